@@ -1,0 +1,51 @@
+#include "kernels/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace weft {
+
+namespace {
+constexpr size_t kAlign = 64;
+}
+
+Arena::Arena(size_t limit) : limit_(limit) {
+  void* data = mmap(nullptr, limit_, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED)
+    throw Error(ErrorKind::kMemory,
+                "cannot reserve " + std::to_string(limit_) + " bytes of address space for an arena");
+  base_ = static_cast<char*>(data);
+}
+
+Arena::~Arena() {
+  if (base_) munmap(base_, limit_);
+}
+
+TensorView Arena::alloc(DType dtype, std::span<const int64_t> shape) {
+  TensorView view(nullptr, dtype, shape);
+  const size_t bytes = (view.bytes() + kAlign - 1) / kAlign * kAlign + kAlign;
+  if (bytes > limit_ - used_)
+    throw Error(ErrorKind::kMemory, "the workspace needs " + std::to_string(used_ + bytes) +
+                                        " bytes, its limit is " + std::to_string(limit_));
+  view.data = base_ + used_;
+  used_ += bytes;
+  high_water_ = std::max(high_water_, used_);
+  return view;
+}
+
+void Arena::trim() {
+  const size_t page = 4096, from = (used_ + page - 1) / page * page;
+  if (from < high_water_) madvise(base_ + from, std::min(high_water_ + page, limit_) - from, MADV_DONTNEED);
+}
+
+void Arena::release(size_t mark) {
+#ifndef NDEBUG
+  std::memset(base_ + mark, 0xff, used_ - mark);  // NaN in every float format: stale reads show
+#endif
+  used_ = mark;
+}
+
+}  // namespace weft

@@ -1,0 +1,54 @@
+#pragma once
+// Arena: the step's workspace. A bump allocator over one reserved address range; nothing else
+// allocates in the loop. Scopes nest; the high-water mark is reported and planned for.
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+
+#include "kernels/tensor.h"
+
+namespace weft {
+
+class Arena {
+ public:
+  // Reserves address space only; pages are taken as they are touched. `limit` in bytes: exceeding
+  // it throws Error(kMemory) with both numbers.
+  explicit Arena(size_t limit = size_t{256} << 30);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Contiguous, 64-byte aligned, contents undefined.
+  TensorView alloc(DType dtype, std::span<const int64_t> shape);
+  TensorView alloc(DType dtype, std::initializer_list<int64_t> shape) {
+    return alloc(dtype, std::span<const int64_t>(shape.begin(), shape.size()));
+  }
+
+  size_t used() const { return used_; }
+  size_t high_water() const { return high_water_; }
+  void reset_high_water() { high_water_ = used_; }
+  void trim();  // gives untouched-by-now pages above used() back to the system
+
+  // Everything allocated inside a scope is released at its end.
+  class Scope {
+   public:
+    explicit Scope(Arena& arena) : arena_(arena), mark_(arena.used_) {}
+    ~Scope() { arena_.release(mark_); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Arena& arena_;
+    size_t mark_;
+  };
+
+ private:
+  void release(size_t mark);
+
+  char* base_ = nullptr;
+  size_t limit_ = 0;
+  size_t used_ = 0;
+  size_t high_water_ = 0;
+};
+
+}  // namespace weft

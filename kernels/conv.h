@@ -1,0 +1,53 @@
+#pragma once
+// Convolution family, channels last ([F, H, W, C]), weights packed once at load. Time is causal: the
+// caller puts the history frames in front of x; nothing is padded behind.
+#include <array>
+#include <memory>
+
+#include "kernels/stream.h"
+
+namespace weft {
+
+class PackedConv {
+ public:
+  PackedConv() = default;
+  int64_t in() const { return in_; }
+  int64_t out() const { return out_; }
+  std::array<int64_t, 3> kernel() const { return kernel_; }  // time, height, width
+  DType dtype() const { return dtype_; }
+  size_t bytes() const { return bytes_; }
+  explicit operator bool() const { return out_ > 0; }
+
+  // For implementations of ConvOps.
+  int64_t in_ = 0, out_ = 0;
+  std::array<int64_t, 3> kernel_{1, 1, 1};
+  DType dtype_ = DType::kF32;
+  size_t bytes_ = 0;
+  Tensor bias_;  // [out] f32
+  std::unique_ptr<void, void (*)(void*)> storage_{nullptr, [](void*) {}};
+};
+
+// weight [Cout, Cin, kt, kh, kw] (or [Cout, Cin, kh, kw]: kt = 1), any float dtype; bias [Cout] or
+// empty.
+PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias, DType dtype);
+
+struct ConvArgs {
+  std::array<int64_t, 3> stride{1, 1, 1};  // time, height, width
+  int64_t pad_front = 0;                   // zero frames before x
+  std::array<int64_t, 2> pad_h{0, 0};      // zero rows above and below
+  std::array<int64_t, 2> pad_w{0, 0};      // zero columns left and right
+};
+
+// The extents conv3d writes for an input [F, H, W, C].
+std::array<int64_t, 4> conv_output_shape(const TensorView& x, const PackedConv& packed,
+                                         const ConvArgs& args);
+
+// x [F, H, W, Cin], out [F', H', W', Cout] contiguous, dtype = packed.dtype(); f32 accumulation.
+// Not aliased. Frames with kt = 1 are independent pictures (2D convolution).
+void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
+            const TensorView& out);
+
+// out [F, 2H, 2W, C] = x [F, H, W, C] with every pixel doubled both ways (nearest).
+void upsample_nearest2(Stream& stream, const TensorView& x, const TensorView& out);
+
+}  // namespace weft

@@ -1,0 +1,46 @@
+#pragma once
+// Linear family: out = act(x * weight^T + bias), weights packed once at load.
+#include <memory>
+
+#include "kernels/stream.h"
+
+namespace weft {
+
+enum class LinearActivation : uint8_t { kNone, kGeluTanh, kSilu };
+
+// One packed weight matrix: owned memory in whatever layout the op table that packed it wants.
+// It holds the only anonymous copy of the weights; the view it was packed from may go away.
+class PackedLinear {
+ public:
+  PackedLinear() = default;
+  int64_t in() const { return in_; }
+  int64_t out() const { return out_; }
+  DType dtype() const { return dtype_; }  // compute dtype of x, weight and out
+  bool has_bias() const { return static_cast<bool>(bias_); }
+  size_t bytes() const { return bytes_; }
+  explicit operator bool() const { return out_ > 0; }
+
+  // For implementations of LinearOps.
+  struct Storage {
+    void* data = nullptr;
+    void (*destroy)(void*) = nullptr;
+  };
+  int64_t in_ = 0, out_ = 0;
+  DType dtype_ = DType::kF32;
+  size_t bytes_ = 0;
+  Tensor bias_;  // [out] f32
+  std::unique_ptr<void, void (*)(void*)> storage_{nullptr, [](void*) {}};
+};
+
+// weight [out, in] and bias [out] (or empty), any float dtype; `dtype` f32 or bf16 is the compute
+// dtype. Weight values are rounded once to it; the bias stays f32.
+PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
+                         DType dtype);
+
+// x [.., in] rows_collapse, out [.., out] rows_collapse, both in packed.dtype(), or out f32 where x
+// is bf16 (partial sums for Reducer). f32 accumulation, bias and activation in f32, one rounding.
+// out may not alias x.
+void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
+            LinearActivation activation, const TensorView& out);
+
+}  // namespace weft

@@ -1,0 +1,38 @@
+#pragma once
+// Norm family. Rows are the last dimension; leading dimensions are free (they must collapse, see
+// TensorView::rows_collapse). x and out share one dtype (f32 or bf16) and may alias exactly;
+// statistics and arithmetic are f32; weights, scales and shifts are f32. Empty inputs are no-ops.
+#include "kernels/stream.h"
+
+namespace weft {
+
+// out = (x - mean) * rsqrt(var + eps) * weight + bias, biased variance.
+// x, out [.., D]; weight, bias [D] f32 or empty (1 and 0).
+void layer_norm(Stream& stream, const TensorView& x, const TensorView& weight,
+                const TensorView& bias, float eps, const TensorView& out);
+
+// adaLN (Peebles & Xie 2023, section 3.2): out = LN(x) * (1 + scale) + shift.
+// x, out [.., D]; scale, shift [D] f32.
+void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView& scale,
+                          const TensorView& shift, float eps, const TensorView& out);
+
+// out = x * rsqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019, eq. 4). x, out [.., D];
+// weight [D]. Per-head norm: view [n, A, E] and weight [E].
+void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
+              const TensorView& out);
+
+// The two halves of a full-width RMS norm whose width may be split over ranks: sums [N] f32 holds
+// sum(x^2) of this rank's part; between the two, Reducer::sum adds the parts.
+void sum_squares(Stream& stream, const TensorView& x, const TensorView& sums);  // x [N, D]
+// out = x * rsqrt(sums / width + eps) * weight. x, out [N, D]; weight [D]; width = the full width.
+void rms_scale(Stream& stream, const TensorView& x, const TensorView& sums, int64_t width,
+               const TensorView& weight, float eps, const TensorView& out);
+
+enum class Activation : uint8_t { kNone, kSilu };
+
+// The VAE's norm over channels: out = act(x / max(|x|_2, 1e-12) * sqrt(C) * gamma).
+// x, out [.., C] channels last; gamma [C].
+void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gamma,
+                      Activation activation, const TensorView& out);
+
+}  // namespace weft

@@ -1,0 +1,91 @@
+#pragma once
+// The op tables: function pointers per family, filled from the reference upward (reference, Highway
+// SIMD, oneDNN, CUDA). Callers never branch on the machine; tests and benches iterate over tables.
+// Entries take arguments already checked by the family's .cc file and never see empty tensors.
+#include <string>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/conv.h"
+#include "kernels/copy.h"
+#include "kernels/linear.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
+#include "kernels/rope.h"
+#include "kernels/stream.h"
+
+namespace weft {
+
+struct NormOps {
+  decltype(&weft::layer_norm) layer_norm;
+  decltype(&weft::modulated_layer_norm) modulated_layer_norm;
+  decltype(&weft::rms_norm) rms_norm;
+  decltype(&weft::sum_squares) sum_squares;
+  decltype(&weft::rms_scale) rms_scale;
+  decltype(&weft::channel_rms_norm) channel_rms_norm;
+};
+
+struct LinearOps {
+  decltype(&weft::pack_linear) pack_linear;
+  decltype(&weft::linear) linear;
+};
+
+struct AttentionOps {
+  decltype(&weft::attention) attention;
+  decltype(&weft::merge_attention) merge_attention;
+};
+
+struct RopeOps {
+  decltype(&weft::apply_rope) apply_rope;
+};
+
+struct PointwiseOps {
+  decltype(&weft::add) add;
+  decltype(&weft::gated_add) gated_add;
+  decltype(&weft::add_bias) add_bias;
+  decltype(&weft::silu) silu;
+  decltype(&weft::gelu_tanh) gelu_tanh;
+  decltype(&weft::gelu_tanh_mul) gelu_tanh_mul;
+  decltype(&weft::axpby) axpby;
+  decltype(&weft::first_non_finite) first_non_finite;
+};
+
+struct ConvOps {
+  decltype(&weft::pack_conv) pack_conv;
+  decltype(&weft::conv3d) conv3d;
+  decltype(&weft::upsample_nearest2) upsample_nearest2;
+};
+
+struct CopyOps {
+  decltype(&weft::copy) copy;
+  decltype(&weft::fill_zero) fill_zero;
+  decltype(&weft::gather_rows) gather_rows;
+};
+
+struct Ops {
+  std::string name;  // "reference", "simd", "cpu"
+  NormOps norm;
+  LinearOps linear;
+  AttentionOps attention;
+  RopeOps rope;
+  PointwiseOps pointwise;
+  ConvOps conv;
+  CopyOps copy;
+};
+
+// Plain loops, the oracle for ever (f64 sums where order matters).
+const Ops& reference_ops();
+// Reference overwritten by the Highway SIMD versions; no vendor library.
+const Ops& simd_ops();
+// The fastest table this machine allows: simd overwritten by oneDNN. WEFT_CPU=ref|avx2|avx512|amx
+// in the environment caps it, read once.
+const Ops& cpu_ops();
+// Every table that can run here, for tests and benches.
+std::vector<const Ops*> all_ops();
+
+// "avx2", "avx512", "avx512_bf16", "amx", ...: what cpu_ops() uses, for run headers.
+std::string cpu_isa();
+// True where bf16 products have hardware (AVX512-BF16 or AMX): the default compute dtype follows.
+bool cpu_has_bf16();
+
+}  // namespace weft

@@ -1,0 +1,31 @@
+#pragma once
+// Pointwise family. Tensors are [.., D] with collapsing rows, f32 or bf16 (arithmetic f32, one
+// rounding); out may alias an input exactly.
+#include "kernels/stream.h"
+
+namespace weft {
+
+void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out);
+
+// out = x + y * gate, the residual of an adaLN block. x, y, out [.., D]; gate [D] f32. y may be f32
+// where x is bf16.
+void gated_add(Stream& stream, const TensorView& x, const TensorView& y, const TensorView& gate,
+               const TensorView& out);
+
+// out = x + bias: bias [D] f32. x may be f32 where out is bf16 (a partial sum after Reducer::sum).
+void add_bias(Stream& stream, const TensorView& x, const TensorView& bias, const TensorView& out);
+
+void silu(Stream& stream, const TensorView& x, const TensorView& out);
+void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out);
+
+// Gated GELU of T5 v1.1 (Shazeer 2020): out = gelu_tanh(a) * b.
+void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out);
+
+// out = a * x + b * y, all f32 of one shape (sampler updates, guidance).
+void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
+           const TensorView& out);
+
+// The index of the first element that is NaN or infinite, or -1. x contiguous f32 or bf16.
+int64_t first_non_finite(Stream& stream, const TensorView& x);
+
+}  // namespace weft

@@ -1,0 +1,155 @@
+#include "kernels/tensor.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace weft {
+
+TensorView::TensorView(void* data, DType dtype, std::span<const int64_t> shape, Device device)
+    : data(data), dtype(dtype), device(device), rank(static_cast<int>(shape.size())) {
+  CHECK(rank <= kMaxRank, "rank", rank);
+  int64_t step = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    CHECK(shape[i] >= 0, "extent", shape[i]);
+    extent[i] = shape[i];
+    stride[i] = step;
+    step *= shape[i];
+  }
+}
+
+int64_t TensorView::count() const {
+  int64_t n = 1;
+  for (int i = 0; i < rank; ++i) n *= extent[i];
+  return n;
+}
+
+bool TensorView::contiguous() const {
+  int64_t step = 1;
+  for (int i = rank - 1; i >= 0; --i) {
+    if (extent[i] != 1 && stride[i] != step) return false;
+    step *= extent[i];
+  }
+  return true;
+}
+
+bool TensorView::rows_collapse() const {
+  if (rank == 0) return false;
+  if (extent[rank - 1] != 1 && stride[rank - 1] != 1) return false;
+  int64_t step = -1;
+  for (int i = rank - 2; i >= 0; --i) {
+    if (extent[i] == 1) continue;
+    if (step >= 0 && stride[i] != step) return false;
+    step = stride[i] * extent[i];
+  }
+  return true;
+}
+
+int64_t TensorView::rows() const {
+  int64_t n = 1;
+  for (int i = 0; i + 1 < rank; ++i) n *= extent[i];
+  return n;
+}
+
+int64_t TensorView::row_stride() const {
+  DCHECK(rows_collapse(), to_string_shape());
+  for (int i = rank - 2; i >= 0; --i)
+    if (extent[i] != 1) return stride[i];
+  return rank > 0 ? extent[rank - 1] : 0;
+}
+
+TensorView TensorView::slice(int dim, int64_t begin, int64_t count) const {
+  if (dim < 0) dim += rank;
+  CHECK(dim >= 0 && dim < rank && begin >= 0 && count >= 0 && begin + count <= extent[dim], "dim",
+        dim, "begin", begin, "count", count, "of", to_string_shape());
+  TensorView out = *this;
+  out.data = static_cast<char*>(data) + begin * stride[dim] * static_cast<int64_t>(size_of(dtype));
+  out.extent[dim] = count;
+  return out;
+}
+
+TensorView TensorView::select(int dim, int64_t index) const {
+  if (dim < 0) dim += rank;
+  TensorView out = slice(dim, index, 1);
+  for (int i = dim; i + 1 < rank; ++i) {
+    out.extent[i] = out.extent[i + 1];
+    out.stride[i] = out.stride[i + 1];
+  }
+  --out.rank;
+  return out;
+}
+
+TensorView TensorView::reshape(std::initializer_list<int64_t> shape) const {
+  CHECK(contiguous(), to_string_shape());
+  TensorView out(data, dtype, shape, device);
+  CHECK(out.count() == count(), out.to_string_shape(), "from", to_string_shape());
+  return out;
+}
+
+TensorView TensorView::permute(std::initializer_list<int> order) const {
+  CHECK(static_cast<int>(order.size()) == rank, "order of", order.size(), "for", to_string_shape());
+  TensorView out = *this;
+  int i = 0;
+  unsigned seen = 0;
+  for (int from : order) {
+    CHECK(from >= 0 && from < rank && !(seen >> from & 1u), "dim", from);
+    seen |= 1u << from;
+    out.extent[i] = extent[from];
+    out.stride[i] = stride[from];
+    ++i;
+  }
+  return out;
+}
+
+std::string TensorView::to_string_shape() const {
+  std::string text = "[";
+  for (int i = 0; i < rank; ++i) text += (i ? ", " : "") + std::to_string(extent[i]);
+  return text + "] " + std::string(to_string(dtype));
+}
+
+namespace {
+std::atomic<size_t> g_live{0}, g_peak{0};  // counters only: no behaviour depends on them
+
+// Large blocks come from mmap so that freed weights go back to the system at once and fresh pages
+// are zero without a write.
+constexpr size_t kMapThreshold = size_t{1} << 20;
+}  // namespace
+
+size_t tensor_bytes_live() { return g_live; }
+size_t tensor_bytes_peak() { return g_peak; }
+void reset_tensor_bytes_peak() { g_peak = g_live.load(); }
+
+Tensor::Tensor(DType dtype, std::span<const int64_t> shape) {
+  view_ = TensorView(nullptr, dtype, shape);
+  const size_t bytes = (view_.bytes() + 63) / 64 * 64 + 64;  // never null, room for a vector's tail
+  void* data = nullptr;
+  if (bytes >= kMapThreshold) {
+    data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) data = nullptr;
+  } else {
+    data = std::aligned_alloc(64, bytes);
+    if (data) std::memset(data, 0, bytes);
+  }
+  if (!data)
+    throw Error(ErrorKind::kMemory, "out of memory: a tensor " + view_.to_string_shape() +
+                                        " needs " + std::to_string(bytes) + " bytes");
+  memory_ = std::unique_ptr<void, Free>(data, Free{bytes});
+  view_.data = data;
+  const size_t live = g_live += bytes;
+  size_t peak = g_peak;
+  while (live > peak && !g_peak.compare_exchange_weak(peak, live)) {
+  }
+}
+
+void Tensor::Free::operator()(void* data) const {
+  g_live -= bytes;
+  if (bytes >= kMapThreshold)
+    munmap(data, bytes);
+  else
+    std::free(data);
+}
+
+}  // namespace weft

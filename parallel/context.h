@@ -1,0 +1,47 @@
+#pragma once
+// Context: everything a model's forward may ask, as one value made per pass by the executor.
+#include "kernels/arena.h"
+#include "kernels/stream.h"
+#include "parallel/halo.h"
+#include "parallel/partition.h"
+#include "parallel/pass.h"
+#include "parallel/reducer.h"
+#include "parallel/token_mixer.h"
+
+namespace weft {
+
+// Sees named intermediate results: `weft verify`, the search for non-finite values and step caches
+// hang here. `name` is the golden cases' name ("patch_embedding", "blocks.3", "output").
+struct Observer {
+  virtual ~Observer() = default;
+  virtual void see(Context& context, const char* name, int index, const TensorView& value) = 0;
+};
+
+struct Context {
+  Stream& stream;
+  Arena& arena;
+  TokenMixer& mixer;
+  Reducer& reducer;
+  Halo& halo;
+  Pass pass;
+  TokenRanges tokens;
+  Observer* observer = nullptr;
+
+  // index < 0: the name alone.
+  void observe(const char* name, const TensorView& value, int index = -1) {
+    if (observer) observer->see(*this, name, index, value);
+  }
+};
+
+// The four serial answers in one owner, for one rank.
+struct SerialSeams {
+  FullMixer mixer;
+  IdentityReducer reducer;
+  IdentityHalo halo;
+  Context context(Stream& stream, Arena& arena, Pass pass, TokenRanges tokens,
+                  Observer* observer = nullptr) {
+    return {stream, arena, mixer, reducer, halo, pass, std::move(tokens), observer};
+  }
+};
+
+}  // namespace weft

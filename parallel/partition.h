@@ -1,0 +1,40 @@
+#pragma once
+// Partition: pure index math, uneven everywhere. Global and local indices are different things and
+// have different types where they could be mistaken for each other.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+// A half-open range of global indices.
+struct Range {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+// Part `index` of `parts` of [0, total): the first total % parts parts are one longer.
+Range partition(int64_t total, int parts, int index);
+
+// The ordered global token ranges that a rank's rows stand for: one as a rule, two for zigzag.
+struct TokenRanges {
+  std::vector<Range> ranges;
+  int64_t total = 0;  // tokens of the whole sequence
+
+  static TokenRanges all(int64_t total) { return {{{0, total}}, total}; }
+  int64_t size() const;
+};
+
+// Transformer blocks [begin, end) of `total`; embedding runs where begin is 0, the head where end is
+// total.
+struct BlockRange {
+  int begin = 0, end = 0, total = 0;
+  static BlockRange all(int total) { return {0, total, total}; }
+  bool first() const { return begin == 0; }
+  bool last() const { return end == total; }
+};
+
+std::string to_string(const Range& range);
+
+}  // namespace weft

@@ -1,0 +1,20 @@
+#pragma once
+// Pass: which forward this is. The key of every tag, cache slot and trace line.
+#include <compare>
+#include <string>
+
+namespace weft {
+
+struct Pass {
+  int request = 0;
+  int model = 0;   // expert: 0 = transformer (high noise), 1 = transformer_2 (low noise)
+  int branch = 0;  // guidance: 0 = conditional, 1 = unconditional
+  int clip = 0;
+  int step = 0;
+  int micro = 0;  // patch or micro-batch
+  auto operator<=>(const Pass&) const = default;
+};
+
+std::string to_string(const Pass& pass);
+
+}  // namespace weft
