@@ -1,0 +1,49 @@
+#pragma once
+// TensorFile: named tensors of one safetensors file, or of a sharded index, by read-only mmap.
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace weft {
+
+class TensorFile {
+ public:
+  // `path`: a .safetensors file, a *.safetensors.index.json, or a folder that holds one of either
+  // (a component folder: the index first, then the only .safetensors file). Hostile or truncated
+  // files throw Error(kModel) that names the file and the reason.
+  static TensorFile open(const std::string& path);
+
+  TensorFile(TensorFile&&) noexcept;
+  TensorFile& operator=(TensorFile&&) noexcept;
+  ~TensorFile();
+
+  const std::vector<std::string>& names() const;  // sorted
+  bool contains(std::string_view name) const;
+  // The tensor's bytes in the mapping: dtype and extents as in the header (rank above kMaxRank is an
+  // Error). The data may be misaligned for its dtype; copy and pack ops take it as it is. Valid while
+  // the TensorFile lives. A name that is not there is a bug.
+  TensorView view(std::string_view name) const;
+  // The `__metadata__` strings of the (first) file.
+  const std::map<std::string, std::string>& metadata() const;
+  size_t bytes() const;                    // tensor bytes in all shards
+  const std::vector<std::string>& files() const;
+  std::string header_hash() const;         // SHA-256 over the shards' headers and sizes, hex
+  // The pages behind a view are dropped from this process (they stay in the page cache).
+  void drop_pages(const TensorView& view) const;
+
+ private:
+  struct Impl;
+  explicit TensorFile(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Writes tensors (contiguous views) and metadata; the file appears whole or not at all.
+void write_safetensors(const std::string& path,
+                       const std::vector<std::pair<std::string, TensorView>>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace weft

@@ -1,0 +1,44 @@
+#pragma once
+// WeightBinder: takes a checkpoint's tensors by name and shape and reports every fault at once.
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/tensor_file.h"
+
+namespace weft {
+
+class WeightBinder {
+ public:
+  // `rename` maps a name of ours (diffusers spelling) to the file's spelling; empty = identity.
+  // `component` stands in messages ("transformer").
+  WeightBinder(const TensorFile& file, std::string component,
+               std::function<std::string(const std::string&)> rename = {});
+
+  // The tensor's view where it is there with this shape and a float dtype (f32, bf16, f16, f64);
+  // else the fault is noted and an empty view returned.
+  TensorView take(const std::string& name, std::initializer_list<int64_t> shape);
+  // Any one of several spellings of one tensor.
+  TensorView take_any(std::initializer_list<std::string> names,
+                      std::initializer_list<int64_t> shape);
+  // Names (file spelling) that may stand in the file unused.
+  void ignore(const std::string& name);
+
+  // Throws Error(kModel) that lists every missing, extra, misshapen and wrongly typed tensor, each by
+  // name; no-op when all is well.
+  void finish();
+
+ private:
+  TensorView check(const std::string& name, const std::string& spelled,
+                   std::span<const int64_t> shape);
+
+  const TensorFile& file_;
+  std::string component_;
+  std::function<std::string(const std::string&)> rename_;
+  std::set<std::string> used_;
+  std::vector<std::string> missing_, misshapen_, mistyped_;
+};
+
+}  // namespace weft
