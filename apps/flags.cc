@@ -1,0 +1,392 @@
+#include "apps/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "io/json.h"
+#include "kernels/check.h"
+
+extern char** environ;
+
+namespace weft {
+namespace {
+
+constexpr CommandSpec kCommands[] = {
+    {kGenerate, "generate", "", "make a clip or an image from a prompt"},
+    {kVerify, "verify", "CASE...", "run conformance cases and compare with their expected tensors"},
+    {kInspect, "inspect", "FILE...", "show a model, a weights file, a config or the metadata of media"},
+    {kBench, "bench", "[NAME]", "measure op families and the pocket model"},
+};
+
+using enum FlagType;
+
+// In the order of --help. Flags that several commands share stand once.
+constexpr FlagSpec kFlags[] = {
+    {"model", "-m --model-path --ckpt-dir", kText, "", "diffusers folder (model_index.json)",
+     kGenerate | kBench, "WEFT_MODEL_PATH"},
+    {"prompt", "-p", kText, "", "what to draw; @FILE reads it, - reads standard input", kGenerate},
+    {"prompt-file", "", kText, "", "one prompt per line; blank lines and # lines are skipped",
+     kGenerate},
+    {"negative-prompt", "-n", kText, "", "what to avoid; @FILE reads it", kGenerate},
+    {"size", "", kText, "", "WxH or W*H", kGenerate},
+    {"width", "-W", kInteger, "model's", "pixels", kGenerate, nullptr, nullptr, false},
+    {"height", "-H", kInteger, "model's", "pixels", kGenerate, nullptr, nullptr, false},
+    {"num-frames", "--frame-num --video-frames", kInteger, "model's", "4k+1 frames; 1 is an image",
+     kGenerate, nullptr, nullptr, false},
+    {"seconds", "", kReal, "", "length instead of --num-frames", kGenerate},
+    {"round-frames", "", kSwitch, "off", "round a frame count to the nearest legal one", kGenerate},
+    {"fps", "", kReal, "model's", "frames per second of the file", kGenerate, nullptr, nullptr, false},
+    {"steps", "--num-inference-steps --sample-steps", kInteger, "model's", "denoising steps", kGenerate,
+     nullptr, nullptr, false},
+    {"guidance-scale", "--cfg-scale --sample-guide-scale", kReal, "model's",
+     "guidance (the high-noise expert's where there are two); 1 = off", kGenerate, nullptr, nullptr,
+     false},
+    {"guidance-scale-2", "", kReal, "--guidance-scale", "guidance of the low-noise expert", kGenerate,
+     nullptr, nullptr, false},
+    {"flow-shift", "--sample-shift", kReal, "model's", "shift of the noise schedule", kGenerate,
+     nullptr, nullptr, false},
+    {"solver", "--sample-solver --sampling-method", kText, "model's", "the update rule", kGenerate,
+     nullptr, "unipc|unipc-wan|dpmpp|dpmpp-wan|euler", false},
+    {"sigmas", "", kText, "", "own noise levels, descending, comma-separated", kGenerate},
+    {"seed", "-s --base-seed", kText, "random", "0 ... 2^64-1; -1 = random, always printed", kGenerate,
+     nullptr, nullptr, false},
+    {"rng", "", kText, "portable", "noise generator", kGenerate, "WEFT_RNG", "portable|torch-cpu"},
+    {"output", "-o --save-file --output-path", kText, "outputs/",
+     ".mp4 .webm .gif a clip, .png an image, a path ending in / a folder of PNG frames; fields {seed} "
+     "{model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time}",
+     kGenerate, "WEFT_OUTPUT_DIR"},
+    {"overwrite", "", kSwitch, "off", "replace an existing output", kGenerate},
+    {"no-clobber", "", kSwitch, "on", "never replace an existing output (the default)", kGenerate},
+    {"no-metadata", "", kSwitch, "off", "write no metadata into the file and no sidecar", kGenerate},
+    {"no-prompt-metadata", "", kSwitch, "off", "leave the prompts out of the metadata", kGenerate},
+    {"keep-latents", "", kSwitch, "off", "keep the latents beside the output after success", kGenerate},
+    {"device", "", kText, "cpu", "cpu or cuda[:i]", kGenerate | kVerify | kBench},
+    {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the CPU has it, else f32",
+     kGenerate | kVerify | kBench, nullptr, "auto|f32|bf16"},
+    {"threads", "-t", kInteger, "all", "CPU threads", kGenerate | kVerify | kBench, "WEFT_THREADS",
+     nullptr, false},
+    {"deterministic", "", kSwitch, "off", "the same bits whatever the thread count",
+     kGenerate | kVerify | kBench, "WEFT_DETERMINISTIC"},
+    {"memory-limit", "--vram-limit --max-vram", kText, "what is free", "refuse jobs above it, e.g. 20G",
+     kGenerate, nullptr, nullptr, false},
+    {"ranks", "", kInteger, "1", "ranks of this process (this build runs one)", kGenerate | kVerify},
+    {"layout", "", kText, "auto", "key=n,... axes of the split (this build runs one rank)",
+     kGenerate | kVerify},
+    {"verbose-tensors", "", kSwitch, "off", "list every tensor", kInspect},
+    {"repeat", "", kInteger, "5", "measurements per entry, the median counts", kBench},
+    {"count", "", kInteger, "40", "clips of `bench pocket`", kBench},
+    {"config", "", kText, "", "JSON file of flag names and values", kEveryCommand, "WEFT_CONFIG"},
+    {"set", "", kText, "", "flag=value[,flag=value], between flags and the environment", kEveryCommand},
+    {"print-config", "", kSwitch, "off", "print every value with its origin and stop", kEveryCommand},
+    {"dry-run", "", kSwitch, "off", "print the plan and the memory it needs, run nothing", kGenerate},
+    {"json", "", kSwitch, "off", "results as JSON, one object per line", kEveryCommand},
+    {"progress", "", kText, "auto", "progress on standard error", kGenerate, nullptr,
+     "auto|bar|plain|json|none"},
+    {"log-level", "", kText, "info", "what reaches standard error", kEveryCommand, "WEFT_LOG_LEVEL",
+     "error|warn|info|debug"},
+    {"verbose", "-v", kSwitch, "off", "--log-level debug", kEveryCommand},
+    {"quiet", "-q", kSwitch, "off", "--log-level error and no progress", kEveryCommand},
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+// All spellings of a flag, canonical first: every dash inside a name may be an underscore.
+std::vector<std::string> spellings(const FlagSpec& spec) {
+  std::vector<std::string> names{std::string("--") + spec.name};
+  for (const std::string& alias : split(spec.aliases, ' ')) names.push_back(alias);
+  for (size_t i = 0, n = names.size(); i < n; ++i) {
+    std::string other = names[i];
+    if (other.size() < 3) continue;
+    std::replace(other.begin() + 2, other.end(), '-', '_');
+    if (other != names[i]) names.push_back(other);
+  }
+  return names;
+}
+
+const FlagSpec* find(Command command, std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  for (const FlagSpec& spec : kFlags)
+    if ((spec.commands & command) && name == spec.name) return &spec;
+  return nullptr;
+}
+
+const CommandSpec& spec_of(Command command) {
+  for (const CommandSpec& spec : kCommands)
+    if (spec.command == command) return spec;
+  throw Error(ErrorKind::kInternal, "no such command");
+}
+
+[[noreturn]] void unknown_flag(Command command, const std::string& word) {
+  std::vector<std::string> known;
+  for (const FlagSpec& spec : kFlags)
+    if (spec.commands & command)
+      for (const std::string& name : spellings(spec)) known.push_back(name);
+  const std::string near = nearest(word.substr(0, word.find('=')), known);
+  throw Error(ErrorKind::kUsage, "unknown flag " + word + " of weft " + spec_of(command).name +
+                                     (near.empty() ? "" : "; did you mean " + near + "?") +
+                                     " (weft " + spec_of(command).name + " --help lists them)");
+}
+
+std::string json_text(const nlohmann::json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+}  // namespace
+
+std::span<const CommandSpec> command_table() { return kCommands; }
+std::span<const FlagSpec> flag_table() { return kFlags; }
+
+void Flags::set(const FlagSpec& spec, const std::string& value, const std::string& origin) {
+  if (spec.legal) {
+    const std::vector<std::string> legal = split(spec.legal, '|');
+    if (std::find(legal.begin(), legal.end(), value) == legal.end()) {
+      const std::string near = nearest(value, legal);
+      throw Error(ErrorKind::kUsage, std::string("--") + spec.name + " is '" + value +
+                                         "', legal: " + spec.legal +
+                                         (near.empty() ? "" : "; did you mean " + near + "?"));
+    }
+  }
+  if (spec.type == kSwitch && value != "on" && value != "off" && value != "true" &&
+      value != "false" && value != "1" && value != "0")
+    throw Error(ErrorKind::kUsage,
+                std::string("--") + spec.name + " is '" + value + "', legal: on|off (" + origin + ")");
+  values_[spec.name] = {value, origin};
+}
+
+Flags Flags::parse(Command command, std::span<const std::string> arguments) {
+  Flags flags;
+  flags.command_ = command;
+
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras(false);
+  app.prefix_command(false);
+  std::map<const FlagSpec*, std::vector<std::string>> texts;
+  std::map<const FlagSpec*, int> switches;
+  for (const FlagSpec& spec : kFlags) {
+    if (!(spec.commands & command)) continue;
+    std::string names;
+    for (const std::string& name : spellings(spec)) names += (names.empty() ? "" : ",") + name;
+    if (spec.type == kSwitch)
+      app.add_flag(names, switches[&spec]);
+    else
+      app.add_option(names, texts[&spec])->expected(1)->multi_option_policy(
+          CLI::MultiOptionPolicy::Throw)->allow_extra_args(false);
+  }
+  if (*spec_of(command).operands) app.add_option("operands", flags.operands_);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ExtrasError&) {
+    const std::vector<std::string> rest = app.remaining();
+    const std::string word = rest.empty() ? "" : rest.front();
+    if (word.starts_with("-") && word.size() > 1) unknown_flag(command, word);
+    throw Error(ErrorKind::kUsage, "weft " + std::string(spec_of(command).name) +
+                                       " takes no operand '" + word + "'");
+  } catch (const CLI::ParseError& error) {
+    throw Error(ErrorKind::kUsage, error.what());
+  }
+
+  // Lowest precedence first.
+  for (const FlagSpec& spec : kFlags)
+    if ((spec.commands & command) && spec.is_default && *spec.fallback)
+      flags.values_[spec.name] = {spec.fallback, "default"};
+
+  auto given_text = [&](const char* name) -> std::string {
+    const FlagSpec* spec = find(command, name);
+    if (spec && !texts[spec].empty()) return texts[spec].front();
+    const char* value = spec && spec->environment ? std::getenv(spec->environment) : nullptr;
+    return value ? value : "";
+  };
+  if (const std::string path = given_text("config"); !path.empty()) {
+    const nlohmann::json file = read_json_file(path);
+    if (!file.is_object())
+      throw Error(ErrorKind::kUsage, path + ": a config file is one JSON object of flag: value");
+    for (const auto& [key, value] : file.items()) {
+      const FlagSpec* spec = find(command, key);
+      if (!spec) unknown_flag(command, "--" + key);
+      std::string text = json_text(value);
+      flags.set(*spec, spec->type == kSwitch ? (text == "true" ? "on" : "off") : text,
+                "config " + path);
+    }
+  }
+  for (const FlagSpec& spec : kFlags)
+    if ((spec.commands & command) && spec.environment)
+      if (const char* value = std::getenv(spec.environment); value && *value)
+        flags.set(spec, value, std::string("environment ") + spec.environment);
+  for (const std::string& pair : split(given_text("set"), ',')) {
+    const size_t equal = pair.find('=');
+    const FlagSpec* spec = find(command, pair.substr(0, equal));
+    if (!spec) unknown_flag(command, "--" + pair.substr(0, equal));
+    if (equal == std::string::npos)
+      throw Error(ErrorKind::kUsage, "--set takes flag=value, got '" + pair + "'");
+    flags.set(*spec, pair.substr(equal + 1), "--set");
+  }
+  for (const auto& [spec, values] : texts)
+    if (!values.empty()) flags.set(*spec, values.front(), "flag");
+  for (const auto& [spec, count] : switches)
+    if (count > 0) flags.set(*spec, "on", "flag");
+
+  for (const FlagSpec& spec : kFlags) {  // malformed numbers are refused before anything is loaded
+    if (!(spec.commands & command) || !flags.given(spec.name)) continue;
+    if (spec.type == kInteger) flags.integer(spec.name, INT64_MIN, INT64_MAX);
+    if (spec.type == kReal) flags.real(spec.name, -HUGE_VAL, HUGE_VAL);
+  }
+  return flags;
+}
+
+bool Flags::given(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found != values_.end() && found->second.second != "default";
+}
+
+bool Flags::on(const std::string& name) const {
+  const std::string value = text(name);
+  return value == "on" || value == "true" || value == "1";
+}
+
+std::string Flags::text(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? "" : found->second.first;
+}
+
+std::string Flags::origin(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? "model" : found->second.second;
+}
+
+std::optional<int64_t> Flags::integer(const std::string& name, int64_t low, int64_t high) const {
+  const std::string value = text(name);
+  if (value.empty()) return std::nullopt;
+  errno = 0;
+  char* end = nullptr;
+  const long long parsed = std::strtoll(value.c_str(), &end, 10);
+  if (errno || *end || end == value.c_str())
+    throw Error(ErrorKind::kUsage, "--" + name + " is '" + value + "', legal: a whole number");
+  if (parsed < low || parsed > high)
+    throw Error(ErrorKind::kUsage, "--" + name + " is " + value + ", legal: " + std::to_string(low) +
+                                       " ... " + std::to_string(high));
+  return parsed;
+}
+
+std::optional<double> Flags::real(const std::string& name, double low, double high) const {
+  const std::string value = text(name);
+  if (value.empty()) return std::nullopt;
+  char* end = nullptr;
+  const double parsed = std::strtod(value.c_str(), &end);
+  if (*end || end == value.c_str() || !std::isfinite(parsed))
+    throw Error(ErrorKind::kUsage, "--" + name + " is '" + value + "', legal: a finite number");
+  if (parsed < low || parsed > high) {
+    std::ostringstream legal;
+    legal << low << " ... " << high;
+    throw Error(ErrorKind::kUsage, "--" + name + " is " + value + ", legal: " + legal.str());
+  }
+  return parsed;
+}
+
+std::string Flags::to_string() const {
+  std::ostringstream out;
+  for (const FlagSpec& spec : kFlags) {
+    if (!(spec.commands & command_)) continue;
+    const auto found = values_.find(spec.name);
+    if (found == values_.end()) {
+      if (!spec.is_default) out << spec.name << " = " << spec.fallback << "   (model)\n";
+      continue;
+    }
+    out << spec.name << " = " << found->second.first << "   (" << found->second.second << ")\n";
+  }
+  return out.str();
+}
+
+std::string help_text() {
+  std::ostringstream out;
+  out << "weft: video and images from text with diffusion transformers\n\nusage: weft COMMAND "
+         "[FLAGS]\n\ncommands:\n";
+  for (const CommandSpec& spec : kCommands)
+    out << "  " << std::string(spec.name) + std::string(10 - std::string(spec.name).size(), ' ')
+        << spec.summary << '\n';
+  out << "\nweft COMMAND --help lists a command's flags; weft --version prints the version.\n"
+         "example: weft generate --model models/pocket --prompt \"a big red ball, moving left\" "
+         "--output ball.mp4\n"
+         "exit codes: 0 ok, 1 internal, 2 usage, 3 model or weights, 4 memory, 5 non-finite values,\n"
+         "            7 output, 8 input media, 75 stopped early, 130 interrupted, 143 terminated\n";
+  return out.str();
+}
+
+std::string help_text(Command command) {
+  const CommandSpec& spec = spec_of(command);
+  std::ostringstream out;
+  out << "weft " << spec.name << ": " << spec.summary << "\n\nusage: weft " << spec.name << " [FLAGS]"
+      << (*spec.operands ? " " : "") << spec.operands << "\n\nflags:\n";
+  constexpr size_t kColumn = 34;
+  for (const FlagSpec& flag : kFlags) {
+    if (!(flag.commands & command)) continue;
+    std::string left = std::string("  --") + flag.name;
+    if (flag.type == kInteger) left += " N";
+    if (flag.type == kReal) left += " X";
+    if (flag.type == kText) left += " TEXT";
+    for (const std::string& alias : split(flag.aliases, ' '))
+      if (alias.size() == 2) left += ", " + alias;
+    out << left << (left.size() < kColumn ? std::string(kColumn - left.size(), ' ') : "  ")
+        << flag.help;
+    if (flag.legal) out << ": " << flag.legal;
+    if (*flag.fallback) out << " [" << flag.fallback << ']';
+    std::string longer;
+    for (const std::string& alias : split(flag.aliases, ' '))
+      if (alias.size() > 2) longer += " " + alias;
+    if (!longer.empty()) out << " (also" << longer << ')';
+    out << '\n';
+  }
+  out << "  --help                          this text\n";
+  return out.str();
+}
+
+std::string nearest(const std::string& word, std::span<const std::string> candidates) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    std::vector<size_t> row(candidate.size() + 1);
+    for (size_t j = 0; j < row.size(); ++j) row[j] = j;
+    for (size_t i = 1; i <= word.size(); ++i) {
+      size_t diagonal = row[0];
+      row[0] = i;
+      for (size_t j = 1; j <= candidate.size(); ++j) {
+        const size_t replace = diagonal + (word[i - 1] != candidate[j - 1]);
+        diagonal = row[j];
+        row[j] = std::min({row[j] + 1, row[j - 1] + 1, replace});
+      }
+    }
+    if (row.back() < best_distance) {
+      best_distance = row.back();
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+std::vector<std::string> unknown_environment() {
+  std::vector<std::string> known{"WEFT_CPU"}, warnings;
+  for (const FlagSpec& spec : kFlags)
+    if (spec.environment) known.push_back(spec.environment);
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string name(*entry, std::strcspn(*entry, "="));
+    if (!name.starts_with("WEFT_") || std::find(known.begin(), known.end(), name) != known.end())
+      continue;
+    const std::string near = nearest(name, known);
+    warnings.push_back("environment variable " + name + " is not known" +
+                       (near.empty() ? "" : "; did you mean " + near + "?"));
+  }
+  return warnings;
+}
+
+}  // namespace weft
