@@ -10,6 +10,23 @@
 
 namespace weft {
 
+// One tensor of a checkpoint as its config demands it: diffusers name and extents. Every model
+// lists its own from the config alone.
+struct TensorSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
+  int64_t total = 0;
+  for (const TensorSpec& tensor : tensors) {
+    int64_t count = 1;
+    for (int64_t extent : tensor.shape) count *= extent;
+    total += count;
+  }
+  return total;
+}
+
 class WeightBinder {
  public:
   // `rename` maps a name of ours (diffusers spelling) to the file's spelling; empty = identity.
