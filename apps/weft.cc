@@ -1,0 +1,102 @@
+// The one binary: finds the command, parses its flags, and turns errors into one line and an exit
+// code.
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "apps/commands.h"
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+std::atomic<int> g_signal{0};  // written by the handler only
+static_assert(std::atomic<int>::is_always_lock_free);
+
+extern "C" void on_signal(int number) {
+  g_signal = number;
+  std::signal(number, SIG_DFL);  // the second one stops at once
+}
+
+int run(Command command, std::span<const std::string> arguments) {
+  for (const std::string& argument : arguments)
+    if (argument == "--help" || argument == "-h") {
+      std::fputs(help_text(command).c_str(), stdout);
+      return 0;
+    }
+  const Flags flags = Flags::parse(command, arguments);
+  for (const std::string& warning : unknown_environment())
+    std::fprintf(stderr, "weft: warning: %s\n", warning.c_str());
+  if (flags.on("print-config")) {
+    std::fputs(flags.to_string().c_str(), stdout);
+    return 0;
+  }
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of write(), not a death
+  switch (command) {
+    case kGenerate:
+      return run_generate(flags);
+    case kVerify:
+      return run_verify(flags);
+    case kInspect:
+      return run_inspect(flags);
+    default:
+      return run_bench(flags);
+  }
+}
+
+int main_checked(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (arguments.empty()) {
+    std::fputs(help_text().c_str(), stderr);
+    return static_cast<int>(ErrorKind::kUsage);
+  }
+  const std::string& word = arguments.front();
+  if (word == "--help" || word == "-h" || word == "help") {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
+  }
+  if (word == "--version") {
+    std::printf("%s\n", version_text().c_str());
+    return 0;
+  }
+  std::vector<std::string> names;
+  for (const CommandSpec& spec : command_table()) {
+    if (word == spec.name) return run(spec.command, std::span(arguments).subspan(1));
+    names.push_back(spec.name);
+  }
+  const std::string near = nearest(word, names);
+  throw Error(ErrorKind::kUsage, "no command '" + word + "'; legal: generate, verify, inspect, bench" +
+                                     (near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+}  // namespace
+
+const std::atomic<int>& stop_signal() { return g_signal; }
+
+std::string version_text() {
+  return std::string("weft " WEFT_VERSION ", numerics epoch ") + std::to_string(kNumericsEpoch) +
+         ", commit " WEFT_COMMIT;
+}
+
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  using namespace weft;
+  try {
+    return main_checked(argc, argv);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "weft: %s\n", error.what());
+    if (error.kind() == ErrorKind::kStopped && stop_signal()) return 128 + stop_signal();
+    return static_cast<int>(error.kind());
+  } catch (const std::bad_alloc&) {
+    std::fputs("weft: out of memory\n", stderr);
+    return static_cast<int>(ErrorKind::kMemory);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "weft: internal error: %s\n", error.what());
+    return static_cast<int>(ErrorKind::kInternal);
+  }
+}
