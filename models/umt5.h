@@ -1,0 +1,79 @@
+#pragma once
+// UMT5 encoder (Chung et al. 2023; Raffel et al. 2020): pre-norm blocks of biased attention and
+// gated GELU. Unlike T5, every layer has a relative position bias of its own.
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/linear.h"
+#include "models/weights.h"
+#include "parallel/context.h"
+
+namespace weft {
+
+struct Umt5Config {
+  int64_t d_model = 4096;
+  int64_t d_kv = 64;  // head size
+  int64_t d_ff = 10240;
+  int64_t num_heads = 64;
+  int64_t num_layers = 24;
+  int64_t vocab_size = 256384;
+  int64_t num_buckets = 32;
+  int64_t max_distance = 128;
+  float eps = 1e-6f;
+
+  int64_t inner() const { return num_heads * d_kv; }
+
+  // A transformers config.json; Error(kModel) names the field, its value and what is legal.
+  static Umt5Config from_json_file(const std::string& path);
+};
+
+// Every tensor of the encoder, embedding included (as shared.weight).
+std::vector<TensorSpec> umt5_tensors(const Umt5Config& config);
+
+// The row of relative_attention_bias for delta = key position - query position, bidirectional
+// (Raffel et al. 2020, section 2.1): half of the buckets per sign; of those the first half exact,
+// the rest spaced by logarithm up to max_distance. The logarithm is f32, as the weights were trained.
+int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
+
+// Arena bytes of one encode of n tokens.
+size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype);
+
+class Umt5Encoder {
+ public:
+  // Packs the linear layers in `dtype`. The embedding stays in the file's mapping, in the file's
+  // dtype: `file` must outlive the encoder.
+  static Umt5Encoder load(const TensorFile& file, const Umt5Config& config, Stream& stream,
+                          DType dtype);
+
+  // out [n, d_model] f32 = the final norm's rows for the n ids of one prompt (its </s> included, no
+  // padding: keys beyond the prompt are masked in the model, so leaving them out is the same).
+  // An id outside the vocabulary throws Error(kModel).
+  void encode(Context& context, std::span<const int32_t> ids, const TensorView& out) const;
+
+  const Umt5Config& config() const { return config_; }
+  DType dtype() const { return dtype_; }
+  size_t bytes() const;  // packed weights
+
+ private:
+  struct Layer {
+    Tensor attention_norm;     // [d_model] f32
+    PackedLinear q, k, v;      // [inner, d_model]
+    PackedLinear o;            // [d_model, inner]
+    Tensor bias;               // [num_buckets, num_heads] f32
+    Tensor feed_forward_norm;  // [d_model] f32
+    PackedLinear wi_0, wi_1;   // [d_ff, d_model]: the gate, then what it multiplies
+    PackedLinear wo;           // [d_model, d_ff]
+  };
+
+  void attend(Context& context, const Layer& layer, const TensorView& x) const;
+  void feed_forward(Context& context, const Layer& layer, const TensorView& x) const;
+
+  Umt5Config config_;
+  DType dtype_ = DType::kF32;
+  TensorView embedding_;  // [vocab_size, d_model], in the file's mapping
+  std::vector<Layer> layers_;
+  Tensor final_norm_;  // [d_model] f32
+};
+
+}  // namespace weft

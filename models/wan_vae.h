@@ -1,0 +1,121 @@
+#pragma once
+// Wan's causal video VAE (Wan Team 2025, section 4.1), the 2.1 form and its patch_size form. The
+// chunked form is the definition: one latent frame is one chunk, each causal convolution remembers
+// the last frames of its input, and the first chunk stands for a single picture.
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/wan_vae_layers.h"
+#include "models/weights.h"
+#include "parallel/context.h"
+
+namespace weft {
+
+struct WanVaeConfig {
+  int64_t base_dim = 96;
+  int64_t decoder_base_dim = 96;
+  int64_t z_dim = 16;
+  std::vector<int64_t> dim_mult{1, 2, 4, 4};
+  int64_t num_res_blocks = 2;
+  std::vector<bool> temporal_downsample{false, true, true};
+  int64_t in_channels = 3, out_channels = 3;  // after folding patch_size x patch_size pixels
+  int64_t patch_size = 1;
+  std::vector<float> latents_mean, latents_std;  // [z_dim], of the latents the DiT works on
+
+  int64_t spatial_factor() const;   // pixels per latent row
+  int64_t temporal_factor() const;  // frames per latent frame but the first, which holds one
+  int64_t frames(int64_t latent_frames) const { return 1 + (latent_frames - 1) * temporal_factor(); }
+  // The inverse; a count that is not 1 + k * temporal_factor throws Error(kUsage) naming the
+  // nearest two that are.
+  int64_t latent_frames(int64_t frames) const;
+
+  // A diffusers vae/config.json; Error(kModel) names the field, its value and what is legal.
+  static WanVaeConfig from_json_file(const std::string& path);
+};
+
+// Every tensor of encoder and decoder, diffusers names.
+std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);
+
+// The name of a tensor in files with the original layout ("decoder.upsamples.3.resample.1.weight").
+std::string wan_vae_original_name(const WanVaeConfig& config, const std::string& name);
+
+// Between the DiT's latents and the VAE's, [z, F, h, w] f32; out may alias.
+void normalize_latents(const WanVaeConfig& config, const TensorView& latents, const TensorView& out);
+void denormalize_latents(const WanVaeConfig& config, const TensorView& latents,
+                         const TensorView& out);
+
+enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
+
+class WanVae {
+ public:
+  // The whole file is checked whatever `parts` says; only those are packed. Diffusers or original
+  // names. dtype f32 or bf16 is the compute dtype. The file may be closed afterwards.
+  static WanVae load(const TensorFile& file, const WanVaeConfig& config, Stream& stream, DType dtype,
+                     VaeParts parts = VaeParts::kBoth);
+
+  const WanVaeConfig& config() const { return config_; }
+  DType dtype() const { return dtype_; }
+  size_t bytes() const;                                      // packed weights
+  const VaeNetwork& encoder() const { return encoder_; }     // empty where not loaded
+  const VaeNetwork& decoder() const { return decoder_; }
+
+ private:
+  WanVaeConfig config_;
+  DType dtype_ = DType::kF32;
+  VaeNetwork encoder_, decoder_;
+};
+
+// What a decoder (encoder) of latent size h x w takes besides the weights: `workspace` = arena bytes
+// of one chunk, `state` = the remembered frames. Neither depends on the number of frames.
+size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
+size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
+size_t vae_encode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
+size_t vae_encode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
+
+// One video being decoded, latent frame by latent frame. `vae` must outlive it.
+class WanVaeDecoder {
+ public:
+  WanVaeDecoder(const WanVae& vae, int64_t h, int64_t w);
+
+  int64_t height() const;  // pixels
+  int64_t width() const;
+  int64_t next_frames() const;  // frames the next chunk gives: 1, then temporal_factor
+  // latent [z, h, w] f32, de-normalised; frames [next_frames(), 3, H, W] f32 contiguous, clamped to
+  // [-1, 1].
+  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames);
+
+  void reset() { stream_.reset(); }
+  VaeStream& stream() { return stream_; }  // the state, to be saved and resumed
+
+ private:
+  const WanVae& vae_;
+  VaeStream stream_;
+};
+
+// One video being encoded. `vae` must outlive it.
+class WanVaeEncoder {
+ public:
+  WanVaeEncoder(const WanVae& vae, int64_t h, int64_t w);  // latent size
+
+  int64_t next_frames() const;  // frames the next chunk takes: 1, then temporal_factor
+  // frames [next_frames(), 3, H, W] f32 in [-1, 1]; mean [z, h, w] f32, not normalised.
+  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean);
+
+  void reset() { stream_.reset(); }
+  VaeStream& stream() { return stream_; }
+
+ private:
+  const WanVae& vae_;
+  VaeStream stream_;
+};
+
+// Whole videos. latents [z, F, h, w] f32, video [3, frames(F), H, W] f32.
+void vae_decode(Context& context, const WanVae& vae, const TensorView& latents,
+                const TensorView& video);
+// Throws Error(kUsage) where the frame count or the size has no latent.
+void vae_encode(Context& context, const WanVae& vae, const TensorView& video,
+                const TensorView& mean);
+
+}  // namespace weft
