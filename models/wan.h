@@ -1,0 +1,151 @@
+#pragma once
+// Wan video diffusion transformer (Wan Team 2025, arXiv 2503.20314): config, weights, forward.
+#include <array>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/blocks.h"
+#include "parallel/context.h"
+
+namespace weft {
+
+// Everything that tells one Wan transformer from another. The defaults are those of the public
+// configs; the sizes come from the checkpoint.
+struct WanConfig {
+  int heads = 0, head_dim = 0, layers = 0;
+  int64_t ffn_dim = 0, in_channels = 0, out_channels = 0;
+  int64_t text_dim = 4096, freq_dim = 256;
+  std::array<int64_t, 3> patch{1, 2, 2};  // frames, rows, columns of the latent per token
+  float eps = 1e-6f;
+  int64_t rope_max_seq_len = 1024;
+
+  // transformer/config.json in the diffusers or the original spelling. Error(kModel) that lists every
+  // unknown, missing and unsupported key at once.
+  static WanConfig from_json_file(const std::string& path);
+  // From names and shapes, for single-file checkpoints that carry no config.
+  static WanConfig from_tensors(const TensorFile& file);
+
+  int64_t width() const { return int64_t{heads} * head_dim; }  // D
+  int64_t tensor_count() const;
+  int64_t parameter_count() const;
+};
+
+std::string to_string(const WanConfig& config);
+
+struct NamedShape {
+  std::string name;  // diffusers spelling
+  std::vector<int64_t> shape;
+};
+// The whole checkpoint in its order: loader, counts and `weft inspect` read this one list.
+std::vector<NamedShape> wan_tensors(const WanConfig& config);
+
+// Tokens along (frame, row, column) of a latent [C, F, H, W]. Error(kUsage) where H or W is not a
+// multiple of the patch.
+std::array<int64_t, 3> wan_grid(const WanConfig& config, int64_t frames, int64_t height,
+                                int64_t width);
+
+// The timestep (0..1000) of a range of global tokens. The segments of a forward cover its tokens.
+struct TimeSegment {
+  Range tokens;
+  float timestep = 0;
+};
+
+struct WanLoad {
+  DType dtype = DType::kF32;  // of matrices, keys and values; the conditioning path stays f32
+  BlockRange blocks;          // total 0 = all
+};
+
+// A prompt as every cross-attention sees it; independent of the timestep, made once per prompt.
+// The rows behind the prompt are equal: one of them stands for all, weighted in the softmax.
+struct WanText {
+  int64_t length = 0;         // rows of the prompt
+  int64_t text_length = 0;    // rows the model was trained to see, padding included
+  BlockRange blocks;          // which layers' keys and values are here
+  Tensor context;             // [rows, D] compute dtype; rows = length (+ 1 where padded)
+  std::vector<Tensor> k, v;   // per layer [rows, A, E] compute dtype
+
+  int64_t rows() const { return length + (text_length > length ? 1 : 0); }
+  size_t bytes() const;
+};
+
+class WanTransformer {
+ public:
+  // Takes the weights of `load.blocks` (embeddings with the first block, head with the last); the
+  // file may be closed afterwards.
+  static WanTransformer load(Stream& stream, const TensorFile& file, const WanConfig& config,
+                             const WanLoad& load = {});
+
+  const WanConfig& config() const { return config_; }
+  const WanLoad& loaded() const { return load_; }
+  size_t weights_bytes() const;
+
+  // embeds [length, text_dim] f32, the prompt's rows; text_length >= length. Observes "context".
+  WanText prepare_text(Context& context, const TensorView& embeds, int64_t text_length) const;
+
+  // Positions of a latent's tokens, once per request. `start` shifts them: (frame, row, column).
+  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start = {}) const;
+
+  // in: latent [Cin, F, H, W] f32 where blocks.first(), else hidden rows [N, D] f32; N =
+  // context.tokens.size(). out: velocity [Cout, F, H, W] f32 where blocks.last() (the places of this
+  // rank's tokens are written), else hidden rows [N, D] f32. Observes "patch_embedding", "temb",
+  // "timestep_proj", "blocks" with the block's index, and "output".
+  void forward(Context& context, BlockRange blocks, const TensorView& in,
+               std::span<const TimeSegment> times, const WanText& text, const Rope& rope,
+               const TensorView& out) const;
+
+ private:
+  struct Attention {
+    PackedLinear to_q, to_k, to_v;  // [D, D]
+    RowLinear to_out;               // [D, D]
+    Tensor norm_q, norm_k;          // [D] f32
+  };
+  struct Block {
+    Tensor scale_shift_table;       // [6, D] f32
+    Attention attn1;                // self
+    Tensor norm2_weight, norm2_bias;  // [D] f32
+    Attention attn2;                // cross
+    PackedLinear ffn_in;            // [ffn, D]
+    RowLinear ffn_out;              // [D, ffn]
+  };
+  // Rows of this rank that share a timestep, and that timestep's conditioning.
+  struct TimeRows {
+    int64_t begin = 0, count = 0;
+    TensorView temb;  // [D] f32
+    TensorView proj;  // [6, D] f32
+  };
+
+  std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times) const;
+  void embed_patches(Context& context, const TensorView& latent, const Rope& rope,
+                     const TensorView& x) const;
+  void block(Context& context, int index, std::span<const TimeRows> times, const WanText& text,
+             const Rope& rope, const TensorView& x) const;
+  void self_attention(Context& context, int index, const Attention& weights, const Rope& rope,
+                      const TensorView& h, const TensorView& y) const;
+  void cross_attention(Context& context, int index, const Attention& weights, const WanText& text,
+                       const TensorView& h, const TensorView& y) const;
+  void head(Context& context, std::span<const TimeRows> times, const Rope& rope,
+            const TensorView& x, const TensorView& velocity) const;
+
+  WanConfig config_;
+  WanLoad load_;
+  PackedLinear patch_embedding_;            // [D, Cin * patch] f32
+  PackedLinear time_linear_1_, time_linear_2_, time_proj_;  // [D, 256], [D, D], [6D, D] f32
+  PackedLinear text_linear_1_, text_linear_2_;              // [D, text_dim], [D, D]
+  std::vector<Block> blocks_;               // of load_.blocks
+  Tensor scale_shift_table_;                // [2, D] f32
+  PackedLinear proj_out_;                   // [patch * Cout, D] f32
+};
+
+// emb = [cos(t f_0), .., sin(t f_0), ..], f_i = 10000^(-i / half) (Ho et al. 2020), f64 inside.
+// out [freq_dim] f32.
+void time_embedding(float timestep, const TensorView& out);
+
+// Memory predictions for the plan: bytes of packed weights, of one prompt's WanText, and of the
+// arena's high-water mark during a forward over `tokens` tokens (embedding and head included).
+size_t wan_weights_bytes(const WanConfig& config, DType dtype);
+size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype);
+size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows, DType dtype);
+
+}  // namespace weft
