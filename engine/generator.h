@@ -1,0 +1,105 @@
+#pragma once
+// Generator: a model directory loaded once; requests in, frames out through a sink.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/planner.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "io/video.h"
+#include "kernels/stream.h"
+
+namespace weft {
+
+// Stages by the names users see: load, encode_text, denoise, decode, encode_video, write.
+struct Progress {
+  std::string stage;
+  int step = 0, total = 0;      // step of total; 0 of n when the stage starts
+  double sigma = 0;             // denoise
+  double seconds_per_step = 0;  // running mean
+  double elapsed_seconds = 0;   // since the stage began
+  double eta_seconds = 0;       // of the stage; 0 where unknown
+  uint64_t memory_bytes = 0;    // tensors and arena held now
+};
+
+struct ProgressListener {
+  virtual ~ProgressListener() = default;
+  virtual void progress(const Progress& progress) = 0;
+};
+
+// Sees a job's intermediate tensors under the golden cases' names: prompt_embeds [T, d],
+// latents_initial [C, F, H, W], latents_final (normalised), video [3, F, H, W] in [0, 1]. All f32.
+struct PipelineTap {
+  virtual ~PipelineTap() = default;
+  virtual void tap(const char* name, const TensorView& value) = 0;
+};
+
+struct GeneratorOptions {
+  DType dtype = DType::kF32;  // compute dtype of text encoder, transformer and VAE
+  int threads = 0;            // 0: all
+  Determinism determinism = Determinism::kFast;
+  uint64_t memory_limit = 0;  // bytes; 0: what the machine has free now
+};
+
+struct RunOptions {
+  // Where the latents stand before decoding starts (safetensors); empty: they are written only when
+  // a later stage fails, to `latents_on_failure`.
+  std::string latents_path;
+  std::string latents_on_failure;
+  ProgressListener* listener = nullptr;
+  PipelineTap* tap = nullptr;
+  const std::atomic<bool>* stop = nullptr;  // read between steps; true ends with Error(kStopped)
+};
+
+struct StageSeconds {
+  std::string stage;
+  double seconds = 0;
+};
+
+struct RunResult {
+  Request request;                   // as resolved
+  std::vector<StageSeconds> stages;  // in order
+  double seconds = 0;
+  int frames = 0;
+  std::string framehash;           // SHA-256 over the RGB frames handed to the sink
+  std::string signature;           // SHA-256 over the final latents' f32 bytes
+  uint64_t arena_high_water = 0;   // of the whole job
+  uint64_t decode_high_water = 0;  // of the decode stage
+  uint64_t tensor_bytes_peak = 0;
+  std::string latents_path;  // where kept, else empty
+};
+
+class Generator {
+ public:
+  // Reads every configuration and the tensor headers; loads weights when first used.
+  // Error(kModel) for a directory that cannot be served.
+  Generator(const std::string& model_directory, const GeneratorOptions& options);
+  ~Generator();
+
+  const ModelDefaults& defaults() const;
+  const ModelLimits& limits() const;
+  const GeneratorOptions& options() const;
+  SamplerConfig sampler_config() const;  // scheduler_config.json
+  int64_t tokens(const Request& request) const;
+  // "wan2.1-t2v-1.3b", for run headers and metadata.
+  std::string model_name() const;
+  std::string weights_hash() const;  // SHA-256 over the header hashes of all components
+
+  // Open fields filled, then validated: Error(kUsage).
+  Request resolve(const Request& request) const;
+  // Pure: loads nothing. `request` is resolved.
+  MemoryPlan plan(const Request& request) const;
+
+  // One job. Error(kMemory) before anything is loaded where the plan does not fit. `sink` gets the
+  // frames on a thread of its own while the decoder runs; null: frames are only hashed.
+  RunResult run(const Request& request, FrameSink* sink, const RunOptions& options = {});
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weft

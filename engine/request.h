@@ -1,0 +1,59 @@
+#pragma once
+// Request: one generation as asked, and what a model says about requests it can serve.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/noise.h"
+
+namespace weft {
+
+// Zero, empty and nullopt mean "the model's"; Generator::resolve fills them.
+struct Request {
+  std::string prompt;
+  std::optional<std::string> negative_prompt;
+  int64_t width = 0, height = 0;
+  int64_t frames = 0;
+  double fps = 0;
+  int steps = 0;
+  std::optional<double> guidance_scale;    // the high-noise expert's, or the only one's
+  std::optional<double> guidance_scale_2;  // the low-noise expert's; default: the first
+  std::optional<double> flow_shift;        // default: scheduler_config.json
+  std::string solver;                      // default: scheduler_config.json
+  std::vector<double> sigmas;              // the grid itself, without the final 0
+  uint64_t seed = 0;
+  Rng rng = Rng::kPortable;
+};
+
+// Defaults of a model: weft.json beside model_index.json, else the row of the published defaults
+// that fits the configuration.
+struct ModelDefaults {
+  std::string name;    // "wan2.1-t2v-1.3b", "pocket", ...
+  std::string origin;  // "weft.json" or "built-in"
+  std::string negative_prompt;
+  int64_t width = 832, height = 480, frames = 81;
+  double fps = 16;
+  int steps = 50;
+  double guidance_scale = 5;
+  std::optional<double> guidance_scale_2;
+  std::optional<double> flow_shift;  // unset: scheduler_config.json
+};
+
+// What a request is checked against.
+struct ModelLimits {
+  int64_t size_multiple = 16;  // pixels per token, both ways
+  int64_t frame_multiple = 4;  // frames = frame_multiple k + 1
+  int experts = 1;
+  double boundary_ratio = 0;  // two experts: truncated t >= boundary_ratio * 1000 is high noise
+  int64_t text_length = 512;
+};
+
+// `request` with every open field filled from `defaults`.
+Request resolve(const Request& request, const ModelDefaults& defaults);
+
+// Error(kUsage) naming the field, its value and what is legal; sizes and frame counts with the two
+// nearest legal ones. `request` is resolved.
+void validate(const Request& request, const ModelLimits& limits);
+
+}  // namespace weft

@@ -1,0 +1,95 @@
+#pragma once
+// Sampler: the noise schedule and the update rule of a flow-matching solver, as pure functions of
+// the step on any slice of the latent with the same slice of its history.
+//
+// Convention: x_sigma = (1 - sigma) x0 + sigma eps, the model predicts v = eps - x0, hence
+// x0 = x - sigma v; alpha = 1 - sigma, lambda = ln alpha - ln sigma. Coefficients are f64 from the
+// grid's f32 sigmas; the state is f32.
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace weft {
+
+enum class SolverKind : uint8_t {
+  kUniPCDiffusers,  // UniPC order 2, bh2 (Zhao et al. 2023), sigmas 1 .. 0.001 shifted
+  kUniPCWan,        // same rule on the original Wan grid, 0.999 .. 0
+  kDpmppDiffusers,  // DPM-Solver++ 2M (Lu et al. 2022), midpoint
+  kDpmppWan,        // same rule, grid 1 .. 0
+  kEuler,           // flow-match Euler, shifted twice as diffusers does
+  kDistill4,        // Euler on indices 0, 250, 500, 750 of the 1000-step grid
+  kCount,
+};
+
+std::string_view to_string(SolverKind kind);
+// Error(kUsage) that lists the names where `name` is none of them.
+SolverKind solver_from_name(std::string_view name);
+
+struct SamplerConfig {
+  SolverKind kind = SolverKind::kUniPCDiffusers;
+  double shift = 1;                    // sigma' = s sigma / (1 + (s - 1) sigma)
+  int order = 2;                       // 1 or 2
+  bool lower_order_final = true;       // UniPC: order 1 in the last step
+  std::vector<int> disable_corrector;  // UniPC: steps after which the corrector is not applied
+  int train_timesteps = 1000;
+
+  // Reads scheduler_config.json: UniPCMultistepScheduler, DPMSolverMultistepScheduler or
+  // FlowMatchEulerDiscreteScheduler. A setting that is not built is an Error(kModel) naming the
+  // field, its value and the legal ones.
+  static SamplerConfig from_json_file(const std::string& path);
+  std::string to_string() const;
+};
+
+// What a step needs from the steps before it, for one slice of the latent.
+class SamplerState {
+ public:
+  explicit SamplerState(int64_t count);  // elements of the slice
+
+  int64_t count() const { return count_; }
+  // For checkpoints: the tensors to keep, in a fixed order, f32 [count].
+  std::vector<std::pair<std::string, TensorView>> tensors() const;
+
+ private:
+  friend class Sampler;
+  int64_t count_ = 0;
+  Tensor previous_x0_, older_x0_;  // x0 predictions of steps i - 1 and i - 2
+  Tensor base_;                    // UniPC: x before step i - 1 moved it (after its correction)
+};
+
+class Sampler {
+ public:
+  // `sigmas`, where given, is the grid itself: strictly falling, in (0, 1], used as it stands (no
+  // shift); a final 0 is appended. Error(kUsage) where steps or sigmas are not legal.
+  Sampler(const SamplerConfig& config, int steps, const std::vector<double>& sigmas = {});
+
+  const SamplerConfig& config() const { return config_; }
+  int steps() const { return static_cast<int>(sigmas_.size()) - 1; }
+  const std::vector<float>& sigmas() const { return sigmas_; }        // steps + 1, the last is 0
+  const std::vector<float>& timesteps() const { return timesteps_; }  // steps; whole but for Euler
+
+  // x <- the sample at sigma[i + 1], from x at sigma[i] and the model's velocity there. velocity
+  // and x hold state.count() contiguous f32. Steps run in order on one state.
+  void step(int i, const TensorView& velocity, const TensorView& x, SamplerState& state) const;
+
+ private:
+  // A step is linear in what it reads: coefficients of the corrector and of the predictor.
+  struct Correct {
+    double base = 0, m = 0, previous = 0, older = 0;
+  };
+  struct Predict {
+    double x = 0, m = 0, previous = 0;
+  };
+  bool unipc() const;
+  int order_at(int i) const;
+  double lambda(int i) const;
+  Correct correct(int i) const;
+  Predict predict(int i) const;
+
+  SamplerConfig config_;
+  std::vector<float> sigmas_, timesteps_;
+};
+
+}  // namespace weft
