@@ -1,0 +1,174 @@
+#include "parallel/plan.h"
+
+#include <deque>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "kernels/check.h"
+
+namespace weft {
+
+namespace {
+
+constexpr int kLatent = 0, kVelocity = 1, kFrames = 3;
+
+const char* name(Step::Kind kind) {
+  switch (kind) {
+    case Step::Kind::kLoad: return "load";
+    case Step::Kind::kCompute: return "compute";
+    case Step::Kind::kSend: return "send";
+    case Step::Kind::kReceive: return "receive";
+    case Step::Kind::kWait: return "wait";
+    case Step::Kind::kUpdate: return "update";
+    case Step::Kind::kDecode: return "decode";
+    case Step::Kind::kRelease: return "release";
+  }
+  return "?";
+}
+
+const char* name(Payload payload) {
+  switch (payload) {
+    case Payload::kNone: return "nothing";
+    case Payload::kHidden: return "hidden";
+    case Payload::kKV: return "kv";
+    case Payload::kLatent: return "latent";
+    case Payload::kText: return "text";
+  }
+  return "?";
+}
+
+std::string list(const std::vector<int>& slots) {
+  std::string text = "[";
+  for (size_t i = 0; i < slots.size(); ++i) text += (i ? " " : "") + std::to_string(slots[i]);
+  return text + "]";
+}
+
+// Faults of one rank alone: slots and experts.
+std::optional<std::string> check_rank(const Plan& plan) {
+  std::set<int> written{kLatent};  // noise stands in the latent before the first step
+  std::set<int> loaded;
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    const auto fault = [&](const std::string& what) {
+      return "rank " + std::to_string(plan.rank) + " step " + std::to_string(i) + " (" +
+             to_string(step) + "): " + what;
+    };
+    for (int slot : step.reads)
+      if (!written.count(slot)) return fault("reads slot " + std::to_string(slot) + " unwritten");
+    written.insert(step.writes.begin(), step.writes.end());
+    switch (step.kind) {
+      case Step::Kind::kLoad:
+        loaded.insert(step.pass.model);
+        break;
+      case Step::Kind::kRelease:
+        if (!loaded.erase(step.pass.model)) return fault("releases an expert that is not loaded");
+        break;
+      case Step::Kind::kCompute:
+        if (!loaded.count(step.pass.model)) return fault("computes before its expert is loaded");
+        if (step.blocks.begin < 0 || step.blocks.begin > step.blocks.end ||
+            step.blocks.end > step.blocks.total)
+          return fault("has an illegal block range");
+        break;
+      default:
+        break;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Plan plan_serial(const SerialPlanConfig& config) {
+  Plan plan;
+  int loaded = -1;
+  for (size_t i = 0; i < config.steps.size(); ++i) {
+    const auto [model, branches] = config.steps[i];
+    CHECK(model >= 0 && model < static_cast<int>(config.blocks.size()), "model", model);
+    CHECK(branches >= 1 && branches <= 2, "branches", branches);
+    const Pass pass{.model = model, .step = static_cast<int>(i)};
+    if (model != loaded) plan.steps.push_back({.kind = Step::Kind::kLoad, .pass = pass});
+    loaded = model;
+    std::vector<int> velocities;
+    for (int branch = 0; branch < branches; ++branch) {
+      Pass forward = pass;
+      forward.branch = branch;
+      velocities.push_back(kVelocity + branch);
+      plan.steps.push_back({.kind = Step::Kind::kCompute,
+                            .pass = forward,
+                            .blocks = BlockRange::all(config.blocks[model]),
+                            .reads = {kLatent},
+                            .writes = {kVelocity + branch}});
+    }
+    std::vector<int> reads{kLatent};
+    reads.insert(reads.end(), velocities.begin(), velocities.end());
+    plan.steps.push_back(
+        {.kind = Step::Kind::kUpdate, .pass = pass, .reads = reads, .writes = {kLatent}});
+  }
+  const int last = config.steps.empty() ? 0 : static_cast<int>(config.steps.size()) - 1;
+  plan.steps.push_back({.kind = Step::Kind::kDecode,
+                        .pass = {.step = last},
+                        .reads = {kLatent},
+                        .writes = {kFrames}});
+  return plan;
+}
+
+std::optional<std::string> check_plans(std::span<const Plan> plans) {
+  struct Message {
+    Payload payload;
+    int64_t bytes;
+    Pass pass;
+  };
+  std::map<std::pair<int, int>, std::deque<Message>> sent;  // (from, to) in order
+  for (const Plan& plan : plans) {
+    if (auto fault = check_rank(plan)) return fault;
+    for (const Step& step : plan.steps) {
+      if (step.kind != Step::Kind::kSend && step.kind != Step::Kind::kReceive) continue;
+      if (step.peer < 0 || step.peer >= plan.ranks || step.peer == plan.rank)
+        return "rank " + std::to_string(plan.rank) + " (" + to_string(step) + "): no such peer";
+      if (step.kind == Step::Kind::kSend)
+        sent[{plan.rank, step.peer}].push_back({step.payload, step.bytes, step.pass});
+    }
+  }
+  for (const Plan& plan : plans)
+    for (const Step& step : plan.steps) {
+      if (step.kind != Step::Kind::kReceive) continue;
+      const std::string who =
+          "rank " + std::to_string(plan.rank) + " (" + to_string(step) + "): ";
+      auto& queue = sent[{step.peer, plan.rank}];
+      if (queue.empty()) return who + "nothing is sent";
+      const Message& message = queue.front();
+      if (message.payload != step.payload || message.bytes != step.bytes ||
+          message.pass != step.pass)
+        return who + "the send it meets is of " + name(message.payload) + ", " +
+               std::to_string(message.bytes) + " bytes, " + to_string(message.pass);
+      queue.pop_front();
+    }
+  for (const auto& [link, queue] : sent)
+    if (!queue.empty())
+      return "rank " + std::to_string(link.first) + " sends to rank " +
+             std::to_string(link.second) + " what is never received";
+  return std::nullopt;
+}
+
+std::string to_string(const Step& step) {
+  std::string text = std::string(name(step.kind)) + " " + to_string(step.pass);
+  if (step.kind == Step::Kind::kCompute)
+    text += " blocks [" + std::to_string(step.blocks.begin) + ", " +
+            std::to_string(step.blocks.end) + ") of " + std::to_string(step.blocks.total);
+  if (step.peer >= 0)
+    text += " peer " + std::to_string(step.peer) + " " + name(step.payload) + " " +
+            std::to_string(step.bytes) + " bytes";
+  if (!step.reads.empty()) text += " reads " + list(step.reads);
+  if (!step.writes.empty()) text += " writes " + list(step.writes);
+  return text;
+}
+
+std::string to_string(const Plan& plan) {
+  std::string text = "rank " + std::to_string(plan.rank) + " of " + std::to_string(plan.ranks) +
+                     ", " + std::to_string(plan.steps.size()) + " steps\n";
+  for (const Step& step : plan.steps) text += "  " + to_string(step) + "\n";
+  return text;
+}
+
+}  // namespace weft

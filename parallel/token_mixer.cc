@@ -1,0 +1,38 @@
+#include "parallel/token_mixer.h"
+
+#include "parallel/context.h"
+
+namespace weft {
+
+void FullMixer::attend(Context& context, const Attend& attend) {
+  const TokenRanges& tokens = context.tokens;
+  int64_t position = 0;
+  if (attend.rope) {
+    CHECK(tokens.size() == attend.q[0], "tokens", tokens.size(), "q", attend.q.to_string_shape());
+    int64_t row = 0;
+    for (const Range& range : tokens.ranges) {
+      for (const TensorView* x : {&attend.q, &attend.k}) {
+        const TensorView rows = x->slice(0, row, range.size());
+        apply_rope(context.stream, rows, *attend.rope, range.begin, rows);
+      }
+      row += range.size();
+    }
+    if (!tokens.ranges.empty()) position = tokens.ranges[0].begin;
+  }
+  // Positions of a causal mask count along one stretch.
+  CHECK(attend.mask == Mask::kFull || tokens.ranges.size() <= 1, "causal over", tokens.ranges.size(),
+        "token ranges");
+
+  const KVSegment own{.k = attend.k, .v = attend.v, .position = position};
+  std::vector<KVSegment> segments;
+  if (attend.past) segments = attend.past->segments;
+  segments.push_back(own);
+  attention(context.stream, {.q = attend.q,
+                             .segments = segments,
+                             .scale = attend.scale,
+                             .causal = attend.mask == Mask::kCausal,
+                             .query_position = position,
+                             .out = attend.out});
+}
+
+}  // namespace weft
