@@ -1,0 +1,108 @@
+#include "apps/output_name.h"
+
+#include <algorithm>
+#include <cctype>
+#include <ctime>
+
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxPromptBytes = 40;
+
+std::string sanitised(const std::string& text, size_t length) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+    if (plain)
+      out += c;
+    else if (!out.empty() && out.back() != '_')
+      out += '_';
+  }
+  out.resize(std::min({out.size(), length, kMaxPromptBytes}));
+  while (!out.empty() && out.back() == '_') out.pop_back();
+  return out.empty() ? "untitled" : out;
+}
+
+std::string padded(uint64_t value, size_t width) {
+  std::string text = std::to_string(value);
+  return text.size() < width ? std::string(width - text.size(), '0') + text : text;
+}
+
+}  // namespace
+
+OutputKind output_kind(const std::string& path) {
+  if (path.ends_with('/')) return OutputKind::kPngFolder;
+  std::string extension = path.substr(std::min(path.rfind('.'), path.size()));
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  if (extension == ".mp4") return OutputKind::kMp4;
+  if (extension == ".webm") return OutputKind::kWebm;
+  if (extension == ".gif") return OutputKind::kGif;
+  if (extension == ".png") return OutputKind::kPng;
+  throw Error(ErrorKind::kUsage,
+              "--output is '" + path +
+                  "', legal: a name ending in .mp4, .webm, .gif or .png, or a folder ending in /");
+}
+
+std::string expand_name(const std::string& pattern, const NameFields& fields) {
+  std::string out;
+  for (size_t at = 0; at < pattern.size(); ++at) {
+    if (pattern[at] != '{') {
+      out += pattern[at];
+      continue;
+    }
+    const size_t close = pattern.find('}', at);
+    if (close == std::string::npos)
+      throw Error(ErrorKind::kUsage, "--output is '" + pattern + "': a { has no }");
+    const std::string field = pattern.substr(at + 1, close - at - 1);
+    const std::string name = field.substr(0, field.find(':'));
+    size_t width = 0;
+    if (name.size() < field.size()) {
+      const std::string digits = field.substr(name.size() + 1);
+      if (digits.empty() || digits.size() > 3 ||
+          !std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }))
+        throw Error(ErrorKind::kUsage, "--output field {" + field + "}: after : comes a number");
+      width = std::stoul(digits);
+    }
+    if (name == "seed")
+      out += padded(fields.seed, width);
+    else if (name == "idx" || name == "id")
+      out += padded(static_cast<uint64_t>(fields.index), width);
+    else if (name == "width")
+      out += padded(static_cast<uint64_t>(fields.width), width);
+    else if (name == "height")
+      out += padded(static_cast<uint64_t>(fields.height), width);
+    else if (name == "frames")
+      out += padded(static_cast<uint64_t>(fields.frames), width);
+    else if (name == "model")
+      out += sanitised(fields.model, kMaxPromptBytes);
+    else if (name == "prompt")
+      out += sanitised(fields.prompt, width ? width : kMaxPromptBytes);
+    else if (name == "date")
+      out += fields.date;
+    else if (name == "time")
+      out += fields.time;
+    else
+      throw Error(ErrorKind::kUsage,
+                  "--output field {" + field +
+                      "} is not known, legal: {seed} {model} {width} {height} {frames} {prompt:40} "
+                      "{idx:05} {id} {date} {time}");
+    at = close;
+  }
+  return out;
+}
+
+void stamp_now(NameFields& fields) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y%m%d", &local);
+  fields.date = text;
+  std::strftime(text, sizeof text, "%H%M%S", &local);
+  fields.time = text;
+}
+
+}  // namespace weft

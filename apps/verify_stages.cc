@@ -1,0 +1,311 @@
+#include "apps/verify_stages.h"
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "engine/generator.h"
+#include "engine/noise.h"
+#include "engine/sampler.h"
+#include "io/json.h"
+#include "io/text_clean.h"
+#include "io/tokenizer.h"
+#include "kernels/copy.h"
+#include "models/umt5.h"
+#include "models/wan.h"
+#include "models/wan_names.h"
+#include "models/wan_vae.h"
+
+namespace weft {
+namespace {
+
+struct Case {
+  const std::string& folder;
+  const nlohmann::json& spec;
+  const VerifyOptions& options;
+  std::vector<VerifyRow>& rows;
+
+  std::string file(const std::string& name) const { return folder + "/" + name; }
+  std::string text(const char* key) const { return json_text(spec, key, file("case.json")); }
+};
+
+// A stream, an arena and the serial seams for one stage run.
+struct Bench {
+  Stream stream;
+  Arena arena;
+  SerialSeams seams;
+
+  explicit Bench(const VerifyOptions& options)
+      : stream(Stream::cpu(options.threads, options.determinism)) {}
+  Context context(int64_t tokens, Observer* observer = nullptr) {
+    return seams.context(stream, arena, Pass{}, TokenRanges::all(tokens), observer);
+  }
+  // An owned f32 copy of a file's tensor.
+  Tensor load(const TensorFile& file, const std::string& name) {
+    if (!file.contains(name))
+      throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
+    const TensorView view = file.view(name);
+    Tensor out(DType::kF32, view.shape());
+    copy(stream, view, out);
+    return out;
+  }
+};
+
+// Keeps an f32 copy of everything it sees; indexed names become "blocks.3".
+struct Collector final : Observer {
+  NamedTensors tensors;
+  void see(Context& context, const char* name, int index, const TensorView& value) override {
+    Tensor copy_of(DType::kF32, value.shape());
+    copy(context.stream, value, copy_of);
+    tensors[index < 0 ? std::string(name) : name + ("." + std::to_string(index))] =
+        std::move(copy_of);
+  }
+};
+
+NamedTensors run_transformer(Case& c) {
+  Bench bench(c.options);
+  const bool original = c.spec.value("format", "") == "original";
+  const TensorFile weights = TensorFile::open(c.file(original ? "model" : "model/transformer"));
+  const WanConfig config = original
+                               ? WanConfig::from_tensors(weights)
+                               : WanConfig::from_json_file(c.file("model/transformer/config.json"));
+  const WanTransformer model =
+      WanTransformer::load(bench.stream, weights, config, {.dtype = c.options.dtype, .blocks = {}});
+
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  const Tensor latent = bench.load(inputs, "hidden_states");
+  const Tensor timestep = bench.load(inputs, "timestep");
+  const Tensor embeds = bench.load(inputs, "encoder_hidden_states");
+  const TensorView x = latent.view();
+  if (x.rank != 4 || embeds.view().rank != 2)
+    throw Error(ErrorKind::kModel, c.folder + ": hidden_states is [C, F, H, W] and "
+                                              "encoder_hidden_states [T, d]");
+  const auto grid = wan_grid(config, x[1], x[2], x[3]);
+  Collector collector;
+  Context context = bench.context(grid[0] * grid[1] * grid[2], &collector);
+  const WanText text = model.prepare_text(context, embeds, embeds.view()[0]);
+  const Rope rope = model.rope(grid);
+  Tensor out(DType::kF32, {config.out_channels, x[1], x[2], x[3]});
+  const TimeSegment time{{0, context.tokens.total}, timestep.as<float>()[0]};
+  model.forward(context, BlockRange::all(config.layers), x, {&time, 1}, text, rope, out);
+  collector.tensors["output"] = std::move(out);
+  return std::move(collector.tensors);
+}
+
+NamedTensors run_vae_decode(Case& c) {
+  Bench bench(c.options);
+  const WanVaeConfig config = WanVaeConfig::from_json_file(c.file("model/vae/config.json"));
+  const TensorFile weights = TensorFile::open(c.file("model/vae"));
+  const WanVae vae =
+      WanVae::load(weights, config, bench.stream, c.options.dtype, VaeParts::kDecoder);
+  const Tensor latents =
+      bench.load(TensorFile::open(c.file("inputs.safetensors")), "latents");
+  const TensorView z = latents.view();
+  Tensor video(DType::kF32, {3, config.frames(z[1]), z[2] * config.spatial_factor(),
+                             z[3] * config.spatial_factor()});
+  Context context = bench.context(0);
+  vae_decode(context, vae, z, video);
+  NamedTensors out;
+  out["video"] = std::move(video);
+  return out;
+}
+
+NamedTensors run_vae_encode(Case& c) {
+  Bench bench(c.options);
+  const WanVaeConfig config = WanVaeConfig::from_json_file(c.file("model/vae/config.json"));
+  const TensorFile weights = TensorFile::open(c.file("model/vae"));
+  const WanVae vae =
+      WanVae::load(weights, config, bench.stream, c.options.dtype, VaeParts::kEncoder);
+  const Tensor video = bench.load(TensorFile::open(c.file("inputs.safetensors")), "video");
+  const TensorView x = video.view();
+  Tensor mean(DType::kF32, {config.z_dim, config.latent_frames(x[1]),
+                            x[2] / config.spatial_factor(), x[3] / config.spatial_factor()});
+  Context context = bench.context(0);
+  vae_encode(context, vae, x, mean);
+  NamedTensors out;
+  out["mean"] = std::move(mean);
+  return out;
+}
+
+NamedTensors run_text_encoder(Case& c) {
+  Bench bench(c.options);
+  const TensorFile weights = TensorFile::open(c.file("model/text_encoder"));
+  const Umt5Encoder encoder = Umt5Encoder::load(
+      weights, Umt5Config::from_json_file(c.file("model/text_encoder/config.json")), bench.stream,
+      c.options.dtype);
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  NamedTensors out;
+  const std::string prefix = "input_ids.";
+  for (const std::string& name : inputs.names()) {
+    if (!name.starts_with(prefix)) continue;
+    const TensorView view = inputs.view(name);
+    if (view.dtype != DType::kI32)
+      throw Error(ErrorKind::kModel, c.folder + ": " + name + " is not int32");
+    std::vector<int32_t> ids(static_cast<size_t>(view.count()));
+    std::memcpy(ids.data(), view.data, view.bytes());
+    Tensor states(DType::kF32, {view.count(), encoder.config().d_model});
+    Context context = bench.context(view.count());
+    encoder.encode(context, ids, states);
+    out["last_hidden_state." + name.substr(prefix.size())] = std::move(states);
+  }
+  return out;
+}
+
+// Compares a list of produced values with the expected list, a row each.
+template <class T>
+void compare_lists(Case& c, const std::string& what, const std::vector<T>& produced,
+                   const std::vector<T>& expected) {
+  if (produced.size() != expected.size())
+    throw Error(ErrorKind::kModel, c.folder + ": case.json holds " +
+                                       std::to_string(produced.size()) + " texts and " +
+                                       std::to_string(expected.size()) + " " + what);
+  for (size_t i = 0; i < produced.size(); ++i) {
+    VerifyRow row;
+    row.tensor = what + "." + std::to_string(i);
+    row.pass = produced[i] == expected[i];
+    row.note = row.pass ? "equal"
+                        : "got " + nlohmann::json(produced[i]).dump() + ", expected " +
+                              nlohmann::json(expected[i]).dump();
+    c.rows.push_back(row);
+  }
+}
+
+NamedTensors run_tokenizer(Case& c) {
+  const std::string model = c.file("model/tokenizer/spiece.model");
+  if (!std::filesystem::exists(model)) {
+    c.rows.push_back({.tensor = "ids", .note = "byte-level BPE tokenizers are not built yet"});
+    return {};
+  }
+  const SentencePieceTokenizer tokenizer = SentencePieceTokenizer::load(model);
+  const int max_length = static_cast<int>(json_int(c.spec, "max_length", c.file("case.json")));
+  std::vector<std::vector<int32_t>> produced;
+  for (const auto& text : c.spec.at("texts"))
+    produced.push_back(tokenizer.encode(text.get<std::string>(), max_length));
+  compare_lists(c, "ids", produced, c.spec.at("ids").get<std::vector<std::vector<int32_t>>>());
+  return {};
+}
+
+NamedTensors run_text_clean(Case& c) {
+  std::vector<std::string> produced;
+  for (const auto& text : c.spec.at("texts")) produced.push_back(clean_prompt(text.get<std::string>()));
+  compare_lists(c, "cleaned", produced, c.spec.at("cleaned").get<std::vector<std::string>>());
+  return {};
+}
+
+// The analytic model of the scheduler cases: v(x, sigma) = 0.3 x + sigma + 0.1 sin(3 x).
+float analytic_velocity(float x, float sigma) {
+  return static_cast<float>(0.3 * x + sigma + 0.1 * std::sin(3.0 * x));
+}
+
+NamedTensors run_scheduler(Case& c) {
+  Bench bench(c.options);
+  SamplerConfig config;
+  if (c.spec.contains("scheduler")) {
+    config.kind = solver_from_name(c.text("scheduler"));
+    config.shift = json_real(c.spec, "shift", c.file("case.json"));
+  } else {
+    config = SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json"));
+  }
+  const int steps = static_cast<int>(json_int(c.spec, "steps", c.file("case.json")));
+  const Sampler sampler(config, steps);
+  const Tensor x = bench.load(TensorFile::open(c.file("inputs.safetensors")), "x");
+  const int64_t n = x.count();
+  Tensor velocity(DType::kF32, {n}), sigmas(DType::kF32, {steps + 1}),
+      timesteps(DType::kF32, {steps}), trajectory(DType::kF32, {steps, n});
+  SamplerState state(n);
+  for (int i = 0; i < steps; ++i) {
+    for (int64_t j = 0; j < n; ++j)
+      velocity.as<float>()[j] = analytic_velocity(x.as<float>()[j], sampler.sigmas()[i]);
+    sampler.step(i, velocity, x, state);
+    copy(bench.stream, x.view(), trajectory.view().select(0, i));
+    timesteps.as<float>()[i] = sampler.timesteps()[i];
+  }
+  std::copy(sampler.sigmas().begin(), sampler.sigmas().end(), sigmas.as<float>());
+  NamedTensors out;
+  out["sigmas"] = std::move(sigmas);
+  out["timesteps"] = std::move(timesteps);
+  out["x"] = std::move(trajectory);
+  return out;
+}
+
+NamedTensors run_noise(Case& c) {
+  if (rng_from_name(c.text("generator")) != Rng::kTorchCpu)
+    throw Error(ErrorKind::kModel, c.folder + ": generator is '" + c.text("generator") +
+                                       "', legal: torch-cpu");
+  NamedTensors out;
+  for (const auto& draw : c.spec.at("draws")) {
+    const uint64_t seed = draw.at("seed").get<uint64_t>();
+    const int64_t count = draw.at("count").get<int64_t>();
+    const std::vector<float> values = torch_cpu_randn(seed, count);
+    Tensor tensor(DType::kF32, {count});
+    std::copy(values.begin(), values.end(), tensor.as<float>());
+    out[std::to_string(seed) + "." + std::to_string(count)] = std::move(tensor);
+  }
+  return out;
+}
+
+NamedTensors run_pipeline(Case& c) {
+  GeneratorOptions options;
+  options.dtype = c.options.dtype;
+  options.threads = c.options.threads;
+  options.determinism = c.options.determinism;
+  Generator generator(c.file("model"), options);
+
+  const std::string what = c.file("case.json");
+  Request request;
+  request.prompt = c.text("prompt");
+  request.negative_prompt = c.spec.value("negative_prompt", "");
+  request.width = json_int(c.spec, "width", what);
+  request.height = json_int(c.spec, "height", what);
+  request.frames = json_int(c.spec, "frames", what);
+  request.steps = static_cast<int>(json_int(c.spec, "steps", what));
+  request.guidance_scale = json_real(c.spec, "guidance_scale", what);
+  if (c.spec.contains("guidance_scale_2") && !c.spec.at("guidance_scale_2").is_null())
+    request.guidance_scale_2 = json_real(c.spec, "guidance_scale_2", what);
+  else
+    request.guidance_scale_2 = request.guidance_scale;
+  request.seed = c.spec.at("seed").get<uint64_t>();
+  request.rng = rng_from_name(c.text("rng"));
+
+  struct Tap final : PipelineTap {
+    NamedTensors tensors;
+    Stream stream = Stream::cpu(1);
+    void tap(const char* name, const TensorView& value) override {
+      Tensor kept(value.dtype, value.shape());
+      copy(stream, value, kept);
+      tensors[name] = std::move(kept);
+    }
+  } tap;
+  generator.run(request, nullptr, {.latents_path = {}, .latents_on_failure = {}, .listener = nullptr,
+                                   .tap = &tap, .stop = nullptr});
+  return std::move(tap.tensors);
+}
+
+NamedTensors run_llm(Case& c) {
+  c.rows.push_back({.tensor = "logits", .note = "stage llm is not built yet"});
+  return {};
+}
+
+}  // namespace
+
+NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
+                       const VerifyOptions& options, std::vector<VerifyRow>& rows) {
+  static const std::map<std::string, NamedTensors (*)(Case&)> kStages = {
+      {"transformer", run_transformer},   {"vae_decode", run_vae_decode},
+      {"vae_encode", run_vae_encode},     {"text_encoder", run_text_encoder},
+      {"tokenizer", run_tokenizer},       {"text_clean", run_text_clean},
+      {"scheduler", run_scheduler},       {"noise", run_noise},
+      {"pipeline", run_pipeline},         {"llm", run_llm}};
+  Case c{folder, spec, options, rows};
+  const auto stage = kStages.find(c.text("stage"));
+  if (stage == kStages.end()) {
+    std::string legal;
+    for (const auto& [name, run] : kStages) legal += (legal.empty() ? "" : ", ") + name;
+    throw Error(ErrorKind::kModel, folder + "/case.json: stage is '" + c.text("stage") +
+                                       "', legal: " + legal);
+  }
+  return stage->second(c);
+}
+
+}  // namespace weft

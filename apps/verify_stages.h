@@ -1,0 +1,36 @@
+#pragma once
+// What `weft verify` runs per stage: a case folder in, the tensors it produced out.
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "io/tensor_file.h"
+#include "kernels/stream.h"
+
+namespace weft {
+
+struct VerifyOptions {
+  DType dtype = DType::kF32;
+  int threads = 0;
+  Determinism determinism = Determinism::kFast;
+};
+
+// One line of the report.
+struct VerifyRow {
+  std::string tensor;
+  double rel_l2 = 0, cosine = 1, max_abs = 0, bound = 0;
+  std::string worst;
+  bool pass = false;
+  std::string note;  // why it failed where numbers do not say it
+};
+
+using NamedTensors = std::map<std::string, Tensor>;
+
+// Runs the case of stage `stage` at `folder`. Integer and text stages compare by themselves and add
+// rows; the others return the tensors they produced. A stage that is known and not built adds a FAIL
+// row. Error(kModel): malformed case or weights.
+NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
+                       const VerifyOptions& options, std::vector<VerifyRow>& rows);
+
+}  // namespace weft
