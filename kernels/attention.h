@@ -19,12 +19,12 @@ struct KVSegment {
 struct AttentionArgs {
   TensorView q;                          // [N, A, E]; A is a multiple of Akv
   std::span<const KVSegment> segments;   // softmax runs over all their keys together
-  TensorView bias;                       // [A, N, sum of n] f32, or empty
+  TensorView bias{};                     // [A, N, sum of n] f32, or empty
   float scale = 1;                       // applied to q k^T before the bias
   bool causal = false;                   // key position must be <= query position
   int64_t query_position = 0;            // global index of the first query row
   TensorView out;                        // [N, A, E], dtype of q
-  TensorView lse;                        // [A, N] f32 natural log, or empty. A query that sees no
+  TensorView lse{};                      // [A, N] f32 natural log, or empty. A query that sees no
                                          // key gets out 0 and lse -inf.
 };
 

@@ -26,11 +26,11 @@ struct Step {
   };
   Kind kind = Kind::kCompute;
   Pass pass;
-  BlockRange blocks;
+  BlockRange blocks{};
   int peer = -1;
   Payload payload = Payload::kNone;
   int64_t bytes = 0;
-  std::vector<int> reads, writes;  // slots
+  std::vector<int> reads{}, writes{};  // slots
 };
 
 struct Plan {
