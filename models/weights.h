@@ -36,7 +36,10 @@ class WeightBinder {
 
   // The tensor's view where it is there with this shape and a float dtype (f32, bf16, f16, f64);
   // else the fault is noted and an empty view returned.
-  TensorView take(const std::string& name, std::initializer_list<int64_t> shape);
+  TensorView take(const std::string& name, std::initializer_list<int64_t> shape) {
+    return take(name, std::span<const int64_t>(shape.begin(), shape.size()));
+  }
+  TensorView take(const std::string& name, std::span<const int64_t> shape);
   // Any one of several spellings of one tensor.
   TensorView take_any(std::initializer_list<std::string> names,
                       std::initializer_list<int64_t> shape);
@@ -48,8 +51,7 @@ class WeightBinder {
   void finish();
 
  private:
-  TensorView check(const std::string& name, const std::string& spelled,
-                   std::span<const int64_t> shape);
+  TensorView check(const std::string& spelled, std::span<const int64_t> shape);
 
   const TensorFile& file_;
   std::string component_;

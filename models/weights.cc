@@ -1,0 +1,92 @@
+#include "models/weights.h"
+
+#include <algorithm>
+
+namespace weft {
+
+namespace {
+
+std::string shape_text(std::span<const int64_t> shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
+         dtype == DType::kF64;
+}
+
+std::string section(const char* title, const std::vector<std::string>& faults) {
+  if (faults.empty()) return "";
+  std::string text = "; " + std::to_string(faults.size()) + " " + title + ": ";
+  for (size_t i = 0; i < faults.size(); ++i) text += (i ? ", " : "") + faults[i];
+  return text;
+}
+
+}  // namespace
+
+WeightBinder::WeightBinder(const TensorFile& file, std::string component,
+                           std::function<std::string(const std::string&)> rename)
+    : file_(file), component_(std::move(component)), rename_(std::move(rename)) {}
+
+TensorView WeightBinder::take(const std::string& name, std::span<const int64_t> shape) {
+  const std::string spelled = rename_ ? rename_(name) : name;
+  if (file_.contains(spelled)) return check(spelled, shape);
+  missing_.push_back(spelled + " " + shape_text(shape));
+  return {};
+}
+
+TensorView WeightBinder::take_any(std::initializer_list<std::string> names,
+                                  std::initializer_list<int64_t> shape) {
+  const std::span<const int64_t> extents(shape.begin(), shape.size());
+  TensorView found;
+  bool any = false;
+  std::string all;
+  for (const std::string& name : names) {
+    const std::string spelled = rename_ ? rename_(name) : name;
+    all += (all.empty() ? "" : " or ") + spelled;
+    if (!file_.contains(spelled)) continue;
+    if (any) {
+      ignore(spelled);  // a second spelling of the same tensor
+      continue;
+    }
+    any = true;
+    found = check(spelled, extents);
+  }
+  if (!any) missing_.push_back(all + " " + shape_text(extents));
+  return found;
+}
+
+void WeightBinder::ignore(const std::string& name) { used_.insert(name); }
+
+TensorView WeightBinder::check(const std::string& spelled, std::span<const int64_t> shape) {
+  used_.insert(spelled);
+  const TensorView view = file_.view(spelled);
+  bool sound = true;
+  if (!std::ranges::equal(view.shape(), shape)) {
+    misshapen_.push_back(spelled + " " + shape_text(view.shape()) + " must be " +
+                         shape_text(shape));
+    sound = false;
+  }
+  if (!is_float(view.dtype)) {
+    mistyped_.push_back(spelled + " is " + std::string(to_string(view.dtype)));
+    sound = false;
+  }
+  return sound ? view : TensorView();
+}
+
+void WeightBinder::finish() {
+  std::vector<std::string> extra;
+  for (const std::string& name : file_.names())
+    if (!used_.count(name)) extra.push_back(name);
+  if (missing_.empty() && extra.empty() && misshapen_.empty() && mistyped_.empty()) return;
+  const std::string where = file_.files().empty() ? "" : " (" + file_.files().front() + ")";
+  throw Error(ErrorKind::kModel,
+              "the weights of " + component_ + where + " do not fit its configuration" +
+                  section("missing", missing_) + section("extra", extra) +
+                  section("of the wrong shape", misshapen_) +
+                  section("of a wrong type (legal: f32, bf16, f16, f64)", mistyped_));
+}
+
+}  // namespace weft
