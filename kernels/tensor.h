@@ -83,7 +83,7 @@ class Tensor {
 
  private:
   struct Free {
-    size_t bytes = 0;
+    size_t bytes;  // no initialiser: the deleter must be default constructible inside Tensor
     void operator()(void* data) const;
   };
   std::unique_ptr<void, Free> memory_;
