@@ -1,0 +1,38 @@
+#include "kernels/copy.h"
+
+#include "kernels/ops.h"
+#include "kernels/view_checks.h"
+
+namespace weft {
+
+void copy(Stream& stream, const TensorView& x, const TensorView& out) {
+  CHECK(same_shape(x, out), "x", x.to_string_shape(), "out", out.to_string_shape());
+  CHECK(x.dtype == out.dtype || (is_float(x.dtype) && is_float(out.dtype)), "x", to_string(x.dtype),
+        "out", to_string(out.dtype));
+  CHECK(x.device == stream.device() && out.device == stream.device(), "device");
+  if (x.count() == 0) return;
+  stream.ops().copy.copy(stream, x, out);
+}
+
+void fill_zero(Stream& stream, const TensorView& out) {
+  CHECK(out.device == stream.device(), "device");
+  if (out.count() == 0) return;
+  stream.ops().copy.fill_zero(stream, out);
+}
+
+void gather_rows(Stream& stream, const TensorView& table, const TensorView& ids,
+                 const TensorView& out) {
+  CHECK(table.rank == 2 && is_float(table.dtype) && (table[1] <= 1 || table.stride[1] == 1),
+        "table", table.to_string_shape());
+  CHECK(ids.rank == 1 && ids.contiguous(), "ids", ids.to_string_shape());
+  CHECK(out.rank == 2 && is_float(out.dtype) && out[0] == ids[0] && out[1] == table[1] &&
+            (out[1] <= 1 || out.stride[1] == 1),
+        "out", out.to_string_shape(), "table", table.to_string_shape());
+  const int32_t* id = ids.as<int32_t>();
+  for (int64_t i = 0; i < ids[0]; ++i)
+    CHECK(id[i] >= 0 && id[i] < table[0], "id", id[i], "at", i, "of", table[0]);
+  if (out.count() == 0) return;
+  stream.ops().copy.gather_rows(stream, table, ids, out);
+}
+
+}  // namespace weft

@@ -1,0 +1,121 @@
+// Reference attention: all logits of a query, then one softmax, in f64. Also the merge of two
+// states, whose order of operations makes it symmetric to the bit; this file must be compiled
+// without contraction to fused multiply-add.
+#include "kernels/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/reference.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+
+namespace weft::cpu {
+
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+template <class T>
+const T* head_row(const TensorView& x, int64_t row, int64_t head) {
+  return x.as<T>() + row * x.stride[0] + head * x.stride[1];
+}
+
+// The logits of query i, head a, over all keys in segment order; -inf where the mask hides a key.
+template <class T>
+void fill_logits(const AttentionArgs& args, int64_t i, int64_t a, std::vector<double>& logits) {
+  const TensorView& q = args.q;
+  const T* query = head_row<T>(q, i, a);
+  logits.clear();
+  for (const KVSegment& segment : args.segments) {
+    if (segment.k[0] == 0) continue;
+    const int64_t kv_head = a / (q[1] / segment.k[1]);
+    for (int64_t j = 0; j < segment.k[0]; ++j) {
+      if (args.causal && segment.position + j > args.query_position + i) {
+        logits.push_back(kMinusInfinity);
+        continue;
+      }
+      double logit = dot(query, head_row<T>(segment.k, j, kv_head), q[2]) * args.scale;
+      if (args.bias)
+        logit += args.bias.as<float>()[a * args.bias.stride[0] + i * args.bias.stride[1] +
+                                       static_cast<int64_t>(logits.size()) * args.bias.stride[2]];
+      logits.push_back(logit + segment.log_bias);
+    }
+  }
+}
+
+template <class T>
+void attend_one(const AttentionArgs& args, int64_t i, int64_t a, std::vector<double>& logits,
+                std::vector<double>& sum) {
+  const int64_t e = args.q[2];
+  fill_logits<T>(args, i, a, logits);
+  double top = kMinusInfinity, total = 0;
+  for (double logit : logits) top = std::max(top, logit);
+  sum.assign(e, 0.0);
+  size_t at = 0;
+  for (const KVSegment& segment : args.segments) {
+    if (segment.k[0] == 0) continue;
+    const int64_t kv_head = a / (args.q[1] / segment.k[1]);
+    for (int64_t j = 0; j < segment.k[0]; ++j, ++at) {
+      if (logits[at] == kMinusInfinity) continue;
+      const double p = std::exp(logits[at] - top);
+      const T* value = head_row<T>(segment.v, j, kv_head);
+      total += p;
+      for (int64_t x = 0; x < e; ++x) sum[x] += p * to_float(value[x]);
+    }
+  }
+  T* out = args.out.as<T>() + i * args.out.stride[0] + a * args.out.stride[1];
+  for (int64_t x = 0; x < e; ++x)
+    out[x] = from_float<T>(total > 0 ? static_cast<float>(sum[x] / total) : 0.0f);
+  if (args.lse)
+    args.lse.as<float>()[a * args.lse.stride[0] + i * args.lse.stride[1]] =
+        static_cast<float>(total > 0 ? top + std::log(total) : kMinusInfinity);
+}
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  int64_t keys = 1;
+  for (const KVSegment& segment : args.segments) keys += segment.k[0];
+  const int64_t queries = args.q[0], heads = args.q[1];
+  visit_dtype(args.q.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    parallel_for(stream, queries * heads, row_grain(keys * args.q[2]),
+                 [&](int64_t begin, int64_t end) {
+                   std::vector<double> logits, sum;
+                   for (int64_t task = begin; task < end; ++task)
+                     attend_one<T>(args, task % queries, task / queries, logits, sum);
+                 });
+  });
+}
+
+void merge_attention(Stream& stream, const TensorView& out_a, const TensorView& lse_a,
+                     const TensorView& out_b, const TensorView& lse_b) {
+  const int64_t rows = out_a[0], heads = out_a[1], e = out_a[2];
+  parallel_for(stream, rows, row_grain(heads * e), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t h = 0; h < heads; ++h) {
+        float& la = lse_a.as<float>()[h * lse_a.stride[0] + i * lse_a.stride[1]];
+        const float lb = lse_b.as<float>()[h * lse_b.stride[0] + i * lse_b.stride[1]];
+        const float top = std::max(la, lb);
+        float* a = out_a.as<float>() + i * out_a.stride[0] + h * out_a.stride[1];
+        const float* b = out_b.as<float>() + i * out_b.stride[0] + h * out_b.stride[1];
+        if (top == -std::numeric_limits<float>::infinity()) {
+          for (int64_t x = 0; x < e; ++x) a[x] = 0;
+          continue;
+        }
+        const float weight_a = std::exp(la - top), weight_b = std::exp(lb - top);
+        const float total = weight_a + weight_b;
+        for (int64_t x = 0; x < e; ++x) a[x] = (weight_a * a[x] + weight_b * b[x]) / total;
+        la = top + std::log(total);
+      }
+  });
+}
+
+}  // namespace
+
+void fill_attention_reference(Ops& ops) {
+  ops.attention = {.attention = attention, .merge_attention = merge_attention};
+}
+
+}  // namespace weft::cpu

@@ -1,0 +1,97 @@
+#pragma once
+// Scalar conversions among the float dtypes, each rounding once (nearest, ties to even).
+#include <bit>
+#include <cmath>
+
+#include "kernels/tensor.h"
+
+namespace weft::cpu {
+
+struct half {
+  uint16_t bits = 0;
+};
+
+inline float half_to_float(half value) {
+  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
+  const uint32_t exponent = value.bits >> 10 & 0x1fu, fraction = value.bits & 0x3ffu;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
+  if (exponent > 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  const float magnitude = std::ldexp(static_cast<float>(fraction), -24);
+  return sign ? -magnitude : magnitude;
+}
+
+inline half float_to_half(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u)
+    return {static_cast<uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu))};
+  if (magnitude >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};  // >= 65520
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14 the result is a multiple of 2^-24; adding 0.5 leaves ulp 2^-24 in the f32 sum.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return {static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u))};
+  }
+  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+  return {static_cast<uint16_t>(sign | (rounded - 0x38000000u) >> 13)};
+}
+
+// f64 to f32 with the lost bits folded into the last one (round to odd), so that a further
+// rounding to 16 bits is the rounding of the f64 value (Boldo & Melquiond 2008).
+inline float to_odd_float(double value) {
+  const float nearest = static_cast<float>(value);
+  if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
+  uint32_t bits = std::bit_cast<uint32_t>(nearest);
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
+  return std::bit_cast<float>(bits | 1u);
+}
+
+// From and To are among float, bf16, half, double; raw 16-bit moves never come here.
+template <class From>
+double load_exact(From value) {
+  if constexpr (std::is_same_v<From, half>)
+    return half_to_float(value);
+  else if constexpr (std::is_same_v<From, bf16>)
+    return to_float(value);
+  else
+    return value;
+}
+
+template <class To, class From>
+To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<To, double>) {
+    return load_exact(value);
+  } else if constexpr (std::is_same_v<To, float>) {
+    return static_cast<float>(load_exact(value));
+  } else {
+    float single;
+    if constexpr (std::is_same_v<From, double>)
+      single = to_odd_float(value);
+    else
+      single = static_cast<float>(load_exact(value));
+    if constexpr (std::is_same_v<To, half>)
+      return float_to_half(single);
+    else
+      return to_bf16(single);
+  }
+}
+
+// Calls f with a tag of the element type for the four convertible dtypes; others are a bug.
+template <class F>
+decltype(auto) visit_float(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF32:
+      return f(float{});
+    case DType::kBF16:
+      return f(bf16{});
+    case DType::kF16:
+      return f(half{});
+    default:
+      CHECK(dtype == DType::kF64, "dtype", to_string(dtype));
+      return f(double{});
+  }
+}
+
+}  // namespace weft::cpu

@@ -1,0 +1,91 @@
+// Reference linear: the weights as they are, rounded to the compute dtype, and f64 sums.
+#include "kernels/linear.h"
+
+#include <vector>
+
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/reference.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+
+namespace weft::cpu {
+
+namespace {
+
+PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
+                         DType dtype) {
+  PackedLinear packed;
+  packed.out_ = weight[0];
+  packed.in_ = weight[1];
+  packed.dtype_ = dtype;
+  auto* stored = new Tensor(dtype, weight.shape());
+  packed.storage_ = {stored, [](void* data) { delete static_cast<Tensor*>(data); }};
+  copy(stream, weight, *stored);
+  packed.bytes_ = stored->view().bytes();
+  if (bias) {
+    packed.bias_ = Tensor(DType::kF32, bias.shape());
+    copy(stream, bias, packed.bias_);
+    packed.bytes_ += packed.bias_.view().bytes();
+  }
+  return packed;
+}
+
+double activate(double value, LinearActivation activation) {
+  if (activation == LinearActivation::kGeluTanh) return gelu_tanh_exact(value);
+  if (activation == LinearActivation::kSilu) return silu_exact(value);
+  return value;
+}
+
+// Columns of the output computed together: independent chains, and x is read once for all of them.
+constexpr int64_t kColumns = 4;
+
+template <class T, class Out>
+void linear_rows(const TensorView& x, const PackedLinear& packed, LinearActivation activation,
+                 const TensorView& out, int64_t begin, int64_t end) {
+  const int64_t in = packed.in_, columns = packed.out_;
+  const T* weight = static_cast<const Tensor*>(packed.storage_.get())->as<T>();
+  const float* bias = packed.bias_ ? packed.bias_.as<float>() : nullptr;
+  const int64_t x_stride = x.row_stride(), out_stride = out.row_stride();
+  std::vector<double> wide(in * kColumns);  // [in, kColumns]
+  for (int64_t o = 0; o < columns; o += kColumns) {
+    const int64_t width = std::min(kColumns, columns - o);
+    for (int64_t k = 0; k < in; ++k)
+      for (int64_t c = 0; c < kColumns; ++c)
+        wide[k * kColumns + c] = c < width ? to_float(weight[(o + c) * in + k]) : 0.0f;
+    for (int64_t r = begin; r < end; ++r) {
+      const T* row = x.as<T>() + r * x_stride;
+      double sum[kColumns] = {};
+      for (int64_t k = 0; k < in; ++k) {
+        const double value = to_float(row[k]);
+        for (int64_t c = 0; c < kColumns; ++c) sum[c] += value * wide[k * kColumns + c];
+      }
+      for (int64_t c = 0; c < width; ++c) {
+        const double biased = sum[c] + (bias ? bias[o + c] : 0.0f);
+        out.as<Out>()[r * out_stride + o + c] =
+            from_float<Out>(static_cast<float>(activate(biased, activation)));
+      }
+    }
+  }
+}
+
+void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
+            LinearActivation activation, const TensorView& out) {
+  visit_dtype(x.dtype, [&](auto tag) {
+    visit_dtype(out.dtype, [&](auto out_tag) {
+      using T = decltype(tag);
+      using Out = decltype(out_tag);
+      parallel_for(stream, x.rows(), row_grain(packed.in_ * packed.out_),
+                   [&](int64_t begin, int64_t end) {
+                     linear_rows<T, Out>(x, packed, activation, out, begin, end);
+                   });
+    });
+  });
+}
+
+}  // namespace
+
+void fill_linear_reference(Ops& ops) {
+  ops.linear = {.pack_linear = pack_linear, .linear = linear};
+}
+
+}  // namespace weft::cpu

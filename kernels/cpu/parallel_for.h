@@ -1,0 +1,41 @@
+#pragma once
+// Work sharing of one op call. Every index is computed alone by whoever gets it, so results do not
+// depend on the number of threads.
+#include <algorithm>
+
+#include "kernels/stream.h"
+
+namespace weft::cpu {
+
+// Calls body(begin, end) over disjoint ranges that cover [0, n). A thread is worth starting for
+// `grain` indices or more. One thread runs inline, without OpenMP.
+template <class Body>
+void parallel_for(const Stream& stream, int64_t n, int64_t grain, Body&& body) {
+  const int64_t useful = n / std::max<int64_t>(grain, 1);
+  const int64_t threads = std::min<int64_t>(stream.threads(), useful);
+  if (threads <= 1) {
+    body(int64_t{0}, n);
+    return;
+  }
+#pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(static, 1)
+  for (int64_t t = 0; t < threads; ++t) body(n * t / threads, n * (t + 1) / threads);
+}
+
+// Calls body(i) for i in [0, n), handed out one by one: for few, large or uneven tasks.
+template <class Body>
+void parallel_tasks(const Stream& stream, int64_t n, Body&& body) {
+  const int64_t threads = std::min<int64_t>(stream.threads(), n);
+  if (threads <= 1) {
+    for (int64_t i = 0; i < n; ++i) body(i);
+    return;
+  }
+#pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(dynamic, 1)
+  for (int64_t i = 0; i < n; ++i) body(i);
+}
+
+// Rows worth a thread of their own: about 16k elements, some microseconds of work.
+inline int64_t row_grain(int64_t elements_per_row) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(elements_per_row, 1));
+}
+
+}  // namespace weft::cpu

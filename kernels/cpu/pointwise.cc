@@ -1,0 +1,105 @@
+// Reference pointwise ops; the activations are evaluated in f64 and rounded once.
+#include "kernels/pointwise.h"
+
+#include <atomic>
+#include <cmath>
+
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/reference.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+
+namespace weft::cpu {
+
+double silu_exact(double x) { return x / (1 + std::exp(-x)); }
+
+double gelu_tanh_exact(double x) {
+  // 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), which keeps its relative accuracy far left of zero.
+  constexpr double kTwoRootTwoOverPi = 1.5957691216057307117597842397375;
+  return x / (1 + std::exp(-kTwoRootTwoOverPi * (x + 0.044715 * x * x * x)));
+}
+
+namespace {
+
+// out[r][i] = f(x[r][i], y[r][i], i); y's dtype is free.
+template <class F>
+void map2(Stream& stream, const TensorView& x, const TensorView& y, const TensorView& out, F&& f) {
+  const int64_t d = out[-1];
+  const int64_t x_stride = x.row_stride(), y_stride = y.row_stride(), stride = out.row_stride();
+  visit_dtype(x.dtype, [&](auto x_tag) {
+    visit_dtype(y.dtype, [&](auto y_tag) {
+      visit_dtype(out.dtype, [&](auto out_tag) {
+        using X = decltype(x_tag);
+        using Y = decltype(y_tag);
+        using Out = decltype(out_tag);
+        parallel_for(stream, out.rows(), row_grain(d), [&](int64_t begin, int64_t end) {
+          for (int64_t r = begin; r < end; ++r)
+            for (int64_t i = 0; i < d; ++i)
+              out.as<Out>()[r * stride + i] = from_float<Out>(f(
+                  to_float(x.as<X>()[r * x_stride + i]), to_float(y.as<Y>()[r * y_stride + i]), i));
+        });
+      });
+    });
+  });
+}
+
+void add(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out) {
+  map2(stream, a, b, out, [](float x, float y, int64_t) { return x + y; });
+}
+
+void gated_add(Stream& stream, const TensorView& x, const TensorView& y, const TensorView& gate,
+               const TensorView& out) {
+  const float* g = gate.as<float>();
+  map2(stream, x, y, out, [g](float a, float b, int64_t i) { return a + b * g[i]; });
+}
+
+void add_bias(Stream& stream, const TensorView& x, const TensorView& bias, const TensorView& out) {
+  const float* b = bias.as<float>();
+  map2(stream, x, x, out, [b](float a, float, int64_t i) { return a + b[i]; });
+}
+
+void silu(Stream& stream, const TensorView& x, const TensorView& out) {
+  map2(stream, x, x, out,
+       [](float a, float, int64_t) { return static_cast<float>(silu_exact(a)); });
+}
+
+void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out) {
+  map2(stream, x, x, out,
+       [](float a, float, int64_t) { return static_cast<float>(gelu_tanh_exact(a)); });
+}
+
+void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b,
+                   const TensorView& out) {
+  map2(stream, a, b, out,
+       [](float x, float y, int64_t) { return static_cast<float>(gelu_tanh_exact(x) * y); });
+}
+
+void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
+           const TensorView& out) {
+  map2(stream, x, y, out, [a, b](float p, float q, int64_t) { return a * p + b * q; });
+}
+
+int64_t first_non_finite(Stream& stream, const TensorView& x) {
+  const int64_t n = x.count();
+  return visit_dtype(x.dtype, [&](auto tag) -> int64_t {
+    const auto* data = x.as<decltype(tag)>();
+    for (int64_t i = 0; i < n; ++i)
+      if (!std::isfinite(to_float(data[i]))) return i;
+    return -1;
+  });
+}
+
+}  // namespace
+
+void fill_pointwise_reference(Ops& ops) {
+  ops.pointwise = {.add = add,
+                   .gated_add = gated_add,
+                   .add_bias = add_bias,
+                   .silu = silu,
+                   .gelu_tanh = gelu_tanh,
+                   .gelu_tanh_mul = gelu_tanh_mul,
+                   .axpby = axpby,
+                   .first_non_finite = first_non_finite};
+}
+
+}  // namespace weft::cpu

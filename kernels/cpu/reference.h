@@ -1,0 +1,23 @@
+#pragma once
+// Helpers of the reference implementations.
+#include "kernels/tensor.h"
+
+namespace weft::cpu {
+
+// sum of a[i] * b[i] in f64, in four chains so that an addition does not wait for the one before.
+template <class A, class B>
+double dot(const A* a, const B* b, int64_t n) {
+  double sum[4] = {0, 0, 0, 0};
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4)
+    for (int lane = 0; lane < 4; ++lane)
+      sum[lane] += static_cast<double>(to_float(a[i + lane])) * to_float(b[i + lane]);
+  for (; i < n; ++i) sum[0] += static_cast<double>(to_float(a[i])) * to_float(b[i]);
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+// x sigmoid(x) and the tanh form of GELU (Hendrycks & Gimpel 2016), in f64.
+double silu_exact(double x);
+double gelu_tanh_exact(double x);
+
+}  // namespace weft::cpu

@@ -1,0 +1,67 @@
+#include "kernels/norm.h"
+
+#include "kernels/ops.h"
+#include "kernels/view_checks.h"
+
+namespace weft {
+
+namespace {
+void check_rows(const Stream& stream, const TensorView& x, const TensorView& out) {
+  CHECK(is_rows(stream, x) && is_rows(stream, out) && x.dtype == out.dtype && same_shape(x, out),
+        "x", x.to_string_shape(), "out", out.to_string_shape());
+}
+}  // namespace
+
+void layer_norm(Stream& stream, const TensorView& x, const TensorView& weight,
+                const TensorView& bias, float eps, const TensorView& out) {
+  check_rows(stream, x, out);
+  CHECK(!weight || is_vector(stream, weight, x[-1]), "weight", weight.to_string_shape());
+  CHECK(!bias || is_vector(stream, bias, x[-1]), "bias", bias.to_string_shape());
+  if (x.count() == 0) return;
+  stream.ops().norm.layer_norm(stream, x, weight, bias, eps, out);
+}
+
+void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView& scale,
+                          const TensorView& shift, float eps, const TensorView& out) {
+  check_rows(stream, x, out);
+  CHECK(is_vector(stream, scale, x[-1]), "scale", scale.to_string_shape());
+  CHECK(is_vector(stream, shift, x[-1]), "shift", shift.to_string_shape());
+  if (x.count() == 0) return;
+  stream.ops().norm.modulated_layer_norm(stream, x, scale, shift, eps, out);
+}
+
+void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
+              const TensorView& out) {
+  check_rows(stream, x, out);
+  CHECK(is_vector(stream, weight, x[-1]), "weight", weight.to_string_shape());
+  if (x.count() == 0) return;
+  stream.ops().norm.rms_norm(stream, x, weight, eps, out);
+}
+
+void sum_squares(Stream& stream, const TensorView& x, const TensorView& sums) {
+  CHECK(x.rank == 2 && is_rows(stream, x), "x", x.to_string_shape());
+  CHECK(is_vector(stream, sums, x[0]), "sums", sums.to_string_shape());
+  if (x[0] == 0) return;
+  CHECK(x[1] > 0, "x", x.to_string_shape());
+  stream.ops().norm.sum_squares(stream, x, sums);
+}
+
+void rms_scale(Stream& stream, const TensorView& x, const TensorView& sums, int64_t width,
+               const TensorView& weight, float eps, const TensorView& out) {
+  check_rows(stream, x, out);
+  CHECK(x.rank == 2 && width >= x[1], "x", x.to_string_shape(), "width", width);
+  CHECK(is_vector(stream, sums, x[0]), "sums", sums.to_string_shape());
+  CHECK(is_vector(stream, weight, x[1]), "weight", weight.to_string_shape());
+  if (x.count() == 0) return;
+  stream.ops().norm.rms_scale(stream, x, sums, width, weight, eps, out);
+}
+
+void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gamma,
+                      Activation activation, const TensorView& out) {
+  check_rows(stream, x, out);
+  CHECK(is_vector(stream, gamma, x[-1]), "gamma", gamma.to_string_shape());
+  if (x.count() == 0) return;
+  stream.ops().norm.channel_rms_norm(stream, x, gamma, activation, out);
+}
+
+}  // namespace weft
