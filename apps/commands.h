@@ -12,8 +12,8 @@ int run_verify(const Flags& flags);
 int run_inspect(const Flags& flags);
 int run_bench(const Flags& flags);
 
-// The number of the first SIGINT or SIGTERM, else 0; long jobs look at it between steps.
-const std::atomic<int>& stop_signal();
+// True since the first SIGINT or SIGTERM; long jobs look at it between steps.
+const std::atomic<bool>& stop_requested();
 
 // "weft 0.1.0, numerics epoch 1, commit abc1234".
 std::string version_text();

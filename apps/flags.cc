@@ -20,7 +20,7 @@ constexpr CommandSpec kCommands[] = {
     {kGenerate, "generate", "", "make a clip or an image from a prompt"},
     {kVerify, "verify", "CASE...", "run conformance cases and compare with their expected tensors"},
     {kInspect, "inspect", "FILE...", "show a model, a weights file, a config or the metadata of media"},
-    {kBench, "bench", "[NAME]", "measure op families and the pocket model"},
+    {kBench, "bench", "[NAME]", "measure op families (ops) or a model's clips (pocket)"},
 };
 
 using enum FlagType;
@@ -79,7 +79,6 @@ constexpr FlagSpec kFlags[] = {
      kGenerate | kVerify},
     {"verbose-tensors", "", kSwitch, "off", "list every tensor", kInspect},
     {"repeat", "", kInteger, "5", "measurements per entry, the median counts", kBench},
-    {"count", "", kInteger, "40", "clips of `bench pocket`", kBench},
     {"config", "", kText, "", "JSON file of flag names and values", kEveryCommand, "WEFT_CONFIG"},
     {"set", "", kText, "", "flag=value[,flag=value], between flags and the environment", kEveryCommand},
     {"print-config", "", kSwitch, "off", "print every value with its origin and stop", kEveryCommand},
@@ -138,7 +137,17 @@ const CommandSpec& spec_of(Command command) {
                                      " (weft " + spec_of(command).name + " --help lists them)");
 }
 
-std::string json_text(const nlohmann::json& value) {
+nlohmann::json read_config(const std::string& path) {
+  try {
+    nlohmann::json file = read_json_file(path, JsonDialect::kStrict);
+    if (file.is_object()) return file;
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kUsage, std::string("--config: ") + error.what());
+  }
+  throw Error(ErrorKind::kUsage, "--config: " + path + " is not one JSON object of flag: value");
+}
+
+std::string value_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
@@ -209,13 +218,11 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments) {
     return value ? value : "";
   };
   if (const std::string path = given_text("config"); !path.empty()) {
-    const nlohmann::json file = read_json_file(path);
-    if (!file.is_object())
-      throw Error(ErrorKind::kUsage, path + ": a config file is one JSON object of flag: value");
+    const nlohmann::json file = read_config(path);
     for (const auto& [key, value] : file.items()) {
       const FlagSpec* spec = find(command, key);
       if (!spec) unknown_flag(command, "--" + key);
-      std::string text = json_text(value);
+      const std::string text = value_text(value);
       flags.set(*spec, spec->type == kSwitch ? (text == "true" ? "on" : "off") : text,
                 "config " + path);
     }

@@ -49,7 +49,7 @@ std::vector<VerifyRow> run_case(const std::string& folder, const VerifyOptions& 
   if (!rows.empty()) return rows;  // the stage compared by itself
   const double bound = options.dtype == DType::kBF16
                            ? spec.value("tolerance_bf16", 2e-2)
-                           : json_real(spec, "tolerance", folder + "/case.json");
+                           : json_number(spec, "tolerance", folder + "/case.json");
   const TensorFile expected = TensorFile::open(expected_path);
   for (const std::string& name : expected.names())
     rows.push_back(compare_tensor(name, expected.view(name), produced, bound));

@@ -27,7 +27,7 @@ struct Case {
   std::vector<VerifyRow>& rows;
 
   std::string file(const std::string& name) const { return folder + "/" + name; }
-  std::string text(const char* key) const { return json_text(spec, key, file("case.json")); }
+  std::string text(const char* key) const { return json_string(spec, key, file("case.json")); }
 };
 
 // A stream, an arena and the serial seams for one stage run.
@@ -203,7 +203,7 @@ NamedTensors run_scheduler(Case& c) {
   SamplerConfig config;
   if (c.spec.contains("scheduler")) {
     config.kind = solver_from_name(c.text("scheduler"));
-    config.shift = json_real(c.spec, "shift", c.file("case.json"));
+    config.shift = json_number(c.spec, "shift", c.file("case.json"));
   } else {
     config = SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json"));
   }
@@ -260,9 +260,9 @@ NamedTensors run_pipeline(Case& c) {
   request.height = json_int(c.spec, "height", what);
   request.frames = json_int(c.spec, "frames", what);
   request.steps = static_cast<int>(json_int(c.spec, "steps", what));
-  request.guidance_scale = json_real(c.spec, "guidance_scale", what);
+  request.guidance_scale = json_number(c.spec, "guidance_scale", what);
   if (c.spec.contains("guidance_scale_2") && !c.spec.at("guidance_scale_2").is_null())
-    request.guidance_scale_2 = json_real(c.spec, "guidance_scale_2", what);
+    request.guidance_scale_2 = json_number(c.spec, "guidance_scale_2", what);
   else
     request.guidance_scale_2 = request.guidance_scale;
   request.seed = c.spec.at("seed").get<uint64_t>();

@@ -11,11 +11,13 @@
 namespace weft {
 namespace {
 
-std::atomic<int> g_signal{0};  // written by the handler only
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<int> g_signal{0};  // both written by the handler only
+std::atomic<bool> g_stop{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_signal(int number) {
   g_signal = number;
+  g_stop = true;
   std::signal(number, SIG_DFL);  // the second one stops at once
 }
 
@@ -75,7 +77,7 @@ int main_checked(int argc, char** argv) {
 
 }  // namespace
 
-const std::atomic<int>& stop_signal() { return g_signal; }
+const std::atomic<bool>& stop_requested() { return g_stop; }
 
 std::string version_text() {
   return std::string("weft " WEFT_VERSION ", numerics epoch ") + std::to_string(kNumericsEpoch) +
@@ -90,7 +92,7 @@ int main(int argc, char** argv) {
     return main_checked(argc, argv);
   } catch (const Error& error) {
     std::fprintf(stderr, "weft: %s\n", error.what());
-    if (error.kind() == ErrorKind::kStopped && stop_signal()) return 128 + stop_signal();
+    if (error.kind() == ErrorKind::kStopped && g_signal) return 128 + g_signal;
     return static_cast<int>(error.kind());
   } catch (const std::bad_alloc&) {
     std::fputs("weft: out of memory\n", stderr);

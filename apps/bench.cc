@@ -1,0 +1,181 @@
+// weft bench: op families at the models' shapes, and seconds per clip of a model folder.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/device.h"
+#include "engine/generator.h"
+#include "kernels/arena.h"
+#include "kernels/ops.h"
+
+namespace weft {
+namespace {
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// One measured entry: the median of `repeat` runs after a warm-up.
+struct Entry {
+  std::string op, shape;
+  double flop = 0, bytes = 0;  // of one run; 0 = not counted
+  std::function<void()> work;
+};
+
+Tensor filled(DType dtype, std::initializer_list<int64_t> shape) {
+  Tensor tensor(dtype, shape);
+  uint32_t state = 12345;
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    state = state * 1664525u + 1013904223u;  // any values that are neither zero nor huge
+    const float value = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
+    if (dtype == DType::kF32)
+      tensor.as<float>()[i] = value;
+    else
+      tensor.as<bf16>()[i] = to_bf16(value);
+  }
+  return tensor;
+}
+
+void report(const Entry& entry, const Stream& stream, DType dtype, int repeat, bool json) {
+  std::vector<double> times;
+  entry.work();
+  for (int i = 0; i < repeat; ++i) times.push_back(seconds_of(entry.work));
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  const double median = times[times.size() / 2];
+  if (json) {
+    nlohmann::json object{{"op", entry.op},       {"impl", stream.ops().name},
+                          {"shape", entry.shape}, {"dtype", to_string(dtype)},
+                          {"us", median * 1e6},   {"threads", stream.threads()},
+                          {"isa", cpu_isa()}};
+    if (entry.flop > 0) object["gflops"] = entry.flop / median * 1e-9;
+    if (entry.bytes > 0) object["gbs"] = entry.bytes / median * 1e-9;
+    std::printf("%s\n", object.dump().c_str());
+  } else {
+    std::printf("%-22s %-28s %10.1f us", entry.op.c_str(), entry.shape.c_str(), median * 1e6);
+    if (entry.flop > 0) std::printf("  %8.1f GFLOP/s", entry.flop / median * 1e-9);
+    if (entry.bytes > 0) std::printf("  %8.2f GB/s", entry.bytes / median * 1e-9);
+    std::printf("\n");
+  }
+  std::fflush(stdout);
+}
+
+std::string shape_text(std::initializer_list<int64_t> extents) {
+  std::string text;
+  for (const int64_t extent : extents) text += (text.empty() ? "" : "x") + std::to_string(extent);
+  return text;
+}
+
+// Wan 1.3B's widths at a short clip's token count: 1560 tokens, D 1536, 12 heads of 128, ffn 8960.
+void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
+  constexpr int64_t kTokens = 1560, kWidth = 1536, kHeads = 12, kHead = 128, kFfn = 8960;
+  const double element = static_cast<double>(size_of(dtype));
+  const Tensor x = filled(dtype, {kTokens, kWidth}), y = filled(dtype, {kTokens, kWidth});
+  const Tensor out(dtype, {kTokens, kWidth});
+  const Tensor scale = filled(DType::kF32, {kWidth}), shift = filled(DType::kF32, {kWidth});
+  const double row_bytes = 2 * kTokens * kWidth * element;
+
+  report({"copy", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { copy(stream, x, out); }}, stream,
+         dtype, repeat, json);
+  report({"modulated_layer_norm", shape_text({kTokens, kWidth}), 0, row_bytes,
+          [&] { modulated_layer_norm(stream, x, scale, shift, 1e-6f, out); }},
+         stream, dtype, repeat, json);
+  report({"rms_norm", shape_text({kTokens, kWidth}), 0, row_bytes,
+          [&] { rms_norm(stream, x, scale, 1e-6f, out); }},
+         stream, dtype, repeat, json);
+  report({"gated_add", shape_text({kTokens, kWidth}), 0, 1.5 * row_bytes,
+          [&] { gated_add(stream, x, y, scale, out); }},
+         stream, dtype, repeat, json);
+  report({"gelu_tanh", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { gelu_tanh(stream, x, out); }},
+         stream, dtype, repeat, json);
+
+  for (const auto [in, width] : {std::pair{kWidth, kWidth}, {kWidth, kFfn}, {kFfn, kWidth}}) {
+    const Tensor weight = filled(dtype, {width, in}), input = filled(dtype, {kTokens, in});
+    const Tensor result(dtype, {kTokens, width});
+    const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
+    report({"linear", shape_text({kTokens, in, width}), 2.0 * kTokens * in * width, 0,
+            [&] { linear(stream, input, packed, LinearActivation::kNone, result); }},
+           stream, dtype, repeat, json);
+  }
+
+  const Rope rope = make_rope({1, 30, 52}, {0, 0, 0}, kHead);
+  const TensorView heads = x.view().reshape({kTokens, kHeads, kHead});
+  const TensorView heads_out = out.view().reshape({kTokens, kHeads, kHead});
+  report({"apply_rope", shape_text({kTokens, kHeads, kHead}), 0, row_bytes,
+          [&] { apply_rope(stream, heads, rope, 0, heads_out); }},
+         stream, dtype, repeat, json);
+  const KVSegment segment{.k = heads, .v = y.view().reshape({kTokens, kHeads, kHead}), .position = 0,
+                          .log_bias = 0};
+  AttentionArgs args;
+  args.q = heads;
+  args.segments = {&segment, 1};
+  args.scale = 0.088388f;
+  args.out = heads_out;
+  report({"attention", shape_text({kTokens, kTokens, kHeads, kHead}),
+          4.0 * kTokens * kTokens * kHeads * kHead, 0, [&] { attention(stream, args); }},
+         stream, dtype, repeat, json);
+
+  for (const int64_t channels : {int64_t{96}, int64_t{384}}) {
+    const int64_t height = channels == 96 ? 120 : 60, width = channels == 96 ? 208 : 104;
+    const Tensor weight = filled(dtype, {channels, channels, 3, 3, 3});
+    const Tensor input = filled(dtype, {3, height, width, channels});
+    const Tensor result(dtype, {1, height, width, channels});
+    const PackedConv packed = pack_conv(stream, weight, {}, dtype);
+    const ConvArgs conv{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
+    report({"conv3d", shape_text({height, width, channels, channels}) + " k333",
+            2.0 * 27 * height * width * channels * channels, 0,
+            [&] { conv3d(stream, input, packed, conv, result); }},
+           stream, dtype, repeat, json);
+  }
+}
+
+// Seconds per clip at the folder's defaults, stage by stage; the first clip, which loads, is apart.
+void bench_model(const Flags& flags, DType dtype, int repeat) {
+  GeneratorOptions options;
+  options.dtype = dtype;
+  options.threads = static_cast<int>(flags.integer("threads", 1, 4096).value_or(0));
+  const std::string path = flags.text("model").empty() ? "models/pocket" : flags.text("model");
+  Generator generator(path, options);
+  Request request;
+  request.prompt = "a big red ball, moving left on a navy background";
+  request = generator.resolve(request);
+  for (int i = 0; i <= repeat; ++i) {
+    request.seed = static_cast<uint64_t>(i);
+    const RunResult result = generator.run(request, nullptr);
+    nlohmann::json object{{"bench", "generate"},
+                          {"model", generator.model_name()},
+                          {"first", i == 0},
+                          {"dtype", to_string(dtype)},
+                          {"isa", cpu_isa()},
+                          {"seconds", result.seconds},
+                          {"framehash", result.framehash}};
+    for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
+    std::printf("%s\n", object.dump().c_str());
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int run_bench(const Flags& flags) {
+  require_cpu(flags);
+  const DType dtype = compute_dtype(flags);
+  const int repeat = static_cast<int>(*flags.integer("repeat", 1, 1000));
+  const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
+  if (flags.operands().size() > 1 || (name != "ops" && name != "pocket"))
+    throw Error(ErrorKind::kUsage, "weft bench takes one name, legal: ops, pocket");
+  if (name == "pocket") {
+    bench_model(flags, dtype, repeat);
+    return 0;
+  }
+  Stream stream = Stream::cpu(static_cast<int>(flags.integer("threads", 1, 4096).value_or(0)),
+                              flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast);
+  bench_ops(stream, dtype, repeat, flags.on("json"));
+  return 0;
+}
+
+}  // namespace weft

@@ -1,0 +1,322 @@
+// weft generate: prompts in, clips or pictures out.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "apps/commands.h"
+#include "apps/device.h"
+#include "apps/output_name.h"
+#include "apps/progress.h"
+#include "apps/sidecar.h"
+#include "engine/generator.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The text itself, the contents of the file behind '@', or standard input for "-".
+std::string text_argument(const std::string& flag, const std::string& value) {
+  std::string text = value;
+  if (value == "-") {
+    text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  } else if (value.starts_with('@')) {
+    std::ifstream file(value.substr(1), std::ios::binary);
+    if (!file)
+      throw Error(ErrorKind::kUsage, "--" + flag + ": cannot read " + value.substr(1));
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  if (value == "-" || value.starts_with('@'))
+    while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+std::vector<std::string> prompts_of(const Flags& flags) {
+  const std::string path = flags.text("prompt-file");
+  if (path.empty()) {
+    if (!flags.given("prompt"))
+      throw Error(ErrorKind::kUsage, "weft generate needs --prompt TEXT or --prompt-file FILE");
+    return {text_argument("prompt", flags.text("prompt"))};
+  }
+  if (flags.given("prompt"))
+    throw Error(ErrorKind::kUsage, "--prompt and --prompt-file exclude each other");
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kUsage, "--prompt-file: cannot read " + path);
+  std::vector<std::string> prompts;
+  for (std::string line; std::getline(file, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    const size_t first = line.find_first_not_of(" \t");
+    if (first != std::string::npos && line[first] != '#') prompts.push_back(line);
+  }
+  if (prompts.empty()) throw Error(ErrorKind::kUsage, "--prompt-file: " + path + " has no prompt");
+  return prompts;
+}
+
+uint64_t seed_of(const Flags& flags) {
+  const std::string text = flags.text("seed");
+  if (text.empty() || text == "-1") return std::random_device{}() & 0xffffffffu;
+  errno = 0;
+  char* end = nullptr;
+  const uint64_t seed = std::strtoull(text.c_str(), &end, 10);
+  if (errno || *end || text.front() < '0' || text.front() > '9')
+    throw Error(ErrorKind::kUsage,
+                "--seed is '" + text + "', legal: 0 ... 18446744073709551615, or -1 for random");
+  return seed;
+}
+
+// "20G", "512M", "1000000": bytes, powers of 1024.
+uint64_t bytes_of(const std::string& flag, const std::string& text) {
+  if (text.empty()) return 0;
+  char* end = nullptr;
+  double value = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  constexpr const char* kUnits[] = {"", "K", "M", "G", "T"};
+  for (const char* known : kUnits) {
+    if (value > 0 && end != text.c_str() && (unit == known || (*known && unit == std::string(known) + "iB")))
+      return static_cast<uint64_t>(value);
+    value *= 1024;
+  }
+  throw Error(ErrorKind::kUsage,
+              "--" + flag + " is '" + text + "', legal: a positive number with K, M, G or T, as 20G");
+}
+
+void read_size(const Flags& flags, Request& request) {
+  constexpr int64_t kMaxSide = 16384;
+  request.width = flags.integer("width", 1, kMaxSide).value_or(0);
+  request.height = flags.integer("height", 1, kMaxSide).value_or(0);
+  const std::string size = flags.text("size");
+  if (size.empty()) return;
+  int width = 0, height = 0, used = 0;
+  if (std::sscanf(size.c_str(), "%d%*[xX*]%d%n", &width, &height, &used) != 2 ||
+      used != static_cast<int>(size.size()) || width < 1 || height < 1 || width > kMaxSide ||
+      height > kMaxSide)
+    throw Error(ErrorKind::kUsage, "--size is '" + size + "', legal: WxH or W*H, as 832x480");
+  if ((request.width && request.width != width) || (request.height && request.height != height))
+    throw Error(ErrorKind::kUsage, "--size " + size + " contradicts --width or --height");
+  request.width = width;
+  request.height = height;
+}
+
+void read_frames(const Flags& flags, const Generator& generator, Request& request) {
+  request.fps = flags.real("fps", 0.1, 1000).value_or(0);
+  request.frames = flags.integer("num-frames", 1, 1 << 20).value_or(0);
+  const int64_t multiple = generator.limits().frame_multiple;
+  auto nearest_legal = [&](double frames) {
+    return std::max<int64_t>(0, std::llround((frames - 1) / double(multiple))) * multiple + 1;
+  };
+  if (const auto seconds = flags.real("seconds", 1e-3, 36000)) {
+    if (request.frames)
+      throw Error(ErrorKind::kUsage, "--seconds and --num-frames exclude each other");
+    const double fps = request.fps > 0 ? request.fps : generator.defaults().fps;
+    request.frames = nearest_legal(*seconds * fps);
+    std::fprintf(stderr, "weft: --seconds %g at %g fps: %lld frames, the nearest legal count\n",
+                 *seconds, fps, static_cast<long long>(request.frames));
+  } else if (request.frames && flags.on("round-frames")) {
+    request.frames = nearest_legal(static_cast<double>(request.frames));
+  }
+}
+
+std::vector<double> sigmas_of(const std::string& text) {
+  std::vector<double> sigmas;
+  for (const char* at = text.c_str(); *at;) {
+    char* end = nullptr;
+    sigmas.push_back(std::strtod(at, &end));
+    if (end == at || (*end && *end != ','))
+      throw Error(ErrorKind::kUsage,
+                  "--sigmas is '" + text + "', legal: falling numbers in (0, 1], comma-separated");
+    at = *end ? end + 1 : end;
+  }
+  return sigmas;
+}
+
+// Everything of the request but the prompt; open fields stay open.
+Request request_of(const Flags& flags, const Generator& generator) {
+  Request request;
+  if (flags.given("negative-prompt"))
+    request.negative_prompt = text_argument("negative-prompt", flags.text("negative-prompt"));
+  read_size(flags, request);
+  read_frames(flags, generator, request);
+  request.sigmas = sigmas_of(flags.text("sigmas"));
+  request.steps = static_cast<int>(flags.integer("steps", 1, 1000).value_or(0));
+  if (!request.sigmas.empty()) {
+    if (request.steps && request.steps != static_cast<int>(request.sigmas.size()))
+      throw Error(ErrorKind::kUsage, "--steps is " + std::to_string(request.steps) + " but --sigmas has " +
+                                         std::to_string(request.sigmas.size()) + " values");
+    request.steps = static_cast<int>(request.sigmas.size());
+  }
+  request.guidance_scale = flags.real("guidance-scale", 0, 100);
+  request.guidance_scale_2 = flags.real("guidance-scale-2", 0, 100);
+  request.flow_shift = flags.real("flow-shift", 1e-3, 1000);
+  request.solver = flags.text("solver");
+  request.seed = seed_of(flags);
+  request.rng = rng_from_name(flags.text("rng"));
+  return request;
+}
+
+std::string output_pattern(const Flags& flags, const Request& request, bool several) {
+  const std::string default_name = several ? "{idx:05}" : "{date}-{time}_{model}_{seed}_{idx:05}";
+  const std::string extension = request.frames == 1 ? ".png" : ".mp4";
+  const std::string output = flags.text("output");
+  const bool is_directory_flag = flags.origin("output") != "flag";
+  if (is_directory_flag) {
+    fs::create_directories(output);
+    return (fs::path(output) / (default_name + extension)).string();
+  }
+  if (several && output.ends_with('/')) {  // a folder of results, one per prompt
+    fs::create_directories(output);
+    return output + default_name + extension;
+  }
+  if (!output.ends_with('/') && fs::is_directory(output))
+    throw Error(ErrorKind::kUsage, "--output is '" + output +
+                                       "', an existing folder; end it with / for PNG frames, or name "
+                                       "a file in it");
+  if (several && output.find("{idx") == std::string::npos && output.find("{id") == std::string::npos)
+    throw Error(ErrorKind::kUsage,
+                "--output is '" + output + "': several prompts need {idx} in the name, or a folder "
+                                           "ending in /");
+  return output;
+}
+
+VideoSettings video_settings(const Flags& flags, const Request& request) {
+  VideoSettings settings;
+  settings.width = static_cast<int>(request.width);
+  settings.height = static_cast<int>(request.height);
+  const bool whole = request.fps == std::floor(request.fps);
+  settings.fps_den = whole ? 1 : 1000;
+  settings.fps_num = static_cast<int>(std::lround(request.fps * settings.fps_den));
+  settings.threads = static_cast<int>(flags.integer("threads", 1, 4096).value_or(0));
+  settings.deterministic = flags.on("deterministic");
+  return settings;
+}
+
+void print_header(const Flags& flags, const Generator& generator, const Request& request,
+                  const MemoryPlan& plan, FILE* out) {
+  std::fprintf(out, "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
+               generator.model_name().c_str(), std::string(to_string(generator.options().dtype)).c_str(),
+               static_cast<long long>(request.width), static_cast<long long>(request.height),
+               static_cast<long long>(request.frames), request.steps,
+               request.guidance_scale.value_or(1),
+               generator.limits().experts > 1 ? "/" : "",
+               generator.limits().experts > 1
+                   ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
+                   : "",
+               static_cast<long long>(generator.tokens(request)));
+  std::fprintf(out, "layout  1 rank\n");
+  std::fprintf(out, "memory  %s\n", plan.to_string().c_str());
+  if (flags.text("log-level") == "debug" || flags.on("verbose"))
+    std::fprintf(out, "%s", flags.to_string().c_str());
+}
+
+void print_result(const Flags& flags, const std::string& path, const RunResult& result) {
+  if (flags.on("json")) {
+    nlohmann::json object{{"output", path},
+                          {"framehash", result.framehash},
+                          {"signature", result.signature},
+                          {"seconds", result.seconds},
+                          {"seed", result.request.seed},
+                          {"frames", result.frames}};
+    for (const StageSeconds& stage : result.stages)
+      object["stages"][stage.stage] = stage.seconds;
+    object["arena_high_water"] = result.arena_high_water;
+    object["decode_high_water"] = result.decode_high_water;
+    object["tensor_bytes_peak"] = result.tensor_bytes_peak;
+    std::printf("%s\n", object.dump().c_str());
+  } else {
+    std::printf("%s %s %.2f\n", path.c_str(), result.framehash.c_str(), result.seconds);
+  }
+  std::fflush(stdout);
+}
+
+// One prompt: the names are claimed before anything is computed, and nothing half-written stays.
+void run_one(const Flags& flags, Generator& generator, const Request& request,
+             const std::string& path) {
+  const bool with_sidecar = !flags.on("no-metadata");
+  const OutputNames names = output_names(path);
+  const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
+  if (overwrite == Overwrite::kRefuse) {
+    for (const std::string& taken : {with_sidecar ? names.sidecar : "", names.latents})
+      if (!taken.empty() && fs::exists(taken))
+        throw Error(ErrorKind::kOutput, taken + " exists; --overwrite replaces it");
+  }
+  VideoSettings settings = video_settings(flags, request);
+  if (with_sidecar) settings.metadata = embedded_metadata(flags, generator, request);
+  std::unique_ptr<FrameSink> sink = make_sink(path, settings, overwrite);
+
+  ProgressPrinter printer(progress_mode(flags), fs::path(path).filename().string());
+  RunOptions options;
+  options.latents_path = names.latents;
+  options.listener = &printer;
+  options.stop = &stop_requested();
+  RunResult result;
+  try {
+    result = generator.run(request, sink.get(), options);
+  } catch (const Error& error) {
+    const bool kept = fs::exists(names.latents) && error.kind() != ErrorKind::kUsage;
+    throw Error(error.kind(), std::string(error.what()) +
+                                  (kept ? ". Latents are kept: " + names.latents : ""));
+  }
+  if (with_sidecar) write_sidecar(names.sidecar, flags, generator, result, path);
+  if (!flags.on("keep-latents")) fs::remove(names.latents);
+  printer.finish();
+  print_result(flags, path, result);
+}
+
+}  // namespace
+
+int run_generate(const Flags& flags) {
+  require_one_rank(flags);
+  require_cpu(flags);
+  const std::vector<std::string> prompts = prompts_of(flags);
+  if (flags.text("model").empty())
+    throw Error(ErrorKind::kUsage, "weft generate needs --model FOLDER (or WEFT_MODEL_PATH)");
+  if (flags.given("output") && flags.origin("output") == "flag") output_kind(flags.text("output"));
+  if (flags.on("overwrite") && flags.on("no-clobber") && flags.given("no-clobber"))
+    throw Error(ErrorKind::kUsage, "--overwrite and --no-clobber exclude each other");
+
+  GeneratorOptions options;
+  options.dtype = compute_dtype(flags);
+  options.threads = static_cast<int>(flags.integer("threads", 1, 4096).value_or(0));
+  options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
+  options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
+  Generator generator(flags.text("model"), options);
+
+  Request base = request_of(flags, generator);
+  base.prompt = prompts.front();
+  const Request first = generator.resolve(base);
+  const std::string pattern = output_pattern(flags, first, prompts.size() > 1 || flags.given("prompt-file"));
+  if (output_kind(pattern) == OutputKind::kPng && first.frames > 1)
+    throw Error(ErrorKind::kUsage, "--output is '" + pattern + "', one picture, but the job has " +
+                                       std::to_string(first.frames) +
+                                       " frames; end the path with / for a folder of pictures, or "
+                                       "give --num-frames 1");
+  const MemoryPlan plan = generator.plan(first);
+  if (flags.on("dry-run")) {
+    print_header(flags, generator, first, plan, stdout);
+    return plan.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
+  }
+  if (!flags.on("quiet")) {
+    print_header(flags, generator, first, plan, stderr);
+    std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first.seed),
+                 flags.given("seed") && flags.text("seed") != "-1" ? "given" : "random");
+  }
+
+  NameFields fields{.seed = first.seed, .model = generator.model_name(), .prompt = {},
+                    .width = first.width, .height = first.height, .frames = first.frames,
+                    .index = 0, .date = {}, .time = {}};
+  stamp_now(fields);
+  for (const std::string& prompt : prompts) {
+    base.prompt = fields.prompt = prompt;
+    base.seed = first.seed;
+    run_one(flags, generator, generator.resolve(base), expand_name(pattern, fields));
+    ++fields.index;
+  }
+  return 0;
+}
+
+}  // namespace weft

@@ -1,0 +1,114 @@
+#include "apps/sidecar.h"
+
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "io/metadata.h"
+#include "kernels/ops.h"
+
+namespace weft {
+namespace {
+
+bool hide_prompts(const Flags& flags) { return flags.on("no-prompt-metadata"); }
+
+nlohmann::json as_given(const Flags& flags) {
+  nlohmann::json given = nlohmann::json::object();
+  for (const auto& [name, value] : flags.values()) {
+    if (value.second == "default") continue;
+    const bool prompt = name == "prompt" || name == "negative-prompt";
+    if (prompt && hide_prompts(flags)) continue;
+    given[name] = {{"value", value.first}, {"origin", value.second}};
+  }
+  return given;
+}
+
+nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const Request& request) {
+  const SamplerConfig sampler = generator.sampler_config();
+  nlohmann::json out{{"width", request.width},
+                     {"height", request.height},
+                     {"num_frames", request.frames},
+                     {"fps", request.fps},
+                     {"steps", request.steps},
+                     {"solver", request.solver.empty() ? std::string(to_string(sampler.kind))
+                                                       : request.solver},
+                     {"flow_shift", request.flow_shift.value_or(sampler.shift)},
+                     {"guidance_scale", request.guidance_scale.value_or(1)},
+                     {"seed", request.seed},
+                     {"rng", to_string(request.rng)}};
+  if (generator.limits().experts > 1)
+    out["guidance_scale_2"] = request.guidance_scale_2.value_or(request.guidance_scale.value_or(1));
+  if (!request.sigmas.empty()) out["sigmas"] = request.sigmas;
+  if (!hide_prompts(flags)) {
+    out["prompt"] = request.prompt;
+    out["negative_prompt"] = request.negative_prompt.value_or("");
+  }
+  return out;
+}
+
+nlohmann::json engine_facts(const Generator& generator) {
+  return {{"version", version_text()},
+          {"numerics_epoch", kNumericsEpoch},
+          {"model", generator.model_name()},
+          {"weights_sha256", generator.weights_hash()},
+          {"dtype", to_string(generator.options().dtype)},
+          {"device", "cpu"},
+          {"isa", cpu_isa()},
+          {"deterministic", generator.options().determinism == Determinism::kFixed},
+          {"layout", "1 rank"}};
+}
+
+}  // namespace
+
+OutputNames output_names(const std::string& path) {
+  std::string stem = path;
+  if (stem.ends_with('/'))
+    stem.pop_back();
+  else
+    stem.resize(stem.rfind('.'));
+  return {stem + ".json", stem + ".latents.safetensors"};
+}
+
+std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
+                                                     const Request& request) {
+  nlohmann::json ours{{"schema", "weft.params/v1"},
+                      {"engine", engine_facts(generator)},
+                      {"request", as_resolved(flags, generator, request)}};
+  GenerationFacts facts;
+  if (!hide_prompts(flags)) {
+    facts.prompt = request.prompt;
+    facts.negative_prompt = request.negative_prompt.value_or("");
+  }
+  facts.steps = request.steps;
+  facts.sampler = ours["request"]["solver"];
+  facts.guidance_scale = request.guidance_scale.value_or(1);
+  facts.seed = request.seed;
+  facts.width = static_cast<int>(request.width);
+  facts.height = static_cast<int>(request.height);
+  facts.model = generator.model_name();
+  facts.rng = to_string(request.rng);
+  facts.version = version_text();
+  return {{"parameters", parameters_text(facts)}, {"weft", ours.dump()}};
+}
+
+void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
+                   const RunResult& result, const std::string& output) {
+  nlohmann::json stages = nlohmann::json::object();
+  for (const StageSeconds& stage : result.stages) stages[stage.stage] = stage.seconds;
+  const nlohmann::json sidecar{{"schema", "weft.params/v1"},
+                               {"output", output},
+                               {"given", as_given(flags)},
+                               {"request", as_resolved(flags, generator, result.request)},
+                               {"engine", engine_facts(generator)},
+                               {"seconds", result.seconds},
+                               {"stage_seconds", stages},
+                               {"arena_high_water_bytes", result.arena_high_water},
+                               {"decode_high_water_bytes", result.decode_high_water},
+                               {"tensor_bytes_peak", result.tensor_bytes_peak},
+                               {"frames", result.frames},
+                               {"framehash", result.framehash},
+                               {"signature", result.signature}};
+  write_text_file(path, sidecar.dump(1) + "\n",
+                  flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse);
+}
+
+}  // namespace weft

@@ -1,0 +1,26 @@
+#pragma once
+// What stands beside and inside a result: the JSON sidecar and the metadata of the file.
+#include <map>
+#include <string>
+
+#include "apps/flags.h"
+#include "engine/generator.h"
+
+namespace weft {
+
+// The names a result at `path` claims: outputs/a.mp4 -> outputs/a.json, outputs/a.latents.safetensors;
+// frames/ -> frames.json, ...
+struct OutputNames {
+  std::string sidecar, latents;
+};
+OutputNames output_names(const std::string& path);
+
+// Keys "parameters" (A1111 form) and "weft" (JSON, schema weft.params/v1) for VideoSettings::metadata.
+std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
+                                                     const Request& request);
+
+// Request as given and as resolved, engine, weights hash, seconds per stage, peaks, framehash.
+void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
+                   const RunResult& result, const std::string& output);
+
+}  // namespace weft
