@@ -51,7 +51,7 @@ struct RunOptions {
   std::string latents_on_failure;
   ProgressListener* listener = nullptr;
   PipelineTap* tap = nullptr;
-  const std::atomic<bool>* stop = nullptr;  // read between steps; true ends with Error(kStopped)
+  const std::atomic<int>* stop = nullptr;  // read between steps; not 0: Error(kStopped)
 };
 
 struct StageSeconds {
