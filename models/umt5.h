@@ -33,7 +33,8 @@ std::vector<TensorSpec> umt5_tensors(const Umt5Config& config);
 
 // The row of relative_attention_bias for delta = key position - query position, bidirectional
 // (Raffel et al. 2020, section 2.1): half of the buckets per sign; of those the first half exact,
-// the rest spaced by logarithm up to max_distance. The logarithm is f32, as the weights were trained.
+// the rest spaced by logarithm up to max_distance. The logarithm is f32, as the weights were
+// trained.
 int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
 
 // Arena bytes of one encode of n tokens.

@@ -26,7 +26,9 @@ struct WanVaeConfig {
 
   int64_t spatial_factor() const;   // pixels per latent row
   int64_t temporal_factor() const;  // frames per latent frame but the first, which holds one
-  int64_t frames(int64_t latent_frames) const { return 1 + (latent_frames - 1) * temporal_factor(); }
+  int64_t frames(int64_t latent_frames) const {
+    return 1 + (latent_frames - 1) * temporal_factor();
+  }
   // The inverse; a count that is not 1 + k * temporal_factor throws Error(kUsage) naming the
   // nearest two that are.
   int64_t latent_frames(int64_t frames) const;
@@ -42,7 +44,8 @@ std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);
 std::string wan_vae_original_name(const WanVaeConfig& config, const std::string& name);
 
 // Between the DiT's latents and the VAE's, [z, F, h, w] f32; out may alias.
-void normalize_latents(const WanVaeConfig& config, const TensorView& latents, const TensorView& out);
+void normalize_latents(const WanVaeConfig& config, const TensorView& latents,
+                       const TensorView& out);
 void denormalize_latents(const WanVaeConfig& config, const TensorView& latents,
                          const TensorView& out);
 
@@ -52,13 +55,13 @@ class WanVae {
  public:
   // The whole file is checked whatever `parts` says; only those are packed. Diffusers or original
   // names. dtype f32 or bf16 is the compute dtype. The file may be closed afterwards.
-  static WanVae load(const TensorFile& file, const WanVaeConfig& config, Stream& stream, DType dtype,
-                     VaeParts parts = VaeParts::kBoth);
+  static WanVae load(const TensorFile& file, const WanVaeConfig& config, Stream& stream,
+                     DType dtype, VaeParts parts = VaeParts::kBoth);
 
   const WanVaeConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
-  size_t bytes() const;                                      // packed weights
-  const VaeNetwork& encoder() const { return encoder_; }     // empty where not loaded
+  size_t bytes() const;                                   // packed weights
+  const VaeNetwork& encoder() const { return encoder_; }  // empty where not loaded
   const VaeNetwork& decoder() const { return decoder_; }
 
  private:
@@ -67,8 +70,8 @@ class WanVae {
   VaeNetwork encoder_, decoder_;
 };
 
-// What a decoder (encoder) of latent size h x w takes besides the weights: `workspace` = arena bytes
-// of one chunk, `state` = the remembered frames. Neither depends on the number of frames.
+// What a decoder (encoder) of latent size h x w takes besides the weights: `workspace` = arena
+// bytes of one chunk, `state` = the remembered frames. Neither depends on the number of frames.
 size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
 size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
 size_t vae_encode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);

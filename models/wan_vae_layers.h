@@ -103,7 +103,7 @@ class VaeStream {
   // setting the count.
   std::vector<TensorView> state() const;
   void resume(int64_t chunks) { chunks_ = chunks; }
-  void reset();
+  void reset() { chunks_ = 0; }
 
  private:
   std::span<const Tensor> history(size_t layer) const;

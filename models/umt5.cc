@@ -1,0 +1,239 @@
+#include "models/umt5.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "kernels/attention.h"
+#include "kernels/copy.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
+
+namespace weft {
+
+namespace {
+
+constexpr IntRange kWidths{1, 1 << 20};
+
+std::string block_name(int64_t layer, const char* rest) {
+  return "encoder.block." + std::to_string(layer) + ".layer." + rest;
+}
+
+Tensor to_f32(Stream& stream, const TensorView& view) {
+  Tensor tensor(DType::kF32, view.shape());
+  copy(stream, view, tensor);
+  return tensor;
+}
+
+// The norm of x [n, d] f32, in the compute dtype.
+TensorView normed(Context& context, const TensorView& x, const Tensor& weight, float eps,
+                  DType dtype) {
+  const TensorView h = context.arena.alloc(dtype, x.shape());
+  if (dtype == DType::kF32) {
+    rms_norm(context.stream, x, weight, eps, h);
+    return h;
+  }
+  const Arena::Scope scope(context.arena);
+  const TensorView wide = context.arena.alloc(DType::kF32, x.shape());
+  rms_norm(context.stream, x, weight, eps, wide);
+  copy(context.stream, wide, h);
+  return h;
+}
+
+// bias [A, n, n] of one layer. It depends on key - query alone: row i of a head is a window of that
+// head's 2n - 1 values.
+void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Arena& arena,
+                 const TensorView& bias) {
+  const Arena::Scope scope(arena);
+  const int64_t deltas = 2 * n - 1;
+  float* line = arena.alloc(DType::kF32, {deltas}).as<float>();
+  for (int64_t head = 0; head < config.num_heads; ++head) {
+    for (int64_t d = 0; d < deltas; ++d) {
+      const int64_t bucket = umt5_bucket(d - (n - 1), config.num_buckets, config.max_distance);
+      line[d] = table.as<float>()[bucket * config.num_heads + head];
+    }
+    float* rows = bias.as<float>() + head * n * n;
+    for (int64_t query = 0; query < n; ++query)
+      std::memcpy(rows + query * n, line + (n - 1 - query), static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
+}  // namespace
+
+Umt5Config Umt5Config::from_json_file(const std::string& path) {
+  const nlohmann::json json = read_json_file(path);
+  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": must hold an object");
+  const std::string feed_forward = json_string_or(json, "feed_forward_proj", path, "gated-gelu");
+  if (feed_forward != "gated-gelu")
+    throw Error(ErrorKind::kModel,
+                path + ": feed_forward_proj is \"" + feed_forward + "\", legal: \"gated-gelu\"");
+  Umt5Config config;
+  config.d_model = json_int(json, "d_model", path, kWidths);
+  config.d_kv = json_int(json, "d_kv", path, {1, 4096});
+  config.d_ff = json_int(json, "d_ff", path, kWidths);
+  config.num_heads = json_int(json, "num_heads", path, {1, 4096});
+  config.num_layers = json_int(json, "num_layers", path, {1, 1024});
+  config.vocab_size = json_int(json, "vocab_size", path, {1, 1 << 24});
+  config.num_buckets =
+      json_int_or(json, "relative_attention_num_buckets", path, config.num_buckets, {4, 1 << 16});
+  config.max_distance = json_int_or(json, "relative_attention_max_distance", path,
+                                    config.max_distance, {config.num_buckets / 4 + 1, 1 << 20});
+  config.eps = static_cast<float>(json_number_or(json, "layer_norm_epsilon", path, config.eps));
+  if (!(config.eps > 0) || !std::isfinite(config.eps))
+    throw Error(ErrorKind::kModel, path + ": layer_norm_epsilon must be positive and finite");
+  return config;
+}
+
+std::vector<TensorSpec> umt5_tensors(const Umt5Config& config) {
+  const int64_t d = config.d_model, inner = config.inner(), ff = config.d_ff;
+  std::vector<TensorSpec> tensors{{"shared.weight", {config.vocab_size, d}}};
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    tensors.push_back({block_name(i, "0.layer_norm.weight"), {d}});
+    tensors.push_back({block_name(i, "0.SelfAttention.q.weight"), {inner, d}});
+    tensors.push_back({block_name(i, "0.SelfAttention.k.weight"), {inner, d}});
+    tensors.push_back({block_name(i, "0.SelfAttention.v.weight"), {inner, d}});
+    tensors.push_back({block_name(i, "0.SelfAttention.o.weight"), {d, inner}});
+    tensors.push_back({block_name(i, "0.SelfAttention.relative_attention_bias.weight"),
+                       {config.num_buckets, config.num_heads}});
+    tensors.push_back({block_name(i, "1.layer_norm.weight"), {d}});
+    tensors.push_back({block_name(i, "1.DenseReluDense.wi_0.weight"), {ff, d}});
+    tensors.push_back({block_name(i, "1.DenseReluDense.wi_1.weight"), {ff, d}});
+    tensors.push_back({block_name(i, "1.DenseReluDense.wo.weight"), {d, ff}});
+  }
+  tensors.push_back({"encoder.final_layer_norm.weight", {d}});
+  return tensors;
+}
+
+int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance) {
+  const int64_t half = num_buckets / 2, exact = half / 2;
+  const int64_t base = delta > 0 ? half : 0, n = std::abs(delta);
+  if (n < exact) return base + n;
+  const float scale =
+      static_cast<float>(std::log(static_cast<double>(max_distance) / static_cast<double>(exact)));
+  const float octaves = std::log(static_cast<float>(n) / static_cast<float>(exact)) / scale;
+  const auto step = static_cast<int64_t>(octaves * static_cast<float>(half - exact));
+  return base + std::min(half - 1, exact + step);
+}
+
+size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype) {
+  const auto size = [](int64_t count, DType type) {
+    return static_cast<size_t>(count) * size_of(type);
+  };
+  const size_t wide = size(n * config.d_model, DType::kF32);
+  const size_t h = size(n * config.d_model, dtype);
+  const size_t attention = 4 * size(n * config.inner(), dtype) +
+                           size(config.num_heads * n * n + 2 * n, DType::kF32) + wide;
+  const size_t feed_forward = 2 * size(n * config.d_ff, dtype) + wide;
+  return wide + h + std::max(attention, feed_forward);
+}
+
+Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, Stream& stream,
+                              DType dtype) {
+  WeightBinder binder(file, "text_encoder");
+  const std::vector<TensorSpec> tensors = umt5_tensors(config);
+  Umt5Encoder encoder;
+  encoder.config_ = config;
+  encoder.dtype_ = dtype;
+  encoder.embedding_ = binder.take_any({"shared.weight", "encoder.embed_tokens.weight"},
+                                       {config.vocab_size, config.d_model});
+  for (size_t i = 1; i < tensors.size(); ++i) binder.take(tensors[i].name, tensors[i].shape);
+  binder.ignore("spiece_model");  // the tokenizer, embedded in single-file repacks
+  binder.finish();
+
+  const auto vector = [&](const std::string& name) { return to_f32(stream, file.view(name)); };
+  const auto matrix = [&](const std::string& name) {
+    const TensorView view = file.view(name);
+    PackedLinear packed = pack_linear(stream, view, {}, dtype);
+    file.drop_pages(view);
+    return packed;
+  };
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    Layer& layer = encoder.layers_.emplace_back();
+    layer.attention_norm = vector(block_name(i, "0.layer_norm.weight"));
+    layer.q = matrix(block_name(i, "0.SelfAttention.q.weight"));
+    layer.k = matrix(block_name(i, "0.SelfAttention.k.weight"));
+    layer.v = matrix(block_name(i, "0.SelfAttention.v.weight"));
+    layer.o = matrix(block_name(i, "0.SelfAttention.o.weight"));
+    layer.bias = vector(block_name(i, "0.SelfAttention.relative_attention_bias.weight"));
+    layer.feed_forward_norm = vector(block_name(i, "1.layer_norm.weight"));
+    layer.wi_0 = matrix(block_name(i, "1.DenseReluDense.wi_0.weight"));
+    layer.wi_1 = matrix(block_name(i, "1.DenseReluDense.wi_1.weight"));
+    layer.wo = matrix(block_name(i, "1.DenseReluDense.wo.weight"));
+  }
+  encoder.final_norm_ = vector("encoder.final_layer_norm.weight");
+  return encoder;
+}
+
+void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
+                         const TensorView& out) const {
+  const auto n = static_cast<int64_t>(ids.size());
+  CHECK(out.rank == 2 && out[0] == n && out[1] == config_.d_model && out.dtype == DType::kF32,
+        out.to_string_shape(), "ids", n);
+  if (n == 0) return;
+  for (const int32_t id : ids)
+    if (id < 0 || id >= config_.vocab_size)
+      throw Error(ErrorKind::kModel, "text encoder: token id " + std::to_string(id) +
+                                         " is outside its vocabulary of " +
+                                         std::to_string(config_.vocab_size) +
+                                         "; the tokenizer belongs to another model");
+  const Arena::Scope scope(context.arena);
+  const TensorView x = context.arena.alloc(DType::kF32, {n, config_.d_model});
+  gather_rows(context.stream, embedding_,
+              TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {n}), x);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    attend(context, layers_[i], x);
+    feed_forward(context, layers_[i], x);
+    context.observe("text_encoder.block", x, static_cast<int>(i));
+  }
+  rms_norm(context.stream, x, final_norm_, config_.eps, out);
+}
+
+// Neither here nor in feed_forward is there a Reducer: every rank runs the whole encoder.
+void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView& x) const {
+  const Arena::Scope scope(context.arena);
+  const int64_t n = x[0], heads = config_.num_heads, inner = config_.inner();
+  const TensorView h = normed(context, x, layer.attention_norm, config_.eps, dtype_);
+  TensorView q, k, v;
+  for (const auto& [view, weight] :
+       {std::pair{&q, &layer.q}, std::pair{&k, &layer.k}, std::pair{&v, &layer.v}}) {
+    *view = context.arena.alloc(dtype_, {n, heads, config_.d_kv});
+    linear(context.stream, h, *weight, LinearActivation::kNone, view->reshape({n, inner}));
+  }
+  const TensorView bias = context.arena.alloc(DType::kF32, {heads, n, n});
+  expand_bias(config_, layer.bias, n, context.arena, bias);
+  const TensorView mixed = context.arena.alloc(dtype_, {n, heads, config_.d_kv});
+  const KVSegment keys{.k = k, .v = v};
+  // scale 1: the initialisation of q carries what 1 / sqrt(E) does elsewhere.
+  attention(context.stream,
+            {.q = q, .segments = {&keys, 1}, .bias = bias, .scale = 1, .out = mixed});
+  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
+  linear(context.stream, mixed.reshape({n, inner}), layer.o, LinearActivation::kNone, y);
+  add(context.stream, x, y, x);
+}
+
+void Umt5Encoder::feed_forward(Context& context, const Layer& layer, const TensorView& x) const {
+  const Arena::Scope scope(context.arena);
+  const TensorView h = normed(context, x, layer.feed_forward_norm, config_.eps, dtype_);
+  const TensorView gate = context.arena.alloc(dtype_, {x[0], config_.d_ff});
+  const TensorView value = context.arena.alloc(dtype_, {x[0], config_.d_ff});
+  linear(context.stream, h, layer.wi_0, LinearActivation::kNone, gate);
+  linear(context.stream, h, layer.wi_1, LinearActivation::kNone, value);
+  gelu_tanh_mul(context.stream, gate, value, gate);
+  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
+  linear(context.stream, gate, layer.wo, LinearActivation::kNone, y);
+  add(context.stream, x, y, x);
+}
+
+size_t Umt5Encoder::bytes() const {
+  size_t total = 0;
+  for (const Layer& layer : layers_)
+    for (const PackedLinear* weight :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.wi_0, &layer.wi_1, &layer.wo})
+      total += weight->bytes();
+  return total;
+}
+
+}  // namespace weft
