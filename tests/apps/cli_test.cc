@@ -1,0 +1,250 @@
+// The binary as a user meets it: exit codes, one clear line, nothing half-written.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kModel = "tests/golden/pipeline_t2v/model";
+const std::string kJob =
+    " --width 32 --height 16 --num-frames 9 --steps 2 --seed 5 --threads 1 --progress none ";
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+Outcome run(const std::string& arguments) {
+  const std::string err_path = testing::TempDir() + "/weft_stderr_" + std::to_string(getpid());
+  const std::string command = std::string(WEFT_BINARY) + " " + arguments + " 2>" + err_path;
+  FILE* pipe = popen(command.c_str(), "r");
+  Outcome outcome;
+  std::array<char, 4096> buffer;
+  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+    outcome.out.append(buffer.data(), n);
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  std::ifstream err(err_path);
+  outcome.err.assign(std::istreambuf_iterator<char>(err), {});
+  return outcome;
+}
+
+// A fresh folder for one test, removed at its end.
+class Cli : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = testing::TempDir() + "/weft_cli_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_))
+      names.push_back(fs::relative(entry.path(), folder_).string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  std::string folder_;
+};
+
+size_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
+TEST_F(Cli, HelpGoesToStandardOutput) {
+  for (const char* arguments : {"--help", "generate --help", "verify --help", "inspect --help",
+                                "bench --help", "--version"}) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 0) << arguments;
+    EXPECT_FALSE(outcome.out.empty()) << arguments;
+    EXPECT_TRUE(outcome.err.empty()) << outcome.err;
+  }
+}
+
+TEST_F(Cli, UsageErrorsAreOneLineAndExit2) {
+  const std::string job = "generate --model " + kModel + kJob + "-p x -o " + path("a.mp4");
+  for (const std::string& arguments : std::vector<std::string>{
+           "generat", "generate", "generate --prompt x", job + " --stepz 3", job + " --steps 0",
+           job + " --solver ddim", job + " --layout ring=2", job + " --ranks 3",
+           job + " --device tpu", job + " --device cuda", job + " --sigmas 0.5,0.7", job + " --cfg-scale abc",
+           "generate --model " + kModel + " -p x -o " + path("a.avi"),
+           "generate --model " + kModel + kJob + "-p x -o " + path("a.png"),
+           "generate --model " + kModel + " --width 33 --height 16 -p x -o " + path("a.mp4"),
+           "generate --model " + kModel + kJob + "--seconds 1 -p x -o " + path("a.mp4"),
+           "generate --model " + kModel + kJob + "-o " + path("a.mp4") + " --prompt-file " + path("no"),
+           "verify", "inspect"}) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.err;
+    if (arguments.find(" -p x") != std::string::npos) EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
+    EXPECT_TRUE(outcome.out.empty()) << outcome.out;
+  }
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(Cli, IllegalSizesNameTheNearestTwo) {
+  const std::string base = "generate --model " + kModel + " -p x -o " + path("a.mp4");
+  const Outcome size = run(base + " --width 40 --height 16 --num-frames 9");
+  EXPECT_EQ(size.code, 2);
+  EXPECT_NE(size.err.find("32"), std::string::npos) << size.err;
+  EXPECT_NE(size.err.find("48"), std::string::npos) << size.err;
+  const Outcome frames = run(base + " --width 32 --height 16 --num-frames 10");
+  EXPECT_EQ(frames.code, 2);
+  EXPECT_NE(frames.err.find(" 9"), std::string::npos) << frames.err;
+  EXPECT_NE(frames.err.find("13"), std::string::npos) << frames.err;
+}
+
+TEST_F(Cli, GenerateWritesFileSidecarAndOneResultLine) {
+  const Outcome outcome = run("generate --model " + kModel + kJob + "-p 'a red ball' -o " + path("a.mp4"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(lines(outcome.out), 1u);
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("a.json")));
+  EXPECT_EQ(sidecar.at("request").at("seed"), 5);
+  EXPECT_EQ(sidecar.at("request").at("prompt"), "a red ball");
+  const std::string hash = sidecar.at("framehash");
+  EXPECT_EQ(hash.size(), 64u);
+  EXPECT_NE(outcome.out.find(path("a.mp4") + " " + hash), std::string::npos) << outcome.out;
+
+  const Outcome inspected = run("inspect --json " + path("a.mp4"));
+  ASSERT_EQ(inspected.code, 0) << inspected.err;
+  const nlohmann::json info = nlohmann::json::parse(inspected.out);
+  EXPECT_EQ(info.at("frames"), 9);
+  EXPECT_EQ(info.at("width"), 32);
+  EXPECT_EQ(info.at("metadata").at("weft").at("request").at("seed"), 5);
+}
+
+TEST_F(Cli, SameSeedSameHashAcrossRunsAndThreads) {
+  auto hash = [&](const std::string& name, const std::string& more) {
+    const Outcome outcome =
+        run("generate --model " + kModel + kJob + "-p 'a red ball' --json -o " + path(name) + more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out).at("framehash").get<std::string>();
+  };
+  EXPECT_EQ(hash("a.mp4", ""), hash("b.gif", ""));
+  const std::string one = hash("c.mp4", " --deterministic");
+  EXPECT_EQ(one, hash("d.mp4", " --deterministic --set threads=2"));
+}
+
+TEST_F(Cli, ExistingOutputIsKept) {
+  std::ofstream(path("a.mp4")) << "mine";
+  const std::string job = "generate --model " + kModel + kJob + "-p x -o " + path("a.mp4");
+  EXPECT_EQ(run(job).code, 7);
+  std::string kept;
+  std::ifstream(path("a.mp4")) >> kept;
+  EXPECT_EQ(kept, "mine");
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.mp4"}));
+  EXPECT_EQ(run(job + " --overwrite").code, 0);
+  EXPECT_GT(fs::file_size(path("a.mp4")), 100u);
+}
+
+TEST_F(Cli, UnwritableOutputExits7) {
+  std::ofstream(path("file")) << "x";
+  const Outcome outcome =
+      run("generate --model " + kModel + kJob + "-p x -o " + path("file/inside.mp4"));
+  EXPECT_EQ(outcome.code, 7) << outcome.err;
+  EXPECT_EQ(lines(outcome.err), 4u) << outcome.err;  // header of three and the error
+}
+
+TEST_F(Cli, FullDiskExits7AndLeavesNothing) {
+  // A file-size limit stands in for a full disk: writes fail midway with an error.
+  const Outcome outcome = run("generate --model " + kModel + kJob + "-q -p x -o " + path("a.gif"));
+  ASSERT_EQ(outcome.code, 0);
+  const std::string limited = "sh -c 'ulimit -f 1; exec " + std::string(WEFT_BINARY) +
+                              " generate --model " + kModel + kJob + " -q -p x -o " + path("b/") +
+                              "' 2>" + path("err");
+  const int status = std::system(limited.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  fs::remove(path("err"));
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.gif", "a.json"}));
+}
+
+TEST_F(Cli, MemoryLimitRefusesWithNumbers) {
+  const Outcome outcome = run("generate --model " + kModel + kJob + "--memory-limit 10K -p x -o " +
+                              path("a.mp4"));
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("Try"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(Cli, BadModelsExit3) {
+  EXPECT_EQ(run("generate --model " + path("none") + kJob + "-p x -o " + path("a.mp4")).code, 3);
+  fs::copy(kModel, path("model"), fs::copy_options::recursive);
+  const std::string weights = path("model/transformer/diffusion_pytorch_model.safetensors");
+  fs::resize_file(weights, fs::file_size(weights) / 2);
+  const Outcome outcome =
+      run("generate --model " + path("model") + kJob + "-q -p x -o " + path("a.mp4"));
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_FALSE(fs::exists(path("a.mp4")));
+  EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
+}
+
+TEST_F(Cli, SeveralPromptsMakeNumberedFiles) {
+  std::ofstream(path("prompts.txt")) << "# two prompts\na red ball\n\n  \nblue star\n";
+  const Outcome outcome = run("generate --model " + kModel + kJob + "--prompt-file " +
+                              path("prompts.txt") + " -o " + path("out/"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(lines(outcome.out), 2u);
+  EXPECT_TRUE(fs::exists(path("out/00000.mp4")));
+  EXPECT_TRUE(fs::exists(path("out/00001.mp4")));
+}
+
+TEST_F(Cli, DryRunPrintsThePlanAndWritesNothing) {
+  const Outcome outcome =
+      run("generate --dry-run --model " + kModel + kJob + "-p x -o " + path("a.mp4"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("memory"), std::string::npos);
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(Cli, FoldersOfFramesAndSinglePictures) {
+  EXPECT_EQ(run("generate --model " + kModel + kJob + "-q -p x -o " + path("frames/")).code, 0);
+  EXPECT_TRUE(fs::exists(path("frames/00008.png")));
+  const Outcome image = run("generate --model " + kModel +
+                            " --width 32 --height 16 --num-frames 1 --steps 2 --seed 5 -q -p x -o " +
+                            path("a.png"));
+  EXPECT_EQ(image.code, 0) << image.err;
+  const nlohmann::json info = nlohmann::json::parse(run("inspect --json " + path("a.png")).out);
+  EXPECT_EQ(info.at("width"), 32);
+  EXPECT_NE(info.at("metadata").at("parameters").get<std::string>().find("Seed: 5"),
+            std::string::npos);
+}
+
+TEST_F(Cli, VerifyTellsFailFromMalformed) {
+  EXPECT_EQ(run("verify tests/golden/scheduler_euler_n4_s3_0").code, 0);
+  fs::copy("tests/golden/scheduler_euler_n4_s3_0", path("case"), fs::copy_options::recursive);
+  nlohmann::json spec = nlohmann::json::parse(std::ifstream(path("case/case.json")));
+  spec["steps"] = 5;  // another job than the one expected: shapes differ
+  std::ofstream(path("case/case.json")) << spec.dump();
+  EXPECT_EQ(run("verify " + path("case")).code, 1);
+  std::ofstream(path("case/case.json")) << "{";
+  EXPECT_EQ(run("verify " + path("case")).code, 3);
+  EXPECT_EQ(run("verify " + path("nowhere")).code, 3);
+  std::ofstream(path("case/case.json")) << R"({"stage": "llm", "tolerance": 1e-4})";
+  const Outcome llm = run("verify --json " + path("case"));
+  EXPECT_EQ(llm.code, 1);
+  EXPECT_EQ(nlohmann::json::parse(llm.out).at("pass"), false);
+}
+
+TEST_F(Cli, InspectCountsFromConfigAlone) {
+  const std::string config = path("config.json");
+  std::ofstream(config) << R"({"_class_name": "WanTransformer3DModel", "num_attention_heads": 12,
+    "attention_head_dim": 128, "num_layers": 30, "ffn_dim": 8960, "in_channels": 16,
+    "out_channels": 16, "text_dim": 4096, "freq_dim": 256, "cross_attn_norm": true,
+    "qk_norm": "rms_norm_across_heads", "eps": 1e-6, "patch_size": [1, 2, 2],
+    "rope_max_seq_len": 1024, "image_dim": null, "added_kv_proj_dim": null})";
+  const nlohmann::json info = nlohmann::json::parse(run("inspect --json " + config).out);
+  EXPECT_EQ(info.at("parameters"), 1418996800);
+  EXPECT_EQ(info.at("tensors"), 825);
+}
+
+}  // namespace
+}  // namespace weft
