@@ -1,0 +1,69 @@
+#pragma once
+// What the FFmpeg files share: owners of its objects and its errors as text. Included by them
+// alone.
+#include <memory>
+#include <string>
+
+extern "C" {
+#include <libavcodec/avcodec.h>
+#include <libavformat/avformat.h>
+#include <libavutil/error.h>
+#include <libavutil/opt.h>
+#include <libswscale/swscale.h>
+}
+
+namespace weft::ffmpeg {
+
+struct Delete {
+  void operator()(AVFormatContext* context) const {
+    if (context->oformat)
+      avformat_free_context(context);
+    else
+      avformat_close_input(&context);
+  }
+  void operator()(AVCodecContext* context) const { avcodec_free_context(&context); }
+  void operator()(AVFrame* frame) const { av_frame_free(&frame); }
+  void operator()(AVPacket* packet) const { av_packet_free(&packet); }
+  void operator()(SwsContext* context) const { sws_freeContext(context); }
+};
+template <class T>
+using Owner = std::unique_ptr<T, Delete>;
+
+// An AVDictionary that frees itself; FFmpeg calls take its address and remove what they used.
+class Options {
+ public:
+  Options() = default;
+  ~Options() { av_dict_free(&dict_); }
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
+  void set(const std::string& key, const std::string& value) {
+    av_dict_set(&dict_, key.c_str(), value.c_str(), 0);
+  }
+  AVDictionary** address() { return &dict_; }
+
+ private:
+  AVDictionary* dict_ = nullptr;
+};
+
+inline std::string reason(int error) {
+  char text[AV_ERROR_MAX_STRING_SIZE];
+  av_strerror(error, text, sizeof text);
+  return text;
+}
+
+// FFmpeg writes its log to stderr by itself; only apps print.
+inline void silence_log() {
+  static const bool once = [] {
+    av_log_set_callback([](void*, int, const char*, va_list) {});
+    return true;
+  }();
+  (void)once;
+}
+
+// A converter between RGB24 (full range) and a Y'CbCr format, BT.709, rounding accurately.
+// `limited` says whether the Y'CbCr side is in limited range. For other formats the colour details
+// do not matter.
+Owner<SwsContext> make_converter(int width, int height, AVPixelFormat from, AVPixelFormat to,
+                                 int colorspace, bool from_full, bool to_full);
+
+}  // namespace weft::ffmpeg

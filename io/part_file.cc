@@ -1,0 +1,224 @@
+#include "io/part_file.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "kernels/check.h"
+
+namespace weft {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void fail(const std::string& action, const std::string& path, int error) {
+  throw Error(ErrorKind::kOutput, system_error_line(action, path, error));
+}
+
+[[noreturn]] void fail_exists(const std::string& path) {
+  throw Error(ErrorKind::kOutput,
+              "'" + path + "' exists; choose another --output or give --overwrite");
+}
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = fs::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+// Missing folders above `path`, made one by one so that they can be taken back.
+std::vector<std::string> make_parents(const std::string& path) {
+  std::vector<std::string> missing, made;
+  for (std::string dir = parent_of(path);; dir = parent_of(dir)) {
+    struct stat info;
+    if (stat(dir.c_str(), &info) == 0) break;
+    if (errno != ENOENT || dir == parent_of(dir)) fail("create the folder", dir, errno);
+    missing.push_back(dir);
+  }
+  for (auto dir = missing.rbegin(); dir != missing.rend(); ++dir) {
+    if (mkdir(dir->c_str(), 0777) == 0) {
+      made.push_back(*dir);
+    } else if (errno != EEXIST) {
+      const int error = errno;
+      for (auto back = made.rbegin(); back != made.rend(); ++back) rmdir(back->c_str());
+      fail("create the folder", *dir, error);
+    }
+  }
+  return made;
+}
+
+void sync_path(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail("open", path, errno);
+  const int result = fsync(fd);
+  const int error = errno;
+  close(fd);
+  // Some file systems cannot sync a folder; that is no fault of the output.
+  if (result != 0 && error != EINVAL) fail("write", path, error);
+}
+
+// True where every entry is a frame that make_sink would write.
+bool holds_only_frames(const std::string& folder) {
+  return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    const std::string stem = entry.path().stem().string();
+    return entry.path().extension() == ".png" && !stem.empty() &&
+           std::ranges::all_of(stem, [](char c) { return c >= '0' && c <= '9'; });
+  });
+}
+
+// Takes the lock of `part`, which another job may rename or remove between our open and our lock:
+// then the descriptor no longer stands for the name, and we try again.
+int lock_part(const std::string& part, bool folder) {
+  for (;;) {
+    int fd = -1;
+    if (folder) {
+      if (mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) fail("create", part, errno);
+      fd = open(part.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    } else {
+      fd = open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    }
+    if (fd < 0 && folder && errno == ENOENT) continue;
+    if (fd < 0) fail("create", part, errno);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+      const int error = errno;
+      close(fd);
+      if (error == EWOULDBLOCK)
+        throw Error(ErrorKind::kOutput, "'" + part + "' is being written by another job");
+      // No locks on this file system: go on without.
+      return open(part.c_str(), O_RDONLY | O_CLOEXEC);
+    }
+    struct stat ours, named;
+    if (fstat(fd, &ours) == 0 && stat(part.c_str(), &named) == 0 && ours.st_ino == named.st_ino &&
+        ours.st_dev == named.st_dev)
+      return fd;
+    close(fd);
+  }
+}
+
+}  // namespace
+
+std::string system_error_line(const std::string& action, const std::string& path, int error) {
+  std::string line = "cannot " + action + " '" + path + "': " + std::strerror(error);
+  if (error == ENOSPC || error == EDQUOT)
+    line += "; free some space or choose another --output";
+  else if (error == EACCES || error == EPERM || error == EROFS)
+    line += "; choose another --output or change its permissions";
+  return line;
+}
+
+void fill_file(const std::string& path, const std::string& bytes) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) throw Error(ErrorKind::kOutput, system_error_line("write", path, errno));
+  int error = 0;
+  for (size_t done = 0; done < bytes.size() && error == 0;) {
+    const ssize_t count = write(fd, bytes.data() + done, bytes.size() - done);
+    if (count >= 0)
+      done += static_cast<size_t>(count);
+    else if (errno != EINTR)
+      error = errno;
+  }
+  if (close(fd) != 0 && error == 0) error = errno;
+  if (error) throw Error(ErrorKind::kOutput, system_error_line("write", path, error));
+}
+
+PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::string& tag)
+    : final_(path), overwrite_(overwrite) {
+  folder_ = path.ends_with('/');
+  while (final_.size() > 1 && final_.ends_with('/')) final_.pop_back();
+  const fs::path name = fs::path(final_).filename();
+  if (name.empty() || name == "." || name == ".." || final_ == "/")
+    throw Error(ErrorKind::kUsage, "output '" + path + "' names no file");
+  const std::string hidden =
+      folder_ ? "." + name.string() + "." + tag
+              : "." + name.stem().string() + "." + tag + name.extension().string();
+  part_ = (fs::path(final_).parent_path() / hidden).string();
+
+  struct stat info;
+  if (lstat(final_.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode) != folder_)
+      throw Error(ErrorKind::kOutput, folder_ ? "'" + final_ + "' is a file, not a folder"
+                                              : "'" + final_ +
+                                                    "' is a folder; end it with '/' for "
+                                                    "a folder of frames");
+    if (folder_ && !fs::is_empty(final_)) {
+      if (overwrite == Overwrite::kRefuse) fail_exists(final_);
+      if (!holds_only_frames(final_))
+        throw Error(ErrorKind::kOutput, "'" + final_ +
+                                            "' holds other files than numbered PNG "
+                                            "frames and is not replaced; choose another --output");
+    }
+    if (!folder_ && overwrite == Overwrite::kRefuse) fail_exists(final_);
+  } else if (errno != ENOENT) {
+    fail("write", final_, errno);
+  }
+  made_dirs_ = make_parents(final_);
+  try {
+    lock_ = lock_part(part_, folder_);
+    if (folder_)
+      for (const auto& entry : fs::directory_iterator(part_)) fs::remove_all(entry.path());
+    else if (truncate(part_.c_str(), 0) != 0)
+      fail("write", part_, errno);
+  } catch (...) {
+    for (auto dir = made_dirs_.rbegin(); dir != made_dirs_.rend(); ++dir) rmdir(dir->c_str());
+    if (lock_ >= 0) close(lock_);
+    throw;
+  }
+}
+
+PartFile::~PartFile() {
+  if (!published_) {
+    std::error_code ignored;
+    fs::remove_all(part_, ignored);
+    for (auto dir = made_dirs_.rbegin(); dir != made_dirs_.rend(); ++dir) rmdir(dir->c_str());
+  }
+  if (lock_ >= 0) close(lock_);
+}
+
+void PartFile::publish() {
+  CHECK(!published_, final_);
+  if (folder_)
+    publish_folder();
+  else
+    publish_file();
+  published_ = true;
+  sync_path(parent_of(final_));
+}
+
+void PartFile::publish_file() {
+  sync_path(part_);
+  if (overwrite_ == Overwrite::kReplace) {
+    if (rename(part_.c_str(), final_.c_str()) != 0) fail("write", final_, errno);
+    return;
+  }
+  if (renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, final_.c_str(), RENAME_NOREPLACE) == 0) return;
+  // File systems without that flag: a second name is as exclusive, and the first one goes.
+  if (errno == EINVAL || errno == ENOSYS) {
+    if (link(part_.c_str(), final_.c_str()) == 0) {
+      unlink(part_.c_str());
+      return;
+    }
+  }
+  if (errno == EEXIST) fail_exists(final_);
+  fail("write", final_, errno);
+}
+
+void PartFile::publish_folder() {
+  for (const auto& entry : fs::directory_iterator(part_)) sync_path(entry.path().string());
+  sync_path(part_);
+  // rename() replaces an empty folder and no other.
+  if (rename(part_.c_str(), final_.c_str()) == 0) return;
+  if (errno != ENOTEMPTY && errno != EEXIST) fail("write", final_, errno);
+  if (overwrite_ == Overwrite::kRefuse) fail_exists(final_);
+  if (!holds_only_frames(final_)) fail("replace", final_, ENOTEMPTY);
+  if (renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) != 0)
+    fail("replace", final_, errno);
+  std::error_code ignored;
+  fs::remove_all(part_, ignored);  // the old frames, which have our hidden name now
+}
+
+}  // namespace weft
