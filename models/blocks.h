@@ -2,6 +2,10 @@
 // Pieces that more than one model is made of: row-parallel linears, patches, f32 copies of weights.
 #include <array>
 
+#include "kernels/copy.h"
+#include "kernels/linear.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -27,11 +31,11 @@ Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64
 
 // Token t of `rows` ([N, C * pf * ph * pw] f32, C slowest, as a strided convolution's weight wants
 // it) <- its patch of latent [C, F, H, W] f32. `tokens` are the global tokens of the rows.
-void patchify(const TensorView& latent, std::array<int64_t, 3> patch, const TokenRanges& tokens,
-              const TensorView& rows);
-// The inverse for rows [N, pf * ph * pw * C] f32, C fastest.
-void unpatchify(const TensorView& rows, std::array<int64_t, 3> patch, const TokenRanges& tokens,
-                const TensorView& latent);
+void patchify(Stream& stream, const TensorView& latent, std::array<int64_t, 3> patch,
+              const TokenRanges& tokens, const TensorView& rows);
+// The inverse for rows [N, pf * ph * pw * C] f32, C fastest; writes the places of `tokens` alone.
+void unpatchify(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
+                const TokenRanges& tokens, const TensorView& latent);
 
 // What an Arena takes for one allocation.
 size_t arena_bytes(DType dtype, std::initializer_list<int64_t> shape);

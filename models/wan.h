@@ -1,12 +1,12 @@
 #pragma once
 // Wan video diffusion transformer (Wan Team 2025, arXiv 2503.20314): config, weights, forward.
 #include <array>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "models/blocks.h"
+#include "models/weights.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -34,12 +34,9 @@ struct WanConfig {
 
 std::string to_string(const WanConfig& config);
 
-struct NamedShape {
-  std::string name;  // diffusers spelling
-  std::vector<int64_t> shape;
-};
-// The whole checkpoint in its order: loader, counts and `weft inspect` read this one list.
-std::vector<NamedShape> wan_tensors(const WanConfig& config);
+// The whole checkpoint in its order, diffusers spelling: loader, counts and `weft inspect` read this
+// one list.
+std::vector<TensorSpec> wan_tensors(const WanConfig& config);
 
 // Tokens along (frame, row, column) of a latent [C, F, H, W]. Error(kUsage) where H or W is not a
 // multiple of the patch.
@@ -62,9 +59,9 @@ struct WanLoad {
 struct WanText {
   int64_t length = 0;         // rows of the prompt
   int64_t text_length = 0;    // rows the model was trained to see, padding included
-  BlockRange blocks;          // which layers' keys and values are here
-  Tensor context;             // [rows, D] compute dtype; rows = length (+ 1 where padded)
-  std::vector<Tensor> k, v;   // per layer [rows, A, E] compute dtype
+  BlockRange blocks{};        // which layers' keys and values are here
+  Tensor context{};           // [rows, D] compute dtype; rows = length (+ 1 where padded)
+  std::vector<Tensor> k{}, v{};  // per layer [rows, A, E] compute dtype
 
   int64_t rows() const { return length + (text_length > length ? 1 : 0); }
   size_t bytes() const;
@@ -111,22 +108,28 @@ class WanTransformer {
   };
   // Rows of this rank that share a timestep, and that timestep's conditioning.
   struct TimeRows {
-    int64_t begin = 0, count = 0;
+    Range rows;
     TensorView temb;  // [D] f32
     TensorView proj;  // [6, D] f32
   };
 
   std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times) const;
-  void embed_patches(Context& context, const TensorView& latent, const Rope& rope,
-                     const TensorView& x) const;
+  void embed_patches(Context& context, const TensorView& latent, const TensorView& x) const;
   void block(Context& context, int index, std::span<const TimeRows> times, const WanText& text,
              const Rope& rope, const TensorView& x) const;
+  void modulated_norm(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
+                      int part, const TensorView& x, const TensorView& scratch,
+                      const TensorView& out) const;
+  void gated_residual(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
+                      int part, const TensorView& y, const TensorView& x) const;
   void self_attention(Context& context, int index, const Attention& weights, const Rope& rope,
                       const TensorView& h, const TensorView& y) const;
   void cross_attention(Context& context, int index, const Attention& weights, const WanText& text,
                        const TensorView& h, const TensorView& y) const;
-  void head(Context& context, std::span<const TimeRows> times, const Rope& rope,
-            const TensorView& x, const TensorView& velocity) const;
+  void feed_forward(Context& context, const Block& weights, const TensorView& h,
+                    const TensorView& y) const;
+  void head(Context& context, std::span<const TimeRows> times, const TensorView& x,
+            const TensorView& velocity) const;
 
   WanConfig config_;
   WanLoad load_;
@@ -142,8 +145,11 @@ class WanTransformer {
 // out [freq_dim] f32.
 void time_embedding(float timestep, const TensorView& out);
 
+// The feed-forward runs over this many rows at a time: its hidden rows are the widest of the model.
+inline constexpr int64_t kFfnRows = 4096;
+
 // Memory predictions for the plan: bytes of packed weights, of one prompt's WanText, and of the
-// arena's high-water mark during a forward over `tokens` tokens (embedding and head included).
+// arena's high-water mark during prepare_text and a forward over `tokens` tokens with one timestep.
 size_t wan_weights_bytes(const WanConfig& config, DType dtype);
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype);
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows, DType dtype);

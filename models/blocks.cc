@@ -1,0 +1,115 @@
+#include "models/blocks.h"
+
+#include <algorithm>
+
+namespace weft {
+
+namespace {
+
+// The patches of a rectangle of tokens, seen in a latent: [rows, columns, C, ph, pw].
+TensorView latent_patches(const TensorView& latent, std::array<int64_t, 3> patch, int64_t frame,
+                          int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  const TensorView picture = latent.select(1, frame)
+                                 .slice(1, row * patch[1], rows * patch[1])
+                                 .slice(2, column * patch[2], columns * patch[2]);
+  TensorView view = picture;
+  view.rank = 5;
+  view.extent = {rows, columns, picture[0], patch[1], patch[2]};
+  view.stride = {patch[1] * picture.stride[1], patch[2] * picture.stride[2], picture.stride[0],
+                 picture.stride[1], picture.stride[2]};
+  return view;
+}
+
+// The same patches in rows of R values, [rows, columns, C, ph, pw] by the strides of one patch.
+TensorView row_patches(const TensorView& rows, int64_t first, const TensorView& like,
+                       std::array<int64_t, 3> inner, int64_t offset) {
+  TensorView view = rows.slice(0, first, like[0] * like[1]).slice(1, offset, 1);
+  const int64_t stride = rows.stride[0];
+  view.rank = 5;
+  view.extent = like.extent;
+  view.stride = {like[1] * stride, stride, inner[0], inner[1], inner[2]};
+  return view;
+}
+
+// Calls f(latent view, rows view) for every rectangle the token ranges fall into and every frame of a
+// patch. `channels_last`: the order of values within a row.
+enum class PatchOrder : uint8_t { kChannelsFirst, kChannelsLast };
+template <class F>
+void for_patches(const TensorView& latent, const TensorView& rows, std::array<int64_t, 3> patch,
+                 const TokenRanges& tokens, PatchOrder order, F&& f) {
+  const auto [pf, ph, pw] = patch;
+  const int64_t channels = latent[0], gh = latent[2] / ph, gw = latent[3] / pw;
+  CHECK(latent.rank == 4 && latent[1] % pf == 0 && latent[2] % ph == 0 && latent[3] % pw == 0,
+        latent.to_string_shape());
+  CHECK(tokens.total == latent[1] / pf * gh * gw && rows[0] == tokens.size() &&
+            rows[1] == channels * pf * ph * pw,
+        "tokens", tokens.total, "rows", rows.to_string_shape(), "of", latent.to_string_shape());
+  const bool first = order == PatchOrder::kChannelsFirst;
+  const std::array<int64_t, 3> inner =
+      first ? std::array{pf * ph * pw, pw, int64_t{1}} : std::array{int64_t{1}, pw * channels, channels};
+  const int64_t per_frame = first ? ph * pw : ph * pw * channels;
+  int64_t done = 0;
+  for (const Range& range : tokens.ranges)
+    for (int64_t token = range.begin; token < range.end;) {
+      const int64_t frame = token / (gh * gw), row = token / gw % gh, column = token % gw;
+      const int64_t left = range.end - token;
+      const bool whole_rows = column == 0 && left >= gw;
+      const int64_t n = whole_rows ? std::min(left / gw, gh - row) : 1;
+      const int64_t m = whole_rows ? gw : std::min(left, gw - column);
+      for (int64_t t = 0; t < pf; ++t) {
+        const TensorView in_latent =
+            latent_patches(latent, patch, frame * pf + t, row, n, column, m);
+        f(in_latent, row_patches(rows, done, in_latent, inner, t * per_frame));
+      }
+      token += n * m;
+      done += n * m;
+    }
+}
+
+}  // namespace
+
+size_t RowLinear::bytes() const { return packed.bytes() + (bias ? bias.view().bytes() : 0); }
+
+void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
+                const TensorView& out) {
+  CHECK(context.reducer.parts() == 1 || !weights.packed.has_bias(), "a bias before the sum over",
+        context.reducer.parts(), "parts");
+  linear(context.stream, x, weights.packed, LinearActivation::kNone, out);
+  context.reducer.sum(context, out);
+  if (weights.bias) add_bias(context.stream, out, weights.bias, out);
+}
+
+void full_rms_norm(Context& context, const TensorView& x, int64_t width, const TensorView& weight,
+                   float eps) {
+  Arena::Scope scope(context.arena);
+  const TensorView sums = context.arena.alloc(DType::kF32, {x[0]});
+  sum_squares(context.stream, x, sums);
+  context.reducer.sum(context, sums);
+  rms_scale(context.stream, x, sums, width, weight, eps, x);
+}
+
+Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape) {
+  Tensor out(DType::kF32, shape);
+  copy(stream, x.reshape(shape), out);
+  return out;
+}
+
+void patchify(Stream& stream, const TensorView& latent, std::array<int64_t, 3> patch,
+              const TokenRanges& tokens, const TensorView& rows) {
+  for_patches(latent, rows, patch, tokens, PatchOrder::kChannelsFirst,
+              [&](const TensorView& from, const TensorView& to) { copy(stream, from, to); });
+}
+
+void unpatchify(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
+                const TokenRanges& tokens, const TensorView& latent) {
+  for_patches(latent, rows, patch, tokens, PatchOrder::kChannelsLast,
+              [&](const TensorView& to, const TensorView& from) { copy(stream, from, to); });
+}
+
+size_t arena_bytes(DType dtype, std::initializer_list<int64_t> shape) {
+  size_t bytes = size_of(dtype);
+  for (int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+  return (bytes + 63) / 64 * 64 + 64;  // as Arena::alloc rounds
+}
+
+}  // namespace weft

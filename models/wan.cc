@@ -1,0 +1,428 @@
+#include "models/wan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "models/weights.h"
+#include "models/wan_names.h"
+
+namespace weft {
+
+namespace {
+
+// Rows of the modulation tables (Wan's order: shift, scale, gate, for attention and feed-forward).
+enum Modulation { kShift = 0, kScale = 1, kGate = 2, kAttention = 0, kFeedForward = 3 };
+
+// f32 rows normed at a time before they are rounded to bf16: about 1 MiB stays in the cache.
+int64_t chunk_rows(int64_t width) { return std::max<int64_t>(16, (int64_t{1} << 18) / width); }
+
+// Calls norm(begin, count, to) so that out [N, D] gets its f32 results for rows [begin, begin +
+// count): straight, or rounded on the way through `scratch` [N, D] f32.
+template <class F>
+void norm_rows(Stream& stream, Range rows, const TensorView& scratch, const TensorView& out,
+               F&& norm) {
+  if (out.dtype == DType::kF32) {
+    norm(rows.begin, rows.size(), out.slice(0, rows.begin, rows.size()));
+    return;
+  }
+  const int64_t chunk = chunk_rows(out[1]);
+  for (int64_t begin = rows.begin; begin < rows.end; begin += chunk) {
+    const int64_t count = std::min(chunk, rows.end - begin);
+    const TensorView part = scratch.slice(0, begin, count);
+    norm(begin, count, part);
+    copy(stream, part, out.slice(0, begin, count));
+  }
+}
+
+// Memory of `x` under another shape of no more elements; x is no longer needed.
+TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
+  TensorView out(x.data, x.dtype, shape, x.device);
+  CHECK(x.contiguous() && out.count() <= x.count(), out.to_string_shape(), "in",
+        x.to_string_shape());
+  return out;
+}
+
+// Names to views of a checkpoint, and the packing of them.
+class Source {
+ public:
+  Source(Stream& stream, const TensorFile& file, const WanConfig& config)
+      : stream_(stream), file_(file) {
+    const WanNames names = detect_wan_names(file);
+    WeightBinder binder(file, "transformer", names);
+    // Old diffusers saves hold a norm that the model never had.
+    for (int i = 0; i < config.layers; ++i)
+      binder.ignore(names("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
+    // Other parts may stand beside the transformer in a single-file checkpoint.
+    if (!names.prefix.empty())
+      for (const std::string& name : file.names())
+        if (!name.starts_with(names.prefix)) binder.ignore(name);
+    for (const TensorSpec& tensor : wan_tensors(config))
+      views_[tensor.name] = binder.take(tensor.name, tensor.shape);
+    binder.finish();
+  }
+
+  // Convolution weights become matrices [out, rest].
+  PackedLinear linear(const std::string& name, DType dtype) const {
+    const TensorView weight = views_.at(name + ".weight");
+    PackedLinear packed = pack_linear(stream_, weight.reshape({weight[0], weight.count() / weight[0]}),
+                                      views_.at(name + ".bias"), dtype);
+    file_.drop_pages(weight);
+    return packed;
+  }
+  RowLinear row_linear(const std::string& name, DType dtype) const {
+    return {.packed = linear(name, dtype), .bias = {}};
+  }
+  Tensor vector(const std::string& name) const {
+    const TensorView& view = views_.at(name);
+    return f32_copy(stream_, view, {view.count()});
+  }
+  Tensor table(const std::string& name) const {  // [1, rows, D] -> [rows, D]
+    const TensorView& view = views_.at(name);
+    return f32_copy(stream_, view, {view[1], view[2]});
+  }
+
+ private:
+  Stream& stream_;
+  const TensorFile& file_;
+  std::map<std::string, TensorView> views_;
+};
+
+}  // namespace
+
+void time_embedding(float timestep, const TensorView& out) {
+  const int64_t half = out.count() / 2;
+  float* cosine = out.as<float>();
+  for (int64_t i = 0; i < half; ++i) {
+    const double frequency = std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
+    const double angle = static_cast<double>(timestep) * frequency;
+    cosine[i] = static_cast<float>(std::cos(angle));
+    cosine[half + i] = static_cast<float>(std::sin(angle));
+  }
+}
+
+size_t WanText::bytes() const {
+  size_t bytes = context.view().bytes();
+  for (size_t i = 0; i < k.size(); ++i) bytes += k[i].view().bytes() + v[i].view().bytes();
+  return bytes;
+}
+
+WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, const WanConfig& config,
+                                    const WanLoad& load) {
+  WanTransformer model;
+  model.config_ = config;
+  model.load_ = load;
+  BlockRange& blocks = model.load_.blocks;
+  if (blocks.total == 0) blocks = BlockRange::all(config.layers);
+  CHECK(blocks.total == config.layers && 0 <= blocks.begin && blocks.begin <= blocks.end &&
+            blocks.end <= blocks.total,
+        "blocks", blocks.begin, blocks.end, blocks.total);
+
+  const Source source(stream, file, config);
+  const DType dtype = load.dtype, f32 = DType::kF32;
+  const std::string embedder = "condition_embedder.";
+  if (blocks.first()) model.patch_embedding_ = source.linear("patch_embedding", f32);
+  model.time_linear_1_ = source.linear(embedder + "time_embedder.linear_1", f32);
+  model.time_linear_2_ = source.linear(embedder + "time_embedder.linear_2", f32);
+  model.time_proj_ = source.linear(embedder + "time_proj", f32);
+  model.text_linear_1_ = source.linear(embedder + "text_embedder.linear_1", dtype);
+  model.text_linear_2_ = source.linear(embedder + "text_embedder.linear_2", dtype);
+  for (int i = blocks.begin; i < blocks.end; ++i) {
+    const std::string name = "blocks." + std::to_string(i) + ".";
+    const auto attention = [&](const std::string& part) {
+      return Attention{.to_q = source.linear(part + "to_q", dtype),
+                       .to_k = source.linear(part + "to_k", dtype),
+                       .to_v = source.linear(part + "to_v", dtype),
+                       .to_out = source.row_linear(part + "to_out.0", dtype),
+                       .norm_q = source.vector(part + "norm_q.weight"),
+                       .norm_k = source.vector(part + "norm_k.weight")};
+    };
+    model.blocks_.push_back({.scale_shift_table = source.table(name + "scale_shift_table"),
+                             .attn1 = attention(name + "attn1."),
+                             .norm2_weight = source.vector(name + "norm2.weight"),
+                             .norm2_bias = source.vector(name + "norm2.bias"),
+                             .attn2 = attention(name + "attn2."),
+                             .ffn_in = source.linear(name + "ffn.net.0.proj", dtype),
+                             .ffn_out = source.row_linear(name + "ffn.net.2", dtype)});
+  }
+  if (blocks.last()) {
+    model.scale_shift_table_ = source.table("scale_shift_table");
+    model.proj_out_ = source.linear("proj_out", f32);
+  }
+  return model;
+}
+
+size_t WanTransformer::weights_bytes() const {
+  const auto held = [](const Tensor& tensor) { return tensor ? tensor.view().bytes() : 0; };
+  size_t bytes = patch_embedding_.bytes() + time_linear_1_.bytes() + time_linear_2_.bytes() +
+                 time_proj_.bytes() + text_linear_1_.bytes() + text_linear_2_.bytes() +
+                 held(scale_shift_table_) + proj_out_.bytes();
+  for (const Block& block : blocks_) {
+    for (const Attention* part : {&block.attn1, &block.attn2})
+      bytes += part->to_q.bytes() + part->to_k.bytes() + part->to_v.bytes() +
+               part->to_out.bytes() + held(part->norm_q) + held(part->norm_k);
+    bytes += held(block.scale_shift_table) + held(block.norm2_weight) + held(block.norm2_bias) +
+             block.ffn_in.bytes() + block.ffn_out.bytes();
+  }
+  return bytes;
+}
+
+WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
+                                     int64_t text_length) const {
+  CHECK(embeds.rank == 2 && embeds[1] == config_.text_dim && embeds[0] <= text_length &&
+            text_length > 0,
+        "embeds", embeds.to_string_shape(), "text length", text_length);
+  Stream& stream = context.stream;
+  WanText text{.length = embeds[0], .text_length = text_length, .blocks = load_.blocks};
+  const int64_t rows = text.rows(), d = config_.width();
+  Arena::Scope scope(context.arena);
+
+  // Rows behind the prompt are zero before the MLP, so they all become the same row.
+  const TensorView in = context.arena.alloc(load_.dtype, {rows, config_.text_dim});
+  copy(stream, embeds, in.slice(0, 0, text.length));
+  fill_zero(stream, in.slice(0, text.length, rows - text.length));
+  const TensorView hidden = context.arena.alloc(load_.dtype, {rows, d});
+  text.context = Tensor(load_.dtype, {rows, d});
+  linear(stream, in, text_linear_1_, LinearActivation::kGeluTanh, hidden);
+  linear(stream, hidden, text_linear_2_, LinearActivation::kNone, text.context);
+
+  for (const Block& block : blocks_) {
+    const Attention& weights = block.attn2;
+    const int64_t width = weights.to_k.out();
+    const std::initializer_list<int64_t> heads = {rows, width / config_.head_dim, config_.head_dim};
+    const TensorView& k = text.k.emplace_back(load_.dtype, heads);
+    const TensorView& v = text.v.emplace_back(load_.dtype, heads);
+    linear(stream, text.context, weights.to_k, LinearActivation::kNone, k.reshape({rows, width}));
+    full_rms_norm(context, k.reshape({rows, width}), d, weights.norm_k, config_.eps);
+    linear(stream, text.context, weights.to_v, LinearActivation::kNone, v.reshape({rows, width}));
+  }
+
+  if (context.observer) {
+    const TensorView all = context.arena.alloc(DType::kF32, {text_length, d});
+    copy(stream, text.context.view().slice(0, 0, text.length), all.slice(0, 0, text.length));
+    for (int64_t row = text.length; row < text_length; ++row)
+      copy(stream, text.context.view().slice(0, text.length, 1), all.slice(0, row, 1));
+    context.observe("context", all);
+  }
+  return text;
+}
+
+Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+  return make_rope(grid, start, config_.head_dim);
+}
+
+void WanTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
+                             std::span<const TimeSegment> times, const WanText& text,
+                             const Rope& rope, const TensorView& out) const {
+  const int64_t n = context.tokens.size(), d = config_.width();
+  CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
+            blocks.total == config_.layers,
+        "blocks", blocks.begin, blocks.end, "loaded", load_.blocks.begin, load_.blocks.end);
+  CHECK(rope.grid[0] * rope.grid[1] * rope.grid[2] == context.tokens.total, "grid", rope.grid[0],
+        rope.grid[1], rope.grid[2], "tokens", context.tokens.total);
+  CHECK(text.k.size() == blocks_.size(), "text of", text.k.size(), "layers for", blocks_.size());
+
+  Arena::Scope scope(context.arena);
+  const TensorView x = blocks.last() ? context.arena.alloc(DType::kF32, {n, d}) : out;
+  if (blocks.first())
+    embed_patches(context, in, x);
+  else
+    copy(context.stream, in, x);
+  const std::vector<TimeRows> rows = embed_times(context, times);
+  context.mixer.begin(context.pass);
+  for (int i = blocks.begin; i < blocks.end; ++i) block(context, i, rows, text, rope, x);
+  if (blocks.last()) head(context, rows, x, out);
+}
+
+void WanTransformer::embed_patches(Context& context, const TensorView& latent,
+                                   const TensorView& x) const {
+  CHECK(latent.rank == 4 && latent[0] == config_.in_channels, latent.to_string_shape());
+  Arena::Scope scope(context.arena);
+  const TensorView rows = context.arena.alloc(DType::kF32, {x[0], patch_embedding_.in()});
+  patchify(context.stream, latent, config_.patch, context.tokens, rows);
+  linear(context.stream, rows, patch_embedding_, LinearActivation::kNone, x);
+  context.observe("patch_embedding", x);
+}
+
+std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
+    Context& context, std::span<const TimeSegment> times) const {
+  Stream& stream = context.stream;
+  Arena& arena = context.arena;
+  const int64_t s = static_cast<int64_t>(times.size()), d = config_.width();
+  const TensorView temb = arena.alloc(DType::kF32, {s, d});
+  const TensorView proj = arena.alloc(DType::kF32, {s, 6, d});
+  {
+    Arena::Scope scope(arena);
+    const TensorView waves = arena.alloc(DType::kF32, {s, config_.freq_dim});
+    const TensorView hidden = arena.alloc(DType::kF32, {s, d});
+    const TensorView active = arena.alloc(DType::kF32, {s, d});
+    for (int64_t i = 0; i < s; ++i) time_embedding(times[i].timestep, waves.select(0, i));
+    linear(stream, waves, time_linear_1_, LinearActivation::kSilu, hidden);
+    linear(stream, hidden, time_linear_2_, LinearActivation::kNone, temb);
+    silu(stream, temb, active);
+    linear(stream, active, time_proj_, LinearActivation::kNone, proj.reshape({s, 6 * d}));
+  }
+  context.observe("temb", s == 1 ? temb.select(0, 0) : temb);
+  context.observe("timestep_proj", s == 1 ? proj.select(0, 0) : proj);
+
+  std::vector<TimeRows> rows;
+  int64_t first = 0, covered = 0;
+  for (const Range& range : context.tokens.ranges) {
+    for (int64_t i = 0; i < s; ++i) {
+      const int64_t begin = std::max(range.begin, times[i].tokens.begin);
+      const int64_t end = std::min(range.end, times[i].tokens.end);
+      if (begin >= end) continue;
+      rows.push_back({.rows = {first + begin - range.begin, first + end - range.begin},
+                      .temb = temb.select(0, i),
+                      .proj = proj.select(0, i)});
+      covered += end - begin;
+    }
+    first += range.size();
+  }
+  CHECK(covered == context.tokens.size(), "time segments cover", covered, "of",
+        context.tokens.size(), "tokens");
+  return rows;
+}
+
+// One transformer block (Wan Team 2025, figure 10): x [N, D] f32, in place.
+void WanTransformer::block(Context& context, int index, std::span<const TimeRows> times,
+                           const WanText& text, const Rope& rope, const TensorView& x) const {
+  const Block& weights = blocks_[index - load_.blocks.begin];
+  Stream& stream = context.stream;
+  Arena::Scope scope(context.arena);
+  const int64_t s = static_cast<int64_t>(times.size());
+  const TensorView m = context.arena.alloc(DType::kF32, {s, 6, x[1]});
+  const TensorView h = context.arena.alloc(load_.dtype, {x[0], x[1]});
+  const TensorView y = context.arena.alloc(DType::kF32, {x[0], x[1]});
+  for (int64_t i = 0; i < s; ++i)
+    add(stream, weights.scale_shift_table, times[i].proj, m.select(0, i));
+
+  modulated_norm(stream, times, m, kAttention, x, y, h);
+  self_attention(context, index, weights.attn1, rope, h, y);
+  gated_residual(stream, times, m, kAttention, y, x);
+
+  norm_rows(stream, {0, x[0]}, y, h, [&](int64_t begin, int64_t count, const TensorView& to) {
+    layer_norm(stream, x.slice(0, begin, count), weights.norm2_weight, weights.norm2_bias,
+               config_.eps, to);
+  });
+  cross_attention(context, index, weights.attn2, text, h, y);
+  add(stream, x, y, x);
+
+  modulated_norm(stream, times, m, kFeedForward, x, y, h);
+  feed_forward(context, weights, h, y);
+  gated_residual(stream, times, m, kFeedForward, y, x);
+  context.observe("blocks", x, index);
+}
+
+void WanTransformer::modulated_norm(Stream& stream, std::span<const TimeRows> times,
+                                    const TensorView& m, int part, const TensorView& x,
+                                    const TensorView& scratch, const TensorView& out) const {
+  for (size_t i = 0; i < times.size(); ++i) {
+    const TensorView table = m.select(0, static_cast<int64_t>(i));
+    const TensorView scale = table.select(0, part + kScale), shift = table.select(0, part + kShift);
+    norm_rows(stream, times[i].rows, scratch, out,
+              [&](int64_t begin, int64_t count, const TensorView& to) {
+                modulated_layer_norm(stream, x.slice(0, begin, count), scale, shift, config_.eps, to);
+              });
+  }
+}
+
+void WanTransformer::gated_residual(Stream& stream, std::span<const TimeRows> times,
+                                    const TensorView& m, int part, const TensorView& y,
+                                    const TensorView& x) const {
+  for (size_t i = 0; i < times.size(); ++i) {
+    const TensorView gate = m.select(0, static_cast<int64_t>(i)).select(0, part + kGate);
+    const Range rows = times[i].rows;
+    const TensorView part_x = x.slice(0, rows.begin, rows.size());
+    gated_add(stream, part_x, y.slice(0, rows.begin, rows.size()), gate, part_x);
+  }
+}
+
+// y [N, D] f32 = attention of h [N, D] over itself; h is overwritten.
+void WanTransformer::self_attention(Context& context, int index, const Attention& weights,
+                                    const Rope& rope, const TensorView& h,
+                                    const TensorView& y) const {
+  Arena::Scope scope(context.arena);
+  const int64_t n = h[0], width = weights.to_q.out(), e = config_.head_dim, a = width / e;
+  const TensorView q = context.arena.alloc(load_.dtype, {n, width});
+  const TensorView k = context.arena.alloc(load_.dtype, {n, width});
+  const TensorView v = context.arena.alloc(load_.dtype, {n, width});
+  linear(context.stream, h, weights.to_q, LinearActivation::kNone, q);
+  linear(context.stream, h, weights.to_k, LinearActivation::kNone, k);
+  linear(context.stream, h, weights.to_v, LinearActivation::kNone, v);
+  full_rms_norm(context, q, config_.width(), weights.norm_q, config_.eps);
+  full_rms_norm(context, k, config_.width(), weights.norm_k, config_.eps);
+  const TensorView merged = reuse(h, {n, width});
+  context.mixer.attend(context, {.layer = index,
+                                 .q = q.reshape({n, a, e}),
+                                 .k = k.reshape({n, a, e}),
+                                 .v = v.reshape({n, a, e}),
+                                 .out = merged.reshape({n, a, e}),
+                                 .rope = &rope,
+                                 .scale = 1 / std::sqrt(static_cast<float>(e))});
+  row_linear(context, merged, weights.to_out, y);
+}
+
+// y [N, D] f32 = attention of h [N, D] over the prompt, every row of the text length seen (models
+// trained so): the rows behind the prompt are one key with the logarithm of their number as bias.
+void WanTransformer::cross_attention(Context& context, int index, const Attention& weights,
+                                     const WanText& text, const TensorView& h,
+                                     const TensorView& y) const {
+  Arena::Scope scope(context.arena);
+  const int64_t n = h[0], width = weights.to_q.out(), e = config_.head_dim, a = width / e;
+  const TensorView q = context.arena.alloc(load_.dtype, {n, width});
+  linear(context.stream, h, weights.to_q, LinearActivation::kNone, q);
+  full_rms_norm(context, q, config_.width(), weights.norm_q, config_.eps);
+
+  const TensorView& k = text.k[index - load_.blocks.begin];
+  const TensorView& v = text.v[index - load_.blocks.begin];
+  const int64_t length = text.length, pads = text.text_length - length;
+  std::vector<KVSegment> segments;
+  if (length > 0) segments.push_back({.k = k.slice(0, 0, length), .v = v.slice(0, 0, length)});
+  if (pads > 0)
+    segments.push_back({.k = k.slice(0, length, 1),
+                        .v = v.slice(0, length, 1),
+                        .log_bias = static_cast<float>(std::log(static_cast<double>(pads)))});
+  const TensorView merged = reuse(h, {n, width});
+  attention(context.stream, {.q = q.reshape({n, a, e}),
+                             .segments = segments,
+                             .scale = 1 / std::sqrt(static_cast<float>(e)),
+                             .out = merged.reshape({n, a, e})});
+  row_linear(context, merged, weights.to_out, y);
+}
+
+// y [N, D] f32 = W2 gelu(W1 h + b1) + b2, some rows at a time.
+void WanTransformer::feed_forward(Context& context, const Block& weights, const TensorView& h,
+                                  const TensorView& y) const {
+  Arena::Scope scope(context.arena);
+  const int64_t n = h[0], chunk = std::min(n, kFfnRows);
+  const TensorView hidden = context.arena.alloc(load_.dtype, {chunk, weights.ffn_in.out()});
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    const int64_t count = std::min(chunk, n - begin);
+    const TensorView part = hidden.slice(0, 0, count);
+    linear(context.stream, h.slice(0, begin, count), weights.ffn_in, LinearActivation::kGeluTanh,
+           part);
+    row_linear(context, part, weights.ffn_out, y.slice(0, begin, count));
+  }
+}
+
+void WanTransformer::head(Context& context, std::span<const TimeRows> times, const TensorView& x,
+                          const TensorView& velocity) const {
+  CHECK(velocity.rank == 4 && velocity[0] == config_.out_channels, velocity.to_string_shape());
+  Stream& stream = context.stream;
+  Arena::Scope scope(context.arena);
+  for (const TimeRows& time : times) {
+    Arena::Scope table_scope(context.arena);
+    const TensorView m = context.arena.alloc(DType::kF32, {2, x[1]});  // shift, scale
+    for (int64_t i = 0; i < 2; ++i)
+      add(stream, scale_shift_table_.view().select(0, i), time.temb, m.select(0, i));
+    const TensorView rows = x.slice(0, time.rows.begin, time.rows.size());
+    modulated_layer_norm(stream, rows, m.select(0, kScale), m.select(0, kShift), config_.eps, rows);
+  }
+  const TensorView rows = context.arena.alloc(DType::kF32, {x[0], proj_out_.out()});
+  linear(stream, x, proj_out_, LinearActivation::kNone, rows);
+  unpatchify(stream, rows, config_.patch, context.tokens, velocity);
+  context.observe("output", velocity);
+}
+
+}  // namespace weft
