@@ -1,0 +1,163 @@
+#include "models/umt5.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "kernels/ops.h"
+#include "tests/support/golden_case.h"
+
+namespace weft::test {
+namespace {
+
+struct Run {
+  const char* ops;
+  DType dtype;
+};
+
+const Ops& table(const std::string& name) {
+  return name == "reference" ? reference_ops() : cpu_ops();
+}
+
+std::vector<int32_t> to_ids(const Tensor& tensor) {
+  return {tensor.as<int32_t>(), tensor.as<int32_t>() + tensor.count()};
+}
+
+class Umt5Golden : public testing::TestWithParam<std::tuple<const char*, Run>> {};
+
+TEST_P(Umt5Golden, MatchesReference) {
+  const auto& [name, run] = GetParam();
+  const GoldenCase golden(name);
+  Stream stream = Stream::cpu(2, Determinism::kFast, &table(run.ops));
+  const TensorFile file = TensorFile::open(golden.folder + "/model/text_encoder");
+  const Umt5Config config =
+      Umt5Config::from_json_file(golden.folder + "/model/text_encoder/config.json");
+  const Umt5Encoder encoder = Umt5Encoder::load(file, config, stream, run.dtype);
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  for (const std::string& input : golden.inputs.names()) {
+    const std::vector<int32_t> ids = to_ids(golden.input(input));
+    const auto n = static_cast<int64_t>(ids.size());
+    Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
+    Tensor out(DType::kF32, {n, config.d_model});
+    arena.reset_high_water();
+    encoder.encode(context, ids, out);
+    EXPECT_TRUE(
+        golden.matches("last_hidden_state" + input.substr(input.find('.')), out, run.dtype));
+    EXPECT_EQ(arena.used(), 0u);
+    const auto measured = static_cast<double>(arena.high_water());
+    // Up to 128 bytes per allocation of alignment, in at most ten of them.
+    EXPECT_NEAR(measured, umt5_workspace_bytes(config, n, run.dtype), 0.05 * measured + 1280);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Umt5Golden,
+    testing::Combine(testing::Values("umt5", "umt5_uneven"),
+                     testing::Values(Run{"reference", DType::kF32}, Run{"reference", DType::kBF16},
+                                     Run{"cpu", DType::kF32}, Run{"cpu", DType::kBF16})));
+
+// models.md's check vectors: delta = key - query.
+TEST(Umt5, Buckets) {
+  const std::pair<int64_t, int64_t> kExpected[] = {
+      {0, 0},   {1, 17},  {-1, 1},  {7, 23},   {-7, 7},    {8, 24},   {-8, 8},   {11, 24}, {12, 25},
+      {15, 25}, {16, 26}, {22, 26}, {23, 27},  {31, 27},   {32, 28},  {45, 28},  {46, 29}, {63, 29},
+      {64, 30}, {90, 30}, {91, 31}, {128, 31}, {-128, 15}, {500, 31}, {-500, 15}};
+  for (const auto& [delta, bucket] : kExpected)
+    EXPECT_EQ(umt5_bucket(delta, 32, 128), bucket) << delta;
+}
+
+TEST(Umt5, CountsOfTheXxlEncoder) {
+  const std::vector<TensorSpec> tensors = umt5_tensors(Umt5Config());
+  EXPECT_EQ(parameter_count(tensors), 5'680'910'336);
+  EXPECT_EQ(tensors.size(), 242u);
+}
+
+TEST(Umt5, ForeignTokenIsAnError) {
+  const std::string folder = "tests/golden/umt5/model/text_encoder";
+  Stream stream = Stream::cpu(1);
+  const TensorFile file = TensorFile::open(folder);
+  const Umt5Encoder encoder = Umt5Encoder::load(
+      file, Umt5Config::from_json_file(folder + "/config.json"), stream, DType::kF32);
+  Arena arena(size_t{1} << 24);
+  SerialSeams seams;
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(2));
+  Tensor out(DType::kF32, {2, 32});
+  for (const int32_t bad : {-1, 256}) {
+    const int32_t ids[] = {3, bad};
+    try {
+      encoder.encode(context, ids, out);
+      FAIL() << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      EXPECT_NE(std::string(error.what()).find(std::to_string(bad)), std::string::npos);
+    }
+  }
+}
+
+class Umt5ConfigFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ifstream file("tests/golden/umt5/model/text_encoder/config.json");
+    json_ = nlohmann::json::parse(file);
+  }
+  std::string fault() {
+    const std::string path = testing::TempDir() + "weft_umt5_config.json";
+    std::ofstream(path) << json_.dump();
+    try {
+      Umt5Config::from_json_file(path);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      return error.what();
+    }
+    return "";
+  }
+  nlohmann::json json_;
+};
+
+TEST_F(Umt5ConfigFile, IsRead) { EXPECT_EQ(fault(), ""); }
+
+TEST_F(Umt5ConfigFile, PlainFeedForwardIsRefused) {
+  json_["feed_forward_proj"] = "relu";
+  EXPECT_NE(fault().find("feed_forward_proj"), std::string::npos);
+}
+
+TEST_F(Umt5ConfigFile, MissingAndImpossibleFieldsAreNamed) {
+  json_.erase("d_kv");
+  EXPECT_NE(fault().find("d_kv"), std::string::npos);
+  json_["d_kv"] = 8;
+  json_["num_layers"] = 0;
+  EXPECT_NE(fault().find("num_layers"), std::string::npos);
+}
+
+// Either name of the embedding, and both at once as some files have them.
+TEST(Umt5, EmbeddingByEitherName) {
+  const std::string folder = "tests/golden/umt5/model/text_encoder";
+  const TensorFile source = TensorFile::open(folder);
+  const Umt5Config config = Umt5Config::from_json_file(folder + "/config.json");
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  std::vector<Tensor> owned;
+  for (const std::string& name : source.names()) {
+    owned.push_back(load_tensor(source, name));
+    tensors.emplace_back(name == "shared.weight" ? "encoder.embed_tokens.weight" : name,
+                         owned.back().view());
+  }
+  const std::string path = testing::TempDir() + "weft_umt5_names.safetensors";
+  Stream stream = Stream::cpu(1);
+  write_safetensors(path, tensors);
+  {
+    const TensorFile file = TensorFile::open(path);
+    EXPECT_NO_THROW(Umt5Encoder::load(file, config, stream, DType::kF32));
+  }
+  for (const auto& [name, view] : tensors)
+    if (name == "encoder.embed_tokens.weight") {
+      tensors.emplace_back("shared.weight", view);
+      break;
+    }
+  write_safetensors(path, tensors);
+  const TensorFile file = TensorFile::open(path);
+  EXPECT_NO_THROW(Umt5Encoder::load(file, config, stream, DType::kF32));
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,368 @@
+#include "models/wan_vae.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "kernels/ops.h"
+#include "tests/support/golden_case.h"
+
+namespace weft::test {
+namespace {
+
+struct Run {
+  bool reference;
+  DType dtype;
+};
+
+constexpr Run kRuns[] = {
+    {true, DType::kF32}, {true, DType::kBF16}, {false, DType::kF32}, {false, DType::kBF16}};
+
+struct Bench {
+  explicit Bench(bool reference = false)
+      : stream(Stream::cpu(2, Determinism::kFast, reference ? &reference_ops() : &cpu_ops())),
+        context(seams.context(stream, arena, {}, {})) {}
+  Stream stream;
+  Arena arena{size_t{4} << 30};
+  SerialSeams seams;
+  Context context;
+};
+
+WanVaeConfig config_of(const std::string& name) {
+  return WanVaeConfig::from_json_file("tests/golden/" + name + "/model/vae/config.json");
+}
+
+WanVae load(Bench& bench, const std::string& name, DType dtype, VaeParts parts) {
+  const TensorFile file = TensorFile::open("tests/golden/" + name + "/model/vae");
+  return WanVae::load(file, config_of(name), bench.stream, dtype, parts);
+}
+
+// A smooth latent without symmetries.
+Tensor make_latent(int64_t z, int64_t h, int64_t w, int64_t frame) {
+  Tensor latent(DType::kF32, {z, h, w});
+  for (int64_t i = 0; i < latent.count(); ++i)
+    latent.as<float>()[i] = static_cast<float>(std::sin(0.37 * i + 0.9 * frame) + 0.2 * (i % 3));
+  return latent;
+}
+
+Tensor decode_next(Bench& bench, WanVaeDecoder& decoder, const TensorView& latent) {
+  Tensor frames(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
+  decoder.decode_chunk(bench.context, latent, frames);
+  return frames;
+}
+
+class VaeDecodeGolden : public testing::TestWithParam<std::tuple<const char*, Run>> {};
+
+TEST_P(VaeDecodeGolden, MatchesReference) {
+  const auto& [name, run] = GetParam();
+  const GoldenCase golden(name);
+  Bench bench(run.reference);
+  const WanVae vae = load(bench, name, run.dtype, VaeParts::kDecoder);
+  const Tensor latents = golden.input("latents");
+  const TensorView z = latents;
+  const int64_t scale = vae.config().spatial_factor();
+  Tensor video(DType::kF32, {3, vae.config().frames(z[1]), z[2] * scale, z[3] * scale});
+  vae_decode(bench.context, vae, z, video);
+  EXPECT_TRUE(golden.matches("video", video, run.dtype));
+  EXPECT_EQ(bench.arena.used(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, VaeDecodeGolden,
+    testing::Combine(testing::Values("vae21_tiny_decode1", "vae21_tiny_decode3",
+                                     "vae21_tiny_decode5", "vae21_mult_decode2",
+                                     "vae_patch2_decode3"),
+                     testing::ValuesIn(kRuns)));
+
+class VaeEncodeGolden : public testing::TestWithParam<std::tuple<const char*, Run>> {};
+
+TEST_P(VaeEncodeGolden, MatchesReference) {
+  const auto& [name, run] = GetParam();
+  const GoldenCase golden(name);
+  Bench bench(run.reference);
+  const WanVae vae = load(bench, name, run.dtype, VaeParts::kEncoder);
+  const Tensor video = golden.input("video");
+  const TensorView x = video;
+  const int64_t scale = vae.config().spatial_factor();
+  Tensor mean(DType::kF32,
+              {vae.config().z_dim, vae.config().latent_frames(x[1]), x[2] / scale, x[3] / scale});
+  vae_encode(bench.context, vae, x, mean);
+  EXPECT_TRUE(golden.matches("mean", mean, run.dtype));
+  EXPECT_EQ(bench.arena.used(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, VaeEncodeGolden,
+    testing::Combine(testing::Values("vae21_tiny_encode1", "vae21_tiny_encode3",
+                                     "vae21_tiny_encode5", "vae21_mult_encode2",
+                                     "vae_patch2_encode3"),
+                     testing::ValuesIn(kRuns)));
+
+TEST(WanVae, CountsOfThe21Vae) {
+  const std::vector<TensorSpec> tensors = wan_vae_tensors(WanVaeConfig());
+  EXPECT_EQ(parameter_count(tensors), 126'892'531);
+  EXPECT_EQ(tensors.size(), 194u);
+}
+
+TEST(WanVae, FactorsFollowFromTheConfig) {
+  const WanVaeConfig real, patched = config_of("vae_patch2_decode3");
+  EXPECT_EQ(real.spatial_factor(), 8);
+  EXPECT_EQ(real.temporal_factor(), 4);
+  EXPECT_EQ(patched.spatial_factor(), 8);
+  EXPECT_EQ(patched.temporal_factor(), 4);
+  EXPECT_EQ(real.frames(21), 81);
+  EXPECT_EQ(real.latent_frames(81), 21);
+}
+
+// A second decoder that takes over the first one's state in the middle gives the same bits.
+TEST(WanVae, DecodingResumesFromSavedState) {
+  Bench bench;
+  const WanVae vae = load(bench, "vae21_mult_decode2", DType::kF32, VaeParts::kDecoder);
+  WanVaeDecoder whole(vae, 3, 2), second(vae, 3, 2);
+  for (int64_t i = 0; i < 5; ++i) {
+    const Tensor latent = make_latent(16, 3, 2, i);
+    if (i >= 1) {  // every later chunk is resumed by another decoder, whose state is garbage
+      const std::vector<TensorView> from = whole.stream().state(), to = second.stream().state();
+      ASSERT_EQ(from.size(), to.size());
+      for (size_t k = 0; k < from.size(); ++k) copy(bench.stream, from[k], to[k]);
+      second.stream().resume(whole.stream().chunks());
+      const Tensor resumed = decode_next(bench, second, latent);
+      EXPECT_TRUE(bitwise_equal(resumed, decode_next(bench, whole, latent))) << i;
+    } else {
+      decode_next(bench, whole, latent);
+    }
+  }
+  EXPECT_EQ(whole.stream().chunks(), 5);
+}
+
+TEST(WanVae, ResetForgetsEverything) {
+  Bench bench;
+  const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kBoth);
+  WanVaeDecoder decoder(vae, 2, 3);
+  std::vector<Tensor> first;
+  for (int64_t i = 0; i < 3; ++i)
+    first.push_back(decode_next(bench, decoder, make_latent(16, 2, 3, i)));
+  EXPECT_FALSE(bitwise_equal(first[1].view(), first[2].view()));
+  decoder.reset();
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(bitwise_equal(decode_next(bench, decoder, make_latent(16, 2, 3, i)), first[i]))
+        << i;
+}
+
+// Frames already decoded depend on no later latent.
+TEST(WanVae, DecodingIsCausal) {
+  Bench bench;
+  const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
+  Tensor latents(DType::kF32, {16, 4, 2, 3}), video(DType::kF32, {3, 13, 16, 24}),
+      prefix(DType::kF32, {3, 9, 16, 24});
+  for (int64_t i = 0; i < 4; ++i)
+    copy(bench.stream, make_latent(16, 2, 3, i), latents.view().slice(1, i, 1).select(1, 0));
+  vae_decode(bench.context, vae, latents, video);
+  vae_decode(bench.context, vae, latents.view().slice(1, 0, 3), prefix);
+  EXPECT_TRUE(bitwise_equal(video.view().slice(1, 0, 9), prefix));
+}
+
+TEST(WanVae, DecodeMemoryDoesNotGrowWithFrames) {
+  size_t high_water[2], live[2];
+  const int64_t frames[] = {81, 257};
+  for (int run = 0; run < 2; ++run) {
+    Bench bench;
+    const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
+    WanVaeDecoder decoder(vae, 2, 3);
+    live[run] = tensor_bytes_live();
+    for (int64_t i = 0; i < vae.config().latent_frames(frames[run]); ++i)
+      decode_next(bench, decoder, make_latent(16, 2, 3, i));
+    high_water[run] = bench.arena.high_water();
+    EXPECT_EQ(tensor_bytes_live(), live[run]);
+  }
+  EXPECT_EQ(high_water[0], high_water[1]);
+  EXPECT_GT(high_water[0], 0u);
+}
+
+class VaeMemory : public testing::TestWithParam<std::tuple<const char*, DType>> {};
+
+TEST_P(VaeMemory, PredictionsEqualWhatIsMeasured) {
+  const auto& [name, dtype] = GetParam();
+  const int64_t h = 8, w = 6;
+  Bench bench;
+  const WanVae vae = load(bench, name, dtype, VaeParts::kBoth);
+  const WanVaeConfig& config = vae.config();
+  const size_t before = tensor_bytes_live();
+  WanVaeDecoder decoder(vae, h, w);
+  EXPECT_EQ(tensor_bytes_live() - before, vae_decode_state_bytes(config, h, w, dtype));
+  for (int64_t i = 0; i < 2; ++i) decode_next(bench, decoder, make_latent(config.z_dim, h, w, i));
+  double measured = static_cast<double>(bench.arena.high_water());
+  EXPECT_NEAR(vae_decode_workspace_bytes(config, h, w, dtype), measured, 0.05 * measured);
+
+  const size_t between = tensor_bytes_live();
+  WanVaeEncoder encoder(vae, h, w);
+  EXPECT_EQ(tensor_bytes_live() - between, vae_encode_state_bytes(config, h, w, dtype));
+  bench.arena.reset_high_water();
+  for (int64_t i = 0; i < 2; ++i) {
+    const Tensor frames(DType::kF32, {encoder.next_frames(), 3, decoder.height(), decoder.width()});
+    const Tensor mean(DType::kF32, {config.z_dim, h, w});
+    encoder.encode_chunk(bench.context, frames, mean);
+  }
+  measured = static_cast<double>(bench.arena.high_water());
+  EXPECT_NEAR(vae_encode_workspace_bytes(config, h, w, dtype), measured, 0.05 * measured);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, VaeMemory,
+                         testing::Combine(testing::Values("vae21_tiny_decode3",
+                                                          "vae21_mult_decode2",
+                                                          "vae_patch2_decode3"),
+                                          testing::Values(DType::kF32, DType::kBF16)));
+
+// The real decoder at 832x480, f32: kept as numbers so that a growth of the plan is seen.
+TEST(WanVae, MemoryOfTheRealDecoder) {
+  const WanVaeConfig config;
+  // models.md B.7: 3.8 GB of remembered frames.
+  EXPECT_NEAR(vae_decode_state_bytes(config, 60, 104, DType::kF32) / 1e9, 3.8, 0.05);
+  // 14 pictures of 96 channels: the last level's x (4), y (4) and the norm's buffer (6).
+  EXPECT_NEAR(vae_decode_workspace_bytes(config, 60, 104, DType::kF32), 14.0 * 480 * 832 * 96 * 4,
+              0.02 * 14 * 480 * 832 * 96 * 4);
+}
+
+TEST(WanVae, FrameCountsWithoutLatentAreRefusedWithNeighbours) {
+  Bench bench;
+  const WanVae vae = load(bench, "vae21_tiny_encode3", DType::kF32, VaeParts::kEncoder);
+  const Tensor video(DType::kF32, {3, 6, 16, 16}), mean(DType::kF32, {16, 2, 2, 2});
+  try {
+    vae_encode(bench.context, vae, video, mean);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("5 and 9"), std::string::npos) << error.what();
+  }
+  const Tensor odd(DType::kF32, {3, 5, 16, 20});
+  try {
+    vae_encode(bench.context, vae, odd, mean);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("16 and 24"), std::string::npos) << error.what();
+  }
+}
+
+// The same weights under the original names give the same video.
+TEST(WanVae, OriginalNamesAreAccepted) {
+  for (const std::string name : {"vae21_tiny_decode3", "vae21_mult_decode2"}) {
+    Bench bench;
+    const WanVaeConfig config = config_of(name);
+    const TensorFile source = TensorFile::open("tests/golden/" + name + "/model/vae");
+    std::vector<Tensor> owned;
+    std::vector<std::pair<std::string, TensorView>> tensors;
+    for (const std::string& ours : source.names()) {
+      owned.push_back(load_tensor(source, ours));
+      tensors.emplace_back(wan_vae_original_name(config, ours), owned.back().view());
+    }
+    const std::string path = testing::TempDir() + "weft_vae_original.safetensors";
+    write_safetensors(path, tensors);
+    const TensorFile file = TensorFile::open(path);
+    const WanVae original = WanVae::load(file, config, bench.stream, DType::kF32, VaeParts::kBoth);
+    const WanVae diffusers = load(bench, name, DType::kF32, VaeParts::kBoth);
+    WanVaeDecoder a(original, 2, 2), b(diffusers, 2, 2);
+    for (int64_t i = 0; i < 2; ++i) {
+      const Tensor latent = make_latent(16, 2, 2, i);
+      EXPECT_TRUE(bitwise_equal(decode_next(bench, a, latent), decode_next(bench, b, latent)));
+    }
+  }
+}
+
+// Spellings of the real 2.1 VAE as the original repository has them (models.md B.7).
+TEST(WanVae, OriginalNamesOfTheRealVae) {
+  const std::pair<const char*, const char*> kNames[] = {
+      {"quant_conv.weight", "conv1.weight"},
+      {"post_quant_conv.bias", "conv2.bias"},
+      {"encoder.conv_in.weight", "encoder.conv1.weight"},
+      {"encoder.down_blocks.3.conv_shortcut.bias", "encoder.downsamples.3.shortcut.bias"},
+      {"encoder.down_blocks.5.time_conv.weight", "encoder.downsamples.5.time_conv.weight"},
+      {"encoder.mid_block.attentions.0.to_qkv.weight", "encoder.middle.1.to_qkv.weight"},
+      {"decoder.mid_block.resnets.1.norm2.gamma", "decoder.middle.2.residual.3.gamma"},
+      {"decoder.up_blocks.0.upsamplers.0.resample.1.weight",
+       "decoder.upsamples.3.resample.1.weight"},
+      {"decoder.up_blocks.1.resnets.0.conv_shortcut.weight", "decoder.upsamples.4.shortcut.weight"},
+      {"decoder.up_blocks.3.resnets.2.conv2.weight", "decoder.upsamples.14.residual.6.weight"},
+      {"decoder.norm_out.gamma", "decoder.head.0.gamma"},
+      {"decoder.conv_out.weight", "decoder.head.2.weight"}};
+  for (const auto& [ours, theirs] : kNames)
+    EXPECT_EQ(wan_vae_original_name(WanVaeConfig(), ours), theirs);
+}
+
+TEST(WanVae, LatentStatistics) {
+  const WanVaeConfig config = config_of("vae21_tiny_decode3");
+  const Tensor latents = make_latent(16, 3, 2, 0);
+  Tensor normal(DType::kF32, {16, 3, 2}), back(DType::kF32, {16, 3, 2});
+  normalize_latents(config, latents, normal);
+  EXPECT_FLOAT_EQ(normal.as<float>()[6], (latents.as<float>()[6] + 0.7089f) / 1.4541f);
+  denormalize_latents(config, normal, back);
+  for (int64_t i = 0; i < back.count(); ++i)  // three roundings, the largest value about 5
+    EXPECT_NEAR(back.as<float>()[i], latents.as<float>()[i], 3 * kUnit32 * 8);
+}
+
+class VaeConfigFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::ifstream file("tests/golden/vae21_tiny_decode3/model/vae/config.json");
+    json_ = nlohmann::json::parse(file);
+  }
+  WanVaeConfig read() {
+    const std::string path = testing::TempDir() + "weft_vae_config.json";
+    std::ofstream(path) << json_.dump();
+    return WanVaeConfig::from_json_file(path);
+  }
+  std::string fault() {
+    try {
+      read();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      return error.what();
+    }
+    return "";
+  }
+  void expect_fault(const std::string& words) {
+    const std::string message = fault();
+    EXPECT_NE(message.find(words), std::string::npos) << "'" << message << "' without " << words;
+  }
+  nlohmann::json json_;
+};
+
+TEST_F(VaeConfigFile, StatisticsFallBackToThePublishedOnes) {
+  const WanVaeConfig with = read();
+  json_.erase("latents_mean");
+  json_.erase("latents_std");
+  const WanVaeConfig without = read();
+  EXPECT_EQ(with.latents_mean, without.latents_mean);
+  EXPECT_EQ(with.latents_std, without.latents_std);
+}
+
+TEST_F(VaeConfigFile, UnsupportedAndUnknownThingsAreNamed) {
+  const nlohmann::json sound = json_;
+  json_["is_residual"] = true;
+  expect_fault("not supported yet");
+  json_ = sound;
+  json_["warp"] = 1;
+  json_["flux"] = 2;
+  expect_fault("flux, warp");
+  json_ = sound;
+  json_["clip_output"] = false;
+  json_["_note"] = "ours";
+  EXPECT_EQ(fault(), "");
+  json_["attn_scales"] = {0.5};
+  expect_fault("attn_scales");
+  json_ = sound;
+  json_["temperal_downsample"] = {true};
+  expect_fault("temperal_downsample");
+  json_ = sound;
+  json_["patch_size"] = 2;
+  expect_fault("in_channels");
+  json_ = sound;
+  json_["latents_std"][3] = 0.0;
+  expect_fault("latents_std");
+  json_ = sound;
+  json_["z_dim"] = 8;
+  expect_fault("latents_mean");
+}
+
+}  // namespace
+}  // namespace weft::test

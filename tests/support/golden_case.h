@@ -1,0 +1,67 @@
+#pragma once
+// A golden case folder, and the comparison of a tensor with it: relative L2 against the case's
+// bound.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "io/json.h"
+#include "io/tensor_file.h"
+#include "kernels/copy.h"
+#include "tests/support/compare.h"
+
+namespace weft::test {
+
+// The tensor in memory of its own, aligned; floats become f32.
+inline Tensor load_tensor(const TensorFile& file, const std::string& name) {
+  Stream stream = Stream::cpu(1);
+  const TensorView view = file.view(name);
+  Tensor tensor(view.dtype == DType::kI32 ? DType::kI32 : DType::kF32, view.shape());
+  copy(stream, view, tensor);
+  return tensor;
+}
+
+// Run from the repository's root.
+struct GoldenCase {
+  explicit GoldenCase(const std::string& name)
+      : folder("tests/golden/" + name),
+        spec(read_json_file(folder + "/case.json")),
+        inputs(TensorFile::open(folder + "/inputs.safetensors")),
+        expected(TensorFile::open(folder + "/expected.safetensors")) {}
+
+  Tensor input(const std::string& name) const { return load_tensor(inputs, name); }
+
+  double bound(DType dtype) const {
+    return dtype == DType::kF32 ? spec.at("tolerance").get<double>()
+                                : spec.value("tolerance_bf16", 2e-2);
+  }
+
+  testing::AssertionResult matches(const std::string& name, const TensorView& got,
+                                   DType dtype) const {
+    const Tensor want = load_tensor(expected, name);
+    if (got.to_string_shape() != want.view().to_string_shape())
+      return testing::AssertionFailure() << name << " is " << got.to_string_shape() << ", expected "
+                                         << want.view().to_string_shape();
+    const std::vector<double> a = to_f64(got), b = to_f64(want);
+    const double error = relative_l2(a, b);
+    std::printf("[  golden  ] %s %s: relative L2 %.3g, bound %.3g\n", folder.c_str(), name.c_str(),
+                error, bound(dtype));
+    if (error <= bound(dtype)) return testing::AssertionSuccess();
+    size_t worst = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+      if (!(std::fabs(a[i] - b[i]) <= std::fabs(a[worst] - b[worst]))) worst = i;
+    return testing::AssertionFailure()
+           << folder << " " << name << ": relative L2 " << error << " over " << bound(dtype)
+           << ", worst at " << coordinate(got, static_cast<int64_t>(worst)) << ": " << a[worst]
+           << ", expected " << b[worst];
+  }
+
+  std::string folder;
+  nlohmann::json spec;
+  TensorFile inputs, expected;
+};
+
+}  // namespace weft::test
