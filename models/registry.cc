@@ -34,7 +34,9 @@ constexpr DefaultsRow kDefaults[] = {
 };
 
 DefaultSettings built_in(const DefaultsRow& row) {
-  DefaultSettings out{.name = row.name, .origin = "built-in"};
+  DefaultSettings out;
+  out.name = row.name;
+  out.origin = "built-in";
   out.width = row.picture_width;
   out.height = row.picture_height;
   out.frames = row.frames;
