@@ -1,0 +1,322 @@
+#include "io/json.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void refuse(const std::string& what, const std::string& reason) {
+  throw Error(ErrorKind::kModel, what + ": " + reason);
+}
+
+// Python's three extra literals travel through the parser as these strings (a NUL never begins a
+// real one); the builder turns them into doubles and checks that as many came out as went in.
+constexpr std::string_view kMark{"\0py:", 4};
+constexpr std::string_view kMarkSpelled = "\"\\u0000py:";
+struct Literal {
+  std::string_view word;
+  double value;
+};
+constexpr Literal kLiterals[] = {{"NaN", std::numeric_limits<double>::quiet_NaN()},
+                                 {"Infinity", std::numeric_limits<double>::infinity()},
+                                 {"-Infinity", -std::numeric_limits<double>::infinity()}};
+
+// Marks the literals outside strings; returns how many there were.
+size_t mark_literals(std::string_view text, std::string& out) {
+  size_t marked = 0;
+  bool quoted = false;
+  out.reserve(text.size() + 64);
+  for (size_t i = 0; i < text.size();) {
+    const char c = text[i];
+    if (quoted) {
+      const size_t taken = c == '\\' && i + 1 < text.size() ? 2 : 1;
+      quoted = c != '"';
+      out.append(text, i, taken);
+      i += taken;
+      continue;
+    }
+    const Literal* found = nullptr;
+    for (const Literal& literal : kLiterals)
+      if (text.substr(i, literal.word.size()) == literal.word) found = &literal;
+    if (found) {
+      out.append(kMarkSpelled).append(found->word).push_back('"');
+      i += found->word.size();
+      ++marked;
+    } else {
+      quoted = c == '"';
+      out.push_back(c);
+      ++i;
+    }
+  }
+  return marked;
+}
+
+// Builds the document from parse events, so that a limit ends the parse where it is crossed.
+class Builder : public nlohmann::json_sax<json> {
+ public:
+  Builder(const std::string& what, const JsonLimits& limits) : what_(what), limits_(limits) {}
+
+  json take(size_t marked) {
+    if (marked != marks_) refuse(what_, "a string begins with a reserved mark (NUL \"py:\")");
+    return std::move(root_);
+  }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(int64_t value) override { return add(value); }
+  bool number_unsigned(uint64_t value) override { return add(value); }
+  bool number_float(double value, const std::string&) override { return add(value); }
+  bool binary(json::binary_t&) override { return false; }
+  bool string(std::string& value) override {
+    if (value.starts_with(kMark)) {
+      ++marks_;
+      for (const Literal& literal : kLiterals)
+        if (value.substr(kMark.size()) == literal.word) return add(literal.value);
+    }
+    return add(std::move(value));
+  }
+  bool start_object(size_t) override { return open(json::object()); }
+  bool start_array(size_t) override { return open(json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    if (name.starts_with(kMark)) refuse(what_, "NaN or Infinity stands where a key is due");
+    if (!stack_.back()->emplace(name, nullptr).second)
+      refuse(what_, "key \"" + name + "\" stands twice in one object");
+    key_ = std::move(name);
+    return true;
+  }
+  bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
+    std::string reason = e.what();
+    if (const size_t end = reason.find("] "); reason.starts_with('[') && end != reason.npos)
+      reason.erase(0, end + 2);
+    refuse(what_, "not valid JSON near byte " + std::to_string(byte) + ": " + reason);
+  }
+
+ private:
+  json* place(json value) {
+    if (++values_ > limits_.values)
+      refuse(what_, "more than " + std::to_string(limits_.values) + " JSON values");
+    if (stack_.empty()) return &(root_ = std::move(value));
+    json& parent = *stack_.back();
+    if (parent.is_array()) return &parent.emplace_back(std::move(value));
+    return &(parent[key_] = std::move(value));
+  }
+  bool add(json value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(json value) {
+    if (static_cast<int>(stack_.size()) >= limits_.depth)
+      refuse(what_, "JSON nested deeper than " + std::to_string(limits_.depth));
+    stack_.push_back(place(std::move(value)));
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  const std::string& what_;
+  const JsonLimits& limits_;
+  json root_;
+  std::vector<json*> stack_;  // open containers; a parent does not grow while its child is open
+  std::string key_;
+  size_t values_ = 0, marks_ = 0;
+};
+
+// A value as messages show it: short, one line, never throwing.
+std::string shown(const json& value) {
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > 80) text = text.substr(0, 77) + "...";
+  return text;
+}
+
+[[noreturn]] void wrong(const std::string& what, std::string_view field, const json& value,
+                        const std::string& legal) {
+  refuse(what, "\"" + std::string(field) + "\" is " + shown(value) + ", must be " + legal);
+}
+
+std::string range_text(IntRange legal) {
+  constexpr IntRange kAny;
+  if (legal.min == kAny.min && legal.max == kAny.max) return "a whole number";
+  if (legal.max == kAny.max) return "a whole number of at least " + std::to_string(legal.min);
+  if (legal.min == kAny.min) return "a whole number of at most " + std::to_string(legal.max);
+  return "a whole number in [" + std::to_string(legal.min) + ", " + std::to_string(legal.max) + "]";
+}
+
+int64_t to_int(const json& value, std::string_view field, const std::string& what, IntRange legal) {
+  int64_t out = 0;
+  bool whole = false;
+  if (value.is_number_unsigned()) {
+    const uint64_t number = value.get<uint64_t>();
+    whole = number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    out = static_cast<int64_t>(number);
+  } else if (value.is_number_integer()) {
+    out = value.get<int64_t>();
+    whole = true;
+  } else if (value.is_number_float()) {
+    const double number = value.get<double>();
+    whole = std::trunc(number) == number && std::fabs(number) < 0x1p53;  // exact in a double
+    if (whole) out = static_cast<int64_t>(number);
+  }
+  if (!whole || out < legal.min || out > legal.max) wrong(what, field, value, range_text(legal));
+  return out;
+}
+
+template <class T, class F>
+std::vector<T> to_list(const json& value, std::string_view field, const std::string& what,
+                       const std::string& legal, F&& convert) {
+  if (!value.is_array()) wrong(what, field, value, legal);
+  std::vector<T> out;
+  out.reserve(value.size());
+  for (size_t i = 0; i < value.size(); ++i)
+    out.push_back(convert(value[i], std::string(field) + "[" + std::to_string(i) + "]"));
+  return out;
+}
+
+double to_number(const json& value, std::string_view field, const std::string& what) {
+  if (!value.is_number()) wrong(what, field, value, "a number");
+  return value.get<double>();
+}
+
+bool to_bool(const json& value, std::string_view field, const std::string& what) {
+  if (!value.is_boolean()) wrong(what, field, value, "true or false");
+  return value.get<bool>();
+}
+
+std::string to_text(const json& value, std::string_view field, const std::string& what) {
+  if (!value.is_string()) wrong(what, field, value, "a string");
+  return value.get<std::string>();
+}
+
+}  // namespace
+
+nlohmann::json parse_json(std::string_view text, const std::string& what, JsonDialect dialect,
+                          const JsonLimits& limits) {
+  if (text.size() > limits.bytes)
+    refuse(what, std::to_string(text.size()) + " bytes of JSON, at most " +
+                     std::to_string(limits.bytes) + " are read");
+  std::string marked_text;
+  size_t marked = 0;
+  if (dialect == JsonDialect::kPython) {
+    marked = mark_literals(text, marked_text);
+    if (marked) text = marked_text;
+  }
+  Builder builder(what, limits);
+  json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take(marked);
+}
+
+std::string read_text_file(const std::string& path, size_t max_bytes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) refuse(path, std::string("cannot be opened: ") + std::strerror(errno));
+  struct Closer {
+    int fd;
+    ~Closer() { close(fd); }
+  } closer{fd};
+  struct stat info;
+  if (fstat(fd, &info) != 0) refuse(path, std::string("fstat: ") + std::strerror(errno));
+  if (!S_ISREG(info.st_mode))
+    refuse(path, S_ISDIR(info.st_mode) ? "is a folder, not a file" : "is not a regular file");
+  if (static_cast<uint64_t>(info.st_size) > max_bytes)
+    refuse(path, "holds " + std::to_string(info.st_size) + " bytes, at most " +
+                     std::to_string(max_bytes) + " are read");
+  std::string text(static_cast<size_t>(info.st_size), '\0');
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t got = read(fd, text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse(path, std::string("cannot be read: ") + std::strerror(errno));
+    if (got == 0) refuse(path, "became shorter while it was read");
+    done += static_cast<size_t>(got);
+  }
+  return text;
+}
+
+nlohmann::json read_json_file(const std::string& path, JsonDialect dialect,
+                              const JsonLimits& limits) {
+  return parse_json(read_text_file(path, limits.bytes), path, dialect, limits);
+}
+
+bool json_has(const json& object, std::string_view field) {
+  if (!object.is_object()) return false;
+  const auto it = object.find(field);
+  return it != object.end() && !it->is_null();
+}
+
+const json& json_field(const json& object, std::string_view field, const std::string& what) {
+  if (!object.is_object())
+    refuse(what, "an object is due where " + shown(object) + " stands (looking for \"" +
+                     std::string(field) + "\")");
+  const auto it = object.find(field);
+  if (it == object.end() || it->is_null())
+    refuse(what, "field \"" + std::string(field) + "\" is missing");
+  return *it;
+}
+
+int64_t json_int(const json& object, std::string_view field, const std::string& what,
+                 IntRange legal) {
+  return to_int(json_field(object, field, what), field, what, legal);
+}
+int64_t json_int_or(const json& object, std::string_view field, const std::string& what,
+                    int64_t fallback, IntRange legal) {
+  return json_has(object, field) ? json_int(object, field, what, legal) : fallback;
+}
+double json_number(const json& object, std::string_view field, const std::string& what) {
+  return to_number(json_field(object, field, what), field, what);
+}
+double json_number_or(const json& object, std::string_view field, const std::string& what,
+                      double fallback) {
+  return json_has(object, field) ? json_number(object, field, what) : fallback;
+}
+bool json_bool(const json& object, std::string_view field, const std::string& what) {
+  return to_bool(json_field(object, field, what), field, what);
+}
+bool json_bool_or(const json& object, std::string_view field, const std::string& what,
+                  bool fallback) {
+  return json_has(object, field) ? json_bool(object, field, what) : fallback;
+}
+std::string json_string(const json& object, std::string_view field, const std::string& what) {
+  return to_text(json_field(object, field, what), field, what);
+}
+std::string json_string_or(const json& object, std::string_view field, const std::string& what,
+                           const std::string& fallback) {
+  return json_has(object, field) ? json_string(object, field, what) : fallback;
+}
+
+std::vector<int64_t> json_ints(const json& object, std::string_view field, const std::string& what,
+                               IntRange legal) {
+  return to_list<int64_t>(
+      json_field(object, field, what), field, what, "a list of whole numbers",
+      [&](const json& v, const std::string& f) { return to_int(v, f, what, legal); });
+}
+std::vector<double> json_numbers(const json& object, std::string_view field,
+                                 const std::string& what) {
+  return to_list<double>(
+      json_field(object, field, what), field, what, "a list of numbers",
+      [&](const json& v, const std::string& f) { return to_number(v, f, what); });
+}
+std::vector<bool> json_bools(const json& object, std::string_view field, const std::string& what) {
+  return to_list<bool>(json_field(object, field, what), field, what, "a list of true and false",
+                       [&](const json& v, const std::string& f) { return to_bool(v, f, what); });
+}
+std::vector<std::string> json_strings(const json& object, std::string_view field,
+                                      const std::string& what) {
+  return to_list<std::string>(
+      json_field(object, field, what), field, what, "a list of strings",
+      [&](const json& v, const std::string& f) { return to_text(v, f, what); });
+}
+
+}  // namespace weft

@@ -1,0 +1,57 @@
+#include "io/sha256.h"
+
+#include <openssl/evp.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/check.h"
+
+namespace weft {
+
+Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
+  CHECK(context_ &&
+        EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_), EVP_sha256(), nullptr) == 1);
+}
+
+Sha256::~Sha256() { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context_)); }
+
+void Sha256::update(const void* data, size_t bytes) {
+  CHECK(EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), data, bytes) == 1);
+}
+
+std::string Sha256::hex() {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  CHECK(EVP_DigestFinal_ex(static_cast<EVP_MD_CTX*>(context_), digest, &size) == 1);
+  constexpr char kDigit[] = "0123456789abcdef";
+  std::string text;
+  for (unsigned i = 0; i < size; ++i) {
+    text += kDigit[digest[i] >> 4];
+    text += kDigit[digest[i] & 15];
+  }
+  return text;
+}
+
+std::string sha256_hex(std::string_view bytes) {
+  Sha256 hash;
+  hash.update(bytes);
+  return hash.hex();
+}
+
+std::string sha256_file(const std::string& path) {
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rbe"), std::fclose);
+  if (!file) throw Error(ErrorKind::kModel, path + ": cannot be opened: " + std::strerror(errno));
+  std::vector<char> chunk(size_t{1} << 20);
+  Sha256 hash;
+  while (const size_t got = std::fread(chunk.data(), 1, chunk.size(), file.get()))
+    hash.update(chunk.data(), got);
+  if (std::ferror(file.get()))
+    throw Error(ErrorKind::kModel, path + ": cannot be read: " + std::strerror(errno));
+  return hash.hex();
+}
+
+}  // namespace weft

@@ -1,0 +1,28 @@
+#pragma once
+// SHA-256 (FIPS 180-4) of bytes and files, as lower-case hex.
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace weft {
+
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  void update(const void* data, size_t bytes);
+  void update(std::string_view text) { update(text.data(), text.size()); }
+  // 64 hex digits of everything so far; the object is spent afterwards.
+  std::string hex();
+
+ private:
+  void* context_;
+};
+
+std::string sha256_hex(std::string_view bytes);
+std::string sha256_file(const std::string& path);  // Error(kModel) where it cannot be read
+
+}  // namespace weft

@@ -1,0 +1,357 @@
+#include "io/tensor_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/atomic_file.h"
+#include "io/json.h"
+#include "io/safetensors_header.h"
+#include "io/sha256.h"
+
+namespace weft {
+namespace fs = std::filesystem;
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
+  throw Error(ErrorKind::kModel, path + ": " + reason);
+}
+
+// One file, mapped read-only for as long as this lives. A file that is cut short while it is mapped
+// would raise SIGBUS at the first touch of a lost page; check_size() before a read turns all but
+// the narrow race between check and read into an Error.
+class Mapping {
+ public:
+  explicit Mapping(const std::string& path) : path_(path) {
+    // O_NONBLOCK: opening a pipe must not wait for a writer.
+    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd_ < 0) refuse(path, std::string("cannot be opened: ") + std::strerror(errno));
+    struct stat info;
+    const bool regular = fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
+    size_ = regular ? static_cast<uint64_t>(info.st_size) : 0;
+    if (regular && size_ > 0) {
+      void* data = mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd_, 0);
+      if (data != MAP_FAILED) data_ = static_cast<char*>(data);
+    }
+    const int error = errno;
+    if (!regular || (size_ > 0 && !data_)) {
+      close(fd_);
+      refuse(path, regular ? std::string("cannot be mapped: ") + std::strerror(error)
+                           : "is not a regular file");
+    }
+  }
+  ~Mapping() {
+    if (data_) munmap(data_, size_);
+    close(fd_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  void check_size() const {
+    struct stat info;
+    if (fstat(fd_, &info) != 0 || static_cast<uint64_t>(info.st_size) < size_)
+      refuse(path_, "became shorter while it was in use (" + size_text(size_) + " when opened)");
+  }
+  const std::string& path() const { return path_; }
+  char* data() const { return data_; }
+  uint64_t size() const { return size_; }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  char* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+struct Shard {
+  std::unique_ptr<Mapping> mapping;
+  uint64_t header_bytes = 0;
+  SafetensorsHeader header;
+};
+
+Shard open_shard(const std::string& path) {
+  Shard shard;
+  shard.mapping = std::make_unique<Mapping>(path);
+  const Mapping& file = *shard.mapping;
+  const std::string_view bytes(file.data(), file.size());
+  shard.header_bytes = safetensors_header_bytes(bytes.substr(0, 8), file.size(), path);
+  shard.header = parse_safetensors_header(bytes.substr(8, shard.header_bytes),
+                                          file.size() - 8 - shard.header_bytes, path);
+  return shard;
+}
+
+// The index's weight_map, by tensor name; shard names are checked to stay in the index's folder.
+std::map<std::string, std::string> read_weight_map(const std::string& path) {
+  const nlohmann::json index = read_json_file(path, JsonDialect::kPython);
+  const nlohmann::json& entries = json_field(index, "weight_map", path);
+  if (!entries.is_object() || entries.empty())
+    refuse(path, "\"weight_map\" must be an object of tensor name to file name, not empty");
+  if (entries.size() > kMaxTensors)
+    refuse(path, "more than " + std::to_string(kMaxTensors) + " tensors");
+  std::map<std::string, std::string> map;
+  for (const auto& [name, shard] : entries.items()) {
+    const std::string file = shard.is_string() ? shard.get<std::string>() : std::string();
+    if (file.empty() || file.find_first_of(std::string_view("/\\\0", 3)) != file.npos ||
+        file.find("..") != file.npos || file.size() > 255)
+      refuse(
+          path,
+          "\"weight_map\" maps \"" + name.substr(0, 120) + "\" to " +
+              shard.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 120) +
+              ", must be the name of a file in the same folder");
+    map.emplace(name, file);
+  }
+  return map;
+}
+
+// The file that stands for a component folder; standard names first, as diffusers and transformers
+// read them when no variant is asked for.
+std::string find_in_folder(const std::string& folder) {
+  std::vector<std::string> indexes, singles, pickles;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with('.')) continue;
+    if (name.ends_with(".safetensors.index.json")) indexes.push_back(name);
+    if (name.ends_with(".safetensors")) singles.push_back(name);
+    for (const char* suffix : {".bin", ".pth", ".pt", ".ckpt"})
+      if (name.ends_with(suffix)) pickles.push_back(name);
+  }
+  if (error) refuse(folder, "cannot be listed: " + error.message());
+  for (auto* names : {&indexes, &singles}) {
+    std::sort(names->begin(), names->end());
+    const std::string tail = names == &indexes ? ".safetensors.index.json" : ".safetensors";
+    for (const char* stem : {"diffusion_pytorch_model", "model"})
+      if (std::binary_search(names->begin(), names->end(), stem + tail))
+        return (fs::path(folder) / (stem + tail)).string();
+    if (names->size() == 1) return (fs::path(folder) / names->front()).string();
+    if (names->size() > 1) {
+      std::string list;
+      for (const std::string& name : *names) list += (list.empty() ? "" : ", ") + name;
+      if (list.size() > 300) list = list.substr(0, 300) + "...";
+      refuse(folder, "holds several weight files (" + list +
+                         "); name one of them, or add the index that joins them");
+    }
+  }
+  if (!pickles.empty())
+    refuse(folder, "holds no .safetensors file; " + pickles.front() +
+                       " is a pickle, which is never read: convert it or download a safetensors "
+                       "copy");
+  refuse(folder, "holds no .safetensors file and no .safetensors.index.json");
+}
+
+}  // namespace
+
+struct TensorFile::Impl {
+  struct Place {
+    uint32_t shard, entry;
+  };
+  std::vector<Shard> shards;
+  std::vector<std::string> names, files;  // names sorted, places beside them
+  std::vector<Place> places;
+  size_t bytes = 0;
+
+  // Index of a name, or -1.
+  ptrdiff_t find(std::string_view name) const {
+    const auto it = std::lower_bound(names.begin(), names.end(), name);
+    return it != names.end() && *it == name ? it - names.begin() : -1;
+  }
+
+  void add_shard(Shard shard) {
+    files.push_back(shard.mapping->path());
+    for (const TensorEntry& tensor : shard.header.tensors) bytes += tensor.end - tensor.begin;
+    shards.push_back(std::move(shard));
+  }
+
+  void load_single(const std::string& path) {
+    add_shard(open_shard(path));
+    const auto& tensors = shards[0].header.tensors;
+    for (uint32_t i = 0; i < tensors.size(); ++i) {
+      names.push_back(tensors[i].name);
+      places.push_back({0, i});
+    }
+  }
+
+  void load_index(const std::string& path) {
+    const std::map<std::string, std::string> map = read_weight_map(path);
+    std::vector<std::string> shard_names;
+    for (const auto& [name, file] : map) shard_names.push_back(file);
+    std::sort(shard_names.begin(), shard_names.end());
+    shard_names.erase(std::unique(shard_names.begin(), shard_names.end()), shard_names.end());
+
+    const fs::path folder = fs::path(path).parent_path();
+    std::string absent;
+    for (const std::string& file : shard_names)
+      if (!fs::exists(folder / file)) absent += (absent.empty() ? "" : ", ") + file;
+    if (!absent.empty())
+      refuse(path, "these shards are missing: " + absent.substr(0, 1000) +
+                       "; the download is incomplete");
+    for (const std::string& file : shard_names) add_shard(open_shard((folder / file).string()));
+    place_all(map, shard_names, path);
+  }
+
+  // Index and shards must agree in both directions.
+  void place_all(const std::map<std::string, std::string>& map,
+                 const std::vector<std::string>& shard_names, const std::string& path) {
+    std::map<std::string_view, Place> found;
+    std::string faults;
+    size_t fault_count = 0;
+    auto note = [&](const std::string& fault) {
+      if (++fault_count <= 10) faults += (faults.empty() ? "" : "; ") + fault;
+    };
+    for (uint32_t s = 0; s < shards.size(); ++s) {
+      const auto& tensors = shards[s].header.tensors;
+      for (uint32_t i = 0; i < tensors.size(); ++i) {
+        const auto mapped = map.find(tensors[i].name);
+        const auto [it, fresh] = found.emplace(tensors[i].name, Place{s, i});
+        if (!fresh)
+          note("\"" + tensors[i].name + "\" stands in " + shard_names[it->second.shard] +
+               " and in " + shard_names[s]);
+        else if (mapped == map.end())
+          note("\"" + tensors[i].name + "\" of " + shard_names[s] + " is not in the index");
+        else if (mapped->second != shard_names[s])
+          note("\"" + tensors[i].name + "\" is mapped to " + mapped->second + " but stands in " +
+               shard_names[s]);
+      }
+    }
+    for (const auto& [name, file] : map) {
+      const auto it = found.find(name);
+      if (it == found.end()) {
+        note("\"" + name + "\" is missing from " + file);
+        continue;
+      }
+      names.push_back(name);
+      places.push_back(it->second);
+    }
+    if (fault_count > 10) faults += "; and " + std::to_string(fault_count - 10) + " more";
+    if (fault_count > 0) refuse(path, "index and shards disagree: " + faults);
+  }
+};
+
+TensorFile::TensorFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TensorFile::TensorFile(TensorFile&&) noexcept = default;
+TensorFile& TensorFile::operator=(TensorFile&&) noexcept = default;
+TensorFile::~TensorFile() = default;
+
+TensorFile TensorFile::open(const std::string& path) {
+  std::error_code error;
+  const bool folder = fs::is_directory(path, error);
+  const std::string file = folder ? find_in_folder(path) : path;
+  if (!fs::exists(file, error)) refuse(file, "no such file");
+  auto impl = std::make_unique<Impl>();
+  if (file.ends_with(".index.json"))
+    impl->load_index(file);
+  else
+    impl->load_single(file);
+  return TensorFile(std::move(impl));
+}
+
+const std::vector<std::string>& TensorFile::names() const { return impl_->names; }
+bool TensorFile::contains(std::string_view name) const { return impl_->find(name) >= 0; }
+
+TensorView TensorFile::view(std::string_view name) const {
+  const ptrdiff_t index = impl_->find(name);
+  CHECK(index >= 0, "no tensor", name);
+  const Impl::Place place = impl_->places[index];
+  const Shard& shard = impl_->shards[place.shard];
+  const TensorEntry& entry = shard.header.tensors[place.entry];
+  shard.mapping->check_size();
+  return TensorView(shard.mapping->data() + 8 + shard.header_bytes + entry.begin, entry.dtype,
+                    std::span<const int64_t>(entry.extent.data(), entry.rank));
+}
+
+const std::map<std::string, std::string>& TensorFile::metadata() const {
+  return impl_->shards[0].header.metadata;
+}
+
+size_t TensorFile::bytes() const { return impl_->bytes; }
+const std::vector<std::string>& TensorFile::files() const { return impl_->files; }
+
+std::string TensorFile::header_hash() const {
+  Sha256 hash;
+  for (const Shard& shard : impl_->shards) {
+    shard.mapping->check_size();
+    hash.update(shard.mapping->data(), 8 + shard.header_bytes);
+    unsigned char size[8];
+    for (int i = 0; i < 8; ++i)
+      size[i] = static_cast<unsigned char>(shard.mapping->size() >> (8 * i));
+    hash.update(size, sizeof size);
+  }
+  return hash.hex();
+}
+
+void TensorFile::drop_pages(const TensorView& view) const {
+  if (!view.data || view.count() == 0) return;
+  // Of a strided view the whole stretch from its first to its last element is dropped: the mapping
+  // is read-only, so a page too many costs one more look into the page cache and nothing else.
+  int64_t last = 0;
+  for (int i = 0; i < view.rank; ++i) last += (view.extent[i] - 1) * view.stride[i];
+  const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t data = reinterpret_cast<uintptr_t>(view.data);
+  for (const Shard& shard : impl_->shards) {
+    const uintptr_t base = reinterpret_cast<uintptr_t>(shard.mapping->data());
+    if (data < base || data >= base + shard.mapping->size()) continue;
+    const uintptr_t begin = data / page * page;
+    const uintptr_t end = data + (last + 1) * size_of(view.dtype);
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    return;
+  }
+  CHECK(false, "view is not of this file:", view.to_string_shape());
+}
+
+void write_safetensors(const std::string& path,
+                       const std::vector<std::pair<std::string, TensorView>>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  // Wide types first, then by name: with the header padded to 8 bytes every tensor is aligned.
+  std::vector<const std::pair<std::string, TensorView>*> order;
+  for (const auto& tensor : tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    const size_t x = size_of(a->second.dtype), y = size_of(b->second.dtype);
+    return x != y ? x > y : a->first < b->first;
+  });
+  const auto spelled = [](const std::string& text) {
+    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  std::string header = "{";
+  if (!metadata.empty()) {
+    header += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata)
+      header += (header.ends_with('{') ? "" : ",") + spelled(key) + ":" + spelled(value);
+    header += "}";
+  }
+  std::map<std::string_view, int> seen;
+  uint64_t at = 0;
+  for (const auto* tensor : order) {
+    const auto& [name, view] = *tensor;
+    CHECK(++seen[name] == 1 && name != "__metadata__", "tensor name", name);
+    CHECK(view.contiguous() && view.device.kind == Device::Kind::kCpu, name,
+          view.to_string_shape());
+    header += header == "{" ? "" : ",";
+    header += spelled(name) + ":{\"dtype\":\"" + std::string(safetensors_name(view.dtype)) +
+              "\",\"shape\":[";
+    for (int i = 0; i < view.rank; ++i) header += (i ? "," : "") + std::to_string(view.extent[i]);
+    header += "],\"data_offsets\":[" + std::to_string(at) + ",";
+    at += view.bytes();
+    header += std::to_string(at) + "]}";
+  }
+  header += "}";
+  header.append((8 - header.size() % 8) % 8, ' ');
+  CHECK(header.size() <= kMaxHeaderBytes, "header of", header.size(), "bytes");
+
+  AtomicFile file(path);
+  unsigned char size[8];
+  for (int i = 0; i < 8; ++i)
+    size[i] = static_cast<unsigned char>(static_cast<uint64_t>(header.size()) >> (8 * i));
+  file.write(size, sizeof size);
+  file.write(header);
+  for (const auto* tensor : order) file.write(tensor->second.data, tensor->second.bytes());
+  file.commit();
+}
+
+}  // namespace weft

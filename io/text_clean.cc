@@ -1,0 +1,217 @@
+#include "io/text_clean.h"
+
+#include <unicode/uchar.h>
+#include <unicode/unorm2.h>
+#include <unicode/ustring.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "io/html.h"
+#include "io/utf8.h"
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+std::u32string normalize(const UNormalizer2* form, std::u32string_view text) {
+  UErrorCode error = U_ZERO_ERROR;
+  std::u16string in(text.size() * 2, u'\0');
+  int32_t length = 0;
+  u_strFromUTF32WithSub(in.data(), static_cast<int32_t>(in.size()), &length,
+                        reinterpret_cast<const UChar32*>(text.data()),
+                        static_cast<int32_t>(text.size()), 0xfffd, nullptr, &error);
+  CHECK(U_SUCCESS(error), u_errorName(error));
+  in.resize(length);
+  std::u16string out(in.size() * 2 + 32, u'\0');
+  for (;;) {
+    error = U_ZERO_ERROR;
+    length = unorm2_normalize(form, in.data(), static_cast<int32_t>(in.size()), out.data(),
+                              static_cast<int32_t>(out.size()), &error);
+    if (error != U_BUFFER_OVERFLOW_ERROR) break;
+    out.resize(length);
+  }
+  CHECK(U_SUCCESS(error), u_errorName(error));
+  std::u32string result(length, U'\0');
+  error = U_ZERO_ERROR;
+  int32_t points = 0;
+  u_strToUTF32(reinterpret_cast<UChar32*>(result.data()), static_cast<int32_t>(result.size()),
+               &points, out.data(), length, &error);
+  CHECK(U_SUCCESS(error), u_errorName(error));
+  result.resize(points);
+  return result;
+}
+
+const UNormalizer2* form(const UNormalizer2* (*get)(UErrorCode*)) {
+  UErrorCode error = U_ZERO_ERROR;
+  const UNormalizer2* instance = get(&error);
+  if (U_FAILURE(error))
+    throw Error(ErrorKind::kInternal,
+                std::string("ICU has no normalisation data: ") + u_errorName(error));
+  return instance;
+}
+
+std::u32string to_nfc(std::u32string text) {
+  // Everything below U+0300 is composed already.
+  if (std::all_of(text.begin(), text.end(), [](char32_t c) { return c < 0x300; })) return text;
+  return normalize(form(unorm2_getNFCInstance), text);
+}
+
+// Latin ligatures and digraphs, spelled out; empty for every other character.
+std::u32string_view ligature(char32_t c) {
+  switch (c) {
+    case 0x132:
+      return U"IJ";
+    case 0x133:
+      return U"ij";
+    case 0x149:
+      return U"\x2bcn";
+    case 0x1c4:
+      return U"D\x17d";
+    case 0x1c5:
+      return U"D\x17e";
+    case 0x1c6:
+      return U"d\x17e";
+    case 0x1c7:
+      return U"LJ";
+    case 0x1c8:
+      return U"Lj";
+    case 0x1c9:
+      return U"lj";
+    case 0x1ca:
+      return U"NJ";
+    case 0x1cb:
+      return U"Nj";
+    case 0x1cc:
+      return U"nj";
+    case 0x1f1:
+      return U"DZ";
+    case 0x1f2:
+      return U"Dz";
+    case 0x1f3:
+      return U"dz";
+    case 0xfb00:
+      return U"ff";
+    case 0xfb01:
+      return U"fi";
+    case 0xfb02:
+      return U"fl";
+    case 0xfb03:
+      return U"ffi";
+    case 0xfb04:
+      return U"ffl";
+    case 0xfb05:
+      return U"\x17ft";
+    case 0xfb06:
+      return U"st";
+    default:
+      return {};
+  }
+}
+
+char32_t straight_quote(char32_t c) {
+  if (c == 0x2bc || (c >= 0x2018 && c <= 0x201b)) return '\'';
+  if (c >= 0x201c && c <= 0x201f) return '"';
+  return c;
+}
+
+bool is_removed_control(char32_t c) {
+  return c <= 0x08 || c == 0x0b || (c >= 0x0e && c <= 0x1f) || c == 0x7f ||
+         (c >= 0x206a && c <= 0x206f) || c == 0xfeff || (c >= 0xfff9 && c <= 0xfffc);
+}
+
+// C1 controls, ligatures, widths, quotes and line breaks, which look at one character each (CRLF
+// aside); what one of them makes, the later ones see.
+std::u32string fix_characters(std::u32string_view text) {
+  std::u32string out;
+  out.reserve(text.size());
+  std::u32string wide;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char32_t c = windows_1252(text[i]);
+    std::u32string_view piece(&c, 1);
+    if (const auto spelled = ligature(c); !spelled.empty()) piece = spelled;
+    if (c == 0x3000) piece = U" ";
+    if (c >= 0xff01 && c <= 0xffef) piece = wide = normalize(form(unorm2_getNFKCInstance), piece);
+    for (char32_t part : piece) {
+      part = straight_quote(part);
+      if (part == '\r' && i + 1 < text.size() && text[i + 1] == '\n') ++i;
+      if (part == '\r' || part == 0x2028 || part == 0x2029 || part == 0x85) part = '\n';
+      out.push_back(part);
+    }
+  }
+  return out;
+}
+
+// Drops `ESC [ digits and ; any letter`, then the controls.
+std::u32string remove_controls(std::u32string_view text) {
+  std::u32string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == 0x1b && i + 1 < text.size() && text[i + 1] == '[') {
+      size_t end = i + 2;
+      while (end < text.size() && (text[end] == ';' || u_isdigit(static_cast<UChar32>(text[end]))))
+        ++end;
+      if (end < text.size() && ((text[end] | 0x20) >= 'a' && (text[end] | 0x20) <= 'z')) {
+        i = end;
+        continue;
+      }
+    }
+    if (!is_removed_control(text[i])) out.push_back(text[i]);
+  }
+  return out;
+}
+
+enum class Entities { kKeep, kUnescape };
+
+// ftfy's fix_and_explain: every fix in its order, again until nothing changes.
+std::u32string fix_segment(std::u32string text, Entities entities) {
+  for (;;) {
+    std::u32string fixed = entities == Entities::kUnescape ? html_unescape_cautious(text) : text;
+    fixed = to_nfc(remove_controls(fix_characters(fixed)));
+    if (fixed == text) return fixed;
+    text = std::move(fixed);
+  }
+}
+
+// ftfy's fix_text: line by line; the first line with a '<' ends the reading of entities.
+std::u32string fix_text(std::u32string_view text) {
+  constexpr size_t kLongestSegment = 1'000'000;
+  std::u32string out;
+  Entities entities = Entities::kUnescape;
+  while (!text.empty()) {
+    const size_t line = std::min(text.find(U'\n'), text.size() - 1) + 1;
+    const std::u32string_view segment = text.substr(0, std::min(line, kLongestSegment));
+    if (segment.find(U'<') != segment.npos) entities = Entities::kKeep;
+    out += fix_segment(std::u32string(segment), entities);
+    text.remove_prefix(segment.size());
+  }
+  return out;
+}
+
+// Python's str.isspace, which its regular expressions use for \s.
+bool is_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+         c == 0x205f || c == 0x3000;
+}
+
+}  // namespace
+
+std::string clean_prompt(std::string_view text) {
+  const std::u32string fixed = html_unescape(html_unescape(fix_text(decode_utf8(text))));
+  std::u32string out;
+  out.reserve(fixed.size());
+  bool space = false;
+  for (char32_t c : fixed) {
+    if (is_space(c)) {
+      space = !out.empty();
+      continue;
+    }
+    if (space) out.push_back(' ');
+    space = false;
+    out.push_back(c);
+  }
+  return encode_utf8(out);
+}
+
+}  // namespace weft
