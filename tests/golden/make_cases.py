@@ -1,0 +1,221 @@
+"""Makes conformance cases for `weft verify` with the reference implementations, on a CPU in float32.
+
+usage: make_cases.py OUT_FOLDER [--seed N] [--only STAGE[,STAGE]] [--count N]
+needs: pip install -r requirements.txt (the versions are recorded in each case)
+
+Weights are random but well-conditioned: every tensor matters, zero-initialised ones included. Sizes,
+heads, lengths and seeds are drawn from --seed, so that each seed gives other cases of the same kinds.
+"""
+import argparse
+import json
+import pathlib
+import random
+
+import torch
+from diffusers.utils import logging
+from diffusers import (AutoencoderKLWan, DPMSolverMultistepScheduler,
+                       FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler,
+                       WanTransformer3DModel)
+from safetensors.torch import save_file
+from transformers import UMT5Config, UMT5EncoderModel
+
+BF16_FLOOR = 2e-2
+
+
+def draw_weights(module, generator):
+    """Every parameter gets values that matter: matrices ~ 1/sqrt(fan in), norms near 1."""
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            noise = torch.randn(p.shape, generator=generator)
+            if "norm" in name and name.endswith(("weight", "gamma")):
+                p.copy_(1 + 0.1 * noise)
+            elif "scale_shift_table" in name:
+                p.copy_(0.3 * noise)
+            elif name.endswith("bias") or p.ndim < 2:
+                p.copy_(0.1 * noise)
+            elif "relative_attention_bias" in name or "shared" in name or "embed_tokens" in name:
+                p.copy_(noise)
+            else:
+                p.copy_(noise / p[0].numel() ** 0.5)
+
+
+def rel_l2(a, b):
+    return ((a - b).double().norm() / b.double().norm().clamp_min(1e-30)).item()
+
+
+class Case:
+    def __init__(self, root, name, stage, tolerance):
+        self.folder = root / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.spec = {"stage": stage, "tolerance": tolerance,
+                     "made_with": {"torch": torch.__version__}}
+        self.inputs, self.expected = {}, {}
+
+    def save(self):
+        if self.inputs:
+            save_file({k: v.contiguous() for k, v in self.inputs.items()},
+                      self.folder / "inputs.safetensors")
+        if self.expected:
+            save_file({k: v.contiguous().float() for k, v in self.expected.items()},
+                      self.folder / "expected.safetensors")
+        (self.folder / "case.json").write_text(json.dumps(self.spec, indent=1))
+        print(self.folder)
+
+
+def bf16_tolerance(reference, lowered):
+    """Twice the reference's own bfloat16 error, at least the floor."""
+    worst = max(rel_l2(lowered[k].float(), reference[k].float()) for k in reference)
+    return max(BF16_FLOOR, 2 * worst)
+
+
+def transformer(root, rng, generator):
+    heads, head_dim = rng.choice([(1, 32), (3, 16), (5, 12), (2, 128), (4, 20)])
+    config = dict(num_attention_heads=heads, attention_head_dim=head_dim,
+                  num_layers=rng.randint(1, 4), ffn_dim=rng.choice([40, 96, 161]),
+                  in_channels=rng.choice([4, 16]), out_channels=rng.choice([4, 16]),
+                  text_dim=rng.choice([24, 48]), freq_dim=256, rope_max_seq_len=64)
+    model = WanTransformer3DModel(**config).eval()
+    draw_weights(model, generator)
+    frames, height, width = rng.randint(1, 5), 2 * rng.randint(1, 6), 2 * rng.randint(1, 6)
+    latent = torch.randn(1, config["in_channels"], frames, height, width, generator=generator)
+    text = torch.randn(1, rng.choice([1, 7, 33]), config["text_dim"], generator=generator)
+    timestep = torch.tensor([float(rng.randint(1, 999))])
+
+    def run(dtype):
+        net, seen = model.to(dtype), {}
+        hooks = [net.patch_embedding.register_forward_hook(
+            lambda m, i, o: seen.__setitem__("patch_embedding", o[0].flatten(1).T))]
+        hooks.append(net.condition_embedder.register_forward_hook(
+            lambda m, i, o: seen.update(temb=o[0][0], timestep_proj=o[1][0].view(6, -1),
+                                        context=o[2][0])))
+        for n, block in enumerate(net.blocks):
+            hooks.append(block.register_forward_hook(
+                lambda m, i, o, n=n: seen.__setitem__(f"blocks.{n}", o[0])))
+        with torch.no_grad():
+            seen["output"] = net(latent.to(dtype), timestep, text.to(dtype), return_dict=False)[0][0]
+        for hook in hooks:
+            hook.remove()
+        return seen
+
+    case = Case(root, f"transformer_{heads}x{head_dim}", "transformer", 1e-4)
+    model.save_pretrained(case.folder / "model/transformer")
+    case.inputs = {"hidden_states": latent[0], "timestep": timestep, "encoder_hidden_states": text[0]}
+    case.expected = run(torch.float32)
+    case.spec["tolerance_bf16"] = bf16_tolerance(case.expected, run(torch.bfloat16))
+    case.save()
+
+
+def make_vae(rng, generator):
+    patched = rng.random() < 0.4
+    mult = rng.choice([[1, 2, 3], [1, 1, 2]]) if patched else rng.choice([[1, 1, 1, 1], [1, 2, 2, 3]])
+    down = [True, True] if patched else [False, True, True]
+    extra = dict(patch_size=2, in_channels=12, out_channels=12) if patched else {}
+    vae = AutoencoderKLWan(base_dim=rng.choice([8, 12]), z_dim=16, dim_mult=mult,
+                           num_res_blocks=rng.randint(1, 2), temperal_downsample=down, **extra).eval()
+    draw_weights(vae, generator)
+    return vae, patched
+
+
+def vae_decode(root, rng, generator):
+    vae, patched = make_vae(rng, generator)
+    latents = torch.randn(1, 16, rng.randint(1, 5), rng.randint(1, 4), rng.randint(1, 4),
+                          generator=generator)
+    with torch.no_grad():
+        video = vae.decode(latents, return_dict=False)[0]
+    case = Case(root, "vae_decode_patch" if patched else "vae_decode", "vae_decode", 1e-4)
+    vae.save_pretrained(case.folder / "model/vae")
+    case.inputs, case.expected = {"latents": latents[0]}, {"video": video[0].clamp(-1, 1)}
+    case.save()
+
+
+def vae_encode(root, rng, generator):
+    vae, patched = make_vae(rng, generator)
+    video = torch.rand(1, 3, 4 * rng.randint(0, 4) + 1, 8 * rng.randint(1, 4), 8 * rng.randint(1, 4),
+                       generator=generator) * 2 - 1
+    with torch.no_grad():
+        mean = vae.encode(video).latent_dist.mean
+    case = Case(root, "vae_encode_patch" if patched else "vae_encode", "vae_encode", 1e-4)
+    vae.save_pretrained(case.folder / "model/vae")
+    case.inputs, case.expected = {"video": video[0]}, {"mean": mean[0]}
+    case.save()
+
+
+def text_encoder(root, rng, generator):
+    heads, d_kv = rng.choice([(3, 8), (4, 16), (5, 4)])
+    config = UMT5Config(vocab_size=rng.choice([97, 300]), d_model=rng.choice([24, 40]), d_kv=d_kv,
+                        d_ff=rng.choice([48, 80]), num_layers=rng.randint(1, 3), num_heads=heads,
+                        feed_forward_proj="gated-gelu", dropout_rate=0.0)
+    model = UMT5EncoderModel(config).eval()
+    draw_weights(model, generator)
+    case = Case(root, f"text_encoder_{heads}x{d_kv}", "text_encoder", 1e-4)
+    for i, length in enumerate([1, rng.randint(2, 30), rng.randint(130, 300)]):
+        ids = torch.randint(0, config.vocab_size, (1, length), generator=generator)
+        with torch.no_grad():
+            case.expected[f"last_hidden_state.{i}"] = model(ids).last_hidden_state[0]
+        case.inputs[f"input_ids.{i}"] = ids[0].int()
+    model.save_pretrained(case.folder / "model/text_encoder")
+    case.save()
+
+
+def scheduler(root, rng, generator):
+    kind = rng.choice(["unipc", "dpmpp", "euler"])
+    shift, steps = rng.choice([1.0, 3.0, 5.0, 12.0]), rng.choice([1, 2, 3, 7, 25])
+    if kind == "unipc":
+        s = UniPCMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True,
+                                    flow_shift=shift, num_train_timesteps=1000)
+    elif kind == "dpmpp":
+        s = DPMSolverMultistepScheduler(prediction_type="flow_prediction", use_flow_sigmas=True,
+                                        flow_shift=shift, num_train_timesteps=1000)
+    else:
+        s = FlowMatchEulerDiscreteScheduler(shift=shift, num_train_timesteps=1000)
+    s.set_timesteps(steps)
+    case = Case(root, f"scheduler_{kind}_n{steps}_s{shift:g}".replace(".", "_"), "scheduler", 1e-5)
+    x = torch.randn(16, generator=generator)
+    case.inputs = {"x": x.clone()}
+    rows = []
+    for i, t in enumerate(s.timesteps):
+        velocity = 0.3 * x + s.sigmas[i] + 0.1 * torch.sin(3 * x)
+        x = s.step(velocity[None], t, x[None], return_dict=False)[0][0]
+        rows.append(x.clone())
+    case.expected = {"sigmas": s.sigmas, "timesteps": s.timesteps, "x": torch.stack(rows)}
+    case.spec["steps"] = steps
+    s.save_pretrained(case.folder / "model/scheduler")
+    case.save()
+
+
+def noise(root, rng, generator):
+    case = Case(root, "noise", "noise", 1e-5)
+    case.spec["generator"] = "torch-cpu"
+    case.spec["draws"] = []
+    for count in (1, 5, 15, 16, 17, 31, rng.randint(100, 5000)):
+        seed = rng.randint(0, 2**40)
+        values = torch.randn(count, generator=torch.Generator().manual_seed(seed))
+        case.spec["draws"].append({"seed": seed, "count": count})
+        case.expected[f"{seed}.{count}"] = values
+    case.save()
+
+
+STAGES = dict(transformer=transformer, vae_decode=vae_decode, vae_encode=vae_encode,
+              text_encoder=text_encoder, scheduler=scheduler, noise=noise)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default=",".join(STAGES))
+    parser.add_argument("--count", type=int, default=1, help="cases per stage")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    for n in range(args.count):
+        rng = random.Random(args.seed * 1000 + n)
+        generator = torch.Generator().manual_seed(args.seed * 1000 + n)
+        root = args.out / f"seed{args.seed}_{n}"
+        for stage in args.only.split(","):
+            STAGES[stage](root, rng, generator)
+
+
+if __name__ == "__main__":
+    main()
