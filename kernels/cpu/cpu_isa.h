@@ -1,0 +1,23 @@
+#pragma once
+// What the machine offers and what WEFT_CPU leaves of it.
+#include <cstdint>
+#include <string>
+
+namespace weft::cpu {
+
+// WEFT_CPU=ref|avx2|avx512|amx: the highest level the op tables may use. Not set: all.
+enum class CpuCap : uint8_t { kReference, kAvx2, kAvx512, kNone };
+
+// Parses a value of WEFT_CPU; null means not set. An unknown value is an Error (kUsage).
+CpuCap parse_cpu_cap(const char* value);
+
+// The cap of this process, read from the environment once; the first call tells oneDNN and Highway.
+CpuCap cpu_cap();
+
+// oneDNN's view of the machine under the cap.
+bool has_avx512();         // AVX-512 with BW, DQ, VL
+bool has_bf16_products();  // AVX512-BF16 or AMX
+
+std::string isa_name();
+
+}  // namespace weft::cpu

@@ -1,0 +1,210 @@
+// Linear by oneDNN's matmul where it has a fast kernel for the packed weights, by panel_gemm where
+// it has none. Measured against each other in tests/bench.
+#include <cstring>
+
+#include "kernels/cpu/cpu_isa.h"
+#include "kernels/cpu/linear_panels.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/panel_gemm.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+
+namespace weft::cpu {
+
+namespace {
+
+using dnnl::memory;
+
+struct MatmulKey {
+  int64_t rows = 0;
+  int threads = 1;
+  LinearActivation activation = LinearActivation::kNone;
+  DType out = DType::kF32;
+  bool operator==(const MatmulKey&) const = default;
+};
+
+// The weights once: as panels, which both libraries read, or (bf16 products in hardware) in the
+// layout oneDNN asked for, which only it reads.
+struct LinearStorage {
+  LinearPanels panels;
+  Tensor vendor;
+  memory::desc vendor_desc;  // of what oneDNN reads; zero where it reads nothing
+  OnednnCache<MatmulKey> calls;
+};
+
+// Rows of one oneDNN call in deterministic mode.
+constexpr int64_t kFixedRows = 64;
+
+// Below, panel_gemm on f32 panels is as fast and needs no primitive per row count.
+constexpr int64_t kPanelRows = 4;
+
+// Multiply-adds from which a second thread pays, about 20 us of one core.
+constexpr int64_t kThreadedProducts = int64_t{1} << 20;
+
+memory::desc plain(int64_t rows, int64_t columns, DType dtype) {
+  return {{rows, columns}, onednn_type(dtype), memory::dims{columns, 1}};
+}
+
+OnednnCall make_matmul(const PackedLinear& packed, const memory::desc& weight,
+                       const MatmulKey& key) {
+  OmpThreads threads(key.threads);
+  OnednnCall call;
+  dnnl::post_ops after;
+  if (key.activation == LinearActivation::kGeluTanh)
+    after.append_eltwise(1, dnnl::algorithm::eltwise_gelu_tanh, 0, 0);
+  if (key.activation == LinearActivation::kSilu)
+    after.append_eltwise(1, dnnl::algorithm::eltwise_swish, 1, 0);
+  dnnl::primitive_attr attr;
+  attr.set_post_ops(after);
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  call.in = plain(key.rows, packed.in(), packed.dtype());
+  call.out = plain(key.rows, packed.out(), key.out);
+  call.bias = packed.has_bias() ? plain(1, packed.out(), DType::kF32) : memory::desc();
+  const dnnl::matmul::desc desc = packed.has_bias()
+                                      ? dnnl::matmul::desc(call.in, weight, call.bias, call.out)
+                                      : dnnl::matmul::desc(call.in, weight, call.out);
+  const dnnl::matmul::primitive_desc chosen(desc, attr, onednn_engine(), true);
+  if (!chosen.get(true)) return call;
+  call.implementation = chosen.impl_info_str();
+  call.weight = chosen.weights_desc();
+  call.scratchpad = chosen.scratchpad_desc();
+  if (is_fast_implementation(call.implementation)) call.primitive = dnnl::matmul(chosen);
+  return call;
+}
+
+// bf16 weights in the layout oneDNN's bf16 kernels want, made from row blocks of 64 outputs so that
+// the conversion's temporary stays small. False: oneDNN has no such kernel here.
+bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& packed,
+                 LinearStorage& storage) {
+  const int64_t in = packed.in(), out = packed.out();
+  const memory::desc any({in, out}, memory::data_type::bf16, memory::format_tag::any);
+  const OnednnCall typical =
+      make_matmul(packed, any, {1024, stream.threads(), LinearActivation::kNone, DType::kBF16});
+  if (!typical) return false;
+  // One layout must serve every number of rows.
+  for (int64_t rows : {1, 2, 16, 63, 64, 4096})
+    if (!make_matmul(packed, typical.weight,
+                     {rows, stream.threads(), LinearActivation::kNone, DType::kBF16}))
+      return false;
+  storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(typical.weight.get_size())});
+  storage.vendor_desc = typical.weight;
+  constexpr int64_t kBlock = 64;
+  Tensor rows(DType::kBF16, {std::min(kBlock, out), in});
+  memory whole(typical.weight, onednn_engine(), storage.vendor.view().data);
+  for (int64_t o = 0; o < out; o += kBlock) {
+    const int64_t count = std::min(kBlock, out - o);
+    const TensorView part = rows.view().slice(0, 0, count);
+    copy(stream, weight.slice(0, o, count), part);
+    memory from({{in, count}, memory::data_type::bf16, memory::dims{1, in}}, onednn_engine(),
+                part.data);
+    memory to(typical.weight.submemory_desc({in, count}, {0, o}), onednn_engine(),
+              storage.vendor.view().data);
+    dnnl::reorder(from, to).execute(onednn_stream(), from, to);
+    onednn_stream().wait();
+  }
+  return true;
+}
+
+PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
+                         DType dtype) {
+  PackedLinear packed;
+  packed.out_ = weight[0];
+  packed.in_ = weight[1];
+  packed.dtype_ = dtype;
+  if (bias) {
+    packed.bias_ = Tensor(DType::kF32, bias.shape());
+    copy(stream, bias, packed.bias_);
+    packed.bytes_ += packed.bias_.view().bytes();
+  }
+  auto* storage = new LinearStorage;
+  packed.storage_ = {storage, [](void* data) { delete static_cast<LinearStorage*>(data); }};
+  const bool vendor =
+      dtype == DType::kBF16 && has_bf16_products() && pack_vendor(stream, weight, packed, *storage);
+  if (!vendor) {
+    storage->panels = LinearPanels(stream, weight, dtype);
+    const memory::desc shared({packed.in_, packed.out_}, memory::data_type::f32,
+                              memory::format_tag::BA16a64b);
+    if (dtype == DType::kF32 && has_avx512() && make_matmul(packed, shared, {.rows = kFixedRows}))
+      storage->vendor_desc = shared;
+  }
+  packed.bytes_ += storage->vendor.view().bytes() + storage->panels.bytes();
+  return packed;
+}
+
+// Dense rows in one oneDNN call, or in several where it has no kernel for so many.
+void run_rows(const PackedLinear& packed, LinearStorage& storage, const MatmulKey& key,
+              const char* x, char* out) {
+  const auto call =
+      storage.calls.get(key, [&] { return make_matmul(packed, storage.vendor_desc, key); });
+  if (!*call) {
+    CHECK(key.rows > 1, "no fast matmul", call->implementation);
+    MatmulKey part = key;
+    part.rows = key.rows > kFixedRows ? kFixedRows : 1;  // pack_vendor made sure of both
+    const int64_t step = part.rows;
+    for (int64_t row = 0; row < key.rows; row += step) {
+      part.rows = std::min(step, key.rows - row);
+      run_rows(packed, storage, part, x + row * packed.in() * size_of(packed.dtype()),
+               out + row * packed.out() * size_of(key.out));
+    }
+    return;
+  }
+  OmpThreads scope(key.threads);
+  run_onednn(*call, x, storage.vendor ? storage.vendor.view().data : storage.panels.data(),
+             packed.has_bias() ? packed.bias_.as<float>() : nullptr, out);
+}
+
+const char* row_of(const TensorView& x, int64_t row) {
+  return static_cast<const char*>(x.data) + row * x.row_stride() * size_of(x.dtype);
+}
+
+// Rows at any stride, through dense copies in the thread's scratch.
+void run_staged(const PackedLinear& packed, LinearStorage& storage, const MatmulKey& key,
+                const TensorView& x, const TensorView& out, int64_t begin) {
+  const int64_t in_bytes = packed.in() * size_of(x.dtype);
+  const int64_t out_bytes = packed.out() * size_of(out.dtype);
+  char* dense_in = thread_scratch<char>(Scratch::kStageIn, key.rows * in_bytes);
+  char* dense_out = thread_scratch<char>(Scratch::kStageOut, key.rows * out_bytes);
+  for (int64_t r = 0; r < key.rows; ++r)
+    std::memcpy(dense_in + r * in_bytes, row_of(x, begin + r), in_bytes);
+  run_rows(packed, storage, key, dense_in, dense_out);
+  for (int64_t r = 0; r < key.rows; ++r)
+    std::memcpy(const_cast<char*>(row_of(out, begin + r)), dense_out + r * out_bytes, out_bytes);
+}
+
+bool dense_rows(const TensorView& x) { return x.rows() == 1 || x.row_stride() == x[-1]; }
+
+void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
+            LinearActivation activation, const TensorView& out) {
+  auto& storage = *static_cast<LinearStorage*>(packed.storage_.get());
+  const int64_t rows = x.rows();
+  const bool dense = dense_rows(x) && dense_rows(out);
+  const bool vendor_only = static_cast<bool>(storage.vendor);
+  if (!vendor_only && (!storage.vendor_desc.get_size() || !dense || rows <= kPanelRows)) {
+    const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;
+    storage.panels.run(stream, x, bias, activation, out);
+    return;
+  }
+  MatmulKey key{.rows = rows, .threads = 1, .activation = activation, .out = out.dtype};
+  if (dense && !stream.deterministic()) {
+    if (rows * packed.in() * packed.out() >= kThreadedProducts) key.threads = stream.threads();
+    run_rows(packed, storage, key, row_of(x, 0), const_cast<char*>(row_of(out, 0)));
+    return;
+  }
+  parallel_tasks(stream, (rows + kFixedRows - 1) / kFixedRows, [&](int64_t i) {
+    MatmulKey block = key;
+    const int64_t begin = i * kFixedRows;
+    block.rows = std::min(kFixedRows, rows - begin);
+    if (dense)
+      run_rows(packed, storage, block, row_of(x, begin), const_cast<char*>(row_of(out, begin)));
+    else
+      run_staged(packed, storage, block, x, out, begin);
+  });
+}
+
+}  // namespace
+
+void fill_linear_onednn(Ops& ops) { ops.linear = {.pack_linear = pack_linear, .linear = linear}; }
+
+}  // namespace weft::cpu

@@ -1,0 +1,27 @@
+#pragma once
+// One weight matrix as panels and the product with it: the linear family on any machine.
+#include "kernels/cpu/panel_gemm.h"
+#include "kernels/tensor.h"
+
+namespace weft::cpu {
+
+class LinearPanels {
+ public:
+  LinearPanels() = default;
+  // weight [out, in], any float dtype and alignment; held in `dtype`, f32 or bf16.
+  LinearPanels(Stream& stream, const TensorView& weight, DType dtype);
+
+  explicit operator bool() const { return static_cast<bool>(data_); }
+  const void* data() const { return data_.view().data; }
+  size_t bytes() const { return data_.view().bytes(); }
+
+  // out = act(x weight^T + bias) as `linear`; bias [out] f32 or null. Any row strides.
+  void run(Stream& stream, const TensorView& x, const float* bias, LinearActivation activation,
+           const TensorView& out) const;
+
+ private:
+  Tensor data_;  // [panels, in rounded up to 16, 64]
+  int64_t in_ = 0, out_ = 0;
+};
+
+}  // namespace weft::cpu

@@ -1,0 +1,79 @@
+#pragma once
+// What the oneDNN files share: the engine, thread counts per call, scratchpads and a small cache of
+// primitives. Only *_onednn.cc include this.
+#include <algorithm>
+#include <dnnl.hpp>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace weft::cpu {
+
+dnnl::engine& onednn_engine();
+dnnl::stream& onednn_stream();  // of the calling thread
+
+// oneDNN takes its thread count from the calling thread's OpenMP setting, both when a primitive is
+// made and when it runs. Sets it for a scope.
+class OmpThreads {
+ public:
+  explicit OmpThreads(int threads);
+  ~OmpThreads();
+  OmpThreads(const OmpThreads&) = delete;
+  OmpThreads& operator=(const OmpThreads&) = delete;
+
+ private:
+  int before_;
+};
+
+inline dnnl::memory::data_type onednn_type(DType dtype) {
+  return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
+// A primitive with what a call needs to know about it. `primitive` empty: oneDNN has nothing but
+// its reference loops, or nothing at all, for this shape.
+struct OnednnCall {
+  dnnl::primitive primitive;
+  dnnl::memory::desc in, weight, bias, out, scratchpad;
+  std::string implementation = "none";
+  explicit operator bool() const { return static_cast<bool>(primitive); }
+};
+
+// What oneDNN calls the kernels worth running: JIT or BRGEMM code. "gemm:" paths unpack whole
+// operands into scratchpads as large as the result, "ref" are plain loops.
+bool is_fast_implementation(std::string_view name);
+
+// Runs with the calling thread's scratch as scratchpad; bias may be null where the call has none.
+void run_onednn(const OnednnCall& call, const void* in, const void* weight, const void* bias,
+                void* out);
+
+// The primitives of one weight, by shape. Bounded: the oldest goes first (a call in flight keeps
+// its own reference). Equal shapes of other weights share their machine code inside oneDNN.
+template <class Key>
+class OnednnCache {
+ public:
+  template <class Make>
+  std::shared_ptr<const OnednnCall> get(const Key& key, Make&& make) {
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& [known, call] : calls_)
+        if (known == key) return call;
+    }
+    auto call = std::make_shared<const OnednnCall>(make());
+    std::lock_guard lock(mutex_);
+    if (calls_.size() == kCapacity) calls_.erase(calls_.begin());
+    calls_.emplace_back(key, call);
+    return call;
+  }
+
+ private:
+  static constexpr size_t kCapacity = 32;
+  std::mutex mutex_;
+  std::vector<std::pair<Key, std::shared_ptr<const OnednnCall>>> calls_;
+};
+
+}  // namespace weft::cpu

@@ -1,0 +1,170 @@
+#include "kernels/cpu/panel_gemm.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/panel_gemm.cc"
+#include "hwy/foreach_target.h"
+// Highway's order: this header sees every target.
+#include "kernels/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft::cpu::HWY_NAMESPACE {
+
+// One task's extent: the left chunk (96 x 256 f32, 96 KiB) and the sums (96 x 256) sit in L2, a
+// slice of weights (256 x 32 f32, 32 KiB) in L1.
+constexpr int64_t kTaskRows = 96, kTaskColumns = 256, kDepth = 256, kSlice = 32;
+
+HWY_INLINE TileVec activate(LinearActivation activation, TileVec x) {
+  const TileTag d;
+  if (activation == LinearActivation::kNone) return x;
+  TileVec t = x;
+  if (activation == LinearActivation::kGeluTanh) {
+    // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    const TileVec cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), hn::Set(d, 0.044715f)), x, x);
+    t = hn::Mul(cubic, hn::Set(d, 2 * 0.7978845608028654f));
+  }
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exp_f32(hn::Neg(t))));
+}
+
+void finish_rows(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t column, int64_t columns,
+                 float* sums, int64_t sums_row) {
+  const TileTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t r = 0; r < rows; ++r) {
+    float* sum = sums + r * sums_row;
+    // The sums' rows are padded to whole vectors; the bias is not.
+    if (gemm.bias)
+      for (int64_t j = 0; j < columns; ++j) sum[j] += gemm.bias[column + j];
+    if (gemm.activation != LinearActivation::kNone)
+      for (int64_t j = 0; j < columns; j += lanes)
+        hn::StoreU(activate(gemm.activation, hn::LoadU(d, sum + j)), d, sum + j);
+    const int64_t at = (row + r) * gemm.out_stride + column;
+    if (gemm.out_dtype == DType::kF32)
+      std::memcpy(static_cast<float*>(gemm.out) + at, sum, columns * sizeof(float));
+    else
+      narrow(sum, columns, static_cast<bf16*>(gemm.out) + at);
+  }
+}
+
+// Rows [row, row + rows) times panels [panel, panel + panels).
+void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, int64_t panels) {
+  const Panels& w = gemm.weight;
+  const int64_t sums_row = panels * w.block;
+  float* chunk = thread_scratch<float>(Scratch::kLeft, kTaskRows * kDepth);
+  float* slice = thread_scratch<float>(Scratch::kRight, kDepth * kSlice);
+  float* sums = thread_scratch<float>(Scratch::kSums, rows * sums_row);
+  for (int64_t k = 0; k < w.in; k += kDepth) {
+    const int64_t depth = std::min(kDepth, w.in - k);
+    TileLeft left{gemm.left + row * gemm.left_stride + k, gemm.left_stride, 1};
+    if (!gemm.left) {
+      gemm.gather(gemm.context, row, rows, k, depth, chunk);
+      left = {chunk, depth, 1};
+    }
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t origin = (panel + p) * w.stride + k * w.block;
+      for (int64_t j = 0; j < w.block; j += kSlice) {
+        const int64_t columns = std::min(kSlice, w.block - j);
+        const float* right = static_cast<const float*>(w.data) + origin + j;
+        int64_t right_row = w.block;
+        if (w.dtype == DType::kBF16) {
+          const bf16* packed = static_cast<const bf16*>(w.data) + origin + j;
+          for (int64_t i = 0; i < depth; ++i)
+            widen(packed + i * w.block, columns, slice + i * kSlice);
+          right = slice;
+          right_row = kSlice;
+        }
+        tile_product(left, rows, columns, depth, right, right_row, sums + p * w.block + j, sums_row,
+                     k > 0);
+      }
+    }
+  }
+  const int64_t column = panel * w.block;
+  finish_rows(gemm, row, rows, column, std::min(sums_row, w.out - column), sums, sums_row);
+}
+
+void run(const Stream& stream, const PanelGemm& gemm) {
+  const Panels& w = gemm.weight;
+  const int64_t all_panels = (w.out + w.block - 1) / w.block;
+  const int64_t task_panels = std::max<int64_t>(1, kTaskColumns / w.block);
+  const int64_t across = (all_panels + task_panels - 1) / task_panels;
+  const int64_t down = (gemm.rows + kTaskRows - 1) / kTaskRows;
+  const auto task = [&](int64_t i) {
+    const int64_t row = i % down * kTaskRows, panel = i / down * task_panels;
+    run_task(gemm, row, std::min(kTaskRows, gemm.rows - row), panel,
+             std::min(task_panels, all_panels - panel));
+  };
+  // Below about 20 us of work a second thread costs more than it brings.
+  if (gemm.rows * w.in * w.out < int64_t{1} << 20)
+    for (int64_t i = 0; i < across * down; ++i) task(i);
+  else
+    parallel_tasks(stream, across * down, task);
+}
+
+void widen_all(const bf16* x, int64_t count, float* out) { widen(x, count, out); }
+
+}  // namespace weft::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft::cpu {
+
+HWY_EXPORT(run);
+HWY_EXPORT(widen_all);
+
+void panel_gemm(Stream& stream, const PanelGemm& gemm) { HWY_DYNAMIC_DISPATCH(run)(stream, gemm); }
+
+void widen_bf16(const bf16* x, int64_t count, float* out) {
+  HWY_DYNAMIC_DISPATCH(widen_all)(x, count, out);
+}
+
+namespace {
+
+// One panel: every (tap, channel) of `block` output columns side by side.
+template <class From, class To>
+void pack_panel(const TensorView& weight, int64_t first, int64_t block, To* to) {
+  const int64_t columns = std::min(block, weight[0] - first), in = weight[-1];
+  const int taps_rank = weight.rank - 2;
+  int64_t taps = 1;
+  for (int d = 1; d <= taps_rank; ++d) taps *= weight[d];
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    int64_t offset = 0;
+    for (int64_t d = taps_rank, rest = tap; d >= 1; rest /= weight[d], --d)
+      offset += rest % weight[d] * weight.stride[d];
+    for (int64_t i = 0; i < in; ++i, to += block)
+      for (int64_t j = 0; j < columns; ++j) {
+        const int64_t at =
+            (first + j) * weight.stride[0] + offset + i * weight.stride[weight.rank - 1];
+        From value;  // the source may be mapped at any byte
+        std::memcpy(&value, static_cast<const char*>(weight.data) + at * sizeof(From),
+                    sizeof value);
+        to[j] = convert<To>(value);
+      }
+  }
+}
+
+}  // namespace
+
+void pack_panels(Stream& stream, const TensorView& weight, DType dtype, int64_t block,
+                 int64_t stride, void* data) {
+  visit_float(weight.dtype, [&](auto from) {
+    visit_dtype(dtype, [&](auto to) {
+      using From = decltype(from);
+      using To = decltype(to);
+      parallel_for(stream, (weight[0] + block - 1) / block, row_grain(stride),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t p = begin; p < end; ++p)
+                       pack_panel<From>(weight, p * block, block,
+                                        static_cast<To*>(data) + p * stride);
+                   });
+    });
+  });
+}
+
+}  // namespace weft::cpu
+#endif

@@ -1,0 +1,50 @@
+#pragma once
+// Products with weights packed in panels, for every machine: what the oneDNN paths fall back to
+// where oneDNN has no fast implementation (bf16 without hardware for it, no AVX-512, strided rows).
+#include "kernels/linear.h"
+#include "kernels/stream.h"
+
+namespace weft::cpu {
+
+// Weights [in, out] as [ceil(out / block)][stride / block >= in][block], f32 or bf16; columns past
+// `out` are zero. With f32 and block 64 this is oneDNN's BA16a64b, with `in` split into taps and
+// channels its Odhwi<block>o, so both libraries read one copy.
+struct Panels {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t in = 0, out = 0;
+  int64_t block = 64;  // multiple of 16
+  int64_t stride = 0;  // elements from one panel to the next
+};
+
+// weight [out, taps.., in] (rank 2 to 5, any strides, any float dtype, any alignment) into zeroed
+// `data`, which holds ceil(out / block) * stride elements of `dtype`; each value is rounded once.
+void pack_panels(Stream& stream, const TensorView& weight, DType dtype, int64_t block,
+                 int64_t stride, void* data);
+
+// Fills out[i * depth + j] with the left operand's element (row + i, k + j) in f32.
+using GatherRows = void (*)(const void* context, int64_t row, int64_t rows, int64_t k,
+                            int64_t depth, float* out);
+
+struct PanelGemm {
+  Panels weight;
+  int64_t rows = 0;
+  const float* left = nullptr;  // [rows, in], or null where `gather` makes it
+  int64_t left_stride = 0;
+  GatherRows gather = nullptr;
+  const void* context = nullptr;
+  const float* bias = nullptr;  // [out] or null
+  LinearActivation activation = LinearActivation::kNone;
+  void* out = nullptr;  // [rows, out]
+  DType out_dtype = DType::kF32;
+  int64_t out_stride = 0;
+};
+
+// Sums run over `in` in ascending order whatever the number of threads and rows: the bits of an
+// output depend on its own row and column alone. Scratch: at most 0.5 MiB per thread, kept.
+void panel_gemm(Stream& stream, const PanelGemm& gemm);
+
+// out[i] = x[i] in f32.
+void widen_bf16(const bf16* x, int64_t count, float* out);
+
+}  // namespace weft::cpu

@@ -1,0 +1,33 @@
+#pragma once
+// Work buffers of one thread, kept from call to call so that nothing allocates in the loop.
+#include <cstddef>
+#include <cstdint>
+
+namespace weft::cpu {
+
+// One buffer per use; a use never calls into another that takes the same slot.
+enum class Scratch : uint8_t {
+  kLeft,
+  kRight,
+  kSums,
+  kQuery,
+  kKeys,
+  kValues,
+  kLogits,
+  kState,
+  kStageIn,
+  kStageOut,
+  kVendor,
+  kCount
+};
+
+// At least `bytes` of 64-byte aligned memory, contents undefined, valid until the thread asks for
+// more of the same slot. Grows by need and stays until the thread ends.
+void* thread_scratch_bytes(Scratch slot, size_t bytes);
+
+template <class T>
+T* thread_scratch(Scratch slot, int64_t count) {
+  return static_cast<T*>(thread_scratch_bytes(slot, static_cast<size_t>(count) * sizeof(T)));
+}
+
+}  // namespace weft::cpu

@@ -1,0 +1,170 @@
+// The register tile every CPU product is made of, and the exponential; compiled once per SIMD
+// target by the files that include it between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE users.
+#if defined(WEFT_KERNELS_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEFT_KERNELS_CPU_TILE_INL_H_
+#undef WEFT_KERNELS_CPU_TILE_INL_H_
+#else
+#define WEFT_KERNELS_CPU_TILE_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft::cpu::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// At most 16 lanes: packed weights are padded to 16 columns, so no tile ever has a column tail.
+using TileTag = hn::CappedTag<float, 16>;
+using TileVec = hn::Vec<TileTag>;
+
+// Rows by vectors held in registers: 12 x 2 sums, 2 weights and 1 broadcast fit the 32 registers of
+// AVX-512 and NEON with FMAs to spare for their latency (4 cycles x 2 ports = 8 chains); 6 x 2 + 3
+// fit the 16 of AVX2 and SSE.
+inline constexpr int kTileRows = (HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86) || !HWY_ARCH_X86 ? 12 : 6;
+inline constexpr int kTileVectors = 2;
+
+// One matrix operand read as single values: element (r, k) is data[r * row + k * step].
+struct TileLeft {
+  const float* data;
+  int64_t row;
+  int64_t step;
+};
+
+// sum[r, :] (+)= sum over k of left(r, k) * right[k, :], k ascending, one fused multiply-add each:
+// the bits of an element do not depend on how rows, columns or k are cut into tiles.
+template <int kRows, int kVectors>
+HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const float* HWY_RESTRICT right,
+                           int64_t right_row, float* HWY_RESTRICT sum, int64_t sum_row, bool add) {
+  const TileTag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  TileVec acc[kRows][kVectors];
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v)
+      acc[r][v] = add ? hn::LoadU(d, sum + r * sum_row + v * lanes) : hn::Zero(d);
+  const float* HWY_RESTRICT a = left.data;
+  const int64_t row = left.row;
+  for (int64_t k = 0; k < depth; ++k) {
+    TileVec w[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) w[v] = hn::LoadU(d, right + v * lanes);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const TileVec x = hn::Set(d, a[r * row]);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(x, w[v], acc[r][v]);
+    }
+    a += left.step;
+    right += right_row;
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) hn::StoreU(acc[r][v], d, sum + r * sum_row + v * lanes);
+}
+
+template <int kVectors>
+HWY_INLINE void tile_rows(TileLeft left, int64_t rows, int64_t depth, const float* right,
+                          int64_t right_row, float* sum, int64_t sum_row, bool add) {
+  const auto step = [&](int done) {
+    left.data += done * left.row;
+    sum += done * sum_row;
+    rows -= done;
+  };
+  while (rows >= kTileRows) {
+    tile_block<kTileRows, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+    step(kTileRows);
+  }
+  if (kTileRows > 6 && rows >= 6) {
+    tile_block<6, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+    step(6);
+  }
+  if (rows >= 3) {
+    tile_block<3, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+    step(3);
+  }
+  for (; rows > 0; step(1))
+    tile_block<1, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+}
+
+// sum [rows, columns] (+)= left [rows, depth] * right [depth, columns]; columns is a multiple
+// of 16.
+HWY_INLINE void tile_product(const TileLeft& left, int64_t rows, int64_t columns, int64_t depth,
+                             const float* right, int64_t right_row, float* sum, int64_t sum_row,
+                             bool add) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
+  int64_t j = 0;
+  for (; j + kTileVectors * lanes <= columns; j += kTileVectors * lanes)
+    tile_rows<kTileVectors>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
+  for (; j < columns; j += lanes)
+    tile_rows<1>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
+}
+
+// Any number of bf16 values to f32.
+HWY_INLINE void widen(const bf16* x, int64_t count, float* out) {
+  const TileTag d;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const hn::RebindToUnsigned<TileTag> d32;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto wide = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(x + i)));
+    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(wide)), d, out + i);
+  }
+  for (; i < count; ++i) out[i] = to_float(x[i]);
+}
+
+// f32 to bf16, nearest even; NaN stays NaN (a carry out of its mantissa would make it infinite or
+// zero, so its top bits are kept and made quiet).
+HWY_INLINE void narrow(const float* x, int64_t count, bf16* out) {
+  const TileTag d;
+  const hn::RebindToUnsigned<TileTag> d32;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto value = hn::LoadU(d, x + i);
+    const auto bits = hn::BitCast(d32, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fffu)));
+    const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000u));
+    const auto nan = hn::RebindMask(d32, hn::Ne(value, value));
+    const auto top = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<decltype(d32)>(), top)), d16,
+               reinterpret_cast<uint16_t*>(out + i));
+  }
+  for (; i < count; ++i) out[i] = to_bf16(x[i]);
+}
+
+// e^x within 2 ulp for x in [-87.3, 88]; below that 0, above e^88. n = round(x / ln 2), and e^r for
+// |r| <= ln 2 / 2 by its series to r^7 (the next term is below 5e-9).
+HWY_INLINE TileVec exp_f32(TileVec x) {
+  const TileTag d;
+  const hn::RebindToSigned<TileTag> di;
+  const auto underflow = hn::Lt(x, hn::Set(d, -87.3f));
+  const TileVec bounded = hn::Min(hn::Max(x, hn::Set(d, -87.3f)), hn::Set(d, 88.0f));
+  const TileVec n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504088896341f)));
+  // ln 2 in two parts; the first has 12 trailing zero bits, so n * high is exact.
+  TileVec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), bounded);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  TileVec p = hn::Set(d, 1.0f / 5040);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 720));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 120));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 24));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 6));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  return hn::IfThenZeroElse(underflow, hn::Mul(p, hn::BitCast(d, exponent)));
+}
+
+}  // namespace weft::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target
