@@ -1,0 +1,230 @@
+#include "kernels/norm.h"
+
+#include <numeric>
+
+#include "tests/kernels/row_ops.h"
+
+namespace weft::test {
+namespace {
+
+constexpr float kEps = 1e-6f;
+
+double sum_abs(const std::vector<double>& x) {
+  return std::accumulate(x.begin(), x.end(), 0.0,
+                         [](double sum, double value) { return sum + std::fabs(value); });
+}
+
+double sum_of_squares(const std::vector<double>& x) {
+  return std::inner_product(x.begin(), x.end(), x.begin(), 0.0);
+}
+
+// (x - mean) / sqrt(var + eps) * w + b with two passes. The error of the mean moves every
+// difference and, through the sum of squares, the scale; the rest is a rounding per operation.
+std::vector<Bounded> expect_layer_norm(const std::vector<double>& x, const std::vector<double>& w,
+                                       const std::vector<double>& b) {
+  const int64_t d = static_cast<int64_t>(x.size());
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / d;
+  const double mean_error = sum_bound(d, sum_abs(x)) / d + kUnit32 * std::fabs(mean);
+  std::vector<double> difference(x);
+  for (double& value : difference) value -= mean;
+  const double variance = sum_of_squares(difference) / d;
+  const double variance_error = sum_bound(d + 4, variance) +
+                                2 * mean_error * sum_abs(difference) / d + mean_error * mean_error;
+  const double scale = 1 / std::sqrt(variance + kEps);
+  const double scale_error = variance_error / (2 * (variance + kEps)) + 4 * kUnit32;
+  std::vector<Bounded> out;
+  for (int64_t i = 0; i < d; ++i) {
+    const double product = difference[i] * scale * w[i];
+    out.push_back({product + b[i], std::fabs(scale * w[i]) * mean_error * (1 + scale_error) +
+                                       std::fabs(product) * (scale_error + 4 * kUnit32) +
+                                       kUnit32 * (std::fabs(product) + std::fabs(b[i]))});
+  }
+  return out;
+}
+
+// x * scale * w where the squares' sum behind `scale` has a relative error.
+std::vector<Bounded> expect_scaled(const std::vector<double>& x, double scale, double sum_relative,
+                                   const std::vector<double>& w) {
+  std::vector<Bounded> out;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double y = x[i] * scale * w[i];
+    out.push_back({y, std::fabs(y) * (sum_relative / 2 + 6 * kUnit32)});
+  }
+  return out;
+}
+
+TEST(Norm, LayerNormWithAndWithoutWeights) {
+  check_row_op(
+      {.name = "layer_norm",
+       .vectors = 2,
+       .run = [](Stream& stream, const auto& in, const auto& v,
+                 const TensorView& out) { layer_norm(stream, in[0], v[0], v[1], kEps, out); },
+       .expect = [](const auto& in,
+                    const auto& v) { return expect_layer_norm(in[0], v[0], v[1]); }});
+  check_row_op({.name = "layer_norm plain",
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { layer_norm(stream, in[0], {}, {}, kEps, out); },
+                .expect =
+                    [](const auto& in, const auto&) {
+                      const std::vector<double> one(in[0].size(), 1), zero(in[0].size(), 0);
+                      return expect_layer_norm(in[0], one, zero);
+                    }});
+}
+
+TEST(Norm, ModulatedLayerNorm) {
+  check_row_op({.name = "modulated_layer_norm",
+                .vectors = 2,
+                .run =
+                    [](Stream& stream, const auto& in, const auto& v, const TensorView& out) {
+                      modulated_layer_norm(stream, in[0], v[0], v[1], kEps, out);
+                    },
+                .expect =
+                    [](const auto& in, const auto& v) {
+                      std::vector<double> weight(v[0]);
+                      for (double& value : weight) value += 1;
+                      std::vector<Bounded> out = expect_layer_norm(in[0], weight, v[1]);
+                      // 1 + scale may cancel: its rounding is absolute in 1.
+                      const std::vector<Bounded> unit =
+                          expect_layer_norm(in[0], std::vector<double>(weight.size(), 1),
+                                            std::vector<double>(v[1].size()));
+                      for (size_t i = 0; i < out.size(); ++i)
+                        out[i].bound += kUnit32 * std::fabs(weight[i] * unit[i].value);
+                      return out;
+                    }});
+}
+
+TEST(Norm, RmsNorm) {
+  check_row_op({.name = "rms_norm",
+                .vectors = 1,
+                .run = [](Stream& stream, const auto& in, const auto& v,
+                          const TensorView& out) { rms_norm(stream, in[0], v[0], kEps, out); },
+                .expect =
+                    [](const auto& in, const auto& v) {
+                      const int64_t d = static_cast<int64_t>(in[0].size());
+                      const double scale = 1 / std::sqrt(sum_of_squares(in[0]) / d + kEps);
+                      return expect_scaled(in[0], scale, sum_bound(d + 4, 1), v[0]);
+                    }});
+}
+
+TEST(Norm, RmsNormPerHeadKeepsHeadsApart) {
+  Tensor x = make_normal(DType::kF32, {5, 3, 16}, 1), weight = make_normal(DType::kF32, {16}, 2);
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    Tensor whole(DType::kF32, {5, 3, 16}), parts(DType::kF32, {5, 3, 16});
+    rms_norm(stream, x, weight, kEps, whole);
+    for (int64_t head = 0; head < 3; ++head)
+      rms_norm(stream, x.view().select(1, head), weight, kEps, parts.view().select(1, head));
+    EXPECT_TRUE(bitwise_equal(whole, parts)) << ops->name;
+  }
+}
+
+TEST(Norm, RmsScaleOfAWiderRow) {
+  constexpr double kSums = 12.5;
+  check_row_op({.name = "rms_scale",
+                .vectors = 1,
+                .run =
+                    [](Stream& stream, const auto& in, const auto& v, const TensorView& out) {
+                      Tensor sums(DType::kF32, {in[0][0]});
+                      for (int64_t i = 0; i < in[0][0]; ++i) sums.template as<float>()[i] = kSums;
+                      rms_scale(stream, in[0], sums, 3 * in[0][1], v[0], kEps, out);
+                    },
+                .expect =
+                    [](const auto& in, const auto& v) {
+                      const double width = 3.0 * static_cast<double>(in[0].size());
+                      return expect_scaled(in[0], 1 / std::sqrt(kSums / width + kEps), 2 * kUnit32,
+                                           v[0]);
+                    }});
+}
+
+TEST(Norm, SumSquares) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      BoundReport report(ops->name + " sum_squares " + std::string(to_string(dtype)));
+      for (const RowCase& shape : row_cases()) {
+        if (shape.layout == Layout::kAliased) continue;
+        SCOPED_TRACE(ops->name + " d " + std::to_string(shape.d));
+        Rows x(dtype, shape.rows, shape.d, shape.layout);
+        Random random(3);
+        x.fill(random, shape.magnitude, shape.offset);
+        Tensor sums(DType::kF32, {shape.rows}), again(DType::kF32, {shape.rows});
+        Stream one = Stream::cpu(1, Determinism::kFixed, ops);
+        Stream three = Stream::cpu(3, Determinism::kFixed, ops);
+        sum_squares(one, x.view(), sums);
+        sum_squares(three, x.view(), again);
+        std::vector<Bounded> expected;
+        for (int64_t r = 0; r < shape.rows; ++r) {
+          const double sum = sum_of_squares(to_f64(x.view().select(0, r)));
+          expected.push_back({sum, sum_bound(shape.d + 4, sum)});
+        }
+        EXPECT_TRUE(within(sums, expected, &report));
+        EXPECT_TRUE(bitwise_equal(sums, again));
+      }
+    }
+}
+
+TEST(Norm, SplitRmsNormEqualsTheWholeOne) {
+  constexpr int64_t kRows = 7, kWidth = 96, kCut = 40;
+  Tensor x = make_normal(DType::kF32, {kRows, kWidth}, 4);
+  Tensor weight = make_normal(DType::kF32, {kWidth}, 5);
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    Tensor whole(DType::kF32, {kRows, kWidth}), parts(DType::kF32, {kRows, kWidth});
+    rms_norm(stream, x, weight, kEps, whole);
+    Tensor left(DType::kF32, {kRows}), right(DType::kF32, {kRows}), sums(DType::kF32, {kRows});
+    const auto part = [&](const TensorView& view, int rank) {
+      return view.slice(-1, rank ? kCut : 0, rank ? kWidth - kCut : kCut);
+    };
+    sum_squares(stream, part(x, 0), left);
+    sum_squares(stream, part(x, 1), right);
+    add(stream, left, right, sums);
+    for (int rank : {0, 1})
+      rms_scale(stream, part(x, rank), sums, kWidth, part(weight, rank), kEps, part(parts, rank));
+    EXPECT_LT(relative_l2(to_f64(parts), to_f64(whole)), 10 * kUnit32) << ops->name;
+  }
+}
+
+TEST(Norm, ChannelRmsNorm) {
+  for (Activation activation : {Activation::kNone, Activation::kSilu})
+    check_row_op(
+        {.name = activation == Activation::kSilu ? "channel_rms_norm silu" : "channel_rms_norm",
+         .vectors = 1,
+         .run =
+             [activation](Stream& stream, const auto& in, const auto& v, const TensorView& out) {
+               channel_rms_norm(stream, in[0], v[0], activation, out);
+             },
+         .expect =
+             [activation](const auto& in, const auto& v) {
+               const int64_t d = static_cast<int64_t>(in[0].size());
+               const double norm = std::max(std::sqrt(sum_of_squares(in[0])), 1e-12);
+               std::vector<Bounded> out =
+                   expect_scaled(in[0], std::sqrt(double(d)) / norm, sum_bound(d + 6, 1), v[0]);
+               if (activation == Activation::kNone) return out;
+               for (Bounded& y : out) {
+                 const double sigmoid = 1 / (1 + std::exp(-y.value));
+                 // |silu'| < 1.1, then an exponential, a sum and a quotient.
+                 y = {y.value * sigmoid,
+                      1.1 * y.bound + 8 * kUnit32 * std::fabs(y.value * sigmoid)};
+               }
+               return out;
+             }});
+}
+
+TEST(Norm, ZeroRowsStayFinite) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(ops->name);
+      Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+      Tensor x(dtype, {2, 24}), out = make_normal(dtype, {2, 24}, 6);
+      Tensor gamma = make_normal(DType::kF32, {24}, 7);
+      const std::vector<Bounded> zeros(48);
+      channel_rms_norm(stream, x, gamma, Activation::kSilu, out);
+      EXPECT_TRUE(within(out, zeros));
+      rms_norm(stream, x, gamma, kEps, out);
+      EXPECT_TRUE(within(out, zeros));
+      layer_norm(stream, x, gamma, {}, kEps, out);
+      EXPECT_TRUE(within(out, zeros));
+    }
+}
+
+}  // namespace
+}  // namespace weft::test

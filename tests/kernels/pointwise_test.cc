@@ -1,0 +1,179 @@
+#include "kernels/pointwise.h"
+
+#include <limits>
+
+#include "tests/kernels/row_ops.h"
+
+namespace weft::test {
+namespace {
+
+// One f32 operation per output element.
+template <class F>
+auto each(F&& f) {
+  return [f](const auto& in, const auto& v) {
+    std::vector<Bounded> out;
+    for (size_t i = 0; i < in[0].size(); ++i) out.push_back(f(in, v, i));
+    return out;
+  };
+}
+
+// x / (1 + exp(-a)), where a is known to `relative`: an error of the argument is multiplied by |a|
+// in the exponential; then an exponential, a sum and a quotient of a few units each. Where the
+// exponential leaves the range of f32 the result may become zero: smallest normal number.
+Bounded gated(double x, double a, double relative) {
+  const double y = x / (1 + std::exp(-a));
+  return {y, std::fabs(y) * (std::fabs(a) * relative + 8 * kUnit32) +
+                 std::max(1.0, std::fabs(x)) * std::numeric_limits<float>::min()};
+}
+
+Bounded exact_gelu(double x) {
+  // Five roundings lead to the argument: x^2, x^3 c, the sum (no cancellation), the factor.
+  return gated(x, 1.5957691216057308 * (x + 0.044715 * x * x * x), 6 * kUnit32);
+}
+
+TEST(Pointwise, Add) {
+  check_row_op({.name = "add",
+                .inputs = 2,
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { add(stream, in[0], in[1], out); },
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  return Bounded{in[0][i] + in[1][i], 0};
+                })});
+}
+
+TEST(Pointwise, GatedAdd) {
+  for (bool wide : {false, true})
+    check_row_op({.name = wide ? "gated_add of f32" : "gated_add",
+                  .inputs = 2,
+                  .vectors = 1,
+                  .f32_input = wide,
+                  .run = [](Stream& stream, const auto& in, const auto& v,
+                            const TensorView& out) { gated_add(stream, in[0], in[1], v[0], out); },
+                  .expect = each([](const auto& in, const auto& v, size_t i) {
+                    const double product = in[1][i] * v[0][i], sum = in[0][i] + product;
+                    return Bounded{sum, kUnit32 * (std::fabs(product) + std::fabs(sum))};
+                  })});
+}
+
+TEST(Pointwise, AddBias) {
+  for (bool wide : {false, true})
+    check_row_op({.name = wide ? "add_bias to f32" : "add_bias",
+                  .vectors = 1,
+                  .f32_input = wide,
+                  .run = [](Stream& stream, const auto& in, const auto& v,
+                            const TensorView& out) { add_bias(stream, in[0], v[0], out); },
+                  .expect = each([](const auto& in, const auto& v, size_t i) {
+                    const double sum = in[0][i] + v[0][i];
+                    return Bounded{sum, kUnit32 * std::fabs(sum)};
+                  })});
+}
+
+TEST(Pointwise, Silu) {
+  check_row_op({.name = "silu",
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { silu(stream, in[0], out); },
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  return gated(in[0][i], in[0][i], 0);
+                })});
+}
+
+TEST(Pointwise, GeluTanh) {
+  check_row_op(
+      {.name = "gelu_tanh",
+       .run = [](Stream& stream, const auto& in, const auto&,
+                 const TensorView& out) { gelu_tanh(stream, in[0], out); },
+       .expect = each([](const auto& in, const auto&, size_t i) { return exact_gelu(in[0][i]); })});
+}
+
+TEST(Pointwise, GeluTanhMul) {
+  check_row_op({.name = "gelu_tanh_mul",
+                .inputs = 2,
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { gelu_tanh_mul(stream, in[0], in[1], out); },
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  const Bounded gate = exact_gelu(in[0][i]);
+                  const double y = gate.value * in[1][i];
+                  return Bounded{y, std::fabs(in[1][i]) * gate.bound + kUnit32 * std::fabs(y)};
+                })});
+}
+
+TEST(Pointwise, ActivationsOverTheirRange) {
+  constexpr int64_t kCount = 40001;
+  Tensor x(DType::kF32, {1, kCount}), out(DType::kF32, {1, kCount});
+  std::vector<Bounded> exact_silu, exact;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float value = static_cast<float>((i - kCount / 2) * (110.0 / (kCount / 2)));
+    x.as<float>()[i] = value;
+    exact_silu.push_back(gated(value, value, 0));
+    exact.push_back(exact_gelu(value));
+  }
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    BoundReport silu_report(ops->name + " silu over [-110, 110]");
+    BoundReport gelu_report(ops->name + " gelu_tanh over [-110, 110]");
+    silu(stream, x, out);
+    EXPECT_TRUE(within(out, exact_silu, &silu_report)) << ops->name;
+    gelu_tanh(stream, x, out);
+    EXPECT_TRUE(within(out, exact, &gelu_report)) << ops->name;
+  }
+}
+
+TEST(Pointwise, ActivationsOfExtremes) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Ops* ops : all_ops()) {
+    SCOPED_TRACE(ops->name);
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    Tensor x(DType::kF32, {1, 5}), out(DType::kF32, {1, 5});
+    const float values[5] = {kMax, -kMax, 1e30f, -1e30f, 0.0f};
+    for (int i = 0; i < 5; ++i) x.as<float>()[i] = values[i];
+    const std::vector<Bounded> expected{{kMax}, {0}, {values[2]}, {0}, {0}};
+    silu(stream, x, out);
+    EXPECT_TRUE(within(out, expected));
+    gelu_tanh(stream, x, out);
+    EXPECT_TRUE(within(out, expected));
+    x.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    x.as<float>()[1] = kInfinity;
+    silu(stream, x, out);
+    EXPECT_TRUE(std::isnan(out.as<float>()[0]));
+    EXPECT_EQ(out.as<float>()[1], kInfinity);
+    gelu_tanh(stream, x, out);
+    EXPECT_TRUE(std::isnan(out.as<float>()[0]));
+    EXPECT_EQ(out.as<float>()[1], kInfinity);
+  }
+}
+
+TEST(Pointwise, Axpby) {
+  constexpr float kA = 1.7f, kB = -0.3f;
+  check_row_op({.name = "axpby",
+                .inputs = 2,
+                .dtypes = {DType::kF32},
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { axpby(stream, kA, in[0], kB, in[1], out); },
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  const double first = double{kA} * in[0][i], second = double{kB} * in[1][i];
+                  return Bounded{first + second, kUnit32 * (std::fabs(first) + std::fabs(second) +
+                                                            std::fabs(first + second))};
+                })});
+}
+
+TEST(Pointwise, FirstNonFinite) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16})
+      for (int64_t n : {0, 1, 7, 64, 1000, 70001}) {
+        SCOPED_TRACE(ops->name + " n " + std::to_string(n));
+        Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
+        Tensor x = make_normal(dtype, {n}, 9, 1e30);
+        EXPECT_EQ(first_non_finite(stream, x), -1);
+        if (n == 0) continue;
+        for (int64_t at : {n - 1, n / 2, int64_t{0}}) {
+          store(x, at,
+                at % 2 ? std::numeric_limits<double>::quiet_NaN()
+                       : -std::numeric_limits<double>::infinity());
+          EXPECT_EQ(first_non_finite(stream, x), at);
+        }
+      }
+}
+
+}  // namespace
+}  // namespace weft::test
