@@ -1,0 +1,144 @@
+#include "models/registry.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A copy of a golden pipeline's configs and empty weights, to be broken.
+class ModelDirectoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = testing::TempDir() + "weft_registry_" +
+            testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(path_);
+    fs::copy("tests/golden/pipeline_two_experts/model", path_, fs::copy_options::recursive);
+  }
+  void TearDown() override { fs::remove_all(path_); }
+
+  void edit(const std::string& file, const std::function<void(nlohmann::json&)>& change) {
+    nlohmann::json json = read_json_file(path_ + "/" + file);
+    change(json);
+    std::ofstream(path_ + "/" + file) << json.dump();
+  }
+  std::string fault() {
+    try {
+      open_model_directory(path_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      return error.what();
+    }
+    return "";
+  }
+  std::string path_;
+};
+
+TEST_F(ModelDirectoryTest, TwoExperts) {
+  const ModelDirectory model = open_model_directory(path_);
+  EXPECT_EQ(model.class_name, "WanPipeline");
+  EXPECT_EQ(model.experts(), 2);
+  EXPECT_EQ(model.boundary_ratio, 0.875);
+  EXPECT_EQ(model.expert_path(1), path_ + "/transformer_2");
+  EXPECT_EQ(model.config_2.width(), 24);
+  EXPECT_EQ(model.vae, path_ + "/vae");
+}
+
+TEST_F(ModelDirectoryTest, OneExpertWhateverTheBoundarySays) {
+  edit("model_index.json", [](auto& json) { json["transformer_2"] = {nullptr, nullptr}; });
+  const ModelDirectory model = open_model_directory(path_);
+  EXPECT_EQ(model.experts(), 1);
+  EXPECT_EQ(model.boundary_ratio, 0.875);
+  EXPECT_EQ(open_model_directory("tests/golden/pipeline_t2v/model").experts(), 1);
+}
+
+TEST_F(ModelDirectoryTest, MissingPartsAreNamed) {
+  fs::remove_all(path_ + "/tokenizer");
+  EXPECT_NE(fault().find(path_ + "/tokenizer: missing"), std::string::npos) << fault();
+}
+
+TEST_F(ModelDirectoryTest, MissingConfigsAreNamed) {
+  for (const char* file : {"transformer_2/config.json", "transformer/config.json", "vae/config.json",
+                           "scheduler/scheduler_config.json", "model_index.json"}) {
+    fs::remove(path_ + "/" + file);
+    EXPECT_NE(fault().find(path_ + "/" + file + ": missing"), std::string::npos) << fault();
+  }
+  fs::remove_all(path_);
+  EXPECT_NE(fault().find("no such model directory"), std::string::npos);
+}
+
+TEST_F(ModelDirectoryTest, WhatCannotRunIsRefused) {
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    nlohmann::json before;
+    edit("model_index.json", [&](auto& json) {
+      before = json.value(key, nlohmann::json());
+      json[key] = value;
+    });
+    const std::string text = fault();
+    edit("model_index.json", [&](auto& json) { json[key] = before; });
+    return text;
+  };
+  EXPECT_NE(with("_class_name", "FluxPipeline").find("FluxPipeline"), std::string::npos);
+  EXPECT_NE(with("expand_timesteps", true).find("expand_timesteps"), std::string::npos);
+  EXPECT_NE(with("vae", {nullptr, nullptr}).find("no vae"), std::string::npos);
+  EXPECT_NE(with("vae", "AutoencoderKLWan").find("vae = "), std::string::npos);
+  EXPECT_NE(with("boundary_ratio", nullptr).find("boundary_ratio"), std::string::npos);
+  EXPECT_NE(with("boundary_ratio", 875).find("boundary_ratio"), std::string::npos);
+  EXPECT_EQ(fault(), "");
+}
+
+TEST_F(ModelDirectoryTest, WeftJsonGivesTheDefaults) {
+  std::ofstream(path_ + "/weft.json")
+      << R"({"name": "pocket", "width": 128, "height": 96, "frames": 25, "fps": 16, "steps": 20,
+             "guidance_scale": 4, "flow_shift": 3})";
+  const DefaultSettings defaults = open_model_directory(path_).defaults;
+  EXPECT_EQ(defaults.name, "pocket");
+  EXPECT_EQ(defaults.origin, "weft.json");
+  EXPECT_EQ(defaults.width, 128);
+  EXPECT_EQ(defaults.height, 96);
+  EXPECT_EQ(defaults.frames, 25);
+  EXPECT_EQ(defaults.steps, 20);
+  EXPECT_EQ(defaults.guidance_scale, 4);
+  EXPECT_EQ(defaults.flow_shift, 3);
+  std::ofstream(path_ + "/weft.json") << R"({"widht": 128})";
+  EXPECT_NE(fault().find("unknown key widht"), std::string::npos) << fault();
+}
+
+TEST(DefaultSettings, OfThePublishedModels) {
+  const auto find = [](int64_t width, int64_t in, int64_t out, int experts) {
+    WanConfig config;
+    config.heads = static_cast<int>(width / 128);
+    config.head_dim = 128;
+    config.in_channels = in;
+    config.out_channels = out;
+    return default_settings("nowhere", config, experts);
+  };
+  const DefaultSettings small = find(1536, 16, 16, 1), a14b = find(5120, 16, 16, 2),
+                        large = find(5120, 16, 16, 1), ti2v = find(3072, 48, 48, 1),
+                        other = find(256, 16, 16, 1);
+  EXPECT_EQ(small.name, "wan2.1-t2v-1.3b");
+  EXPECT_EQ(small.width, 832);
+  EXPECT_EQ(small.flow_shift, 5);
+  EXPECT_FALSE(small.guidance_scale_2);
+  EXPECT_EQ(large.name, "wan2.1-t2v-14b");
+  EXPECT_EQ(large.height, 720);
+  EXPECT_EQ(a14b.name, "wan2.2-t2v-a14b");
+  EXPECT_EQ(a14b.steps, 40);
+  EXPECT_EQ(a14b.guidance_scale, 4);    // the high-noise expert's
+  EXPECT_EQ(a14b.guidance_scale_2, 3);  // the low-noise expert's
+  EXPECT_EQ(ti2v.frames, 121);
+  EXPECT_EQ(ti2v.fps, 24);
+  EXPECT_EQ(other.name, "nowhere");
+  EXPECT_FALSE(other.flow_shift);  // scheduler_config.json decides
+}
+
+}  // namespace
+}  // namespace weft

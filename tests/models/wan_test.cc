@@ -1,0 +1,415 @@
+#include "models/wan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "kernels/ops.h"
+#include "tests/support/golden_case.h"
+
+namespace weft {
+namespace {
+
+using test::bitwise_equal;
+using test::relative_l2;
+using test::to_f64;
+
+// Keeps f32 copies of what it sees, under the golden names.
+struct Recorder final : Observer {
+  void see(Context& context, const char* name, int index, const TensorView& value) override {
+    Tensor kept(DType::kF32, value.shape());
+    copy(context.stream, value, kept);
+    seen[index < 0 ? name : std::string(name) + "." + std::to_string(index)] = std::move(kept);
+  }
+  std::map<std::string, Tensor> seen;
+};
+
+struct Model {
+  Model(const std::string& name, DType dtype = DType::kF32, const Ops& ops = reference_ops(),
+        const WanLoad* load = nullptr)
+      : golden(name), stream(Stream::cpu(2, Determinism::kFixed, &ops)) {
+    const bool original = golden.spec.value("format", "") == "original";
+    const TensorFile file =
+        TensorFile::open(golden.folder + (original ? "/model/model.safetensors" : "/model/transformer"));
+    config = original ? WanConfig::from_tensors(file)
+                      : WanConfig::from_json_file(golden.folder + "/model/transformer/config.json");
+    wan = WanTransformer::load(stream, file, config, load ? *load : WanLoad{.dtype = dtype, .blocks = {}});
+    latent = golden.input("hidden_states");
+    text = golden.input("encoder_hidden_states");
+    time = golden.input("timestep").as<float>()[0];
+    grid = wan_grid(config, latent.view()[1], latent.view()[2], latent.view()[3]);
+    tokens = grid[0] * grid[1] * grid[2];
+    out = Tensor(DType::kF32, latent.view().shape());
+  }
+  Context context(Observer* observer = nullptr) {
+    return seams.context(stream, arena, {}, TokenRanges::all(tokens), observer);
+  }
+  // The velocity of the case's latent; `rows` prompt rows, zeros behind them.
+  Tensor run(int64_t rows, Observer* observer = nullptr, std::vector<TimeSegment> times = {}) {
+    Context c = context(observer);
+    const WanText prompt = wan.prepare_text(c, text.view().slice(0, 0, rows), text.view()[0]);
+    return run(c, prompt, wan.rope(grid), std::move(times));
+  }
+  Tensor run(Context& c, const WanText& prompt, const Rope& rope, std::vector<TimeSegment> times = {}) {
+    if (times.empty()) times = {{.tokens = {0, tokens}, .timestep = time}};
+    wan.forward(c, BlockRange::all(config.layers), latent, times, prompt, rope, out);
+    return f32_copy(stream, out, {out.view()[0], out.view()[1], out.view()[2], out.view()[3]});
+  }
+
+  test::GoldenCase golden;
+  Stream stream;
+  Arena arena{size_t{1} << 30};
+  SerialSeams seams;
+  WanConfig config;
+  WanTransformer wan;
+  Tensor latent, text, out;
+  float time = 0;
+  std::array<int64_t, 3> grid{};
+  int64_t tokens = 0;
+};
+
+struct Run {
+  const char* ops;
+  DType dtype;
+};
+
+class WanGolden : public testing::TestWithParam<std::tuple<const char*, Run>> {};
+
+TEST_P(WanGolden, MatchesReference) {
+  const auto& [name, run] = GetParam();
+  Model model(name, run.dtype, std::string(run.ops) == "reference" ? reference_ops() : cpu_ops());
+  Recorder recorder;
+  model.run(model.text.view()[0], &recorder);
+  for (const std::string& tensor : model.golden.expected.names()) {
+    ASSERT_TRUE(recorder.seen.count(tensor)) << tensor;
+    EXPECT_TRUE(model.golden.matches(tensor, recorder.seen[tensor], run.dtype));
+  }
+  EXPECT_EQ(model.arena.used(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, WanGolden,
+    testing::Combine(testing::Values("dit_wan_tiny", "dit_wan_tiny_image", "dit_wan_tiny_sharded",
+                                     "dit_wan_hd128_bf16_weights", "dit_wan_original_names"),
+                     testing::Values(Run{"reference", DType::kF32}, Run{"reference", DType::kBF16},
+                                     Run{"cpu", DType::kF32}, Run{"cpu", DType::kBF16})),
+    [](const auto& info) {
+      const Run& run = std::get<1>(info.param);
+      return std::string(std::get<0>(info.param)) + "_" + run.ops + "_" +
+             std::string(to_string(run.dtype));
+    });
+
+// One pad row weighted by the logarithm of their number is all of them.
+TEST(WanText, PadRowsShareOneKey) {
+  for (const int64_t rows : {0, 1, 5, 15}) {
+    Model model("dit_wan_tiny");
+    const int64_t all = model.text.view()[0];
+    fill_zero(model.stream, model.text.view().slice(0, rows, all - rows));
+    Recorder full, short_one;
+    const Tensor expected = model.run(all, &full), got = model.run(rows, &short_one);
+    EXPECT_LT(relative_l2(to_f64(got), to_f64(expected)), test::kParallelL2) << rows;
+    EXPECT_TRUE(bitwise_equal(full.seen["context"], short_one.seen["context"])) << rows;
+    // Cutting the pads off instead is another result.
+    Context c = model.context();
+    if (rows == 0) continue;
+    const WanText cut = model.wan.prepare_text(c, model.text.view().slice(0, 0, rows), rows);
+    EXPECT_GT(relative_l2(to_f64(model.run(c, cut, model.wan.rope(model.grid))), to_f64(expected)),
+              1e-3);
+  }
+}
+
+TEST(WanText, PredictsItsBytes) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Model model("dit_wan_tiny_sharded", dtype);
+    Context c = model.context();
+    const WanText text = model.wan.prepare_text(c, model.text.view().slice(0, 0, 7), 20);
+    EXPECT_EQ(text.rows(), 8);
+    EXPECT_EQ(text.bytes(), wan_text_bytes(model.config, 8, dtype));
+  }
+}
+
+// Attention knows positions by their differences alone.
+TEST(WanForward, ShiftedPositionsGiveTheSamePicture) {
+  Model model("dit_wan_tiny_sharded");
+  Context c = model.context();
+  const WanText text = model.wan.prepare_text(c, model.text, model.text.view()[0]);
+  const Tensor expected = model.run(c, text, model.wan.rope(model.grid));
+  const Tensor got = model.run(c, text, model.wan.rope(model.grid, {7, -3, 11}));
+  EXPECT_LT(relative_l2(to_f64(got), to_f64(expected)), test::kParallelL2);
+}
+
+// A pipeline's split of the layers moves data and nothing else.
+TEST(WanForward, BlockRangesComposeBitwise) {
+  Model whole("dit_wan_tiny_sharded");
+  const Tensor expected = whole.run(20);
+  const WanLoad first{.dtype = DType::kF32, .blocks = {0, 1, 3}}, second{.dtype = DType::kF32, .blocks = {1, 3, 3}};
+  Model a("dit_wan_tiny_sharded", DType::kF32, reference_ops(), &first);
+  Model b("dit_wan_tiny_sharded", DType::kF32, reference_ops(), &second);
+  EXPECT_LT(a.wan.weights_bytes(), whole.wan.weights_bytes());
+  const TimeSegment time{.tokens = {0, a.tokens}, .timestep = a.time};
+  Tensor hidden(DType::kF32, {a.tokens, a.config.width()}), out(DType::kF32, a.latent.view().shape());
+  Context ca = a.context(), cb = b.context();
+  a.wan.forward(ca, first.blocks, a.latent, {&time, 1}, a.wan.prepare_text(ca, a.text, 20),
+                a.wan.rope(a.grid), hidden);
+  b.wan.forward(cb, second.blocks, hidden, {&time, 1}, b.wan.prepare_text(cb, b.text, 20),
+                b.wan.rope(b.grid), out);
+  EXPECT_TRUE(bitwise_equal(out, expected));
+}
+
+TEST(WanForward, TimeSegmentsOfOneTimeAreOneSegment) {
+  Model model("dit_wan_tiny");
+  const Tensor expected = model.run(16);
+  EXPECT_TRUE(bitwise_equal(model.run(16, nullptr, {{{0, 5}, model.time}, {{5, 18}, model.time}}),
+                            expected));
+  Recorder two, one;
+  model.run(16, &two, {{{0, 5}, 0.0f}, {{5, 18}, model.time}});
+  model.run(16, &one, {{{0, 18}, 0.0f}});
+  EXPECT_FALSE(bitwise_equal(two.seen["output"], expected));
+  // Each segment has the conditioning of its own time.
+  EXPECT_TRUE(bitwise_equal(two.seen["temb"].view().select(0, 0), one.seen["temb"]));
+}
+
+TEST(WanForward, SameBitsForAnyThreadCount) {
+  Model model("dit_wan_tiny_sharded", DType::kF32, cpu_ops());
+  const Tensor expected = model.run(20);
+  for (const int threads : {1, 3}) {
+    model.stream = Stream::cpu(threads, Determinism::kFixed, &cpu_ops());
+    EXPECT_TRUE(bitwise_equal(model.run(20), expected)) << threads;
+  }
+}
+
+TEST(WanMemory, WorkspaceIsPredictedToTheByte) {
+  for (const char* name : {"dit_wan_tiny", "dit_wan_tiny_sharded", "dit_wan_hd128_bf16_weights",
+                           "dit_wan_original_names"})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      Model model(name, dtype);
+      const int64_t rows = model.text.view()[0];
+      model.arena.reset_high_water();
+      model.run(rows);
+      EXPECT_EQ(model.arena.high_water(),
+                wan_workspace_bytes(model.config, model.tokens, rows, dtype))
+          << name << " " << to_string(dtype);
+    }
+}
+
+// Packed matrices may be padded to the tiles of the GEMM, so the widths must not be tiny.
+TEST(WanMemory, WeightsAreThePredictedBytes) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Model model("dit_wan_original_names", dtype);
+    const auto predicted = static_cast<double>(wan_weights_bytes(model.config, dtype));
+    EXPECT_NEAR(static_cast<double>(model.wan.weights_bytes()), predicted, 0.05 * predicted);
+  }
+}
+
+WanConfig published(int heads, int layers, int64_t ffn, int64_t in, int64_t out) {
+  WanConfig config;
+  config.heads = heads;
+  config.head_dim = 128;
+  config.layers = layers;
+  config.ffn_dim = ffn;
+  config.in_channels = in;
+  config.out_channels = out;
+  return config;
+}
+
+// Counts of the published checkpoints.
+TEST(WanConfig, CountsOfPublishedModels) {
+  const struct {
+    WanConfig config;
+    int64_t parameters, tensors;
+  } kModels[] = {{published(12, 30, 8960, 16, 16), 1'418'996'800, 825},
+                 {published(40, 40, 13824, 16, 16), 14'288'491'584, 1095},
+                 {published(40, 40, 13824, 36, 16), 14'288'901'184, 1095},
+                 {published(24, 30, 14336, 48, 48), 4'999'787'712, 825}};
+  for (const auto& model : kModels) {
+    EXPECT_EQ(model.config.parameter_count(), model.parameters) << to_string(model.config);
+    EXPECT_EQ(model.config.tensor_count(), model.tensors);
+  }
+}
+
+class WanConfigFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    json_ = read_json_file("tests/golden/dit_wan_tiny/model/transformer/config.json");
+    path_ = testing::TempDir() + "weft_wan_config.json";
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+  WanConfig read() {
+    std::ofstream(path_) << json_.dump();
+    return WanConfig::from_json_file(path_);
+  }
+  std::string fault() {
+    try {
+      read();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      return error.what();
+    }
+    return "";
+  }
+  nlohmann::json json_;
+  std::string path_;
+};
+
+TEST_F(WanConfigFile, DiffusersSpelling) {
+  const WanConfig config = read();
+  EXPECT_EQ(to_string(config),
+            "Wan transformer: width 24 = 2 heads x 12, 2 layers, ffn 32, channels 16 -> 16, text 32, "
+            "patch 1x2x2");
+  EXPECT_EQ(config.rope_max_seq_len, 64);
+}
+
+TEST_F(WanConfigFile, OriginalSpelling) {
+  json_ = {{"_class_name", "WanModel"}, {"dim", 1536},     {"eps", 1e-6},   {"ffn_dim", 8960},
+           {"freq_dim", 256},           {"in_dim", 16},    {"model_type", "t2v"},
+           {"num_heads", 12},           {"num_layers", 30}, {"out_dim", 16}, {"text_len", 512}};
+  EXPECT_EQ(read().parameter_count(), 1'418'996'800);
+  json_["model_type"] = "s2v";
+  EXPECT_NE(fault().find("model_type = \"s2v\""), std::string::npos);
+}
+
+TEST_F(WanConfigFile, EveryFaultAtOnce) {
+  json_["surprise"] = 1;
+  json_["_fine"] = 1;
+  json_["image_dim"] = 1280;
+  json_["qk_norm"] = "none";
+  json_.erase("ffn_dim");
+  const std::string text = fault();
+  for (const char* part : {"unknown: surprise (known: ", "missing: ffn_dim", "image_dim = 1280",
+                           "qk_norm = \"none\"", "rope_max_seq_len"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+}
+
+TEST_F(WanConfigFile, ImpossibleSizes) {
+  const auto with = [&](const char* key, const nlohmann::json& value) {
+    const nlohmann::json before = json_.at(key);
+    json_[key] = value;
+    const std::string text = fault();
+    json_[key] = before;
+    return text;
+  };
+  EXPECT_NE(with("attention_head_dim", 13).find("head size 13"), std::string::npos);
+  EXPECT_NE(with("num_layers", 0).find("num_layers"), std::string::npos);
+  EXPECT_NE(with("num_layers", "two").find("num_layers"), std::string::npos);
+  EXPECT_NE(with("patch_size", {2, 2}).find("patch_size"), std::string::npos);
+  EXPECT_NE(with("freq_dim", 255).find("freq_dim"), std::string::npos);
+}
+
+TEST(WanGrid, PatchesMustFit) {
+  const WanConfig config = published(1, 1, 1, 16, 16);
+  EXPECT_EQ(wan_grid(config, 3, 4, 6), (std::array<int64_t, 3>{3, 2, 3}));
+  for (const auto& [height, width] : {std::pair{5, 6}, {4, 7}, {0, 2}})
+    try {
+      wan_grid(config, 3, height, width);
+      FAIL() << height << "x" << width;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    }
+}
+
+// dit_wan_tiny's tensors, to be changed.
+class WanFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string folder = "tests/golden/dit_wan_tiny/model/transformer";
+    config_ = WanConfig::from_json_file(folder + "/config.json");
+    const TensorFile file = TensorFile::open(folder);
+    for (const std::string& name : file.names()) tensors_[name] = test::load_tensor(file, name);
+    path_ = testing::TempDir() + "weft_wan_" +
+            testing::UnitTest::GetInstance()->current_test_info()->name() + ".safetensors";
+  }
+  void TearDown() override { std::remove(path_.c_str()); }
+  TensorFile written() {
+    std::vector<std::pair<std::string, TensorView>> list;
+    for (const auto& [name, tensor] : tensors_) list.emplace_back(name, tensor.view());
+    write_safetensors(path_, list);
+    return TensorFile::open(path_);
+  }
+  std::string fault() {
+    Stream stream = Stream::cpu(1, Determinism::kFast, &reference_ops());
+    const TensorFile file = written();
+    try {
+      WanTransformer::load(stream, file, config_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      return error.what();
+    }
+    return "";
+  }
+  WanConfig config_;
+  std::map<std::string, Tensor> tensors_;
+  std::string path_;
+};
+
+TEST_F(WanFile, AnUnusedNormIsIgnored) {
+  tensors_["blocks.1.attn2.norm_added_q.weight"] = Tensor(DType::kF32, {24});
+  EXPECT_EQ(fault(), "");
+}
+
+TEST_F(WanFile, EveryFaultByName) {
+  tensors_.erase("blocks.1.attn2.to_k.bias");
+  tensors_.erase("scale_shift_table");
+  tensors_["blocks.2.ffn.net.2.bias"] = Tensor(DType::kF32, {24});
+  tensors_["proj_out.weight"] = Tensor(DType::kF32, {24, 64});
+  tensors_["blocks.0.norm2.bias"] = Tensor(DType::kI32, {24});
+  const std::string text = fault();
+  for (const char* part :
+       {"2 missing: ", "blocks.1.attn2.to_k.bias [24]", "scale_shift_table [1, 2, 24]",
+        "1 extra: blocks.2.ffn.net.2.bias", "proj_out.weight [24, 64] must be [64, 24]",
+        "blocks.0.norm2.bias is i32"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+}
+
+TEST_F(WanFile, AnotherModelIsNamedAsSuch) {
+  tensors_.clear();
+  tensors_["double_blocks.0.img_attn.qkv.weight"] = Tensor(DType::kF32, {3});
+  EXPECT_NE(fault().find("no tensor has a name of a Wan transformer"), std::string::npos);
+}
+
+TEST_F(WanFile, SizesFromTensorsAlone) {
+  const TensorFile file = TensorFile::open("tests/golden/dit_wan_original_names/model/model.safetensors");
+  EXPECT_EQ(to_string(WanConfig::from_tensors(file)),
+            "Wan transformer: width 128 = 1 heads x 128, 1 layers, ffn 64, channels 16 -> 16, text 32, "
+            "patch 1x2x2");
+  // Width 24 does not say how many heads there are.
+  EXPECT_THROW(WanConfig::from_tensors(written()), Error);
+  tensors_["img_emb.proj.0.weight"] = Tensor(DType::kF32, {3});
+  try {
+    WanConfig::from_tensors(written());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("image to video is not supported yet"),
+              std::string::npos);
+  }
+}
+
+// models.md's check vectors, t = 500.
+TEST(TimeEmbedding, CheckVectors) {
+  Tensor out(DType::kF32, {256});
+  time_embedding(500, out);
+  const std::pair<int, float> kExpected[] = {{0, -0.883849f}, {1, 0.945943f},  {127, 0.998557f},
+                                             {128, -0.467772f}, {129, 0.324334f}, {255, 0.053705f}};
+  for (const auto& [i, value] : kExpected) EXPECT_NEAR(out.as<float>()[i], value, 6e-7) << i;
+}
+
+// Head size 128 splits into 44, 42 and 42; each axis has its own exponents.
+TEST(WanRope, CheckVectors) {
+  const Rope rope = make_rope({2, 2, 2}, {0, 0, 0}, 128);
+  EXPECT_EQ(rope.pairs, (std::array<int, 3>{22, 21, 21}));
+  const auto angle = [&](int axis, int pair) {  // of position 1
+    const float* at = rope.table[axis].as<float>() + (rope.pairs[axis] + pair) * 2;
+    return std::atan2(static_cast<double>(at[1]), static_cast<double>(at[0]));
+  };
+  EXPECT_NEAR(angle(0, 1), 0.657933224657568, 1e-7);
+  EXPECT_NEAR(angle(1, 1), 0.644946677103762, 1e-7);
+  EXPECT_NEAR(angle(2, 1), 0.644946677103762, 1e-7);
+  EXPECT_NEAR(angle(0, 21), 1.519911e-4, 1e-9);
+  EXPECT_NEAR(angle(2, 20), 1.550516e-4, 1e-9);
+}
+
+}  // namespace
+}  // namespace weft
