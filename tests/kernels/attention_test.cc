@@ -1,0 +1,395 @@
+#include "kernels/attention.h"
+
+#include <numeric>
+
+#include "tests/kernels/row_ops.h"
+
+namespace weft::test {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+struct Problem {
+  int64_t queries, heads, kv_heads, e;
+  std::vector<int64_t> keys;  // per segment
+  bool causal = false, bias = false;
+  int64_t query_position = 0;
+  double magnitude = 1;
+};
+
+// Owns the tensors of one call.
+struct Inputs {
+  Tensor q, out, lse, bias;
+  std::vector<Tensor> k, v;
+  std::vector<KVSegment> segments;
+
+  Inputs(const Problem& p, DType dtype) {
+    q = make_normal(dtype, {p.queries, p.heads, p.e}, 31, p.magnitude);
+    out = make_normal(dtype, {p.queries, p.heads, p.e}, 32);
+    lse = Tensor(DType::kF32, {p.heads, p.queries});
+    int64_t position = 0;
+    uint32_t seed = 33;
+    for (int64_t n : p.keys) {
+      k.push_back(make_normal(dtype, {n, p.kv_heads, p.e}, seed++));
+      v.push_back(make_normal(dtype, {n, p.kv_heads, p.e}, seed++));
+      segments.push_back({.k = k.back(), .v = v.back(), .position = position});
+      position += n;
+    }
+    if (p.bias) bias = make_normal(DType::kF32, {p.heads, p.queries, position}, 99, 2);
+  }
+  AttentionArgs args(const Problem& p) {
+    return {.q = q,
+            .segments = segments,
+            .bias = p.bias ? bias.view() : TensorView(),
+            .scale = static_cast<float>(1 / std::sqrt(p.e)),
+            .causal = p.causal,
+            .query_position = p.query_position,
+            .out = out,
+            .lse = lse};
+  }
+};
+
+struct Expected {
+  std::vector<Bounded> out, lse;  // [N, A, E], [A, N]
+};
+
+// Softmax from its definition. A logit is a sum of E products and two terms; its error moves every
+// probability by the same factor up to twice the largest error; the sums over keys add their own.
+Expected expect_attention(const AttentionArgs& args) {
+  const int64_t queries = args.q[0], heads = args.q[1], e = args.q[2];
+  const std::vector<double> q = to_f64(args.q);
+  const std::vector<double> bias = args.bias ? to_f64(args.bias) : std::vector<double>();
+  std::vector<std::vector<double>> k, v;
+  int64_t keys = 0;
+  for (const KVSegment& segment : args.segments) {
+    k.push_back(to_f64(segment.k));
+    v.push_back(to_f64(segment.v));
+    keys += segment.k[0];
+  }
+  Expected expected{std::vector<Bounded>(q.size()), std::vector<Bounded>(heads * queries)};
+  for (int64_t i = 0; i < queries; ++i)
+    for (int64_t a = 0; a < heads; ++a) {
+      std::vector<double> logits;
+      std::vector<const double*> values;
+      double logit_error = 0, top = kMinusInfinity, total = 0;
+      for (size_t s = 0; s < k.size(); ++s) {
+        const KVSegment& segment = args.segments[s];
+        const int64_t kv_heads = segment.k[1], kv = a / (heads / kv_heads);
+        for (int64_t j = 0; j < segment.k[0]; ++j) {
+          const int64_t key = static_cast<int64_t>(logits.size());
+          double sum = 0, sum_abs = 0;
+          for (int64_t x = 0; x < e; ++x) {
+            const double product = q[(i * heads + a) * e + x] * k[s][(j * kv_heads + kv) * e + x];
+            sum += product * args.scale;
+            sum_abs += std::fabs(product * args.scale);
+          }
+          const double extra = bias.empty() ? 0 : bias[(a * queries + i) * keys + key];
+          sum += extra + segment.log_bias;
+          sum_abs += std::fabs(extra) + std::fabs(segment.log_bias);
+          if (args.causal && segment.position + j > args.query_position + i) sum = kMinusInfinity;
+          if (sum != kMinusInfinity)
+            logit_error = std::max(logit_error, chain_bound(e + 3, sum_abs));
+          logits.push_back(sum);
+          values.push_back(v[s].data() + (j * kv_heads + kv) * e);
+          top = std::max(top, sum);
+        }
+      }
+      for (double logit : logits) total += logit == kMinusInfinity ? 0 : std::exp(logit - top);
+      const double relative = 2 * logit_error + chain_bound(2 * keys + 12, 1);
+      for (int64_t x = 0; x < e; ++x) {
+        double sum = 0, sum_abs = 0;
+        for (size_t j = 0; j < logits.size(); ++j) {
+          if (logits[j] == kMinusInfinity) continue;
+          const double term = std::exp(logits[j] - top) / total * values[j][x];
+          sum += term;
+          sum_abs += std::fabs(term);
+        }
+        expected.out[(i * heads + a) * e + x] = {sum, relative * sum_abs};
+      }
+      const double lse = total > 0 ? top + std::log(total) : kMinusInfinity;
+      expected.lse[a * queries + i] = {
+          lse, total > 0 ? logit_error + relative + 4 * kUnit32 * (1 + std::fabs(lse)) : 0};
+    }
+  return expected;
+}
+
+const Problem kProblems[] = {
+    {.queries = 1, .heads = 1, .kv_heads = 1, .e = 8, .keys = {1}},
+    {.queries = 5, .heads = 3, .kv_heads = 3, .e = 16, .keys = {7}},
+    {.queries = 33, .heads = 2, .kv_heads = 1, .e = 24, .keys = {20, 1, 44}},
+    {.queries = 70, .heads = 2, .kv_heads = 2, .e = 64, .keys = {130}},
+    {.queries = 17, .heads = 4, .kv_heads = 2, .e = 128, .keys = {65, 0, 3}},
+    {.queries = 40, .heads = 1, .kv_heads = 1, .e = 12, .keys = {40}, .causal = true},
+    {.queries = 9,
+     .heads = 2,
+     .kv_heads = 2,
+     .e = 16,
+     .keys = {6, 9},
+     .causal = true,
+     .query_position = 6},
+    {.queries = 9, .heads = 2, .kv_heads = 2, .e = 17, .keys = {5, 20}, .bias = true},
+    {.queries = 20, .heads = 2, .kv_heads = 2, .e = 64, .keys = {33}, .causal = true, .bias = true},
+    {.queries = 6, .heads = 1, .kv_heads = 1, .e = 32, .keys = {50}, .magnitude = 30},
+    {.queries = 0, .heads = 2, .kv_heads = 2, .e = 8, .keys = {4}},
+};
+
+TEST(Attention, EqualsTheDefinition) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      BoundReport out_report(ops->name + " attention " + std::string(to_string(dtype)));
+      BoundReport lse_report(ops->name + " attention lse " + std::string(to_string(dtype)));
+      for (const Problem& problem : kProblems) {
+        SCOPED_TRACE(ops->name + " " + std::string(to_string(dtype)) + " problem " +
+                     std::to_string(&problem - kProblems));
+        Inputs setup(problem, dtype);
+        const AttentionArgs args = setup.args(problem);
+        const Expected expected = expect_attention(args);
+        Stream one = Stream::cpu(1, Determinism::kFixed, ops);
+        attention(one, args);
+        EXPECT_TRUE(within(setup.out, expected.out, &out_report));
+        EXPECT_TRUE(within(setup.lse, expected.lse, &lse_report));
+        Tensor out = clone(setup.out), lse = clone(setup.lse);
+        Stream three = Stream::cpu(3, Determinism::kFixed, ops);
+        attention(three, args);
+        EXPECT_TRUE(bitwise_equal(setup.out, out)) << "three threads against one";
+        EXPECT_TRUE(bitwise_equal(setup.lse, lse));
+      }
+    }
+}
+
+TEST(Attention, LseIsOptional) {
+  for (const Ops* ops : all_ops()) {
+    Inputs setup(kProblems[2], DType::kF32);
+    AttentionArgs args = setup.args(kProblems[2]);
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    attention(stream, args);
+    Tensor out = clone(setup.out);
+    args.lse = {};
+    attention(stream, args);
+    EXPECT_TRUE(bitwise_equal(setup.out, out)) << ops->name;
+  }
+}
+
+TEST(Attention, SegmentsEqualOneSegment) {
+  // The same keys cut in three, against one segment: the same bound as any order of the sums.
+  const Problem whole{.queries = 12, .heads = 2, .kv_heads = 2, .e = 32, .keys = {90}};
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      Inputs setup(whole, dtype);
+      AttentionArgs args = setup.args(whole);
+      const Expected expected = expect_attention(args);
+      Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+      std::vector<KVSegment> parts;
+      for (auto [begin, n] : {std::pair<int64_t, int64_t>{0, 41}, {41, 1}, {42, 48}})
+        parts.push_back({.k = setup.k[0].view().slice(0, begin, n),
+                         .v = setup.v[0].view().slice(0, begin, n),
+                         .position = begin});
+      args.segments = parts;
+      attention(stream, args);
+      EXPECT_TRUE(within(setup.out, expected.out)) << ops->name;
+      EXPECT_TRUE(within(setup.lse, expected.lse)) << ops->name;
+    }
+}
+
+TEST(Attention, StridedQueriesKeysAndOutput) {
+  // q, k, v are slices of one fused projection [N, 3, A, E]; the output goes into a wider buffer.
+  constexpr int64_t kTokens = 21, kHeads = 2, kE = 24;
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+      Tensor fused = make_normal(dtype, {kTokens, 3, kHeads, kE}, 41);
+      Tensor wide(dtype, {kTokens, kHeads + 1, kE});
+      const KVSegment segment{.k = fused.view().select(1, 1), .v = fused.view().select(1, 2)};
+      const AttentionArgs args{.q = fused.view().select(1, 0),
+                               .segments = {&segment, 1},
+                               .scale = 0.2f,
+                               .out = wide.view().slice(1, 0, kHeads)};
+      attention(stream, args);
+      EXPECT_TRUE(within(args.out, expect_attention(args).out)) << ops->name;
+      for (double value : to_f64(wide.view().slice(1, kHeads, 1))) ASSERT_EQ(value, 0);
+    }
+}
+
+TEST(Attention, LogBiasOfACountEqualsRepeatedRows) {
+  constexpr int64_t kCount = 5, kE = 16;
+  const Problem problem{.queries = 7, .heads = 2, .kv_heads = 2, .e = kE, .keys = {11, 1}};
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    Inputs setup(problem, DType::kF32);
+    setup.segments[1].log_bias = std::log(static_cast<float>(kCount));
+    attention(stream, setup.args(problem));
+    Tensor out = clone(setup.out), lse = clone(setup.lse);
+    Tensor k(DType::kF32, {kCount, 2, kE}), v(DType::kF32, {kCount, 2, kE});
+    for (int64_t i = 0; i < kCount; ++i) {
+      copy(stream, setup.k[1], k.view().slice(0, i, 1));
+      copy(stream, setup.v[1], v.view().slice(0, i, 1));
+    }
+    setup.segments[1] = {.k = k, .v = v, .position = 11};
+    const AttentionArgs args = setup.args(problem);
+    const Expected expected = expect_attention(args);
+    attention(stream, args);
+    EXPECT_TRUE(within(setup.out, expected.out));
+    EXPECT_TRUE(within(out, expected.out)) << ops->name;
+    EXPECT_TRUE(within(lse, expected.lse)) << ops->name;
+  }
+}
+
+TEST(Attention, AQueryWithoutKeysGivesTheIdentity) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(ops->name);
+      Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+      // No segment at all, one of no rows, and keys that the mask hides from the first queries.
+      const Problem none{.queries = 4, .heads = 2, .kv_heads = 2, .e = 16, .keys = {}};
+      const Problem empty{.queries = 4, .heads = 2, .kv_heads = 2, .e = 16, .keys = {0}};
+      const Problem hidden{
+          .queries = 4, .heads = 2, .kv_heads = 2, .e = 16, .keys = {9}, .causal = true};
+      for (const Problem& problem : {none, empty, hidden}) {
+        Inputs setup(problem, dtype);
+        AttentionArgs args = setup.args(problem);
+        for (KVSegment& segment : setup.segments) segment.position = 2;
+        const Expected expected = expect_attention(args);
+        attention(stream, args);
+        EXPECT_TRUE(within(setup.out, expected.out));
+        EXPECT_TRUE(within(setup.lse, expected.lse));
+        EXPECT_EQ(setup.lse.as<float>()[0], -std::numeric_limits<float>::infinity());
+        EXPECT_EQ(to_f64(setup.out)[0], 0);
+      }
+    }
+}
+
+TEST(Attention, LogitsOfTenThousandAreSafe) {
+  for (const Ops* ops : all_ops())
+    for (float logit : {1e4f, -1e4f}) {
+      SCOPED_TRACE(ops->name + " logit " + std::to_string(logit));
+      Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+      const Problem problem{.queries = 3, .heads = 1, .kv_heads = 1, .e = 8, .keys = {40, 2}};
+      Inputs setup(problem, DType::kF32);
+      setup.segments[0].log_bias = logit;
+      setup.segments[1].log_bias = logit;
+      const AttentionArgs args = setup.args(problem);
+      const Expected expected = expect_attention(args);
+      attention(stream, args);
+      EXPECT_TRUE(within(setup.out, expected.out));
+      EXPECT_TRUE(within(setup.lse, expected.lse));
+    }
+}
+
+// Two f32 states over disjoint keys.
+struct State {
+  Tensor out, lse;
+};
+
+State make_state(int64_t rows, int64_t heads, int64_t e, uint32_t seed, double lse_magnitude) {
+  State state{make_normal(DType::kF32, {rows, heads, e}, seed),
+              make_normal(DType::kF32, {heads, rows}, seed + 1, lse_magnitude)};
+  return state;
+}
+
+State clone(const State& state) {
+  return {test::clone(state.out.view()), test::clone(state.lse.view())};
+}
+
+TEST(MergeAttention, PartsEqualTheWhole) {
+  const Problem whole{.queries = 60, .heads = 3, .kv_heads = 3, .e = 40, .keys = {50}};
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    Inputs setup(whole, DType::kF32);
+    const Expected expected = expect_attention(setup.args(whole));
+    std::vector<State> parts;
+    for (auto [begin, n] : {std::pair<int64_t, int64_t>{0, 20}, {20, 3}, {23, 27}}) {
+      const KVSegment segment{.k = setup.k[0].view().slice(0, begin, n),
+                              .v = setup.v[0].view().slice(0, begin, n)};
+      AttentionArgs args = setup.args(whole);
+      args.segments = {&segment, 1};
+      attention(stream, args);
+      parts.push_back({test::clone(setup.out.view()), test::clone(setup.lse.view())});
+    }
+    std::vector<double> exact;
+    for (const Bounded& value : expected.out) exact.push_back(value.value);
+    for (const auto& order : {std::array{0, 1, 2}, std::array{2, 0, 1}, std::array{1, 2, 0}}) {
+      State merged = clone(parts[order[0]]);
+      for (int i : {1, 2})
+        merge_attention(stream, merged.out, merged.lse, parts[order[i]].out, parts[order[i]].lse);
+      EXPECT_LT(similarity_error(to_f64(merged.out), exact), kSimilarityMerge) << ops->name;
+      for (Bounded value : expected.lse) ASSERT_TRUE(std::isfinite(value.value));
+      std::vector<Bounded> lse(expected.lse);
+      for (Bounded& value : lse) value.bound += 8 * kUnit32 * (1 + std::fabs(value.value));
+      EXPECT_TRUE(within(merged.lse, lse)) << ops->name;
+    }
+  }
+}
+
+TEST(MergeAttention, IsSymmetricToTheBit) {
+  for (const Ops* ops : all_ops())
+    for (double magnitude : {0.0, 1.0, 30.0, 1e4}) {
+      SCOPED_TRACE(ops->name + " lse " + std::to_string(magnitude));
+      Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
+      const State a = make_state(37, 5, 67, 51, magnitude),
+                  b = make_state(37, 5, 67, 61, magnitude);
+      State ab = clone(a), ba = clone(b);
+      merge_attention(stream, ab.out, ab.lse, b.out, b.lse);
+      merge_attention(stream, ba.out, ba.lse, a.out, a.lse);
+      EXPECT_TRUE(bitwise_equal(ab.out, ba.out));
+      EXPECT_TRUE(bitwise_equal(ab.lse, ba.lse));
+      for (double value : to_f64(ab.out)) ASSERT_TRUE(std::isfinite(value));
+    }
+}
+
+TEST(MergeAttention, EqualsItsFormula) {
+  for (const Ops* ops : all_ops()) {
+    BoundReport report(ops->name + " merge_attention");
+    for (int64_t e : {1, 7, 16, 33, 128}) {
+      Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+      const State a = make_state(9, 2, e, 71, 3), b = make_state(9, 2, e, 81, 3);
+      State merged = clone(a);
+      merge_attention(stream, merged.out, merged.lse, b.out, b.lse);
+      const std::vector<double> xa = to_f64(a.out), xb = to_f64(b.out), la = to_f64(a.lse),
+                                lb = to_f64(b.lse);
+      std::vector<Bounded> out, lse(la.size());
+      for (int64_t i = 0; i < 9; ++i)
+        for (int64_t h = 0; h < 2; ++h) {
+          const double p = la[h * 9 + i], q = lb[h * 9 + i];
+          const double exact = std::max(p, q) + std::log1p(std::exp(-std::fabs(p - q)));
+          // The difference of the two rounds once, then the exponential and the logarithm.
+          const double relative = kUnit32 * (std::fabs(p - q) + 8);
+          lse[h * 9 + i] = {exact, relative + kUnit32 * std::fabs(exact)};
+          for (int64_t x = 0; x < e; ++x) {
+            const double left = std::exp(p - exact) * xa[(i * 2 + h) * e + x];
+            const double right = std::exp(q - exact) * xb[(i * 2 + h) * e + x];
+            out.push_back({left + right, 2 * relative * (std::fabs(left) + std::fabs(right))});
+          }
+        }
+      EXPECT_TRUE(within(merged.out, out, &report)) << ops->name;
+      EXPECT_TRUE(within(merged.lse, lse)) << ops->name;
+    }
+  }
+}
+
+TEST(MergeAttention, TheEmptyStateIsTheIdentity) {
+  for (const Ops* ops : all_ops()) {
+    SCOPED_TRACE(ops->name);
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    const State a = make_state(6, 2, 19, 91, 5);
+    const auto empty = [] {
+      State state{Tensor(DType::kF32, {6, 2, 19}), Tensor(DType::kF32, {2, 6})};
+      for (int i = 0; i < 12; ++i)
+        state.lse.as<float>()[i] = -std::numeric_limits<float>::infinity();
+      return state;
+    };
+    State left = clone(a), right = empty(), both = empty();
+    const State none = empty();
+    merge_attention(stream, left.out, left.lse, none.out, none.lse);
+    EXPECT_TRUE(bitwise_equal(left.out, a.out));
+    EXPECT_TRUE(bitwise_equal(left.lse, a.lse));
+    merge_attention(stream, right.out, right.lse, a.out, a.lse);
+    EXPECT_TRUE(bitwise_equal(right.out, a.out));
+    EXPECT_TRUE(bitwise_equal(right.lse, a.lse));
+    merge_attention(stream, both.out, both.lse, none.out, none.lse);
+    EXPECT_TRUE(bitwise_equal(both.out, none.out));
+    EXPECT_TRUE(bitwise_equal(both.lse, none.lse));
+  }
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,143 @@
+#include "kernels/linear.h"
+
+#include "tests/kernels/row_ops.h"
+
+namespace weft::test {
+namespace {
+
+struct Shape {
+  int64_t rows, in, out;
+};
+
+const Shape kShapes[] = {{0, 8, 8},    {1, 1, 1},     {1, 64, 192}, {3, 7, 5},
+                         {17, 33, 66}, {130, 96, 64}, {5, 259, 31}, {2, 1537, 12}};
+
+// act(x w^T + bias) of values already rounded to the compute dtype.
+std::vector<Bounded> expect_linear(const TensorView& x, const TensorView& weight,
+                                   const TensorView& bias, LinearActivation activation) {
+  const std::vector<double> a = to_f64(x), w = to_f64(weight);
+  const std::vector<double> b = bias ? to_f64(bias) : std::vector<double>(weight[0], 0.0);
+  const int64_t in = weight[1], columns = weight[0];
+  std::vector<Bounded> out;
+  for (int64_t r = 0; r < x.rows(); ++r)
+    for (int64_t o = 0; o < columns; ++o) {
+      double sum = b[o], sum_abs = std::fabs(b[o]);
+      for (int64_t k = 0; k < in; ++k) {
+        sum += a[r * in + k] * w[o * in + k];
+        sum_abs += std::fabs(a[r * in + k] * w[o * in + k]);
+      }
+      Bounded y{sum, chain_bound(in + 1, sum_abs)};
+      if (activation != LinearActivation::kNone) {
+        const double argument = activation == LinearActivation::kSilu
+                                    ? sum
+                                    : 1.5957691216057308 * (sum + 0.044715 * sum * sum * sum);
+        const double value = sum / (1 + std::exp(-argument));
+        // |silu'| and |gelu'| stay below 1.13; then six roundings of the argument, an exponential,
+        // a sum and a quotient.
+        y = {value, 1.13 * y.bound + kUnit32 * std::fabs(value) * (6 * std::fabs(argument) + 8)};
+      }
+      out.push_back(y);
+    }
+  return out;
+}
+
+void check_linear(const Ops& ops, DType dtype, const Shape& shape, LinearActivation activation,
+                  bool with_bias, DType out_dtype, BoundReport& report) {
+  Tensor x = make_normal(dtype, {shape.rows, shape.in}, 21);
+  Tensor weight = make_normal(dtype, {shape.out, shape.in}, 22, 1 / std::sqrt(shape.in));
+  Tensor bias = make_normal(DType::kF32, {shape.out}, 23);
+  const TensorView b = with_bias ? bias.view() : TensorView();
+  const std::vector<Bounded> expected = expect_linear(x, weight, b, activation);
+  std::vector<Tensor> outs;
+  for (int threads : {1, 3}) {
+    Stream stream = Stream::cpu(threads, Determinism::kFixed, &ops);
+    const PackedLinear packed = pack_linear(stream, weight, b, dtype);
+    EXPECT_EQ(packed.in(), shape.in);
+    EXPECT_EQ(packed.out(), shape.out);
+    EXPECT_EQ(packed.has_bias(), with_bias);
+    outs.emplace_back(out_dtype, std::initializer_list<int64_t>{shape.rows, shape.out});
+    linear(stream, x, packed, activation, outs.back());
+    // Strided rows on both sides.
+    Tensor wide(dtype, {shape.rows, shape.in + 3}), target(out_dtype, {shape.rows, shape.out + 2});
+    copy(stream, x, wide.view().slice(1, 0, shape.in));
+    linear(stream, wide.view().slice(1, 0, shape.in), packed, activation,
+           target.view().slice(1, 0, shape.out));
+    EXPECT_TRUE(within(target.view().slice(1, 0, shape.out), expected));
+  }
+  EXPECT_TRUE(within(outs[0], expected, &report));
+  EXPECT_TRUE(bitwise_equal(outs[0], outs[1])) << "three threads against one";
+  std::vector<double> values;
+  for (const Bounded& value : expected) values.push_back(value.value);
+  EXPECT_LT(similarity_error(to_f64(outs[0]), values), kSimilarityBf16);
+}
+
+TEST(Linear, EqualsTheProduct) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      BoundReport report(ops->name + " linear " + std::string(to_string(dtype)));
+      for (const Shape& shape : kShapes)
+        for (LinearActivation activation :
+             {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})
+          for (bool with_bias : {false, true}) {
+            SCOPED_TRACE(ops->name + " " + std::string(to_string(dtype)) + " " +
+                         std::to_string(shape.rows) + "x" + std::to_string(shape.in) + "x" +
+                         std::to_string(shape.out) + " activation " +
+                         std::to_string(static_cast<int>(activation)));
+            check_linear(*ops, dtype, shape, activation, with_bias, dtype, report);
+          }
+    }
+}
+
+TEST(Linear, PartialSumsStayF32) {
+  for (const Ops* ops : all_ops()) {
+    BoundReport report(ops->name + " linear bf16 to f32");
+    for (const Shape& shape : kShapes) {
+      SCOPED_TRACE(ops->name + " rows " + std::to_string(shape.rows));
+      check_linear(*ops, DType::kBF16, shape, LinearActivation::kNone, false, DType::kF32, report);
+      check_linear(*ops, DType::kBF16, shape, LinearActivation::kSilu, true, DType::kF32, report);
+    }
+  }
+}
+
+TEST(Linear, PackingRoundsOnceAndOutlivesItsSource) {
+  for (const Ops* ops : all_ops())
+    for (DType source : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
+      SCOPED_TRACE(ops->name + " from " + std::string(to_string(source)));
+      Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+      // Rows of a wider matrix: a strided weight view.
+      Tensor exact = make_normal(DType::kF32, {20, 48}, 24),
+             x = make_normal(DType::kBF16, {4, 30}, 25);
+      Tensor rounded(DType::kBF16, {20, 30}), out(DType::kBF16, {4, 20}),
+          again(DType::kBF16, {4, 20});
+      PackedLinear packed;
+      {
+        Tensor weight(source, {20, 48});
+        copy(stream, exact, weight);
+        copy(stream, weight.view().slice(1, 9, 30), rounded);
+        packed = pack_linear(stream, weight.view().slice(1, 9, 30), {}, DType::kBF16);
+        fill_zero(stream, weight);
+      }
+      linear(stream, x, packed, LinearActivation::kNone, out);
+      const PackedLinear dense = pack_linear(stream, rounded, {}, DType::kBF16);
+      linear(stream, x, dense, LinearActivation::kNone, again);
+      EXPECT_TRUE(bitwise_equal(out, again));
+      EXPECT_GE(packed.bytes(), 20u * 30u * 2u);
+    }
+}
+
+TEST(Linear, RowsDoNotDependOnTheirNeighbours) {
+  // The bits of a row are the same alone and among others: what makes uneven splits exact.
+  for (const Ops* ops : {&reference_ops(), &simd_ops()}) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    Tensor x = make_normal(DType::kF32, {9, 40}, 26),
+           weight = make_normal(DType::kF32, {24, 40}, 27);
+    Tensor all(DType::kF32, {9, 24}), one(DType::kF32, {1, 24});
+    const PackedLinear packed = pack_linear(stream, weight, {}, DType::kF32);
+    linear(stream, x, packed, LinearActivation::kNone, all);
+    linear(stream, x.view().slice(0, 5, 1), packed, LinearActivation::kNone, one);
+    EXPECT_TRUE(bitwise_equal(all.view().slice(0, 5, 1), one)) << ops->name;
+  }
+}
+
+}  // namespace
+}  // namespace weft::test

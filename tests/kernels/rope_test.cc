@@ -1,0 +1,105 @@
+#include "kernels/rope.h"
+
+#include "tests/kernels/row_ops.h"
+
+namespace weft::test {
+namespace {
+
+struct Grid {
+  std::array<int64_t, 3> grid, start;
+  int64_t first, tokens;
+};
+
+// The rotation from its definition, angles in f64 from the token's global position.
+std::vector<Bounded> expect_rope(const TensorView& x, const Grid& grid) {
+  const int64_t heads = x[1], e = x[2], side = 2 * (e / 6);
+  const std::vector<double> in = to_f64(x);
+  std::vector<Bounded> out(in.size());
+  for (int64_t t = 0; t < x[0]; ++t) {
+    const int64_t token = grid.first + t, plane = grid.grid[1] * grid.grid[2];
+    const int64_t position[3] = {grid.start[0] + token / plane,
+                                 grid.start[1] + token / grid.grid[2] % grid.grid[1],
+                                 grid.start[2] + token % grid.grid[2]};
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t i = 0; i < e; i += 2) {
+        const int axis = i < e - 2 * side ? 0 : i < e - side ? 1 : 2;
+        const int64_t width = axis == 0 ? e - 2 * side : side;
+        const int64_t within_axis = i - (axis == 0 ? 0 : axis == 1 ? e - 2 * side : e - side);
+        const double angle = static_cast<double>(position[axis]) *
+                             std::pow(10000.0, -static_cast<double>(within_axis) / width);
+        const double c = std::cos(angle), s = std::sin(angle);
+        const int64_t at = (t * heads + h) * e + i;
+        const double a = in[at], b = in[at + 1];
+        // The table's rounding, the product's and the sum's.
+        out[at] = {a * c - b * s, 3 * kUnit32 * (std::fabs(a * c) + std::fabs(b * s))};
+        out[at + 1] = {a * s + b * c, 3 * kUnit32 * (std::fabs(a * s) + std::fabs(b * c))};
+      }
+  }
+  return out;
+}
+
+const Grid kGrids[] = {{{3, 4, 5}, {0, 0, 0}, 0, 60},
+                       {{3, 4, 5}, {7, 2, 100}, 13, 29},
+                       {{2, 3, 4}, {-5, 0, 0}, 23, 1},
+                       {{2, 3, 4}, {0, 0, 0}, 5, 0},
+                       {{1, 16, 16}, {20, 0, 0}, 0, 256}};
+
+TEST(Rope, EqualsItsDefinition) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      BoundReport report(ops->name + " apply_rope " + std::string(to_string(dtype)));
+      for (const Grid& grid : kGrids)
+        for (int64_t e : {6, 8, 16, 24, 64, 80, 128}) {
+          SCOPED_TRACE(ops->name + " e " + std::to_string(e) + " first " +
+                       std::to_string(grid.first));
+          const Rope rope = make_rope(grid.grid, grid.start, static_cast<int>(e));
+          Tensor x = make_normal(dtype, {grid.tokens, 3, e}, 11);
+          Tensor out(dtype, {grid.tokens, 3, e});
+          const std::vector<Bounded> expected = expect_rope(x, grid);
+          Stream one = Stream::cpu(1, Determinism::kFixed, ops);
+          Stream three = Stream::cpu(3, Determinism::kFixed, ops);
+          apply_rope(one, x, rope, grid.first, out);
+          EXPECT_TRUE(within(out, expected, &report));
+          apply_rope(three, x, rope, grid.first, x);
+          EXPECT_TRUE(bitwise_equal(x, out)) << "in place, three threads";
+        }
+    }
+}
+
+TEST(Rope, StridedRowsLeaveTheirNeighboursAlone) {
+  // q inside a fused [n, 3, A, E] projection.
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    const Rope rope = make_rope({2, 3, 4}, {0, 0, 0}, 24);
+    Tensor fused = make_normal(DType::kF32, {24, 3, 2, 24}, 12);
+    Tensor before = clone(fused), dense(DType::kF32, {24, 2, 24}), out(DType::kF32, {24, 2, 24});
+    copy(stream, fused.view().select(1, 1), dense);
+    apply_rope(stream, dense, rope, 0, out);
+    apply_rope(stream, fused.view().select(1, 1), rope, 0, fused.view().select(1, 1));
+    EXPECT_TRUE(bitwise_equal(fused.view().select(1, 1), out));
+    EXPECT_TRUE(bitwise_equal(fused.view().select(1, 0), before.view().select(1, 0)));
+    EXPECT_TRUE(bitwise_equal(fused.view().select(1, 2), before.view().select(1, 2)));
+  }
+}
+
+TEST(Rope, AxesOfTheHeadSizesInUse) {
+  EXPECT_EQ(make_rope({1, 1, 1}, {0, 0, 0}, 128).pairs, (std::array<int, 3>{22, 21, 21}));
+  EXPECT_EQ(make_rope({1, 1, 1}, {0, 0, 0}, 64).pairs, (std::array<int, 3>{12, 10, 10}));
+}
+
+TEST(Rope, PartsOfAGridEqualTheWhole) {
+  // A slice of tokens, and a grid that starts later, see the same angles to the bit.
+  Stream stream = Stream::cpu(1);
+  const Rope whole = make_rope({4, 3, 2}, {0, 0, 0}, 16);
+  const Rope late = make_rope({2, 3, 2}, {2, 0, 0}, 16);
+  Tensor x = make_normal(DType::kF32, {24, 1, 16}, 13);
+  Tensor all(DType::kF32, {24, 1, 16}), part(DType::kF32, {12, 1, 16});
+  apply_rope(stream, x, whole, 0, all);
+  apply_rope(stream, x.view().slice(0, 12, 12), late, 0, part);
+  EXPECT_TRUE(bitwise_equal(all.view().slice(0, 12, 12), part));
+  apply_rope(stream, x.view().slice(0, 5, 12), whole, 5, part);
+  EXPECT_TRUE(bitwise_equal(all.view().slice(0, 5, 12), part));
+}
+
+}  // namespace
+}  // namespace weft::test
