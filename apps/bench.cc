@@ -79,8 +79,8 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   const Tensor scale = filled(DType::kF32, {kWidth}), shift = filled(DType::kF32, {kWidth});
   const double row_bytes = 2 * kTokens * kWidth * element;
 
-  report({"copy", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { copy(stream, x, out); }}, stream,
-         dtype, repeat, json);
+  report({"copy", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { copy(stream, x, out); }},
+         stream, dtype, repeat, json);
   report({"modulated_layer_norm", shape_text({kTokens, kWidth}), 0, row_bytes,
           [&] { modulated_layer_norm(stream, x, scale, shift, 1e-6f, out); }},
          stream, dtype, repeat, json);
@@ -90,10 +90,11 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   report({"gated_add", shape_text({kTokens, kWidth}), 0, 1.5 * row_bytes,
           [&] { gated_add(stream, x, y, scale, out); }},
          stream, dtype, repeat, json);
-  report({"gelu_tanh", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { gelu_tanh(stream, x, out); }},
+  report({"gelu_tanh", shape_text({kTokens, kWidth}), 0, row_bytes,
+          [&] { gelu_tanh(stream, x, out); }},
          stream, dtype, repeat, json);
 
-  for (const auto [in, width] : {std::pair{kWidth, kWidth}, {kWidth, kFfn}, {kFfn, kWidth}}) {
+  for (const auto& [in, width] : {std::pair{kWidth, kWidth}, {kWidth, kFfn}, {kFfn, kWidth}}) {
     const Tensor weight = filled(dtype, {width, in}), input = filled(dtype, {kTokens, in});
     const Tensor result(dtype, {kTokens, width});
     const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
@@ -108,8 +109,8 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   report({"apply_rope", shape_text({kTokens, kHeads, kHead}), 0, row_bytes,
           [&] { apply_rope(stream, heads, rope, 0, heads_out); }},
          stream, dtype, repeat, json);
-  const KVSegment segment{.k = heads, .v = y.view().reshape({kTokens, kHeads, kHead}), .position = 0,
-                          .log_bias = 0};
+  const KVSegment segment{
+      .k = heads, .v = y.view().reshape({kTokens, kHeads, kHead}), .position = 0, .log_bias = 0};
   AttentionArgs args;
   args.q = heads;
   args.segments = {&segment, 1};

@@ -35,8 +35,8 @@ std::vector<double> to_f64(const TensorView& view) {
         out[i] = static_cast<double>(read(int64_t{}, i));
         break;
       default:
-        throw Error(ErrorKind::kModel, "cannot compare tensors of dtype " +
-                                           std::string(to_string(view.dtype)));
+        throw Error(ErrorKind::kModel,
+                    "cannot compare tensors of dtype " + std::string(to_string(view.dtype)));
     }
   }
   return out;

@@ -7,7 +7,7 @@
 namespace weft {
 
 struct Comparison {
-  double rel_l2 = 0;   // |a - b| / |b|, or |a - b| where b is all zero
+  double rel_l2 = 0;  // |a - b| / |b|, or |a - b| where b is all zero
   double cosine = 1;
   double max_abs = 0;
   std::string worst;   // coordinate of max_abs, "[1, 2, 3]"

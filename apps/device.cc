@@ -17,7 +17,8 @@ void require_one_rank(const Flags& flags) {
     const size_t comma = std::min(layout.find(',', at), layout.size());
     const std::string pair = layout.substr(at, comma - at);
     const std::string key = pair.substr(0, pair.find('='));
-    constexpr const char* kAxes[] = {"data", "cfg", "ulysses", "ring", "token_ring", "tensor", "layers"};
+    constexpr const char* kAxes[] = {"data",       "cfg",    "ulysses", "ring",
+                                     "token_ring", "tensor", "layers"};
     bool known = false;
     for (const char* axis : kAxes) known |= key == axis;
     if (!known || pair.size() < key.size() + 2)

@@ -19,7 +19,8 @@ namespace {
 constexpr CommandSpec kCommands[] = {
     {kGenerate, "generate", "", "make a clip or an image from a prompt"},
     {kVerify, "verify", "CASE...", "run conformance cases and compare with their expected tensors"},
-    {kInspect, "inspect", "FILE...", "show a model, a weights file, a config or the metadata of media"},
+    {kInspect, "inspect", "FILE...",
+     "show a model, a weights file, a config or the metadata of media"},
     {kBench, "bench", "[NAME]", "measure op families (ops) or a model's clips (pocket)"},
 };
 
@@ -40,31 +41,35 @@ constexpr FlagSpec kFlags[] = {
      kGenerate, nullptr, nullptr, false},
     {"seconds", "", kReal, "", "length instead of --num-frames", kGenerate},
     {"round-frames", "", kSwitch, "off", "round a frame count to the nearest legal one", kGenerate},
-    {"fps", "", kReal, "model's", "frames per second of the file", kGenerate, nullptr, nullptr, false},
-    {"steps", "--num-inference-steps --sample-steps", kInteger, "model's", "denoising steps", kGenerate,
-     nullptr, nullptr, false},
+    {"fps", "", kReal, "model's", "frames per second of the file", kGenerate, nullptr, nullptr,
+     false},
+    {"steps", "--num-inference-steps --sample-steps", kInteger, "model's", "denoising steps",
+     kGenerate, nullptr, nullptr, false},
     {"guidance-scale", "--cfg-scale --sample-guide-scale", kReal, "model's",
      "guidance (the high-noise expert's where there are two); 1 = off", kGenerate, nullptr, nullptr,
      false},
-    {"guidance-scale-2", "", kReal, "--guidance-scale", "guidance of the low-noise expert", kGenerate,
-     nullptr, nullptr, false},
+    {"guidance-scale-2", "", kReal, "--guidance-scale", "guidance of the low-noise expert",
+     kGenerate, nullptr, nullptr, false},
     {"flow-shift", "--sample-shift", kReal, "model's", "shift of the noise schedule", kGenerate,
      nullptr, nullptr, false},
     {"solver", "--sample-solver --sampling-method", kText, "model's", "the update rule", kGenerate,
      nullptr, "unipc|unipc-wan|dpmpp|dpmpp-wan|euler", false},
     {"sigmas", "", kText, "", "own noise levels, descending, comma-separated", kGenerate},
-    {"seed", "-s --base-seed", kText, "random", "0 ... 2^64-1; -1 = random, always printed", kGenerate,
-     nullptr, nullptr, false},
+    {"seed", "-s --base-seed", kText, "random", "0 ... 2^64-1; -1 = random, always printed",
+     kGenerate, nullptr, nullptr, false},
     {"rng", "", kText, "portable", "noise generator", kGenerate, "WEFT_RNG", "portable|torch-cpu"},
     {"output", "-o --save-file --output-path", kText, "outputs/",
-     ".mp4 .webm .gif a clip, .png an image, a path ending in / a folder of PNG frames; fields {seed} "
+     ".mp4 .webm .gif a clip, .png an image, a path ending in / a folder of PNG frames; fields "
+     "{seed} "
      "{model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time}",
      kGenerate, "WEFT_OUTPUT_DIR"},
     {"overwrite", "", kSwitch, "off", "replace an existing output", kGenerate},
     {"no-clobber", "", kSwitch, "on", "never replace an existing output (the default)", kGenerate},
-    {"no-metadata", "", kSwitch, "off", "write no metadata into the file and no sidecar", kGenerate},
+    {"no-metadata", "", kSwitch, "off", "write no metadata into the file and no sidecar",
+     kGenerate},
     {"no-prompt-metadata", "", kSwitch, "off", "leave the prompts out of the metadata", kGenerate},
-    {"keep-latents", "", kSwitch, "off", "keep the latents beside the output after success", kGenerate},
+    {"keep-latents", "", kSwitch, "off", "keep the latents beside the output after success",
+     kGenerate},
     {"device", "", kText, "cpu", "cpu or cuda[:i]", kGenerate | kVerify | kBench},
     {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the CPU has it, else f32",
      kGenerate | kVerify | kBench, nullptr, "auto|f32|bf16"},
@@ -72,17 +77,21 @@ constexpr FlagSpec kFlags[] = {
      nullptr, false},
     {"deterministic", "", kSwitch, "off", "the same bits whatever the thread count",
      kGenerate | kVerify | kBench, "WEFT_DETERMINISTIC"},
-    {"memory-limit", "--vram-limit --max-vram", kText, "what is free", "refuse jobs above it, e.g. 20G",
-     kGenerate, nullptr, nullptr, false},
-    {"ranks", "", kInteger, "1", "ranks of this process (this build runs one)", kGenerate | kVerify},
+    {"memory-limit", "--vram-limit --max-vram", kText, "what is free",
+     "refuse jobs above it, e.g. 20G", kGenerate, nullptr, nullptr, false},
+    {"ranks", "", kInteger, "1", "ranks of this process (this build runs one)",
+     kGenerate | kVerify},
     {"layout", "", kText, "auto", "key=n,... axes of the split (this build runs one rank)",
      kGenerate | kVerify},
     {"verbose-tensors", "", kSwitch, "off", "list every tensor", kInspect},
     {"repeat", "", kInteger, "5", "measurements per entry, the median counts", kBench},
     {"config", "", kText, "", "JSON file of flag names and values", kEveryCommand, "WEFT_CONFIG"},
-    {"set", "", kText, "", "flag=value[,flag=value], between flags and the environment", kEveryCommand},
-    {"print-config", "", kSwitch, "off", "print every value with its origin and stop", kEveryCommand},
-    {"dry-run", "", kSwitch, "off", "print the plan and the memory it needs, run nothing", kGenerate},
+    {"set", "", kText, "", "flag=value[,flag=value], between flags and the environment",
+     kEveryCommand},
+    {"print-config", "", kSwitch, "off", "print every value with its origin and stop",
+     kEveryCommand},
+    {"dry-run", "", kSwitch, "off", "print the plan and the memory it needs, run nothing",
+     kGenerate},
     {"json", "", kSwitch, "off", "results as JSON, one object per line", kEveryCommand},
     {"progress", "", kText, "auto", "progress on standard error", kGenerate, nullptr,
      "auto|bar|plain|json|none"},
@@ -168,8 +177,8 @@ void Flags::set(const FlagSpec& spec, const std::string& value, const std::strin
   }
   if (spec.type == kSwitch && value != "on" && value != "off" && value != "true" &&
       value != "false" && value != "1" && value != "0")
-    throw Error(ErrorKind::kUsage,
-                std::string("--") + spec.name + " is '" + value + "', legal: on|off (" + origin + ")");
+    throw Error(ErrorKind::kUsage, std::string("--") + spec.name + " is '" + value +
+                                       "', legal: on|off (" + origin + ")");
   values_[spec.name] = {value, origin};
 }
 
@@ -190,8 +199,10 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments) {
     if (spec.type == kSwitch)
       app.add_flag(names, switches[&spec]);
     else
-      app.add_option(names, texts[&spec])->expected(1)->multi_option_policy(
-          CLI::MultiOptionPolicy::Throw)->allow_extra_args(false);
+      app.add_option(names, texts[&spec])
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
+          ->allow_extra_args(false);
   }
   if (*spec_of(command).operands) app.add_option("operands", flags.operands_);
   try {
@@ -200,8 +211,8 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments) {
     const std::vector<std::string> rest = app.remaining();
     const std::string word = rest.empty() ? "" : rest.front();
     if (word.starts_with("-") && word.size() > 1) unknown_flag(command, word);
-    throw Error(ErrorKind::kUsage, "weft " + std::string(spec_of(command).name) +
-                                       " takes no operand '" + word + "'");
+    throw Error(ErrorKind::kUsage,
+                "weft " + std::string(spec_of(command).name) + " takes no operand '" + word + "'");
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorKind::kUsage, error.what());
   }
@@ -281,8 +292,8 @@ std::optional<int64_t> Flags::integer(const std::string& name, int64_t low, int6
   if (errno || *end || end == value.c_str())
     throw Error(ErrorKind::kUsage, "--" + name + " is '" + value + "', legal: a whole number");
   if (parsed < low || parsed > high)
-    throw Error(ErrorKind::kUsage, "--" + name + " is " + value + ", legal: " + std::to_string(low) +
-                                       " ... " + std::to_string(high));
+    throw Error(ErrorKind::kUsage, "--" + name + " is " + value + ", legal: " +
+                                       std::to_string(low) + " ... " + std::to_string(high));
   return parsed;
 }
 
@@ -325,7 +336,8 @@ std::string help_text() {
   out << "\nweft COMMAND --help lists a command's flags; weft --version prints the version.\n"
          "example: weft generate --model models/pocket --prompt \"a big red ball, moving left\" "
          "--output ball.mp4\n"
-         "exit codes: 0 ok, 1 internal, 2 usage, 3 model or weights, 4 memory, 5 non-finite values,\n"
+         "exit codes: 0 ok, 1 internal, 2 usage, 3 model or weights, 4 memory, 5 non-finite "
+         "values,\n"
          "            7 output, 8 input media, 75 stopped early, 130 interrupted, 143 terminated\n";
   return out.str();
 }
@@ -333,8 +345,8 @@ std::string help_text() {
 std::string help_text(Command command) {
   const CommandSpec& spec = spec_of(command);
   std::ostringstream out;
-  out << "weft " << spec.name << ": " << spec.summary << "\n\nusage: weft " << spec.name << " [FLAGS]"
-      << (*spec.operands ? " " : "") << spec.operands << "\n\nflags:\n";
+  out << "weft " << spec.name << ": " << spec.summary << "\n\nusage: weft " << spec.name
+      << " [FLAGS]" << (*spec.operands ? " " : "") << spec.operands << "\n\nflags:\n";
   constexpr size_t kColumn = 34;
   for (const FlagSpec& flag : kFlags) {
     if (!(flag.commands & command)) continue;

@@ -29,8 +29,9 @@ std::span<const CommandSpec> command_table();
 enum class FlagType : uint8_t { kText, kInteger, kReal, kSwitch };
 
 struct FlagSpec {
-  const char* name;      // canonical long name without dashes
-  const char* aliases;   // space-separated, with dashes; '-' and '_' inside names are interchangeable
+  const char* name;  // canonical long name without dashes
+  const char*
+      aliases;  // space-separated, with dashes; '-' and '_' inside names are interchangeable
   FlagType type;
   const char* fallback;  // what --help shows as the default; a real default only where `is_default`
   const char* help;
@@ -50,8 +51,8 @@ class Flags {
   Command command() const { return command_; }
   const std::vector<std::string>& operands() const { return operands_; }
 
-  bool given(const std::string& name) const;  // by the user, from wherever
-  bool on(const std::string& name) const;     // a switch
+  bool given(const std::string& name) const;        // by the user, from wherever
+  bool on(const std::string& name) const;           // a switch
   std::string text(const std::string& name) const;  // "" where there is no value
   std::optional<int64_t> integer(const std::string& name, int64_t low, int64_t high) const;
   std::optional<double> real(const std::string& name, double low, double high) const;
@@ -60,7 +61,9 @@ class Flags {
   // One line per flag of the command: "name = value   (origin)".
   std::string to_string() const;
   // name -> {value, origin} of everything that has a value, for the sidecar.
-  const std::map<std::string, std::pair<std::string, std::string>>& values() const { return values_; }
+  const std::map<std::string, std::pair<std::string, std::string>>& values() const {
+    return values_;
+  }
 
  private:
   void set(const FlagSpec& spec, const std::string& value, const std::string& origin);

@@ -28,8 +28,7 @@ std::string text_argument(const std::string& flag, const std::string& value) {
     text.assign(std::istreambuf_iterator<char>(std::cin), {});
   } else if (value.starts_with('@')) {
     std::ifstream file(value.substr(1), std::ios::binary);
-    if (!file)
-      throw Error(ErrorKind::kUsage, "--" + flag + ": cannot read " + value.substr(1));
+    if (!file) throw Error(ErrorKind::kUsage, "--" + flag + ": cannot read " + value.substr(1));
     text.assign(std::istreambuf_iterator<char>(file), {});
   }
   if (value == "-" || value.starts_with('@'))
@@ -78,12 +77,13 @@ uint64_t bytes_of(const std::string& flag, const std::string& text) {
   const std::string unit = end;
   constexpr const char* kUnits[] = {"", "K", "M", "G", "T"};
   for (const char* known : kUnits) {
-    if (value > 0 && end != text.c_str() && (unit == known || (*known && unit == std::string(known) + "iB")))
+    if (value > 0 && end != text.c_str() &&
+        (unit == known || (*known && unit == std::string(known) + "iB")))
       return static_cast<uint64_t>(value);
     value *= 1024;
   }
-  throw Error(ErrorKind::kUsage,
-              "--" + flag + " is '" + text + "', legal: a positive number with K, M, G or T, as 20G");
+  throw Error(ErrorKind::kUsage, "--" + flag + " is '" + text +
+                                     "', legal: a positive number with K, M, G or T, as 20G");
 }
 
 void read_size(const Flags& flags, Request& request) {
@@ -146,7 +146,8 @@ Request request_of(const Flags& flags, const Generator& generator) {
   request.steps = static_cast<int>(flags.integer("steps", 1, 1000).value_or(0));
   if (!request.sigmas.empty()) {
     if (request.steps && request.steps != static_cast<int>(request.sigmas.size()))
-      throw Error(ErrorKind::kUsage, "--steps is " + std::to_string(request.steps) + " but --sigmas has " +
+      throw Error(ErrorKind::kUsage, "--steps is " + std::to_string(request.steps) +
+                                         " but --sigmas has " +
                                          std::to_string(request.sigmas.size()) + " values");
     request.steps = static_cast<int>(request.sigmas.size());
   }
@@ -173,13 +174,15 @@ std::string output_pattern(const Flags& flags, const Request& request, bool seve
     return output + default_name + extension;
   }
   if (!output.ends_with('/') && fs::is_directory(output))
-    throw Error(ErrorKind::kUsage, "--output is '" + output +
-                                       "', an existing folder; end it with / for PNG frames, or name "
-                                       "a file in it");
-  if (several && output.find("{idx") == std::string::npos && output.find("{id") == std::string::npos)
     throw Error(ErrorKind::kUsage,
-                "--output is '" + output + "': several prompts need {idx} in the name, or a folder "
-                                           "ending in /");
+                "--output is '" + output +
+                    "', an existing folder; end it with / for PNG frames, or name "
+                    "a file in it");
+  if (several && output.find("{idx") == std::string::npos &&
+      output.find("{id") == std::string::npos)
+    throw Error(ErrorKind::kUsage, "--output is '" + output +
+                                       "': several prompts need {idx} in the name, or a folder "
+                                       "ending in /");
   return output;
 }
 
@@ -197,16 +200,17 @@ VideoSettings video_settings(const Flags& flags, const Request& request) {
 
 void print_header(const Flags& flags, const Generator& generator, const Request& request,
                   const MemoryPlan& plan, FILE* out) {
-  std::fprintf(out, "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
-               generator.model_name().c_str(), std::string(to_string(generator.options().dtype)).c_str(),
-               static_cast<long long>(request.width), static_cast<long long>(request.height),
-               static_cast<long long>(request.frames), request.steps,
-               request.guidance_scale.value_or(1),
-               generator.limits().experts > 1 ? "/" : "",
-               generator.limits().experts > 1
-                   ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
-                   : "",
-               static_cast<long long>(generator.tokens(request)));
+  std::fprintf(
+      out,
+      "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
+      generator.model_name().c_str(), std::string(to_string(generator.options().dtype)).c_str(),
+      static_cast<long long>(request.width), static_cast<long long>(request.height),
+      static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
+      generator.limits().experts > 1 ? "/" : "",
+      generator.limits().experts > 1
+          ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
+          : "",
+      static_cast<long long>(generator.tokens(request)));
   std::fprintf(out, "layout  1 rank\n");
   std::fprintf(out, "memory  %s\n", plan.to_string().c_str());
   if (flags.text("log-level") == "debug" || flags.on("verbose"))
@@ -221,8 +225,7 @@ void print_result(const Flags& flags, const std::string& path, const RunResult& 
                           {"seconds", result.seconds},
                           {"seed", result.request.seed},
                           {"frames", result.frames}};
-    for (const StageSeconds& stage : result.stages)
-      object["stages"][stage.stage] = stage.seconds;
+    for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
     object["arena_high_water"] = result.arena_high_water;
     object["decode_high_water"] = result.decode_high_water;
     object["tensor_bytes_peak"] = result.tensor_bytes_peak;
@@ -258,8 +261,8 @@ void run_one(const Flags& flags, Generator& generator, const Request& request,
     result = generator.run(request, sink.get(), options);
   } catch (const Error& error) {
     const bool kept = fs::exists(names.latents) && error.kind() != ErrorKind::kUsage;
-    throw Error(error.kind(), std::string(error.what()) +
-                                  (kept ? ". Latents are kept: " + names.latents : ""));
+    throw Error(error.kind(),
+                std::string(error.what()) + (kept ? ". Latents are kept: " + names.latents : ""));
   }
   if (with_sidecar) write_sidecar(names.sidecar, flags, generator, result, path);
   if (!flags.on("keep-latents")) fs::remove(names.latents);
@@ -289,7 +292,8 @@ int run_generate(const Flags& flags) {
   Request base = request_of(flags, generator);
   base.prompt = prompts.front();
   const Request first = generator.resolve(base);
-  const std::string pattern = output_pattern(flags, first, prompts.size() > 1 || flags.given("prompt-file"));
+  const std::string pattern =
+      output_pattern(flags, first, prompts.size() > 1 || flags.given("prompt-file"));
   if (output_kind(pattern) == OutputKind::kPng && first.frames > 1)
     throw Error(ErrorKind::kUsage, "--output is '" + pattern + "', one picture, but the job has " +
                                        std::to_string(first.frames) +
@@ -306,9 +310,15 @@ int run_generate(const Flags& flags) {
                  flags.given("seed") && flags.text("seed") != "-1" ? "given" : "random");
   }
 
-  NameFields fields{.seed = first.seed, .model = generator.model_name(), .prompt = {},
-                    .width = first.width, .height = first.height, .frames = first.frames,
-                    .index = 0, .date = {}, .time = {}};
+  NameFields fields{.seed = first.seed,
+                    .model = generator.model_name(),
+                    .prompt = {},
+                    .width = first.width,
+                    .height = first.height,
+                    .frames = first.frames,
+                    .index = 0,
+                    .date = {},
+                    .time = {}};
   stamp_now(fields);
   for (const std::string& prompt : prompts) {
     base.prompt = fields.prompt = prompt;

@@ -39,8 +39,8 @@ nlohmann::json inspect_config(const std::string& path) {
   if (name == "AutoencoderKLWan") {
     object["class"] = name;
     add_counts(object, wan_vae_tensors(WanVaeConfig::from_json_file(path)));
-  } else if (name == "WanTransformer3DModel" || (name.empty() && config.contains("num_heads") &&
-                                                 config.contains("ffn_dim"))) {
+  } else if (name == "WanTransformer3DModel" ||
+             (name.empty() && config.contains("num_heads") && config.contains("ffn_dim"))) {
     object["class"] = "WanTransformer3DModel";
     const WanConfig wan = WanConfig::from_json_file(path);
     add_counts(object, wan_tensors(wan));
@@ -50,18 +50,22 @@ nlohmann::json inspect_config(const std::string& path) {
     add_counts(object, umt5_tensors(Umt5Config::from_json_file(path)));
   } else {
     throw Error(ErrorKind::kModel,
-                path + ": not the config of a model known here; legal: _class_name "
-                       "WanTransformer3DModel or AutoencoderKLWan, model_type umt5, or an original "
-                       "Wan config.json");
+                path +
+                    ": not the config of a model known here; legal: _class_name "
+                    "WanTransformer3DModel or AutoencoderKLWan, model_type umt5, or an original "
+                    "Wan config.json");
   }
   return object;
 }
 
 nlohmann::json inspect_weights(const std::string& path, bool every_tensor) {
   const TensorFile file = TensorFile::open(path);
-  nlohmann::json object{{"file", path},         {"files", file.files()},
-                        {"bytes", file.bytes()}, {"header_sha256", file.header_hash()},
-                        {"metadata", file.metadata()}, {"tensors", file.names().size()}};
+  nlohmann::json object{{"file", path},
+                        {"files", file.files()},
+                        {"bytes", file.bytes()},
+                        {"header_sha256", file.header_hash()},
+                        {"metadata", file.metadata()},
+                        {"tensors", file.names().size()}};
   int64_t parameters = 0;
   std::map<std::string, int64_t> dtypes;
   nlohmann::json list = nlohmann::json::array();
@@ -84,15 +88,18 @@ nlohmann::json inspect_model(const std::string& path) {
   const ModelDirectory model = open_model_directory(path);
   nlohmann::json object{{"model", path}, {"class", model.class_name}, {"experts", model.experts()}};
   const DefaultSettings& d = model.defaults;
-  object["defaults"] = {{"name", d.name},   {"origin", d.origin}, {"width", d.width},
-                        {"height", d.height}, {"num_frames", d.frames}, {"fps", d.fps},
-                        {"steps", d.steps}, {"guidance_scale", d.guidance_scale}};
+  object["defaults"] = {{"name", d.name},         {"origin", d.origin},
+                        {"width", d.width},       {"height", d.height},
+                        {"num_frames", d.frames}, {"fps", d.fps},
+                        {"steps", d.steps},       {"guidance_scale", d.guidance_scale}};
   if (d.guidance_scale_2) object["defaults"]["guidance_scale_2"] = *d.guidance_scale_2;
   if (d.flow_shift) object["defaults"]["flow_shift"] = *d.flow_shift;
   if (model.boundary_ratio) object["boundary_ratio"] = *model.boundary_ratio;
-  for (const std::string& part : {model.transformer, model.transformer_2, model.text_encoder, model.vae})
+  for (const std::string& part :
+       {model.transformer, model.transformer_2, model.text_encoder, model.vae})
     if (!part.empty())
-      object["components"][fs::path(part).filename().string()] = inspect_config(part + "/config.json");
+      object["components"][fs::path(part).filename().string()] =
+          inspect_config(part + "/config.json");
   return object;
 }
 
@@ -105,9 +112,9 @@ nlohmann::json inspect_media(const std::string& path) {
         key == "weft" ? nlohmann::json::parse(value, nullptr, false) : nlohmann::json(value);
     metadata[key] = parsed.is_discarded() ? nlohmann::json(value) : parsed;
   }
-  return {{"file", path},          {"container", info.container}, {"codec", info.codec},
-          {"width", info.width},   {"height", info.height},       {"frames", info.frames},
-          {"fps", info.fps},       {"seconds", info.seconds},     {"metadata", metadata}};
+  return {{"file", path},        {"container", info.container}, {"codec", info.codec},
+          {"width", info.width}, {"height", info.height},       {"frames", info.frames},
+          {"fps", info.fps},     {"seconds", info.seconds},     {"metadata", metadata}};
 }
 
 nlohmann::json inspect(const std::string& path, bool every_tensor) {
@@ -124,7 +131,8 @@ nlohmann::json inspect(const std::string& path, bool every_tensor) {
   if (path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json"))
     return inspect_weights(path, every_tensor);
   if (fs::path(path).filename() == "model_index.json")
-    return inspect_model(fs::path(path).parent_path().empty() ? "." : fs::path(path).parent_path().string());
+    return inspect_model(
+        fs::path(path).parent_path().empty() ? "." : fs::path(path).parent_path().string());
   if (extension == ".json") return inspect_config(path);
   throw Error(ErrorKind::kModel,
               path + ": legal: a model folder, .safetensors, a config .json, .mp4 .webm .gif .png");

@@ -20,9 +20,9 @@ struct NameFields {
   std::string time;  // 142359
 };
 
-// Expands {seed} {model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time} {id}; a number
-// after the colon is a length (prompt) or a zero-padded width (numbers). Error(kUsage) for an unknown
-// field. Prompt text is reduced to [A-Za-z0-9._-], at most 40 bytes.
+// Expands {seed} {model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time} {id}; a
+// number after the colon is a length (prompt) or a zero-padded width (numbers). Error(kUsage) for
+// an unknown field. Prompt text is reduced to [A-Za-z0-9._-], at most 40 bytes.
 std::string expand_name(const std::string& pattern, const NameFields& fields);
 
 // The present moment in `date` and `time`, local.

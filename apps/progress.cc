@@ -23,8 +23,8 @@ double overall_percent(const Progress& progress) {
     const char* name;
     double begin, end;
   };
-  constexpr Stage kStages[] = {{"load", 0, 4},       {"encode_text", 4, 8}, {"denoise", 8, 80},
-                               {"decode", 80, 97},   {"encode_video", 97, 98}, {"write", 98, 99}};
+  constexpr Stage kStages[] = {{"load", 0, 4},     {"encode_text", 4, 8},    {"denoise", 8, 80},
+                               {"decode", 80, 97}, {"encode_video", 97, 98}, {"write", 98, 99}};
   for (const Stage& stage : kStages)
     if (progress.stage == stage.name) {
       const double part = progress.total > 0 ? double(progress.step) / progress.total : 0;

@@ -1,5 +1,6 @@
 #pragma once
-// Progress on standard error: a bar on a terminal, lines every 10 s or 5 %, JSON events, or nothing.
+// Progress on standard error: a bar on a terminal, lines every 10 s or 5 %, JSON events, or
+// nothing.
 #include <chrono>
 #include <string>
 

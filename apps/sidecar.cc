@@ -24,17 +24,17 @@ nlohmann::json as_given(const Flags& flags) {
 
 nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const Request& request) {
   const SamplerConfig sampler = generator.sampler_config();
-  nlohmann::json out{{"width", request.width},
-                     {"height", request.height},
-                     {"num_frames", request.frames},
-                     {"fps", request.fps},
-                     {"steps", request.steps},
-                     {"solver", request.solver.empty() ? std::string(to_string(sampler.kind))
-                                                       : request.solver},
-                     {"flow_shift", request.flow_shift.value_or(sampler.shift)},
-                     {"guidance_scale", request.guidance_scale.value_or(1)},
-                     {"seed", request.seed},
-                     {"rng", to_string(request.rng)}};
+  nlohmann::json out{
+      {"width", request.width},
+      {"height", request.height},
+      {"num_frames", request.frames},
+      {"fps", request.fps},
+      {"steps", request.steps},
+      {"solver", request.solver.empty() ? std::string(to_string(sampler.kind)) : request.solver},
+      {"flow_shift", request.flow_shift.value_or(sampler.shift)},
+      {"guidance_scale", request.guidance_scale.value_or(1)},
+      {"seed", request.seed},
+      {"rng", to_string(request.rng)}};
   if (generator.limits().experts > 1)
     out["guidance_scale_2"] = request.guidance_scale_2.value_or(request.guidance_scale.value_or(1));
   if (!request.sigmas.empty()) out["sigmas"] = request.sigmas;

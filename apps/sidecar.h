@@ -8,14 +8,15 @@
 
 namespace weft {
 
-// The names a result at `path` claims: outputs/a.mp4 -> outputs/a.json, outputs/a.latents.safetensors;
-// frames/ -> frames.json, ...
+// The names a result at `path` claims: outputs/a.mp4 -> outputs/a.json,
+// outputs/a.latents.safetensors; frames/ -> frames.json, ...
 struct OutputNames {
   std::string sidecar, latents;
 };
 OutputNames output_names(const std::string& path);
 
-// Keys "parameters" (A1111 form) and "weft" (JSON, schema weft.params/v1) for VideoSettings::metadata.
+// Keys "parameters" (A1111 form) and "weft" (JSON, schema weft.params/v1) for
+// VideoSettings::metadata.
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
                                                      const Request& request);
 

@@ -58,9 +58,8 @@ std::vector<VerifyRow> run_case(const std::string& folder, const VerifyOptions& 
 
 void print_row(const std::string& name, const VerifyRow& row, bool json) {
   if (json) {
-    nlohmann::json object{{"case", name},          {"tensor", row.tensor},
-                          {"rel_l2", row.rel_l2},  {"cosine", row.cosine},
-                          {"max_abs", row.max_abs}, {"bound", row.bound},
+    nlohmann::json object{{"case", name},         {"tensor", row.tensor},   {"rel_l2", row.rel_l2},
+                          {"cosine", row.cosine}, {"max_abs", row.max_abs}, {"bound", row.bound},
                           {"pass", row.pass}};
     if (!row.note.empty()) object["note"] = row.note;
     std::printf("%s\n", object.dump().c_str());

@@ -79,8 +79,9 @@ NamedTensors run_transformer(Case& c) {
   const Tensor embeds = bench.load(inputs, "encoder_hidden_states");
   const TensorView x = latent.view();
   if (x.rank != 4 || embeds.view().rank != 2)
-    throw Error(ErrorKind::kModel, c.folder + ": hidden_states is [C, F, H, W] and "
-                                              "encoder_hidden_states [T, d]");
+    throw Error(ErrorKind::kModel, c.folder +
+                                       ": hidden_states is [C, F, H, W] and "
+                                       "encoder_hidden_states [T, d]");
   const auto grid = wan_grid(config, x[1], x[2], x[3]);
   Collector collector;
   Context context = bench.context(grid[0] * grid[1] * grid[2], &collector);
@@ -99,8 +100,7 @@ NamedTensors run_vae_decode(Case& c) {
   const TensorFile weights = TensorFile::open(c.file("model/vae"));
   const WanVae vae =
       WanVae::load(weights, config, bench.stream, c.options.dtype, VaeParts::kDecoder);
-  const Tensor latents =
-      bench.load(TensorFile::open(c.file("inputs.safetensors")), "latents");
+  const Tensor latents = bench.load(TensorFile::open(c.file("inputs.safetensors")), "latents");
   const TensorView z = latents.view();
   Tensor video(DType::kF32, {3, config.frames(z[1]), z[2] * config.spatial_factor(),
                              z[3] * config.spatial_factor()});
@@ -152,6 +152,13 @@ NamedTensors run_text_encoder(Case& c) {
   return out;
 }
 
+void add_failure(Case& c, const std::string& tensor, const std::string& note) {
+  VerifyRow row;
+  row.tensor = tensor;
+  row.note = note;
+  c.rows.push_back(row);
+}
+
 // Compares a list of produced values with the expected list, a row each.
 template <class T>
 void compare_lists(Case& c, const std::string& what, const std::vector<T>& produced,
@@ -174,7 +181,7 @@ void compare_lists(Case& c, const std::string& what, const std::vector<T>& produ
 NamedTensors run_tokenizer(Case& c) {
   const std::string model = c.file("model/tokenizer/spiece.model");
   if (!std::filesystem::exists(model)) {
-    c.rows.push_back({.tensor = "ids", .note = "byte-level BPE tokenizers are not built yet"});
+    add_failure(c, "ids", "byte-level BPE tokenizers are not built yet");
     return {};
   }
   const SentencePieceTokenizer tokenizer = SentencePieceTokenizer::load(model);
@@ -188,7 +195,8 @@ NamedTensors run_tokenizer(Case& c) {
 
 NamedTensors run_text_clean(Case& c) {
   std::vector<std::string> produced;
-  for (const auto& text : c.spec.at("texts")) produced.push_back(clean_prompt(text.get<std::string>()));
+  for (const auto& text : c.spec.at("texts"))
+    produced.push_back(clean_prompt(text.get<std::string>()));
   compare_lists(c, "cleaned", produced, c.spec.at("cleaned").get<std::vector<std::string>>());
   return {};
 }
@@ -231,8 +239,8 @@ NamedTensors run_scheduler(Case& c) {
 
 NamedTensors run_noise(Case& c) {
   if (rng_from_name(c.text("generator")) != Rng::kTorchCpu)
-    throw Error(ErrorKind::kModel, c.folder + ": generator is '" + c.text("generator") +
-                                       "', legal: torch-cpu");
+    throw Error(ErrorKind::kModel,
+                c.folder + ": generator is '" + c.text("generator") + "', legal: torch-cpu");
   NamedTensors out;
   for (const auto& draw : c.spec.at("draws")) {
     const uint64_t seed = draw.at("seed").get<uint64_t>();
@@ -277,13 +285,17 @@ NamedTensors run_pipeline(Case& c) {
       tensors[name] = std::move(kept);
     }
   } tap;
-  generator.run(request, nullptr, {.latents_path = {}, .latents_on_failure = {}, .listener = nullptr,
-                                   .tap = &tap, .stop = nullptr});
+  generator.run(request, nullptr,
+                {.latents_path = {},
+                 .latents_on_failure = {},
+                 .listener = nullptr,
+                 .tap = &tap,
+                 .stop = nullptr});
   return std::move(tap.tensors);
 }
 
 NamedTensors run_llm(Case& c) {
-  c.rows.push_back({.tensor = "logits", .note = "stage llm is not built yet"});
+  add_failure(c, "logits", "stage llm is not built yet");
   return {};
 }
 
@@ -292,18 +304,18 @@ NamedTensors run_llm(Case& c) {
 NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
                        const VerifyOptions& options, std::vector<VerifyRow>& rows) {
   static const std::map<std::string, NamedTensors (*)(Case&)> kStages = {
-      {"transformer", run_transformer},   {"vae_decode", run_vae_decode},
-      {"vae_encode", run_vae_encode},     {"text_encoder", run_text_encoder},
-      {"tokenizer", run_tokenizer},       {"text_clean", run_text_clean},
-      {"scheduler", run_scheduler},       {"noise", run_noise},
-      {"pipeline", run_pipeline},         {"llm", run_llm}};
+      {"transformer", run_transformer}, {"vae_decode", run_vae_decode},
+      {"vae_encode", run_vae_encode},   {"text_encoder", run_text_encoder},
+      {"tokenizer", run_tokenizer},     {"text_clean", run_text_clean},
+      {"scheduler", run_scheduler},     {"noise", run_noise},
+      {"pipeline", run_pipeline},       {"llm", run_llm}};
   Case c{folder, spec, options, rows};
   const auto stage = kStages.find(c.text("stage"));
   if (stage == kStages.end()) {
     std::string legal;
     for (const auto& [name, run] : kStages) legal += (legal.empty() ? "" : ", ") + name;
-    throw Error(ErrorKind::kModel, folder + "/case.json: stage is '" + c.text("stage") +
-                                       "', legal: " + legal);
+    throw Error(ErrorKind::kModel,
+                folder + "/case.json: stage is '" + c.text("stage") + "', legal: " + legal);
   }
   return stage->second(c);
 }

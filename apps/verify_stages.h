@@ -28,8 +28,8 @@ struct VerifyRow {
 using NamedTensors = std::map<std::string, Tensor>;
 
 // Runs the case of stage `stage` at `folder`. Integer and text stages compare by themselves and add
-// rows; the others return the tensors they produced. A stage that is known and not built adds a FAIL
-// row. Error(kModel): malformed case or weights.
+// rows; the others return the tensors they produced. A stage that is known and not built adds a
+// FAIL row. Error(kModel): malformed case or weights.
 NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
                        const VerifyOptions& options, std::vector<VerifyRow>& rows);
 

@@ -71,7 +71,8 @@ int main_checked(int argc, char** argv) {
     names.push_back(spec.name);
   }
   const std::string near = nearest(word, names);
-  throw Error(ErrorKind::kUsage, "no command '" + word + "'; legal: generate, verify, inspect, bench" +
+  throw Error(ErrorKind::kUsage, "no command '" + word +
+                                     "'; legal: generate, verify, inspect, bench" +
                                      (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 

@@ -75,16 +75,18 @@ TEST_F(Cli, UsageErrorsAreOneLineAndExit2) {
   for (const std::string& arguments : std::vector<std::string>{
            "generat", "generate", "generate --prompt x", job + " --stepz 3", job + " --steps 0",
            job + " --solver ddim", job + " --layout ring=2", job + " --ranks 3",
-           job + " --device tpu", job + " --device cuda", job + " --sigmas 0.5,0.7", job + " --cfg-scale abc",
-           "generate --model " + kModel + " -p x -o " + path("a.avi"),
+           job + " --device tpu", job + " --device cuda", job + " --sigmas 0.5,0.7",
+           job + " --cfg-scale abc", "generate --model " + kModel + " -p x -o " + path("a.avi"),
            "generate --model " + kModel + kJob + "-p x -o " + path("a.png"),
            "generate --model " + kModel + " --width 33 --height 16 -p x -o " + path("a.mp4"),
            "generate --model " + kModel + kJob + "--seconds 1 -p x -o " + path("a.mp4"),
-           "generate --model " + kModel + kJob + "-o " + path("a.mp4") + " --prompt-file " + path("no"),
+           "generate --model " + kModel + kJob + "-o " + path("a.mp4") + " --prompt-file " +
+               path("no"),
            "verify", "inspect"}) {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.err;
-    if (arguments.find(" -p x") != std::string::npos) EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
+    if (arguments.find(" -p x") != std::string::npos)
+      EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
     EXPECT_TRUE(outcome.out.empty()) << outcome.out;
   }
   EXPECT_TRUE(files().empty());
@@ -103,7 +105,8 @@ TEST_F(Cli, IllegalSizesNameTheNearestTwo) {
 }
 
 TEST_F(Cli, GenerateWritesFileSidecarAndOneResultLine) {
-  const Outcome outcome = run("generate --model " + kModel + kJob + "-p 'a red ball' -o " + path("a.mp4"));
+  const Outcome outcome =
+      run("generate --model " + kModel + kJob + "-p 'a red ball' -o " + path("a.mp4"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(lines(outcome.out), 1u);
   EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
@@ -168,8 +171,8 @@ TEST_F(Cli, FullDiskExits7AndLeavesNothing) {
 }
 
 TEST_F(Cli, MemoryLimitRefusesWithNumbers) {
-  const Outcome outcome = run("generate --model " + kModel + kJob + "--memory-limit 10K -p x -o " +
-                              path("a.mp4"));
+  const Outcome outcome =
+      run("generate --model " + kModel + kJob + "--memory-limit 10K -p x -o " + path("a.mp4"));
   EXPECT_EQ(outcome.code, 4) << outcome.err;
   EXPECT_NE(outcome.err.find("Try"), std::string::npos) << outcome.err;
   EXPECT_TRUE(files().empty());
@@ -208,9 +211,9 @@ TEST_F(Cli, DryRunPrintsThePlanAndWritesNothing) {
 TEST_F(Cli, FoldersOfFramesAndSinglePictures) {
   EXPECT_EQ(run("generate --model " + kModel + kJob + "-q -p x -o " + path("frames/")).code, 0);
   EXPECT_TRUE(fs::exists(path("frames/00008.png")));
-  const Outcome image = run("generate --model " + kModel +
-                            " --width 32 --height 16 --num-frames 1 --steps 2 --seed 5 -q -p x -o " +
-                            path("a.png"));
+  const Outcome image =
+      run("generate --model " + kModel +
+          " --width 32 --height 16 --num-frames 1 --steps 2 --seed 5 -q -p x -o " + path("a.png"));
   EXPECT_EQ(image.code, 0) << image.err;
   const nlohmann::json info = nlohmann::json::parse(run("inspect --json " + path("a.png")).out);
   EXPECT_EQ(info.at("width"), 32);

@@ -7,9 +7,12 @@ namespace {
 
 TEST(Progress, PercentIsMonotoneOverAJobAndBelow100) {
   double last = -1;
-  for (const auto& [stage, total] : std::vector<std::pair<std::string, int>>{
-           {"load", 1}, {"encode_text", 2}, {"denoise", 20}, {"decode", 7}, {"encode_video", 1},
-           {"write", 1}})
+  for (const auto& [stage, total] : std::vector<std::pair<std::string, int>>{{"load", 1},
+                                                                             {"encode_text", 2},
+                                                                             {"denoise", 20},
+                                                                             {"decode", 7},
+                                                                             {"encode_video", 1},
+                                                                             {"write", 1}})
     for (int step = 0; step <= total; ++step) {
       Progress progress;
       progress.stage = stage;
