@@ -38,8 +38,9 @@ struct PipelineTap {
 };
 
 struct GeneratorOptions {
-  DType dtype = DType::kF32;  // compute dtype of text encoder, transformer and VAE
-  int threads = 0;            // 0: all
+  DType dtype = DType::kF32;      // compute dtype of text encoder and transformer
+  DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
+  int threads = 0;                // 0: all
   Determinism determinism = Determinism::kFast;
   uint64_t memory_limit = 0;  // bytes; 0: what the machine has free now
 };
@@ -51,7 +52,7 @@ struct RunOptions {
   std::string latents_on_failure;
   ProgressListener* listener = nullptr;
   PipelineTap* tap = nullptr;
-  const std::atomic<int>* stop = nullptr;  // read between steps; not 0: Error(kStopped)
+  const std::atomic<bool>* stop = nullptr;  // read between steps; true ends with Error(kStopped)
 };
 
 struct StageSeconds {
@@ -68,8 +69,9 @@ struct RunResult {
   std::string signature;           // SHA-256 over the final latents' f32 bytes
   uint64_t arena_high_water = 0;   // of the whole job
   uint64_t decode_high_water = 0;  // of the decode stage
-  uint64_t tensor_bytes_peak = 0;
-  std::string latents_path;  // where kept, else empty
+  uint64_t tensor_bytes_peak = 0;  // weights, latents, histories: all but the arena
+  uint64_t memory_high_water = 0;  // tensors and arena together, as MemoryPlan predicts it
+  std::string latents_path;        // where kept, else empty
 };
 
 class Generator {
@@ -79,7 +81,7 @@ class Generator {
   Generator(const std::string& model_directory, const GeneratorOptions& options);
   ~Generator();
 
-  const ModelDefaults& defaults() const;
+  const DefaultSettings& defaults() const;
   const ModelLimits& limits() const;
   const GeneratorOptions& options() const;
   SamplerConfig sampler_config() const;  // scheduler_config.json

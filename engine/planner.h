@@ -3,15 +3,18 @@
 // configurations alone, and which components stay resident.
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weft {
 
+// From fastest to smallest.
 enum class Residency : uint8_t {
   kAll,         // everything loaded once and kept
-  kStaged,      // the text encoder is released before the transformer loads; all experts kept
+  kStaged,      // the text encoder is released before the rest loads
   kOneExpert,   // staged, and one expert at a time
-  kSequential,  // one component at a time; the VAE loads after the transformer is released
+  kSequential,  // one component at a time: the VAE loads after the transformer is released
+  kCount,
 };
 
 std::string_view to_string(Residency residency);
@@ -21,31 +24,36 @@ struct ComponentBytes {
   uint64_t text_encoder = 0;
   std::vector<uint64_t> experts;
   uint64_t vae = 0;
-  uint64_t text_workspace = 0, denoise_workspace = 0, decode_workspace = 0;
-  uint64_t embeddings = 0;  // both prompts, f32
-  uint64_t latents = 0;     // latent, velocities and solver history, f32
-  uint64_t frames = 0;      // decoded frames waiting for the writer
+  // What each stage holds besides weights.
+  uint64_t encode_text = 0;  // embeddings and workspace
+  uint64_t denoise = 0;      // latent, velocities, solver history, keys and values of the text,
+                             // workspace
+  uint64_t decode = 0;       // latents, remembered frames, workspace, frames waiting for the writer
 };
 
 struct MemoryPlan {
   Residency residency = Residency::kAll;
-  ComponentBytes bytes;
-  uint64_t encode_text = 0, denoise = 0, decode = 0;  // held during each stage
+  ComponentBytes parts;
+  uint64_t weights = 0;                               // the most held at once
+  uint64_t encode_text = 0, denoise = 0, decode = 0;  // held during each stage, weights included
   uint64_t high_water = 0;
   uint64_t available = 0;
 
   bool fits() const { return high_water <= available; }
-  // "weights 0.01 | activations ... -> high-water 0.03 of 12.0 GiB  OK"
+  // "weights 2.81 | encode_text ... -> high-water 5.02 of 12.00 GiB  OK"
   std::string to_string() const;
 };
 
-// The most that may be held now: the cgroup's limit less its use, else MemAvailable.
+// What may be held now: the least of MemAvailable and what the control groups leave.
 uint64_t available_memory();
 
-// The fastest residency that fits in `available`; where none does, the smallest, with fits() false.
-MemoryPlan plan_memory(const ComponentBytes& bytes, uint64_t available);
+// The plan under one residency.
+MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available);
 
-// The stages of a plan under one residency (a pure part of plan_memory, for tests).
-MemoryPlan memory_under(Residency residency, const ComponentBytes& bytes, uint64_t available);
+// The fastest residency that fits in `available`; where none does, the smallest, with fits() false.
+MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available);
+
+// "12.00 GiB", "3.21 MiB".
+std::string format_bytes(uint64_t bytes);
 
 }  // namespace weft

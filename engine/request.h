@@ -6,8 +6,12 @@
 #include <vector>
 
 #include "engine/noise.h"
+#include "models/registry.h"
 
 namespace weft {
+
+// The largest width, height or frame count a request may ask for.
+inline constexpr int64_t kMaxExtent = 1 << 20;
 
 // Zero, empty and nullopt mean "the model's"; Generator::resolve fills them.
 struct Request {
@@ -26,20 +30,6 @@ struct Request {
   Rng rng = Rng::kPortable;
 };
 
-// Defaults of a model: weft.json beside model_index.json, else the row of the published defaults
-// that fits the configuration.
-struct ModelDefaults {
-  std::string name;    // "wan2.1-t2v-1.3b", "pocket", ...
-  std::string origin;  // "weft.json" or "built-in"
-  std::string negative_prompt;
-  int64_t width = 832, height = 480, frames = 81;
-  double fps = 16;
-  int steps = 50;
-  double guidance_scale = 5;
-  std::optional<double> guidance_scale_2;
-  std::optional<double> flow_shift;  // unset: scheduler_config.json
-};
-
 // What a request is checked against.
 struct ModelLimits {
   int64_t size_multiple = 16;  // pixels per token, both ways
@@ -50,7 +40,7 @@ struct ModelLimits {
 };
 
 // `request` with every open field filled from `defaults`.
-Request resolve(const Request& request, const ModelDefaults& defaults);
+Request resolve(const Request& request, const DefaultSettings& defaults);
 
 // Error(kUsage) naming the field, its value and what is legal; sizes and frame counts with the two
 // nearest legal ones. `request` is resolved.

@@ -1,0 +1,153 @@
+#include "engine/components.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "io/sha256.h"
+
+namespace weft {
+namespace {
+
+ModelDirectory checked(ModelDirectory directory, const Umt5Config& text, const WanVaeConfig& vae) {
+  const auto expect = [&](int64_t is, int64_t must, const std::string& what,
+                          const std::string& other) {
+    if (is == must) return;
+    throw Error(ErrorKind::kModel, directory.path + ": " + what + " is " + std::to_string(is) +
+                                       ", but " + other + " is " + std::to_string(must) +
+                                       "; the parts do not belong together");
+  };
+  for (int model = 0; model < directory.experts(); ++model) {
+    const WanConfig& config = directory.expert_config(model);
+    const std::string name = model ? "transformer_2" : "transformer";
+    expect(config.text_dim, text.d_model, name + " text_dim", "text_encoder d_model");
+    expect(config.out_channels, vae.z_dim, name + " out_channels", "vae z_dim");
+    expect(config.in_channels, vae.z_dim, name + " in_channels", "vae z_dim");
+  }
+  return directory;
+}
+
+// Matrices are packed in the compute dtype; everything of rank 1, and the position biases, stay
+// f32.
+uint64_t packed_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
+                      const std::function<bool(const std::string&)>& skip) {
+  uint64_t total = 0;
+  for (const TensorSpec& tensor : tensors) {
+    if (skip(tensor.name)) continue;
+    const bool matrix = tensor.shape.size() > 1 &&
+                        tensor.name.find("relative_attention_bias") == std::string::npos &&
+                        !tensor.name.ends_with("gamma");
+    total += static_cast<uint64_t>(parameter_count({&tensor, 1})) *
+             size_of(matrix ? dtype : DType::kF32);
+  }
+  return total;
+}
+
+}  // namespace
+
+Components::Components(const std::string& path, DType dtype, DType vae_dtype)
+    : directory_(open_model_directory(path)),
+      dtype_(dtype),
+      vae_dtype_(vae_dtype),
+      text_config_(Umt5Config::from_json_file(directory_.text_encoder + "/config.json")),
+      vae_config_(WanVaeConfig::from_json_file(directory_.vae + "/config.json")),
+      tokenizer_(SentencePieceTokenizer::load(directory_.tokenizer + "/spiece.model")),
+      text_length_(tokenizer_model_max_length(directory_.tokenizer + "/tokenizer_config.json")),
+      text_file_(TensorFile::open(directory_.text_encoder)),
+      vae_file_(TensorFile::open(directory_.vae)) {
+  directory_ = checked(std::move(directory_), text_config_, vae_config_);
+  for (int model = 0; model < directory_.experts(); ++model) {
+    expert_files_.push_back(TensorFile::open(directory_.expert_path(model)));
+  }
+  experts_.resize(expert_files_.size());
+}
+
+std::string Components::weights_hash() const {
+  std::string all = text_file_.header_hash() + vae_file_.header_hash();
+  for (const TensorFile& file : expert_files_) all += file.header_hash();
+  return sha256_hex(all);
+}
+
+uint64_t Components::text_encoder_bytes() const {
+  // The embedding is read where it lies in the file's mapping.
+  return packed_bytes(umt5_tensors(text_config_), dtype_,
+                      [](const std::string& name) { return name == "shared.weight"; });
+}
+
+uint64_t Components::expert_bytes(int model) const {
+  return wan_weights_bytes(directory_.expert_config(model), dtype_);
+}
+
+uint64_t Components::vae_bytes() const {
+  return packed_bytes(wan_vae_tensors(vae_config_), vae_dtype_, [](const std::string& name) {
+    return !name.starts_with("decoder.") && !name.starts_with("post_quant_conv.");
+  });
+}
+
+void Components::set_residency(Residency residency) {
+  residency_ = residency;
+  done_with_text_encoder();
+  if (residency >= Residency::kOneExpert && experts_resident() > 1) {
+    for (auto& expert : experts_) expert.reset();
+  }
+  if (residency == Residency::kSequential) vae_.reset();
+}
+
+void Components::load(const std::string& name, const std::function<void()>& body) {
+  if (on_load) {
+    on_load(name, body);
+  } else {
+    body();
+  }
+}
+
+const Umt5Encoder& Components::text_encoder(Stream& stream) {
+  if (!text_encoder_) {
+    if (residency_ != Residency::kAll) {  // it stands alone
+      for (auto& expert : experts_) expert.reset();
+      vae_.reset();
+    }
+    load("text_encoder",
+         [&] { text_encoder_ = Umt5Encoder::load(text_file_, text_config_, stream, dtype_); });
+  }
+  return *text_encoder_;
+}
+
+const WanTransformer& Components::expert(Stream& stream, int model) {
+  CHECK(model >= 0 && model < static_cast<int>(experts_.size()), "expert", model);
+  if (!experts_[model]) {
+    if (residency_ >= Residency::kOneExpert) {
+      for (auto& other : experts_) other.reset();
+    }
+    load(model ? "transformer_2" : "transformer", [&] {
+      experts_[model] =
+          WanTransformer::load(stream, expert_files_[model], directory_.expert_config(model),
+                               {.dtype = dtype_, .blocks = {}});
+    });
+  }
+  return *experts_[model];
+}
+
+const WanVae& Components::vae(Stream& stream) {
+  if (!vae_) {
+    load("vae", [&] {
+      vae_ = WanVae::load(vae_file_, vae_config_, stream, vae_dtype_, VaeParts::kDecoder);
+    });
+  }
+  return *vae_;
+}
+
+void Components::done_with_text_encoder() {
+  if (residency_ != Residency::kAll) text_encoder_.reset();
+}
+
+void Components::done_with_experts() {
+  if (residency_ != Residency::kSequential) return;
+  for (auto& expert : experts_) expert.reset();
+}
+
+int Components::experts_resident() const {
+  return static_cast<int>(
+      std::count_if(experts_.begin(), experts_.end(), [](const auto& e) { return e.has_value(); }));
+}
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+#pragma once
+// Components: the parts of a model directory, each loaded when asked for and kept as long as the
+// memory plan's residency allows.
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/planner.h"
+#include "io/tensor_file.h"
+#include "io/tokenizer.h"
+#include "models/registry.h"
+#include "models/umt5.h"
+#include "models/wan.h"
+#include "models/wan_vae.h"
+
+namespace weft {
+
+class Components {
+ public:
+  // Opens every configuration and every tensor header; no weights.
+  Components(const std::string& directory, DType dtype, DType vae_dtype);
+
+  DType dtype() const { return dtype_; }
+  DType vae_dtype() const { return vae_dtype_; }
+  int experts() const { return directory_.experts(); }
+  const ModelDirectory& directory() const { return directory_; }
+  const Umt5Config& text_config() const { return text_config_; }
+  const WanVaeConfig& vae_config() const { return vae_config_; }
+  const SentencePieceTokenizer& tokenizer() const { return tokenizer_; }
+  int64_t text_length() const { return text_length_; }
+  std::string weights_hash() const;
+
+  // Predicted bytes of packed weights.
+  uint64_t text_encoder_bytes() const;
+  uint64_t expert_bytes(int model) const;
+  uint64_t vae_bytes() const;
+
+  // What may be resident from now on; releases what may not.
+  void set_residency(Residency residency);
+  // Called around every load with the component's name, for progress and time.
+  std::function<void(const std::string& name, const std::function<void()>& load)> on_load;
+
+  // Each loads what is missing, after releasing what may not stand beside it.
+  const Umt5Encoder& text_encoder(Stream& stream);
+  const WanTransformer& expert(Stream& stream, int model);
+  const WanVae& vae(Stream& stream);
+  // The part is not needed again in this job.
+  void done_with_text_encoder();
+  void done_with_experts();
+
+  int experts_resident() const;
+
+ private:
+  void load(const std::string& name, const std::function<void()>& body);
+
+  ModelDirectory directory_;
+  DType dtype_, vae_dtype_;
+  Umt5Config text_config_;
+  WanVaeConfig vae_config_;
+  SentencePieceTokenizer tokenizer_;
+  int64_t text_length_;
+  Residency residency_ = Residency::kAll;
+  TensorFile text_file_;  // the encoder's embedding stays in this mapping
+  std::vector<TensorFile> expert_files_;
+  TensorFile vae_file_;
+  std::optional<Umt5Encoder> text_encoder_;
+  std::vector<std::optional<WanTransformer>> experts_;
+  std::optional<WanVae> vae_;
+};
+
+}  // namespace weft

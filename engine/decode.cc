@@ -1,0 +1,101 @@
+#include "engine/decode.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/copy.h"
+#include "kernels/pointwise.h"
+
+namespace weft {
+
+FrameWriter::FrameWriter(FrameSink* sink) : sink_(sink), thread_([this] { work(); }) {}
+
+FrameWriter::~FrameWriter() {
+  if (!thread_.joinable()) return;
+  queue_.cancel(std::make_exception_ptr(Error(ErrorKind::kStopped, "the decoder stopped")));
+  thread_.join();
+}
+
+void FrameWriter::work() {
+  try {
+    while (std::optional<Frame> frame = queue_.pop()) {
+      hash_.add(*frame);
+      if (sink_) sink_->push(*frame);
+      ++frames_;
+    }
+  } catch (...) {
+    error_ = std::current_exception();
+    queue_.cancel(error_);
+  }
+}
+
+void FrameWriter::push(Frame frame) { queue_.push(std::move(frame)); }
+
+void FrameWriter::finish() {
+  queue_.close();
+  thread_.join();
+  if (error_) std::rethrow_exception(error_);
+}
+
+Frame to_frame(const TensorView& frames, int64_t index) {
+  const int64_t height = frames[2], width = frames[3];
+  Frame frame(static_cast<int>(width), static_cast<int>(height));
+  const float* planes = frames.select(0, index).as<float>();
+  for (int64_t k = 0; k < height * width; ++k) {
+    for (int64_t c = 0; c < 3; ++c) {
+      const float x = planes[c * height * width + k] * 0.5f + 0.5f;
+      frame.rgb[3 * k + c] =
+          static_cast<uint8_t>(std::nearbyint(std::clamp(x, 0.0f, 1.0f) * 255.0f));
+    }
+  }
+  return frame;
+}
+
+namespace {
+
+// video[:, first ..] = frames / 2 + 1/2, clamped.
+void keep(const TensorView& frames, const TensorView& video, int64_t first) {
+  const int64_t pixels = frames[2] * frames[3];
+  for (int64_t f = 0; f < frames[0]; ++f) {
+    for (int64_t c = 0; c < 3; ++c) {
+      const float* from = frames.as<float>() + (f * 3 + c) * pixels;
+      float* to = video.as<float>() + (c * video[1] + first + f) * pixels;
+      for (int64_t k = 0; k < pixels; ++k) to[k] = std::clamp(from[k] * 0.5f + 0.5f, 0.0f, 1.0f);
+    }
+  }
+}
+
+}  // namespace
+
+void decode(Stream& stream, Arena& arena, const WanVae& vae, const DecodeJob& job) {
+  const TensorView& latents = job.latents;
+  Tensor plain(DType::kF32, latents.shape());
+  denormalize_latents(vae.config(), latents, plain);
+  WanVaeDecoder decoder(vae, latents[2], latents[3]);
+  SerialSeams seams;
+  Tensor latent(DType::kF32, {latents[0], latents[2], latents[3]});
+  int64_t first = 0;
+  for (int64_t chunk = 0; chunk < latents[1]; ++chunk) {
+    if (job.stop && job.stop->load()) {
+      throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(chunk) +
+                                           " of " + std::to_string(latents[1]));
+    }
+    const Arena::Scope scope(arena);
+    Context context = seams.context(stream, arena, Pass{.micro = static_cast<int>(chunk)}, {});
+    copy(stream, plain.view().select(1, chunk), latent);
+    const TensorView frames =
+        arena.alloc(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
+    decoder.decode_chunk(context, latent, frames);
+    if (first_non_finite(stream, frames) >= 0) {
+      throw Error(ErrorKind::kNonFinite, "NaN or infinity in decode, chunk " +
+                                             std::to_string(chunk + 1) + " of " +
+                                             std::to_string(latents[1]));
+    }
+    if (job.video) keep(frames, job.video, first);
+    for (int64_t f = 0; f < frames[0]; ++f) job.writer.push(to_frame(frames, f));
+    first += frames[0];
+    if (job.on_chunk) job.on_chunk(static_cast<int>(chunk) + 1);
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,57 @@
+#pragma once
+// Decoding of latents to frames, chunk by chunk, with the writer on a thread of its own.
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "io/frame_queue.h"
+#include "io/video.h"
+#include "kernels/arena.h"
+#include "models/wan_vae.h"
+
+namespace weft {
+
+// Frames that may wait for the writer: two chunks of the decoder.
+inline constexpr size_t kFramesWaiting = 8;
+
+// Hands frames to a sink on a thread of its own and hashes them on the way. One producer.
+class FrameWriter {
+ public:
+  explicit FrameWriter(FrameSink* sink);  // null: frames are only hashed
+  ~FrameWriter();                         // without finish(): drops what waits
+  FrameWriter(const FrameWriter&) = delete;
+  FrameWriter& operator=(const FrameWriter&) = delete;
+
+  void push(Frame frame);                 // rethrows the sink's error
+  void finish();                          // waits until the sink has taken every frame
+  int frames() const { return frames_; }  // after finish()
+  std::string hash() { return hash_.hex(); }
+
+ private:
+  void work();
+
+  FrameSink* sink_;
+  FrameQueue queue_{kFramesWaiting};
+  FrameHash hash_;
+  int frames_ = 0;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+// round((x / 2 + 1/2) * 255), ties to even, of frame `index` of frames [n, 3, H, W] f32 in [-1, 1].
+Frame to_frame(const TensorView& frames, int64_t index);
+
+struct DecodeJob {
+  TensorView latents;  // [z, F, h, w] f32, normalised
+  FrameWriter& writer;
+  TensorView video;                         // [3, frames, H, W] f32, filled with [0, 1] if given
+  std::function<void(int chunk)> on_chunk;  // chunks done
+  const std::atomic<bool>* stop = nullptr;
+};
+
+// Error(kNonFinite) naming the chunk.
+void decode(Stream& stream, Arena& arena, const WanVae& vae, const DecodeJob& job);
+
+}  // namespace weft

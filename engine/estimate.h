@@ -1,0 +1,27 @@
+#pragma once
+// The bridge between a request and the memory plan: what a job's stages hold, from configurations
+// and the models' own predictions.
+#include <array>
+#include <functional>
+#include <string>
+
+#include "engine/components.h"
+#include "engine/planner.h"
+#include "engine/request.h"
+
+namespace weft {
+
+// The latent [C, F, H, W] of a resolved request.
+std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request);
+int64_t token_count(const Components& parts, const Request& request);
+
+// `prompt_rows`: ids of the positive and the negative prompt; 0 where the negative is not used.
+ComponentBytes predict_bytes(const Components& parts, const Request& request,
+                             std::array<int64_t, 2> prompt_rows);
+
+// The line for a job that does not fit: what it needs, what there is, and two things to try, with
+// their own numbers. `plan_for` plans a changed request.
+std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
+                    DType dtype, const std::function<MemoryPlan(const Request&)>& plan_for);
+
+}  // namespace weft

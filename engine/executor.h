@@ -1,0 +1,62 @@
+#pragma once
+// Executor: walks a plan. Everything it does stands in the plan, so that a trace and a plan line up
+// one to one.
+#include <array>
+#include <atomic>
+#include <functional>
+#include <optional>
+
+#include "engine/components.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "kernels/arena.h"
+#include "parallel/context.h"
+#include "parallel/plan.h"
+
+namespace weft {
+
+// The expert of every step, from the timestep the model is given, and its forwards.
+SerialPlanConfig plan_config(const Request& request, const Sampler& sampler,
+                             const ModelDirectory& directory);
+
+// The guidance scale of an expert.
+double guidance_of(const Request& request, int model);
+
+struct Job {
+  const Request& request;  // resolved
+  const Sampler& sampler;
+  std::array<TensorView, 2> embeds;         // per branch [length, d] f32, the prompt's rows
+  TensorView latent;                        // [C, F, H, W] f32: noise in, final latents out
+  std::function<void(int step)> on_update;  // after the update of `step`
+  std::function<void()> decode;             // the plan's kDecode
+  const std::atomic<bool>* stop = nullptr;
+};
+
+class Executor {
+ public:
+  Executor(Stream& stream, Arena& arena, Components& parts);
+
+  // Error(kNonFinite) naming stage, step and block where a velocity is not finite; Error(kStopped)
+  // between steps where job.stop is set.
+  void run(const Plan& plan, Job& job);
+
+ private:
+  void load(const Job& job, int model);
+  void compute(const Step& step, const Job& job);
+  void update(const Step& step, const Job& job);
+  void forward(const Step& step, const Job& job, const WanText& text, Observer* observer);
+  [[noreturn]] void explain_non_finite(const Step& step, const Job& job, const WanText& text);
+
+  Stream& stream_;
+  Arena& arena_;
+  Components& parts_;
+  SerialSeams seams_;
+  int model_ = -1;
+  const WanTransformer* expert_ = nullptr;
+  std::array<std::optional<WanText>, 2> texts_;  // per branch, of the present expert
+  std::optional<Rope> rope_;
+  std::array<Tensor, 2> velocities_;  // per branch [C, F, H, W] f32
+  std::optional<SamplerState> history_;
+};
+
+}  // namespace weft

@@ -1,0 +1,308 @@
+#include "engine/generator.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/components.h"
+#include "engine/decode.h"
+#include "engine/estimate.h"
+#include "engine/executor.h"
+#include "engine/guidance.h"
+#include "engine/stages.h"
+#include "io/sha256.h"
+#include "io/text_clean.h"
+#include "kernels/pointwise.h"
+
+namespace weft {
+namespace {
+
+struct Prompt {
+  std::vector<int32_t> ids;
+  Tensor embeds;  // [ids, d] f32
+};
+
+// `embeds` with zero rows up to the text length, as the models were trained to see them.
+Tensor padded(const Tensor& embeds, int64_t text_length) {
+  Tensor out(DType::kF32, {text_length, embeds.view()[1]});
+  std::copy_n(embeds.as<float>(), embeds.count(), out.as<float>());
+  return out;
+}
+
+// The highest sum of tensors and arena over the stages of a job.
+class MemoryMeter {
+ public:
+  explicit MemoryMeter(Arena& arena) : arena_(arena) { reset_tensor_bytes_peak(); }
+  // Ends a stage: books its peaks and gives the arena's pages back.
+  size_t stage_ended() {
+    const size_t arena_peak = arena_.high_water();
+    arena_high_water = std::max<uint64_t>(arena_high_water, arena_peak);
+    tensor_peak = std::max<uint64_t>(tensor_peak, tensor_bytes_peak());
+    high_water = std::max<uint64_t>(high_water, tensor_bytes_peak() + arena_peak);
+    arena_.trim();
+    arena_.reset_high_water();
+    reset_tensor_bytes_peak();
+    return arena_peak;
+  }
+  uint64_t arena_high_water = 0, tensor_peak = 0, high_water = 0;
+
+ private:
+  Arena& arena_;
+};
+
+}  // namespace
+
+struct Generator::Impl {
+  Impl(const std::string& directory, const GeneratorOptions& given)
+      : options(given),
+        parts(directory, given.dtype, given.vae_dtype),
+        sampler(
+            SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
+        stream(Stream::cpu(given.threads, given.determinism)),
+        available(available_memory()) {
+    if (given.memory_limit) available = std::min<uint64_t>(available, given.memory_limit);
+    const WanConfig& config = parts.directory().config;
+    limits.size_multiple =
+        parts.vae_config().spatial_factor() * std::lcm(config.patch[1], config.patch[2]);
+    limits.frame_multiple = parts.vae_config().temporal_factor() * config.patch[0];
+    limits.experts = parts.experts();
+    limits.boundary_ratio = parts.directory().boundary_ratio.value_or(0);
+    limits.text_length = parts.text_length();
+  }
+
+  SamplerConfig sampler_for(const Request& request) const {
+    SamplerConfig config = sampler;
+    if (!request.solver.empty()) config.kind = solver_from_name(request.solver);
+    if (request.flow_shift) config.shift = *request.flow_shift;
+    return config;
+  }
+
+  bool guided(const Request& request) const {
+    bool any = false;
+    for (int model = 0; model < limits.experts; ++model) {
+      any |= guidance_branches(guidance_of(request, model)) == 2;
+    }
+    return any;
+  }
+
+  std::vector<int32_t> ids_of(const std::string& text) const {
+    return parts.tokenizer().encode(clean_prompt(text), static_cast<int>(parts.text_length()));
+  }
+
+  std::array<int64_t, 2> prompt_rows(const Request& request) const {
+    return {static_cast<int64_t>(ids_of(request.prompt).size()),
+            guided(request) ? static_cast<int64_t>(ids_of(*request.negative_prompt).size()) : 0};
+  }
+
+  MemoryPlan plan(const Request& request) const {
+    return plan_memory(predict_bytes(parts, request, prompt_rows(request)), available);
+  }
+
+  RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
+  void load_all(StageClock& clock);
+  std::array<Prompt, 2> encode_prompts(const Request& request, StageClock& clock,
+                                       const RunOptions& run_options);
+  Tensor initial_latents(const Request& request, const RunOptions& run_options) const;
+  void decode_latents(const Request& request, const TensorView& latent, FrameSink* sink,
+                      StageClock& clock, const RunOptions& run_options, RunResult& result);
+  void keep_latents(const Request& request, const TensorView& latent, const std::string& path,
+                    RunResult& result) const;
+  uint64_t memory_now() const { return tensor_bytes_live() + arena.used(); }
+
+  GeneratorOptions options;
+  Components parts;
+  SamplerConfig sampler;
+  ModelLimits limits;
+  Stream stream;
+  uint64_t available;  // at the start: what is loaded later is part of the plan
+  Arena arena;
+};
+
+void Generator::Impl::load_all(StageClock& clock) {
+  clock.enter("load", 2 + parts.experts());
+  int done = 0;
+  parts.text_encoder(stream);
+  clock.step(++done);
+  for (int model = 0; model < parts.experts(); ++model) {
+    parts.expert(stream, model);
+    clock.step(++done);
+  }
+  parts.vae(stream);
+  clock.step(++done);
+}
+
+std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, StageClock& clock,
+                                                      const RunOptions& run_options) {
+  std::array<Prompt, 2> prompts;
+  prompts[0].ids = ids_of(request.prompt);
+  if (guided(request)) prompts[1].ids = ids_of(*request.negative_prompt);
+  clock.enter("encode_text", prompts[1].ids.empty() ? 1 : 2);
+  SerialSeams seams;
+  int done = 0;
+  for (Prompt& prompt : prompts) {
+    if (prompt.ids.empty()) continue;
+    const Umt5Encoder& encoder = parts.text_encoder(stream);
+    const auto rows = static_cast<int64_t>(prompt.ids.size());
+    prompt.embeds = Tensor(DType::kF32, {rows, parts.text_config().d_model});
+    const Arena::Scope scope(arena);
+    Context context = seams.context(stream, arena, Pass{.branch = done}, TokenRanges::all(rows));
+    encoder.encode(context, prompt.ids, prompt.embeds);
+    if (first_non_finite(stream, prompt.embeds) >= 0) {
+      throw Error(ErrorKind::kNonFinite, "NaN or infinity in encode_text, " +
+                                             std::string(done ? "negative" : "positive") +
+                                             " prompt. Try --dtype f32, or check the weights with "
+                                             "weft inspect");
+    }
+    clock.step(++done);
+  }
+  if (run_options.tap) {
+    run_options.tap->tap("prompt_embeds", padded(prompts[0].embeds, parts.text_length()));
+  }
+  parts.done_with_text_encoder();
+  return prompts;
+}
+
+Tensor Generator::Impl::initial_latents(const Request& request,
+                                        const RunOptions& run_options) const {
+  const auto shape = latent_shape(parts, request);
+  Tensor latent(DType::kF32, shape);
+  NoiseField(request.rng, request.seed, shape).fill(latent);
+  if (run_options.tap) run_options.tap->tap("latents_initial", latent);
+  return latent;
+}
+
+void Generator::Impl::keep_latents(const Request& request, const TensorView& latent,
+                                   const std::string& path, RunResult& result) const {
+  write_safetensors(path, {{"latents", latent}},
+                    {{"schema", "weft.latents/v1"},
+                     {"model", parts.directory().defaults.name},
+                     {"weights_sha256", parts.weights_hash()},
+                     {"signature", result.signature},
+                     {"seed", std::to_string(request.seed)},
+                     {"rng", std::string(to_string(request.rng))},
+                     {"frames", std::to_string(request.frames)}});
+  result.latents_path = path;
+}
+
+void Generator::Impl::decode_latents(const Request& request, const TensorView& latent,
+                                     FrameSink* sink, StageClock& clock,
+                                     const RunOptions& run_options, RunResult& result) {
+  result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
+  if (run_options.tap) run_options.tap->tap("latents_final", latent);
+  if (!run_options.latents_path.empty()) {
+    keep_latents(request, latent, run_options.latents_path, result);
+  }
+  try {
+    clock.enter("decode", static_cast<int>(latent[1]));
+    const WanVae& vae = parts.vae(stream);
+    Tensor video;
+    if (run_options.tap) {
+      video = Tensor(DType::kF32, {3, request.frames, request.height, request.width});
+    }
+    FrameWriter writer(sink);
+    decode(stream, arena, vae,
+           {.latents = latent,
+            .writer = writer,
+            .video = video.view(),
+            .on_chunk = [&](int chunk) { clock.step(chunk); },
+            .stop = run_options.stop});
+    clock.enter("encode_video", 1);
+    writer.finish();
+    clock.step(1);
+    if (sink) {
+      clock.enter("write", 1);
+      sink->finish();
+      clock.step(1);
+    }
+    result.frames = writer.frames();
+    result.framehash = writer.hash();
+    if (run_options.tap) run_options.tap->tap("video", video);
+  } catch (...) {
+    const std::string& path = run_options.latents_on_failure;
+    if (run_options.latents_path.empty() && !path.empty()) {
+      keep_latents(request, latent, path, result);
+    }
+    throw;
+  }
+}
+
+RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
+                               const RunOptions& run_options) {
+  const Sampler steps(sampler_for(request), request.steps, request.sigmas);
+  const MemoryPlan memory = plan(request);
+  if (!memory.fits()) {
+    throw Error(ErrorKind::kMemory, refusal(request, memory, limits, options.dtype,
+                                            [&](const Request& changed) { return plan(changed); }));
+  }
+  const auto started = std::chrono::steady_clock::now();
+  StageClock clock(run_options.listener, [this] { return memory_now(); });
+  MemoryMeter meter(arena);
+  RunResult result;
+  result.request = request;
+
+  parts.on_load = nullptr;
+  parts.set_residency(memory.residency);
+  if (memory.residency == Residency::kAll) load_all(clock);
+  parts.on_load = [&](const std::string&, const std::function<void()>& load) {
+    clock.inside("load", 1, load);
+  };
+  const std::array<Prompt, 2> prompts = encode_prompts(request, clock, run_options);
+  meter.stage_ended();
+
+  const Tensor latent = initial_latents(request, run_options);
+  Executor executor(stream, arena, parts);
+  Job job{.request = request,
+          .sampler = steps,
+          .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
+          .latent = latent,
+          .on_update = [&](int step) { clock.step(step + 1, steps.sigmas()[step]); },
+          .decode =
+              [&] {
+                meter.stage_ended();
+                decode_latents(request, latent, sink, clock, run_options, result);
+                result.decode_high_water = meter.stage_ended();
+              },
+          .stop = run_options.stop};
+  clock.enter("denoise", steps.steps());
+  executor.run(plan_serial(plan_config(request, steps, parts.directory())), job);
+  clock.leave();
+
+  parts.on_load = nullptr;
+  result.stages = clock.seconds();
+  result.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  result.arena_high_water = meter.arena_high_water;
+  result.tensor_bytes_peak = meter.tensor_peak;
+  result.memory_high_water = meter.high_water;
+  return result;
+}
+
+Generator::Generator(const std::string& model_directory, const GeneratorOptions& options)
+    : impl_(std::make_unique<Impl>(model_directory, options)) {}
+Generator::~Generator() = default;
+
+const DefaultSettings& Generator::defaults() const { return impl_->parts.directory().defaults; }
+const ModelLimits& Generator::limits() const { return impl_->limits; }
+const GeneratorOptions& Generator::options() const { return impl_->options; }
+SamplerConfig Generator::sampler_config() const { return impl_->sampler; }
+std::string Generator::model_name() const { return defaults().name; }
+std::string Generator::weights_hash() const { return impl_->parts.weights_hash(); }
+
+int64_t Generator::tokens(const Request& request) const {
+  return token_count(impl_->parts, request);
+}
+
+Request Generator::resolve(const Request& request) const {
+  const Request resolved = weft::resolve(request, defaults());
+  validate(resolved, impl_->limits);
+  Sampler(impl_->sampler_for(resolved), resolved.steps,
+          resolved.sigmas);  // refuses what is illegal
+  return resolved;
+}
+
+MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
+
+RunResult Generator::run(const Request& request, FrameSink* sink, const RunOptions& options) {
+  return impl_->run(resolve(request), sink, options);
+}
+
+}  // namespace weft
