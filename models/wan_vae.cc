@@ -84,14 +84,14 @@ FrameShape encoder_input(const WanVaeConfig& config, int64_t h, int64_t w, Chunk
           config.in_channels};
 }
 
-// frame [C, H, W] as its cells: [H / p, W / p, C, dw, dh], the order in which pixels of a p x p
-// cell become channels (column before row).
-TensorView cells(const TensorView& frame, int64_t p) {
-  return frame.reshape({frame[0], frame[1] / p, p, frame[2] / p, p}).permute({1, 3, 0, 4, 2});
+// The pixels of a p x p cell become channels c p p + dw p + dh (column before row). Both views are
+// [C, dw, dh, H / p, W / p]: of a frame [C, H, W], and of its cells [H / p, W / p, C p p].
+TensorView pixels(const TensorView& frame, int64_t p) {
+  return frame.reshape({frame[0], frame[1] / p, p, frame[2] / p, p}).permute({0, 4, 2, 1, 3});
 }
 
-TensorView as_cells(const TensorView& x, int64_t p) {  // x [H, W, C p p]
-  return x.reshape({x[0], x[1], x[2] / (p * p), p, p});
+TensorView cells(const TensorView& x, int64_t p) {
+  return x.reshape({x[0], x[1], x[2] / (p * p), p, p}).permute({2, 3, 4, 0, 1});
 }
 
 void clamp(const TensorView& x) {
@@ -241,8 +241,7 @@ void WanVaeDecoder::decode_chunk(Context& context, const TensorView& latent,
       },
       [&](const TensorView& out) {
         for (int64_t f = 0; f < out[0]; ++f)
-          copy(context.stream, as_cells(out.select(0, f), patch),
-               cells(frames.select(0, f), patch));
+          copy(context.stream, cells(out.select(0, f), patch), pixels(frames.select(0, f), patch));
       });
   clamp(frames);
 }
@@ -263,7 +262,7 @@ void WanVaeEncoder::encode_chunk(Context& context, const TensorView& frames,
       context,
       [&](const TensorView& in) {
         for (int64_t f = 0; f < in[0]; ++f)
-          copy(context.stream, cells(frames.select(0, f), patch), as_cells(in.select(0, f), patch));
+          copy(context.stream, pixels(frames.select(0, f), patch), cells(in.select(0, f), patch));
       },
       [&](const TensorView& out) {
         copy(context.stream, out.select(0, 0), mean.permute({1, 2, 0}));

@@ -28,7 +28,7 @@ class Umt5Golden : public testing::TestWithParam<std::tuple<const char*, Run>> {
 TEST_P(Umt5Golden, MatchesReference) {
   const auto& [name, run] = GetParam();
   const GoldenCase golden(name);
-  Stream stream = Stream::cpu(2, Determinism::kFast, &table(run.ops));
+  Stream stream = Stream::cpu(1, Determinism::kFast, &table(run.ops));
   const TensorFile file = TensorFile::open(golden.folder + "/model/text_encoder");
   const Umt5Config config =
       Umt5Config::from_json_file(golden.folder + "/model/text_encoder/config.json");

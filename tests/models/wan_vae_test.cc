@@ -20,7 +20,7 @@ constexpr Run kRuns[] = {
 
 struct Bench {
   explicit Bench(bool reference = false)
-      : stream(Stream::cpu(2, Determinism::kFast, reference ? &reference_ops() : &cpu_ops())),
+      : stream(Stream::cpu(1, Determinism::kFast, reference ? &reference_ops() : &cpu_ops())),
         context(seams.context(stream, arena, {}, {})) {}
   Stream stream;
   Arena arena{size_t{4} << 30};
@@ -168,10 +168,10 @@ TEST(WanVae, DecodeMemoryDoesNotGrowWithFrames) {
   for (int run = 0; run < 2; ++run) {
     Bench bench;
     const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
-    WanVaeDecoder decoder(vae, 2, 3);
+    WanVaeDecoder decoder(vae, 1, 1);
     live[run] = tensor_bytes_live();
     for (int64_t i = 0; i < vae.config().latent_frames(frames[run]); ++i)
-      decode_next(bench, decoder, make_latent(16, 2, 3, i));
+      decode_next(bench, decoder, make_latent(16, 1, 1, i));
     high_water[run] = bench.arena.high_water();
     EXPECT_EQ(tensor_bytes_live(), live[run]);
   }
@@ -189,14 +189,17 @@ TEST_P(VaeMemory, PredictionsEqualWhatIsMeasured) {
   const WanVaeConfig& config = vae.config();
   const size_t before = tensor_bytes_live();
   WanVaeDecoder decoder(vae, h, w);
-  EXPECT_EQ(tensor_bytes_live() - before, vae_decode_state_bytes(config, h, w, dtype));
+  // A Tensor takes up to 128 bytes more, for alignment.
+  EXPECT_NEAR(tensor_bytes_live() - before, vae_decode_state_bytes(config, h, w, dtype),
+              128.0 * decoder.stream().state().size());
   for (int64_t i = 0; i < 2; ++i) decode_next(bench, decoder, make_latent(config.z_dim, h, w, i));
   double measured = static_cast<double>(bench.arena.high_water());
   EXPECT_NEAR(vae_decode_workspace_bytes(config, h, w, dtype), measured, 0.05 * measured);
 
   const size_t between = tensor_bytes_live();
   WanVaeEncoder encoder(vae, h, w);
-  EXPECT_EQ(tensor_bytes_live() - between, vae_encode_state_bytes(config, h, w, dtype));
+  EXPECT_NEAR(tensor_bytes_live() - between, vae_encode_state_bytes(config, h, w, dtype),
+              128.0 * encoder.stream().state().size());
   bench.arena.reset_high_water();
   for (int64_t i = 0; i < 2; ++i) {
     const Tensor frames(DType::kF32, {encoder.next_frames(), 3, decoder.height(), decoder.width()});
