@@ -1,0 +1,95 @@
+#include "io/atomic_file.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/sha256.h"
+#include "tests/io/io_testing.h"
+
+namespace weft {
+namespace {
+
+using test::expect_error;
+using test::read_bytes;
+using test::TempDir;
+
+TEST(AtomicFile, AppearsOnlyWhenCommitted) {
+  TempDir dir;
+  const std::string path = dir / "out.bin";
+  {
+    AtomicFile file(path);
+    file.write("abc");
+    EXPECT_FALSE(std::filesystem::exists(path));
+    file.write("def");
+    file.commit();
+  }
+  EXPECT_EQ(read_bytes(path), "abcdef");
+  EXPECT_EQ(dir.entries(), 1u);
+}
+
+TEST(AtomicFile, DestroyedUncommittedLeavesTheOldFileAlone) {
+  TempDir dir;
+  const std::string path = dir.write("out.bin", "old");
+  {
+    AtomicFile file(path);
+    file.write("new");
+  }
+  EXPECT_EQ(read_bytes(path), "old");
+  EXPECT_EQ(dir.entries(), 1u);
+  write_file(path, "new");
+  EXPECT_EQ(read_bytes(path), "new");
+  expect_error(ErrorKind::kOutput, "exists", [&] { write_file(path, "x", Overwrite::kRefuse); });
+  EXPECT_EQ(read_bytes(path), "new");
+}
+
+TEST(AtomicFile, RefusesPlacesThatTakeNoFile) {
+  TempDir dir;
+  const std::string file = dir.write("file", "x");
+  expect_error(ErrorKind::kOutput, "", [&] { write_file(file + "/below", "x"); });
+  expect_error(ErrorKind::kOutput, "a folder", [&] { write_file(dir.path(), "x"); });
+  expect_error(ErrorKind::kOutput, "names no file", [&] { write_file("", "x"); });
+  expect_error(ErrorKind::kOutput, "names no file", [&] { write_file(dir / "new/", "x"); });
+  expect_error(ErrorKind::kOutput, "no regular file", [&] { write_file("/dev/null", "x"); });
+  expect_error(ErrorKind::kOutput, "too long",
+               [&] { write_file(dir / std::string(300, 'n'), "x"); });
+  ASSERT_EQ(mkfifo((dir / "pipe").c_str(), 0600), 0);
+  expect_error(ErrorKind::kOutput, "no regular file", [&] { write_file(dir / "pipe", "x"); });
+  EXPECT_EQ(dir.entries(), 2u);
+}
+
+// The process's file size limit stands in for a full disk: write() fails in the middle.
+TEST(AtomicFile, AFailedWriteLeavesNothing) {
+  TempDir dir;
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  struct rlimit small = before;
+  small.rlim_cur = 1000;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  expect_error(ErrorKind::kOutput, "out.bin",
+               [&] { write_file(dir / "out.bin", std::string(5000, 'x')); });
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(dir.entries(), 0u);
+}
+
+TEST(Sha256, KnownDigests) {
+  // FIPS 180-4 examples.
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  Sha256 parts;
+  parts.update("a");
+  parts.update("");
+  parts.update("bc");
+  EXPECT_EQ(parts.hex(), sha256_hex("abc"));
+  TempDir dir;
+  const std::string bytes(3'000'000, 'a');
+  EXPECT_EQ(sha256_file(dir.write("a", bytes)), sha256_hex(bytes));
+  expect_error(ErrorKind::kModel, "cannot be opened", [&] { sha256_file(dir / "none"); });
+  expect_error(ErrorKind::kModel, "cannot be read", [&] { sha256_file(dir.path()); });
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,62 @@
+#pragma once
+// What the io tests share: a folder that goes away with the test, and the check of an Error's text.
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "kernels/check.h"
+
+namespace weft::test {
+
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "weft_io_XXXXXX").string();
+    CHECK(mkdtemp(name.data()), name);
+    path_ = name;
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::string path() const { return path_.string(); }
+  size_t entries() const {
+    size_t count = 0;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++count;
+    return count;
+  }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return *this / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// f() must throw Error of this kind; its one line must hold `part`.
+template <class F>
+void expect_error(ErrorKind kind, const std::string& part, F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(error.kind(), kind) << message;
+    EXPECT_NE(message.find(part), message.npos) << "wanted '" << part << "' in: " << message;
+    EXPECT_EQ(message.find('\n'), message.npos) << message;
+    EXPECT_LT(message.size(), 2000u);
+    return;
+  }
+  ADD_FAILURE() << "no Error; wanted '" << part << "'";
+}
+
+}  // namespace weft::test

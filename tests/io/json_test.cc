@@ -1,0 +1,126 @@
+#include "io/json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/io/io_testing.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+using test::expect_error;
+using test::TempDir;
+
+void expect_refused(const std::string& text, const std::string& part,
+                    JsonDialect dialect = JsonDialect::kStrict, const JsonLimits& limits = {}) {
+  SCOPED_TRACE(text.substr(0, 60));
+  expect_error(ErrorKind::kModel, part, [&] { parse_json(text, "the file", dialect, limits); });
+}
+
+TEST(Json, BuildsWhatTheLibraryBuilds) {
+  for (const char* text : {"null", "true", "-3", "18446744073709551615", "1.5e3", "\"a\\u00e9\\n\"",
+                           "[]", "{}", "[1,[2,[3,{\"a\":[4,{}]}]],\"x\"]",
+                           "{\"a\":{\"b\":[{\"c\":null},2]},\"d\":false}", "  { \"\" : 0 }  "})
+    EXPECT_EQ(parse_json(text, "t"), json::parse(text)) << text;
+}
+
+TEST(Json, RefusesWhatIsNotJson) {
+  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "1 2", "nul", "\"\x01\"",
+                           "\"a", "[NaN]", "-", "01", "\"\\ud800\"", "{\"a\":1}x", "'a'", "/**/1"})
+    expect_refused(text, "the file: not valid JSON");
+  expect_refused("\"\xff\"", "UTF-8");
+  expect_refused(std::string("\"\xc0\xaf\""), "UTF-8");
+  expect_refused("1e999", "not valid JSON");
+}
+
+TEST(Json, Limits) {
+  const auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  EXPECT_NO_THROW(parse_json(nested(100), "t"));
+  expect_refused(nested(101), "nested deeper than 100");
+  expect_refused(std::string(5'000'000, '['), "nested deeper than 100");
+  std::string objects;
+  for (int i = 0; i < 101; ++i) objects += "{\"a\":";
+  expect_refused(objects, "nested deeper than 100");
+  expect_refused("[1,2,3]", "more than 3 JSON values", JsonDialect::kStrict, {.values = 3});
+  EXPECT_NO_THROW(parse_json("[1,2,3]", "t", JsonDialect::kStrict, {.values = 4}));
+  expect_refused("[1,2,3]", "at most 6", JsonDialect::kStrict, {.bytes = 6});
+}
+
+TEST(Json, RefusesAKeyTwice) {
+  expect_refused("{\"a\":1,\"b\":{\"a\":1},\"a\":2}", "\"a\" stands twice");
+  expect_refused("{\"x\":[{\"b\":1,\"\\u0062\":2}]}", "\"b\" stands twice");
+  EXPECT_NO_THROW(parse_json("{\"a\":{\"a\":1}}", "t"));
+}
+
+TEST(Json, PythonLiterals) {
+  const json value =
+      parse_json("{\"a\": -Infinity, \"b\":[NaN,Infinity , 1], \"c\":\"NaN \\\" Infinity\"}", "t",
+                 JsonDialect::kPython);
+  EXPECT_EQ(value["a"].get<double>(), -INFINITY);
+  EXPECT_TRUE(std::isnan(value["b"][0].get<double>()));
+  EXPECT_EQ(value["b"][1].get<double>(), INFINITY);
+  EXPECT_EQ(value["b"][2], 1);
+  EXPECT_EQ(value["c"], "NaN \" Infinity");
+  for (const char* text : {"xNaN", "NaNx", "--Infinity", "+Infinity", "[NaN NaN]", "{NaN:1}",
+                           "[1NaN]", "[NaN1]", "nan", "inf", "-NaN"})
+    expect_refused(text, "the file: ", JsonDialect::kPython);
+  // Our own mark inside a text is no number.
+  expect_refused("[\"\\u0000py:NaN\"]", "reserved mark", JsonDialect::kPython);
+  expect_refused("[\"\\u0000py:NaN\", NaN]", "reserved mark", JsonDialect::kPython);
+}
+
+TEST(Json, TypedFieldsNameFileFieldValueAndLegalSet) {
+  const json object = parse_json(
+      "{\"i\":8,\"f\":8.0,\"h\":8.5,\"neg\":-1,\"big\":18446744073709551615,\"n\":null,\"s\":\"x\","
+      "\"b\":true,\"l\":[1,2],\"lf\":[1,\"q\"],\"lb\":[true,false],\"e\":1e300}",
+      "cfg.json");
+  const std::string what = "cfg.json";
+  EXPECT_EQ(json_int(object, "i", what), 8);
+  EXPECT_EQ(json_int(object, "f", what), 8);
+  EXPECT_EQ(json_int_or(object, "n", what, 5), 5);
+  EXPECT_EQ(json_int_or(object, "none", what, 5), 5);
+  EXPECT_EQ(json_number(object, "h", what), 8.5);
+  EXPECT_EQ(json_number_or(object, "none", what, 2.5), 2.5);
+  EXPECT_TRUE(json_bool(object, "b", what));
+  EXPECT_FALSE(json_bool_or(object, "none", what, false));
+  EXPECT_EQ(json_string(object, "s", what), "x");
+  EXPECT_EQ(json_string_or(object, "none", what, "y"), "y");
+  EXPECT_EQ(json_ints(object, "l", what), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(json_numbers(object, "l", what), (std::vector<double>{1, 2}));
+  EXPECT_EQ(json_bools(object, "lb", what), (std::vector<bool>{true, false}));
+  EXPECT_FALSE(json_has(object, "n"));
+
+  const auto refused = [&](const std::string& part, auto&& f) {
+    expect_error(ErrorKind::kModel, part, f);
+  };
+  refused("cfg.json: field \"none\" is missing", [&] { json_int(object, "none", what); });
+  refused("field \"n\" is missing", [&] { json_int(object, "n", what); });
+  refused("\"h\" is 8.5, must be a whole number", [&] { json_int(object, "h", what); });
+  refused("\"neg\" is -1, must be a whole number of at least 0",
+          [&] { json_int(object, "neg", what, {.min = 0}); });
+  refused("must be a whole number in [1, 4]",
+          [&] { json_int(object, "i", what, {.min = 1, .max = 4}); });
+  refused("\"big\" is 18446744073709551615", [&] { json_int(object, "big", what); });
+  refused("\"e\" is 1e+300", [&] { json_int(object, "e", what); });
+  refused("\"s\" is \"x\", must be a number", [&] { json_number(object, "s", what); });
+  refused("\"i\" is 8, must be true or false", [&] { json_bool(object, "i", what); });
+  refused("\"i\" is 8, must be a string", [&] { json_string(object, "i", what); });
+  refused("\"lf[1]\" is \"q\", must be a whole number", [&] { json_ints(object, "lf", what); });
+  refused("\"i\" is 8, must be a list of whole numbers", [&] { json_ints(object, "i", what); });
+  refused("an object is due where [1] stands", [&] { json_int(json::array({1}), "a", what); });
+  refused("\"s\" is \"x\"", [&] { json_int_or(object, "s", what, 1); });
+}
+
+TEST(Json, ReadsRegularFilesOnly) {
+  TempDir dir;
+  EXPECT_EQ(read_json_file(dir.write("a.json", "{\"x\":-Infinity}"))["x"].get<double>(), -INFINITY);
+  expect_error(ErrorKind::kModel, "cannot be opened", [&] { read_json_file(dir / "none.json"); });
+  expect_error(ErrorKind::kModel, "is a folder", [&] { read_json_file(dir.path()); });
+  expect_error(ErrorKind::kModel, "not a regular file", [&] { read_json_file("/dev/zero"); });
+  expect_error(ErrorKind::kModel, "a.json: holds 15 bytes, at most 4",
+               [&] { read_text_file(dir / "a.json", 4); });
+}
+
+}  // namespace
+}  // namespace weft

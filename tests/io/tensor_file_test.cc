@@ -1,0 +1,430 @@
+#include "io/tensor_file.h"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "io/safetensors_header.h"
+#include "tests/io/io_testing.h"
+
+namespace weft {
+namespace {
+
+using test::expect_error;
+using test::read_bytes;
+using test::TempDir;
+
+std::string le64(uint64_t value) {
+  std::string text;
+  for (int i = 0; i < 8; ++i) text += static_cast<char>(value >> (8 * i));
+  return text;
+}
+
+std::string file_of(const std::string& header, size_t data_bytes) {
+  std::string data;
+  for (size_t i = 0; i < data_bytes; ++i) data += static_cast<char>(i + 1);
+  return le64(header.size()) + header + data;
+}
+
+std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
+                   const std::string& offsets) {
+  return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
+         ",\"data_offsets\":" + offsets + "}";
+}
+
+// Two f32 values and a u8 triple.
+const std::string kGood =
+    "{" + tensor("a", "F32", "[2]", "[0,8]") + "," + tensor("b", "U8", "[1,3]", "[8,11]") + "}";
+
+void expect_refused(const std::string& bytes, const std::string& part) {
+  SCOPED_TRACE(part);
+  TempDir dir;
+  const std::string path = dir.write("x.safetensors", bytes);
+  expect_error(ErrorKind::kModel, part, [&] { TensorFile::open(path); });
+  expect_error(ErrorKind::kModel, "x.safetensors", [&] { TensorFile::open(path); });
+}
+
+TEST(TensorFile, ReadsAWellFormedFile) {
+  TempDir dir;
+  const std::string path = dir.write(
+      "x.safetensors",
+      file_of("{\"__metadata__\":{\"format\":\"pt\",\"k\":\"\"}," + kGood.substr(1) + "   ", 11));
+  TensorFile file = TensorFile::open(path);
+  EXPECT_EQ(file.names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(file.contains("a"));
+  EXPECT_FALSE(file.contains("c"));
+  EXPECT_EQ(file.bytes(), 11u);
+  EXPECT_EQ(file.files(), std::vector<std::string>{path});
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  EXPECT_EQ(file.metadata().at("k"), "");
+  EXPECT_EQ(file.view("a").to_string_shape(), "[2] f32");
+  EXPECT_EQ(file.view("b").to_string_shape(), "[1, 3] u8");
+  EXPECT_EQ(file.view("b").as<uint8_t>()[0], 9);
+  TensorFile moved = std::move(file);
+  moved.drop_pages(moved.view("b"));
+  EXPECT_EQ(moved.view("b").as<uint8_t>()[2], 11);
+  EXPECT_EQ(moved.header_hash().size(), 64u);
+}
+
+TEST(TensorFile, EveryDTypeScalarsAndEmptyTensors) {
+  for (int d = 0; d < static_cast<int>(DType::kCount); ++d) {
+    const DType dtype = static_cast<DType>(d);
+    const std::string name(safetensors_name(dtype)), size = std::to_string(size_of(dtype));
+    TempDir dir;
+    const std::string header = "{" + tensor("s", name, "[]", "[0," + size + "]") + "," +
+                               tensor("e", name, "[3,0,2]", "[" + size + "," + size + "]") + "}";
+    const TensorFile file =
+        TensorFile::open(dir.write("x.safetensors", file_of(header, size_of(dtype))));
+    EXPECT_EQ(file.view("s").rank, 0);
+    EXPECT_EQ(file.view("s").count(), 1);
+    EXPECT_EQ(file.view("s").dtype, dtype);
+    EXPECT_EQ(file.view("e").count(), 0);
+    file.drop_pages(file.view("e"));
+  }
+  TempDir dir;
+  const TensorFile none = TensorFile::open(dir.write("x.safetensors", file_of("{}", 0)));
+  EXPECT_TRUE(none.names().empty());
+}
+
+// Cut at every byte, a file is refused; all others with more bytes are refused too.
+TEST(TensorFile, EveryTruncationIsRefused) {
+  const std::string whole = file_of(kGood, 11);
+  for (size_t size = 0; size < whole.size(); ++size) {
+    TempDir dir;
+    const std::string path = dir.write("x.safetensors", whole.substr(0, size));
+    expect_error(ErrorKind::kModel, "incomplete", [&] { TensorFile::open(path); });
+  }
+  expect_refused(whole + "x", "1 bytes after its last tensor");
+  expect_refused(whole.substr(0, whole.size() - 1), "(99 %)");
+}
+
+TEST(TensorFile, ATruncatedDownloadSaysHowMuchIsThere) {
+  TempDir dir;
+  const std::string header = "{" + tensor("w", "F32", "[2450000000]", "[0,9800000000]") + "}";
+  const std::string path = dir.write("big.safetensors", le64(header.size()) + header);
+  ASSERT_EQ(truncate(path.c_str(), 3'100'000'000), 0);  // sparse: takes no disk
+  expect_error(ErrorKind::kModel, "big.safetensors: file is 3.1 GB, header needs 9.8 GB (31 %)",
+               [&] { TensorFile::open(path); });
+}
+
+TEST(TensorFile, HeaderSizes) {
+  expect_refused(le64(100'000'001) + "{}", "limit 100000000");
+  expect_refused(le64(~uint64_t{0}) + "{}", "limit 100000000");
+  expect_refused(le64(uint64_t{1} << 63) + "{}", "limit 100000000");
+  expect_refused(le64(3) + "{}", "incomplete");
+  expect_refused(le64(99'999'999) + "{}", "the header alone needs 100.0 MB");
+  expect_refused(le64(0), "0 bytes, at least 2");
+  expect_refused(le64(1) + "{", "1 bytes, at least 2");
+  expect_refused("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull");
+  expect_refused(std::string("PK\3\4\0\0\x08\x08", 8) + "archive/data.pkl", "never read");
+  expect_refused("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 pickle", "never read");
+  expect_refused("<!DOCTYPE html><html>", "not a safetensors file");
+}
+
+TEST(TensorFile, HeadersThatAreNotWhatTheyMustBe) {
+  const auto refused = [](const std::string& header, const std::string& part) {
+    expect_refused(file_of(header, 8), part);
+  };
+  const std::string a = tensor("a", "F32", "[2]", "[0,8]");
+  refused(" {" + a + "}", "does not begin with '{'");
+  refused("[" + a + "]", "does not begin with '{'");
+  refused("{" + a, "not valid JSON");
+  refused("{" + a + "}}", "not valid JSON");
+  refused("{" + a + "} x", "not valid JSON");
+  refused("{" + a + ",}", "not valid JSON");
+  refused("{\"\xff\":1}", "not valid JSON");
+  refused("{\"a\":NaN}", "not valid JSON");
+  refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,1e999]}}", "not valid JSON");
+  refused("{" + a + "," + a + "}", "\"a\" stands twice");
+  refused("{" + a + "," + tensor("\\u0061", "F32", "[2]", "[0,8]") + "}", "\"a\" stands twice");
+  refused("{" + std::string(1000, '{'), "not valid JSON");
+  refused("{\"a\":" + std::string(100'000, '['), "a list where none belongs");
+  std::string deep = "{";
+  for (int i = 0; i < 100'000; ++i) deep += "\"a\":{";
+  refused(deep, "unknown field \"a\"");
+  refused("{\"a\":[]}", "a list where none belongs");
+  refused("{\"a\":3}", "a number where none belongs");
+  refused("{\"a\":null}", "null where none belongs");
+  refused("{\"a\":true}", "a boolean where none belongs");
+  refused("{\"a\":\"x\"}", "a string where none belongs");
+  refused("{\"a\":{}}", "\"a\" has no dtype");
+  refused("{\"a\":{\"dtype\":\"F32\"}}", "has no shape");
+  refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "has no data_offsets");
+  refused("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", "\"dtype\" twice");
+  refused("{\"a\":{\"x\":1}}", "unknown field \"x\"");
+  refused("{\"a\":{\"dtype\":4}}", "a number where none belongs");
+  refused("{\"a\":{\"dtype\":[\"F32\"]}}", "a list where none belongs");
+  refused("{\"a\":{\"shape\":{}}}", "an object where none belongs");
+  refused("{\"a\":{\"shape\":2}}", "a number where none belongs");
+  refused("{\"a\":{\"shape\":[[2]]}}", "a list where none belongs");
+  refused("{\"a\":{\"shape\":[\"2\"]}}", "a string where none belongs");
+  refused("{" + tensor("a", "f32", "[2]", "[0,8]") + "}", "has dtype \"f32\", must be one of F32");
+  refused("{" + tensor("a", "U64", "[1]", "[0,8]") + "}", "has dtype \"U64\"");
+  refused("{" + tensor("a", "F32", "[-2]", "[0,8]") + "}", "a negative number");
+  refused("{" + tensor("a", "F32", "[2.0]", "[0,8]") + "}", "a fraction");
+  refused("{" + tensor("a", "F32", "[99999999999999999999]", "[0,8]") + "}", "a huge number");
+  refused("{" + tensor("a", "F32", "[2]", "[0]") + "}", "two data_offsets");
+  refused("{" + tensor("a", "F32", "[2]", "[0,8,8]") + "}", "two data_offsets");
+  refused("{\"" + std::string(4097, 'n') + "\":{}}", "4097 bytes (limit 4096)");
+  refused("{\"__metadata__\":{\"a\":1}}", "a number where none belongs");
+  refused("{\"__metadata__\":{\"a\":{}}}", "an object where none belongs");
+  refused("{\"__metadata__\":[]}", "a list where none belongs");
+  refused("{\"__metadata__\":{\"a\":\"1\",\"a\":\"1\"}}", "twice in __metadata__");
+  refused("{\"__metadata__\":{},\"__metadata__\":{}}", "__metadata__ stands twice");
+}
+
+TEST(TensorFile, ShapesAndOffsetsThatLie) {
+  const auto refused = [](const std::string& tensors, size_t bytes, const std::string& part) {
+    expect_refused(file_of("{" + tensors + "}", bytes), part);
+  };
+  refused(tensor("a", "F32", "[3]", "[0,8]"), 8, "its shape and dtype need 12 bytes");
+  refused(tensor("a", "F32", "[2]", "[8,0]"), 8, "need 8 bytes");
+  refused(tensor("a", "F32", "[2]", "[18446744073709551608,0]"), 8, "need 8 bytes");
+  refused(tensor("a", "F32", "[281474976710656]", "[0,8]"), 8, "limit 2^48");
+  refused(tensor("a", "F32", "[281474976710655,281474976710655]", "[0,8]"), 8, "overflow");
+  // 2^32 x 2^32 elements wrap to 0 in 64 bits.
+  refused(tensor("a", "U8", "[4294967296,4294967296]", "[0,0]"), 0, "overflow");
+  refused(tensor("a", "U8", "[0,281474976710655,281474976710655]", "[0,0]"), 0, "overflow");
+  refused(tensor("a", "U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]"), 1, "more than 8 dimensions");
+  refused(tensor("a", "U8", "[1,1,1,1,1,1]", "[0,1]"), 1, "6 dimensions, at most 5");
+  refused(tensor("a", "U8", "[4]", "[0,4]") + "," + tensor("b", "U8", "[4]", "[3,7]"), 7,
+          "\"a\" and \"b\" overlap");
+  refused(tensor("a", "U8", "[4]", "[0,4]") + "," + tensor("b", "U8", "[4]", "[0,4]"), 4,
+          "overlap");
+  refused(tensor("a", "U8", "[4]", "[0,4]") + "," + tensor("b", "U8", "[3]", "[5,8]"), 8,
+          "a hole of 1 bytes before tensor \"b\"");
+  refused(tensor("a", "U8", "[4]", "[1,5]"), 5, "a hole of 1 bytes");
+  refused(tensor("e", "U8", "[0]", "[2,2]") + "," + tensor("a", "U8", "[4]", "[0,4]"), 4,
+          "\"a\" and \"e\" overlap");
+}
+
+// Offsets need not be multiples of the element: the data is handed out as it lies.
+TEST(TensorFile, MisalignedDataIsServed) {
+  TempDir dir;
+  const std::string header =
+      "{" + tensor("a", "U8", "[1]", "[0,1]") + "," + tensor("w", "F32", "[2]", "[1,9]") + "}";
+  const TensorFile file = TensorFile::open(dir.write("x.safetensors", file_of(header, 9)));
+  uint32_t value;
+  std::memcpy(&value, file.view("w").data, 4);
+  EXPECT_EQ(value, 0x05040302u);
+}
+
+// A million-and-one tensors are refused quickly, before much memory is taken.
+TEST(TensorFile, TooManyTensors) {
+  std::string header = "{";
+  for (int i = 0; i < 1'000'001; ++i) {
+    header += header.size() > 1 ? ",\"" : "\"";
+    header += std::to_string(i) + "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}";
+  }
+  header += "}";
+  TempDir dir;
+  const std::string path = dir.write("x.safetensors", file_of(header, 0));
+  expect_error(ErrorKind::kModel, "more than 1000000 tensors", [&] { TensorFile::open(path); });
+}
+
+TEST(TensorFile, RandomBytesInTheHeaderNeverPass) {
+  // Every single-byte change of a small header either is refused or leaves a file whose tensors
+  // still cover the data exactly.
+  const std::string whole = file_of(kGood, 11);
+  TempDir dir;
+  for (size_t at = 0; at < 8 + kGood.size(); ++at) {
+    for (const char replacement : {'\0', '"', '{', '}', '[', '9', '-', '\xff', ','}) {
+      std::string bytes = whole;
+      if (bytes[at] == replacement) continue;
+      bytes[at] = replacement;
+      const std::string path = dir.write("x.safetensors", bytes);
+      try {
+        const TensorFile file = TensorFile::open(path);
+        size_t total = 0;
+        for (const std::string& name : file.names()) total += file.view(name).bytes();
+        EXPECT_EQ(total, 11u) << at;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      }
+    }
+  }
+}
+
+TEST(TensorFile, PathsThatAreNoFile) {
+  TempDir dir;
+  expect_error(ErrorKind::kModel, "none.safetensors: no such file",
+               [&] { TensorFile::open(dir / "none.safetensors"); });
+  expect_error(ErrorKind::kModel, "no such file", [&] { TensorFile::open(""); });
+  expect_error(ErrorKind::kModel, "not a regular file", [&] { TensorFile::open("/dev/null"); });
+  expect_error(ErrorKind::kModel, "holds no .safetensors", [&] { TensorFile::open(dir.path()); });
+  dir.write("model.pth", "x");
+  expect_error(ErrorKind::kModel, "model.pth is a pickle", [&] { TensorFile::open(dir.path()); });
+}
+
+TEST(TensorFile, AFileCutWhileInUseIsAnError) {
+  TempDir dir;
+  const std::string path = dir.write("x.safetensors", file_of(kGood, 11));
+  const TensorFile file = TensorFile::open(path);
+  EXPECT_NO_THROW(file.view("a"));
+  ASSERT_EQ(truncate(path.c_str(), 20), 0);
+  expect_error(ErrorKind::kModel, "became shorter", [&] { file.view("a"); });
+  expect_error(ErrorKind::kModel, "became shorter", [&] { file.header_hash(); });
+}
+
+TEST(TensorFile, WritesWhatItReads) {
+  TempDir dir;
+  Tensor f32(DType::kF32, {2, 3}), i64(DType::kI64, {2}), u8(DType::kU8, {3}),
+      scalar(DType::kBF16, std::span<const int64_t>()), empty(DType::kF32, {0, 4});
+  for (int i = 0; i < 6; ++i) f32.as<float>()[i] = 0.5f * i;
+  for (int i = 0; i < 3; ++i) u8.as<uint8_t>()[i] = static_cast<uint8_t>(i + 250);
+  i64.as<int64_t>()[1] = -7;
+  scalar.as<bf16>()->bits = 0x3f80;
+  const std::string odd = "we\"ird \\ n\u00e4me\n";
+  const std::string path = dir / "out.safetensors";
+  write_safetensors(path, {{"u8", u8}, {odd, f32}, {"s", scalar}, {"i", i64}, {"e", empty}},
+                    {{"prompt", "a \"red\" ball\n"}, {"k", ""}});
+  const TensorFile file = TensorFile::open(path);
+  EXPECT_EQ(file.names(), (std::vector<std::string>{"e", "i", "s", "u8", odd}));
+  EXPECT_EQ(file.metadata().at("prompt"), "a \"red\" ball\n");
+  const std::pair<std::string, const Tensor*> all[] = {
+      {"u8", &u8}, {odd, &f32}, {"s", &scalar}, {"i", &i64}, {"e", &empty}};
+  for (const auto& [name, tensor] : all) {
+    const TensorView view = file.view(name);
+    ASSERT_EQ(view.to_string_shape(), tensor->view().to_string_shape());
+    EXPECT_EQ(std::memcmp(view.data, tensor->view().data, view.bytes()), 0) << name;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data) % size_of(view.dtype), 0u) << name;
+  }
+  // The same content gives the same bytes, whatever the order it comes in.
+  const std::string other = dir / "other.safetensors";
+  write_safetensors(other, {{"e", empty}, {"i", i64}, {"s", scalar}, {"u8", u8}, {odd, f32}},
+                    {{"k", ""}, {"prompt", "a \"red\" ball\n"}});
+  EXPECT_EQ(read_bytes(other), read_bytes(path));
+  EXPECT_EQ(TensorFile::open(other).header_hash(), file.header_hash());
+  write_safetensors(other, {});
+  EXPECT_TRUE(TensorFile::open(other).names().empty());
+  expect_error(ErrorKind::kOutput, "names no file", [&] { write_safetensors(dir / "x/", {}); });
+}
+
+class Sharded : public testing::Test {
+ protected:
+  Sharded() {
+    Tensor tensor(DType::kF32, {2});
+    for (const char* name : {"a", "b", "c"}) {
+      tensor.as<float>()[0] = static_cast<float>(name[0]);
+      const std::string shard = name[0] == 'c' ? "m-2.safetensors" : "m-1.safetensors";
+      content_[shard].emplace_back(name, tensor.as<float>()[0]);
+    }
+  }
+  void write_shards() {
+    for (const auto& [shard, tensors] : content_) {
+      std::vector<Tensor> owners;
+      std::vector<std::pair<std::string, TensorView>> views;
+      for (const auto& [name, value] : tensors) {
+        owners.emplace_back(DType::kF32, std::initializer_list<int64_t>{2});
+        owners.back().as<float>()[0] = value;
+        views.emplace_back(name, owners.back().view());
+      }
+      write_safetensors(dir_ / shard, views, {{"shard", shard}});
+    }
+  }
+  std::string index(const std::string& map) const {
+    return dir_.write("model.safetensors.index.json",
+                      "{\"metadata\":{\"total_size\":24},\"weight_map\":" + map + "}");
+  }
+  void refused(const std::string& map, const std::string& part) {
+    SCOPED_TRACE(part);
+    const std::string path = index(map);
+    expect_error(ErrorKind::kModel, part, [&] { TensorFile::open(path); });
+  }
+
+  TempDir dir_;
+  std::map<std::string, std::vector<std::pair<std::string, float>>> content_;
+  const std::string good_ =
+      R"({"a":"m-1.safetensors","b":"m-1.safetensors","c":"m-2.safetensors"})";
+};
+
+TEST_F(Sharded, JoinsTheShards) {
+  write_shards();
+  const std::string path = index(good_);
+  for (const std::string& place : {path, dir_.path()}) {
+    const TensorFile file = TensorFile::open(place);
+    EXPECT_EQ(file.names(), (std::vector<std::string>{"a", "b", "c"}));
+    for (const std::string& name : file.names())
+      EXPECT_EQ(file.view(name).as<float>()[0], static_cast<float>(name[0]));
+    EXPECT_EQ(file.bytes(), 24u);
+    EXPECT_EQ(file.files().size(), 2u);
+    EXPECT_EQ(file.metadata().at("shard"), "m-1.safetensors");
+    file.drop_pages(file.view("c"));
+    EXPECT_EQ(file.view("c").as<float>()[0], static_cast<float>('c'));
+  }
+}
+
+TEST_F(Sharded, ShardNamesStayInTheFolder) {
+  write_shards();
+  for (const char* name : {"../m-1.safetensors", "/etc/passwd", "x/m-1.safetensors", "..", "",
+                           "a\\\\b", "m..safetensors", "m\\u0000"})
+    refused("{\"a\":\"" + std::string(name) + "\"}", "must be the name of a file");
+  refused(R"({"a":3})", "must be the name of a file");
+  refused(R"({"a":null})", "must be the name of a file");
+  refused(R"({"a":["m-1.safetensors"]})", "must be the name of a file");
+}
+
+TEST_F(Sharded, IndexesThatAreNone) {
+  write_shards();
+  refused("{}", "not empty");
+  refused("[]", "not empty");
+  refused("null", "\"weight_map\" is missing");
+  dir_.write("model.safetensors.index.json", "{\"weight_map\"");
+  expect_error(ErrorKind::kModel, "not valid JSON", [&] { TensorFile::open(dir_.path()); });
+  refused(R"({"a":"m-1.safetensors","a":"m-2.safetensors"})", "\"a\" stands twice");
+}
+
+TEST_F(Sharded, IndexAndShardsMustAgree) {
+  write_shards();
+  refused(R"({"a":"m-1.safetensors","b":"m-1.safetensors","c":"m-3.safetensors"})",
+          "these shards are missing: m-3.safetensors");
+  refused(R"({"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-2.safetensors"})",
+          "\"b\" is mapped to m-2.safetensors but stands in m-1.safetensors");
+  refused(R"({"a":"m-1.safetensors","c":"m-2.safetensors"})",
+          "\"b\" of m-1.safetensors is not in the index");
+  refused(good_.substr(0, good_.size() - 1) + R"(,"d":"m-2.safetensors"})",
+          "\"d\" is missing from m-2.safetensors");
+  content_["m-2.safetensors"].emplace_back("a", 1.f);
+  write_shards();
+  refused(good_, "\"a\" stands in m-1.safetensors and in m-2.safetensors");
+}
+
+TEST_F(Sharded, ABrokenShardIsNamed) {
+  write_shards();
+  ASSERT_EQ(truncate((dir_ / "m-2.safetensors").c_str(), 90), 0);
+  refused(good_, "m-2.safetensors: file is 90 B");
+}
+
+TEST_F(Sharded, AFolderWithoutIndex) {
+  write_shards();
+  expect_error(ErrorKind::kModel, "several weight files (m-1.safetensors, m-2.safetensors)",
+               [&] { TensorFile::open(dir_.path()); });
+  std::filesystem::rename(dir_ / "m-1.safetensors", dir_ / "model.safetensors");
+  EXPECT_EQ(TensorFile::open(dir_.path()).names(), (std::vector<std::string>{"a", "b"}));
+  dir_.write("._model.safetensors", "not ours");
+  std::filesystem::remove(dir_ / "model.safetensors");
+  EXPECT_EQ(TensorFile::open(dir_.path()).names(), (std::vector<std::string>{"c"}));
+}
+
+TEST(TensorFile, GoldenShardedFolder) {
+  const TensorFile file = TensorFile::open("tests/golden/dit_wan_tiny_sharded/model/transformer");
+  EXPECT_GE(file.files().size(), 2u);
+  size_t total = 0;
+  for (const std::string& name : file.names()) total += file.view(name).bytes();
+  EXPECT_EQ(total, file.bytes());
+  EXPECT_TRUE(file.contains("patch_embedding.weight"));
+}
+
+TEST(SizeText, RoundsToOneDecimal) {
+  EXPECT_EQ(size_text(0), "0 B");
+  EXPECT_EQ(size_text(999), "999 B");
+  EXPECT_EQ(size_text(1000), "1.0 kB");
+  EXPECT_EQ(size_text(999'949), "999.9 kB");
+  EXPECT_EQ(size_text(999'950), "1.0 MB");
+  EXPECT_EQ(size_text(3'100'000'000), "3.1 GB");
+  EXPECT_EQ(size_text(~uint64_t{0}), "18.4 EB");
+}
+
+}  // namespace
+}  // namespace weft
