@@ -31,8 +31,8 @@ TensorView row_patches(const TensorView& rows, int64_t first, const TensorView& 
   return view;
 }
 
-// Calls f(latent view, rows view) for every rectangle the token ranges fall into and every frame of a
-// patch. `channels_last`: the order of values within a row.
+// Calls f(latent view, rows view) for every rectangle the token ranges fall into and every frame of
+// a patch. `channels_last`: the order of values within a row.
 enum class PatchOrder : uint8_t { kChannelsFirst, kChannelsLast };
 template <class F>
 void for_patches(const TensorView& latent, const TensorView& rows, std::array<int64_t, 3> patch,
@@ -45,8 +45,8 @@ void for_patches(const TensorView& latent, const TensorView& rows, std::array<in
             rows[1] == channels * pf * ph * pw,
         "tokens", tokens.total, "rows", rows.to_string_shape(), "of", latent.to_string_shape());
   const bool first = order == PatchOrder::kChannelsFirst;
-  const std::array<int64_t, 3> inner =
-      first ? std::array{pf * ph * pw, pw, int64_t{1}} : std::array{int64_t{1}, pw * channels, channels};
+  const std::array<int64_t, 3> inner = first ? std::array{pf * ph * pw, pw, int64_t{1}}
+                                             : std::array{int64_t{1}, pw * channels, channels};
   const int64_t per_frame = first ? ph * pw : ph * pw * channels;
   int64_t done = 0;
   for (const Range& range : tokens.ranges)

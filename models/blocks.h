@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// A linear whose input width may be split over ranks. The bias is fused where the width is whole and
-// kept aside where it is split, because it must be added after Reducer::sum.
+// A linear whose input width may be split over ranks. The bias is fused where the width is whole
+// and kept aside where it is split, because it must be added after Reducer::sum.
 struct RowLinear {
   PackedLinear packed;
   Tensor bias;  // [out] f32, or empty

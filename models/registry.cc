@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Published defaults of the Wan family (Wan-Video/Wan2.1 and Wan2.2, generate.py and configs), found
-// by what the configuration says: width, channels and experts.
+// Published defaults of the Wan family (Wan-Video/Wan2.1 and Wan2.2, generate.py and configs),
+// found by what the configuration says: width, channels and experts.
 struct DefaultsRow {
   const char* name;
   int64_t width, in_channels, out_channels;  // of the transformer
@@ -51,9 +51,9 @@ DefaultSettings built_in(const DefaultsRow& row) {
 DefaultSettings read_weft_json(const std::string& path) {
   const nlohmann::json json = read_json_file(path);
   if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": not a JSON object");
-  constexpr std::array kKnown = {"name",  "negative_prompt", "width",          "height",
-                                 "frames", "fps",            "steps",          "guidance_scale",
-                                 "guidance_scale_2", "flow_shift"};
+  constexpr std::array kKnown = {
+      "name", "negative_prompt", "width",          "height",           "frames",
+      "fps",  "steps",           "guidance_scale", "guidance_scale_2", "flow_shift"};
   for (const auto& [key, value] : json.items()) {
     if (key.starts_with("_")) continue;
     bool known = false;
@@ -80,7 +80,8 @@ DefaultSettings read_weft_json(const std::string& path) {
     out.guidance_scale_2 = json_number(json, "guidance_scale_2", path);
   if (json_has(json, "flow_shift")) out.flow_shift = json_number(json, "flow_shift", path);
   if (out.fps <= 0)
-    throw Error(ErrorKind::kModel, path + ": fps = " + std::to_string(out.fps) + " (legal: above 0)");
+    throw Error(ErrorKind::kModel,
+                path + ": fps = " + std::to_string(out.fps) + " (legal: above 0)");
   return out;
 }
 
@@ -90,8 +91,8 @@ std::string component(const nlohmann::json& index, const char* name, const std::
   if (!json_has(index, name)) return "";
   const nlohmann::json& entry = index.at(name);
   if (!entry.is_array() || entry.size() != 2)
-    throw Error(ErrorKind::kModel,
-                what + ": " + name + " = " + entry.dump() + " (legal: [library, class] or [null, null])");
+    throw Error(ErrorKind::kModel, what + ": " + name + " = " + entry.dump() +
+                                       " (legal: [library, class] or [null, null])");
   return entry[1].is_null() ? "" : folder + "/" + name;
 }
 
@@ -125,17 +126,18 @@ ModelDirectory open_model_directory(const std::string& path) {
   require(fs::is_directory(path), path + ": no such model directory");
   const std::string index_path = path + "/model_index.json";
   require(fs::is_regular_file(index_path),
-          index_path + ": missing; a model directory in the diffusers layout has one (try the folder "
-                       "that holds transformer/ and vae/, or a repository whose name ends in "
-                       "-Diffusers)");
+          index_path +
+              ": missing; a model directory in the diffusers layout has one (try the folder "
+              "that holds transformer/ and vae/, or a repository whose name ends in "
+              "-Diffusers)");
   const nlohmann::json index = read_json_file(index_path);
   require(index.is_object(), index_path + ": not a JSON object");
 
   ModelDirectory model;
   model.path = path;
   model.class_name = json_string(index, "_class_name", index_path);
-  require(model.class_name == "WanPipeline",
-          index_path + ": _class_name " + model.class_name + " is not supported yet (legal: WanPipeline)");
+  require(model.class_name == "WanPipeline", index_path + ": _class_name " + model.class_name +
+                                                 " is not supported yet (legal: WanPipeline)");
   model.transformer = component(index, "transformer", path, index_path);
   model.transformer_2 = component(index, "transformer_2", path, index_path);
   model.text_encoder = component(index, "text_encoder", path, index_path);
@@ -148,18 +150,19 @@ ModelDirectory open_model_directory(const std::string& path) {
   require(!model.expand_timesteps,
           index_path + ": expand_timesteps = true is not supported yet (Wan 2.2 TI2V-5B)");
 
-  for (const auto& [name, folder] :
-       {std::pair{"transformer", &model.transformer}, {"transformer_2", &model.transformer_2},
-        {"text_encoder", &model.text_encoder}, {"tokenizer", &model.tokenizer},
-        {"scheduler", &model.scheduler}, {"vae", &model.vae}}) {
+  for (const auto& [name, folder] : {std::pair{"transformer", &model.transformer},
+                                     {"transformer_2", &model.transformer_2},
+                                     {"text_encoder", &model.text_encoder},
+                                     {"tokenizer", &model.tokenizer},
+                                     {"scheduler", &model.scheduler},
+                                     {"vae", &model.vae}}) {
     require(!folder->empty() || folder == &model.transformer_2,
             index_path + ": the pipeline has no " + name);
     require(folder->empty() || fs::is_directory(*folder),
             *folder + ": missing; " + index_path + " lists it");
   }
-  for (const std::string& file :
-       {model.text_encoder + "/config.json", model.vae + "/config.json",
-        model.scheduler + "/scheduler_config.json"})
+  for (const std::string& file : {model.text_encoder + "/config.json", model.vae + "/config.json",
+                                  model.scheduler + "/scheduler_config.json"})
     require(fs::is_regular_file(file), file + ": missing");
   require(model.transformer_2.empty() || model.boundary_ratio,
           index_path + ": two experts need boundary_ratio, from which the step to switch follows");
@@ -172,8 +175,7 @@ ModelDirectory open_model_directory(const std::string& path) {
   require(model.config.in_channels == model.config.out_channels,
           model.transformer + "/config.json: in_channels " +
               std::to_string(model.config.in_channels) + ", out_channels " +
-              std::to_string(model.config.out_channels) +
-              ": image to video is not supported yet");
+              std::to_string(model.config.out_channels) + ": image to video is not supported yet");
   model.defaults = default_settings(path, model.config, model.experts());
   return model;
 }

@@ -27,8 +27,8 @@ struct ModelDirectory {
   std::string transformer, transformer_2, text_encoder, tokenizer, scheduler, vae;
   std::optional<double> boundary_ratio;
   bool expand_timesteps = false;
-  WanConfig config;      // of `transformer`
-  WanConfig config_2;    // of `transformer_2`, where there is one
+  WanConfig config;    // of `transformer`
+  WanConfig config_2;  // of `transformer_2`, where there is one
   DefaultSettings defaults;
 
   // Two experts run only where the second is there, whatever boundary_ratio says.
@@ -40,7 +40,8 @@ struct ModelDirectory {
 // Error(kModel) that names the file where a part is missing or not supported yet.
 ModelDirectory open_model_directory(const std::string& path);
 
-// The settings of `dir/weft.json`, else the published ones of the model this configuration belongs to.
+// The settings of `dir/weft.json`, else the published ones of the model this configuration belongs
+// to.
 DefaultSettings default_settings(const std::string& path, const WanConfig& config, int experts);
 
 }  // namespace weft

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <map>
 
-#include "models/weights.h"
 #include "models/wan_names.h"
+#include "models/weights.h"
 
 namespace weft {
 
@@ -65,8 +65,9 @@ class Source {
   // Convolution weights become matrices [out, rest].
   PackedLinear linear(const std::string& name, DType dtype) const {
     const TensorView weight = views_.at(name + ".weight");
-    PackedLinear packed = pack_linear(stream_, weight.reshape({weight[0], weight.count() / weight[0]}),
-                                      views_.at(name + ".bias"), dtype);
+    PackedLinear packed =
+        pack_linear(stream_, weight.reshape({weight[0], weight.count() / weight[0]}),
+                    views_.at(name + ".bias"), dtype);
     file_.drop_pages(weight);
     return packed;
   }
@@ -159,8 +160,8 @@ size_t WanTransformer::weights_bytes() const {
                  held(scale_shift_table_) + proj_out_.bytes();
   for (const Block& block : blocks_) {
     for (const Attention* part : {&block.attn1, &block.attn2})
-      bytes += part->to_q.bytes() + part->to_k.bytes() + part->to_v.bytes() +
-               part->to_out.bytes() + held(part->norm_q) + held(part->norm_k);
+      bytes += part->to_q.bytes() + part->to_k.bytes() + part->to_v.bytes() + part->to_out.bytes() +
+               held(part->norm_q) + held(part->norm_k);
     bytes += held(block.scale_shift_table) + held(block.norm2_weight) + held(block.norm2_bias) +
              block.ffn_in.bytes() + block.ffn_out.bytes();
   }
@@ -322,7 +323,8 @@ void WanTransformer::modulated_norm(Stream& stream, std::span<const TimeRows> ti
     const TensorView scale = table.select(0, part + kScale), shift = table.select(0, part + kShift);
     norm_rows(stream, times[i].rows, scratch, out,
               [&](int64_t begin, int64_t count, const TensorView& to) {
-                modulated_layer_norm(stream, x.slice(0, begin, count), scale, shift, config_.eps, to);
+                modulated_layer_norm(stream, x.slice(0, begin, count), scale, shift, config_.eps,
+                                     to);
               });
   }
 }

@@ -21,8 +21,8 @@ struct WanConfig {
   float eps = 1e-6f;
   int64_t rope_max_seq_len = 1024;
 
-  // transformer/config.json in the diffusers or the original spelling. Error(kModel) that lists every
-  // unknown, missing and unsupported key at once.
+  // transformer/config.json in the diffusers or the original spelling. Error(kModel) that lists
+  // every unknown, missing and unsupported key at once.
   static WanConfig from_json_file(const std::string& path);
   // From names and shapes, for single-file checkpoints that carry no config.
   static WanConfig from_tensors(const TensorFile& file);
@@ -34,8 +34,8 @@ struct WanConfig {
 
 std::string to_string(const WanConfig& config);
 
-// The whole checkpoint in its order, diffusers spelling: loader, counts and `weft inspect` read this
-// one list.
+// The whole checkpoint in its order, diffusers spelling: loader, counts and `weft inspect` read
+// this one list.
 std::vector<TensorSpec> wan_tensors(const WanConfig& config);
 
 // Tokens along (frame, row, column) of a latent [C, F, H, W]. Error(kUsage) where H or W is not a
@@ -57,10 +57,10 @@ struct WanLoad {
 // A prompt as every cross-attention sees it; independent of the timestep, made once per prompt.
 // The rows behind the prompt are equal: one of them stands for all, weighted in the softmax.
 struct WanText {
-  int64_t length = 0;         // rows of the prompt
-  int64_t text_length = 0;    // rows the model was trained to see, padding included
-  BlockRange blocks{};        // which layers' keys and values are here
-  Tensor context{};           // [rows, D] compute dtype; rows = length (+ 1 where padded)
+  int64_t length = 0;            // rows of the prompt
+  int64_t text_length = 0;       // rows the model was trained to see, padding included
+  BlockRange blocks{};           // which layers' keys and values are here
+  Tensor context{};              // [rows, D] compute dtype; rows = length (+ 1 where padded)
   std::vector<Tensor> k{}, v{};  // per layer [rows, A, E] compute dtype
 
   int64_t rows() const { return length + (text_length > length ? 1 : 0); }
@@ -85,9 +85,9 @@ class WanTransformer {
   Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start = {}) const;
 
   // in: latent [Cin, F, H, W] f32 where blocks.first(), else hidden rows [N, D] f32; N =
-  // context.tokens.size(). out: velocity [Cout, F, H, W] f32 where blocks.last() (the places of this
-  // rank's tokens are written), else hidden rows [N, D] f32. Observes "patch_embedding", "temb",
-  // "timestep_proj", "blocks" with the block's index, and "output".
+  // context.tokens.size(). out: velocity [Cout, F, H, W] f32 where blocks.last() (the places of
+  // this rank's tokens are written), else hidden rows [N, D] f32. Observes "patch_embedding",
+  // "temb", "timestep_proj", "blocks" with the block's index, and "output".
   void forward(Context& context, BlockRange blocks, const TensorView& in,
                std::span<const TimeSegment> times, const WanText& text, const Rope& rope,
                const TensorView& out) const;
@@ -99,12 +99,12 @@ class WanTransformer {
     Tensor norm_q, norm_k;          // [D] f32
   };
   struct Block {
-    Tensor scale_shift_table;       // [6, D] f32
-    Attention attn1;                // self
+    Tensor scale_shift_table;         // [6, D] f32
+    Attention attn1;                  // self
     Tensor norm2_weight, norm2_bias;  // [D] f32
-    Attention attn2;                // cross
-    PackedLinear ffn_in;            // [ffn, D]
-    RowLinear ffn_out;              // [D, ffn]
+    Attention attn2;                  // cross
+    PackedLinear ffn_in;              // [ffn, D]
+    RowLinear ffn_out;                // [D, ffn]
   };
   // Rows of this rank that share a timestep, and that timestep's conditioning.
   struct TimeRows {
@@ -133,12 +133,12 @@ class WanTransformer {
 
   WanConfig config_;
   WanLoad load_;
-  PackedLinear patch_embedding_;            // [D, Cin * patch] f32
+  PackedLinear patch_embedding_;                            // [D, Cin * patch] f32
   PackedLinear time_linear_1_, time_linear_2_, time_proj_;  // [D, 256], [D, D], [6D, D] f32
   PackedLinear text_linear_1_, text_linear_2_;              // [D, text_dim], [D, D]
-  std::vector<Block> blocks_;               // of load_.blocks
-  Tensor scale_shift_table_;                // [2, D] f32
-  PackedLinear proj_out_;                   // [patch * Cout, D] f32
+  std::vector<Block> blocks_;                               // of load_.blocks
+  Tensor scale_shift_table_;                                // [2, D] f32
+  PackedLinear proj_out_;                                   // [patch * Cout, D] f32
 };
 
 // emb = [cos(t f_0), .., sin(t f_0), ..], f_i = 10000^(-i / half) (Ho et al. 2020), f64 inside.

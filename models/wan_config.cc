@@ -18,13 +18,20 @@ struct ConfigKeys {
 };
 
 const ConfigKeys kDiffusers{
-    "num_attention_heads", "num_layers", "ffn_dim", "in_channels", "out_channels",
+    "num_attention_heads",
+    "num_layers",
+    "ffn_dim",
+    "in_channels",
+    "out_channels",
     {"attention_head_dim", "text_dim", "freq_dim", "eps", "patch_size", "rope_max_seq_len",
      "cross_attn_norm", "qk_norm", "image_dim", "added_kv_proj_dim", "pos_embed_seq_len"}};
-const ConfigKeys kOriginal{
-    "num_heads", "num_layers", "ffn_dim", "in_dim", "out_dim",
-    {"dim", "text_dim", "freq_dim", "eps", "patch_size", "text_len", "model_type", "cross_attn_norm",
-     "qk_norm", "window_size"}};
+const ConfigKeys kOriginal{"num_heads",
+                           "num_layers",
+                           "ffn_dim",
+                           "in_dim",
+                           "out_dim",
+                           {"dim", "text_dim", "freq_dim", "eps", "patch_size", "text_len",
+                            "model_type", "cross_attn_norm", "qk_norm", "window_size"}};
 
 constexpr IntRange kSize{1, 1 << 24};
 
@@ -53,8 +60,8 @@ std::vector<std::string> unsupported(const nlohmann::json& json, bool original,
     refuse("cross_attn_norm", "only true is supported");
   if (json.contains("qk_norm") &&
       json.at("qk_norm") != (original ? nlohmann::json(true) : "rms_norm_across_heads"))
-    refuse("qk_norm", original ? "only true is supported"
-                               : "only \"rms_norm_across_heads\" is supported");
+    refuse("qk_norm",
+           original ? "only true is supported" : "only \"rms_norm_across_heads\" is supported");
   if (json_has(json, "model_type")) {
     const std::string type = json_string(json, "model_type", what);
     if (type != "t2v" && type != "i2v" && type != "ti2v")
@@ -89,7 +96,9 @@ std::string file_name(const TensorFile& file) {
 
 // Sizes that no checkpoint can have together.
 void check_sizes(const WanConfig& config, const std::string& what) {
-  const auto refuse = [&](const std::string& why) { throw Error(ErrorKind::kModel, what + ": " + why); };
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kModel, what + ": " + why);
+  };
   if (config.head_dim < 6 || config.head_dim % 2)
     refuse("head size " + std::to_string(config.head_dim) +
            " cannot hold three rotary axes (legal: even, at least 6)");
@@ -128,7 +137,8 @@ WanConfig WanConfig::from_json_file(const std::string& path) {
   if (json_has(json, "patch_size")) {
     const std::vector<int64_t> patch = json_ints(json, "patch_size", path, {1, 64});
     if (patch.size() != 3)
-      throw Error(ErrorKind::kModel, path + ": patch_size must have 3 values (frames, rows, columns)");
+      throw Error(ErrorKind::kModel,
+                  path + ": patch_size must have 3 values (frames, rows, columns)");
     std::ranges::copy(patch, config.patch.begin());
   }
   check_sizes(config, path);
@@ -165,9 +175,10 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
   config.in_channels = patch[1];
   config.patch = {patch[2], patch[3], patch[4]};
   if (patch[0] % kHeadDim)
-    throw Error(ErrorKind::kModel, where + ": no config.json, and the number of heads does not follow " +
-                                       "from width " + std::to_string(patch[0]) +
-                                       " (legal without one: multiples of 128)");
+    throw Error(ErrorKind::kModel,
+                where + ": no config.json, and the number of heads does not follow " +
+                    "from width " + std::to_string(patch[0]) +
+                    " (legal without one: multiples of 128)");
   config.head_dim = kHeadDim;
   config.heads = static_cast<int>(patch[0] / kHeadDim);
   config.ffn_dim = shape("blocks.0.ffn.net.0.proj.weight", 2)[0];
@@ -193,11 +204,11 @@ WanConfig WanConfig::from_tensors(const TensorFile& file) {
 
 std::string to_string(const WanConfig& config) {
   const auto text = [](int64_t value) { return std::to_string(value); };
-  return "Wan transformer: width " + text(config.width()) + " = " + text(config.heads) + " heads x " +
-         text(config.head_dim) + ", " + text(config.layers) + " layers, ffn " + text(config.ffn_dim) +
-         ", channels " + text(config.in_channels) + " -> " + text(config.out_channels) + ", text " +
-         text(config.text_dim) + ", patch " + text(config.patch[0]) + "x" + text(config.patch[1]) +
-         "x" + text(config.patch[2]);
+  return "Wan transformer: width " + text(config.width()) + " = " + text(config.heads) +
+         " heads x " + text(config.head_dim) + ", " + text(config.layers) + " layers, ffn " +
+         text(config.ffn_dim) + ", channels " + text(config.in_channels) + " -> " +
+         text(config.out_channels) + ", text " + text(config.text_dim) + ", patch " +
+         text(config.patch[0]) + "x" + text(config.patch[1]) + "x" + text(config.patch[2]);
 }
 
 std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
@@ -249,7 +260,8 @@ std::array<int64_t, 3> wan_grid(const WanConfig& config, int64_t frames, int64_t
   std::array<int64_t, 3> grid;
   for (int axis = 0; axis < 3; ++axis) {
     if (size[axis] <= 0 || size[axis] % config.patch[axis])
-      throw Error(ErrorKind::kUsage, "a latent of " + std::to_string(size[axis]) + " " + names[axis] +
+      throw Error(ErrorKind::kUsage, "a latent of " + std::to_string(size[axis]) + " " +
+                                         names[axis] +
                                          " cannot be cut into patches (legal: multiples of " +
                                          std::to_string(config.patch[axis]) + ")");
     grid[axis] = size[axis] / config.patch[axis];
@@ -257,13 +269,15 @@ std::array<int64_t, 3> wan_grid(const WanConfig& config, int64_t frames, int64_t
   return grid;
 }
 
-// Matrices of blocks and of the text embedder are packed in the compute dtype, everything else in f32.
+// Matrices of blocks and of the text embedder are packed in the compute dtype, everything else in
+// f32.
 size_t wan_weights_bytes(const WanConfig& config, DType dtype) {
   size_t bytes = 0;
   for (const TensorSpec& tensor : wan_tensors(config)) {
     size_t count = 1;
     for (int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
-    const bool matrix = tensor.shape.size() == 2 && tensor.name.find("time_") == std::string::npos &&
+    const bool matrix = tensor.shape.size() == 2 &&
+                        tensor.name.find("time_") == std::string::npos &&
                         !tensor.name.starts_with("proj_out");
     bytes += count * size_of(matrix ? dtype : DType::kF32);
   }
@@ -276,7 +290,8 @@ size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype) {
 }
 
 // The allocations of WanTransformer::forward and prepare_text, in their order and nesting.
-size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows, DType dtype) {
+size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
+                           DType dtype) {
   const int64_t d = config.width(), n = tokens;
   const int64_t per_token = config.patch[0] * config.patch[1] * config.patch[2];
   const DType f32 = DType::kF32;
@@ -287,8 +302,8 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
   const size_t time_scratch = arena_bytes(f32, {1, config.freq_dim}) + 2 * row;
   const size_t ffn = arena_bytes(dtype, {std::min(n, kFfnRows), config.ffn_dim});
   const size_t block = arena_bytes(f32, {1, 6, d}) + hidden + x + std::max(3 * hidden + sums, ffn);
-  const size_t head = std::max(arena_bytes(f32, {2, d}),
-                               arena_bytes(f32, {n, config.out_channels * per_token}));
+  const size_t head =
+      std::max(arena_bytes(f32, {2, d}), arena_bytes(f32, {n, config.out_channels * per_token}));
   const size_t forward = x + std::max(patches, times + std::max({time_scratch, block, head}));
   const size_t text = arena_bytes(dtype, {text_rows, config.text_dim}) +
                       arena_bytes(dtype, {text_rows, d}) + arena_bytes(f32, {text_rows});

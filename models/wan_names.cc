@@ -31,8 +31,9 @@ constexpr std::pair<const char*, const char*> kSpellings[] = {
 };
 
 // Parts of names that only one of the two spellings has.
-constexpr const char* kDiffusersMarks[] = {"condition_embedder.", "proj_out.", ".attn1.", ".attn2."};
-constexpr const char* kOriginalMarks[] = {"time_embedding.",  "time_projection.", "text_embedding.",
+constexpr const char* kDiffusersMarks[] = {"condition_embedder.", "proj_out.", ".attn1.",
+                                           ".attn2."};
+constexpr const char* kOriginalMarks[] = {"time_embedding.", "time_projection.", "text_embedding.",
                                           "head.modulation", "head.head.",       ".self_attn.",
                                           ".cross_attn."};
 

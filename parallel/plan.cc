@@ -15,25 +15,38 @@ constexpr int kLatent = 0, kVelocity = 1, kFrames = 3;
 
 const char* name(Step::Kind kind) {
   switch (kind) {
-    case Step::Kind::kLoad: return "load";
-    case Step::Kind::kCompute: return "compute";
-    case Step::Kind::kSend: return "send";
-    case Step::Kind::kReceive: return "receive";
-    case Step::Kind::kWait: return "wait";
-    case Step::Kind::kUpdate: return "update";
-    case Step::Kind::kDecode: return "decode";
-    case Step::Kind::kRelease: return "release";
+    case Step::Kind::kLoad:
+      return "load";
+    case Step::Kind::kCompute:
+      return "compute";
+    case Step::Kind::kSend:
+      return "send";
+    case Step::Kind::kReceive:
+      return "receive";
+    case Step::Kind::kWait:
+      return "wait";
+    case Step::Kind::kUpdate:
+      return "update";
+    case Step::Kind::kDecode:
+      return "decode";
+    case Step::Kind::kRelease:
+      return "release";
   }
   return "?";
 }
 
 const char* name(Payload payload) {
   switch (payload) {
-    case Payload::kNone: return "nothing";
-    case Payload::kHidden: return "hidden";
-    case Payload::kKV: return "kv";
-    case Payload::kLatent: return "latent";
-    case Payload::kText: return "text";
+    case Payload::kNone:
+      return "nothing";
+    case Payload::kHidden:
+      return "hidden";
+    case Payload::kKV:
+      return "kv";
+    case Payload::kLatent:
+      return "latent";
+    case Payload::kText:
+      return "text";
   }
   return "?";
 }
@@ -133,8 +146,7 @@ std::optional<std::string> check_plans(std::span<const Plan> plans) {
   for (const Plan& plan : plans)
     for (const Step& step : plan.steps) {
       if (step.kind != Step::Kind::kReceive) continue;
-      const std::string who =
-          "rank " + std::to_string(plan.rank) + " (" + to_string(step) + "): ";
+      const std::string who = "rank " + std::to_string(plan.rank) + " (" + to_string(step) + "): ";
       auto& queue = sent[{step.peer, plan.rank}];
       if (queue.empty()) return who + "nothing is sent";
       const Message& message = queue.front();

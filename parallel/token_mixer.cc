@@ -20,8 +20,8 @@ void FullMixer::attend(Context& context, const Attend& attend) {
     if (!tokens.ranges.empty()) position = tokens.ranges[0].begin;
   }
   // Positions of a causal mask count along one stretch.
-  CHECK(attend.mask == Mask::kFull || tokens.ranges.size() <= 1, "causal over", tokens.ranges.size(),
-        "token ranges");
+  CHECK(attend.mask == Mask::kFull || tokens.ranges.size() <= 1, "causal over",
+        tokens.ranges.size(), "token ranges");
 
   const KVSegment own{.k = attend.k, .v = attend.v, .position = position};
   std::vector<KVSegment> segments;

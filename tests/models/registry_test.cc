@@ -66,8 +66,9 @@ TEST_F(ModelDirectoryTest, MissingPartsAreNamed) {
 }
 
 TEST_F(ModelDirectoryTest, MissingConfigsAreNamed) {
-  for (const char* file : {"transformer_2/config.json", "transformer/config.json", "vae/config.json",
-                           "scheduler/scheduler_config.json", "model_index.json"}) {
+  for (const char* file :
+       {"transformer_2/config.json", "transformer/config.json", "scheduler/scheduler_config.json",
+        "vae/config.json", "model_index.json"}) {
     fs::remove(path_ + "/" + file);
     EXPECT_NE(fault().find(path_ + "/" + file + ": missing"), std::string::npos) << fault();
   }

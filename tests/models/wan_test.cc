@@ -33,11 +33,12 @@ struct Model {
         const WanLoad* load = nullptr)
       : golden(name), stream(Stream::cpu(2, Determinism::kFixed, &ops)) {
     const bool original = golden.spec.value("format", "") == "original";
-    const TensorFile file =
-        TensorFile::open(golden.folder + (original ? "/model/model.safetensors" : "/model/transformer"));
+    const TensorFile file = TensorFile::open(
+        golden.folder + (original ? "/model/model.safetensors" : "/model/transformer"));
     config = original ? WanConfig::from_tensors(file)
                       : WanConfig::from_json_file(golden.folder + "/model/transformer/config.json");
-    wan = WanTransformer::load(stream, file, config, load ? *load : WanLoad{.dtype = dtype, .blocks = {}});
+    wan = WanTransformer::load(stream, file, config,
+                               load ? *load : WanLoad{.dtype = dtype, .blocks = {}});
     latent = golden.input("hidden_states");
     text = golden.input("encoder_hidden_states");
     time = golden.input("timestep").as<float>()[0];
@@ -54,7 +55,8 @@ struct Model {
     const WanText prompt = wan.prepare_text(c, text.view().slice(0, 0, rows), text.view()[0]);
     return run(c, prompt, wan.rope(grid), std::move(times));
   }
-  Tensor run(Context& c, const WanText& prompt, const Rope& rope, std::vector<TimeSegment> times = {}) {
+  Tensor run(Context& c, const WanText& prompt, const Rope& rope,
+             std::vector<TimeSegment> times = {}) {
     if (times.empty()) times = {{.tokens = {0, tokens}, .timestep = time}};
     wan.forward(c, BlockRange::all(config.layers), latent, times, prompt, rope, out);
     return f32_copy(stream, out, {out.view()[0], out.view()[1], out.view()[2], out.view()[3]});
@@ -146,12 +148,14 @@ TEST(WanForward, ShiftedPositionsGiveTheSamePicture) {
 TEST(WanForward, BlockRangesComposeBitwise) {
   Model whole("dit_wan_tiny_sharded");
   const Tensor expected = whole.run(20);
-  const WanLoad first{.dtype = DType::kF32, .blocks = {0, 1, 3}}, second{.dtype = DType::kF32, .blocks = {1, 3, 3}};
+  const WanLoad first{.dtype = DType::kF32, .blocks = {0, 1, 3}},
+      second{.dtype = DType::kF32, .blocks = {1, 3, 3}};
   Model a("dit_wan_tiny_sharded", DType::kF32, reference_ops(), &first);
   Model b("dit_wan_tiny_sharded", DType::kF32, reference_ops(), &second);
   EXPECT_LT(a.wan.weights_bytes(), whole.wan.weights_bytes());
   const TimeSegment time{.tokens = {0, a.tokens}, .timestep = a.time};
-  Tensor hidden(DType::kF32, {a.tokens, a.config.width()}), out(DType::kF32, a.latent.view().shape());
+  Tensor hidden(DType::kF32, {a.tokens, a.config.width()}),
+      out(DType::kF32, a.latent.view().shape());
   Context ca = a.context(), cb = b.context();
   a.wan.forward(ca, first.blocks, a.latent, {&time, 1}, a.wan.prepare_text(ca, a.text, 20),
                 a.wan.rope(a.grid), hidden);
@@ -257,16 +261,17 @@ class WanConfigFile : public testing::Test {
 
 TEST_F(WanConfigFile, DiffusersSpelling) {
   const WanConfig config = read();
-  EXPECT_EQ(to_string(config),
-            "Wan transformer: width 24 = 2 heads x 12, 2 layers, ffn 32, channels 16 -> 16, text 32, "
-            "patch 1x2x2");
+  EXPECT_EQ(
+      to_string(config),
+      "Wan transformer: width 24 = 2 heads x 12, 2 layers, ffn 32, channels 16 -> 16, text 32, "
+      "patch 1x2x2");
   EXPECT_EQ(config.rope_max_seq_len, 64);
 }
 
 TEST_F(WanConfigFile, OriginalSpelling) {
-  json_ = {{"_class_name", "WanModel"}, {"dim", 1536},     {"eps", 1e-6},   {"ffn_dim", 8960},
-           {"freq_dim", 256},           {"in_dim", 16},    {"model_type", "t2v"},
-           {"num_heads", 12},           {"num_layers", 30}, {"out_dim", 16}, {"text_len", 512}};
+  json_ = {{"_class_name", "WanModel"}, {"dim", 1536},   {"eps", 1e-6},         {"ffn_dim", 8960},
+           {"freq_dim", 256},           {"in_dim", 16},  {"model_type", "t2v"}, {"num_heads", 12},
+           {"num_layers", 30},          {"out_dim", 16}, {"text_len", 512}};
   EXPECT_EQ(read().parameter_count(), 1'418'996'800);
   json_["model_type"] = "s2v";
   EXPECT_NE(fault().find("model_type = \"s2v\""), std::string::npos);
@@ -302,8 +307,7 @@ TEST_F(WanConfigFile, ImpossibleSizes) {
 TEST(WanGrid, PatchesMustFit) {
   const WanConfig config = published(1, 1, 1, 16, 16);
   EXPECT_EQ(wan_grid(config, 3, 4, 6), (std::array<int64_t, 3>{3, 2, 3}));
-  for (const auto& [height, width] : {std::pair{5, 6}, {4, 7}, {0, 2}})
-    try {
+  for (const auto& [height, width] : {std::pair{5, 6}, {4, 7}, {0, 2}}) try {
       wan_grid(config, 3, height, width);
       FAIL() << height << "x" << width;
     } catch (const Error& error) {
@@ -371,10 +375,12 @@ TEST_F(WanFile, AnotherModelIsNamedAsSuch) {
 }
 
 TEST_F(WanFile, SizesFromTensorsAlone) {
-  const TensorFile file = TensorFile::open("tests/golden/dit_wan_original_names/model/model.safetensors");
-  EXPECT_EQ(to_string(WanConfig::from_tensors(file)),
-            "Wan transformer: width 128 = 1 heads x 128, 1 layers, ffn 64, channels 16 -> 16, text 32, "
-            "patch 1x2x2");
+  const TensorFile file =
+      TensorFile::open("tests/golden/dit_wan_original_names/model/model.safetensors");
+  EXPECT_EQ(
+      to_string(WanConfig::from_tensors(file)),
+      "Wan transformer: width 128 = 1 heads x 128, 1 layers, ffn 64, channels 16 -> 16, text 32, "
+      "patch 1x2x2");
   // Width 24 does not say how many heads there are.
   EXPECT_THROW(WanConfig::from_tensors(written()), Error);
   tensors_["img_emb.proj.0.weight"] = Tensor(DType::kF32, {3});
@@ -391,7 +397,7 @@ TEST_F(WanFile, SizesFromTensorsAlone) {
 TEST(TimeEmbedding, CheckVectors) {
   Tensor out(DType::kF32, {256});
   time_embedding(500, out);
-  const std::pair<int, float> kExpected[] = {{0, -0.883849f}, {1, 0.945943f},  {127, 0.998557f},
+  const std::pair<int, float> kExpected[] = {{0, -0.883849f},   {1, 0.945943f},   {127, 0.998557f},
                                              {128, -0.467772f}, {129, 0.324334f}, {255, 0.053705f}};
   for (const auto& [i, value] : kExpected) EXPECT_NEAR(out.as<float>()[i], value, 6e-7) << i;
 }

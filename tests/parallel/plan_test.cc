@@ -79,7 +79,8 @@ TEST(CheckPlans, MatchesSendsAndReceives) {
                           {.rank = 1, .ranks = 2, .steps = std::move(second)}};
     return check_plans(plans).value_or("");
   };
-  const Step send = message(Step::Kind::kSend, 1, 64), receive = message(Step::Kind::kReceive, 0, 64);
+  const Step send = message(Step::Kind::kSend, 1, 64),
+             receive = message(Step::Kind::kReceive, 0, 64);
   EXPECT_EQ(check({send}, {receive}), "");
   EXPECT_NE(check({send}, {}).find("never received"), std::string::npos);
   EXPECT_NE(check({}, {receive}).find("nothing is sent"), std::string::npos);

@@ -41,8 +41,15 @@ Tensor mixed(const TokenRanges& tokens, Attention& a, Mask mask = Mask::kFull,
   Arena arena(size_t{1} << 20);
   SerialSeams seams;
   Context context = seams.context(stream, arena, {}, tokens);
-  context.mixer.attend(context, {.layer = 0, .q = a.q, .k = a.k, .v = a.v, .out = a.out,
-                                 .rope = &a.rope, .mask = mask, .scale = 0.3f, .past = past});
+  context.mixer.attend(context, {.layer = 0,
+                                 .q = a.q,
+                                 .k = a.k,
+                                 .v = a.v,
+                                 .out = a.out,
+                                 .rope = &a.rope,
+                                 .mask = mask,
+                                 .scale = 0.3f,
+                                 .past = past});
   return clone(a.out);
 }
 
@@ -88,10 +95,10 @@ TEST(FullMixer, CausalRowsIgnoreWhatComesLater) {
     b.v.as<float>()[(kTokens - 1) * kHeads * kHeadDim + i] += 1;
   }
   const Tensor second = mixed(TokenRanges::all(kTokens), b, Mask::kCausal);
-  EXPECT_TRUE(bitwise_equal(first.view().slice(0, 0, kTokens - 1),
-                            second.view().slice(0, 0, kTokens - 1)));
-  EXPECT_FALSE(bitwise_equal(first.view().slice(0, kTokens - 1, 1),
-                             second.view().slice(0, kTokens - 1, 1)));
+  EXPECT_TRUE(
+      bitwise_equal(first.view().slice(0, 0, kTokens - 1), second.view().slice(0, 0, kTokens - 1)));
+  EXPECT_FALSE(
+      bitwise_equal(first.view().slice(0, kTokens - 1, 1), second.view().slice(0, kTokens - 1, 1)));
 }
 
 TEST(IdentityReducer, LeavesSumsAndCopiesParts) {
