@@ -84,6 +84,9 @@ class EncodedSink : public FrameSink {
     stream->avg_frame_rate = encoder_->framerate;
     avcodec_parameters_from_context(stream->codecpar, encoder_.get());
     set_metadata(muxer_.get(), settings_);
+    // What is encoded is on its way to the disk, not in a buffer that a kill would lose.
+    muxer_->flush_packets = 1;
+    if (settings_.deterministic) muxer_->flags |= AVFMT_FLAG_BITEXACT;
     open_file(muxer_.get(), part_.path());
     Options options;
     if (container == Container::kMp4)

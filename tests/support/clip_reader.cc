@@ -136,23 +136,32 @@ struct Mask {
   }
 };
 
+// The mean index (plus a half) of weights on a circle.
+double circular_mean(const std::vector<double>& weights) {
+  const double n = static_cast<double>(weights.size());
+  double c = 0, s = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double angle = 2 * kPi * (static_cast<double>(i) + 0.5) / n;
+    c += weights[i] * std::cos(angle);
+    s += weights[i] * std::sin(angle);
+  }
+  return std::atan2(s, c) / (2 * kPi) * n;
+}
+
 // Centroid and area: first of everything, by circular means, then of what lies within a shape's
 // reach of it, so that specks elsewhere do not pull.
 void locate(Mask& mask) {
-  double cx = 0, sx = 0, cy = 0, sy = 0;
+  std::vector<double> columns(static_cast<size_t>(mask.width)),
+      rows(static_cast<size_t>(mask.height));
   for (int y = 0; y < mask.height; ++y)
     for (int x = 0; x < mask.width; ++x) {
       const double a = mask.cover[static_cast<size_t>(y) * mask.width + x];
-      if (a == 0) continue;
-      const double u = 2 * kPi * (x + 0.5) / mask.width, v = 2 * kPi * (y + 0.5) / mask.height;
-      cx += a * std::cos(u);
-      sx += a * std::sin(u);
-      cy += a * std::cos(v);
-      sy += a * std::sin(v);
+      columns[static_cast<size_t>(x)] += a;
+      rows[static_cast<size_t>(y)] += a;
       mask.area += a;
     }
-  mask.x = std::atan2(sx, cx) / (2 * kPi) * mask.width;
-  mask.y = std::atan2(sy, cy) / (2 * kPi) * mask.height;
+  mask.x = circular_mean(columns);
+  mask.y = circular_mean(rows);
   for (int round = 0; round < 3; ++round) {
     const double reach = 1.3 * std::sqrt(mask.area);
     double area = 0, dx_sum = 0, dy_sum = 0;

@@ -60,11 +60,11 @@ void blur_and_noise(std::vector<Frame>& frames) {
 // Strides are prime to the sizes of the product, so that all values meet.
 TEST(ClipReader, TrueClips) { expect_read(23, {}, 0.99, nothing); }
 TEST(ClipReader, OtherSizesAndLengths) {
-  expect_read(61, {96, 128, 25, 0, 0}, 0.99, nothing);
-  expect_read(67, {160, 160, 13, 0, 0}, 0.99, nothing);
-  expect_read(89, {128, 96, 61, 0, 0}, 0.99, nothing);
+  expect_read(131, {96, 128, 25, 0, 0}, 0.99, nothing);
+  expect_read(137, {160, 160, 13, 0, 0}, 0.99, nothing);
+  expect_read(211, {128, 96, 61, 0, 0}, 0.99, nothing);
 }
-TEST(ClipReader, BlurAndNoise) { expect_read(97, {}, 0.99, blur_and_noise); }
+TEST(ClipReader, BlurAndNoise) { expect_read(149, {}, 0.99, blur_and_noise); }
 
 TEST(ClipReader, AStillPictureHasNoMotion) {
   const ClipSpec spec{Colour::kWhite, Shape::kStar, Motion::kLeft, Ground::kGray, Size::kSmall};

@@ -1,0 +1,106 @@
+#pragma once
+// What the media tests share: a folder that goes away, pictures, and faults of the file system.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/frame.h"
+#include "kernels/check.h"
+
+namespace weft {
+
+class TempFolder {
+ public:
+  TempFolder() : path_(testing::TempDir() + "weft_media_XXXXXX") {
+    CHECK(mkdtemp(path_.data()) != nullptr, path_);
+  }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  // Names in it, hidden ones included, sorted.
+  std::vector<std::string> entries() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      names.push_back(entry.path().filename().string());
+    std::ranges::sort(names);
+    return names;
+  }
+
+ private:
+  std::string path_;
+};
+
+// A smooth coloured picture with a moving square: something an encoder can show its worth on.
+inline Frame test_picture(int width, int height, int t) {
+  Frame frame(width, height);
+  for (int y = 0; y < height; ++y)
+    for (int x = 0; x < width; ++x) {
+      uint8_t* p = frame.at(x, y);
+      const bool inside =
+          std::abs(x - (width / 8 + 2 * t) % (3 * width / 4) - width / 8) < width / 8 &&
+          std::abs(y - height / 2) < height / 8;
+      p[0] = static_cast<uint8_t>(inside ? 220 : 40 + 100 * x / width);
+      p[1] = static_cast<uint8_t>(inside ? 60 : 60 + 80 * y / height);
+      p[2] = static_cast<uint8_t>(inside ? 40 : 120);
+    }
+  return frame;
+}
+
+// The kind of the Error that `call` throws; nullopt where it throws none.
+template <class Call>
+std::optional<ErrorKind> error_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.kind();
+  }
+  return std::nullopt;
+}
+
+// `call` throws an Error of that kind whose text is one readable line.
+template <class Call>
+void expect_output_error(Call&& call, ErrorKind kind = ErrorKind::kOutput) {
+  try {
+    call();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(error.kind(), kind) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+    EXPECT_GT(text.size(), 20u) << text;
+  }
+}
+
+// Writes past `bytes` in any file fail with EFBIG while this lives: a disk that fills up.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    handler_ = std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+}  // namespace weft
