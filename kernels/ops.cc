@@ -17,9 +17,16 @@ void fill_reference(Ops& ops) {
   fill_copy_reference(ops);
 }
 
-void fill_simd(Ops& ops) {}
+void fill_simd(Ops& ops) {
+  fill_norm_simd(ops);
+  fill_rope_simd(ops);
+  fill_pointwise_simd(ops);
+}
 
-void fill_onednn(Ops& ops) { fill_linear_onednn(ops); }
+void fill_onednn(Ops& ops) {
+  fill_linear_onednn(ops);
+  fill_conv_onednn(ops);
+}
 
 }  // namespace cpu
 

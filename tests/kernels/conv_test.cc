@@ -75,8 +75,8 @@ void check_conv(const Ops& ops, DType dtype, const Problem& problem, bool with_b
     const std::array<int64_t, 4> shape = conv_output_shape(x, packed, problem.args);
     outs.emplace_back(dtype, std::span<const int64_t>(shape));
     conv3d(stream, x, packed, problem.args, outs.back());
-    if (threads == 1)
-      EXPECT_TRUE(within(outs[0], expect_conv(x, weight, b, problem.args, shape), &report));
+    if (threads == 3) continue;
+    EXPECT_TRUE(within(outs[0], expect_conv(x, weight, b, problem.args, shape), &report));
   }
   EXPECT_TRUE(bitwise_equal(outs[0], outs[1])) << "three threads against one";
 }

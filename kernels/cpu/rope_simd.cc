@@ -1,0 +1,98 @@
+// Rotary embedding with Highway. A vector holds whole pairs; cosines and sines lie interleaved in
+// the same order, so a pair's partner is its neighbour. The bits are those of the reference.
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+#include "kernels/rope.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rope_simd.cc"
+#include "hwy/foreach_target.h"
+// Highway's order: this header sees every target.
+#include "kernels/cpu/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft::cpu::HWY_NAMESPACE {
+
+// (a, b) -> (a c - b s, b c + a s) for every pair of a head; table holds (c, s).
+#if HWY_TARGET == HWY_SCALAR
+// One lane holds no pair.
+template <class T>
+void rotate_head(const T* x, const float* table, T* out, int64_t e) {
+  for (int64_t i = 0; i < e; i += 2) {
+    const float a = to_float(x[i]), b = to_float(x[i + 1]);
+    out[i] = from_float<T>(a * table[i] - b * table[i + 1]);
+    out[i + 1] = from_float<T>(b * table[i] + a * table[i + 1]);
+  }
+}
+#else
+HWY_INLINE RowVec rotate(RowVec x, RowVec table) {
+  const RowVec straight = hn::Mul(x, hn::DupEven(table));
+  const RowVec crossed = hn::Mul(hn::Reverse2(RowTag(), x), hn::DupOdd(table));
+  return hn::OddEven(hn::Add(straight, crossed), hn::Sub(straight, crossed));
+}
+
+template <class T>
+HWY_INLINE void rotate_head(const T* x, const float* table, T* out, int64_t e) {
+  const int64_t lanes = row_lanes();
+  int64_t i = 0;
+  for (; i + lanes <= e; i += lanes) store(rotate(load(x + i), load(table + i)), out + i);
+  if (i < e)
+    store_part(rotate(load_part(x + i, e - i), load_part(table + i, e - i)), out + i, e - i);
+}
+
+#endif
+
+void rotate_heads(const void* x, int64_t x_stride, const float* table, void* out,
+                  int64_t out_stride, int64_t heads, int64_t e, DType dtype) {
+  for (int64_t h = 0; h < heads; ++h)
+    if (dtype == DType::kF32)
+      rotate_head(static_cast<const float*>(x) + h * x_stride, table,
+                  static_cast<float*>(out) + h * out_stride, e);
+    else
+      rotate_head(static_cast<const bf16*>(x) + h * x_stride, table,
+                  static_cast<bf16*>(out) + h * out_stride, e);
+}
+
+}  // namespace weft::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft::cpu {
+
+HWY_EXPORT(rotate_heads);
+
+namespace {
+
+// The (cos, sin) pairs of one token, the three axes in a row: [E].
+void fill_table(const Rope& rope, int64_t token, float* table) {
+  const int64_t plane = rope.grid[1] * rope.grid[2];
+  const int64_t index[3] = {token / plane, token % plane / rope.grid[2], token % rope.grid[2]};
+  for (int axis = 0; axis < 3; ++axis) {
+    const int64_t width = 2 * rope.pairs[axis];
+    std::memcpy(table, rope.table[axis].as<float>() + index[axis] * width, width * sizeof(float));
+    table += width;
+  }
+}
+
+void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
+                const TensorView& out) {
+  const int64_t size = static_cast<int64_t>(size_of(x.dtype)), heads = x[1], e = x[2];
+  parallel_for(stream, x[0], row_grain(heads * e), [&](int64_t begin, int64_t end) {
+    float* table = thread_scratch<float>(Scratch::kRight, e);
+    for (int64_t t = begin; t < end; ++t) {
+      fill_table(rope, first_token + t, table);
+      HWY_DYNAMIC_DISPATCH(rotate_heads)
+      (static_cast<const char*>(x.data) + t * x.stride[0] * size, x.stride[1], table,
+       static_cast<char*>(out.data) + t * out.stride[0] * size, out.stride[1], heads, e, x.dtype);
+    }
+  });
+}
+
+}  // namespace
+
+void fill_rope_simd(Ops& ops) { ops.rope = {.apply_rope = apply_rope}; }
+
+}  // namespace weft::cpu
+#endif

@@ -1,0 +1,87 @@
+// Vectors of f32 from and to rows of f32 or bf16, with tails; compiled once per SIMD target.
+#if defined(WEFT_KERNELS_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEFT_KERNELS_CPU_ROWS_INL_H_
+#undef WEFT_KERNELS_CPU_ROWS_INL_H_
+#else
+#define WEFT_KERNELS_CPU_ROWS_INL_H_
+#endif
+
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/tile-inl.h"
+#include "kernels/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft::cpu::HWY_NAMESPACE {
+
+using RowTag = TileTag;
+using RowVec = TileVec;
+
+HWY_INLINE int64_t row_lanes() { return static_cast<int64_t>(hn::Lanes(RowTag())); }
+
+HWY_INLINE RowVec load(const float* x) { return hn::LoadU(RowTag(), x); }
+
+HWY_INLINE RowVec load(const bf16* x) {
+  const RowTag d;
+  const hn::Rebind<uint16_t, RowTag> d16;
+  const hn::RebindToUnsigned<RowTag> d32;
+  const auto wide = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(x)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(wide));
+}
+
+HWY_INLINE void store(RowVec value, float* out) { hn::StoreU(value, RowTag(), out); }
+
+// Nearest even; NaN stays a quiet NaN, as to_bf16.
+HWY_INLINE void store(RowVec value, bf16* out) {
+  const hn::RebindToUnsigned<RowTag> d32;
+  const hn::Rebind<uint16_t, RowTag> d16;
+  const auto bits = hn::BitCast(d32, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fffu)));
+  const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000u));
+  const auto nan = hn::RebindMask(d32, hn::Ne(value, value));
+  const auto top = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<decltype(d32)>(), top)), d16,
+             reinterpret_cast<uint16_t*>(out));
+}
+
+// The first n < lanes elements, zeros behind them; nothing beyond x[n - 1] is read.
+template <class T>
+HWY_INLINE RowVec load_part(const T* x, int64_t n) {
+  T padded[16] = {};
+  std::memcpy(padded, x, static_cast<size_t>(n) * sizeof(T));
+  return load(padded);
+}
+
+template <class T>
+HWY_INLINE void store_part(RowVec value, T* out, int64_t n) {
+  T padded[16];
+  store(value, padded);
+  std::memcpy(out, padded, static_cast<size_t>(n) * sizeof(T));
+}
+
+// x / (1 + e^-a), so x sigmoid(a); 0 where the quotient leaves the range of f32, also for infinite
+// x. NaN of x stays.
+HWY_INLINE RowVec gate(RowVec x, RowVec a) {
+  const RowTag d;
+  const RowVec minus = hn::Neg(a);
+  const RowVec y = hn::Div(x, hn::Add(hn::Set(d, 1.0f), exp_f32(minus)));
+  return hn::IfThenZeroElse(hn::Gt(minus, hn::Set(d, 88.0f)), y);
+}
+
+HWY_INLINE RowVec silu(RowVec x) { return gate(x, x); }
+
+// 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+HWY_INLINE RowVec gelu_tanh(RowVec x) {
+  const RowTag d;
+  constexpr float kFactor = 1.5957691216057308f;  // 2 sqrt(2 / pi)
+  const RowVec inner =
+      hn::Add(hn::Mul(hn::Mul(x, x), hn::Set(d, 0.044715f * kFactor)), hn::Set(d, kFactor));
+  return gate(x, hn::Mul(x, inner));
+}
+
+}  // namespace weft::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target
