@@ -21,6 +21,7 @@ void fill_simd(Ops& ops) {
   fill_norm_simd(ops);
   fill_rope_simd(ops);
   fill_pointwise_simd(ops);
+  fill_copy_simd(ops);
 }
 
 void fill_onednn(Ops& ops) {

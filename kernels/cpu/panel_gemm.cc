@@ -19,6 +19,7 @@ namespace weft::cpu::HWY_NAMESPACE {
 // One task's extent: the left chunk (96 x 256 f32, 96 KiB) and the sums (96 x 256) sit in L2, a
 // slice of weights (256 x 32 f32, 32 KiB) in L1.
 constexpr int64_t kTaskRows = 96, kTaskColumns = 256, kDepth = 256, kSlice = 32;
+constexpr int64_t kCopyRows = 24;
 
 HWY_INLINE TileVec activate(LinearActivation activation, TileVec x) {
   const TileTag d;
@@ -70,12 +71,19 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
       const int64_t origin = (panel + p) * w.stride + k * w.block;
       for (int64_t j = 0; j < w.block; j += kSlice) {
         const int64_t columns = std::min(kSlice, w.block - j);
+        // Narrow weights widen into the slice. Wide ones are copied where enough rows pay for it:
+        // a slice read in place at the panel's stride uses half the sets of L1.
         const float* right = static_cast<const float*>(w.data) + origin + j;
         int64_t right_row = w.block;
-        if (w.dtype == DType::kBF16) {
-          const bf16* packed = static_cast<const bf16*>(w.data) + origin + j;
-          for (int64_t i = 0; i < depth; ++i)
-            widen(packed + i * w.block, columns, slice + i * kSlice);
+        if (w.dtype == DType::kBF16 || (rows >= kCopyRows && w.block > kSlice)) {
+          for (int64_t i = 0; i < depth; ++i) {
+            const int64_t at = origin + i * w.block + j;
+            if (w.dtype == DType::kBF16)
+              widen(static_cast<const bf16*>(w.data) + at, columns, slice + i * kSlice);
+            else
+              std::memcpy(slice + i * kSlice, static_cast<const float*>(w.data) + at,
+                          columns * sizeof(float));
+          }
           right = slice;
           right_row = kSlice;
         }

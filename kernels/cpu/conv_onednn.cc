@@ -1,0 +1,287 @@
+// Convolution by oneDNN's BRGEMM kernels where they take the packed weights, by panel_gemm over
+// gathered windows where they do not.
+#include <cstring>
+
+#include "kernels/cpu/cpu_isa.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/panel_gemm.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+
+namespace weft::cpu {
+
+namespace {
+
+using dnnl::memory;
+using Tag = memory::format_tag;
+
+struct ConvKey {
+  std::array<int64_t, 3> extent{};  // F, H, W of x
+  std::array<int64_t, 3> stride{};
+  std::array<int64_t, 5> pad{};  // front, above, below, left, right
+  int threads = 1;
+  bool operator==(const ConvKey&) const = default;
+};
+
+struct ConvStorage {
+  PackedLinear pointwise;  // 1x1x1 kernels are a linear layer over pixels
+  Tensor data;             // [panels][kt kh kw][in][block]
+  int64_t block = 0;
+  memory::desc vendor_desc;  // the same bytes as oneDNN names them; zero where it reads nothing
+  OnednnCache<ConvKey> calls;
+};
+
+int64_t taps(const PackedConv& packed) {
+  return packed.kernel()[0] * packed.kernel()[1] * packed.kernel()[2];
+}
+
+memory::desc weight_desc(const PackedConv& packed, int64_t block) {
+  const auto [kt, kh, kw] = packed.kernel();
+  const int i = static_cast<int>(block / 16) - 1;
+  if (kt == 1) {
+    constexpr Tag kTag[] = {Tag::Ohwi16o, Tag::Ohwi32o, Tag::Ohwi48o, Tag::Ohwi64o};
+    return {{packed.out(), packed.in(), kh, kw}, memory::data_type::f32, kTag[i]};
+  }
+  constexpr Tag kTag[] = {Tag::Odhwi16o, Tag::Odhwi32o, Tag::Odhwi48o, Tag::Odhwi64o};
+  return {{packed.out(), packed.in(), kt, kh, kw}, memory::data_type::f32, kTag[i]};
+}
+
+// kt = 1: F pictures; otherwise one volume.
+OnednnCall make_conv(const PackedConv& packed, const memory::desc& weight, const ConvKey& key) {
+  OmpThreads threads(key.threads);
+  const auto [kt, kh, kw] = packed.kernel();
+  const auto [f, h, w] = key.extent;
+  const auto [front, above, below, left, right] = key.pad;
+  const auto [st, sh, sw] = key.stride;
+  const int64_t of = (f + front - kt) / st + 1, oh = (h + above + below - kh) / sh + 1,
+                ow = (w + left + right - kw) / sw + 1;
+  const bool volume = kt > 1;
+  const auto desc = [&](int64_t channels, int64_t d0, int64_t d1, int64_t d2) {
+    return volume ? memory::desc({1, channels, d0, d1, d2}, memory::data_type::f32, Tag::ndhwc)
+                  : memory::desc({d0, channels, d1, d2}, memory::data_type::f32, Tag::nhwc);
+  };
+  OnednnCall call;
+  call.in = desc(packed.in(), f, h, w);
+  call.out = desc(packed.out(), of, oh, ow);
+  if (packed.bias_) call.bias = memory::desc({packed.out()}, memory::data_type::f32, Tag::a);
+  const auto dims = [&](int64_t d0, int64_t d1, int64_t d2) {
+    return volume ? memory::dims{d0, d1, d2} : memory::dims{d1, d2};
+  };
+  dnnl::primitive_attr attr;
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::convolution_forward::desc conv(
+      dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, call.in, weight,
+      call.bias, call.out, dims(st, sh, sw), dims(front, above, left), dims(0, below, right));
+  const dnnl::convolution_forward::primitive_desc chosen(conv, attr, onednn_engine(), true);
+  if (!chosen.get(true)) return call;
+  call.implementation = chosen.impl_info_str();
+  call.weight = chosen.weights_desc();
+  call.scratchpad = chosen.scratchpad_desc();
+  if (is_fast_implementation(call.implementation))
+    call.primitive = dnnl::convolution_forward(chosen);
+  return call;
+}
+
+// Output channels per panel. oneDNN's BRGEMM convolution picks 16, 32 or 48 by the picture's size
+// and refuses any other; it is asked at the size of a 480p latent, the heavy case. Small pictures
+// it would have packed otherwise take the panel path.
+int64_t choose_block(const PackedConv& packed, int threads) {
+  int64_t best = 16;
+  for (int64_t block : {32, 48, 64})
+    if ((packed.out() + block - 1) / block * block <= (packed.out() + best - 1) / best * best)
+      best = block;
+  if (packed.dtype() != DType::kF32 || !has_avx512()) return best;
+  const auto [kt, kh, kw] = packed.kernel();
+  const memory::desc any(kt == 1 ? memory::dims{packed.out(), packed.in(), kh, kw}
+                                 : memory::dims{packed.out(), packed.in(), kt, kh, kw},
+                         memory::data_type::f32, Tag::any);
+  const OnednnCall call = make_conv(packed, any,
+                                    {.extent = {kt, 60, 104},
+                                     .stride = {1, 1, 1},
+                                     .pad = {0, kh / 2, kh / 2, kw / 2, kw / 2},
+                                     .threads = threads});
+  if (!call) return best;
+  for (int64_t block : {16, 32, 48, 64})
+    if (call.weight == weight_desc(packed, block)) return block;
+  return best;
+}
+
+PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias,
+                     DType dtype) {
+  PackedConv packed;
+  packed.out_ = weight[0];
+  packed.in_ = weight[1];
+  packed.kernel_ = {weight[2], weight[3], weight[4]};
+  packed.dtype_ = dtype;
+  auto* storage = new ConvStorage;
+  packed.storage_ = {storage, [](void* data) { delete static_cast<ConvStorage*>(data); }};
+  if (taps(packed) == 1) {
+    const TensorView matrix = weight.select(4, 0).select(3, 0).select(2, 0);
+    storage->pointwise = stream.ops().linear.pack_linear(stream, matrix, bias, dtype);
+    packed.bytes_ = storage->pointwise.bytes();
+    return packed;
+  }
+  if (bias) {
+    packed.bias_ = Tensor(DType::kF32, bias.shape());
+    copy(stream, bias, packed.bias_);
+    packed.bytes_ += packed.bias_.view().bytes();
+  }
+  storage->block = choose_block(packed, stream.threads());
+  const int64_t panels = (packed.out_ + storage->block - 1) / storage->block;
+  const int64_t depth = taps(packed) * packed.in_;
+  storage->data = Tensor(dtype, {panels, depth, storage->block});
+  pack_panels(stream, weight.permute({0, 2, 3, 4, 1}), dtype, storage->block,
+              depth * storage->block, storage->data.view().data);
+  packed.bytes_ += storage->data.view().bytes();
+  if (dtype == DType::kF32 && has_avx512())
+    storage->vendor_desc = weight_desc(packed, storage->block);
+  return packed;
+}
+
+// The window of every output pixel as a row of the left operand: taps outside x are zero.
+struct Windows {
+  TensorView x;
+  std::array<int64_t, 3> kernel, stride, pad, out;  // pad: before each extent
+};
+
+void gather_window(const Windows& at, int64_t pixel, int64_t k, int64_t depth, float* to) {
+  const int64_t in = at.x[3];
+  const int64_t ow = pixel % at.out[2] * at.stride[2] - at.pad[2];
+  const int64_t oh = pixel / at.out[2] % at.out[1] * at.stride[1] - at.pad[1];
+  const int64_t of = pixel / at.out[2] / at.out[1] * at.stride[0] - at.pad[0];
+  for (int64_t tap = k / in, channel = k % in; depth > 0; ++tap, channel = 0) {
+    const int64_t count = std::min(in - channel, depth);
+    const int64_t w = ow + tap % at.kernel[2];
+    const int64_t h = oh + tap / at.kernel[2] % at.kernel[1];
+    const int64_t f = of + tap / at.kernel[2] / at.kernel[1];
+    const bool inside = f >= 0 && f < at.x[0] && h >= 0 && h < at.x[1] && w >= 0 && w < at.x[2];
+    const int64_t from = ((f * at.x[1] + h) * at.x[2] + w) * in + channel;
+    if (!inside)
+      std::memset(to, 0, count * sizeof(float));
+    else if (at.x.dtype == DType::kF32)
+      std::memcpy(to, static_cast<const float*>(at.x.data) + from, count * sizeof(float));
+    else
+      widen_bf16(static_cast<const bf16*>(at.x.data) + from, count, to);
+    to += count;
+    depth -= count;
+  }
+}
+
+void gather_windows(const void* context, int64_t row, int64_t rows, int64_t k, int64_t depth,
+                    float* out) {
+  for (int64_t r = 0; r < rows; ++r)
+    gather_window(*static_cast<const Windows*>(context), row + r, k, depth, out + r * depth);
+}
+
+void conv_panels(Stream& stream, const TensorView& x, const PackedConv& packed,
+                 const ConvArgs& args, const TensorView& out) {
+  const auto& storage = *static_cast<const ConvStorage*>(packed.storage_.get());
+  const TensorView& data = storage.data.view();
+  const Windows windows{.x = x,
+                        .kernel = packed.kernel(),
+                        .stride = args.stride,
+                        .pad = {args.pad_front, args.pad_h[0], args.pad_w[0]},
+                        .out = {out[0], out[1], out[2]}};
+  panel_gemm(stream, {.weight = {.data = data.data,
+                                 .dtype = data.dtype,
+                                 .in = data[1],
+                                 .out = packed.out(),
+                                 .block = storage.block,
+                                 .stride = data[1] * storage.block},
+                      .rows = out[0] * out[1] * out[2],
+                      .gather = gather_windows,
+                      .context = &windows,
+                      .bias = packed.bias_ ? packed.bias_.as<float>() : nullptr,
+                      .out = out.data,
+                      .out_dtype = out.dtype,
+                      .out_stride = packed.out()});
+}
+
+// A 1x1x1 kernel: a linear layer over the pixels that the strides leave. Zero padding around such a
+// kernel writes pixels that are the bias alone; no model does it, so the general case is a copy.
+void conv_pointwise(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                    const ConvArgs& args, const TensorView& out) {
+  const LinearOps& ops = stream.ops().linear;
+  const TensorView to = out.reshape({out[0] * out[1] * out[2], out[3]});
+  const bool plain = x[0] == out[0] && x[1] == out[1] && x[2] == out[2];
+  if (plain) {
+    ops.linear(stream, x.reshape({to[0], x[3]}), packed, LinearActivation::kNone, to);
+    return;
+  }
+  const Windows windows{.x = x,
+                        .kernel = {1, 1, 1},
+                        .stride = args.stride,
+                        .pad = {args.pad_front, args.pad_h[0], args.pad_w[0]},
+                        .out = {out[0], out[1], out[2]}};
+  Tensor rows(x.dtype, {to[0], x[3]});
+  Tensor pixel(DType::kF32, {x[3]});
+  for (int64_t i = 0; i < to[0]; ++i) {
+    gather_window(windows, i, 0, x[3], pixel.as<float>());
+    copy(stream, pixel, rows.view().select(0, i));
+  }
+  ops.linear(stream, rows, packed, LinearActivation::kNone, to);
+}
+
+// Runs x in one oneDNN call; false where it has no fast kernel for the shape.
+bool run_vendor(const PackedConv& packed, ConvStorage& storage, const ConvKey& key, const float* x,
+                float* out) {
+  const auto call =
+      storage.calls.get(key, [&] { return make_conv(packed, storage.vendor_desc, key); });
+  if (!*call) return false;
+  OmpThreads scope(key.threads);
+  run_onednn(*call, x, storage.data.view().data, packed.bias_ ? packed.bias_.as<float>() : nullptr,
+             out);
+  return true;
+}
+
+// Frames from which deterministic mode gives each output frame to oneDNN on one thread; with fewer
+// the panels share out pixels, with the same bits for any number of threads.
+constexpr int64_t kFixedFrames = 4;
+
+bool conv_frames(Stream& stream, const TensorView& x, const PackedConv& packed,
+                 ConvStorage& storage, ConvKey key, const TensorView& out) {
+  // Padding in front would give the first frames shapes of their own.
+  if (out[0] < kFixedFrames || key.pad[0] != 0) return false;
+  key.threads = 1;
+  key.extent[0] = packed.kernel()[0];
+  const auto call =
+      storage.calls.get(key, [&] { return make_conv(packed, storage.vendor_desc, key); });
+  if (!*call) return false;
+  const int64_t in_frame = x[1] * x[2] * x[3], out_frame = out[1] * out[2] * out[3];
+  parallel_tasks(stream, out[0], [&](int64_t f) {
+    CHECK(run_vendor(packed, storage, key, x.as<float>() + f * key.stride[0] * in_frame,
+                     out.as<float>() + f * out_frame),
+          "frame", f);
+  });
+  return true;
+}
+
+void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
+            const TensorView& out) {
+  auto& storage = *static_cast<ConvStorage*>(packed.storage_.get());
+  if (storage.pointwise) return conv_pointwise(stream, x, storage.pointwise, args, out);
+  if (storage.vendor_desc.get_size()) {
+    // Kernels of one frame take no padding in front from oneDNN's 2D form.
+    ConvKey key{.extent = {x[0], x[1], x[2]},
+                .stride = args.stride,
+                .pad = {args.pad_front, args.pad_h[0], args.pad_h[1], args.pad_w[0], args.pad_w[1]},
+                .threads = stream.threads()};
+    const bool flat = packed.kernel()[0] == 1;
+    if (!flat || (args.pad_front == 0 && args.stride[0] == 1)) {
+      if (stream.deterministic() ? conv_frames(stream, x, packed, storage, key, out)
+                                 : run_vendor(packed, storage, key, x.as<float>(), out.as<float>()))
+        return;
+    }
+  }
+  conv_panels(stream, x, packed, args, out);
+}
+
+}  // namespace
+
+void fill_conv_onednn(Ops& ops) {
+  ops.conv.pack_conv = pack_conv;
+  ops.conv.conv3d = conv3d;
+}
+
+}  // namespace weft::cpu
