@@ -107,14 +107,15 @@ TEST(Pointwise, ActivationsOverTheirRange) {
     exact_silu.push_back(gated(value, value, 0));
     exact.push_back(exact_gelu(value));
   }
-  for (const Ops* ops : all_ops()) {
-    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
-    BoundReport silu_report(ops->name + " silu over [-110, 110]");
-    BoundReport gelu_report(ops->name + " gelu_tanh over [-110, 110]");
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    Stream stream = Stream::cpu(1, Determinism::kFixed, table.ops);
+    BoundReport silu_report(table.name + " silu over [-110, 110]");
+    BoundReport gelu_report(table.name + " gelu_tanh over [-110, 110]");
     silu(stream, x, out);
-    EXPECT_TRUE(within(out, exact_silu, &silu_report)) << ops->name;
+    EXPECT_TRUE(within(out, exact_silu, &silu_report)) << table.name;
     gelu_tanh(stream, x, out);
-    EXPECT_TRUE(within(out, exact, &gelu_report)) << ops->name;
+    EXPECT_TRUE(within(out, exact, &gelu_report)) << table.name;
   }
 }
 
@@ -155,6 +156,27 @@ TEST(Pointwise, Axpby) {
                   return Bounded{first + second, kUnit32 * (std::fabs(first) + std::fabs(second) +
                                                             std::fabs(first + second))};
                 })});
+}
+
+TEST(Pointwise, SumsGiveTheSameBitsInEveryTable) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    Tensor x = make_normal(dtype, {9, 77}, 16), y = make_normal(dtype, {9, 77}, 17);
+    Tensor vector = make_normal(DType::kF32, {77}, 18);
+    const auto run = [&](const Ops& ops) {
+      Stream stream = Stream::cpu(1, Determinism::kFixed, &ops);
+      Tensor out(dtype, {4, 9, 77});
+      add(stream, x, y, out.view().select(0, 0));
+      gated_add(stream, x, y, vector, out.view().select(0, 1));
+      add_bias(stream, x, vector, out.view().select(0, 2));
+      if (dtype == DType::kF32) axpby(stream, 0.7f, x, 1.1f, y, out.view().select(0, 3));
+      return out;
+    };
+    const Tensor expected = run(reference_ops());
+    for (const Table& table : all_tables()) {
+      const UseTarget use(table);
+      EXPECT_TRUE(bitwise_equal(run(*table.ops), expected)) << table.name;
+    }
+  }
 }
 
 TEST(Pointwise, FirstNonFinite) {

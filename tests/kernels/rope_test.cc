@@ -45,9 +45,11 @@ const Grid kGrids[] = {{{3, 4, 5}, {0, 0, 0}, 0, 60},
                        {{1, 16, 16}, {20, 0, 0}, 0, 256}};
 
 TEST(Rope, EqualsItsDefinition) {
-  for (const Ops* ops : all_ops())
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    const Ops* ops = table.ops;
     for (DType dtype : {DType::kF32, DType::kBF16}) {
-      BoundReport report(ops->name + " apply_rope " + std::string(to_string(dtype)));
+      BoundReport report(table.name + " apply_rope " + std::string(to_string(dtype)));
       for (const Grid& grid : kGrids)
         for (int64_t e : {6, 8, 16, 24, 64, 80, 128}) {
           SCOPED_TRACE(ops->name + " e " + std::to_string(e) + " first " +
@@ -64,6 +66,23 @@ TEST(Rope, EqualsItsDefinition) {
           EXPECT_TRUE(bitwise_equal(x, out)) << "in place, three threads";
         }
     }
+  }
+}
+
+TEST(Rope, EveryTableGivesTheSameBits) {
+  const Rope rope = make_rope({3, 4, 5}, {7, 2, 100}, 44);
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    Tensor x = make_normal(dtype, {60, 2, 44}, 15), expected(dtype, {60, 2, 44});
+    Tensor out(dtype, {60, 2, 44});
+    Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+    apply_rope(reference, x, rope, 0, expected);
+    for (const Table& table : all_tables()) {
+      const UseTarget use(table);
+      Stream stream = Stream::cpu(1, Determinism::kFixed, table.ops);
+      apply_rope(stream, x, rope, 0, out);
+      EXPECT_TRUE(bitwise_equal(out, expected)) << table.name;
+    }
+  }
 }
 
 TEST(Rope, StridedRowsLeaveTheirNeighboursAlone) {

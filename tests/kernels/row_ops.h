@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "hwy/targets.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 #include "tests/support/compare.h"
@@ -56,6 +57,37 @@ inline Tensor clone(const TensorView& contiguous) {
   if (contiguous.count() > 0) std::memcpy(out.view().data, contiguous.data, contiguous.bytes());
   return out;
 }
+
+// An op table, and for the SIMD one which of Highway's targets it uses (0: the machine's best).
+struct Table {
+  std::string name;
+  const Ops* ops;
+  int64_t target = 0;
+};
+
+// Every table, and the SIMD table on every target that this machine can run.
+inline std::vector<Table> all_tables() {
+  std::vector<Table> tables;
+  for (const Ops* ops : all_ops()) tables.push_back({ops->name, ops});
+  for (int64_t target : hwy::SupportedAndGeneratedTargets())
+    tables.push_back({std::string("simd ") + hwy::TargetName(target), &simd_ops(), target});
+  return tables;
+}
+
+// Keeps a table's target chosen while it lives.
+class UseTarget {
+ public:
+  explicit UseTarget(const Table& table) { choose(table.target); }
+  ~UseTarget() { choose(0); }
+  UseTarget(const UseTarget&) = delete;
+  UseTarget& operator=(const UseTarget&) = delete;
+
+ private:
+  static void choose(int64_t target) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().DeInit();
+  }
+};
 
 enum class Layout { kDense, kStrided, kAliased };
 
@@ -178,15 +210,17 @@ inline void check_row_case(const RowOp& op, const Ops& ops, const RowCase& shape
 }
 
 inline void check_row_op(const RowOp& op) {
-  for (const Ops* ops : all_ops()) {
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
     for (DType dtype : op.dtypes) {
-      BoundReport report(ops->name + " " + op.name + " " + std::string(to_string(dtype)));
+      const std::string name = table.name + " " + op.name + " " + std::string(to_string(dtype));
+      BoundReport report(name);
       for (const RowCase& shape : row_cases()) {
-        SCOPED_TRACE(ops->name + " " + op.name + " " + std::string(to_string(dtype)) + " rows " +
-                     std::to_string(shape.rows) + " d " + std::to_string(shape.d) + " layout " +
+        SCOPED_TRACE(name + " rows " + std::to_string(shape.rows) + " d " +
+                     std::to_string(shape.d) + " layout " +
                      std::to_string(static_cast<int>(shape.layout)) + " magnitude " +
                      std::to_string(shape.magnitude));
-        check_row_case(op, *ops, shape, dtype, report);
+        check_row_case(op, *table.ops, shape, dtype, report);
       }
     }
   }

@@ -1,0 +1,247 @@
+// Movement and conversion: views are reduced to as few dimensions as their strides allow, dense
+// runs go by memcpy or a vector conversion, transpositions by tiles.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/copy.h"
+#include "kernels/cpu/convert.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/copy_simd.cc"
+#include "hwy/foreach_target.h"
+// Highway's order: this header sees every target.
+#include "kernels/cpu/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft::cpu::HWY_NAMESPACE {
+
+template <class From, class To>
+HWY_INLINE void convert_vectors(const From* x, To* out, int64_t n) {
+  const int64_t lanes = row_lanes();
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) store(load(x + i), out + i);
+  if (i < n) store_part(load_part(x + i, n - i), out + i, n - i);
+}
+
+void widen_run(const bf16* x, float* out, int64_t n) { convert_vectors(x, out, n); }
+void narrow_run(const float* x, bf16* out, int64_t n) { convert_vectors(x, out, n); }
+
+}  // namespace weft::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft::cpu {
+
+HWY_EXPORT(widen_run);
+HWY_EXPORT(narrow_run);
+
+namespace {
+
+// The loop nest of a copy, outermost first, without dimensions of one element; strides in elements.
+struct Nest {
+  int rank = 0;
+  int64_t extent[kMaxRank] = {}, x[kMaxRank] = {}, out[kMaxRank] = {};
+};
+
+// Dimensions in order of the output's stride, neighbours merged where both sides allow it.
+Nest make_nest(const TensorView& x, const TensorView& out) {
+  int order[kMaxRank], dims = 0;
+  for (int i = 0; i < x.rank; ++i)
+    if (x.extent[i] != 1) order[dims++] = i;
+  std::stable_sort(order, order + dims,
+                   [&](int a, int b) { return out.stride[a] > out.stride[b]; });
+  Nest nest;
+  for (int i = 0; i < dims; ++i) {
+    const int dim = order[i], last = nest.rank - 1;
+    const int64_t extent = x.extent[dim];
+    if (nest.rank > 0 && nest.x[last] == x.stride[dim] * extent &&
+        nest.out[last] == out.stride[dim] * extent) {
+      nest.extent[last] *= extent;
+      nest.x[last] = x.stride[dim];
+      nest.out[last] = out.stride[dim];
+      continue;
+    }
+    nest.extent[nest.rank] = extent;
+    nest.x[nest.rank] = x.stride[dim];
+    nest.out[nest.rank++] = out.stride[dim];
+  }
+  if (nest.rank == 0) nest = {.rank = 1, .extent = {1}, .x = {1}, .out = {1}};
+  return nest;
+}
+
+template <class From, class To>
+void copy_run(const From* x, To* out, int64_t n) {
+  if constexpr (std::is_same_v<From, To>)
+    std::memcpy(out, x, static_cast<size_t>(n) * sizeof(To));
+  else if constexpr (std::is_same_v<From, bf16> && std::is_same_v<To, float>)
+    HWY_DYNAMIC_DISPATCH(widen_run)(x, out, n);
+  else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bf16>)
+    HWY_DYNAMIC_DISPATCH(narrow_run)(x, out, n);
+  else
+    for (int64_t i = 0; i < n; ++i) out[i] = convert<To>(x[i]);
+}
+
+// A square of this many elements a side, read and written, stays in L1: 2 x 4 KiB for f32.
+constexpr int64_t kTile = 32;
+
+// The two innermost loops, rows by columns.
+template <class From, class To>
+void copy_plane(const From* x, To* out, const Nest& nest, int row, int column, int64_t row_begin,
+                int64_t row_end) {
+  const int64_t columns = nest.extent[column];
+  for (int64_t r0 = row_begin; r0 < row_end; r0 += kTile)
+    for (int64_t c0 = 0; c0 < columns; c0 += kTile)
+      for (int64_t r = r0; r < std::min(r0 + kTile, row_end); ++r) {
+        const From* from = x + r * nest.x[row] + c0 * nest.x[column];
+        To* to = out + r * nest.out[row] + c0 * nest.out[column];
+        const int64_t n = std::min(kTile, columns - c0);
+        for (int64_t c = 0; c < n; ++c)
+          to[c * nest.out[column]] = convert<To>(from[c * nest.x[column]]);
+      }
+}
+
+// Element offsets of outer iteration i over the first `dims` dimensions.
+void outer_offsets(const Nest& nest, int dims, int64_t i, int64_t& x, int64_t& out) {
+  x = out = 0;
+  for (int dim = dims - 1; dim >= 0; --dim) {
+    x += i % nest.extent[dim] * nest.x[dim];
+    out += i % nest.extent[dim] * nest.out[dim];
+    i /= nest.extent[dim];
+  }
+}
+
+int64_t product(const Nest& nest, int dims) {
+  int64_t n = 1;
+  for (int i = 0; i < dims; ++i) n *= nest.extent[i];
+  return n;
+}
+
+template <class From, class To>
+void copy_dense(Stream& stream, const Nest& nest, const From* x, To* out) {
+  const int last = nest.rank - 1;
+  const int64_t run = nest.extent[last];
+  if (last == 0) {  // one run: cut it
+    parallel_for(stream, run, row_grain(1), [&](int64_t begin, int64_t end) {
+      copy_run(x + begin, out + begin, end - begin);
+    });
+    return;
+  }
+  parallel_for(stream, product(nest, last), row_grain(run), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t from, to;
+      outer_offsets(nest, last, i, from, to);
+      copy_run(x + from, out + to, run);
+    }
+  });
+}
+
+template <class From, class To>
+void copy_nest(Stream& stream, Nest nest, const From* x, To* out) {
+  const int last = nest.rank - 1;
+  if (nest.x[last] == 1 && nest.out[last] == 1) return copy_dense(stream, nest, x, out);
+  if (nest.rank == 1) {
+    for (int64_t i = 0; i < nest.extent[0]; ++i)
+      out[i * nest.out[0]] = convert<To>(x[i * nest.x[0]]);
+    return;
+  }
+  // The rows of a tile run along the dimension in which x is densest.
+  int row = 0;
+  for (int i = 1; i < last; ++i)
+    if (nest.x[i] < nest.x[row]) row = i;
+  std::swap(nest.extent[row], nest.extent[last - 1]);
+  std::swap(nest.x[row], nest.x[last - 1]);
+  std::swap(nest.out[row], nest.out[last - 1]);
+  const int64_t rows = nest.extent[last - 1], strips = (rows + kTile - 1) / kTile;
+  const int64_t tasks = product(nest, last - 1) * strips;
+  parallel_for(stream, tasks, row_grain(kTile * nest.extent[last]),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t task = begin; task < end; ++task) {
+                   int64_t from, to;
+                   outer_offsets(nest, last - 1, task / strips, from, to);
+                   const int64_t first = task % strips * kTile;
+                   copy_plane(x + from, out + to, nest, last - 1, last, first,
+                              std::min(first + kTile, rows));
+                 }
+               });
+}
+
+// Equal dtypes move as plain bits of their size.
+template <class Bits>
+void move_bits(Stream& stream, const Nest& nest, const TensorView& x, const TensorView& out) {
+  copy_nest(stream, nest, static_cast<const Bits*>(x.data), static_cast<Bits*>(out.data));
+}
+
+void copy(Stream& stream, const TensorView& x, const TensorView& out) {
+  const Nest nest = make_nest(x, out);
+  if (x.dtype == out.dtype) {
+    switch (size_of(x.dtype)) {
+      case 1:
+        return move_bits<uint8_t>(stream, nest, x, out);
+      case 2:
+        return move_bits<uint16_t>(stream, nest, x, out);
+      case 4:
+        return move_bits<uint32_t>(stream, nest, x, out);
+      default:
+        return move_bits<uint64_t>(stream, nest, x, out);
+    }
+  }
+  visit_float(x.dtype, [&](auto x_tag) {
+    visit_float(out.dtype, [&](auto out_tag) {
+      copy_nest(stream, nest, static_cast<const decltype(x_tag)*>(x.data),
+                static_cast<decltype(out_tag)*>(out.data));
+    });
+  });
+}
+
+void fill_zero(Stream& stream, const TensorView& out) {
+  const Nest nest = make_nest(out, out);
+  const int last = nest.rank - 1;
+  const int64_t size = static_cast<int64_t>(size_of(out.dtype));
+  char* data = static_cast<char*>(out.data);
+  if (last == 0 && nest.out[0] == 1) {
+    parallel_for(stream, nest.extent[0], row_grain(1), [&](int64_t begin, int64_t end) {
+      std::memset(data + begin * size, 0, static_cast<size_t>((end - begin) * size));
+    });
+    return;
+  }
+  const int64_t run = nest.extent[last], step = nest.out[last] * size;
+  parallel_for(stream, product(nest, last), row_grain(run), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t from, to;
+      outer_offsets(nest, last, i, from, to);
+      if (step == size)
+        std::memset(data + to * size, 0, static_cast<size_t>(run * size));
+      else
+        for (int64_t j = 0; j < run; ++j)
+          std::memset(data + to * size + j * step, 0, static_cast<size_t>(size));
+    }
+  });
+}
+
+void gather_rows(Stream& stream, const TensorView& table, const TensorView& ids,
+                 const TensorView& out) {
+  const int32_t* id = ids.as<int32_t>();
+  visit_float(table.dtype, [&](auto table_tag) {
+    visit_float(out.dtype, [&](auto out_tag) {
+      using From = decltype(table_tag);
+      using To = decltype(out_tag);
+      parallel_for(stream, ids[0], row_grain(out[1]), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          copy_run(static_cast<const From*>(table.data) + id[i] * table.stride[0],
+                   static_cast<To*>(out.data) + i * out.stride[0], out[1]);
+      });
+    });
+  });
+}
+
+}  // namespace
+
+void fill_copy_simd(Ops& ops) {
+  ops.copy = {.copy = copy, .fill_zero = fill_zero, .gather_rows = gather_rows};
+}
+
+}  // namespace weft::cpu
+#endif

@@ -1,0 +1,229 @@
+// Times every op of every table at the shapes the models use. One JSON line per op, table, shape
+// and dtype: median microseconds, bytes moved and arithmetic per second. Usage: weft_ops_bench
+// [part of an op's name] [threads]
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace weft {
+namespace {
+
+struct Settings {
+  std::string filter;
+  int threads = 0;
+};
+
+struct Entry {
+  std::string op, shape;
+  double bytes = 0, flops = 0;
+  std::function<void(Stream&)> run;
+};
+
+// Small integers around zero: no op slows down or overflows on them.
+Tensor make(DType dtype, std::initializer_list<int64_t> shape) {
+  Tensor tensor(dtype, shape);
+  for (int64_t i = 0; i < tensor.count(); ++i) {
+    const float value = static_cast<float>(i * 37 % 101 - 50) / 50;
+    if (dtype == DType::kF32)
+      tensor.as<float>()[i] = value;
+    else
+      tensor.as<bf16>()[i] = to_bf16(value);
+  }
+  return tensor;
+}
+
+// Median of up to 20 runs after a warm-up, at most about half a second.
+double median_us(Stream& stream, const std::function<void(Stream&)>& run) {
+  using Clock = std::chrono::steady_clock;
+  run(stream);
+  std::vector<double> times;
+  double total = 0;
+  while (times.size() < 20 && (times.size() < 3 || total < 5e5)) {
+    const auto begin = Clock::now();
+    run(stream);
+    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+    total += times.back();
+  }
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+// All tables over one list of entries; the tensors live in the closures of the entries.
+void measure(const Settings& settings, DType dtype,
+             const std::function<std::vector<Entry>(Stream&)>& entries) {
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(settings.threads, Determinism::kFast, ops);
+    for (const Entry& entry : entries(stream)) {
+      if (entry.op.find(settings.filter) == std::string::npos) continue;
+      const double us = median_us(stream, entry.run);
+      std::printf(
+          "{\"op\": \"%s\", \"impl\": \"%s\", \"shape\": \"%s\", \"dtype\": \"%s\", "
+          "\"threads\": %d, \"us\": %.1f, \"gb_s\": %.2f, \"gflop_s\": %.2f}\n",
+          entry.op.c_str(), ops->name.c_str(), entry.shape.c_str(),
+          std::string(to_string(dtype)).c_str(), stream.threads(), us, entry.bytes / us / 1e3,
+          entry.flops / us / 1e3);
+      std::fflush(stdout);
+    }
+  }
+}
+
+// One frame of 480p tokens at the widths of the 1.3B model.
+constexpr int64_t kTokens = 1560, kWidth = 1536, kHeads = 12, kHeadSize = 128, kHidden = 8960;
+constexpr float kEps = 1e-6f;
+
+void bench_rows(const Settings& settings, DType dtype) {
+  const Tensor x = make(dtype, {kTokens, kWidth}), y = make(dtype, {kTokens, kWidth});
+  const Tensor out = make(dtype, {kTokens, kWidth}), v = make(DType::kF32, {kWidth});
+  const Tensor sums = make(DType::kF32, {kTokens}), f = make(DType::kF32, {kTokens, kWidth});
+  for (int64_t i = 0; i < kTokens; ++i) sums.as<float>()[i] = kWidth;
+  const double pass = static_cast<double>(x.view().bytes());
+  const std::string shape = std::to_string(kTokens) + "x" + std::to_string(kWidth);
+  measure(settings, dtype, [&](Stream&) {
+    std::vector<Entry> list;
+    const auto entry = [&](const char* op, double passes, std::function<void(Stream&)> run) {
+      list.push_back({op, shape, passes * pass, 0, std::move(run)});
+    };
+    entry("layer_norm", 2, [&](Stream& s) { layer_norm(s, x, v, v, kEps, out); });
+    entry("modulated_layer_norm", 2,
+          [&](Stream& s) { modulated_layer_norm(s, x, v, v, kEps, out); });
+    entry("rms_norm", 2, [&](Stream& s) { rms_norm(s, x, v, kEps, out); });
+    entry("sum_squares", 1, [&](Stream& s) { sum_squares(s, x, sums); });
+    entry("rms_scale", 2, [&](Stream& s) { rms_scale(s, x, sums, kWidth, v, kEps, out); });
+    entry("channel_rms_norm", 2,
+          [&](Stream& s) { channel_rms_norm(s, x, v, Activation::kSilu, out); });
+    entry("add", 3, [&](Stream& s) { add(s, x, y, out); });
+    entry("gated_add", 3, [&](Stream& s) { gated_add(s, x, y, v, out); });
+    entry("add_bias", 2, [&](Stream& s) { add_bias(s, x, v, out); });
+    entry("silu", 2, [&](Stream& s) { silu(s, x, out); });
+    entry("gelu_tanh", 2, [&](Stream& s) { gelu_tanh(s, x, out); });
+    entry("gelu_tanh_mul", 3, [&](Stream& s) { gelu_tanh_mul(s, x, y, out); });
+    entry("first_non_finite", 1, [&](Stream& s) { first_non_finite(s, x); });
+    entry("copy", 2, [&](Stream& s) { copy(s, x, out); });
+    entry("copy to f32", dtype == DType::kF32 ? 2 : 3, [&](Stream& s) { copy(s, x, f); });
+    entry("copy transposed", 2, [&](Stream& s) {
+      copy(s, x.view().permute({1, 0}), out.view().reshape({kWidth, kTokens}));
+    });
+    entry("fill_zero", 1, [&](Stream& s) { fill_zero(s, out); });
+    if (dtype == DType::kF32)
+      entry("axpby", 3, [&](Stream& s) { axpby(s, 0.5f, x, 2.0f, y, out); });
+    return list;
+  });
+}
+
+void bench_rope_and_gather(const Settings& settings, DType dtype) {
+  const Tensor x = make(dtype, {kTokens, kHeads, kHeadSize}),
+               out = make(dtype, {kTokens, kHeads, kHeadSize});
+  const Rope rope = make_rope({1, 30, 52}, {0, 0, 0}, kHeadSize);
+  const Tensor table = make(dtype, {4096, 4096}), rows = make(dtype, {512, 4096});
+  const Tensor ids(DType::kI32, {512});
+  for (int32_t i = 0; i < 512; ++i) ids.as<int32_t>()[i] = i * 7 % 4096;
+  measure(settings, dtype, [&](Stream&) {
+    return std::vector<Entry>{{"apply_rope", "1560x12x128", 2.0 * x.view().bytes(), 0,
+                               [&](Stream& s) { apply_rope(s, x, rope, 0, out); }},
+                              {"gather_rows", "512x4096", 2.0 * rows.view().bytes(), 0,
+                               [&](Stream& s) { gather_rows(s, table, ids, rows); }}};
+  });
+}
+
+void bench_linear(const Settings& settings, DType dtype) {
+  for (auto [rows, in, columns] : {std::array<int64_t, 3>{256, kWidth, kWidth},
+                                   {256, kWidth, kHidden},
+                                   {1, kWidth, 6 * kWidth}}) {
+    const Tensor weight = make(dtype, {columns, in}), bias = make(DType::kF32, {columns});
+    const Tensor x = make(dtype, {rows, in}), out = make(dtype, {rows, columns});
+    const std::string shape =
+        std::to_string(rows) + "x" + std::to_string(in) + "x" + std::to_string(columns);
+    measure(settings, dtype, [&](Stream& stream) {
+      auto packed = std::make_shared<PackedLinear>(pack_linear(stream, weight, bias, dtype));
+      return std::vector<Entry>{
+          {"pack_linear", shape, 2.0 * weight.view().bytes(), 0,
+           [&](Stream& s) { pack_linear(s, weight, bias, dtype); }},
+          {"linear", shape, static_cast<double>(weight.view().bytes()), 2.0 * rows * in * columns,
+           [&, packed](Stream& s) { linear(s, x, *packed, LinearActivation::kGeluTanh, out); }}};
+    });
+  }
+}
+
+void bench_attention(const Settings& settings, DType dtype) {
+  constexpr int64_t kQueries = 256;
+  for (int64_t keys : {kTokens, int64_t{512}}) {
+    const Tensor q = make(dtype, {kQueries, kHeads, kHeadSize}),
+                 out = make(dtype, {kQueries, kHeads, kHeadSize});
+    const Tensor k = make(dtype, {keys, kHeads, kHeadSize}),
+                 v = make(dtype, {keys, kHeads, kHeadSize});
+    const Tensor lse(DType::kF32, {kHeads, kQueries});
+    const KVSegment segment{.k = k, .v = v};
+    measure(settings, dtype, [&](Stream&) {
+      return std::vector<Entry>{
+          {"attention", std::to_string(kQueries) + "x" + std::to_string(keys) + "x12x128",
+           2.0 * (k.view().bytes() + q.view().bytes()),
+           4.0 * kQueries * static_cast<double>(keys) * kHeads * kHeadSize, [&](Stream& s) {
+             attention(s, {.q = q,
+                           .segments = {&segment, 1},
+                           .bias = {},
+                           .scale = 0.088f,
+                           .out = out,
+                           .lse = lse});
+           }}};
+    });
+  }
+}
+
+void bench_merge(const Settings& settings) {
+  const Tensor a = make(DType::kF32, {kTokens, kHeads, kHeadSize}),
+               b = make(DType::kF32, {kTokens, kHeads, kHeadSize});
+  const Tensor lse_a(DType::kF32, {kHeads, kTokens}), lse_b(DType::kF32, {kHeads, kTokens});
+  measure(settings, DType::kF32, [&](Stream&) {
+    return std::vector<Entry>{{"merge_attention", "1560x12x128", 3.0 * a.view().bytes(), 0,
+                               [&](Stream& s) { merge_attention(s, a, lse_a, b, lse_b); }}};
+  });
+}
+
+void bench_conv(const Settings& settings, DType dtype) {
+  // A decoder layer at an eighth and one near full resolution, both small enough for the reference.
+  for (auto [f, h, w, c] : {std::array<int64_t, 4>{3, 30, 52, 128}, {3, 60, 104, 32}}) {
+    const Tensor x = make(dtype, {f, h, w, c}), out = make(dtype, {f, h, w, c});
+    const Tensor wide = make(dtype, {f, 2 * h, 2 * w, c});
+    const Tensor weight = make(dtype, {c, c, 3, 3, 3});
+    const ConvArgs args{.pad_front = 2, .pad_h = {1, 1}, .pad_w = {1, 1}};
+    const std::string shape = std::to_string(f) + "x" + std::to_string(h) + "x" +
+                              std::to_string(w) + "x" + std::to_string(c);
+    measure(settings, dtype, [&](Stream& stream) {
+      auto packed = std::make_shared<PackedConv>(pack_conv(stream, weight, {}, dtype));
+      return std::vector<Entry>{
+          {"pack_conv", shape, 2.0 * weight.view().bytes(), 0,
+           [&](Stream& s) { pack_conv(s, weight, {}, dtype); }},
+          {"conv3d", shape, 2.0 * x.view().bytes(),
+           2.0 * static_cast<double>(f * h * w * c) * static_cast<double>(27 * c),
+           [&, packed](Stream& s) { conv3d(s, x, *packed, args, out); }},
+          {"upsample_nearest2", shape, 5.0 * x.view().bytes(), 0,
+           [&](Stream& s) { upsample_nearest2(s, x, wide); }}};
+    });
+  }
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  weft::Settings settings;
+  if (argc > 1) settings.filter = argv[1];
+  if (argc > 2) settings.threads = std::atoi(argv[2]);
+  for (weft::DType dtype : {weft::DType::kF32, weft::DType::kBF16}) {
+    weft::bench_rows(settings, dtype);
+    weft::bench_rope_and_gather(settings, dtype);
+    weft::bench_linear(settings, dtype);
+    weft::bench_attention(settings, dtype);
+    weft::bench_conv(settings, dtype);
+  }
+  weft::bench_merge(settings);
+  return 0;
+}
