@@ -141,13 +141,15 @@ HWY_INLINE void narrow(const float* x, int64_t count, bf16* out) {
   for (; i < count; ++i) out[i] = to_bf16(x[i]);
 }
 
-// e^x within 2 ulp for x in [-87.3, 88]; below that 0, above e^88. n = round(x / ln 2), and e^r for
-// |r| <= ln 2 / 2 by its series to r^7 (the next term is below 5e-9).
+// e^x within 2 ulp from -87.3 to 88.3; 0 below, infinite above, NaN kept. n = round(x / ln 2), and
+// e^r for |r| <= ln 2 / 2 by its series to r^7 (the next term is below 5e-9).
 HWY_INLINE TileVec exp_f32(TileVec x) {
   const TileTag d;
   const hn::RebindToSigned<TileTag> di;
   const auto underflow = hn::Lt(x, hn::Set(d, -87.3f));
-  const TileVec bounded = hn::Min(hn::Max(x, hn::Set(d, -87.3f)), hn::Set(d, 88.0f));
+  // x second: x86 returns the second operand of min and max where one is NaN. From 88.4 on the
+  // exponent below is 255 and the result infinite.
+  const TileVec bounded = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -87.3f), x));
   const TileVec n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504088896341f)));
   // ln 2 in two parts; the first has 12 trailing zero bits, so n * high is exact.
   TileVec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), bounded);

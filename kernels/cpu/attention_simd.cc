@@ -1,0 +1,268 @@
+// Flash attention (Dao et al. 2022) with queries in the vector lanes: S^T = K Q^T, an online
+// softmax down the columns (Milakov & Gimelshein 2018), O^T += V^T P^T. Keys and values are then
+// read one value at a time, as they lie; only the queries are packed and only the result is turned
+// back. A query's arithmetic is that of its lane alone, in key order, in blocks at fixed places:
+// results do not depend on the number of threads or on the other queries.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_simd.cc"
+#include "hwy/foreach_target.h"
+// Highway's order: this header sees every target.
+#include "kernels/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft::cpu::HWY_NAMESPACE {
+
+// Per group of 32 queries: Q^T and O^T are 16 KiB each at E = 128, S^T 16 KiB; a block of keys and
+// one of values are 64 KiB each, in L2, shared by the groups of a task.
+constexpr int64_t kLanes = 32, kKeys = 128, kGroups = 4;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Up to kGroups * 32 queries of one head, and their running state.
+struct QueryBlock {
+  const AttentionArgs* args;
+  int64_t head, row, rows;  // query rows [row, row + rows)
+  int64_t lanes;            // 32, or 16 where that holds all rows
+  int64_t size;             // E
+  float* query;             // [groups, E, lanes], scaled
+  float* sum;               // [groups, E, lanes]
+  float* top;               // [groups, lanes] running maximum
+  float* total;             // [groups, lanes] running sum of exponentials
+  float* logits;            // [kKeys, lanes]
+
+  int64_t groups() const { return (rows + lanes - 1) / lanes; }
+};
+
+// One block of keys and values of one segment, readable as f32.
+struct KeyBlock {
+  const KVSegment* segment;
+  int64_t begin, count;  // keys of the segment
+  int64_t column;        // of the first key in the bias
+  TileLeft k;            // [count, E]
+  TileLeft v_columns;    // [E, count]
+};
+
+template <class T>
+const T* head_row(const TensorView& x, int64_t row, int64_t head) {
+  return static_cast<const T*>(x.data) + row * x.stride[0] + head * x.stride[1];
+}
+
+template <class T>
+void load_queries(const QueryBlock& block) {
+  const AttentionArgs& args = *block.args;
+  for (int64_t g = 0; g < block.groups(); ++g)
+    for (int64_t lane = 0; lane < block.lanes; ++lane) {
+      const int64_t i = g * block.lanes + lane;
+      float* to = block.query + g * block.size * block.lanes + lane;
+      const T* from = head_row<T>(args.q, block.row + std::min(i, block.rows - 1), block.head);
+      for (int64_t e = 0; e < block.size; ++e) to[e * block.lanes] = to_float(from[e]) * args.scale;
+    }
+  const int64_t state = block.groups() * block.lanes;
+  std::fill_n(block.sum, state * block.size, 0.0f);
+  std::fill_n(block.top, state, kMinusInfinity);
+  std::fill_n(block.total, state, 0.0f);
+}
+
+// Rows of k or v as they lie where they are f32 and read by one group only, else a dense f32 copy.
+template <class T>
+const float* dense_rows(const TensorView& x, int64_t begin, int64_t count, int64_t head, bool copy,
+                        Scratch slot, int64_t* stride) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (!copy) {
+      *stride = x.stride[0];
+      return head_row<float>(x, begin, head);
+    }
+  }
+  const int64_t size = x[2];
+  float* dense = thread_scratch<float>(slot, kKeys * size);
+  for (int64_t j = 0; j < count; ++j) {
+    const T* from = head_row<T>(x, begin + j, head);
+    if constexpr (std::is_same_v<T, float>)
+      std::memcpy(dense + j * size, from, size * sizeof(float));
+    else
+      widen(from, size, dense + j * size);
+  }
+  *stride = size;
+  return dense;
+}
+
+// What is added to the products of one group: bias, the segment's logarithm, the causal mask.
+void adjust_logits(const QueryBlock& block, const KeyBlock& keys, int64_t group) {
+  const AttentionArgs& args = *block.args;
+  const int64_t lanes = block.lanes, first = block.row + group * lanes;
+  const int64_t used = std::min(lanes, block.rows - group * lanes);
+  for (int64_t j = 0; j < keys.count; ++j) {
+    float* row = block.logits + j * lanes;
+    if (args.bias) {
+      const TensorView& bias = args.bias;
+      const float* from = static_cast<const float*>(bias.data) + block.head * bias.stride[0] +
+                          first * bias.stride[1] + (keys.column + j) * bias.stride[2];
+      for (int64_t i = 0; i < used; ++i) row[i] += from[i * bias.stride[1]];
+    }
+    if (keys.segment->log_bias != 0)
+      for (int64_t i = 0; i < lanes; ++i) row[i] += keys.segment->log_bias;
+    if (args.causal) {
+      // The lanes before the key's own position do not see it.
+      const int64_t hidden =
+          keys.segment->position + keys.begin + j - (args.query_position + first);
+      for (int64_t i = 0; i < std::min(hidden, lanes); ++i) row[i] = kMinusInfinity;
+    }
+  }
+}
+
+// logits [count, lanes] become exponentials; the state follows the new maximum.
+void soften(const QueryBlock& block, int64_t count, int64_t group) {
+  const TileTag d;
+  const int64_t step = static_cast<int64_t>(hn::Lanes(d)), lanes = block.lanes;
+  for (int64_t lane = 0; lane < lanes; lane += step) {
+    float* column = block.logits + lane;
+    float* top_at = block.top + group * lanes + lane;
+    float* total_at = block.total + group * lanes + lane;
+    const TileVec before = hn::LoadU(d, top_at);
+    TileVec top = before;
+    for (int64_t j = 0; j < count; ++j) top = hn::Max(top, hn::LoadU(d, column + j * lanes));
+    // Nothing seen yet: any finite shift turns -inf into 0.
+    const TileVec shift = hn::IfThenZeroElse(hn::Eq(top, hn::Set(d, kMinusInfinity)), top);
+    TileVec total = hn::Zero(d);
+    for (int64_t j = 0; j < count; ++j) {
+      const TileVec p = exp_f32(hn::Sub(hn::LoadU(d, column + j * lanes), shift));
+      hn::StoreU(p, d, column + j * lanes);
+      total = hn::Add(total, p);
+    }
+    hn::StoreU(top, d, top_at);
+    const TileVec fade = exp_f32(hn::Sub(before, shift));
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, total_at), fade, total), d, total_at);
+    if (hn::AllTrue(d, hn::Eq(fade, hn::Set(d, 1.0f)))) continue;
+    float* sum = block.sum + group * block.size * lanes + lane;
+    for (int64_t e = 0; e < block.size; ++e, sum += lanes)
+      hn::StoreU(hn::Mul(hn::LoadU(d, sum), fade), d, sum);
+  }
+}
+
+template <class T>
+void store_rows(const QueryBlock& block) {
+  const AttentionArgs& args = *block.args;
+  for (int64_t i = 0; i < block.rows; ++i) {
+    const int64_t group = i / block.lanes, lane = i % block.lanes;
+    const float total = block.total[i];
+    // No key seen: the sum is 0 and stays so.
+    const float divisor = total == 0 ? 1.0f : total;
+    const float* sum = block.sum + group * block.size * block.lanes + lane;
+    T* out = const_cast<T*>(head_row<T>(args.out, block.row + i, block.head));
+    for (int64_t e = 0; e < block.size; ++e) out[e] = from_float<T>(sum[e * block.lanes] / divisor);
+    if (args.lse)
+      static_cast<float*>(
+          args.lse.data)[block.head * args.lse.stride[0] + (block.row + i) * args.lse.stride[1]] =
+          total == 0 ? kMinusInfinity : block.top[i] + std::log(total);
+  }
+}
+
+template <class T>
+void attend_segment(const QueryBlock& block, const KVSegment& segment, int64_t column) {
+  const AttentionArgs& args = *block.args;
+  int64_t count = segment.k[0];
+  if (args.causal)  // keys past the last query are seen by none
+    count = std::min(count, args.query_position + block.row + block.rows - segment.position);
+  const int64_t head = block.head / (args.q[1] / segment.k[1]);
+  const bool copy = block.groups() > 1;
+  const int64_t lanes = block.lanes, size = block.size;
+  for (int64_t begin = 0; begin < count; begin += kKeys) {
+    KeyBlock keys{.segment = &segment,
+                  .begin = begin,
+                  .count = std::min(kKeys, count - begin),
+                  .column = column + begin,
+                  .k = {nullptr, 0, 1},
+                  .v_columns = {nullptr, 1, 0}};
+    keys.k.data =
+        dense_rows<T>(segment.k, begin, keys.count, head, copy, Scratch::kKeys, &keys.k.row);
+    keys.v_columns.data = dense_rows<T>(segment.v, begin, keys.count, head, copy, Scratch::kValues,
+                                        &keys.v_columns.step);
+    for (int64_t g = 0; g < block.groups(); ++g) {
+      tile_product(keys.k, keys.count, lanes, size, block.query + g * size * lanes, lanes,
+                   block.logits, lanes, false);
+      if (args.bias || args.causal || segment.log_bias != 0) adjust_logits(block, keys, g);
+      soften(block, keys.count, g);
+      tile_product(keys.v_columns, size, lanes, keys.count, block.logits, lanes,
+                   block.sum + g * size * lanes, lanes, true);
+    }
+  }
+}
+
+template <class T>
+void attend_block(const AttentionArgs& args, int64_t head, int64_t row, int64_t rows) {
+  QueryBlock block{};
+  block.args = &args;
+  block.head = head;
+  block.row = row;
+  block.rows = rows;
+  block.lanes = rows <= kLanes / 2 ? kLanes / 2 : kLanes;
+  block.size = args.q[2];
+  const int64_t state = block.groups() * block.lanes;
+  block.query = thread_scratch<float>(Scratch::kQuery, state * block.size);
+  block.sum = thread_scratch<float>(Scratch::kSums, state * block.size);
+  block.top = thread_scratch<float>(Scratch::kState, 2 * state);
+  block.total = block.top + state;
+  block.logits = thread_scratch<float>(Scratch::kLogits, kKeys * block.lanes);
+  load_queries<T>(block);
+  int64_t column = 0;
+  for (const KVSegment& segment : args.segments) {
+    if (segment.k[0] > 0) attend_segment<T>(block, segment, column);
+    column += segment.k[0];
+  }
+  store_rows<T>(block);
+}
+
+void attend(const Stream& stream, const AttentionArgs& args) {
+  const int64_t queries = args.q[0], heads = args.q[1];
+  // Smaller blocks where large ones would leave threads without work.
+  int64_t groups = kGroups;
+  while (groups > 1 &&
+         heads * ((queries + groups * kLanes - 1) / (groups * kLanes)) < 4 * stream.threads())
+    groups /= 2;
+  const int64_t rows = groups * kLanes, blocks = (queries + rows - 1) / rows;
+  const auto task = [&](int64_t i) {
+    // Heads outermost: neighbours in time share keys and values in the cache.
+    const int64_t row = i % blocks * rows, count = std::min(rows, queries - row);
+    if (args.q.dtype == DType::kF32)
+      attend_block<float>(args, i / blocks, row, count);
+    else
+      attend_block<bf16>(args, i / blocks, row, count);
+  };
+  int64_t keys = 0;
+  for (const KVSegment& segment : args.segments) keys += segment.k[0];
+  // Below about 20 us of work a second thread costs more than it brings.
+  if (queries * heads * keys * args.q[2] < int64_t{1} << 19)
+    for (int64_t i = 0; i < heads * blocks; ++i) task(i);
+  else
+    parallel_tasks(stream, heads * blocks, task);
+}
+
+}  // namespace weft::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft::cpu {
+
+HWY_EXPORT(attend);
+
+namespace {
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  HWY_DYNAMIC_DISPATCH(attend)(stream, args);
+}
+
+}  // namespace
+
+void fill_attention_simd(Ops& ops) { ops.attention.attention = attention; }
+
+}  // namespace weft::cpu
+#endif
