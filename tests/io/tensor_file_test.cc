@@ -223,27 +223,31 @@ TEST(TensorFile, TooManyTensors) {
   expect_error(ErrorKind::kModel, "more than 1000000 tensors", [&] { TensorFile::open(path); });
 }
 
-TEST(TensorFile, RandomBytesInTheHeaderNeverPass) {
-  // Every single-byte change of a small header either is refused or leaves a file whose tensors
-  // still cover the data exactly.
-  const std::string whole = file_of(kGood, 11);
-  TempDir dir;
-  for (size_t at = 0; at < 8 + kGood.size(); ++at) {
-    for (const char replacement : {'\0', '"', '{', '}', '[', '9', '-', '\xff', ','}) {
-      std::string bytes = whole;
-      if (bytes[at] == replacement) continue;
-      bytes[at] = replacement;
-      const std::string path = dir.write("x.safetensors", bytes);
+// Every one-byte change of a small header either is refused or leaves tensors that still cover the
+// data exactly.
+TEST(TensorFile, ChangedHeadersNeverReachPastTheData) {
+  int refused = 0, passed = 0;
+  for (size_t at = 0; at < kGood.size(); ++at) {
+    for (int value = 0; value < 256; ++value) {
+      std::string header = kGood;
+      if (header[at] == static_cast<char>(value)) continue;
+      header[at] = static_cast<char>(value);
       try {
-        const TensorFile file = TensorFile::open(path);
-        size_t total = 0;
-        for (const std::string& name : file.names()) total += file.view(name).bytes();
-        EXPECT_EQ(total, 11u) << at;
+        uint64_t total = 0;
+        for (const TensorEntry& entry : parse_safetensors_header(header, 11, "x").tensors) {
+          ASSERT_LE(entry.end, 11u);
+          total += entry.end - entry.begin;
+        }
+        ASSERT_EQ(total, 11u) << header;
+        ++passed;
       } catch (const Error& error) {
-        EXPECT_EQ(error.kind(), ErrorKind::kModel);
+        ASSERT_EQ(error.kind(), ErrorKind::kModel);
+        ++refused;
       }
     }
   }
+  EXPECT_GT(passed, 0);  // another name
+  EXPECT_GT(refused, 10 * passed);
 }
 
 TEST(TensorFile, PathsThatAreNoFile) {

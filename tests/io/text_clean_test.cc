@@ -98,14 +98,15 @@ TEST(TextClean, EveryStepAsTheReference) {
 }
 
 TEST(TextClean, TakesAnyBytes) {
+  constexpr std::string_view kSteering = "&#x;<\x1b[1m\r\n ";
   uint32_t state = 7;
   for (int round = 0; round < 2000; ++round) {
     std::string text;
     for (int i = 0; i < 30; ++i) {
       state = state * 1664525u + 1013904223u;
       // Half the bytes from the characters that steer the steps.
-      text +=
-          (state >> 31) ? static_cast<char>(state >> 20) : "&#x;<\x1b[1m\r\n "[state >> 20 & 15];
+      text += (state >> 31) ? static_cast<char>(state >> 20)
+                            : kSteering[(state >> 16) % kSteering.size()];
     }
     const std::string cleaned = clean_prompt(text);
     // Well-formed, and without white space at the ends.
