@@ -106,6 +106,18 @@ WanConfig expert(const std::string& folder) {
   return WanConfig::from_json_file(path);
 }
 
+// What to try where a folder has no model_index.json.
+std::string advice(const std::string& path) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(path))
+    if (entry.path().extension() == ".pth")
+      return "the folder holds " + entry.path().filename().string() +
+             ", and .pth files are not read (loading a pickle runs code): try the repository whose "
+             "name ends in -Diffusers, or the safetensors of Comfy-Org/Wan_2.1_ComfyUI_repackaged";
+  return "a model directory in the diffusers layout has one: try the folder that holds "
+         "transformer/ "
+         "and vae/, or the repository whose name ends in -Diffusers";
+}
+
 }  // namespace
 
 DefaultSettings default_settings(const std::string& path, const WanConfig& config, int experts) {
@@ -125,11 +137,7 @@ DefaultSettings default_settings(const std::string& path, const WanConfig& confi
 ModelDirectory open_model_directory(const std::string& path) {
   require(fs::is_directory(path), path + ": no such model directory");
   const std::string index_path = path + "/model_index.json";
-  require(fs::is_regular_file(index_path),
-          index_path +
-              ": missing; a model directory in the diffusers layout has one (try the folder "
-              "that holds transformer/ and vae/, or a repository whose name ends in "
-              "-Diffusers)");
+  require(fs::is_regular_file(index_path), index_path + ": missing; " + advice(path));
   const nlohmann::json index = read_json_file(index_path);
   require(index.is_object(), index_path + ": not a JSON object");
 

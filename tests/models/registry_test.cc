@@ -72,6 +72,9 @@ TEST_F(ModelDirectoryTest, MissingConfigsAreNamed) {
     fs::remove(path_ + "/" + file);
     EXPECT_NE(fault().find(path_ + "/" + file + ": missing"), std::string::npos) << fault();
   }
+  EXPECT_NE(fault().find("-Diffusers"), std::string::npos);
+  std::ofstream(path_ + "/Wan2.1_VAE.pth") << "x";
+  EXPECT_NE(fault().find("Wan2.1_VAE.pth, and .pth files are not read"), std::string::npos);
   fs::remove_all(path_);
   EXPECT_NE(fault().find("no such model directory"), std::string::npos);
 }

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "kernels/ops.h"
+#include "models/wan_names.h"
 #include "tests/support/golden_case.h"
 
 namespace weft {
@@ -366,6 +367,32 @@ TEST_F(WanFile, EveryFaultByName) {
         "1 extra: blocks.2.ffn.net.2.bias", "proj_out.weight [24, 64] must be [64, 24]",
         "blocks.0.norm2.bias is i32"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+}
+
+// The same model whatever its tensors are called.
+TEST_F(WanFile, EverySpellingAndPrefix) {
+  Model expected("dit_wan_tiny");
+  const Tensor velocity = expected.run(16);
+  const std::map<std::string, Tensor> ours = std::move(tensors_);
+  for (const char* prefix : {"", "diffusion_model.", "model.diffusion_model."})
+    for (const bool original : {false, true}) {
+      const WanNames names{.prefix = prefix, .original = original};
+      tensors_.clear();
+      for (const auto& [name, tensor] : ours)
+        tensors_[names(name)] = f32_copy(expected.stream, tensor, {tensor.count()});
+      std::vector<std::pair<std::string, TensorView>> list;
+      for (const auto& [name, tensor] : ours)
+        list.emplace_back(names(name), TensorView(tensors_[names(name)].view().data, DType::kF32,
+                                                  tensor.view().shape()));
+      if (*prefix) list.emplace_back("vae.something", ours.at("patch_embedding.bias").view());
+      write_safetensors(path_, list);
+      const TensorFile file = TensorFile::open(path_);
+      const WanNames found = detect_wan_names(file);
+      EXPECT_EQ(found.prefix, prefix);
+      EXPECT_EQ(found.original, original);
+      expected.wan = WanTransformer::load(expected.stream, file, config_);
+      EXPECT_TRUE(bitwise_equal(expected.run(16), velocity)) << prefix << original;
+    }
 }
 
 TEST_F(WanFile, AnotherModelIsNamedAsSuch) {
