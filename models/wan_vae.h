@@ -22,7 +22,13 @@ struct WanVaeConfig {
   std::vector<bool> temporal_downsample{false, true, true};
   int64_t in_channels = 3, out_channels = 3;  // after folding patch_size x patch_size pixels
   int64_t patch_size = 1;
-  std::vector<float> latents_mean, latents_std;  // [z_dim], of the latents the DiT works on
+  // [z_dim], of the latents the DiT works on; these were published with the 2.1 VAE.
+  std::vector<float> latents_mean{-0.7571f, -0.7089f, -0.9113f, 0.1075f,  -0.1745f, 0.9653f,
+                                  -0.1517f, 1.5508f,  0.4134f,  -0.0715f, 0.5517f,  -0.3632f,
+                                  -0.1922f, -0.9497f, 0.2503f,  -0.2921f};
+  std::vector<float> latents_std{2.8184f, 1.4541f, 2.3275f, 2.6558f, 1.2196f, 1.7708f,
+                                 2.6052f, 2.0743f, 3.2687f, 2.1526f, 2.8652f, 1.5579f,
+                                 1.6382f, 1.1253f, 2.8251f, 1.9160f};
 
   int64_t spatial_factor() const;   // pixels per latent row
   int64_t temporal_factor() const;  // frames per latent frame but the first, which holds one

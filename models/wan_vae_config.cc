@@ -12,13 +12,6 @@ namespace weft {
 
 namespace {
 
-// Published with the 2.1 VAE; its config.json repeats them, older files leave them out.
-constexpr float kMean[] = {-0.7571f, -0.7089f, -0.9113f, 0.1075f,  -0.1745f, 0.9653f,
-                           -0.1517f, 1.5508f,  0.4134f,  -0.0715f, 0.5517f,  -0.3632f,
-                           -0.1922f, -0.9497f, 0.2503f,  -0.2921f};
-constexpr float kStd[] = {2.8184f, 1.4541f, 2.3275f, 2.6558f, 1.2196f, 1.7708f, 2.6052f, 2.0743f,
-                          3.2687f, 2.1526f, 2.8652f, 1.5579f, 1.6382f, 1.1253f, 2.8251f, 1.9160f};
-
 // Wide enough for any model, narrow enough that products of sizes cannot overflow.
 constexpr IntRange kWidths{1, 1 << 16};
 
@@ -57,17 +50,19 @@ void reject_unknown(const nlohmann::json& json, const std::string& path) {
 
 std::vector<float> read_latent_statistic(const nlohmann::json& json, const char* field,
                                          const std::string& path, int64_t z_dim,
-                                         std::span<const float> published) {
+                                         const std::vector<float>& published) {
   std::vector<float> values;
   if (json_has(json, field)) {
     for (const double value : json_numbers(json, field, path))
       values.push_back(static_cast<float>(value));
   } else {
-    values.assign(published.begin(), published.end());
+    values = published;  // older files leave them out
   }
   if (static_cast<int64_t>(values.size()) != z_dim)
     reject(path, std::string(field) + " has " + std::to_string(values.size()) +
                      " values, z_dim is " + std::to_string(z_dim));
+  for (const float value : values)
+    if (!std::isfinite(value)) reject(path, std::string(field) + " holds a non-finite value");
   return values;
 }
 
@@ -164,11 +159,13 @@ WanVaeConfig WanVaeConfig::from_json_file(const std::string& path) {
   config.in_channels = json_int_or(json, "in_channels", path, config.in_channels, kWidths);
   config.out_channels = json_int_or(json, "out_channels", path, config.out_channels, kWidths);
   check_shape(config, path);
-  config.latents_mean = read_latent_statistic(json, "latents_mean", path, config.z_dim, kMean);
-  config.latents_std = read_latent_statistic(json, "latents_std", path, config.z_dim, kStd);
+  config.latents_mean =
+      read_latent_statistic(json, "latents_mean", path, config.z_dim, config.latents_mean);
+  config.latents_std =
+      read_latent_statistic(json, "latents_std", path, config.z_dim, config.latents_std);
   for (const float value : config.latents_std)
-    if (!(value > 0) || !std::isfinite(value))
-      reject(path, "latents_std holds " + std::to_string(value) + ", must be positive and finite");
+    if (!(value > 0))
+      reject(path, "latents_std holds " + std::to_string(value) + ", must be positive");
   return config;
 }
 

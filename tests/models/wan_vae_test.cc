@@ -337,6 +337,7 @@ TEST_F(VaeConfigFile, StatisticsFallBackToThePublishedOnes) {
   const WanVaeConfig without = read();
   EXPECT_EQ(with.latents_mean, without.latents_mean);
   EXPECT_EQ(with.latents_std, without.latents_std);
+  EXPECT_EQ(with.latents_std, WanVaeConfig().latents_std);
 }
 
 TEST_F(VaeConfigFile, UnsupportedAndUnknownThingsAreNamed) {
@@ -362,6 +363,9 @@ TEST_F(VaeConfigFile, UnsupportedAndUnknownThingsAreNamed) {
   json_ = sound;
   json_["latents_std"][3] = 0.0;
   expect_fault("latents_std");
+  json_ = sound;
+  json_["latents_mean"][3] = 1e99;
+  expect_fault("non-finite");
   json_ = sound;
   json_["z_dim"] = 8;
   expect_fault("latents_mean");
