@@ -103,10 +103,12 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
       text = denoise = decode = parts.text_encoder + all_experts + parts.vae;
       break;
     case Residency::kStaged:
-      denoise = decode = all_experts + parts.vae;
+      denoise = all_experts;
+      decode = all_experts + parts.vae;
       break;
     case Residency::kOneExpert:
-      denoise = decode = one_expert + parts.vae;
+      denoise = one_expert;
+      decode = one_expert + parts.vae;
       break;
     case Residency::kSequential:
       denoise = one_expert;

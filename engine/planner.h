@@ -11,7 +11,7 @@ namespace weft {
 // From fastest to smallest.
 enum class Residency : uint8_t {
   kAll,         // everything loaded once and kept
-  kStaged,      // the text encoder is released before the rest loads
+  kStaged,      // the text encoder stands alone; the rest loads after it is released
   kOneExpert,   // staged, and one expert at a time
   kSequential,  // one component at a time: the VAE loads after the transformer is released
   kCount,

@@ -1,0 +1,449 @@
+// Generator: golden pipelines, determinism, residency, memory, and what happens when a job fails.
+#include "engine/generator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/guidance.h"
+#include "io/json.h"
+#include "io/tensor_file.h"
+#include "models/wan.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = "tests/golden";
+const std::string kModel = kGolden / "pipeline_t2v/model";
+const std::string kTwoExperts = kGolden / "pipeline_two_experts/model";
+
+Request request_of(const nlohmann::json& spec) {
+  Request request;
+  request.prompt = spec.at("prompt").get<std::string>();
+  request.negative_prompt = spec.at("negative_prompt").get<std::string>();
+  request.width = spec.at("width").get<int64_t>();
+  request.height = spec.at("height").get<int64_t>();
+  request.frames = spec.at("frames").get<int64_t>();
+  request.steps = spec.at("steps").get<int>();
+  request.guidance_scale = spec.at("guidance_scale").get<double>();
+  if (spec.contains("guidance_scale_2")) {
+    request.guidance_scale_2 = spec.at("guidance_scale_2").get<double>();
+  }
+  request.seed = spec.at("seed").get<uint64_t>();
+  request.rng = rng_from_name(spec.at("rng").get<std::string>());
+  return request;
+}
+
+Request small_request() {
+  Request request = request_of(read_json_file(kGolden / "pipeline_t2v/case.json"));
+  request.steps = 2;
+  request.rng = Rng::kPortable;
+  return request;
+}
+
+GeneratorOptions options_of(DType dtype, int threads = 1,
+                            Determinism determinism = Determinism::kFixed) {
+  GeneratorOptions options;
+  options.dtype = dtype;
+  options.threads = threads;
+  options.determinism = determinism;
+  return options;
+}
+
+struct CollectingTap final : PipelineTap {
+  std::map<std::string, std::vector<float>> tensors;
+  void tap(const char* name, const TensorView& value) override {
+    const float* data = value.as<float>();
+    tensors[name].assign(data, data + value.count());
+  }
+};
+
+struct CollectingSink final : FrameSink {
+  std::vector<Frame> frames;
+  size_t fail_at = SIZE_MAX;
+  bool finished = false;
+  void push(const Frame& frame) override {
+    if (frames.size() == fail_at) throw Error(ErrorKind::kOutput, "the disk is full");
+    frames.push_back(frame);
+  }
+  std::string finish() override {
+    finished = true;
+    return "nowhere";
+  }
+};
+
+std::string message_of(const std::function<void()>& body, ErrorKind kind) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+double rel_l2(const std::vector<float>& actual, const TensorView& expected, double offset) {
+  if (static_cast<int64_t>(actual.size()) != expected.count()) return INFINITY;
+  std::vector<float> wanted(actual.size());
+  std::memcpy(wanted.data(), expected.data, expected.bytes());
+  double error = 0, norm = 0;
+  for (size_t k = 0; k < actual.size(); ++k) {
+    error += std::pow(double{actual[k]} - wanted[k], 2);
+    norm += std::pow(wanted[k] - offset, 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+class GoldenPipeline : public testing::TestWithParam<std::tuple<std::string, DType>> {};
+
+TEST_P(GoldenPipeline, Passes) {
+  const auto& [name, dtype] = GetParam();
+  const fs::path folder = kGolden / name;
+  const nlohmann::json spec = read_json_file(folder / "case.json");
+  const double bound = dtype == DType::kF32 ? spec.at("tolerance").get<double>()
+                                            : spec.at("tolerance_bf16").get<double>();
+  Generator generator(folder / "model", options_of(dtype));
+  CollectingTap tap;
+  RunOptions options;
+  options.tap = &tap;
+  generator.run(request_of(spec), nullptr, options);
+  const TensorFile expected = TensorFile::open(folder / "expected.safetensors");
+  for (const std::string& tensor : expected.names()) {
+    const double offset = tensor == "video" ? 0.5 : 0.0;
+    const double error = rel_l2(tap.tensors[tensor], expected.view(tensor), offset);
+    EXPECT_LE(error, bound) << tensor;
+    std::printf("%s %s: %.2e of %.0e\n", name.c_str(), tensor.c_str(), error, bound);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , GoldenPipeline,
+    testing::Combine(testing::Values("pipeline_t2v", "pipeline_t2v_dpmpp_negative",
+                                     "pipeline_t2i_no_guidance", "pipeline_two_experts"),
+                     testing::Values(DType::kF32, DType::kBF16)),
+    [](const auto& info) {
+      return std::get<0>(info.param) + "_" + std::string(to_string(std::get<1>(info.param)));
+    });
+
+// Same seed: same frames, run after run, in a fresh generator, and whatever the thread count.
+TEST(Determinism, FrameHashDependsOnTheRequestAlone) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const Request request = small_request();
+    std::vector<std::string> hashes, signatures;
+    for (int threads : {1, 2, 3}) {
+      Generator generator(kModel, options_of(dtype, threads));
+      for (int run = 0; run < (threads == 1 ? 2 : 1); ++run) {
+        const RunResult result = generator.run(request, nullptr);
+        hashes.push_back(result.framehash);
+        signatures.push_back(result.signature);
+      }
+    }
+    for (const std::string& hash : hashes) EXPECT_EQ(hash, hashes[0]);
+    for (const std::string& signature : signatures) EXPECT_EQ(signature, signatures[0]);
+  }
+}
+
+TEST(Determinism, WhatMattersChangesTheSignature) {
+  Generator generator(kModel, options_of(DType::kF32));
+  const Request base = small_request();
+  const std::string signature = generator.run(base, nullptr).signature;
+  const auto changed = [&](const std::function<void(Request&)>& change) {
+    Request request = base;
+    change(request);
+    return generator.run(request, nullptr).signature != signature;
+  };
+  EXPECT_TRUE(changed([](Request& r) { r.seed += 1; }));
+  EXPECT_TRUE(changed([](Request& r) { r.prompt = "a blue square"; }));
+  EXPECT_TRUE(changed([](Request& r) { r.negative_prompt = "blurry"; }));
+  EXPECT_TRUE(changed([](Request& r) { r.steps = 3; }));
+  EXPECT_TRUE(changed([](Request& r) { r.flow_shift = 7; }));
+  EXPECT_TRUE(changed([](Request& r) { r.solver = "euler"; }));
+  EXPECT_TRUE(changed([](Request& r) { r.sigmas = {0.9, 0.5}; }));
+  EXPECT_TRUE(changed([](Request& r) { r.guidance_scale = 2; }));
+  EXPECT_TRUE(changed([](Request& r) { r.rng = Rng::kTorchCpu; }));
+  EXPECT_FALSE(changed([](Request& r) { r.prompt = "  a red  ball on a gray floor "; }));
+  EXPECT_FALSE(changed([](Request& r) { r.fps = 8; }));
+}
+
+TEST(Frames, ReachTheSinkInOrderAndAreTheTappedVideo) {
+  Generator generator(kModel, options_of(DType::kF32));
+  const Request request = small_request();
+  CollectingSink sink;
+  CollectingTap tap;
+  RunOptions options;
+  options.tap = &tap;
+  const RunResult result = generator.run(request, &sink, options);
+  EXPECT_TRUE(sink.finished);
+  EXPECT_EQ(result.frames, request.frames);
+  ASSERT_EQ(static_cast<int64_t>(sink.frames.size()), request.frames);
+  FrameHash hash;
+  for (const Frame& frame : sink.frames) hash.add(frame);
+  EXPECT_EQ(hash.hex(), result.framehash);
+  const std::vector<float>& video = tap.tensors["video"];
+  const int64_t pixels = request.width * request.height;
+  for (int64_t f = 0; f < request.frames; ++f) {
+    for (int64_t k = 0; k < pixels * 3; ++k) {
+      const float value = video[((k % 3) * request.frames + f) * pixels + k / 3];
+      ASSERT_EQ(sink.frames[f].rgb[k], std::nearbyint(value * 255)) << f << " " << k;
+    }
+  }
+}
+
+// The most bytes of tensors that are live at the end of a denoising step.
+struct DenoiseBytes final : ProgressListener {
+  uint64_t most = 0;
+  void progress(const Progress& p) override {
+    if (p.stage == "denoise" && p.step > 0) most = std::max<uint64_t>(most, tensor_bytes_live());
+  }
+};
+
+// Whatever stays resident, the picture is the same; where memory asks for it, one expert is held at
+// a time, as the allocation counter shows.
+TEST(Residency, OneExpertAtATimeWhereMemoryAsksForIt) {
+  const Request open = request_of(read_json_file(kGolden / "pipeline_two_experts/case.json"));
+  struct Measured {
+    std::string framehash;
+    uint64_t denoise = 0, high_water = 0;
+  };
+  const auto measure = [&](Residency residency) {
+    const size_t live = tensor_bytes_live();
+    GeneratorOptions options = options_of(DType::kF32);
+    Generator planner(kTwoExperts, options);
+    const Request request = planner.resolve(open);
+    const ComponentBytes parts = planner.plan(request).parts;
+    options.memory_limit = memory_under(residency, parts, 0).high_water;
+    Generator generator(kTwoExperts, options);
+    EXPECT_EQ(generator.plan(request).residency, residency);
+    DenoiseBytes listener;
+    RunOptions run_options;
+    run_options.listener = &listener;
+    const RunResult result = generator.run(request, nullptr, run_options);
+    return Measured{result.framehash, listener.most - live, result.memory_high_water - live};
+  };
+  const Measured all = measure(Residency::kAll), staged = measure(Residency::kStaged),
+                 one = measure(Residency::kOneExpert), single = measure(Residency::kSequential);
+  EXPECT_EQ(staged.framehash, all.framehash);
+  EXPECT_EQ(one.framehash, all.framehash);
+  EXPECT_EQ(single.framehash, all.framehash);
+  EXPECT_LT(staged.high_water, all.high_water);
+  EXPECT_LT(one.high_water, staged.high_water);
+  EXPECT_LT(single.high_water, one.high_water);
+  // The counter differs by exactly one expert.
+  const size_t before = tensor_bytes_live();
+  const std::string folder = kTwoExperts + "/transformer";
+  Stream stream = Stream::cpu(1);
+  const WanTransformer expert = WanTransformer::load(
+      stream, TensorFile::open(folder), WanConfig::from_json_file(folder + "/config.json"));
+  EXPECT_EQ(staged.denoise - one.denoise, tensor_bytes_live() - before);
+  EXPECT_EQ(single.denoise, one.denoise);
+}
+
+TEST(Residency, TheExpertsDivideTheStepsAtTheBoundary) {
+  Generator generator(kTwoExperts, options_of(DType::kF32));
+  EXPECT_EQ(generator.limits().experts, 2);
+  EXPECT_DOUBLE_EQ(generator.limits().boundary_ratio, 0.875);
+  Request request = request_of(read_json_file(kGolden / "pipeline_two_experts/case.json"));
+  const std::string mixed = generator.run(request, nullptr).signature;
+  request.guidance_scale_2 = request.guidance_scale;  // the low-noise expert has its own
+  EXPECT_NE(generator.run(request, nullptr).signature, mixed);
+}
+
+// The arena of the decode stage does not grow with the number of frames.
+TEST(Memory, DecodeIsFlatInFrames) {
+  Generator generator(kModel, options_of(DType::kF32));
+  Request request = small_request();
+  request.steps = 1;
+  request.frames = 9;
+  const uint64_t few = generator.run(request, nullptr).decode_high_water;
+  request.frames = 33;
+  EXPECT_EQ(generator.run(request, nullptr).decode_high_water, few);
+  EXPECT_GT(few, 0u);
+}
+
+// What the plan says and what the job holds agree within 5 %.
+TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
+  for (const char* name : {"pipeline_t2v", "pipeline_two_experts"}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      const size_t live = tensor_bytes_live();
+      Generator generator(kGolden / name / "model", options_of(dtype));
+      Request request = request_of(read_json_file(kGolden / name / "case.json"));
+      request.width = 160;
+      request.height = 128;
+      request.steps = 2;
+      request = generator.resolve(request);
+      const MemoryPlan plan = generator.plan(request);
+      const RunResult result = generator.run(request, nullptr);
+      const double measured = static_cast<double>(result.memory_high_water - live);
+      EXPECT_NEAR(static_cast<double>(plan.high_water) / measured, 1.0, 0.05)
+          << name << " " << to_string(dtype) << ": " << plan.to_string() << ", measured "
+          << measured;
+    }
+  }
+}
+
+TEST(Memory, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
+  GeneratorOptions options = options_of(DType::kF32);
+  options.memory_limit = 8 << 20;
+  Generator generator(kModel, options);
+  Request request = small_request();
+  request.width = 832;
+  request.height = 480;
+  request.frames = 81;
+  const std::string text = message_of([&] { generator.run(request, nullptr); }, ErrorKind::kMemory);
+  EXPECT_NE(text.find("needs"), std::string::npos) << text;
+  EXPECT_NE(text.find("8.00 MiB are available"), std::string::npos) << text;
+  EXPECT_NE(text.find("--size"), std::string::npos) << text;
+  EXPECT_NE(text.find(" or "), std::string::npos) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
+// A copy of the model in which one tensor holds a NaN.
+std::string poisoned(const std::string& component, const std::string& tensor) {
+  const fs::path copy = fs::path(testing::TempDir()) / ("poisoned_" + component);
+  fs::remove_all(copy);
+  fs::copy(kModel, copy, fs::copy_options::recursive);
+  const std::string path = copy / component / "diffusion_pytorch_model.safetensors";
+  std::vector<Tensor> owners;
+  std::vector<std::pair<std::string, TensorView>> tensors;
+  {
+    const TensorFile file = TensorFile::open(path);
+    for (const std::string& name : file.names()) {
+      const TensorView view = file.view(name);
+      owners.emplace_back(view.dtype, view.shape());
+      std::memcpy(owners.back().view().data, view.data, view.bytes());
+      if (name == tensor) owners.back().as<float>()[0] = NAN;
+      tensors.emplace_back(name, owners.back().view());
+    }
+    EXPECT_TRUE(file.contains(tensor));
+  }
+  fs::remove(path);
+  write_safetensors(path, tensors);
+  return copy;
+}
+
+TEST(NonFinite, StopsNamingStageStepAndBlock) {
+  Generator generator(poisoned("transformer", "blocks.1.ffn.net.2.bias"), options_of(DType::kF32));
+  CollectingSink sink;
+  const std::string text =
+      message_of([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
+  EXPECT_NE(text.find("denoise, step 1 of 2"), std::string::npos) << text;
+  EXPECT_NE(text.find("block 1"), std::string::npos) << text;
+  EXPECT_TRUE(sink.frames.empty());
+}
+
+TEST(NonFinite, IsFoundInTheDecoderToo) {
+  Generator generator(poisoned("vae", "decoder.conv_in.bias"), options_of(DType::kF32));
+  const std::string text =
+      message_of([&] { generator.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
+  EXPECT_NE(text.find("decode, chunk 1 of 3"), std::string::npos) << text;
+}
+
+std::vector<float> latents_in(const std::string& path) {
+  const TensorFile file = TensorFile::open(path);
+  const TensorView view = file.view("latents");
+  std::vector<float> values(view.count());
+  std::memcpy(values.data(), view.data, view.bytes());
+  return values;
+}
+
+TEST(Latents, AreKeptBeforeDecodingAndWhenTheWriterFails) {
+  Generator generator(kModel, options_of(DType::kF32));
+  const std::string kept = fs::path(testing::TempDir()) / "kept.latents.safetensors";
+  const std::string failed = fs::path(testing::TempDir()) / "failed.latents.safetensors";
+  fs::remove(kept);
+  fs::remove(failed);
+  CollectingTap tap;
+  RunOptions options;
+  options.tap = &tap;
+  options.latents_path = kept;
+  options.latents_on_failure = failed;
+  const RunResult result = generator.run(small_request(), nullptr, options);
+  EXPECT_EQ(result.latents_path, kept);
+  EXPECT_EQ(latents_in(kept), tap.tensors["latents_final"]);
+  EXPECT_FALSE(fs::exists(failed));
+
+  CollectingSink sink;
+  sink.fail_at = 3;
+  options.latents_path.clear();
+  const std::string text =
+      message_of([&] { generator.run(small_request(), &sink, options); }, ErrorKind::kOutput);
+  EXPECT_EQ(text, "the disk is full");
+  EXPECT_FALSE(sink.finished);
+  EXPECT_EQ(latents_in(failed), tap.tensors["latents_final"]);
+  // The generator serves the next request.
+  EXPECT_EQ(generator.run(small_request(), nullptr).framehash, result.framehash);
+}
+
+struct RecordingListener final : ProgressListener {
+  std::vector<std::string> stages;
+  int denoised = 0;
+  std::atomic<bool>* stop = nullptr;
+  int stop_at = -1;
+  void progress(const Progress& p) override {
+    if (stages.empty() || stages.back() != p.stage) stages.push_back(p.stage);
+    EXPECT_LE(p.step, p.total);
+    if (p.stage != "denoise" || p.step == 0) return;
+    EXPECT_GT(p.memory_bytes, 0u);
+    EXPECT_EQ(p.step, ++denoised);
+    EXPECT_GT(p.sigma, 0);
+    EXPECT_GT(p.seconds_per_step, 0);
+    if (stop && p.step == stop_at) *stop = true;
+  }
+};
+
+TEST(Progress, NamesTheStagesInOrder) {
+  Generator generator(kModel, options_of(DType::kF32));
+  RecordingListener listener;
+  RunOptions options;
+  options.listener = &listener;
+  CollectingSink sink;
+  const RunResult result = generator.run(small_request(), &sink, options);
+  EXPECT_EQ(listener.stages, (std::vector<std::string>{"load", "encode_text", "denoise", "decode",
+                                                       "encode_video", "write"}));
+  EXPECT_EQ(listener.denoised, 2);
+  double sum = 0;
+  for (const StageSeconds& stage : result.stages) sum += stage.seconds;
+  EXPECT_LE(sum, result.seconds);
+  EXPECT_GT(sum, 0.5 * result.seconds);
+}
+
+TEST(Stop, IsReadBetweenSteps) {
+  Generator generator(kModel, options_of(DType::kF32));
+  Request request = small_request();
+  request.steps = 5;
+  std::atomic<bool> stop = false;
+  RecordingListener listener;
+  listener.stop = &stop;
+  listener.stop_at = 2;
+  RunOptions options;
+  options.listener = &listener;
+  options.stop = &stop;
+  const std::string text =
+      message_of([&] { generator.run(request, nullptr, options); }, ErrorKind::kStopped);
+  EXPECT_NE(text.find("after step 2 of 5"), std::string::npos) << text;
+  EXPECT_EQ(listener.denoised, 2);
+}
+
+TEST(Guidance, FollowsItsFormulaAndIsOffAtOne) {
+  EXPECT_EQ(guidance_branches(1.0), 1);
+  EXPECT_EQ(guidance_branches(0.0), 1);
+  EXPECT_EQ(guidance_branches(1.01), 2);
+  Tensor u(DType::kF32, {3}), c(DType::kF32, {3});
+  for (int k = 0; k < 3; ++k) u.as<float>()[k] = 0.5f * k, c.as<float>()[k] = 1.0f - k;
+  Stream stream = Stream::cpu(1);
+  guide(stream, 4.0, u, c);
+  for (int k = 0; k < 3; ++k) {
+    EXPECT_FLOAT_EQ(c.as<float>()[k], 0.5f * k + 4.0f * (1.0f - k - 0.5f * k));
+  }
+}
+
+}  // namespace
+}  // namespace weft
