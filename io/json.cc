@@ -20,6 +20,13 @@ using nlohmann::json;
   throw Error(ErrorKind::kModel, what + ": " + reason);
 }
 
+// A value as messages show it: short, one line, never throwing.
+std::string shown(const json& value) {
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > 80) text = text.substr(0, 77) + "...";
+  return text;
+}
+
 // Python's three extra literals travel through the parser as these strings (a NUL never begins a
 // real one); the builder turns them into doubles and checks that as many came out as went in.
 constexpr std::string_view kMark{"\0py:", 4};
@@ -93,7 +100,7 @@ class Builder : public nlohmann::json_sax<json> {
   bool key(std::string& name) override {
     if (name.starts_with(kMark)) refuse(what_, "NaN or Infinity stands where a key is due");
     if (!stack_.back()->emplace(name, nullptr).second)
-      refuse(what_, "key \"" + name + "\" stands twice in one object");
+      refuse(what_, "key " + shown(name) + " stands twice in one object");
     key_ = std::move(name);
     return true;
   }
@@ -135,13 +142,6 @@ class Builder : public nlohmann::json_sax<json> {
   std::string key_;
   size_t values_ = 0, marks_ = 0;
 };
-
-// A value as messages show it: short, one line, never throwing.
-std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return text;
-}
 
 [[noreturn]] void wrong(const std::string& what, std::string_view field, const json& value,
                         const std::string& legal) {

@@ -21,11 +21,6 @@ constexpr uint64_t kMaxExtent = uint64_t{1} << 48;
   throw Error(ErrorKind::kModel, path + ": " + reason);
 }
 
-// A name as messages show it: quoted, escaped, at most 120 bytes.
-std::string shown(std::string_view name) {
-  return json(std::string(name.substr(0, 120))).dump(-1, ' ', true, json::error_handler_t::replace);
-}
-
 std::string percent(uint64_t part, uint64_t whole) {
   // Rounded down: an incomplete file is never "100 %".
   return std::to_string(static_cast<uint64_t>(static_cast<long double>(part) * 100 / whole)) + " %";
@@ -68,7 +63,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
       std::string legal;
       for (std::string_view name : kDTypeNames)
         legal.append(legal.empty() ? "" : ", ").append(name);
-      fault("has dtype " + shown(value) + ", must be one of " + legal);
+      fault("has dtype " + quoted_name(value) + ", must be one of " + legal);
     }
     entry_.dtype = static_cast<DType>(found - kDTypeNames);
     return true;
@@ -106,8 +101,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
                : name == "shape"        ? kShape
                : name == "data_offsets" ? kOffsets
                                         : kFields;
-      if (field_ == kFields) fault("has an unknown field " + shown(name));
-      if (std::exchange(seen_[field_], true)) fault("has " + shown(name) + " twice");
+      if (field_ == kFields) fault("has an unknown field " + quoted_name(name));
+      if (std::exchange(seen_[field_], true)) fault("has " + quoted_name(name) + " twice");
     } else {
       if (level_ == kTop && name.size() > kMaxNameBytes)
         refuse(path_, "a tensor's name has " + std::to_string(name.size()) + " bytes (limit " +
@@ -129,11 +124,11 @@ class HeaderReader : public nlohmann::json_sax<json> {
   enum Field { kDType, kShape, kOffsets, kFields };
 
   [[noreturn]] void fault(const std::string& reason) {
-    refuse(path_, "tensor " + shown(entry_.name) + " " + reason);
+    refuse(path_, "tensor " + quoted_name(entry_.name) + " " + reason);
   }
   [[noreturn]] void unexpected(const std::string& found) {
     refuse(path_, "the header has " + found + " where none belongs" +
-                      (key_.empty() ? "" : ", in " + shown(key_)));
+                      (key_.empty() ? "" : ", in " + quoted_name(key_)));
   }
 
   void begin_tensor() {
@@ -200,10 +195,11 @@ void check_cover(const SafetensorsHeader& header, uint64_t data_bytes, uint64_t 
   for (uint32_t i : order) {
     const TensorEntry& tensor = header.tensors[i];
     if (tensor.begin < at)
-      refuse(path, "tensors " + shown(before->name) + " and " + shown(tensor.name) + " overlap");
+      refuse(path, "tensors " + quoted_name(before->name) + " and " + quoted_name(tensor.name) +
+                       " overlap");
     if (tensor.begin > at)
       refuse(path, "a hole of " + std::to_string(tensor.begin - at) + " bytes before tensor " +
-                       shown(tensor.name));
+                       quoted_name(tensor.name));
     at = tensor.end;
     before = &tensor;
   }
@@ -231,6 +227,10 @@ std::string size_text(uint64_t bytes) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f %s", value, kUnits[unit]);
   return text;
+}
+
+std::string quoted_name(std::string_view name) {
+  return json(std::string(name.substr(0, 120))).dump(-1, ' ', true, json::error_handler_t::replace);
 }
 
 std::string_view safetensors_name(DType dtype) { return kDTypeNames[static_cast<size_t>(dtype)]; }
@@ -274,7 +274,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_
             [](const TensorEntry& a, const TensorEntry& b) { return a.name < b.name; });
   for (size_t i = 1; i < header.tensors.size(); ++i)
     if (header.tensors[i].name == header.tensors[i - 1].name)
-      refuse(path, "tensor " + shown(header.tensors[i].name) + " stands twice in the header");
+      refuse(path, "tensor " + quoted_name(header.tensors[i].name) + " stands twice in the header");
   check_cover(header, data_bytes, text.size(), path);
   return header;
 }

@@ -30,6 +30,8 @@ struct SafetensorsHeader {
 
 // "9.8 GB", for messages.
 std::string size_text(uint64_t bytes);
+// A name as messages show it: quoted, escaped to one line, at most 120 of its bytes.
+std::string quoted_name(std::string_view name);
 // The header's dtype words, "F32" ...
 std::string_view safetensors_name(DType dtype);
 

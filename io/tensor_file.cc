@@ -102,7 +102,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
         file.find("..") != file.npos || file.size() > 255)
       refuse(
           path,
-          "\"weight_map\" maps \"" + name.substr(0, 120) + "\" to " +
+          "\"weight_map\" maps " + quoted_name(name) + " to " +
               shard.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 120) +
               ", must be the name of a file in the same folder");
     map.emplace(name, file);
@@ -188,7 +188,7 @@ struct TensorFile::Impl {
     const fs::path folder = fs::path(path).parent_path();
     std::string absent;
     for (const std::string& file : shard_names)
-      if (!fs::exists(folder / file)) absent += (absent.empty() ? "" : ", ") + file;
+      if (!fs::exists(folder / file)) absent += (absent.empty() ? "" : ", ") + quoted_name(file);
     if (!absent.empty())
       refuse(path, "these shards are missing: " + absent.substr(0, 1000) +
                        "; the download is incomplete");
@@ -211,19 +211,19 @@ struct TensorFile::Impl {
         const auto mapped = map.find(tensors[i].name);
         const auto [it, fresh] = found.emplace(tensors[i].name, Place{s, i});
         if (!fresh)
-          note("\"" + tensors[i].name + "\" stands in " + shard_names[it->second.shard] +
+          note(quoted_name(tensors[i].name) + " stands in " + shard_names[it->second.shard] +
                " and in " + shard_names[s]);
         else if (mapped == map.end())
-          note("\"" + tensors[i].name + "\" of " + shard_names[s] + " is not in the index");
+          note(quoted_name(tensors[i].name) + " of " + shard_names[s] + " is not in the index");
         else if (mapped->second != shard_names[s])
-          note("\"" + tensors[i].name + "\" is mapped to " + mapped->second + " but stands in " +
-               shard_names[s]);
+          note(quoted_name(tensors[i].name) + " is mapped to " + mapped->second +
+               " but stands in " + shard_names[s]);
       }
     }
     for (const auto& [name, file] : map) {
       const auto it = found.find(name);
       if (it == found.end()) {
-        note("\"" + name + "\" is missing from " + file);
+        note(quoted_name(name) + " is missing from " + file);
         continue;
       }
       names.push_back(name);

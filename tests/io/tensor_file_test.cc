@@ -382,13 +382,15 @@ TEST_F(Sharded, IndexesThatAreNone) {
 TEST_F(Sharded, IndexAndShardsMustAgree) {
   write_shards();
   refused(R"({"a":"m-1.safetensors","b":"m-1.safetensors","c":"m-3.safetensors"})",
-          "these shards are missing: m-3.safetensors");
+          "these shards are missing: \"m-3.safetensors\"");
   refused(R"({"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-2.safetensors"})",
           "\"b\" is mapped to m-2.safetensors but stands in m-1.safetensors");
   refused(R"({"a":"m-1.safetensors","c":"m-2.safetensors"})",
           "\"b\" of m-1.safetensors is not in the index");
   refused(good_.substr(0, good_.size() - 1) + R"(,"d":"m-2.safetensors"})",
           "\"d\" is missing from m-2.safetensors");
+  refused(good_.substr(0, good_.size() - 1) + R"(,"d\n":"m-2.safetensors"})",
+          "\"d\\n\" is missing from m-2.safetensors");
   content_["m-2.safetensors"].emplace_back("a", 1.f);
   write_shards();
   refused(good_, "\"a\" stands in m-1.safetensors and in m-2.safetensors");
