@@ -84,23 +84,28 @@ void copy_run(const From* x, To* out, int64_t n) {
     for (int64_t i = 0; i < n; ++i) out[i] = convert<To>(x[i]);
 }
 
-// A square of this many elements a side, read and written, stays in L1: 2 x 4 KiB for f32.
-constexpr int64_t kTile = 32;
+// A square of this many elements a side is staged between reads along x and writes along out: each
+// cache line of either side is touched once, whatever power of two the strides are.
+constexpr int64_t kTile = 64;
 
-// The two innermost loops, rows by columns.
+// The two innermost loops, rows by columns: rows are dense in x, columns in out.
 template <class From, class To>
 void copy_plane(const From* x, To* out, const Nest& nest, int row, int column, int64_t row_begin,
                 int64_t row_end) {
-  const int64_t columns = nest.extent[column];
-  for (int64_t r0 = row_begin; r0 < row_end; r0 += kTile)
-    for (int64_t c0 = 0; c0 < columns; c0 += kTile)
-      for (int64_t r = r0; r < std::min(r0 + kTile, row_end); ++r) {
-        const From* from = x + r * nest.x[row] + c0 * nest.x[column];
-        To* to = out + r * nest.out[row] + c0 * nest.out[column];
-        const int64_t n = std::min(kTile, columns - c0);
-        for (int64_t c = 0; c < n; ++c)
-          to[c * nest.out[column]] = convert<To>(from[c * nest.x[column]]);
-      }
+  const int64_t columns = nest.extent[column], x_row = nest.x[row], out_column = nest.out[column];
+  const int64_t rows = row_end - row_begin;  // at most kTile
+  To tile[kTile][kTile];
+  for (int64_t c0 = 0; c0 < columns; c0 += kTile) {
+    const int64_t n = std::min(kTile, columns - c0);
+    for (int64_t c = 0; c < n; ++c) {
+      const From* from = x + row_begin * x_row + (c0 + c) * nest.x[column];
+      for (int64_t r = 0; r < rows; ++r) tile[r][c] = convert<To>(from[r * x_row]);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      To* to = out + (row_begin + r) * nest.out[row] + c0 * out_column;
+      for (int64_t c = 0; c < n; ++c) to[c * out_column] = tile[r][c];
+    }
+  }
 }
 
 // Element offsets of outer iteration i over the first `dims` dimensions.

@@ -25,18 +25,21 @@ namespace {
 template <class F>
 void map2(Stream& stream, const TensorView& x, const TensorView& y, const TensorView& out, F&& f) {
   const int64_t d = out[-1];
-  const int64_t x_stride = x.row_stride(), y_stride = y.row_stride(), stride = out.row_stride();
   visit_dtype(x.dtype, [&](auto x_tag) {
     visit_dtype(y.dtype, [&](auto y_tag) {
       visit_dtype(out.dtype, [&](auto out_tag) {
-        using X = decltype(x_tag);
-        using Y = decltype(y_tag);
         using Out = decltype(out_tag);
+        const auto* x_data = x.as<decltype(x_tag)>();
+        const auto* y_data = y.as<decltype(y_tag)>();
+        Out* out_data = out.as<Out>();
         parallel_for(stream, out.rows(), row_grain(d), [&](int64_t begin, int64_t end) {
-          for (int64_t r = begin; r < end; ++r)
+          for (int64_t r = begin; r < end; ++r) {
+            const auto* a = x_data + r * x.row_stride();
+            const auto* b = y_data + r * y.row_stride();
+            Out* to = out_data + r * out.row_stride();
             for (int64_t i = 0; i < d; ++i)
-              out.as<Out>()[r * stride + i] = from_float<Out>(f(
-                  to_float(x.as<X>()[r * x_stride + i]), to_float(y.as<Y>()[r * y_stride + i]), i));
+              to[i] = from_float<Out>(f(to_float(a[i]), to_float(b[i]), i));
+          }
         });
       });
     });
