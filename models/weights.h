@@ -46,8 +46,8 @@ class WeightBinder {
   // Names (file spelling) that may stand in the file unused.
   void ignore(const std::string& name);
 
-  // Throws Error(kModel) that lists every missing, extra, misshapen and wrongly typed tensor, each by
-  // name; no-op when all is well.
+  // Throws Error(kModel) that lists every missing, extra, misshapen and wrongly typed tensor, each
+  // by name; no-op when all is well.
   void finish();
 
  private:

@@ -20,7 +20,7 @@ struct Step {
     kSend,
     kReceive,
     kWait,
-    kUpdate,   // the sampler's update of step `pass.step`
+    kUpdate,  // the sampler's update of step `pass.step`
     kDecode,
     kRelease,
   };
