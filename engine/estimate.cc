@@ -71,7 +71,7 @@ ComponentBytes predict_bytes(const Components& parts, const Request& request,
       std::min<int64_t>(request.frames, static_cast<int64_t>(kFramesWaiting) + 2);
   bytes.decode = embeds + 2 * latent + f32_bytes(shape[0] * shape[2] * shape[3]) +
                  vae_decode_state_bytes(vae, shape[2], shape[3], parts.vae_dtype()) +
-                 vae_decode_workspace_bytes(vae, shape[2], shape[3], parts.vae_dtype()) +
+                 vae_decode_workspace_bytes(vae, shape[2], shape[3], parts.vae_dtype(), shape[1]) +
                  f32_bytes(chunk_frames * pixels) + static_cast<uint64_t>(waiting * pixels);
   return bytes;
 }

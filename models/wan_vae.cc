@@ -200,9 +200,11 @@ size_t WanVae::bytes() const {
 }
 
 // Beside the network's own buffers, one chunk needs nothing: frames belong to the caller.
-size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype) {
+size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
+                                  int64_t latent_frames) {
   const FrameShape in = decoder_input(config, h, w);
-  return vae_workspace_bytes(make_decoder(config, no_weights()), VaeOrder::kGrowing, in, in, dtype);
+  return vae_workspace_bytes(make_decoder(config, no_weights()), VaeOrder::kGrowing, in, in, dtype,
+                             latent_frames);
 }
 
 size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype) {

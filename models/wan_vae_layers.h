@@ -79,8 +79,9 @@ enum class VaeOrder : uint8_t {
   kGrowing,    // decoder: buffers are laid from the largest (last) down, each freed once consumed
   kShrinking,  // encoder: buffers are laid in order and kept until the chunk ends
 };
+// `chunks`: of the whole run; 1 counts the first chunk alone.
 size_t vae_workspace_bytes(const VaeNetwork& network, VaeOrder order, FrameShape first,
-                           FrameShape later, DType dtype);
+                           FrameShape later, DType dtype, int64_t chunks = 2);
 size_t vae_state_bytes(const VaeNetwork& network, FrameShape first, DType dtype);
 
 // One run of a network over chunks. State is allocated once, here; all else is the arena's.

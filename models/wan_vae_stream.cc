@@ -43,9 +43,10 @@ TensorView alloc(Context& context, DType dtype, const FrameShape& shape) {
 }  // namespace
 
 size_t vae_workspace_bytes(const VaeNetwork& network, VaeOrder order, FrameShape first,
-                           FrameShape later, DType dtype) {
+                           FrameShape later, DType dtype, int64_t chunks) {
   size_t peak = 0;
   for (const Chunk chunk : {Chunk::kFirst, Chunk::kLater}) {
+    if (chunk == Chunk::kLater && chunks < 2) break;
     const auto shapes = chain_shapes(network, chunk == Chunk::kFirst ? first : later, chunk);
     peak = std::max(peak, order == VaeOrder::kGrowing
                               ? growing_bytes(network, shapes, chunk, dtype)
