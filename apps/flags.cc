@@ -53,7 +53,7 @@ constexpr FlagSpec kFlags[] = {
     {"flow-shift", "--sample-shift", kReal, "model's", "shift of the noise schedule", kGenerate,
      nullptr, nullptr, false},
     {"solver", "--sample-solver --sampling-method", kText, "model's", "the update rule", kGenerate,
-     nullptr, "unipc|unipc-wan|dpmpp|dpmpp-wan|euler", false},
+     nullptr, "unipc|unipc-wan|dpm++|dpm++-wan|euler|distill-4", false},
     {"sigmas", "", kText, "", "own noise levels, descending, comma-separated", kGenerate},
     {"seed", "-s --base-seed", kText, "random", "0 ... 2^64-1; -1 = random, always printed",
      kGenerate, nullptr, nullptr, false},

@@ -135,6 +135,14 @@ std::vector<double> sigmas_of(const std::string& text) {
   return sigmas;
 }
 
+// The names users know, in the engine's spelling: the short ones are diffusers' forms.
+std::string solver_of(const std::string& name) {
+  if (name == "unipc") return "unipc-diffusers";
+  if (name == "dpm++") return "dpmpp-diffusers";
+  if (name == "dpm++-wan") return "dpmpp-wan";
+  return name;
+}
+
 // Everything of the request but the prompt; open fields stay open.
 Request request_of(const Flags& flags, const Generator& generator) {
   Request request;
@@ -154,7 +162,7 @@ Request request_of(const Flags& flags, const Generator& generator) {
   request.guidance_scale = flags.real("guidance-scale", 0, 100);
   request.guidance_scale_2 = flags.real("guidance-scale-2", 0, 100);
   request.flow_shift = flags.real("flow-shift", 1e-3, 1000);
-  request.solver = flags.text("solver");
+  request.solver = solver_of(flags.text("solver"));
   request.seed = seed_of(flags);
   request.rng = rng_from_name(flags.text("rng"));
   return request;

@@ -120,11 +120,16 @@ def vae_decode(root, rng, generator):
     vae, patched = make_vae(rng, generator)
     latents = torch.randn(1, 16, rng.randint(1, 5), rng.randint(1, 4), rng.randint(1, 4),
                           generator=generator)
-    with torch.no_grad():
-        video = vae.decode(latents, return_dict=False)[0]
+
+    def run(dtype):
+        with torch.no_grad():
+            return {"video": vae.to(dtype).decode(latents.to(dtype), return_dict=False)[0][0]
+                    .clamp(-1, 1)}
+
     case = Case(root, "vae_decode_patch" if patched else "vae_decode", "vae_decode", 1e-4)
     vae.save_pretrained(case.folder / "model/vae")
-    case.inputs, case.expected = {"latents": latents[0]}, {"video": video[0].clamp(-1, 1)}
+    case.inputs, case.expected = {"latents": latents[0]}, run(torch.float32)
+    case.spec["tolerance_bf16"] = bf16_tolerance(case.expected, run(torch.bfloat16))
     case.save()
 
 
@@ -132,11 +137,15 @@ def vae_encode(root, rng, generator):
     vae, patched = make_vae(rng, generator)
     video = torch.rand(1, 3, 4 * rng.randint(0, 4) + 1, 8 * rng.randint(1, 4), 8 * rng.randint(1, 4),
                        generator=generator) * 2 - 1
-    with torch.no_grad():
-        mean = vae.encode(video).latent_dist.mean
+
+    def run(dtype):
+        with torch.no_grad():
+            return {"mean": vae.to(dtype).encode(video.to(dtype)).latent_dist.mean[0]}
+
     case = Case(root, "vae_encode_patch" if patched else "vae_encode", "vae_encode", 1e-4)
     vae.save_pretrained(case.folder / "model/vae")
-    case.inputs, case.expected = {"video": video[0]}, {"mean": mean[0]}
+    case.inputs, case.expected = {"video": video[0]}, run(torch.float32)
+    case.spec["tolerance_bf16"] = bf16_tolerance(case.expected, run(torch.bfloat16))
     case.save()
 
 
