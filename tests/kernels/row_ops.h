@@ -202,11 +202,7 @@ inline void check_row_case(const RowOp& op, const Ops& ops, const RowCase& shape
   EXPECT_TRUE(within(out.view(), expected, &report));
   EXPECT_TRUE(bitwise_equal(out.view(), threaded.view())) << "three threads against one";
   EXPECT_TRUE(out.guard_intact());
-  if (dtype == DType::kBF16) {
-    std::vector<double> values;
-    for (const Bounded& value : expected) values.push_back(value.value);
-    EXPECT_LT(similarity_error(to_f64(out.view()), values), kSimilarityBf16);
-  }
+  EXPECT_TRUE(similar(out.view(), expected));
 }
 
 inline void check_row_op(const RowOp& op) {

@@ -6,7 +6,9 @@
 //   sum
 //                                                   of absolute terms, per output: sum_bound()
 //   bf16 op vs f64 on the same bf16 inputs          the line above plus one bf16 rounding: within()
-//                                                   adds it; similarity_error below kSimilarityBf16
+//                                                   adds it
+//   any op, all outputs together                    similar(): similarity_error below kSimilarity32
+//                                                   or kSimilarityBf16
 //   attention merged of parts vs one part           similarity_error below kSimilarityMerge
 //   exact parallel methods vs one rank, f32         relative_l2 below kParallelL2
 //   golden per tensor                               the relative L2 bound in the case file
@@ -28,7 +30,10 @@ namespace weft::test {
 inline constexpr double kUnit32 = 0x1p-24;
 inline constexpr double kUnitBf16 = 0x1p-8;
 
+// An error of r relative to the norm is a similarity error of r^2 / 2. bf16: one rounding is at
+// most 2^-8, so 7.6e-6. f32: 4.5e-5, 750 roundings that all point the same way.
 inline constexpr double kSimilarityBf16 = 1e-5;
+inline constexpr double kSimilarity32 = 1e-9;
 inline constexpr double kSimilarityMerge = 1e-9;
 inline constexpr double kParallelL2 = 1e-5;
 
@@ -161,6 +166,17 @@ inline ::testing::AssertionResult within(const TensorView& out, std::span<const 
          << expected[at].value << ", bound "
          << expected[at].bound + rounding(out.dtype, expected[at].value) << ", " << worst
          << " of the bound";
+}
+
+// All outputs together are as near as their dtype allows.
+inline ::testing::AssertionResult similar(const TensorView& out,
+                                          std::span<const Bounded> expected) {
+  std::vector<double> exact;
+  for (const Bounded& value : expected) exact.push_back(value.value);
+  const double error = similarity_error(to_f64(out), exact);
+  const double bound = out.dtype == DType::kBF16 ? kSimilarityBf16 : kSimilarity32;
+  if (error < bound) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "similarity error " << error << ", bound " << bound;
 }
 
 // The same bits, element by element (views of one dtype and shape, any strides).
