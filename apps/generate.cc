@@ -115,8 +115,9 @@ void read_frames(const Flags& flags, const Generator& generator, Request& reques
       throw Error(ErrorKind::kUsage, "--seconds and --num-frames exclude each other");
     const double fps = request.fps > 0 ? request.fps : generator.defaults().fps;
     request.frames = nearest_legal(*seconds * fps);
-    std::fprintf(stderr, "weft: --seconds %g at %g fps: %lld frames, the nearest legal count\n",
-                 *seconds, fps, static_cast<long long>(request.frames));
+    if (informative(flags))
+      std::fprintf(stderr, "weft: --seconds %g at %g fps: %lld frames, the nearest legal count\n",
+                   *seconds, fps, static_cast<long long>(request.frames));
   } else if (request.frames && flags.on("round-frames")) {
     request.frames = nearest_legal(static_cast<double>(request.frames));
   }
@@ -312,7 +313,7 @@ int run_generate(const Flags& flags) {
     print_header(flags, generator, first, plan, stdout);
     return plan.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
   }
-  if (!flags.on("quiet")) {
+  if (informative(flags)) {
     print_header(flags, generator, first, plan, stderr);
     std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first.seed),
                  flags.given("seed") && flags.text("seed") != "-1" ? "given" : "random");

@@ -8,10 +8,15 @@
 
 namespace weft {
 
+bool informative(const Flags& flags) {
+  const std::string level = flags.text("log-level");
+  return !flags.on("quiet") && (level == "info" || level == "debug" || flags.on("verbose"));
+}
+
 ProgressMode progress_mode(const Flags& flags) {
-  if (flags.on("quiet")) return ProgressMode::kNone;
   const std::string mode = flags.text("progress");
-  if (mode == "none") return ProgressMode::kNone;
+  if (mode == "none" || flags.on("quiet") || (mode == "auto" && !informative(flags)))
+    return ProgressMode::kNone;
   if (mode == "json") return ProgressMode::kJson;
   if (mode == "bar") return ProgressMode::kBar;
   if (mode == "plain") return ProgressMode::kPlain;

@@ -11,6 +11,9 @@ namespace weft {
 
 enum class ProgressMode : uint8_t { kBar, kPlain, kJson, kNone };
 
+// True where --log-level and --quiet let informative lines through.
+bool informative(const Flags& flags);
+
 // --progress with auto resolved: a bar on a terminal, else lines; nothing with --quiet.
 ProgressMode progress_mode(const Flags& flags);
 

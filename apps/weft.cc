@@ -1,5 +1,7 @@
 // The one binary: finds the command, parses its flags, and turns errors into one line and an exit
 // code.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -21,6 +23,14 @@ extern "C" void on_signal(int number) {
   std::signal(number, SIG_DFL);  // the second one stops at once
 }
 
+// A weights file cut short while it is mapped: reads beyond its end arrive as a signal.
+extern "C" void on_bus_error(int) {
+  constexpr char kLine[] =
+      "weft: a mapped weights file became shorter or unreadable while it was in use\n";
+  (void)!write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  _exit(static_cast<int>(ErrorKind::kModel));
+}
+
 int run(Command command, std::span<const std::string> arguments) {
   for (const std::string& argument : arguments)
     if (argument == "--help" || argument == "-h") {
@@ -36,6 +46,7 @@ int run(Command command, std::span<const std::string> arguments) {
   }
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
+  std::signal(SIGBUS, on_bus_error);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of write(), not a death
   switch (command) {

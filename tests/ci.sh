@@ -5,6 +5,7 @@
 #   cuda          compile the CUDA build (no GPU needed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export CCACHE_NOHASHDIR=1  # the presets' build folders share compiled files
 
 lint() {
   local files
