@@ -134,12 +134,14 @@ const Problem kProblems[] = {
 };
 
 TEST(Attention, EqualsTheDefinition) {
-  for (const Ops* ops : all_ops())
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    const Ops* ops = table.ops;
     for (DType dtype : {DType::kF32, DType::kBF16}) {
-      BoundReport out_report(ops->name + " attention " + std::string(to_string(dtype)));
-      BoundReport lse_report(ops->name + " attention lse " + std::string(to_string(dtype)));
+      BoundReport out_report(table.name + " attention " + std::string(to_string(dtype)));
+      BoundReport lse_report(table.name + " attention lse " + std::string(to_string(dtype)));
       for (const Problem& problem : kProblems) {
-        SCOPED_TRACE(ops->name + " " + std::string(to_string(dtype)) + " problem " +
+        SCOPED_TRACE(table.name + " " + std::string(to_string(dtype)) + " problem " +
                      std::to_string(&problem - kProblems));
         Inputs setup(problem, dtype);
         const AttentionArgs args = setup.args(problem);
@@ -156,6 +158,7 @@ TEST(Attention, EqualsTheDefinition) {
         EXPECT_TRUE(bitwise_equal(setup.lse, lse));
       }
     }
+  }
 }
 
 TEST(Attention, LseIsOptional) {

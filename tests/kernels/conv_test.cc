@@ -84,16 +84,18 @@ void check_conv(const Ops& ops, DType dtype, const Problem& problem, bool with_b
 }
 
 TEST(Conv, EqualsTheDefinition) {
-  for (const Ops* ops : all_ops())
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
     for (DType dtype : {DType::kF32, DType::kBF16}) {
-      BoundReport report(ops->name + " conv3d " + std::string(to_string(dtype)));
+      BoundReport report(table.name + " conv3d " + std::string(to_string(dtype)));
       for (const Problem& problem : kProblems)
         for (bool with_bias : {false, true}) {
-          SCOPED_TRACE(ops->name + " " + std::string(to_string(dtype)) + " problem " +
+          SCOPED_TRACE(table.name + " " + std::string(to_string(dtype)) + " problem " +
                        std::to_string(&problem - kProblems));
-          check_conv(*ops, dtype, problem, with_bias, report);
+          check_conv(*table.ops, dtype, problem, with_bias, report);
         }
     }
+  }
 }
 
 TEST(Conv, OutputShapes) {

@@ -70,20 +70,22 @@ void check_linear(const Ops& ops, DType dtype, const Shape& shape, LinearActivat
 }
 
 TEST(Linear, EqualsTheProduct) {
-  for (const Ops* ops : all_ops())
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
     for (DType dtype : {DType::kF32, DType::kBF16}) {
-      BoundReport report(ops->name + " linear " + std::string(to_string(dtype)));
+      BoundReport report(table.name + " linear " + std::string(to_string(dtype)));
       for (const Shape& shape : kShapes)
         for (LinearActivation activation :
              {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})
           for (bool with_bias : {false, true}) {
-            SCOPED_TRACE(ops->name + " " + std::string(to_string(dtype)) + " " +
+            SCOPED_TRACE(table.name + " " + std::string(to_string(dtype)) + " " +
                          std::to_string(shape.rows) + "x" + std::to_string(shape.in) + "x" +
                          std::to_string(shape.out) + " activation " +
                          std::to_string(static_cast<int>(activation)));
-            check_linear(*ops, dtype, shape, activation, with_bias, dtype, report);
+            check_linear(*table.ops, dtype, shape, activation, with_bias, dtype, report);
           }
     }
+  }
 }
 
 TEST(Linear, PartialSumsStayF32) {
