@@ -62,11 +62,28 @@ void sync_path(const std::string& path) {
   if (result != 0 && error != EINVAL) fail("write", path, error);
 }
 
+std::vector<fs::path> entries_of(const std::string& folder) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    paths.push_back(at->path());
+  if (error) fail("read the folder", folder, error.value());
+  return paths;
+}
+
+void remove_entries(const std::string& folder) {
+  for (const fs::path& path : entries_of(folder)) {
+    std::error_code error;
+    fs::remove_all(path, error);
+    if (error) fail("remove", path.string(), error.value());
+  }
+}
+
 // True where every entry is a frame that make_sink would write.
 bool holds_only_frames(const std::string& folder) {
-  return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
-    const std::string stem = entry.path().stem().string();
-    return entry.path().extension() == ".png" && !stem.empty() &&
+  return std::ranges::all_of(entries_of(folder), [](const fs::path& path) {
+    const std::string stem = path.stem().string();
+    return path.extension() == ".png" && !stem.empty() &&
            std::ranges::all_of(stem, [](char c) { return c >= '0' && c <= '9'; });
   });
 }
@@ -145,7 +162,7 @@ PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::stri
                                               : "'" + final_ +
                                                     "' is a folder; end it with '/' for "
                                                     "a folder of frames");
-    if (folder_ && !fs::is_empty(final_)) {
+    if (folder_ && !entries_of(final_).empty()) {
       if (overwrite == Overwrite::kRefuse) fail_exists(final_);
       if (!holds_only_frames(final_))
         throw Error(ErrorKind::kOutput, "'" + final_ +
@@ -160,7 +177,7 @@ PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::stri
   try {
     lock_ = lock_part(part_, folder_);
     if (folder_)
-      for (const auto& entry : fs::directory_iterator(part_)) fs::remove_all(entry.path());
+      remove_entries(part_);
     else if (truncate(part_.c_str(), 0) != 0)
       fail("write", part_, errno);
   } catch (...) {
@@ -208,7 +225,7 @@ void PartFile::publish_file() {
 }
 
 void PartFile::publish_folder() {
-  for (const auto& entry : fs::directory_iterator(part_)) sync_path(entry.path().string());
+  for (const fs::path& path : entries_of(part_)) sync_path(path.string());
   sync_path(part_);
   // rename() replaces an empty folder and no other.
   if (rename(part_.c_str(), final_.c_str()) == 0) return;

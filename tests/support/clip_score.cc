@@ -1,0 +1,109 @@
+// How well a model draws what it is told, read back from its clips.
+//   clip_score --prompts N [SEED]      prints N prompts, trained and held-out combinations in turn
+//   clip_score CLIP...                 reads each clip and the prompt in its metadata; prints the
+//   table
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "io/media_probe.h"
+#include "io/video.h"
+#include "kernels/check.h"
+#include "tests/support/clip_reader.h"
+
+namespace weft {
+namespace {
+
+void print_prompts(int count, uint64_t seed) {
+  std::vector<ClipSpec> trained, held;
+  for (const ClipSpec& spec : all_combinations()) (held_out(spec) ? held : trained).push_back(spec);
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < count; ++i) {
+    const std::vector<ClipSpec>& from = i % 2 ? held : trained;
+    ClipSpec spec = from[random() % from.size()];
+    spec.size = Size(random() % 2);
+    std::printf("%s\n", prompt_of(spec).c_str());
+  }
+}
+
+struct Row {
+  const char* name;
+  int clips = 0, colour = 0, ground = 0, shape = 0, motion = 0, all = 0;
+
+  void add(const ClipScore& s) {
+    ++clips;
+    colour += s.colour;
+    ground += s.ground;
+    shape += s.shape;
+    motion += s.motion;
+    all += s.colour && s.ground && s.shape && s.motion;
+  }
+  void print() const {
+    const double percent = 100.0 / std::max(clips, 1);
+    std::printf("%-9s %5d  %5.1f%% %6.1f%% %5.1f%% %6.1f%% %6.1f%%\n", name, clips,
+                colour * percent, ground * percent, shape * percent, motion * percent,
+                all * percent);
+  }
+};
+
+// The prompt is the first line of the "parameters" text.
+std::string prompt_in(const std::string& path) {
+  const auto metadata = probe_media(path).metadata;
+  const auto text = metadata.find("parameters");
+  if (text == metadata.end())
+    throw Error(ErrorKind::kMedia, "'" + path + "' has no \"parameters\" in its metadata");
+  return text->second.substr(0, text->second.find('\n'));
+}
+
+template <class T>
+std::string text_of(const std::optional<T>& value) {
+  return value ? std::string(to_string(*value)) : "nothing";
+}
+
+void print_scores(const std::vector<std::string>& paths) {
+  Row trained{"trained"}, held{"held out"}, all{"all"};
+  for (const std::string& path : paths) {
+    const std::string prompt = prompt_in(path);
+    const auto words = parse_prompt(prompt);
+    if (!words) throw Error(ErrorKind::kMedia, "'" + path + "': no clip prompt: " + prompt);
+    const ClipReading reading = read_clip(read_video(path));
+    const ClipScore s = score(reading, *words);
+    all.add(s);
+    if (words->colour && words->shape && words->motion && words->ground) {
+      const bool out =
+          held_out({*words->colour, *words->shape, *words->motion, *words->ground, Size::kBig});
+      (out ? held : trained).add(s);
+    }
+    if (!(s.colour && s.ground && s.shape && s.motion))
+      std::printf("%s: %s -> %s %s, %s on %s (fit %.2f)\n", path.c_str(), prompt.c_str(),
+                  text_of(reading.colour).c_str(), text_of(reading.shape).c_str(),
+                  text_of(reading.motion).c_str(), std::string(to_string(reading.ground)).c_str(),
+                  reading.shape_fit);
+  }
+  std::printf("%-9s %5s  %6s %7s %6s %7s %7s\n", "", "clips", "colour", "ground", "shape", "motion",
+              "all");
+  for (const Row& row : {trained, held, all}) row.print();
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  try {
+    if (argc >= 3 && std::strcmp(argv[1], "--prompts") == 0) {
+      weft::print_prompts(std::atoi(argv[2]), argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
+      return 0;
+    }
+    if (argc < 2) {
+      std::fprintf(stderr, "usage: clip_score --prompts N [SEED] | clip_score CLIP...\n");
+      return 2;
+    }
+    weft::print_scores({argv + 1, argv + argc});
+    return 0;
+  } catch (const weft::Error& error) {
+    std::fprintf(stderr, "clip_score: %s\n", error.what());
+    return static_cast<int>(error.kind());
+  }
+}
