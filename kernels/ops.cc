@@ -22,6 +22,8 @@ void fill_simd(Ops& ops) {
   fill_rope_simd(ops);
   fill_pointwise_simd(ops);
   fill_copy_simd(ops);
+  fill_linear_simd(ops);
+  fill_conv_simd(ops);
   fill_attention_simd(ops);
 }
 

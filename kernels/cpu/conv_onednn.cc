@@ -2,9 +2,10 @@
 // gathered windows where they do not.
 #include <cstring>
 
+#include "kernels/cpu/conv_panels.h"
 #include "kernels/cpu/cpu_isa.h"
+#include "kernels/cpu/implementation.h"
 #include "kernels/cpu/onednn.h"
-#include "kernels/cpu/panel_gemm.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/ops.h"
@@ -26,8 +27,7 @@ struct ConvKey {
 
 struct ConvStorage {
   PackedLinear pointwise;  // 1x1x1 kernels are a linear layer over pixels
-  Tensor data;             // [panels][kt kh kw][in][block]
-  int64_t block = 0;
+  ConvPanels panels;
   memory::desc vendor_desc;  // the same bytes as oneDNN names them; zero where it reads nothing
   OnednnCache<ConvKey> calls;
 };
@@ -87,10 +87,7 @@ OnednnCall make_conv(const PackedConv& packed, const memory::desc& weight, const
 // and refuses any other; it is asked at the size of a 480p latent, the heavy case. Small pictures
 // it would have packed otherwise take the panel path.
 int64_t choose_block(const PackedConv& packed, int threads) {
-  int64_t best = 16;
-  for (int64_t block : {32, 48, 64})
-    if ((packed.out() + block - 1) / block * block <= (packed.out() + best - 1) / best * best)
-      best = block;
+  const int64_t best = ConvPanels::widest_block(packed.out());
   if (packed.dtype() != DType::kF32 || !has_avx512()) return best;
   const auto [kt, kh, kw] = packed.kernel();
   const memory::desc any(kt == 1 ? memory::dims{packed.out(), packed.in(), kh, kw}
@@ -127,98 +124,32 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
     copy(stream, bias, packed.bias_);
     packed.bytes_ += packed.bias_.view().bytes();
   }
-  storage->block = choose_block(packed, stream.threads());
-  const int64_t panels = (packed.out_ + storage->block - 1) / storage->block;
-  const int64_t depth = taps(packed) * packed.in_;
-  storage->data = Tensor(dtype, {panels, depth, storage->block});
-  pack_panels(stream, weight.permute({0, 2, 3, 4, 1}), dtype, storage->block,
-              depth * storage->block, storage->data.view().data);
-  packed.bytes_ += storage->data.view().bytes();
-  if (dtype == DType::kF32 && has_avx512())
-    storage->vendor_desc = weight_desc(packed, storage->block);
+  const int64_t block = choose_block(packed, stream.threads());
+  storage->panels = ConvPanels(stream, weight, dtype, block);
+  packed.bytes_ += storage->panels.bytes();
+  if (dtype == DType::kF32 && has_avx512()) storage->vendor_desc = weight_desc(packed, block);
   return packed;
 }
 
-// The window of every output pixel as a row of the left operand: taps outside x are zero.
-struct Windows {
-  TensorView x;
-  std::array<int64_t, 3> kernel, stride, pad, out;  // pad: before each extent
-};
-
-void gather_window(const Windows& at, int64_t pixel, int64_t k, int64_t depth, float* to) {
-  const int64_t in = at.x[3];
-  const int64_t ow = pixel % at.out[2] * at.stride[2] - at.pad[2];
-  const int64_t oh = pixel / at.out[2] % at.out[1] * at.stride[1] - at.pad[1];
-  const int64_t of = pixel / at.out[2] / at.out[1] * at.stride[0] - at.pad[0];
-  for (int64_t tap = k / in, channel = k % in; depth > 0; ++tap, channel = 0) {
-    const int64_t count = std::min(in - channel, depth);
-    const int64_t w = ow + tap % at.kernel[2];
-    const int64_t h = oh + tap / at.kernel[2] % at.kernel[1];
-    const int64_t f = of + tap / at.kernel[2] / at.kernel[1];
-    const bool inside = f >= 0 && f < at.x[0] && h >= 0 && h < at.x[1] && w >= 0 && w < at.x[2];
-    const int64_t from = ((f * at.x[1] + h) * at.x[2] + w) * in + channel;
-    if (!inside)
-      std::memset(to, 0, count * sizeof(float));
-    else if (at.x.dtype == DType::kF32)
-      std::memcpy(to, static_cast<const float*>(at.x.data) + from, count * sizeof(float));
-    else
-      widen_bf16(static_cast<const bf16*>(at.x.data) + from, count, to);
-    to += count;
-    depth -= count;
-  }
-}
-
-void gather_windows(const void* context, int64_t row, int64_t rows, int64_t k, int64_t depth,
-                    float* out) {
-  for (int64_t r = 0; r < rows; ++r)
-    gather_window(*static_cast<const Windows*>(context), row + r, k, depth, out + r * depth);
-}
-
-void conv_panels(Stream& stream, const TensorView& x, const PackedConv& packed,
-                 const ConvArgs& args, const TensorView& out) {
-  const auto& storage = *static_cast<const ConvStorage*>(packed.storage_.get());
-  const TensorView& data = storage.data.view();
-  const Windows windows{.x = x,
-                        .kernel = packed.kernel(),
-                        .stride = args.stride,
-                        .pad = {args.pad_front, args.pad_h[0], args.pad_w[0]},
-                        .out = {out[0], out[1], out[2]}};
-  panel_gemm(stream, {.weight = {.data = data.data,
-                                 .dtype = data.dtype,
-                                 .in = data[1],
-                                 .out = packed.out(),
-                                 .block = storage.block,
-                                 .stride = data[1] * storage.block},
-                      .rows = out[0] * out[1] * out[2],
-                      .gather = gather_windows,
-                      .context = &windows,
-                      .bias = packed.bias_ ? packed.bias_.as<float>() : nullptr,
-                      .out = out.data,
-                      .out_dtype = out.dtype,
-                      .out_stride = packed.out()});
-}
-
-// A 1x1x1 kernel: a linear layer over the pixels that the strides leave. Zero padding around such a
-// kernel writes pixels that are the bias alone; no model does it, so the general case is a copy.
+// A 1x1x1 kernel: a linear layer over the pixels. Strides and padding around such a kernel are no
+// model's; they gather the pixels first.
 void conv_pointwise(Stream& stream, const TensorView& x, const PackedLinear& packed,
                     const ConvArgs& args, const TensorView& out) {
   const LinearOps& ops = stream.ops().linear;
   const TensorView to = out.reshape({out[0] * out[1] * out[2], out[3]});
-  const bool plain = x[0] == out[0] && x[1] == out[1] && x[2] == out[2];
-  if (plain) {
+  if (x[0] == out[0] && x[1] == out[1] && x[2] == out[2]) {
     ops.linear(stream, x.reshape({to[0], x[3]}), packed, LinearActivation::kNone, to);
     return;
   }
-  const Windows windows{.x = x,
-                        .kernel = {1, 1, 1},
-                        .stride = args.stride,
-                        .pad = {args.pad_front, args.pad_h[0], args.pad_w[0]},
-                        .out = {out[0], out[1], out[2]}};
   Tensor rows(x.dtype, {to[0], x[3]});
-  Tensor pixel(DType::kF32, {x[3]});
+  const size_t bytes = x[3] * size_of(x.dtype);
   for (int64_t i = 0; i < to[0]; ++i) {
-    gather_window(windows, i, 0, x[3], pixel.as<float>());
-    copy(stream, pixel, rows.view().select(0, i));
+    const int64_t f = i / out[2] / out[1] * args.stride[0] - args.pad_front;
+    const int64_t h = i / out[2] % out[1] * args.stride[1] - args.pad_h[0];
+    const int64_t w = i % out[2] * args.stride[2] - args.pad_w[0];
+    if (f < 0 || f >= x[0] || h < 0 || h >= x[1] || w < 0 || w >= x[2]) continue;
+    std::memcpy(static_cast<char*>(rows.view().data) + i * bytes,
+                static_cast<const char*>(x.data) + ((f * x[1] + h) * x[2] + w) * bytes, bytes);
   }
   ops.linear(stream, rows, packed, LinearActivation::kNone, to);
 }
@@ -230,7 +161,7 @@ bool run_vendor(const PackedConv& packed, ConvStorage& storage, const ConvKey& k
       storage.calls.get(key, [&] { return make_conv(packed, storage.vendor_desc, key); });
   if (!*call) return false;
   OmpThreads scope(key.threads);
-  run_onednn(*call, x, storage.data.view().data, packed.bias_ ? packed.bias_.as<float>() : nullptr,
+  run_onednn(*call, x, storage.panels.data(), packed.bias_ ? packed.bias_.as<float>() : nullptr,
              out);
   return true;
 }
@@ -257,27 +188,42 @@ bool conv_frames(Stream& stream, const TensorView& x, const PackedConv& packed,
   return true;
 }
 
+ConvKey key_of(const Stream& stream, const TensorView& x, const ConvArgs& args) {
+  return {.extent = {x[0], x[1], x[2]},
+          .stride = args.stride,
+          .pad = {args.pad_front, args.pad_h[0], args.pad_h[1], args.pad_w[0], args.pad_w[1]},
+          .threads = stream.threads()};
+}
+
+// oneDNN's 2D form knows no padding or stride over frames.
+bool takes_panels(const PackedConv& packed, const ConvStorage& storage, const ConvArgs& args) {
+  if (!storage.vendor_desc.get_size()) return true;
+  return packed.kernel()[0] == 1 && (args.pad_front != 0 || args.stride[0] != 1);
+}
+
 void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
             const TensorView& out) {
   auto& storage = *static_cast<ConvStorage*>(packed.storage_.get());
   if (storage.pointwise) return conv_pointwise(stream, x, storage.pointwise, args, out);
-  if (storage.vendor_desc.get_size()) {
-    // Kernels of one frame take no padding in front from oneDNN's 2D form.
-    ConvKey key{.extent = {x[0], x[1], x[2]},
-                .stride = args.stride,
-                .pad = {args.pad_front, args.pad_h[0], args.pad_h[1], args.pad_w[0], args.pad_w[1]},
-                .threads = stream.threads()};
-    const bool flat = packed.kernel()[0] == 1;
-    if (!flat || (args.pad_front == 0 && args.stride[0] == 1)) {
-      if (stream.deterministic() ? conv_frames(stream, x, packed, storage, key, out)
-                                 : run_vendor(packed, storage, key, x.as<float>(), out.as<float>()))
-        return;
-    }
+  if (!takes_panels(packed, storage, args)) {
+    const ConvKey key = key_of(stream, x, args);
+    if (stream.deterministic() ? conv_frames(stream, x, packed, storage, key, out)
+                               : run_vendor(packed, storage, key, x.as<float>(), out.as<float>()))
+      return;
   }
-  conv_panels(stream, x, packed, args, out);
+  storage.panels.run(stream, x, packed, args, out);
 }
 
 }  // namespace
+
+std::string conv_implementation(const Stream& stream, const PackedConv& packed, const TensorView& x,
+                                const ConvArgs& args) {
+  const auto& storage = *static_cast<const ConvStorage*>(packed.storage_.get());
+  if (storage.pointwise) return "linear";
+  if (takes_panels(packed, storage, args)) return "panels";
+  const OnednnCall call = make_conv(packed, storage.vendor_desc, key_of(stream, x, args));
+  return call ? call.implementation : "panels";
+}
 
 void fill_conv_onednn(Ops& ops) {
   ops.conv.pack_conv = pack_conv;

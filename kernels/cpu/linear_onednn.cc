@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_isa.h"
+#include "kernels/cpu/implementation.h"
 #include "kernels/cpu/linear_panels.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/panel_gemm.h"
@@ -38,7 +39,7 @@ struct LinearStorage {
 constexpr int64_t kFixedRows = 64;
 
 // Below, panel_gemm on f32 panels is as fast and needs no primitive per row count.
-constexpr int64_t kPanelRows = 4;
+constexpr int64_t kPanelRows = 3;
 
 // Multiply-adds from which a second thread pays, about 20 us of one core.
 constexpr int64_t kThreadedProducts = int64_t{1} << 20;
@@ -74,8 +75,8 @@ OnednnCall make_matmul(const PackedLinear& packed, const memory::desc& weight,
   return call;
 }
 
-// bf16 weights in the layout oneDNN's bf16 kernels want, made from row blocks of 64 outputs so that
-// the conversion's temporary stays small. False: oneDNN has no such kernel here.
+// bf16 weights in the layout oneDNN's bf16 kernels want, made from blocks of outputs so that the
+// conversion's temporary stays small. False: oneDNN has no such kernel here.
 bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& packed,
                  LinearStorage& storage) {
   const int64_t in = packed.in(), out = packed.out();
@@ -90,7 +91,8 @@ bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& p
       return false;
   storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(typical.weight.get_size())});
   storage.vendor_desc = typical.weight;
-  constexpr int64_t kBlock = 64;
+  constexpr int64_t kBlock =
+      192;  // a multiple of 16, 32, 48 and 64, so that no layout block is cut
   Tensor rows(DType::kBF16, {std::min(kBlock, out), in});
   memory whole(typical.weight, onednn_engine(), storage.vendor.view().data);
   for (int64_t o = 0; o < out; o += kBlock) {
@@ -129,7 +131,7 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
     if (dtype == DType::kF32 && has_avx512() && make_matmul(packed, shared, {.rows = kFixedRows}))
       storage->vendor_desc = shared;
   }
-  packed.bytes_ += storage->vendor.view().bytes() + storage->panels.bytes();
+  packed.bytes_ += storage->vendor ? storage->vendor.view().bytes() : storage->panels.bytes();
   return packed;
 }
 
@@ -175,20 +177,28 @@ void run_staged(const PackedLinear& packed, LinearStorage& storage, const Matmul
 
 bool dense_rows(const TensorView& x) { return x.rows() == 1 || x.row_stride() == x[-1]; }
 
+bool takes_panels(const LinearStorage& storage, int64_t rows, bool dense) {
+  if (storage.vendor) return false;
+  return !storage.vendor_desc.get_size() || !dense || rows <= kPanelRows;
+}
+
+int fast_threads(const Stream& stream, const PackedLinear& packed, int64_t rows) {
+  return rows * packed.in() * packed.out() < kThreadedProducts ? 1 : stream.threads();
+}
+
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
   auto& storage = *static_cast<LinearStorage*>(packed.storage_.get());
   const int64_t rows = x.rows();
   const bool dense = dense_rows(x) && dense_rows(out);
-  const bool vendor_only = static_cast<bool>(storage.vendor);
-  if (!vendor_only && (!storage.vendor_desc.get_size() || !dense || rows <= kPanelRows)) {
+  if (takes_panels(storage, rows, dense)) {
     const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;
     storage.panels.run(stream, x, bias, activation, out);
     return;
   }
   MatmulKey key{.rows = rows, .threads = 1, .activation = activation, .out = out.dtype};
   if (dense && !stream.deterministic()) {
-    if (rows * packed.in() * packed.out() >= kThreadedProducts) key.threads = stream.threads();
+    key.threads = fast_threads(stream, packed, rows);
     run_rows(packed, storage, key, row_of(x, 0), const_cast<char*>(row_of(out, 0)));
     return;
   }
@@ -204,6 +214,14 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
 }
 
 }  // namespace
+
+std::string linear_implementation(const Stream& stream, const PackedLinear& packed, int64_t rows,
+                                  LinearActivation activation, DType out) {
+  const auto& storage = *static_cast<const LinearStorage*>(packed.storage_.get());
+  if (takes_panels(storage, rows, true)) return "panels";
+  const int threads = stream.deterministic() ? 1 : fast_threads(stream, packed, rows);
+  return make_matmul(packed, storage.vendor_desc, {rows, threads, activation, out}).implementation;
+}
 
 void fill_linear_onednn(Ops& ops) { ops.linear = {.pack_linear = pack_linear, .linear = linear}; }
 

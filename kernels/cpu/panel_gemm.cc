@@ -69,13 +69,15 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
     }
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t origin = (panel + p) * w.stride + k * w.block;
-      for (int64_t j = 0; j < w.block; j += kSlice) {
-        const int64_t columns = std::min(kSlice, w.block - j);
+      const bool dense = w.dtype == DType::kF32 && rows < kCopyRows;
+      const int64_t width = dense ? w.block : std::min(kSlice, w.block);
+      for (int64_t j = 0; j < w.block; j += width) {
+        const int64_t columns = std::min(width, w.block - j);
         // Narrow weights widen into the slice. Wide ones are copied where enough rows pay for it:
         // a slice read in place at the panel's stride uses half the sets of L1.
         const float* right = static_cast<const float*>(w.data) + origin + j;
         int64_t right_row = w.block;
-        if (w.dtype == DType::kBF16 || (rows >= kCopyRows && w.block > kSlice)) {
+        if (!dense) {
           for (int64_t i = 0; i < depth; ++i) {
             const int64_t at = origin + i * w.block + j;
             if (w.dtype == DType::kBF16)

@@ -22,6 +22,8 @@ void fill_rope_simd(Ops& ops);
 void fill_pointwise_simd(Ops& ops);
 void fill_copy_simd(Ops& ops);
 void fill_attention_simd(Ops& ops);
+void fill_linear_simd(Ops& ops);
+void fill_conv_simd(Ops& ops);
 
 // oneDNN, cpu/<family>_onednn.cc.
 void fill_linear_onednn(Ops& ops);

@@ -44,19 +44,19 @@ HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const float* HWY
   TileVec acc[kRows][kVectors];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v)
       acc[r][v] = add ? hn::LoadU(d, sum + r * sum_row + v * lanes) : hn::Zero(d);
   const float* HWY_RESTRICT a = left.data;
   const int64_t row = left.row;
   for (int64_t k = 0; k < depth; ++k) {
     TileVec w[kVectors];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) w[v] = hn::LoadU(d, right + v * lanes);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const TileVec x = hn::Set(d, a[r * row]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(x, w[v], acc[r][v]);
     }
     a += left.step;
@@ -64,7 +64,7 @@ HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const float* HWY
   }
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) hn::StoreU(acc[r][v], d, sum + r * sum_row + v * lanes);
 }
 
@@ -76,13 +76,15 @@ HWY_INLINE void tile_rows(TileLeft left, int64_t rows, int64_t depth, const floa
     sum += done * sum_row;
     rows -= done;
   };
-  while (rows >= kTileRows) {
-    tile_block<kTileRows, kVectors>(left, depth, right, right_row, sum, sum_row, add);
-    step(kTileRows);
-  }
-  if (kTileRows > 6 && rows >= 6) {
-    tile_block<6, kVectors>(left, depth, right, right_row, sum, sum_row, add);
-    step(6);
+  if constexpr (kVectors <= kTileVectors) {
+    while (rows >= kTileRows) {
+      tile_block<kTileRows, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+      step(kTileRows);
+    }
+    if (kTileRows > 6 && rows >= 6) {
+      tile_block<6, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+      step(6);
+    }
   }
   if (rows >= 3) {
     tile_block<3, kVectors>(left, depth, right, right_row, sum, sum_row, add);
@@ -99,6 +101,10 @@ HWY_INLINE void tile_product(const TileLeft& left, int64_t rows, int64_t columns
                              bool add) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
   int64_t j = 0;
+  // Few rows: the right operand streams through once, so whole cache lines side by side.
+  if (kTileRows > 6 && rows <= 3)
+    for (; j + 4 * lanes <= columns; j += 4 * lanes)
+      tile_rows<4>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
   for (; j + kTileVectors * lanes <= columns; j += kTileVectors * lanes)
     tile_rows<kTileVectors>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
   for (; j < columns; j += lanes)
