@@ -26,9 +26,9 @@ void check_number(const std::string& field, double value, double low, double hig
 
 // value = multiple k + offset, at least `low`.
 void check_grid(const std::string& field, int64_t value, int64_t multiple, int64_t offset,
-                int64_t low, const std::string& rule) {
-  if (value >= low && value <= kMaxExtent && (value - offset) % multiple == 0) return;
-  const int64_t top = (kMaxExtent - offset) / multiple * multiple + offset;
+                int64_t low, int64_t high, const std::string& rule) {
+  if (value >= low && value <= high && (value - offset) % multiple == 0) return;
+  const int64_t top = (high - offset) / multiple * multiple + offset;
   const int64_t below = (std::clamp(value, low, top) - offset) / multiple * multiple + offset;
   const int64_t above = std::min(below + multiple, top);
   std::string nearest = "nearest " + std::to_string(below);
@@ -62,9 +62,11 @@ Request resolve(const Request& request, const DefaultSettings& defaults) {
 
 void validate(const Request& request, const ModelLimits& limits) {
   const std::string multiple = "multiples of " + std::to_string(limits.size_multiple);
-  check_grid("width", request.width, limits.size_multiple, 0, limits.size_multiple, multiple);
-  check_grid("height", request.height, limits.size_multiple, 0, limits.size_multiple, multiple);
-  check_grid("frames", request.frames, limits.frame_multiple, 1, 1,
+  check_grid("width", request.width, limits.size_multiple, 0, limits.size_multiple, kMaxSide,
+             multiple);
+  check_grid("height", request.height, limits.size_multiple, 0, limits.size_multiple, kMaxSide,
+             multiple);
+  check_grid("frames", request.frames, limits.frame_multiple, 1, 1, kMaxFrames,
              std::to_string(limits.frame_multiple) + "n+1");
   check_number("fps", request.fps, 0.1, 1000);
   check_number("guidance scale", *request.guidance_scale, 0, 1000);

@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// The largest width, height or frame count a request may ask for.
-inline constexpr int64_t kMaxExtent = 1 << 20;
+// The largest request: memory plans of anything up to here stay within 64-bit integers.
+inline constexpr int64_t kMaxSide = 16384, kMaxFrames = 1 << 20;
 
 // Zero, empty and nullopt mean "the model's"; Generator::resolve fills them.
 struct Request {

@@ -77,8 +77,8 @@ class WanVae {
 };
 
 // What a decoder (encoder) of latent size h x w takes besides the weights: `workspace` = arena
-// bytes of one chunk, `state` = the remembered frames. Neither depends on the number of frames, but a
-// single picture (latent_frames 1) needs the first chunk alone.
+// bytes of one chunk, `state` = the remembered frames. Neither depends on the number of frames, but
+// a single picture (latent_frames 1) needs the first chunk alone.
 size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
                                   int64_t latent_frames = 2);
 size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
