@@ -52,7 +52,7 @@ DefaultSettings read_weft_json(const std::string& path) {
   const nlohmann::json json = read_json_file(path);
   if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": not a JSON object");
   constexpr std::array kKnown = {
-      "name", "negative_prompt", "width",          "height",           "frames",
+      "name", "negative_prompt", "width",          "height",           "num_frames",
       "fps",  "steps",           "guidance_scale", "guidance_scale_2", "flow_shift"};
   for (const auto& [key, value] : json.items()) {
     if (key.starts_with("_")) continue;
@@ -72,7 +72,7 @@ DefaultSettings read_weft_json(const std::string& path) {
   out.negative_prompt = json_string_or(json, "negative_prompt", path, "");
   out.width = json_int_or(json, "width", path, out.width, kPositive);
   out.height = json_int_or(json, "height", path, out.height, kPositive);
-  out.frames = json_int_or(json, "frames", path, out.frames, kPositive);
+  out.frames = json_int_or(json, "num_frames", path, out.frames, kPositive);
   out.fps = json_number_or(json, "fps", path, out.fps);
   out.steps = static_cast<int>(json_int_or(json, "steps", path, out.steps, kPositive));
   out.guidance_scale = json_number_or(json, "guidance_scale", path, out.guidance_scale);

@@ -101,7 +101,7 @@ TEST_F(ModelDirectoryTest, WhatCannotRunIsRefused) {
 
 TEST_F(ModelDirectoryTest, WeftJsonGivesTheDefaults) {
   std::ofstream(path_ + "/weft.json")
-      << R"({"name": "pocket", "width": 128, "height": 96, "frames": 25, "fps": 16, "steps": 20,
+      << R"({"name": "pocket", "width": 128, "height": 96, "num_frames": 25, "fps": 16, "steps": 20,
              "guidance_scale": 4, "flow_shift": 3})";
   const DefaultSettings defaults = open_model_directory(path_).defaults;
   EXPECT_EQ(defaults.name, "pocket");
