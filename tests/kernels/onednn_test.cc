@@ -325,6 +325,38 @@ TEST(CpuAttention, QueriesDoNotDependOnTheirNeighbours) {
   }
 }
 
+TEST(SimdProducts, EveryTargetEqualsTheReference) {
+  const ConvShape shape{20, 37, 3, 3, 4, 6, 7, 1, 1};
+  Tensor x = make_normal(DType::kF32, {4, 6, 7, 20}, 26);
+  Tensor weight = make_normal(DType::kF32, {37, 20, 3, 3, 3}, 27, 0.1);
+  Tensor matrix = make_normal(DType::kF32, {37, 300}, 28, 0.1);
+  Tensor rows = make_normal(DType::kF32, {29, 300}, 29),
+         q = make_normal(DType::kF32, {45, 2, 19}, 30);
+  const KVSegment segment{.k = q, .v = q};
+  const auto run = [&](const Ops& ops) {
+    Stream stream = Stream::cpu(2, Determinism::kFixed, &ops);
+    std::vector<std::vector<double>> results;
+    results.push_back(to_f64(convolve(ops, 2, Determinism::kFixed, shape, x, weight, {})));
+    for (int64_t count : {1, 2, 5, 11, 29}) {  // every height of the register tile
+      Tensor out(DType::kF32, {count, 37});
+      const PackedLinear packed = pack_linear(stream, matrix, {}, DType::kF32);
+      linear(stream, rows.view().slice(0, 0, count), packed, LinearActivation::kGeluTanh, out);
+      results.push_back(to_f64(out));
+    }
+    Tensor out(DType::kF32, {45, 2, 19});
+    attention(stream, {.q = q, .segments = {&segment, 1}, .out = out});
+    results.push_back(to_f64(out));
+    return results;
+  };
+  const auto expected = run(reference_ops());
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    const auto results = run(*table.ops);
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_LT(similarity_error(results[i], expected[i]), 1e-12) << table.name << " result " << i;
+  }
+}
+
 TEST(CpuOps, NotANumberComesThrough) {
   // A silent finite value would hide the first bad layer from the search for it.
   const float nan = std::numeric_limits<float>::quiet_NaN();
