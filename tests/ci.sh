@@ -5,6 +5,7 @@
 #   cuda          compile the CUDA build (no GPU needed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+export GOMP_SPINCOUNT=2000  # idle OpenMP threads sleep soon: tests share the cores
 export CCACHE_NOHASHDIR=1  # the presets' build folders share compiled files
 
 lint() {
