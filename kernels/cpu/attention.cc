@@ -68,10 +68,10 @@ void attend_one(const AttentionArgs& args, int64_t i, int64_t a, std::vector<dou
   }
   T* out = args.out.as<T>() + i * args.out.stride[0] + a * args.out.stride[1];
   for (int64_t x = 0; x < e; ++x)
-    out[x] = from_float<T>(total > 0 ? static_cast<float>(sum[x] / total) : 0.0f);
+    out[x] = from_float<T>(total == 0 ? 0.0f : static_cast<float>(sum[x] / total));
   if (args.lse)
     args.lse.as<float>()[a * args.lse.stride[0] + i * args.lse.stride[1]] =
-        static_cast<float>(total > 0 ? top + std::log(total) : kMinusInfinity);
+        static_cast<float>(total == 0 ? kMinusInfinity : top + std::log(total));
 }
 
 void attention(Stream& stream, const AttentionArgs& args) {
