@@ -85,8 +85,9 @@ TEST_F(Cli, UsageErrorsAreOneLineAndExit2) {
            "verify", "inspect"}) {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.err;
-    if (arguments.find(" -p x") != std::string::npos)
+    if (arguments.find(" -p x") != std::string::npos) {
       EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
+    }
     EXPECT_TRUE(outcome.out.empty()) << outcome.out;
   }
   EXPECT_TRUE(files().empty());
