@@ -23,15 +23,15 @@ class TensorFile {
 
   const std::vector<std::string>& names() const;  // sorted
   bool contains(std::string_view name) const;
-  // The tensor's bytes in the mapping: dtype and extents as in the header (rank above kMaxRank is an
-  // Error). The data may be misaligned for its dtype; copy and pack ops take it as it is. Valid while
-  // the TensorFile lives. A name that is not there is a bug.
+  // The tensor's bytes in the mapping: dtype and extents as in the header (rank above kMaxRank is
+  // an Error). The data may be misaligned for its dtype; copy and pack ops take it as it is. Valid
+  // while the TensorFile lives. A name that is not there is a bug.
   TensorView view(std::string_view name) const;
   // The `__metadata__` strings of the (first) file.
   const std::map<std::string, std::string>& metadata() const;
-  size_t bytes() const;                    // tensor bytes in all shards
+  size_t bytes() const;  // tensor bytes in all shards
   const std::vector<std::string>& files() const;
-  std::string header_hash() const;         // SHA-256 over the shards' headers and sizes, hex
+  std::string header_hash() const;  // SHA-256 over the shards' headers and sizes, hex
   // The pages behind a view are dropped from this process (they stay in the page cache).
   void drop_pages(const TensorView& view) const;
 

@@ -15,8 +15,8 @@ Arena::Arena(size_t limit) : limit_(limit) {
   void* data = mmap(nullptr, limit_, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED)
-    throw Error(ErrorKind::kMemory,
-                "cannot reserve " + std::to_string(limit_) + " bytes of address space for an arena");
+    throw Error(ErrorKind::kMemory, "cannot reserve " + std::to_string(limit_) +
+                                        " bytes of address space for an arena");
   base_ = static_cast<char*>(data);
 }
 
@@ -38,7 +38,8 @@ TensorView Arena::alloc(DType dtype, std::span<const int64_t> shape) {
 
 void Arena::trim() {
   const size_t page = 4096, from = (used_ + page - 1) / page * page;
-  if (from < high_water_) madvise(base_ + from, std::min(high_water_ + page, limit_) - from, MADV_DONTNEED);
+  if (from < high_water_)
+    madvise(base_ + from, std::min(high_water_ + page, limit_) - from, MADV_DONTNEED);
 }
 
 void Arena::release(size_t mark) {

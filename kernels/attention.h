@@ -10,22 +10,22 @@ namespace weft {
 
 // One stretch of keys and values. `position` is the global index of its first key (causal masks).
 struct KVSegment {
-  TensorView k, v;         // [n, Akv, E], rows may be strided
+  TensorView k, v;  // [n, Akv, E], rows may be strided
   int64_t position = 0;
-  float log_bias = 0;      // added to every logit of the segment: ln(count) for a row that stands for
-                           // `count` equal ones
+  float log_bias = 0;  // added to every logit of the segment: ln(count) for a row that stands for
+                       // `count` equal ones
 };
 
 struct AttentionArgs {
-  TensorView q;                          // [N, A, E]; A is a multiple of Akv
-  std::span<const KVSegment> segments;   // softmax runs over all their keys together
-  TensorView bias{};                     // [A, N, sum of n] f32, or empty
-  float scale = 1;                       // applied to q k^T before the bias
-  bool causal = false;                   // key position must be <= query position
-  int64_t query_position = 0;            // global index of the first query row
-  TensorView out;                        // [N, A, E], dtype of q
-  TensorView lse{};                      // [A, N] f32 natural log, or empty. A query that sees no
-                                         // key gets out 0 and lse -inf.
+  TensorView q;                         // [N, A, E]; A is a multiple of Akv
+  std::span<const KVSegment> segments;  // softmax runs over all their keys together
+  TensorView bias{};                    // [A, N, sum of n] f32, or empty
+  float scale = 1;                      // applied to q k^T before the bias
+  bool causal = false;                  // key position must be <= query position
+  int64_t query_position = 0;           // global index of the first query row
+  TensorView out;                       // [N, A, E], dtype of q
+  TensorView lse{};                     // [A, N] f32 natural log, or empty. A query that sees no
+                                        // key gets out 0 and lse -inf.
 };
 
 // q, k, v, out share one dtype (f32 or bf16); logits, softmax and accumulation are f32.

@@ -44,10 +44,10 @@ std::string format_values(const Ts&... values) {
 }  // namespace weft
 
 // A broken precondition is a bug in the caller: print the condition and the operands, then abort.
-#define CHECK(condition, ...)                                               \
-  do {                                                                      \
-    if (!(condition)) [[unlikely]]                                          \
-      ::weft::detail::check_failed(__FILE__, __LINE__, #condition,          \
+#define CHECK(condition, ...)                                                   \
+  do {                                                                          \
+    if (!(condition)) [[unlikely]]                                              \
+      ::weft::detail::check_failed(__FILE__, __LINE__, #condition,              \
                                    ::weft::detail::format_values(__VA_ARGS__)); \
   } while (0)
 

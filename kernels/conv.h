@@ -1,6 +1,6 @@
 #pragma once
-// Convolution family, channels last ([F, H, W, C]), weights packed once at load. Time is causal: the
-// caller puts the history frames in front of x; nothing is padded behind.
+// Convolution family, channels last ([F, H, W, C]), weights packed once at load. Time is causal:
+// the caller puts the history frames in front of x; nothing is padded behind.
 #include <array>
 #include <memory>
 

@@ -7,7 +7,21 @@
 
 namespace weft {
 
-enum class DType : uint8_t { kF32, kBF16, kF16, kF64, kI8, kU8, kI16, kI32, kI64, kBool, kF8E4M3, kF8E5M2, kCount };
+enum class DType : uint8_t {
+  kF32,
+  kBF16,
+  kF16,
+  kF64,
+  kI8,
+  kU8,
+  kI16,
+  kI32,
+  kI64,
+  kBool,
+  kF8E4M3,
+  kF8E5M2,
+  kCount
+};
 
 // Bytes of one element.
 constexpr size_t size_of(DType dtype) {

@@ -1,6 +1,6 @@
 #pragma once
-// Rotary position embedding (Su et al. 2021) over three axes (frame, row, column), interleaved pairs
-// (x[2j], x[2j+1]), as Wan uses it.
+// Rotary position embedding (Su et al. 2021) over three axes (frame, row, column), interleaved
+// pairs (x[2j], x[2j+1]), as Wan uses it.
 #include <array>
 
 #include "kernels/stream.h"

@@ -56,7 +56,7 @@ struct TensorView {
 
   // All of these share the data; none copies.
   TensorView slice(int dim, int64_t begin, int64_t count) const;
-  TensorView select(int dim, int64_t index) const;  // drops the dimension
+  TensorView select(int dim, int64_t index) const;                 // drops the dimension
   TensorView reshape(std::initializer_list<int64_t> shape) const;  // CHECKs contiguity and count
   TensorView permute(std::initializer_list<int> order) const;
   std::string to_string_shape() const;  // "[2, 3] f32"

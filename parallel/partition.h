@@ -26,8 +26,8 @@ struct TokenRanges {
   int64_t size() const;
 };
 
-// Transformer blocks [begin, end) of `total`; embedding runs where begin is 0, the head where end is
-// total.
+// Transformer blocks [begin, end) of `total`; embedding runs where begin is 0, the head where end
+// is total.
 struct BlockRange {
   int begin = 0, end = 0, total = 0;
   static BlockRange all(int total) { return {0, total, total}; }

@@ -4,7 +4,8 @@
 
 namespace weft {
 
-// The number of CUDA devices; throws Error(kUsage) naming the build option where there is no backend.
+// The number of CUDA devices; throws Error(kUsage) naming the build option where there is no
+// backend.
 int cuda_device_count();
 
 // A stream on CUDA device `index`. Throws Error(kUsage) while no CUDA op table exists.

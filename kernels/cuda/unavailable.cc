@@ -4,9 +4,10 @@ namespace weft {
 
 namespace {
 [[noreturn]] void unavailable() {
-  throw Error(ErrorKind::kUsage,
-              "--device cuda: this build has no CUDA backend; configure with -DWEFT_CUDA=ON, or use "
-              "--device cpu");
+  throw Error(
+      ErrorKind::kUsage,
+      "--device cuda: this build has no CUDA backend; configure with -DWEFT_CUDA=ON, or use "
+      "--device cpu");
 }
 }  // namespace
 
