@@ -16,6 +16,8 @@ ap.add_argument("--pictures", type=float, default=20, help="minutes on single pi
 ap.add_argument("--decay", type=float, default=0.35, help="last fraction of the time, in which the rate falls to zero")
 ap.add_argument("--tokens", type=int, default=5376, help="tokens of a step")
 ap.add_argument("--crops", type=float, default=0.55, help="fraction of the steps on crops around the shape")
+ap.add_argument("--early", type=float, default=0.5, help="fraction of the clips seen in almost pure noise")
+ap.add_argument("--average", type=float, default=0.998)
 ap.add_argument("--lr", type=float, default=0.02)
 ap.add_argument("--compile", action="store_true")
 ap.add_argument("--threads", type=int, default=1, help="of each process")
@@ -114,6 +116,8 @@ def once(z, caps, fn, local=False):
     u = torch.sigmoid(torch.randn(b, device=dev))
     u = torch.where(torch.rand(b, device=dev) < 0.15, torch.rand(b, device=dev), u)
     t = 3 * u / (1 + 2 * u)
+    if z.shape[2] > 1:  # what is in a clip shows through all but the strongest noise: that is where the text must decide
+        t = torch.where(torch.rand(b, device=dev) < args.early, 1 - 0.08 * torch.rand(b, device=dev).square(), t)
     if local:
         t = torch.sigmoid(torch.randn(b, device=dev) - 0.3).clamp(max=0.85)
     tt = t.view(-1, 1, 1, 1, 1)
@@ -167,7 +171,7 @@ while spent < total:
     lr = min(1, (step + 1) / 60) * min(1, (1 - f) / args.decay)
     opt.step(lr)
     step += 1
-    k = min(0.998, (step + 1) / (step + 20))
+    k = min(args.average, (step + 1) / (step + 20))
     with torch.no_grad():
         torch._foreach_lerp_(ema, [p.detach() for p in params], 1 - k)
     log.setdefault(f"{shape[0]}{'c' if crop else ''}", []).append(loss.item())
