@@ -19,6 +19,7 @@ ap.add_argument("--crops", type=float, default=0.55, help="fraction of the steps
 ap.add_argument("--early", type=float, default=0.5, help="fraction of the clips seen in almost pure noise")
 ap.add_argument("--average", type=float, default=0.998)
 ap.add_argument("--lr", type=float, default=0.02)
+ap.add_argument("--init", default="", help="a checkpoint whose weights to start from")
 ap.add_argument("--compile", action="store_true")
 ap.add_argument("--threads", type=int, default=1, help="of each process")
 ap.add_argument("--port", type=int, default=29517)
@@ -41,11 +42,16 @@ STD = torch.tensor([max(x, D.STD_FLOOR) for x in stats["std"]], device=dev).view
 model, text = D.make_dit().to(dev), D.make_text().to(dev)
 params = list(model.parameters()) + list(text.parameters())
 matrices = [p for n, p in list(model.named_parameters()) + list(text.named_parameters())
-            if p.ndim == 2 and not any(k in n for k in ("shared", "embed_tokens", "relative", "proj_out", "patch"))]
+            if p.ndim == 2 and not any(k in n for k in ("shared", "embed_tokens", "relative", "proj_out", "patch",
+                                                           "text_embedder", "SelfAttention", "DenseReluDense"))]
 ids = {id(p) for p in matrices}
 opt = Muon(matrices, [p for p in params if id(p) not in ids], lr=args.lr)
 ema = [p.detach().clone() for p in params]
 step, spent = 0, 0.0
+if args.init and not os.path.exists(path):
+    s = torch.load(args.init, weights_only=False, map_location=dev)
+    model.load_state_dict(s["model"]); text.load_state_dict(s["text"])
+    ema = [p.detach().clone() for p in params]
 if os.path.exists(path):
     s = torch.load(path, weights_only=False, map_location=dev)
     model.load_state_dict(s["model"]); text.load_state_dict(s["text"]); opt.load_state_dict(s["opt"])

@@ -37,8 +37,10 @@ opt = Muon([p for p in model.parameters() if p.ndim >= 2 and p.numel() > max(p.s
 step, spent = 0, 0.0
 if os.path.exists(path):
     s = torch.load(path, weights_only=False)
-    model.load_state_dict(s["model"]); opt.load_state_dict(s["opt"])
-    step, spent = s["step"], s["spent"]
+    model.load_state_dict(s["model"])
+    if "opt" in s:  # not where from_export.py made the checkpoint
+        opt.load_state_dict(s["opt"])
+        step, spent = s["step"], s["spent"]
 if args.decoder_only:
     for m in (model.encoder, model.quant_conv):
         m.requires_grad_(False)
