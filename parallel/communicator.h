@@ -1,0 +1,159 @@
+#pragma once
+// Communicator: the messages of a group of ranks. Tags are checked, bytes are counted where they
+// are sent, and the last operations are kept for the report of a failure. One Communicator belongs
+// to one rank and one thread.
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/arena.h"
+#include "kernels/stream.h"
+#include "kernels/tensor.h"
+#include "parallel/transport.h"
+
+namespace weft {
+
+// What travels, for tags, counters and reports. Compute dtype, or f32 where the name says so.
+enum class Traffic : uint8_t {
+  kControl,    // decisions, sizes, times
+  kText,       // prompt rows, f32
+  kHidden,     // hidden rows between layer stages
+  kHeadsIn,    // Ulysses: q, k, v from tokens to heads
+  kHeadsOut,   // Ulysses: the result from heads to tokens
+  kKeyValue,   // ring: blocks of k and v
+  kQuery,      // token ring: blocks of q
+  kState,      // attention states (out, lse), f32
+  kPartial,    // partial sums of row-parallel linears, f32
+  kStatistic,  // partial sums of full-width norms, f32
+  kGathered,   // parts of a split width
+  kVelocity,   // a branch's velocity, f32
+  kLatent,     // latents, f32
+  kHalo,       // rows of a neighbour's band
+  kFrames,     // decoded rows, f32
+  kCount,
+};
+std::string_view to_string(Traffic kind);
+
+// 64 bits on the wire. Two messages that could be under way between the same ranks at the same time
+// must differ in it; the group's id is added by the Communicator.
+struct Tag {
+  Traffic kind = Traffic::kControl;
+  int step = 0;                    // < 2^16
+  int branch = 0;                  // < 2^2
+  int layer = 0;                   // < 2^12
+  int segment = 0;                 // < 2^20: ring hop, micro-batch, chunk
+  uint64_t bits(int group) const;  // group < 2^8; CHECKs every range
+};
+std::string to_string(const Tag& tag);
+std::string tag_text(uint64_t bits);  // of a tag in a header, group included
+
+// One end of a message; `view` is contiguous and stays untouched until the wait. Empty views are
+// messages of 0 bytes: neither sent nor counted.
+struct Message {
+  int peer = 0;  // rank in this group
+  Tag tag{};
+  TensorView view{};
+};
+
+struct CommCounters {
+  struct Count {
+    int64_t messages = 0, bytes = 0;  // payload
+    bool operator==(const Count&) const = default;
+  };
+  std::array<Count, static_cast<size_t>(Traffic::kCount)> sent{}, received{};
+  int64_t waits = 0, waited_ns = 0;
+  Count total_sent() const;
+  Count total_received() const;
+  std::string to_string() const;
+};
+
+// The last operation of a rank, readable from another thread (heartbeats, reports).
+class FlightRecorder;
+
+enum class AllReduce : uint8_t {
+  kRing,  // 2 (P - 1) hops of 1/P: e (2 n - c_{r+1} - c_{r+2}) bytes sent by rank r
+  kStar,  // 2 hops: leaves send n e, the root (rank 0) adds in rank order and sends (P - 1) n e
+};
+
+class Communicator {
+ public:
+  // The whole world of `transport`.
+  explicit Communicator(std::shared_ptr<Transport> transport);
+  ~Communicator();
+  Communicator(Communicator&&) noexcept;
+  Communicator& operator=(Communicator&&) noexcept;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int world_rank(int rank) const { return ranks_[rank]; }
+
+  // A group of world ranks, in the order given, this rank among them; no message is sent. Every
+  // member makes it with the same ranks and the same id (1 ... 255, unique per axis of the mesh).
+  // Counters and recorder are shared with the world's.
+  Communicator group(std::vector<int> world_ranks, int id) const;
+
+  class Pending {
+   public:
+    Pending() = default;
+    Pending(Pending&&) = default;
+    Pending& operator=(Pending&&) = default;
+    bool empty() const { return parts_.empty(); }
+
+   private:
+    friend class Communicator;
+    struct Part {
+      std::unique_ptr<Transfer> transfer;
+      uint64_t tag;
+      int64_t bytes;
+      int peer;  // world rank
+      bool receive;
+    };
+    std::vector<Part> parts_;
+  };
+
+  // Posts receives and sends, never blocks. wait() ends all of them; a header that is not the
+  // expected one is an Error(kComm) with both tags in words.
+  Pending post(Stream& stream, std::span<const Message> sends, std::span<const Message> receives);
+  void wait(Pending& pending);
+  void exchange(Stream& stream, std::span<const Message> sends, std::span<const Message> receives);
+  void send(Stream& stream, int peer, const Tag& tag, const TensorView& view);
+  void receive(Stream& stream, int peer, const Tag& tag, const TensorView& view);
+
+  // in[p] goes to rank p, out[p] comes from it; the own part is copied. Views contiguous.
+  void all_to_all_v(Stream& stream, const Tag& tag, std::span<const TensorView> in,
+                    std::span<const TensorView> out);
+  // Every rank's `in` arrives in out[its rank]; out[own] may be `in`.
+  void all_gather_v(Stream& stream, const Tag& tag, const TensorView& in,
+                    std::span<const TensorView> out);
+  // x (f32, any shape, contiguous) = sum over ranks, the same bits on all of them, in place.
+  // Scratch from `arena`. Uses segments 0 ... 2 P - 1 of the tag.
+  void all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
+                  AllReduce algorithm);
+  // x (f32, flat) -> this rank's chunk partition(n, P, rank) of the sum, in place; the other chunks
+  // are left undefined.
+  void reduce_scatter(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x);
+  void broadcast(Stream& stream, const Tag& tag, const TensorView& view, int root);
+  void barrier(Stream& stream, const Tag& tag);
+
+  void abort(std::string_view why) noexcept;
+  const CommCounters& counters() const;
+  void reset_counters();
+  const FlightRecorder& recorder() const;
+  Transport& transport() const { return *transport_; }
+
+ private:
+  struct Shared;  // counters and recorder, one per rank
+  Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Shared> shared,
+               std::vector<int> ranks, int rank, int group);
+
+  std::shared_ptr<Transport> transport_;
+  std::shared_ptr<Shared> shared_;
+  std::vector<int> ranks_;  // world ranks
+  int rank_ = 0, group_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,61 @@
+#pragma once
+// Layout (how many ways each axis is split) and Mesh (where a rank stands in it).
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "parallel/partition.h"
+
+namespace weft {
+
+// From the slowest varying to the fastest: rank = (((data * C + cfg) * L + layers) * R + ring) * ..
+enum class Axis : uint8_t { kData, kCfg, kLayers, kRing, kTokenRing, kUlysses, kTensor, kCount };
+inline constexpr int kAxes = static_cast<int>(Axis::kCount);
+const char* to_string(Axis axis);  // the key of --layout
+
+struct Layout {
+  std::array<int, kAxes> parts{1, 1, 1, 1, 1, 1, 1};
+  int operator[](Axis axis) const { return parts[static_cast<int>(axis)]; }
+  int& operator[](Axis axis) { return parts[static_cast<int>(axis)]; }
+  int ranks() const;
+  // Ranks among which the tokens of one forward are split: ring * token_ring * ulysses.
+  int sequence() const;
+  bool operator==(const Layout&) const = default;
+};
+std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2"; "one rank"
+
+// What a job can be split into. 0 = does not limit.
+struct LayoutLimits {
+  int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
+  int64_t requests = 1;  // of the data axis
+  bool guided = true;    // false: cfg must be 1
+};
+
+// Why the layout cannot work for the job, or "".
+std::string refuse(const Layout& layout, const LayoutLimits& limits);
+// Every layout of exactly `ranks` ranks that can, by the order of Axis.
+std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits);
+// "auto" or "key=n,...". Error(kUsage) that names the fault and lists every legal factorisation
+// where the product is not `ranks` or the layout cannot work. auto: guidance first, then Ulysses as
+// far as the heads go, ring beyond, layers last.
+Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits);
+
+class Mesh {
+ public:
+  explicit Mesh(const Layout& layout) : layout_(layout) {}
+  const Layout& layout() const { return layout_; }
+  int at(Axis axis, int rank) const;  // the coordinate
+  // The ranks that differ from `rank` along these axes alone, in rank order, `rank` among them.
+  std::vector<int> along(std::initializer_list<Axis> axes, int rank) const;
+  int rank_at(std::array<int, kAxes> coordinates) const;
+  // Index among the ranks that share one forward's tokens: ring first, Ulysses fastest.
+  int sequence_index(int rank) const;
+
+ private:
+  Layout layout_;
+};
+
+}  // namespace weft
