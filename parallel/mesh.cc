@@ -1,0 +1,189 @@
+#include "parallel/mesh.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "kernels/check.h"
+
+namespace weft {
+
+namespace {
+
+constexpr const char* kNames[kAxes] = {"data",       "cfg",     "layers", "ring",
+                                       "token_ring", "ulysses", "tensor"};
+
+std::string list_of_keys() {
+  std::string text;
+  for (const char* name : kNames) text += (text.empty() ? "" : ", ") + std::string(name);
+  return text;
+}
+
+void collect(Layout& layout, int axis, int left, const LayoutLimits& limits,
+             std::vector<Layout>& out) {
+  if (axis == kAxes) {
+    if (left == 1 && refuse(layout, limits).empty()) out.push_back(layout);
+    return;
+  }
+  for (int parts = 1; parts <= left; ++parts) {
+    if (left % parts) continue;
+    layout.parts[axis] = parts;
+    collect(layout, axis + 1, left / parts, limits, out);
+  }
+  layout.parts[axis] = 1;
+}
+
+[[noreturn]] void refuse_with_list(const std::string& text, const std::string& why, int ranks,
+                                   const LayoutLimits& limits) {
+  std::string legal;
+  for (const Layout& layout : legal_layouts(ranks, limits)) legal += "\n  " + to_string(layout);
+  throw Error(
+      ErrorKind::kUsage,
+      "--layout is '" + text + "': " + why +
+          (legal.empty() ? "; no layout of " + std::to_string(ranks) + " ranks can serve this job"
+                         : "; legal for " + std::to_string(ranks) + " ranks:" + legal));
+}
+
+// Guidance costs no bytes, Ulysses the least per layer, ring hides behind attention, layers need
+// nothing of the shape.
+Layout automatic(int ranks, const LayoutLimits& limits) {
+  const std::vector<Layout> legal = legal_layouts(ranks, limits);
+  const auto score = [](const Layout& layout) {
+    return std::array{layout[Axis::kCfg],     -layout[Axis::kTensor], -layout[Axis::kLayers],
+                      layout[Axis::kUlysses], layout[Axis::kRing],    -layout[Axis::kData]};
+  };
+  const Layout* best = nullptr;
+  for (const Layout& layout : legal)
+    if (!best || score(layout) > score(*best)) best = &layout;
+  if (!best) refuse_with_list("auto", "nothing fits", ranks, limits);
+  return *best;
+}
+
+}  // namespace
+
+const char* to_string(Axis axis) { return kNames[static_cast<int>(axis)]; }
+
+int Layout::ranks() const {
+  int product = 1;
+  for (int n : parts) product *= n;
+  return product;
+}
+
+int Layout::sequence() const {
+  return (*this)[Axis::kRing] * (*this)[Axis::kTokenRing] * (*this)[Axis::kUlysses];
+}
+
+std::string to_string(const Layout& layout) {
+  std::string text;
+  for (int axis = 0; axis < kAxes; ++axis)
+    if (layout.parts[axis] > 1)
+      text += (text.empty() ? "" : ",") + std::string(kNames[axis]) + "=" +
+              std::to_string(layout.parts[axis]);
+  return text.empty() ? "one rank" : text;
+}
+
+std::string refuse(const Layout& layout, const LayoutLimits& limits) {
+  const auto too_many = [&](const std::string& what, int64_t parts, int64_t have,
+                            const char* things) {
+    return have > 0 && parts > have ? what + " is " + std::to_string(parts) + ", but there are " +
+                                          std::to_string(have) + " " + things
+                                    : std::string();
+  };
+  if (layout[Axis::kCfg] > 2)
+    return "cfg is " + std::to_string(layout[Axis::kCfg]) + ", legal: 1, 2";
+  if (layout[Axis::kCfg] == 2 && !limits.guided)
+    return "cfg=2 where guidance is off: there is one branch to compute";
+  if (layout[Axis::kRing] > 1 && layout[Axis::kTokenRing] > 1)
+    return "ring and token_ring are two ways of one split: one of them must be 1";
+  const int64_t head_parts = int64_t{layout[Axis::kUlysses]} * layout[Axis::kTensor];
+  for (const std::string& why :
+       {too_many("ulysses * tensor", head_parts, limits.heads, "heads"),
+        too_many("layers", layout[Axis::kLayers], limits.layers, "layers"),
+        too_many("tensor", layout[Axis::kTensor], limits.ffn, "feed-forward columns"),
+        too_many("ring * token_ring * ulysses", layout.sequence(), limits.tokens, "tokens"),
+        too_many("data", layout[Axis::kData], limits.requests, "requests")})
+    if (!why.empty()) return why;
+  // Uneven heads: every tensor rank must keep a head for each of its Ulysses ranks.
+  if (limits.heads > 0 && limits.heads / layout[Axis::kTensor] < layout[Axis::kUlysses])
+    return "tensor=" + std::to_string(layout[Axis::kTensor]) + " leaves a rank with " +
+           std::to_string(limits.heads / layout[Axis::kTensor]) +
+           " heads for ulysses=" + std::to_string(layout[Axis::kUlysses]);
+  return "";
+}
+
+std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits) {
+  std::vector<Layout> out;
+  Layout layout;
+  collect(layout, 0, ranks, limits, out);
+  return out;
+}
+
+Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits) {
+  CHECK(ranks > 0, "ranks", ranks);
+  if (text == "auto" || text.empty()) return automatic(ranks, limits);
+  Layout layout;
+  std::array<bool, kAxes> given{};
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string pair = text.substr(at, comma - at);
+    const size_t equals = std::min(pair.find('='), pair.size());
+    const std::string key = pair.substr(0, equals),
+                      value = pair.substr(std::min(equals + 1, pair.size()));
+    const auto axis = std::find(std::begin(kNames), std::end(kNames), key) - std::begin(kNames);
+    int parts = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parts);
+    if (axis == kAxes || error != std::errc() || end != value.data() + value.size() || parts < 1 ||
+        parts > 4096)
+      throw Error(ErrorKind::kUsage, "--layout is '" + text + "': '" + pair +
+                                         "' is not legal: key=n with n >= 1 and a key of " +
+                                         list_of_keys());
+    if (given[axis])
+      throw Error(ErrorKind::kUsage, "--layout is '" + text + "': " + key + " stands twice");
+    given[axis] = true;
+    layout.parts[axis] = parts;
+    at = comma + 1;
+  }
+  if (layout.ranks() != ranks)
+    refuse_with_list(text,
+                     "the product of its axes is " + std::to_string(layout.ranks()) +
+                         ", there are " + std::to_string(ranks) + " ranks",
+                     ranks, limits);
+  if (const std::string why = refuse(layout, limits); !why.empty())
+    refuse_with_list(text, why, ranks, limits);
+  return layout;
+}
+
+int Mesh::at(Axis axis, int rank) const {
+  CHECK(rank >= 0 && rank < layout_.ranks(), "rank", rank);
+  for (int i = kAxes - 1; i > static_cast<int>(axis); --i) rank /= layout_.parts[i];
+  return rank % layout_[axis];
+}
+
+int Mesh::rank_at(std::array<int, kAxes> coordinates) const {
+  int rank = 0;
+  for (int i = 0; i < kAxes; ++i) {
+    CHECK(coordinates[i] >= 0 && coordinates[i] < layout_.parts[i], kNames[i], coordinates[i]);
+    rank = rank * layout_.parts[i] + coordinates[i];
+  }
+  return rank;
+}
+
+std::vector<int> Mesh::along(std::initializer_list<Axis> axes, int rank) const {
+  std::vector<int> ranks;
+  for (int other = 0; other < layout_.ranks(); ++other) {
+    bool same = true;
+    for (int i = 0; i < kAxes; ++i) {
+      const Axis axis = static_cast<Axis>(i);
+      if (std::find(axes.begin(), axes.end(), axis) == axes.end())
+        same &= at(axis, other) == at(axis, rank);
+    }
+    if (same) ranks.push_back(other);
+  }
+  return ranks;
+}
+
+int Mesh::sequence_index(int rank) const {
+  const int ring = at(Axis::kRing, rank) * layout_[Axis::kTokenRing] + at(Axis::kTokenRing, rank);
+  return ring * layout_[Axis::kUlysses] + at(Axis::kUlysses, rank);
+}
+
+}  // namespace weft

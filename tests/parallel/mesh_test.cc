@@ -1,0 +1,121 @@
+// Layouts and the mesh: parsing, refusals, and the map between ranks and coordinates.
+#include "parallel/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+namespace weft::test {
+namespace {
+
+Layout make(std::initializer_list<std::pair<Axis, int>> parts) {
+  Layout layout;
+  for (auto [axis, n] : parts) layout[axis] = n;
+  return layout;
+}
+
+std::string fault(const std::string& text, int ranks, const LayoutLimits& limits) {
+  try {
+    parse_layout(text, ranks, limits);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+const LayoutLimits kWan{.heads = 12, .layers = 30, .tokens = 1560, .ffn = 8960};
+
+TEST(Mesh, RankAndCoordinatesAreABijection) {
+  const Mesh mesh(make({{Axis::kData, 2},
+                        {Axis::kCfg, 2},
+                        {Axis::kLayers, 3},
+                        {Axis::kRing, 2},
+                        {Axis::kUlysses, 2},
+                        {Axis::kTensor, 2}}));
+  std::set<std::array<int, kAxes>> seen;
+  for (int rank = 0; rank < mesh.layout().ranks(); ++rank) {
+    std::array<int, kAxes> c;
+    for (int i = 0; i < kAxes; ++i) c[i] = mesh.at(static_cast<Axis>(i), rank);
+    EXPECT_TRUE(seen.insert(c).second);
+    EXPECT_EQ(mesh.rank_at(c), rank);
+  }
+  // Tensor ranks are neighbours; Ulysses varies fastest within the sequence.
+  EXPECT_EQ(mesh.along({Axis::kTensor}, 0), (std::vector<int>{0, 1}));
+  EXPECT_EQ(mesh.along({Axis::kUlysses}, 0), (std::vector<int>{0, 2}));
+  EXPECT_EQ(mesh.along({Axis::kRing}, 0), (std::vector<int>{0, 4}));
+  EXPECT_EQ(mesh.sequence_index(6), 3);
+}
+
+TEST(Mesh, GroupsOfEveryAxisPartitionTheWorld) {
+  const Mesh mesh(make({{Axis::kCfg, 2}, {Axis::kTokenRing, 3}, {Axis::kUlysses, 2}}));
+  for (int axis = 0; axis < kAxes; ++axis) {
+    std::map<int, int> times;
+    for (int rank = 0; rank < 12; ++rank) {
+      const std::vector<int> group = mesh.along({static_cast<Axis>(axis)}, rank);
+      EXPECT_EQ(group.size(), mesh.layout().parts[axis]);
+      EXPECT_EQ(std::count(group.begin(), group.end(), rank), 1);
+      for (int member : group) {
+        EXPECT_EQ(mesh.along({static_cast<Axis>(axis)}, member), group);
+        ++times[member];
+      }
+    }
+    for (auto [rank, n] : times) EXPECT_EQ(n, mesh.layout().parts[axis]) << rank;
+  }
+}
+
+TEST(Layout, ParsesAndPrints) {
+  const Layout layout = parse_layout("ulysses=3,cfg=2", 6, kWan);
+  EXPECT_EQ(to_string(layout), "cfg=2,ulysses=3");
+  EXPECT_EQ(parse_layout(to_string(layout), 6, kWan), layout);
+  EXPECT_EQ(to_string(parse_layout("auto", 1, kWan)), "one rank");
+  EXPECT_EQ(to_string(parse_layout("auto", 8, kWan)), "cfg=2,ulysses=4");
+  LayoutLimits few = kWan;
+  few.heads = 2;
+  few.guided = false;
+  EXPECT_EQ(to_string(parse_layout("auto", 8, few)), "ring=4,ulysses=2");
+}
+
+TEST(Layout, RefusesWithTheReasonAndTheLegalOnes) {
+  LayoutLimits limits = kWan;
+  limits.heads = 3;
+  EXPECT_NE(fault("ulysses=4", 4, limits).find("ulysses * tensor is 4, but there are 3 heads"),
+            std::string::npos);
+  EXPECT_NE(fault("ulysses=4", 4, limits).find("cfg=2,ring=2"), std::string::npos);
+  EXPECT_NE(fault("ulysses=2", 4, kWan).find("the product of its axes is 2, there are 4 ranks"),
+            std::string::npos);
+  EXPECT_NE(fault("rings=2", 2, kWan).find("'rings=2' is not legal"), std::string::npos);
+  EXPECT_NE(fault("ring=2,ring=2", 4, kWan).find("ring stands twice"), std::string::npos);
+  EXPECT_NE(fault("ring=0", 1, kWan).find("'ring=0' is not legal"), std::string::npos);
+  EXPECT_NE(fault("ring=2x", 2, kWan).find("'ring=2x' is not legal"), std::string::npos);
+  EXPECT_NE(fault("", 0 + 7, {.heads = 1, .layers = 1, .tokens = 1, .ffn = 1, .guided = false})
+                .find("no layout of 7 ranks"),
+            std::string::npos);
+  EXPECT_NE(fault("ring=2,", 2, kWan).find("'' is not legal"), std::string::npos);
+  limits.guided = false;
+  EXPECT_NE(fault("cfg=2", 2, limits).find("guidance is off"), std::string::npos);
+  EXPECT_NE(fault("ring=2,token_ring=2", 4, kWan).find("two ways of one split"), std::string::npos);
+  EXPECT_NE(fault("data=2", 2, kWan).find("data is 2, but there are 1 requests"),
+            std::string::npos);
+}
+
+TEST(Layout, LegalOnesAreAllAndOnlyThose) {
+  const LayoutLimits limits{.heads = 3, .layers = 2, .tokens = 100, .ffn = 64};
+  const std::vector<Layout> legal = legal_layouts(4, limits);
+  std::set<std::string> names;
+  for (const Layout& layout : legal) {
+    EXPECT_EQ(layout.ranks(), 4);
+    EXPECT_EQ(refuse(layout, limits), "");
+    EXPECT_TRUE(names.insert(to_string(layout)).second);
+  }
+  EXPECT_TRUE(names.count("cfg=2,layers=2"));
+  EXPECT_TRUE(names.count("token_ring=4"));
+  EXPECT_FALSE(names.count("layers=4"));
+  EXPECT_FALSE(names.count("ulysses=2,tensor=2"));  // 3 heads over 2: a rank with one head
+  EXPECT_FALSE(names.count("data=4"));
+}
+
+}  // namespace
+}  // namespace weft::test
