@@ -25,9 +25,9 @@ double guidance_of(const Request& request, int model) {
   return model ? *request.guidance_scale_2 : *request.guidance_scale;
 }
 
-SerialPlanConfig plan_config(const Request& request, const Sampler& sampler,
+DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                              const ModelDirectory& directory) {
-  SerialPlanConfig config;
+  DenoisePlanConfig config;
   const double boundary = directory.boundary_ratio.value_or(0) * sampler.config().train_timesteps;
   for (float timestep : sampler.timesteps()) {
     const int model = directory.experts() > 1 && timestep < boundary ? 1 : 0;

@@ -11,12 +11,12 @@
 #include "engine/sampler.h"
 #include "kernels/arena.h"
 #include "parallel/context.h"
-#include "parallel/plan.h"
+#include "parallel/denoise_plan.h"
 
 namespace weft {
 
 // The expert of every step, from the timestep the model is given, and its forwards.
-SerialPlanConfig plan_config(const Request& request, const Sampler& sampler,
+DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                              const ModelDirectory& directory);
 
 // The guidance scale of an expert.

@@ -263,7 +263,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
               },
           .stop = run_options.stop};
   clock.enter("denoise", steps.steps());
-  executor.run(plan_serial(plan_config(request, steps, parts.directory())), job);
+  executor.run(plan_denoise(plan_config(request, steps, parts.directory()))[0], job);
   clock.leave();
 
   parts.on_load = nullptr;

@@ -1,5 +1,6 @@
 #include "parallel/plan.h"
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
@@ -10,8 +11,6 @@
 namespace weft {
 
 namespace {
-
-constexpr int kLatent = 0, kVelocity = 1, kFrames = 3;
 
 const char* name(Step::Kind kind) {
   switch (kind) {
@@ -43,6 +42,8 @@ const char* name(Payload payload) {
       return "hidden";
     case Payload::kKV:
       return "kv";
+    case Payload::kVelocity:
+      return "velocity";
     case Payload::kLatent:
       return "latent";
     case Payload::kText:
@@ -59,8 +60,8 @@ std::string list(const std::vector<int>& slots) {
 
 // Faults of one rank alone: slots and experts.
 std::optional<std::string> check_rank(const Plan& plan) {
-  std::set<int> written{kLatent};  // noise stands in the latent before the first step
-  std::set<int> loaded;
+  std::set<int> written{0};  // noise stands in the latent before the first step
+  std::set<int> loaded, sending;
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     const auto fault = [&](const std::string& what) {
@@ -69,6 +70,9 @@ std::optional<std::string> check_rank(const Plan& plan) {
     };
     for (int slot : step.reads)
       if (!written.count(slot)) return fault("reads slot " + std::to_string(slot) + " unwritten");
+    for (int slot : step.writes)
+      if (sending.count(slot))
+        return fault("writes slot " + std::to_string(slot) + " while a send may still read it");
     written.insert(step.writes.begin(), step.writes.end());
     switch (step.kind) {
       case Step::Kind::kLoad:
@@ -76,6 +80,12 @@ std::optional<std::string> check_rank(const Plan& plan) {
         break;
       case Step::Kind::kRelease:
         if (!loaded.erase(step.pass.model)) return fault("releases an expert that is not loaded");
+        break;
+      case Step::Kind::kSend:
+        sending.insert(step.reads.begin(), step.reads.end());
+        break;
+      case Step::Kind::kWait:
+        for (int slot : step.reads) sending.erase(slot);
         break;
       case Step::Kind::kCompute:
         if (!loaded.count(step.pass.model)) return fault("computes before its expert is loaded");
@@ -90,41 +100,54 @@ std::optional<std::string> check_rank(const Plan& plan) {
   return std::nullopt;
 }
 
-}  // namespace
-
-Plan plan_serial(const SerialPlanConfig& config) {
-  Plan plan;
-  int loaded = -1;
-  for (size_t i = 0; i < config.steps.size(); ++i) {
-    const auto [model, branches] = config.steps[i];
-    CHECK(model >= 0 && model < static_cast<int>(config.blocks.size()), "model", model);
-    CHECK(branches >= 1 && branches <= 2, "branches", branches);
-    const Pass pass{.model = model, .step = static_cast<int>(i)};
-    if (model != loaded) plan.steps.push_back({.kind = Step::Kind::kLoad, .pass = pass});
-    loaded = model;
-    std::vector<int> velocities;
-    for (int branch = 0; branch < branches; ++branch) {
-      Pass forward = pass;
-      forward.branch = branch;
-      velocities.push_back(kVelocity + branch);
-      plan.steps.push_back({.kind = Step::Kind::kCompute,
-                            .pass = forward,
-                            .blocks = BlockRange::all(config.blocks[model]),
-                            .reads = {kLatent},
-                            .writes = {kVelocity + branch}});
+// Runs the plans with sends that end only when they are received: every rank's next step, until all
+// are through or none can go on.
+std::optional<std::string> check_rendezvous(std::span<const Plan> plans) {
+  struct Rank {
+    size_t next = 0;
+    std::map<int, int> reading;  // slot -> posted sends that still read it
+  };
+  struct Posted {
+    size_t from;
+    std::vector<int> slots;
+  };
+  std::vector<Rank> ranks(plans.size());
+  std::map<std::pair<int, int>, std::deque<Posted>> posted;  // (from, to) in order
+  const auto busy = [](const Rank& rank, const std::vector<int>& slots) {
+    return std::any_of(slots.begin(), slots.end(), [&](int slot) {
+      const auto found = rank.reading.find(slot);
+      return found != rank.reading.end() && found->second > 0;
+    });
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t r = 0; r < plans.size(); ++r) {
+      for (; ranks[r].next < plans[r].steps.size(); ++ranks[r].next, moved = true) {
+        const Step& step = plans[r].steps[ranks[r].next];
+        if (step.kind == Step::Kind::kReceive) {
+          auto& queue = posted[{step.peer, plans[r].rank}];
+          if (queue.empty()) break;
+          for (int slot : queue.front().slots) --ranks[queue.front().from].reading[slot];
+          queue.pop_front();
+        }
+        if (step.kind == Step::Kind::kWait && busy(ranks[r], step.reads)) break;
+        if (step.kind == Step::Kind::kSend) {
+          posted[{plans[r].rank, step.peer}].push_back({r, step.reads});
+          for (int slot : step.reads) ++ranks[r].reading[slot];
+        }
+      }
     }
-    std::vector<int> reads{kLatent};
-    reads.insert(reads.end(), velocities.begin(), velocities.end());
-    plan.steps.push_back(
-        {.kind = Step::Kind::kUpdate, .pass = pass, .reads = reads, .writes = {kLatent}});
   }
-  const int last = config.steps.empty() ? 0 : static_cast<int>(config.steps.size()) - 1;
-  plan.steps.push_back({.kind = Step::Kind::kDecode,
-                        .pass = {.step = last},
-                        .reads = {kLatent},
-                        .writes = {kFrames}});
-  return plan;
+  std::string stuck;
+  for (size_t r = 0; r < plans.size(); ++r)
+    if (ranks[r].next < plans[r].steps.size())
+      stuck += (stuck.empty() ? "deadlock: rank " : "; rank ") + std::to_string(plans[r].rank) +
+               " stands at " + to_string(plans[r].steps[ranks[r].next]);
+  if (!stuck.empty()) return stuck;
+  return std::nullopt;
 }
+
+}  // namespace
 
 std::optional<std::string> check_plans(std::span<const Plan> plans) {
   struct Message {
@@ -160,7 +183,7 @@ std::optional<std::string> check_plans(std::span<const Plan> plans) {
     if (!queue.empty())
       return "rank " + std::to_string(link.first) + " sends to rank " +
              std::to_string(link.second) + " what is never received";
-  return std::nullopt;
+  return check_rendezvous(plans);
 }
 
 std::string to_string(const Step& step) {

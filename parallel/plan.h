@@ -1,6 +1,6 @@
 #pragma once
-// Plan: the schedule as data. A pure function makes the list of steps per rank, one executor runs
-// it, one checker proves it, `weft plan` prints it. The serial plan is the one-rank answer.
+// Plan: the schedule as data. A pure function makes the list of steps per rank
+// (parallel/denoise_plan.h), one executor runs it, one checker proves it, `weft plan` prints it.
 #include <optional>
 #include <span>
 #include <string>
@@ -11,16 +11,16 @@
 
 namespace weft {
 
-enum class Payload : uint8_t { kNone, kHidden, kKV, kLatent, kText };
+enum class Payload : uint8_t { kNone, kHidden, kKV, kVelocity, kLatent, kText };
 
 struct Step {
   enum class Kind : uint8_t {
     kLoad,     // make expert `pass.model` resident (and release the other where memory asks for it)
     kCompute,  // run `blocks` of a forward
-    kSend,
-    kReceive,
-    kWait,
-    kUpdate,  // the sampler's update of step `pass.step`
+    kSend,     // posts the slot it reads; never blocks
+    kReceive,  // blocks until the slot it writes is there
+    kWait,     // blocks until what was posted from the slots it reads is taken
+    kUpdate,   // the sampler's update of step `pass.step`
     kDecode,
     kRelease,
   };
@@ -38,20 +38,10 @@ struct Plan {
   std::vector<Step> steps;
 };
 
-struct SerialPlanConfig {
-  struct DenoiseStep {
-    int model = 0;
-    int branches = 1;  // 2 with guidance
-  };
-  std::vector<DenoiseStep> steps;
-  std::vector<int> blocks;  // blocks of each expert
-};
-
-// Slots: 0 = the latent, 1 + branch = that branch's velocity, 3 = the frames.
-Plan plan_serial(const SerialPlanConfig& config);
-
-// nullopt = sound, else the first fault in words: every slot written before it is read, every
-// compute of an expert after its load, sends matched by receives in order.
+// nullopt = sound, else the first fault in words: every slot written before it is read and not
+// overwritten while a send reads it, every compute of an expert after its load, sends matched by
+// receives in order, and no deadlock where a send ends only when its receiver has come
+// (rendezvous).
 std::optional<std::string> check_plans(std::span<const Plan> plans);
 
 std::string to_string(const Step& step);
