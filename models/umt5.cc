@@ -118,20 +118,49 @@ int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance) {
   return base + std::min(half - 1, exact + step);
 }
 
-size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype) {
+TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const WidthSlice& width) {
+  const WidthSlice all = width.of(config.num_heads, config.d_ff);
+  const Range channels{all.heads.begin * config.d_kv, all.heads.end * config.d_kv};
+  const auto is = [&](const char* part) { return tensor.name.ends_with(part); };
+  if (is(".q.weight") || is(".k.weight") || is(".v.weight")) return {.dim = 0, .range = channels};
+  if (is(".o.weight")) return {.dim = 1, .range = channels};
+  if (is(".relative_attention_bias.weight")) return {.dim = 1, .range = all.heads};
+  if (is(".wi_0.weight") || is(".wi_1.weight")) return {.dim = 0, .range = all.ffn};
+  if (is(".wo.weight")) return {.dim = 1, .range = all.ffn};
+  return {.dim = 0, .range = {0, tensor.shape[0]}};
+}
+
+// Matrices are packed in the compute dtype; norms and position biases stay f32.
+size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width) {
+  size_t bytes = 0;
+  for (const TensorSpec& tensor : umt5_tensors(config)) {
+    if (tensor.name == "shared.weight") continue;
+    const bool matrix =
+        tensor.shape.size() == 2 && !tensor.name.ends_with(".relative_attention_bias.weight");
+    bytes += static_cast<size_t>(umt5_part(config, tensor, width).count(tensor)) *
+             size_of(matrix ? dtype : DType::kF32);
+  }
+  return bytes;
+}
+
+size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
+                            const WidthSlice& width) {
+  const WidthSlice part = width.of(config.num_heads, config.d_ff);
   const auto size = [](int64_t count, DType type) {
     return static_cast<size_t>(count) * size_of(type);
   };
   const size_t wide = size(n * config.d_model, DType::kF32);
   const size_t h = size(n * config.d_model, dtype);
-  const size_t attention = 4 * size(n * config.inner(), dtype) +
-                           size(config.num_heads * n * n + 2 * n, DType::kF32) + wide;
-  const size_t feed_forward = 2 * size(n * config.d_ff, dtype) + wide;
+  const size_t attention = 4 * size(n * part.heads.size() * config.d_kv, dtype) +
+                           size(part.heads.size() * n * n + 2 * n, DType::kF32) + wide;
+  const size_t feed_forward = 2 * size(n * part.ffn.size(), dtype) + wide;
   return wide + h + std::max(attention, feed_forward);
 }
 
 Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, Stream& stream,
-                              DType dtype) {
+                              DType dtype, const WidthSlice& width) {
+  CHECK(width.of(config.num_heads, config.d_ff).heads.size() == config.num_heads,
+        "a part of the width");
   WeightBinder binder(file, "text_encoder");
   const std::vector<TensorSpec> tensors = umt5_tensors(config);
   Umt5Encoder encoder;

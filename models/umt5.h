@@ -31,21 +31,29 @@ struct Umt5Config {
 // Every tensor of the encoder, embedding included (as shared.weight).
 std::vector<TensorSpec> umt5_tensors(const Umt5Config& config);
 
+// Which part of one of them the slice `width` holds: of q, k, v and the gated layers the outputs,
+// of o and wo the inputs, of the position biases the heads, of everything else all.
+TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const WidthSlice& width);
+
 // The row of relative_attention_bias for delta = key position - query position, bidirectional
 // (Raffel et al. 2020, section 2.1): half of the buckets per sign; of those the first half exact,
 // the rest spaced by logarithm up to max_distance. The logarithm is f32, as the weights were
 // trained.
 int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
 
-// Arena bytes of one encode of n tokens.
-size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype);
+// Memory predictions of one rank that loads the slice `width`: packed weights (the embedding is not
+// among them), and arena bytes of one encode of n tokens.
+size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width = {});
+size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
+                            const WidthSlice& width = {});
 
 class Umt5Encoder {
  public:
-  // Packs the linear layers in `dtype`. The embedding stays in the file's mapping, in the file's
-  // dtype: `file` must outlive the encoder.
+  // Packs the linear layers in `dtype`, of them the slice `width`: with a part of it, encode wants
+  // a Context whose Reducer joins the parts. The embedding stays in the file's mapping, in the
+  // file's dtype: `file` must outlive the encoder.
   static Umt5Encoder load(const TensorFile& file, const Umt5Config& config, Stream& stream,
-                          DType dtype);
+                          DType dtype, const WidthSlice& width = {});
 
   // out [n, d_model] f32 = the final norm's rows for the n ids of one prompt (its </s> included, no
   // padding: keys beyond the prompt are masked in the model, so leaving them out is the same).

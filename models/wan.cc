@@ -118,6 +118,8 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
   CHECK(blocks.total == config.layers && 0 <= blocks.begin && blocks.begin <= blocks.end &&
             blocks.end <= blocks.total,
         "blocks", blocks.begin, blocks.end, blocks.total);
+  model.load_.width = load.width.of(config.heads, config.ffn_dim);
+  CHECK(model.load_.width.heads.size() == config.heads, "a part of the width");
 
   const Source source(stream, file, config);
   const DType dtype = load.dtype, f32 = DType::kF32;

@@ -38,6 +38,10 @@ std::string to_string(const WanConfig& config);
 // this one list.
 std::vector<TensorSpec> wan_tensors(const WanConfig& config);
 
+// Which part of one of them the slice `width` holds: of the projections to heads and to the hidden
+// layer the outputs, of those back the inputs, of everything else all.
+TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const WidthSlice& width);
+
 // Tokens along (frame, row, column) of a latent [C, F, H, W]. Error(kUsage) where H or W is not a
 // multiple of the patch.
 std::array<int64_t, 3> wan_grid(const WanConfig& config, int64_t frames, int64_t height,
@@ -52,6 +56,7 @@ struct TimeSegment {
 struct WanLoad {
   DType dtype = DType::kF32;  // of matrices, keys and values; the conditioning path stays f32
   BlockRange blocks;          // total 0 = all
+  WidthSlice width{};         // of every block; embeddings and head are whole
 };
 
 // A prompt as every cross-attention sees it; independent of the timestep, made once per prompt.
@@ -69,8 +74,10 @@ struct WanText {
 
 class WanTransformer {
  public:
-  // Takes the weights of `load.blocks` (embeddings with the first block, head with the last); the
-  // file may be closed afterwards.
+  // Takes the weights of `load.blocks` (the patch embedding with the first, the head with the
+  // last, the time and text embedders with any) and of them the slice `load.width`; nothing else is
+  // read. The file may be closed afterwards. With a part of the width, prepare_text and forward
+  // want a Context whose Reducer joins the parts.
   static WanTransformer load(Stream& stream, const TensorFile& file, const WanConfig& config,
                              const WanLoad& load = {});
 
@@ -148,8 +155,14 @@ void time_embedding(float timestep, const TensorView& out);
 // The feed-forward runs over this many rows at a time: its hidden rows are the widest of the model.
 inline constexpr int64_t kFfnRows = 4096;
 
-// Memory predictions for the plan: bytes of packed weights, of one prompt's WanText, and of the
-// arena's high-water mark during prepare_text and a forward over `tokens` tokens with one timestep.
+// Memory predictions for the plan, of one rank that loads `load`: bytes of packed weights, of one
+// prompt's WanText, and of the arena's high-water mark during prepare_text and a forward of the
+// loaded blocks over `tokens` tokens of its own with one timestep.
+size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load);
+size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad& load);
+size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
+                           const WanLoad& load);
+// Of a rank that loads everything.
 size_t wan_weights_bytes(const WanConfig& config, DType dtype);
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype);
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows, DType dtype);

@@ -26,6 +26,26 @@ std::string section(const char* title, const std::vector<std::string>& faults) {
 
 }  // namespace
 
+WidthSlice WidthSlice::of(int64_t all_heads, int64_t all_ffn) const {
+  const auto written = [](const Range& part, int64_t all) {
+    return part == Range{} ? Range{0, all} : part;
+  };
+  const WidthSlice out{.heads = written(heads, all_heads), .ffn = written(ffn, all_ffn)};
+  for (const auto& [part, all] : {std::pair{out.heads, all_heads}, {out.ffn, all_ffn}})
+    CHECK(0 <= part.begin && part.begin < part.end && part.end <= all, "part", to_string(part),
+          "of", all);
+  CHECK((out.heads.size() == all_heads) == (out.ffn.size() == all_ffn), "heads",
+        to_string(out.heads), "ffn", to_string(out.ffn));
+  return out;
+}
+
+int64_t TensorPart::count(const TensorSpec& tensor) const {
+  int64_t count = range.size();
+  for (size_t i = 0; i < tensor.shape.size(); ++i)
+    if (static_cast<int>(i) != dim) count *= tensor.shape[i];
+  return count;
+}
+
 WeightBinder::WeightBinder(const TensorFile& file, std::string component,
                            std::function<std::string(const std::string&)> rename)
     : file_(file), component_(std::move(component)), rename_(std::move(rename)) {}

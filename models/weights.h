@@ -7,14 +7,35 @@
 #include <vector>
 
 #include "io/tensor_file.h"
+#include "parallel/partition.h"
 
 namespace weft {
+
+// Which part of a transformer's width is held: whole heads of its attentions and columns of its
+// feed-forwards' hidden layer, each by global index. What falls on another part is added by
+// Reducer::sum. {} = all; every other empty range is a bug, and so is a part of one with all of the
+// other: the sums would count it twice.
+struct WidthSlice {
+  Range heads, ffn;
+
+  // With the ranges written out.
+  WidthSlice of(int64_t all_heads, int64_t all_ffn) const;
+};
 
 // One tensor of a checkpoint as its config demands it: diffusers name and extents. Every model
 // lists its own from the config alone.
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
+};
+
+// What is held of a tensor: `range` of one of its dimensions, all of the others.
+struct TensorPart {
+  int dim = 0;
+  Range range;
+
+  bool whole(const TensorSpec& tensor) const { return range.size() == tensor.shape[dim]; }
+  int64_t count(const TensorSpec& tensor) const;  // values
 };
 
 inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
