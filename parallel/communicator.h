@@ -111,6 +111,7 @@ class Communicator {
       int64_t bytes;
       int peer;  // world rank
       bool receive;
+      uint64_t number;  // of the flight recorder
     };
     std::vector<Part> parts_;
   };

@@ -17,10 +17,12 @@ struct MessageHeader {
   int64_t due_ns = 0;  // steady clock: not to be handed over earlier (LinkTransport); 0 = at once
 };
 
-// One message under way. Destroying one that was not waited for aborts nothing and frees nothing
-// the peer may still read: transports keep what they need.
+// One message under way. Destroying one before its wait takes the message back where the peer has
+// not read it yet; the memory behind it is free afterwards.
 struct Transfer {
+  explicit Transfer(bool receives) : receive(receives) {}
   virtual ~Transfer() = default;
+  const bool receive;
 };
 
 struct Transport {

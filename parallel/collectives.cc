@@ -1,0 +1,124 @@
+// Communicator's collectives, all of them of point-to-point messages, so that bytes are counted
+// where they are sent.
+#include "kernels/copy.h"
+#include "kernels/pointwise.h"
+#include "parallel/communicator.h"
+#include "parallel/partition.h"
+
+namespace weft {
+
+namespace {
+
+TensorView flat(const TensorView& x) { return TensorView(x.data, x.dtype, {x.count()}, x.device); }
+
+Tag with_segment(Tag tag, int segment) {
+  tag.segment += segment;
+  return tag;
+}
+
+}  // namespace
+
+void Communicator::all_to_all_v(Stream& stream, const Tag& tag, std::span<const TensorView> in,
+                                std::span<const TensorView> out) {
+  CHECK(static_cast<int>(in.size()) == size() && static_cast<int>(out.size()) == size(), "parts",
+        in.size(), out.size(), "of", size());
+  std::vector<Message> sends, receives;
+  for (int hop = 1; hop < size(); ++hop) {  // nobody begins with the same peer
+    const int to = (rank_ + hop) % size(), from = (rank_ + size() - hop) % size();
+    sends.push_back({to, tag, in[to]});
+    receives.push_back({from, tag, out[from]});
+  }
+  Pending pending = post(stream, sends, receives);
+  if (in[rank_].count() > 0 && in[rank_].data != out[rank_].data)
+    copy(stream, in[rank_], out[rank_]);
+  wait(pending);
+}
+
+void Communicator::all_gather_v(Stream& stream, const Tag& tag, const TensorView& in,
+                                std::span<const TensorView> out) {
+  std::vector<TensorView> same(size(), in);
+  all_to_all_v(stream, tag, same, out);
+}
+
+namespace {
+
+// P - 1 hops around the ring. Rank r begins by sending chunk r + first; each chunk that arrives is
+// added to (or laid over) the own one and is the next to go. `segment` numbers the hops.
+enum class Arrival : uint8_t { kAdd, kReplace };
+void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& tag, int segment,
+          const TensorView& x, int first, Arrival arrival) {
+  const int ranks = communicator.size(), rank = communicator.rank();
+  const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
+  const Arena::Scope scope(arena);
+  const TensorView scratch = arena.alloc(DType::kF32, {partition(x.count(), ranks, 0).size()});
+  const auto chunk = [&](int index) {
+    const Range range = partition(x.count(), ranks, ((index % ranks) + ranks) % ranks);
+    return x.slice(0, range.begin, range.size());
+  };
+  for (int hop = 0; hop + 1 < ranks; ++hop) {
+    const TensorView out = chunk(rank + first - hop), in = chunk(rank + first - hop - 1);
+    const TensorView landing = arrival == Arrival::kAdd ? scratch.slice(0, 0, in.count()) : in;
+    const Message send{next, with_segment(tag, segment + hop), out};
+    const Message receive{previous, with_segment(tag, segment + hop), landing};
+    communicator.exchange(stream, {&send, 1}, {&receive, 1});
+    if (arrival == Arrival::kAdd && in.count() > 0) add(stream, in, landing, in);
+  }
+}
+
+}  // namespace
+
+void Communicator::reduce_scatter(Stream& stream, Arena& arena, const Tag& tag,
+                                  const TensorView& x) {
+  CHECK(x.dtype == DType::kF32 && x.contiguous(), x.to_string_shape());
+  if (size() > 1) ring(*this, stream, arena, tag, 0, flat(x), -1, Arrival::kAdd);
+}
+
+void Communicator::all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
+                              AllReduce algorithm) {
+  CHECK(x.dtype == DType::kF32 && x.contiguous(), x.to_string_shape());
+  if (size() == 1) return;
+  const TensorView all = flat(x);
+  if (algorithm == AllReduce::kRing) {
+    ring(*this, stream, arena, tag, 0, all, 0, Arrival::kAdd);
+    ring(*this, stream, arena, tag, size(), all, 1, Arrival::kReplace);
+    return;
+  }
+  if (rank_ != 0) {
+    send(stream, 0, tag, all);
+    receive(stream, 0, with_segment(tag, 1), all);
+    return;
+  }
+  const Arena::Scope scope(arena);
+  const TensorView parts = arena.alloc(DType::kF32, {size() - 1, all.count()});
+  std::vector<Message> messages;
+  for (int rank = 1; rank < size(); ++rank)
+    messages.push_back({rank, tag, parts.select(0, rank - 1)});
+  exchange(stream, {}, messages);
+  for (int rank = 1; rank < size(); ++rank) add(stream, all, parts.select(0, rank - 1), all);
+  for (Message& message : messages) message = {message.peer, with_segment(tag, 1), all};
+  exchange(stream, messages, {});
+}
+
+void Communicator::broadcast(Stream& stream, const Tag& tag, const TensorView& view, int root) {
+  if (rank_ != root) {
+    receive(stream, root, tag, view);
+    return;
+  }
+  std::vector<Message> sends;
+  for (int rank = 0; rank < size(); ++rank)
+    if (rank != root) sends.push_back({rank, tag, view});
+  exchange(stream, sends, {});
+}
+
+void Communicator::barrier(Stream& stream, const Tag& tag) {
+  uint8_t token = 0, arrived = 0;
+  const TensorView out(&token, DType::kU8, {1}), in(&arrived, DType::kU8, {1});
+  // Dissemination (Hensgen et al. 1988): after hop k everyone has heard of 2^(k + 1) ranks.
+  for (int hop = 0, distance = 1; distance < size(); ++hop, distance *= 2) {
+    const Message send{(rank_ + distance) % size(), with_segment(tag, hop), out};
+    const Message receive{(rank_ + size() - distance) % size(), with_segment(tag, hop), in};
+    exchange(stream, {&send, 1}, {&receive, 1});
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,199 @@
+#include "parallel/communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "kernels/copy.h"
+#include "parallel/flight_recorder.h"
+
+namespace weft {
+
+namespace {
+
+constexpr const char* kTraffic[] = {"control",   "text",     "hidden", "heads-in", "heads-out",
+                                    "key-value", "query",    "state",  "partial",  "statistic",
+                                    "gathered",  "velocity", "latent", "halo",     "frames"};
+static_assert(std::size(kTraffic) == static_cast<size_t>(Traffic::kCount));
+
+// Widths of a tag's fields, from the highest bit down.
+constexpr int kGroupBits = 8, kKindBits = 5, kBranchBits = 2, kStepBits = 16, kLayerBits = 12,
+              kSegmentBits = 20;
+
+uint64_t field(uint64_t bits, int value, int width, const char* name) {
+  CHECK(value >= 0 && value < (1 << width), name, value);
+  return bits << width | static_cast<uint64_t>(value);
+}
+
+int take(uint64_t& bits, int width) {
+  const int value = static_cast<int>(bits & ((uint64_t{1} << width) - 1));
+  bits >>= width;
+  return value;
+}
+
+}  // namespace
+
+std::string_view to_string(Traffic kind) { return kTraffic[static_cast<int>(kind)]; }
+
+uint64_t Tag::bits(int group) const {
+  uint64_t bits = field(0, group, kGroupBits, "group");
+  bits = field(bits, static_cast<int>(kind), kKindBits, "kind");
+  bits = field(bits, branch, kBranchBits, "branch");
+  bits = field(bits, step, kStepBits, "step");
+  bits = field(bits, layer, kLayerBits, "layer");
+  return field(bits, segment, kSegmentBits, "segment");
+}
+
+std::string to_string(const Tag& tag) { return tag_text(tag.bits(0)); }
+
+std::string tag_text(uint64_t bits) {
+  const int segment = take(bits, kSegmentBits), layer = take(bits, kLayerBits),
+            step = take(bits, kStepBits), branch = take(bits, kBranchBits),
+            kind = take(bits, kKindBits), group = take(bits, kGroupBits);
+  return std::string(kind < static_cast<int>(Traffic::kCount) ? kTraffic[kind] : "?") + " step " +
+         std::to_string(step) + " branch " + std::to_string(branch) + " layer " +
+         std::to_string(layer) + " segment " + std::to_string(segment) + " group " +
+         std::to_string(group);
+}
+
+CommCounters::Count CommCounters::total_sent() const {
+  Count total;
+  for (const Count& count : sent) {
+    total.messages += count.messages;
+    total.bytes += count.bytes;
+  }
+  return total;
+}
+
+CommCounters::Count CommCounters::total_received() const {
+  Count total;
+  for (const Count& count : received) {
+    total.messages += count.messages;
+    total.bytes += count.bytes;
+  }
+  return total;
+}
+
+std::string CommCounters::to_string() const {
+  std::string text;
+  for (size_t kind = 0; kind < sent.size(); ++kind) {
+    if (sent[kind].messages == 0 && received[kind].messages == 0) continue;
+    text += std::string(kTraffic[kind]) + ": sent " + std::to_string(sent[kind].bytes) +
+            " bytes in " + std::to_string(sent[kind].messages) + ", received " +
+            std::to_string(received[kind].bytes) + " in " +
+            std::to_string(received[kind].messages) + "\n";
+  }
+  return text;
+}
+
+struct Communicator::Shared {
+  CommCounters counters;
+  FlightRecorder recorder;
+};
+
+Communicator::Communicator(std::shared_ptr<Transport> transport)
+    : transport_(std::move(transport)), shared_(std::make_shared<Shared>()) {
+  ranks_.resize(transport_->size());
+  std::iota(ranks_.begin(), ranks_.end(), 0);
+  rank_ = transport_->rank();
+}
+
+Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Shared> shared,
+                           std::vector<int> ranks, int rank, int group)
+    : transport_(std::move(transport)),
+      shared_(std::move(shared)),
+      ranks_(std::move(ranks)),
+      rank_(rank),
+      group_(group) {}
+
+Communicator::~Communicator() = default;
+Communicator::Communicator(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+
+Communicator Communicator::group(std::vector<int> world_ranks, int id) const {
+  CHECK(id >= 1 && id < (1 << kGroupBits), "group", id);
+  const auto own = std::find(world_ranks.begin(), world_ranks.end(), transport_->rank());
+  CHECK(own != world_ranks.end(), "rank", transport_->rank(), "is not in the group");
+  const int rank = static_cast<int>(own - world_ranks.begin());
+  return {transport_, shared_, std::move(world_ranks), rank, id};
+}
+
+Communicator::Pending Communicator::post(Stream& stream, std::span<const Message> sends,
+                                         std::span<const Message> receives) {
+  Pending pending;
+  const auto add = [&](const Message& message, bool receive) {
+    if (message.view.count() == 0) return;
+    CHECK(message.peer >= 0 && message.peer < size() && message.peer != rank_, "peer", message.peer,
+          "of", size());
+    CHECK(message.view.contiguous(), message.view.to_string_shape());
+    const int peer = ranks_[message.peer];
+    const int64_t bytes = static_cast<int64_t>(message.view.bytes());
+    const MessageHeader header{.tag = message.tag.bits(group_), .bytes = bytes, .due_ns = 0};
+    const uint64_t number = shared_->recorder.begin(receive, peer, header.tag, bytes);
+    auto& counts = receive ? shared_->counters.received : shared_->counters.sent;
+    CommCounters::Count& count = counts[static_cast<size_t>(message.tag.kind)];
+    ++count.messages;
+    count.bytes += bytes;
+    pending.parts_.push_back(
+        {.transfer = receive ? transport_->receive(stream, peer, header, message.view.data)
+                             : transport_->send(stream, peer, header, message.view.data),
+         .tag = header.tag,
+         .bytes = bytes,
+         .peer = peer,
+         .receive = receive,
+         .number = number});
+  };
+  for (const Message& message : receives) add(message, true);
+  for (const Message& message : sends) add(message, false);
+  return pending;
+}
+
+void Communicator::wait(Pending& pending) {
+  const auto begun = std::chrono::steady_clock::now();
+  FlightRecorder& recorder = shared_->recorder;
+  for (Pending::Part& part : pending.parts_) {
+    recorder.mark(part.number, FlightRecorder::State::kWaiting);
+    MessageHeader header;
+    try {
+      header = transport_->wait(*part.transfer);
+    } catch (...) {
+      recorder.mark(part.number, FlightRecorder::State::kFailed);
+      throw;
+    }
+    recorder.mark(part.number, FlightRecorder::State::kDone);
+    if (part.receive && (header.tag != part.tag || header.bytes != part.bytes))
+      throw Error(ErrorKind::kComm, "rank " + std::to_string(transport_->rank()) + " expected " +
+                                        tag_text(part.tag) + ", " + std::to_string(part.bytes) +
+                                        " bytes, from rank " + std::to_string(part.peer) +
+                                        " and got " + tag_text(header.tag) + ", " +
+                                        std::to_string(header.bytes) + " bytes");
+  }
+  pending.parts_.clear();
+  ++shared_->counters.waits;
+  shared_->counters.waited_ns +=
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begun)
+          .count();
+}
+
+void Communicator::exchange(Stream& stream, std::span<const Message> sends,
+                            std::span<const Message> receives) {
+  Pending pending = post(stream, sends, receives);
+  wait(pending);
+}
+
+void Communicator::send(Stream& stream, int peer, const Tag& tag, const TensorView& view) {
+  const Message message{peer, tag, view};
+  exchange(stream, {&message, 1}, {});
+}
+
+void Communicator::receive(Stream& stream, int peer, const Tag& tag, const TensorView& view) {
+  const Message message{peer, tag, view};
+  exchange(stream, {}, {&message, 1});
+}
+
+void Communicator::abort(std::string_view why) noexcept { transport_->abort(why); }
+const CommCounters& Communicator::counters() const { return shared_->counters; }
+void Communicator::reset_counters() { shared_->counters = {}; }
+const FlightRecorder& Communicator::recorder() const { return shared_->recorder; }
+
+}  // namespace weft

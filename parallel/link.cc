@@ -1,0 +1,63 @@
+#include "parallel/link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+
+namespace weft {
+
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+class LinkTransport final : public Transport {
+ public:
+  LinkTransport(std::shared_ptr<Transport> inner, const Link& link)
+      : inner_(std::move(inner)), link_(link) {}
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
+                                 const void* data) override {
+    MessageHeader held = header;
+    int64_t& free_ns = free_ns_[peer];  // when the wire to the peer is free again
+    const double wire_s =
+        link_.bytes_per_s > 0 ? static_cast<double>(header.bytes) / link_.bytes_per_s : 0;
+    free_ns = std::max(free_ns, now_ns()) + static_cast<int64_t>(wire_s * 1e9);
+    held.due_ns = free_ns + static_cast<int64_t>(link_.latency_s * 1e9);
+    return inner_->send(stream, peer, held, data);
+  }
+
+  std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
+                                    void* data) override {
+    return inner_->receive(stream, peer, expected, data);
+  }
+
+  MessageHeader wait(Transfer& transfer) override {
+    const MessageHeader header = inner_->wait(transfer);
+    const int64_t left = header.due_ns - now_ns();
+    // A send ends with the transport below; only what arrives is held.
+    if (transfer.receive && left > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left));
+    return header;
+  }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
+
+ private:
+  std::shared_ptr<Transport> inner_;
+  Link link_;
+  std::map<int, int64_t> free_ns_;
+};
+
+}  // namespace
+
+std::shared_ptr<Transport> make_link(std::shared_ptr<Transport> inner, const Link& link) {
+  return std::make_shared<LinkTransport>(std::move(inner), link);
+}
+
+}  // namespace weft

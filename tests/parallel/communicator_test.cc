@@ -1,0 +1,326 @@
+// Communicator over the local transport: results, bytes and failures of messages and collectives.
+#include "parallel/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "parallel/flight_recorder.h"
+#include "parallel/link.h"
+#include "parallel/local.h"
+#include "parallel/partition.h"
+
+namespace weft::test {
+namespace {
+
+Stream& stream() {
+  thread_local Stream one = Stream::cpu(1);
+  return one;
+}
+
+Tensor ramp(int64_t count, float first, float step) {
+  Tensor x(DType::kF32, {count});
+  for (int64_t i = 0; i < count; ++i) x.as<float>()[i] = first + step * static_cast<float>(i);
+  return x;
+}
+
+int64_t sent(const Communicator& communicator, Traffic kind) {
+  return communicator.counters().sent[static_cast<size_t>(kind)].bytes;
+}
+
+std::string failure(int ranks, const std::function<void(Communicator&)>& work,
+                    const LocalOptions& options = {}, ErrorKind kind = ErrorKind::kComm) {
+  try {
+    run_ranks(ranks, work, options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Tag, BitsTellEveryFieldApart) {
+  const Tag base{.kind = Traffic::kHalo, .step = 3, .branch = 1, .layer = 5, .segment = 7};
+  std::vector<uint64_t> all{base.bits(2), base.bits(3)};
+  for (Tag tag : {Tag{Traffic::kFrames, 3, 1, 5, 7}, Tag{Traffic::kHalo, 4, 1, 5, 7},
+                  Tag{Traffic::kHalo, 3, 2, 5, 7}, Tag{Traffic::kHalo, 3, 1, 6, 7},
+                  Tag{Traffic::kHalo, 3, 1, 5, 8}})
+    all.push_back(tag.bits(2));
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
+  EXPECT_EQ(tag_text(base.bits(2)), "halo step 3 branch 1 layer 5 segment 7 group 2");
+  EXPECT_DEATH((Tag{.segment = 1 << 20}.bits(0)), "segment");
+}
+
+class Worlds : public testing::TestWithParam<bool> {
+ protected:
+  LocalOptions options() const { return {.rendezvous = GetParam()}; }
+};
+
+TEST_P(Worlds, AllToAllMovesEveryPartAndNothingElse) {
+  for (int ranks = 1; ranks <= 6; ++ranks)
+    run_ranks(
+        ranks,
+        [&](Communicator& c) {
+          // Rank r sends r + 2 p values to p.
+          std::vector<Tensor> in, out;
+          std::vector<TensorView> ins, outs;
+          int64_t bytes = 0;
+          for (int p = 0; p < ranks; ++p) {
+            in.push_back(ramp(c.rank() + 2 * p, static_cast<float>(100 * c.rank() + p), 0.5f));
+            out.emplace_back(DType::kF32, std::initializer_list<int64_t>{p + 2 * c.rank()});
+            if (p != c.rank()) bytes += 4 * (c.rank() + 2 * p);
+          }
+          for (int p = 0; p < ranks; ++p) {
+            ins.push_back(in[p]);
+            outs.push_back(out[p]);
+          }
+          c.all_to_all_v(stream(), {.kind = Traffic::kHeadsIn}, ins, outs);
+          for (int p = 0; p < ranks; ++p)
+            for (int64_t i = 0; i < out[p].count(); ++i)
+              EXPECT_EQ(out[p].as<float>()[i], 100 * p + c.rank() + 0.5f * static_cast<float>(i));
+          EXPECT_EQ(sent(c, Traffic::kHeadsIn), bytes);
+        },
+        options());
+}
+
+TEST_P(Worlds, AllReduceGivesTheSameBitsAndTheBytesOfItsFormula) {
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (int64_t n : {1, 3, 7, 64, 101})
+      for (AllReduce algorithm : {AllReduce::kRing, AllReduce::kStar}) {
+        std::vector<Tensor> results;
+        for (int r = 0; r < ranks; ++r) results.push_back(ramp(n, 0.1f * (r + 1), 0.37f * r));
+        std::vector<double> exact(n);
+        for (int64_t i = 0; i < n; ++i)
+          for (const Tensor& x : results) exact[i] += x.as<float>()[i];
+        run_ranks(
+            ranks,
+            [&](Communicator& c) {
+              Arena arena(size_t{1} << 20);
+              c.all_reduce(stream(), arena, {.kind = Traffic::kPartial}, results[c.rank()],
+                           algorithm);
+              const auto chunk = [&](int i) { return partition(n, ranks, i % ranks).size(); };
+              int64_t elements = 0;
+              if (ranks > 1 && algorithm == AllReduce::kRing)
+                elements = 2 * n - chunk(c.rank() + 1) - chunk(c.rank() + 2);
+              else if (ranks > 1)
+                elements = c.rank() == 0 ? (ranks - 1) * n : n;
+              EXPECT_EQ(sent(c, Traffic::kPartial), 4 * elements);
+            },
+            options());
+        for (int r = 0; r < ranks; ++r)
+          EXPECT_EQ(std::memcmp(results[r].view().data, results[0].view().data, 4 * n), 0);
+        for (int64_t i = 0; i < n; ++i)
+          EXPECT_NEAR(results[0].as<float>()[i], exact[i], 1e-6 * ranks * std::abs(exact[i]));
+      }
+}
+
+TEST_P(Worlds, ReduceScatterGathersToTheSum) {
+  for (int ranks = 2; ranks <= 5; ++ranks)
+    run_ranks(
+        ranks,
+        [&](Communicator& c) {
+          const int64_t n = 23;
+          Arena arena(size_t{1} << 20);
+          const Tensor x = ramp(n, static_cast<float>(c.rank()), 1.0f);
+          c.reduce_scatter(stream(), arena, {.kind = Traffic::kPartial}, x);
+          const Range own = partition(n, ranks, c.rank());
+          for (int64_t i = own.begin; i < own.end; ++i)
+            EXPECT_EQ(x.as<float>()[i], ranks * (ranks - 1) / 2 + ranks * i);
+          EXPECT_EQ(sent(c, Traffic::kPartial), 4 * (n - own.size()));
+          const Tensor all(DType::kF32, {n});
+          std::vector<TensorView> parts;
+          for (int p = 0; p < ranks; ++p) {
+            const Range range = partition(n, ranks, p);
+            parts.push_back(all.view().slice(0, range.begin, range.size()));
+          }
+          c.all_gather_v(stream(), {.kind = Traffic::kGathered},
+                         x.view().slice(0, own.begin, own.size()), parts);
+          for (int64_t i = 0; i < n; ++i)
+            EXPECT_EQ(all.as<float>()[i], ranks * (ranks - 1) / 2 + ranks * i);
+          EXPECT_EQ(sent(c, Traffic::kGathered), 4 * own.size() * (ranks - 1));
+        },
+        options());
+}
+
+TEST_P(Worlds, BroadcastBarrierAndGroups) {
+  run_ranks(
+      6,
+      [&](Communicator& world) {
+        std::vector<int> members;
+        for (int r = world.rank() % 2; r < 6; r += 2) members.push_back(r);
+        Communicator c = world.group(members, 1);
+        EXPECT_EQ(c.rank(), world.rank() / 2);
+        EXPECT_EQ(c.world_rank(c.rank()), world.rank());
+        const Tensor x = ramp(5, static_cast<float>(world.rank()), 1.0f);
+        c.broadcast(stream(), {.kind = Traffic::kText}, x, 1);
+        EXPECT_EQ(x.as<float>()[0], world.rank() % 2 + 2);
+        world.barrier(stream(), {});
+        c.barrier(stream(), {});
+        // Counters are the rank's, whatever the group.
+        EXPECT_EQ(sent(world, Traffic::kText), c.rank() == 1 ? 2 * 20 : 0);
+      },
+      options());
+}
+
+TEST_P(Worlds, DelaysChangeNoBit) {
+  const auto work = [](Communicator& c, std::vector<float>& out) {
+    Arena arena(size_t{1} << 20);
+    for (int step = 0; step < 3; ++step) {
+      const Tensor x = ramp(37, 0.3f * static_cast<float>(c.rank() + step), 0.11f);
+      c.all_reduce(stream(), arena, {.kind = Traffic::kPartial, .step = step}, x, AllReduce::kRing);
+      const Tensor y = ramp(9, x.as<float>()[c.rank()], 0.01f);
+      const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();
+      const Tensor a(DType::kF32, {9}), b(DType::kF32, {9});
+      // Two messages on one wire; the second asked for first.
+      const Message sends[] = {
+          {next, {.kind = Traffic::kQuery, .step = step}, y},
+          {next, {.kind = Traffic::kState, .step = step}, x.view().slice(0, 0, 9)}};
+      const Message receives[] = {{previous, {.kind = Traffic::kState, .step = step}, a},
+                                  {previous, {.kind = Traffic::kQuery, .step = step}, b}};
+      c.exchange(stream(), sends, receives);
+      for (const Tensor* t : {&x, &a, &b})
+        out.insert(out.end(), t->as<float>(), t->as<float>() + t->count());
+    }
+  };
+  std::vector<std::vector<float>> plain(4);
+  run_ranks(
+      4, [&](Communicator& c) { work(c, plain[c.rank()]); }, options());
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    std::vector<std::vector<float>> delayed(4);
+    LocalOptions fuzz = options();
+    fuzz.delay_seed = seed;
+    fuzz.max_delay_us = 40;
+    run_ranks(
+        4, [&](Communicator& c) { work(c, delayed[c.rank()]); }, fuzz);
+    EXPECT_EQ(delayed, plain) << "seed " << seed;
+  }
+}
+
+TEST_P(Worlds, AThrownErrorEndsEveryRankAndKeepsItsKind) {
+  const std::string what = failure(
+      3,
+      [](Communicator& c) {
+        if (c.rank() == 1) throw Error(ErrorKind::kNonFinite, "NaN in step 2");
+        Tensor x(DType::kF32, {4});
+        c.receive(stream(), 1, {.kind = Traffic::kHidden}, x);
+        FAIL() << "nothing was sent";
+      },
+      options(), ErrorKind::kNonFinite);
+  EXPECT_EQ(what, "rank 1: NaN in step 2");
+}
+
+TEST_P(Worlds, ADeadlockNamesWhoWaitsForWhat) {
+  const std::string what = failure(
+      3,
+      [](Communicator& c) {
+        Tensor x(DType::kF32, {4});
+        if (c.rank() < 2)
+          c.receive(stream(), 1 - c.rank(), {.kind = Traffic::kKeyValue, .step = 2}, x);
+      },
+      options());
+  EXPECT_EQ(what,
+            "deadlock: rank 0 receives from rank 1 key-value step 2 branch 0 layer 0 segment 0 "
+            "group 0; rank 1 receives from rank 0 key-value step 2 branch 0 layer 0 segment 0 "
+            "group 0; rank 2 has ended");
+}
+
+INSTANTIATE_TEST_SUITE_P(Sends, Worlds, testing::Bool(), [](const auto& info) {
+  return std::string(info.param ? "Rendezvous" : "Buffered");
+});
+
+TEST(Local, RendezvousSendsFindTheDeadlockThatBufferedOnesHide) {
+  const auto work = [](Communicator& c) {
+    Tensor x(DType::kF32, {4});
+    c.send(stream(), 1 - c.rank(), {.kind = Traffic::kHidden}, x);
+    c.receive(stream(), 1 - c.rank(), {.kind = Traffic::kHidden}, x);
+  };
+  EXPECT_EQ(failure(2, work), "");
+  EXPECT_NE(failure(2, work, {.rendezvous = true}).find("rank 0 sends to rank 1 hidden"),
+            std::string::npos);
+}
+
+TEST(Local, AbortEndsABlockedWait) {
+  const std::string what = failure(2, [](Communicator& c) {
+    Tensor x(DType::kF32, {4});
+    if (c.rank() == 0) c.receive(stream(), 1, {}, x);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    c.abort("the user has had enough");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  });
+  EXPECT_EQ(what, "the user has had enough");
+}
+
+TEST(Local, ARankThatNeverBeginsIsNamed) {
+  const auto transports = make_local_transports(3, {.startup_seconds = 0.05});
+  std::string what;
+  try {
+    run_ranks(std::span(transports).first(2), [](Communicator& c) {
+      Tensor x(DType::kF32, {1});
+      c.receive(stream(), 2, {}, x);
+    });
+  } catch (const Error& error) {
+    what = error.what();
+  }
+  EXPECT_NE(what.find("start-up: rank 2 has not begun"), std::string::npos) << what;
+}
+
+TEST(Communicator, RefusesAMessageOfAnotherSize) {
+  const std::string what = failure(2, [](Communicator& c) {
+    Tensor x(DType::kF32, {4});
+    if (c.rank() == 0)
+      c.send(stream(), 1, {.kind = Traffic::kLatent}, x);
+    else
+      c.receive(stream(), 0, {.kind = Traffic::kLatent}, x.view().slice(0, 0, 3));
+  });
+  EXPECT_NE(what.find("12 bytes, from rank 0 and got latent"), std::string::npos) << what;
+}
+
+TEST(Communicator, EmptyMessagesAreNone) {
+  run_ranks(2, [](Communicator& c) {
+    Tensor x(DType::kF32, {0});
+    c.receive(stream(), 1 - c.rank(), {}, x);
+    EXPECT_EQ(c.counters().total_received(), CommCounters::Count{});
+  });
+}
+
+TEST(FlightRecorder, TellsTheLastOperation) {
+  run_ranks(2, [](Communicator& c) {
+    EXPECT_EQ(c.recorder().last(), "nothing yet");
+    Tensor x(DType::kF32, {4});
+    for (int i = 0; i < 2100; ++i)
+      c.rank() ? c.send(stream(), 0, {.kind = Traffic::kHidden, .step = i}, x)
+               : c.receive(stream(), 1, {.kind = Traffic::kHidden, .step = i}, x);
+    EXPECT_EQ(c.recorder().last(),
+              std::string(c.rank() ? "send to rank 0" : "receive from rank 1") +
+                  " of hidden step 2099 branch 0 layer 0 segment 0 group 0, 16 bytes: done");
+    const std::string dump = c.recorder().dump();
+    EXPECT_EQ(std::count(dump.begin(), dump.end(), '\n'), FlightRecorder::kRecords);
+  });
+}
+
+TEST(Link, HoldsMessagesForLatencyAndBytes) {
+  using namespace std::chrono;
+  auto transports = make_local_transports(2);
+  const Link link{.latency_s = 0.02, .bytes_per_s = 1e6};
+  for (auto& transport : transports) transport = make_link(transport, link);
+  run_ranks(transports, [](Communicator& c) {
+    Tensor x(DType::kF32, {5000});  // 20 ms on the wire
+    const auto begun = steady_clock::now();
+    if (c.rank() == 0) {
+      for (int i = 0; i < 2; ++i) c.send(stream(), 1, {.step = i}, x);
+    } else {
+      for (int i = 0; i < 2; ++i) c.receive(stream(), 0, {.step = i}, x);
+      // Two messages share the wire, the latency is paid once.
+      EXPECT_GE(steady_clock::now() - begun, milliseconds(59));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace weft::test
