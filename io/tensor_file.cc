@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -58,6 +59,19 @@ class Mapping {
     struct stat info;
     if (fstat(fd_, &info) != 0 || static_cast<uint64_t>(info.st_size) < size_)
       refuse(path_, "became shorter while it was in use (" + size_text(size_) + " when opened)");
+  }
+  // Exactly `bytes` at `offset`, of `what`, whatever pieces the system hands them out in.
+  void read(uint64_t offset, uint64_t bytes, char* out, std::string_view what) const {
+    for (uint64_t done = 0; done < bytes;) {
+      const ssize_t got = pread(fd_, out + done, bytes - done, static_cast<off_t>(offset + done));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) refuse(path_, quoted_name(what) + " cannot be read: " + std::strerror(errno));
+      if (got == 0)
+        refuse(path_, quoted_name(what) + " ends " + size_text(bytes - done) +
+                          " early: the file became shorter while it was in use (" +
+                          size_text(size_) + " when opened)");
+      done += static_cast<uint64_t>(got);
+    }
   }
   const std::string& path() const { return path_; }
   char* data() const { return data_; }
@@ -156,6 +170,13 @@ struct TensorFile::Impl {
   std::vector<std::string> names, files;  // names sorted, places beside them
   std::vector<Place> places;
   size_t bytes = 0;
+  std::atomic<uint64_t> bytes_read{0};
+
+  const Place& place(std::string_view name) const {
+    const ptrdiff_t index = find(name);
+    CHECK(index >= 0, "no tensor", name);
+    return places[index];
+  }
 
   // Index of a name, or -1.
   ptrdiff_t find(std::string_view name) const {
@@ -256,15 +277,66 @@ const std::vector<std::string>& TensorFile::names() const { return impl_->names;
 bool TensorFile::contains(std::string_view name) const { return impl_->find(name) >= 0; }
 
 TensorView TensorFile::view(std::string_view name) const {
-  const ptrdiff_t index = impl_->find(name);
-  CHECK(index >= 0, "no tensor", name);
-  const Impl::Place place = impl_->places[index];
+  const Impl::Place place = impl_->place(name);
   const Shard& shard = impl_->shards[place.shard];
   const TensorEntry& entry = shard.header.tensors[place.entry];
   shard.mapping->check_size();
   return TensorView(shard.mapping->data() + 8 + shard.header_bytes + entry.begin, entry.dtype,
                     std::span<const int64_t>(entry.extent.data(), entry.rank));
 }
+
+void TensorFile::read(std::string_view name, std::span<const int64_t> begin,
+                      const TensorView& out) const {
+  const Impl::Place place = impl_->place(name);
+  const Shard& shard = impl_->shards[place.shard];
+  const TensorEntry& entry = shard.header.tensors[place.entry];
+  CHECK(out.rank == entry.rank && begin.size() == static_cast<size_t>(out.rank) &&
+            out.dtype == entry.dtype && out.contiguous(),
+        name, out.to_string_shape());
+  for (int i = 0; i < out.rank; ++i)
+    CHECK(begin[i] >= 0 && begin[i] + out[i] <= entry.extent[i], name, "dim", i, "begin", begin[i],
+          out.to_string_shape(), "of", entry.extent[i]);
+  if (out.count() == 0) return;
+
+  // One run per combination of the dimensions before the last one that is cut; behind it all is
+  // dense on both sides.
+  int cut = out.rank - 1;
+  while (cut > 0 && out[cut] == entry.extent[cut]) --cut;
+  const uint64_t size = size_of(out.dtype);
+  std::array<uint64_t, kMaxRank> stride{};  // of the file's elements
+  uint64_t step = size, run = size;
+  for (int i = out.rank - 1; i >= 0; --i) {
+    stride[i] = step;
+    step *= static_cast<uint64_t>(entry.extent[i]);
+    if (i >= cut) run *= static_cast<uint64_t>(out[i]);
+  }
+  uint64_t at = 8 + shard.header_bytes + entry.begin;
+  for (int i = 0; i < out.rank; ++i) at += static_cast<uint64_t>(begin[i]) * stride[i];
+  std::array<int64_t, kMaxRank> index{};
+  for (uint64_t done = 0; done < out.bytes(); done += run) {
+    uint64_t offset = at;
+    for (int i = 0; i < cut; ++i) offset += static_cast<uint64_t>(index[i]) * stride[i];
+    shard.mapping->read(offset, run, static_cast<char*>(out.data) + done, name);
+    for (int i = cut - 1; i >= 0 && ++index[i] == out[i]; --i) index[i] = 0;
+  }
+  impl_->bytes_read += out.bytes();
+}
+
+Tensor TensorFile::read(std::string_view name, int dim, int64_t begin, int64_t count) const {
+  const Impl::Place place = impl_->place(name);
+  const TensorEntry& entry = impl_->shards[place.shard].header.tensors[place.entry];
+  CHECK(dim >= 0 && dim < entry.rank && count >= 0, name, "dim", dim, "count", count);
+  std::array<int64_t, kMaxRank> from{}, shape{};
+  std::copy_n(entry.extent.begin(), entry.rank, shape.begin());
+  from[dim] = begin;
+  shape[dim] = count;
+  const auto rank = static_cast<size_t>(entry.rank);
+  Tensor out(entry.dtype, std::span<const int64_t>(shape.data(), rank));
+  read(name, {from.data(), rank}, out);
+  return out;
+}
+
+uint64_t TensorFile::bytes_read() const { return impl_->bytes_read; }
 
 const std::map<std::string, std::string>& TensorFile::metadata() const {
   return impl_->shards[0].header.metadata;

@@ -2,6 +2,7 @@
 // TensorFile: named tensors of one safetensors file, or of a sharded index, by read-only mmap.
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,13 @@ class TensorFile {
   // an Error). The data may be misaligned for its dtype; copy and pack ops take it as it is. Valid
   // while the TensorFile lives. A name that is not there is a bug.
   TensorView view(std::string_view name) const;
+  // Reads a box of the tensor past the mapping, exactly its bytes: into `out` (contiguous, the
+  // tensor's dtype and rank) from the element `begin` on, one index per dimension. Error(kModel)
+  // that names file and tensor where the file does not give them.
+  void read(std::string_view name, std::span<const int64_t> begin, const TensorView& out) const;
+  // The same for [begin, begin + count) of one dimension and all of the others.
+  Tensor read(std::string_view name, int dim, int64_t begin, int64_t count) const;
+  uint64_t bytes_read() const;  // by read() since the opening
   // The `__metadata__` strings of the (first) file.
   const std::map<std::string, std::string>& metadata() const;
   size_t bytes() const;  // tensor bytes in all shards

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
@@ -22,12 +23,6 @@ std::string block_name(int64_t layer, const char* rest) {
   return "encoder.block." + std::to_string(layer) + ".layer." + rest;
 }
 
-Tensor to_f32(Stream& stream, const TensorView& view) {
-  Tensor tensor(DType::kF32, view.shape());
-  copy(stream, view, tensor);
-  return tensor;
-}
-
 // The norm of x [n, d] f32, in the compute dtype.
 TensorView normed(Context& context, const TensorView& x, const Tensor& weight, float eps,
                   DType dtype) {
@@ -43,17 +38,17 @@ TensorView normed(Context& context, const TensorView& x, const Tensor& weight, f
   return h;
 }
 
-// bias [A, n, n] of one layer. It depends on key - query alone: row i of a head is a window of that
-// head's 2n - 1 values.
+// bias [A, n, n] of one layer's table [buckets, A]. It depends on key - query alone: row i of a
+// head is a window of that head's 2n - 1 values.
 void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Arena& arena,
                  const TensorView& bias) {
   const Arena::Scope scope(arena);
-  const int64_t deltas = 2 * n - 1;
+  const int64_t deltas = 2 * n - 1, heads = table.view()[1];
   float* line = arena.alloc(DType::kF32, {deltas}).as<float>();
-  for (int64_t head = 0; head < config.num_heads; ++head) {
+  for (int64_t head = 0; head < heads; ++head) {
     for (int64_t d = 0; d < deltas; ++d) {
       const int64_t bucket = umt5_bucket(d - (n - 1), config.num_buckets, config.max_distance);
-      line[d] = table.as<float>()[bucket * config.num_heads + head];
+      line[d] = table.as<float>()[bucket * heads + head];
     }
     float* rows = bias.as<float>() + head * n * n;
     for (int64_t query = 0; query < n; ++query)
@@ -159,40 +154,46 @@ size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
 
 Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, Stream& stream,
                               DType dtype, const WidthSlice& width) {
-  CHECK(width.of(config.num_heads, config.d_ff).heads.size() == config.num_heads,
-        "a part of the width");
   WeightBinder binder(file, "text_encoder");
   const std::vector<TensorSpec> tensors = umt5_tensors(config);
   Umt5Encoder encoder;
   encoder.config_ = config;
   encoder.dtype_ = dtype;
+  encoder.width_ = width.of(config.num_heads, config.d_ff);
   encoder.embedding_ = binder.take_any({"shared.weight", "encoder.embed_tokens.weight"},
                                        {config.vocab_size, config.d_model});
-  for (size_t i = 1; i < tensors.size(); ++i) binder.take(tensors[i].name, tensors[i].shape);
+  std::map<std::string, TensorPart> parts;
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    binder.take(tensors[i].name, tensors[i].shape);
+    parts[tensors[i].name] = umt5_part(config, tensors[i], width);
+  }
   binder.ignore("spiece_model");  // the tokenizer, embedded in single-file repacks
   binder.finish();
 
-  const auto vector = [&](const std::string& name) { return to_f32(stream, file.view(name)); };
+  const auto to_f32 = [&](const std::string& name) {
+    const HeldWeight weight(file, name, parts.at(name));
+    Tensor tensor(DType::kF32, weight.view().shape());
+    copy(stream, weight.view(), tensor);
+    return tensor;
+  };
   const auto matrix = [&](const std::string& name) {
-    const TensorView view = file.view(name);
-    PackedLinear packed = pack_linear(stream, view, {}, dtype);
-    file.drop_pages(view);
-    return packed;
+    const HeldWeight weight(file, name, parts.at(name));
+    return pack_linear(stream, weight.view(), {}, dtype);
   };
   for (int64_t i = 0; i < config.num_layers; ++i) {
     Layer& layer = encoder.layers_.emplace_back();
-    layer.attention_norm = vector(block_name(i, "0.layer_norm.weight"));
+    layer.attention_norm = to_f32(block_name(i, "0.layer_norm.weight"));
     layer.q = matrix(block_name(i, "0.SelfAttention.q.weight"));
     layer.k = matrix(block_name(i, "0.SelfAttention.k.weight"));
     layer.v = matrix(block_name(i, "0.SelfAttention.v.weight"));
-    layer.o = matrix(block_name(i, "0.SelfAttention.o.weight"));
-    layer.bias = vector(block_name(i, "0.SelfAttention.relative_attention_bias.weight"));
-    layer.feed_forward_norm = vector(block_name(i, "1.layer_norm.weight"));
+    layer.o.packed = matrix(block_name(i, "0.SelfAttention.o.weight"));
+    layer.bias = to_f32(block_name(i, "0.SelfAttention.relative_attention_bias.weight"));
+    layer.feed_forward_norm = to_f32(block_name(i, "1.layer_norm.weight"));
     layer.wi_0 = matrix(block_name(i, "1.DenseReluDense.wi_0.weight"));
     layer.wi_1 = matrix(block_name(i, "1.DenseReluDense.wi_1.weight"));
-    layer.wo = matrix(block_name(i, "1.DenseReluDense.wo.weight"));
+    layer.wo.packed = matrix(block_name(i, "1.DenseReluDense.wo.weight"));
   }
-  encoder.final_norm_ = vector("encoder.final_layer_norm.weight");
+  encoder.final_norm_ = to_f32("encoder.final_layer_norm.weight");
   return encoder;
 }
 
@@ -201,6 +202,9 @@ void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
   const auto n = static_cast<int64_t>(ids.size());
   CHECK(out.rank == 2 && out[0] == n && out[1] == config_.d_model && out.dtype == DType::kF32,
         out.to_string_shape(), "ids", n);
+  CHECK((context.reducer.parts() == 1) == (width_.heads.size() == config_.num_heads), "a sum over",
+        context.reducer.parts(), "parts for heads", to_string(width_.heads), "of",
+        config_.num_heads);
   if (n == 0) return;
   for (const int32_t id : ids)
     if (id < 0 || id >= config_.vocab_size)
@@ -220,10 +224,9 @@ void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
   rms_norm(context.stream, x, final_norm_, config_.eps, out);
 }
 
-// Neither here nor in feed_forward is there a Reducer: every rank runs the whole encoder.
 void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView& x) const {
   const Arena::Scope scope(context.arena);
-  const int64_t n = x[0], heads = config_.num_heads, inner = config_.inner();
+  const int64_t n = x[0], heads = width_.heads.size(), inner = heads * config_.d_kv;
   const TensorView h = normed(context, x, layer.attention_norm, config_.eps, dtype_);
   TensorView q, k, v;
   for (const auto& [view, weight] :
@@ -239,29 +242,32 @@ void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView&
   attention(context.stream,
             {.q = q, .segments = {&keys, 1}, .bias = bias, .scale = 1, .out = mixed});
   const TensorView y = context.arena.alloc(DType::kF32, x.shape());
-  linear(context.stream, mixed.reshape({n, inner}), layer.o, LinearActivation::kNone, y);
+  row_linear(context, mixed.reshape({n, inner}), layer.o, y);
   add(context.stream, x, y, x);
 }
 
 void Umt5Encoder::feed_forward(Context& context, const Layer& layer, const TensorView& x) const {
   const Arena::Scope scope(context.arena);
   const TensorView h = normed(context, x, layer.feed_forward_norm, config_.eps, dtype_);
-  const TensorView gate = context.arena.alloc(dtype_, {x[0], config_.d_ff});
-  const TensorView value = context.arena.alloc(dtype_, {x[0], config_.d_ff});
+  const TensorView gate = context.arena.alloc(dtype_, {x[0], width_.ffn.size()});
+  const TensorView value = context.arena.alloc(dtype_, {x[0], width_.ffn.size()});
   linear(context.stream, h, layer.wi_0, LinearActivation::kNone, gate);
   linear(context.stream, h, layer.wi_1, LinearActivation::kNone, value);
   gelu_tanh_mul(context.stream, gate, value, gate);
   const TensorView y = context.arena.alloc(DType::kF32, x.shape());
-  linear(context.stream, gate, layer.wo, LinearActivation::kNone, y);
+  row_linear(context, gate, layer.wo, y);
   add(context.stream, x, y, x);
 }
 
 size_t Umt5Encoder::bytes() const {
-  size_t total = 0;
-  for (const Layer& layer : layers_)
-    for (const PackedLinear* weight :
-         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.wi_0, &layer.wi_1, &layer.wo})
+  size_t total = final_norm_.view().bytes();
+  for (const Layer& layer : layers_) {
+    for (const PackedLinear* weight : {&layer.q, &layer.k, &layer.v, &layer.wi_0, &layer.wi_1})
       total += weight->bytes();
+    for (const Tensor* table : {&layer.attention_norm, &layer.bias, &layer.feed_forward_norm})
+      total += table->view().bytes();
+    total += layer.o.bytes() + layer.wo.bytes();
+  }
   return total;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/linear.h"
+#include "models/blocks.h"
 #include "models/weights.h"
 #include "parallel/context.h"
 
@@ -62,17 +62,17 @@ class Umt5Encoder {
 
   const Umt5Config& config() const { return config_; }
   DType dtype() const { return dtype_; }
-  size_t bytes() const;  // packed weights
+  size_t bytes() const;  // packed weights, norms and position biases
 
  private:
   struct Layer {
     Tensor attention_norm;     // [d_model] f32
-    PackedLinear q, k, v;      // [inner, d_model]
-    PackedLinear o;            // [d_model, inner]
-    Tensor bias;               // [num_buckets, num_heads] f32
+    PackedLinear q, k, v;      // [inner part, d_model]
+    RowLinear o;               // [d_model, inner part]
+    Tensor bias;               // [num_buckets, heads part] f32
     Tensor feed_forward_norm;  // [d_model] f32
-    PackedLinear wi_0, wi_1;   // [d_ff, d_model]: the gate, then what it multiplies
-    PackedLinear wo;           // [d_model, d_ff]
+    PackedLinear wi_0, wi_1;   // [d_ff part, d_model]: the gate, then what it multiplies
+    RowLinear wo;              // [d_model, d_ff part]
   };
 
   void attend(Context& context, const Layer& layer, const TensorView& x) const;
@@ -80,6 +80,7 @@ class Umt5Encoder {
 
   Umt5Config config_;
   DType dtype_ = DType::kF32;
+  WidthSlice width_;
   TensorView embedding_;  // [vocab_size, d_model], in the file's mapping
   std::vector<Layer> layers_;
   Tensor final_norm_;  // [d_model] f32

@@ -43,50 +43,58 @@ TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
   return out;
 }
 
-// Names to views of a checkpoint, and the packing of them.
+// A checkpoint's tensors by our names, the part of them that the slice holds, and the packing.
 class Source {
  public:
-  Source(Stream& stream, const TensorFile& file, const WanConfig& config)
-      : stream_(stream), file_(file) {
-    const WanNames names = detect_wan_names(file);
-    WeightBinder binder(file, "transformer", names);
+  Source(Stream& stream, const TensorFile& file, const WanConfig& config, const WidthSlice& width)
+      : stream_(stream), file_(file), names_(detect_wan_names(file)) {
+    WeightBinder binder(file, "transformer", names_);
     // Old diffusers saves hold a norm that the model never had.
     for (int i = 0; i < config.layers; ++i)
-      binder.ignore(names("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
+      binder.ignore(names_("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
     // Other parts may stand beside the transformer in a single-file checkpoint.
-    if (!names.prefix.empty())
+    if (!names_.prefix.empty())
       for (const std::string& name : file.names())
-        if (!name.starts_with(names.prefix)) binder.ignore(name);
-    for (const TensorSpec& tensor : wan_tensors(config))
-      views_[tensor.name] = binder.take(tensor.name, tensor.shape);
+        if (!name.starts_with(names_.prefix)) binder.ignore(name);
+    for (const TensorSpec& tensor : wan_tensors(config)) {
+      binder.take(tensor.name, tensor.shape);
+      parts_[tensor.name] = wan_part(config, tensor, width);
+    }
     binder.finish();
   }
 
   // Convolution weights become matrices [out, rest].
   PackedLinear linear(const std::string& name, DType dtype) const {
-    const TensorView weight = views_.at(name + ".weight");
-    PackedLinear packed =
-        pack_linear(stream_, weight.reshape({weight[0], weight.count() / weight[0]}),
-                    views_.at(name + ".bias"), dtype);
-    file_.drop_pages(weight);
-    return packed;
+    const HeldWeight weight = held(name + ".weight"), bias = held(name + ".bias");
+    const TensorView& view = weight.view();
+    return pack_linear(stream_, view.reshape({view[0], view.count() / view[0]}), bias.view(),
+                       dtype);
   }
+  // Of a part of the inputs the bias stays aside.
   RowLinear row_linear(const std::string& name, DType dtype) const {
-    return {.packed = linear(name, dtype), .bias = {}};
+    const HeldWeight weight = held(name + ".weight");
+    if (weight.mapped()) return {.packed = linear(name, dtype), .bias = {}};
+    return {.packed = pack_linear(stream_, weight.view(), {}, dtype),
+            .bias = vector(name + ".bias")};
   }
   Tensor vector(const std::string& name) const {
-    const TensorView& view = views_.at(name);
-    return f32_copy(stream_, view, {view.count()});
+    const HeldWeight weight = held(name);
+    return f32_copy(stream_, weight.view(), {weight.view().count()});
   }
   Tensor table(const std::string& name) const {  // [1, rows, D] -> [rows, D]
-    const TensorView& view = views_.at(name);
-    return f32_copy(stream_, view, {view[1], view[2]});
+    const HeldWeight weight = held(name);
+    return f32_copy(stream_, weight.view(), {weight.view()[1], weight.view()[2]});
   }
 
  private:
+  HeldWeight held(const std::string& name) const {
+    return HeldWeight(file_, names_(name), parts_.at(name));
+  }
+
   Stream& stream_;
   const TensorFile& file_;
-  std::map<std::string, TensorView> views_;
+  WanNames names_;
+  std::map<std::string, TensorPart> parts_;
 };
 
 }  // namespace
@@ -119,9 +127,8 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
             blocks.end <= blocks.total,
         "blocks", blocks.begin, blocks.end, blocks.total);
   model.load_.width = load.width.of(config.heads, config.ffn_dim);
-  CHECK(model.load_.width.heads.size() == config.heads, "a part of the width");
 
-  const Source source(stream, file, config);
+  const Source source(stream, file, config, load.width);
   const DType dtype = load.dtype, f32 = DType::kF32;
   const std::string embedder = "condition_embedder.";
   if (blocks.first()) model.patch_embedding_ = source.linear("patch_embedding", f32);
@@ -170,11 +177,19 @@ size_t WanTransformer::weights_bytes() const {
   return bytes;
 }
 
+// Sums over ranks belong to a part of the width, and to nothing else.
+void WanTransformer::check_reducer(const Context& context) const {
+  const bool whole = load_.width.heads.size() == config_.heads;
+  CHECK((context.reducer.parts() == 1) == whole, "a sum over", context.reducer.parts(),
+        "parts for heads", to_string(load_.width.heads), "of", config_.heads);
+}
+
 WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
                                      int64_t text_length) const {
   CHECK(embeds.rank == 2 && embeds[1] == config_.text_dim && embeds[0] <= text_length &&
             text_length > 0,
         "embeds", embeds.to_string_shape(), "text length", text_length);
+  check_reducer(context);
   Stream& stream = context.stream;
   WanText text{.length = embeds[0], .text_length = text_length, .blocks = load_.blocks};
   const int64_t rows = text.rows(), d = config_.width();
@@ -224,6 +239,7 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
   CHECK(rope.grid[0] * rope.grid[1] * rope.grid[2] == context.tokens.total, "grid", rope.grid[0],
         rope.grid[1], rope.grid[2], "tokens", context.tokens.total);
   CHECK(text.k.size() == blocks_.size(), "text of", text.k.size(), "layers for", blocks_.size());
+  check_reducer(context);
 
   Arena::Scope scope(context.arena);
   const TensorView x = blocks.last() ? context.arena.alloc(DType::kF32, {n, d}) : out;

@@ -66,7 +66,7 @@ struct WanText {
   int64_t text_length = 0;       // rows the model was trained to see, padding included
   BlockRange blocks{};           // which layers' keys and values are here
   Tensor context{};              // [rows, D] compute dtype; rows = length (+ 1 where padded)
-  std::vector<Tensor> k{}, v{};  // per layer [rows, A, E] compute dtype
+  std::vector<Tensor> k{}, v{};  // per layer [rows, A part, E] compute dtype
 
   int64_t rows() const { return length + (text_length > length ? 1 : 0); }
   size_t bytes() const;
@@ -101,17 +101,17 @@ class WanTransformer {
 
  private:
   struct Attention {
-    PackedLinear to_q, to_k, to_v;  // [D, D]
-    RowLinear to_out;               // [D, D]
-    Tensor norm_q, norm_k;          // [D] f32
+    PackedLinear to_q, to_k, to_v;  // [D part, D]
+    RowLinear to_out;               // [D, D part]
+    Tensor norm_q, norm_k;          // [D part] f32
   };
   struct Block {
     Tensor scale_shift_table;         // [6, D] f32
     Attention attn1;                  // self
     Tensor norm2_weight, norm2_bias;  // [D] f32
     Attention attn2;                  // cross
-    PackedLinear ffn_in;              // [ffn, D]
-    RowLinear ffn_out;                // [D, ffn]
+    PackedLinear ffn_in;              // [ffn part, D]
+    RowLinear ffn_out;                // [D, ffn part]
   };
   // Rows of this rank that share a timestep, and that timestep's conditioning.
   struct TimeRows {
@@ -120,6 +120,7 @@ class WanTransformer {
     TensorView proj;  // [6, D] f32
   };
 
+  void check_reducer(const Context& context) const;
   std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times) const;
   void embed_patches(Context& context, const TensorView& latent, const TensorView& x) const;
   void block(Context& context, int index, std::span<const TimeRows> times, const WanText& text,

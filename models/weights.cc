@@ -46,6 +46,16 @@ int64_t TensorPart::count(const TensorSpec& tensor) const {
   return count;
 }
 
+HeldWeight::HeldWeight(const TensorFile& file, const std::string& name, const TensorPart& part)
+    : file_(file), mapped_(file.view(name)) {
+  if (part.range != Range{0, mapped_[part.dim]})
+    memory_ = file.read(name, part.dim, part.range.begin, part.range.size());
+}
+
+HeldWeight::~HeldWeight() {
+  if (!memory_) file_.drop_pages(mapped_);
+}
+
 WeightBinder::WeightBinder(const TensorFile& file, std::string component,
                            std::function<std::string(const std::string&)> rename)
     : file_(file), component_(std::move(component)), rename_(std::move(rename)) {}

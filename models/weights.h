@@ -48,6 +48,25 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
   return total;
 }
 
+// What is held of one tensor, by its name in the file: a view of the mapping where that is all of
+// it, else the part alone, read into memory of its own. Gives memory and pages back at its end, so
+// the file must outlive it.
+class HeldWeight {
+ public:
+  HeldWeight(const TensorFile& file, const std::string& name, const TensorPart& part);
+  ~HeldWeight();
+  HeldWeight(const HeldWeight&) = delete;
+  HeldWeight& operator=(const HeldWeight&) = delete;
+
+  const TensorView& view() const { return memory_ ? memory_.view() : mapped_; }
+  bool mapped() const { return !memory_; }  // all of the tensor
+
+ private:
+  const TensorFile& file_;
+  TensorView mapped_;
+  Tensor memory_;
+};
+
 class WeightBinder {
  public:
   // `rename` maps a name of ours (diffusers spelling) to the file's spelling; empty = identity.

@@ -7,6 +7,7 @@
 
 #include "io/safetensors_header.h"
 #include "tests/io/io_testing.h"
+#include "tests/support/compare.h"
 
 namespace weft {
 namespace {
@@ -269,6 +270,47 @@ TEST(TensorFile, AFileCutWhileInUseIsAnError) {
   ASSERT_EQ(truncate(path.c_str(), 20), 0);
   expect_error(ErrorKind::kModel, "became shorter", [&] { file.view("a"); });
   expect_error(ErrorKind::kModel, "became shorter", [&] { file.header_hash(); });
+}
+
+// Boxes of a [3, 4, 5] tensor: every range of every dimension, beside a misaligned neighbour.
+TEST(TensorFile, ReadsPartsPastTheMapping) {
+  TempDir dir;
+  const std::string header = "{" + tensor("odd", "U8", "[1]", "[0,1]") + "," +
+                             tensor("t", "I16", "[3,4,5]", "[1,121]") + "," +
+                             tensor("s", "I16", "[]", "[121,123]") + "}";
+  const TensorFile file = TensorFile::open(dir.write("x.safetensors", file_of(header, 123)));
+  const TensorView whole = file.view("t");
+  uint64_t read = 0;
+  for (int d = 0; d < 3; ++d)
+    for (int64_t begin = 0; begin <= whole[d]; ++begin)
+      for (int64_t count = 0; begin + count <= whole[d]; ++count) {
+        const Tensor part = file.read("t", d, begin, count);
+        EXPECT_TRUE(test::bitwise_equal(part, whole.slice(d, begin, count)))
+            << d << " " << begin << " " << count;
+        read += part.view().bytes();
+        EXPECT_EQ(file.bytes_read(), read);
+      }
+  Tensor box(whole.dtype, {2, 2, 3});
+  file.read("t", std::array<int64_t, 3>{1, 2, 1}, box);
+  EXPECT_TRUE(test::bitwise_equal(box, whole.slice(0, 1, 2).slice(1, 2, 2).slice(2, 1, 3)));
+  Tensor scalar(whole.dtype, std::span<const int64_t>{});
+  file.read("s", {}, scalar);
+  EXPECT_TRUE(test::bitwise_equal(scalar, file.view("s")));
+  EXPECT_EQ(file.bytes_read(), read + 24 + 2);
+  EXPECT_DEATH(file.read("t", 1, 2, 3), "dim 1 begin 2");
+  EXPECT_DEATH(file.read("u", 0, 0, 1), "no tensor u");
+}
+
+TEST(TensorFile, APartThatIsGoneIsAnErrorThatNamesIt) {
+  TempDir dir;
+  const std::string path = dir.write("x.safetensors", file_of(kGood, 11));
+  const TensorFile file = TensorFile::open(path);
+  ASSERT_EQ(truncate(path.c_str(), static_cast<off_t>(8 + kGood.size() + 9)), 0);
+  EXPECT_NO_THROW(file.read("a", 0, 1, 1));
+  EXPECT_NO_THROW(file.read("b", 1, 0, 1));
+  expect_error(ErrorKind::kModel, "x.safetensors", [&] { file.read("b", 1, 1, 2); });
+  expect_error(ErrorKind::kModel, "\"b\" ends 2 B early: the file became shorter",
+               [&] { file.read("b", 1, 1, 2); });
 }
 
 TEST(TensorFile, WritesWhatItReads) {

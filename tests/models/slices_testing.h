@@ -1,0 +1,115 @@
+#pragma once
+// What tests of width slices need: ranks as threads, the sum between them, and files in which only
+// one rank's part is sound.
+#include <barrier>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/copy.h"
+#include "kernels/pointwise.h"
+#include "models/weights.h"
+#include "parallel/context.h"
+
+namespace weft::test {
+
+// The sum over the threads of a group, in rank order on each of them: all get the same bits.
+class ThreadSum {
+ public:
+  explicit ThreadSum(int parts) : barrier_(parts), partials_(static_cast<size_t>(parts)) {}
+
+  class Rank final : public Reducer {
+   public:
+    Rank(ThreadSum& group, int rank) : group_(group), rank_(rank) {}
+    int parts() const override { return static_cast<int>(group_.partials_.size()); }
+    void sum(Context& context, const TensorView& partial) override {
+      if (parts() == 1) return;
+      group_.partials_[rank_] = partial;
+      group_.barrier_.arrive_and_wait();
+      Tensor total(DType::kF32, partial.shape());
+      for (const TensorView& part : group_.partials_) add(context.stream, total, part, total);
+      group_.barrier_.arrive_and_wait();
+      copy(context.stream, total, partial);
+    }
+    void gather(Context&, const TensorView&, int, const TensorView&) override { CHECK(false); }
+
+   private:
+    ThreadSum& group_;
+    int rank_;
+  };
+
+ private:
+  std::barrier<> barrier_;
+  std::vector<TensorView> partials_;
+};
+
+// work(rank, its reducer) on one thread per rank.
+inline void run_parts(int parts, const std::function<void(int, Reducer&)>& work) {
+  ThreadSum group(parts);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < parts; ++rank)
+    threads.emplace_back([&, rank] {
+      ThreadSum::Rank reducer(group, rank);
+      work(rank, reducer);
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The `index`-th of `parts` slices of a width.
+inline WidthSlice width_part(int64_t heads, int64_t ffn, int parts, int index) {
+  return {.heads = partition(heads, parts, index), .ffn = partition(ffn, parts, index)};
+}
+
+using NamedTensors = std::map<std::string, Tensor>;
+
+// Values of the size that keeps a network's activations near one: vectors about 1 or 0, matrices by
+// their inputs.
+inline NamedTensors random_weights(const std::vector<TensorSpec>& specs, uint64_t seed) {
+  NamedTensors tensors;
+  for (const TensorSpec& spec : specs) {
+    Tensor& tensor = tensors[spec.name] = Tensor(DType::kF32, spec.shape);
+    const bool matrix = spec.shape.size() > 1;
+    const float centre = spec.name.find("norm") != spec.name.npos && !spec.name.ends_with("bias");
+    int64_t inputs = 1;
+    for (size_t i = 1; i < spec.shape.size(); ++i) inputs *= spec.shape[i];
+    const float scale = matrix ? 1 / std::sqrt(static_cast<float>(inputs)) : 0.2f;
+    for (int64_t i = 0; i < tensor.count(); ++i) {
+      seed = seed * 6364136223846793005u + 1442695040888963407u;
+      const auto unit = static_cast<float>(static_cast<double>(seed >> 33) * 0x1p-30 - 1.0);
+      tensor.as<float>()[i] = (matrix ? 0 : centre) + scale * unit;
+    }
+  }
+  return tensors;
+}
+
+inline void write_file(const std::string& path, const NamedTensors& tensors) {
+  std::vector<std::pair<std::string, TensorView>> list;
+  for (const auto& [name, tensor] : tensors) list.emplace_back(name, tensor.view());
+  write_safetensors(path, list);
+}
+
+// The same tensors, NaN wherever `keeps` says that the rank has no business: null = nowhere.
+using Keeps = std::function<bool(const TensorSpec& tensor, TensorPart* part)>;
+inline void write_poisoned(const std::string& path, const std::vector<TensorSpec>& specs,
+                           const NamedTensors& tensors, const Keeps& keeps) {
+  Stream stream = Stream::cpu(1);
+  NamedTensors poisoned;
+  for (const TensorSpec& spec : specs) {
+    Tensor& tensor = poisoned[spec.name] = Tensor(DType::kF32, spec.shape);
+    for (int64_t i = 0; i < tensor.count(); ++i)
+      tensor.as<float>()[i] = std::numeric_limits<float>::quiet_NaN();
+    TensorPart part;
+    if (!keeps(spec, &part)) continue;
+    const auto held = [&](const TensorView& view) {
+      return view.slice(part.dim, part.range.begin, part.range.size());
+    };
+    copy(stream, held(tensors.at(spec.name)), held(tensor));
+  }
+  write_file(path, poisoned);
+}
+
+}  // namespace weft::test

@@ -1,0 +1,278 @@
+// Parts of a Wan transformer, by width and by layers: joined they are the whole, each reads its own
+// bytes alone, and what it holds is what was predicted.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "kernels/ops.h"
+#include "models/wan.h"
+#include "tests/models/slices_testing.h"
+#include "tests/support/golden_case.h"
+
+namespace weft {
+namespace {
+
+using test::bitwise_equal;
+using test::relative_l2;
+using test::to_f64;
+using test::width_part;
+
+// Five heads and an odd hidden layer: no number of parts but five and one divides the heads, none
+// the hidden layer.
+WanConfig uneven_config() {
+  WanConfig config;
+  config.heads = 5;
+  config.head_dim = 12;
+  config.layers = 3;
+  config.ffn_dim = 67;
+  config.in_channels = config.out_channels = 4;
+  config.text_dim = 20;
+  config.freq_dim = 16;
+  return config;
+}
+
+bool is_held(const std::string& name, const BlockRange& blocks) {
+  if (name.starts_with("blocks.")) {
+    const int index = name[std::string("blocks.").size()] - '0';  // fewer than ten
+    return blocks.begin <= index && index < blocks.end;
+  }
+  if (name.starts_with("patch_embedding")) return blocks.first();
+  if (name.starts_with("proj_out") || name == "scale_shift_table") return blocks.last();
+  return true;
+}
+
+// One model and one request, on any number of parts.
+class WanSlices : public testing::Test {
+ protected:
+  void SetUp() override {
+    use(uneven_config(), test::random_weights(wan_tensors(uneven_config()), 7));
+  }
+  void TearDown() override {
+    for (const std::string& path : files_) std::remove(path.c_str());
+  }
+
+  void use(const WanConfig& config, test::NamedTensors weights) {
+    config_ = config;
+    weights_ = std::move(weights);
+    file_ = new_path();
+    test::write_file(file_, weights_);
+    latent_ = values({config.in_channels, 3, 4, 6}, 0.37);
+    embeds_ = values({6, config.text_dim}, 0.73);
+    grid_ = wan_grid(config, 3, 4, 6);
+    tokens_ = grid_[0] * grid_[1] * grid_[2];
+  }
+  std::string new_path() {
+    const std::string name = testing::UnitTest::GetInstance()->current_test_info()->name();
+    files_.push_back(testing::TempDir() + "weft_slices_" + name + std::to_string(files_.size()) +
+                     ".safetensors");
+    return files_.back();
+  }
+  static Tensor values(std::initializer_list<int64_t> shape, double step) {
+    Tensor out(DType::kF32, shape);
+    for (int64_t i = 0; i < out.count(); ++i)
+      out.as<float>()[i] = static_cast<float>(std::sin(step * static_cast<double>(i + 1)));
+    return out;
+  }
+
+  // The velocity, by a pipeline of stages, each `parts` wide. Every rank of the last stage has it;
+  // rank 0's is returned once all are found equal. `file_of` names the file of a rank.
+  Tensor run(int parts, const std::vector<BlockRange>& stages, DType dtype = DType::kF32,
+             const std::function<std::string(const WanLoad&)>& file_of = {}) {
+    std::vector<Tensor> in(static_cast<size_t>(parts)), out(static_cast<size_t>(parts));
+    for (const BlockRange& blocks : stages) {
+      std::vector<std::string> paths;
+      for (int rank = 0; rank < parts; ++rank)
+        paths.push_back(file_of ? file_of(load_of(parts, rank, blocks, dtype)) : file_);
+      test::run_parts(parts, [&](int rank, Reducer& reducer) {
+        out[rank] = forward(paths[rank], load_of(parts, rank, blocks, dtype), reducer,
+                            blocks.first() ? latent_.view() : in[rank].view());
+      });
+      in = std::move(out);
+      out = std::vector<Tensor>(static_cast<size_t>(parts));
+    }
+    for (const Tensor& other : in) EXPECT_TRUE(bitwise_equal(other, in[0]));
+    return std::move(in[0]);
+  }
+  WanLoad load_of(int parts, int rank, const BlockRange& blocks, DType dtype) const {
+    return {.dtype = dtype,
+            .blocks = blocks,
+            .width = width_part(config_.heads, config_.ffn_dim, parts, rank)};
+  }
+  // One rank's forward; everything it holds on the way is as predicted.
+  Tensor forward(const std::string& path, const WanLoad& load, Reducer& reducer,
+                 const TensorView& in) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+    const TensorFile file = TensorFile::open(path);
+    const WanTransformer wan = WanTransformer::load(stream, file, config_, load);
+    EXPECT_EQ(wan.weights_bytes(), wan_weights_bytes(config_, load));
+
+    Arena arena(size_t{1} << 28);
+    SerialSeams seams;
+    Context context{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(tokens_)};
+    const WanText text = wan.prepare_text(context, embeds_, 10);
+    EXPECT_EQ(text.bytes(), wan_text_bytes(config_, text.rows(), load));
+    const TimeSegment time{.tokens = {0, tokens_}, .timestep = 321};
+    Tensor out = load.blocks.last() ? Tensor(DType::kF32, {config_.out_channels, 3, 4, 6})
+                                    : Tensor(DType::kF32, {tokens_, config_.width()});
+    wan.forward(context, load.blocks, in, {&time, 1}, text, wan.rope(grid_), out);
+    EXPECT_EQ(arena.high_water(), wan_workspace_bytes(config_, tokens_, text.rows(), load));
+    return out;
+  }
+  void expect_close(const Tensor& got, const Tensor& whole) {
+    EXPECT_LT(relative_l2(to_f64(got), to_f64(whole)), test::kParallelL2);
+  }
+
+  WanConfig config_;
+  test::NamedTensors weights_;
+  std::string file_;
+  std::vector<std::string> files_;
+  Tensor latent_, embeds_;
+  std::array<int64_t, 3> grid_{};
+  int64_t tokens_ = 0;
+};
+
+TEST_F(WanSlices, JoinedTheyAreTheWhole) {
+  const BlockRange all = BlockRange::all(3);
+  const Tensor whole = run(1, {all});
+  for (int parts = 2; parts <= 5; ++parts) {
+    SCOPED_TRACE(parts);
+    expect_close(run(parts, {all}), whole);
+    expect_close(run(parts, {{0, 2, 3}, {2, 3, 3}}), whole);
+  }
+  EXPECT_TRUE(bitwise_equal(run(1, {{0, 1, 3}, {1, 3, 3}}), whole));
+  expect_close(run(3, {{0, 1, 3}, {1, 2, 3}, {2, 3, 3}}), whole);
+}
+
+// Partial sums are f32, so parts differ from the whole by less than bf16 itself does from f32.
+TEST_F(WanSlices, Bf16StaysWithinItsOwnError) {
+  const BlockRange all = BlockRange::all(3);
+  const Tensor exact = run(1, {all}), whole = run(1, {all}, DType::kBF16);
+  const double own = relative_l2(to_f64(whole), to_f64(exact));
+  for (const int parts : {2, 3, 4})
+    EXPECT_LT(relative_l2(to_f64(run(parts, {all}, DType::kBF16)), to_f64(whole)), own) << parts;
+}
+
+TEST_F(WanSlices, GoldenModelsInUnevenParts) {
+  for (const auto& [name, most] : {std::pair{"dit_wan_tiny", 2}, {"dit_wan_tiny_sharded", 3}}) {
+    const std::string folder = std::string("tests/golden/") + name + "/model/transformer";
+    const TensorFile file = TensorFile::open(folder);
+    test::NamedTensors weights;
+    for (const std::string& tensor : file.names())
+      weights[tensor] = test::load_tensor(file, tensor);
+    use(WanConfig::from_json_file(folder + "/config.json"), std::move(weights));
+    const BlockRange all = BlockRange::all(config_.layers);
+    const Tensor whole = run(1, {all});
+    for (int parts = 2; parts <= most; ++parts) {
+      SCOPED_TRACE(std::string(name) + " in " + std::to_string(parts));
+      expect_close(run(parts, {all}), whole);
+    }
+  }
+}
+
+// Each rank has a file of its own in which all but its part is NaN.
+TEST_F(WanSlices, NothingElseIsUsed) {
+  const auto poisoned = [&](const WanLoad& load) {
+    const std::string path = new_path();
+    test::write_poisoned(path, wan_tensors(config_), weights_,
+                         [&](const TensorSpec& tensor, TensorPart* part) {
+                           *part = wan_part(config_, tensor, load.width);
+                           return is_held(tensor.name, load.blocks);
+                         });
+    return path;
+  };
+  const Tensor whole = run(1, {BlockRange::all(3)});
+  expect_close(run(1, {{0, 2, 3}, {2, 3, 3}}, DType::kF32, poisoned), whole);
+  expect_close(run(3, {{0, 1, 3}, {1, 3, 3}}, DType::kF32, poisoned), whole);
+}
+
+TEST_F(WanSlices, ReadsItsBytesAlone) {
+  Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+  for (const BlockRange& blocks : {BlockRange{0, 3, 3}, {0, 1, 3}, {1, 3, 3}})
+    for (int parts = 1; parts <= 5; ++parts) {
+      uint64_t sliced = 0, read = 0;
+      for (const TensorSpec& tensor : wan_tensors(config_))
+        if (is_held(tensor.name, blocks) && parts > 1 &&
+            !wan_part(config_, tensor, width_part(5, 67, parts, 0)).whole(tensor))
+          sliced += static_cast<uint64_t>(parameter_count({&tensor, 1})) * sizeof(float);
+      for (int rank = 0; rank < parts; ++rank) {
+        const TensorFile file = TensorFile::open(file_);
+        const WanLoad load = load_of(parts, rank, blocks, DType::kF32);
+        WanTransformer::load(stream, file, config_, load);
+        uint64_t own = 0;
+        for (const TensorSpec& tensor : wan_tensors(config_)) {
+          const TensorPart part = wan_part(config_, tensor, load.width);
+          if (is_held(tensor.name, blocks) && !part.whole(tensor))
+            own += static_cast<uint64_t>(part.count(tensor)) * sizeof(float);
+        }
+        EXPECT_EQ(file.bytes_read(), own) << parts << " " << rank;
+        read += file.bytes_read();
+      }
+      EXPECT_EQ(read, sliced) << parts;  // every value of every matrix once, and none twice
+    }
+}
+
+// All ranks together hold the model once, and what is replicated once more for every other rank.
+TEST_F(WanSlices, SumOfThePartsIsTheWholeAndTheReplicas) {
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (int parts = 1; parts <= 5; ++parts) {
+      size_t held = 0, replicated = 0;
+      for (int rank = 0; rank < parts; ++rank)
+        held += wan_weights_bytes(config_, load_of(parts, rank, BlockRange::all(3), dtype));
+      const WanLoad one = load_of(2, 0, BlockRange::all(3), dtype);
+      for (const TensorSpec& tensor : wan_tensors(config_))
+        if (wan_part(config_, tensor, one.width).whole(tensor)) {
+          const bool text = tensor.name.find("text_embedder") != tensor.name.npos &&
+                            tensor.name.ends_with("weight");
+          replicated += static_cast<size_t>(parameter_count({&tensor, 1})) *
+                        size_of(text ? dtype : DType::kF32);
+        }
+      EXPECT_EQ(held, wan_weights_bytes(config_, dtype) + (parts - 1) * replicated) << parts;
+    }
+}
+
+// Beside the packed weights no more than a part of one matrix is in memory of our own.
+TEST_F(WanSlices, LoadingTakesLittleMoreThanTheWeights) {
+  WanConfig config = uneven_config();
+  config.head_dim = 48;
+  config.ffn_dim = 1001;
+  config.layers = 4;
+  use(config, test::random_weights(wan_tensors(config), 11));
+  Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+  for (const int parts : {1, 2, 3})
+    for (const BlockRange& blocks : {BlockRange{0, 4, 4}, {1, 3, 4}}) {
+      const WanLoad load = load_of(parts, parts - 1, blocks, DType::kF32);
+      const TensorFile file = TensorFile::open(file_);
+      const size_t before = tensor_bytes_live();
+      reset_tensor_bytes_peak();
+      const WanTransformer wan = WanTransformer::load(stream, file, config, load);
+      EXPECT_LT(tensor_bytes_peak() - before, 1.15 * wan_weights_bytes(config, load));
+      EXPECT_LT(tensor_bytes_live() - before, 1.05 * wan_weights_bytes(config, load));
+    }
+}
+
+TEST_F(WanSlices, ImpossibleSlicesAndSumsAreBugs) {
+  Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+  const TensorFile file = TensorFile::open(file_);
+  const auto load = [&](const WidthSlice& width) {
+    return WanTransformer::load(stream, file, config_,
+                                {.dtype = DType::kF32, .blocks = {}, .width = width});
+  };
+  EXPECT_DEATH(load({.heads = {5, 5}, .ffn = {10, 20}}), "part");  // a sixth rank of six
+  EXPECT_DEATH(load({.heads = {1, 2}, .ffn = {67, 67}}), "part");
+  EXPECT_DEATH(load({.heads = {4, 6}, .ffn = {10, 20}}), "part");
+  EXPECT_DEATH(load({.heads = {1, 2}, .ffn = {}}), "heads");
+  EXPECT_DEATH(load({.heads = {}, .ffn = {0, 66}}), "heads");
+  // A part without a sum, and a sum of wholes.
+  const WanTransformer part = load({.heads = {0, 2}, .ffn = {0, 9}}), whole = load({});
+  Arena arena(size_t{1} << 24);
+  SerialSeams seams;
+  Context alone = seams.context(stream, arena, {}, TokenRanges::all(tokens_));
+  EXPECT_DEATH(part.prepare_text(alone, embeds_, 10), "a sum over 1 parts");
+  test::ThreadSum group(2);
+  test::ThreadSum::Rank reducer(group, 0);
+  Context two{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(tokens_)};
+  EXPECT_DEATH(whole.prepare_text(two, embeds_, 10), "a sum over 2 parts");
+}
+
+}  // namespace
+}  // namespace weft
