@@ -4,21 +4,25 @@
 
 namespace weft {
 
+void apply_positions(Context& context, const Attend& attend) {
+  if (!attend.rope) return;
+  const TokenRanges& tokens = context.tokens;
+  CHECK(tokens.size() == attend.q[0] && tokens.size() == attend.k[0], "tokens", tokens.size(), "q",
+        attend.q.to_string_shape(), "k", attend.k.to_string_shape());
+  int64_t row = 0;
+  for (const Range& range : tokens.ranges) {
+    for (const TensorView* x : {&attend.q, &attend.k}) {
+      const TensorView rows = x->slice(0, row, range.size());
+      apply_rope(context.stream, rows, *attend.rope, range.begin, rows);
+    }
+    row += range.size();
+  }
+}
+
 void FullMixer::attend(Context& context, const Attend& attend) {
   const TokenRanges& tokens = context.tokens;
-  int64_t position = 0;
-  if (attend.rope) {
-    CHECK(tokens.size() == attend.q[0], "tokens", tokens.size(), "q", attend.q.to_string_shape());
-    int64_t row = 0;
-    for (const Range& range : tokens.ranges) {
-      for (const TensorView* x : {&attend.q, &attend.k}) {
-        const TensorView rows = x->slice(0, row, range.size());
-        apply_rope(context.stream, rows, *attend.rope, range.begin, rows);
-      }
-      row += range.size();
-    }
-    if (!tokens.ranges.empty()) position = tokens.ranges[0].begin;
-  }
+  apply_positions(context, attend);
+  const int64_t position = attend.rope && !tokens.ranges.empty() ? tokens.ranges[0].begin : 0;
   // Positions of a causal mask count along one stretch.
   CHECK(attend.mask == Mask::kFull || tokens.ranges.size() <= 1, "causal over",
         tokens.ranges.size(), "token ranges");

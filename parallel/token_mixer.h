@@ -36,6 +36,10 @@ struct TokenMixer {
   virtual void attend(Context& context, const Attend& attend) = 0;
 };
 
+// Turns attend.q and attend.k in place by the global positions of context.tokens; nothing where
+// attend.rope is null.
+void apply_positions(Context& context, const Attend& attend);
+
 // All tokens are here: rope, then one attention over past and own keys.
 class FullMixer final : public TokenMixer {
  public:

@@ -1,0 +1,141 @@
+#pragma once
+// What the tests of the sequence methods share: a whole attention with its one-rank answer, and a
+// run of a method over ranks that compares with it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/copy.h"
+#include "kernels/ops.h"
+#include "kernels/philox.h"
+#include "parallel/context.h"
+#include "parallel/local.h"
+
+namespace weft::test {
+
+struct AttentionCase {
+  std::array<int64_t, 3> grid{3, 4, 5};  // tokens are its product
+  int64_t heads = 4, kv_heads = 4, head_dim = 12;
+  DType dtype = DType::kF32;
+  Mask mask = Mask::kFull;
+  float spread = 1;  // of q and k: large ones make log-sum-exps of +-1e4
+  const Ops* ops = &reference_ops();
+
+  int64_t tokens() const { return grid[0] * grid[1] * grid[2]; }
+};
+
+// Deterministic values of about unit variance.
+inline Tensor random_values(DType dtype, std::initializer_list<int64_t> shape, uint64_t seed,
+                            float spread) {
+  Tensor x(DType::kF32, shape);
+  uint64_t state = seed * 0x9E3779B97F4A7C15ull + 1;
+  for (int64_t i = 0; i < x.count(); ++i) {
+    float sum = 0;
+    for (int j = 0; j < 4; ++j) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      sum += static_cast<float>(state >> 40) / static_cast<float>(1 << 24) - 0.5f;
+    }
+    x.as<float>()[i] = spread * sum * 1.7320508f;
+  }
+  if (dtype == DType::kF32) return x;
+  Tensor rounded(dtype, shape);
+  Stream stream = Stream::cpu(1);
+  copy(stream, x, rounded);
+  return rounded;
+}
+
+inline double relative_l2(const TensorView& actual, const TensorView& expected) {
+  Stream stream = Stream::cpu(1);
+  Tensor a(DType::kF32, actual.shape()), b(DType::kF32, expected.shape());
+  copy(stream, actual, a);
+  copy(stream, expected, b);
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < a.count(); ++i) {
+    const double x = a.as<float>()[i], y = b.as<float>()[i];
+    error += (x - y) * (x - y);
+    norm += y * y;
+  }
+  return std::isfinite(error) ? std::sqrt(error / norm) : error;
+}
+
+class SequenceRun {
+ public:
+  explicit SequenceRun(const AttentionCase& given)
+      : c(given),
+        rope(make_rope(c.grid, {}, c.head_dim)),
+        q(random_values(c.dtype, {c.tokens(), c.heads, c.head_dim}, 1, c.spread)),
+        k(random_values(c.dtype, {c.tokens(), c.kv_heads, c.head_dim}, 2, c.spread)),
+        v(random_values(c.dtype, {c.tokens(), c.kv_heads, c.head_dim}, 3, 1)) {}
+
+  using Make = std::function<std::unique_ptr<TokenMixer>(Communicator&)>;
+  using After = std::function<void(Communicator&)>;
+
+  // The joined result of a method over `ranks` ranks; rank r holds the tokens ranges[r].
+  Tensor run(int ranks, const std::vector<Range>& ranges, const Make& make,
+             const LocalOptions& options = {}, const After& after = {}) const {
+    Tensor out(c.dtype, q.view().shape());
+    run_ranks(
+        ranks,
+        [&](Communicator& world) {
+          const std::unique_ptr<TokenMixer> mixer = make(world);
+          attend(*mixer, ranges[world.rank()], out);
+          if (after) after(world);
+        },
+        options);
+    return out;
+  }
+
+  // One rank's attention over all tokens, by default in f32: the oracle.
+  Tensor whole() const {
+    Tensor out(c.dtype, q.view().shape());
+    FullMixer mixer;
+    attend(mixer, {0, c.tokens()}, out);
+    return out;
+  }
+
+ private:
+  void attend(TokenMixer& mixer, Range tokens, const TensorView& out) const {
+    Stream stream = Stream::cpu(1, Determinism::kFast, c.ops);
+    Arena arena(size_t{1} << 28);
+    IdentityReducer reducer;
+    IdentityHalo halo;
+    Context context{stream, arena, mixer, reducer, halo, Pass{.step = 2}, {{tokens}, c.tokens()}};
+    const auto own = [&](const Tensor& x) {
+      Tensor part(c.dtype, {tokens.size(), x.view()[1], x.view()[2]});
+      copy(stream, x.view().slice(0, tokens.begin, tokens.size()), part);
+      return part;
+    };
+    const Tensor own_q = own(q), own_k = own(k), own_v = own(v);
+    mixer.begin(context.pass);
+    mixer.attend(context, {.layer = 3,
+                           .q = own_q,
+                           .k = own_k,
+                           .v = own_v,
+                           .out = out.slice(0, tokens.begin, tokens.size()),
+                           .rope = &rope,
+                           .mask = c.mask,
+                           .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                           .past = nullptr});
+  }
+
+  AttentionCase c;
+  Rope rope;
+  Tensor q, k, v;
+};
+
+inline std::vector<Range> contiguous(int64_t total, int ranks) {
+  std::vector<Range> ranges;
+  for (int rank = 0; rank < ranks; ++rank) ranges.push_back(partition(total, ranks, rank));
+  return ranges;
+}
+
+inline bool same_bits(const TensorView& a, const TensorView& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, a.bytes()) == 0;
+}
+
+}  // namespace weft::test

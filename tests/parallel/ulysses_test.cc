@@ -1,0 +1,69 @@
+// Ulysses: one rank's result for any ranks, tokens and heads; bytes by the formula.
+#include "parallel/ulysses.h"
+
+#include "tests/parallel/methods.h"
+
+namespace weft::test {
+namespace {
+
+SequenceRun::Make ulysses(const std::vector<Range>& ranges) {
+  return [ranges](Communicator& world) {
+    std::vector<int> all;
+    for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
+    return std::make_unique<UlyssesMixer>(world.group(all, 1), ranges,
+                                          std::make_unique<FullMixer>());
+  };
+}
+
+TEST(Ulysses, EqualsOneRankToTheBit) {
+  for (const AttentionCase& c : {AttentionCase{.heads = 8, .kv_heads = 8},
+                                 AttentionCase{.grid = {1, 3, 7}, .heads = 9, .kv_heads = 9},
+                                 AttentionCase{.heads = 16, .kv_heads = 8},  // grouped queries
+                                 AttentionCase{.heads = 8, .kv_heads = 8, .mask = Mask::kCausal},
+                                 AttentionCase{.heads = 8, .kv_heads = 8, .dtype = DType::kBF16}}) {
+    const SequenceRun run(c);
+    const Tensor whole = run.whole();
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
+      const auto bytes = [&](Communicator& world) {
+        EXPECT_EQ(world.counters().total_sent().bytes,
+                  ulysses_sent_bytes(ranges, world.rank(), c.heads, c.kv_heads, c.head_dim,
+                                     static_cast<int64_t>(size_of(c.dtype))));
+      };
+      const Tensor out = run.run(ranks, ranges, ulysses(ranges), {.rendezvous = true}, bytes);
+      EXPECT_TRUE(same_bits(out, whole)) << ranks << " ranks, " << relative_l2(out, whole);
+    }
+  }
+}
+
+TEST(Ulysses, BytesAreTheFormulaOfTheMethod) {
+  // e d [3 n_r (H - h_r) + h_r (S - n_r)], by hand: 7 tokens as 3, 2, 2; 5 heads as 2, 2, 1.
+  const std::vector<Range> ranges = contiguous(7, 3);
+  EXPECT_EQ(ulysses_sent_bytes(ranges, 0, 5, 5, 4, 2), 2 * 4 * (3 * 3 * 3 + 2 * 4));
+  EXPECT_EQ(ulysses_sent_bytes(ranges, 2, 5, 5, 4, 2), 2 * 4 * (3 * 2 * 4 + 1 * 5));
+  // Even shards: 4 (P - 1) / P^2 of the hidden rows.
+  EXPECT_EQ(ulysses_sent_bytes(contiguous(64, 4), 1, 8, 8, 16, 4), 4 * 3 * 64 * 8 * 16 * 4 / 16);
+}
+
+TEST(Ulysses, OddOwnersOfTokensAndTwoShapesInARow) {
+  for (int64_t columns : {5, 2, 7}) {
+    const AttentionCase c{.grid = {2, 3, columns}, .heads = 5, .kv_heads = 5};
+    const SequenceRun run(c);
+    const std::vector<Range> ranges{{0, 1}, {1, 8}, {8, c.tokens()}};
+    EXPECT_TRUE(same_bits(run.run(3, ranges, ulysses(ranges)), run.whole()));
+  }
+}
+
+TEST(Ulysses, DelaysChangeNoBit) {
+  const AttentionCase c{.grid = {1, 3, 4}, .heads = 4, .kv_heads = 4};
+  const SequenceRun run(c);
+  const std::vector<Range> ranges = contiguous(c.tokens(), 4);
+  const Tensor plain = run.run(4, ranges, ulysses(ranges));
+  for (uint64_t seed = 1; seed <= 100; ++seed)
+    EXPECT_TRUE(same_bits(
+        run.run(4, ranges, ulysses(ranges), {.delay_seed = seed, .max_delay_us = 50}), plain))
+        << seed;
+}
+
+}  // namespace
+}  // namespace weft::test
