@@ -171,13 +171,13 @@ Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, 
   binder.finish();
 
   const auto to_f32 = [&](const std::string& name) {
-    const HeldWeight weight(file, name, parts.at(name));
+    const HeldWeight weight(stream, file, name, parts.at(name), DType::kF32);
     Tensor tensor(DType::kF32, weight.view().shape());
     copy(stream, weight.view(), tensor);
     return tensor;
   };
   const auto matrix = [&](const std::string& name) {
-    const HeldWeight weight(file, name, parts.at(name));
+    const HeldWeight weight(stream, file, name, parts.at(name), dtype);
     return pack_linear(stream, weight.view(), {}, dtype);
   };
   for (int64_t i = 0; i < config.num_layers; ++i) {

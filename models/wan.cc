@@ -65,14 +65,14 @@ class Source {
 
   // Convolution weights become matrices [out, rest].
   PackedLinear linear(const std::string& name, DType dtype) const {
-    const HeldWeight weight = held(name + ".weight"), bias = held(name + ".bias");
+    const HeldWeight weight = held(name + ".weight", dtype), bias = held(name + ".bias");
     const TensorView& view = weight.view();
     return pack_linear(stream_, view.reshape({view[0], view.count() / view[0]}), bias.view(),
                        dtype);
   }
   // Of a part of the inputs the bias stays aside.
   RowLinear row_linear(const std::string& name, DType dtype) const {
-    const HeldWeight weight = held(name + ".weight");
+    const HeldWeight weight = held(name + ".weight", dtype);
     if (weight.mapped()) return {.packed = linear(name, dtype), .bias = {}};
     return {.packed = pack_linear(stream_, weight.view(), {}, dtype),
             .bias = vector(name + ".bias")};
@@ -87,8 +87,8 @@ class Source {
   }
 
  private:
-  HeldWeight held(const std::string& name) const {
-    return HeldWeight(file_, names_(name), parts_.at(name));
+  HeldWeight held(const std::string& name, DType dtype = DType::kF32) const {
+    return HeldWeight(stream_, file_, names_(name), parts_.at(name), dtype);
   }
 
   Stream& stream_;

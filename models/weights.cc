@@ -1,6 +1,9 @@
 #include "models/weights.h"
 
 #include <algorithm>
+#include <array>
+
+#include "kernels/copy.h"
 
 namespace weft {
 
@@ -24,6 +27,8 @@ std::string section(const char* title, const std::vector<std::string>& faults) {
   return text;
 }
 
+constexpr int64_t kStaging = int64_t{1} << 16;  // values between the file's dtype and ours
+
 }  // namespace
 
 WidthSlice WidthSlice::of(int64_t all_heads, int64_t all_ffn) const {
@@ -46,10 +51,31 @@ int64_t TensorPart::count(const TensorSpec& tensor) const {
   return count;
 }
 
-HeldWeight::HeldWeight(const TensorFile& file, const std::string& name, const TensorPart& part)
+HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
+                       const TensorPart& part, DType dtype)
     : file_(file), mapped_(file.view(name)) {
-  if (part.range != Range{0, mapped_[part.dim]})
-    memory_ = file.read(name, part.dim, part.range.begin, part.range.size());
+  if (part.range == Range{0, mapped_[part.dim]}) return;
+  const TensorView like = mapped_.slice(part.dim, part.range.begin, part.range.size());
+  memory_ = Tensor(dtype, like.shape());
+  const bool straight = like.dtype == dtype;
+  const int64_t rows = like[0], row_values = like.count() / rows;
+  const int64_t step = straight ? rows : std::max<int64_t>(1, kStaging / row_values);
+  Tensor staging;
+  if (!straight) {
+    TensorView shape = like;
+    shape.extent[0] = std::min(step, rows);
+    staging = Tensor(like.dtype, shape.shape());
+  }
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t count = std::min(step, rows - row);
+    const TensorView out = memory_.view().slice(0, row, count);
+    const TensorView in = straight ? out : staging.view().slice(0, 0, count);
+    std::array<int64_t, kMaxRank> begin{};
+    begin[part.dim] = part.range.begin;
+    begin[0] += row;
+    file.read(name, {begin.data(), static_cast<size_t>(like.rank)}, in);
+    if (!straight) copy(stream, in, out);
+  }
 }
 
 HeldWeight::~HeldWeight() {

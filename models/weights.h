@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/tensor_file.h"
+#include "kernels/stream.h"
 #include "parallel/partition.h"
 
 namespace weft {
@@ -49,11 +50,12 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
 }
 
 // What is held of one tensor, by its name in the file: a view of the mapping where that is all of
-// it, else the part alone, read into memory of its own. Gives memory and pages back at its end, so
-// the file must outlive it.
+// it, else the part alone, read into memory of its own as `dtype` (the values are rounded once,
+// here or in the pack). Gives memory and pages back at its end, so the file must outlive it.
 class HeldWeight {
  public:
-  HeldWeight(const TensorFile& file, const std::string& name, const TensorPart& part);
+  HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
+             const TensorPart& part, DType dtype);
   ~HeldWeight();
   HeldWeight(const HeldWeight&) = delete;
   HeldWeight& operator=(const HeldWeight&) = delete;

@@ -230,7 +230,8 @@ TEST_F(WanSlices, SumOfThePartsIsTheWholeAndTheReplicas) {
     }
 }
 
-// Beside the packed weights no more than a part of one matrix is in memory of our own.
+// Beside the packed weights no more than a part of one matrix is in memory of our own, in the
+// compute dtype.
 TEST_F(WanSlices, LoadingTakesLittleMoreThanTheWeights) {
   WanConfig config = uneven_config();
   config.head_dim = 48;
@@ -238,16 +239,17 @@ TEST_F(WanSlices, LoadingTakesLittleMoreThanTheWeights) {
   config.layers = 4;
   use(config, test::random_weights(wan_tensors(config), 11));
   Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
-  for (const int parts : {1, 2, 3})
-    for (const BlockRange& blocks : {BlockRange{0, 4, 4}, {1, 3, 4}}) {
-      const WanLoad load = load_of(parts, parts - 1, blocks, DType::kF32);
-      const TensorFile file = TensorFile::open(file_);
-      const size_t before = tensor_bytes_live();
-      reset_tensor_bytes_peak();
-      const WanTransformer wan = WanTransformer::load(stream, file, config, load);
-      EXPECT_LT(tensor_bytes_peak() - before, 1.15 * wan_weights_bytes(config, load));
-      EXPECT_LT(tensor_bytes_live() - before, 1.05 * wan_weights_bytes(config, load));
-    }
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const int parts : {1, 2, 3})
+      for (const BlockRange& blocks : {BlockRange{0, 4, 4}, {1, 2, 4}}) {
+        const WanLoad load = load_of(parts, parts - 1, blocks, dtype);
+        const TensorFile file = TensorFile::open(file_);
+        const size_t before = tensor_bytes_live();
+        reset_tensor_bytes_peak();
+        const WanTransformer wan = WanTransformer::load(stream, file, config, load);
+        EXPECT_LT(tensor_bytes_peak() - before, 1.15 * wan_weights_bytes(config, load));
+        EXPECT_LT(tensor_bytes_live() - before, 1.05 * wan_weights_bytes(config, load));
+      }
 }
 
 TEST_F(WanSlices, ImpossibleSlicesAndSumsAreBugs) {

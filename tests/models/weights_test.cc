@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
+
+#include "kernels/copy.h"
+#include "tests/support/compare.h"
 
 namespace weft {
 namespace {
@@ -64,6 +68,39 @@ TEST_F(WeightBinderTest, RenamesToTheFilesSpelling) {
   EXPECT_FALSE(binder.take("ours.z", {1}));
   const std::string text = fault(binder);
   EXPECT_NE(text.find("1 missing: z [1]"), std::string::npos) << text;
+}
+
+// A part is the same stretch of the mapping, rounded as a copy rounds, however many pieces it is
+// read in; all of a tensor stays where it is.
+TEST(HeldWeight, IsThePartOfTheTensor) {
+  Stream stream = Stream::cpu(1);
+  Tensor matrix(DType::kF32, {500, 300}), narrow(DType::kBF16, {500, 300});
+  for (int64_t i = 0; i < matrix.count(); ++i)
+    matrix.as<float>()[i] = static_cast<float>(std::sin(0.7 * static_cast<double>(i)));
+  copy(stream, matrix, narrow);
+  const std::string path = testing::TempDir() + "weft_held_weight.safetensors";
+  write_safetensors(path, {{"f32", matrix}, {"bf16", narrow}});
+  const TensorFile file = TensorFile::open(path);
+  std::remove(path.c_str());
+  uint64_t read = 0;
+  for (const char* name : {"f32", "bf16"})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const TensorView whole = file.view(name);
+      for (const TensorPart& part :
+           {TensorPart{0, {3, 499}}, {0, {499, 500}}, {1, {7, 290}}, {1, {0, 1}}}) {
+        const HeldWeight held(stream, file, name, part, dtype);
+        const TensorView slice = whole.slice(part.dim, part.range.begin, part.range.size());
+        Tensor expected(dtype, slice.shape());
+        copy(stream, slice, expected);
+        EXPECT_FALSE(held.mapped());
+        EXPECT_TRUE(test::bitwise_equal(held.view(), expected)) << name << " " << part.dim;
+        EXPECT_EQ(file.bytes_read(), read += slice.bytes());
+      }
+      const HeldWeight all(stream, file, name, {1, {0, 300}}, dtype);
+      EXPECT_TRUE(all.mapped());
+      EXPECT_EQ(all.view().data, whole.data);
+    }
+  EXPECT_EQ(file.bytes_read(), read);
 }
 
 }  // namespace
