@@ -90,7 +90,19 @@ class SequenceRun {
     return out;
   }
 
-  // One rank's attention over all tokens, by default in f32: the oracle.
+  // The same attention on the same values, computed in f32.
+  Tensor whole_f32() const {
+    AttentionCase wide = c;
+    wide.dtype = DType::kF32;
+    SequenceRun run(wide);
+    Stream stream = Stream::cpu(1);
+    copy(stream, q, run.q);
+    copy(stream, k, run.k);
+    copy(stream, v, run.v);
+    return run.whole();
+  }
+
+  // One rank's attention over all tokens: the oracle.
   Tensor whole() const {
     Tensor out(c.dtype, q.view().shape());
     FullMixer mixer;

@@ -1,0 +1,142 @@
+// Ring, token ring and Ulysses over either: one rank's result for any ranks and tokens; bytes by
+// the formulas.
+#include "parallel/ring.h"
+
+#include "parallel/token_ring.h"
+#include "parallel/ulysses.h"
+#include "tests/parallel/methods.h"
+
+namespace weft::test {
+namespace {
+
+enum class Kind { kRing, kTokenRing };
+
+std::unique_ptr<TokenMixer> make_ring(Kind kind, Communicator group, std::vector<Range> tokens) {
+  if (kind == Kind::kRing) return std::make_unique<RingMixer>(std::move(group), std::move(tokens));
+  return std::make_unique<TokenRingMixer>(std::move(group), std::move(tokens));
+}
+
+int64_t formula(Kind kind, const std::vector<Range>& tokens, int rank, const AttentionCase& c) {
+  const auto element = static_cast<int64_t>(size_of(c.dtype));
+  return kind == Kind::kRing ? ring_sent_bytes(tokens, rank, c.kv_heads, c.head_dim, element)
+                             : token_ring_sent_bytes(tokens, rank, c.heads, c.head_dim, element);
+}
+
+class Rings : public testing::TestWithParam<Kind> {
+ protected:
+  SequenceRun::Make ring(const std::vector<Range>& ranges) const {
+    return [ranges, kind = GetParam()](Communicator& world) {
+      std::vector<int> all;
+      for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
+      return make_ring(kind, world.group(all, 2), ranges);
+    };
+  }
+};
+
+// f32: the law's bound. bf16: one rank rounds once, and so does a ring: the error against the same
+// attention in f32 is one rank's, give or take the bound of the f32 states.
+void expect_equal(const Tensor& out, const Tensor& whole, const Tensor& exact, int ranks) {
+  if (out.view().dtype == DType::kF32) {
+    EXPECT_LE(relative_l2(out, whole), 1e-5) << ranks << " ranks";
+  } else {
+    EXPECT_LE(relative_l2(out, exact), relative_l2(whole, exact) + 1e-5) << ranks << " ranks";
+  }
+}
+
+TEST_P(Rings, EqualOneRankWithTheBytesOfTheFormula) {
+  for (const AttentionCase& c :
+       {AttentionCase{.heads = 3, .kv_heads = 3},
+        AttentionCase{.grid = {1, 1, 9}, .heads = 1, .kv_heads = 1},
+        AttentionCase{.heads = 6, .kv_heads = 2},
+        AttentionCase{.heads = 2, .kv_heads = 2, .ops = &cpu_ops()},
+        AttentionCase{.heads = 2, .kv_heads = 2, .spread = 150},  // logits of about 1e4
+        AttentionCase{.heads = 2, .kv_heads = 2, .mask = Mask::kCausal}}) {
+    const SequenceRun run(c);
+    const Tensor whole = run.whole();
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
+      const Tensor out =
+          run.run(ranks, ranges, ring(ranges), {.rendezvous = true}, [&](Communicator& world) {
+            EXPECT_EQ(world.counters().total_sent().bytes,
+                      formula(GetParam(), ranges, world.rank(), c));
+          });
+      expect_equal(out, whole, whole, ranks);
+    }
+  }
+}
+
+TEST_P(Rings, Bf16RoundsOnce) {
+  AttentionCase c{.heads = 4, .kv_heads = 4, .dtype = DType::kBF16};
+  const SequenceRun run(c);
+  const Tensor whole = run.whole(), exact = run.whole_f32();
+  for (int ranks = 2; ranks <= 8; ++ranks) {
+    const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
+    expect_equal(run.run(ranks, ranges, ring(ranges)), whole, exact, ranks);
+  }
+}
+
+TEST_P(Rings, VeryUnevenTokens) {
+  const AttentionCase c{.heads = 2, .kv_heads = 2};
+  const SequenceRun run(c);
+  const std::vector<Range> ranges{{0, 1}, {1, 41}, {41, 43}, {43, c.tokens()}};
+  const Tensor whole = run.whole();
+  expect_equal(run.run(4, ranges, ring(ranges)), whole, whole, 4);
+}
+
+TEST_P(Rings, DelaysChangeNoBit) {
+  const AttentionCase c{.grid = {1, 3, 4}, .heads = 2, .kv_heads = 2};
+  const SequenceRun run(c);
+  const std::vector<Range> ranges = contiguous(c.tokens(), 4);
+  const Tensor plain = run.run(4, ranges, ring(ranges));
+  for (uint64_t seed = 1; seed <= 100; ++seed)
+    EXPECT_TRUE(
+        same_bits(run.run(4, ranges, ring(ranges),
+                          {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50}),
+                  plain))
+        << seed;
+}
+
+TEST_P(Rings, UnderUlyssesInEveryFactorisation) {
+  const AttentionCase c{.heads = 8, .kv_heads = 8};
+  const SequenceRun run(c);
+  const Tensor whole = run.whole();
+  for (int ulysses = 1; ulysses <= 8; ++ulysses)
+    for (int rings = 1; ulysses * rings <= 8; ++rings) {
+      const int ranks = ulysses * rings;
+      const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
+      const auto make = [&](Communicator& world) -> std::unique_ptr<TokenMixer> {
+        const int ring = world.rank() / ulysses, place = world.rank() % ulysses;
+        std::vector<int> row, column;
+        std::vector<Range> own, blocks;
+        for (int u = 0; u < ulysses; ++u) {
+          row.push_back(ring * ulysses + u);
+          own.push_back(ranges[row.back()]);
+        }
+        for (int r = 0; r < rings; ++r) {
+          column.push_back(r * ulysses + place);
+          blocks.push_back({ranges[r * ulysses].begin, ranges[r * ulysses + ulysses - 1].end});
+        }
+        return std::make_unique<UlyssesMixer>(
+            world.group(row, 1), own, make_ring(GetParam(), world.group(column, 2), blocks));
+      };
+      expect_equal(run.run(ranks, ranges, make, {.rendezvous = true}), whole, whole, ranks);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Rings, testing::Values(Kind::kRing, Kind::kTokenRing),
+                         [](const auto& info) {
+                           return std::string(info.param == Kind::kRing ? "Ring" : "TokenRing");
+                         });
+
+// By hand: 7 tokens as 3, 2, 2; 2 heads of 4, bf16.
+TEST(RingBytes, AreTheFormulasOfTheMethods) {
+  const std::vector<Range> ranges = contiguous(7, 3);
+  EXPECT_EQ(ring_sent_bytes(ranges, 0, 2, 4, 2), 2 * 2 * 8 * (3 + 2));
+  EXPECT_EQ(ring_sent_bytes(ranges, 2, 2, 4, 2), 2 * 2 * 8 * (2 + 2));
+  EXPECT_EQ(token_ring_sent_bytes(ranges, 0, 2, 4, 2), 2 * 8 * (3 + 2) + 4 * 10 * (2 + 2));
+  // Even shards: 2 (P - 1) X / P.
+  EXPECT_EQ(ring_sent_bytes(contiguous(64, 4), 1, 8, 16, 4), 2 * 3 * 64 * 8 * 16 * 4 / 4);
+}
+
+}  // namespace
+}  // namespace weft::test
