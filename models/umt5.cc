@@ -139,7 +139,7 @@ size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlic
 }
 
 size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
-                            const WidthSlice& width) {
+                            const WidthSlice& width, const SeamBytes& seams) {
   const WidthSlice part = width.of(config.num_heads, config.d_ff);
   const auto size = [](int64_t count, DType type) {
     return static_cast<size_t>(count) * size_of(type);
@@ -149,7 +149,7 @@ size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
   const size_t attention = 4 * size(n * part.heads.size() * config.d_kv, dtype) +
                            size(part.heads.size() * n * n + 2 * n, DType::kF32) + wide;
   const size_t feed_forward = 2 * size(n * part.ffn.size(), dtype) + wide;
-  return wide + h + std::max(attention, feed_forward);
+  return wide + h + std::max(attention, feed_forward) + seams.of_sum(n * config.d_model);
 }
 
 Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, Stream& stream,

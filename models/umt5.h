@@ -45,7 +45,7 @@ int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
 // among them), and arena bytes of one encode of n tokens.
 size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width = {});
 size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
-                            const WidthSlice& width = {});
+                            const WidthSlice& width = {}, const SeamBytes& seams = {});
 
 class Umt5Encoder {
  public:

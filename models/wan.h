@@ -162,7 +162,7 @@ inline constexpr int64_t kFfnRows = 4096;
 size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load);
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad& load);
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
-                           const WanLoad& load);
+                           const WanLoad& load, const SeamBytes& seams = {});
 // Of a rank that loads everything.
 size_t wan_weights_bytes(const WanConfig& config, DType dtype);
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype);

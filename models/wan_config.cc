@@ -324,7 +324,7 @@ size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad&
 
 // The allocations of WanTransformer::forward and prepare_text, in their order and nesting.
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
-                           const WanLoad& load) {
+                           const WanLoad& load, const SeamBytes& seams) {
   const BlockRange blocks = held_blocks(config, load);
   const WidthSlice part = load.width.of(config.heads, config.ffn_dim);
   const int64_t d = config.width(), n = tokens;
@@ -336,8 +336,11 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
   const size_t patches = blocks.first() ? arena_bytes(f32, {n, config.in_channels * per_token}) : 0;
   const size_t times = row + arena_bytes(f32, {1, 6, d});
   const size_t time_scratch = arena_bytes(f32, {1, config.freq_dim}) + 2 * row;
-  const size_t ffn = arena_bytes(dtype, {std::min(n, kFfnRows), part.ffn.size()});
-  const size_t block = arena_bytes(f32, {1, 6, d}) + hidden + x + std::max(3 * heads + sums, ffn);
+  const int64_t chunk = std::min(n, kFfnRows);
+  const size_t attention =
+      3 * heads + std::max({sums + seams.of_sum(n), seams.attend, seams.of_sum(n * d)});
+  const size_t ffn = arena_bytes(dtype, {chunk, part.ffn.size()}) + seams.of_sum(chunk * d);
+  const size_t block = arena_bytes(f32, {1, 6, d}) + hidden + x + std::max(attention, ffn);
   const size_t head = blocks.last()
                           ? std::max(arena_bytes(f32, {2, d}),
                                      arena_bytes(f32, {n, config.out_channels * per_token}))
@@ -345,7 +348,8 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
   const size_t forward =
       (blocks.last() ? x : 0) + std::max(patches, times + std::max({time_scratch, block, head}));
   const size_t text = arena_bytes(dtype, {text_rows, config.text_dim}) +
-                      arena_bytes(dtype, {text_rows, d}) + arena_bytes(f32, {text_rows});
+                      arena_bytes(dtype, {text_rows, d}) + arena_bytes(f32, {text_rows}) +
+                      seams.of_sum(text_rows);
   return std::max(forward, text);
 }
 

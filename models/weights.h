@@ -49,6 +49,14 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
   return total;
 }
 
+// Arena bytes that a pass's seams take while they run, on top of the model's own.
+struct SeamBytes {
+  size_t attend = 0;                            // TokenMixer::attend
+  std::function<size_t(int64_t values)> sum{};  // Reducer::sum of so many; empty = none
+
+  size_t of_sum(int64_t values) const { return sum ? sum(values) : 0; }
+};
+
 // What is held of one tensor, by its name in the file: a view of the mapping where that is all of
 // it, else the part alone, read into memory of its own as `dtype` (the values are rounded once,
 // here or in the pack). Gives memory and pages back at its end, so the file must outlive it.

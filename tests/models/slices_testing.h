@@ -1,62 +1,41 @@
 #pragma once
-// What tests of width slices need: ranks as threads, the sum between them, and files in which only
+// What tests of width slices need: ranks that share a width, random models, and files in which only
 // one rank's part is sound.
-#include <barrier>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "kernels/copy.h"
-#include "kernels/pointwise.h"
+#include "models/blocks.h"
 #include "models/weights.h"
 #include "parallel/context.h"
+#include "parallel/local.h"
+#include "parallel/tensor_parallel.h"
 
 namespace weft::test {
 
-// The sum over the threads of a group, in rank order on each of them: all get the same bits.
-class ThreadSum {
- public:
-  explicit ThreadSum(int parts) : barrier_(parts), partials_(static_cast<size_t>(parts)) {}
+// work(rank, its reducer) on ranks that share one width.
+inline void run_parts(int parts, const std::function<void(int, Reducer&)>& work,
+                      AllReduce algorithm = AllReduce::kRing) {
+  run_ranks(parts, [&](Communicator& world) {
+    std::vector<int> all;
+    for (int rank = 0; rank < parts; ++rank) all.push_back(rank);
+    TensorReducer reducer(world.group(all, 1), algorithm);
+    work(world.rank(), reducer);
+  });
+}
 
-  class Rank final : public Reducer {
-   public:
-    Rank(ThreadSum& group, int rank) : group_(group), rank_(rank) {}
-    int parts() const override { return static_cast<int>(group_.partials_.size()); }
-    void sum(Context& context, const TensorView& partial) override {
-      if (parts() == 1) return;
-      group_.partials_[rank_] = partial;
-      group_.barrier_.arrive_and_wait();
-      Tensor total(DType::kF32, partial.shape());
-      for (const TensorView& part : group_.partials_) add(context.stream, total, part, total);
-      group_.barrier_.arrive_and_wait();
-      copy(context.stream, total, partial);
-    }
-    void gather(Context&, const TensorView&, int, const TensorView&) override { CHECK(false); }
-
-   private:
-    ThreadSum& group_;
-    int rank_;
-  };
-
- private:
-  std::barrier<> barrier_;
-  std::vector<TensorView> partials_;
-};
-
-// work(rank, its reducer) on one thread per rank.
-inline void run_parts(int parts, const std::function<void(int, Reducer&)>& work) {
-  ThreadSum group(parts);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < parts; ++rank)
-    threads.emplace_back([&, rank] {
-      ThreadSum::Rank reducer(group, rank);
-      work(rank, reducer);
-    });
-  for (std::thread& thread : threads) thread.join();
+// What its sums take of the arena: the ring one chunk, the star's root every other rank's values.
+inline SeamBytes seam_bytes(int parts, int rank, AllReduce algorithm = AllReduce::kRing) {
+  return {.attend = 0, .sum = [=](int64_t values) {
+            if (parts == 1) return size_t{0};
+            if (algorithm == AllReduce::kRing)
+              return arena_bytes(DType::kF32, {partition(values, parts, 0).size()});
+            return rank == 0 ? arena_bytes(DType::kF32, {parts - 1, values}) : 0;
+          }};
 }
 
 // The `index`-th of `parts` slices of a width.

@@ -77,16 +77,21 @@ class WanSlices : public testing::Test {
   // The velocity, by a pipeline of stages, each `parts` wide. Every rank of the last stage has it;
   // rank 0's is returned once all are found equal. `file_of` names the file of a rank.
   Tensor run(int parts, const std::vector<BlockRange>& stages, DType dtype = DType::kF32,
-             const std::function<std::string(const WanLoad&)>& file_of = {}) {
+             const std::function<std::string(const WanLoad&)>& file_of = {},
+             AllReduce algorithm = AllReduce::kRing) {
     std::vector<Tensor> in(static_cast<size_t>(parts)), out(static_cast<size_t>(parts));
     for (const BlockRange& blocks : stages) {
       std::vector<std::string> paths;
       for (int rank = 0; rank < parts; ++rank)
         paths.push_back(file_of ? file_of(load_of(parts, rank, blocks, dtype)) : file_);
-      test::run_parts(parts, [&](int rank, Reducer& reducer) {
-        out[rank] = forward(paths[rank], load_of(parts, rank, blocks, dtype), reducer,
-                            blocks.first() ? latent_.view() : in[rank].view());
-      });
+      test::run_parts(
+          parts,
+          [&](int rank, Reducer& reducer) {
+            out[rank] = forward(paths[rank], load_of(parts, rank, blocks, dtype), reducer,
+                                test::seam_bytes(parts, rank, algorithm),
+                                blocks.first() ? latent_.view() : in[rank].view());
+          },
+          algorithm);
       in = std::move(out);
       out = std::vector<Tensor>(static_cast<size_t>(parts));
     }
@@ -100,7 +105,7 @@ class WanSlices : public testing::Test {
   }
   // One rank's forward; everything it holds on the way is as predicted.
   Tensor forward(const std::string& path, const WanLoad& load, Reducer& reducer,
-                 const TensorView& in) {
+                 const SeamBytes& seam_bytes, const TensorView& in) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
     const TensorFile file = TensorFile::open(path);
     const WanTransformer wan = WanTransformer::load(stream, file, config_, load);
@@ -115,7 +120,8 @@ class WanSlices : public testing::Test {
     Tensor out = load.blocks.last() ? Tensor(DType::kF32, {config_.out_channels, 3, 4, 6})
                                     : Tensor(DType::kF32, {tokens_, config_.width()});
     wan.forward(context, load.blocks, in, {&time, 1}, text, wan.rope(grid_), out);
-    EXPECT_EQ(arena.high_water(), wan_workspace_bytes(config_, tokens_, text.rows(), load));
+    EXPECT_EQ(arena.high_water(),
+              wan_workspace_bytes(config_, tokens_, text.rows(), load, seam_bytes));
     return out;
   }
   void expect_close(const Tensor& got, const Tensor& whole) {
@@ -141,6 +147,7 @@ TEST_F(WanSlices, JoinedTheyAreTheWhole) {
   }
   EXPECT_TRUE(bitwise_equal(run(1, {{0, 1, 3}, {1, 3, 3}}), whole));
   expect_close(run(3, {{0, 1, 3}, {1, 2, 3}, {2, 3, 3}}), whole);
+  expect_close(run(4, {all}, DType::kF32, {}, AllReduce::kStar), whole);
 }
 
 // Partial sums are f32, so parts differ from the whole by less than bf16 itself does from f32.
@@ -270,8 +277,11 @@ TEST_F(WanSlices, ImpossibleSlicesAndSumsAreBugs) {
   SerialSeams seams;
   Context alone = seams.context(stream, arena, {}, TokenRanges::all(tokens_));
   EXPECT_DEATH(part.prepare_text(alone, embeds_, 10), "a sum over 1 parts");
-  test::ThreadSum group(2);
-  test::ThreadSum::Rank reducer(group, 0);
+  struct TwoParts final : Reducer {
+    int parts() const override { return 2; }
+    void sum(Context&, const TensorView&) override {}
+    void gather(Context&, const TensorView&, int, const TensorView&) override {}
+  } reducer;
   Context two{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(tokens_)};
   EXPECT_DEATH(whole.prepare_text(two, embeds_, 10), "a sum over 2 parts");
 }
