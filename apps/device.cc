@@ -1,35 +1,21 @@
 #include "apps/device.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 
 namespace weft {
 
-void require_one_rank(const Flags& flags) {
-  const int64_t ranks = flags.integer("ranks", 1, 1 << 20).value_or(1);
-  const std::string layout = flags.text("layout");
-  if (ranks != 1)
-    throw Error(ErrorKind::kUsage, "--ranks is " + std::to_string(ranks) +
-                                       ", legal: 1 (this build has no communicator yet)");
-  if (layout == "auto") return;
-  // Every axis at 1 is the one-rank layout written out.
-  for (size_t at = 0; at < layout.size();) {
-    const size_t comma = std::min(layout.find(',', at), layout.size());
-    const std::string pair = layout.substr(at, comma - at);
-    const std::string key = pair.substr(0, pair.find('='));
-    constexpr const char* kAxes[] = {"data",       "cfg",    "ulysses", "ring",
-                                     "token_ring", "tensor", "layers"};
-    bool known = false;
-    for (const char* axis : kAxes) known |= key == axis;
-    if (!known || pair.size() < key.size() + 2)
-      throw Error(ErrorKind::kUsage,
-                  "--layout is '" + layout + "', '" + pair +
-                      "' is not legal: key=n with a key of data, cfg, ulysses, ring, token_ring, "
-                      "tensor, layers");
-    if (pair.substr(key.size() + 1) != "1")
-      throw Error(ErrorKind::kUsage, "--layout " + pair + " needs more ranks than the 1 there is");
-    at = comma + 1;
-  }
+int ranks_of(const Flags& flags) {
+  return static_cast<int>(flags.integer("ranks", 1, 1024).value_or(1));
+}
+
+int threads_per_rank(const Flags& flags, int ranks) {
+  if (const auto given = flags.integer("threads", 1, 4096)) return static_cast<int>(*given);
+  if (ranks == 1) return 0;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
 }
 
 void require_cpu(const Flags& flags) {

@@ -5,8 +5,11 @@
 
 namespace weft {
 
-// Error(kUsage) unless the layout is one rank, the only one this build runs.
-void require_one_rank(const Flags& flags);
+// --ranks: how many threads of this process are ranks.
+int ranks_of(const Flags& flags);
+
+// --threads of each rank: given, or the machine's shared among the ranks; 0 = all of them.
+int threads_per_rank(const Flags& flags, int ranks);
 
 // Error(kUsage) naming the build option or the missing device unless --device is cpu.
 void require_cpu(const Flags& flags);

@@ -79,9 +79,10 @@ constexpr FlagSpec kFlags[] = {
      kGenerate | kVerify | kBench, "WEFT_DETERMINISTIC"},
     {"memory-limit", "--vram-limit --max-vram", kText, "what is free",
      "refuse jobs above it, e.g. 20G", kGenerate, nullptr, nullptr, false},
-    {"ranks", "", kInteger, "1", "ranks of this process (this build runs one)",
-     kGenerate | kVerify},
-    {"layout", "", kText, "auto", "key=n,... axes of the split (this build runs one rank)",
+    {"ranks", "", kInteger, "1", "ranks, each a thread of this process", kGenerate | kVerify},
+    {"layout", "", kText, "auto",
+     "how the ranks share the work: key=n,... with data, cfg, layers, ring, token_ring, ulysses, "
+     "tensor; their product is --ranks",
      kGenerate | kVerify},
     {"verbose-tensors", "", kSwitch, "off", "list every tensor", kInspect},
     {"repeat", "", kInteger, "5", "measurements per entry, the median counts", kBench},

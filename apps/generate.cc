@@ -15,6 +15,7 @@
 #include "apps/progress.h"
 #include "apps/sidecar.h"
 #include "engine/generator.h"
+#include "parallel/local.h"
 
 namespace weft {
 namespace {
@@ -208,7 +209,7 @@ VideoSettings video_settings(const Flags& flags, const Request& request) {
 }
 
 void print_header(const Flags& flags, const Generator& generator, const Request& request,
-                  const MemoryPlan& plan, FILE* out) {
+                  const Layout& layout, const MemoryPlan& plan, FILE* out) {
   std::fprintf(
       out,
       "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
@@ -220,8 +221,9 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
           ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
           : "",
       static_cast<long long>(generator.tokens(request)));
-  std::fprintf(out, "layout  1 rank\n");
-  std::fprintf(out, "memory  %s\n", plan.to_string().c_str());
+  std::fprintf(out, "layout  %s\n", to_string(layout).c_str());
+  std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
+               plan.to_string().c_str());
   if (flags.text("log-level") == "debug" || flags.on("verbose"))
     std::fprintf(out, "%s", flags.to_string().c_str());
 }
@@ -279,10 +281,23 @@ void run_one(const Flags& flags, Generator& generator, const Request& request,
   print_result(flags, path, result);
 }
 
+// What a rank that is not its replica's root runs with.
+RunOptions joining() {
+  RunOptions options;
+  options.stop = &stop_requested();
+  return options;
+}
+
+// The memory plan of the first rank, which holds no less than the others.
+MemoryPlan plan_of_rank(const Flags& flags, const GeneratorOptions& options, Layout layout,
+                        const Request& request) {
+  layout[Axis::kData] = 1;
+  return Generator(flags.text("model"), options, Replica(layout, 0)).plan(request);
+}
+
 }  // namespace
 
 int run_generate(const Flags& flags) {
-  require_one_rank(flags);
   require_cpu(flags);
   const std::vector<std::string> prompts = prompts_of(flags);
   if (flags.text("model").empty())
@@ -293,7 +308,9 @@ int run_generate(const Flags& flags) {
 
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
-  options.threads = static_cast<int>(flags.integer("threads", 1, 4096).value_or(0));
+  const int ranks = ranks_of(flags);
+  options.threads = threads_per_rank(flags, ranks);
+  options.memory_sharers = ranks;
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
   Generator generator(flags.text("model"), options);
@@ -308,13 +325,16 @@ int run_generate(const Flags& flags) {
                                        std::to_string(first.frames) +
                                        " frames; end the path with / for a folder of pictures, or "
                                        "give --num-frames 1");
-  const MemoryPlan plan = generator.plan(first);
+  LayoutLimits limits = generator.layout_limits(first);
+  limits.requests = static_cast<int64_t>(prompts.size());
+  const Layout layout = parse_layout(flags.text("layout"), ranks, limits);
+  const MemoryPlan plan = plan_of_rank(flags, options, layout, first);
   if (flags.on("dry-run")) {
-    print_header(flags, generator, first, plan, stdout);
+    print_header(flags, generator, first, layout, plan, stdout);
     return plan.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
   }
   if (informative(flags)) {
-    print_header(flags, generator, first, plan, stderr);
+    print_header(flags, generator, first, layout, plan, stderr);
     std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first.seed),
                  flags.given("seed") && flags.text("seed") != "-1" ? "given" : "random");
   }
@@ -329,12 +349,31 @@ int run_generate(const Flags& flags) {
                     .date = {},
                     .time = {}};
   stamp_now(fields);
-  for (const std::string& prompt : prompts) {
-    base.prompt = fields.prompt = prompt;
-    base.seed = first.seed;
-    run_one(flags, generator, generator.resolve(base), expand_name(pattern, fields));
-    ++fields.index;
+  const auto run_all = [&](Generator& mine, int replica, int replicas, bool root) {
+    NameFields names = fields;
+    Request request = base;
+    request.seed = first.seed;
+    for (size_t i = replica; i < prompts.size(); i += replicas) {
+      request.prompt = names.prompt = prompts[i];
+      names.index = static_cast<int>(i);
+      const Request resolved = mine.resolve(request);
+      if (root)
+        run_one(flags, mine, resolved, expand_name(pattern, names));
+      else
+        mine.run(resolved, nullptr, joining());
+    }
+  };
+  if (ranks == 1) {
+    run_all(generator, 0, 1, true);
+    return 0;
   }
+  run_ranks(ranks, [&](Communicator& world) {
+    Replica replica = Replica::of(world, layout);
+    const bool root = replica.root();
+    const int index = world.rank() / replica.ranks();
+    Generator mine(flags.text("model"), options, std::move(replica));
+    run_all(mine, index, layout[Axis::kData], root);
+  });
   return 0;
 }
 

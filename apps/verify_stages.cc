@@ -25,22 +25,24 @@ struct Case {
   const nlohmann::json& spec;
   const VerifyOptions& options;
   std::vector<VerifyRow>& rows;
+  Replica replica{};
 
   std::string file(const std::string& name) const { return folder + "/" + name; }
   std::string text(const char* key) const { return json_string(spec, key, file("case.json")); }
+  bool original_names() const { return spec.value("format", "") == "original"; }
+  WanConfig transformer_config(const TensorFile& weights) const {
+    return original_names() ? WanConfig::from_tensors(weights)
+                            : WanConfig::from_json_file(file("model/transformer/config.json"));
+  }
 };
 
-// A stream, an arena and the serial seams for one stage run.
+// A stream and an arena for one stage run.
 struct Bench {
   Stream stream;
   Arena arena;
-  SerialSeams seams;
 
   explicit Bench(const VerifyOptions& options)
       : stream(Stream::cpu(options.threads, options.determinism)) {}
-  Context context(int64_t tokens, Observer* observer = nullptr) {
-    return seams.context(stream, arena, Pass{}, TokenRanges::all(tokens), observer);
-  }
   // An owned f32 copy of a file's tensor.
   Tensor load(const TensorFile& file, const std::string& name) {
     if (!file.contains(name))
@@ -63,15 +65,75 @@ struct Collector final : Observer {
   }
 };
 
+// One forward in the stages of the replica: hidden rows come from the stage before and go to the
+// next in the compute dtype. `out` [C, F, H, W] gets this rank's tokens on the last stage.
+void forward_in_stages(Bench& bench, Replica& replica, Context& context,
+                       const WanTransformer& model, const TensorView& latent, float timestep,
+                       const WanText& text, const Rope& rope, const TensorView& out) {
+  const BlockRange blocks = model.loaded().blocks;
+  const int64_t n = context.tokens.size(), d = model.config().width();
+  const TimeSegment time{{0, context.tokens.total}, timestep};
+  const Tag tag{.kind = Traffic::kHidden};
+  Tensor wire(model.loaded().dtype, {n, d}), in(DType::kF32, {n, d}), hidden(DType::kF32, {n, d});
+  if (!blocks.first()) {
+    replica.communicator().receive(bench.stream, replica.stage_peer(-1), tag, wire);
+    copy(bench.stream, wire, in);
+  }
+  model.forward(context, blocks, blocks.first() ? latent : in.view(), {&time, 1}, text, rope,
+                blocks.last() ? out : hidden.view());
+  if (blocks.last()) return;
+  copy(bench.stream, hidden, wire);
+  replica.communicator().send(bench.stream, replica.stage_peer(1), tag, wire);
+}
+
+// Token rows [n, columns] of every sequence index, held by stage `stage`, joined on the root as
+// [total, columns]; empty elsewhere.
+Tensor join_rows(Bench& bench, Replica& replica, const Tensor* own, int stage, int index,
+                 int64_t total, int64_t columns) {
+  Tensor whole;
+  if (replica.root()) whole = Tensor(DType::kF32, {total, columns});
+  const Tag tag{.kind = Traffic::kControl, .segment = index};
+  for (int sequence = 0; sequence < replica.layout().sequence(); ++sequence) {
+    const int source = replica.rank_of(stage, sequence);
+    if (source == replica.rank() && !replica.root())
+      replica.communicator().send(bench.stream, 0, tag, *own);
+    if (!replica.root()) continue;
+    const Range rows = replica.tokens_of(source, total).ranges[0];
+    const TensorView to = whole.view().slice(0, rows.begin, rows.size());
+    if (source == 0)
+      copy(bench.stream, *own, to);
+    else
+      replica.communicator().receive(bench.stream, source, tag, to);
+  }
+  return whole;
+}
+
+// What the ranks' collectors saw, joined on the root under the golden names.
+void join_seen(Bench& bench, Replica& replica, const WanConfig& config, int64_t tokens,
+               NamedTensors& seen) {
+  if (replica.alone()) return;
+  const int stages = replica.layout()[Axis::kLayers];
+  const auto join = [&](const std::string& name, int stage, int index) {
+    const auto own = seen.find(name);
+    Tensor whole = join_rows(bench, replica, own == seen.end() ? nullptr : &own->second, stage,
+                             index, tokens, config.width());
+    if (whole) seen[name] = std::move(whole);
+  };
+  join("patch_embedding", 0, 0);
+  for (int stage = 0; stage < stages; ++stage) {
+    const BlockRange blocks = stage_blocks(config.layers, stages, stage);
+    for (int i = blocks.begin; i < blocks.end; ++i)
+      join("blocks." + std::to_string(i), stage, 1 + i);
+  }
+}
+
 NamedTensors run_transformer(Case& c) {
   Bench bench(c.options);
-  const bool original = c.spec.value("format", "") == "original";
+  const bool original = c.original_names();
   const TensorFile weights = TensorFile::open(c.file(original ? "model" : "model/transformer"));
-  const WanConfig config = original
-                               ? WanConfig::from_tensors(weights)
-                               : WanConfig::from_json_file(c.file("model/transformer/config.json"));
+  const WanConfig config = c.transformer_config(weights);
   const WanTransformer model =
-      WanTransformer::load(bench.stream, weights, config, {.dtype = c.options.dtype, .blocks = {}});
+      WanTransformer::load(bench.stream, weights, config, c.replica.load(config, c.options.dtype));
 
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   const Tensor latent = bench.load(inputs, "hidden_states");
@@ -83,57 +145,84 @@ NamedTensors run_transformer(Case& c) {
                                        ": hidden_states is [C, F, H, W] and "
                                        "encoder_hidden_states [T, d]");
   const auto grid = wan_grid(config, x[1], x[2], x[3]);
+  const int64_t tokens = grid[0] * grid[1] * grid[2];
   Collector collector;
-  Context context = bench.context(grid[0] * grid[1] * grid[2], &collector);
+  Context context = c.replica.context(bench.stream, bench.arena, Pass{}, tokens, &collector);
   const WanText text = model.prepare_text(context, embeds, embeds.view()[0]);
   const Rope rope = model.rope(grid);
   Tensor out(DType::kF32, {config.out_channels, x[1], x[2], x[3]});
-  const TimeSegment time{{0, context.tokens.total}, timestep.as<float>()[0]};
-  model.forward(context, BlockRange::all(config.layers), x, {&time, 1}, text, rope, out);
+  forward_in_stages(bench, c.replica, context, model, x, timestep.as<float>()[0], text, rope, out);
+
+  join_seen(bench, c.replica, config, tokens, collector.tensors);
+  const int64_t columns = config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
+  Tensor rows(DType::kF32, {context.tokens.size(), columns});
+  pack_tokens(out, config.patch, context.tokens, rows);
+  const Tensor whole = join_rows(bench, c.replica, &rows, c.replica.layout()[Axis::kLayers] - 1,
+                                 config.layers + 1, tokens, columns);
+  if (whole) unpack_tokens(whole, config.patch, TokenRanges::all(tokens), out);
   collector.tensors["output"] = std::move(out);
   return std::move(collector.tensors);
 }
 
-NamedTensors run_vae_decode(Case& c) {
-  Bench bench(c.options);
-  const WanVaeConfig config = WanVaeConfig::from_json_file(c.file("model/vae/config.json"));
-  const TensorFile weights = TensorFile::open(c.file("model/vae"));
-  const WanVae vae =
-      WanVae::load(weights, config, bench.stream, c.options.dtype, VaeParts::kDecoder);
-  const Tensor latents = bench.load(TensorFile::open(c.file("inputs.safetensors")), "latents");
-  const TensorView z = latents.view();
-  Tensor video(DType::kF32, {3, config.frames(z[1]), z[2] * config.spatial_factor(),
-                             z[3] * config.spatial_factor()});
-  Context context = bench.context(0);
-  vae_decode(context, vae, z, video);
-  NamedTensors out;
-  out["video"] = std::move(video);
-  return out;
+// Bands of rows of [C, F, H, W] joined on the root.
+void join_bands(Bench& bench, Replica& replica, int64_t latent_rows, const TensorView& whole) {
+  const int64_t scale = whole[2] / latent_rows;
+  for (int rank = 1; rank < replica.bands(latent_rows); ++rank) {
+    const Range band = replica.band_of(rank, latent_rows);
+    if (rank != replica.rank() && !replica.root()) continue;
+    const TensorView part = whole.slice(2, band.begin * scale, band.size() * scale);
+    Tensor dense(DType::kF32, part.shape());
+    const Tag tag{.kind = Traffic::kFrames};
+    if (replica.root()) {
+      replica.communicator().receive(bench.stream, rank, tag, dense);
+      copy(bench.stream, dense, part);
+    } else {
+      copy(bench.stream, part, dense);
+      replica.communicator().send(bench.stream, 0, tag, dense);
+    }
+  }
 }
 
-NamedTensors run_vae_encode(Case& c) {
+NamedTensors run_vae(Case& c, VaeParts part) {
   Bench bench(c.options);
   const WanVaeConfig config = WanVaeConfig::from_json_file(c.file("model/vae/config.json"));
-  const TensorFile weights = TensorFile::open(c.file("model/vae"));
-  const WanVae vae =
-      WanVae::load(weights, config, bench.stream, c.options.dtype, VaeParts::kEncoder);
-  const Tensor video = bench.load(TensorFile::open(c.file("inputs.safetensors")), "video");
-  const TensorView x = video.view();
-  Tensor mean(DType::kF32, {config.z_dim, config.latent_frames(x[1]),
-                            x[2] / config.spatial_factor(), x[3] / config.spatial_factor()});
-  Context context = bench.context(0);
-  vae_encode(context, vae, x, mean);
-  NamedTensors out;
-  out["mean"] = std::move(mean);
-  return out;
+  const WanVae vae = WanVae::load(TensorFile::open(c.file("model/vae")), config, bench.stream,
+                                  c.options.dtype, part);
+  const bool decode = part == VaeParts::kDecoder;
+  const Tensor input =
+      bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
+  const TensorView x = input.view();
+  const int64_t scale = config.spatial_factor(), rows = decode ? x[2] : x[2] / scale;
+  Tensor out = decode ? Tensor(DType::kF32, {3, config.frames(x[1]), x[2] * scale, x[3] * scale})
+                      : Tensor(DType::kF32, {config.z_dim, config.latent_frames(x[1]), x[2] / scale,
+                                             x[3] / scale});
+  const Range band = c.replica.band(rows);
+  if (band.size() > 0) {
+    const auto part_of = [&](const TensorView& view, int64_t factor) {
+      return view.slice(2, band.begin * factor, band.size() * factor);
+    };
+    Context context = c.replica.vae_context(bench.stream, bench.arena, Pass{}, rows);
+    if (decode)
+      vae_decode(context, vae, part_of(x, 1), part_of(out, scale));
+    else
+      vae_encode(context, vae, part_of(x, scale), part_of(out, 1));
+    join_bands(bench, c.replica, rows, out);
+  }
+  NamedTensors tensors;
+  tensors[decode ? "video" : "mean"] = std::move(out);
+  return tensors;
 }
+
+NamedTensors run_vae_decode(Case& c) { return run_vae(c, VaeParts::kDecoder); }
+NamedTensors run_vae_encode(Case& c) { return run_vae(c, VaeParts::kEncoder); }
 
 NamedTensors run_text_encoder(Case& c) {
   Bench bench(c.options);
   const TensorFile weights = TensorFile::open(c.file("model/text_encoder"));
-  const Umt5Encoder encoder = Umt5Encoder::load(
-      weights, Umt5Config::from_json_file(c.file("model/text_encoder/config.json")), bench.stream,
-      c.options.dtype);
+  const Umt5Config config = Umt5Config::from_json_file(c.file("model/text_encoder/config.json"));
+  if (!c.replica.encodes_text(config)) return {};
+  const Umt5Encoder encoder = Umt5Encoder::load(weights, config, bench.stream, c.options.dtype,
+                                                c.replica.text_width(config));
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   NamedTensors out;
   const std::string prefix = "input_ids.";
@@ -145,7 +234,8 @@ NamedTensors run_text_encoder(Case& c) {
     std::vector<int32_t> ids(static_cast<size_t>(view.count()));
     std::memcpy(ids.data(), view.data, view.bytes());
     Tensor states(DType::kF32, {view.count(), encoder.config().d_model});
-    Context context = bench.context(view.count());
+    Context context =
+        c.replica.text_context(bench.stream, bench.arena, Pass{}, config, view.count());
     encoder.encode(context, ids, states);
     out["last_hidden_state." + name.substr(prefix.size())] = std::move(states);
   }
@@ -253,13 +343,7 @@ NamedTensors run_noise(Case& c) {
   return out;
 }
 
-NamedTensors run_pipeline(Case& c) {
-  GeneratorOptions options;
-  options.dtype = c.options.dtype;
-  options.threads = c.options.threads;
-  options.determinism = c.options.determinism;
-  Generator generator(c.file("model"), options);
-
+Request pipeline_request(const Case& c) {
   const std::string what = c.file("case.json");
   Request request;
   request.prompt = c.text("prompt");
@@ -275,6 +359,16 @@ NamedTensors run_pipeline(Case& c) {
     request.guidance_scale_2 = request.guidance_scale;
   request.seed = c.spec.at("seed").get<uint64_t>();
   request.rng = rng_from_name(c.text("rng"));
+  return request;
+}
+
+NamedTensors run_pipeline(Case& c) {
+  GeneratorOptions options;
+  options.dtype = c.options.dtype;
+  options.threads = c.options.threads;
+  options.determinism = c.options.determinism;
+  Generator generator(c.file("model"), options, std::move(c.replica));
+  const Request request = pipeline_request(c);
 
   struct Tap final : PipelineTap {
     NamedTensors tensors;
@@ -301,15 +395,45 @@ NamedTensors run_llm(Case& c) {
 
 }  // namespace
 
+LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec) {
+  const VerifyOptions options;
+  std::vector<VerifyRow> rows;
+  Case c{folder, spec, options, rows};
+  const std::string stage = c.text("stage");
+  if (stage == "pipeline") {
+    const Generator generator(c.file("model"), {});
+    LayoutLimits limits = generator.layout_limits(generator.resolve(pipeline_request(c)));
+    limits.requests = 0;
+    return limits;
+  }
+  LayoutLimits limits{.requests = 0, .guided = false};
+  if (stage == "transformer") {
+    const TensorFile weights =
+        TensorFile::open(c.file(c.original_names() ? "model" : "model/transformer"));
+    const WanConfig config = c.transformer_config(weights);
+    const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+    if (!inputs.contains("hidden_states") || inputs.view("hidden_states").rank != 4)
+      throw Error(ErrorKind::kModel, folder + ": hidden_states is missing or not [C, F, H, W]");
+    const TensorView x = inputs.view("hidden_states");
+    const auto grid = wan_grid(config, x[1], x[2], x[3]);
+    limits.heads = config.heads;
+    limits.layers = config.layers;
+    limits.ffn = config.ffn_dim;
+    limits.tokens = grid[0] * grid[1] * grid[2];
+  }
+  return limits;
+}
+
 NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
-                       const VerifyOptions& options, std::vector<VerifyRow>& rows) {
+                       const VerifyOptions& options, std::vector<VerifyRow>& rows,
+                       Replica replica) {
   static const std::map<std::string, NamedTensors (*)(Case&)> kStages = {
       {"transformer", run_transformer}, {"vae_decode", run_vae_decode},
       {"vae_encode", run_vae_encode},   {"text_encoder", run_text_encoder},
       {"tokenizer", run_tokenizer},     {"text_clean", run_text_clean},
       {"scheduler", run_scheduler},     {"noise", run_noise},
       {"pipeline", run_pipeline},       {"llm", run_llm}};
-  Case c{folder, spec, options, rows};
+  Case c{folder, spec, options, rows, std::move(replica)};
   const auto stage = kStages.find(c.text("stage"));
   if (stage == kStages.end()) {
     std::string legal;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/replica.h"
 #include "io/tensor_file.h"
 #include "kernels/stream.h"
 
@@ -27,10 +28,15 @@ struct VerifyRow {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
-// Runs the case of stage `stage` at `folder`. Integer and text stages compare by themselves and add
+// What a layout for the case may split. Error(kModel): malformed case.
+LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec);
+
+// Runs the case of stage `stage` at `folder` as one rank of `replica`; the root returns what all of
+// them made. Integer and text stages compare by themselves and add
 // rows; the others return the tensors they produced. A stage that is known and not built adds a
 // FAIL row. Error(kModel): malformed case or weights.
 NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
-                       const VerifyOptions& options, std::vector<VerifyRow>& rows);
+                       const VerifyOptions& options, std::vector<VerifyRow>& rows,
+                       Replica replica = {});
 
 }  // namespace weft

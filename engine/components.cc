@@ -44,10 +44,12 @@ uint64_t packed_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
 
 }  // namespace
 
-Components::Components(const std::string& path, DType dtype, DType vae_dtype)
+Components::Components(const std::string& path, DType dtype, DType vae_dtype,
+                       const Replica& replica)
     : directory_(open_model_directory(path)),
       dtype_(dtype),
       vae_dtype_(vae_dtype),
+      replica_(replica),
       text_config_(Umt5Config::from_json_file(directory_.text_encoder + "/config.json")),
       vae_config_(WanVaeConfig::from_json_file(directory_.vae + "/config.json")),
       tokenizer_(SentencePieceTokenizer::load(directory_.tokenizer + "/spiece.model")),
@@ -68,13 +70,13 @@ std::string Components::weights_hash() const {
 }
 
 uint64_t Components::text_encoder_bytes() const {
-  // The embedding is read where it lies in the file's mapping.
-  return packed_bytes(umt5_tensors(text_config_), dtype_,
-                      [](const std::string& name) { return name == "shared.weight"; });
+  if (!replica_.encodes_text(text_config_)) return 0;
+  return umt5_weights_bytes(text_config_, dtype_, replica_.text_width(text_config_));
 }
 
 uint64_t Components::expert_bytes(int model) const {
-  return wan_weights_bytes(directory_.expert_config(model), dtype_);
+  const WanConfig& config = directory_.expert_config(model);
+  return wan_weights_bytes(config, replica_.load(config, dtype_));
 }
 
 uint64_t Components::vae_bytes() const {
@@ -106,8 +108,10 @@ const Umt5Encoder& Components::text_encoder(Stream& stream) {
       for (auto& expert : experts_) expert.reset();
       vae_.reset();
     }
-    load("text_encoder",
-         [&] { text_encoder_ = Umt5Encoder::load(text_file_, text_config_, stream, dtype_); });
+    load("text_encoder", [&] {
+      text_encoder_ = Umt5Encoder::load(text_file_, text_config_, stream, dtype_,
+                                        replica_.text_width(text_config_));
+    });
   }
   return *text_encoder_;
 }
@@ -119,9 +123,9 @@ const WanTransformer& Components::expert(Stream& stream, int model) {
       for (auto& other : experts_) other.reset();
     }
     load(model ? "transformer_2" : "transformer", [&] {
+      const WanConfig& config = directory_.expert_config(model);
       experts_[model] =
-          WanTransformer::load(stream, expert_files_[model], directory_.expert_config(model),
-                               {.dtype = dtype_, .blocks = {}});
+          WanTransformer::load(stream, expert_files_[model], config, replica_.load(config, dtype_));
     });
   }
   return *experts_[model];

@@ -1,6 +1,6 @@
 #pragma once
-// Components: the parts of a model directory, each loaded when asked for and kept as long as the
-// memory plan's residency allows.
+// Components: the parts of a model directory that one rank of a replica holds, each loaded when
+// asked for and kept as long as the memory plan's residency allows.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/planner.h"
+#include "engine/replica.h"
 #include "io/tensor_file.h"
 #include "io/tokenizer.h"
 #include "models/registry.h"
@@ -20,7 +21,8 @@ namespace weft {
 class Components {
  public:
   // Opens every configuration and every tensor header; no weights.
-  Components(const std::string& directory, DType dtype, DType vae_dtype);
+  // `replica` says which slices are this rank's, and must outlive the object.
+  Components(const std::string& directory, DType dtype, DType vae_dtype, const Replica& replica);
 
   DType dtype() const { return dtype_; }
   DType vae_dtype() const { return vae_dtype_; }
@@ -32,7 +34,7 @@ class Components {
   int64_t text_length() const { return text_length_; }
   std::string weights_hash() const;
 
-  // Predicted bytes of packed weights.
+  // Predicted bytes of this rank's packed weights.
   uint64_t text_encoder_bytes() const;
   uint64_t expert_bytes(int model) const;
   uint64_t vae_bytes() const;
@@ -57,6 +59,7 @@ class Components {
 
   ModelDirectory directory_;
   DType dtype_, vae_dtype_;
+  const Replica& replica_;
   Umt5Config text_config_;
   WanVaeConfig vae_config_;
   SentencePieceTokenizer tokenizer_;

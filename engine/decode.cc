@@ -65,15 +65,38 @@ void keep(const TensorView& frames, const TensorView& video, int64_t first) {
   }
 }
 
+// The bands of a chunk joined on the root: frames [n, 3, H, W] there, empty elsewhere.
+TensorView join_bands(Stream& stream, Arena& arena, Replica& replica, int64_t latent_rows,
+                      const TensorView& band, const Tag& tag) {
+  if (replica.bands(latent_rows) == 1) return band;
+  if (!replica.root()) {
+    replica.communicator().send(stream, 0, tag, band);
+    return {};
+  }
+  const int64_t scale = band[2] / replica.band(latent_rows).size();
+  const TensorView whole = arena.alloc(DType::kF32, {band[0], 3, latent_rows * scale, band[3]});
+  copy(stream, band, whole.slice(2, 0, band[2]));
+  for (int rank = 1; rank < replica.bands(latent_rows); ++rank) {
+    const Arena::Scope scope(arena);
+    const Range rows = replica.band_of(rank, latent_rows);
+    const TensorView part = arena.alloc(DType::kF32, {band[0], 3, rows.size() * scale, band[3]});
+    replica.communicator().receive(stream, rank, tag, part);
+    copy(stream, part, whole.slice(2, rows.begin * scale, rows.size() * scale));
+  }
+  return whole;
+}
+
 }  // namespace
 
-void decode(Stream& stream, Arena& arena, const WanVae& vae, const DecodeJob& job) {
+void decode(Stream& stream, Arena& arena, const WanVae& vae, Replica& replica,
+            const DecodeJob& job) {
   const TensorView& latents = job.latents;
+  const Range band = replica.band(latents[2]);
+  if (band.size() == 0) return;  // more ranks than latent rows
   Tensor plain(DType::kF32, latents.shape());
   denormalize_latents(vae.config(), latents, plain);
-  WanVaeDecoder decoder(vae, latents[2], latents[3]);
-  SerialSeams seams;
-  Tensor latent(DType::kF32, {latents[0], latents[2], latents[3]});
+  WanVaeDecoder decoder(vae, band.size(), latents[3]);
+  Tensor latent(DType::kF32, {latents[0], band.size(), latents[3]});
   int64_t first = 0;
   for (int64_t chunk = 0; chunk < latents[1]; ++chunk) {
     if (job.stop && job.stop->load()) {
@@ -81,18 +104,23 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, const DecodeJob& jo
                                            " of " + std::to_string(latents[1]));
     }
     const Arena::Scope scope(arena);
-    Context context = seams.context(stream, arena, Pass{.micro = static_cast<int>(chunk)}, {});
-    copy(stream, plain.view().select(1, chunk), latent);
-    const TensorView frames =
+    Context context =
+        replica.vae_context(stream, arena, Pass{.micro = static_cast<int>(chunk)}, latents[2]);
+    copy(stream, plain.view().select(1, chunk).slice(1, band.begin, band.size()), latent);
+    const TensorView rows =
         arena.alloc(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
-    decoder.decode_chunk(context, latent, frames);
-    if (first_non_finite(stream, frames) >= 0) {
+    decoder.decode_chunk(context, latent, rows);
+    if (first_non_finite(stream, rows) >= 0) {
       throw Error(ErrorKind::kNonFinite, "NaN or infinity in decode, chunk " +
                                              std::to_string(chunk + 1) + " of " +
                                              std::to_string(latents[1]));
     }
+    const TensorView frames =
+        join_bands(stream, arena, replica, latents[2], rows,
+                   {.kind = Traffic::kFrames, .segment = static_cast<int>(chunk)});
+    if (!frames) continue;
     if (job.video) keep(frames, job.video, first);
-    for (int64_t f = 0; f < frames[0]; ++f) job.writer.push(to_frame(frames, f));
+    for (int64_t f = 0; f < frames[0]; ++f) job.writer->push(to_frame(frames, f));
     first += frames[0];
     if (job.on_chunk) job.on_chunk(static_cast<int>(chunk) + 1);
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "engine/replica.h"
 #include "io/frame_queue.h"
 #include "io/video.h"
 #include "kernels/arena.h"
@@ -44,14 +45,16 @@ class FrameWriter {
 Frame to_frame(const TensorView& frames, int64_t index);
 
 struct DecodeJob {
-  TensorView latents;  // [z, F, h, w] f32, normalised
-  FrameWriter& writer;
+  TensorView latents;                       // [z, F, h, w] f32, normalised; the same on every rank
+  FrameWriter* writer = nullptr;            // the root's
   TensorView video;                         // [3, frames, H, W] f32, filled with [0, 1] if given
   std::function<void(int chunk)> on_chunk;  // chunks done
   const std::atomic<bool>* stop = nullptr;
 };
 
-// Error(kNonFinite) naming the chunk.
-void decode(Stream& stream, Arena& arena, const WanVae& vae, const DecodeJob& job);
+// Every rank of the replica decodes its band of rows, chunk by chunk, and sends the root
+// n * 3 * rows * W * 4 bytes for a chunk of n frames. Error(kNonFinite) naming the chunk.
+void decode(Stream& stream, Arena& arena, const WanVae& vae, Replica& replica,
+            const DecodeJob& job);
 
 }  // namespace weft

@@ -30,10 +30,10 @@ int64_t token_count(const Components& parts, const Request& request) {
   return grid[0] * grid[1] * grid[2];
 }
 
-ComponentBytes predict_bytes(const Components& parts, const Request& request,
-                             std::array<int64_t, 2> prompt_rows) {
+ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
+                             const Request& request, std::array<int64_t, 2> prompt_rows) {
   const auto shape = latent_shape(parts, request);
-  const int64_t tokens = token_count(parts, request);
+  const int64_t own = replica.tokens(token_count(parts, request)).size();
   const uint64_t latent = f32_bytes(shape[0] * shape[1] * shape[2] * shape[3]);
   const int64_t rows = prompt_rows[0] + prompt_rows[1];
   const int64_t longest = std::max(prompt_rows[0], prompt_rows[1]);
@@ -43,35 +43,48 @@ ComponentBytes predict_bytes(const Components& parts, const Request& request,
   bytes.text_encoder = parts.text_encoder_bytes();
   bytes.vae = parts.vae_bytes();
   const uint64_t embeds = f32_bytes(rows * parts.text_config().d_model);
-  bytes.encode_text = embeds + umt5_workspace_bytes(parts.text_config(), longest, parts.dtype());
+  bytes.encode_text = embeds + umt5_workspace_bytes(parts.text_config(), longest, parts.dtype(),
+                                                    replica.text_width(parts.text_config()));
 
   for (int model = 0; model < parts.experts(); ++model) {
     const WanConfig& config = parts.directory().expert_config(model);
     bytes.experts.push_back(parts.expert_bytes(model));
+    const WanLoad load = replica.load(config, parts.dtype());
     uint64_t text = 0;
     int64_t most_rows = 0;
     for (int branch = 0; branch < branches; ++branch) {
+      if (!replica.computes(branch)) continue;
       const int64_t length = prompt_rows[branch];
       const int64_t held = length + (parts.text_length() > length ? 1 : 0);
-      text += wan_text_bytes(config, held, parts.dtype());
+      text += wan_text_bytes(config, held, load);
       most_rows = std::max(most_rows, held);
     }
     const auto grid = wan_grid(config, shape[1], shape[2], shape[3]);
+    // Hidden rows of every branch on the wire, and in f32 on both sides of the blocks.
+    const uint64_t wires = load.blocks.first() && load.blocks.last()
+                               ? 0
+                               : static_cast<uint64_t>(own * config.width()) *
+                                     (branches * size_of(parts.dtype()) + 2 * sizeof(float));
     constexpr int kHistory = 3;  // SamplerState
     bytes.denoise =
         std::max(bytes.denoise, embeds + latent * (1 + branches + kHistory) + text +
                                     rope_bytes(config, grid) +
-                                    wan_workspace_bytes(config, tokens, most_rows, parts.dtype()));
+                                    wan_workspace_bytes(config, own, most_rows, load) + wires);
   }
 
   const WanVaeConfig& vae = parts.vae_config();
+  const int64_t rows_held = replica.band(shape[2]).size();
+  if (rows_held == 0) {
+    bytes.decode = embeds + latent;
+    return bytes;
+  }
   const int64_t pixels = 3 * request.height * request.width;
   const int64_t chunk_frames = shape[1] > 1 ? vae.temporal_factor() : 1;
   const int64_t waiting =
       std::min<int64_t>(request.frames, static_cast<int64_t>(kFramesWaiting) + 2);
-  bytes.decode = embeds + 2 * latent + f32_bytes(shape[0] * shape[2] * shape[3]) +
-                 vae_decode_state_bytes(vae, shape[2], shape[3], parts.vae_dtype()) +
-                 vae_decode_workspace_bytes(vae, shape[2], shape[3], parts.vae_dtype(), shape[1]) +
+  bytes.decode = embeds + 2 * latent + f32_bytes(shape[0] * rows_held * shape[3]) +
+                 vae_decode_state_bytes(vae, rows_held, shape[3], parts.vae_dtype()) +
+                 vae_decode_workspace_bytes(vae, rows_held, shape[3], parts.vae_dtype(), shape[1]) +
                  f32_bytes(chunk_frames * pixels) + static_cast<uint64_t>(waiting * pixels);
   return bytes;
 }

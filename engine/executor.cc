@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "engine/guidance.h"
+#include "kernels/copy.h"
 #include "kernels/pointwise.h"
 
 namespace weft {
@@ -21,13 +22,28 @@ struct NonFiniteSearch final : Observer {
 
 }  // namespace
 
+namespace {
+
+// Values of the latent that stand behind one token.
+int64_t latent_row(const WanConfig& config) {
+  return config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
+}
+
+}  // namespace
+
 double guidance_of(const Request& request, int model) {
   return model ? *request.guidance_scale_2 : *request.guidance_scale;
 }
 
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
-                             const ModelDirectory& directory) {
+                              const Components& parts, const Replica& replica, int64_t tokens) {
+  const ModelDirectory& directory = parts.directory();
+  const WanConfig& wan = directory.config;
   DenoisePlanConfig config;
+  config.layout = replica.layout();
+  config.tokens = replica.token_counts(tokens);
+  config.hidden_bytes = wan.width() * static_cast<int64_t>(size_of(parts.dtype()));
+  config.latent_bytes = latent_row(wan) * static_cast<int64_t>(sizeof(float));
   const double boundary = directory.boundary_ratio.value_or(0) * sampler.config().train_timesteps;
   for (float timestep : sampler.timesteps()) {
     const int model = directory.experts() > 1 && timestep < boundary ? 1 : 0;
@@ -39,11 +55,11 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   return config;
 }
 
-Executor::Executor(Stream& stream, Arena& arena, Components& parts)
-    : stream_(stream), arena_(arena), parts_(parts) {}
+Executor::Executor(Stream& stream, Arena& arena, Components& parts, Replica& replica)
+    : stream_(stream), arena_(arena), parts_(parts), replica_(replica) {}
 
 void Executor::run(const Plan& plan, Job& job) {
-  history_.emplace(job.latent.count());
+  history_.reset();
   for (const Step& step : plan.steps) {
     switch (step.kind) {
       case Step::Kind::kLoad:
@@ -60,7 +76,18 @@ void Executor::run(const Plan& plan, Job& job) {
       case Step::Kind::kUpdate:
         update(step, job);
         break;
+      case Step::Kind::kSend:
+        send(step, job);
+        break;
+      case Step::Kind::kReceive:
+        receive(step, job);
+        break;
+      case Step::Kind::kWait:
+        wait(step);
+        break;
       case Step::Kind::kDecode:
+        CHECK(sending_.empty(), "a send is under way");
+        wires_.clear();
         texts_ = {};  // decoding needs the latents alone
         velocities_ = {};
         history_.reset();
@@ -69,7 +96,7 @@ void Executor::run(const Plan& plan, Job& job) {
         job.decode();
         break;
       default:
-        CHECK(false, "a serial plan has no", to_string(step));
+        CHECK(false, "no plan of a generation has", to_string(step));
     }
   }
 }
@@ -89,28 +116,109 @@ void Executor::compute(const Step& step, const Job& job) {
   auto& text = texts_[branch];
   if (!text) {
     const Arena::Scope scope(arena_);
-    Context context = seams_.context(stream_, arena_, step.pass, {});
+    Context context = replica_.context(stream_, arena_, step.pass, tokens());
     text = expert_->prepare_text(context, job.embeds[branch], parts_.text_length());
   }
-  if (!velocities_[branch]) velocities_[branch] = Tensor(DType::kF32, job.latent.shape());
+  if (step.blocks.last() && !velocities_[branch])
+    velocities_[branch] = Tensor(DType::kF32, job.latent.shape());
   forward(step, job, *text, nullptr);
-  if (first_non_finite(stream_, velocities_[branch]) >= 0) explain_non_finite(step, job, *text);
+  if (step.blocks.last() && first_non_finite(stream_, velocities_[branch]) >= 0)
+    explain_non_finite(step, job, *text);
 }
+
+int64_t Executor::tokens() const { return rope_->grid[0] * rope_->grid[1] * rope_->grid[2]; }
 
 void Executor::forward(const Step& step, const Job& job, const WanText& text, Observer* observer) {
   const Arena::Scope scope(arena_);
-  const int64_t tokens = rope_->grid[0] * rope_->grid[1] * rope_->grid[2];
-  Context context = seams_.context(stream_, arena_, step.pass, TokenRanges::all(tokens), observer);
-  const TimeSegment time{{0, tokens}, job.sampler.timesteps()[step.pass.step]};
-  expert_->forward(context, step.blocks, job.latent, {&time, 1}, text, *rope_,
-                   velocities_[step.pass.branch]);
+  Context context = replica_.context(stream_, arena_, step.pass, tokens(), observer);
+  const int64_t n = context.tokens.size(), d = expert_->config().width();
+  const int branch = step.pass.branch, slot = kHiddenSlot + branch;
+  const bool first = step.blocks.first(), last = step.blocks.last();
+  TensorView in = job.latent, out = velocities_[branch];
+  if (!first) {
+    in = arena_.alloc(DType::kF32, {n, d});
+    copy(stream_, wire(slot, parts_.dtype(), n, d), in);
+  }
+  if (!last) out = arena_.alloc(DType::kF32, {n, d});
+  const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
+  expert_->forward(context, step.blocks, in, {&time, 1}, text, *rope_, out);
+  if (!last) copy(stream_, out, wire(slot, parts_.dtype(), n, d));
+}
+
+const TensorView& Executor::wire(int slot, DType dtype, int64_t rows, int64_t columns) {
+  Tensor& tensor = wires_[slot];
+  if (!tensor) tensor = Tensor(dtype, {rows, columns});
+  CHECK(tensor.view()[0] == rows && tensor.view()[1] == columns && tensor.view().dtype == dtype,
+        tensor.view().to_string_shape());
+  return tensor;
+}
+
+// Segment 1 of the latents' tag is the gather before decoding.
+Tag Executor::tag_of(const Step& step, const Job& job) const {
+  const bool gathered =
+      step.payload == Payload::kLatent && step.pass.step + 1 == job.sampler.steps();
+  return {.kind = step.payload == Payload::kHidden     ? Traffic::kHidden
+                  : step.payload == Payload::kVelocity ? Traffic::kVelocity
+                                                       : Traffic::kLatent,
+          .step = step.pass.step,
+          .branch = step.pass.branch,
+          .segment = gathered ? 1 : 0};
+}
+
+void Executor::send(const Step& step, const Job& job) {
+  const int slot = step.reads.at(0);
+  const WanConfig& config = expert_->config();
+  const TokenRanges own = replica_.tokens(tokens());
+  TensorView view;
+  if (step.payload == Payload::kHidden) {
+    view = wire(slot, parts_.dtype(), own.size(), config.width());
+  } else {
+    view = wire(slot, DType::kF32, own.size(), latent_row(config));
+    const TensorView& whole =
+        step.payload == Payload::kLatent ? job.latent : velocities_[step.pass.branch].view();
+    if (!sending_.count(slot)) pack_tokens(whole, config.patch, own, view);
+  }
+  CHECK(static_cast<int64_t>(view.bytes()) == step.bytes, to_string(step), "has", view.bytes());
+  const Message message{.peer = step.peer, .tag = tag_of(step, job), .view = view};
+  sending_[slot].push_back(replica_.communicator().post(stream_, {&message, 1}, {}));
+}
+
+void Executor::receive(const Step& step, const Job& job) {
+  const WanConfig& config = expert_->config();
+  Communicator& communicator = replica_.communicator();
+  if (step.payload == Payload::kHidden) {
+    const TensorView view =
+        wire(step.writes.at(0), parts_.dtype(), replica_.tokens(tokens()).size(), config.width());
+    communicator.receive(stream_, step.peer, tag_of(step, job), view);
+    return;
+  }
+  const Arena::Scope scope(arena_);
+  const TokenRanges theirs = replica_.tokens_of(step.peer, tokens());
+  const TensorView rows = arena_.alloc(DType::kF32, {theirs.size(), latent_row(config)});
+  CHECK(static_cast<int64_t>(rows.bytes()) == step.bytes, to_string(step), "has", rows.bytes());
+  communicator.receive(stream_, step.peer, tag_of(step, job), rows);
+  if (step.payload == Payload::kLatent) {
+    unpack_tokens(rows, config.patch, theirs, job.latent);
+    return;
+  }
+  Tensor& velocity = velocities_[step.pass.branch];
+  if (!velocity) velocity = Tensor(DType::kF32, job.latent.shape());
+  unpack_tokens(rows, config.patch, theirs, velocity);
+}
+
+void Executor::wait(const Step& step) {
+  const auto pending = sending_.extract(step.reads.at(0));
+  CHECK(!pending.empty(), to_string(step), "with nothing under way");
+  for (Communicator::Pending& send : pending.mapped()) replica_.communicator().wait(send);
 }
 
 // Looking at every block costs a pass over every hidden state, so it is done once, when it is known
 // that something is wrong.
 void Executor::explain_non_finite(const Step& step, const Job& job, const WanText& text) {
   std::string where = "the latent";
-  if (first_non_finite(stream_, job.latent) < 0) {
+  if (!replica_.alone()) {
+    where = "the output";  // the other ranks are elsewhere: the forward cannot be repeated
+  } else if (first_non_finite(stream_, job.latent) < 0) {
     NonFiniteSearch search;
     forward(step, job, text, &search);
     where = search.found.empty() ? "the output" : search.found;
@@ -128,6 +236,7 @@ void Executor::explain_non_finite(const Step& step, const Job& job, const WanTex
 void Executor::update(const Step& step, const Job& job) {
   const double scale = guidance_of(job.request, step.pass.model);
   if (guidance_branches(scale) == 2) guide(stream_, scale, velocities_[1], velocities_[0]);
+  if (!history_) history_.emplace(job.latent.count());
   job.sampler.step(step.pass.step, velocities_[0], job.latent, *history_);
   if (job.on_update) job.on_update(step.pass.step);
 }

@@ -4,9 +4,11 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "engine/components.h"
+#include "engine/replica.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "kernels/arena.h"
@@ -15,9 +17,10 @@
 
 namespace weft {
 
-// The expert of every step, from the timestep the model is given, and its forwards.
+// The expert of every step, from the timestep the model is given, and its forwards; the replica's
+// layout and what its messages hold.
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
-                             const ModelDirectory& directory);
+                              const Components& parts, const Replica& replica, int64_t tokens);
 
 // The guidance scale of an expert.
 double guidance_of(const Request& request, int model);
@@ -25,8 +28,8 @@ double guidance_of(const Request& request, int model);
 struct Job {
   const Request& request;  // resolved
   const Sampler& sampler;
-  std::array<TensorView, 2> embeds;         // per branch [length, d] f32, the prompt's rows
-  TensorView latent;                        // [C, F, H, W] f32: noise in, final latents out
+  std::array<TensorView, 2> embeds;  // per branch [length, d] f32, the prompt's rows
+  TensorView latent;                 // [C, F, H, W] f32: noise in, final latents out on every rank
   std::function<void(int step)> on_update;  // after the update of `step`
   std::function<void()> decode;             // the plan's kDecode
   const std::atomic<bool>* stop = nullptr;
@@ -34,7 +37,7 @@ struct Job {
 
 class Executor {
  public:
-  Executor(Stream& stream, Arena& arena, Components& parts);
+  Executor(Stream& stream, Arena& arena, Components& parts, Replica& replica);
 
   // Error(kNonFinite) naming stage, step and block where a velocity is not finite; Error(kStopped)
   // between steps where job.stop is set.
@@ -45,18 +48,28 @@ class Executor {
   void compute(const Step& step, const Job& job);
   void update(const Step& step, const Job& job);
   void forward(const Step& step, const Job& job, const WanText& text, Observer* observer);
+  void send(const Step& step, const Job& job);
+  void receive(const Step& step, const Job& job);
+  void wait(const Step& step);
+  int64_t tokens() const;  // of the whole latent
+  const TensorView& wire(int slot, DType dtype, int64_t rows, int64_t columns);
+  Tag tag_of(const Step& step, const Job& job) const;
   [[noreturn]] void explain_non_finite(const Step& step, const Job& job, const WanText& text);
 
   Stream& stream_;
   Arena& arena_;
   Components& parts_;
-  SerialSeams seams_;
+  Replica& replica_;
   int model_ = -1;
   const WanTransformer* expert_ = nullptr;
   std::array<std::optional<WanText>, 2> texts_;  // per branch, of the present expert
   std::optional<Rope> rope_;
   std::array<Tensor, 2> velocities_;  // per branch [C, F, H, W] f32
   std::optional<SamplerState> history_;
+  // What travels, by slot of the plan: hidden rows [n, D] in the compute dtype, tokens of
+  // velocities and latents [n, C p] f32; and the sends that still read them.
+  std::map<int, Tensor> wires_;
+  std::map<int, std::vector<Communicator::Pending>> sending_;
 };
 
 }  // namespace weft

@@ -52,14 +52,16 @@ class MemoryMeter {
 }  // namespace
 
 struct Generator::Impl {
-  Impl(const std::string& directory, const GeneratorOptions& given)
+  Impl(const std::string& directory, const GeneratorOptions& given, Replica of)
       : options(given),
-        parts(directory, given.dtype, given.vae_dtype),
+        replica(std::move(of)),
+        parts(directory, given.dtype, given.vae_dtype, replica),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
         stream(Stream::cpu(given.threads, given.determinism)),
         available(available_memory()) {
     if (given.memory_limit) available = std::min<uint64_t>(available, given.memory_limit);
+    available /= static_cast<uint64_t>(given.memory_sharers);
     const WanConfig& config = parts.directory().config;
     limits.size_multiple =
         parts.vae_config().spatial_factor() * std::lcm(config.patch[1], config.patch[2]);
@@ -94,13 +96,14 @@ struct Generator::Impl {
   }
 
   MemoryPlan plan(const Request& request) const {
-    return plan_memory(predict_bytes(parts, request, prompt_rows(request)), available);
+    return plan_memory(predict_bytes(parts, replica, request, prompt_rows(request)), available);
   }
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
   void load_all(StageClock& clock);
   std::array<Prompt, 2> encode_prompts(const Request& request, StageClock& clock,
                                        const RunOptions& run_options);
+  void encode_prompt(const Prompt& prompt, const Pass& pass);
   Tensor initial_latents(const Request& request, const RunOptions& run_options) const;
   void decode_latents(const Request& request, const TensorView& latent, FrameSink* sink,
                       StageClock& clock, const RunOptions& run_options, RunResult& result);
@@ -109,6 +112,7 @@ struct Generator::Impl {
   uint64_t memory_now() const { return tensor_bytes_live() + arena.used(); }
 
   GeneratorOptions options;
+  Replica replica;
   Components parts;
   SamplerConfig sampler;
   ModelLimits limits;
@@ -120,7 +124,7 @@ struct Generator::Impl {
 void Generator::Impl::load_all(StageClock& clock) {
   clock.enter("load", 2 + parts.experts());
   int done = 0;
-  parts.text_encoder(stream);
+  if (replica.encodes_text(parts.text_config())) parts.text_encoder(stream);
   clock.step(++done);
   for (int model = 0; model < parts.experts(); ++model) {
     parts.expert(stream, model);
@@ -136,16 +140,12 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
   prompts[0].ids = ids_of(request.prompt);
   if (guided(request)) prompts[1].ids = ids_of(*request.negative_prompt);
   clock.enter("encode_text", prompts[1].ids.empty() ? 1 : 2);
-  SerialSeams seams;
   int done = 0;
   for (Prompt& prompt : prompts) {
     if (prompt.ids.empty()) continue;
-    const Umt5Encoder& encoder = parts.text_encoder(stream);
     const auto rows = static_cast<int64_t>(prompt.ids.size());
     prompt.embeds = Tensor(DType::kF32, {rows, parts.text_config().d_model});
-    const Arena::Scope scope(arena);
-    Context context = seams.context(stream, arena, Pass{.branch = done}, TokenRanges::all(rows));
-    encoder.encode(context, prompt.ids, prompt.embeds);
+    encode_prompt(prompt, Pass{.branch = done});
     if (first_non_finite(stream, prompt.embeds) >= 0) {
       throw Error(ErrorKind::kNonFinite, "NaN or infinity in encode_text, " +
                                              std::string(done ? "negative" : "positive") +
@@ -159,6 +159,24 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
   }
   parts.done_with_text_encoder();
   return prompts;
+}
+
+// The ranks that hold a part of the encoder make the rows together; the root gives them to the
+// rest.
+void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
+  const Umt5Config& config = parts.text_config();
+  const Tag tag{.kind = Traffic::kText, .branch = pass.branch};
+  if (!replica.encodes_text(config)) {
+    replica.communicator().receive(stream, 0, tag, prompt.embeds);
+    return;
+  }
+  const Umt5Encoder& encoder = parts.text_encoder(stream);
+  const Arena::Scope scope(arena);
+  Context context = replica.text_context(stream, arena, pass, config, prompt.embeds.view()[0]);
+  encoder.encode(context, prompt.ids, prompt.embeds);
+  if (!replica.root()) return;
+  for (int rank = replica.text_parts(config); rank < replica.ranks(); ++rank)
+    replica.communicator().send(stream, rank, tag, prompt.embeds);
 }
 
 Tensor Generator::Impl::initial_latents(const Request& request,
@@ -188,20 +206,29 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& l
                                      const RunOptions& run_options, RunResult& result) {
   result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
   if (run_options.tap) run_options.tap->tap("latents_final", latent);
-  if (!run_options.latents_path.empty()) {
+  if (replica.root() && !run_options.latents_path.empty()) {
     keep_latents(request, latent, run_options.latents_path, result);
   }
   try {
     clock.enter("decode", static_cast<int>(latent[1]));
     const WanVae& vae = parts.vae(stream);
+    if (!replica.root()) {
+      decode(stream, arena, vae, replica,
+             {.latents = latent,
+              .writer = nullptr,
+              .video = {},
+              .on_chunk = {},
+              .stop = run_options.stop});
+      return;
+    }
     Tensor video;
     if (run_options.tap) {
       video = Tensor(DType::kF32, {3, request.frames, request.height, request.width});
     }
     FrameWriter writer(sink);
-    decode(stream, arena, vae,
+    decode(stream, arena, vae, replica,
            {.latents = latent,
-            .writer = writer,
+            .writer = &writer,
             .video = video.view(),
             .on_chunk = [&](int chunk) { clock.step(chunk); },
             .stop = run_options.stop});
@@ -218,7 +245,7 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& l
     if (run_options.tap) run_options.tap->tap("video", video);
   } catch (...) {
     const std::string& path = run_options.latents_on_failure;
-    if (run_options.latents_path.empty() && !path.empty()) {
+    if (replica.root() && run_options.latents_path.empty() && !path.empty()) {
       keep_latents(request, latent, path, result);
     }
     throw;
@@ -249,7 +276,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   meter.stage_ended();
 
   const Tensor latent = initial_latents(request, run_options);
-  Executor executor(stream, arena, parts);
+  Executor executor(stream, arena, parts, replica);
   Job job{.request = request,
           .sampler = steps,
           .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
@@ -263,7 +290,9 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
               },
           .stop = run_options.stop};
   clock.enter("denoise", steps.steps());
-  executor.run(plan_denoise(plan_config(request, steps, parts.directory()))[0], job);
+  const DenoisePlanConfig config =
+      plan_config(request, steps, parts, replica, token_count(parts, request));
+  executor.run(plan_denoise(config)[replica.rank()], job);
   clock.leave();
 
   parts.on_load = nullptr;
@@ -276,8 +305,9 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   return result;
 }
 
-Generator::Generator(const std::string& model_directory, const GeneratorOptions& options)
-    : impl_(std::make_unique<Impl>(model_directory, options)) {}
+Generator::Generator(const std::string& model_directory, const GeneratorOptions& options,
+                     Replica replica)
+    : impl_(std::make_unique<Impl>(model_directory, options, std::move(replica))) {}
 Generator::~Generator() = default;
 
 const DefaultSettings& Generator::defaults() const { return impl_->parts.directory().defaults; }
@@ -289,6 +319,22 @@ std::string Generator::weights_hash() const { return impl_->parts.weights_hash()
 
 int64_t Generator::tokens(const Request& request) const {
   return token_count(impl_->parts, request);
+}
+
+LayoutLimits Generator::layout_limits(const Request& request) const {
+  LayoutLimits limits;
+  for (int model = 0; model < impl_->limits.experts; ++model) {
+    const WanConfig& config = impl_->parts.directory().expert_config(model);
+    const auto least = [](int64_t& limit, int64_t value) {
+      limit = limit ? std::min(limit, value) : value;
+    };
+    least(limits.heads, config.heads);
+    least(limits.layers, config.layers);
+    least(limits.ffn, config.ffn_dim);
+  }
+  limits.tokens = tokens(request);
+  limits.guided = impl_->guided(request);
+  return limits;
 }
 
 Request Generator::resolve(const Request& request) const {

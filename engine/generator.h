@@ -1,5 +1,7 @@
 #pragma once
-// Generator: a model directory loaded once; requests in, frames out through a sink.
+// Generator: a model directory loaded once; requests in, frames out through a sink. In a replica of
+// several ranks each has one, all run the same requests in the same order, and the root's gives the
+// frames.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -7,6 +9,7 @@
 #include <vector>
 
 #include "engine/planner.h"
+#include "engine/replica.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "io/video.h"
@@ -32,6 +35,7 @@ struct ProgressListener {
 
 // Sees a job's intermediate tensors under the golden cases' names: prompt_embeds [T, d],
 // latents_initial [C, F, H, W], latents_final (normalised), video [3, F, H, W] in [0, 1]. All f32.
+// Give one to every rank of a replica or to none: video is gathered whole.
 struct PipelineTap {
   virtual ~PipelineTap() = default;
   virtual void tap(const char* name, const TensorView& value) = 0;
@@ -42,7 +46,8 @@ struct GeneratorOptions {
   DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
   int threads = 0;                // 0: all
   Determinism determinism = Determinism::kFast;
-  uint64_t memory_limit = 0;  // bytes; 0: what the machine has free now
+  uint64_t memory_limit = 0;  // bytes, of all ranks that share it; 0: what the machine has free now
+  int memory_sharers = 1;     // ranks that share this machine's memory
 };
 
 struct RunOptions {
@@ -78,7 +83,8 @@ class Generator {
  public:
   // Reads every configuration and the tensor headers; loads weights when first used.
   // Error(kModel) for a directory that cannot be served.
-  Generator(const std::string& model_directory, const GeneratorOptions& options);
+  Generator(const std::string& model_directory, const GeneratorOptions& options,
+            Replica replica = {});
   ~Generator();
 
   const DefaultSettings& defaults() const;
@@ -86,6 +92,8 @@ class Generator {
   const GeneratorOptions& options() const;
   SamplerConfig sampler_config() const;  // scheduler_config.json
   int64_t tokens(const Request& request) const;
+  // What a resolved request can be split into, by itself.
+  LayoutLimits layout_limits(const Request& request) const;
   // "wan2.1-t2v-1.3b", for run headers and metadata.
   std::string model_name() const;
   std::string weights_hash() const;  // SHA-256 over the header hashes of all components
@@ -96,7 +104,8 @@ class Generator {
   MemoryPlan plan(const Request& request) const;
 
   // One job. Error(kMemory) before anything is loaded where the plan does not fit. `sink` gets the
-  // frames on a thread of its own while the decoder runs; null: frames are only hashed.
+  // frames on a thread of its own while the decoder runs; null: frames are only hashed. Sink and
+  // listener are the root's.
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& options = {});
 
  private:

@@ -34,6 +34,7 @@ class Writer {
     }
     const Pass last{.step = std::max(0, static_cast<int>(config_.steps.size()) - 1)};
     gather(last);
+    while (!sending_.empty()) settle(last, sending_.front());
     std::vector<int> reads;
     if (this->last()) reads.push_back(kLatentSlot);
     if (gathered_) reads.push_back(kWholeSlot);

@@ -35,7 +35,8 @@ void collect(Layout& layout, int axis, int left, const LayoutLimits& limits,
 [[noreturn]] void refuse_with_list(const std::string& text, const std::string& why, int ranks,
                                    const LayoutLimits& limits) {
   std::string legal;
-  for (const Layout& layout : legal_layouts(ranks, limits)) legal += "\n  " + to_string(layout);
+  for (const Layout& layout : legal_layouts(ranks, limits))
+    legal += (legal.empty() ? " " : " | ") + to_string(layout);
   throw Error(
       ErrorKind::kUsage,
       "--layout is '" + text + "': " + why +

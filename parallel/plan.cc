@@ -97,6 +97,9 @@ std::optional<std::string> check_rank(const Plan& plan) {
         break;
     }
   }
+  if (!sending.empty())
+    return "rank " + std::to_string(plan.rank) + " ends while a send may still read slot " +
+           std::to_string(*sending.begin());
   return std::nullopt;
 }
 

@@ -74,7 +74,7 @@ TEST_F(Cli, UsageErrorsAreOneLineAndExit2) {
   const std::string job = "generate --model " + kModel + kJob + "-p x -o " + path("a.mp4");
   for (const std::string& arguments : std::vector<std::string>{
            "generat", "generate", "generate --prompt x", job + " --stepz 3", job + " --steps 0",
-           job + " --solver ddim", job + " --layout ring=2", job + " --ranks 3",
+           job + " --solver ddim", job + " --layout ring=2", job + " --ranks 0",
            job + " --device tpu", job + " --device cuda", job + " --sigmas 0.5,0.7",
            job + " --cfg-scale abc", "generate --model " + kModel + " -p x -o " + path("a.avi"),
            "generate --model " + kModel + kJob + "-p x -o " + path("a.png"),

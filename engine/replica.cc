@@ -1,0 +1,246 @@
+#include "engine/replica.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "parallel/bands.h"
+#include "parallel/ring.h"
+#include "parallel/tensor_parallel.h"
+#include "parallel/token_ring.h"
+#include "parallel/ulysses.h"
+
+namespace weft {
+
+// The seams that are in use, each made when it is first asked for and kept while its size stays.
+struct Replica::Seams {
+  // Ids of the groups, one per kind of exchange.
+  enum Group : int { kUlysses = 1, kRing, kTensor, kText, kBands };
+
+  FullMixer full;
+  IdentityReducer whole;
+  IdentityHalo one_band;
+  std::unique_ptr<TokenMixer> mixer;
+  std::unique_ptr<TensorReducer> tensor, text;
+  std::unique_ptr<BandHalo> halo;
+  std::unique_ptr<BandMixer> band_mixer;
+  int64_t mixer_tokens = -1, band_rows = -1;
+  int text_ranks = 0;
+};
+
+Replica::Replica() : seams_(std::make_unique<Seams>()) {}
+
+Replica::Replica(const Layout& layout, int rank) : Replica() {
+  CHECK(layout[Axis::kData] == 1 && rank >= 0 && rank < layout.ranks(), to_string(layout), rank);
+  mesh_ = Mesh(layout);
+  rank_ = rank;
+}
+
+Replica::Replica(const Communicator& communicator, const Layout& layout)
+    : Replica(layout, communicator.rank()) {
+  CHECK(layout.ranks() == communicator.size(), to_string(layout), "of", communicator.size());
+  // Groups of groups are given by ranks of the world.
+  std::vector<int> all;
+  for (int rank = 0; rank < communicator.size(); ++rank)
+    all.push_back(communicator.world_rank(rank));
+  communicator_ = communicator.group(std::move(all), kReplicaGroup);
+}
+
+Replica Replica::of(const Communicator& world, const Layout& layout) {
+  Layout one = layout;
+  one[Axis::kData] = 1;
+  const int ranks = one.ranks(), first = world.rank() / ranks * ranks;
+  std::vector<int> members;
+  for (int rank = first; rank < first + ranks; ++rank) members.push_back(world.world_rank(rank));
+  return Replica(world.group(std::move(members), kReplicaGroup), one);
+}
+
+Replica::~Replica() = default;
+Replica::Replica(Replica&&) noexcept = default;
+Replica& Replica::operator=(Replica&&) noexcept = default;
+
+Communicator Replica::group(const std::vector<int>& ranks, int id) const {
+  std::vector<int> world;
+  for (int rank : ranks) world.push_back(communicator_->world_rank(rank));
+  return communicator_->group(std::move(world), id);
+}
+
+int Replica::stage_peer(int stages) const {
+  std::array<int, kAxes> at{};
+  for (int axis = 0; axis < kAxes; ++axis) at[axis] = mesh_.at(static_cast<Axis>(axis), rank());
+  at[static_cast<int>(Axis::kLayers)] += stages;
+  return mesh_.rank_at(at);
+}
+
+int Replica::rank_of(int stage, int sequence) const {
+  for (int rank = 0; rank < ranks(); ++rank)
+    if (mesh_.at(Axis::kLayers, rank) == stage && mesh_.sequence_index(rank) == sequence)
+      return rank;
+  CHECK(false, "stage", stage, "sequence index", sequence);
+  return -1;
+}
+
+// Ulysses over a ring, a ring, or all tokens at once.
+std::unique_ptr<TokenMixer> Replica::make_mixer(int64_t tokens) const {
+  const std::vector<int> ulysses = mesh_.along({Axis::kUlysses}, rank());
+  const auto range_of = [&](int rank) { return tokens_of(rank, tokens).ranges[0]; };
+  std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
+  for (const Axis axis : {Axis::kRing, Axis::kTokenRing}) {
+    if (layout()[axis] == 1) continue;
+    // The block of a ring rank are those of its whole Ulysses group.
+    const std::vector<int> ring = mesh_.along({axis}, rank());
+    std::vector<Range> blocks;
+    for (int member : ring) {
+      const std::vector<int> row = mesh_.along({Axis::kUlysses}, member);
+      blocks.push_back({range_of(row.front()).begin, range_of(row.back()).end});
+    }
+    Communicator members = group(ring, Seams::kRing);
+    if (axis == Axis::kRing)
+      mixer = std::make_unique<RingMixer>(std::move(members), std::move(blocks));
+    else
+      mixer = std::make_unique<TokenRingMixer>(std::move(members), std::move(blocks));
+  }
+  if (ulysses.size() == 1) return mixer;
+  std::vector<Range> ranges;
+  for (int member : ulysses) ranges.push_back(range_of(member));
+  return std::make_unique<UlyssesMixer>(group(ulysses, Seams::kUlysses), std::move(ranges),
+                                        std::move(mixer));
+}
+
+Context Replica::context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
+                         Observer* observer) {
+  Seams& seams = *seams_;
+  TokenMixer* mixer = &seams.full;
+  Reducer* reducer = &seams.whole;
+  if (layout().sequence() > 1) {
+    if (seams.mixer_tokens != tokens) seams.mixer = make_mixer(tokens);
+    seams.mixer_tokens = tokens;
+    mixer = seams.mixer.get();
+  }
+  if (layout()[Axis::kTensor] > 1) {
+    if (!seams.tensor)
+      seams.tensor = std::make_unique<TensorReducer>(
+          group(mesh_.along({Axis::kTensor}, rank()), Seams::kTensor));
+    reducer = seams.tensor.get();
+  }
+  return {stream, arena, *mixer, *reducer, seams.one_band, pass, this->tokens(tokens), observer};
+}
+
+Context Replica::text_context(Stream& stream, Arena& arena, const Pass& pass,
+                              const Umt5Config& config, int64_t rows) {
+  Seams& seams = *seams_;
+  const int parts = text_parts(config);
+  Reducer* reducer = &seams.whole;
+  if (parts > 1) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < parts; ++rank) ranks.push_back(rank);
+    if (seams.text_ranks != parts)
+      seams.text = std::make_unique<TensorReducer>(group(ranks, Seams::kText));
+    seams.text_ranks = parts;
+    reducer = seams.text.get();
+  }
+  return {stream, arena, seams.full, *reducer, seams.one_band, pass, TokenRanges::all(rows)};
+}
+
+Context Replica::vae_context(Stream& stream, Arena& arena, const Pass& pass, int64_t latent_rows) {
+  Seams& seams = *seams_;
+  const int count = bands(latent_rows);
+  if (count == 1) return {stream, arena, seams.full, seams.whole, seams.one_band, pass, {}};
+  if (seams.band_rows != latent_rows) {
+    std::vector<int> ranks;
+    std::vector<int64_t> rows;
+    for (int rank = 0; rank < count; ++rank) {
+      ranks.push_back(rank);
+      rows.push_back(band_of(rank, latent_rows).size());
+    }
+    seams.halo = std::make_unique<BandHalo>(group(ranks, Seams::kBands));
+    seams.band_mixer = std::make_unique<BandMixer>(group(ranks, Seams::kBands), std::move(rows));
+    seams.band_rows = latent_rows;
+  }
+  return {stream, arena, *seams.band_mixer, seams.whole, *seams.halo, pass, {}};
+}
+
+BlockRange Replica::blocks(int layers) const {
+  return stage_blocks(layers, layout()[Axis::kLayers], mesh_.at(Axis::kLayers, rank()));
+}
+
+WanLoad Replica::load(const WanConfig& config, DType dtype) const {
+  const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
+  WanLoad load{.dtype = dtype, .blocks = blocks(config.layers)};
+  if (parts > 1)
+    load.width = {partition(config.heads, parts, part), partition(config.ffn_dim, parts, part)};
+  return load;
+}
+
+int Replica::text_parts(const Umt5Config& config) const {
+  return static_cast<int>(std::min<int64_t>(ranks(), std::min(config.num_heads, config.d_ff)));
+}
+
+WidthSlice Replica::text_width(const Umt5Config& config) const {
+  const int parts = text_parts(config);
+  if (parts == 1 || !encodes_text(config)) return {};
+  return {partition(config.num_heads, parts, rank()), partition(config.d_ff, parts, rank())};
+}
+
+TokenRanges Replica::tokens_of(int rank, int64_t total) const {
+  return {{partition(total, layout().sequence(), mesh_.sequence_index(rank))}, total};
+}
+
+std::vector<int64_t> Replica::token_counts(int64_t total) const {
+  std::vector<int64_t> counts;
+  for (int index = 0; index < layout().sequence(); ++index)
+    counts.push_back(partition(total, layout().sequence(), index).size());
+  return counts;
+}
+
+bool Replica::computes(int branch) const {
+  return layout()[Axis::kCfg] == 1 || mesh_.at(Axis::kCfg, rank()) == branch;
+}
+
+int Replica::bands(int64_t latent_rows) const {
+  return static_cast<int>(std::min<int64_t>(ranks(), latent_rows));
+}
+
+Range Replica::band_of(int rank, int64_t latent_rows) const {
+  const int parts = bands(latent_rows);
+  return rank < parts ? partition(latent_rows, parts, rank) : Range{latent_rows, latent_rows};
+}
+
+namespace {
+
+// Calls move(value in the latent, value in the rows) for every value of the tokens.
+template <class Move>
+void for_tokens(const TensorView& latent, std::array<int64_t, 3> patch, const TokenRanges& tokens,
+                const TensorView& rows, Move&& move) {
+  const auto [pf, ph, pw] = patch;
+  const int64_t channels = latent[0], gh = latent[2] / ph, gw = latent[3] / pw;
+  CHECK(latent.rank == 4 && tokens.total == latent[1] / pf * gh * gw, latent.to_string_shape());
+  CHECK(rows.contiguous() && rows[0] == tokens.size() && rows[1] == channels * pf * ph * pw,
+        rows.to_string_shape());
+  float* row = rows.as<float>();
+  for (const Range& range : tokens.ranges)
+    for (int64_t token = range.begin; token < range.end; ++token) {
+      const int64_t frame = token / (gh * gw), line = token / gw % gh, column = token % gw;
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t t = 0; t < pf; ++t)
+          for (int64_t y = 0; y < ph; ++y) {
+            float* at = latent.as<float>() + c * latent.stride[0] +
+                        (frame * pf + t) * latent.stride[1] + (line * ph + y) * latent.stride[2] +
+                        column * pw * latent.stride[3];
+            for (int64_t x = 0; x < pw; ++x) move(at[x * latent.stride[3]], *row++);
+          }
+    }
+}
+
+}  // namespace
+
+void pack_tokens(const TensorView& latent, std::array<int64_t, 3> patch, const TokenRanges& tokens,
+                 const TensorView& rows) {
+  for_tokens(latent, patch, tokens, rows, [](float& place, float& value) { value = place; });
+}
+
+void unpack_tokens(const TensorView& rows, std::array<int64_t, 3> patch, const TokenRanges& tokens,
+                   const TensorView& latent) {
+  for_tokens(latent, patch, tokens, rows, [](float& place, float& value) { place = value; });
+}
+
+}  // namespace weft
