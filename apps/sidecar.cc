@@ -54,7 +54,7 @@ nlohmann::json engine_facts(const Generator& generator) {
           {"device", "cpu"},
           {"isa", cpu_isa()},
           {"deterministic", generator.options().determinism == Determinism::kFixed},
-          {"layout", "1 rank"}};
+          {"layout", to_string(generator.layout())}};
 }
 
 }  // namespace

@@ -314,6 +314,7 @@ const DefaultSettings& Generator::defaults() const { return impl_->parts.directo
 const ModelLimits& Generator::limits() const { return impl_->limits; }
 const GeneratorOptions& Generator::options() const { return impl_->options; }
 SamplerConfig Generator::sampler_config() const { return impl_->sampler; }
+const Layout& Generator::layout() const { return impl_->replica.layout(); }
 std::string Generator::model_name() const { return defaults().name; }
 std::string Generator::weights_hash() const { return impl_->parts.weights_hash(); }
 

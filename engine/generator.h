@@ -94,6 +94,7 @@ class Generator {
   int64_t tokens(const Request& request) const;
   // What a resolved request can be split into, by itself.
   LayoutLimits layout_limits(const Request& request) const;
+  const Layout& layout() const;  // of the replica
   // "wan2.1-t2v-1.3b", for run headers and metadata.
   std::string model_name() const;
   std::string weights_hash() const;  // SHA-256 over the header hashes of all components
