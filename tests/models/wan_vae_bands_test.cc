@@ -1,93 +1,61 @@
-// The VAE's seams: bands of rows on threads, with a halo and a mixer that fetch from the neighbour,
-// give the picture of one rank.
+// The VAE in bands of rows: the picture of one rank to the bit, and the halo's bytes per
+// convolution.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <barrier>
-#include <thread>
+#include <cmath>
 
 #include "kernels/copy.h"
 #include "kernels/ops.h"
 #include "models/wan_vae.h"
+#include "parallel/bands.h"
+#include "parallel/local.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
 namespace {
 
-// What two ranks show each other; the views are read between two meetings.
-struct Board {
-  std::barrier<> meeting{2};
-  std::array<TensorView, 2> rows, k, v;
-};
-
-class TwoBandHalo final : public Halo {
+// Counts what a band owes its neighbours: for every convolution its top rows for the one above and
+// its bottom rows for the one below, of every frame that the convolution reads.
+class CountingHalo final : public Halo {
  public:
-  TwoBandHalo(Board& board, int rank) : board_(board), rank_(rank) {}
+  CountingHalo(Halo& inner, bool first, bool last) : inner_(inner), first_(first), last_(last) {}
   HaloView exchange(Context& context, const TensorView& band, int dim, int64_t before,
                     int64_t after) override {
-    EXPECT_EQ(dim, 1);
-    board_.rows[rank_] = band;
-    board_.meeting.arrive_and_wait();
-    const TensorView other = board_.rows[1 - rank_];
-    const int64_t above = rank_ == 1 ? before : 0, below = rank_ == 0 ? after : 0;
-    const TensorView out =
-        context.arena.alloc(band.dtype, {band[0], above + band[1] + below, band[2], band[3]});
-    copy(context.stream, band, out.slice(1, above, band[1]));
-    if (above)
-      copy(context.stream, other.slice(1, other[1] - above, above), out.slice(1, 0, above));
-    if (below) copy(context.stream, other.slice(1, 0, below), out.slice(1, band[1], below));
-    board_.meeting.arrive_and_wait();
-    return {out, above, below};
+    const int64_t row = static_cast<int64_t>(band.bytes()) / band[dim];
+    bytes += row * ((first_ ? 0 : after) + (last_ ? 0 : before));
+    return inner_.exchange(context, band, dim, before, after);
   }
+  int64_t bytes = 0;
 
  private:
-  Board& board_;
-  int rank_;
+  Halo& inner_;
+  bool first_, last_;
 };
 
-class TwoBandMixer final : public TokenMixer {
- public:
-  TwoBandMixer(Board& board, int rank) : board_(board), rank_(rank) {}
-  void begin(const Pass&) override {}
-  void attend(Context& context, const Attend& attend) override {
-    board_.k[rank_] = attend.k;
-    board_.v[rank_] = attend.v;
-    board_.meeting.arrive_and_wait();
-    std::array<KVSegment, 2> segments;
-    for (int rank = 0; rank < 2; ++rank) {
-      segments[rank].k = board_.k[rank];
-      segments[rank].v = board_.v[rank];
-    }
-    AttentionArgs args;
-    args.q = attend.q;
-    args.segments = segments;
-    args.scale = attend.scale;
-    args.out = attend.out;
-    attention(context.stream, args);
-    board_.meeting.arrive_and_wait();
-  }
-
- private:
-  Board& board_;
-  int rank_;
-};
-
-// Runs work(context) as rank 0 and rank 1 on a thread each.
+// Runs work(context, band) for every band of the latent rows, a rank each.
 template <class Work>
-void run_two_bands(Work&& work) {
-  Board board;
-  const auto rank_main = [&](int rank) {
-    Stream stream = Stream::cpu(1, Determinism::kFast, &reference_ops());
-    Arena arena(size_t{1} << 30);
-    TwoBandMixer mixer(board, rank);
-    TwoBandHalo halo(board, rank);
-    IdentityReducer reducer;
-    Context context{stream, arena, mixer, reducer, halo, {}, {}};
-    work(context, rank);
-  };
-  std::thread other([&] { rank_main(1); });
-  rank_main(0);
-  other.join();
+void run_bands(int64_t rows, int bands, const LocalOptions& options, Work&& work) {
+  run_ranks(
+      bands,
+      [&](Communicator& world) {
+        std::vector<int> all;
+        std::vector<int64_t> heights;
+        for (int band = 0; band < bands; ++band) {
+          all.push_back(band);
+          heights.push_back(partition(rows, bands, band).size());
+        }
+        Stream stream = Stream::cpu(1, Determinism::kFast, &reference_ops());
+        Arena arena(size_t{1} << 30);
+        BandMixer mixer(world.group(all, 1), heights);
+        BandHalo inner(world.group(all, 1));
+        CountingHalo halo(inner, world.rank() == 0, world.rank() == bands - 1);
+        IdentityReducer reducer;
+        Context context{stream, arena, mixer, reducer, halo, {}, {}};
+        work(context, partition(rows, bands, world.rank()));
+        EXPECT_EQ(world.counters().sent[static_cast<size_t>(Traffic::kHalo)].bytes, halo.bytes);
+        EXPECT_GT(halo.bytes, 0);
+      },
+      options);
 }
 
 class VaeBands : public testing::TestWithParam<const char*> {
@@ -107,8 +75,7 @@ class VaeBands : public testing::TestWithParam<const char*> {
   WanVae vae_;
 };
 
-constexpr int64_t kRows = 3, kColumns = 2, kLatentFrames = 3;
-constexpr std::array<Range, 2> kBands{{{0, 2}, {2, 3}}};
+constexpr int64_t kRows = 5, kColumns = 2, kLatentFrames = 2;
 
 TEST_P(VaeBands, DecodingEqualsOneRank) {
   const int64_t scale = config_.spatial_factor();
@@ -120,12 +87,14 @@ TEST_P(VaeBands, DecodingEqualsOneRank) {
     latents.as<float>()[i] = static_cast<float>(std::sin(0.7 * i));
   Context serial = context();
   vae_decode(serial, vae_, latents, whole);
-  run_two_bands([&](Context& context, int rank) {
-    const Range band = kBands[rank];
-    vae_decode(context, vae_, latents.view().slice(2, band.begin, band.size()),
-               joined.view().slice(2, band.begin * scale, band.size() * scale));
-  });
-  EXPECT_TRUE(bitwise_equal(joined, whole));
+  for (int bands = 2; bands <= kRows; ++bands) {
+    fill_zero(stream_, joined);
+    run_bands(kRows, bands, {.rendezvous = bands % 2 == 0}, [&](Context& context, Range band) {
+      vae_decode(context, vae_, latents.view().slice(2, band.begin, band.size()),
+                 joined.view().slice(2, band.begin * scale, band.size() * scale));
+    });
+    EXPECT_TRUE(bitwise_equal(joined, whole)) << bands << " bands";
+  }
 }
 
 TEST_P(VaeBands, EncodingEqualsOneRank) {
@@ -137,12 +106,15 @@ TEST_P(VaeBands, EncodingEqualsOneRank) {
     video.as<float>()[i] = static_cast<float>(std::sin(0.07 * i));
   Context serial = context();
   vae_encode(serial, vae_, video, whole);
-  run_two_bands([&](Context& context, int rank) {
-    const Range band = kBands[rank];
-    vae_encode(context, vae_, video.view().slice(2, band.begin * scale, band.size() * scale),
-               joined.view().slice(2, band.begin, band.size()));
-  });
-  EXPECT_TRUE(bitwise_equal(joined, whole));
+  for (int bands = 2; bands <= kRows; ++bands) {
+    fill_zero(stream_, joined);
+    run_bands(
+        kRows, bands, {.delay_seed = 11, .max_delay_us = 30}, [&](Context& context, Range band) {
+          vae_encode(context, vae_, video.view().slice(2, band.begin * scale, band.size() * scale),
+                     joined.view().slice(2, band.begin, band.size()));
+        });
+    EXPECT_TRUE(bitwise_equal(joined, whole)) << bands << " bands";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, VaeBands,
