@@ -5,17 +5,54 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
+#include "parallel/local.h"
+#include "parallel/mpi.h"
 
 namespace weft {
 
-int ranks_of(const Flags& flags) {
-  return static_cast<int>(flags.integer("ranks", 1, 1024).value_or(1));
+Ranks ranks_of(const Flags& flags) {
+  Ranks ranks;
+  ranks.count = static_cast<int>(flags.integer("ranks", 1, 1024).value_or(1));
+  ranks.on_this_host = ranks.count;
+  if (!mpi_launched()) return ranks;
+  const std::shared_ptr<Transport> transport = make_mpi_transport();
+  if (flags.given("ranks") && ranks.count != transport->size())
+    throw Error(ErrorKind::kUsage, "--ranks is " + std::to_string(ranks.count) +
+                                       ", but mpirun started " + std::to_string(transport->size()) +
+                                       " processes");
+  return {.count = transport->size(),
+          .processes = true,
+          .on_this_host = mpi_local_ranks(),
+          .speaks = transport->rank() == 0};
 }
 
-int threads_per_rank(const Flags& flags, int ranks) {
+void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work) {
+  if (!ranks.processes) {
+    run_ranks(ranks.count, work);
+    return;
+  }
+  Communicator world(make_mpi_transport());
+  try {
+    work(world);
+  } catch (const std::exception& error) {
+    world.abort("rank " + std::to_string(world.rank()) + " failed: " + error.what());
+    throw;
+  }
+}
+
+uint64_t agreed(const Ranks& ranks, uint64_t value) {
+  if (!ranks.processes) return value;
+  on_ranks(ranks, [&](Communicator& world) {
+    Stream stream = Stream::cpu(1);
+    world.broadcast(stream, {}, TensorView(&value, DType::kI64, {1}), 0);
+  });
+  return value;
+}
+
+int threads_per_rank(const Flags& flags, const Ranks& ranks) {
   if (const auto given = flags.integer("threads", 1, 4096)) return static_cast<int>(*given);
-  if (ranks == 1) return 0;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks);
+  if (ranks.alone()) return 0;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks.on_this_host);
 }
 
 void require_cpu(const Flags& flags) {

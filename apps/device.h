@@ -1,15 +1,33 @@
 #pragma once
 // The flags that say where and how work runs, resolved for the commands that share them.
+#include <functional>
+
 #include "apps/flags.h"
 #include "kernels/stream.h"
+#include "parallel/communicator.h"
 
 namespace weft {
 
-// --ranks: how many threads of this process are ranks.
-int ranks_of(const Flags& flags);
+// The ranks of a job: the processes that mpirun started, else --ranks threads of this process.
+struct Ranks {
+  int count = 1;
+  bool processes = false;
+  int on_this_host = 1;
+  bool speaks = true;  // this process prints results
 
-// --threads of each rank: given, or the machine's shared among the ranks; 0 = all of them.
-int threads_per_rank(const Flags& flags, int ranks);
+  bool alone() const { return count == 1; }
+};
+// Error(kUsage) where --ranks contradicts mpirun.
+Ranks ranks_of(const Flags& flags);
+
+// Runs work(world) as every rank of this process. An error of one rank ends all of them.
+void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work);
+
+// The first rank's value, in every process.
+uint64_t agreed(const Ranks& ranks, uint64_t value);
+
+// --threads of each rank: given, or the machine's shared among its ranks; 0 = all of them.
+int threads_per_rank(const Flags& flags, const Ranks& ranks);
 
 // Error(kUsage) naming the build option or the missing device unless --device is cpu.
 void require_cpu(const Flags& flags);

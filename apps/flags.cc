@@ -79,7 +79,8 @@ constexpr FlagSpec kFlags[] = {
      kGenerate | kVerify | kBench, "WEFT_DETERMINISTIC"},
     {"memory-limit", "--vram-limit --max-vram", kText, "what is free",
      "refuse jobs above it, e.g. 20G", kGenerate, nullptr, nullptr, false},
-    {"ranks", "", kInteger, "1", "ranks, each a thread of this process", kGenerate | kVerify},
+    {"ranks", "", kInteger, "1",
+     "ranks, each a thread of this process; under mpirun, its processes", kGenerate | kVerify},
     {"layout", "", kText, "auto",
      "how the ranks share the work: key=n,... with data, cfg, layers, ring, token_ring, ulysses, "
      "tensor; their product is --ranks",

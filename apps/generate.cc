@@ -15,7 +15,6 @@
 #include "apps/progress.h"
 #include "apps/sidecar.h"
 #include "engine/generator.h"
-#include "parallel/local.h"
 
 namespace weft {
 namespace {
@@ -308,15 +307,16 @@ int run_generate(const Flags& flags) {
 
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
-  const int ranks = ranks_of(flags);
+  const Ranks ranks = ranks_of(flags);
   options.threads = threads_per_rank(flags, ranks);
-  options.memory_sharers = ranks;
+  options.memory_sharers = ranks.on_this_host;
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
   Generator generator(flags.text("model"), options);
 
   Request base = request_of(flags, generator);
   base.prompt = prompts.front();
+  base.seed = agreed(ranks, base.seed);
   const Request first = generator.resolve(base);
   const std::string pattern =
       output_pattern(flags, first, prompts.size() > 1 || flags.given("prompt-file"));
@@ -327,13 +327,13 @@ int run_generate(const Flags& flags) {
                                        "give --num-frames 1");
   LayoutLimits limits = generator.layout_limits(first);
   limits.requests = static_cast<int64_t>(prompts.size());
-  const Layout layout = parse_layout(flags.text("layout"), ranks, limits);
+  const Layout layout = parse_layout(flags.text("layout"), ranks.count, limits);
   const MemoryPlan plan = plan_of_rank(flags, options, layout, first);
   if (flags.on("dry-run")) {
-    print_header(flags, generator, first, layout, plan, stdout);
+    if (ranks.speaks) print_header(flags, generator, first, layout, plan, stdout);
     return plan.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
   }
-  if (informative(flags)) {
+  if (ranks.speaks && informative(flags)) {
     print_header(flags, generator, first, layout, plan, stderr);
     std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first.seed),
                  flags.given("seed") && flags.text("seed") != "-1" ? "given" : "random");
@@ -363,11 +363,11 @@ int run_generate(const Flags& flags) {
         mine.run(resolved, nullptr, joining());
     }
   };
-  if (ranks == 1) {
+  if (ranks.alone()) {
     run_all(generator, 0, 1, true);
     return 0;
   }
-  run_ranks(ranks, [&](Communicator& world) {
+  on_ranks(ranks, [&](Communicator& world) {
     Replica replica = Replica::of(world, layout);
     const bool root = replica.root();
     const int index = world.rank() / replica.ranks();

@@ -8,21 +8,32 @@ packages=(g++ cmake ninja-build ccache pkg-config ca-certificates
   libavcodec-dev libavformat-dev libavutil-dev libswscale-dev libpng-dev ffmpeg)
 [ "${1:-}" = tests ] && packages+=(libgtest-dev clang-format python3 git)
 
-missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-done
-[ ${#missing[@]} -eq 0 ] && exit 0
+optional=(libopenmpi-dev openmpi-bin)  # without them ranks are threads only
+
+absent() {  # of the packages named
+  local package
+  for package in "$@"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
+  done
+}
+mapfile -t missing < <(absent "${packages[@]}")
+mapfile -t wished < <(absent "${optional[@]}")
+[ $((${#missing[@]} + ${#wished[@]})) -eq 0 ] && exit 0
 
 root=()
 if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || {
+    [ ${#missing[@]} -eq 0 ] && exit 0
     echo "setup: run as root, or install these packages first: ${missing[*]}" >&2
     exit 1
   }
   root=(sudo)
 fi
-echo "setup: installing ${missing[*]}" >&2
-"${root[@]}" apt-get update -qq
-DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends \
-  "${missing[@]}" >/dev/null
+install() {
+  echo "setup: installing $*" >&2
+  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends \
+    "$@" >/dev/null
+}
+"${root[@]}" apt-get update -qq || [ ${#missing[@]} -eq 0 ]
+[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+[ ${#wished[@]} -eq 0 ] || install "${wished[@]}" || echo "setup: going on without ${wished[*]}" >&2

@@ -38,7 +38,7 @@ int run_verify(const Flags& flags) {
   require_cpu(flags);
   VerifyOptions options;
   options.dtype = flags.text("dtype") == "bf16" ? DType::kBF16 : DType::kF32;
-  const int ranks = ranks_of(flags);
+  const Ranks ranks = ranks_of(flags);
   options.threads = threads_per_rank(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
 
@@ -60,7 +60,7 @@ int run_verify(const Flags& flags) {
       ++malformed;
     }
   }
-  if (!flags.on("json"))
+  if (ranks.speaks && !flags.on("json"))
     std::printf("%d tensors passed, %d failed, %d cases malformed\n", passed, failed, malformed);
   if (malformed) return static_cast<int>(ErrorKind::kModel);
   return failed ? 1 : 0;

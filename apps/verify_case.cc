@@ -6,7 +6,6 @@
 
 #include "apps/compare.h"
 #include "io/json.h"
-#include "parallel/local.h"
 
 namespace weft {
 namespace {
@@ -56,19 +55,19 @@ std::vector<VerifyRow> run_case(const std::string& folder, const nlohmann::json&
 }  // namespace
 
 std::vector<VerifyRow> verify_case(const std::string& folder, const VerifyOptions& options,
-                                   int ranks, const std::string& layout_text) {
+                                   const Ranks& ranks, const std::string& layout_text) {
   if (!std::filesystem::is_directory(folder))
     throw Error(ErrorKind::kModel, folder + ": no such case folder");
   const nlohmann::json spec = read_json_file(folder + "/case.json");
-  const Layout layout = parse_layout(layout_text, ranks, stage_limits(folder, spec));
-  if (ranks == 1) return run_case(folder, spec, options, {});
-  std::vector<std::vector<VerifyRow>> of_rank(ranks);
-  run_ranks(ranks, [&](Communicator& world) {
+  const Layout layout = parse_layout(layout_text, ranks.count, stage_limits(folder, spec));
+  if (ranks.alone()) return run_case(folder, spec, options, {});
+  std::vector<std::vector<VerifyRow>> of_rank(ranks.count);
+  on_ranks(ranks, [&](Communicator& world) {
     of_rank[world.rank()] = run_case(folder, spec, options, Replica::of(world, layout));
   });
   std::vector<VerifyRow> rows = std::move(of_rank[0]);
-  for (int rank = 1; rank < ranks; ++rank)
-    for (size_t i = 0; i < of_rank[rank].size(); ++i)
+  for (int rank = 1; rank < ranks.count; ++rank)
+    for (size_t i = 0; i < std::min(rows.size(), of_rank[rank].size()); ++i)
       if (!of_rank[rank][i].pass || of_rank[rank][i].rel_l2 > rows[i].rel_l2)
         rows[i] = of_rank[rank][i];
   return rows;

@@ -11,6 +11,7 @@
 
 #include "apps/commands.h"
 #include "kernels/check.h"
+#include "parallel/mpi.h"
 
 namespace weft {
 namespace {
@@ -48,6 +49,18 @@ void restart_with_short_spin(char** argv) {
   execv("/proc/self/exe", argv);  // where that fails, the defaults serve
 }
 
+// The end of a job that may have been one of several processes.
+int finished(int code) {
+  finish_mpi();
+  return code;
+}
+
+// What every process of a job would say alike is said by the first alone.
+bool says(const Error& error) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return !rank || std::string(rank) == "0" || error.kind() != ErrorKind::kUsage;
+}
+
 int run(Command command, std::span<const std::string> arguments) {
   if (asks_for_help(arguments)) {
     std::fputs(help_text(command).c_str(), stdout);
@@ -67,9 +80,9 @@ int run(Command command, std::span<const std::string> arguments) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of write(), not a death
   switch (command) {
     case kGenerate:
-      return run_generate(flags);
+      return finished(run_generate(flags));
     case kVerify:
-      return run_verify(flags);
+      return finished(run_verify(flags));
     case kInspect:
       return run_inspect(flags);
     default:
@@ -122,7 +135,7 @@ int main(int argc, char** argv) {
   try {
     return main_checked(argc, argv);
   } catch (const Error& error) {
-    std::fprintf(stderr, "weft: %s\n", error.what());
+    if (says(error)) std::fprintf(stderr, "weft: %s\n", error.what());
     if (error.kind() == ErrorKind::kStopped && g_signal) return 128 + g_signal;
     return static_cast<int>(error.kind());
   } catch (const std::bad_alloc&) {

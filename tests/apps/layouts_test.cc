@@ -12,6 +12,8 @@
 namespace weft {
 namespace {
 
+Ranks threads(int count) { return {.count = count, .on_this_host = count}; }
+
 struct Family {
   const char* name;
   std::vector<const char*> cases;
@@ -35,7 +37,8 @@ TEST_P(Layouts, EveryLegalOneGivesTheExpectedTensors) {
         for (DType dtype : {DType::kF32, DType::kBF16}) {
           const VerifyOptions options{.dtype = dtype, .threads = 1};
           ++combinations;
-          for (const VerifyRow& row : verify_case(folder, options, ranks, to_string(layout))) {
+          for (const VerifyRow& row :
+               verify_case(folder, options, threads(ranks), to_string(layout))) {
             EXPECT_TRUE(row.pass) << name << " " << to_string(layout) << " " << to_string(dtype)
                                   << " " << row.tensor << ": rel_l2 " << row.rel_l2 << ", bound "
                                   << row.bound << " " << row.note;
@@ -62,7 +65,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(LayoutErrors, NameTheLegalOnes) {
   try {
-    verify_case("tests/golden/dit_wan_tiny", {.dtype = DType::kF32, .threads = 1}, 2, "cfg=2");
+    verify_case("tests/golden/dit_wan_tiny", {.dtype = DType::kF32, .threads = 1}, threads(2),
+                "cfg=2");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);

@@ -1,0 +1,304 @@
+#include "parallel/mpi.h"
+
+#include <mpi.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/check.h"
+
+namespace weft {
+
+namespace {
+
+// MPI's own tags: headers arrive in order under one, payloads under their number, and the last word
+// of an aborted job under a third.
+constexpr int kHeaderTag = 0, kAbortTag = 1, kFirstPayloadTag = 2, kPayloadTags = 1 << 20;
+constexpr size_t kAbortBytes = 1024;
+
+struct WireHeader {
+  MessageHeader message;
+  int64_t number = 0;  // of the sender's messages to this peer
+};
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(ErrorKind::kComm, std::string(call) + ": " + std::string(text, length));
+}
+
+int payload_tag(int64_t number) {
+  return kFirstPayloadTag + static_cast<int>(number % kPayloadTags);
+}
+
+int byte_count(int64_t bytes) {
+  CHECK(bytes >= 0 && bytes <= INT_MAX, "a message of", bytes, "bytes");
+  return static_cast<int>(bytes);
+}
+
+// A message on its way in: its header has come, its payload lands in the receiver's memory where
+// somebody waits for it, else in `held`.
+struct Arrival {
+  WireHeader header;
+  std::vector<char> held;
+  MPI_Request request = MPI_REQUEST_NULL;
+  bool done = false;
+};
+
+struct MpiTransfer final : Transfer {
+  using Transfer::Transfer;
+  int peer = 0;
+  MessageHeader header;
+  // Of a send; the wire header's memory must stay until it has gone.
+  WireHeader wire;
+  MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  // Of a receive.
+  void* data = nullptr;
+  std::shared_ptr<Arrival> arrival;
+  std::list<MpiTransfer*>* posted = nullptr;  // the list it waits in, until claimed
+
+  ~MpiTransfer() override {
+    if (posted) posted->remove(this);
+    // A job that unwinds is being aborted: its peers are told, and MPI may drop the rest.
+    for (MPI_Request& request : requests)
+      if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+  }
+};
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport() {
+    int given = 0;
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread");
+    if (given < MPI_THREAD_SERIALIZED)
+      throw Error(ErrorKind::kComm, "this MPI cannot be called from several threads in turn");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    prctl(PR_SET_TIMERSLACK, 1000);  // naps of microseconds, not of fifty
+    check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+    links_.resize(size_);
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) listen(peer);
+    check_mpi(MPI_Irecv(abort_text_, kAbortBytes, MPI_BYTE, MPI_ANY_SOURCE, kAbortTag,
+                        MPI_COMM_WORLD, &abort_request_),
+              "MPI_Irecv");
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  std::unique_ptr<Transfer> send(Stream&, int peer, const MessageHeader& header,
+                                 const void* data) override {
+    const std::lock_guard guard(lock_);
+    auto transfer = std::make_unique<MpiTransfer>(false);
+    transfer->peer = peer;
+    transfer->header = header;
+    transfer->wire = {header, links_[peer].sent++};
+    check_mpi(MPI_Isend(&transfer->wire, sizeof(WireHeader), MPI_BYTE, peer, kHeaderTag,
+                        MPI_COMM_WORLD, &transfer->requests[0]),
+              "MPI_Isend");
+    check_mpi(MPI_Isend(data, byte_count(header.bytes), MPI_BYTE, peer,
+                        payload_tag(transfer->wire.number), MPI_COMM_WORLD, &transfer->requests[1]),
+              "MPI_Isend");
+    return transfer;
+  }
+
+  std::unique_ptr<Transfer> receive(Stream&, int peer, const MessageHeader& expected,
+                                    void* data) override {
+    const std::lock_guard guard(lock_);
+    auto transfer = std::make_unique<MpiTransfer>(true);
+    transfer->peer = peer;
+    transfer->header = expected;
+    transfer->data = data;
+    Link& link = links_[peer];
+    const auto early = std::find_if(link.early.begin(), link.early.end(), [&](const auto& arrival) {
+      return arrival->header.message.tag == expected.tag;
+    });
+    if (early != link.early.end()) {
+      transfer->arrival = *early;
+      link.early.erase(early);
+    } else {
+      transfer->posted = &link.posted;
+      link.posted.push_back(transfer.get());
+    }
+    return transfer;
+  }
+
+  MessageHeader wait(Transfer& under_way) override {
+    auto& transfer = static_cast<MpiTransfer&>(under_way);
+    for (int naps = 0;; ++naps) {
+      {
+        const std::lock_guard guard(lock_);
+        progress();
+        if (!aborted_.empty()) throw Error(ErrorKind::kComm, aborted_);
+        if (finished(transfer)) break;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min(5 << std::min(naps, 5), 100)));
+    }
+    if (!transfer.receive) return transfer.header;
+    const Arrival& arrival = *transfer.arrival;
+    const MessageHeader& header = arrival.header.message;
+    if (!arrival.held.empty() && header.bytes == transfer.header.bytes)
+      std::memcpy(transfer.data, arrival.held.data(), arrival.held.size());
+    return header;
+  }
+
+  void abort(std::string_view why) noexcept override {
+    const std::lock_guard guard(lock_);
+    if (!aborted_.empty()) return;
+    aborted_ = why.empty() ? "aborted" : std::string(why);
+    std::string text = aborted_.substr(0, kAbortBytes - 1);
+    text.resize(kAbortBytes);
+    for (int peer = 0; peer < size_; ++peer) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (peer != rank_) {
+        last_words_.push_back(text);
+        MPI_Isend(last_words_.back().data(), kAbortBytes, MPI_BYTE, peer, kAbortTag, MPI_COMM_WORLD,
+                  &request);
+      }
+    }
+    for (int i = 0; i < 20; ++i) {  // give them a moment to leave
+      progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  void finish() {
+    {
+      const std::lock_guard guard(lock_);
+      for (Link& link : links_)
+        if (link.request != MPI_REQUEST_NULL) cancel(link.request);
+      if (abort_request_ != MPI_REQUEST_NULL) cancel(abort_request_);
+    }
+    MPI_Finalize();
+  }
+
+ private:
+  struct Link {
+    int64_t sent = 0;
+    WireHeader header;  // of the next message
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::list<MpiTransfer*> posted;                // receives without a message, oldest first
+    std::deque<std::shared_ptr<Arrival>> early;    // messages without a receive
+    std::vector<std::shared_ptr<Arrival>> coming;  // payloads under way
+  };
+
+  static void cancel(MPI_Request& request) {
+    MPI_Cancel(&request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+
+  void listen(int peer) {
+    Link& link = links_[peer];
+    check_mpi(MPI_Irecv(&link.header, sizeof(WireHeader), MPI_BYTE, peer, kHeaderTag,
+                        MPI_COMM_WORLD, &link.request),
+              "MPI_Irecv");
+  }
+
+  static bool test(MPI_Request& request) {
+    int done = 0;
+    if (request == MPI_REQUEST_NULL) return true;
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    return done;
+  }
+
+  // Takes in every header that has come and looks at what is under way.
+  void progress() {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      Link& link = links_[peer];
+      while (test(link.request)) {
+        accept(peer);
+        listen(peer);
+      }
+      std::erase_if(link.coming, [](const auto& arrival) {
+        arrival->done = arrival->done || test(arrival->request);
+        return arrival->done;
+      });
+    }
+    if (aborted_.empty() && test(abort_request_))
+      aborted_ = std::string(abort_text_, strnlen(abort_text_, kAbortBytes));
+  }
+
+  // A header has come: its payload goes where the oldest receive with this tag wants it.
+  void accept(int peer) {
+    Link& link = links_[peer];
+    auto arrival = std::make_shared<Arrival>();
+    arrival->header = link.header;
+    const MessageHeader& header = arrival->header.message;
+    const auto posted = std::find_if(link.posted.begin(), link.posted.end(), [&](const auto* one) {
+      return one->header.tag == header.tag;
+    });
+    void* to = nullptr;
+    if (posted != link.posted.end()) {
+      MpiTransfer& transfer = **posted;
+      if (transfer.header.bytes == header.bytes) to = transfer.data;
+      transfer.arrival = arrival;
+      transfer.posted = nullptr;
+      link.posted.erase(posted);
+    } else {
+      link.early.push_back(arrival);
+    }
+    if (!to) {  // nobody's yet, or of another size than expected
+      arrival->held.resize(static_cast<size_t>(header.bytes));
+      to = arrival->held.data();
+    }
+    check_mpi(MPI_Irecv(to, byte_count(header.bytes), MPI_BYTE, peer,
+                        payload_tag(arrival->header.number), MPI_COMM_WORLD, &arrival->request),
+              "MPI_Irecv");
+    link.coming.push_back(std::move(arrival));
+  }
+
+  bool finished(MpiTransfer& transfer) {
+    if (transfer.receive) return transfer.arrival && transfer.arrival->done;
+    const bool header = test(transfer.requests[0]), payload = test(transfer.requests[1]);
+    return header && payload;
+  }
+
+  std::mutex lock_;
+  int rank_ = 0, size_ = 1;
+  std::vector<Link> links_;
+  char abort_text_[kAbortBytes] = {};
+  MPI_Request abort_request_ = MPI_REQUEST_NULL;
+  std::string aborted_;
+  std::list<std::string> last_words_;
+};
+
+std::shared_ptr<MpiTransport>& the_transport() {
+  static std::shared_ptr<MpiTransport> transport;
+  return transport;
+}
+
+}  // namespace
+
+bool mpi_built() { return true; }
+bool mpi_launched() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
+
+std::shared_ptr<Transport> make_mpi_transport() {
+  auto& transport = the_transport();
+  if (!transport) transport = std::make_shared<MpiTransport>();
+  return transport;
+}
+
+int mpi_local_ranks() {
+  const char* text = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return text ? std::max(1, std::atoi(text)) : 1;
+}
+
+void finish_mpi() {
+  if (the_transport()) the_transport()->finish();
+}
+
+}  // namespace weft
