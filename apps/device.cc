@@ -1,10 +1,13 @@
 #include "apps/device.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
+#include "parallel/launch.h"
 #include "parallel/local.h"
 #include "parallel/mpi.h"
 
@@ -14,16 +17,36 @@ Ranks ranks_of(const Flags& flags) {
   Ranks ranks;
   ranks.count = static_cast<int>(flags.integer("ranks", 1, 1024).value_or(1));
   ranks.on_this_host = ranks.count;
-  if (!mpi_launched()) return ranks;
-  const std::shared_ptr<Transport> transport = make_mpi_transport();
+  const Launch launch = detect_launch();
+  if (launch.launcher == Launcher::kSlurmRaw || launch.launcher == Launcher::kTorchrun)
+    throw Error(ErrorKind::kUsage, "started as " + to_string(launch) +
+                                       ", which cannot find each other; use mpirun -n " +
+                                       std::to_string(launch.ranks) +
+                                       " weft ..., srun --mpi=pmix, or one process with --ranks " +
+                                       std::to_string(launch.ranks));
+  if (!launch.mpi()) {
+    if (!ranks.alone()) ranks.words = std::to_string(ranks.count) + " threads of one process";
+    return ranks;
+  }
+  const MpiReports reports{.warning =
+                               [](const std::string& line) {
+                                 std::fprintf(stderr, "weft: warning: %s\n", line.c_str());
+                               },
+                           .stuck =
+                               [](const std::string& line) {
+                                 std::fprintf(stderr, "weft: %s\n", line.c_str());
+                                 std::_Exit(static_cast<int>(ErrorKind::kComm));
+                               }};
+  const std::shared_ptr<Transport> transport = make_mpi_transport(reports);
   if (flags.given("ranks") && ranks.count != transport->size())
     throw Error(ErrorKind::kUsage, "--ranks is " + std::to_string(ranks.count) +
                                        ", but mpirun started " + std::to_string(transport->size()) +
                                        " processes");
   return {.count = transport->size(),
           .processes = true,
-          .on_this_host = mpi_local_ranks(),
-          .speaks = transport->rank() == 0};
+          .on_this_host = launch.ranks_here,
+          .speaks = transport->rank() == 0,
+          .words = to_string(launch)};
 }
 
 void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work) {

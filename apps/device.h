@@ -13,11 +13,13 @@ struct Ranks {
   int count = 1;
   bool processes = false;
   int on_this_host = 1;
-  bool speaks = true;  // this process prints results
+  bool speaks = true;              // this process prints results
+  std::string words = "one rank";  // what the ranks are and who started them
 
   bool alone() const { return count == 1; }
 };
-// Error(kUsage) where --ranks contradicts mpirun.
+// Error(kUsage) where --ranks contradicts mpirun, and where the launcher is none that connects its
+// processes.
 Ranks ranks_of(const Flags& flags);
 
 // Runs work(world) as every rank of this process. An error of one rank ends all of them.

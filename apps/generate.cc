@@ -208,7 +208,7 @@ VideoSettings video_settings(const Flags& flags, const Request& request) {
 }
 
 void print_header(const Flags& flags, const Generator& generator, const Request& request,
-                  const Layout& layout, const MemoryPlan& plan, FILE* out) {
+                  const Ranks& ranks, const Layout& layout, const MemoryPlan& plan, FILE* out) {
   std::fprintf(
       out,
       "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
@@ -220,7 +220,7 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
           ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
           : "",
       static_cast<long long>(generator.tokens(request)));
-  std::fprintf(out, "layout  %s\n", to_string(layout).c_str());
+  std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.words.c_str());
   std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                plan.to_string().c_str());
   if (flags.text("log-level") == "debug" || flags.on("verbose"))
@@ -330,11 +330,11 @@ int run_generate(const Flags& flags) {
   const Layout layout = parse_layout(flags.text("layout"), ranks.count, limits);
   const MemoryPlan plan = plan_of_rank(flags, options, layout, first);
   if (flags.on("dry-run")) {
-    if (ranks.speaks) print_header(flags, generator, first, layout, plan, stdout);
+    if (ranks.speaks) print_header(flags, generator, first, ranks, layout, plan, stdout);
     return plan.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
   }
   if (ranks.speaks && informative(flags)) {
-    print_header(flags, generator, first, layout, plan, stderr);
+    print_header(flags, generator, first, ranks, layout, plan, stderr);
     std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first.seed),
                  flags.given("seed") && flags.text("seed") != "-1" ? "given" : "random");
   }

@@ -88,7 +88,7 @@ std::string CommCounters::to_string() const {
 
 struct Communicator::Shared {
   CommCounters counters;
-  FlightRecorder recorder;
+  std::shared_ptr<FlightRecorder> recorder = std::make_shared<FlightRecorder>();
 };
 
 Communicator::Communicator(std::shared_ptr<Transport> transport)
@@ -96,6 +96,7 @@ Communicator::Communicator(std::shared_ptr<Transport> transport)
   ranks_.resize(transport_->size());
   std::iota(ranks_.begin(), ranks_.end(), 0);
   rank_ = transport_->rank();
+  transport_->watch(shared_->recorder);
 }
 
 Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Shared> shared,
@@ -129,7 +130,7 @@ Communicator::Pending Communicator::post(Stream& stream, std::span<const Message
     const int peer = ranks_[message.peer];
     const int64_t bytes = static_cast<int64_t>(message.view.bytes());
     const MessageHeader header{.tag = message.tag.bits(group_), .bytes = bytes, .due_ns = 0};
-    const uint64_t number = shared_->recorder.begin(receive, peer, header.tag, bytes);
+    const uint64_t number = shared_->recorder->begin(receive, peer, header.tag, bytes);
     auto& counts = receive ? shared_->counters.received : shared_->counters.sent;
     CommCounters::Count& count = counts[static_cast<size_t>(message.tag.kind)];
     ++count.messages;
@@ -150,7 +151,7 @@ Communicator::Pending Communicator::post(Stream& stream, std::span<const Message
 
 void Communicator::wait(Pending& pending) {
   const auto begun = std::chrono::steady_clock::now();
-  FlightRecorder& recorder = shared_->recorder;
+  FlightRecorder& recorder = *shared_->recorder;
   for (Pending::Part& part : pending.parts_) {
     recorder.mark(part.number, FlightRecorder::State::kWaiting);
     MessageHeader header;
@@ -194,6 +195,6 @@ void Communicator::receive(Stream& stream, int peer, const Tag& tag, const Tenso
 void Communicator::abort(std::string_view why) noexcept { transport_->abort(why); }
 const CommCounters& Communicator::counters() const { return shared_->counters; }
 void Communicator::reset_counters() { shared_->counters = {}; }
-const FlightRecorder& Communicator::recorder() const { return shared_->recorder; }
+const FlightRecorder& Communicator::recorder() const { return *shared_->recorder; }
 
 }  // namespace weft

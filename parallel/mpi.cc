@@ -16,6 +16,10 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "parallel/control_plane.h"
+#include "parallel/flight_recorder.h"
+#include "parallel/launch.h"
+#include "parallel/startup_watch.h"
 
 namespace weft {
 
@@ -25,6 +29,7 @@ namespace {
 // of an aborted job under a third.
 constexpr int kHeaderTag = 0, kAbortTag = 1, kFirstPayloadTag = 2, kPayloadTags = 1 << 20;
 constexpr size_t kAbortBytes = 1024;
+constexpr double kStartupSeconds = 60;
 
 struct WireHeader {
   MessageHeader message;
@@ -79,7 +84,12 @@ struct MpiTransfer final : Transfer {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport() {
+  explicit MpiTransport(const MpiReports& reports) {
+    // MPI_Init waits for every rank, however long.
+    const Launch launch = detect_launch();
+    const char* folder = std::getenv("PMIX_SERVER_TMPDIR");  // of this job on this host
+    const StartupWatch watch(folder ? folder : "", launch.rank, launch.ranks, launch.ranks_here,
+                             kStartupSeconds, reports.stuck);
     int given = 0;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread");
     if (given < MPI_THREAD_SERIALIZED)
@@ -94,10 +104,29 @@ class MpiTransport final : public Transport {
     check_mpi(MPI_Irecv(abort_text_, kAbortBytes, MPI_BYTE, MPI_ANY_SOURCE, kAbortTag,
                         MPI_COMM_WORLD, &abort_request_),
               "MPI_Irecv");
+    const auto share = [](const std::string& text) {
+      char shared[256] = {};
+      std::strncpy(shared, text.c_str(), sizeof shared - 1);
+      check_mpi(MPI_Bcast(shared, sizeof shared, MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Bcast");
+      return std::string(shared);
+    };
+    const ControlReports control{.last_operation = [this] { return last_operation(); },
+                                 .warning = reports.warning,
+                                 .failure = [this](const std::string& line) { hear(line); },
+                                 .stuck = reports.stuck};
+    // The network that the user chose for MPI; the loopback where all ranks are on one host.
+    const char* chosen = std::getenv("OMPI_MCA_btl_tcp_if_include");
+    const std::string interfaces = chosen ? chosen : launch.ranks_here == size_ ? "lo" : "";
+    control_ = std::make_unique<ControlPlane>(rank_, size_, interfaces, share, control);
   }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+
+  void watch(std::shared_ptr<const FlightRecorder> recorder) override {
+    const std::lock_guard guard(watched_lock_);
+    watched_ = std::move(recorder);
+  }
 
   std::unique_ptr<Transfer> send(Stream&, int peer, const MessageHeader& header,
                                  const void* data) override {
@@ -158,6 +187,7 @@ class MpiTransport final : public Transport {
   void abort(std::string_view why) noexcept override {
     const std::lock_guard guard(lock_);
     if (!aborted_.empty()) return;
+    control_->fail(std::string(why));
     aborted_ = why.empty() ? "aborted" : std::string(why);
     std::string text = aborted_.substr(0, kAbortBytes - 1);
     text.resize(kAbortBytes);
@@ -176,6 +206,7 @@ class MpiTransport final : public Transport {
   }
 
   void finish() {
+    control_->await_all();  // asleep, which MPI's own barrier is not
     {
       const std::lock_guard guard(lock_);
       for (Link& link : links_)
@@ -183,9 +214,19 @@ class MpiTransport final : public Transport {
       if (abort_request_ != MPI_REQUEST_NULL) cancel(abort_request_);
     }
     MPI_Finalize();
+    control_.reset();  // a peer that dies in between is still noticed
   }
 
  private:
+  std::string last_operation() {
+    const std::lock_guard guard(watched_lock_);
+    return watched_ ? watched_->last() : "nothing yet";
+  }
+  void hear(const std::string& line) {
+    const std::lock_guard guard(lock_);
+    if (aborted_.empty()) aborted_ = line;
+  }
+
   struct Link {
     int64_t sent = 0;
     WireHeader header;  // of the next message
@@ -274,6 +315,9 @@ class MpiTransport final : public Transport {
   MPI_Request abort_request_ = MPI_REQUEST_NULL;
   std::string aborted_;
   std::list<std::string> last_words_;
+  std::mutex watched_lock_;
+  std::shared_ptr<const FlightRecorder> watched_;
+  std::unique_ptr<ControlPlane> control_;  // last: its thread uses the rest
 };
 
 std::shared_ptr<MpiTransport>& the_transport() {
@@ -284,17 +328,11 @@ std::shared_ptr<MpiTransport>& the_transport() {
 }  // namespace
 
 bool mpi_built() { return true; }
-bool mpi_launched() { return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr; }
 
-std::shared_ptr<Transport> make_mpi_transport() {
+std::shared_ptr<Transport> make_mpi_transport(const MpiReports& reports) {
   auto& transport = the_transport();
-  if (!transport) transport = std::make_shared<MpiTransport>();
+  if (!transport) transport = std::make_shared<MpiTransport>(reports);
   return transport;
-}
-
-int mpi_local_ranks() {
-  const char* text = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  return text ? std::max(1, std::atoi(text)) : 1;
 }
 
 void finish_mpi() {

@@ -2,8 +2,9 @@
 // MPI transport: the ranks are processes started by mpirun, on one host or several. Messages are
 // point-to-point messages of our own, so that bytes are counted where they are sent, and waits
 // sleep between looks, so that they never take the core from a rank that computes.
+#include <functional>
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "parallel/transport.h"
 
@@ -11,14 +12,19 @@ namespace weft {
 
 // Whether this build can, and whether this process was started by mpirun.
 bool mpi_built();
-bool mpi_launched();
 
-// The ranks of MPI_COMM_WORLD, once per process. Error(kUsage) that names the build option where
-// this build has no MPI. A message holds less than 2 GiB.
-std::shared_ptr<Transport> make_mpi_transport();
+// What cannot be told by an Error: a peer that is silent (on the first rank), and a failure that
+// this process has not noticed within seconds, because it computes or still starts; `stuck` ends
+// it.
+struct MpiReports {
+  std::function<void(const std::string&line)> warning, stuck;
+};
 
-// Ranks of this host among them.
-int mpi_local_ranks();
+// The ranks of MPI_COMM_WORLD, made once per process by the first call. Heartbeats
+// (parallel/control_plane.h) end every rank's waits within seconds of a peer's last sign.
+// Error(kUsage) that names the build option where this build has no MPI. A message holds less than
+// 2 GiB.
+std::shared_ptr<Transport> make_mpi_transport(const MpiReports& reports = {});
 
 // Ends MPI in good order; all ranks call it. A process that failed ends without it.
 void finish_mpi();

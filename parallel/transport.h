@@ -10,6 +10,8 @@
 
 namespace weft {
 
+class FlightRecorder;
+
 // Travels before every payload and is checked on arrival.
 struct MessageHeader {
   uint64_t tag = 0;    // Tag::bits()
@@ -40,6 +42,9 @@ struct Transport {
   // Blocks until the transfer is done; for a receive gives the header that came. Sleeps, never
   // spins. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
   virtual MessageHeader wait(Transfer& transfer) = 0;
+
+  // The rank's last operations, for the peers' reports.
+  virtual void watch(std::shared_ptr<const FlightRecorder>) {}
 
   // Ends every rank's present and future waits with Error(kComm) carrying `why`. The first call of
   // the job wins. Safe from any thread.

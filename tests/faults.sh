@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Kills and stops a rank of a job of several processes, and looks at how the others end: within the
+# time, all gone, with one line that names the rank, and no file half written.
+# usage: faults.sh WEFT [PHASE...]
+#   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow decode-kill decode-stop
+#           write-kill write-stop; all of them where none is given (start-stop takes 60 s)
+set -u
+weft=$(realpath "$1")
+shift
+[ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow decode-kill \
+  decode-stop write-kill write-stop
+command -v mpirun > /dev/null || { echo "skipped: no mpirun"; exit 77; }
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+victim=1
+faults=0
+
+fault() {
+  echo "FAULT ($phase): $*"
+  sed 's/^/    /' "$folder/err"
+  faults=$((faults + 1))
+}
+
+seconds() { date +%s.%N; }
+elapsed() { echo "$2 $1" | awk '{ printf "%.1f", $1 - $2 }'; }
+over() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > b) }'; }
+
+# Waits until the victim is in the phase; false where the job ends before.
+reach() {
+  while kill -0 "$job" 2> /dev/null; do
+    [ -s "$folder/pid.$victim" ] && { [ "$1" = start ] || grep -q "  $1" "$folder/err"; } && return 0
+    sleep 0.02
+  done
+  return 1
+}
+
+for phase in "$@"; do
+  stage=${phase%-*} act=${phase#*-}
+  rm -f "$folder"/*
+  word=$stage
+  [ "$stage" = write ] && word=encode_video  # the last that takes any time
+  # A start that hangs: the victim waits before it becomes a rank.
+  pause=0 patience=30
+  [ "$stage" = start ] && pause=1000 patience=80
+  steps=1000 frames=25
+  [ "$stage" = denoise ] || { steps=2; frames=161; }
+  [ "$act" = slow ] && steps=200 patience=120
+  timeout -k 5 "$patience" mpirun --allow-run-as-root --oversubscribe -n 3 sh -c '
+    echo $$ > "$0/pid.$OMPI_COMM_WORLD_RANK"
+    [ "$OMPI_COMM_WORLD_RANK" = "$1" ] && sleep "$2"
+    shift 2
+    exec "$@"' "$folder" "$victim" "$pause" "$weft" generate --model models/pocket \
+    --prompt "a red ball moves right on a gray floor" --layout ulysses=3 --threads 1 --seed 1 \
+    --steps "$steps" --num-frames "$frames" --progress plain --output "$folder/clip.mp4" \
+    > "$folder/out" 2> "$folder/err" &
+  job=$!
+  reach "$word" || { fault "the job ended before $word"; continue; }
+  [ "$stage" = start ] && sleep 1
+  pid=$(cat "$folder/pid.$victim")
+  begun=$(seconds)
+  limit=8
+  case $act in
+    kill) kill -KILL "$pid" ;;
+    stop)
+      kill -STOP "$pid"
+      [ "$stage" = start ] && limit=64
+      ;;
+    slow)
+      kill -STOP "$pid"
+      sleep 3
+      kill -CONT "$pid"
+      limit=600
+      ;;
+  esac
+  # The shell that waited leaves its sleep behind, which would hold mpirun's pipes.
+  [ "$phase" = start-kill ] && pkill -KILL -f "^sleep $pause\$"
+  wait "$job"
+  code=$?
+  while pids=$(cat "$folder"/pid.* | xargs ps -o pid= -p) && ! over "$(elapsed "$begun" "$(seconds)")" "$limit"; do
+    sleep 0.05
+  done
+  took=$(elapsed "$begun" "$(seconds)")
+  [ -z "$pids" ] || fault "processes are still there after $took s:" $pids
+  [ "$phase" = start-stop ] && pkill -KILL -f "^sleep $pause\$"
+  over "$took" "$((limit + 1))" && fault "the ranks ended after $took s"
+  ls "$folder" | grep -q '\.part' && fault "half a file: $(ls "$folder")"
+  line=$(grep -h '^weft: ' "$folder/err" | grep -v '%\|warning' | sort -u)
+  if [ "$act" = slow ]; then
+    [ "$code" = 0 ] && [ -s "$folder/clip.mp4" ] || fault "the job did not complete: code $code"
+    [ "$(grep -c 'warning: rank 1 has given no sign' "$folder/err")" = 1 ] || fault "not one warning"
+  else
+    [ "$code" != 0 ] || fault "code 0"
+    # Whoever dies behind the last frame may miss a job that is complete.
+    if [ -e "$folder/clip.mp4" ]; then
+      [ "$stage" = write ] && "$weft" inspect "$folder/clip.mp4" > /dev/null || fault "a clip is there"
+      echo "$phase: $took s, code $code: the clip was complete"
+      continue
+    fi
+    # Who is killed before MPI_Init is mpirun's to name.
+    [ "$phase" = start-kill ] || grep -q 'rank 1' <<< "$line" || fault "no line names rank 1"
+    [ "$act" = stop ] && [ "$code" != 6 ] && fault "code $code instead of 6"
+  fi
+  echo "$phase: $took s, code $code: ${line:-completed}"
+done
+exit $((faults > 0))

@@ -1,0 +1,179 @@
+// The control plane between real processes: a killed, a stopped and a failing rank end the others
+// with one line that names it; a short stop and an orderly end do not.
+#include "parallel/control_plane.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "kernels/check.h"
+
+namespace weft::test {
+namespace {
+
+// Two pipes stand for MPI's broadcast; the first rank is the test, the others are its children.
+class Job {
+ public:
+  // `silent` never says hello.
+  explicit Job(const ControlSettings& settings, int silent = -1) {
+    for (int rank = 1; rank < kRanks; ++rank) {
+      int pipe_ends[2];
+      EXPECT_EQ(pipe(pipe_ends), 0);
+      const pid_t child = fork();
+      if (child == 0 && rank == silent)
+        for (;;) pause();
+      if (child == 0) run_child(rank, pipe_ends[0], settings);
+      close(pipe_ends[0]);
+      writers_.push_back(pipe_ends[1]);
+      children_.push_back(child);
+    }
+    const auto share = [&](const std::string& text) {
+      char shared[256] = {};
+      std::snprintf(shared, sizeof shared, "%s", text.c_str());
+      for (int writer : writers_) EXPECT_EQ(write(writer, shared, sizeof shared), 256);
+      return text;
+    };
+    ControlReports reports;
+    reports.last_operation = [] { return std::string("step 7"); };
+    reports.warning = [this](const std::string& line) { note(warnings_, line); };
+    reports.failure = [this](const std::string& line) { note(failures_, line); };
+    plane_ = std::make_unique<ControlPlane>(0, kRanks, "lo", share, reports, settings);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // hellos and first beats
+  }
+  ~Job() {
+    plane_.reset();
+    for (pid_t child : children_) {
+      if (child == 0) continue;
+      kill(child, SIGKILL);
+      waitpid(child, nullptr, 0);
+    }
+    for (int writer : writers_) close(writer);
+  }
+
+  pid_t child(int rank) const { return children_[rank - 1]; }
+  ControlPlane& plane() { return *plane_; }
+  std::string failure(int milliseconds) { return first(failures_, milliseconds); }
+  std::string warning(int milliseconds) { return first(warnings_, milliseconds); }
+  bool ended(int rank) { return waitpid(child(rank), nullptr, WNOHANG) != 0; }
+  // The exit code of a child: 7 where it came to the end, 42 where it heard `line`.
+  int end_of(int rank) {
+    int status = 0;
+    waitpid(child(rank), &status, 0);
+    children_[rank - 1] = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  static constexpr int kRanks = 3;
+
+  [[noreturn]] static void run_child(int rank, int reader, const ControlSettings& settings) {
+    ControlReports reports;
+    reports.last_operation = [] { return std::string("receive from rank 0 of hidden"); };
+    reports.failure = [](const std::string& line) {
+      _exit(line.find("rank 2") != std::string::npos ? 42 : 43);
+    };
+    const auto share = [&](const std::string&) {
+      char shared[256] = {};
+      if (read(reader, shared, sizeof shared) != 256) _exit(1);
+      return std::string(shared);
+    };
+    ControlPlane(rank, kRanks, "lo", share, reports, settings).await_all();
+    _exit(7);
+  }
+
+  void note(std::vector<std::string>& lines, const std::string& line) {
+    const std::lock_guard guard(lock_);
+    lines.push_back(line);
+  }
+  std::string first(std::vector<std::string>& lines, int milliseconds) {
+    for (int waited = 0; waited <= milliseconds; waited += 10) {
+      {
+        const std::lock_guard guard(lock_);
+        if (!lines.empty()) return lines.front();
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return "";
+  }
+
+  std::vector<int> writers_;
+  std::vector<pid_t> children_;
+  std::mutex lock_;
+  std::vector<std::string> warnings_, failures_;
+  std::unique_ptr<ControlPlane> plane_;
+};
+
+constexpr ControlSettings kQuick{.beat_s = 0.05, .suspect_s = 0.5, .dead_s = 3, .grace_s = 60};
+
+TEST(ControlPlane, AKilledRankIsNamedToAll) {
+  Job job(kQuick);
+  kill(job.child(2), SIGKILL);
+  const std::string line = job.failure(5000);
+  EXPECT_EQ(line, "rank 2 is gone; its last sign was receive from rank 0 of hidden");
+  EXPECT_EQ(job.end_of(1), 42);
+}
+
+TEST(ControlPlane, AStoppedRankIsSuspectedThenNamedToAll) {
+  Job job(kQuick);
+  kill(job.child(2), SIGSTOP);
+  EXPECT_NE(job.warning(5000).find("rank 2 has given no sign for"), std::string::npos);
+  EXPECT_NE(job.failure(10000).find("rank 2 has given no sign for"), std::string::npos);
+  EXPECT_EQ(job.end_of(1), 42);
+}
+
+TEST(ControlPlane, AShortStopIsAWarningAlone) {
+  Job job(kQuick);
+  kill(job.child(2), SIGSTOP);
+  EXPECT_NE(job.warning(5000), "");
+  kill(job.child(2), SIGCONT);
+  EXPECT_EQ(job.failure(1000), "");
+}
+
+TEST(ControlPlane, WhoNeverCameIsNamedToAll) {
+  ControlSettings settings = kQuick;
+  settings.startup_s = 0.4;
+  Job job(settings, 2);
+  EXPECT_EQ(job.failure(5000), "start-up: no hello from rank 2 within 0.4 s");
+  EXPECT_EQ(job.end_of(1), 42);
+}
+
+TEST(ControlPlane, AFailureIsHeardByAll) {
+  Job job(kQuick);
+  job.plane().fail("rank 2 failed: NaN in step 3");
+  EXPECT_EQ(job.end_of(1), 42);
+  EXPECT_EQ(job.end_of(2), 42);
+  EXPECT_EQ(job.failure(5000), "rank 2 failed: NaN in step 3");
+}
+
+TEST(ControlPlane, TheEndWaitsForAll) {
+  Job job(kQuick);
+  EXPECT_FALSE(job.ended(1));
+  job.plane().await_all();
+  EXPECT_EQ(job.end_of(1), 7);
+  EXPECT_EQ(job.end_of(2), 7);
+  EXPECT_EQ(job.failure(0), "");
+}
+
+TEST(ControlPlane, AFailureEndsTheWaitForAll) {
+  Job job(kQuick, 2);
+  job.plane().fail("rank 2 failed: out of memory");
+  EXPECT_THROW(job.plane().await_all(), Error);
+  EXPECT_EQ(job.end_of(1), 42);
+}
+
+TEST(ControlPlane, AnIdleJobHasNothingToSay) {
+  Job job(kQuick);
+  EXPECT_EQ(job.failure(1000), "");
+  EXPECT_EQ(job.warning(0), "");
+}
+
+}  // namespace
+}  // namespace weft::test
