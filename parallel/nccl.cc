@@ -1,0 +1,477 @@
+#include "parallel/nccl.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "kernels/check.h"
+#include "parallel/communicator.h"
+#include "parallel/message_board.h"
+#include "parallel/nccl_api.h"
+
+namespace weft {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kIdleLook{50};  // for errors, where nothing is under way
+constexpr double kFinalizeSeconds = 5;
+
+class NcclTransport;
+
+struct NcclTransfer final : Transfer {
+  // Moving: the rank's thread has it, and its memory may be read or written.
+  enum class State : uint8_t { kOffered, kMatched, kMoving, kDone };
+
+  NcclTransfer(NcclTransport& owner, bool receives) : Transfer(receives), transport(owner) {}
+  ~NcclTransfer() override;
+
+  NcclTransport& transport;
+  Offer offer;
+  void* data = nullptr;  // of a send only read
+  bool on_host = true;
+  cudaEvent_t posted = nullptr;  // what the default stream had been given, for memory of a device
+  State state = State::kOffered;
+  MessageHeader arrived;
+};
+
+// The rank's thread has nothing more to do: the job has ended, and why is known.
+struct Ended {};
+
+class NcclTransport final : public Transport, private BoardListener {
+ public:
+  NcclTransport(const NcclApi& api, int rank, int size, int device, const NcclOptions& options,
+                std::shared_ptr<MessageBoard> board, const ncclUniqueId& id)
+      : api_(api),
+        rank_(rank),
+        size_(size),
+        device_(device),
+        options_(options),
+        board_(std::move(board)),
+        id_(id) {
+    board_->join(rank_, *this);
+    thread_ = std::thread([this] { work(); });
+  }
+
+  ~NcclTransport() override {
+    {
+      const std::lock_guard guard(lock_);
+      leaving_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+    board_->leave(rank_);
+  }
+
+  void await_ready() {
+    std::unique_lock guard(lock_);
+    changed_.wait(guard, [&] { return ready_ || quiet_; });
+    if (!why_.empty()) throw Error(ErrorKind::kComm, why_);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  std::unique_ptr<Transfer> send(Stream&, int peer, const MessageHeader& header,
+                                 const void* data) override {
+    return post(false, peer, header, const_cast<void*>(data));
+  }
+
+  std::unique_ptr<Transfer> receive(Stream&, int peer, const MessageHeader& expected,
+                                    void* data) override {
+    return post(true, peer, expected, data);
+  }
+
+  MessageHeader wait(Transfer& under_way) override {
+    auto& transfer = static_cast<NcclTransfer&>(under_way);
+    std::unique_lock guard(lock_);
+    const auto over = [&] { return !why_.empty() || transfer.state == NcclTransfer::State::kDone; };
+    if (!over() && transfer.state == NcclTransfer::State::kOffered) {
+      guard.unlock();
+      board_->waiting(rank_, transfer.offer.number);
+      guard.lock();
+    }
+    changed_.wait(guard, over);
+    if (!why_.empty()) throw Error(ErrorKind::kComm, why_);
+    return transfer.receive ? transfer.arrived : transfer.offer.header;
+  }
+
+  void abort(std::string_view why) noexcept override { board_->abort(std::string(why)); }
+
+  // Takes a transfer that ends before its wait out of the board's and the thread's hands.
+  void take_back(NcclTransfer& transfer) {
+    std::unique_lock guard(lock_);
+    if (transfer.state == NcclTransfer::State::kOffered && !quiet_) {
+      guard.unlock();
+      board_->withdraw(rank_, transfer.offer.number);
+      guard.lock();
+    }
+    changed_.wait(guard, [&] { return quiet_ || transfer.state == NcclTransfer::State::kDone; });
+    open_.erase(transfer.offer.number);
+    if (transfer.posted) api_.event_destroy(transfer.posted);
+  }
+
+ private:
+  std::unique_ptr<Transfer> post(bool receive, int peer, const MessageHeader& header, void* data) {
+    auto transfer = std::make_unique<NcclTransfer>(*this, receive);
+    transfer->data = data;
+    // Of the memory and not of the stream, so that either may be given.
+    check(api_.set_device(device_), "cudaSetDevice");
+    cudaPointerAttributes memory{};
+    check(api_.pointer_get_attributes(&memory, data), "cudaPointerGetAttributes");
+    transfer->on_host = memory.type != cudaMemoryTypeDevice && memory.type != cudaMemoryTypeManaged;
+    if (!transfer->on_host) {
+      check(api_.event_create(&transfer->posted, cudaEventDisableTiming), "cudaEventCreate");
+      check(api_.event_record(transfer->posted, nullptr), "cudaEventRecord");
+    }
+    {
+      const std::lock_guard guard(lock_);
+      transfer->offer = {next_++, receive, peer, header};
+      open_.emplace(transfer->offer.number, transfer.get());
+    }
+    board_->offer(rank_, transfer->offer);
+    return transfer;
+  }
+
+  // --- what the board tells ---
+
+  void matched(std::span<const Match> matches) override {
+    {
+      const std::lock_guard guard(lock_);
+      for (const Match& match : matches) {
+        const auto at = open_.find(match.number);
+        if (at == open_.end()) continue;  // of a job that has ended
+        at->second->arrived = match.header;
+        at->second->state =
+            match.moves ? NcclTransfer::State::kMatched : NcclTransfer::State::kDone;
+        if (match.moves) queue_.push_back(at->second);
+      }
+    }
+    changed_.notify_all();
+  }
+
+  void withdrawn(uint64_t number) override {
+    {
+      const std::lock_guard guard(lock_);
+      const auto at = open_.find(number);
+      if (at != open_.end()) at->second->state = NcclTransfer::State::kDone;
+    }
+    changed_.notify_all();
+  }
+
+  void ended(const std::string& why) override {
+    {
+      const std::lock_guard guard(lock_);
+      if (why_.empty()) why_ = why;
+    }
+    changed_.notify_all();
+  }
+
+  // --- the rank's thread: the only one that calls NCCL ---
+
+  void work() {
+    try {
+      open();
+      board_->ready(rank_);
+      set(ready_);
+      while (turn()) {
+      }
+    } catch (const Ended&) {
+    } catch (const std::exception& error) {
+      const std::string why = "rank " + std::to_string(rank_) + ": " + error.what();
+      ended(why);
+      board_->abort(why);
+    }
+    close();
+    set(quiet_);
+  }
+
+  void set(bool& flag) {
+    {
+      const std::lock_guard guard(lock_);
+      flag = true;
+    }
+    changed_.notify_all();
+  }
+
+  bool over() {
+    const std::lock_guard guard(lock_);
+    return !why_.empty();
+  }
+
+  void check(cudaError_t status, const char* call) {
+    if (status == cudaSuccess) return;
+    throw Error(ErrorKind::kComm, std::string(call) + " on device " + std::to_string(device_) +
+                                      ": " + api_.cuda_error_string(status));
+  }
+
+  void check(ncclResult_t result, const std::string& doing) {
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    const char* last = api_.last_error(comm_);
+    throw Error(ErrorKind::kComm, "NCCL, " + doing + ": " + api_.error_string(result) +
+                                      (last && *last ? std::string(" (") + last + ")" : ""));
+  }
+
+  // The communicator's own state; true where a call is still under way.
+  bool look(const std::string& doing) {
+    ncclResult_t state = ncclSuccess;
+    check(api_.comm_get_async_error(comm_, &state), doing);
+    check(state, doing);
+    return state == ncclInProgress;
+  }
+
+  // Sleeps between looks until `done`; ends with the job.
+  template <class Done>
+  void sleep_until(Done&& done) {
+    for (int naps = 0; !done(); ++naps) {
+      if (over()) throw Ended();
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min(5 << std::min(naps, 5), 100)));
+    }
+  }
+
+  void open() {
+    check(api_.set_device(device_), "cudaSetDevice");
+    check(api_.stream_create(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    check(api_.event_create(&moved_, cudaEventDisableTiming), "cudaEventCreate");
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const std::string doing = "starting";
+    check(api_.comm_init_rank_config(&comm_, size_, id_, rank_, &config), doing);
+    const auto limit = Clock::now() + std::chrono::duration<double>(options_.startup_seconds);
+    sleep_until([&] {
+      if (!look(doing)) return true;
+      if (Clock::now() < limit) return false;
+      board_->late(rank_, options_.startup_seconds);
+      std::unique_lock guard(lock_);
+      changed_.wait(guard, [&] { return !why_.empty(); });
+      return false;
+    });
+  }
+
+  // One group of messages, or one look where there are none. False once the rank leaves.
+  bool turn() {
+    std::vector<NcclTransfer*> batch;
+    {
+      std::unique_lock guard(lock_);
+      changed_.wait_for(guard, kIdleLook,
+                        [&] { return !queue_.empty() || leaving_ || !why_.empty(); });
+      if (!why_.empty()) throw Ended();
+      if (leaving_) return false;
+      batch.swap(queue_);
+      for (NcclTransfer* transfer : batch) transfer->state = NcclTransfer::State::kMoving;
+    }
+    if (batch.empty()) {
+      look("between messages");
+      return true;
+    }
+    move(batch);
+    {
+      const std::lock_guard guard(lock_);
+      for (NcclTransfer* transfer : batch) transfer->state = NcclTransfer::State::kDone;
+    }
+    changed_.notify_all();
+    return true;
+  }
+
+  static std::string in_words(const std::vector<NcclTransfer*>& batch) {
+    const Offer& first = batch[0]->offer;
+    std::string text = std::string(first.receive ? "receiving from rank " : "sending to rank ") +
+                       std::to_string(first.peer) + " " + tag_text(first.header.tag);
+    if (batch.size() > 1) text += " and " + std::to_string(batch.size() - 1) + " more";
+    return text;
+  }
+
+  void move(const std::vector<NcclTransfer*>& batch) {
+    const std::string doing = in_words(batch);
+    const auto room = [](const NcclTransfer& transfer) {
+      const auto bytes = static_cast<size_t>(transfer.offer.header.bytes);
+      return transfer.on_host ? (bytes + 255) / 256 * 256 : 0;
+    };
+    size_t total = 0;
+    for (const NcclTransfer* transfer : batch) total += room(*transfer);
+    if (total)
+      check(api_.malloc_async(reinterpret_cast<void**>(&staging_), total, stream_),
+            "cudaMallocAsync");
+    std::vector<char*> at;
+    char* next = staging_;
+    for (NcclTransfer* transfer : batch) {
+      at.push_back(transfer->on_host ? next : static_cast<char*>(transfer->data));
+      next += room(*transfer);
+      if (!transfer->on_host)
+        check(api_.stream_wait_event(stream_, transfer->posted, 0), "cudaStreamWaitEvent");
+      else if (!transfer->receive)
+        copy(at.back(), transfer->data, *transfer, cudaMemcpyHostToDevice);
+    }
+    issue(batch, at, doing);
+    await_stream(doing);
+    bool copied = false;
+    for (size_t i = 0; i < batch.size(); ++i)
+      if (batch[i]->on_host && batch[i]->receive) {
+        copy(batch[i]->data, at[i], *batch[i], cudaMemcpyDeviceToHost);
+        copied = true;
+      }
+    if (copied) await_stream(doing);
+    free_staging();
+  }
+
+  void issue(const std::vector<NcclTransfer*>& batch, const std::vector<char*>& at,
+             const std::string& doing) {
+    check(api_.group_start(), doing);
+    ncclResult_t first = ncclSuccess;
+    for (size_t i = 0; i < batch.size() && (first == ncclSuccess || first == ncclInProgress); ++i) {
+      const Offer& offer = batch[i]->offer;
+      const auto bytes = static_cast<size_t>(offer.header.bytes);
+      first = offer.receive ? api_.recv(at[i], bytes, ncclInt8, offer.peer, comm_, stream_)
+                            : api_.send(at[i], bytes, ncclInt8, offer.peer, comm_, stream_);
+    }
+    const ncclResult_t last = api_.group_end();
+    check(first, doing);
+    check(last, doing);
+    sleep_until([&] { return !look(doing); });
+  }
+
+  void copy(void* to, const void* from, const NcclTransfer& transfer, cudaMemcpyKind kind) {
+    const auto bytes = static_cast<size_t>(transfer.offer.header.bytes);
+    check(api_.memcpy_async(to, from, bytes, kind, stream_), "cudaMemcpyAsync");
+  }
+
+  void await_stream(const std::string& doing) {
+    check(api_.event_record(moved_, stream_), "cudaEventRecord");
+    sleep_until([&] {
+      const cudaError_t status = api_.event_query(moved_);
+      if (status != cudaErrorNotReady) check(status, doing.c_str());
+      if (status == cudaSuccess) return true;
+      look(doing);
+      return false;
+    });
+  }
+
+  void free_staging() {
+    if (staging_) api_.free_async(std::exchange(staging_, nullptr), stream_);
+  }
+
+  void close() noexcept {
+    if (comm_ && (over() || !finalized())) {
+      api_.comm_abort(comm_);  // ends what is under way
+    } else if (comm_) {
+      api_.comm_destroy(comm_);
+    }
+    free_staging();
+    if (moved_) api_.event_destroy(moved_);
+    if (stream_) api_.stream_destroy(stream_);
+  }
+
+  bool finalized() noexcept {
+    ncclResult_t state = api_.comm_finalize(comm_);
+    const auto limit = Clock::now() + std::chrono::duration<double>(kFinalizeSeconds);
+    while (state == ncclInProgress && Clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (api_.comm_get_async_error(comm_, &state) != ncclSuccess) return false;
+    }
+    return state == ncclSuccess;
+  }
+
+  const NcclApi api_;
+  const int rank_, size_, device_;
+  const NcclOptions options_;
+  const std::shared_ptr<MessageBoard> board_;
+  const ncclUniqueId id_;
+
+  std::mutex lock_;  // of what follows; never held while the board is called
+  std::condition_variable changed_;
+  std::map<uint64_t, NcclTransfer*> open_;
+  std::vector<NcclTransfer*> queue_;  // matched, in the job's order
+  uint64_t next_ = 1;
+  std::string why_;  // of the job's end
+  // The communicator can move messages; the thread has ended and nothing touches memory any more.
+  bool ready_ = false, quiet_ = false, leaving_ = false;
+
+  // The thread's own.
+  ncclComm_t comm_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t moved_ = nullptr;
+  char* staging_ = nullptr;  // on the device, for memory of the host
+  std::thread thread_;
+};
+
+NcclTransfer::~NcclTransfer() { transport.take_back(*this); }
+
+ncclUniqueId new_id(const NcclApi& api) {
+  ncclUniqueId id{};
+  const ncclResult_t result = api.get_unique_id(&id);
+  if (result != ncclSuccess)
+    throw Error(ErrorKind::kComm, std::string("ncclGetUniqueId: ") + api.error_string(result));
+  return id;
+}
+
+constexpr const char* kDigits = "0123456789abcdef";
+
+std::string in_digits(const ncclUniqueId& id) {
+  std::string text;
+  for (const char byte : id.internal) {
+    text += kDigits[static_cast<unsigned char>(byte) >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+ncclUniqueId from_digits(const std::string& text) {
+  ncclUniqueId id{};
+  const auto digit = [&](size_t at) {
+    const char* found = at < text.size() ? std::strchr(kDigits, text[at]) : nullptr;
+    if (!found || !*found)
+      throw Error(ErrorKind::kComm, "the first rank's NCCL id is '" + text + "'");
+    return static_cast<int>(found - kDigits);
+  };
+  for (size_t i = 0; i < sizeof id.internal; ++i)
+    id.internal[i] = static_cast<char>(digit(2 * i) << 4 | digit(2 * i + 1));
+  return id;
+}
+
+}  // namespace
+
+bool nccl_built() { return true; }
+
+std::vector<std::shared_ptr<Transport>> make_nccl_transports(const NcclApi& api,
+                                                             std::span<const int> devices,
+                                                             const NcclOptions& options) {
+  const int size = static_cast<int>(devices.size());
+  const auto board = make_message_board(size);
+  const ncclUniqueId id = new_id(api);
+  std::vector<std::shared_ptr<NcclTransport>> made;
+  for (int rank = 0; rank < size; ++rank)
+    made.push_back(
+        std::make_shared<NcclTransport>(api, rank, size, devices[rank], options, board, id));
+  for (const auto& transport : made) transport->await_ready();
+  return {made.begin(), made.end()};
+}
+
+std::shared_ptr<Transport> make_nccl_transport(
+    const NcclApi& api, int rank, int size, int device,
+    const std::function<std::string(const std::string&)>& share, const NcclOptions& options) {
+  std::string note = rank == 0 ? in_digits(new_id(api)) : "";
+  const auto board =
+      connect_message_board(rank, size, options.interfaces, options.startup_seconds, note, share);
+  auto made =
+      std::make_shared<NcclTransport>(api, rank, size, device, options, board, from_digits(note));
+  made->await_ready();
+  return made;
+}
+
+std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
+                                                             const NcclOptions& options) {
+  return make_nccl_transports(NcclApi{}, devices, options);
+}
+
+std::shared_ptr<Transport> make_nccl_transport(
+    int rank, int size, int device, const std::function<std::string(const std::string&)>& share,
+    const NcclOptions& options) {
+  return make_nccl_transport(NcclApi{}, rank, size, device, share, options);
+}
+
+}  // namespace weft
