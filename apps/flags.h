@@ -15,7 +15,8 @@ enum Command : unsigned {
   kVerify = 2,
   kInspect = 4,
   kBench = 8,
-  kEveryCommand = 15,
+  kPlan = 16,
+  kEveryCommand = 31,
 };
 
 struct CommandSpec {

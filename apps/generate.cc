@@ -3,16 +3,13 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/output_name.h"
 #include "apps/progress.h"
+#include "apps/request_flags.h"
 #include "apps/sidecar.h"
 #include "engine/generator.h"
 
@@ -20,154 +17,6 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The text itself, the contents of the file behind '@', or standard input for "-".
-std::string text_argument(const std::string& flag, const std::string& value) {
-  std::string text = value;
-  if (value == "-") {
-    text.assign(std::istreambuf_iterator<char>(std::cin), {});
-  } else if (value.starts_with('@')) {
-    std::ifstream file(value.substr(1), std::ios::binary);
-    if (!file) throw Error(ErrorKind::kUsage, "--" + flag + ": cannot read " + value.substr(1));
-    text.assign(std::istreambuf_iterator<char>(file), {});
-  }
-  if (value == "-" || value.starts_with('@'))
-    while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
-  return text;
-}
-
-std::vector<std::string> prompts_of(const Flags& flags) {
-  const std::string path = flags.text("prompt-file");
-  if (path.empty()) {
-    if (!flags.given("prompt"))
-      throw Error(ErrorKind::kUsage, "weft generate needs --prompt TEXT or --prompt-file FILE");
-    return {text_argument("prompt", flags.text("prompt"))};
-  }
-  if (flags.given("prompt"))
-    throw Error(ErrorKind::kUsage, "--prompt and --prompt-file exclude each other");
-  std::ifstream file(path);
-  if (!file) throw Error(ErrorKind::kUsage, "--prompt-file: cannot read " + path);
-  std::vector<std::string> prompts;
-  for (std::string line; std::getline(file, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    const size_t first = line.find_first_not_of(" \t");
-    if (first != std::string::npos && line[first] != '#') prompts.push_back(line);
-  }
-  if (prompts.empty()) throw Error(ErrorKind::kUsage, "--prompt-file: " + path + " has no prompt");
-  return prompts;
-}
-
-uint64_t seed_of(const Flags& flags) {
-  const std::string text = flags.text("seed");
-  if (text.empty() || text == "-1") return std::random_device{}() & 0xffffffffu;
-  errno = 0;
-  char* end = nullptr;
-  const uint64_t seed = std::strtoull(text.c_str(), &end, 10);
-  if (errno || *end || text.front() < '0' || text.front() > '9')
-    throw Error(ErrorKind::kUsage,
-                "--seed is '" + text + "', legal: 0 ... 18446744073709551615, or -1 for random");
-  return seed;
-}
-
-// "20G", "512M", "1000000": bytes, powers of 1024.
-uint64_t bytes_of(const std::string& flag, const std::string& text) {
-  if (text.empty()) return 0;
-  char* end = nullptr;
-  double value = std::strtod(text.c_str(), &end);
-  const std::string unit = end;
-  constexpr const char* kUnits[] = {"", "K", "M", "G", "T"};
-  for (const char* known : kUnits) {
-    if (value > 0 && end != text.c_str() &&
-        (unit == known || (*known && unit == std::string(known) + "iB")))
-      return static_cast<uint64_t>(value);
-    value *= 1024;
-  }
-  throw Error(ErrorKind::kUsage, "--" + flag + " is '" + text +
-                                     "', legal: a positive number with K, M, G or T, as 20G");
-}
-
-void read_size(const Flags& flags, Request& request) {
-  constexpr int64_t kMaxSide = 16384;
-  request.width = flags.integer("width", 1, kMaxSide).value_or(0);
-  request.height = flags.integer("height", 1, kMaxSide).value_or(0);
-  const std::string size = flags.text("size");
-  if (size.empty()) return;
-  int width = 0, height = 0, used = 0;
-  if (std::sscanf(size.c_str(), "%d%*[xX*]%d%n", &width, &height, &used) != 2 ||
-      used != static_cast<int>(size.size()) || width < 1 || height < 1 || width > kMaxSide ||
-      height > kMaxSide)
-    throw Error(ErrorKind::kUsage, "--size is '" + size + "', legal: WxH or W*H, as 832x480");
-  if ((request.width && request.width != width) || (request.height && request.height != height))
-    throw Error(ErrorKind::kUsage, "--size " + size + " contradicts --width or --height");
-  request.width = width;
-  request.height = height;
-}
-
-void read_frames(const Flags& flags, const Generator& generator, Request& request) {
-  request.fps = flags.real("fps", 0.1, 1000).value_or(0);
-  request.frames = flags.integer("num-frames", 1, 1 << 20).value_or(0);
-  const int64_t multiple = generator.limits().frame_multiple;
-  auto nearest_legal = [&](double frames) {
-    return std::max<int64_t>(0, std::llround((frames - 1) / double(multiple))) * multiple + 1;
-  };
-  if (const auto seconds = flags.real("seconds", 1e-3, 36000)) {
-    if (request.frames)
-      throw Error(ErrorKind::kUsage, "--seconds and --num-frames exclude each other");
-    const double fps = request.fps > 0 ? request.fps : generator.defaults().fps;
-    request.frames = nearest_legal(*seconds * fps);
-    if (informative(flags))
-      std::fprintf(stderr, "weft: --seconds %g at %g fps: %lld frames, the nearest legal count\n",
-                   *seconds, fps, static_cast<long long>(request.frames));
-  } else if (request.frames && flags.on("round-frames")) {
-    request.frames = nearest_legal(static_cast<double>(request.frames));
-  }
-}
-
-std::vector<double> sigmas_of(const std::string& text) {
-  std::vector<double> sigmas;
-  for (const char* at = text.c_str(); *at;) {
-    char* end = nullptr;
-    sigmas.push_back(std::strtod(at, &end));
-    if (end == at || (*end && *end != ','))
-      throw Error(ErrorKind::kUsage,
-                  "--sigmas is '" + text + "', legal: falling numbers in (0, 1], comma-separated");
-    at = *end ? end + 1 : end;
-  }
-  return sigmas;
-}
-
-// The names users know, in the engine's spelling: the short ones are diffusers' forms.
-std::string solver_of(const std::string& name) {
-  if (name == "unipc") return "unipc-diffusers";
-  if (name == "dpm++") return "dpmpp-diffusers";
-  if (name == "dpm++-wan") return "dpmpp-wan";
-  return name;
-}
-
-// Everything of the request but the prompt; open fields stay open.
-Request request_of(const Flags& flags, const Generator& generator) {
-  Request request;
-  if (flags.given("negative-prompt"))
-    request.negative_prompt = text_argument("negative-prompt", flags.text("negative-prompt"));
-  read_size(flags, request);
-  read_frames(flags, generator, request);
-  request.sigmas = sigmas_of(flags.text("sigmas"));
-  request.steps = static_cast<int>(flags.integer("steps", 1, 1000).value_or(0));
-  if (!request.sigmas.empty()) {
-    if (request.steps && request.steps != static_cast<int>(request.sigmas.size()))
-      throw Error(ErrorKind::kUsage, "--steps is " + std::to_string(request.steps) +
-                                         " but --sigmas has " +
-                                         std::to_string(request.sigmas.size()) + " values");
-    request.steps = static_cast<int>(request.sigmas.size());
-  }
-  request.guidance_scale = flags.real("guidance-scale", 0, 100);
-  request.guidance_scale_2 = flags.real("guidance-scale-2", 0, 100);
-  request.flow_shift = flags.real("flow-shift", 1e-3, 1000);
-  request.solver = solver_of(flags.text("solver"));
-  request.seed = seed_of(flags);
-  request.rng = rng_from_name(flags.text("rng"));
-  return request;
-}
 
 std::string output_pattern(const Flags& flags, const Request& request, bool several) {
   const std::string default_name = several ? "{idx:05}" : "{date}-{time}_{model}_{seed}_{idx:05}";

@@ -83,6 +83,8 @@ int run(Command command, std::span<const std::string> arguments) {
       return finished(run_generate(flags));
     case kVerify:
       return finished(run_verify(flags));
+    case kPlan:
+      return run_plan(flags);
     case kInspect:
       return run_inspect(flags);
     default:
@@ -115,7 +117,7 @@ int main_checked(int argc, char** argv) {
   }
   const std::string near = nearest(word, names);
   throw Error(ErrorKind::kUsage, "no command '" + word +
-                                     "'; legal: generate, verify, inspect, bench" +
+                                     "'; legal: generate, verify, plan, inspect, bench" +
                                      (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 

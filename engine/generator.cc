@@ -11,6 +11,7 @@
 #include "engine/stages.h"
 #include "io/sha256.h"
 #include "io/text_clean.h"
+#include "kernels/meter.h"
 #include "kernels/pointwise.h"
 
 namespace weft {
@@ -58,9 +59,12 @@ struct Generator::Impl {
         parts(directory, given.dtype, given.vae_dtype, replica),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
-        stream(Stream::cpu(given.threads, given.determinism)),
+        stream(Stream::cpu(given.threads, given.determinism, given.ops)),
         available(available_memory()) {
-    if (given.memory_limit) available = std::min<uint64_t>(available, given.memory_limit);
+    if (given.memory_limit) {
+      available =
+          left_out(stream) ? given.memory_limit : std::min<uint64_t>(available, given.memory_limit);
+    }
     available /= static_cast<uint64_t>(given.memory_sharers);
     const WanConfig& config = parts.directory().config;
     limits.size_multiple =

@@ -47,7 +47,9 @@ struct GeneratorOptions {
   int threads = 0;                // 0: all
   Determinism determinism = Determinism::kFast;
   uint64_t memory_limit = 0;  // bytes, of all ranks that share it; 0: what the machine has free now
-  int memory_sharers = 1;     // ranks that share this machine's memory
+  const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:
+                             // memory_limit is not held to what this one has
+  int memory_sharers = 1;  // ranks that share this machine's memory
 };
 
 struct RunOptions {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/copy.h"
+#include "kernels/meter.h"
 
 namespace weft {
 
@@ -57,6 +58,7 @@ HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string
   if (part.range == Range{0, mapped_[part.dim]}) return;
   const TensorView like = mapped_.slice(part.dim, part.range.begin, part.range.size());
   memory_ = Tensor(dtype, like.shape());
+  if (left_out(stream)) return;
   const bool straight = like.dtype == dtype;
   const int64_t rows = like[0], row_values = like.count() / rows;
   const int64_t step = straight ? rows : std::max<int64_t>(1, kStaging / row_values);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace weft {
 namespace {
@@ -258,6 +259,48 @@ TEST_F(Cli, InspectCountsFromConfigAlone) {
   const nlohmann::json info = nlohmann::json::parse(run("inspect --json " + config).out);
   EXPECT_EQ(info.at("parameters"), 1418996800);
   EXPECT_EQ(info.at("tensors"), 825);
+}
+
+TEST(Plan, TellsTimeMemoryAndBytesOfALayout) {
+  const std::string svg = testing::TempDir() + "/weft_plan.svg";
+  const Outcome outcome =
+      run("plan --model " + kModel +
+          " --width 32 --height 16 --num-frames 9 --steps 2 --ranks 2 --layout ulysses=2 --json "
+          "--device-gflops 1 --device-gbs 1 --link-gbit 1 --link-ms 1 --svg " +
+          svg);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto object = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(object["layout"], "ulysses=2");
+  EXPECT_GT(object["seconds"], object["stages"]["denoise"]);
+  ASSERT_EQ(object["per_rank"].size(), 2u);
+  EXPECT_GT(object["per_rank"][1]["sent"]["heads-in"]["bytes"], 0);
+  EXPECT_GT(object["per_rank"][0]["high_water_bytes"], object["per_rank"][0]["weights_bytes"]);
+  std::ifstream drawn(svg);
+  EXPECT_NE(std::string(std::istreambuf_iterator<char>(drawn), {}).find("</svg>"),
+            std::string::npos);
+  fs::remove(svg);
+}
+
+TEST(Plan, ComparesEveryLayout) {
+  const Outcome outcome = run("plan --model " + kModel +
+                              " --width 32 --height 16 --num-frames 9 --steps 2 --ranks 2 "
+                              "--layout all --json --device-gflops 1 --device-gbs 1");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  double before = 0;
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const double seconds = nlohmann::json::parse(line)["seconds"];
+    EXPECT_GE(seconds, before);  // the fastest first
+    before = seconds;
+  }
+  EXPECT_GE(count, 5);
+}
+
+TEST(Plan, RefusesHalfADevice) {
+  const Outcome outcome = run("plan --model " + kModel + " --device-gflops 5");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("--device-gbs"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,63 @@
+#include "apps/calibrate.h"
+
+#include <cstdio>
+
+#include "kernels/meter.h"
+
+namespace weft {
+
+DeviceModel measure_device(int threads, DType dtype) {
+  constexpr int64_t kTokens = 768, kWidth = 1536, kHeads = 12, kHead = 128;
+  Stream stream = Stream::cpu(threads, Determinism::kFast, &metered_ops());
+  const Tensor x(dtype, {kTokens, kWidth}), y(dtype, {kTokens, kWidth}),
+      out(dtype, {kTokens, kWidth});
+  const Tensor weight(dtype, {kWidth, kWidth}), row(DType::kF32, {kWidth});
+  const Tensor picture(dtype, {3, 60, 104, 96}), drawn(dtype, {1, 60, 104, 96});
+  const Tensor kernel(dtype, {96, 96, 3, 3, 3});
+  const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
+  const PackedConv packed_conv = pack_conv(stream, kernel, {}, dtype);
+  const ConvArgs conv{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
+  const Rope rope = make_rope({1, 24, 32}, {0, 0, 0}, kHead);
+  const auto heads = [&](const Tensor& rows) {
+    return rows.view().reshape({kTokens, kHeads, kHead});
+  };
+  const KVSegment segment{.k = heads(x), .v = heads(y)};
+  const auto run_all = [&] {
+    linear(stream, x, packed, LinearActivation::kNone, out);
+    attention(stream, {.q = heads(x), .segments = {&segment, 1}, .out = heads(out)});
+    conv3d(stream, picture, packed_conv, conv, drawn);
+    modulated_layer_norm(stream, x, row, row, 1e-6f, out);
+    apply_rope(stream, heads(x), rope, 0, heads(out));
+    gated_add(stream, x, y, row, out);
+    copy(stream, x, out);
+  };
+  TimingMeter warm, meter;
+  {
+    const MeterScope scope(warm);
+    run_all();
+  }
+  {
+    const MeterScope scope(meter);
+    for (int i = 0; i < 5; ++i) run_all();
+  }
+  DeviceModel device = measured_device(meter);
+  device.copy_bytes_per_s = device.bytes_per_s[static_cast<size_t>(OpFamily::kCopy)] / 2;
+  device.message_s = 30e-6;  // a wake-up
+  return device;
+}
+
+std::string to_string(const DeviceModel& device) {
+  std::string text;
+  for (int i = 0; i < kOpFamilies; ++i) {
+    char part[64];
+    const char* name = to_string(static_cast<OpFamily>(i));
+    if (device.flop_per_s[i] > 0)
+      std::snprintf(part, sizeof part, "%s %.4g GFLOP/s", name, device.flop_per_s[i] * 1e-9);
+    else
+      std::snprintf(part, sizeof part, "%s %.3g GB/s", name, device.bytes_per_s[i] * 1e-9);
+    text += (text.empty() ? "" : ", ") + std::string(part);
+  }
+  return text;
+}
+
+}  // namespace weft

@@ -1,0 +1,18 @@
+#pragma once
+// What the flags of a job say: prompts, sizes, schedule, seed.
+#include <string>
+#include <vector>
+
+#include "apps/flags.h"
+#include "engine/generator.h"
+
+namespace weft {
+
+// --prompt, or the lines of --prompt-file. Error(kUsage) where there is none.
+std::vector<std::string> prompts_of(const Flags& flags);
+// Everything of the request but the prompt; open fields stay open.
+Request request_of(const Flags& flags, const Generator& generator);
+// "20G", "512M", "1000000": bytes, powers of 1024; 0 for "".
+uint64_t bytes_of(const std::string& flag, const std::string& text);
+
+}  // namespace weft

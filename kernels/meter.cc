@@ -1,0 +1,223 @@
+#include "kernels/meter.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace weft {
+
+namespace {
+
+thread_local Meter* t_meter = nullptr;
+
+double bytes(const TensorView& x) { return x ? static_cast<double>(x.bytes()) : 0; }
+
+Work moved(OpFamily family, double bytes) { return {family, 0, bytes}; }
+
+Work linear_work(const TensorView& x, const PackedLinear& packed, const TensorView& out) {
+  return {OpFamily::kLinear,
+          2.0 * static_cast<double>(x.rows()) * static_cast<double>(packed.in() * packed.out()),
+          bytes(x) + bytes(out) + static_cast<double>(packed.bytes())};
+}
+
+// Pairs that a causal mask hides are left out.
+Work attention_work(const AttentionArgs& args) {
+  double pairs = 0, held = 0;
+  const int64_t n = args.q[0];
+  for (const KVSegment& segment : args.segments) {
+    const int64_t keys = segment.k[0];
+    held += bytes(segment.k) + bytes(segment.v);
+    if (!args.causal) {
+      pairs += static_cast<double>(n * keys);
+      continue;
+    }
+    for (int64_t i = 0; i < n; ++i)
+      pairs += static_cast<double>(
+          std::clamp<int64_t>(args.query_position + i + 1 - segment.position, 0, keys));
+  }
+  return {OpFamily::kAttention, 4 * pairs * static_cast<double>(args.q[1] * args.q[2]),
+          bytes(args.q) + bytes(args.out) + held};
+}
+
+Work conv_work(const TensorView& x, const PackedConv& packed, const TensorView& out) {
+  const auto [kt, kh, kw] = packed.kernel();
+  return {OpFamily::kConv,
+          2.0 * static_cast<double>(out.count()) * static_cast<double>(packed.in() * kt * kh * kw),
+          bytes(x) + bytes(out) + static_cast<double>(packed.bytes())};
+}
+
+void meet(const Work& work, const std::function<void()>& run) {
+  if (!t_meter)
+    run();
+  else
+    t_meter->op(work, run);
+}
+
+// Packs are loading, not work; where ops are left out there is nothing to pack.
+PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
+                                 DType dtype) {
+  if (!left_out(stream)) return cpu_ops().linear.pack_linear(stream, weight, bias, dtype);
+  PackedLinear packed;
+  packed.out_ = weight[0];
+  packed.in_ = weight[1];
+  packed.dtype_ = dtype;
+  packed.bytes_ = static_cast<size_t>(weight.count()) * size_of(dtype);
+  if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]});
+  return packed;
+}
+
+PackedConv pack_conv_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
+                             DType dtype) {
+  if (!left_out(stream)) return cpu_ops().conv.pack_conv(stream, weight, bias, dtype);
+  PackedConv packed;
+  packed.out_ = weight[0];
+  packed.in_ = weight[1];
+  packed.kernel_ = {weight.rank == 5 ? weight[2] : 1, weight[-2], weight[-1]};
+  packed.dtype_ = dtype;
+  packed.bytes_ = static_cast<size_t>(weight.count()) * size_of(dtype);
+  if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]});
+  return packed;
+}
+
+Ops make_metered() {
+  Ops ops{};
+  ops.name = "metered";
+  ops.norm = {[](Stream& s, const TensorView& x, const TensorView& weight, const TensorView& bias,
+                 float eps, const TensorView& out) {
+                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                     [&] { cpu_ops().norm.layer_norm(s, x, weight, bias, eps, out); });
+              },
+              [](Stream& s, const TensorView& x, const TensorView& scale, const TensorView& shift,
+                 float eps, const TensorView& out) {
+                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                     [&] { cpu_ops().norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
+              },
+              [](Stream& s, const TensorView& x, const TensorView& weight, float eps,
+                 const TensorView& out) {
+                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                     [&] { cpu_ops().norm.rms_norm(s, x, weight, eps, out); });
+              },
+              [](Stream& s, const TensorView& x, const TensorView& sums) {
+                meet(moved(OpFamily::kNorm, bytes(x)),
+                     [&] { cpu_ops().norm.sum_squares(s, x, sums); });
+              },
+              [](Stream& s, const TensorView& x, const TensorView& sums, int64_t width,
+                 const TensorView& weight, float eps, const TensorView& out) {
+                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                     [&] { cpu_ops().norm.rms_scale(s, x, sums, width, weight, eps, out); });
+              },
+              [](Stream& s, const TensorView& x, const TensorView& gamma, Activation activation,
+                 const TensorView& out) {
+                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                     [&] { cpu_ops().norm.channel_rms_norm(s, x, gamma, activation, out); });
+              }};
+  ops.linear = {pack_linear_metered, [](Stream& s, const TensorView& x, const PackedLinear& packed,
+                                        LinearActivation activation, const TensorView& out) {
+                  meet(linear_work(x, packed, out),
+                       [&] { cpu_ops().linear.linear(s, x, packed, activation, out); });
+                }};
+  ops.attention = {[](Stream& s, const AttentionArgs& args) {
+                     meet(attention_work(args), [&] { cpu_ops().attention.attention(s, args); });
+                   },
+                   [](Stream& s, const TensorView& out_a, const TensorView& lse_a,
+                      const TensorView& out_b, const TensorView& lse_b) {
+                     meet(moved(OpFamily::kPointwise, 3 * bytes(out_a)), [&] {
+                       cpu_ops().attention.merge_attention(s, out_a, lse_a, out_b, lse_b);
+                     });
+                   }};
+  ops.rope = {[](Stream& s, const TensorView& x, const Rope& rope, int64_t first_token,
+                 const TensorView& out) {
+    meet(moved(OpFamily::kRope, bytes(x) + bytes(out)),
+         [&] { cpu_ops().rope.apply_rope(s, x, rope, first_token, out); });
+  }};
+  ops.pointwise = {
+      [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
+        meet(moved(OpFamily::kPointwise, bytes(a) + bytes(b) + bytes(out)),
+             [&] { cpu_ops().pointwise.add(s, a, b, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& y, const TensorView& gate,
+         const TensorView& out) {
+        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(y) + bytes(out)),
+             [&] { cpu_ops().pointwise.gated_add(s, x, y, gate, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& bias, const TensorView& out) {
+        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(out)),
+             [&] { cpu_ops().pointwise.add_bias(s, x, bias, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& out) {
+        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(out)),
+             [&] { cpu_ops().pointwise.silu(s, x, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& out) {
+        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(out)),
+             [&] { cpu_ops().pointwise.gelu_tanh(s, x, out); });
+      },
+      [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
+        meet(moved(OpFamily::kPointwise, bytes(a) + bytes(b) + bytes(out)),
+             [&] { cpu_ops().pointwise.gelu_tanh_mul(s, a, b, out); });
+      },
+      [](Stream& s, float a, const TensorView& x, float b, const TensorView& y,
+         const TensorView& out) {
+        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(y) + bytes(out)),
+             [&] { cpu_ops().pointwise.axpby(s, a, x, b, y, out); });
+      },
+      [](Stream& s, const TensorView& x) {
+        int64_t first = -1;
+        meet(moved(OpFamily::kPointwise, bytes(x)),
+             [&] { first = cpu_ops().pointwise.first_non_finite(s, x); });
+        return first;
+      }};
+  ops.conv = {pack_conv_metered,
+              [](Stream& s, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
+                 const TensorView& out) {
+                meet(conv_work(x, packed, out),
+                     [&] { cpu_ops().conv.conv3d(s, x, packed, args, out); });
+              },
+              [](Stream& s, const TensorView& x, const TensorView& out) {
+                meet(moved(OpFamily::kCopy, bytes(x) + bytes(out)),
+                     [&] { cpu_ops().conv.upsample_nearest2(s, x, out); });
+              }};
+  ops.copy = {[](Stream& s, const TensorView& x, const TensorView& out) {
+                meet(moved(OpFamily::kCopy, bytes(x) + bytes(out)),
+                     [&] { cpu_ops().copy.copy(s, x, out); });
+              },
+              [](Stream& s, const TensorView& out) {
+                meet(moved(OpFamily::kCopy, bytes(out)), [&] { cpu_ops().copy.fill_zero(s, out); });
+              },
+              [](Stream& s, const TensorView& table, const TensorView& ids, const TensorView& out) {
+                meet(moved(OpFamily::kCopy, 2 * bytes(out)),
+                     [&] { cpu_ops().copy.gather_rows(s, table, ids, out); });
+              }};
+  return ops;
+}
+
+}  // namespace
+
+const char* to_string(OpFamily family) {
+  constexpr const char* kNames[] = {"linear", "attention", "conv", "norm",
+                                    "rope",   "pointwise", "copy"};
+  return kNames[static_cast<int>(family)];
+}
+
+const Ops& metered_ops() {
+  static const Ops ops = make_metered();
+  return ops;
+}
+
+MeterScope::MeterScope(Meter& meter) : before_(t_meter) { t_meter = &meter; }
+MeterScope::~MeterScope() { t_meter = before_; }
+
+bool left_out(const Stream& stream) {
+  return &stream.ops() == &metered_ops() && t_meter && !t_meter->runs();
+}
+
+void TimingMeter::op(const Work& work, const std::function<void()>& run) {
+  const auto begun = std::chrono::steady_clock::now();
+  run();
+  Total& total = totals_[static_cast<int>(work.family)];
+  total.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  total.flop += work.flop;
+  total.bytes += work.bytes;
+  ++total.calls;
+}
+
+}  // namespace weft

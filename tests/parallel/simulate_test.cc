@@ -1,0 +1,110 @@
+// Simulated time by hand: computing, a message on a link, what overlaps and what queues.
+#include "parallel/simulate.h"
+
+#include <gtest/gtest.h>
+
+namespace weft {
+namespace {
+
+constexpr double kMove = 1e6;  // bytes per second of copies
+
+DeviceModel device() {
+  DeviceModel model;
+  model.bytes_per_s[static_cast<size_t>(OpFamily::kCopy)] = kMove;
+  return model;
+}
+
+Stream stream() { return Stream::cpu(1, Determinism::kFast, &metered_ops()); }
+
+// Takes `seconds` of a rank.
+void work(double seconds) {
+  const auto values = static_cast<int64_t>(seconds * kMove / 8);
+  const Tensor x(DType::kF32, {values}), out(DType::kF32, {values});
+  Stream on = stream();
+  copy(on, x, out);
+}
+
+TEST(Simulate, AMessageTakesItsLink) {
+  // 100,000 bytes at 1 MB/s and 0.25 s: sent at 1 s, there at 1.35 s.
+  const auto ranks =
+      simulate(2, device(), {.latency_s = 0.25, .bytes_per_s = 1e6}, [](Communicator& world) {
+        Stream on = stream();
+        Tensor x(DType::kF32, {25000});
+        if (world.rank() == 0) {
+          work(1);
+          world.send(on, 1, {}, x);
+        } else {
+          world.receive(on, 0, {}, x);
+          EXPECT_NEAR(simulated_seconds(), 1.35, 1e-6);
+          work(0.5);
+        }
+      });
+  EXPECT_NEAR(ranks[0].seconds, 1, 1e-6);
+  EXPECT_NEAR(ranks[1].seconds, 1.85, 1e-6);
+  EXPECT_EQ(ranks[0].counters.total_sent().bytes, 100000);
+  ASSERT_EQ(ranks[1].spans.size(), 2u);
+  EXPECT_TRUE(ranks[1].spans[0].waits);
+  EXPECT_NEAR(ranks[1].spans[0].end_s, 1.35, 1e-6);
+  EXPECT_FALSE(ranks[1].spans[1].waits);
+}
+
+TEST(Simulate, WorkHidesAMessageAndMessagesQueue) {
+  const auto ranks =
+      simulate(2, device(), {.latency_s = 0, .bytes_per_s = 1e6}, [](Communicator& world) {
+        Stream on = stream();
+        Tensor x(DType::kF32, {50000});  // 0.2 s on the wire
+        if (world.rank() == 0) {
+          world.send(on, 1, {.segment = 0}, x);
+          world.send(on, 1, {.segment = 1}, x);
+        } else {
+          work(0.3);
+          world.receive(on, 0, {.segment = 0}, x);
+          EXPECT_NEAR(simulated_seconds(), 0.3, 1e-6);
+          world.receive(on, 0, {.segment = 1}, x);
+        }
+      });
+  EXPECT_NEAR(ranks[1].seconds, 0.4, 1e-6);
+}
+
+TEST(Simulate, SmallPayloadsTravel) {
+  simulate(2, device(), {}, [](Communicator& world) {
+    Stream on = stream();
+    Tensor x(DType::kF32, {4});
+    if (world.rank() == 0) x.as<float>()[2] = 7;
+    world.broadcast(on, {}, x, 0);
+    EXPECT_EQ(x.as<float>()[2], 7);
+  });
+}
+
+TEST(Simulate, AnOpTakesTheLongerOfProductsAndBytes) {
+  DeviceModel model = device();
+  model.flop_per_s[static_cast<size_t>(OpFamily::kLinear)] = 2 * 64 * 64;  // a row a second
+  model.bytes_per_s[static_cast<size_t>(OpFamily::kLinear)] = 4 * 64 * 64;
+  const auto ranks = simulate(1, model, {}, [](Communicator&) {
+    Stream on = stream();
+    const Tensor weight(DType::kF32, {64, 64}), x(DType::kF32, {3, 64}), out(DType::kF32, {3, 64});
+    linear(on, x, pack_linear(on, weight, {}, DType::kF32), LinearActivation::kNone, out);
+  });
+  EXPECT_NEAR(ranks[0].seconds, 3, 1e-6);
+}
+
+TEST(Simulate, TheTimelineNamesEveryRank) {
+  const auto ranks = simulate(3, device(), {}, [](Communicator&) { work(0.1); });
+  const std::string svg = timeline_svg(ranks, "a < b");
+  for (const char* text : {"rank 0", "rank 2", "0.1 s", "a &lt; b", "</svg>"})
+    EXPECT_NE(svg.find(text), std::string::npos) << text;
+}
+
+TEST(MeasuredDevice, GivesTheMeasuredTimeBack) {
+  TimingMeter meter;
+  {
+    const MeterScope scope(meter);
+    work(2);
+  }
+  const double seconds = meter.total(OpFamily::kCopy).seconds;
+  const auto ranks = simulate(1, measured_device(meter), {}, [](Communicator&) { work(2); });
+  EXPECT_NEAR(ranks[0].seconds, seconds, 1e-9 + 1e-6 * seconds);
+}
+
+}  // namespace
+}  // namespace weft
