@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kIdleLook{50};  // for errors, where nothing is under way
-constexpr double kFinalizeSeconds = 5;
+constexpr double kCloseSeconds = 5;
 
 class NcclTransport;
 
@@ -294,11 +294,8 @@ class NcclTransport final : public Transport, private BoardListener {
     };
     size_t total = 0;
     for (const NcclTransfer* transfer : batch) total += room(*transfer);
-    if (total)
-      check(api_.malloc_async(reinterpret_cast<void**>(&staging_), total, stream_),
-            "cudaMallocAsync");
     std::vector<char*> at;
-    char* next = staging_;
+    char* next = staging(total);
     for (NcclTransfer* transfer : batch) {
       at.push_back(transfer->on_host ? next : static_cast<char*>(transfer->data));
       next += room(*transfer);
@@ -316,7 +313,6 @@ class NcclTransport final : public Transport, private BoardListener {
         copied = true;
       }
     if (copied) await_stream(doing);
-    free_staging();
   }
 
   void issue(const std::vector<NcclTransfer*>& batch, const std::vector<char*>& at,
@@ -351,28 +347,44 @@ class NcclTransport final : public Transport, private BoardListener {
     });
   }
 
-  void free_staging() {
-    if (staging_) api_.free_async(std::exchange(staging_, nullptr), stream_);
+  // Of cudaMalloc, which peers can reach; grown by new buffers, because a free waits for the
+  // device.
+  char* staging(size_t bytes) {
+    if (bytes > staging_bytes_) {
+      void* made = nullptr;
+      const size_t grown = std::max(bytes, 2 * staging_bytes_);
+      check(api_.device_malloc(&made, grown), "cudaMalloc");
+      staging_.push_back(made);
+      staging_bytes_ = grown;
+    }
+    return staging_.empty() ? nullptr : static_cast<char*>(staging_.back());
   }
 
   void close() noexcept {
     if (comm_ && (over() || !finalized())) {
-      api_.comm_abort(comm_);  // ends what is under way
+      api_.comm_abort(comm_);  // ends what is under way, soon
+      if (moved_ && api_.event_record(moved_, stream_) == cudaSuccess)
+        sleep_at_most([&] { return api_.event_query(moved_) != cudaErrorNotReady; });
     } else if (comm_) {
       api_.comm_destroy(comm_);
     }
-    free_staging();
+    for (void* one : staging_) api_.device_free(one);
     if (moved_) api_.event_destroy(moved_);
     if (stream_) api_.stream_destroy(stream_);
   }
 
+  template <class Done>
+  static void sleep_at_most(Done&& done) {
+    const auto limit = Clock::now() + std::chrono::duration<double>(kCloseSeconds);
+    while (!done() && Clock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
   bool finalized() noexcept {
     ncclResult_t state = api_.comm_finalize(comm_);
-    const auto limit = Clock::now() + std::chrono::duration<double>(kFinalizeSeconds);
-    while (state == ncclInProgress && Clock::now() < limit) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      if (api_.comm_get_async_error(comm_, &state) != ncclSuccess) return false;
-    }
+    sleep_at_most([&] {
+      return state != ncclInProgress || api_.comm_get_async_error(comm_, &state) != ncclSuccess;
+    });
     return state == ncclSuccess;
   }
 
@@ -395,7 +407,8 @@ class NcclTransport final : public Transport, private BoardListener {
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t moved_ = nullptr;
-  char* staging_ = nullptr;  // on the device, for memory of the host
+  std::vector<void*> staging_;  // on the device, for memory of the host; the last is in use
+  size_t staging_bytes_ = 0;    // of the last
   std::thread thread_;
 };
 

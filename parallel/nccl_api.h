@@ -33,8 +33,8 @@ struct NcclApi {
   cudaError_t (*event_destroy)(cudaEvent_t) = &cudaEventDestroy;
   cudaError_t (*event_record)(cudaEvent_t, cudaStream_t) = &cudaEventRecord;
   cudaError_t (*event_query)(cudaEvent_t) = &cudaEventQuery;
-  cudaError_t (*malloc_async)(void**, size_t, cudaStream_t) = &cudaMallocAsync;
-  cudaError_t (*free_async)(void*, cudaStream_t) = &cudaFreeAsync;
+  cudaError_t (*device_malloc)(void**, size_t) = &cudaMalloc;
+  cudaError_t (*device_free)(void*) = &cudaFree;
   cudaError_t (*memcpy_async)(void*, const void*, size_t, cudaMemcpyKind,
                               cudaStream_t) = &cudaMemcpyAsync;
 };

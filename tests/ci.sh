@@ -2,7 +2,7 @@
 # One subcommand per activity; developers and CI run the same lines.
 #   lint [--fix]  formatting and structure      build  the default preset     test  every test
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
-#   cuda          compile the CUDA build (no GPU needed)
+#   cuda          compile the CUDA build and run its stubs (no GPU needed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOMP_SPINCOUNT=2000  # idle OpenMP threads sleep soon: tests share the cores
@@ -46,7 +46,8 @@ case "${1:-}" in
   tsan) sanitized tsan parallel io engine ;;
   cuda)
     cmake --preset cuda >/dev/null
-    cmake --build build-cuda --target weft
+    cmake --build build-cuda --target weft parallel_test
+    build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
     ;;
   *)
     sed -n '2,5p' "$0" >&2

@@ -33,7 +33,7 @@ struct StubComm {
   std::string id;
   int rank, size;
   int in_progress = 1;  // looks that say so
-  ncclResult_t error = ncclSuccess;
+  std::shared_ptr<Group> last = nullptr;
 };
 struct StubStream {
   std::shared_ptr<Group> last;
@@ -151,10 +151,8 @@ ncclResult_t comm_abort(ncclComm_t comm) {
   StubComm* one = &of(comm);
   for (auto* lanes : {&world->sends, &world->receives})
     for (auto& [pair, ops] : *lanes)
-      std::erase_if(ops, [&](const Op& op) {
-        if (op.comm == one) op.group->dropped = true;
-        return op.comm == one;
-      });
+      std::erase_if(ops, [&](const Op& op) { return op.comm == one; });
+  if (one->last) one->last->dropped = true;
   ++world->aborted;
   forget(one);
   return ncclSuccess;
@@ -198,7 +196,7 @@ ncclResult_t group_end() {
     op.group = made;
     auto& stream = *reinterpret_cast<StubStream*>(op.stream);
     if (stream.last != made && pending(stream.last)) world->faults += "two groups at once\n";
-    stream.last = made;
+    stream.last = op.comm->last = made;
     op.comm->in_progress = 1;
     const auto& id = op.comm->id;
     if (op.receive)
@@ -263,11 +261,11 @@ cudaError_t event_query(cudaEvent_t event) {
   return pending(reinterpret_cast<StubEvent*>(event)->group) ? cudaErrorNotReady : cudaSuccess;
 }
 
-cudaError_t malloc_async(void** data, size_t bytes, cudaStream_t) {
+cudaError_t device_malloc(void** data, size_t bytes) {
   *data = NcclStub::allocate(bytes);
   return cudaSuccess;
 }
-cudaError_t free_async(void* data, cudaStream_t) {
+cudaError_t device_free(void* data) {
   NcclStub::release(data);
   return cudaSuccess;
 }
@@ -311,8 +309,8 @@ NcclApi NcclStub::reset() {
   api.event_destroy = event_destroy;
   api.event_record = event_record;
   api.event_query = event_query;
-  api.malloc_async = malloc_async;
-  api.free_async = free_async;
+  api.device_malloc = device_malloc;
+  api.device_free = device_free;
   api.memcpy_async = memcpy_async;
   return api;
 }
@@ -339,7 +337,10 @@ void NcclStub::release(void* memory) {
 }
 int NcclStub::live_communicators() { return static_cast<int>(world->comms.size()); }
 int NcclStub::aborted() { return world->aborted; }
-int NcclStub::live_buffers() { return static_cast<int>(world->buffers.size()); }
+int NcclStub::live_buffers() {
+  const std::lock_guard guard(world->lock);
+  return static_cast<int>(world->buffers.size());
+}
 int NcclStub::live_handles() { return world->handles; }
 int NcclStub::event_waits() { return world->event_waits; }
 int64_t NcclStub::moved_bytes() { return world->moved; }

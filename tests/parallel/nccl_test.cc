@@ -350,11 +350,18 @@ TEST(NcclDevice, OneRankSendsToItself) {
   const Transports transports = make_nccl_transports(std::vector<int>{0});
   const Tensor x = ramp(1000, 1, 0.5f), y(DType::kF32, {1000});
   const MessageHeader header{.tag = 7, .bytes = 4000};
-  const auto in = transports[0]->receive(stream(), 0, header, y.view().data);
-  const auto out = transports[0]->send(stream(), 0, header, x.view().data);
-  EXPECT_EQ(transports[0]->wait(*in).bytes, 4000);
-  transports[0]->wait(*out);
+  const NcclApi cuda;
+  void* memory = nullptr;
+  ASSERT_EQ(cuda.device_malloc(&memory, 4000), cudaSuccess);
+  for (const auto& [from, to] : {std::pair<void*, void*>{x.view().data, memory},
+                                 std::pair<void*, void*>{memory, y.view().data}}) {
+    const auto in = transports[0]->receive(stream(), 0, header, to);
+    const auto out = transports[0]->send(stream(), 0, header, from);
+    EXPECT_EQ(transports[0]->wait(*in).bytes, 4000);
+    transports[0]->wait(*out);
+  }
   EXPECT_EQ(values(y), values(x));
+  EXPECT_EQ(cuda.device_free(memory), cudaSuccess);
 }
 
 }  // namespace
