@@ -1,0 +1,96 @@
+// A whole generation by processes that mpirun started, under every layout of so many ranks and in
+// both precisions: each rank sends the bytes of the methods' formulas, in as many messages and with
+// the same bits of video as threads, and in f32 the video is one rank's.
+// usage: mpi_job_test [LAYOUT...]   under mpirun; all legal ones where none is given
+#include <cmath>
+#include <cstdio>
+
+#include "tests/engine/replica_job.h"
+#include "tests/support/mpi_rank.h"
+
+namespace weft {
+namespace {
+
+using namespace test;
+
+constexpr double kBound = 1e-5;  // rel. L2 in f32, architecture.md section 2
+constexpr size_t kKinds = static_cast<size_t>(Traffic::kCount);
+
+double rel_l2(const std::vector<float>& value, const std::vector<float>& expected) {
+  if (value.size() != expected.size() || value.empty()) return INFINITY;
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < value.size(); ++i) {
+    difference += std::pow(double{value[i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
+// Every rank's counters, on the first.
+std::vector<CommCounters> gather_counters(Communicator& world) {
+  std::vector<int64_t> own;
+  for (const auto* counts : {&world.counters().sent, &world.counters().received})
+    for (const auto& count : *counts) own.insert(own.end(), {count.messages, count.bytes});
+  std::vector<CommCounters> all(world.size());
+  const auto values = gather(world, own);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    size_t at = 0;
+    for (auto* counts : {&all[rank].sent, &all[rank].received})
+      for (auto& count : *counts) {
+        count.messages = values[rank][at++];
+        count.bytes = values[rank][at++];
+      }
+  }
+  return all;
+}
+
+std::vector<std::string> work(Communicator& world, const std::vector<std::string>& names) {
+  const bool first = world.rank() == 0;
+  const Generator generator(kModel, options_of(DType::kF32));
+  const LayoutLimits limits = generator.layout_limits(generator.resolve(job()));
+  const std::vector<float> alone = first ? run_rank(Replica(), DType::kF32) : std::vector<float>{};
+  std::vector<std::string> faults;
+  std::vector<Layout> layouts;
+  for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
+  if (names.empty()) layouts = legal_layouts(world.size(), limits);
+  double worst = 0;
+  int64_t bytes = 0;
+  for (const Layout& layout : layouts)
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      world.reset_counters();
+      const std::vector<float> video = run_rank(Replica::of(world, layout), dtype);
+      const std::vector<CommCounters> counters = gather_counters(world);
+      if (!first) continue;
+      for (const std::string& fault : byte_faults(layout, dtype, counters)) faults.push_back(fault);
+      const std::string name = to_string(layout) + " " + std::string(to_string(dtype));
+      const Outcome threads = run_threads(layout, dtype);
+      for (int rank = 0; rank < world.size(); ++rank) {
+        bytes += counters[rank].total_sent().bytes;
+        for (size_t kind = 0; kind < kKinds; ++kind)
+          if (counters[rank].sent[kind] != threads.counters[rank].sent[kind] ||
+              counters[rank].received[kind] != threads.counters[rank].received[kind])
+            faults.push_back(name + ": rank " + std::to_string(rank) +
+                             " and a thread count other " +
+                             std::string(to_string(static_cast<Traffic>(kind))));
+      }
+      if (video != threads.video) faults.push_back(name + ": the video is not that of threads");
+      if (dtype != DType::kF32) continue;
+      const double error = rel_l2(video, alone);
+      worst = std::max(worst, error);
+      if (!(error <= kBound))
+        faults.push_back(name + ": the video is " + std::to_string(error) + " from one rank's");
+    }
+  if (first)
+    std::printf("%d processes, %zu layouts, f32 and bf16: %lld bytes, f32 video within %.3g\n",
+                world.size(), layouts.size(), static_cast<long long>(bytes), worst);
+  return faults;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  return weft::test::mpi_main([&](weft::Communicator& world) {
+    return weft::work(world, {argv + 1, argv + argc});
+  });
+}

@@ -1,0 +1,130 @@
+// Memory per rank, by processes: of a random model of Wan 1.3B's width each loads its slice, and
+// what its anonymous memory grows by over that of an empty process of the same job is the formula's
+// (wan_weights_bytes: replicated parts included).
+// usage: mpi_memory_test FILE BLOCKS            writes the model, bf16
+//        mpi_memory_test FILE BLOCKS LAYOUT     under mpirun with one process more than the layout
+//                                               has ranks: the last stays empty
+//        ... --json                             one line of figures
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <list>
+#include <nlohmann/json.hpp>
+
+#include "engine/replica.h"
+#include "tests/support/mpi_rank.h"
+
+namespace weft {
+namespace {
+
+constexpr double kBound = 0.1;
+
+WanConfig config_of(int blocks) {
+  WanConfig config;
+  config.heads = 12;
+  config.head_dim = 128;
+  config.layers = blocks;
+  config.ffn_dim = 8960;
+  config.in_channels = config.out_channels = 16;
+  return config;
+}
+
+// Values of about +-2^-6: the bits of bf16, sign and mantissa random.
+void write_model(const std::string& path, const WanConfig& config) {
+  std::list<Tensor> tensors;
+  std::vector<std::pair<std::string, TensorView>> list;
+  uint64_t state = 1;
+  for (const TensorSpec& spec : wan_tensors(config)) {
+    const Tensor& tensor = tensors.emplace_back(DType::kBF16, spec.shape);
+    auto* bits = static_cast<uint16_t*>(tensor.view().data);
+    for (int64_t i = 0; i < tensor.view().count(); ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      bits[i] = static_cast<uint16_t>((state >> 48 & 0x807f) | 0x3c80);
+    }
+    list.emplace_back(spec.name, tensor.view());
+  }
+  write_safetensors(path, list);
+}
+
+// What /proc/self/status says of this process' resident pages ("RssAnon:", "RssFile:").
+int64_t resident_bytes(const std::string& kind) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(kind)) return std::atoll(line.c_str() + kind.size()) * 1024;
+  throw Error(ErrorKind::kMemory, "/proc/self/status has no " + kind);
+}
+
+std::vector<std::string> work(Communicator& world, const std::string& path, const WanConfig& config,
+                              const std::string& text, bool json) {
+  const int ranks = world.size() - 1;
+  const Layout layout = parse_layout(
+      text, ranks, {.heads = config.heads, .layers = config.layers, .ffn = config.ffn_dim});
+  Stream stream = Stream::cpu(1);
+  std::optional<TensorFile> file;  // stays open, as in a job
+  std::optional<WanTransformer> model;
+  size_t predicted = 0;
+  if (world.rank() < ranks) {
+    const WanLoad load = Replica(layout, world.rank()).load(config, DType::kBF16);
+    predicted = wan_weights_bytes(config, load);
+    file = TensorFile::open(path);
+    model = WanTransformer::load(stream, *file, config, load);
+  }
+  const auto all = test::gather(
+      world, {resident_bytes("RssAnon:"), static_cast<int64_t>(predicted),
+              resident_bytes("RssFile:"), static_cast<int64_t>(file ? file->bytes_read() : 0)});
+  std::vector<std::string> faults;
+  if (world.rank() != 0) return faults;
+  const std::vector<int64_t>& empty = all[ranks];
+  const auto mib = [](int64_t bytes) {
+    return std::round(static_cast<double>(bytes) / 0x1p20 * 10) / 10;
+  };
+  const auto whole =
+      static_cast<double>(wan_weights_bytes(config, WanLoad{.dtype = DType::kBF16, .blocks = {}}));
+  nlohmann::json figures{{"op", "memory_per_rank"},
+                         {"impl", "mpi"},
+                         {"dtype", "bf16"},
+                         {"shape", "wan 1.3B"},
+                         {"layers", config.layers},
+                         {"layout", text},
+                         {"empty_mib", mib(empty[0])},
+                         {"whole_mib", std::round(whole / 0x1p20)}};
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int64_t held = all[rank][0] - empty[0], formula = all[rank][1];
+    const int64_t mapped = all[rank][2] - empty[2];
+    const double error = static_cast<double>(held) / static_cast<double>(formula) - 1;
+    const double share = static_cast<double>(held) / whole;
+    char line[240];
+    std::snprintf(line, sizeof line,
+                  "%s rank %d: %.1f MiB anonymous, formula %.1f MiB (%+.2f %%), %.1f %% of the "
+                  "whole; %.1f MiB by pread, %.1f MiB mapped",
+                  text.c_str(), rank, mib(held), mib(formula), 100 * error, 100 * share,
+                  mib(all[rank][3]), mib(mapped));
+    if (!json) std::printf("%s\n", line);
+    figures["anonymous_mib"].push_back(mib(held));
+    figures["formula_mib"].push_back(mib(formula));
+    figures["mapped_mib"].push_back(mib(mapped));
+    if (!(std::abs(error) <= kBound)) faults.emplace_back(line);
+    if (!(share < 0.75)) faults.push_back(std::string(line) + ": nothing is split");
+    if (!(static_cast<double>(mapped) < kBound * static_cast<double>(formula)))
+      faults.push_back(std::string(line) + ": pages of the file are held");
+  }
+  if (json) std::printf("%s\n", figures.dump().c_str());
+  return faults;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const std::string path = argv[1], layout = argc > 3 ? argv[3] : "";
+  const weft::WanConfig config = weft::config_of(std::atoi(argv[2]));
+  if (layout.empty()) {
+    weft::write_model(path, config);
+    return 0;
+  }
+  const bool json = argc > 4 && std::string(argv[4]) == "--json";
+  return weft::test::mpi_main(
+      [&](weft::Communicator& world) { return weft::work(world, path, config, layout, json); });
+}

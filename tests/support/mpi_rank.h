@@ -1,0 +1,46 @@
+#pragma once
+// What test programs under mpirun share: a main around the ranks' work, and the first rank's look
+// at what the others measured.
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "parallel/mpi.h"
+
+namespace weft::test {
+
+// Runs work(world) as this process' rank and gives the code to exit with: 0 where every line of the
+// returned list, which are faults, is absent.
+inline int mpi_main(const std::function<std::vector<std::string>(Communicator&)>& work) {
+  Communicator world(make_mpi_transport());
+  try {
+    const std::vector<std::string> faults = work(world);
+    for (const std::string& fault : faults) std::printf("FAIL  %s\n", fault.c_str());
+    finish_mpi();
+    return faults.empty() ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "rank %d: %s\n", world.rank(), error.what());
+    world.abort(error.what());
+    return 2;
+  }
+}
+
+// Every rank's values, as many on each, on the first rank; elsewhere zeros.
+inline std::vector<std::vector<int64_t>> gather(Communicator& world, std::vector<int64_t> own) {
+  Stream stream = Stream::cpu(1);
+  const auto count = static_cast<int64_t>(own.size());
+  std::vector<std::vector<int64_t>> all(world.size(), std::vector<int64_t>(own.size()));
+  for (int rank = 1; rank < world.size(); ++rank) {
+    if (world.rank() == rank)
+      world.send(stream, 0, {}, TensorView(own.data(), DType::kI64, {count}));
+    if (world.rank() == 0)
+      world.receive(stream, rank, {}, TensorView(all[rank].data(), DType::kI64, {count}));
+  }
+  if (world.rank() == 0) all[0] = std::move(own);
+  return all;
+}
+
+}  // namespace weft::test
