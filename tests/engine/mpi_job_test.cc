@@ -77,8 +77,10 @@ std::vector<std::string> work(Communicator& world, const std::vector<std::string
       if (dtype != DType::kF32) continue;
       const double error = rel_l2(video, alone);
       worst = std::max(worst, error);
-      if (!(error <= kBound))
-        faults.push_back(name + ": the video is " + std::to_string(error) + " from one rank's");
+      if (error <= kBound) continue;
+      char text[80];
+      std::snprintf(text, sizeof text, ": the video is %.3g from one rank's", error);
+      faults.push_back(name + text);
     }
   if (first)
     std::printf("%d processes, %zu layouts, f32 and bf16: %lld bytes, f32 video within %.3g\n",

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <span>
+#include <string>
 #include <vector>
 
 #include "parallel/communicator.h"
@@ -12,8 +12,8 @@
 
 namespace weft::test {
 
-// Runs work(world) as this process' rank and gives the code to exit with: 0 where every line of the
-// returned list, which are faults, is absent.
+// Runs work(world), which returns the faults it found, as this process' rank; gives the code to
+// exit with.
 inline int mpi_main(const std::function<std::vector<std::string>(Communicator&)>& work) {
   Communicator world(make_mpi_transport());
   try {

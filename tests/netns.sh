@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Two ranks on two "machines": network namespaces joined by a veth pair of a limited rate, one MPI
+# process in each, real TCP between them. A golden case passes, and a clip of the pocket model is
+# that of threads and of one rank. Exits with 77 where root, namespaces or mpirun are missing.
+# usage: netns.sh WEFT [RATE]    RATE as tc writes it [100mbit]
+set -u
+weft=$(realpath "$1")
+rate=${2:-100mbit}
+cd "$(dirname "$0")/.."
+skip() { echo "skipped: $*"; exit 77; }
+[ "$(id -u)" = 0 ] || skip "needs root"
+for tool in ip tc mpirun unshare python3; do
+  command -v $tool > /dev/null || skip "no $tool"
+done
+
+folder=$(mktemp -d)
+a=weft-$$-a b=weft-$$-b
+trap 'ip netns del $a 2> /dev/null; ip netns del $b 2> /dev/null; rm -rf "$folder"' EXIT
+{
+  ip netns add $a && ip netns add $b &&
+    # The same name on both sides: MPI takes one list of interfaces for all.
+    ip link add weft0 netns $a type veth peer name weft0 netns $b
+} 2> "$folder/err" || skip "no namespaces: $(cat "$folder/err")"
+latency="5 ms"
+for side in "$a 10.231.0.1" "$b 10.231.0.2"; do
+  read -r space address <<< "$side"
+  ip -n $space addr add $address/24 dev weft0
+  ip -n $space link set lo up
+  ip -n $space link set weft0 up
+  tc -n $space qdisc add dev weft0 root handle 1: tbf rate "$rate" burst 64kb latency 200ms \
+    2> "$folder/err" || skip "no tbf: $(cat "$folder/err")"
+  tc -n $space qdisc add dev weft0 parent 1: handle 10: netem delay 5ms 2> /dev/null ||
+    latency="none added (this kernel has no netem)"
+done
+echo "link: $rate, latency $latency"
+
+# mpirun stands in the first namespace and starts its daemon in the second as it would by ssh.
+cat > "$folder/agent" << END
+#!/bin/sh
+shift
+exec ip netns exec $b unshare --uts sh -c "hostname weft-b; \$*"
+END
+chmod +x "$folder/agent"
+sent() { ip netns exec "$1" cat /sys/class/net/weft0/statistics/tx_bytes; }
+faults=0
+fault() {
+  echo "FAULT: $*"
+  faults=$((faults + 1))
+}
+# apart LEAST_BYTES COMMAND...: as two ranks, of which each sends at least so many bytes.
+apart() {
+  local least=$1 before_a before_b
+  shift
+  before_a=$(sent $a) before_b=$(sent $b)
+  timeout -k 5 120 ip netns exec $a unshare --uts sh -c 'hostname weft-a; exec "$@"' sh \
+    mpirun --allow-run-as-root -n 2 -host 10.231.0.1:1,10.231.0.2:1 \
+    --mca plm_rsh_agent "$folder/agent" --mca oob_tcp_if_include weft0 \
+    --mca btl tcp,self --mca btl_tcp_if_include weft0 "$@" || fault "code $? of $*"
+  for bytes in $(($(sent $a) - before_a)) $(($(sent $b) - before_b)); do
+    echo "sent over the link: $bytes bytes"
+    [ "$bytes" -ge "$least" ] || fault "fewer bytes than the $least of the messages"
+  done
+}
+
+for layout in ulysses=2 cfg=2 tensor=2; do
+  apart 10000 "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1
+done
+
+# The pocket model: the bits of the same two ranks as threads, and one rank's latents after a step.
+# (Over more steps guidance multiplies the rounding of another order of sums.)
+clip=("$weft" generate --model models/pocket --prompt "a red ball moves right on a gray floor"
+  --seed 1 --num-frames 9 --dtype f32 --threads 1 --keep-latents --quiet)
+apart 1000000 "${clip[@]}" --steps 4 --layout ulysses=2 -o "$folder/apart.mp4" > "$folder/log"
+cat "$folder/log"
+"${clip[@]}" --steps 4 --layout ulysses=2 --ranks 2 -o "$folder/threads.mp4" > "$folder/line"
+framehash=$(cut -d' ' -f2 "$folder/line")
+grep -q "apart.mp4 $framehash" "$folder/log" || fault "the frames are not those of threads"
+cmp "$folder"/{apart,threads}.latents.safetensors || fault "the latents are not those of threads"
+"${clip[@]}" --steps 1 -o "$folder/one.mp4" || fault "one rank: code $?"
+apart 100000 "${clip[@]}" --steps 1 --layout ulysses=2 -o "$folder/two.mp4"
+python3 - "$folder"/{one,two}.latents.safetensors << 'END' ||
+import array, json, math, struct, sys
+
+def latents(path):
+    data = open(path, "rb").read()
+    size = struct.unpack("<Q", data[:8])[0]
+    begin, end = json.loads(data[8:8 + size])["latents"]["data_offsets"]
+    return array.array("f", data[8 + size + begin:8 + size + end])
+
+one, two = map(latents, sys.argv[1:])
+assert len(one) == len(two) > 0
+error = math.sqrt(sum((x - y) ** 2 for x, y in zip(one, two)) / sum(x * x for x in one))
+print(f"latents of the pocket model: rel. L2 {error:.3g} from one rank's, bound 1e-5")
+sys.exit(not error <= 1e-5)
+END
+  fault "the clip is not one rank's"
+exit $((faults > 0))
