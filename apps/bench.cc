@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "apps/bench_layouts.h"
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "engine/generator.h"
@@ -167,8 +168,9 @@ int run_bench(const Flags& flags) {
   const DType dtype = compute_dtype(flags);
   const int repeat = static_cast<int>(*flags.integer("repeat", 1, 1000));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
-  if (flags.operands().size() > 1 || (name != "ops" && name != "pocket"))
-    throw Error(ErrorKind::kUsage, "weft bench takes one name, legal: ops, pocket");
+  if (flags.operands().size() > 1 || (name != "ops" && name != "pocket" && name != "layouts"))
+    throw Error(ErrorKind::kUsage, "weft bench takes one name, legal: ops, pocket, layouts");
+  if (name == "layouts") return bench_layouts(flags, dtype, repeat);
   if (name == "pocket") {
     bench_model(flags, dtype, repeat);
     return 0;

@@ -49,12 +49,18 @@ Ranks ranks_of(const Flags& flags) {
           .words = to_string(launch)};
 }
 
-void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work) {
+void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,
+              const Link* link) {
+  const auto linked = [&](const std::shared_ptr<Transport>& transport) {
+    return link ? make_link(transport, *link) : transport;
+  };
   if (!ranks.processes) {
-    run_ranks(ranks.count, work);
+    std::vector<std::shared_ptr<Transport>> transports = make_local_transports(ranks.count);
+    for (std::shared_ptr<Transport>& transport : transports) transport = linked(transport);
+    run_ranks(transports, work);
     return;
   }
-  Communicator world(make_mpi_transport());
+  Communicator world(linked(make_mpi_transport()));
   try {
     work(world);
   } catch (const std::exception& error) {

@@ -5,6 +5,7 @@
 #include "apps/flags.h"
 #include "kernels/stream.h"
 #include "parallel/communicator.h"
+#include "parallel/link.h"
 
 namespace weft {
 
@@ -22,8 +23,10 @@ struct Ranks {
 // processes.
 Ranks ranks_of(const Flags& flags);
 
-// Runs work(world) as every rank of this process. An error of one rank ends all of them.
-void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work);
+// Runs work(world) as every rank of this process, over slow wires where a link is given. An error
+// of one rank ends all of them.
+void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,
+              const Link* link = nullptr);
 
 // The first rank's value, in every process.
 uint64_t agreed(const Ranks& ranks, uint64_t value);

@@ -22,7 +22,10 @@ constexpr CommandSpec kCommands[] = {
     {kPlan, "plan", "", "what a job would hold, send and take under a layout; runs nothing"},
     {kInspect, "inspect", "FILE...",
      "show a model, a weights file, a config or the metadata of media"},
-    {kBench, "bench", "[NAME]", "measure op families (ops) or a model's clips (pocket)"},
+    {kBench, "bench", "[NAME]",
+     "measure op families (ops), a model's clips (pocket) or a step of two ranks under every "
+     "layout "
+     "(layouts)"},
 };
 
 using enum FlagType;
@@ -85,7 +88,7 @@ constexpr FlagSpec kFlags[] = {
      "refuse jobs above it, e.g. 20G", kGenerate | kPlan, nullptr, nullptr, false},
     {"ranks", "", kInteger, "1",
      "ranks, each a thread of this process; under mpirun, its processes",
-     kGenerate | kPlan | kVerify},
+     kGenerate | kPlan | kVerify | kBench},
     {"layout", "", kText, "auto",
      "how the ranks share the work: key=n,... with data, cfg, layers, ring, token_ring, ulysses, "
      "tensor; their product is --ranks; plan takes all, too",
@@ -94,8 +97,11 @@ constexpr FlagSpec kFlags[] = {
      "of products, per rank, to plan for another device", kPlan, nullptr, nullptr, false},
     {"device-gbs", "", kReal, "measured here", "of memory, per rank", kPlan, nullptr, nullptr,
      false},
-    {"link-gbit", "", kReal, "unlimited", "between any two ranks", kPlan, nullptr, nullptr, false},
-    {"link-ms", "", kReal, "0", "latency of a message", kPlan},
+    {"link-gbit", "", kReal, "unlimited", "between any two ranks", kPlan | kBench, nullptr, nullptr,
+     false},
+    {"link-ms", "", kReal, "0", "latency of a message", kPlan | kBench},
+    {"blocks", "", kInteger, "2", "of the 30 of Wan 1.3B (bench layouts)", kBench},
+    {"tokens", "", kInteger, "1560", "of the clip (bench layouts)", kBench},
     {"svg", "", kText, "", "draw the ranks' time", kPlan},
     {"verbose-tensors", "", kSwitch, "off", "list every tensor", kInspect},
     {"repeat", "", kInteger, "5", "measurements per entry, the median counts", kBench},

@@ -88,7 +88,7 @@ int run(Command command, std::span<const std::string> arguments) {
     case kInspect:
       return run_inspect(flags);
     default:
-      return run_bench(flags);
+      return finished(run_bench(flags));
   }
 }
 

@@ -18,20 +18,29 @@
 
 namespace weft {
 
-class Components {
+// The transformers of a job, as the executor asks for them.
+struct Experts {
+  virtual ~Experts() = default;
+  virtual DType dtype() const = 0;
+  virtual int64_t text_length() const = 0;  // rows the model was trained to see
+  virtual const WanTransformer& expert(Stream& stream, int model) = 0;
+  virtual void done_with_experts() = 0;
+};
+
+class Components final : public Experts {
  public:
   // Opens every configuration and every tensor header; no weights.
   // `replica` says which slices are this rank's, and must outlive the object.
   Components(const std::string& directory, DType dtype, DType vae_dtype, const Replica& replica);
 
-  DType dtype() const { return dtype_; }
+  DType dtype() const override { return dtype_; }
   DType vae_dtype() const { return vae_dtype_; }
   int experts() const { return directory_.experts(); }
   const ModelDirectory& directory() const { return directory_; }
   const Umt5Config& text_config() const { return text_config_; }
   const WanVaeConfig& vae_config() const { return vae_config_; }
   const SentencePieceTokenizer& tokenizer() const { return tokenizer_; }
-  int64_t text_length() const { return text_length_; }
+  int64_t text_length() const override { return text_length_; }
   std::string weights_hash() const;
 
   // Predicted bytes of this rank's packed weights.
@@ -46,11 +55,11 @@ class Components {
 
   // Each loads what is missing, after releasing what may not stand beside it.
   const Umt5Encoder& text_encoder(Stream& stream);
-  const WanTransformer& expert(Stream& stream, int model);
+  const WanTransformer& expert(Stream& stream, int model) override;
   const WanVae& vae(Stream& stream);
   // The part is not needed again in this job.
   void done_with_text_encoder();
-  void done_with_experts();
+  void done_with_experts() override;
 
   int experts_resident() const;
 

@@ -55,8 +55,8 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   return config;
 }
 
-Executor::Executor(Stream& stream, Arena& arena, Components& parts, Replica& replica)
-    : stream_(stream), arena_(arena), parts_(parts), replica_(replica) {}
+Executor::Executor(Stream& stream, Arena& arena, Experts& experts, Replica& replica)
+    : stream_(stream), arena_(arena), experts_(experts), replica_(replica) {}
 
 void Executor::run(const Plan& plan, Job& job) {
   history_.reset();
@@ -92,7 +92,7 @@ void Executor::run(const Plan& plan, Job& job) {
         velocities_ = {};
         history_.reset();
         expert_ = nullptr;
-        parts_.done_with_experts();
+        experts_.done_with_experts();
         job.decode();
         break;
       default:
@@ -104,7 +104,7 @@ void Executor::run(const Plan& plan, Job& job) {
 void Executor::load(const Job& job, int model) {
   texts_ = {};  // keys and values belong to their expert
   expert_ = nullptr;
-  expert_ = &parts_.expert(stream_, model);
+  expert_ = &experts_.expert(stream_, model);
   model_ = model;
   const auto grid = wan_grid(expert_->config(), job.latent[1], job.latent[2], job.latent[3]);
   rope_ = expert_->rope(grid);
@@ -117,7 +117,7 @@ void Executor::compute(const Step& step, const Job& job) {
   if (!text) {
     const Arena::Scope scope(arena_);
     Context context = replica_.context(stream_, arena_, step.pass, tokens());
-    text = expert_->prepare_text(context, job.embeds[branch], parts_.text_length());
+    text = expert_->prepare_text(context, job.embeds[branch], experts_.text_length());
   }
   if (step.blocks.last() && !velocities_[branch])
     velocities_[branch] = Tensor(DType::kF32, job.latent.shape());
@@ -137,12 +137,12 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text, Ob
   TensorView in = job.latent, out = velocities_[branch];
   if (!first) {
     in = arena_.alloc(DType::kF32, {n, d});
-    copy(stream_, wire(slot, parts_.dtype(), n, d), in);
+    copy(stream_, wire(slot, experts_.dtype(), n, d), in);
   }
   if (!last) out = arena_.alloc(DType::kF32, {n, d});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
   expert_->forward(context, step.blocks, in, {&time, 1}, text, *rope_, out);
-  if (!last) copy(stream_, out, wire(slot, parts_.dtype(), n, d));
+  if (!last) copy(stream_, out, wire(slot, experts_.dtype(), n, d));
 }
 
 const TensorView& Executor::wire(int slot, DType dtype, int64_t rows, int64_t columns) {
@@ -171,7 +171,7 @@ void Executor::send(const Step& step, const Job& job) {
   const TokenRanges own = replica_.tokens(tokens());
   TensorView view;
   if (step.payload == Payload::kHidden) {
-    view = wire(slot, parts_.dtype(), own.size(), config.width());
+    view = wire(slot, experts_.dtype(), own.size(), config.width());
   } else {
     view = wire(slot, DType::kF32, own.size(), latent_row(config));
     const TensorView& whole =
@@ -188,7 +188,7 @@ void Executor::receive(const Step& step, const Job& job) {
   Communicator& communicator = replica_.communicator();
   if (step.payload == Payload::kHidden) {
     const TensorView view =
-        wire(step.writes.at(0), parts_.dtype(), replica_.tokens(tokens()).size(), config.width());
+        wire(step.writes.at(0), experts_.dtype(), replica_.tokens(tokens()).size(), config.width());
     communicator.receive(stream_, step.peer, tag_of(step, job), view);
     return;
   }

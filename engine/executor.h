@@ -37,7 +37,7 @@ struct Job {
 
 class Executor {
  public:
-  Executor(Stream& stream, Arena& arena, Components& parts, Replica& replica);
+  Executor(Stream& stream, Arena& arena, Experts& experts, Replica& replica);
 
   // Error(kNonFinite) naming stage, step and block where a velocity is not finite; Error(kStopped)
   // between steps where job.stop is set.
@@ -58,7 +58,7 @@ class Executor {
 
   Stream& stream_;
   Arena& arena_;
-  Components& parts_;
+  Experts& experts_;
   Replica& replica_;
   int model_ = -1;
   const WanTransformer* expert_ = nullptr;

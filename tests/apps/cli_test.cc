@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -295,6 +296,25 @@ TEST(Plan, ComparesEveryLayout) {
     before = seconds;
   }
   EXPECT_GE(count, 5);
+}
+
+TEST(Bench, ComparesLayoutsOfTwoRanks) {
+  const Outcome outcome =
+      run("bench layouts --tokens 8 --repeat 1 --dtype f32 --link-gbit 10 --link-ms 1 --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  std::map<std::string, int> methods;
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    ++methods[object["method"]];
+    EXPECT_GT(object["seconds"], 0);
+    if (object["method"] != "one rank") {
+      EXPECT_GT(object["simulated"], 0);
+    }
+  }
+  for (const char* method : {"one rank", "cfg=2", "layers=2", "ring=2", "ulysses=2", "tensor=2"})
+    EXPECT_EQ(methods[method], 2) << method;
+  EXPECT_EQ(run("bench layouts --ranks 3").code, 2);
 }
 
 TEST(Plan, RefusesHalfADevice) {

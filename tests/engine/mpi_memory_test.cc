@@ -9,43 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <list>
 #include <nlohmann/json.hpp>
 
 #include "engine/replica.h"
+#include "models/random_weights.h"
 #include "tests/support/mpi_rank.h"
 
 namespace weft {
 namespace {
 
 constexpr double kBound = 0.1;
-
-WanConfig config_of(int blocks) {
-  WanConfig config;
-  config.heads = 12;
-  config.head_dim = 128;
-  config.layers = blocks;
-  config.ffn_dim = 8960;
-  config.in_channels = config.out_channels = 16;
-  return config;
-}
-
-// Values of about +-2^-6: the bits of bf16, sign and mantissa random.
-void write_model(const std::string& path, const WanConfig& config) {
-  std::list<Tensor> tensors;
-  std::vector<std::pair<std::string, TensorView>> list;
-  uint64_t state = 1;
-  for (const TensorSpec& spec : wan_tensors(config)) {
-    const Tensor& tensor = tensors.emplace_back(DType::kBF16, spec.shape);
-    auto* bits = static_cast<uint16_t*>(tensor.view().data);
-    for (int64_t i = 0; i < tensor.view().count(); ++i) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      bits[i] = static_cast<uint16_t>((state >> 48 & 0x807f) | 0x3c80);
-    }
-    list.emplace_back(spec.name, tensor.view());
-  }
-  write_safetensors(path, list);
-}
 
 // What /proc/self/status says of this process' resident pages ("RssAnon:", "RssFile:").
 int64_t resident_bytes(const std::string& kind) {
@@ -119,9 +92,9 @@ std::vector<std::string> work(Communicator& world, const std::string& path, cons
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const std::string path = argv[1], layout = argc > 3 ? argv[3] : "";
-  const weft::WanConfig config = weft::config_of(std::atoi(argv[2]));
+  const weft::WanConfig config = weft::wan_1_3b(std::atoi(argv[2]));
   if (layout.empty()) {
-    weft::write_model(path, config);
+    weft::write_random_wan(path, config);
     return 0;
   }
   const bool json = argc > 4 && std::string(argv[4]) == "--json";
