@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <list>
 #include <mutex>
@@ -25,6 +26,10 @@
 namespace weft {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kFarewell{5};  // of a failed job: for those that have not left
 
 enum class Word : int32_t {
   kJoin,
@@ -131,6 +136,7 @@ struct Guest final : BoardListener {
   void ended(const std::string& why) override {
     Frame frame;
     frame.word = Word::kEnded;
+    told_end = true;
     std::snprintf(frame.text, sizeof frame.text, "%s", why.c_str());
     say(frame);
   }
@@ -146,7 +152,7 @@ struct Guest final : BoardListener {
 
   const int socket;
   int rank = -1;
-  bool left = false, dead = false;
+  bool left = false, dead = false, told_end = false;
   Frames frames;
   std::string unsent;
 };
@@ -180,10 +186,14 @@ class BoardHost {
 
  private:
   // Until every rank has come and gone; where the job has failed or its first rank goes, until
-  // those that came are gone.
+  // those that came are gone, and where both hold no longer than kFarewell.
   void run() {
     int gone = 0;
+    Clock::time_point in_order = Clock::now();
     while (gone < ranks_ && !((ended_ || closing_) && guests_.empty())) {
+      for (const Guest& guest : guests_) ended_ = ended_ || guest.told_end;
+      if (!(ended_ && closing_)) in_order = Clock::now();
+      if (Clock::now() - in_order > kFarewell) return;
       std::vector<pollfd> watched{{door_, POLLIN, 0}};
       for (const Guest& guest : guests_)
         watched.push_back({guest.socket,

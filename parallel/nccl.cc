@@ -101,7 +101,11 @@ class NcclTransport final : public Transport, private BoardListener {
     return transfer.receive ? transfer.arrived : transfer.offer.header;
   }
 
-  void abort(std::string_view why) noexcept override { board_->abort(std::string(why)); }
+  void abort(std::string_view why) noexcept override {
+    const std::string text(why.empty() ? "aborted" : why);
+    board_->abort(text);
+    ended(text);  // even where the board's keeper does not answer any more
+  }
 
   // Takes a transfer that ends before its wait out of the board's and the thread's hands.
   void take_back(NcclTransfer& transfer) {

@@ -224,6 +224,25 @@ TEST(MessageBoard, ARankThatNeverComesIsNamedAndOneThatGoesEndsTheJob) {
   left->leave(0);
 }
 
+// A rank that is stopped does not hold the first one for ever.
+TEST(MessageBoard, TheFirstRankGoesSecondsAfterTheEnd) {
+  std::string address, note;
+  const auto share = [&](const std::string& text) {
+    if (!text.empty()) address = text;
+    return address;
+  };
+  auto first = connect_message_board(0, 2, "lo", 5, note, share);
+  auto stopped = connect_message_board(1, 2, "lo", 5, note, share);
+  Ear ear, other;
+  first->join(0, ear);
+  stopped->join(1, other);
+  first->abort("enough");
+  EXPECT_EQ(other.why(), "enough");
+  first->leave(0);
+  first.reset();
+  stopped->leave(1);
+}
+
 TEST(MessageBoard, AStrangerIsDropped) {
   std::string address;
   const auto share = [&](const std::string& text) {
