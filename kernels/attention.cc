@@ -16,7 +16,7 @@ bool is_heads(const Stream& stream, const TensorView& x) {
 void attention(Stream& stream, const AttentionArgs& args) {
   const TensorView& q = args.q;
   CHECK(is_heads(stream, q) && is_heads(stream, args.out) && same_shape(q, args.out) &&
-            q.dtype == args.out.dtype,
+            (q.dtype == args.out.dtype || args.out.dtype == DType::kF32),
         "q", q.to_string_shape(), "out", args.out.to_string_shape());
   int64_t keys = 0;
   for (const KVSegment& segment : args.segments) {

@@ -23,12 +23,13 @@ struct AttentionArgs {
   float scale = 1;                      // applied to q k^T before the bias
   bool causal = false;                  // key position must be <= query position
   int64_t query_position = 0;           // global index of the first query row
-  TensorView out;                       // [N, A, E], dtype of q
+  TensorView out;                       // [N, A, E], dtype of q; or f32, for a state to be merged
   TensorView lse{};                     // [A, N] f32 natural log, or empty. A query that sees no
                                         // key gets out 0 and lse -inf.
 };
 
-// q, k, v, out share one dtype (f32 or bf16); logits, softmax and accumulation are f32.
+// q, k, v share one dtype (f32 or bf16); logits, softmax and accumulation are f32. An f32 `out`
+// holds what was accumulated, unrounded.
 void attention(Stream& stream, const AttentionArgs& args);
 
 // (out, lse) <- merge of two states over disjoint keys; the identity is (0, -inf). Symmetric to the

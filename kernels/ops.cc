@@ -25,6 +25,7 @@ void fill_simd(Ops& ops) {
   fill_linear_simd(ops);
   fill_conv_simd(ops);
   fill_attention_simd(ops);
+  fill_merge_simd(ops);
 }
 
 void fill_onednn(Ops& ops) {

@@ -46,7 +46,7 @@ void fill_logits(const AttentionArgs& args, int64_t i, int64_t a, std::vector<do
   }
 }
 
-template <class T>
+template <class T, class Out>
 void attend_one(const AttentionArgs& args, int64_t i, int64_t a, std::vector<double>& logits,
                 std::vector<double>& sum) {
   const int64_t e = args.q[2];
@@ -66,9 +66,9 @@ void attend_one(const AttentionArgs& args, int64_t i, int64_t a, std::vector<dou
       for (int64_t x = 0; x < e; ++x) sum[x] += p * to_float(value[x]);
     }
   }
-  T* out = args.out.as<T>() + i * args.out.stride[0] + a * args.out.stride[1];
+  Out* out = args.out.as<Out>() + i * args.out.stride[0] + a * args.out.stride[1];
   for (int64_t x = 0; x < e; ++x)
-    out[x] = from_float<T>(total == 0 ? 0.0f : static_cast<float>(sum[x] / total));
+    out[x] = from_float<Out>(total == 0 ? 0.0f : static_cast<float>(sum[x] / total));
   if (args.lse)
     args.lse.as<float>()[a * args.lse.stride[0] + i * args.lse.stride[1]] =
         static_cast<float>(total == 0 ? kMinusInfinity : top + std::log(total));
@@ -78,14 +78,18 @@ void attention(Stream& stream, const AttentionArgs& args) {
   int64_t keys = 1;
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
   const int64_t queries = args.q[0], heads = args.q[1];
-  visit_dtype(args.q.dtype, [&](auto tag) {
+  const auto run = [&](auto tag, auto out_tag) {
     using T = decltype(tag);
+    using Out = decltype(out_tag);
     parallel_for(stream, queries * heads, row_grain(keys * args.q[2]),
                  [&](int64_t begin, int64_t end) {
                    std::vector<double> logits, sum;
                    for (int64_t task = begin; task < end; ++task)
-                     attend_one<T>(args, task % queries, task / queries, logits, sum);
+                     attend_one<T, Out>(args, task % queries, task / queries, logits, sum);
                  });
+  };
+  visit_dtype(args.q.dtype, [&](auto tag) {
+    visit_dtype(args.out.dtype, [&](auto out_tag) { run(tag, out_tag); });
   });
 }
 
@@ -100,7 +104,8 @@ void merge_attention(Stream& stream, const TensorView& out_a, const TensorView& 
         const float top = std::max(la, lb);
         float* a = out_a.as<float>() + i * out_a.stride[0] + h * out_a.stride[1];
         const float* b = out_b.as<float>() + i * out_b.stride[0] + h * out_b.stride[1];
-        if (top == -std::numeric_limits<float>::infinity()) {
+        // Both empty; a NaN is no smaller than -inf and goes on.
+        if (la == lb && top == -std::numeric_limits<float>::infinity()) {
           for (int64_t x = 0; x < e; ++x) a[x] = 0;
           continue;
         }

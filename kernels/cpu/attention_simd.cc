@@ -148,7 +148,7 @@ void soften(const QueryBlock& block, int64_t count, int64_t group) {
   }
 }
 
-template <class T>
+template <class Out>
 void store_rows(const QueryBlock& block) {
   const AttentionArgs& args = *block.args;
   for (int64_t i = 0; i < block.rows; ++i) {
@@ -157,8 +157,9 @@ void store_rows(const QueryBlock& block) {
     // No key seen: the sum is 0 and stays so.
     const float divisor = total == 0 ? 1.0f : total;
     const float* sum = block.sum + group * block.size * block.lanes + lane;
-    T* out = const_cast<T*>(head_row<T>(args.out, block.row + i, block.head));
-    for (int64_t e = 0; e < block.size; ++e) out[e] = from_float<T>(sum[e * block.lanes] / divisor);
+    Out* out = const_cast<Out*>(head_row<Out>(args.out, block.row + i, block.head));
+    for (int64_t e = 0; e < block.size; ++e)
+      out[e] = from_float<Out>(sum[e * block.lanes] / divisor);
     if (args.lse)
       static_cast<float*>(
           args.lse.data)[block.head * args.lse.stride[0] + (block.row + i) * args.lse.stride[1]] =
@@ -218,7 +219,10 @@ void attend_block(const AttentionArgs& args, int64_t head, int64_t row, int64_t 
     if (segment.k[0] > 0) attend_segment<T>(block, segment, column);
     column += segment.k[0];
   }
-  store_rows<T>(block);
+  if (args.out.dtype == DType::kF32)
+    store_rows<float>(block);
+  else
+    store_rows<bf16>(block);
 }
 
 void attend(const Stream& stream, const AttentionArgs& args) {

@@ -22,6 +22,7 @@ void fill_rope_simd(Ops& ops);
 void fill_pointwise_simd(Ops& ops);
 void fill_copy_simd(Ops& ops);
 void fill_attention_simd(Ops& ops);
+void fill_merge_simd(Ops& ops);  // the merge of attention states
 void fill_linear_simd(Ops& ops);
 void fill_conv_simd(Ops& ops);
 

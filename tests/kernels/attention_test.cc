@@ -324,6 +324,45 @@ TEST(MergeAttention, PartsEqualTheWhole) {
   }
 }
 
+// A state to be merged is what was accumulated, unrounded.
+TEST(Attention, F32OutOfBf16RoundsToTheBf16Out) {
+  for (const Ops* ops : all_ops())
+    for (int64_t e : {16, 33, 128}) {
+      Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+      Tensor x[3];
+      for (int i = 0; i < 3; ++i) {
+        x[i] = Tensor(DType::kBF16, {13, 2, e});
+        copy(stream, make_state(13, 2, e, 7 + static_cast<uint64_t>(i), 1).out, x[i]);
+      }
+      const KVSegment segment{.k = x[1], .v = x[2]};
+      Tensor wide(DType::kF32, {13, 2, e}), narrow(DType::kBF16, {13, 2, e}),
+          rounded(DType::kBF16, {13, 2, e});
+      AttentionArgs args{.q = x[0], .segments = {&segment, 1}, .scale = 0.2f, .out = wide};
+      attention(stream, args);
+      args.out = narrow;
+      attention(stream, args);
+      copy(stream, wide, rounded);
+      EXPECT_TRUE(bitwise_equal(rounded, narrow)) << ops->name << " " << e;
+      Tensor widened(DType::kF32, {13, 2, e});
+      copy(stream, narrow, widened);
+      EXPECT_FALSE(bitwise_equal(wide, widened)) << ops->name << " " << e;
+    }
+}
+
+TEST(MergeAttention, ANaNGoesOn) {
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    State a = make_state(3, 2, 19, 5, 1);
+    const State b = make_state(3, 2, 19, 6, 1);
+    a.lse.as<float>()[1] = std::numeric_limits<float>::quiet_NaN();
+    b.lse.as<float>()[4] = std::numeric_limits<float>::quiet_NaN();
+    merge_attention(stream, a.out, a.lse, b.out, b.lse);
+    EXPECT_TRUE(std::isnan(a.lse.as<float>()[1])) << ops->name;
+    EXPECT_TRUE(std::isnan(a.lse.as<float>()[4])) << ops->name;
+    EXPECT_TRUE(std::isfinite(a.lse.as<float>()[0])) << ops->name;
+  }
+}
+
 TEST(MergeAttention, IsSymmetricToTheBit) {
   for (const Ops* ops : all_ops())
     for (double magnitude : {0.0, 1.0, 30.0, 1e4}) {
