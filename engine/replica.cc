@@ -81,29 +81,22 @@ int Replica::rank_of(int stage, int sequence) const {
 
 // Ulysses over a ring, a ring, or all tokens at once.
 std::unique_ptr<TokenMixer> Replica::make_mixer(int64_t tokens) const {
-  const std::vector<int> ulysses = mesh_.along({Axis::kUlysses}, rank());
-  const auto range_of = [&](int rank) { return tokens_of(rank, tokens).ranges[0]; };
+  const int ulysses = layout()[Axis::kUlysses];
+  const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());
   std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
   for (const Axis axis : {Axis::kRing, Axis::kTokenRing}) {
     if (layout()[axis] == 1) continue;
-    // The block of a ring rank are those of its whole Ulysses group.
-    const std::vector<int> ring = mesh_.along({axis}, rank());
-    std::vector<Range> blocks;
-    for (int member : ring) {
-      const std::vector<int> row = mesh_.along({Axis::kUlysses}, member);
-      blocks.push_back({range_of(row.front()).begin, range_of(row.back()).end});
-    }
-    Communicator members = group(ring, Seams::kRing);
+    Communicator members = group(mesh_.along({axis}, rank()), Seams::kRing);
     if (axis == Axis::kRing)
-      mixer = std::make_unique<RingMixer>(std::move(members), std::move(blocks));
+      mixer = std::make_unique<RingMixer>(std::move(members), map.blocks(ulysses));
     else
-      mixer = std::make_unique<TokenRingMixer>(std::move(members), std::move(blocks));
+      mixer = std::make_unique<TokenRingMixer>(std::move(members), map.blocks(ulysses));
   }
-  if (ulysses.size() == 1) return mixer;
-  std::vector<Range> ranges;
-  for (int member : ulysses) ranges.push_back(range_of(member));
-  return std::make_unique<UlyssesMixer>(group(ulysses, Seams::kUlysses), std::move(ranges),
-                                        std::move(mixer));
+  if (ulysses == 1) return mixer;
+  const int first = mesh_.sequence_index(rank()) / ulysses * ulysses;
+  return std::make_unique<UlyssesMixer>(
+      group(mesh_.along({Axis::kUlysses}, rank()), Seams::kUlysses), map.slice(first, ulysses),
+      std::move(mixer));
 }
 
 Context Replica::context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,

@@ -46,6 +46,9 @@ class LinkTransport final : public Transport {
     if (transfer.receive && left > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left));
     return header;
   }
+  void watch(std::shared_ptr<const FlightRecorder> recorder) override {
+    inner_->watch(std::move(recorder));
+  }
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
 
  private:

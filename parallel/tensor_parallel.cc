@@ -13,7 +13,7 @@ Tag TensorReducer::next_tag(Context& context, Traffic kind) {
           .step = pass_.step,
           .branch = pass_.branch,
           .layer = calls_++ % kLayers,
-          .segment = 0};
+          .segment = pass_.micro * 2 * group_.size()};  // of the first hop
 }
 
 void TensorReducer::sum(Context& context, const TensorView& partial) {

@@ -3,35 +3,62 @@
 #include <algorithm>
 
 #include "kernels/copy.h"
+#include "parallel/attention_state.h"
 #include "parallel/context.h"
-#include "parallel/ring.h"
 
 namespace weft {
+
+namespace {
+
+// Who meets whom, and the first row of the queries that still travels, works or goes home: all rows
+// behind it do too.
+struct Tour {
+  const SequenceMap& tokens;
+  Mask mask;
+
+  int ranks() const { return tokens.size(); }
+  int step() const { return mask == Mask::kCausal ? ranks() - 1 : 1; }
+  // The rank that holds the owner's queries at a hop, and the owner of those that a rank holds.
+  int helper(int owner, int hop) const { return (owner + hop * step()) % ranks(); }
+  int owner(int helper, int hop) const { return (helper + hop * (ranks() - step())) % ranks(); }
+  int64_t seeing(int owner, int hop) const {
+    return first_seeing(tokens[owner], tokens[helper(owner, hop)], mask);
+  }
+  int64_t travelling(int owner, int hop) const {
+    int64_t first = tokens.rows(owner);
+    for (; hop < ranks(); ++hop) first = std::min(first, seeing(owner, hop));
+    return first;
+  }
+};
+
+}  // namespace
 
 void TokenRingMixer::attend(Context& context, const Attend& attend) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
   const int64_t n = attend.q[0], heads = attend.q[1], e = attend.q[2];
-  CHECK(n == tokens_[own].size() && !attend.past, "rows", n, "tokens", to_string(tokens_[own]));
+  CHECK(tokens_.size() == ranks && n == tokens_.rows(own) && !attend.past, "rows", n, "tokens",
+        tokens_.rows(own));
   apply_positions(context, attend);
 
   const Arena::Scope scope(context.arena);
-  int64_t longest = 0;
-  for (const Range& range : tokens_) longest = std::max(longest, range.size());
+  const Tour tour{tokens_, attend.mask};
+  const int64_t longest = tokens_.longest();
   const TensorView buffers = context.arena.alloc(attend.q.dtype, {2, longest, heads, e});
-  const auto queries = [&](int hop, int owner) {
-    return buffers.select(0, hop % 2).slice(0, 0, tokens_[owner].size());
+  // What is left of the owner's queries at a hop.
+  const auto queries = [&](int owner, int hop) {
+    return buffers.select(0, hop % 2)
+        .slice(0, 0, tokens_.rows(owner) - tour.travelling(owner, hop));
   };
   // States of strangers: one is computed while the one before travels home.
   const TensorView strangers = context.arena.alloc(DType::kF32, {2, longest * heads * (e + 1)});
-  const auto state_of = [&](int hop, int owner) {
-    float* at = strangers.select(0, hop % 2).as<float>();
-    const int64_t rows = tokens_[owner].size();
+  const TensorView landing = context.arena.alloc(DType::kF32, {longest * heads * (e + 1)});
+  const auto state_in = [&](const TensorView& buffer, int64_t rows) {
+    float* at = buffer.as<float>();
     return AttentionState{TensorView(at, DType::kF32, {rows, heads, e}),
                           TensorView(at + rows * heads * e, DType::kF32, {heads, rows})};
   };
-  const AttentionState sum = alloc_state(context.arena, n, heads, e),
-                       arrived = alloc_state(context.arena, n, heads, e);
+  const AttentionState sum = alloc_state(context.arena, n, heads, e);
   const auto tag = [&](Traffic kind, int segment) {
     return Tag{.kind = kind,
                .step = context.pass.step,
@@ -39,25 +66,40 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
                .layer = attend.layer,
                .segment = context.pass.micro * 2 * ranks + segment};
   };
-
-  copy(stream, attend.q, queries(0, own));
   Communicator::Pending home;
+  AttentionState arrived;
+  const auto take_home = [&](int hop) {  // what was posted at `hop`
+    group_.wait(home);
+    if (hop < 1) return;
+    const int64_t first = tour.seeing(own, hop);
+    const AttentionState seeing = sum.rows(first, n - first);
+    merge_attention(stream, seeing.out, seeing.lse, arrived.out, arrived.lse);
+  };
+
+  copy(stream, attend.q, buffers.select(0, 0).slice(0, 0, n));
+  const KeyBlock block{attend.k, attend.v, tokens_[own]};
   for (int hop = 0; hop < ranks; ++hop) {
-    const int owner = (own + ranks - hop) % ranks, helper = (own + hop) % ranks;
+    const int owner = tour.owner(own, hop);
+    // Row 0 of the buffer; the own queries are whole.
+    const int64_t base = hop == 0 ? 0 : tour.travelling(owner, hop);
+    const TensorView here = hop == 0 ? buffers.select(0, 0).slice(0, 0, n) : queries(owner, hop);
     Communicator::Pending onward;
     if (hop + 1 < ranks) {
-      const Message send{(own + 1) % ranks, tag(Traffic::kQuery, hop), queries(hop, owner)};
-      const Message receive{(own + ranks - 1) % ranks, tag(Traffic::kQuery, hop),
-                            queries(hop + 1, (owner + ranks - 1) % ranks)};
+      const int64_t next = tour.travelling(owner, hop + 1) - base;
+      const Message send{tour.helper(own, 1), tag(Traffic::kQuery, hop),
+                         here.slice(0, next, here[0] - next)};
+      const Message receive{tour.owner(own, 1), tag(Traffic::kQuery, hop),
+                            queries(tour.owner(own, hop + 1), hop + 1)};
       onward = group_.post(stream, {&send, 1}, {&receive, 1});
     }
-    const KVSegment block{.k = attend.k, .v = attend.v, .position = tokens_[own].begin};
-    const AttentionState state = hop == 0 ? sum : state_of(hop, owner);
-    attend_block(context, queries(hop, owner), tokens_[owner].begin, block, attend.scale,
-                 attend.mask, state);
-    group_.wait(home);  // of the hop before
-    if (hop > 1) merge_attention(stream, sum.out, sum.lse, arrived.out, arrived.lse);
+    const int64_t first = tour.seeing(owner, hop), rows = tokens_.rows(owner) - first;
+    const AttentionState state = hop == 0 ? sum : state_in(strangers.select(0, hop % 2), rows);
+    attend_block(context, here.slice(0, first - base, rows), rows_from(tokens_[owner], first),
+                 block, attend.scale, attend.mask, state);
+    take_home(hop - 1);
     if (hop > 0) {
+      arrived = state_in(landing, n - tour.seeing(own, hop));
+      const int helper = tour.helper(own, hop);
       const Message sends[] = {{owner, tag(Traffic::kState, 2 * hop), state.out},
                                {owner, tag(Traffic::kState, 2 * hop + 1), state.lse}};
       const Message receives[] = {{helper, tag(Traffic::kState, 2 * hop), arrived.out},
@@ -66,18 +108,19 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
     }
     group_.wait(onward);
   }
-  group_.wait(home);
-  if (ranks > 1) merge_attention(stream, sum.out, sum.lse, arrived.out, arrived.lse);
+  take_home(ranks - 1);
   copy(stream, sum.out, attend.out);
 }
 
-int64_t token_ring_sent_bytes(const std::vector<Range>& tokens, int rank, int64_t heads,
-                              int64_t head_dim, int64_t element_bytes) {
-  const int ranks = static_cast<int>(tokens.size());
+int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
+                              int64_t element_bytes, Mask mask) {
+  const Tour tour{tokens, mask};
   int64_t forward = 0, home = 0;
-  for (int other = 0; other < ranks; ++other) {
-    if (ranks > 1 && other != (rank + 1) % ranks) forward += tokens[other].size();
-    if (other != rank) home += tokens[other].size();
+  for (int hop = 0; hop < tour.ranks(); ++hop) {
+    const int owner = tour.owner(rank, hop);
+    const int64_t rows = tokens.rows(owner);
+    if (hop + 1 < tour.ranks()) forward += rows - tour.travelling(owner, hop + 1);
+    if (hop > 0) home += rows - tour.seeing(owner, hop);
   }
   return forward * heads * head_dim * element_bytes +
          home * heads * (head_dim + 1) * static_cast<int64_t>(sizeof(float));

@@ -5,17 +5,16 @@
 // Talk: queries to the next rank of the group, P - 1 times a layer; attention states from the rank
 //   that made them to the owner of the queries.
 // Bytes sent by rank r per layer: queries e A E times the rows of every rank but that of rank r +
-// 1;
-//   states (A E + A) 4 times the rows of every other rank (token_ring_sent_bytes).
-// Memory: two blocks of queries; three attention states in f32.
-// Exact: states are f32 and merged in the order of the hops.
+// 1,
+//   states (A E + A) 4 times the rows of every other rank; causal: of the rows that see something
+//   there or further on (token_ring_sent_bytes).
+// Memory: two blocks of queries; four attention states in f32.
+// Exact: states are f32, merged in the order of the hops and rounded once.
 // Divisibility: none; every rank needs a token.
 // Overlap: queries travel on and states travel home while the present block is attended to.
 // Paper: TokenRing (arXiv 2412.20501), section 3; states in f32 are ours.
-#include <vector>
-
 #include "parallel/communicator.h"
-#include "parallel/partition.h"
+#include "parallel/sequence_map.h"
 #include "parallel/token_mixer.h"
 
 namespace weft {
@@ -23,19 +22,21 @@ namespace weft {
 class TokenRingMixer final : public TokenMixer {
  public:
   // `tokens[i]`: the global tokens of rank i of the group.
-  TokenRingMixer(Communicator group, std::vector<Range> tokens)
+  TokenRingMixer(Communicator group, SequenceMap tokens)
       : group_(std::move(group)), tokens_(std::move(tokens)) {}
 
   void begin(const Pass&) override {}
+  // Causal queries go around backwards, so that rows of low positions meet all they see first and
+  // need not go on.
   void attend(Context& context, const Attend& attend) override;
 
  private:
   Communicator group_;
-  std::vector<Range> tokens_;
+  SequenceMap tokens_;
 };
 
 // Bytes that `rank` sends for one layer.
-int64_t token_ring_sent_bytes(const std::vector<Range>& tokens, int rank, int64_t heads,
-                              int64_t head_dim, int64_t element_bytes);
+int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
+                              int64_t element_bytes, Mask mask = Mask::kFull);
 
 }  // namespace weft

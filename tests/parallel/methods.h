@@ -15,6 +15,7 @@
 #include "kernels/philox.h"
 #include "parallel/context.h"
 #include "parallel/local.h"
+#include "parallel/sequence_map.h"
 
 namespace weft::test {
 
@@ -75,15 +76,15 @@ class SequenceRun {
   using Make = std::function<std::unique_ptr<TokenMixer>(Communicator&)>;
   using After = std::function<void(Communicator&)>;
 
-  // The joined result of a method over `ranks` ranks; rank r holds the tokens ranges[r].
-  Tensor run(int ranks, const std::vector<Range>& ranges, const Make& make,
-             const LocalOptions& options = {}, const After& after = {}) const {
+  // The joined result of a method over `ranks` ranks; rank r holds the tokens map[r].
+  Tensor run(int ranks, const SequenceMap& map, const Make& make, const LocalOptions& options = {},
+             const After& after = {}) const {
     Tensor out(c.dtype, q.view().shape());
     run_ranks(
         ranks,
         [&](Communicator& world) {
           const std::unique_ptr<TokenMixer> mixer = make(world);
-          attend(*mixer, ranges[world.rank()], out);
+          attend(*mixer, map[world.rank()], out);
           if (after) after(world);
         },
         options);
@@ -106,33 +107,45 @@ class SequenceRun {
   Tensor whole() const {
     Tensor out(c.dtype, q.view().shape());
     FullMixer mixer;
-    attend(mixer, {0, c.tokens()}, out);
+    attend(mixer, TokenRanges::all(c.tokens()), out);
     return out;
   }
 
  private:
-  void attend(TokenMixer& mixer, Range tokens, const TensorView& out) const {
+  void attend(TokenMixer& mixer, const TokenRanges& tokens, const TensorView& out) const {
     Stream stream = Stream::cpu(1, Determinism::kFast, c.ops);
     Arena arena(size_t{1} << 28);
     IdentityReducer reducer;
     IdentityHalo halo;
-    Context context{stream, arena, mixer, reducer, halo, Pass{.step = 2}, {{tokens}, c.tokens()}};
+    Context context{stream, arena, mixer, reducer, halo, Pass{.step = 2}, tokens};
+    // Moves the rows of the tokens between the whole and a part.
+    const auto move = [&](const TensorView& whole, const TensorView& part, bool in) {
+      int64_t row = 0;
+      for (const Range& range : tokens.ranges) {
+        const TensorView there = whole.slice(0, range.begin, range.size()),
+                         here = part.slice(0, row, range.size());
+        copy(stream, in ? there : here, in ? here : there);
+        row += range.size();
+      }
+    };
     const auto own = [&](const Tensor& x) {
       Tensor part(c.dtype, {tokens.size(), x.view()[1], x.view()[2]});
-      copy(stream, x.view().slice(0, tokens.begin, tokens.size()), part);
+      move(x, part, true);
       return part;
     };
     const Tensor own_q = own(q), own_k = own(k), own_v = own(v);
+    const Tensor own_out(c.dtype, own_q.view().shape());
     mixer.begin(context.pass);
     mixer.attend(context, {.layer = 3,
                            .q = own_q,
                            .k = own_k,
                            .v = own_v,
-                           .out = out.slice(0, tokens.begin, tokens.size()),
+                           .out = own_out,
                            .rope = &rope,
                            .mask = c.mask,
                            .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
                            .past = nullptr});
+    move(out, own_out, false);
   }
 
   AttentionCase c;
@@ -144,6 +157,17 @@ inline std::vector<Range> contiguous(int64_t total, int ranks) {
   std::vector<Range> ranges;
   for (int rank = 0; rank < ranks; ++rank) ranges.push_back(partition(total, ranks, rank));
   return ranges;
+}
+
+// f32: the law's bound. bf16: one rank rounds once, and so does a ring: the error against the same
+// attention in f32 is one rank's, give or take the bound of the f32 states.
+inline void expect_method_equal(const Tensor& out, const Tensor& whole, const Tensor& exact,
+                                int ranks) {
+  if (out.view().dtype == DType::kF32) {
+    EXPECT_LE(relative_l2(out, whole), 1e-5) << ranks << " ranks";
+  } else {
+    EXPECT_LE(relative_l2(out, exact), relative_l2(whole, exact) + 1e-5) << ranks << " ranks";
+  }
 }
 
 inline bool same_bits(const TensorView& a, const TensorView& b) {

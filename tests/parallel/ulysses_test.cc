@@ -36,6 +36,33 @@ TEST(Ulysses, EqualsOneRankToTheBit) {
   }
 }
 
+TEST(Ulysses, MoreRanksThanKeyValueHeads) {
+  for (const auto& [heads, kv_heads] : {std::pair{8, 2}, {6, 3}, {8, 1}}) {
+    const AttentionCase c{.heads = heads, .kv_heads = kv_heads};
+    const SequenceRun run(c);
+    const Tensor whole = run.whole();
+    for (int ranks = 1; ranks <= heads; ++ranks) {
+      int64_t next = 0;
+      for (int rank = 0; rank < ranks; ++rank) {  // every query head once, beside its own kv head
+        const UlyssesHeads part = ulysses_heads(heads, kv_heads, ranks, rank);
+        EXPECT_EQ(part.q.begin, next);
+        next = part.q.end;
+        EXPECT_GT(part.q.size(), 0);
+        EXPECT_EQ(part.kv.begin, part.q.begin * kv_heads / heads);
+        EXPECT_EQ(part.kv.end, (part.q.end - 1) * kv_heads / heads + 1);
+      }
+      EXPECT_EQ(next, heads);
+      const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
+      const Tensor out =
+          run.run(ranks, ranges, ulysses(ranges), {.rendezvous = true}, [&](Communicator& world) {
+            EXPECT_EQ(world.counters().total_sent().bytes,
+                      ulysses_sent_bytes(ranges, world.rank(), heads, kv_heads, c.head_dim, 4));
+          });
+      EXPECT_TRUE(same_bits(out, whole)) << ranks << " ranks of " << heads << "/" << kv_heads;
+    }
+  }
+}
+
 TEST(Ulysses, BytesAreTheFormulaOfTheMethod) {
   // e d [3 n_r (H - h_r) + h_r (S - n_r)], by hand: 7 tokens as 3, 2, 2; 5 heads as 2, 2, 1.
   const std::vector<Range> ranges = contiguous(7, 3);

@@ -1,0 +1,36 @@
+#pragma once
+// The attention of some queries over some of the keys, as a state that merges, and which queries a
+// causal mask lets see which keys. What all ring methods are made of.
+#include "kernels/arena.h"
+#include "parallel/sequence_map.h"
+#include "parallel/token_mixer.h"
+
+namespace weft {
+
+struct AttentionState {
+  TensorView out;  // [n, A, E] f32
+  TensorView lse;  // [A, n] f32
+  AttentionState rows(int64_t begin, int64_t count) const {
+    return {out.slice(0, begin, count), lse.slice(1, begin, count)};
+  }
+};
+AttentionState alloc_state(Arena& arena, int64_t rows, int64_t heads, int64_t head_dim);
+
+// Keys and values of one rank and where they stand.
+struct KeyBlock {
+  TensorView k, v;  // [n, Akv, E]
+  const TokenRanges& tokens;
+};
+
+// The first row of `queries` that sees any of `keys`, and with it all rows behind it; their number
+// where none does.
+int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
+// (query, key) pairs that the mask lets through: the work of a block.
+int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
+
+// state = q, the rows of `queries`, over one block: f32 and unrounded whatever the dtype of q, k
+// and v. Keys that no query sees are not read; a query that sees none gets (0, -inf).
+void attend_block(Context& context, const TensorView& q, const TokenRanges& queries,
+                  const KeyBlock& block, float scale, Mask mask, const AttentionState& state);
+
+}  // namespace weft
