@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "parallel/launch.h"
 #include "parallel/local.h"
+#include "parallel/mesh.h"
 #include "parallel/mpi.h"
 
 namespace weft {
@@ -47,6 +48,22 @@ Ranks ranks_of(const Flags& flags) {
           .on_this_host = launch.ranks_here,
           .speaks = transport->rank() == 0,
           .words = to_string(launch)};
+}
+
+std::string layout_text(const Flags& flags) {
+  std::string text;
+  for (int axis = 0; axis < kAxes; ++axis) {
+    const std::string key = to_string(static_cast<Axis>(axis));
+    std::string flag = key;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    const auto parts = flags.integer(flag, 1, 4096);
+    if (parts) text += (text.empty() ? "" : ",") + key + "=" + std::to_string(*parts);
+  }
+  if (text.empty()) return flags.text("layout");
+  if (flags.given("layout"))
+    throw Error(ErrorKind::kUsage, "--layout is '" + flags.text("layout") +
+                                       "', and other flags say " + text + "; give the layout once");
+  return text;
 }
 
 void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,

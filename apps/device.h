@@ -23,6 +23,10 @@ struct Ranks {
 // processes.
 Ranks ranks_of(const Flags& flags);
 
+// --layout, or what --ulysses N and the like put together ("auto" where there is neither).
+// Error(kUsage) where both are given.
+std::string layout_text(const Flags& flags);
+
 // Runs work(world) as every rank of this process, over slow wires where a link is given. An error
 // of one rank ends all of them.
 void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,

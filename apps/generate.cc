@@ -176,7 +176,7 @@ int run_generate(const Flags& flags) {
                                        "give --num-frames 1");
   LayoutLimits limits = generator.layout_limits(first);
   limits.requests = static_cast<int64_t>(prompts.size());
-  const Layout layout = parse_layout(flags.text("layout"), ranks.count, limits);
+  const Layout layout = parse_layout(layout_text(flags), ranks.count, limits);
   const MemoryPlan plan = plan_of_rank(flags, options, layout, first);
   if (flags.on("dry-run")) {
     if (ranks.speaks) print_header(flags, generator, first, ranks, layout, plan, stdout);

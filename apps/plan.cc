@@ -158,10 +158,11 @@ int run_plan(const Flags& flags) {
   request = generator.resolve(request);
   const LayoutLimits limits = generator.layout_limits(request);
   std::vector<Layout> layouts;
-  if (flags.text("layout") == "all")
+  const std::string layout = layout_text(flags);
+  if (layout == "all")
     layouts = legal_layouts(ranks.count, limits);
   else
-    layouts = {parse_layout(flags.text("layout"), ranks.count, limits)};
+    layouts = {parse_layout(layout, ranks.count, limits)};
   const bool several = layouts.size() > 1;
   const std::string svg = flags.text("svg");
   if (several && !svg.empty())

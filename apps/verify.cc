@@ -47,7 +47,7 @@ int run_verify(const Flags& flags) {
     std::string name = std::filesystem::path(folder).filename().string();
     if (name.empty()) name = std::filesystem::path(folder).parent_path().filename().string();
     try {
-      for (const VerifyRow& row : verify_case(folder, options, ranks, flags.text("layout"))) {
+      for (const VerifyRow& row : verify_case(folder, options, ranks, layout_text(flags))) {
         print_row(name, row, flags.on("json"));
         ++(row.pass ? passed : failed);
       }

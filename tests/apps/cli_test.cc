@@ -298,6 +298,19 @@ TEST(Plan, ComparesEveryLayout) {
   EXPECT_GE(count, 5);
 }
 
+TEST(Layouts, HaveShortFlags) {
+  const std::string job = "generate --model " + kModel + kJob + "--prompt x --dry-run ";
+  const Outcome outcome = run(job + "--ranks 4 --ulysses 2 --cfg-degree 2");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("cfg=2,ulysses=2"), std::string::npos) << outcome.out;
+  const Outcome twice = run(job + "--ranks 2 --ulysses 2 --layout ring=2");
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_NE(twice.err.find("give the layout once"), std::string::npos) << twice.err;
+  const Outcome mismatch = run(job + "--ranks 3 --tp 2");
+  EXPECT_EQ(mismatch.code, 2);
+  EXPECT_NE(mismatch.err.find("legal for 3 ranks"), std::string::npos) << mismatch.err;
+}
+
 TEST(Bench, ComparesLayoutsOfTwoRanks) {
   const Outcome outcome =
       run("bench layouts --tokens 8 --repeat 1 --dtype f32 --link-gbit 10 --link-ms 1 --json");
