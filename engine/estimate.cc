@@ -33,7 +33,7 @@ int64_t token_count(const Components& parts, const Request& request) {
 ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
                              const Request& request, std::array<int64_t, 2> prompt_rows) {
   const auto shape = latent_shape(parts, request);
-  const int64_t own = replica.tokens(token_count(parts, request)).size();
+  const int64_t tokens = token_count(parts, request), own = replica.tokens(tokens).size();
   const uint64_t latent = f32_bytes(shape[0] * shape[1] * shape[2] * shape[3]);
   const int64_t rows = prompt_rows[0] + prompt_rows[1];
   const int64_t longest = std::max(prompt_rows[0], prompt_rows[1]);
@@ -44,7 +44,8 @@ ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
   bytes.vae = parts.vae_bytes();
   const uint64_t embeds = f32_bytes(rows * parts.text_config().d_model);
   bytes.encode_text = embeds + umt5_workspace_bytes(parts.text_config(), longest, parts.dtype(),
-                                                    replica.text_width(parts.text_config()));
+                                                    replica.text_width(parts.text_config()),
+                                                    replica.text_seam_bytes(parts.text_config()));
 
   for (int model = 0; model < parts.experts(); ++model) {
     const WanConfig& config = parts.directory().expert_config(model);
@@ -67,9 +68,11 @@ ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
                                      (branches * size_of(parts.dtype()) + 2 * sizeof(float));
     constexpr int kHistory = 3;  // SamplerState
     bytes.denoise =
-        std::max(bytes.denoise, embeds + latent * (1 + branches + kHistory) + text +
-                                    rope_bytes(config, grid) +
-                                    wan_workspace_bytes(config, own, most_rows, load) + wires);
+        std::max(bytes.denoise,
+                 embeds + latent * (1 + branches + kHistory) + text + rope_bytes(config, grid) +
+                     wan_workspace_bytes(config, own, most_rows, load,
+                                         replica.seam_bytes(config, tokens, parts.dtype())) +
+                     wires);
   }
 
   const WanVaeConfig& vae = parts.vae_config();

@@ -99,6 +99,33 @@ std::unique_ptr<TokenMixer> Replica::make_mixer(int64_t tokens) const {
       std::move(mixer));
 }
 
+SeamBytes Replica::seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const {
+  const int ulysses = layout()[Axis::kUlysses], parts = layout()[Axis::kTensor];
+  const int part = mesh_.at(Axis::kTensor, rank()), index = mesh_.sequence_index(rank());
+  const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());
+  const SequenceMap blocks = map.blocks(ulysses);
+  const int64_t heads = partition(config.heads, parts, part).size(), e = config.head_dim;
+  const int64_t inner = ulysses_heads(heads, heads, ulysses, index % ulysses).q.size();
+  SeamBytes bytes;
+  if (layout()[Axis::kRing] > 1)
+    bytes.attend = ring_arena_bytes(blocks, index / ulysses, inner, inner, e, dtype);
+  if (layout()[Axis::kTokenRing] > 1)
+    bytes.attend = token_ring_arena_bytes(blocks, index / ulysses, inner, e, dtype);
+  if (ulysses > 1)
+    bytes.attend = ulysses_arena_bytes(map.slice(index / ulysses * ulysses, ulysses),
+                                       index % ulysses, heads, heads, e, dtype, bytes.attend);
+  bytes.sum = [parts, part](int64_t values) {
+    return tensor_arena_bytes(values, parts, part, AllReduce::kRing);
+  };
+  return bytes;
+}
+
+SeamBytes Replica::text_seam_bytes(const Umt5Config& config) const {
+  return {.attend = 0, .sum = [parts = text_parts(config), part = rank()](int64_t values) {
+            return part < parts ? tensor_arena_bytes(values, parts, part, AllReduce::kRing) : 0;
+          }};
+}
+
 Context Replica::context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
                          Observer* observer) {
   Seams& seams = *seams_;

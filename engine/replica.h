@@ -56,6 +56,10 @@ class Replica {
   // Whether this rank computes the branch.
   bool computes(int branch) const;
 
+  // What the seams of a forward over `tokens` tokens, and of the text encoder, take of the arena.
+  SeamBytes seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const;
+  SeamBytes text_seam_bytes(const Umt5Config& config) const;
+
   // Which rows of a picture's latent this rank decodes or encodes: at most one band per latent
   // row, the last ranks idle (empty) where there are more.
   int bands(int64_t latent_rows) const;

@@ -9,7 +9,8 @@ namespace weft {
 
 namespace {
 constexpr size_t kAlign = 64;
-}
+size_t taken(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign + kAlign; }
+}  // namespace
 
 Arena::Arena(size_t limit) : limit_(limit) {
   void* data = mmap(nullptr, limit_, PROT_READ | PROT_WRITE,
@@ -26,7 +27,7 @@ Arena::~Arena() {
 
 TensorView Arena::alloc(DType dtype, std::span<const int64_t> shape) {
   TensorView view(nullptr, dtype, shape);
-  const size_t bytes = (view.bytes() + kAlign - 1) / kAlign * kAlign + kAlign;
+  const size_t bytes = taken(view.bytes());
   if (bytes > limit_ - used_)
     throw Error(ErrorKind::kMemory, "the workspace needs " + std::to_string(used_ + bytes) +
                                         " bytes, its limit is " + std::to_string(limit_));
@@ -34,6 +35,12 @@ TensorView Arena::alloc(DType dtype, std::span<const int64_t> shape) {
   used_ += bytes;
   high_water_ = std::max(high_water_, used_);
   return view;
+}
+
+size_t arena_bytes(DType dtype, std::initializer_list<int64_t> shape) {
+  size_t bytes = size_of(dtype);
+  for (int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+  return taken(bytes);
 }
 
 void Arena::trim() {

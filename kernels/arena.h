@@ -51,4 +51,7 @@ class Arena {
   size_t high_water_ = 0;
 };
 
+// What an Arena takes for one allocation, for predictions.
+size_t arena_bytes(DType dtype, std::initializer_list<int64_t> shape);
+
 }  // namespace weft

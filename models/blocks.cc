@@ -106,10 +106,4 @@ void unpatchify(Stream& stream, const TensorView& rows, std::array<int64_t, 3> p
               [&](const TensorView& to, const TensorView& from) { copy(stream, from, to); });
 }
 
-size_t arena_bytes(DType dtype, std::initializer_list<int64_t> shape) {
-  size_t bytes = size_of(dtype);
-  for (int64_t extent : shape) bytes *= static_cast<size_t>(extent);
-  return (bytes + 63) / 64 * 64 + 64;  // as Arena::alloc rounds
-}
-
 }  // namespace weft

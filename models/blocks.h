@@ -37,7 +37,4 @@ void patchify(Stream& stream, const TensorView& latent, std::array<int64_t, 3> p
 void unpatchify(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
                 const TokenRanges& tokens, const TensorView& latent);
 
-// What an Arena takes for one allocation.
-size_t arena_bytes(DType dtype, std::initializer_list<int64_t> shape);
-
 }  // namespace weft

@@ -20,6 +20,11 @@ AttentionState alloc_state(Arena& arena, int64_t rows, int64_t heads, int64_t he
           arena.alloc(DType::kF32, {heads, rows})};
 }
 
+size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim) {
+  return arena_bytes(DType::kF32, {rows, heads, head_dim}) +
+         arena_bytes(DType::kF32, {heads, rows});
+}
+
 int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask mask) {
   if (mask == Mask::kFull) return 0;
   int64_t row = 0;

@@ -15,6 +15,7 @@ struct AttentionState {
   }
 };
 AttentionState alloc_state(Arena& arena, int64_t rows, int64_t heads, int64_t head_dim);
+size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim);  // what it takes
 
 // Keys and values of one rank and where they stand.
 struct KeyBlock {

@@ -66,4 +66,10 @@ int64_t ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t kv_heads, i
   return ranks == 1 ? 0 : 2 * rows * kv_heads * head_dim * element_bytes;
 }
 
+size_t ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
+                        int64_t head_dim, DType dtype) {
+  return arena_bytes(dtype, {2, 2, tokens.longest(), kv_heads, head_dim}) +
+         2 * state_arena_bytes(tokens.rows(rank), heads, head_dim);
+}
+
 }  // namespace weft

@@ -37,5 +37,8 @@ class RingMixer final : public TokenMixer {
 // Bytes that `rank` sends for one layer.
 int64_t ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t kv_heads, int64_t head_dim,
                         int64_t element_bytes);
+// Arena bytes that one attend of `rank` takes.
+size_t ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
+                        int64_t head_dim, DType dtype);
 
 }  // namespace weft

@@ -126,4 +126,11 @@ int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads
          home * heads * (head_dim + 1) * static_cast<int64_t>(sizeof(float));
 }
 
+size_t token_ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
+                              DType dtype) {
+  const int64_t longest = tokens.longest(), state = longest * heads * (head_dim + 1);
+  return arena_bytes(dtype, {2, longest, heads, head_dim}) + arena_bytes(DType::kF32, {2, state}) +
+         arena_bytes(DType::kF32, {state}) + state_arena_bytes(tokens.rows(rank), heads, head_dim);
+}
+
 }  // namespace weft

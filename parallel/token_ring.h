@@ -38,5 +38,8 @@ class TokenRingMixer final : public TokenMixer {
 // Bytes that `rank` sends for one layer.
 int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
                               int64_t element_bytes, Mask mask = Mask::kFull);
+// Arena bytes that one attend of `rank` takes.
+size_t token_ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
+                              DType dtype);
 
 }  // namespace weft

@@ -1,5 +1,7 @@
 #include "parallel/ulysses.h"
 
+#include <algorithm>
+
 #include "kernels/copy.h"
 #include "parallel/context.h"
 
@@ -105,6 +107,22 @@ int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, i
                 tokens.rows(other) * ulysses_heads(heads, kv_heads, ranks, rank).q.size();
   }
   return elements * head_dim * element_bytes;
+}
+
+size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
+                           int64_t head_dim, DType dtype, size_t inner) {
+  const UlyssesHeads mine = ulysses_heads(heads, kv_heads, tokens.size(), rank);
+  const auto bytes = [&](int64_t rows, int64_t width) {
+    return arena_bytes(dtype, {rows, width, head_dim});
+  };
+  size_t held = bytes(tokens.rows(), sent(mine)) + bytes(tokens.rows(), mine.q.size()), back = 0;
+  for (int other = 0; other < tokens.size(); ++other) {
+    if (other == rank) continue;
+    const UlyssesHeads theirs = ulysses_heads(heads, kv_heads, tokens.size(), other);
+    held += bytes(tokens.rows(rank), sent(theirs));
+    back += bytes(tokens.rows(rank), theirs.q.size());
+  }
+  return held + std::max(inner, back);
 }
 
 }  // namespace weft

@@ -47,5 +47,8 @@ class UlyssesMixer final : public TokenMixer {
 // Bytes that `rank` sends for one layer; element_bytes of the compute dtype.
 int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
                            int64_t head_dim, int64_t element_bytes);
+// Arena bytes that one attend of `rank` takes, `inner` of them within the inner mixer's.
+size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
+                           int64_t head_dim, DType dtype, size_t inner);
 
 }  // namespace weft

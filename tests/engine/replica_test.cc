@@ -26,6 +26,41 @@ TEST(ReplicaBytes, AreTheMethodsFormulasForAWholeJob) {
   EXPECT_GE(layouts, 40);
 }
 
+// Every allocation of a forward on every rank, the seams' included, is in the prediction.
+TEST(Replica, AForwardTakesThePredictedArena) {
+  const TensorFile file = TensorFile::open(kModel + "/transformer");
+  const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
+  const std::array<int64_t, 4> latent{config.in_channels, 3, 6, 10};
+  const auto grid = wan_grid(config, latent[1], latent[2], latent[3]);
+  const int64_t tokens = grid[0] * grid[1] * grid[2];
+  const LayoutLimits limits{
+      .heads = config.heads, .layers = 1, .tokens = tokens, .ffn = config.ffn_dim};
+  int layouts = 0;
+  for (int ranks = 1; ranks <= 6; ++ranks)
+    for (const Layout& layout : legal_layouts(ranks, limits))
+      for (DType dtype : {DType::kF32, DType::kBF16}) {
+        ++layouts;
+        run_ranks(ranks, [&](Communicator& world) {
+          Replica replica = Replica::of(world, layout);
+          Stream stream = Stream::cpu(1);
+          Arena arena;
+          const WanLoad load = replica.load(config, dtype);
+          const WanTransformer wan = WanTransformer::load(stream, file, config, load);
+          const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
+          const Tensor embeds(DType::kF32, {5, config.text_dim});
+          Context context = replica.context(stream, arena, Pass{}, tokens);
+          const WanText text = wan.prepare_text(context, embeds, 9);
+          const TimeSegment time{{0, tokens}, 500};
+          wan.forward(context, load.blocks, in, {&time, 1}, text, wan.rope(grid), out);
+          EXPECT_EQ(arena.high_water(),
+                    wan_workspace_bytes(config, context.tokens.size(), text.rows(), load,
+                                        replica.seam_bytes(config, tokens, dtype)))
+              << to_string(layout) << ", rank " << world.rank();
+        });
+      }
+  EXPECT_GE(layouts, 30);
+}
+
 TEST(Replica, DelaysAndRendezvousChangeNoBitOfTheVideo) {
   for (const char* text : {"cfg=2,ulysses=2", "layers=2,ring=2", "token_ring=2,tensor=2"}) {
     const Layout layout = parse_layout(text, 4, {});

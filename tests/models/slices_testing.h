@@ -31,10 +31,7 @@ inline void run_parts(int parts, const std::function<void(int, Reducer&)>& work,
 // What its sums take of the arena: the ring one chunk, the star's root every other rank's values.
 inline SeamBytes seam_bytes(int parts, int rank, AllReduce algorithm = AllReduce::kRing) {
   return {.attend = 0, .sum = [=](int64_t values) {
-            if (parts == 1) return size_t{0};
-            if (algorithm == AllReduce::kRing)
-              return arena_bytes(DType::kF32, {partition(values, parts, 0).size()});
-            return rank == 0 ? arena_bytes(DType::kF32, {parts - 1, values}) : 0;
+            return tensor_arena_bytes(values, parts, rank, algorithm);
           }};
 }
 
