@@ -1,10 +1,5 @@
 #include "parallel/control_plane.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -16,12 +11,12 @@
 #include <cstdio>
 #include <cstring>
 #include <mutex>
-#include <random>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "kernels/check.h"
+#include "parallel/door.h"
 
 namespace weft {
 
@@ -49,33 +44,6 @@ struct Record {
   uint64_t token = 0;  // of the job: a stranger's connection is dropped
   char text[496] = {};
 };
-
-[[noreturn]] void socket_error(const char* call) {
-  throw Error(ErrorKind::kComm, std::string(call) + ": " + std::strerror(errno));
-}
-
-// Whether `name` is one of a list "eth0,eth1".
-bool lists(const std::string& names, const std::string& name) {
-  return ("," + names + ",").find("," + name + ",") != std::string::npos;
-}
-
-// The first address of the interfaces; of any that others can reach where none is named or there.
-// The loopback where there is no other.
-in_addr host_address(const std::string& interfaces) {
-  in_addr found{}, named{};
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) socket_error("getifaddrs");
-  for (const ifaddrs* at = list; at; at = at->ifa_next) {
-    if (!at->ifa_addr || at->ifa_addr->sa_family != AF_INET) continue;
-    const in_addr address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
-    if (!named.s_addr && lists(interfaces, at->ifa_name)) named = address;
-    if (!found.s_addr && !(at->ifa_flags & IFF_LOOPBACK)) found = address;
-  }
-  freeifaddrs(list);
-  if (named.s_addr) return named;
-  if (!found.s_addr) found.s_addr = htonl(INADDR_LOOPBACK);
-  return found;
-}
 
 // One connection with what has been read of the next record.
 struct Line {
@@ -106,8 +74,6 @@ struct ControlPlane::Impl {
   std::atomic<bool> leaving{false};
   std::thread thread;
 
-  std::string open(const std::string& interfaces);
-  void connect_to(const std::string& address);
   void run();
   void beat();
   void read(Line& line);
@@ -129,45 +95,6 @@ Record ControlPlane::Impl::record(Word word, const std::string& text) const {
   out.token = token;
   std::snprintf(out.text, sizeof out.text, "%s", text.c_str());
   return out;
-}
-
-// Opens the first rank's door; "address port token".
-std::string ControlPlane::Impl::open(const std::string& interfaces) {
-  listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr = host_address(interfaces);
-  socklen_t length = sizeof any;
-  if (listener < 0 || bind(listener, reinterpret_cast<sockaddr*>(&any), sizeof any) != 0 ||
-      listen(listener, size) != 0 ||
-      getsockname(listener, reinterpret_cast<sockaddr*>(&any), &length) != 0)
-    socket_error("the control plane's socket");
-  std::random_device random;
-  token = uint64_t{random()} << 32 | random();
-  char host[INET_ADDRSTRLEN] = {};
-  inet_ntop(AF_INET, &any.sin_addr, host, sizeof host);
-  return std::string(host) + " " + std::to_string(ntohs(any.sin_port)) + " " +
-         std::to_string(token);
-}
-
-void ControlPlane::Impl::connect_to(const std::string& text) {
-  char host[64] = {};
-  unsigned port = 0;
-  unsigned long long job = 0;
-  if (std::sscanf(text.c_str(), "%63s %u %llu", host, &port, &job) != 3)
-    throw Error(ErrorKind::kComm, "the control plane's address is '" + text + "'");
-  token = job;
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  inet_pton(AF_INET, host, &to.sin_addr);
-  Line line;
-  line.rank = 0;
-  line.socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (line.socket < 0 || connect(line.socket, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0)
-    socket_error(("connecting to rank 0 at " + text.substr(0, text.rfind(' '))).c_str());
-  lines.push_back(line);
-  tell(record(Word::kHello, ""));
 }
 
 void ControlPlane::Impl::tell(const Record& out) {
@@ -329,8 +256,20 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
   impl_->size = size;
   impl_->reports = std::move(reports);
   impl_->settings = settings;
-  const std::string address = share(rank == 0 ? impl_->open(interfaces) : "");
-  if (rank != 0) impl_->connect_to(address);
+  Door door;
+  if (rank == 0) door = open_door(interfaces, size);
+  impl_->listener = door.socket;
+  impl_->token = door.token;
+  const std::string text = share(door.text);
+  if (rank != 0) {
+    const Knock knocked = knock(text, settings.startup_s);
+    impl_->token = knocked.token;
+    Line line;
+    line.rank = 0;
+    line.socket = knocked.socket;
+    impl_->lines.push_back(line);
+    impl_->tell(impl_->record(Word::kHello, ""));
+  }
   impl_->thread = std::thread([this] { impl_->run(); });
 }
 

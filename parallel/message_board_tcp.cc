@@ -1,12 +1,8 @@
 // The board of a job of processes: the first rank's thread keeps it and plays the others'
 // listeners.
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +17,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "parallel/door.h"
 #include "parallel/message_board.h"
 
 namespace weft {
@@ -55,32 +52,6 @@ struct Frame {
   bool moves = false, more = false;  // more: the next match belongs to this one
   char text[424] = {};
 };
-
-[[noreturn]] void socket_error(const std::string& call) {
-  throw Error(ErrorKind::kComm, call + ": " + std::strerror(errno));
-}
-
-bool lists(const std::string& names, const std::string& name) {
-  return ("," + names + ",").find("," + name + ",") != std::string::npos;
-}
-
-// The first address of the interfaces; of any that others can reach where it has none of them; the
-// loopback where there is no other.
-in_addr listening_address(const std::string& interfaces) {
-  in_addr found{}, named{};
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) socket_error("getifaddrs");
-  for (const ifaddrs* at = list; at; at = at->ifa_next) {
-    if (!at->ifa_addr || at->ifa_addr->sa_family != AF_INET) continue;
-    const in_addr address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr;
-    if (!named.s_addr && lists(interfaces, at->ifa_name)) named = address;
-    if (!found.s_addr && !(at->ifa_flags & IFF_LOOPBACK)) found = address;
-  }
-  freeifaddrs(list);
-  if (named.s_addr) return named;
-  if (!found.s_addr) found.s_addr = htonl(INADDR_LOOPBACK);
-  return found;
-}
 
 void no_delay(int socket) {
   const int on = 1;
@@ -159,30 +130,18 @@ struct Guest final : BoardListener {
 
 class BoardHost {
  public:
-  BoardHost(int ranks, const std::string& interfaces, uint64_t token)
-      : ranks_(ranks), token_(token), board_(make_message_board(ranks)) {
-    door_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr = listening_address(interfaces);
-    socklen_t length = sizeof at;
-    if (door_ < 0 || bind(door_, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 ||
-        listen(door_, ranks) != 0 ||
-        getsockname(door_, reinterpret_cast<sockaddr*>(&at), &length) != 0)
-      socket_error("the message board's socket");
-    char host[INET_ADDRSTRLEN] = {};
-    inet_ntop(AF_INET, &at.sin_addr, host, sizeof host);
-    address_ = std::string(host) + " " + std::to_string(ntohs(at.sin_port));
+  BoardHost(int ranks, const std::string& interfaces)
+      : ranks_(ranks), door_(open_door(interfaces, ranks)), board_(make_message_board(ranks)) {
     thread_ = std::thread([this] { run(); });
   }
 
   ~BoardHost() {
     closing_ = true;
     thread_.join();
-    close(door_);
+    close(door_.socket);
   }
 
-  const std::string& address() const { return address_; }
+  const std::string& text() const { return door_.text; }
 
  private:
   // Until every rank has come and gone; where the job has failed or its first rank goes, until
@@ -194,13 +153,13 @@ class BoardHost {
       for (const Guest& guest : guests_) ended_ = ended_ || guest.told_end;
       if (!(ended_ && closing_)) in_order = Clock::now();
       if (Clock::now() - in_order > kFarewell) return;
-      std::vector<pollfd> watched{{door_, POLLIN, 0}};
+      std::vector<pollfd> watched{{door_.socket, POLLIN, 0}};
       for (const Guest& guest : guests_)
         watched.push_back({guest.socket,
                            static_cast<short>(guest.unsent.empty() ? POLLIN : POLLIN | POLLOUT),
                            0});
       poll(watched.data(), watched.size(), 100);
-      for (int one; (one = accept4(door_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
+      for (int one; (one = accept4(door_.socket, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
         guests_.emplace_back(one);
       for (Guest& guest : guests_) {
         if (!guest.unsent.empty()) guest.flush();
@@ -221,7 +180,7 @@ class BoardHost {
   }
 
   bool take(Guest& guest, const Frame& frame) {
-    if (frame.token != token_ || frame.rank < 0 || frame.rank >= ranks_) return false;
+    if (frame.token != door_.token || frame.rank < 0 || frame.rank >= ranks_) return false;
     if (guest.rank < 0) {
       if (frame.word != Word::kJoin) return false;
       guest.rank = frame.rank;
@@ -262,10 +221,8 @@ class BoardHost {
   }
 
   const int ranks_;
-  const uint64_t token_;
+  const Door door_;
   const std::shared_ptr<MessageBoard> board_;
-  int door_ = -1;
-  std::string address_;
   bool ended_ = false;
   std::atomic<bool> closing_ = false;
   std::list<Guest> guests_;
@@ -274,20 +231,8 @@ class BoardHost {
 
 class BoardLink final : public MessageBoard {
  public:
-  BoardLink(int rank, uint64_t token, std::unique_ptr<BoardHost> host, sockaddr_in to,
-            double seconds)
-      : rank_(rank), token_(token), host_(std::move(host)) {
-    socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const timeval limit{static_cast<time_t>(std::max(1.0, seconds)), 0};
-    setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);  // of connect, too
-    if (socket_ < 0 || connect(socket_, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) {
-      const int error = errno;
-      close(socket_);
-      errno = error;
-      socket_error("connecting to rank 0's message board");
-    }
-    no_delay(socket_);
-  }
+  BoardLink(int rank, std::unique_ptr<BoardHost> host, const Knock& knocked)
+      : rank_(rank), token_(knocked.token), host_(std::move(host)), socket_(knocked.socket) {}
 
   ~BoardLink() override {
     shutdown(socket_, SHUT_RDWR);
@@ -365,7 +310,7 @@ class BoardLink final : public MessageBoard {
   const int rank_;
   const uint64_t token_;
   const std::unique_ptr<BoardHost> host_;  // of the first rank; ends after the link
-  int socket_ = -1;
+  const int socket_;
   BoardListener* listener_ = nullptr;
   std::mutex lock_;
   Frames frames_;
@@ -379,26 +324,10 @@ std::shared_ptr<MessageBoard> connect_message_board(
     const std::function<std::string(const std::string&)>& share) {
   CHECK(rank >= 0 && rank < ranks, "rank", rank, "of", ranks);
   std::unique_ptr<BoardHost> host;
-  std::string text;
-  if (rank == 0) {
-    uint64_t token = 0;
-    if (getrandom(&token, sizeof token, 0) != sizeof token) socket_error("getrandom");
-    host = std::make_unique<BoardHost>(ranks, interfaces, token);
-    text = host->address() + " " + std::to_string(token) + " " + note;
-  }
-  text = share(text);
-  char name[64] = {};
-  unsigned port = 0;
-  unsigned long long token = 0;
-  int length = 0;
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  if (std::sscanf(text.c_str(), "%63s %u %llu %n", name, &port, &token, &length) != 3 ||
-      inet_pton(AF_INET, name, &to.sin_addr) != 1)
-    throw Error(ErrorKind::kComm, "rank 0's text '" + text + "' names no message board");
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  note = text.substr(static_cast<size_t>(length));
-  return std::make_shared<BoardLink>(rank, token, std::move(host), to, seconds);
+  if (rank == 0) host = std::make_unique<BoardHost>(ranks, interfaces);
+  const Knock knocked = knock(share(host ? host->text() + " " + note : ""), seconds);
+  note = knocked.rest;
+  return std::make_shared<BoardLink>(rank, std::move(host), knocked);
 }
 
 }  // namespace weft
