@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "apps/verify_case.h"
+#include "engine/generator.h"
 #include "io/json.h"
+#include "parallel/local.h"
 
 namespace weft {
 namespace {
@@ -62,6 +65,54 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"TextEncoder", {"umt5", "umt5_uneven"}, 4},
         Family{"Pipeline", {"pipeline_t2v", "pipeline_two_experts"}, 8}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// A whole clip of the pocket model at its defaults: twenty guided steps add up no more.
+TEST(PocketModel, IsOneRanksUnderEveryKindOfSplit) {
+  struct LatentTap final : PipelineTap {
+    std::vector<float> latents;
+    void tap(const char* name, const TensorView& value) override {
+      if (std::string(name) == "latents_final")
+        latents.assign(value.as<float>(), value.as<float>() + value.count());
+    }
+  };
+  const auto latents_of = [](const Layout& layout) {
+    std::vector<float> latents;
+    run_ranks(layout.ranks(), [&](Communicator& world) {
+      GeneratorOptions options;
+      options.threads = 1;
+      Generator generator("models/pocket", options, Replica::of(world, layout));
+      Request request;
+      request.prompt = "a big red ball, moving left on a navy background";
+      request.seed = 3;
+      LatentTap tap;
+      RunOptions run;
+      run.tap = &tap;
+      generator.run(request, nullptr, run);
+      if (world.rank() == 0) latents = std::move(tap.latents);
+    });
+    return latents;
+  };
+  const std::vector<float> whole = latents_of({});
+  for (const auto& [ranks, text] : {std::pair{2, "cfg=2"},
+                                    {2, "ulysses=2"},
+                                    {3, "ring=3"},
+                                    {2, "token_ring=2"},
+                                    {3, "tensor=3"},
+                                    {3, "layers=3"},
+                                    {8, "cfg=2,layers=2,ulysses=2"}}) {
+    const std::vector<float> split = latents_of(parse_layout(text, ranks, {}));
+    ASSERT_EQ(split.size(), whole.size());
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const double difference = double{split[i]} - double{whole[i]};
+      error += difference * difference;
+      norm += double{whole[i]} * double{whole[i]};
+    }
+    const double relative = std::sqrt(error / norm);
+    std::printf("%s: relative L2 %.2g\n", text, relative);
+    EXPECT_LE(relative, 1e-5) << text;
+  }
+}
 
 TEST(LayoutErrors, NameTheLegalOnes) {
   try {
