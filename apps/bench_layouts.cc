@@ -306,6 +306,7 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   if (ranks.count != 2)
     throw Error(ErrorKind::kUsage, "weft bench layouts compares layouts of 2 ranks, --ranks is " +
                                        std::to_string(ranks.count));
+  use_all_cpus();  // one rank on two threads is the measure
   Shape shape;
   shape.config = wan_1_3b(static_cast<int>(flags.integer("blocks", 2, 30).value_or(2)));
   shape.dtype = dtype;

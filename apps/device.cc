@@ -1,8 +1,11 @@
 #include "apps/device.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "kernels/cuda/device.h"
@@ -38,6 +41,11 @@ Ranks ranks_of(const Flags& flags) {
                                  std::fprintf(stderr, "weft: %s\n", line.c_str());
                                  std::_Exit(static_cast<int>(ErrorKind::kComm));
                                }};
+  cpu_set_t bound;
+  const int online = static_cast<int>(std::thread::hardware_concurrency());
+  const int64_t wanted =
+      flags.integer("threads", 1, 4096).value_or(std::max(1, online / launch.ranks_here));
+  if (sched_getaffinity(0, sizeof bound, &bound) == 0 && CPU_COUNT(&bound) < wanted) use_all_cpus();
   const std::shared_ptr<Transport> transport = make_mpi_transport(reports);
   if (flags.given("ranks") && ranks.count != transport->size())
     throw Error(ErrorKind::kUsage, "--ranks is " + std::to_string(ranks.count) +
@@ -48,6 +56,12 @@ Ranks ranks_of(const Flags& flags) {
           .on_this_host = launch.ranks_here,
           .speaks = transport->rank() == 0,
           .words = to_string(launch)};
+}
+
+void use_all_cpus() {
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof all);
+  sched_setaffinity(0, sizeof all, &all);  // what the machine and its cpusets allow of them
 }
 
 std::string layout_text(const Flags& flags) {

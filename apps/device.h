@@ -27,6 +27,9 @@ Ranks ranks_of(const Flags& flags);
 // Error(kUsage) where both are given.
 std::string layout_text(const Flags& flags);
 
+// Lifts the binding that mpirun gives a process of few ranks (one core, whatever its threads).
+void use_all_cpus();
+
 // Runs work(world) as every rank of this process, over slow wires where a link is given. An error
 // of one rank ends all of them.
 void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,

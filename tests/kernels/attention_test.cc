@@ -326,7 +326,9 @@ TEST(MergeAttention, PartsEqualTheWhole) {
 
 // A state to be merged is what was accumulated, unrounded.
 TEST(Attention, F32OutOfBf16RoundsToTheBf16Out) {
-  for (const Ops* ops : all_ops())
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    const Ops* ops = table.ops;
     for (int64_t e : {16, 33, 128}) {
       Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
       Tensor x[3];
@@ -342,11 +344,15 @@ TEST(Attention, F32OutOfBf16RoundsToTheBf16Out) {
       args.out = narrow;
       attention(stream, args);
       copy(stream, wide, rounded);
-      EXPECT_TRUE(bitwise_equal(rounded, narrow)) << ops->name << " " << e;
+      // bf16 values are f32 values: the definition over them, unrounded.
+      args.out = wide;
+      EXPECT_TRUE(within(wide, expect_attention(args).out)) << table.name << " " << e;
+      EXPECT_TRUE(bitwise_equal(rounded, narrow)) << table.name << " " << e;
       Tensor widened(DType::kF32, {13, 2, e});
       copy(stream, narrow, widened);
-      EXPECT_FALSE(bitwise_equal(wide, widened)) << ops->name << " " << e;
+      EXPECT_FALSE(bitwise_equal(wide, widened)) << table.name << " " << e;
     }
+  }
 }
 
 TEST(MergeAttention, ANaNGoesOn) {
@@ -377,6 +383,30 @@ TEST(MergeAttention, IsSymmetricToTheBit) {
       EXPECT_TRUE(bitwise_equal(ab.lse, ba.lse));
       for (double value : to_f64(ab.out)) ASSERT_TRUE(std::isfinite(value));
     }
+}
+
+TEST(MergeAttention, EveryTableHasTheBitsOfTheReference) {
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    const Ops* ops = table.ops;
+    for (int threads : {1, 3})
+      for (int64_t e : {1, 3, 7, 8, 15, 16, 17, 31, 33, 67, 128})
+        for (double magnitude : {1.0, 1e4}) {
+          SCOPED_TRACE(table.name + " " + std::to_string(e));
+          Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+          Stream stream = Stream::cpu(threads, Determinism::kFixed, ops);
+          State a = make_state(13, 3, e, 101, magnitude), b = make_state(13, 3, e, 111, magnitude);
+          a.lse.as<float>()[0] = b.lse.as<float>()[1] = kMinusInfinity;  // one side empty
+          a.lse.as<float>()[2] = b.lse.as<float>()[2] = kMinusInfinity;  // both
+          State expected = clone(a), actual = clone(a);
+          merge_attention(reference, expected.out, expected.lse, b.out, b.lse);
+          merge_attention(stream, actual.out, actual.lse, b.out, b.lse);
+          EXPECT_TRUE(bitwise_equal(actual.out, expected.out));
+          EXPECT_TRUE(bitwise_equal(actual.lse, expected.lse));
+          for (double value : to_f64(actual.out)) ASSERT_TRUE(std::isfinite(value));
+        }
+  }
 }
 
 TEST(MergeAttention, EqualsItsFormula) {

@@ -108,6 +108,23 @@ TEST(SequenceMap, ZigzagGivesEveryRankTheSameWorkInEveryHop) {
   }
 }
 
+// Chunks differ by at most one token, so a block's work lies between that of the shorter and the
+// longer chunk.
+TEST(SequenceMap, ZigzagIsBalancedWithinTheRoundingOfChunks) {
+  for (int64_t total : {17, 60, 61, 97})
+    for (int ranks = 2; ranks <= 8; ++ranks) {
+      const SequenceMap map = SequenceMap::zigzag(total, ranks);
+      const int64_t low = total / (2 * ranks), high = (total + 2 * ranks - 1) / (2 * ranks);
+      for (int hop = 1; hop < ranks; ++hop)
+        for (int rank = 0; rank < ranks; ++rank) {
+          const int64_t pairs =
+              visible_pairs(map[rank], map[(rank + ranks - hop) % ranks], Mask::kCausal);
+          EXPECT_GE(pairs, 2 * low * low) << total << " " << ranks;
+          EXPECT_LE(pairs, 2 * high * high) << total << " " << ranks;
+        }
+    }
+}
+
 TEST(AttentionState, SeesWhatTheMaskLetsThrough) {
   const std::vector<TokenRanges> parts{{{{0, 3}, {9, 12}}, 20}, {{{3, 9}}, 20}, {{{12, 20}}, 20}};
   for (const TokenRanges& queries : parts)

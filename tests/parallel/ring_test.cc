@@ -136,6 +136,38 @@ TEST_P(Rings, ZigzagBalancesCausalAttention) {
     }
 }
 
+TEST_P(Rings, ZigzagWithLargeLogitsAndInEveryTable) {
+  for (const Ops* ops : {&reference_ops(), &cpu_ops()})
+    for (float spread : {1.0f, 150.0f}) {  // logits of about 1e4
+      const AttentionCase c{.grid = {1, 7, 9},
+                            .heads = 2,
+                            .kv_heads = 2,
+                            .mask = Mask::kCausal,
+                            .spread = spread,
+                            .ops = ops};
+      const SequenceRun run(c);
+      const Tensor whole = run.whole();
+      for (int ranks : {2, 3, 5, 8}) {
+        const SequenceMap map = SequenceMap::zigzag(c.tokens(), ranks);
+        expect_method_equal(run.run(ranks, map, ring(map), {.rendezvous = true}), whole, whole,
+                            ranks);
+      }
+    }
+}
+
+TEST_P(Rings, ZigzagDelaysChangeNoBit) {
+  const AttentionCase c{.grid = {1, 3, 5}, .heads = 2, .kv_heads = 2, .mask = Mask::kCausal};
+  const SequenceRun run(c);
+  const SequenceMap map = SequenceMap::zigzag(c.tokens(), 4);
+  const Tensor plain = run.run(4, map, ring(map));
+  for (uint64_t seed = 1; seed <= 100; ++seed)
+    EXPECT_TRUE(
+        same_bits(run.run(4, map, ring(map),
+                          {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50}),
+                  plain))
+        << seed;
+}
+
 TEST_P(Rings, ZigzagUnderUlysses) {
   const AttentionCase c{.heads = 8, .kv_heads = 4, .mask = Mask::kCausal};
   const SequenceRun run(c);
@@ -146,8 +178,19 @@ TEST_P(Rings, ZigzagUnderUlysses) {
       const auto make = [&](Communicator& world) {
         return under_ulysses(GetParam(), world, map, ulysses);
       };
-      expect_method_equal(run.run(ulysses * rings, map, make, {.rendezvous = true}), whole, whole,
-                          ulysses * rings);
+      const auto bytes = [&](Communicator& world) {
+        const int ring = world.rank() / ulysses, place = world.rank() % ulysses;
+        const UlyssesHeads part = ulysses_heads(c.heads, c.kv_heads, ulysses, place);
+        AttentionCase inner = c;
+        inner.heads = part.q.size();
+        inner.kv_heads = part.kv.size();
+        EXPECT_EQ(world.counters().total_sent().bytes,
+                  ulysses_sent_bytes(map.slice(ring * ulysses, ulysses), place, c.heads, c.kv_heads,
+                                     c.head_dim, 4) +
+                      formula(GetParam(), map.blocks(ulysses), ring, inner));
+      };
+      expect_method_equal(run.run(ulysses * rings, map, make, {.rendezvous = true}, bytes), whole,
+                          whole, ulysses * rings);
     }
 }
 
@@ -162,6 +205,14 @@ TEST(RingBytes, AreTheFormulasOfTheMethods) {
   EXPECT_EQ(ring_sent_bytes(ranges, 0, 2, 4, 2), 2 * 2 * 8 * (3 + 2));
   EXPECT_EQ(ring_sent_bytes(ranges, 2, 2, 4, 2), 2 * 2 * 8 * (2 + 2));
   EXPECT_EQ(token_ring_sent_bytes(ranges, 0, 2, 4, 2), 2 * 8 * (3 + 2) + 4 * 10 * (2 + 2));
+  // Causal queries go to lower ranks and end there. Rank 0 sends two states of 2 rows home; rank 1
+  // its own and rank 2's queries on, and a state of rank 2 home; rank 2 its queries.
+  const auto causal = [&](int rank) {
+    return token_ring_sent_bytes(ranges, rank, 2, 4, 2, Mask::kCausal);
+  };
+  EXPECT_EQ(causal(0), 4 * 10 * (2 + 2));
+  EXPECT_EQ(causal(1), 2 * 8 * (2 + 2) + 4 * 10 * 2);
+  EXPECT_EQ(causal(2), 2 * 8 * 2);
   // Even shards: 2 (P - 1) X / P.
   EXPECT_EQ(ring_sent_bytes(contiguous(64, 4), 1, 8, 16, 4), 2 * 3 * 64 * 8 * 16 * 4 / 4);
 }

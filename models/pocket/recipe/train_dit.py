@@ -20,6 +20,8 @@ ap.add_argument("--early", type=float, default=0.5, help="fraction of the clips 
 ap.add_argument("--average", type=float, default=0.998)
 ap.add_argument("--lr", type=float, default=0.02)
 ap.add_argument("--init", default="", help="a checkpoint whose weights to start from")
+ap.add_argument("--whole", type=float, default=0.9,
+                help="share of batches that begin with their clips; others may begin in mid-clip, whose first latent differs")
 ap.add_argument("--compile", action="store_true")
 ap.add_argument("--threads", type=int, default=1, help="of each process")
 ap.add_argument("--port", type=int, default=29517)
@@ -86,7 +88,7 @@ def pick(frames, h, w, crop=0):
     crop: only so many latents each way, somewhere on the shape."""
     n = max(1, round(args.tokens / args.ranks / (frames * (crop * crop or h * w) / 4)))
     longer = [g for g in groups if g[1:] == (h, w) and g[0] > frames > 1]
-    whole = (frames, h, w) in groups and (rng.random() < 0.8 or not longer)
+    whole = (frames, h, w) in groups and (rng.random() < args.whole or not longer)
     src = groups[(frames, h, w) if whole else longer[rng.integers(len(longer))]]
     sizes = np.array([len(d["z"]) for d in src])
     where = rng.choice(len(src), n, p=sizes / sizes.sum())
