@@ -48,8 +48,8 @@ struct GeneratorOptions {
   Determinism determinism = Determinism::kFast;
   uint64_t memory_limit = 0;  // bytes, of all ranks that share it; 0: what the machine has free now
   const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:
-                             // memory_limit is not held to what this one has
-  int memory_sharers = 1;  // ranks that share this machine's memory
+                              // memory_limit is not held to what this one has
+  int memory_sharers = 1;     // ranks that share this machine's memory
 };
 
 struct RunOptions {
