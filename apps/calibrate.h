@@ -5,7 +5,8 @@
 
 namespace weft {
 
-// One rank's device with `threads` threads; takes about a second.
+// One rank's device with `threads` threads; takes about a second. What a message costs the
+// processor is assumed.
 DeviceModel measure_device(int threads, DType dtype);
 
 // "linear 251 GFLOP/s, attention 190 GFLOP/s, ..., memory 11.2 GB/s".

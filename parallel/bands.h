@@ -2,9 +2,8 @@
 // Bands: the VAE's picture is split into bands of rows.
 //
 // Split: rows of the latent (uneven), and with them the rows of every layer.
-// Talk: before every convolution with its neighbours above and below; once per frame with
-// everybody,
-//   for the keys and values of the mid attention, which sees the whole frame.
+// Talk: before every convolution with its neighbours above and below; once per frame with all, for
+//   the keys and values of the mid attention, which sees the whole frame.
 // Bytes sent by a rank: per convolution F rows W C e to each neighbour that asks (F frames, the
 //   remembered ones included; 1 row for the kernels of 3); per frame 2 h_r W C e to each of P - 1
 //   (attention). band_attention_bytes; the halo's are what exchange is asked for.

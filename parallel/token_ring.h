@@ -4,8 +4,7 @@
 // Split: the sequence (uneven).
 // Talk: queries to the next rank of the group, P - 1 times a layer; attention states from the rank
 //   that made them to the owner of the queries.
-// Bytes sent by rank r per layer: queries e A E times the rows of every rank but that of rank r +
-// 1,
+// Bytes sent by rank r per layer: queries e A E times the rows of every rank but rank r + 1's,
 //   states (A E + A) 4 times the rows of every other rank; causal: of the rows that see something
 //   there or further on (token_ring_sent_bytes).
 // Memory: two blocks of queries; four attention states in f32.
