@@ -10,8 +10,8 @@
 //   4 (A E + A) the rows of ranks P - T' + r ... P - 1 as states (light_seq_sent_bytes).
 // Memory: three blocks of keys and values, three of queries; five attention states in f32.
 // Exact: states are f32, merged in the order of time and rounded once.
-// Divisibility: none; every rank needs a token. With even P half of the ranks idle at the last time.
-// Overlap: what the next time needs travels, and states go home, while the present is attended to.
+// Divisibility: none; every rank needs a token. With even P half of the ranks idle at time P / 2.
+// Overlap: what is needed next travels, and states go home, while the present is attended to.
 // Paper: DistFlashAttn (Li et al. 2023, arXiv 2310.03294), section 3.
 #include "parallel/communicator.h"
 #include "parallel/sequence_map.h"
