@@ -9,20 +9,21 @@
 namespace weft {
 namespace {
 
-// Finds the first intermediate result that is not finite.
-struct NonFiniteSearch final : Observer {
-  std::string found;
+// Stops a forward at its first result that is not finite: one pass over the hidden rows per block,
+// under 0.2 % of the block at 1.3B shapes. A rank sees it in its own rows before it sends anything
+// made from them, so the first rank to speak names the block where it began.
+class FiniteWatch final : public Observer {
+ public:
+  using Report = std::function<void(const std::string& where)>;  // throws
+  explicit FiniteWatch(Report report) : report_(std::move(report)) {}
   void see(Context& context, const char* name, int index, const TensorView& value) override {
-    if (!found.empty() || !value.contiguous()) return;
-    if (value.dtype != DType::kF32 && value.dtype != DType::kBF16) return;
-    if (first_non_finite(context.stream, value) < 0) return;
-    found = std::string(name) == "blocks" ? "block " + std::to_string(index) : name;
+    if (!value.contiguous() || first_non_finite(context.stream, value) < 0) return;
+    report_(index < 0 ? name : "block " + std::to_string(index));
   }
+
+ private:
+  Report report_;
 };
-
-}  // namespace
-
-namespace {
 
 // Values of the latent that stand behind one token.
 int64_t latent_row(const WanConfig& config) {
@@ -121,16 +122,15 @@ void Executor::compute(const Step& step, const Job& job) {
   }
   if (step.blocks.last() && !velocities_[branch])
     velocities_[branch] = Tensor(DType::kF32, job.latent.shape());
-  forward(step, job, *text, nullptr);
-  if (step.blocks.last() && first_non_finite(stream_, velocities_[branch]) >= 0)
-    explain_non_finite(step, job, *text);
+  forward(step, job, *text);
 }
 
 int64_t Executor::tokens() const { return rope_->grid[0] * rope_->grid[1] * rope_->grid[2]; }
 
-void Executor::forward(const Step& step, const Job& job, const WanText& text, Observer* observer) {
+void Executor::forward(const Step& step, const Job& job, const WanText& text) {
   const Arena::Scope scope(arena_);
-  Context context = replica_.context(stream_, arena_, step.pass, tokens(), observer);
+  FiniteWatch watch([&](const std::string& where) { report_non_finite(step, job, where); });
+  Context context = replica_.context(stream_, arena_, step.pass, tokens(), &watch);
   const int64_t n = context.tokens.size(), d = expert_->config().width();
   const int branch = step.pass.branch, slot = kHiddenSlot + branch;
   const bool first = step.blocks.first(), last = step.blocks.last();
@@ -212,24 +212,16 @@ void Executor::wait(const Step& step) {
   for (Communicator::Pending& send : pending.mapped()) replica_.communicator().wait(send);
 }
 
-// Looking at every block costs a pass over every hidden state, so it is done once, when it is known
-// that something is wrong.
-void Executor::explain_non_finite(const Step& step, const Job& job, const WanText& text) {
-  std::string where = "the latent";
-  if (!replica_.alone()) {
-    where = "the output";  // the other ranks are elsewhere: the forward cannot be repeated
-  } else if (first_non_finite(stream_, job.latent) < 0) {
-    NonFiniteSearch search;
-    forward(step, job, text, &search);
-    where = search.found.empty() ? "the output" : search.found;
-  }
+void Executor::report_non_finite(const Step& step, const Job& job, const std::string& where) {
+  const bool latent = first_non_finite(stream_, job.latent) >= 0;
   char sigma[32];
   std::snprintf(sigma, sizeof sigma, "%.4f", job.sampler.sigmas()[step.pass.step]);
   throw Error(ErrorKind::kNonFinite,
               "NaN or infinity in denoise, step " + std::to_string(step.pass.step + 1) + " of " +
                   std::to_string(job.sampler.steps()) + " (sigma " + sigma + "), " +
                   (model_ ? "transformer_2, " : "transformer, ") +
-                  (step.pass.branch ? "negative" : "positive") + " prompt: first in " + where +
+                  (step.pass.branch ? "negative" : "positive") + " prompt: first in " +
+                  (latent ? "the latent" : where) +
                   ". Try --dtype f32, or check the weights with weft inspect");
 }
 

@@ -47,14 +47,14 @@ class Executor {
   void load(const Job& job, int model);
   void compute(const Step& step, const Job& job);
   void update(const Step& step, const Job& job);
-  void forward(const Step& step, const Job& job, const WanText& text, Observer* observer);
+  void forward(const Step& step, const Job& job, const WanText& text);
   void send(const Step& step, const Job& job);
   void receive(const Step& step, const Job& job);
   void wait(const Step& step);
   int64_t tokens() const;  // of the whole latent
   const TensorView& wire(int slot, DType dtype, int64_t rows, int64_t columns);
   Tag tag_of(const Step& step, const Job& job) const;
-  [[noreturn]] void explain_non_finite(const Step& step, const Job& job, const WanText& text);
+  [[noreturn]] void report_non_finite(const Step& step, const Job& job, const std::string& where);
 
   Stream& stream_;
   Arena& arena_;

@@ -15,6 +15,7 @@
 #include "io/json.h"
 #include "io/tensor_file.h"
 #include "models/wan.h"
+#include "tests/engine/poisoned_model.h"
 
 namespace weft {
 namespace {
@@ -314,32 +315,10 @@ TEST(Memory, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
-// A copy of the model in which one tensor holds a NaN.
-std::string poisoned(const std::string& component, const std::string& tensor) {
-  const fs::path copy = fs::path(testing::TempDir()) / ("poisoned_" + component);
-  fs::remove_all(copy);
-  fs::copy(kModel, copy, fs::copy_options::recursive);
-  const std::string path = copy / component / "diffusion_pytorch_model.safetensors";
-  std::vector<Tensor> owners;
-  std::vector<std::pair<std::string, TensorView>> tensors;
-  {
-    const TensorFile file = TensorFile::open(path);
-    for (const std::string& name : file.names()) {
-      const TensorView view = file.view(name);
-      owners.emplace_back(view.dtype, view.shape());
-      std::memcpy(owners.back().view().data, view.data, view.bytes());
-      if (name == tensor) owners.back().as<float>()[0] = NAN;
-      tensors.emplace_back(name, owners.back().view());
-    }
-    EXPECT_TRUE(file.contains(tensor));
-  }
-  fs::remove(path);
-  write_safetensors(path, tensors);
-  return copy;
-}
-
 TEST(NonFinite, StopsNamingStageStepAndBlock) {
-  Generator generator(poisoned("transformer", "blocks.1.ffn.net.2.bias"), options_of(DType::kF32));
+  Generator generator(
+      test::poisoned(kModel, "transformer", "blocks.1.ffn.net.2.bias", testing::TempDir()),
+      options_of(DType::kF32));
   CollectingSink sink;
   const std::string text =
       message_of([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
@@ -349,7 +328,8 @@ TEST(NonFinite, StopsNamingStageStepAndBlock) {
 }
 
 TEST(NonFinite, IsFoundInTheDecoderToo) {
-  Generator generator(poisoned("vae", "decoder.conv_in.bias"), options_of(DType::kF32));
+  Generator generator(test::poisoned(kModel, "vae", "decoder.conv_in.bias", testing::TempDir()),
+                      options_of(DType::kF32));
   const std::string text =
       message_of([&] { generator.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
   EXPECT_NE(text.find("decode, chunk 1 of 3"), std::string::npos) << text;

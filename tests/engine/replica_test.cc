@@ -1,5 +1,5 @@
 // A whole generation on several ranks: every kind of message has the bytes of its method's formula,
-// delays change no bit, and a rank that fails ends all with one line.
+// and delays change no bit.
 #include "engine/replica.h"
 
 #include <gtest/gtest.h>
@@ -72,28 +72,6 @@ TEST(Replica, DelaysAndRendezvousChangeNoBitOfTheVideo) {
                     .video,
                 plain)
           << text << " seed " << seed;
-  }
-}
-
-TEST(Replica, AFailingRankEndsAllWithOneLineThatNamesIt) {
-  const Layout layout = parse_layout("cfg=2,ulysses=2", 4, {});
-  struct FailingTap final : PipelineTap {
-    void tap(const char* name, const TensorView&) override {
-      if (std::string(name) == "latents_initial") throw Error(ErrorKind::kMemory, "no page left");
-    }
-  };
-  try {
-    run_ranks(4, [&](Communicator& world) {
-      Generator generator(kModel, options_of(DType::kF32), Replica::of(world, layout));
-      FailingTap failing;
-      RunOptions options;
-      if (world.rank() == 2) options.tap = &failing;
-      generator.run(job(), nullptr, options);
-    });
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kMemory);
-    EXPECT_STREQ(error.what(), "rank 2: no page left");
   }
 }
 

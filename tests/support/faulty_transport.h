@@ -1,0 +1,47 @@
+#pragma once
+// FaultyTransport: a transport that calls `fault` before one of its rank's own sends: to throw
+// there, or to be slow there. It keeps what every send was, so that a clean run tells the places.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "parallel/transport.h"
+
+namespace weft::test {
+
+class FaultyTransport final : public Transport {
+ public:
+  // `at`: the send before which the fault comes, counted from 0; negative for none.
+  FaultyTransport(std::shared_ptr<Transport> inner, int at, std::function<void()> fault)
+      : inner_(std::move(inner)), at_(at), fault_(std::move(fault)) {}
+
+  const std::vector<std::string>& sent() const { return sent_; }  // tag_text of each
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
+                                 const void* data) override {
+    if (static_cast<int>(sent_.size()) == at_) fault_();
+    sent_.push_back(tag_text(header.tag));
+    return inner_->send(stream, peer, header, data);
+  }
+  std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
+                                    void* data) override {
+    return inner_->receive(stream, peer, expected, data);
+  }
+  MessageHeader wait(Transfer& transfer) override { return inner_->wait(transfer); }
+  void watch(std::shared_ptr<const FlightRecorder> recorder) override {
+    inner_->watch(std::move(recorder));
+  }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
+
+ private:
+  std::shared_ptr<Transport> inner_;
+  int at_;
+  std::function<void()> fault_;
+  std::vector<std::string> sent_;
+};
+
+}  // namespace weft::test
