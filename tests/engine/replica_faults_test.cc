@@ -1,6 +1,6 @@
-// Ranks as threads that throw, are slow or meet a NaN, at the start and the middle of everything they
-// send, before they begin and while the clip is written: the others end with one line that names the
-// rank, or, where it was only slow, the video is what it was.
+// Ranks as threads that throw, are slow or meet a NaN, at the start and the middle of everything
+// they send, before they begin and while the clip is written: the others end with one line that
+// names the rank, or, where it was only slow, the video is what it was.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -66,9 +66,10 @@ TEST(ReplicaFaults, ARankThatThrowsEndsAllWithOneLineThatNamesItInEveryPhase) {
     const std::vector<std::string> sent = run(layout, -1, {}).sent;
     EXPECT_GE(places(sent).size(), 8u) << text;
     for (int at : places(sent))
-      EXPECT_EQ(error_of([&] { run(layout, at, [] { throw Error(ErrorKind::kMemory, "no page"); }); },
-                         ErrorKind::kMemory),
-                "rank 2: no page")
+      EXPECT_EQ(
+          error_of([&] { run(layout, at, [] { throw Error(ErrorKind::kMemory, "no page"); }); },
+                   ErrorKind::kMemory),
+          "rank 2: no page")
           << text << ", send " << at << ": " << sent[at];
   }
 }
@@ -104,24 +105,19 @@ TEST(ReplicaFaults, ARankThatNeverBeginsAndARootThatCannotWriteEndAll) {
       Generator generator(kModel, options_of(DType::kF32), Replica::of(world, layout));
       generator.run(job(), sink);
     };
-    EXPECT_EQ(error_of(
-                  [&] {
-                    run_ranks(4, [&](Communicator& world) {
-                      if (world.rank() == kVictim) throw Error(ErrorKind::kModel, "no such folder");
-                      job_of(world, nullptr);
-                    });
-                  },
-                  ErrorKind::kModel),
-              "rank 2: no such folder");
-    EXPECT_EQ(error_of(
-                  [&] {
-                    run_ranks(4, [&](Communicator& world) {
-                      FullDisk disk;
-                      job_of(world, world.rank() == 0 ? &disk : nullptr);
-                    });
-                  },
-                  ErrorKind::kOutput),
-              "rank 0: the disk is full");
+    const auto ends_all = [](const std::function<void(Communicator&)>& work, ErrorKind kind) {
+      return error_of([&] { run_ranks(4, work); }, kind);
+    };
+    const auto never_begins = [&](Communicator& world) {
+      if (world.rank() == kVictim) throw Error(ErrorKind::kModel, "no such folder");
+      job_of(world, nullptr);
+    };
+    const auto cannot_write = [&](Communicator& world) {
+      FullDisk disk;
+      job_of(world, world.rank() == 0 ? &disk : nullptr);
+    };
+    EXPECT_EQ(ends_all(never_begins, ErrorKind::kModel), "rank 2: no such folder");
+    EXPECT_EQ(ends_all(cannot_write, ErrorKind::kOutput), "rank 0: the disk is full");
   }
 }
 
@@ -134,14 +130,13 @@ TEST(ReplicaFaults, ANaNIsNamedByTheBlockWhereItBegan) {
     for (uint64_t seed = 0; seed < 5; ++seed) {
       const std::string line = error_of(
           [&] {
-            run_ranks(
-                4,
-                [&](Communicator& world) {
-                  Generator generator(world.rank() == kVictim ? sick : kModel,
-                                      options_of(DType::kF32), Replica::of(world, layout));
-                  generator.run(job(), nullptr);
-                },
-                {.delay_seed = seed, .max_delay_us = 200});
+            run_ranks(4,
+                      [&](Communicator& world) {
+                        Generator generator(world.rank() == kVictim ? sick : kModel,
+                                            options_of(DType::kF32), Replica::of(world, layout));
+                        generator.run(job(), nullptr);
+                      },
+                      {.delay_seed = seed, .max_delay_us = 200});
           },
           ErrorKind::kNonFinite);
       EXPECT_TRUE(line.starts_with("rank 2: NaN or infinity in denoise, step 1 of 2")) << line;

@@ -64,6 +64,10 @@ inline double relative_l2(const TensorView& actual, const TensorView& expected) 
   return std::isfinite(error) ? std::sqrt(error / norm) : error;
 }
 
+inline bool same_bits(const TensorView& a, const TensorView& b) {
+  return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, a.bytes()) == 0;
+}
+
 class SequenceRun {
  public:
   explicit SequenceRun(const AttentionCase& given)
@@ -89,6 +93,17 @@ class SequenceRun {
         },
         options);
     return out;
+  }
+
+  // The law of delays: 100 orders of arrival on four ranks, half of them with rendezvous sends,
+  // change no bit.
+  void expect_delays_change_no_bit(const SequenceMap& map, const Make& make) const {
+    const Tensor plain = run(4, map, make);
+    for (uint64_t seed = 1; seed <= 100; ++seed)
+      EXPECT_TRUE(same_bits(
+          run(4, map, make, {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50}),
+          plain))
+          << seed;
   }
 
   // The same attention on the same values, computed in f32.
@@ -168,10 +183,6 @@ inline void expect_method_equal(const Tensor& out, const Tensor& whole, const Te
   } else {
     EXPECT_LE(relative_l2(out, exact), relative_l2(whole, exact) + 1e-5) << ranks << " ranks";
   }
-}
-
-inline bool same_bits(const TensorView& a, const TensorView& b) {
-  return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, a.bytes()) == 0;
 }
 
 }  // namespace weft::test
