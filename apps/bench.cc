@@ -139,7 +139,7 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
 void bench_model(const Flags& flags, DType dtype, int repeat) {
   GeneratorOptions options;
   options.dtype = dtype;
-  options.threads = static_cast<int>(flags.integer("threads", 1, 4096).value_or(0));
+  options.threads = static_cast<int>(flags.integer("threads").value_or(0));
   const std::string path = flags.text("model").empty() ? "models/pocket" : flags.text("model");
   Generator generator(path, options);
   Request request;
@@ -166,7 +166,7 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
 int run_bench(const Flags& flags) {
   require_cpu(flags);
   const DType dtype = compute_dtype(flags);
-  const int repeat = static_cast<int>(*flags.integer("repeat", 1, 1000));
+  const int repeat = static_cast<int>(*flags.integer("repeat"));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
   if (flags.operands().size() > 1 || (name != "ops" && name != "pocket" && name != "layouts"))
     throw Error(ErrorKind::kUsage, "weft bench takes one name, legal: ops, pocket, layouts");
@@ -175,7 +175,7 @@ int run_bench(const Flags& flags) {
     bench_model(flags, dtype, repeat);
     return 0;
   }
-  Stream stream = Stream::cpu(static_cast<int>(flags.integer("threads", 1, 4096).value_or(0)),
+  Stream stream = Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)),
                               flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast);
   bench_ops(stream, dtype, repeat, flags.on("json"));
   return 0;

@@ -139,8 +139,8 @@ std::vector<Wire> wires_of(const Flags& flags) {
             {"10 Gbit/s, 1 ms", {1e-3, 10e9 / 8}},
             {"1 Gbit/s, 10 ms", {10e-3, 1e9 / 8}},
             {"0.1 Gbit/s, 10 ms", {10e-3, 0.1e9 / 8}}};
-  const Link link{.latency_s = flags.real("link-ms", 0, 1e6).value_or(0) * 1e-3,
-                  .bytes_per_s = flags.real("link-gbit", 1e-6, 1e6).value_or(0) * 1e9 / 8};
+  const Link link{.latency_s = flags.real("link-ms").value_or(0) * 1e-3,
+                  .bytes_per_s = flags.real("link-gbit").value_or(0) * 1e9 / 8};
   const std::string gbit = flags.text("link-gbit");
   return {{"none", {}},
           {(gbit.empty() ? "unlimited" : gbit + " Gbit/s") + ", " + flags.text("link-ms") + " ms",
@@ -308,9 +308,9 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
                                        std::to_string(ranks.count));
   use_all_cpus();  // one rank on two threads is the measure
   Shape shape;
-  shape.config = wan_1_3b(static_cast<int>(flags.integer("blocks", 2, 30).value_or(2)));
+  shape.config = wan_1_3b(static_cast<int>(flags.integer("blocks").value_or(2)));
   shape.dtype = dtype;
-  shape.tokens = *flags.integer("tokens", 2, 1 << 20);
+  shape.tokens = *flags.integer("tokens");
   int64_t width = std::min<int64_t>(52, shape.tokens);
   while (shape.tokens % width) --width;
   shape.latent = {16, 1, 2 * (shape.tokens / width), 2 * width};

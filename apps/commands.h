@@ -12,6 +12,8 @@ int run_plan(const Flags& flags);
 int run_verify(const Flags& flags);
 int run_inspect(const Flags& flags);
 int run_bench(const Flags& flags);
+int run_compare(const Flags& flags);
+int run_completion(const Flags& flags);
 
 // True since the first SIGINT or SIGTERM; long jobs look at it between steps.
 const std::atomic<bool>& stop_requested();

@@ -19,7 +19,7 @@ namespace weft {
 
 Ranks ranks_of(const Flags& flags) {
   Ranks ranks;
-  ranks.count = static_cast<int>(flags.integer("ranks", 1, 1024).value_or(1));
+  ranks.count = static_cast<int>(flags.integer("ranks").value_or(1));
   ranks.on_this_host = ranks.count;
   const Launch launch = detect_launch();
   if (launch.launcher == Launcher::kSlurmRaw || launch.launcher == Launcher::kTorchrun)
@@ -43,8 +43,7 @@ Ranks ranks_of(const Flags& flags) {
                                }};
   cpu_set_t bound;
   const int online = static_cast<int>(std::thread::hardware_concurrency());
-  const int64_t wanted =
-      flags.integer("threads", 1, 4096).value_or(std::max(1, online / launch.ranks_here));
+  const int64_t wanted = flags.integer("threads").value_or(std::max(1, online / launch.ranks_here));
   if (sched_getaffinity(0, sizeof bound, &bound) == 0 && CPU_COUNT(&bound) < wanted) use_all_cpus();
   const std::shared_ptr<Transport> transport = make_mpi_transport(reports);
   if (flags.given("ranks") && ranks.count != transport->size())
@@ -70,7 +69,7 @@ std::string layout_text(const Flags& flags) {
     const std::string key = to_string(static_cast<Axis>(axis));
     std::string flag = key;
     std::replace(flag.begin(), flag.end(), '_', '-');
-    const auto parts = flags.integer(flag, 1, 4096);
+    const auto parts = flags.integer(flag);
     if (parts) text += (text.empty() ? "" : ",") + key + "=" + std::to_string(*parts);
   }
   if (text.empty()) return flags.text("layout");
@@ -110,7 +109,7 @@ uint64_t agreed(const Ranks& ranks, uint64_t value) {
 }
 
 int threads_per_rank(const Flags& flags, const Ranks& ranks) {
-  if (const auto given = flags.integer("threads", 1, 4096)) return static_cast<int>(*given);
+  if (const auto given = flags.integer("threads")) return static_cast<int>(*given);
   if (ranks.alone()) return 0;
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks.on_this_host);
 }

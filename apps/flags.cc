@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -26,6 +27,10 @@ constexpr CommandSpec kCommands[] = {
      "measure op families (ops), a model's clips (pocket) or a step of two ranks under every "
      "layout "
      "(layouts)"},
+    {kCompare, "compare", "A B",
+     "PSNR and SSIM of two clips, pictures or folders of frames; errors of two weights files"},
+    {kCompletion, "completion", "bash|zsh|fish",
+     "print a shell's completion script; bash: source <(weft completion bash)"},
 };
 
 using enum FlagType;
@@ -40,24 +45,27 @@ constexpr FlagSpec kFlags[] = {
      kGenerate | kPlan},
     {"negative-prompt", "-n", kText, "", "what to avoid; @FILE reads it", kGenerate | kPlan},
     {"size", "", kText, "", "WxH or W*H", kGenerate | kPlan},
-    {"width", "-W", kInteger, "model's", "pixels", kGenerate | kPlan, nullptr, nullptr, false},
-    {"height", "-H", kInteger, "model's", "pixels", kGenerate | kPlan, nullptr, nullptr, false},
+    {"width", "-W", kInteger, "model's", "pixels", kGenerate | kPlan, nullptr, "1 ... 16384",
+     false},
+    {"height", "-H", kInteger, "model's", "pixels", kGenerate | kPlan, nullptr, "1 ... 16384",
+     false},
     {"num-frames", "--frame-num --video-frames", kInteger, "model's", "4k+1 frames; 1 is an image",
-     kGenerate | kPlan, nullptr, nullptr, false},
-    {"seconds", "", kReal, "", "length instead of --num-frames", kGenerate | kPlan},
+     kGenerate | kPlan, nullptr, "1 ... 1048576", false},
+    {"seconds", "", kReal, "", "length instead of --num-frames", kGenerate | kPlan, nullptr,
+     "0.001 ... 36000"},
     {"round-frames", "", kSwitch, "off", "round a frame count to the nearest legal one",
      kGenerate | kPlan},
     {"fps", "", kReal, "model's", "frames per second of the file", kGenerate | kPlan, nullptr,
-     nullptr, false},
+     "0.1 ... 1000", false},
     {"steps", "--num-inference-steps --sample-steps", kInteger, "model's", "denoising steps",
-     kGenerate | kPlan, nullptr, nullptr, false},
+     kGenerate | kPlan, nullptr, "1 ... 1000", false},
     {"guidance-scale", "--cfg-scale --sample-guide-scale", kReal, "model's",
      "guidance (the high-noise expert's where there are two); 1 = off", kGenerate | kPlan, nullptr,
-     nullptr, false},
+     "0 ... 100", false},
     {"guidance-scale-2", "", kReal, "--guidance-scale", "guidance of the low-noise expert",
-     kGenerate | kPlan, nullptr, nullptr, false},
+     kGenerate | kPlan, nullptr, "0 ... 100", false},
     {"flow-shift", "--sample-shift", kReal, "model's", "shift of the noise schedule",
-     kGenerate | kPlan, nullptr, nullptr, false},
+     kGenerate | kPlan, nullptr, "0.001 ... 1000", false},
     {"solver", "--sample-solver --sampling-method", kText, "model's", "the update rule",
      kGenerate | kPlan, nullptr, "unipc|unipc-wan|dpm++|dpm++-wan|euler|distill-4", false},
     {"sigmas", "", kText, "", "own noise levels, descending, comma-separated", kGenerate | kPlan},
@@ -81,45 +89,57 @@ constexpr FlagSpec kFlags[] = {
     {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the CPU has it, else f32",
      kGenerate | kPlan | kVerify | kBench, nullptr, "auto|f32|bf16"},
     {"threads", "-t", kInteger, "all", "CPU threads", kGenerate | kPlan | kVerify | kBench,
-     "WEFT_THREADS", nullptr, false},
+     "WEFT_THREADS", "1 ... 4096", false},
     {"deterministic", "", kSwitch, "off", "the same bits whatever the thread count",
      kGenerate | kVerify | kBench, "WEFT_DETERMINISTIC"},
     {"memory-limit", "--vram-limit --max-vram", kText, "what is free",
      "refuse jobs above it, e.g. 20G", kGenerate | kPlan, nullptr, nullptr, false},
     {"ranks", "", kInteger, "1",
      "ranks, each a thread of this process; under mpirun, its processes",
-     kGenerate | kPlan | kVerify | kBench},
+     kGenerate | kPlan | kVerify | kBench, nullptr, "1 ... 1024"},
     {"layout", "", kText, "auto",
      "how the ranks share the work: key=n,... with data, cfg, layers, ring, token_ring, ulysses, "
      "tensor; their product is --ranks; plan takes all, too",
      kGenerate | kPlan | kVerify},
     {"data", "--dp --dp-degree", kInteger, "", "short for --layout data=N: whole jobs side by side",
-     kGenerate | kPlan | kVerify},
+     kGenerate | kPlan | kVerify, nullptr, "1 ... 4096"},
     {"cfg", "--cfg-degree", kInteger, "", "short for --layout cfg=N: branches of guidance",
-     kGenerate | kPlan | kVerify},
+     kGenerate | kPlan | kVerify, nullptr, "1 ... 4096"},
     {"layers", "--pp --pp-degree --pp-size", kInteger, "",
-     "short for --layout layers=N: stages of blocks", kGenerate | kPlan | kVerify},
+     "short for --layout layers=N: stages of blocks", kGenerate | kPlan | kVerify, nullptr,
+     "1 ... 4096"},
     {"ring", "--ring-degree --ring-size", kInteger, "",
-     "short for --layout ring=N: tokens, keys go around", kGenerate | kPlan | kVerify},
+     "short for --layout ring=N: tokens, keys go around", kGenerate | kPlan | kVerify, nullptr,
+     "1 ... 4096"},
     {"token-ring", "", kInteger, "", "short for --layout token_ring=N: tokens, queries go around",
-     kGenerate | kPlan | kVerify},
+     kGenerate | kPlan | kVerify, nullptr, "1 ... 4096"},
     {"ulysses", "--ulysses-degree --ulysses-size", kInteger, "",
      "short for --layout ulysses=N: tokens outside attention, heads inside",
-     kGenerate | kPlan | kVerify},
+     kGenerate | kPlan | kVerify, nullptr, "1 ... 4096"},
     {"tensor", "--tp --tp-degree --tp-size", kInteger, "",
-     "short for --layout tensor=N: heads and feed-forward columns", kGenerate | kPlan | kVerify},
+     "short for --layout tensor=N: heads and feed-forward columns", kGenerate | kPlan | kVerify,
+     nullptr, "1 ... 4096"},
     {"device-gflops", "", kReal, "measured here",
-     "of products, per rank, to plan for another device", kPlan, nullptr, nullptr, false},
-    {"device-gbs", "", kReal, "measured here", "of memory, per rank", kPlan, nullptr, nullptr,
+     "of products, per rank, to plan for another device", kPlan, nullptr, "0.001 ... 1000000000",
      false},
-    {"link-gbit", "", kReal, "unlimited", "between any two ranks", kPlan | kBench, nullptr, nullptr,
-     false},
-    {"link-ms", "", kReal, "0", "latency of a message", kPlan | kBench},
-    {"blocks", "", kInteger, "2", "of the 30 of Wan 1.3B (bench layouts)", kBench},
-    {"tokens", "", kInteger, "1560", "of the clip (bench layouts)", kBench},
+    {"device-gbs", "", kReal, "measured here", "of memory, per rank", kPlan, nullptr,
+     "0.001 ... 1000000000", false},
+    {"link-gbit", "", kReal, "unlimited", "between any two ranks", kPlan | kBench, nullptr,
+     "0.000001 ... 1000000", false},
+    {"link-ms", "", kReal, "0", "latency of a message", kPlan | kBench, nullptr, "0 ... 1000000"},
+    {"blocks", "", kInteger, "2", "of the 30 of Wan 1.3B (bench layouts)", kBench, nullptr,
+     "2 ... 30"},
+    {"tokens", "", kInteger, "1560", "of the clip (bench layouts)", kBench, nullptr,
+     "2 ... 1048576"},
     {"svg", "", kText, "", "draw the ranks' time", kPlan},
     {"verbose-tensors", "", kSwitch, "off", "list every tensor", kInspect},
-    {"repeat", "", kInteger, "5", "measurements per entry, the median counts", kBench},
+    {"min-psnr", "", kReal, "", "fail where the total is below, in dB", kCompare, nullptr,
+     "0 ... 1000"},
+    {"min-ssim", "", kReal, "", "fail where the total is below", kCompare, nullptr, "-1 ... 1"},
+    {"max-rel-l2", "", kReal, "", "fail where a tensor's relative L2 is above", kCompare, nullptr,
+     "0 ... 1000000"},
+    {"repeat", "", kInteger, "5", "measurements per entry, the median counts", kBench, nullptr,
+     "1 ... 1000"},
     {"config", "", kText, "", "JSON file of flag names and values", kEveryCommand, "WEFT_CONFIG"},
     {"set", "", kText, "", "flag=value[,flag=value], between flags and the environment",
      kEveryCommand},
@@ -135,27 +155,6 @@ constexpr FlagSpec kFlags[] = {
     {"verbose", "-v", kSwitch, "off", "--log-level debug", kEveryCommand},
     {"quiet", "-q", kSwitch, "off", "--log-level error and no progress", kEveryCommand},
 };
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
-}
-
-// All spellings of a flag, canonical first: every dash inside a name may be an underscore.
-std::vector<std::string> spellings(const FlagSpec& spec) {
-  std::vector<std::string> names{std::string("--") + spec.name};
-  for (const std::string& alias : split(spec.aliases, ' ')) names.push_back(alias);
-  for (size_t i = 0, n = names.size(); i < n; ++i) {
-    std::string other = names[i];
-    if (other.size() < 3) continue;
-    std::replace(other.begin() + 2, other.end(), '-', '_');
-    if (other != names[i]) names.push_back(other);
-  }
-  return names;
-}
 
 const FlagSpec* find(Command command, std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
@@ -191,6 +190,30 @@ nlohmann::json read_config(const std::string& path) {
   throw Error(ErrorKind::kUsage, "--config: " + path + " is not one JSON object of flag: value");
 }
 
+// The ends of a number's legal set, "1 ... 1000".
+std::pair<double, double> range_of(const FlagSpec& spec) {
+  if (!spec.legal) return {-HUGE_VAL, HUGE_VAL};
+  return {std::strtod(spec.legal, nullptr),
+          std::strtod(std::strstr(spec.legal, "...") + 3, nullptr)};
+}
+
+[[noreturn]] void out_of_range(const FlagSpec& spec, const std::string& value, bool below) {
+  const std::string legal = spec.legal ? spec.legal : "a 64-bit whole number";
+  const size_t dots = legal.find(" ... ");
+  throw Error(
+      ErrorKind::kUsage,
+      std::string("--") + spec.name + " is " + value + ", legal: " + legal +
+          (spec.legal ? "; nearest: " + (below ? legal.substr(0, dots) : legal.substr(dots + 5))
+                      : ""));
+}
+
+[[noreturn]] void no_number(const FlagSpec& spec, const std::string& value) {
+  throw Error(ErrorKind::kUsage,
+              std::string("--") + spec.name + " is '" + value +
+                  "', legal: " + (spec.type == kInteger ? "a whole number" : "a finite number") +
+                  (spec.legal ? std::string(", ") + spec.legal : ""));
+}
+
 std::string value_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -200,8 +223,31 @@ std::string value_text(const nlohmann::json& value) {
 std::span<const CommandSpec> command_table() { return kCommands; }
 std::span<const FlagSpec> flag_table() { return kFlags; }
 
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+std::vector<std::string> spellings(const FlagSpec& spec) {
+  std::vector<std::string> names{std::string("--") + spec.name};
+  for (const std::string& alias : split(spec.aliases, ' ')) names.push_back(alias);
+  for (size_t i = 0, n = names.size(); i < n; ++i) {
+    std::string other = names[i];
+    if (other.size() < 3) continue;
+    std::replace(other.begin() + 2, other.end(), '-', '_');
+    if (other != names[i]) names.push_back(other);
+  }
+  return names;
+}
+
 void Flags::set(const FlagSpec& spec, const std::string& value, const std::string& origin) {
-  if (spec.legal) {
+  if (value.find('\0') != std::string::npos)
+    throw Error(ErrorKind::kUsage, std::string("--") + spec.name + " has a NUL byte (" + origin +
+                                       "); legal: text without one");
+  if (spec.legal && spec.type == kText) {
     const std::vector<std::string> legal = split(spec.legal, '|');
     if (std::find(legal.begin(), legal.end(), value) == legal.end()) {
       const std::string near = nearest(value, legal);
@@ -290,10 +336,10 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments) {
   for (const auto& [spec, count] : switches)
     if (count > 0) flags.set(*spec, "on", "flag");
 
-  for (const FlagSpec& spec : kFlags) {  // malformed numbers are refused before anything is loaded
+  for (const FlagSpec& spec : kFlags) {  // wrong numbers are refused before anything is loaded
     if (!(spec.commands & command) || !flags.given(spec.name)) continue;
-    if (spec.type == kInteger) flags.integer(spec.name, INT64_MIN, INT64_MAX);
-    if (spec.type == kReal) flags.real(spec.name, -HUGE_VAL, HUGE_VAL);
+    if (spec.type == kInteger) flags.integer(spec.name);
+    if (spec.type == kReal) flags.real(spec.name);
   }
   return flags;
 }
@@ -318,32 +364,29 @@ std::string Flags::origin(const std::string& name) const {
   return found == values_.end() ? "model" : found->second.second;
 }
 
-std::optional<int64_t> Flags::integer(const std::string& name, int64_t low, int64_t high) const {
+std::optional<int64_t> Flags::integer(const std::string& name) const {
   const std::string value = text(name);
-  if (value.empty()) return std::nullopt;
+  if (value.empty() && !given(name)) return std::nullopt;
+  const FlagSpec& spec = *find(command_, name);
   errno = 0;
   char* end = nullptr;
   const long long parsed = std::strtoll(value.c_str(), &end, 10);
-  if (errno || *end || end == value.c_str())
-    throw Error(ErrorKind::kUsage, "--" + name + " is '" + value + "', legal: a whole number");
-  if (parsed < low || parsed > high)
-    throw Error(ErrorKind::kUsage, "--" + name + " is " + value + ", legal: " +
-                                       std::to_string(low) + " ... " + std::to_string(high));
+  if (*end || end == value.c_str()) no_number(spec, value);
+  const auto [low, high] = range_of(spec);
+  if (errno || static_cast<double>(parsed) < low || static_cast<double>(parsed) > high)
+    out_of_range(spec, value, parsed < 0 || static_cast<double>(parsed) < low);
   return parsed;
 }
 
-std::optional<double> Flags::real(const std::string& name, double low, double high) const {
+std::optional<double> Flags::real(const std::string& name) const {
   const std::string value = text(name);
-  if (value.empty()) return std::nullopt;
+  if (value.empty() && !given(name)) return std::nullopt;
+  const FlagSpec& spec = *find(command_, name);
   char* end = nullptr;
   const double parsed = std::strtod(value.c_str(), &end);
-  if (*end || end == value.c_str() || !std::isfinite(parsed))
-    throw Error(ErrorKind::kUsage, "--" + name + " is '" + value + "', legal: a finite number");
-  if (parsed < low || parsed > high) {
-    std::ostringstream legal;
-    legal << low << " ... " << high;
-    throw Error(ErrorKind::kUsage, "--" + name + " is " + value + ", legal: " + legal.str());
-  }
+  if (*end || end == value.c_str() || !std::isfinite(parsed)) no_number(spec, value);
+  const auto [low, high] = range_of(spec);
+  if (parsed < low || parsed > high) out_of_range(spec, value, parsed < low);
   return parsed;
 }
 

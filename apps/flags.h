@@ -16,7 +16,9 @@ enum Command : unsigned {
   kInspect = 4,
   kBench = 8,
   kPlan = 16,
-  kEveryCommand = 31,
+  kCompare = 32,
+  kCompletion = 64,
+  kEveryCommand = 127,
 };
 
 struct CommandSpec {
@@ -38,8 +40,9 @@ struct FlagSpec {
   const char* help;
   unsigned commands;
   const char* environment = nullptr;  // WEFT_* name that sets it where the flag is absent
-  const char* legal = nullptr;        // the legal set, "a|b|c", checked at parsing
-  bool is_default = true;             // false: `fallback` describes ("model's"), it is no value
+  // The legal set, checked at parsing: "a|b|c" of a text, "1 ... 1000" of a number.
+  const char* legal = nullptr;
+  bool is_default = true;  // false: `fallback` describes ("model's"), it is no value
 };
 std::span<const FlagSpec> flag_table();
 
@@ -55,8 +58,9 @@ class Flags {
   bool given(const std::string& name) const;        // by the user, from wherever
   bool on(const std::string& name) const;           // a switch
   std::string text(const std::string& name) const;  // "" where there is no value
-  std::optional<int64_t> integer(const std::string& name, int64_t low, int64_t high) const;
-  std::optional<double> real(const std::string& name, double low, double high) const;
+  // Within the flag's legal set; nullopt where there is no value.
+  std::optional<int64_t> integer(const std::string& name) const;
+  std::optional<double> real(const std::string& name) const;
   std::string origin(const std::string& name) const;
 
   // One line per flag of the command: "name = value   (origin)".
@@ -73,6 +77,11 @@ class Flags {
   std::vector<std::string> operands_;
   std::map<std::string, std::pair<std::string, std::string>> values_;
 };
+
+// Every name and alias with its dashes, and their forms with underscores; the name comes first.
+std::vector<std::string> spellings(const FlagSpec& spec);
+// "a|b|c" or "a b" in its parts, empty ones left out.
+std::vector<std::string> split(const std::string& text, char separator);
 
 std::string help_text();                 // weft --help
 std::string help_text(Command command);  // weft generate --help

@@ -51,7 +51,7 @@ VideoSettings video_settings(const Flags& flags, const Request& request) {
   const bool whole = request.fps == std::floor(request.fps);
   settings.fps_den = whole ? 1 : 1000;
   settings.fps_num = static_cast<int>(std::lround(request.fps * settings.fps_den));
-  settings.threads = static_cast<int>(flags.integer("threads", 1, 4096).value_or(0));
+  settings.threads = static_cast<int>(flags.integer("threads").value_or(0));
   settings.deterministic = flags.on("deterministic");
   return settings;
 }
@@ -147,6 +147,7 @@ MemoryPlan plan_of_rank(const Flags& flags, const GeneratorOptions& options, Lay
 
 int run_generate(const Flags& flags) {
   require_cpu(flags);
+  check_request_flags(flags);
   const std::vector<std::string> prompts = prompts_of(flags);
   if (flags.text("model").empty())
     throw Error(ErrorKind::kUsage, "weft generate needs --model FOLDER (or WEFT_MODEL_PATH)");

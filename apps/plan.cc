@@ -70,8 +70,8 @@ Outlook look(const std::string& model, const GeneratorOptions& options, const Re
 }
 
 DeviceModel device_of(const Flags& flags, int threads, DType dtype) {
-  const auto gflops = flags.real("device-gflops", 1e-3, 1e9);
-  const auto gbs = flags.real("device-gbs", 1e-3, 1e9);
+  const auto gflops = flags.real("device-gflops");
+  const auto gbs = flags.real("device-gbs");
   if (!gflops && !gbs) return measure_device(threads, dtype);
   if (!gflops || !gbs)
     throw Error(ErrorKind::kUsage, "--device-gflops and --device-gbs describe a device together");
@@ -83,8 +83,8 @@ DeviceModel device_of(const Flags& flags, int threads, DType dtype) {
 }
 
 Link link_of(const Flags& flags) {
-  return {.latency_s = flags.real("link-ms", 0, 1e6).value_or(0) * 1e-3,
-          .bytes_per_s = flags.real("link-gbit", 1e-6, 1e6).value_or(0) * 1e9 / 8};
+  return {.latency_s = flags.real("link-ms").value_or(0) * 1e-3,
+          .bytes_per_s = flags.real("link-gbit").value_or(0) * 1e9 / 8};
 }
 
 nlohmann::json to_json(const Outlook& out, double alone_s) {
@@ -140,6 +140,7 @@ void print_all(const std::vector<Outlook>& all, double alone_s) {
 
 int run_plan(const Flags& flags) {
   require_cpu(flags);
+  check_request_flags(flags);
   const std::string model = flags.text("model");
   if (model.empty())
     throw Error(ErrorKind::kUsage, "weft plan needs --model FOLDER (or WEFT_MODEL_PATH)");
@@ -151,7 +152,7 @@ int run_plan(const Flags& flags) {
   if (!options.memory_limit) options.memory_limit = UINT64_MAX;
 
   Ranks ranks;
-  ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks", 1, 1024).value_or(1));
+  ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
   const Generator generator(model, options);
   Request request = request_of(flags, generator);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";

@@ -42,8 +42,8 @@ uint64_t seed_of(const Flags& flags) {
 
 void read_size(const Flags& flags, Request& request) {
   constexpr int64_t kMaxSide = 16384;
-  request.width = flags.integer("width", 1, kMaxSide).value_or(0);
-  request.height = flags.integer("height", 1, kMaxSide).value_or(0);
+  request.width = flags.integer("width").value_or(0);
+  request.height = flags.integer("height").value_or(0);
   const std::string size = flags.text("size");
   if (size.empty()) return;
   int width = 0, height = 0, used = 0;
@@ -58,15 +58,13 @@ void read_size(const Flags& flags, Request& request) {
 }
 
 void read_frames(const Flags& flags, const Generator& generator, Request& request) {
-  request.fps = flags.real("fps", 0.1, 1000).value_or(0);
-  request.frames = flags.integer("num-frames", 1, 1 << 20).value_or(0);
+  request.fps = flags.real("fps").value_or(0);
+  request.frames = flags.integer("num-frames").value_or(0);
   const int64_t multiple = generator.limits().frame_multiple;
   auto nearest_legal = [&](double frames) {
     return std::max<int64_t>(0, std::llround((frames - 1) / double(multiple))) * multiple + 1;
   };
-  if (const auto seconds = flags.real("seconds", 1e-3, 36000)) {
-    if (request.frames)
-      throw Error(ErrorKind::kUsage, "--seconds and --num-frames exclude each other");
+  if (const auto seconds = flags.real("seconds")) {
     const double fps = request.fps > 0 ? request.fps : generator.defaults().fps;
     request.frames = nearest_legal(*seconds * fps);
     if (informative(flags))
@@ -137,24 +135,33 @@ uint64_t bytes_of(const std::string& flag, const std::string& text) {
                                      "', legal: a positive number with K, M, G or T, as 20G");
 }
 
+void check_request_flags(const Flags& flags) {
+  Request unused;
+  read_size(flags, unused);
+  seed_of(flags);
+  const std::vector<double> sigmas = sigmas_of(flags.text("sigmas"));
+  const auto steps = flags.integer("steps");
+  if (!sigmas.empty() && steps && *steps != static_cast<int64_t>(sigmas.size()))
+    throw Error(ErrorKind::kUsage, "--steps is " + std::to_string(*steps) + ", but --sigmas has " +
+                                       std::to_string(sigmas.size()) + " values");
+  if (flags.given("seconds") && flags.given("num-frames"))
+    throw Error(ErrorKind::kUsage, "--seconds and --num-frames exclude each other");
+  bytes_of("memory-limit", flags.text("memory-limit"));
+}
+
 Request request_of(const Flags& flags, const Generator& generator) {
+  check_request_flags(flags);
   Request request;
   if (flags.given("negative-prompt"))
     request.negative_prompt = text_argument("negative-prompt", flags.text("negative-prompt"));
   read_size(flags, request);
   read_frames(flags, generator, request);
   request.sigmas = sigmas_of(flags.text("sigmas"));
-  request.steps = static_cast<int>(flags.integer("steps", 1, 1000).value_or(0));
-  if (!request.sigmas.empty()) {
-    if (request.steps && request.steps != static_cast<int>(request.sigmas.size()))
-      throw Error(ErrorKind::kUsage, "--steps is " + std::to_string(request.steps) +
-                                         " but --sigmas has " +
-                                         std::to_string(request.sigmas.size()) + " values");
-    request.steps = static_cast<int>(request.sigmas.size());
-  }
-  request.guidance_scale = flags.real("guidance-scale", 0, 100);
-  request.guidance_scale_2 = flags.real("guidance-scale-2", 0, 100);
-  request.flow_shift = flags.real("flow-shift", 1e-3, 1000);
+  request.steps = static_cast<int>(flags.integer("steps").value_or(0));
+  if (!request.sigmas.empty()) request.steps = static_cast<int>(request.sigmas.size());
+  request.guidance_scale = flags.real("guidance-scale");
+  request.guidance_scale_2 = flags.real("guidance-scale-2");
+  request.flow_shift = flags.real("flow-shift");
   request.solver = solver_of(flags.text("solver"));
   request.seed = seed_of(flags);
   request.rng = rng_from_name(flags.text("rng"));

@@ -10,6 +10,8 @@ namespace weft {
 
 // --prompt, or the lines of --prompt-file. Error(kUsage) where there is none.
 std::vector<std::string> prompts_of(const Flags& flags);
+// Refuses what is wrong in the flags by themselves, before a model is opened. Error(kUsage).
+void check_request_flags(const Flags& flags);
 // Everything of the request but the prompt; open fields stay open.
 Request request_of(const Flags& flags, const Generator& generator);
 // "20G", "512M", "1000000": bytes, powers of 1024; 0 for "".

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/compare.h"
+#include "apps/tensor_compare.h"
 #include "io/json.h"
 
 namespace weft {

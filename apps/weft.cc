@@ -87,6 +87,10 @@ int run(Command command, std::span<const std::string> arguments) {
       return run_plan(flags);
     case kInspect:
       return run_inspect(flags);
+    case kCompare:
+      return run_compare(flags);
+    case kCompletion:
+      return run_completion(flags);
     default:
       return finished(run_bench(flags));
   }
@@ -110,14 +114,16 @@ int main_checked(int argc, char** argv) {
   std::vector<std::string> names;
   for (const CommandSpec& spec : command_table()) {
     if (word == spec.name) {
-      if (spec.command != kInspect && !asks_for_help(arguments)) restart_with_short_spin(argv);
+      constexpr unsigned kComputing = kGenerate | kVerify | kPlan | kBench;
+      if ((spec.command & kComputing) && !asks_for_help(arguments)) restart_with_short_spin(argv);
       return run(spec.command, std::span(arguments).subspan(1));
     }
     names.push_back(spec.name);
   }
+  std::string legal;
+  for (const std::string& name : names) legal += (legal.empty() ? "" : ", ") + name;
   const std::string near = nearest(word, names);
-  throw Error(ErrorKind::kUsage, "no command '" + word +
-                                     "'; legal: generate, verify, plan, inspect, bench" +
+  throw Error(ErrorKind::kUsage, "no command '" + word + "'; legal: " + legal +
                                      (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 

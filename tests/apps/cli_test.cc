@@ -1,66 +1,15 @@
 // The binary as a user meets it: exit codes, one clear line, nothing half-written.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "tests/apps/cli_testing.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-
-const std::string kModel = "tests/golden/pipeline_t2v/model";
-const std::string kJob =
-    " --width 32 --height 16 --num-frames 9 --steps 2 --seed 5 --threads 1 --progress none ";
-
-struct Outcome {
-  int code = -1;
-  std::string out, err;
-};
-
-Outcome run(const std::string& arguments) {
-  const std::string err_path = testing::TempDir() + "/weft_stderr_" + std::to_string(getpid());
-  const std::string command = std::string(WEFT_BINARY) + " " + arguments + " 2>" + err_path;
-  FILE* pipe = popen(command.c_str(), "r");
-  Outcome outcome;
-  std::array<char, 4096> buffer;
-  for (size_t n; (n = fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
-    outcome.out.append(buffer.data(), n);
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  std::ifstream err(err_path);
-  outcome.err.assign(std::istreambuf_iterator<char>(err), {});
-  return outcome;
-}
-
-// A fresh folder for one test, removed at its end.
-class Cli : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = testing::TempDir() + "/weft_cli_" + std::to_string(getpid());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  std::vector<std::string> files() const {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::recursive_directory_iterator(folder_))
-      names.push_back(fs::relative(entry.path(), folder_).string());
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-  std::string folder_;
-};
-
-size_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+using test::Cli, test::kJob, test::kModel, test::lines, test::Outcome, test::run;
 
 TEST_F(Cli, HelpGoesToStandardOutput) {
   for (const char* arguments : {"--help", "generate --help", "verify --help", "inspect --help",

@@ -49,20 +49,69 @@ TEST(Flags, EveryFlagStandsInTheHelpOfItsCommands) {
           << spec.name;
 }
 
-TEST(Flags, EveryFlagAndAliasParses) {
-  for (const FlagSpec& spec : flag_table()) {
-    if (!(spec.commands & kGenerate) || std::string(spec.name) == "config" ||
-        std::string(spec.name) == "set")
-      continue;
-    std::istringstream aliases(std::string("--") + spec.name + " " + spec.aliases);
-    const std::string legal = spec.legal ? spec.legal : "3";
-    const std::string value = legal.substr(0, legal.find('|'));
-    for (std::string alias; aliases >> alias;) {
-      const Flags flags = spec.type == FlagType::kSwitch ? parse({alias}) : parse({alias, value});
-      EXPECT_TRUE(flags.given(spec.name)) << alias;
-      EXPECT_EQ(flags.text(spec.name), spec.type == FlagType::kSwitch ? "on" : value) << alias;
+// The first value of the legal set; of a number's, its lower end.
+std::string legal_value(const FlagSpec& spec) {
+  const std::string legal = spec.legal ? spec.legal : "3";
+  return legal.substr(0, legal.find_first_of("| "));
+}
+
+TEST(Flags, EveryFlagParsesUnderEverySpelling) {
+  for (const CommandSpec& command : command_table())
+    for (const FlagSpec& spec : flag_table()) {
+      if (!(spec.commands & command.command) || std::string(spec.name) == "config" ||
+          std::string(spec.name) == "set")
+        continue;
+      const bool is_switch = spec.type == FlagType::kSwitch;
+      for (const std::string& spelling : spellings(spec)) {
+        const std::string value = legal_value(spec);
+        const Flags flags = is_switch ? parse({spelling}, command.command)
+                                      : parse({spelling, value}, command.command);
+        EXPECT_TRUE(flags.given(spec.name)) << spelling;
+        EXPECT_EQ(flags.text(spec.name), is_switch ? "on" : value) << spelling;
+      }
     }
-  }
+}
+
+// Every flag with a legal set refuses what is outside, naming itself, the value, the set and the
+// nearest legal value.
+TEST(Flags, EveryLegalSetIsHeld) {
+  for (const CommandSpec& command : command_table())
+    for (const FlagSpec& spec : flag_table()) {
+      if (!(spec.commands & command.command)) continue;
+      const std::string flag = std::string("--") + spec.name;
+      const bool number = spec.type == FlagType::kInteger || spec.type == FlagType::kReal;
+      if (number) {
+        const std::string words = usage_error({flag, "1x"}, command.command);
+        EXPECT_TRUE(contains(words, flag + " is '1x', legal: a ")) << words;
+        EXPECT_TRUE(contains(words, "number")) << words;
+        EXPECT_TRUE(contains(usage_error({"--set", std::string(spec.name) + "="}, command.command),
+                             "is ''"))
+            << flag;
+        ASSERT_NE(spec.legal, nullptr) << flag << ": a number without a range";
+        const std::string legal = spec.legal, low = legal.substr(0, legal.find(' ')),
+                          high = legal.substr(legal.rfind(' ') + 1);
+        for (const auto& [value, nearest] :
+             {std::pair{std::string("-2000000000"), low}, {std::string("2000000000000"), high}}) {
+          const std::string error = usage_error({flag, value}, command.command);
+          EXPECT_EQ(error, flag + " is " + value + ", legal: " + legal + "; nearest: " + nearest);
+        }
+      } else if (spec.type == FlagType::kSwitch) {
+        const std::string error =
+            usage_error({"--set", std::string(spec.name) + "=maybe"}, command.command);
+        EXPECT_TRUE(contains(error, flag + " is 'maybe', legal: on|off")) << error;
+      } else if (spec.legal) {
+        const std::string near = legal_value(spec) + "x";
+        const std::string error = usage_error({flag, near}, command.command);
+        EXPECT_TRUE(contains(error, flag + " is '" + near + "', legal: " + spec.legal)) << error;
+        EXPECT_TRUE(contains(error, "did you mean ")) << error;
+      }
+    }
+}
+
+TEST(Flags, NulBytesAreRefused) {
+  const std::string path = testing::TempDir() + "/weft_nul.json";
+  std::ofstream(path) << R"({"output": "a.mp4\u0000.png"})";
+  EXPECT_TRUE(contains(usage_error({"--config", path}), "--output has a NUL byte"));
 }
 
 TEST(Flags, UnderscoreAndDashAreTheSame) {
@@ -114,11 +163,11 @@ TEST(Flags, UnknownEnvironmentIsNamedWithTheNearestKnown) {
   EXPECT_TRUE(contains(warnings[0], "WEFT_THREADS")) << warnings[0];
 }
 
-TEST(Flags, RangesAreChecked) {
-  const Flags flags = parse({"--steps", "0"});
-  EXPECT_THROW(flags.integer("steps", 1, 10), Error);
-  EXPECT_EQ(flags.integer("steps", 0, 10), 0);
-  EXPECT_EQ(flags.integer("width", 1, 10), std::nullopt);
+TEST(Flags, NumbersAreReadAsTyped) {
+  EXPECT_EQ(parse({"--steps", "7"}).integer("steps"), 7);
+  EXPECT_EQ(parse({"--guidance-scale", "2.5"}).real("guidance-scale"), 2.5);
+  EXPECT_EQ(parse({}).integer("width"), std::nullopt);
+  EXPECT_TRUE(contains(usage_error({"--steps", "99999999999999999999"}), "nearest: 1000"));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
-// Comparing a produced tensor with the expected one: the numbers `weft verify` prints.
+// Comparing a produced tensor with the expected one: the numbers `weft verify` and `weft compare`
+// print.
 #include <string>
 
 #include "kernels/tensor.h"

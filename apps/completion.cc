@@ -1,0 +1,166 @@
+// weft completion: a shell's completion script, made from the one table of flags.
+#include <cstdio>
+
+#include "apps/commands.h"
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+// What may follow a flag, for a shell: words of a legal set, else a file's name.
+std::string words_of(const FlagSpec& spec) {
+  if (!spec.legal || spec.type != FlagType::kText) return "";
+  std::string words;
+  for (const std::string& word : split(spec.legal, '|')) words += (words.empty() ? "" : " ") + word;
+  return words;
+}
+
+// Operands that are words and not files: "bash|zsh|fish".
+std::string operand_words(const CommandSpec& command) {
+  const std::string operands = command.operands;
+  if (operands.find('|') == std::string::npos) return "";
+  std::string words;
+  for (const std::string& word : split(operands, '|')) words += (words.empty() ? "" : " ") + word;
+  return words;
+}
+
+std::string names_of_commands() {
+  std::string names;
+  for (const CommandSpec& command : command_table())
+    names += (names.empty() ? "" : " ") + std::string(command.name);
+  return names;
+}
+
+// Inside single quotes of any of the three shells.
+std::string quoted(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '\'' ? std::string("’") : std::string(1, c);
+  return "'" + out + "'";
+}
+
+std::string bash_script() {
+  std::string out =
+      "# weft completion for bash: source <(weft completion bash)\n"
+      "_weft() {\n"
+      "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} flags= values=\n"
+      "  COMPREPLY=()\n"
+      "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+      "    COMPREPLY=($(compgen -W '" +
+      names_of_commands() +
+      " --help --version' -- \"$word\"))\n"
+      "    return\n"
+      "  fi\n"
+      "  case ${COMP_WORDS[1]} in\n";
+  for (const CommandSpec& command : command_table()) {
+    std::string flags = "--help", values;
+    for (const FlagSpec& spec : flag_table()) {
+      if (!(spec.commands & command.command)) continue;
+      std::string pattern;
+      for (const std::string& name : spellings(spec)) {
+        flags += " " + name;
+        pattern += (pattern.empty() ? "" : "|") + name;
+      }
+      if (const std::string words = words_of(spec); !words.empty())
+        values += "        " + pattern + ") values='" + words + "' ;;\n";
+    }
+    out += std::string("    ") + command.name + ")\n      flags='" + flags + "'\n";
+    if (!values.empty()) out += "      case $before in\n" + values + "      esac\n";
+    if (const std::string words = operand_words(command); !words.empty())
+      out += "      case $word in -*) ;; *) values='" + words + "' ;; esac\n";
+    out += "      ;;\n";
+  }
+  return out +
+         "  esac\n"
+         "  if [ -n \"$values\" ]; then\n"
+         "    COMPREPLY=($(compgen -W \"$values\" -- \"$word\"))\n"
+         "  elif [[ $word == -* ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
+         "  fi\n"
+         "}\n"
+         "complete -o default -F _weft weft\n";
+}
+
+std::string zsh_script() {
+  std::string out =
+      "#compdef weft\n"
+      "# weft completion for zsh: source <(weft completion zsh)\n"
+      "_weft() {\n"
+      "  local -a commands=(";
+  for (const CommandSpec& command : command_table())
+    out += "\n    " + quoted(std::string(command.name) + ":" + command.summary);
+  out +=
+      ")\n"
+      "  if (( CURRENT == 2 )); then\n"
+      "    _describe command commands\n"
+      "    return\n"
+      "  fi\n"
+      "  local command=$words[2]\n"
+      "  shift words\n"
+      "  (( CURRENT-- ))\n"
+      "  case $command in\n";
+  const auto plain = [](const std::string& help) {  // brackets and colons are _arguments' own
+    std::string text;
+    for (const char c : help) text += c == '[' ? '(' : c == ']' ? ')' : c == ':' ? ';' : c;
+    return text;
+  };
+  for (const CommandSpec& command : command_table()) {
+    out += std::string("    ") + command.name + ")\n      _arguments";
+    for (const FlagSpec& spec : flag_table()) {
+      if (!(spec.commands & command.command)) continue;
+      const std::string words = words_of(spec);
+      const std::string value = spec.type == FlagType::kSwitch ? ""
+                                : !words.empty()               ? ":value:(" + words + ")"
+                                : spec.type == FlagType::kText ? ":text:_files"
+                                                               : ":number: ";
+      for (const std::string& name : spellings(spec))
+        out += " \\\n        " + quoted(name + "[" + plain(spec.help) + "]" + value);
+    }
+    const std::string words = operand_words(command);
+    out += " \\\n        " + quoted(words.empty() ? "*:file:_files" : "1:word:(" + words + ")") +
+           "\n      ;;\n";
+  }
+  return out +
+         "  esac\n"
+         "}\n"
+         "if [ \"$funcstack[1]\" = _weft ]; then _weft; else compdef _weft weft; fi\n";
+}
+
+std::string fish_script() {
+  std::string out =
+      "# weft completion for fish: weft completion fish | source\n"
+      "complete -c weft -f -n __fish_use_subcommand -a " +
+      quoted(names_of_commands()) + "\n";
+  for (const CommandSpec& command : command_table()) {
+    const std::string here =
+        std::string("complete -c weft -n '__fish_seen_subcommand_from ") + command.name + "'";
+    for (const FlagSpec& spec : flag_table()) {
+      if (!(spec.commands & command.command)) continue;
+      const std::string words = words_of(spec);
+      const std::string value = spec.type == FlagType::kSwitch ? ""
+                                : words.empty()                ? " -r"
+                                                               : " -x -a " + quoted(words);
+      for (const std::string& name : spellings(spec))
+        out += here + (name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1)) +
+               value + " -d " + quoted(spec.help) + "\n";
+    }
+    if (const std::string words = operand_words(command); !words.empty())
+      out += here + " -f -a " + quoted(words) + "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+int run_completion(const Flags& flags) {
+  const std::string shell = flags.operands().size() == 1 ? flags.operands().front() : "";
+  if (shell != "bash" && shell != "zsh" && shell != "fish")
+    throw Error(ErrorKind::kUsage, "weft completion takes one shell, legal: bash, zsh, fish" +
+                                       (shell.empty() ? "" : "; got '" + shell + "'"));
+  const std::string script = shell == "bash"  ? bash_script()
+                             : shell == "zsh" ? zsh_script()
+                                              : fish_script();
+  std::fputs(script.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace weft
