@@ -13,6 +13,7 @@ int run_verify(const Flags& flags);
 int run_inspect(const Flags& flags);
 int run_bench(const Flags& flags);
 int run_compare(const Flags& flags);
+int run_replay(const Flags& flags);
 int run_completion(const Flags& flags);
 
 // True since the first SIGINT or SIGTERM; long jobs look at it between steps.

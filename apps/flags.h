@@ -18,7 +18,8 @@ enum Command : unsigned {
   kPlan = 16,
   kCompare = 32,
   kCompletion = 64,
-  kEveryCommand = 127,
+  kReplay = 128,
+  kEveryCommand = 255,
 };
 
 struct CommandSpec {

@@ -1,9 +1,12 @@
 // weft generate: prompts in, clips or pictures out.
+#include "apps/generate.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/commands.h"
 #include "apps/device.h"
@@ -51,7 +54,9 @@ VideoSettings video_settings(const Flags& flags, const Request& request) {
   const bool whole = request.fps == std::floor(request.fps);
   settings.fps_den = whole ? 1 : 1000;
   settings.fps_num = static_cast<int>(std::lround(request.fps * settings.fps_den));
-  settings.threads = static_cast<int>(flags.integer("threads").value_or(0));
+  // Equal counts give equal files: the encoder's own choice would follow the machine.
+  settings.threads = static_cast<int>(
+      flags.integer("threads").value_or(std::max(1u, std::thread::hardware_concurrency())));
   settings.deterministic = flags.on("deterministic");
   return settings;
 }
@@ -97,7 +102,7 @@ void print_result(const Flags& flags, const std::string& path, const RunResult& 
 
 // One prompt: the names are claimed before anything is computed, and nothing half-written stays.
 void run_one(const Flags& flags, Generator& generator, const Request& request,
-             const std::string& path) {
+             const std::string& path, const ResultListener& on_result) {
   const bool with_sidecar = !flags.on("no-metadata");
   const OutputNames names = output_names(path);
   const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
@@ -126,7 +131,7 @@ void run_one(const Flags& flags, Generator& generator, const Request& request,
   if (with_sidecar) write_sidecar(names.sidecar, flags, generator, result, path);
   if (!flags.on("keep-latents")) fs::remove(names.latents);
   printer.finish();
-  print_result(flags, path, result);
+  on_result(path, result);
 }
 
 // What a rank that is not its replica's root runs with.
@@ -145,7 +150,7 @@ MemoryPlan plan_of_rank(const Flags& flags, const GeneratorOptions& options, Lay
 
 }  // namespace
 
-int run_generate(const Flags& flags) {
+int generate(const Flags& flags, const ResultListener& on_result) {
   require_cpu(flags);
   check_request_flags(flags);
   const std::vector<std::string> prompts = prompts_of(flags);
@@ -208,7 +213,7 @@ int run_generate(const Flags& flags) {
       names.index = static_cast<int>(i);
       const Request resolved = mine.resolve(request);
       if (root)
-        run_one(flags, mine, resolved, expand_name(pattern, names));
+        run_one(flags, mine, resolved, expand_name(pattern, names), on_result);
       else
         mine.run(resolved, nullptr, joining());
     }
@@ -225,6 +230,12 @@ int run_generate(const Flags& flags) {
     run_all(mine, index, layout[Axis::kData], root);
   });
   return 0;
+}
+
+int run_generate(const Flags& flags) {
+  return generate(flags, [&](const std::string& path, const RunResult& result) {
+    print_result(flags, path, result);
+  });
 }
 
 }  // namespace weft

@@ -88,11 +88,13 @@ std::vector<double> sigmas_of(const std::string& text) {
   return sigmas;
 }
 
-// The names users know, in the engine's spelling: the short ones are diffusers' forms.
+// The names users know and the engine's, where they differ: the short ones are diffusers' forms.
+constexpr std::pair<const char*, const char*> kSolvers[] = {
+    {"unipc", "unipc-diffusers"}, {"dpm++", "dpmpp-diffusers"}, {"dpm++-wan", "dpmpp-wan"}};
+
 std::string solver_of(const std::string& name) {
-  if (name == "unipc") return "unipc-diffusers";
-  if (name == "dpm++") return "dpmpp-diffusers";
-  if (name == "dpm++-wan") return "dpmpp-wan";
+  for (const auto& [flag, engine] : kSolvers)
+    if (name == flag) return engine;
   return name;
 }
 
@@ -117,6 +119,12 @@ std::vector<std::string> prompts_of(const Flags& flags) {
   }
   if (prompts.empty()) throw Error(ErrorKind::kUsage, "--prompt-file: " + path + " has no prompt");
   return prompts;
+}
+
+std::string solver_flag(const std::string& name) {
+  for (const auto& [flag, engine] : kSolvers)
+    if (name == engine) return flag;
+  return name;
 }
 
 uint64_t bytes_of(const std::string& flag, const std::string& text) {

@@ -14,6 +14,8 @@ std::vector<std::string> prompts_of(const Flags& flags);
 void check_request_flags(const Flags& flags);
 // Everything of the request but the prompt; open fields stay open.
 Request request_of(const Flags& flags, const Generator& generator);
+// The solver's name as --solver takes it, from the engine's as metadata have it.
+std::string solver_flag(const std::string& name);
 // "20G", "512M", "1000000": bytes, powers of 1024; 0 for "".
 uint64_t bytes_of(const std::string& flag, const std::string& text);
 

@@ -31,13 +31,15 @@ nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const
       {"fps", request.fps},
       {"steps", request.steps},
       {"solver", request.solver.empty() ? std::string(to_string(sampler.kind)) : request.solver},
-      {"flow_shift", request.flow_shift.value_or(sampler.shift)},
       {"guidance_scale", request.guidance_scale.value_or(1)},
       {"seed", request.seed},
       {"rng", to_string(request.rng)}};
   if (generator.limits().experts > 1)
     out["guidance_scale_2"] = request.guidance_scale_2.value_or(request.guidance_scale.value_or(1));
-  if (!request.sigmas.empty()) out["sigmas"] = request.sigmas;
+  if (request.sigmas.empty())
+    out["flow_shift"] = request.flow_shift.value_or(sampler.shift);
+  else
+    out["sigmas"] = request.sigmas;  // as they stand: no shift
   if (!hide_prompts(flags)) {
     out["prompt"] = request.prompt;
     out["negative_prompt"] = request.negative_prompt.value_or("");
@@ -46,6 +48,7 @@ nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const
 }
 
 nlohmann::json engine_facts(const Generator& generator) {
+  const int threads = generator.options().threads;
   return {{"version", version_text()},
           {"numerics_epoch", kNumericsEpoch},
           {"model", generator.model_name()},
@@ -53,6 +56,7 @@ nlohmann::json engine_facts(const Generator& generator) {
           {"dtype", to_string(generator.options().dtype)},
           {"device", "cpu"},
           {"isa", cpu_isa()},
+          {"threads", threads ? threads : Stream::cpu().threads()},
           {"deterministic", generator.options().determinism == Determinism::kFixed},
           {"layout", to_string(generator.layout())}};
 }

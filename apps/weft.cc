@@ -89,6 +89,8 @@ int run(Command command, std::span<const std::string> arguments) {
       return run_inspect(flags);
     case kCompare:
       return run_compare(flags);
+    case kReplay:
+      return run_replay(flags);
     case kCompletion:
       return run_completion(flags);
     default:
@@ -114,7 +116,7 @@ int main_checked(int argc, char** argv) {
   std::vector<std::string> names;
   for (const CommandSpec& spec : command_table()) {
     if (word == spec.name) {
-      constexpr unsigned kComputing = kGenerate | kVerify | kPlan | kBench;
+      constexpr unsigned kComputing = kGenerate | kVerify | kPlan | kBench | kReplay;
       if ((spec.command & kComputing) && !asks_for_help(arguments)) restart_with_short_spin(argv);
       return run(spec.command, std::span(arguments).subspan(1));
     }

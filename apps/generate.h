@@ -1,0 +1,17 @@
+#pragma once
+// The job of `weft generate`, for the commands that run it and print something else.
+#include <functional>
+#include <string>
+
+#include "apps/flags.h"
+#include "engine/generator.h"
+
+namespace weft {
+
+using ResultListener = std::function<void(const std::string& path, const RunResult& result)>;
+
+// Runs what flags of kGenerate ask for; `on_result` hears of every finished file. Returns the exit
+// code.
+int generate(const Flags& flags, const ResultListener& on_result);
+
+}  // namespace weft
