@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "apps/flags.h"
+#include "engine/request.h"
 
 namespace weft {
 
@@ -16,12 +17,13 @@ int run_compare(const Flags& flags);
 int run_replay(const Flags& flags);
 int run_completion(const Flags& flags);
 
-// True since the first SIGINT or SIGTERM; long jobs look at it between steps.
+// The first word of the command line, for commands that are printed.
+const std::string& program_name();
+
+// True since the first SIGINT, SIGTERM or SIGUSR1; long jobs look at it between steps.
 const std::atomic<bool>& stop_requested();
 
 // "weft 0.1.0, numerics epoch 1, commit abc1234".
 std::string version_text();
-// Raised whenever default results change (product contract on seeds).
-inline constexpr int kNumericsEpoch = 1;
 
 }  // namespace weft

@@ -94,6 +94,8 @@ void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work
   try {
     work(world);
   } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (known && known->kind() == ErrorKind::kStopped) throw;  // all ranks stop, by agreement
     world.abort("rank " + std::to_string(world.rank()) + " failed: " + error.what());
     throw;
   }

@@ -88,6 +88,13 @@ constexpr FlagSpec kFlags[] = {
     {"no-prompt-metadata", "", kSwitch, "off", "leave the prompts out of the metadata", kGenerate},
     {"keep-latents", "", kSwitch, "off", "keep the latents beside the output after success",
      kGenerate},
+    {"checkpoint-every", "", kText, "60",
+     "seconds between step checkpoints beside the output, 0 = after each step, none = never",
+     kGenerate},
+    {"resume", "", kText, "auto",
+     "auto: go on from what an interrupted run of the same job has left beside the output; never: "
+     "start over; or such a file, which knows every other flag",
+     kGenerate},
     {"device", "", kText, "cpu", "cpu or cuda[:i]", kGenerate | kPlan | kVerify | kBench},
     {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the CPU has it, else f32",
      kGenerate | kPlan | kVerify | kBench, nullptr, "auto|f32|bf16"},

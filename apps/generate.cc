@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "apps/output_name.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
+#include "apps/resume.h"
 #include "apps/sidecar.h"
 #include "engine/generator.h"
 
@@ -81,6 +83,14 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
     std::fprintf(out, "%s", flags.to_string().c_str());
 }
 
+// A pattern whose names do not depend on when it is used.
+std::string stamped(std::string pattern, const NameFields& fields) {
+  for (const auto& [field, text] : {std::pair{"{date}", fields.date}, {"{time}", fields.time}})
+    for (size_t at; (at = pattern.find(field)) != std::string::npos;)
+      pattern.replace(at, std::strlen(field), text);
+  return pattern;
+}
+
 void print_result(const Flags& flags, const std::string& path, const RunResult& result) {
   if (flags.on("json")) {
     nlohmann::json object{{"output", path},
@@ -100,35 +110,58 @@ void print_result(const Flags& flags, const std::string& path, const RunResult& 
   std::fflush(stdout);
 }
 
+// Seconds between checkpoints; nullopt: none.
+std::optional<double> checkpoint_seconds(const Flags& flags) {
+  const std::string text = flags.text("checkpoint-every");
+  if (text == "none") return std::nullopt;
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end || !(seconds >= 0) || !std::isfinite(seconds))
+    throw Error(ErrorKind::kUsage,
+                "--checkpoint-every is '" + text + "', legal: seconds from 0 up, or none");
+  return seconds;
+}
+
 // One prompt: the names are claimed before anything is computed, and nothing half-written stays.
-void run_one(const Flags& flags, Generator& generator, const Request& request,
-             const std::string& path, const ResultListener& on_result) {
+// `notes`: what its checkpoints tell.
+void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const Request& request,
+             const std::string& path, const std::map<std::string, std::string>& notes,
+             const ResultListener& on_result) {
   const bool with_sidecar = !flags.on("no-metadata");
   const OutputNames names = output_names(path);
   const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
-  if (overwrite == Overwrite::kRefuse) {
-    for (const std::string& taken : {with_sidecar ? names.sidecar : "", names.latents})
-      if (!taken.empty() && fs::exists(taken))
-        throw Error(ErrorKind::kOutput, taken + " exists; --overwrite replaces it");
-  }
+  if (overwrite == Overwrite::kRefuse && with_sidecar && fs::exists(names.sidecar))
+    throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
+  RunOptions options;
+  options.resume = left_by_earlier_run(flags, generator, request, names);
+  // Killed behind its last frame: the result is whole, what stands beside it is not.
+  const bool whole = options.resume && options.resume->final() && with_sidecar &&
+                     overwrite == Overwrite::kRefuse && fs::exists(path) && !fs::is_empty(path);
   VideoSettings settings = video_settings(flags, request);
   if (with_sidecar) settings.metadata = embedded_metadata(flags, generator, request);
-  std::unique_ptr<FrameSink> sink = make_sink(path, settings, overwrite);
+  std::unique_ptr<FrameSink> sink = whole ? nullptr : make_sink(path, settings, overwrite);
 
   ProgressPrinter printer(progress_mode(flags), fs::path(path).filename().string());
-  RunOptions options;
   options.latents_path = names.latents;
+  const std::optional<double> seconds = checkpoint_seconds(flags);
+  if (seconds) options.checkpoint_path = names.checkpoint;
+  options.checkpoint_seconds = seconds.value_or(0);
+  options.notes = notes;
   options.listener = &printer;
   options.stop = &stop_requested();
   RunResult result;
   try {
     result = generator.run(request, sink.get(), options);
   } catch (const Error& error) {
-    const bool kept = fs::exists(names.latents) && error.kind() != ErrorKind::kUsage;
-    throw Error(error.kind(),
-                std::string(error.what()) + (kept ? ". Latents are kept: " + names.latents : ""));
+    const std::string advice = resume_advice(ranks, names);
+    if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
+    // Of several ranks another's error may be the one that is told.
+    const bool several = error.kind() == ErrorKind::kStopped && !ranks.alone();
+    if (several) std::fprintf(stderr, "weft: %s\n", advice.c_str());
+    throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
   }
-  if (with_sidecar) write_sidecar(names.sidecar, flags, generator, result, path);
+  remove_checkpoints(names.checkpoint);
+  if (with_sidecar) write_sidecar(names.sidecar, flags, generator, result, path, overwrite);
   if (!flags.on("keep-latents")) fs::remove(names.latents);
   printer.finish();
   on_result(path, result);
@@ -153,6 +186,7 @@ MemoryPlan plan_of_rank(const Flags& flags, const GeneratorOptions& options, Lay
 int generate(const Flags& flags, const ResultListener& on_result) {
   require_cpu(flags);
   check_request_flags(flags);
+  checkpoint_seconds(flags);  // refuses what is illegal
   const std::vector<std::string> prompts = prompts_of(flags);
   if (flags.text("model").empty())
     throw Error(ErrorKind::kUsage, "weft generate needs --model FOLDER (or WEFT_MODEL_PATH)");
@@ -171,15 +205,28 @@ int generate(const Flags& flags, const ResultListener& on_result) {
 
   Request base = request_of(flags, generator);
   base.prompt = prompts.front();
-  base.seed = agreed(ranks, base.seed);
-  const Request first = generator.resolve(base);
-  const std::string pattern =
-      output_pattern(flags, first, prompts.size() > 1 || flags.given("prompt-file"));
+  const bool several = prompts.size() > 1 || flags.given("prompt-file");
+  Request first = generator.resolve(base);
+  const std::string pattern = output_pattern(flags, first, several);
   if (output_kind(pattern) == OutputKind::kPng && first.frames > 1)
     throw Error(ErrorKind::kUsage, "--output is '" + pattern + "', one picture, but the job has " +
                                        std::to_string(first.frames) +
                                        " frames; end the path with / for a folder of pictures, or "
                                        "give --num-frames 1");
+  NameFields fields{.seed = base.seed,
+                    .model = generator.model_name(),
+                    .prompt = prompts.front(),
+                    .width = first.width,
+                    .height = first.height,
+                    .frames = first.frames,
+                    .index = 0,
+                    .date = {},
+                    .time = {}};
+  stamp_now(fields);
+  const bool seeded = flags.given("seed") && flags.text("seed") != "-1";
+  if (!seeded && !flags.on("dry-run"))
+    base.seed = seed_left(flags, output_names(expand_name(pattern, fields))).value_or(base.seed);
+  base.seed = first.seed = fields.seed = agreed(ranks, base.seed);
   LayoutLimits limits = generator.layout_limits(first);
   limits.requests = static_cast<int64_t>(prompts.size());
   const Layout layout = parse_layout(layout_text(flags), ranks.count, limits);
@@ -191,19 +238,9 @@ int generate(const Flags& flags, const ResultListener& on_result) {
   if (ranks.speaks && informative(flags)) {
     print_header(flags, generator, first, ranks, layout, plan, stderr);
     std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first.seed),
-                 flags.given("seed") && flags.text("seed") != "-1" ? "given" : "random");
+                 seeded ? "given" : "random");
   }
 
-  NameFields fields{.seed = first.seed,
-                    .model = generator.model_name(),
-                    .prompt = {},
-                    .width = first.width,
-                    .height = first.height,
-                    .frames = first.frames,
-                    .index = 0,
-                    .date = {},
-                    .time = {}};
-  stamp_now(fields);
   const auto run_all = [&](Generator& mine, int replica, int replicas, bool root) {
     NameFields names = fields;
     Request request = base;
@@ -212,8 +249,16 @@ int generate(const Flags& flags, const ResultListener& on_result) {
       request.prompt = names.prompt = prompts[i];
       names.index = static_cast<int>(i);
       const Request resolved = mine.resolve(request);
+      const std::string path = expand_name(pattern, names);
+      bool done = root && several && !flags.on("overwrite") && flags.text("resume") != "never" &&
+                  complete(mine, resolved, path, output_names(path));
+      done = mine.agreed(done);
+      if (done && root) std::fprintf(stderr, "weft: %s is complete\n", path.c_str());
+      if (done) continue;
       if (root)
-        run_one(flags, mine, resolved, expand_name(pattern, names), on_result);
+        run_one(flags, ranks, mine, resolved, path,
+                resume_notes(flags, mine, several ? stamped(pattern, fields) : path, first.seed),
+                on_result);
       else
         mine.run(resolved, nullptr, joining());
     }

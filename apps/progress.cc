@@ -52,6 +52,11 @@ void ProgressPrinter::progress(const Progress& progress) {
   print(progress, percent_);
 }
 
+void ProgressPrinter::warning(const std::string& line) {
+  std::fprintf(stderr, "%sweft: warning: %s\n", mode_ == ProgressMode::kBar ? "\n" : "",
+               line.c_str());
+}
+
 void ProgressPrinter::finish() {
   if (mode_ == ProgressMode::kNone) return;
   Progress done;
@@ -74,6 +79,7 @@ void ProgressPrinter::print(const Progress& progress, double percent) {
     if (progress.stage == "denoise") {
       event["sigma"] = progress.sigma;
       event["s_per_step"] = progress.seconds_per_step;
+      if (progress.kept >= 0) event["checkpoint"] = progress.kept;
     }
     std::fprintf(stderr, "%s\n", event.dump().c_str());
     return;
@@ -82,10 +88,12 @@ void ProgressPrinter::print(const Progress& progress, double percent) {
   if (progress.total > 1)
     detail += " " + std::to_string(progress.step) + "/" + std::to_string(progress.total);
   char numbers[96] = "";
-  if (progress.stage == "denoise" && progress.step > 0)
+  if (progress.stage == "denoise" && progress.seconds_per_step > 0)
     std::snprintf(numbers, sizeof numbers, "  sigma %.3f  %.2f s/step  %.0f s left", progress.sigma,
                   progress.seconds_per_step, progress.eta_seconds);
   detail += numbers;
+  if (progress.stage == "denoise" && progress.kept >= 0)
+    detail += "  checkpoint " + std::to_string(progress.kept);
   if (mode_ == ProgressMode::kBar) {
     constexpr int kWidth = 30;
     const int full = static_cast<int>(percent / 100 * kWidth);

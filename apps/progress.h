@@ -21,6 +21,7 @@ class ProgressPrinter final : public ProgressListener {
  public:
   ProgressPrinter(ProgressMode mode, std::string job) : mode_(mode), job_(std::move(job)) {}
   void progress(const Progress& progress) override;
+  void warning(const std::string& line) override;
   void finish();  // 100 %: the job is complete
 
  private:

@@ -267,7 +267,7 @@ int run_replay(const Flags& flags) {
     if (flags.given(flag)) add(arguments, flag, flags.text(flag));
   for (const char* flag : {"quiet", "verbose", "overwrite"})
     if (flags.on(flag)) arguments.push_back(std::string("--") + flag);
-  if (!kept) arguments.push_back("--no-metadata");
+  if (!kept) arguments.insert(arguments.end(), {"--no-metadata", "--checkpoint-every=none"});
   const Flags job = Flags::parse(kGenerate, arguments);
 
   const std::string weights = Generator(model, {}).weights_hash();

@@ -69,7 +69,7 @@ OutputNames output_names(const std::string& path) {
     stem.pop_back();
   else
     stem.resize(stem.rfind('.'));
-  return {stem + ".json", stem + ".latents.safetensors"};
+  return {stem + ".json", stem + ".latents.safetensors", stem + ".checkpoint.safetensors"};
 }
 
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
@@ -95,7 +95,7 @@ std::map<std::string, std::string> embedded_metadata(const Flags& flags, const G
 }
 
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
-                   const RunResult& result, const std::string& output) {
+                   const RunResult& result, const std::string& output, Overwrite overwrite) {
   nlohmann::json stages = nlohmann::json::object();
   for (const StageSeconds& stage : result.stages) stages[stage.stage] = stage.seconds;
   const nlohmann::json sidecar{{"schema", "weft.params/v1"},
@@ -103,7 +103,11 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
                                {"given", as_given(flags)},
                                {"request", as_resolved(flags, generator, result.request)},
                                {"engine", engine_facts(generator)},
-                               {"seconds", result.seconds},
+                               {"job_sha256", job_hash(generator.job_facts(result.request))},
+                               {"resumed_after_step", result.resumed_at},
+                               {"checkpoints", result.checkpoints},
+                               {"checkpoint_seconds", result.checkpoint_seconds},
+                               {"seconds", result.earlier_seconds + result.seconds},
                                {"stage_seconds", stages},
                                {"arena_high_water_bytes", result.arena_high_water},
                                {"decode_high_water_bytes", result.decode_high_water},
@@ -111,8 +115,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
                                {"frames", result.frames},
                                {"framehash", result.framehash},
                                {"signature", result.signature}};
-  write_text_file(path, sidecar.dump(1) + "\n",
-                  flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse);
+  write_text_file(path, sidecar.dump(1) + "\n", overwrite);
 }
 
 }  // namespace weft

@@ -5,13 +5,14 @@
 
 #include "apps/flags.h"
 #include "engine/generator.h"
+#include "io/part_file.h"
 
 namespace weft {
 
 // The names a result at `path` claims: outputs/a.mp4 -> outputs/a.json,
-// outputs/a.latents.safetensors; frames/ -> frames.json, ...
+// outputs/a.latents.safetensors, outputs/a.checkpoint.safetensors; frames/ -> frames.json, ...
 struct OutputNames {
-  std::string sidecar, latents;
+  std::string sidecar, latents, checkpoint;
 };
 OutputNames output_names(const std::string& path);
 
@@ -22,6 +23,6 @@ std::map<std::string, std::string> embedded_metadata(const Flags& flags, const G
 
 // Request as given and as resolved, engine, weights hash, seconds per stage, peaks, framehash.
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
-                   const RunResult& result, const std::string& output);
+                   const RunResult& result, const std::string& output, Overwrite overwrite);
 
 }  // namespace weft

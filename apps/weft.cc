@@ -1,5 +1,6 @@
 // The one binary: finds the command, parses its flags, and turns errors into one line and an exit
 // code.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,8 +9,11 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <thread>
 
 #include "apps/commands.h"
+#include "apps/resume.h"
+#include "io/part_file.h"
 #include "kernels/check.h"
 #include "parallel/mpi.h"
 
@@ -18,12 +22,40 @@ namespace {
 
 std::atomic<int> g_signal{0};  // both written by the handler only
 std::atomic<bool> g_stop{false};
+int g_hurry[2] = {-1, -1};  // a pipe: the second signal's number
+std::string g_program = "weft";
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
+// SIGUSR1 is how batch systems announce the end of a job's time: what is stopped is resumable.
+int code_of(int signal) {
+  return signal == SIGUSR1 ? static_cast<int>(ErrorKind::kStopped) : 128 + signal;
+}
+
 extern "C" void on_signal(int number) {
-  g_signal = number;
-  g_stop = true;
-  std::signal(number, SIG_DFL);  // the second one stops at once
+  if (!g_stop.exchange(true)) {
+    g_signal = number;
+    return;
+  }
+  // The second one stops at once; a third, should that hang, by itself.
+  std::signal(number, SIG_DFL);
+  const char byte = static_cast<char>(number);
+  (void)!write(g_hurry[1], &byte, 1);
+}
+
+// Waits for the second signal on a thread of its own: what is half written goes, then the process.
+void await_hurry() {
+  char number = 0;
+  if (read(g_hurry[0], &number, 1) != 1) return;
+  remove_parts();
+  std::fprintf(stderr, "weft: stopped at once\n");
+  _exit(code_of(number));
+}
+
+void heed_signals() {
+  if (pipe2(g_hurry, O_CLOEXEC) == 0) std::thread(await_hurry).detach();
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) std::signal(number, on_signal);
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of write(), not a death
 }
 
 // A weights file cut short while it is mapped: reads beyond its end arrive as a signal.
@@ -55,10 +87,21 @@ int finished(int code) {
   return code;
 }
 
+// Of a job that was asked to stop, by agreement of all its processes.
+int stopped() {
+  try {
+    return finished(code_of(g_signal));
+  } catch (const Error& error) {
+    std::fprintf(stderr, "weft: %s\n", error.what());
+    return static_cast<int>(error.kind());
+  }
+}
+
 // What every process of a job would say alike is said by the first alone.
 bool says(const Error& error) {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return !rank || std::string(rank) == "0" || error.kind() != ErrorKind::kUsage;
+  const bool alike = error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped;
+  return !rank || std::string(rank) == "0" || !alike;
 }
 
 int run(Command command, std::span<const std::string> arguments) {
@@ -66,18 +109,16 @@ int run(Command command, std::span<const std::string> arguments) {
     std::fputs(help_text(command).c_str(), stdout);
     return 0;
   }
-  const Flags flags = Flags::parse(command, arguments);
+  const Flags given = Flags::parse(command, arguments);
+  const Flags flags = command == kGenerate ? flags_to_resume(given, arguments) : given;
   for (const std::string& warning : unknown_environment())
     std::fprintf(stderr, "weft: warning: %s\n", warning.c_str());
   if (flags.on("print-config")) {
     std::fputs(flags.to_string().c_str(), stdout);
     return 0;
   }
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
   std::signal(SIGBUS, on_bus_error);
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of write(), not a death
+  heed_signals();
   switch (command) {
     case kGenerate:
       return finished(run_generate(flags));
@@ -99,6 +140,7 @@ int run(Command command, std::span<const std::string> arguments) {
 }
 
 int main_checked(int argc, char** argv) {
+  g_program = argv[0];
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.empty()) {
     std::fputs(help_text().c_str(), stderr);
@@ -131,6 +173,8 @@ int main_checked(int argc, char** argv) {
 
 }  // namespace
 
+const std::string& program_name() { return g_program; }
+
 const std::atomic<bool>& stop_requested() { return g_stop; }
 
 std::string version_text() {
@@ -146,7 +190,7 @@ int main(int argc, char** argv) {
     return main_checked(argc, argv);
   } catch (const Error& error) {
     if (says(error)) std::fprintf(stderr, "weft: %s\n", error.what());
-    if (error.kind() == ErrorKind::kStopped && g_signal) return 128 + g_signal;
+    if (error.kind() == ErrorKind::kStopped && g_signal) return stopped();
     return static_cast<int>(error.kind());
   } catch (const std::bad_alloc&) {
     std::fputs("weft: out of memory\n", stderr);

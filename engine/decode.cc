@@ -1,6 +1,7 @@
 #include "engine/decode.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "kernels/copy.h"
@@ -86,23 +87,38 @@ TensorView join_bands(Stream& stream, Arena& arena, Replica& replica, int64_t la
   return whole;
 }
 
+// Error(kStopped) on every rank where the root is asked to stop, unless little is left to do.
+void heed_stop(Stream& stream, Replica& replica, const DecodeJob& job, int chunk,
+               std::chrono::steady_clock::time_point begun) {
+  if (!job.stop) return;
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+  const auto chunks = static_cast<int>(job.latents[1]);
+  const double left = chunk ? taken.count() / chunk * (chunks - chunk) : HUGE_VAL;
+  const bool stop = job.stop->load() && left > kFinishSeconds;
+  const Tag tag{.kind = Traffic::kControl, .branch = kDecodeWord, .segment = chunk};
+  if (!replica.agreed(stream, tag, stop)) return;
+  throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(chunk) +
+                                       " of " + std::to_string(chunks));
+}
+
 }  // namespace
 
 void decode(Stream& stream, Arena& arena, const WanVae& vae, Replica& replica,
             const DecodeJob& job) {
   const TensorView& latents = job.latents;
   const Range band = replica.band(latents[2]);
-  if (band.size() == 0) return;  // more ranks than latent rows
+  const auto begun = std::chrono::steady_clock::now();
+  if (band.size() == 0) {  // more ranks than latent rows
+    for (int chunk = 0; chunk < latents[1]; ++chunk) heed_stop(stream, replica, job, chunk, begun);
+    return;
+  }
   Tensor plain(DType::kF32, latents.shape());
   denormalize_latents(vae.config(), latents, plain);
   WanVaeDecoder decoder(vae, band.size(), latents[3]);
   Tensor latent(DType::kF32, {latents[0], band.size(), latents[3]});
   int64_t first = 0;
   for (int64_t chunk = 0; chunk < latents[1]; ++chunk) {
-    if (job.stop && job.stop->load()) {
-      throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(chunk) +
-                                           " of " + std::to_string(latents[1]));
-    }
+    heed_stop(stream, replica, job, static_cast<int>(chunk), begun);
     const Arena::Scope scope(arena);
     Context context =
         replica.vae_context(stream, arena, Pass{.micro = static_cast<int>(chunk)}, latents[2]);

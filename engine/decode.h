@@ -49,11 +49,15 @@ struct DecodeJob {
   FrameWriter* writer = nullptr;            // the root's
   TensorView video;                         // [3, frames, H, W] f32, filled with [0, 1] if given
   std::function<void(int chunk)> on_chunk;  // chunks done
-  const std::atomic<bool>* stop = nullptr;
+  const std::atomic<bool>* stop = nullptr;  // every rank has one, or none; the root's decides
 };
 
+// Work this close to its end is finished although the user asked to stop.
+inline constexpr double kFinishSeconds = 2;
+
 // Every rank of the replica decodes its band of rows, chunk by chunk, and sends the root
-// n * 3 * rows * W * 4 bytes for a chunk of n frames. Error(kNonFinite) naming the chunk.
+// n * 3 * rows * W * 4 bytes for a chunk of n frames, and hears of the root before each whether to
+// stop (8 bytes). Error(kNonFinite) naming the chunk.
 void decode(Stream& stream, Arena& arena, const WanVae& vae, Replica& replica,
             const DecodeJob& job);
 

@@ -30,6 +30,10 @@ int64_t latent_row(const WanConfig& config) {
   return config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
 }
 
+// Of a step's latent tags: 0 goes back to the first stage, 1 is the gather before decoding, then
+// what a checkpoint keeps.
+constexpr int kGatheredSegment = 1, kFirstKeptSegment = 2;
+
 }  // namespace
 
 double guidance_of(const Request& request, int model) {
@@ -61,17 +65,14 @@ Executor::Executor(Stream& stream, Arena& arena, Experts& experts, Replica& repl
 
 void Executor::run(const Plan& plan, Job& job) {
   history_.reset();
+  int at = job.first_step - 1;
   for (const Step& step : plan.steps) {
+    while (at < step.pass.step) at_boundary(++at, job);  // a rank may have no part in a step
     switch (step.kind) {
       case Step::Kind::kLoad:
         load(job, step.pass.model);
         break;
       case Step::Kind::kCompute:
-        if (job.stop && step.pass.branch == 0 && job.stop->load()) {
-          throw Error(ErrorKind::kStopped, "stopped in denoise after step " +
-                                               std::to_string(step.pass.step) + " of " +
-                                               std::to_string(job.sampler.steps()));
-        }
         compute(step, job);
         break;
       case Step::Kind::kUpdate:
@@ -100,6 +101,56 @@ void Executor::run(const Plan& plan, Job& job) {
         CHECK(false, "no plan of a generation has", to_string(step));
     }
   }
+}
+
+void Executor::at_boundary(int done, Job& job) {
+  const Boundary what = job.boundary ? job.boundary(done) : Boundary::kGoOn;
+  if (what == Boundary::kKeep || what == Boundary::kKeepAndStop) {
+    Snapshot snapshot = gather(done, job);
+    if (replica_.root()) job.keep(done, std::move(snapshot));
+  }
+  if (what == Boundary::kGoOn || what == Boundary::kKeep) return;
+  // Every rank stops here, so that what is under way is taken.
+  for (auto& [slot, sends] : sending_)
+    for (Communicator::Pending& send : sends) replica_.communicator().wait(send);
+  sending_.clear();
+  throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(done) +
+                                       " of " + std::to_string(job.sampler.steps()));
+}
+
+// Of every sequence index the first rank of the last stage has the tokens' newest values.
+Snapshot Executor::gather(int done, const Job& job) {
+  const auto patch = expert_->config().patch;
+  const int64_t row = latent_row(expert_->config());
+  std::vector<std::pair<std::string, TensorView>> parts{{"", job.latent}};
+  const SamplerState none(replica_.root() && !history_ ? job.latent.count() : 0);
+  for (const auto& [name, view] : job.sampler.history(history_ ? *history_ : none))
+    parts.emplace_back(name, view);
+  Snapshot out;
+  for (size_t k = 0; k < parts.size(); ++k) {
+    const auto& [name, view] = parts[k];
+    const Tag tag{
+        .kind = Traffic::kLatent, .step = done, .segment = kFirstKeptSegment + static_cast<int>(k)};
+    const TensorView shaped(view.data, view.dtype, job.latent.shape());
+    Tensor whole;
+    if (replica_.root()) whole = Tensor(DType::kF32, job.latent.shape());
+    for (int index = 0; index < replica_.layout().sequence(); ++index) {
+      const int from = replica_.rank_of(replica_.layout()[Axis::kLayers] - 1, index);
+      if (from != replica_.rank() && !replica_.root()) continue;
+      const Arena::Scope scope(arena_);
+      const TokenRanges tokens = replica_.tokens_of(from, this->tokens());
+      const TensorView rows = arena_.alloc(DType::kF32, {tokens.size(), row});
+      if (from == replica_.rank()) pack_tokens(shaped, patch, tokens, rows);
+      if (from != 0 && replica_.root()) replica_.communicator().receive(stream_, from, tag, rows);
+      if (from != 0 && !replica_.root()) replica_.communicator().send(stream_, 0, tag, rows);
+      if (replica_.root()) unpack_tokens(rows, patch, tokens, whole);
+    }
+    if (k == 0)
+      out.latent = std::move(whole);
+    else
+      out.history.emplace_back(name, std::move(whole));
+  }
+  return out;
 }
 
 void Executor::load(const Job& job, int model) {
@@ -153,7 +204,6 @@ const TensorView& Executor::wire(int slot, DType dtype, int64_t rows, int64_t co
   return tensor;
 }
 
-// Segment 1 of the latents' tag is the gather before decoding.
 Tag Executor::tag_of(const Step& step, const Job& job) const {
   const bool gathered =
       step.payload == Payload::kLatent && step.pass.step + 1 == job.sampler.steps();
@@ -162,7 +212,7 @@ Tag Executor::tag_of(const Step& step, const Job& job) const {
                                                        : Traffic::kLatent,
           .step = step.pass.step,
           .branch = step.pass.branch,
-          .segment = gathered ? 1 : 0};
+          .segment = gathered ? kGatheredSegment : 0};
 }
 
 void Executor::send(const Step& step, const Job& job) {
@@ -228,7 +278,12 @@ void Executor::report_non_finite(const Step& step, const Job& job, const std::st
 void Executor::update(const Step& step, const Job& job) {
   const double scale = guidance_of(job.request, step.pass.model);
   if (guidance_branches(scale) == 2) guide(stream_, scale, velocities_[1], velocities_[0]);
-  if (!history_) history_.emplace(job.latent.count());
+  if (!history_) {
+    history_.emplace(job.latent.count());
+    const auto kept = job.sampler.history(*history_);
+    for (size_t k = 0; k < job.history.size(); ++k)
+      copy(stream_, job.history[k].reshape({job.latent.count()}), kept[k].second);
+  }
   job.sampler.step(step.pass.step, velocities_[0], job.latent, *history_);
   if (job.on_update) job.on_update(step.pass.step);
 }

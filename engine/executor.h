@@ -2,7 +2,6 @@
 // Executor: walks a plan. Everything it does stands in the plan, so that a trace and a plan line up
 // one to one.
 #include <array>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <optional>
@@ -25,14 +24,29 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
 // The guidance scale of an expert.
 double guidance_of(const Request& request, int model);
 
+// What every rank does between two steps: go on, or bring the latent and the solver's history to
+// the root first, or stop there.
+enum class Boundary : uint8_t { kGoOn, kKeep, kStop, kKeepAndStop };
+
+// The latent [C, F, H, W] f32 and what Sampler::history names, as a copy.
+struct Snapshot {
+  Tensor latent{};
+  std::vector<std::pair<std::string, Tensor>> history{};
+};
+
 struct Job {
   const Request& request;  // resolved
   const Sampler& sampler;
   std::array<TensorView, 2> embeds;  // per branch [length, d] f32, the prompt's rows
   TensorView latent;                 // [C, F, H, W] f32: noise in, final latents out on every rank
+  int first_step = 0;                // the plan's
+  // What the solver goes on with, in Sampler::history's order; empty at step 0.
+  std::vector<TensorView> history{};
   std::function<void(int step)> on_update;  // after the update of `step`
   std::function<void()> decode;             // the plan's kDecode
-  const std::atomic<bool>* stop = nullptr;
+  // Before every step, with the steps done: the same answer on all ranks.
+  std::function<Boundary(int done)> boundary{};
+  std::function<void(int done, Snapshot)> keep{};  // the root's, where the answer says so
 };
 
 class Executor {
@@ -40,11 +54,14 @@ class Executor {
   Executor(Stream& stream, Arena& arena, Experts& experts, Replica& replica);
 
   // Error(kNonFinite) naming stage, step and block where a velocity is not finite; Error(kStopped)
-  // between steps where job.stop is set.
+  // where a boundary says so. To keep costs a rank that is not the root 4 bytes per value that it
+  // updates and per tensor of the history.
   void run(const Plan& plan, Job& job);
 
  private:
   void load(const Job& job, int model);
+  void at_boundary(int done, Job& job);
+  Snapshot gather(int done, const Job& job);
   void compute(const Step& step, const Job& job);
   void update(const Step& step, const Job& job);
   void forward(const Step& step, const Job& job, const WanText& text);

@@ -1,6 +1,7 @@
 #include "engine/generator.h"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 
 #include "engine/components.h"
@@ -8,6 +9,7 @@
 #include "engine/estimate.h"
 #include "engine/executor.h"
 #include "engine/guidance.h"
+#include "engine/keeper.h"
 #include "engine/stages.h"
 #include "io/sha256.h"
 #include "io/text_clean.h"
@@ -28,6 +30,26 @@ Tensor padded(const Tensor& embeds, int64_t text_length) {
   std::copy_n(embeds.as<float>(), embeds.count(), out.as<float>());
   return out;
 }
+
+// The shortest text that reads back as the same number.
+std::string exact(double value) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
+}
+
+std::string text_hash(const std::array<Prompt, 2>& prompts) {
+  Sha256 hash;
+  for (const Prompt& prompt : prompts)
+    if (prompt.embeds) hash.update(prompt.embeds.view().data, prompt.embeds.view().bytes());
+  return hash.hex();
+}
+
+// How far a job is when it starts, and its state there.
+struct Start {
+  int step = 0;
+  Tensor latent{};
+  std::vector<Tensor> history{};
+};
 
 // The highest sum of tensors and arena over the stages of a job.
 class MemoryMeter {
@@ -94,6 +116,8 @@ struct Generator::Impl {
     return parts.tokenizer().encode(clean_prompt(text), static_cast<int>(parts.text_length()));
   }
 
+  JobFacts job_facts(const Request& request) const;
+
   std::array<int64_t, 2> prompt_rows(const Request& request) const {
     return {static_cast<int64_t>(ids_of(request.prompt).size()),
             guided(request) ? static_cast<int64_t>(ids_of(*request.negative_prompt).size()) : 0};
@@ -104,15 +128,22 @@ struct Generator::Impl {
   }
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
-  void load_all(StageClock& clock);
+  void load_all(StageClock& clock, const RunOptions& run_options);
   std::array<Prompt, 2> encode_prompts(const Request& request, StageClock& clock,
                                        const RunOptions& run_options);
   void encode_prompt(const Prompt& prompt, const Pass& pass);
   Tensor initial_latents(const Request& request, const RunOptions& run_options) const;
+  void check_resume(const Request& request, const Sampler& sampler,
+                    const Checkpoint& checkpoint) const;
+  Start start_of(const Request& request, const Sampler& sampler, const RunOptions& run_options);
+  void denoise(const Request& request, const Sampler& sampler, const std::array<Prompt, 2>& prompts,
+               const Start& start, StageClock& clock, const RunOptions& run_options,
+               RunResult& result, const std::function<void()>& decode);
+  void heed_stop(const char* stage, const RunOptions& run_options) const;
   void decode_latents(const Request& request, const TensorView& latent, FrameSink* sink,
                       StageClock& clock, const RunOptions& run_options, RunResult& result);
   void keep_latents(const Request& request, const TensorView& latent, const std::string& path,
-                    RunResult& result) const;
+                    const RunOptions& run_options, RunResult& result) const;
   uint64_t memory_now() const { return tensor_bytes_live() + arena.used(); }
 
   GeneratorOptions options;
@@ -125,12 +156,46 @@ struct Generator::Impl {
   Arena arena;
 };
 
-void Generator::Impl::load_all(StageClock& clock) {
+JobFacts Generator::Impl::job_facts(const Request& request) const {
+  const SamplerConfig sampler = sampler_for(request);
+  JobFacts facts{{"model", parts.directory().defaults.name},
+                 {"weights_sha256", parts.weights_hash()},
+                 {"numerics_epoch", std::to_string(kNumericsEpoch)},
+                 {"dtype", std::string(to_string(options.dtype))},
+                 {"vae_dtype", std::string(to_string(options.vae_dtype))},
+                 {"deterministic", options.determinism == Determinism::kFixed ? "on" : "off"},
+                 {"prompt", request.prompt},
+                 {"negative_prompt", guided(request) ? *request.negative_prompt : ""},
+                 {"width", std::to_string(request.width)},
+                 {"height", std::to_string(request.height)},
+                 {"frames", std::to_string(request.frames)},
+                 {"fps", exact(request.fps)},
+                 {"steps", std::to_string(request.steps)},
+                 {"guidance_scale", exact(*request.guidance_scale)},
+                 {"guidance_scale_2", exact(*request.guidance_scale_2)},
+                 {"solver", std::string(to_string(sampler.kind))},
+                 {"flow_shift", exact(sampler.shift)},
+                 {"seed", std::to_string(request.seed)},
+                 {"rng", std::string(to_string(request.rng))}};
+  for (const double sigma : request.sigmas)
+    facts["sigmas"] += (facts["sigmas"].empty() ? "" : ",") + exact(sigma);
+  return facts;
+}
+
+// One rank may end by itself; several hear the root's word between their steps.
+void Generator::Impl::heed_stop(const char* stage, const RunOptions& run_options) const {
+  if (replica.alone() && run_options.stop && run_options.stop->load())
+    throw Error(ErrorKind::kStopped, std::string("stopped in ") + stage);
+}
+
+void Generator::Impl::load_all(StageClock& clock, const RunOptions& run_options) {
   clock.enter("load", 2 + parts.experts());
   int done = 0;
+  heed_stop("load", run_options);
   if (replica.encodes_text(parts.text_config())) parts.text_encoder(stream);
   clock.step(++done);
   for (int model = 0; model < parts.experts(); ++model) {
+    heed_stop("load", run_options);
     parts.expert(stream, model);
     clock.step(++done);
   }
@@ -147,6 +212,7 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
   int done = 0;
   for (Prompt& prompt : prompts) {
     if (prompt.ids.empty()) continue;
+    heed_stop("encode_text", run_options);
     const auto rows = static_cast<int64_t>(prompt.ids.size());
     prompt.embeds = Tensor(DType::kF32, {rows, parts.text_config().d_model});
     encode_prompt(prompt, Pass{.branch = done});
@@ -193,16 +259,76 @@ Tensor Generator::Impl::initial_latents(const Request& request,
 }
 
 void Generator::Impl::keep_latents(const Request& request, const TensorView& latent,
-                                   const std::string& path, RunResult& result) const {
-  write_safetensors(path, {{"latents", latent}},
-                    {{"schema", "weft.latents/v1"},
-                     {"model", parts.directory().defaults.name},
-                     {"weights_sha256", parts.weights_hash()},
-                     {"signature", result.signature},
-                     {"seed", std::to_string(request.seed)},
-                     {"rng", std::string(to_string(request.rng))},
-                     {"frames", std::to_string(request.frames)}});
+                                   const std::string& path, const RunOptions& run_options,
+                                   RunResult& result) const {
+  Checkpoint checkpoint;
+  checkpoint.facts = job_facts(request);
+  checkpoint.notes = run_options.notes;
+  checkpoint.step = checkpoint.total = result.steps;
+  checkpoint.signature = result.signature;
+  write_checkpoint(path, checkpoint, latent);
   result.latents_path = path;
+}
+
+void Generator::Impl::check_resume(const Request& request, const Sampler& sampler,
+                                   const Checkpoint& checkpoint) const {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: " + why);
+  };
+  const std::string differs = difference(checkpoint.facts, job_facts(request));
+  if (!differs.empty()) refuse("it is of another job: " + differs);
+  const auto shape = latent_shape(parts, request);
+  const int64_t count =
+      std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  if (checkpoint.total != sampler.steps() || checkpoint.step < 1 ||
+      checkpoint.step > checkpoint.total)
+    refuse("it stands at step " + std::to_string(checkpoint.step) + " of " +
+           std::to_string(checkpoint.total) + ", the job has " + std::to_string(sampler.steps()));
+  if (!std::ranges::equal(checkpoint.latent.view().shape(), shape))
+    refuse("its latent is " + checkpoint.latent.view().to_string_shape());
+  const auto needed = checkpoint.final() ? decltype(sampler.history(SamplerState(0))){}
+                                         : sampler.history(SamplerState(0));
+  bool whole = needed.size() == checkpoint.history.size();
+  for (const auto& entry : needed)
+    whole &= std::ranges::any_of(checkpoint.history, [&](const auto& kept) {
+      return kept.first == entry.first && kept.second.count() == count;
+    });
+  if (!whole)
+    refuse("it does not hold the history that " + sampler.config().to_string() + " needs");
+}
+
+// What the root was given to go on from, on every rank. Costs the root (1 + tensors of the history)
+// latents to every other rank.
+Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
+                                const RunOptions& run_options) {
+  constexpr int kStopped = -1;
+  Checkpoint* from = run_options.resume.get();
+  if (from) check_resume(request, sampler, *from);
+  Start start{.step = from ? from->step : 0};
+  if (run_options.stop) {
+    if (run_options.stop->load()) start.step = kStopped;
+    const Tag tag{.kind = Traffic::kControl, .branch = kStartWord};
+    start.step = static_cast<int>(replica.agreed(stream, tag, start.step));
+  }
+  if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
+  if (start.step == 0) return start;
+  const auto shape = latent_shape(parts, request);
+  const auto share = [&](Tensor* kept, int segment) {
+    Tensor tensor = kept ? std::move(*kept) : Tensor(DType::kF32, shape);
+    const Tag tag{.kind = Traffic::kLatent, .step = start.step, .segment = segment};
+    if (!replica.alone()) replica.communicator().broadcast(stream, tag, tensor, 0);
+    return tensor;
+  };
+  start.latent = share(from ? &from->latent : nullptr, 0);
+  if (start.step == sampler.steps()) return start;
+  for (const auto& entry : sampler.history(SamplerState(0))) {
+    Tensor* kept = nullptr;
+    if (from)
+      for (auto& [name, tensor] : from->history)
+        if (name == entry.first) kept = &tensor;
+    start.history.push_back(share(kept, static_cast<int>(start.history.size()) + 1));
+  }
+  return start;
 }
 
 void Generator::Impl::decode_latents(const Request& request, const TensorView& latent,
@@ -210,8 +336,10 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& l
                                      const RunOptions& run_options, RunResult& result) {
   result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
   if (run_options.tap) run_options.tap->tap("latents_final", latent);
-  if (replica.root() && !run_options.latents_path.empty()) {
-    keep_latents(request, latent, run_options.latents_path, result);
+  const bool from_latents = result.resumed_at == result.steps;
+  if (from_latents && run_options.resume) result.latents_path = run_options.resume->path;
+  if (replica.root() && !run_options.latents_path.empty() && !from_latents) {
+    keep_latents(request, latent, run_options.latents_path, run_options, result);
   }
   try {
     clock.enter("decode", static_cast<int>(latent[1]));
@@ -250,8 +378,62 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& l
   } catch (...) {
     const std::string& path = run_options.latents_on_failure;
     if (replica.root() && run_options.latents_path.empty() && !path.empty()) {
-      keep_latents(request, latent, path, result);
+      keep_latents(request, latent, path, run_options, result);
     }
+    throw;
+  }
+}
+
+void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
+                              const std::array<Prompt, 2>& prompts, const Start& start,
+                              StageClock& clock, const RunOptions& run_options, RunResult& result,
+                              const std::function<void()>& decode) {
+  Checkpoint kept;
+  kept.facts = job_facts(request);
+  kept.notes = run_options.notes;
+  kept.total = sampler.steps();
+  if (replica.root() && run_options.stop) kept.text_hash = text_hash(prompts);
+  if (const Checkpoint* from = run_options.resume.get();
+      from && from->text_hash != kept.text_hash && run_options.listener)
+    run_options.listener->warning(
+        "the prompt is encoded otherwise than when " + from->path +
+        " was written: the frames may differ from an uninterrupted run's");
+  Keeper keeper(run_options, std::move(kept), start.step, result.earlier_seconds);
+  Executor executor(stream, arena, parts, replica);
+  Job job{.request = request,
+          .sampler = sampler,
+          .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
+          .latent = start.latent,
+          .first_step = start.step,
+          .on_update =
+              [&](int step) {
+                clock.kept(keeper.kept());
+                clock.step(step + 1, sampler.sigmas()[step]);
+              },
+          .decode =
+              [&] {
+                keeper.finish(result);
+                decode();
+              }};
+  for (const Tensor& tensor : start.history) job.history.push_back(tensor);
+  if (run_options.stop)
+    job.boundary = [&](int done) {
+      // The first of several stages updates nothing.
+      if (done > start.step && replica.layout()[Axis::kLayers] > 1)
+        clock.step(done, sampler.sigmas()[done - 1]);
+      const Tag tag{.kind = Traffic::kControl, .step = done, .branch = kStepWord};
+      const Boundary word = replica.root() ? keeper.decide(done) : Boundary::kGoOn;
+      return static_cast<Boundary>(replica.agreed(stream, tag, static_cast<int64_t>(word)));
+    };
+  job.keep = [&](int done, Snapshot snapshot) { keeper.keep(done, std::move(snapshot)); };
+  clock.enter("denoise", sampler.steps(), start.step);
+  DenoisePlanConfig config =
+      plan_config(request, sampler, parts, replica, token_count(parts, request));
+  config.first_step = start.step;
+  try {
+    executor.run(plan_denoise(config)[replica.rank()], job);
+  } catch (...) {
+    keeper.finish(result);
     throw;
   }
 }
@@ -269,34 +451,32 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   MemoryMeter meter(arena);
   RunResult result;
   result.request = request;
+  result.steps = steps.steps();
+  Start start = start_of(request, steps, run_options);
+  result.resumed_at = start.step;
+  if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
+  const bool decode_only = start.step == steps.steps();
 
   parts.on_load = nullptr;
   parts.set_residency(memory.residency);
-  if (memory.residency == Residency::kAll) load_all(clock);
+  if (memory.residency == Residency::kAll && !decode_only) load_all(clock, run_options);
   parts.on_load = [&](const std::string&, const std::function<void()>& load) {
     clock.inside("load", 1, load);
   };
-  const std::array<Prompt, 2> prompts = encode_prompts(request, clock, run_options);
+  std::array<Prompt, 2> prompts;
+  if (!decode_only) prompts = encode_prompts(request, clock, run_options);
   meter.stage_ended();
 
-  const Tensor latent = initial_latents(request, run_options);
-  Executor executor(stream, arena, parts, replica);
-  Job job{.request = request,
-          .sampler = steps,
-          .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
-          .latent = latent,
-          .on_update = [&](int step) { clock.step(step + 1, steps.sigmas()[step]); },
-          .decode =
-              [&] {
-                meter.stage_ended();
-                decode_latents(request, latent, sink, clock, run_options, result);
-                result.decode_high_water = meter.stage_ended();
-              },
-          .stop = run_options.stop};
-  clock.enter("denoise", steps.steps());
-  const DenoisePlanConfig config =
-      plan_config(request, steps, parts, replica, token_count(parts, request));
-  executor.run(plan_denoise(config)[replica.rank()], job);
+  if (start.step == 0) start.latent = initial_latents(request, run_options);
+  const auto decode = [&] {
+    meter.stage_ended();
+    decode_latents(request, start.latent, sink, clock, run_options, result);
+    result.decode_high_water = meter.stage_ended();
+  };
+  if (decode_only)
+    decode();
+  else
+    denoise(request, steps, prompts, start, clock, run_options, result, decode);
   clock.leave();
 
   parts.on_load = nullptr;
@@ -321,6 +501,8 @@ SamplerConfig Generator::sampler_config() const { return impl_->sampler; }
 const Layout& Generator::layout() const { return impl_->replica.layout(); }
 std::string Generator::model_name() const { return defaults().name; }
 std::string Generator::weights_hash() const { return impl_->parts.weights_hash(); }
+
+JobFacts Generator::job_facts(const Request& request) const { return impl_->job_facts(request); }
 
 int64_t Generator::tokens(const Request& request) const {
   return token_count(impl_->parts, request);
@@ -351,6 +533,11 @@ Request Generator::resolve(const Request& request) const {
 }
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
+
+bool Generator::agreed(bool word) {
+  const Tag tag{.kind = Traffic::kControl, .branch = kJobWord};
+  return impl_->replica.agreed(impl_->stream, tag, word);
+}
 
 RunResult Generator::run(const Request& request, FrameSink* sink, const RunOptions& options) {
   return impl_->run(resolve(request), sink, options);

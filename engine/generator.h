@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint.h"
 #include "engine/planner.h"
 #include "engine/replica.h"
 #include "engine/request.h"
@@ -26,11 +27,14 @@ struct Progress {
   double elapsed_seconds = 0;   // since the stage began
   double eta_seconds = 0;       // of the stage; 0 where unknown
   uint64_t memory_bytes = 0;    // tensors and arena held now
+  int kept = -1;                // denoise: steps in the newest checkpoint; -1: none
 };
 
 struct ProgressListener {
   virtual ~ProgressListener() = default;
   virtual void progress(const Progress& progress) = 0;
+  // What does not end the job, in one line.
+  virtual void warning(const std::string&) {}
 };
 
 // Sees a job's intermediate tensors under the golden cases' names: prompt_embeds [T, d],
@@ -59,7 +63,18 @@ struct RunOptions {
   std::string latents_on_failure;
   ProgressListener* listener = nullptr;
   PipelineTap* tap = nullptr;
-  const std::atomic<bool>* stop = nullptr;  // read between steps; true ends with Error(kStopped)
+  // Read between steps; true ends with Error(kStopped), where a last checkpoint is written. While
+  // decoding it is heeded where more than kFinishSeconds (decode.h) of work are left. The root's
+  // flag decides; every rank has one, or none has: each step's word costs the root 8 bytes to every
+  // other rank.
+  const std::atomic<bool>* stop = nullptr;
+  // The root's: where step checkpoints go (two generations, removed by the caller; empty: none),
+  // at least how many seconds lie between two, and what they tell beside the job's facts. The copy
+  // that is written behind the job's back takes up to four latents of memory that no plan counts.
+  std::string checkpoint_path{};
+  double checkpoint_seconds = 60;
+  std::map<std::string, std::string> notes{};
+  std::shared_ptr<Checkpoint> resume{};  // the root's: what to go on from; its tensors are taken
 };
 
 struct StageSeconds {
@@ -79,6 +94,11 @@ struct RunResult {
   uint64_t tensor_bytes_peak = 0;  // weights, latents, histories: all but the arena
   uint64_t memory_high_water = 0;  // tensors and arena together, as MemoryPlan predicts it
   std::string latents_path;        // where kept, else empty
+  int steps = 0;
+  int resumed_at = 0;             // steps that an earlier run had done
+  double earlier_seconds = 0;     // and what it took for them
+  int checkpoints = 0;            // handed to the writer
+  double checkpoint_seconds = 0;  // that the job stood still for them
 };
 
 class Generator {
@@ -99,12 +119,17 @@ class Generator {
   const Layout& layout() const;  // of the replica
   // "wan2.1-t2v-1.3b", for run headers and metadata.
   std::string model_name() const;
+  // What a resolved request's frames depend on, but for the machine and the number of threads.
+  JobFacts job_facts(const Request& request) const;
   std::string weights_hash() const;  // SHA-256 over the header hashes of all components
 
   // Open fields filled, then validated: Error(kUsage).
   Request resolve(const Request& request) const;
   // Pure: loads nothing. `request` is resolved.
   MemoryPlan plan(const Request& request) const;
+
+  // What the root says, on every rank.
+  bool agreed(bool word);
 
   // One job. Error(kMemory) before anything is loaded where the plan does not fit. `sink` gets the
   // frames on a thread of its own while the decoder runs; null: frames are only hashed. Sink and

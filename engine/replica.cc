@@ -64,6 +64,13 @@ Communicator Replica::group(const std::vector<int>& ranks, int id) const {
   return communicator_->group(std::move(world), id);
 }
 
+int64_t Replica::agreed(Stream& stream, const Tag& tag, int64_t word) {
+  if (alone()) return word;
+  const TensorView view(&word, DType::kI64, {1});
+  communicator_->broadcast(stream, tag, view, 0);
+  return word;
+}
+
 int Replica::stage_peer(int stages) const {
   std::array<int, kAxes> at{};
   for (int axis = 0; axis < kAxes; ++axis) at[axis] = mesh_.at(static_cast<Axis>(axis), rank());

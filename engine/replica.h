@@ -14,6 +14,9 @@
 
 namespace weft {
 
+// Branch of the root's words (Traffic::kControl), so that none is taken for another.
+enum Word : int { kStepWord = 0, kStartWord = 1, kDecodeWord = 2, kJobWord = 3 };
+
 class Replica {
  public:
   Replica();  // alone
@@ -43,6 +46,9 @@ class Replica {
   int text_parts(const Umt5Config& config) const;
   bool encodes_text(const Umt5Config& config) const { return rank() < text_parts(config); }
   WidthSlice text_width(const Umt5Config& config) const;
+
+  // The root's word on all ranks, which call it with the same tag: 8 bytes to each from the root.
+  int64_t agreed(Stream& stream, const Tag& tag, int64_t word);
 
   // The rank that stands `stages` further along the layers and as this one elsewhere.
   int stage_peer(int stages) const;

@@ -147,6 +147,13 @@ Sampler::Sampler(const SamplerConfig& config, int steps, const std::vector<doubl
   sigmas_.push_back(0.0f);
 }
 
+std::vector<std::pair<std::string, TensorView>> Sampler::history(const SamplerState& state) const {
+  auto tensors = state.tensors();
+  const bool linear = config_.kind == SolverKind::kEuler || config_.kind == SolverKind::kDistill4;
+  tensors.resize(unipc() ? tensors.size() : linear ? 0 : 1);
+  return tensors;
+}
+
 bool Sampler::unipc() const {
   return config_.kind == SolverKind::kUniPCDiffusers || config_.kind == SolverKind::kUniPCWan;
 }

@@ -49,7 +49,7 @@ class SamplerState {
   explicit SamplerState(int64_t count);  // elements of the slice
 
   int64_t count() const { return count_; }
-  // For checkpoints: the tensors to keep, in a fixed order, f32 [count].
+  // Everything that is kept, in a fixed order, f32 [count].
   std::vector<std::pair<std::string, TensorView>> tensors() const;
 
  private:
@@ -69,6 +69,10 @@ class Sampler {
   int steps() const { return static_cast<int>(sigmas_.size()) - 1; }
   const std::vector<float>& sigmas() const { return sigmas_; }        // steps + 1, the last is 0
   const std::vector<float>& timesteps() const { return timesteps_; }  // steps; whole but for Euler
+
+  // Of SamplerState::tensors() those that this rule reads in a later step: what a checkpoint keeps
+  // beside the latent and the number of steps done.
+  std::vector<std::pair<std::string, TensorView>> history(const SamplerState& state) const;
 
   // x <- the sample at sigma[i + 1], from x at sigma[i] and the model's velocity there. velocity
   // and x hold state.count() contiguous f32. Steps run in order on one state.

@@ -25,10 +25,15 @@ void StageClock::pause() {
   }
 }
 
-void StageClock::enter(const std::string& stage, int total) {
+void StageClock::enter(const std::string& stage, int total, int done) {
   pause();
-  stage_ = {
-      .name = stage, .done = 0, .total = total, .sigma = 0, .elapsed = 0, .since = Clock::now()};
+  stage_ = {.name = stage,
+            .done = done,
+            .total = total,
+            .first = done,
+            .sigma = 0,
+            .elapsed = 0,
+            .since = Clock::now()};
   report();
 }
 
@@ -41,8 +46,13 @@ void StageClock::step(int done, double sigma) {
 void StageClock::inside(const std::string& stage, int total, const std::function<void()>& body) {
   pause();
   const Stage outer = stage_;
-  stage_ = {
-      .name = stage, .done = 0, .total = total, .sigma = 0, .elapsed = 0, .since = Clock::now()};
+  stage_ = {.name = stage,
+            .done = 0,
+            .total = total,
+            .first = 0,
+            .sigma = 0,
+            .elapsed = 0,
+            .since = Clock::now()};
   report();
   body();
   stage_.done = total;
@@ -65,8 +75,9 @@ void StageClock::report() {
   progress.total = stage_.total;
   progress.sigma = stage_.sigma;
   progress.elapsed_seconds = elapsed();
-  if (stage_.done > 0) {
-    progress.seconds_per_step = progress.elapsed_seconds / stage_.done;
+  progress.kept = kept_;
+  if (stage_.done > stage_.first) {
+    progress.seconds_per_step = progress.elapsed_seconds / (stage_.done - stage_.first);
     progress.eta_seconds = progress.seconds_per_step * std::max(stage_.total - stage_.done, 0);
   }
   progress.memory_bytes = memory_();

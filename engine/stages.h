@@ -15,8 +15,10 @@ class StageClock {
   StageClock(ProgressListener* listener, std::function<uint64_t()> memory);
 
   // Ends the stage before and begins `stage` of `total` steps.
-  void enter(const std::string& stage, int total);
+  // `done` of them are an earlier run's.
+  void enter(const std::string& stage, int total, int done = 0);
   void step(int done, double sigma = 0);
+  void kept(int steps) { kept_ = steps; }
   // Runs `body` as a stage of its own inside the present one, whose time stands still meanwhile.
   void inside(const std::string& stage, int total, const std::function<void()>& body);
   void leave();
@@ -27,7 +29,7 @@ class StageClock {
   using Clock = std::chrono::steady_clock;
   struct Stage {
     std::string name;
-    int done = 0, total = 0;
+    int done = 0, total = 0, first = 0;
     double sigma = 0, elapsed = 0;
     Clock::time_point since;
   };
@@ -38,6 +40,7 @@ class StageClock {
   ProgressListener* listener_;
   std::function<uint64_t()> memory_;
   Stage stage_;
+  int kept_ = -1;
   std::vector<StageSeconds> seconds_;
 };
 

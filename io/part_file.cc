@@ -10,12 +10,24 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
+#include <set>
 
 #include "kernels/check.h"
 
 namespace weft {
 namespace fs = std::filesystem;
 namespace {
+
+// The hidden names of the parts that live.
+struct Parts {
+  std::mutex lock;
+  std::set<std::string> names;
+};
+Parts& parts() {
+  static auto* all = new Parts;  // outlives every thread that still writes
+  return *all;
+}
 
 [[noreturn]] void fail(const std::string& action, const std::string& path, int error) {
   throw Error(ErrorKind::kOutput, system_error_line(action, path, error));
@@ -185,15 +197,27 @@ PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::stri
     if (lock_ >= 0) close(lock_);
     throw;
   }
+  const std::lock_guard guard(parts().lock);
+  parts().names.insert(part_);
 }
 
 PartFile::~PartFile() {
+  {
+    const std::lock_guard guard(parts().lock);
+    parts().names.erase(part_);
+  }
   if (!published_) {
     std::error_code ignored;
     fs::remove_all(part_, ignored);
     for (auto dir = made_dirs_.rbegin(); dir != made_dirs_.rend(); ++dir) rmdir(dir->c_str());
   }
   if (lock_ >= 0) close(lock_);
+}
+
+void remove_parts() noexcept {
+  const std::lock_guard guard(parts().lock);
+  std::error_code ignored;
+  for (const std::string& part : parts().names) fs::remove_all(part, ignored);
 }
 
 void PartFile::publish() {

@@ -40,6 +40,9 @@ class PartFile {
   std::vector<std::string> made_dirs_;  // parents this made, outermost first
 };
 
+// Removes what every living PartFile has under its hidden name: for a process that ends at once.
+void remove_parts() noexcept;
+
 // All of `bytes` under that very name, which is created or emptied. Errors: kOutput.
 void fill_file(const std::string& path, const std::string& bytes);
 

@@ -26,7 +26,7 @@ class Writer {
 
   Plan write() {
     int loaded = -1;
-    for (size_t i = 0; i < config_.steps.size(); ++i) {
+    for (size_t i = config_.first_step; i < config_.steps.size(); ++i) {
       const Pass pass{.model = config_.steps[i].model, .step = static_cast<int>(i)};
       if (pass.model != loaded) add({.kind = Step::Kind::kLoad, .pass = pass});
       loaded = pass.model;
@@ -179,6 +179,8 @@ std::vector<Plan> plan_denoise(const DenoisePlanConfig& config) {
   CHECK(config.tokens.empty() || static_cast<int>(config.tokens.size()) == config.layout.sequence(),
         "tokens of", config.tokens.size(), "of", config.layout.sequence());
   CHECK(!config.tokens.empty() || config.layout.ranks() == 1, "tokens of every sequence index");
+  CHECK(config.first_step >= 0 && config.first_step <= static_cast<int>(config.steps.size()),
+        "first step", config.first_step, "of", config.steps.size());
   for (const auto& step : config.steps)
     CHECK(step.model >= 0 && step.model < static_cast<int>(config.blocks.size()) &&
               step.branches >= 1 && step.branches <= 2,

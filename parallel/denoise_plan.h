@@ -36,6 +36,7 @@ struct DenoisePlanConfig {
     int branches = 1;  // 2 with guidance
   };
   std::vector<DenoiseStep> steps{};
+  int first_step = 0;             // the steps before are done, and every rank has the whole latent
   std::vector<int> blocks{};      // blocks of each expert
   Layout layout{};                // data = 1: the plans of one replica
   std::vector<int64_t> tokens{};  // of each sequence index

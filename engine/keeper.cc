@@ -1,0 +1,68 @@
+#include "engine/keeper.h"
+
+namespace weft {
+namespace {
+
+double between(std::chrono::steady_clock::time_point a, std::chrono::steady_clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+}  // namespace
+
+Keeper::Keeper(const RunOptions& options, Checkpoint job, int first, double earlier_seconds)
+    : options_(options), job_(std::move(job)), first_(first), earlier_seconds_(earlier_seconds) {
+  CHECK(options.checkpoint_path.empty() || options.stop, "checkpoints need every rank's word");
+  if (!options.checkpoint_path.empty())
+    writer_ = std::make_unique<CheckpointWriter>(options.checkpoint_path);
+}
+
+Keeper::~Keeper() = default;
+
+Boundary Keeper::decide(int done) {
+  const bool stop = options_.stop && options_.stop->load();
+  if (!writer_ || done <= first_) return stop ? Boundary::kStop : Boundary::kGoOn;
+  tell_error();
+  asked_ = Clock::now();
+  if (stop) return Boundary::kKeepAndStop;
+  // A disk slower than the steps gets every n-th; with 0 seconds the job waits for it instead.
+  const bool due = options_.checkpoint_seconds == 0 ||
+                   (between(last_, asked_) >= options_.checkpoint_seconds && writer_->idle());
+  return due ? Boundary::kKeep : Boundary::kGoOn;
+}
+
+void Keeper::keep(int done, Snapshot snapshot) {
+  writer_->wait();
+  tell_error();
+  last_ = Clock::now();
+  Checkpoint checkpoint;
+  checkpoint.facts = job_.facts;
+  checkpoint.notes = job_.notes;
+  checkpoint.step = done;
+  checkpoint.total = job_.total;
+  checkpoint.seconds = earlier_seconds_ + between(begun_, last_);
+  checkpoint.text_hash = job_.text_hash;
+  checkpoint.latent = std::move(snapshot.latent);
+  checkpoint.history = std::move(snapshot.history);
+  writer_->write(std::move(checkpoint));
+  ++count_;
+  seconds_ += between(asked_, Clock::now());
+}
+
+void Keeper::tell_error() {
+  if (!writer_->idle()) return;
+  const std::string error = writer_->take_error();
+  if (error.empty() || error == told_) return;
+  told_ = error;
+  if (options_.listener)
+    options_.listener->warning("no checkpoint was written, the job goes on: " + error);
+}
+
+void Keeper::finish(RunResult& result) {
+  result.checkpoints = count_;
+  result.checkpoint_seconds = seconds_;
+  if (!writer_) return;
+  writer_->wait();
+  tell_error();
+}
+
+}  // namespace weft
