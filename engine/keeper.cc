@@ -24,7 +24,7 @@ Boundary Keeper::decide(int done) {
   tell_error();
   asked_ = Clock::now();
   if (stop) return Boundary::kKeepAndStop;
-  // A disk slower than the steps gets every n-th; with 0 seconds the job waits for it instead.
+  // A disk slower than the steps gets every n-th; with 0 seconds the job waits for it.
   const bool due = options_.checkpoint_seconds == 0 ||
                    (between(last_, asked_) >= options_.checkpoint_seconds && writer_->idle());
   return due ? Boundary::kKeep : Boundary::kGoOn;
@@ -44,6 +44,7 @@ void Keeper::keep(int done, Snapshot snapshot) {
   checkpoint.latent = std::move(snapshot.latent);
   checkpoint.history = std::move(snapshot.history);
   writer_->write(std::move(checkpoint));
+  if (options_.checkpoint_seconds == 0) writer_->wait();  // a kill loses no whole step
   ++count_;
   seconds_ += between(asked_, Clock::now());
 }

@@ -258,7 +258,10 @@ void run(std::span<const std::shared_ptr<Transport>> transports,
       work(communicator);
     } catch (const std::exception& error) {
       first.set(rank, std::current_exception());
-      transports[rank]->abort("rank " + std::to_string(rank) + " failed: " + error.what());
+      const auto* known = dynamic_cast<const Error*>(&error);
+      // Ranks stop by agreement, and each may still have to hear of another's last messages.
+      if (!known || known->kind() != ErrorKind::kStopped)
+        transports[rank]->abort("rank " + std::to_string(rank) + " failed: " + error.what());
     } catch (...) {
       first.set(rank, std::current_exception());
       transports[rank]->abort("rank " + std::to_string(rank) + " failed");

@@ -22,8 +22,9 @@ struct LocalOptions {
 
 // Runs work(communicator) as ranks 0 ... ranks - 1, each on a thread of its own (rank 0 on the
 // caller's), and returns when all have ended. A rank that throws aborts the others, and the first
-// error is rethrown: as it is where it is not kComm, with the rank named. Where every rank waits
-// and nothing is under way, all end with an Error(kComm) that lists who waits for what.
+// error is rethrown: as it is where it is not kComm, with the rank named; but a rank that ends with
+// kStopped does so by agreement with the others. Where every rank waits and nothing is under way,
+// all end with an Error(kComm) that lists who waits for what.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& work,
                const LocalOptions& options = {});
 

@@ -1,0 +1,326 @@
+// Jobs that are killed, stopped and resumed as a user meets them: the same frames, nothing left
+// over, and the command that goes on is the one that is printed.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "engine/checkpoint.h"
+#include "tests/apps/cli_testing.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The binary as a process of its own, its output in files of `folder`.
+class Child {
+ public:
+  Child(const std::string& folder, const std::string& arguments)
+      : out_(folder + "/stdout"), err_(folder + "/stderr") {
+    const std::string command =
+        "exec " + std::string(WEFT_BINARY) + " " + arguments + " >" + out_ + " 2>" + err_;
+    fs::remove(err_);  // of an earlier one
+    pid_ = fork();
+    if (pid_ != 0) return;
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(127);
+  }
+  ~Child() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    wait();
+  }
+  void signal(int number) const { kill(pid_, number); }
+  // False where the process ends before its standard error says `word`.
+  bool says(const std::string& word) {
+    while (err().find(word) == std::string::npos) {
+      int status = 0;
+      if (waitpid(pid_, &status, WNOHANG) == pid_) {
+        end(status);
+        return err().find(word) != std::string::npos;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+  int wait() {
+    if (pid_ > 0) {
+      int status = 0;
+      waitpid(pid_, &status, 0);
+      end(status);
+    }
+    return code_;
+  }
+  std::string out() const { return text_of(out_); }
+  std::string err() const { return text_of(err_); }
+
+ private:
+  void end(int status) {
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    pid_ = -1;
+  }
+  std::string out_, err_;
+  pid_t pid_ = -1;
+  int code_ = -1;
+};
+
+class Resume : public testing::Test {
+ protected:
+  void SetUp() override {
+    // In memory where that can be: a checkpoint waits for its disk.
+    const std::string root = fs::is_directory("/dev/shm") ? "/dev/shm" : testing::TempDir();
+    folder_ = root + "/weft_resume_" + std::to_string(getpid());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    fs::create_directories(folder_ + "/work");
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string path(const std::string& name) const { return folder_ + "/work/" + name; }
+  std::string job(int steps, const std::string& more) const {
+    return "generate --model tests/golden/pipeline_t2v/model --width 32 --height 16 --num-frames 9 "
+           "--seed 5 --threads 1 --progress json -p x --steps " +
+           std::to_string(steps) + " " + more;
+  }
+  Child start(const std::string& arguments) const { return Child(folder_, arguments); }
+  std::string hash_of(int steps) const {
+    Child child = start(job(steps, "--json -o " + folder_ + "/whole.mp4 --overwrite"));
+    EXPECT_EQ(child.wait(), 0) << child.err();
+    return nlohmann::json::parse(child.out()).at("framehash");
+  }
+  // Everything in the folder that a user would see, and what he would not.
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_ + "/work"))
+      names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  static std::string printed_command(const std::string& err) {
+    const size_t at = err.find("Resume: ");
+    if (at == std::string::npos) return "";
+    const std::string line = err.substr(at + 8, err.find('\n', at) - at - 8);
+    return line.substr(line.find(" generate") + 1);
+  }
+  std::string folder_;
+};
+
+// Steps done that an output of --progress json tells of.
+int steps_told(const std::string& err) {
+  int step = 0;
+  std::istringstream lines(err);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with('{') || !line.ends_with('}')) continue;
+    const auto event = nlohmann::json::parse(line);
+    if (event["stage"] == "denoise") step = std::max(step, event["step"].get<int>());
+  }
+  return step;
+}
+
+TEST_F(Resume, KilledAtTwentyMomentsMakesTheSameFrames) {
+  constexpr int kSteps = 40, kKills = 20;
+  const std::string whole = hash_of(kSteps);
+  const auto begun = std::chrono::steady_clock::now();
+  ASSERT_EQ(start(job(kSteps, "--checkpoint-every 0 -o " + folder_ + "/timed.mp4")).wait(), 0);
+  const std::chrono::duration<double, std::micro> takes = std::chrono::steady_clock::now() - begun;
+  std::mt19937 random(20);
+  int kills = 0, resumed = 0;
+  for (int clip = 0; kills < kKills; ++clip) {
+    ASSERT_LT(clip, 200);
+    const std::string arguments =
+        job(kSteps, "--checkpoint-every 0 --json -o " + path(std::to_string(clip) + ".mp4"));
+    int before = 0;  // steps that are not to be lost
+    for (int code = -1; code != 0;) {
+      Child child = start(arguments);
+      if (kills < kKills) {
+        std::this_thread::sleep_for(
+            std::chrono::microseconds(random() % static_cast<int64_t>(takes.count())));
+        child.signal(SIGKILL);
+      }
+      code = child.wait();
+      const std::string err = child.err();
+      const size_t at = err.find("resuming after step ");
+      const int from = at == std::string::npos ? 0 : std::stoi(err.substr(at + 20));
+      resumed += from > 0;
+      const int told = steps_told(err);
+      if (told > 0) {  // else it may have died before it looked
+        EXPECT_GE(from, before - 1);
+        before = told;
+      }
+      if (code == 0) {
+        EXPECT_EQ(nlohmann::json::parse(child.out()).at("framehash"), whole);
+        break;
+      }
+      const std::string name = std::to_string(clip);
+      if (code == 7) {  // killed behind the end of the job: all is there
+        EXPECT_EQ(nlohmann::json::parse(text_of(path(name + ".json"))).at("framehash"), whole);
+        break;
+      }
+      ASSERT_EQ(code, 128 + SIGKILL) << err;
+      ++kills;
+    }
+  }
+  EXPECT_GT(resumed, 3);
+  for (const std::string& name : files())
+    EXPECT_TRUE((name.ends_with(".mp4") || name.ends_with(".json")) && !name.starts_with('.'))
+        << name;
+}
+
+TEST_F(Resume, StoppedJobsPrintTheCommandThatGoesOn) {
+  constexpr int kSteps = 300;
+  const std::string whole = hash_of(kSteps);
+  const std::map<int, int> codes{{SIGINT, 130}, {SIGTERM, 143}, {SIGUSR1, 75}};
+  for (const auto& [number, code] : codes) {
+    const std::string name = std::to_string(number) + ".mp4";
+    Child child = start(job(kSteps, "-o " + path(name)));
+    ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
+    child.signal(number);
+    EXPECT_EQ(child.wait(), code) << child.err();
+    const std::string command = printed_command(child.err());
+    ASSERT_FALSE(command.empty()) << child.err();
+    EXPECT_EQ(files(),
+              (std::vector<std::string>{std::to_string(number) + ".checkpoint.safetensors"}));
+    Child again = start(command + " --json");
+    EXPECT_EQ(again.wait(), 0) << again.err();
+    EXPECT_EQ(nlohmann::json::parse(again.out()).at("framehash"), whole);
+    EXPECT_TRUE(fs::exists(path(name)));
+    for (const std::string& file : files()) fs::remove(path(file));
+  }
+}
+
+// The same of several ranks: threads.
+TEST_F(Resume, RanksStopAndGoOn) {
+  const std::string more = "--ranks 3 --layout ring=3 -o " + path("a.mp4");
+  Child child = start(job(400, more));
+  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait(), 130) << child.err();
+  const std::string command = printed_command(child.err());
+  ASSERT_FALSE(command.empty()) << child.err();
+  Child again = start(command);
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+}
+
+// A step of this job takes long enough for a second signal in it.
+TEST_F(Resume, ASecondSignalStopsAtOnceAndLeavesNoPart) {
+  Child child = start(
+      "generate --model models/pocket --num-frames 161 --threads 1 --steps 2 "
+      "--progress json -p 'a red ball' -o " +
+      path("a.mp4"));
+  ASSERT_TRUE(child.says("\"stage\":\"denoise\""));
+  EXPECT_TRUE(fs::exists(path(".a.part.mp4")));
+  child.signal(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait(), 130) << child.err();
+  EXPECT_NE(child.err().find("stopped at once"), std::string::npos) << child.err();
+  EXPECT_TRUE(files().empty());
+}
+
+// What is nearly decoded is finished: the clip is there, and the code says so.
+TEST_F(Resume, ASignalWhileTheLastFramesAreMadeFinishesTheFile) {
+  Child child = start(job(2, "--num-frames=241 -o " + path("a.mp4")));
+  ASSERT_EQ(child.wait(), 2);  // given twice: a usage error, no job
+  std::string longer = job(2, "-o " + path("a.mp4"));
+  longer.replace(longer.find("--num-frames 9"), 14, "--num-frames 241");
+  Child decoding = start(longer);
+  ASSERT_TRUE(decoding.says("\"stage\":\"decode\",\"step\":3"));
+  decoding.signal(SIGTERM);
+  EXPECT_EQ(decoding.wait(), 0) << decoding.err();
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+}
+
+TEST_F(Resume, ADamagedCheckpointFallsBackAndThenRefuses) {
+  const std::string arguments = job(300, "--checkpoint-every 0 -o " + path("a.mp4"));
+  Child child = start(arguments);
+  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":5,"));
+  child.signal(SIGINT);
+  ASSERT_EQ(child.wait(), 130);
+  const std::string newest = path("a.checkpoint.safetensors");
+  const std::string older = path("a.checkpoint.old.safetensors");
+  const int before = read_checkpoint(older).step;
+  fs::resize_file(newest, fs::file_size(newest) - 1);
+  Child again = start(arguments);
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_NE(again.err().find("resuming after step " + std::to_string(before) + " "),
+            std::string::npos)
+      << again.err();
+
+  for (const std::string& file : {newest, older}) std::ofstream(file) << "not a checkpoint";
+  fs::remove(path("a.mp4"));
+  fs::remove(path("a.json"));
+  Child refused = start(arguments);
+  EXPECT_EQ(refused.wait(), 2) << refused.err();
+  EXPECT_NE(refused.err().find("--resume never"), std::string::npos) << refused.err();
+  Child named = start("generate --resume " + newest);
+  EXPECT_EQ(named.wait(), 2) << named.err();
+  Child fresh = start(arguments + " --resume never");
+  EXPECT_EQ(fresh.wait(), 0) << fresh.err();
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+}
+
+TEST_F(Resume, AnotherJobsCheckpointIsRefusedByItsDifference) {
+  Child child = start(job(300, "-o " + path("a.mp4")));
+  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
+  child.signal(SIGINT);
+  ASSERT_EQ(child.wait(), 130);
+  Child other = start(job(301, "-o " + path("a.mp4")));
+  EXPECT_EQ(other.wait(), 2);
+  EXPECT_NE(other.err().find("steps is '300' there and '301' here"), std::string::npos)
+      << other.err();
+  // Flags beside --resume FILE count, too.
+  Child named = start("generate --resume " + path("a.mp4") + " --seed 6");
+  EXPECT_EQ(named.wait(), 2);
+  EXPECT_NE(named.err().find("seed is '5' there and '6' here"), std::string::npos) << named.err();
+  Child nothing = start("generate --resume " + path("b.mp4"));
+  EXPECT_EQ(nothing.wait(), 2);
+  EXPECT_EQ(files(), (std::vector<std::string>{"a.checkpoint.safetensors"}));
+}
+
+// A job of several prompts goes on with the one it was at, and keeps those that are complete.
+TEST_F(Resume, APromptFileGoesOnWhereItWas) {
+  std::ofstream(folder_ + "/prompts") << "one\ntwo\nthree\n";
+  std::string arguments = job(200, "-o " + folder_ + "/work/{idx}.mp4");
+  arguments.replace(arguments.find("-p x"), 4, "--prompt-file " + folder_ + "/prompts");
+  Child child = start(arguments);
+  ASSERT_TRUE(child.says("\"job\":\"1.mp4\",\"mem_bytes\""));
+  ASSERT_TRUE(fs::exists(path("0.json")));
+  child.signal(SIGINT);
+  ASSERT_EQ(child.wait(), 130) << child.err();
+  const auto made = fs::last_write_time(path("0.mp4"));
+  Child again = start(arguments);
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_NE(again.err().find("0.mp4 is complete"), std::string::npos) << again.err();
+  EXPECT_EQ(fs::last_write_time(path("0.mp4")), made);
+  EXPECT_EQ(files().size(), 6u);
+}
+
+// A result that could not be written keeps its latents, and they alone are decoded.
+TEST_F(Resume, LatentsAreDecodedAgain) {
+  const std::string whole = hash_of(2);
+  Child child("" + folder_, job(2, "--keep-latents -o " + path("a.mp4")));
+  ASSERT_EQ(child.wait(), 0);
+  fs::remove(path("a.mp4"));
+  fs::remove(path("a.json"));
+  Child again = start("generate --json --progress json --resume " + path("a.mp4"));
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_EQ(again.err().find("\"stage\":\"encode_text\""), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(again.out()).at("framehash"), whole);
+}
+
+}  // namespace
+}  // namespace weft
