@@ -3,8 +3,10 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "apps/bench_dit.h"
 #include "apps/bench_layouts.h"
 #include "apps/commands.h"
 #include "apps/device.h"
@@ -168,9 +170,19 @@ int run_bench(const Flags& flags) {
   const DType dtype = compute_dtype(flags);
   const int repeat = static_cast<int>(*flags.integer("repeat"));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
-  if (flags.operands().size() > 1 || (name != "ops" && name != "pocket" && name != "layouts"))
-    throw Error(ErrorKind::kUsage, "weft bench takes one name, legal: ops, pocket, layouts");
-  if (name == "layouts") return bench_layouts(flags, dtype, repeat);
+  using Bench = int (*)(const Flags&, DType, int);
+  const std::map<std::string, Bench> benches{
+      {"attention", bench_attention}, {"dit", bench_dit}, {"layouts", bench_layouts}};
+  const auto found = benches.find(name);
+  if (flags.operands().size() > 1 || (found == benches.end() && name != "ops" && name != "pocket"))
+    throw Error(
+        ErrorKind::kUsage,
+        "weft bench takes one name, '" + name + "' is none; legal: ops, pocket, " + [&] {
+          std::string names;
+          for (const auto& [legal, run] : benches) names += (names.empty() ? "" : ", ") + legal;
+          return names;
+        }());
+  if (found != benches.end()) return found->second(flags, dtype, repeat);
   if (name == "pocket") {
     bench_model(flags, dtype, repeat);
     return 0;

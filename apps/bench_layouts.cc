@@ -1,14 +1,11 @@
 #include "apps/bench_layouts.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "apps/bench_limits.h"
 #include "apps/device.h"
 #include "engine/executor.h"
 #include "models/random_weights.h"
@@ -18,27 +15,8 @@
 namespace weft {
 namespace {
 
-namespace fs = std::filesystem;
-using SteadyClock = std::chrono::steady_clock;
-
 constexpr int64_t kTextRows = 60, kTextLength = 512;
 constexpr int kSteps = 2;  // the first prepares the text and warms up, the second counts
-
-// A checkpoint in a file that is gone when this is.
-class RandomCheckpoint {
- public:
-  explicit RandomCheckpoint(const WanConfig& config)
-      : path_((fs::temp_directory_path() /
-               ("weft-bench-" + std::to_string(getpid()) + ".safetensors"))
-                  .string()),
-        file_((write_random_wan(path_, config), TensorFile::open(path_))) {}
-  ~RandomCheckpoint() { fs::remove(path_); }
-  const TensorFile& file() const { return file_; }
-
- private:
-  std::string path_;
-  TensorFile file_;
-};
 
 struct Shape {
   WanConfig config;
@@ -105,15 +83,6 @@ double second_step(const Shape& shape, Slices& slices, Replica& replica, Stream&
   Arena arena;
   Executor(stream, arena, slices, replica).run(plan_denoise(config)[replica.rank()], job);
   return ended[1] - ended[0];
-}
-
-double wall_seconds() {
-  return std::chrono::duration<double>(SteadyClock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 // Every rank's number, on every rank.
@@ -308,7 +277,7 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
                                        std::to_string(ranks.count));
   use_all_cpus();  // one rank on two threads is the measure
   Shape shape;
-  shape.config = wan_1_3b(static_cast<int>(flags.integer("blocks").value_or(2)));
+  shape.config = wan_1_3b(blocks_of(flags, 2, 2, 30));
   shape.dtype = dtype;
   shape.tokens = *flags.integer("tokens");
   int64_t width = std::min<int64_t>(52, shape.tokens);
@@ -326,8 +295,8 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
     for (const Layout& layout : legal_layouts(2, limits))
       entries.emplace_back(to_string(layout), layout, 1, wire);
 
-  const RandomCheckpoint checkpoint(shape.config);
-  Bench bench(shape, ranks, checkpoint.file());
+  const TensorFile weights = random_wan(shape.config);
+  Bench bench(shape, ranks, weights);
   for (const Entry& entry : entries)  // loads
     if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1)
       bench.run(entry.layout, entry.threads, {});

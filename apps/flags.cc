@@ -24,9 +24,8 @@ constexpr CommandSpec kCommands[] = {
     {kInspect, "inspect", "FILE...",
      "show a model, a weights file, a config or the metadata of media"},
     {kBench, "bench", "[NAME]",
-     "measure op families (ops), a model's clips (pocket) or a step of two ranks under every "
-     "layout "
-     "(layouts)"},
+     "measure op families (ops), a forward of random weights (dit), attention alone (attention), a "
+     "model's clips (pocket), or a step of two ranks under every layout (layouts)"},
     {kCompare, "compare", "A B",
      "PSNR and SSIM of two clips, pictures or folders of frames; errors of two weights files"},
     {kReplay, "replay", "FILE",
@@ -137,10 +136,12 @@ constexpr FlagSpec kFlags[] = {
     {"link-gbit", "", kReal, "unlimited", "between any two ranks", kPlan | kBench, nullptr,
      "0.000001 ... 1000000", false},
     {"link-ms", "", kReal, "0", "latency of a message", kPlan | kBench, nullptr, "0 ... 1000000"},
-    {"blocks", "", kInteger, "2", "of the 30 of Wan 1.3B (bench layouts)", kBench, nullptr,
-     "2 ... 30"},
-    {"tokens", "", kInteger, "1560", "of the clip (bench layouts)", kBench, nullptr,
-     "2 ... 1048576"},
+    {"config", "", kText, "wan2.1-1.3b", "extents of the transformer (bench dit)", kBench, nullptr,
+     "wan2.1-1.3b|wan2.1-14b"},
+    {"blocks", "", kInteger, "2 of layouts, all of dit", "of the transformer", kBench, nullptr,
+     "1 ... 40", false},
+    {"tokens", "", kInteger, "1560", "of the clip (bench layouts, dit); of attention's three sizes",
+     kBench, nullptr, "2 ... 1048576"},
     {"svg", "", kText, "", "draw the ranks' time", kPlan},
     {"verbose-tensors", "", kSwitch, "off", "list every tensor", kInspect},
     {"allow-other-weights", "", kSwitch, "off", "replay although the model's weights are others",
@@ -152,7 +153,8 @@ constexpr FlagSpec kFlags[] = {
      "0 ... 1000000"},
     {"repeat", "", kInteger, "5", "measurements per entry, the median counts", kBench, nullptr,
      "1 ... 1000"},
-    {"config", "", kText, "", "JSON file of flag names and values", kEveryCommand, "WEFT_CONFIG"},
+    {"config", "", kText, "", "JSON file of flag names and values", kEveryCommand & ~kBench,
+     "WEFT_CONFIG"},
     {"set", "", kText, "", "flag=value[,flag=value], between flags and the environment",
      kEveryCommand},
     {"print-config", "", kSwitch, "off", "print every value with its origin and stop",
@@ -321,7 +323,7 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments) {
     const char* value = spec && spec->environment ? std::getenv(spec->environment) : nullptr;
     return value ? value : "";
   };
-  if (const std::string path = given_text("config"); !path.empty()) {
+  if (const std::string path = given_text("config"); !path.empty() && command != kBench) {
     const nlohmann::json file = read_config(path);
     for (const auto& [key, value] : file.items()) {
       const FlagSpec* spec = find(command, key);

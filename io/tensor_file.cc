@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "io/atomic_file.h"
 #include "io/json.h"
@@ -48,21 +50,32 @@ class Mapping {
                            : "is not a regular file");
     }
   }
+  // Memory that is empty until it is written, and again after its pages were dropped.
+  explicit Mapping(uint64_t bytes) : path_("made in memory"), size_(std::max<uint64_t>(bytes, 1)) {
+    void* data = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED)
+      throw Error(ErrorKind::kMemory,
+                  "no room for " + size_text(size_) + " of made tensors: " + std::strerror(errno));
+    data_ = static_cast<char*>(data);
+  }
   ~Mapping() {
     if (data_) munmap(data_, size_);
-    close(fd_);
+    if (fd_ >= 0) close(fd_);
   }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
   void check_size() const {
+    if (fd_ < 0) return;
     struct stat info;
     if (fstat(fd_, &info) != 0 || static_cast<uint64_t>(info.st_size) < size_)
       refuse(path_, "became shorter while it was in use (" + size_text(size_) + " when opened)");
   }
   // Exactly `bytes` at `offset`, of `what`, whatever pieces the system hands them out in.
   void read(uint64_t offset, uint64_t bytes, char* out, std::string_view what) const {
-    for (uint64_t done = 0; done < bytes;) {
+    if (fd_ < 0) std::memcpy(out, data_ + offset, bytes);
+    for (uint64_t done = fd_ < 0 ? bytes : 0; done < bytes;) {
       const ssize_t got = pread(fd_, out + done, bytes - done, static_cast<off_t>(offset + done));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) refuse(path_, quoted_name(what) + " cannot be read: " + std::strerror(errno));
@@ -160,6 +173,11 @@ std::string find_in_folder(const std::string& folder) {
   refuse(folder, "holds no .safetensors file and no .safetensors.index.json");
 }
 
+TensorView entry_view(const TensorEntry& entry) {
+  return TensorView(nullptr, entry.dtype,
+                    std::span<const int64_t>(entry.extent.data(), entry.rank));
+}
+
 }  // namespace
 
 struct TensorFile::Impl {
@@ -171,6 +189,38 @@ struct TensorFile::Impl {
   std::vector<Place> places;
   size_t bytes = 0;
   std::atomic<uint64_t> bytes_read{0};
+  Fill fill;  // of made tensors; empty for files
+  // Of made tensors, by entry: views given out and not dropped. Ranks as threads share a file.
+  struct InUse {
+    bool present = false;
+    int views = 0;
+  };
+  std::vector<InUse> in_use;
+  std::mutex making;
+
+  // The tensor where it lies; `making` is held where tensors are made.
+  TensorView data_of(const Place& place) {
+    const Shard& shard = shards[place.shard];
+    const TensorEntry& entry = shard.header.tensors[place.entry];
+    TensorView view = entry_view(entry);
+    view.data = shard.mapping->data() + (fill ? 0 : 8 + shard.header_bytes) + entry.begin;
+    if (fill && !std::exchange(in_use[place.entry].present, true)) fill(entry.name, view);
+    return view;
+  }
+
+  // One view less of the made tensor at `data`: whether it was the last.
+  bool last_view(const void* data) {
+    const auto& tensors = shards[0].header.tensors;
+    const char* base = shards[0].mapping->data();
+    for (size_t i = 0; i < tensors.size(); ++i)
+      if (data >= base + tensors[i].begin && data < base + tensors[i].end) {
+        InUse& use = in_use[i];
+        if (--use.views > 0) return false;
+        use = {};
+        return true;
+      }
+    return false;
+  }
 
   const Place& place(std::string_view name) const {
     const ptrdiff_t index = find(name);
@@ -190,8 +240,8 @@ struct TensorFile::Impl {
     shards.push_back(std::move(shard));
   }
 
-  void load_single(const std::string& path) {
-    add_shard(open_shard(path));
+  void add_single(Shard shard) {
+    add_shard(std::move(shard));
     const auto& tensors = shards[0].header.tensors;
     for (uint32_t i = 0; i < tensors.size(); ++i) {
       names.push_back(tensors[i].name);
@@ -269,20 +319,50 @@ TensorFile TensorFile::open(const std::string& path) {
   if (file.ends_with(".index.json"))
     impl->load_index(file);
   else
-    impl->load_single(file);
+    impl->add_single(open_shard(file));
   return TensorFile(std::move(impl));
 }
 
 const std::vector<std::string>& TensorFile::names() const { return impl_->names; }
 bool TensorFile::contains(std::string_view name) const { return impl_->find(name) >= 0; }
 
+TensorFile TensorFile::made(const std::vector<Made>& tensors, Fill fill) {
+  CHECK(fill, "made tensors need their maker");
+  auto impl = std::make_unique<Impl>();
+  Shard shard;
+  const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  uint64_t at = 0;
+  for (const Made& tensor : tensors) {
+    TensorEntry entry{.name = tensor.name, .dtype = tensor.dtype};
+    entry.rank = static_cast<int>(tensor.shape.size());
+    CHECK(entry.rank <= kMaxRank, tensor.name, "rank", entry.rank);
+    std::copy(tensor.shape.begin(), tensor.shape.end(), entry.extent.begin());
+    entry.begin = at;  // whole pages each, so that one can be dropped alone
+    entry.end = at + entry_view(entry).bytes();
+    at = (entry.end + page - 1) / page * page;
+    shard.header.tensors.push_back(std::move(entry));
+  }
+  std::sort(shard.header.tensors.begin(), shard.header.tensors.end(),
+            [](const TensorEntry& a, const TensorEntry& b) { return a.name < b.name; });
+  shard.mapping = std::make_unique<Mapping>(at);
+  impl->fill = std::move(fill);
+  impl->in_use.resize(tensors.size());
+  impl->add_single(std::move(shard));
+  return TensorFile(std::move(impl));
+}
+
 TensorView TensorFile::view(std::string_view name) const {
   const Impl::Place place = impl_->place(name);
-  const Shard& shard = impl_->shards[place.shard];
-  const TensorEntry& entry = shard.header.tensors[place.entry];
-  shard.mapping->check_size();
-  return TensorView(shard.mapping->data() + 8 + shard.header_bytes + entry.begin, entry.dtype,
-                    std::span<const int64_t>(entry.extent.data(), entry.rank));
+  impl_->shards[place.shard].mapping->check_size();
+  if (!impl_->fill) return impl_->data_of(place);
+  const std::lock_guard lock(impl_->making);
+  ++impl_->in_use[place.entry].views;
+  return impl_->data_of(place);
+}
+
+TensorView TensorFile::describe(std::string_view name) const {
+  const Impl::Place place = impl_->place(name);
+  return entry_view(impl_->shards[place.shard].header.tensors[place.entry]);
 }
 
 void TensorFile::read(std::string_view name, std::span<const int64_t> begin,
@@ -310,7 +390,14 @@ void TensorFile::read(std::string_view name, std::span<const int64_t> begin,
     step *= static_cast<uint64_t>(entry.extent[i]);
     if (i >= cut) run *= static_cast<uint64_t>(out[i]);
   }
-  uint64_t at = 8 + shard.header_bytes + entry.begin;
+  uint64_t at = entry.begin;
+  std::unique_lock lock(impl_->making, std::defer_lock);
+  if (impl_->fill) {
+    lock.lock();
+    impl_->data_of(place);
+  } else {
+    at += 8 + shard.header_bytes;
+  }
   for (int i = 0; i < out.rank; ++i) at += static_cast<uint64_t>(begin[i]) * stride[i];
   std::array<int64_t, kMaxRank> index{};
   for (uint64_t done = 0; done < out.bytes(); done += run) {
@@ -346,6 +433,7 @@ size_t TensorFile::bytes() const { return impl_->bytes; }
 const std::vector<std::string>& TensorFile::files() const { return impl_->files; }
 
 std::string TensorFile::header_hash() const {
+  CHECK(!impl_->fill, "made tensors have no header");
   Sha256 hash;
   for (const Shard& shard : impl_->shards) {
     shard.mapping->check_size();
@@ -371,6 +459,11 @@ void TensorFile::drop_pages(const TensorView& view) const {
     if (data < base || data >= base + shard.mapping->size()) continue;
     const uintptr_t begin = data / page * page;
     const uintptr_t end = data + (last + 1) * size_of(view.dtype);
+    std::unique_lock lock(impl_->making, std::defer_lock);
+    if (impl_->fill) {
+      lock.lock();
+      if (!impl_->last_view(view.data)) return;
+    }
     madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
     return;
   }

@@ -1,5 +1,6 @@
 #pragma once
 // TensorFile: named tensors of one safetensors file, or of a sharded index, by read-only mmap.
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -18,6 +19,16 @@ class TensorFile {
   // files throw Error(kModel) that names the file and the reason.
   static TensorFile open(const std::string& path);
 
+  // The same in memory and without a file: `fill` makes a tensor's values when they are first asked
+  // for, and again after their pages were dropped, so that only what is in use is held.
+  struct Made {
+    std::string name;
+    DType dtype = DType::kF32;
+    std::vector<int64_t> shape;
+  };
+  using Fill = std::function<void(const std::string& name, const TensorView& out)>;
+  static TensorFile made(const std::vector<Made>& tensors, Fill fill);
+
   TensorFile(TensorFile&&) noexcept;
   TensorFile& operator=(TensorFile&&) noexcept;
   ~TensorFile();
@@ -28,6 +39,8 @@ class TensorFile {
   // an Error). The data may be misaligned for its dtype; copy and pack ops take it as it is. Valid
   // while the TensorFile lives. A name that is not there is a bug.
   TensorView view(std::string_view name) const;
+  // Dtype and extents alone, without data.
+  TensorView describe(std::string_view name) const;
   // Reads a box of the tensor past the mapping, exactly its bytes: into `out` (contiguous, the
   // tensor's dtype and rank) from the element `begin` on, one index per dimension. Error(kModel)
   // that names file and tensor where the file does not give them.
@@ -40,7 +53,8 @@ class TensorFile {
   size_t bytes() const;  // tensor bytes in all shards
   const std::vector<std::string>& files() const;
   std::string header_hash() const;  // SHA-256 over the shards' headers and sizes, hex
-  // The pages behind a view are dropped from this process (they stay in the page cache).
+  // The pages behind a view are dropped from this process (they stay in the page cache). A made
+  // tensor goes with the last of its views that is dropped.
   void drop_pages(const TensorView& view) const;
 
  private:

@@ -1,6 +1,6 @@
 #include "models/random_weights.h"
 
-#include <list>
+#include <map>
 
 namespace weft {
 
@@ -14,19 +14,39 @@ WanConfig wan_1_3b(int layers) {
   return config;
 }
 
-void write_random_wan(const std::string& path, const WanConfig& config) {
-  std::list<Tensor> tensors;
-  std::vector<std::pair<std::string, TensorView>> list;
-  uint64_t state = 1;
-  for (const TensorSpec& spec : wan_tensors(config)) {
-    const Tensor& tensor = tensors.emplace_back(DType::kBF16, spec.shape);
-    auto* bits = static_cast<uint16_t*>(tensor.view().data);
-    for (int64_t i = 0; i < tensor.view().count(); ++i) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      bits[i] = static_cast<uint16_t>((state >> 48 & 0x807f) | 0x3c80);  // sign and mantissa
-    }
-    list.emplace_back(spec.name, tensor.view());
+WanConfig wan_14b(int layers) {
+  WanConfig config = wan_1_3b(layers);
+  config.heads = 40;
+  config.ffn_dim = 13824;
+  return config;
+}
+
+void fill_random(uint64_t seed, const TensorView& out) {
+  CHECK(out.dtype == DType::kBF16 && out.contiguous(), out.to_string_shape());
+  uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+  auto* bits = static_cast<uint16_t*>(out.data);
+  for (int64_t i = 0; i < out.count(); ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    bits[i] = static_cast<uint16_t>((state >> 48 & 0x807f) | 0x3c80);  // sign and mantissa
   }
+}
+
+TensorFile random_wan(const WanConfig& config) {
+  std::vector<TensorFile::Made> tensors;
+  std::map<std::string, uint64_t> seeds;
+  for (const TensorSpec& spec : wan_tensors(config)) {
+    seeds.emplace(spec.name, seeds.size());
+    tensors.push_back({.name = spec.name, .dtype = DType::kBF16, .shape = spec.shape});
+  }
+  return TensorFile::made(tensors, [seeds](const std::string& name, const TensorView& out) {
+    fill_random(seeds.at(name), out);
+  });
+}
+
+void write_random_wan(const std::string& path, const WanConfig& config) {
+  const TensorFile made = random_wan(config);
+  std::vector<std::pair<std::string, TensorView>> list;
+  for (const std::string& name : made.names()) list.emplace_back(name, made.view(name));
   write_safetensors(path, list);
 }
 

@@ -8,9 +8,15 @@ namespace weft {
 
 // Wan 2.1 1.3B's widths with `layers` of its 30 blocks.
 WanConfig wan_1_3b(int layers = 30);
+// The same of 14B's 40.
+WanConfig wan_14b(int layers = 40);
 
-// Every tensor of the config in bf16, values of +-2^-6 to 2^-5: the network's activations stay
-// finite, its picture is noise.
+// bf16 values of +-2^-6 to 2^-5 at 2^-6's spacing, the same for the same seed.
+void fill_random(uint64_t seed, const TensorView& out);
+
+// Every tensor of the config in bf16 by fill_random: the network's activations stay finite, its
+// picture is noise. In memory, made when it is asked for, or in a file.
+TensorFile random_wan(const WanConfig& config);
 void write_random_wan(const std::string& path, const WanConfig& config);
 
 }  // namespace weft

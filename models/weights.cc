@@ -54,8 +54,11 @@ int64_t TensorPart::count(const TensorSpec& tensor) const {
 
 HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
                        const TensorPart& part, DType dtype)
-    : file_(file), mapped_(file.view(name)) {
-  if (part.range == Range{0, mapped_[part.dim]}) return;
+    : file_(file), mapped_(file.describe(name)) {
+  if (part.range == Range{0, mapped_[part.dim]}) {
+    mapped_ = file.view(name);
+    return;
+  }
   const TensorView like = mapped_.slice(part.dim, part.range.begin, part.range.size());
   memory_ = Tensor(dtype, like.shape());
   if (left_out(stream)) return;
@@ -88,11 +91,11 @@ WeightBinder::WeightBinder(const TensorFile& file, std::string component,
                            std::function<std::string(const std::string&)> rename)
     : file_(file), component_(std::move(component)), rename_(std::move(rename)) {}
 
-TensorView WeightBinder::take(const std::string& name, std::span<const int64_t> shape) {
+bool WeightBinder::take(const std::string& name, std::span<const int64_t> shape) {
   const std::string spelled = rename_ ? rename_(name) : name;
   if (file_.contains(spelled)) return check(spelled, shape);
   missing_.push_back(spelled + " " + shape_text(shape));
-  return {};
+  return false;
 }
 
 TensorView WeightBinder::take_any(std::initializer_list<std::string> names,
@@ -110,7 +113,7 @@ TensorView WeightBinder::take_any(std::initializer_list<std::string> names,
       continue;
     }
     any = true;
-    found = check(spelled, extents);
+    if (check(spelled, extents)) found = file_.view(spelled);
   }
   if (!any) missing_.push_back(all + " " + shape_text(extents));
   return found;
@@ -118,9 +121,9 @@ TensorView WeightBinder::take_any(std::initializer_list<std::string> names,
 
 void WeightBinder::ignore(const std::string& name) { used_.insert(name); }
 
-TensorView WeightBinder::check(const std::string& spelled, std::span<const int64_t> shape) {
+bool WeightBinder::check(const std::string& spelled, std::span<const int64_t> shape) {
   used_.insert(spelled);
-  const TensorView view = file_.view(spelled);
+  const TensorView view = file_.describe(spelled);
   bool sound = true;
   if (!std::ranges::equal(view.shape(), shape)) {
     misshapen_.push_back(spelled + " " + shape_text(view.shape()) + " must be " +
@@ -131,7 +134,7 @@ TensorView WeightBinder::check(const std::string& spelled, std::span<const int64
     mistyped_.push_back(spelled + " is " + std::string(to_string(view.dtype)));
     sound = false;
   }
-  return sound ? view : TensorView();
+  return sound;
 }
 
 void WeightBinder::finish() {

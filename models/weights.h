@@ -84,13 +84,13 @@ class WeightBinder {
   WeightBinder(const TensorFile& file, std::string component,
                std::function<std::string(const std::string&)> rename = {});
 
-  // The tensor's view where it is there with this shape and a float dtype (f32, bf16, f16, f64);
-  // else the fault is noted and an empty view returned.
-  TensorView take(const std::string& name, std::initializer_list<int64_t> shape) {
+  // Whether the tensor is there with this shape and a float dtype (f32, bf16, f16, f64); else the
+  // fault is noted.
+  bool take(const std::string& name, std::initializer_list<int64_t> shape) {
     return take(name, std::span<const int64_t>(shape.begin(), shape.size()));
   }
-  TensorView take(const std::string& name, std::span<const int64_t> shape);
-  // Any one of several spellings of one tensor.
+  bool take(const std::string& name, std::span<const int64_t> shape);
+  // Any one of several spellings of one tensor: its view, empty where there was a fault.
   TensorView take_any(std::initializer_list<std::string> names,
                       std::initializer_list<int64_t> shape);
   // Names (file spelling) that may stand in the file unused.
@@ -101,7 +101,7 @@ class WeightBinder {
   void finish();
 
  private:
-  TensorView check(const std::string& spelled, std::span<const int64_t> shape);
+  bool check(const std::string& spelled, std::span<const int64_t> shape);
 
   const TensorFile& file_;
   std::string component_;

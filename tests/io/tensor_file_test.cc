@@ -464,6 +464,35 @@ TEST(TensorFile, GoldenShardedFolder) {
   EXPECT_TRUE(file.contains("patch_embedding.weight"));
 }
 
+TEST(TensorFile, MadeTensorsAreMadeWhenAskedForAndDroppedWithTheirLastView) {
+  std::map<std::string, int> made;
+  const TensorFile file = TensorFile::made({{.name = "b", .dtype = DType::kF32, .shape = {3, 4}},
+                                            {.name = "a", .dtype = DType::kBF16, .shape = {2}}},
+                                           [&](const std::string& name, const TensorView& out) {
+                                             ++made[name];
+                                             if (name != "b") return;
+                                             for (int64_t i = 0; i < out.count(); ++i)
+                                               out.as<float>()[i] = static_cast<float>(i);
+                                           });
+  EXPECT_EQ(file.names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(file.bytes(), 4u + 48u);
+  EXPECT_EQ(file.describe("b")[1], 4);
+  EXPECT_TRUE(made.empty());
+  const TensorView first = file.view("b"), second = file.view("b");
+  EXPECT_EQ(made["b"], 1);
+  EXPECT_EQ(first.as<float>()[7], 7);
+  file.drop_pages(first);
+  EXPECT_EQ(second.as<float>()[7], 7);  // still in use
+  file.drop_pages(second);
+  EXPECT_EQ(second.as<float>()[7], 0);
+  EXPECT_EQ(file.view("b").as<float>()[11], 11);
+  EXPECT_EQ(made["b"], 2);
+  const Tensor part = file.read("b", 0, 1, 2);
+  EXPECT_EQ(part.as<float>()[0], 4);
+  EXPECT_EQ(made["b"], 2);
+  EXPECT_EQ(made.count("a"), 0u);
+}
+
 TEST(SizeText, RoundsToOneDecimal) {
   EXPECT_EQ(size_text(0), "0 B");
   EXPECT_EQ(size_text(999), "999 B");

@@ -39,7 +39,7 @@ class WeightBinderTest : public testing::Test {
 TEST_F(WeightBinderTest, TakesWhatFits) {
   const TensorFile file = TensorFile::open(path_);
   WeightBinder binder(file, "thing");
-  EXPECT_EQ(binder.take("a", {2, 3}).to_string_shape(), "[2, 3] f32");
+  EXPECT_TRUE(binder.take("a", {2, 3}));
   EXPECT_EQ(binder.take_any({"other", "b"}, {4}).dtype, DType::kBF16);
   binder.ignore("ids");
   binder.ignore("spare");

@@ -1,0 +1,199 @@
+#include "apps/bench_dit.h"
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench_limits.h"
+#include "kernels/attention.h"
+#include "models/random_weights.h"
+#include "parallel/context.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kTextRows = 512;  // all of them a prompt's
+
+Stream bench_stream(const Flags& flags, const Ops& ops) {
+  return Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)),
+                     flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast, &ops);
+}
+
+void fill_waves(const Tensor& x) {
+  for (int64_t i = 0; i < x.count(); ++i) {
+    const float value = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+    if (x.view().dtype == DType::kF32)
+      x.as<float>()[i] = value;
+    else
+      x.as<bf16>()[i] = to_bf16(value);
+  }
+}
+
+// Measures the machine's limits behind every block; the forward's clock stands still meanwhile.
+struct BetweenBlocks final : Observer {
+  explicit BetweenBlocks(MachineLimits& limits) : limits(limits) {}
+  void see(Context&, const char* name, int, const TensorView&) override {
+    if (std::string_view(name) == "blocks") limits.sample();
+  }
+  MachineLimits& limits;
+};
+
+// The widest rectangle of at most 52 columns that holds the tokens.
+std::array<int64_t, 4> latent_of(int64_t tokens, int64_t channels) {
+  int64_t width = std::min<int64_t>(52, tokens);
+  while (tokens % width) --width;
+  return {channels, 1, 2 * (tokens / width), 2 * width};
+}
+
+double executed_flop(const TimingMeter& meter) {
+  double flop = 0;
+  for (int i = 0; i < kOpFamilies; ++i) flop += meter.total(static_cast<OpFamily>(i)).flop;
+  return flop;
+}
+
+}  // namespace
+
+int bench_dit(const Flags& flags, DType dtype, int repeat) {
+  const int all = flags.text("config") == "wan2.1-14b" ? 40 : 30;
+  const int blocks = blocks_of(flags, all, 1, all);
+  const WanConfig config = all == 40 ? wan_14b(blocks) : wan_1_3b(blocks);
+  const int64_t tokens = *flags.integer("tokens"), d = config.width();
+  Stream stream = bench_stream(flags, metered_ops());
+
+  const WanTransformer model = [&] {
+    const TensorFile weights = random_wan(config);
+    return WanTransformer::load(stream, weights, config, {.dtype = dtype, .blocks = {}});
+  }();
+  const uint64_t loaded = process_bytes("RssAnon:"), load_peak = process_bytes("VmHWM:");
+  Arena arena;
+  SerialSeams seams;
+  const std::array<int64_t, 4> shape = latent_of(tokens, config.in_channels);
+  const Tensor latent(DType::kF32, shape), velocity(DType::kF32, shape);
+  fill_waves(latent);
+  const WanText text = [&] {
+    const Tensor embeds(DType::kF32, {kTextRows, config.text_dim});
+    fill_waves(embeds);
+    Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
+    return model.prepare_text(context, embeds, kTextRows);
+  }();
+  const Rope rope = model.rope(wan_grid(config, shape[1], shape[2], shape[3]));
+  const TimeSegment time{{0, tokens}, 500};
+  const auto forward = [&](Observer* observer) {
+    Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens), observer);
+    model.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope,
+                  velocity);
+  };
+  reset_peak();
+  forward(nullptr);  // makes every primitive and scratch buffer
+  const uint64_t peak = process_bytes("VmHWM:");
+
+  Stream bare = bench_stream(flags, cpu_ops());
+  MachineLimits limits(
+      bare, dtype,
+      {{tokens, d, d, 6}, {tokens, d, config.ffn_dim, 1}, {tokens, config.ffn_dim, d, 1}});
+  BetweenBlocks between(limits);
+  TimingMeter meter;
+  std::vector<double> all_seconds;
+  for (int i = 0; i < repeat; ++i) {
+    const MeterScope scope(meter);
+    const double before = limits.seconds(), begun = wall_seconds();
+    forward(&between);
+    all_seconds.push_back(wall_seconds() - begun - (limits.seconds() - before));
+  }
+
+  const double seconds = median(all_seconds), flop = executed_flop(meter) / repeat;
+  const double gflops = flop / seconds * 1e-9;
+  nlohmann::json object{{"bench", "dit"},
+                        {"config", flags.text("config")},
+                        {"blocks", config.layers},
+                        {"tokens", tokens},
+                        {"text_rows", kTextRows},
+                        {"dtype", to_string(dtype)},
+                        {"threads", stream.threads()},
+                        {"isa", cpu_isa()},
+                        {"seconds", seconds},
+                        {"flop", flop},
+                        {"gflops", gflops},
+                        {"share", gflops / limits.gemm_gflops()},
+                        {"weights_bytes", model.weights_bytes()},
+                        {"load_peak_rss_bytes", load_peak},
+                        {"loaded_rss_anon_bytes", loaded},
+                        {"peak_rss_bytes", peak},
+                        {"arena_bytes", arena.high_water()}};
+  limits.describe(object);
+  double total = 0;
+  for (double value : all_seconds) total += value;
+  object["families"] = families_json(meter, total, limits);
+  if (flags.on("json")) {
+    std::printf("%s\n", object.dump().c_str());
+    return 0;
+  }
+  std::printf("%s, %d blocks, %lld tokens, %s, %d threads, %s\n", flags.text("config").c_str(),
+              config.layers, static_cast<long long>(tokens), std::string(to_string(dtype)).c_str(),
+              stream.threads(), cpu_isa().c_str());
+  print_families(meter, total, limits);
+  std::printf("forward %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n", seconds,
+              gflops, limits.gemm_gflops(), limits.gemm_words().c_str(),
+              gflops / limits.gemm_gflops(), limits.copy_gbs());
+  std::printf("weights %.2f GiB, peak resident %.2f GiB\n",
+              static_cast<double>(model.weights_bytes()) * 0x1p-30,
+              static_cast<double>(peak) * 0x1p-30);
+  return 0;
+}
+
+int bench_attention(const Flags& flags, DType dtype, int repeat) {
+  constexpr int64_t kHeads = 12, kHead = 128, kWidth = kHeads * kHead, kFfn = 8960, kRows = 1560;
+  Stream stream = bench_stream(flags, cpu_ops());
+  std::vector<int64_t> sizes{1560, 8192, 32760};
+  if (flags.given("tokens")) sizes = {*flags.integer("tokens")};
+  for (const int64_t n : sizes) {
+    const Tensor q(dtype, {n, kHeads, kHead}), k(dtype, {n, kHeads, kHead}),
+        v(dtype, {n, kHeads, kHead}), out(dtype, {n, kHeads, kHead});
+    for (const Tensor* x : {&q, &k, &v}) fill_waves(*x);
+    MachineLimits limits(
+        stream, dtype,
+        {{kRows, kWidth, kWidth, 6}, {kRows, kWidth, kFfn, 1}, {kRows, kFfn, kWidth, 1}});
+    // Long calls are made head by head, so that the limits are measured in between.
+    const int64_t heads = n > 4096 ? 1 : kHeads;
+    std::vector<double> times;
+    const auto attend = [&](int64_t head) {
+      const auto part = [&](const Tensor& x) { return x.view().slice(1, head, heads); };
+      const KVSegment segment{.k = part(k), .v = part(v)};
+      attention(stream, {.q = part(q),
+                         .segments = {&segment, 1},
+                         .scale = 1 / std::sqrt(static_cast<float>(kHead)),
+                         .out = part(out)});
+    };
+    attend(0);
+    for (int i = 0; i < repeat; ++i) {
+      double seconds = 0;
+      for (int64_t head = 0; head < kHeads; head += heads) {
+        limits.sample();
+        const double begun = wall_seconds();
+        attend(head);
+        seconds += wall_seconds() - begun;
+      }
+      times.push_back(seconds);
+    }
+    const double flop = 4.0 * static_cast<double>(n) * static_cast<double>(n) * kWidth;
+    const double gflops = flop / median(times) * 1e-9;
+    nlohmann::json object{{"bench", "attention"},      {"tokens", n},
+                          {"heads", kHeads},           {"head_dim", kHead},
+                          {"dtype", to_string(dtype)}, {"threads", stream.threads()},
+                          {"isa", cpu_isa()},          {"seconds", median(times)},
+                          {"gflops", gflops},          {"share", gflops / limits.gemm_gflops()}};
+    limits.describe(object);
+    if (flags.on("json"))
+      std::printf("%s\n", object.dump().c_str());
+    else
+      std::printf(
+          "attention %6lld tokens, 12 heads of 128, %s: %9.4f s, %7.1f GFLOP/s of %.1f (%s): "
+          "share %.3f\n",
+          static_cast<long long>(n), std::string(to_string(dtype)).c_str(), median(times), gflops,
+          limits.gemm_gflops(), limits.gemm_words().c_str(), gflops / limits.gemm_gflops());
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace weft

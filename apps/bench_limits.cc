@@ -1,0 +1,137 @@
+#include "apps/bench_limits.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "kernels/copy.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kCopyBytes = int64_t{64} << 20;  // past every cache
+
+// The rate of a family and its limit's.
+struct Rate {
+  double value, limit;
+  const char* unit;
+};
+
+Rate rate_of(const TimingMeter::Total& total, const MachineLimits& limits) {
+  if (total.flop > 0) return {total.flop / total.seconds * 1e-9, limits.gemm_gflops(), "GFLOP/s"};
+  return {total.bytes / total.seconds * 1e-9, limits.copy_gbs(), "GB/s"};
+}
+
+}  // namespace
+
+int blocks_of(const Flags& flags, int fallback, int low, int high) {
+  const int64_t blocks = flags.integer("blocks").value_or(fallback);
+  if (blocks < low || blocks > high)
+    throw Error(ErrorKind::kUsage, "--blocks is " + std::to_string(blocks) + ", legal here: " +
+                                       std::to_string(low) + " ... " + std::to_string(high));
+  return static_cast<int>(blocks);
+}
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+uint64_t process_bytes(const char* key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(key))
+      return std::strtoull(line.c_str() + std::string_view(key).size(), nullptr, 10) * 1024;
+  return 0;
+}
+
+void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+MachineLimits::MachineLimits(Stream& stream, DType dtype, const std::vector<Product>& products)
+    : stream_(stream), from_(DType::kU8, {kCopyBytes}), to_(DType::kU8, {kCopyBytes}) {
+  for (const Product& product : products)
+    entries_.push_back({product, {stream, dtype, product.rows, product.in, product.out}, {}});
+  copy(stream_, from_, to_);  // touches the pages
+  for (Entry& entry : entries_) entry.gemm.run();
+}
+
+void MachineLimits::sample() {
+  const double begun = wall_seconds();
+  for (Entry& entry : entries_) {
+    const double before = wall_seconds();
+    entry.gemm.run();
+    entry.seconds.push_back(wall_seconds() - before);
+  }
+  const double before = wall_seconds();
+  copy(stream_, from_, to_);
+  copies_.push_back(wall_seconds() - before);
+  spent_ += wall_seconds() - begun;
+}
+
+double MachineLimits::gemm_gflops() const {
+  double flop = 0, seconds = 0;
+  for (const Entry& entry : entries_) {
+    flop += entry.product.count * entry.gemm.flop();
+    seconds += entry.product.count * median(entry.seconds);
+  }
+  return flop / seconds * 1e-9;
+}
+
+double MachineLimits::copy_gbs() const { return 2e-9 * kCopyBytes / median(copies_); }
+double MachineLimits::seconds() const { return spent_; }
+
+std::string MachineLimits::gemm_words() const {
+  const GemmLimit& gemm = entries_.front().gemm;
+  return std::string(to_string(gemm.dtype())) + " " + gemm.implementation();
+}
+
+void MachineLimits::describe(nlohmann::json& object) const {
+  object["gemm_gflops"] = gemm_gflops();
+  object["gemm"] = entries_.front().gemm.implementation();
+  object["gemm_dtype"] = to_string(entries_.front().gemm.dtype());
+  object["copy_gbs"] = copy_gbs();
+}
+
+void print_families(const TimingMeter& meter, double seconds, const MachineLimits& limits) {
+  std::printf("%-12s %8s %9s %7s %18s %9s\n", "op family", "calls", "seconds", "share", "rate",
+              "of limit");
+  double inside = 0;
+  for (int i = 0; i < kOpFamilies; ++i) {
+    const auto family = static_cast<OpFamily>(i);
+    const TimingMeter::Total& total = meter.total(family);
+    if (total.calls == 0) continue;
+    const Rate rate = rate_of(total, limits);
+    std::printf("%-12s %8lld %9.4f %6.1f%% %10.2f %-7s %8.2f\n", to_string(family),
+                static_cast<long long>(total.calls), total.seconds, 100 * total.seconds / seconds,
+                rate.value, rate.unit, rate.value / rate.limit);
+    inside += total.seconds;
+  }
+  std::printf("%-12s %8s %9.4f %6.1f%%\n", "between ops", "", seconds - inside,
+              100 * (seconds - inside) / seconds);
+}
+
+nlohmann::json families_json(const TimingMeter& meter, double seconds,
+                             const MachineLimits& limits) {
+  nlohmann::json all;
+  for (int i = 0; i < kOpFamilies; ++i) {
+    const auto family = static_cast<OpFamily>(i);
+    const TimingMeter::Total& total = meter.total(family);
+    if (total.calls == 0) continue;
+    const Rate rate = rate_of(total, limits);
+    all[to_string(family)] = {{"calls", total.calls},
+                              {"seconds", total.seconds},
+                              {"share", total.seconds / seconds},
+                              {total.flop > 0 ? "gflops" : "gbs", rate.value},
+                              {"of_limit", rate.value / rate.limit}};
+  }
+  return all;
+}
+
+}  // namespace weft

@@ -1,0 +1,54 @@
+// What a forward executes is what the formula of FLOP says, so that shares of a rate mean
+// something.
+#include <gtest/gtest.h>
+
+#include "kernels/meter.h"
+#include "models/random_weights.h"
+#include "parallel/context.h"
+
+namespace weft {
+namespace {
+
+struct Counting final : Meter {
+  double flop = 0;
+  bool runs() const override { return false; }
+  void op(const Work& work, const std::function<void()>&) override { flop += work.flop; }
+};
+
+// Per block of n tokens of width d, f hidden columns and m rows of text whose keys and values are
+// there: projections 8 n d^2, attention 4 n^2 d; across 4 n d^2 and 4 n m d; feed-forward 4 n d f.
+// Around them the patches in and out and the time embedding.
+TEST(WanFlop, AForwardExecutesTheFormula) {
+  const WanConfig config = wan_1_3b(2);
+  const TensorFile weights = random_wan(config);
+  Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
+  Counting counting;
+  const MeterScope scope(counting);
+  const WanTransformer model =
+      WanTransformer::load(stream, weights, config, {.dtype = DType::kBF16, .blocks = {}});
+  for (const auto& [rows, columns, words] :
+       {std::array<int64_t, 3>{30, 52, 512}, {1, 7, 512}, {16, 16, 60}}) {
+    Arena arena;
+    SerialSeams seams;
+    const int64_t tokens = rows * columns;
+    const Tensor latent(DType::kF32, {16, 1, 2 * rows, 2 * columns});
+    const Tensor velocity(DType::kF32, {16, 1, 2 * rows, 2 * columns});
+    const Tensor embeds(DType::kF32, {words, config.text_dim});
+    Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
+    const WanText text = model.prepare_text(context, embeds, 512);
+    counting.flop = 0;
+    const TimeSegment time{{0, tokens}, 500};
+    model.forward(context, BlockRange::all(2), latent, {&time, 1}, text,
+                  model.rope({1, rows, columns}), velocity);
+    const double n = static_cast<double>(tokens), m = static_cast<double>(text.rows()), d = 1536,
+                 f = 8960;
+    const double block =
+        8 * n * d * d + 4 * n * n * d + 4 * n * d * d + 4 * n * m * d + 4 * n * d * f;
+    const double around = 2 * n * 16 * 4 * d + 2 * n * d * 4 * 16 + 14 * d * d + 512 * d;
+    EXPECT_EQ(counting.flop, 2 * block + around) << tokens;
+    EXPECT_EQ(text.rows(), words < 512 ? words + 1 : words);  // the rows behind the words are one
+  }
+}
+
+}  // namespace
+}  // namespace weft
