@@ -35,7 +35,7 @@ void add_counts(nlohmann::json& object, const Specs& tensors) {
 nlohmann::json inspect_config(const std::string& path) {
   const nlohmann::json config = read_json_file(path);
   nlohmann::json object{{"file", path}};
-  const std::string name = config.is_object() ? config.value("_class_name", "") : "";
+  const std::string name = json_string_or(config, "_class_name", path, "");
   if (name == "AutoencoderKLWan") {
     object["class"] = name;
     add_counts(object, wan_vae_tensors(WanVaeConfig::from_json_file(path)));
@@ -45,7 +45,7 @@ nlohmann::json inspect_config(const std::string& path) {
     const WanConfig wan = WanConfig::from_json_file(path);
     add_counts(object, wan_tensors(wan));
     object["config"] = to_string(wan);
-  } else if (config.is_object() && config.value("model_type", "") == "umt5") {
+  } else if (json_string_or(config, "model_type", path, "") == "umt5") {
     object["class"] = "UMT5EncoderModel";
     add_counts(object, umt5_tensors(Umt5Config::from_json_file(path)));
   } else {

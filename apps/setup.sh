@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Installs what building needs and is missing (Debian 12). `setup.sh tests` adds what the tests need.
+# Installs what building needs and is missing (Debian 12). `setup.sh tests` adds what the tests need,
+# `setup.sh fuzz` what the fuzzer needs.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config ca-certificates
   libhwy-dev libdnnl-dev ocl-icd-opencl-dev opencl-c-headers
   nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libssl-dev
   libavcodec-dev libavformat-dev libavutil-dev libswscale-dev libpng-dev ffmpeg)
+[ "${1:-}" = fuzz ] && packages+=(clang libclang-rt-14-dev libomp-dev)
 [ "${1:-}" = tests ] && packages+=(libgtest-dev clang-format python3 git)
 
 optional=(libopenmpi-dev openmpi-bin)  # without them ranks are threads only

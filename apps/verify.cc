@@ -55,9 +55,6 @@ int run_verify(const Flags& flags) {
       if (error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped) throw;
       std::fprintf(stderr, "weft: %s: %s\n", name.c_str(), error.what());
       ++malformed;
-    } catch (const nlohmann::json::exception& error) {
-      std::fprintf(stderr, "weft: %s: case.json: %s\n", name.c_str(), error.what());
-      ++malformed;
     }
   }
   if (ranks.speaks && !flags.on("json"))

@@ -44,7 +44,7 @@ std::vector<VerifyRow> run_case(const std::string& folder, const nlohmann::json&
   const std::string expected_path = folder + "/expected.safetensors";
   if (!root || !rows.empty()) return rows;  // the stage compared by itself
   const double bound = options.dtype == DType::kBF16
-                           ? spec.value("tolerance_bf16", 2e-2)
+                           ? json_number_or(spec, "tolerance_bf16", folder + "/case.json", 2e-2)
                            : json_number(spec, "tolerance", folder + "/case.json");
   const TensorFile expected = TensorFile::open(expected_path);
   for (const std::string& name : expected.names())

@@ -20,6 +20,16 @@
 namespace weft {
 namespace {
 
+constexpr int kMaxSteps = 1000;
+
+// "seed": any of the 64-bit seeds that --seed takes.
+uint64_t json_seed(const nlohmann::json& object, const std::string& what) {
+  const nlohmann::json& value = json_field(object, "seed", what);
+  if (!value.is_number_unsigned())
+    throw Error(ErrorKind::kModel, what + ": \"seed\" must be a whole number of at least 0");
+  return value.get<uint64_t>();
+}
+
 struct Case {
   const std::string& folder;
   const nlohmann::json& spec;
@@ -29,7 +39,15 @@ struct Case {
 
   std::string file(const std::string& name) const { return folder + "/" + name; }
   std::string text(const char* key) const { return json_string(spec, key, file("case.json")); }
-  bool original_names() const { return spec.value("format", "") == "original"; }
+  std::vector<std::string> texts(const char* key) const {
+    return json_strings(spec, key, file("case.json"));
+  }
+  int integer(const char* key, int64_t max) const {
+    return static_cast<int>(json_int(spec, key, file("case.json"), {1, max}));
+  }
+  bool original_names() const {
+    return json_string_or(spec, "format", file("case.json"), "") == "original";
+  }
   WanConfig transformer_config(const TensorFile& weights) const {
     return original_names() ? WanConfig::from_tensors(weights)
                             : WanConfig::from_json_file(file("model/transformer/config.json"));
@@ -275,19 +293,24 @@ NamedTensors run_tokenizer(Case& c) {
     return {};
   }
   const SentencePieceTokenizer tokenizer = SentencePieceTokenizer::load(model);
-  const int max_length = static_cast<int>(json_int(c.spec, "max_length", c.file("case.json")));
-  std::vector<std::vector<int32_t>> produced;
-  for (const auto& text : c.spec.at("texts"))
-    produced.push_back(tokenizer.encode(text.get<std::string>(), max_length));
-  compare_lists(c, "ids", produced, c.spec.at("ids").get<std::vector<std::vector<int32_t>>>());
+  const int max_length = c.integer("max_length", 1 << 16);
+  std::vector<std::vector<int32_t>> produced, expected;
+  for (const std::string& text : c.texts("texts"))
+    produced.push_back(tokenizer.encode(text, max_length));
+  const std::string what = c.file("case.json");
+  for (const auto& [index, list] : json_field(c.spec, "ids", what).items()) {
+    const std::vector<int64_t> ids =
+        json_ints({{"ids", list}}, "ids", what, {0, std::numeric_limits<int32_t>::max()});
+    expected.emplace_back(ids.begin(), ids.end());
+  }
+  compare_lists(c, "ids", produced, expected);
   return {};
 }
 
 NamedTensors run_text_clean(Case& c) {
   std::vector<std::string> produced;
-  for (const auto& text : c.spec.at("texts"))
-    produced.push_back(clean_prompt(text.get<std::string>()));
-  compare_lists(c, "cleaned", produced, c.spec.at("cleaned").get<std::vector<std::string>>());
+  for (const std::string& text : c.texts("texts")) produced.push_back(clean_prompt(text));
+  compare_lists(c, "cleaned", produced, c.texts("cleaned"));
   return {};
 }
 
@@ -305,7 +328,7 @@ NamedTensors run_scheduler(Case& c) {
   } else {
     config = SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json"));
   }
-  const int steps = static_cast<int>(json_int(c.spec, "steps", c.file("case.json")));
+  const int steps = c.integer("steps", kMaxSteps);
   const Sampler sampler(config, steps);
   const Tensor x = bench.load(TensorFile::open(c.file("inputs.safetensors")), "x");
   const int64_t n = x.count();
@@ -332,9 +355,10 @@ NamedTensors run_noise(Case& c) {
     throw Error(ErrorKind::kModel,
                 c.folder + ": generator is '" + c.text("generator") + "', legal: torch-cpu");
   NamedTensors out;
-  for (const auto& draw : c.spec.at("draws")) {
-    const uint64_t seed = draw.at("seed").get<uint64_t>();
-    const int64_t count = draw.at("count").get<int64_t>();
+  const std::string what = c.file("case.json");
+  for (const auto& [index, draw] : json_field(c.spec, "draws", what).items()) {
+    const uint64_t seed = json_seed(draw, what);
+    const int64_t count = json_int(draw, "count", what, {1, 1 << 20});
     const std::vector<float> values = torch_cpu_randn(seed, count);
     Tensor tensor(DType::kF32, {count});
     std::copy(values.begin(), values.end(), tensor.as<float>());
@@ -347,17 +371,15 @@ Request pipeline_request(const Case& c) {
   const std::string what = c.file("case.json");
   Request request;
   request.prompt = c.text("prompt");
-  request.negative_prompt = c.spec.value("negative_prompt", "");
+  request.negative_prompt = json_string_or(c.spec, "negative_prompt", what, "");
   request.width = json_int(c.spec, "width", what);
   request.height = json_int(c.spec, "height", what);
   request.frames = json_int(c.spec, "frames", what);
-  request.steps = static_cast<int>(json_int(c.spec, "steps", what));
+  request.steps = c.integer("steps", kMaxSteps);
   request.guidance_scale = json_number(c.spec, "guidance_scale", what);
-  if (c.spec.contains("guidance_scale_2") && !c.spec.at("guidance_scale_2").is_null())
-    request.guidance_scale_2 = json_number(c.spec, "guidance_scale_2", what);
-  else
-    request.guidance_scale_2 = request.guidance_scale;
-  request.seed = c.spec.at("seed").get<uint64_t>();
+  request.guidance_scale_2 =
+      json_number_or(c.spec, "guidance_scale_2", what, *request.guidance_scale);
+  request.seed = json_seed(c.spec, what);
   request.rng = rng_from_name(c.text("rng"));
   return request;
 }

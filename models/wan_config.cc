@@ -33,7 +33,11 @@ const ConfigKeys kOriginal{"num_heads",
                            {"dim", "text_dim", "freq_dim", "eps", "patch_size", "text_len",
                             "model_type", "cross_attn_norm", "qk_norm", "window_size"}};
 
-constexpr IntRange kSize{1, 1 << 24};
+// Far beyond any model, and so that counts of values and of bytes fit 64 bits: the largest matrix
+// is kMaxWidth by kMaxSize.
+constexpr int64_t kMaxWidth = 1 << 20;
+constexpr IntRange kSize{1, 1 << 22}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
+    kChannels{1, 1 << 12};
 
 std::string join(const std::vector<std::string>& parts) {
   std::string text;
@@ -102,6 +106,9 @@ void check_sizes(const WanConfig& config, const std::string& what) {
   if (config.head_dim < 6 || config.head_dim % 2)
     refuse("head size " + std::to_string(config.head_dim) +
            " cannot hold three rotary axes (legal: even, at least 6)");
+  if (config.width() > kMaxWidth)
+    refuse(std::to_string(config.heads) + " heads of " + std::to_string(config.head_dim) +
+           " are wider than " + std::to_string(kMaxWidth));
   if (config.freq_dim % 2) refuse("freq_dim " + std::to_string(config.freq_dim) + " is odd");
 }
 
@@ -115,7 +122,7 @@ WanConfig WanConfig::from_json_file(const std::string& path) {
   check_keys(json, keys, original, path);
 
   WanConfig config;
-  config.heads = static_cast<int>(json_int(json, keys.heads, path, {1, 1 << 16}));
+  config.heads = static_cast<int>(json_int(json, keys.heads, path, kHeads));
   if (original) {
     const int64_t width = json_int(json, "dim", path, kSize);
     if (width % config.heads)
@@ -124,12 +131,12 @@ WanConfig WanConfig::from_json_file(const std::string& path) {
                                          std::to_string(config.heads));
     config.head_dim = static_cast<int>(width / config.heads);
   } else {
-    config.head_dim = static_cast<int>(json_int(json, "attention_head_dim", path, {1, 1 << 16}));
+    config.head_dim = static_cast<int>(json_int(json, "attention_head_dim", path, kHeads));
   }
-  config.layers = static_cast<int>(json_int(json, keys.layers, path, {1, 1 << 16}));
+  config.layers = static_cast<int>(json_int(json, keys.layers, path, kLayers));
   config.ffn_dim = json_int(json, keys.ffn_dim, path, kSize);
-  config.in_channels = json_int(json, keys.in_channels, path, {1, 1 << 16});
-  config.out_channels = json_int(json, keys.out_channels, path, {1, 1 << 16});
+  config.in_channels = json_int(json, keys.in_channels, path, kChannels);
+  config.out_channels = json_int(json, keys.out_channels, path, kChannels);
   config.text_dim = json_int_or(json, "text_dim", path, config.text_dim, kSize);
   config.freq_dim = json_int_or(json, "freq_dim", path, config.freq_dim, kSize);
   config.rope_max_seq_len = json_int_or(json, "rope_max_seq_len", path, 1024, kSize);

@@ -162,7 +162,8 @@ class LocalTransport final : public Transport {
     std::erase(world_->mails[{transfer.peer, rank_}], mail);
     // The sender's memory may be read only under the lock; copies need none.
     if (!world_->options.rendezvous) guard.unlock();
-    if (mail->header.bytes == transfer.header.bytes)  // else the Communicator refuses it
+    if (mail->header.bytes == transfer.header.bytes &&  // else the Communicator refuses it
+        transfer.data)  // null: a simulation that leaves the data out
       std::memcpy(transfer.data, mail->data, static_cast<size_t>(mail->header.bytes));
     if (!guard.owns_lock()) guard.lock();
     mail->taken = true;

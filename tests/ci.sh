@@ -2,6 +2,7 @@
 # One subcommand per activity; developers and CI run the same lines.
 #   lint [--fix]  formatting and structure      build  the default preset     test  every test
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
+#   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
 #   cuda          compile the CUDA build and run its stubs (no GPU needed)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,6 +30,7 @@ run_tests() { ctest --test-dir build --output-on-failure; }
 sanitized() {  # preset, then the targets and tests to run (all when none are named)
   local preset=$1
   shift
+  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
   cmake --preset "$preset" >/dev/null
   cmake --build "build-$preset"
   if [ $# -gt 0 ]; then
@@ -38,19 +40,44 @@ sanitized() {  # preset, then the targets and tests to run (all when none are na
   fi
 }
 
+fuzz_one() {  # a target and its longest input
+  local folder=build-fuzz/findings/$1 seconds=$3
+  mkdir -p "$folder" "build-fuzz/corpus/$1"
+  if build-fuzz/tests/fuzz/weft_fuzz "--target=$1" -max_len="$2" -max_total_time="$seconds" -timeout=40 \
+    -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$folder/" \
+    "build-fuzz/corpus/$1" "tests/fuzz/corpus/$1" >"$folder.log" 2>&1; then
+    echo "$1: $(sed -n 's/^stat::number_of_executed_units: *//p' "$folder.log") inputs, no finding"
+  else
+    echo "$1: FINDING, see $folder.log and $folder/"
+    grep -m 3 'ERROR\|runtime error\|CHECK' "$folder.log"
+    return 1
+  fi
+}
+
+fuzz() {
+  bash apps/setup.sh fuzz
+  cmake --preset fuzz >/dev/null
+  cmake --build build-fuzz --target weft_fuzz
+  export -f fuzz_one
+  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 OMP_NUM_THREADS=1
+  build-fuzz/tests/fuzz/weft_fuzz --list | TMPDIR=build-fuzz \
+    xargs -P "$(nproc)" -L 1 bash -c 'fuzz_one "$1" "$2" "$0"' "${1:-60}"
+}
+
 case "${1:-}" in
   lint) lint "${2:-}" ;;
   build) build ;;
   test) run_tests ;;
   asan) sanitized asan ;;
   tsan) sanitized tsan parallel io engine ;;
+  fuzz) fuzz "${2:-}" ;;
   cuda)
     cmake --preset cuda >/dev/null
     cmake --build build-cuda --target weft parallel_test
     build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
     ;;
   *)
-    sed -n '2,5p' "$0" >&2
+    sed -n '2,6p' "$0" >&2
     exit 2
     ;;
 esac

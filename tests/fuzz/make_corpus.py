@@ -1,0 +1,142 @@
+"""Makes the first inputs of every fuzz target, small and well-formed or nearly so; findings are added
+beside them by hand. Run from the repository's root. Needs ffmpeg for the clips."""
+import json
+import pathlib
+import struct
+import subprocess
+import tempfile
+import zlib
+
+GOLDEN = pathlib.Path("tests/golden")
+CORPUS = pathlib.Path("tests/fuzz/corpus")
+
+
+def put(target, name, data):
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def safetensors(tensors, metadata=None, data=None, pad=0):
+    header = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, dtype, shape, size in tensors:
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header, separators=(",", ":")).encode() + b" " * pad
+    return struct.pack("<Q", len(text)) + text + (bytes(range(at)) if data is None else data)
+
+
+def weights():
+    put("safetensors", "two", safetensors([("a", "F32", [2], 8), ("b", "U8", [1, 3], 3)]))
+    put("safetensors", "metadata", safetensors([("a", "BF16", [2, 2], 8)], {"format": "pt"}, pad=3))
+    put("safetensors", "scalar_empty", safetensors([("s", "F64", [], 8), ("e", "I64", [3, 0], 0)]))
+    put("safetensors", "every_dtype", safetensors(
+        [(d, d, [1], n) for d, n in [("F16", 2), ("I8", 1), ("I16", 2), ("I32", 4), ("BOOL", 1),
+                                     ("F8_E4M3", 1), ("F8_E5M2", 1)]]))
+    put("safetensors", "none", safetensors([]))
+    put("safetensors", "nan", safetensors([("a", "F32", [2], 8)], data=struct.pack("<ff", float("nan"), float("inf"))))
+    put("safetensors", "hole", safetensors([("a", "F32", [2], 8)], data=b"").replace(b"[0,8]", b"[4,12]"))
+    put("safetensors", "huge_shape", safetensors([("a", "F32", [2 ** 40, 2 ** 40], 0)]))
+    put("safetensors", "lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    good = {"a": "a.safetensors", "b": "a.safetensors", "c": "b.safetensors"}
+    for name, weight_map in [("good", good), ("absent", good | {"d": "c.safetensors"}),
+                             ("escape", good | {"c": "../b.safetensors"}), ("wrong", good | {"a": "b.safetensors"})]:
+        put("safetensors_index", name, json.dumps({"metadata": {"total_size": 24}, "weight_map": weight_map}))
+
+
+def configs():
+    model = GOLDEN / "pipeline_t2v/model"
+    copies = {
+        "transformer": model / "transformer/config.json", "vae": model / "vae/config.json",
+        "vae_patch": GOLDEN / "vae_patch2_decode3/model/vae/config.json",
+        "text_encoder": model / "text_encoder/config.json",
+        "unipc": GOLDEN / "scheduler_unipc_n4_s3_0/model/scheduler/scheduler_config.json",
+        "dpmpp": GOLDEN / "scheduler_dpmpp_n4_s3_0/model/scheduler/scheduler_config.json",
+        "euler": GOLDEN / "scheduler_euler_n4_s3_0/model/scheduler/scheduler_config.json"}
+    for name, path in copies.items():
+        put("config", name, path.read_bytes())
+    put("config", "original", json.dumps({
+        "model_type": "t2v", "dim": 1536, "num_heads": 12, "num_layers": 30, "ffn_dim": 8960, "in_dim": 16,
+        "out_dim": 16, "freq_dim": 256, "text_len": 512, "eps": 1e-6, "patch_size": [1, 2, 2], "qk_norm": True}))
+    put("model_index", "pocket", pathlib.Path("models/pocket/model_index.json").read_bytes())
+    put("model_index", "two_experts", (GOLDEN / "pipeline_two_experts/model/model_index.json").read_bytes())
+    put("model_index", "weft", pathlib.Path("models/pocket/weft.json").read_bytes())
+    for case in ["scheduler_unipc_wan_n4_s5_0", "scheduler_euler_n4_s3_0", "noise_torch_cpu", "pipeline_t2v",
+                 "pipeline_two_experts", "dit_wan_original_names", "vae21_tiny_decode1"]:
+        put("verify_case", case, (GOLDEN / case / "case.json").read_bytes())
+    put("verify_case", "tokenizer", json.dumps(
+        {"stage": "tokenizer", "tolerance": 0, "max_length": 8, "texts": ["a b", ""], "ids": [[5, 1], [1]]}))
+    put("verify_case", "text_clean", json.dumps(
+        {"stage": "text_clean", "tolerance": 0, "texts": ["a &amp; b"], "cleaned": ["a & b"]}))
+
+
+def field(number, value):
+    """One protobuf field: bytes, a float or a small integer."""
+    if isinstance(value, float):
+        return bytes([number << 3 | 5]) + struct.pack("<f", value)
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def varint(value):
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def tokenizers():
+    unknown, control, ordinary, byte = 2, 3, 1, 6
+
+    def model(kind, charsmap=b"", bytes_too=False):
+        pieces = [("<pad>", 0.0, control), ("</s>", 0.0, control), ("<unk>", 0.0, unknown), ("\u2581", -2.0, ordinary)]
+        pieces += [(c, -3.0 - i, ordinary) for i, c in enumerate("abdelr")] + [("\u2581red", -4.5, ordinary)]
+        if bytes_too:
+            pieces += [(f"<0x{b:02X}>", -9.0, byte) for b in range(256)]
+        out = b"".join(field(1, field(1, p.encode()) + field(2, s) + field(3, t)) for p, s, t in pieces)
+        trainer = field(3, kind) + field(40, 2) + field(41, 0) + field(42, 1) + field(43, 0)
+        trainer += field(35, 1) if bytes_too else b""
+        return out + field(2, trainer) + field(3, field(1, b"identity") + (field(2, charsmap) if charsmap else b""))
+
+    put("tokenizer_model", "unigram", model(1))
+    put("tokenizer_model", "bpe", model(2))
+    put("tokenizer_model", "word", model(3))
+    put("tokenizer_model", "char", model(4))
+    put("tokenizer_model", "bytes", model(1, bytes_too=True))
+    put("tokenizer_model", "charsmap", model(1, struct.pack("<I", 1024) + bytes(1024) + b"a\0b\0"))
+    texts = json.loads((GOLDEN / "text_clean/case.json").read_text())["texts"]
+    for i, text in enumerate(texts):
+        put("tokenizer_input", f"text_{i:02}", text)
+    put("tokenizer_input", "ill_formed", b"a\xff\xc3\x28\xed\xa0\x80\xf4\x90\x80\x80 &#xD800; &#x110000; &NotEqualTilde; &ampx")
+
+
+def png(width, height, depth, colour, rows, texts=()):
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    out = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    for kind, text in texts:
+        out += chunk(kind, text)
+    return out + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def pictures_and_clips():
+    put("media", "rgb.png", png(2, 2, 8, 2, (b"\0" + bytes(range(6))) * 2, [(b"tEXt", b"parameters\0red ball\nSteps: 2")]))
+    put("media", "gray16.png", png(3, 1, 16, 0, b"\0" + bytes(6), [(b"zTXt", b"weft\0\0" + zlib.compress(b"{}"))]))
+    put("media", "large.png", png(60000, 60000, 1, 0, b"\0"))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, options in [("a.mp4", ["-c:v", "libx264", "-preset", "ultrafast"]), ("b.webm", ["-c:v", "libvpx-vp9"]),
+                              ("c.gif", []), ("d.mkv", ["-c:v", "libvpx"])]:
+            path = pathlib.Path(folder, name)
+            subprocess.run(["ffmpeg", "-loglevel", "error", "-f", "lavfi", "-i", "color=red:s=16x16:d=0.2:r=10",
+                            "-metadata", "comment={}", "-fflags", "+bitexact", "-flags:v", "+bitexact", *options, path],
+                           check=True)
+            put("media", name, path.read_bytes())
+
+
+if __name__ == "__main__":
+    weights()
+    configs()
+    tokenizers()
+    pictures_and_clips()

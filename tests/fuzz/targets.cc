@@ -1,0 +1,257 @@
+#include "tests/fuzz/targets.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/verify_stages.h"
+#include "engine/sampler.h"
+#include "io/image.h"
+#include "io/json.h"
+#include "io/media_probe.h"
+#include "io/tensor_file.h"
+#include "io/text_clean.h"
+#include "io/tokenizer.h"
+#include "io/utf8.h"
+#include "io/video.h"
+#include "kernels/check.h"
+#include "models/registry.h"
+#include "models/umt5.h"
+#include "models/wan.h"
+#include "models/wan_vae.h"
+
+namespace weft::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+using Bytes = std::span<const uint8_t>;
+
+std::string_view text_of(Bytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// A file without a name, filled anew for every input; read by path like any other.
+std::string anonymous_file(Bytes bytes) {
+  static const int fd = memfd_create("weft_fuzz", MFD_CLOEXEC);
+  CHECK(fd >= 0 && ftruncate(fd, 0) == 0);
+  CHECK(pwrite(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+  return "/proc/self/fd/" + std::to_string(fd);
+}
+
+// A folder that goes away with the process.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "weft_fuzz_XXXXXX").string();
+    CHECK(mkdtemp(name.data()), name);
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  std::string operator/(const std::string& name) const { return path_ / name; }
+  const Folder& link(const std::string& name, const std::string& to) const {
+    fs::create_symlink(fs::absolute(to), path_ / name);
+    return *this;
+  }
+  std::string write(const std::string& name, Bytes bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << text_of(bytes);
+    return *this / name;
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+template <class F>
+void refused_or_done(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    CHECK(error.kind() != ErrorKind::kInternal && !message.empty() && message.size() < 6000,
+          message);
+    CHECK(std::ranges::none_of(message, [](unsigned char c) { return c < 0x20 || c == 0x7f; }),
+          message);
+  }
+}
+
+// Every byte of every tensor is touched, by the mapping and by read().
+void use(const TensorFile& file) {
+  static volatile unsigned sink = 0;
+  unsigned sum = 0;
+  for (const std::string& name : file.names()) {
+    const TensorView view = file.view(name);
+    const auto* bytes = static_cast<const unsigned char*>(view.data);
+    for (size_t i = 0; i < view.bytes(); ++i) sum += bytes[i];
+    if (view.rank > 0) {
+      const int dim = view.rank - 1;
+      const Tensor part = file.read(name, dim, view[dim] / 2, view[dim] - view[dim] / 2);
+      CHECK(part.view().bytes() <= view.bytes(), name);
+    }
+    file.drop_pages(view);
+  }
+  sink = sum + static_cast<unsigned>(file.metadata().size() + file.header_hash().size());
+}
+
+void safetensors(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] { use(TensorFile::open(path)); });
+}
+
+void safetensors_index(Bytes bytes) {
+  static const Folder folder;
+  static const bool shards = [] {
+    const Tensor value(DType::kF32, {2});
+    write_safetensors(folder / "a.safetensors", {{"a", value.view()}, {"b", value.view()}});
+    write_safetensors(folder / "b.safetensors", {{"c", value.view()}});
+    return true;
+  }();
+  CHECK(shards);
+  const std::string path = folder.write("model.safetensors.index.json", bytes);
+  refused_or_done([&] { use(TensorFile::open(path)); });
+}
+
+int64_t values_of(std::span<const TensorSpec> tensors) {
+  int64_t values = 0;
+  for (const TensorSpec& tensor : tensors) {
+    int64_t count = 1;
+    for (const int64_t extent : tensor.shape) count *= extent;
+    values += count;
+  }
+  return values;
+}
+
+// All four readers look at the same bytes: each refuses what is another's after a few keys.
+void config(Bytes bytes) {
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] {
+    const WanConfig wan = WanConfig::from_json_file(path);
+    CHECK(wan.parameter_count() > 0 && !to_string(wan).empty(), to_string(wan));
+    if (wan.layers <= 64) CHECK(values_of(wan_tensors(wan)) == wan.parameter_count());
+  });
+  refused_or_done([&] {
+    const WanVaeConfig vae = WanVaeConfig::from_json_file(path);
+    CHECK(values_of(wan_vae_tensors(vae)) > 0);
+    CHECK(vae.latent_frames(vae.frames(3)) == 3);
+  });
+  refused_or_done([&] {
+    const Umt5Config text = Umt5Config::from_json_file(path);
+    CHECK(umt5_weights_bytes(text, DType::kF32) > 0 &&
+          umt5_workspace_bytes(text, 512, DType::kF32) > 0);
+    if (text.num_layers <= 64) CHECK(values_of(umt5_tensors(text)) > 0);
+  });
+  refused_or_done([&] {
+    const Sampler sampler(SamplerConfig::from_json_file(path), 3);
+    CHECK(sampler.sigmas().back() == 0);
+  });
+}
+
+void model_index(Bytes bytes) {
+  static const Folder indexed, described;
+  static const std::string parts[] = {"transformer", "text_encoder", "tokenizer", "scheduler",
+                                      "vae"};
+  static const bool linked = [] {
+    const std::string pocket = "models/pocket/";
+    for (const std::string& part : parts) indexed.link(part, pocket + part);
+    indexed.link("transformer_2", pocket + "transformer");
+    return true;
+  }();
+  CHECK(linked);
+  indexed.write("model_index.json", bytes);
+  refused_or_done([&] { open_model_directory(indexed.path()); });
+  described.write("weft.json", bytes);
+  refused_or_done([&] { default_settings(described.path(), WanConfig{}, 1); });
+}
+
+// The stages that the file alone can make long run; of the others its reading.
+void verify_case(Bytes bytes) {
+  static const Folder folder;
+  static const bool linked = [] {
+    folder.link("model", "tests/golden/pipeline_t2v/model")
+        .link("inputs.safetensors", "tests/golden/scheduler_euler_n1_s3_0/inputs.safetensors");
+    return true;
+  }();
+  CHECK(linked);
+  const std::string path = anonymous_file(bytes);
+  refused_or_done([&] {
+    const nlohmann::json spec = read_json_file(path);
+    stage_limits(folder.path(), spec);
+    const std::string stage = json_string(spec, "stage", path);
+    std::vector<VerifyRow> rows;
+    for (const char* light : {"scheduler", "noise", "tokenizer", "text_clean"})
+      if (stage == light) run_stage(folder.path(), spec, {.threads = 1}, rows);
+  });
+}
+
+void use(const SentencePieceTokenizer& tokenizer, std::string_view text, int max_length) {
+  const std::vector<int32_t> ids = tokenizer.encode(text, max_length);
+  CHECK(!ids.empty() && static_cast<int>(ids.size()) <= max_length && ids.back() == kEndId,
+        ids.size());
+  for (const int32_t id : ids) CHECK(id >= 0 && id < tokenizer.vocab_size(), id);
+}
+
+void tokenizer_model(Bytes bytes) {
+  refused_or_done([&] {
+    const auto tokenizer = SentencePieceTokenizer::from_bytes(text_of(bytes), "spiece.model");
+    for (const char* text : {"", "a red ball", "\xc3\x84\xef\xbc\xa1\xf0\x9f\x9a\x80 \xe7\x8c\xab"})
+      use(tokenizer, text, 16);
+  });
+}
+
+void tokenizer_input(Bytes bytes) {
+  static const auto tokenizer =
+      SentencePieceTokenizer::load("models/pocket/tokenizer/spiece.model");
+  const std::string_view text = text_of(bytes);
+  use(tokenizer, text, 24);
+  const std::string cleaned = clean_prompt(text);
+  CHECK(encode_utf8(decode_utf8(cleaned)) == cleaned, cleaned.size());
+  use(tokenizer, cleaned, 512);
+}
+
+void media(Bytes bytes) {
+  constexpr int64_t kPixels = int64_t{1} << 22;  // more take seconds and show nothing new
+  const std::string path = anonymous_file(bytes);
+  MediaInfo info;
+  refused_or_done([&] { info = probe_media(path); });
+  if (int64_t{info.width} * info.height > kPixels) return;
+  if (info.container == "png") {
+    refused_or_done([&] {
+      const Frame frame = read_png(path);
+      CHECK(frame.width == info.width && frame.height == info.height, frame.width, frame.height);
+    });
+    return;
+  }
+  refused_or_done([&] {
+    VideoReader reader(path);
+    Frame frame;
+    for (int count = 0; count < 4 && reader.next(frame); ++count)
+      CHECK(frame.rgb.size() == size_t{3} * frame.width * frame.height, frame.rgb.size());
+  });
+}
+
+constexpr Target kTargets[] = {
+    {"safetensors", 4096, safetensors},
+    {"safetensors_index", 2048, safetensors_index},
+    {"config", 2048, config},
+    {"model_index", 2048, model_index},
+    {"verify_case", 2048, verify_case},
+    {"tokenizer_model", 4096, tokenizer_model},
+    {"tokenizer_input", 1024, tokenizer_input},
+    {"media", 16384, media},
+};
+
+}  // namespace
+
+std::span<const Target> targets() { return kTargets; }
+
+}  // namespace weft::fuzz
