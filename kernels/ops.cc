@@ -30,6 +30,7 @@ void fill_simd(Ops& ops) {
 
 void fill_onednn(Ops& ops) {
   fill_linear_onednn(ops);
+  fill_attention_onednn(ops);
   fill_conv_onednn(ops);
 }
 

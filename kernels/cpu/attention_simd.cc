@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tables.h"
@@ -258,15 +259,11 @@ namespace weft::cpu {
 
 HWY_EXPORT(attend);
 
-namespace {
-
-void attention(Stream& stream, const AttentionArgs& args) {
+void attention_simd(Stream& stream, const AttentionArgs& args) {
   HWY_DYNAMIC_DISPATCH(attend)(stream, args);
 }
 
-}  // namespace
-
-void fill_attention_simd(Ops& ops) { ops.attention.attention = attention; }
+void fill_attention_simd(Ops& ops) { ops.attention.attention = attention_simd; }
 
 }  // namespace weft::cpu
 #endif

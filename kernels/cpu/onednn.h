@@ -53,17 +53,17 @@ void run_onednn(const OnednnCall& call, const void* in, const void* weight, cons
 
 // The primitives of one weight, by shape. Bounded: the oldest goes first (a call in flight keeps
 // its own reference). Equal shapes of other weights share their machine code inside oneDNN.
-template <class Key>
+template <class Key, class Call = OnednnCall>
 class OnednnCache {
  public:
   template <class Make>
-  std::shared_ptr<const OnednnCall> get(const Key& key, Make&& make) {
+  std::shared_ptr<const Call> get(const Key& key, Make&& make) {
     {
       std::lock_guard lock(mutex_);
       for (const auto& [known, call] : calls_)
         if (known == key) return call;
     }
-    auto call = std::make_shared<const OnednnCall>(make());
+    auto call = std::make_shared<const Call>(make());
     std::lock_guard lock(mutex_);
     if (calls_.size() == kCapacity) calls_.erase(calls_.begin());
     calls_.emplace_back(key, call);
@@ -73,7 +73,7 @@ class OnednnCache {
  private:
   static constexpr size_t kCapacity = 32;
   std::mutex mutex_;
-  std::vector<std::pair<Key, std::shared_ptr<const OnednnCall>>> calls_;
+  std::vector<std::pair<Key, std::shared_ptr<const Call>>> calls_;
 };
 
 }  // namespace weft::cpu

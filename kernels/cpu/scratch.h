@@ -18,6 +18,9 @@ enum class Scratch : uint8_t {
   kStageIn,
   kStageOut,
   kVendor,
+  kPacked,
+  kKeyTerms,
+  kRowTerms,
   kCount
 };
 

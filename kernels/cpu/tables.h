@@ -28,6 +28,7 @@ void fill_conv_simd(Ops& ops);
 
 // oneDNN, cpu/<family>_onednn.cc.
 void fill_linear_onednn(Ops& ops);
+void fill_attention_onednn(Ops& ops);
 void fill_conv_onednn(Ops& ops);
 
 // All of a kind, in ops.cc.

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "kernels/cpu/cpu_isa.h"
+#include "kernels/cpu/implementation.h"
 #include "tests/kernels/row_ops.h"
 
 namespace weft::test {
@@ -131,7 +133,37 @@ const Problem kProblems[] = {
     {.queries = 20, .heads = 2, .kv_heads = 2, .e = 64, .keys = {33}, .causal = true, .bias = true},
     {.queries = 6, .heads = 1, .kv_heads = 1, .e = 32, .keys = {50}, .magnitude = 30},
     {.queries = 0, .heads = 2, .kv_heads = 2, .e = 8, .keys = {4}},
+    // Large enough for products of oneDNN: several blocks of queries and keys, the last ones short.
+    {.queries = 300, .heads = 2, .kv_heads = 1, .e = 32, .keys = {70, 1, 0, 530}},
+    {.queries = 65, .heads = 4, .kv_heads = 2, .e = 128, .keys = {64}},
+    {.queries = 67,
+     .heads = 1,
+     .kv_heads = 1,
+     .e = 48,
+     .keys = {30, 77},
+     .causal = true,
+     .query_position = 20},
+    {.queries = 66,
+     .heads = 2,
+     .kv_heads = 2,
+     .e = 64,
+     .keys = {601},
+     .causal = true,
+     .bias = true},
+    {.queries = 90, .heads = 1, .kv_heads = 1, .e = 32, .keys = {99}, .magnitude = 30},
 };
+constexpr size_t kFirstLarge = 11;
+
+// What rounding the probabilities to bf16 adds to the bound of an output: their unit times the sum
+// of the absolute terms, which is no more than the largest value.
+void allow_rounded_probabilities(const AttentionArgs& args, Expected& expected) {
+  double largest = 0;
+  for (const KVSegment& segment : args.segments)
+    for (double value : to_f64(segment.v)) largest = std::max(largest, std::fabs(value));
+  for (Bounded& value : expected.out) value.bound += 0x1p-9 * largest;
+}
+
+bool has_products() { return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_avx512(); }
 
 TEST(Attention, EqualsTheDefinition) {
   for (const Table& table : all_tables()) {
@@ -145,7 +177,10 @@ TEST(Attention, EqualsTheDefinition) {
                      std::to_string(&problem - kProblems));
         Inputs setup(problem, dtype);
         const AttentionArgs args = setup.args(problem);
-        const Expected expected = expect_attention(args);
+        Expected expected = expect_attention(args);
+        if (dtype == DType::kBF16 && cpu_has_bf16() && ops == &cpu_ops() &&
+            cpu::takes_products(args))
+          allow_rounded_probabilities(args, expected);
         Stream one = Stream::cpu(1, Determinism::kFixed, ops);
         attention(one, args);
         EXPECT_TRUE(within(setup.out, expected.out, &out_report));
@@ -159,6 +194,35 @@ TEST(Attention, EqualsTheDefinition) {
       }
     }
   }
+}
+
+// The blocks of products themselves: with operands in either type, whatever kernels oneDNN has
+// here.
+TEST(Attention, ByProductsEqualsTheDefinition) {
+  if (!has_products()) GTEST_SKIP() << "needs AVX-512";
+  for (DType dtype : {DType::kF32, DType::kBF16})
+    for (DType compute : {DType::kF32, DType::kBF16}) {
+      if (dtype == DType::kF32 && compute == DType::kBF16) continue;
+      for (size_t i = kFirstLarge; i < std::size(kProblems); ++i) {
+        SCOPED_TRACE(std::string(to_string(dtype)) + " by " + std::string(to_string(compute)) +
+                     " problem " + std::to_string(i));
+        Inputs setup(kProblems[i], dtype);
+        setup.segments.back().log_bias = 1.5f;
+        const AttentionArgs args = setup.args(kProblems[i]);
+        Expected expected = expect_attention(args);
+        if (compute == DType::kBF16) allow_rounded_probabilities(args, expected);
+        EXPECT_TRUE(cpu::takes_products(args));
+        Stream one = Stream::cpu(1), two = Stream::cpu(2);
+        cpu::attention_by_products(one, args, compute);
+        EXPECT_TRUE(within(setup.out, expected.out));
+        EXPECT_TRUE(within(setup.lse, expected.lse));
+        EXPECT_TRUE(similar(setup.out, expected.out));
+        const Tensor out = clone(setup.out), lse = clone(setup.lse);
+        cpu::attention_by_products(two, args, compute);
+        EXPECT_TRUE(bitwise_equal(setup.out, out)) << "two threads against one";
+        EXPECT_TRUE(bitwise_equal(setup.lse, lse));
+      }
+    }
 }
 
 TEST(Attention, LseIsOptional) {

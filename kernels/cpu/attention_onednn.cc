@@ -1,0 +1,334 @@
+// Attention as products of oneDNN on blocks of queries and keys, with the softmax between them:
+// what the matrix units of a machine (AMX tiles, bf16 dot products, wide f32 FMAs) are reached
+// through. The keys and values of some heads are packed once and stay in the cache while every
+// block of their queries passes. Blocks follow from the numbers of queries and keys alone, so
+// results do not depend on the number of threads.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/cpu_isa.h"
+#include "kernels/cpu/implementation.h"
+#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/panel_gemm.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/tables.h"
+#include "kernels/ops.h"
+
+namespace weft::cpu {
+
+namespace {
+
+using dnnl::memory;
+
+// Logits (512 KiB in f32), probabilities, a block of keys and one of values fit an L2 of 1 to 2
+// MiB.
+constexpr int64_t kRows = 256, kKeys = 512;
+constexpr int64_t kPackedBytes = int64_t{64} << 20;  // of heads packed together
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// One of the two products of a block: its kernel, and how its right operand is packed.
+struct Product {
+  OnednnCall call;
+  dnnl::reorder pack;
+  memory::desc from;
+  size_t bytes = 0;  // packed, to whole cache lines
+};
+
+struct BlockKey {
+  int64_t rows, keys, size;
+  DType type;
+  bool operator==(const BlockKey&) const = default;
+};
+
+// logits [rows, keys] = q [rows, E] k^T; sums [rows, E] += p [rows, keys] v.
+struct Block {
+  Product logits, sums;
+  bool fast() const {
+    return is_fast_implementation(logits.call.implementation) &&
+           is_fast_implementation(sums.call.implementation);
+  }
+};
+
+// `transposed`: the right operand lies as [columns, depth].
+Product make_product(int64_t rows, int64_t depth, int64_t columns, DType type, bool transposed,
+                     bool add) {
+  const memory::data_type word = onednn_type(type);
+  Product product;
+  OnednnCall& call = product.call;
+  call.in = {{rows, depth}, word, memory::dims{depth, 1}};
+  call.out = {{rows, columns}, memory::data_type::f32, memory::dims{columns, 1}};
+  dnnl::post_ops after;
+  if (add) after.append_sum(1);
+  dnnl::primitive_attr attr;
+  attr.set_post_ops(after);
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const memory::desc any({depth, columns}, word, memory::format_tag::any);
+  const dnnl::matmul::primitive_desc chosen({call.in, any, call.out}, attr, onednn_engine());
+  call.implementation = chosen.impl_info_str();
+  call.weight = chosen.weights_desc();
+  call.scratchpad = chosen.scratchpad_desc();
+  call.primitive = dnnl::matmul(chosen);
+  product.from = {
+      {depth, columns}, word, transposed ? memory::dims{1, depth} : memory::dims{columns, 1}};
+  product.pack = dnnl::reorder(
+      dnnl::reorder::primitive_desc(onednn_engine(), product.from, onednn_engine(), call.weight));
+  product.bytes = (call.weight.get_size() + 63) / 64 * 64;
+  return product;
+}
+
+std::shared_ptr<const Block> block_of(const BlockKey& key) {
+  static OnednnCache<BlockKey, Block> cache;
+  return cache.get(key, [&] {
+    const OmpThreads one(1);
+    return Block{make_product(key.rows, key.size, key.keys, key.type, true, false),
+                 make_product(key.rows, key.keys, key.size, key.type, false, true)};
+  });
+}
+
+// Equal parts of at most `most`, in whole multiples of `unit` but for the last.
+int64_t part_of(int64_t all, int64_t most, int64_t unit) {
+  const int64_t parts = (all + most - 1) / most;
+  return std::min(all, ((all + parts - 1) / parts + unit - 1) / unit * unit);
+}
+
+// One call: its blocks, and the heads that are packed at present.
+struct Job {
+  const AttentionArgs* args;
+  DType type;             // of the operands
+  int64_t keys = 0;       // of all segments
+  int64_t rows, columns;  // of a block; the last block of keys may be smaller
+  std::shared_ptr<const Block> full, last;
+  size_t head_bytes = 0;   // of one head's packed keys and values
+  int64_t first_head = 0;  // key/value head that lies first
+  char* packed = nullptr;
+  const float* key_terms = nullptr;  // [keys] the segments' logarithms, or null
+
+  int64_t blocks() const { return (keys + columns - 1) / columns; }
+  const Block& block(int64_t b) const { return b + 1 < blocks() ? *full : *last; }
+  int64_t width(int64_t b) const { return std::min(columns, keys - b * columns); }
+  char* keys_of(int64_t head, int64_t b) const {
+    return packed + (head - first_head) * head_bytes + b * (full->logits.bytes + full->sums.bytes);
+  }
+  char* values_of(int64_t head, int64_t b) const {
+    return keys_of(head, b) + block(b).logits.bytes;
+  }
+};
+
+Job make_job(const AttentionArgs& args, DType type) {
+  Job job;
+  job.args = &args;
+  job.type = type;
+  job.rows = part_of(args.q[0], kRows, 1);
+  for (const KVSegment& segment : args.segments) job.keys += segment.k[0];
+  job.columns = part_of(job.keys, kKeys, 16);
+  const BlockKey key{job.rows, job.columns, args.q[2], type};
+  job.full = block_of(key);
+  job.last = block_of({key.rows, job.width(job.blocks() - 1), key.size, type});
+  job.head_bytes = (job.blocks() - 1) * (job.full->logits.bytes + job.full->sums.bytes) +
+                   job.last->logits.bytes + job.last->sums.bytes;
+  return job;
+}
+
+// Row of one head as the products' operand.
+void load_row(const TensorView& x, int64_t row, int64_t head, DType type, void* out) {
+  const int64_t size = x[2];
+  const char* from = static_cast<const char*>(x.data) +
+                     (row * x.stride[0] + head * x.stride[1]) * size_of(x.dtype);
+  if (x.dtype == type)
+    std::memcpy(out, from, size * size_of(type));
+  else
+    widen_bf16(reinterpret_cast<const bf16*>(from), size, static_cast<float*>(out));
+}
+
+// Keys [begin, begin + count) of the segments' list, of keys or values, as dense rows.
+char* load_keys(const Job& job, TensorView KVSegment::*part, int64_t head, int64_t begin,
+                int64_t count) {
+  const int64_t row_bytes = job.args->q[2] * static_cast<int64_t>(size_of(job.type));
+  char* dense = thread_scratch<char>(Scratch::kStageIn, job.columns * row_bytes);
+  int64_t at = 0, done = 0;
+  for (const KVSegment& segment : job.args->segments) {
+    const int64_t n = segment.k[0];
+    for (int64_t j = std::max<int64_t>(0, begin - at); j < std::min(n, begin + count - at); ++j)
+      load_row(segment.*part, j, head, job.type, dense + done++ * row_bytes);
+    at += n;
+  }
+  return dense;
+}
+
+void pack(const Product& product, char* dense, char* packed) {
+  memory from(product.from, onednn_engine(), dense),
+      to(product.call.weight, onednn_engine(), packed);
+  product.pack.execute(onednn_stream(), from, to);
+  onednn_stream().wait();
+}
+
+void pack_block(const Job& job, int64_t head, int64_t b) {
+  const OmpThreads one(1);
+  const int64_t begin = b * job.columns, count = job.width(b);
+  pack(job.block(b).logits, load_keys(job, &KVSegment::k, head, begin, count),
+       job.keys_of(head, b));
+  pack(job.block(b).sums, load_keys(job, &KVSegment::v, head, begin, count),
+       job.values_of(head, b));
+}
+
+// What is added to the logits of rows [row, row + count) against block b: bias, the segments'
+// logarithms, and -inf where a key lies behind the query.
+const float* row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int64_t b,
+                       int64_t* stride) {
+  const AttentionArgs& args = *job.args;
+  const int64_t begin = b * job.columns, width = job.width(b);
+  *stride = 0;
+  if (!args.bias && !args.causal) return job.key_terms ? job.key_terms + begin : nullptr;
+  *stride = width;
+  float* terms = thread_scratch<float>(Scratch::kRowTerms, job.rows * job.columns);
+  for (int64_t i = 0; i < count; ++i) {
+    float* to = terms + i * width;
+    for (int64_t j = 0; j < width; ++j) to[j] = job.key_terms ? job.key_terms[begin + j] : 0;
+    if (args.bias) {
+      const TensorView& bias = args.bias;
+      const float* from = bias.as<float>() + head * bias.stride[0] + (row + i) * bias.stride[1] +
+                          begin * bias.stride[2];
+      for (int64_t j = 0; j < width; ++j) to[j] += from[j * bias.stride[2]];
+    }
+    if (!args.causal) continue;
+    int64_t at = 0;
+    for (const KVSegment& segment : args.segments) {
+      // Keys of the segment from here on lie behind the query.
+      const int64_t seen = args.query_position + row + i + 1 - segment.position;
+      const int64_t from = std::max(at + std::clamp<int64_t>(seen, 0, segment.k[0]), begin);
+      const int64_t end = std::min(at + segment.k[0], begin + width);
+      for (int64_t key = from; key < end; ++key) to[key - begin] = kMinusInfinity;
+      at += segment.k[0];
+    }
+  }
+  return terms;
+}
+
+void store_row(const AttentionArgs& args, int64_t row, int64_t head, float* sums, float top,
+               float total) {
+  const TensorView& out = args.out;
+  const int64_t at = row * out.stride[0] + head * out.stride[1];
+  divide_row(sums, out[2], total == 0 ? 1 : total);
+  if (out.dtype == DType::kF32)
+    std::memcpy(out.as<float>() + at, sums, out[2] * sizeof(float));
+  else
+    narrow_bf16(sums, out[2], out.as<bf16>() + at);
+  if (args.lse)
+    args.lse.as<float>()[head * args.lse.stride[0] + row * args.lse.stride[1]] =
+        total == 0 ? kMinusInfinity : top + std::log(total);
+}
+
+// Query rows [row, row + job.rows) of one head against all keys. Rows past the last are zeros.
+void attend_rows(const Job& job, int64_t head, int64_t row) {
+  const OmpThreads one(1);
+  const AttentionArgs& args = *job.args;
+  const int64_t size = args.q[2], count = std::min(job.rows, args.q[0] - row);
+  const int64_t row_bytes = size * static_cast<int64_t>(size_of(job.type));
+  const bool rounds = job.type == DType::kBF16;
+  char* query = thread_scratch<char>(Scratch::kQuery, job.rows * row_bytes);
+  float* logits = thread_scratch<float>(Scratch::kLogits, job.rows * job.columns);
+  bf16* narrowed = rounds ? thread_scratch<bf16>(Scratch::kLeft, job.rows * job.columns) : nullptr;
+  float* sums = thread_scratch<float>(Scratch::kSums, job.rows * size);
+  float* top = thread_scratch<float>(Scratch::kState, 2 * job.rows);
+  float* total = top + job.rows;
+  for (int64_t i = 0; i < count; ++i)
+    load_row(args.q, row + i, head, job.type, query + i * row_bytes);
+  std::memset(query + count * row_bytes, 0, (job.rows - count) * row_bytes);
+  std::fill_n(sums, job.rows * size, 0.0f);
+  std::fill_n(top, job.rows, kMinusInfinity);
+  std::fill_n(total, job.rows, 0.0f);
+  const int64_t kv_head = head / (args.q[1] / args.segments[0].k[1]);
+  for (int64_t b = 0; b < job.blocks(); ++b) {
+    const Block& block = job.block(b);
+    SoftenRows rows{.rows = count,
+                    .keys = job.width(b),
+                    .size = size,
+                    .logits = logits,
+                    .narrow = narrowed,
+                    .scale = args.scale,
+                    .sums = sums,
+                    .top = top,
+                    .total = total};
+    rows.add = row_terms(job, head, row, count, b, &rows.add_stride);
+    run_onednn(block.logits.call, query, job.keys_of(kv_head, b), nullptr, logits);
+    soften_rows(rows);
+    if (rounds) std::fill_n(narrowed + count * rows.keys, (job.rows - count) * rows.keys, bf16{});
+    run_onednn(block.sums.call, rounds ? static_cast<void*>(narrowed) : logits,
+               job.values_of(kv_head, b), nullptr, sums);
+  }
+  for (int64_t i = 0; i < count; ++i)
+    store_row(args, row + i, head, sums + i * size, top[i], total[i]);
+}
+
+void fill_key_terms(Job& job) {
+  bool any = false;
+  for (const KVSegment& segment : job.args->segments)
+    any |= segment.log_bias != 0 && segment.k[0] > 0;
+  if (!any) return;
+  float* terms = thread_scratch<float>(Scratch::kKeyTerms, job.keys);
+  job.key_terms = terms;
+  for (const KVSegment& segment : job.args->segments)
+    for (int64_t j = 0; j < segment.k[0]; ++j) *terms++ = segment.log_bias;
+}
+
+void run(Stream& stream, Job& job) {
+  const AttentionArgs& args = *job.args;
+  fill_key_terms(job);
+  const int64_t heads = args.segments[0].k[1], share = args.q[1] / heads;
+  const int64_t together =
+      std::clamp<int64_t>(kPackedBytes / static_cast<int64_t>(job.head_bytes), 1, heads);
+  job.packed = thread_scratch<char>(Scratch::kPacked, together * job.head_bytes);
+  const int64_t row_blocks = (args.q[0] + job.rows - 1) / job.rows;
+  for (int64_t head = 0; head < heads; head += together) {
+    const int64_t count = std::min(together, heads - head);
+    job.first_head = head;
+    parallel_tasks(stream, count * job.blocks(),
+                   [&](int64_t i) { pack_block(job, head + i / job.blocks(), i % job.blocks()); });
+    // Heads outermost: neighbours in time share keys and values in the cache.
+    parallel_tasks(stream, count * share * row_blocks, [&](int64_t i) {
+      attend_rows(job, head * share + i / row_blocks, i % row_blocks * job.rows);
+    });
+  }
+}
+
+DType operand_type(DType dtype) {
+  return dtype == DType::kBF16 && has_bf16_products() ? DType::kBF16 : DType::kF32;
+}
+
+// Below, packing costs more than the products win.
+bool large(const AttentionArgs& args) {
+  int64_t keys = 0;
+  for (const KVSegment& segment : args.segments) keys += segment.k[0];
+  return args.q[0] >= 64 && keys >= 64 && args.q[2] >= 32 && args.q[2] % 16 == 0;
+}
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  if (large(args) && has_avx512()) {
+    Job job = make_job(args, operand_type(args.q.dtype));
+    if (job.full->fast() && job.last->fast()) {
+      run(stream, job);
+      return;
+    }
+  }
+  attention_simd(stream, args);
+}
+
+}  // namespace
+
+void attention_by_products(Stream& stream, const AttentionArgs& args, DType compute) {
+  Job job = make_job(args, compute);
+  run(stream, job);
+}
+
+bool takes_products(const AttentionArgs& args) {
+  if (!large(args) || !has_avx512()) return false;
+  const Job job = make_job(args, operand_type(args.q.dtype));
+  return job.full->fast() && job.last->fast();
+}
+
+void fill_attention_onednn(Ops& ops) { ops.attention.attention = attention; }
+
+}  // namespace weft::cpu
