@@ -10,6 +10,7 @@
 #include "apps/bench_layouts.h"
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/profile.h"
 #include "engine/generator.h"
 #include "kernels/arena.h"
 #include "kernels/ops.h"
@@ -142,6 +143,9 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
   GeneratorOptions options;
   options.dtype = dtype;
   options.threads = static_cast<int>(flags.integer("threads").value_or(0));
+  Profiling profiling(flags, {});
+  options.ops = profiling.ops();
+  const auto recorded = profiling.record(0);
   const std::string path = flags.text("model").empty() ? "models/pocket" : flags.text("model");
   Generator generator(path, options);
   Request request;
@@ -149,6 +153,7 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
   request = generator.resolve(request);
   for (int i = 0; i <= repeat; ++i) {
     request.seed = static_cast<uint64_t>(i);
+    profiling.restart();
     const RunResult result = generator.run(request, nullptr);
     nlohmann::json object{{"bench", "generate"},
                           {"model", generator.model_name()},
@@ -158,6 +163,8 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
                           {"seconds", result.seconds},
                           {"framehash", result.framehash}};
     for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
+    if (const nlohmann::json profile = profiling.result(); !profile.is_null())
+      object["profile"] = profile;
     std::printf("%s\n", object.dump().c_str());
     std::fflush(stdout);
   }

@@ -161,6 +161,14 @@ constexpr FlagSpec kFlags[] = {
      kEveryCommand},
     {"dry-run", "", kSwitch, "off", "print the plan and the memory it needs, run nothing",
      kGenerate | kReplay},
+    {"profile", "", kSwitch, "off",
+     "print where the time went: stages, and in them op families, on standard error (with --json, "
+     "and of bench pocket, in the result; also in the sidecar)",
+     kGenerate | kVerify | kBench},
+    {"trace", "", kText, "",
+     "write every zone to this .json or .json.gz, as ui.perfetto.dev opens it; a file per process "
+     "under mpirun",
+     kGenerate | kVerify},
     {"json", "", kSwitch, "off", "results as JSON, one object per line", kEveryCommand},
     {"progress", "", kText, "auto", "progress on standard error", kGenerate | kReplay, nullptr,
      "auto|bar|plain|json|none"},

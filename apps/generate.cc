@@ -12,6 +12,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/output_name.h"
+#include "apps/profile.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
 #include "apps/resume.h"
@@ -91,7 +92,8 @@ std::string stamped(std::string pattern, const NameFields& fields) {
   return pattern;
 }
 
-void print_result(const Flags& flags, const std::string& path, const RunResult& result) {
+void print_result(const Flags& flags, const std::string& path, const RunResult& result,
+                  const nlohmann::json& profile) {
   if (flags.on("json")) {
     nlohmann::json object{{"output", path},
                           {"framehash", result.framehash},
@@ -103,11 +105,13 @@ void print_result(const Flags& flags, const std::string& path, const RunResult& 
     object["arena_high_water"] = result.arena_high_water;
     object["decode_high_water"] = result.decode_high_water;
     object["tensor_bytes_peak"] = result.tensor_bytes_peak;
+    if (!profile.is_null()) object["profile"] = profile;
     std::printf("%s\n", object.dump().c_str());
   } else {
     std::printf("%s %s %.2f\n", path.c_str(), result.framehash.c_str(), result.seconds);
   }
   std::fflush(stdout);
+  if (!profile.is_null() && !flags.on("json")) print_profile(profile);
 }
 
 // Seconds between checkpoints; nullopt: none.
@@ -126,7 +130,7 @@ std::optional<double> checkpoint_seconds(const Flags& flags) {
 // `notes`: what its checkpoints tell.
 void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const Request& request,
              const std::string& path, const std::map<std::string, std::string>& notes,
-             const ResultListener& on_result) {
+             Profiling& profiling, const ResultListener& on_result) {
   const bool with_sidecar = !flags.on("no-metadata");
   const OutputNames names = output_names(path);
   const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
@@ -150,6 +154,7 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
   options.listener = &printer;
   options.stop = &stop_requested();
   RunResult result;
+  profiling.restart();
   try {
     result = generator.run(request, sink.get(), options);
   } catch (const Error& error) {
@@ -161,10 +166,12 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
     throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
   }
   remove_checkpoints(names.checkpoint);
-  if (with_sidecar) write_sidecar(names.sidecar, flags, generator, result, path, overwrite);
+  const nlohmann::json profile = profiling.result();
+  if (with_sidecar)
+    write_sidecar(names.sidecar, flags, generator, result, path, overwrite, profile);
   if (!flags.on("keep-latents")) fs::remove(names.latents);
   printer.finish();
-  on_result(path, result);
+  on_result(path, result, profile);
 }
 
 // What a rank that is not its replica's root runs with.
@@ -201,6 +208,8 @@ int generate(const Flags& flags, const ResultListener& on_result) {
   options.memory_sharers = ranks.on_this_host;
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
+  Profiling profiling(flags, ranks);
+  options.ops = profiling.ops();
   Generator generator(flags.text("model"), options);
 
   Request base = request_of(flags, generator);
@@ -255,32 +264,43 @@ int generate(const Flags& flags, const ResultListener& on_result) {
       done = mine.agreed(done);
       if (done && root) std::fprintf(stderr, "weft: %s is complete\n", path.c_str());
       if (done) continue;
-      if (root)
+      if (root) {
         run_one(flags, ranks, mine, resolved, path,
                 resume_notes(flags, mine, several ? stamped(pattern, fields) : path, first.seed),
-                on_result);
-      else
+                profiling, on_result);
+      } else {
+        profiling.restart();
         mine.run(resolved, nullptr, joining());
+      }
     }
   };
+  const std::map<std::string, std::string> about{
+      {"model", generator.model_name()}, {"layout", to_string(layout)}, {"weft", version_text()}};
   if (ranks.alone()) {
-    run_all(generator, 0, 1, true);
+    {
+      const auto recorded = profiling.record(0);
+      run_all(generator, 0, 1, true);
+    }
+    profiling.finish(about);
     return 0;
   }
   on_ranks(ranks, [&](Communicator& world) {
+    const auto recorded = profiling.record(world.rank());
     Replica replica = Replica::of(world, layout);
     const bool root = replica.root();
     const int index = world.rank() / replica.ranks();
     Generator mine(flags.text("model"), options, std::move(replica));
     run_all(mine, index, layout[Axis::kData], root);
   });
+  profiling.finish(about);
   return 0;
 }
 
 int run_generate(const Flags& flags) {
-  return generate(flags, [&](const std::string& path, const RunResult& result) {
-    print_result(flags, path, result);
-  });
+  return generate(
+      flags, [&](const std::string& path, const RunResult& result, const nlohmann::json& profile) {
+        print_result(flags, path, result, profile);
+      });
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #pragma once
 // The job of `weft generate`, for the commands that run it and print something else.
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "apps/flags.h"
@@ -8,7 +9,9 @@
 
 namespace weft {
 
-using ResultListener = std::function<void(const std::string& path, const RunResult& result)>;
+// `profile` is null where none was asked for.
+using ResultListener = std::function<void(const std::string& path, const RunResult& result,
+                                          const nlohmann::json& profile)>;
 
 // Runs what flags of kGenerate ask for; `on_result` hears of every finished file. Returns the exit
 // code.

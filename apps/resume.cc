@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 // How results are shown is the new command line's to say; what was in files is stored by value.
 const std::set<std::string> kNotStored = {"config", "set",      "print-config", "dry-run",
                                           "json",   "progress", "log-level",    "verbose",
-                                          "quiet",  "resume"};
+                                          "quiet",  "resume",   "profile",      "trace"};
 const std::set<std::string> kPaths = {"model", "prompt-file"};
 
 std::string absolute(const std::string& path) { return fs::absolute(path).string(); }

@@ -1,6 +1,7 @@
 #pragma once
 // What stands beside and inside a result: the JSON sidecar and the metadata of the file.
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "apps/flags.h"
@@ -21,8 +22,10 @@ OutputNames output_names(const std::string& path);
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
                                                      const Request& request);
 
-// Request as given and as resolved, engine, weights hash, seconds per stage, peaks, framehash.
+// Request as given and as resolved, engine, weights hash, seconds per stage, peaks, framehash; the
+// profile where it is not null.
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
-                   const RunResult& result, const std::string& output, Overwrite overwrite);
+                   const RunResult& result, const std::string& output, Overwrite overwrite,
+                   const nlohmann::json& profile);
 
 }  // namespace weft

@@ -6,6 +6,7 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/profile.h"
 #include "apps/verify_case.h"
 
 namespace weft {
@@ -41,6 +42,9 @@ int run_verify(const Flags& flags) {
   const Ranks ranks = ranks_of(flags);
   options.threads = threads_per_rank(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
+  Profiling profiling(flags, ranks);
+  options.profiling = &profiling;
+  options.ops = profiling.ops();
 
   int failed = 0, passed = 0, malformed = 0;
   for (const std::string& folder : flags.operands()) {
@@ -59,6 +63,7 @@ int run_verify(const Flags& flags) {
   }
   if (ranks.speaks && !flags.on("json"))
     std::printf("%d tensors passed, %d failed, %d cases malformed\n", passed, failed, malformed);
+  profiling.finish({{"weft", version_text()}});
   if (malformed) return static_cast<int>(ErrorKind::kModel);
   return failed ? 1 : 0;
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/profile.h"
 #include "apps/tensor_compare.h"
 #include "io/json.h"
 
@@ -60,9 +61,16 @@ std::vector<VerifyRow> verify_case(const std::string& folder, const VerifyOption
     throw Error(ErrorKind::kModel, folder + ": no such case folder");
   const nlohmann::json spec = read_json_file(folder + "/case.json");
   const Layout layout = parse_layout(layout_text, ranks.count, stage_limits(folder, spec));
-  if (ranks.alone()) return run_case(folder, spec, options, {});
+  const auto recorded = [&](int rank) {
+    return options.profiling ? options.profiling->record(rank) : nullptr;
+  };
+  if (ranks.alone()) {
+    const auto scope = recorded(0);
+    return run_case(folder, spec, options, {});
+  }
   std::vector<std::vector<VerifyRow>> of_rank(ranks.count);
   on_ranks(ranks, [&](Communicator& world) {
+    const auto scope = recorded(world.rank());
     of_rank[world.rank()] = run_case(folder, spec, options, Replica::of(world, layout));
   });
   std::vector<VerifyRow> rows = std::move(of_rank[0]);

@@ -12,6 +12,7 @@
 #include "io/text_clean.h"
 #include "io/tokenizer.h"
 #include "kernels/copy.h"
+#include "kernels/meter.h"
 #include "models/umt5.h"
 #include "models/wan.h"
 #include "models/wan_names.h"
@@ -60,7 +61,7 @@ struct Bench {
   Arena arena;
 
   explicit Bench(const VerifyOptions& options)
-      : stream(Stream::cpu(options.threads, options.determinism)) {}
+      : stream(Stream::cpu(options.threads, options.determinism, options.ops)) {}
   // An owned f32 copy of a file's tensor.
   Tensor load(const TensorFile& file, const std::string& name) {
     if (!file.contains(name))
@@ -146,6 +147,7 @@ void join_seen(Bench& bench, Replica& replica, const WanConfig& config, int64_t 
 }
 
 NamedTensors run_transformer(Case& c) {
+  const ZoneScope zone(Zone::kDenoise);
   Bench bench(c.options);
   const bool original = c.original_names();
   const TensorFile weights = TensorFile::open(c.file(original ? "model" : "model/transformer"));
@@ -202,6 +204,7 @@ void join_bands(Bench& bench, Replica& replica, int64_t latent_rows, const Tenso
 }
 
 NamedTensors run_vae(Case& c, VaeParts part) {
+  const ZoneScope zone(Zone::kDecode);
   Bench bench(c.options);
   const WanVaeConfig config = WanVaeConfig::from_json_file(c.file("model/vae/config.json"));
   const WanVae vae = WanVae::load(TensorFile::open(c.file("model/vae")), config, bench.stream,
@@ -235,6 +238,7 @@ NamedTensors run_vae_decode(Case& c) { return run_vae(c, VaeParts::kDecoder); }
 NamedTensors run_vae_encode(Case& c) { return run_vae(c, VaeParts::kEncoder); }
 
 NamedTensors run_text_encoder(Case& c) {
+  const ZoneScope zone(Zone::kEncodeText);
   Bench bench(c.options);
   const TensorFile weights = TensorFile::open(c.file("model/text_encoder"));
   const Umt5Config config = Umt5Config::from_json_file(c.file("model/text_encoder/config.json"));
@@ -389,6 +393,7 @@ NamedTensors run_pipeline(Case& c) {
   options.dtype = c.options.dtype;
   options.threads = c.options.threads;
   options.determinism = c.options.determinism;
+  options.ops = c.options.ops;
   Generator generator(c.file("model"), options, std::move(c.replica));
   const Request request = pipeline_request(c);
 

@@ -11,10 +11,14 @@
 
 namespace weft {
 
+class Profiling;
+
 struct VerifyOptions {
   DType dtype = DType::kF32;
   int threads = 0;
   Determinism determinism = Determinism::kFast;
+  Profiling* profiling = nullptr;
+  const Ops* ops = nullptr;  // null: cpu_ops()
 };
 
 // One line of the report.

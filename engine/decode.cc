@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 
 #include "kernels/copy.h"
 #include "kernels/pointwise.h"
 
 namespace weft {
 
-FrameWriter::FrameWriter(FrameSink* sink) : sink_(sink), thread_([this] { work(); }) {}
+FrameWriter::FrameWriter(FrameSink* sink)
+    : sink_(sink),
+      meter_(thread_meter() ? thread_meter()->helper("writer") : nullptr),
+      thread_([this] { work(); }) {}
 
 FrameWriter::~FrameWriter() {
   if (!thread_.joinable()) return;
@@ -18,8 +22,11 @@ FrameWriter::~FrameWriter() {
 }
 
 void FrameWriter::work() {
+  std::optional<MeterScope> scope;
+  if (meter_) scope.emplace(*meter_);
   try {
     while (std::optional<Frame> frame = queue_.pop()) {
+      const ZoneScope zone(Zone::kEncodeVideo, frames_);
       hash_.add(*frame);
       if (sink_) sink_->push(*frame);
       ++frames_;
@@ -119,6 +126,7 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, Replica& replica,
   int64_t first = 0;
   for (int64_t chunk = 0; chunk < latents[1]; ++chunk) {
     heed_stop(stream, replica, job, static_cast<int>(chunk), begun);
+    const ZoneScope zone(Zone::kChunk, static_cast<int>(chunk));
     const Arena::Scope scope(arena);
     Context context =
         replica.vae_context(stream, arena, Pass{.micro = static_cast<int>(chunk)}, latents[2]);

@@ -10,6 +10,7 @@
 #include "io/frame_queue.h"
 #include "io/video.h"
 #include "kernels/arena.h"
+#include "kernels/meter.h"
 #include "models/wan_vae.h"
 
 namespace weft {
@@ -34,6 +35,7 @@ class FrameWriter {
   void work();
 
   FrameSink* sink_;
+  Meter* meter_;  // of the thread, or null
   FrameQueue queue_{kFramesWaiting};
   FrameHash hash_;
   int frames_ = 0;

@@ -4,6 +4,7 @@
 
 #include "engine/guidance.h"
 #include "kernels/copy.h"
+#include "kernels/meter.h"
 #include "kernels/pointwise.h"
 
 namespace weft {
@@ -65,41 +66,53 @@ Executor::Executor(Stream& stream, Arena& arena, Experts& experts, Replica& repl
 
 void Executor::run(const Plan& plan, Job& job) {
   history_.reset();
-  int at = job.first_step - 1;
+  std::optional<ZoneScope> zone;  // of the step; loading and decoding stand beside it
+  int open = -1, at = job.first_step - 1;
   for (const Step& step : plan.steps) {
+    const bool in_step = step.kind != Step::Kind::kLoad && step.kind != Step::Kind::kDecode;
+    const int wanted = in_step ? step.pass.step : -1;
+    if (at < step.pass.step || wanted != open) zone.reset();
     while (at < step.pass.step) at_boundary(++at, job);  // a rank may have no part in a step
-    switch (step.kind) {
-      case Step::Kind::kLoad:
-        load(job, step.pass.model);
-        break;
-      case Step::Kind::kCompute:
-        compute(step, job);
-        break;
-      case Step::Kind::kUpdate:
-        update(step, job);
-        break;
-      case Step::Kind::kSend:
-        send(step, job);
-        break;
-      case Step::Kind::kReceive:
-        receive(step, job);
-        break;
-      case Step::Kind::kWait:
-        wait(step);
-        break;
-      case Step::Kind::kDecode:
-        CHECK(sending_.empty(), "a send is under way");
-        wires_.clear();
-        texts_ = {};  // decoding needs the latents alone
-        velocities_ = {};
-        history_.reset();
-        expert_ = nullptr;
-        experts_.done_with_experts();
-        job.decode();
-        break;
-      default:
-        CHECK(false, "no plan of a generation has", to_string(step));
+    if (wanted != open) {
+      if (wanted >= 0) zone.emplace(Zone::kStep, wanted);
+      open = wanted;
     }
+    walk(step, job);
+  }
+}
+
+void Executor::walk(const Step& step, Job& job) {
+  switch (step.kind) {
+    case Step::Kind::kLoad:
+      load(job, step.pass.model);
+      break;
+    case Step::Kind::kCompute:
+      compute(step, job);
+      break;
+    case Step::Kind::kUpdate:
+      update(step, job);
+      break;
+    case Step::Kind::kSend:
+      send(step, job);
+      break;
+    case Step::Kind::kReceive:
+      receive(step, job);
+      break;
+    case Step::Kind::kWait:
+      wait(step);
+      break;
+    case Step::Kind::kDecode:
+      CHECK(sending_.empty(), "a send is under way");
+      wires_.clear();
+      texts_ = {};  // decoding needs the latents alone
+      velocities_ = {};
+      history_.reset();
+      expert_ = nullptr;
+      experts_.done_with_experts();
+      job.decode();
+      break;
+    default:
+      CHECK(false, "no plan of a generation has", to_string(step));
   }
 }
 
@@ -165,6 +178,7 @@ void Executor::load(const Job& job, int model) {
 void Executor::compute(const Step& step, const Job& job) {
   CHECK(expert_ && model_ == step.pass.model, "expert", step.pass.model, "is not loaded");
   const int branch = step.pass.branch;
+  const ZoneScope zone(Zone::kForward, branch);
   auto& text = texts_[branch];
   if (!text) {
     const Arena::Scope scope(arena_);

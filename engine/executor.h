@@ -59,6 +59,7 @@ class Executor {
   void run(const Plan& plan, Job& job);
 
  private:
+  void walk(const Step& step, Job& job);
   void load(const Job& job, int model);
   void at_boundary(int done, Job& job);
   Snapshot gather(int done, const Job& job);

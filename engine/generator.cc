@@ -189,7 +189,7 @@ void Generator::Impl::heed_stop(const char* stage, const RunOptions& run_options
 }
 
 void Generator::Impl::load_all(StageClock& clock, const RunOptions& run_options) {
-  clock.enter("load", 2 + parts.experts());
+  clock.enter(Zone::kLoad, 2 + parts.experts());
   int done = 0;
   heed_stop("load", run_options);
   if (replica.encodes_text(parts.text_config())) parts.text_encoder(stream);
@@ -208,7 +208,7 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
   std::array<Prompt, 2> prompts;
   prompts[0].ids = ids_of(request.prompt);
   if (guided(request)) prompts[1].ids = ids_of(*request.negative_prompt);
-  clock.enter("encode_text", prompts[1].ids.empty() ? 1 : 2);
+  clock.enter(Zone::kEncodeText, prompts[1].ids.empty() ? 1 : 2);
   int done = 0;
   for (Prompt& prompt : prompts) {
     if (prompt.ids.empty()) continue;
@@ -342,7 +342,7 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& l
     keep_latents(request, latent, run_options.latents_path, run_options, result);
   }
   try {
-    clock.enter("decode", static_cast<int>(latent[1]));
+    clock.enter(Zone::kDecode, static_cast<int>(latent[1]));
     const WanVae& vae = parts.vae(stream);
     if (!replica.root()) {
       decode(stream, arena, vae, replica,
@@ -364,11 +364,11 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& l
             .video = video.view(),
             .on_chunk = [&](int chunk) { clock.step(chunk); },
             .stop = run_options.stop});
-    clock.enter("encode_video", 1);
+    clock.enter(Zone::kEncodeVideo, 1);
     writer.finish();
     clock.step(1);
     if (sink) {
-      clock.enter("write", 1);
+      clock.enter(Zone::kWrite, 1);
       sink->finish();
       clock.step(1);
     }
@@ -426,7 +426,7 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
       return static_cast<Boundary>(replica.agreed(stream, tag, static_cast<int64_t>(word)));
     };
   job.keep = [&](int done, Snapshot snapshot) { keeper.keep(done, std::move(snapshot)); };
-  clock.enter("denoise", sampler.steps(), start.step);
+  clock.enter(Zone::kDenoise, sampler.steps(), start.step);
   DenoisePlanConfig config =
       plan_config(request, sampler, parts, replica, token_count(parts, request));
   config.first_step = start.step;
@@ -461,7 +461,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   parts.set_residency(memory.residency);
   if (memory.residency == Residency::kAll && !decode_only) load_all(clock, run_options);
   parts.on_load = [&](const std::string&, const std::function<void()>& load) {
-    clock.inside("load", 1, load);
+    clock.inside(Zone::kLoad, 1, load);
   };
   std::array<Prompt, 2> prompts;
   if (!decode_only) prompts = encode_prompts(request, clock, run_options);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/meter.h"
+
 namespace weft {
 
 StageClock::StageClock(ProgressListener* listener, std::function<uint64_t()> memory)
@@ -13,21 +15,28 @@ double StageClock::elapsed() const {
 
 // Books the time since the stage was entered or went on.
 void StageClock::pause() {
-  if (stage_.name.empty()) return;
+  if (stage_.zone == Zone::kCount) return;
   const double since = elapsed() - stage_.elapsed;
   stage_.elapsed += since;
-  const auto same = [&](const StageSeconds& entry) { return entry.stage == stage_.name; };
+  const auto same = [&](const StageSeconds& entry) {
+    return entry.stage == to_string(stage_.zone);
+  };
   const auto entry = std::find_if(seconds_.begin(), seconds_.end(), same);
   if (entry == seconds_.end()) {
-    seconds_.push_back({stage_.name, since});
+    seconds_.push_back({to_string(stage_.zone), since});
   } else {
     entry->seconds += since;
   }
 }
 
-void StageClock::enter(const std::string& stage, int total, int done) {
-  pause();
-  stage_ = {.name = stage,
+void StageClock::enter(Zone stage, int total, int done) {
+  leave();
+  begin(stage, total, done);
+}
+
+void StageClock::begin(Zone stage, int total, int done) {
+  if (Meter* meter = thread_meter()) meter->begin(stage, -1, "", 0);
+  stage_ = {.zone = stage,
             .done = done,
             .total = total,
             .first = done,
@@ -43,34 +52,38 @@ void StageClock::step(int done, double sigma) {
   report();
 }
 
-void StageClock::inside(const std::string& stage, int total, const std::function<void()>& body) {
+void StageClock::inside(Zone stage, int total, const std::function<void()>& body) {
   pause();
   const Stage outer = stage_;
-  stage_ = {.name = stage,
-            .done = 0,
-            .total = total,
-            .first = 0,
-            .sigma = 0,
-            .elapsed = 0,
-            .since = Clock::now()};
-  report();
-  body();
+  begin(stage, total, 0);
+  const auto back = [&] {
+    leave();
+    stage_ = outer;
+  };
+  try {
+    body();
+  } catch (...) {
+    back();
+    throw;
+  }
   stage_.done = total;
   report();
-  pause();
-  stage_ = outer;
+  back();
   stage_.since = Clock::now();
 }
 
 void StageClock::leave() {
+  if (stage_.zone == Zone::kCount) return;
   pause();
   stage_ = {};
+  if (Meter* meter = thread_meter()) meter->end();
 }
 
 void StageClock::report() {
+  if (Meter* meter = thread_meter()) meter->counter("memory", static_cast<double>(memory_()));
   if (!listener_) return;
   Progress progress;
-  progress.stage = stage_.name;
+  progress.stage = to_string(stage_.zone);
   progress.step = stage_.done;
   progress.total = stage_.total;
   progress.sigma = stage_.sigma;

@@ -1,11 +1,13 @@
 #pragma once
-// StageClock: which stage a job is in, how long each took, and the progress events it gives.
+// StageClock: which stage a job is in, how long each took, the progress events it gives, and the
+// stages' zones of the thread's meter.
 #include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "engine/generator.h"
+#include "kernels/zone.h"
 
 namespace weft {
 
@@ -13,14 +15,17 @@ class StageClock {
  public:
   // `memory` gives the bytes held now. `listener` may be null.
   StageClock(ProgressListener* listener, std::function<uint64_t()> memory);
+  ~StageClock() { leave(); }
+  StageClock(const StageClock&) = delete;
+  StageClock& operator=(const StageClock&) = delete;
 
   // Ends the stage before and begins `stage` of `total` steps.
   // `done` of them are an earlier run's.
-  void enter(const std::string& stage, int total, int done = 0);
+  void enter(Zone stage, int total, int done = 0);
   void step(int done, double sigma = 0);
   void kept(int steps) { kept_ = steps; }
   // Runs `body` as a stage of its own inside the present one, whose time stands still meanwhile.
-  void inside(const std::string& stage, int total, const std::function<void()>& body);
+  void inside(Zone stage, int total, const std::function<void()>& body);
   void leave();
 
   std::vector<StageSeconds> seconds() const { return seconds_; }  // in order of first entry
@@ -28,11 +33,12 @@ class StageClock {
  private:
   using Clock = std::chrono::steady_clock;
   struct Stage {
-    std::string name;
+    Zone zone = Zone::kCount;  // none
     int done = 0, total = 0, first = 0;
     double sigma = 0, elapsed = 0;
     Clock::time_point since;
   };
+  void begin(Zone stage, int total, int done);
   double elapsed() const;
   void pause();
   void report();

@@ -1,6 +1,7 @@
 // Stands in for the media files in a build without them.
 #include "io/image.h"
 #include "io/media_probe.h"
+#include "io/trace_file.h"
 #include "io/video.h"
 #include "kernels/check.h"
 
@@ -41,6 +42,12 @@ void write_png(const std::string& path, const Frame&, const std::map<std::string
 }
 std::string encode_png(const Frame&, const std::map<std::string, std::string>&) {
   unavailable(ErrorKind::kOutput, "PNG");
+}
+
+std::string gzip(const std::string&) {
+  throw Error(ErrorKind::kUsage,
+              "this build cannot write .gz files; build with -DWEFT_MEDIA=ON (zlib comes with "
+              "libpng), or leave .gz off the name");
 }
 
 struct VideoReader::Impl {};

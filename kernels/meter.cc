@@ -7,16 +7,14 @@ namespace weft {
 
 namespace {
 
-thread_local Meter* t_meter = nullptr;
-
 double bytes(const TensorView& x) { return x ? static_cast<double>(x.bytes()) : 0; }
 
-Work moved(OpFamily family, double bytes) { return {family, 0, bytes}; }
+Work moved(OpFamily family, const char* op, double bytes) { return {family, 0, bytes, op}; }
 
 Work linear_work(const TensorView& x, const PackedLinear& packed, const TensorView& out) {
   return {OpFamily::kLinear,
           2.0 * static_cast<double>(x.rows()) * static_cast<double>(packed.in() * packed.out()),
-          bytes(x) + bytes(out) + static_cast<double>(packed.bytes())};
+          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "linear"};
 }
 
 // Pairs that a causal mask hides are left out.
@@ -35,21 +33,21 @@ Work attention_work(const AttentionArgs& args) {
           std::clamp<int64_t>(args.query_position + i + 1 - segment.position, 0, keys));
   }
   return {OpFamily::kAttention, 4 * pairs * static_cast<double>(args.q[1] * args.q[2]),
-          bytes(args.q) + bytes(args.out) + held};
+          bytes(args.q) + bytes(args.out) + held, "attention"};
 }
 
 Work conv_work(const TensorView& x, const PackedConv& packed, const TensorView& out) {
   const auto [kt, kh, kw] = packed.kernel();
   return {OpFamily::kConv,
           2.0 * static_cast<double>(out.count()) * static_cast<double>(packed.in() * kt * kh * kw),
-          bytes(x) + bytes(out) + static_cast<double>(packed.bytes())};
+          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "conv3d"};
 }
 
 void meet(const Work& work, const std::function<void()>& run) {
-  if (!t_meter)
-    run();
+  if (Meter* meter = thread_meter())
+    meter->op(work, run);
   else
-    t_meter->op(work, run);
+    run();
 }
 
 // Packs are loading, not work; where ops are left out there is nothing to pack.
@@ -83,31 +81,31 @@ Ops make_metered() {
   ops.name = "metered";
   ops.norm = {[](Stream& s, const TensorView& x, const TensorView& weight, const TensorView& bias,
                  float eps, const TensorView& out) {
-                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                meet(moved(OpFamily::kNorm, "layer_norm", bytes(x) + bytes(out)),
                      [&] { cpu_ops().norm.layer_norm(s, x, weight, bias, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& scale, const TensorView& shift,
                  float eps, const TensorView& out) {
-                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                meet(moved(OpFamily::kNorm, "modulated_layer_norm", bytes(x) + bytes(out)),
                      [&] { cpu_ops().norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& weight, float eps,
                  const TensorView& out) {
-                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                meet(moved(OpFamily::kNorm, "rms_norm", bytes(x) + bytes(out)),
                      [&] { cpu_ops().norm.rms_norm(s, x, weight, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& sums) {
-                meet(moved(OpFamily::kNorm, bytes(x)),
+                meet(moved(OpFamily::kNorm, "sum_squares", bytes(x)),
                      [&] { cpu_ops().norm.sum_squares(s, x, sums); });
               },
               [](Stream& s, const TensorView& x, const TensorView& sums, int64_t width,
                  const TensorView& weight, float eps, const TensorView& out) {
-                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                meet(moved(OpFamily::kNorm, "rms_scale", bytes(x) + bytes(out)),
                      [&] { cpu_ops().norm.rms_scale(s, x, sums, width, weight, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& gamma, Activation activation,
                  const TensorView& out) {
-                meet(moved(OpFamily::kNorm, bytes(x) + bytes(out)),
+                meet(moved(OpFamily::kNorm, "channel_rms_norm", bytes(x) + bytes(out)),
                      [&] { cpu_ops().norm.channel_rms_norm(s, x, gamma, activation, out); });
               }};
   ops.linear = {pack_linear_metered, [](Stream& s, const TensorView& x, const PackedLinear& packed,
@@ -120,49 +118,49 @@ Ops make_metered() {
                    },
                    [](Stream& s, const TensorView& out_a, const TensorView& lse_a,
                       const TensorView& out_b, const TensorView& lse_b) {
-                     meet(moved(OpFamily::kPointwise, 3 * bytes(out_a)), [&] {
+                     meet(moved(OpFamily::kPointwise, "merge_attention", 3 * bytes(out_a)), [&] {
                        cpu_ops().attention.merge_attention(s, out_a, lse_a, out_b, lse_b);
                      });
                    }};
   ops.rope = {[](Stream& s, const TensorView& x, const Rope& rope, int64_t first_token,
                  const TensorView& out) {
-    meet(moved(OpFamily::kRope, bytes(x) + bytes(out)),
+    meet(moved(OpFamily::kRope, "apply_rope", bytes(x) + bytes(out)),
          [&] { cpu_ops().rope.apply_rope(s, x, rope, first_token, out); });
   }};
   ops.pointwise = {
       [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, bytes(a) + bytes(b) + bytes(out)),
+        meet(moved(OpFamily::kPointwise, "add", bytes(a) + bytes(b) + bytes(out)),
              [&] { cpu_ops().pointwise.add(s, a, b, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& y, const TensorView& gate,
          const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(y) + bytes(out)),
+        meet(moved(OpFamily::kPointwise, "gated_add", bytes(x) + bytes(y) + bytes(out)),
              [&] { cpu_ops().pointwise.gated_add(s, x, y, gate, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& bias, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(out)),
+        meet(moved(OpFamily::kPointwise, "add_bias", bytes(x) + bytes(out)),
              [&] { cpu_ops().pointwise.add_bias(s, x, bias, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(out)),
+        meet(moved(OpFamily::kPointwise, "silu", bytes(x) + bytes(out)),
              [&] { cpu_ops().pointwise.silu(s, x, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(out)),
+        meet(moved(OpFamily::kPointwise, "gelu_tanh", bytes(x) + bytes(out)),
              [&] { cpu_ops().pointwise.gelu_tanh(s, x, out); });
       },
       [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, bytes(a) + bytes(b) + bytes(out)),
+        meet(moved(OpFamily::kPointwise, "gelu_tanh_mul", bytes(a) + bytes(b) + bytes(out)),
              [&] { cpu_ops().pointwise.gelu_tanh_mul(s, a, b, out); });
       },
       [](Stream& s, float a, const TensorView& x, float b, const TensorView& y,
          const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, bytes(x) + bytes(y) + bytes(out)),
+        meet(moved(OpFamily::kPointwise, "axpby", bytes(x) + bytes(y) + bytes(out)),
              [&] { cpu_ops().pointwise.axpby(s, a, x, b, y, out); });
       },
       [](Stream& s, const TensorView& x) {
         int64_t first = -1;
-        meet(moved(OpFamily::kPointwise, bytes(x)),
+        meet(moved(OpFamily::kPointwise, "first_non_finite", bytes(x)),
              [&] { first = cpu_ops().pointwise.first_non_finite(s, x); });
         return first;
       }};
@@ -173,18 +171,19 @@ Ops make_metered() {
                      [&] { cpu_ops().conv.conv3d(s, x, packed, args, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& out) {
-                meet(moved(OpFamily::kCopy, bytes(x) + bytes(out)),
+                meet(moved(OpFamily::kCopy, "upsample_nearest2", bytes(x) + bytes(out)),
                      [&] { cpu_ops().conv.upsample_nearest2(s, x, out); });
               }};
   ops.copy = {[](Stream& s, const TensorView& x, const TensorView& out) {
-                meet(moved(OpFamily::kCopy, bytes(x) + bytes(out)),
+                meet(moved(OpFamily::kCopy, "copy", bytes(x) + bytes(out)),
                      [&] { cpu_ops().copy.copy(s, x, out); });
               },
               [](Stream& s, const TensorView& out) {
-                meet(moved(OpFamily::kCopy, bytes(out)), [&] { cpu_ops().copy.fill_zero(s, out); });
+                meet(moved(OpFamily::kCopy, "fill_zero", bytes(out)),
+                     [&] { cpu_ops().copy.fill_zero(s, out); });
               },
               [](Stream& s, const TensorView& table, const TensorView& ids, const TensorView& out) {
-                meet(moved(OpFamily::kCopy, 2 * bytes(out)),
+                meet(moved(OpFamily::kCopy, "gather_rows", 2 * bytes(out)),
                      [&] { cpu_ops().copy.gather_rows(s, table, ids, out); });
               }};
   return ops;
@@ -192,10 +191,11 @@ Ops make_metered() {
 
 }  // namespace
 
-const char* to_string(OpFamily family) {
-  constexpr const char* kNames[] = {"linear", "attention", "conv", "norm",
-                                    "rope",   "pointwise", "copy"};
-  return kNames[static_cast<int>(family)];
+Zone zone_of(OpFamily family) {
+  constexpr Zone kZoneOf[] = {Zone::kLinear, Zone::kAttention, Zone::kConv, Zone::kNorm,
+                              Zone::kRope,   Zone::kPointwise, Zone::kCopy};
+  static_assert(std::size(kZoneOf) == kOpFamilies);
+  return kZoneOf[static_cast<int>(family)];
 }
 
 const Ops& metered_ops() {
@@ -203,11 +203,9 @@ const Ops& metered_ops() {
   return ops;
 }
 
-MeterScope::MeterScope(Meter& meter) : before_(t_meter) { t_meter = &meter; }
-MeterScope::~MeterScope() { t_meter = before_; }
-
 bool left_out(const Stream& stream) {
-  return &stream.ops() == &metered_ops() && t_meter && !t_meter->runs();
+  const Meter* meter = thread_meter();
+  return meter && &stream.ops() == &metered_ops() && !meter->runs();
 }
 
 void TimingMeter::op(const Work& work, const std::function<void()>& run) {

@@ -1,10 +1,11 @@
 #pragma once
 // Meter: sees every op of a thread with the work it stands for, and runs it, times it or leaves it
-// out. What profiles, calibration and simulated devices hang on.
+// out, and the zones that the ops are in. What profiles, calibration and simulated devices hang on.
 #include <array>
 #include <functional>
 
 #include "kernels/ops.h"
+#include "kernels/zone.h"
 
 namespace weft {
 
@@ -19,12 +20,14 @@ enum class OpFamily : uint8_t {
   kCount
 };
 inline constexpr int kOpFamilies = static_cast<int>(OpFamily::kCount);
-const char* to_string(OpFamily family);
+Zone zone_of(OpFamily family);
+inline const char* to_string(OpFamily family) { return to_string(zone_of(family)); }
 
 struct Work {
   OpFamily family = OpFamily::kCopy;
   double flop = 0;   // of products: linear, attention, convolution
   double bytes = 0;  // read and written, weights included
+  const char* op = "";
 };
 
 struct Meter {
@@ -33,7 +36,20 @@ struct Meter {
   virtual bool runs() const = 0;
   // Called for every op; `run` does it, and is only there where runs().
   virtual void op(const Work& work, const std::function<void()>& run) = 0;
+
+  // Zones of the thread; they nest. `what` lives as long as the program.
+  virtual void begin(Zone, int /*index*/, const char* /*what*/, double /*bytes*/) {}
+  virtual void end() {}
+  virtual void counter(const char* /*name*/, double /*value*/) {}
+  // The meter of a thread that helps this one, by the thread's name; null: it is not seen.
+  virtual Meter* helper(const char* /*name*/) { return nullptr; }
 };
+
+namespace detail {
+inline thread_local constinit Meter* t_meter = nullptr;
+}
+// The calling thread's; null: none.
+inline Meter* thread_meter() { return detail::t_meter; }
 
 // cpu_ops() seen by the calling thread's meter; by none where there is none.
 const Ops& metered_ops();
@@ -41,13 +57,30 @@ const Ops& metered_ops();
 // Puts a meter on the calling thread for the time of its life.
 class MeterScope {
  public:
-  explicit MeterScope(Meter& meter);
-  ~MeterScope();
+  explicit MeterScope(Meter& meter) : before_(detail::t_meter) { detail::t_meter = &meter; }
+  ~MeterScope() { detail::t_meter = before_; }
   MeterScope(const MeterScope&) = delete;
   MeterScope& operator=(const MeterScope&) = delete;
 
  private:
   Meter* before_;
+};
+
+// A zone of the calling thread, where it has a meter.
+class ZoneScope {
+ public:
+  explicit ZoneScope(Zone zone, int index = -1, const char* what = "", double bytes = 0)
+      : meter_(thread_meter()) {
+    if (meter_) meter_->begin(zone, index, what, bytes);
+  }
+  ~ZoneScope() {
+    if (meter_) meter_->end();
+  }
+  ZoneScope(const ZoneScope&) = delete;
+  ZoneScope& operator=(const ZoneScope&) = delete;
+
+ private:
+  Meter* meter_;
 };
 
 // Whether the ops of this thread and stream are left out, so that values need not be read.

@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "kernels/attention.h"
 #include "kernels/copy.h"
+#include "kernels/meter.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
 
@@ -217,6 +218,7 @@ void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
   gather_rows(context.stream, embedding_,
               TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {n}), x);
   for (size_t i = 0; i < layers_.size(); ++i) {
+    const ZoneScope zone(Zone::kBlock, static_cast<int>(i));
     attend(context, layers_[i], x);
     feed_forward(context, layers_[i], x);
     context.observe("text_encoder.block", x, static_cast<int>(i));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 
+#include "kernels/meter.h"
 #include "models/wan_names.h"
 #include "models/weights.h"
 
@@ -307,6 +308,7 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
 void WanTransformer::block(Context& context, int index, std::span<const TimeRows> times,
                            const WanText& text, const Rope& rope, const TensorView& x) const {
   const Block& weights = blocks_[index - load_.blocks.begin];
+  const ZoneScope zone(Zone::kBlock, index);
   Stream& stream = context.stream;
   Arena::Scope scope(context.arena);
   const int64_t s = static_cast<int64_t>(times.size());

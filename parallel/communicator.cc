@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/copy.h"
+#include "kernels/meter.h"
 #include "parallel/flight_recorder.h"
 
 namespace weft {
@@ -29,6 +30,25 @@ int take(uint64_t& bits, int width) {
   const int value = static_cast<int>(bits & ((uint64_t{1} << width) - 1));
   bits >>= width;
   return value;
+}
+
+const char* traffic_of(uint64_t bits) {
+  bits >>= kSegmentBits + kLayerBits + kStepBits + kBranchBits;
+  return kTraffic[take(bits, kKindBits)];
+}
+
+// Bytes that a post sends and receives, where somebody asks.
+ZoneScope zone_of(std::span<const Message> sends, std::span<const Message> receives) {
+  double bytes = 0;
+  const char* what = "";
+  if (thread_meter())
+    for (const std::span<const Message>& messages : {receives, sends})
+      for (const Message& message : messages) {
+        if (message.view.count() == 0) continue;
+        bytes += static_cast<double>(message.view.bytes());
+        what = kTraffic[static_cast<int>(message.tag.kind)];
+      }
+  return ZoneScope(Zone::kCommunication, -1, what, bytes);
 }
 
 }  // namespace
@@ -122,6 +142,7 @@ Communicator Communicator::group(std::vector<int> world_ranks, int id) const {
 Communicator::Pending Communicator::post(Stream& stream, std::span<const Message> sends,
                                          std::span<const Message> receives) {
   Pending pending;
+  const ZoneScope zone = zone_of(sends, receives);
   const auto add = [&](const Message& message, bool receive) {
     if (message.view.count() == 0) return;
     CHECK(message.peer >= 0 && message.peer < size() && message.peer != rank_, "peer", message.peer,
@@ -150,6 +171,8 @@ Communicator::Pending Communicator::post(Stream& stream, std::span<const Message
 }
 
 void Communicator::wait(Pending& pending) {
+  const ZoneScope zone(Zone::kCommunication, -1,
+                       pending.empty() ? "wait" : traffic_of(pending.parts_.front().tag));
   const auto begun = std::chrono::steady_clock::now();
   FlightRecorder& recorder = *shared_->recorder;
   for (Pending::Part& part : pending.parts_) {

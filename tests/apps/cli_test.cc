@@ -152,6 +152,46 @@ TEST_F(Cli, SeveralPromptsMakeNumberedFiles) {
   EXPECT_TRUE(fs::exists(path("out/00001.mp4")));
 }
 
+TEST_F(Cli, ProfileAndTraceTellTheTimeAndChangeNoBit) {
+  const std::string job = "generate --model " + kModel + kJob + "-p x -o ";
+  const std::string traces = " --profile --trace " + path("t.json.gz");
+  const Outcome plain = run(job + path("a.mp4") + " --json");
+  const Outcome seen = run(job + path("b.mp4") + " --json" + traces);
+  ASSERT_EQ(seen.code, 0) << seen.err;
+  const nlohmann::json result = nlohmann::json::parse(seen.out);
+  EXPECT_EQ(result["framehash"], nlohmann::json::parse(plain.out)["framehash"]);
+  const nlohmann::json sidecar = nlohmann::json::parse(std::ifstream(path("b.json")));
+  EXPECT_EQ(sidecar["profile"], result["profile"]);
+  const std::vector<std::string> order{"load",   "encode_text",  "denoise",
+                                       "decode", "encode_video", "write"};
+  ASSERT_EQ(result["profile"]["stages"].size(), order.size());
+  double share = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const nlohmann::json& stage = result["profile"]["stages"][i];
+    EXPECT_EQ(stage["stage"], order[i]);
+    EXPECT_GE(stage["between_ops"].get<double>(), 0);
+    share += stage["share"].get<double>();
+  }
+  EXPECT_NEAR(share, 1, 1e-9);
+  EXPECT_GT(result["profile"]["stages"][2]["families"]["linear"]["gflops"], 0);
+  EXPECT_GT(result["profile"]["stages"][2]["families"]["norm"]["bytes"], 0);
+  EXPECT_TRUE(fs::exists(path("t.json.gz")));
+
+  const Outcome again = run(job + path("c.mp4") + traces);  // never replaced unasked
+  EXPECT_EQ(again.code, 7) << again.err;
+  EXPECT_FALSE(fs::exists(path("c.mp4")));
+  const Outcome ranks = run(job + path("c.mp4") + " --profile --trace " + path("r.json") +
+                            " --ranks 2 --layout ring=2");
+  EXPECT_EQ(ranks.code, 0) << ranks.err;
+  for (const char* words : {"op family", "communication", "between ops", "rank, last result"})
+    EXPECT_NE(ranks.err.find(words), std::string::npos) << words;
+  const nlohmann::json trace = nlohmann::json::parse(std::ifstream(path("r.json")));
+  std::map<int, int> pids;
+  for (const nlohmann::json& event : trace["traceEvents"]) ++pids[event["pid"].get<int>()];
+  EXPECT_EQ(pids.size(), 2u);
+  EXPECT_EQ(run(job + path("d.mp4") + " --trace " + path("t.txt")).code, 2);
+}
+
 TEST_F(Cli, EverySolverRuns) {
   for (const char* solver : {"unipc", "unipc-wan", "dpm++", "dpm++-wan", "euler", "distill-4"}) {
     const Outcome outcome =
