@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <new>
 #include <thread>
@@ -20,22 +21,37 @@
 namespace weft {
 namespace {
 
-std::atomic<int> g_signal{0};  // both written by the handler only
+std::atomic<int> g_signal{0};  // all written by the handler only
 std::atomic<bool> g_stop{false};
-int g_hurry[2] = {-1, -1};  // a pipe: the second signal's number
+std::atomic<int64_t> g_stop_ms{0};  // when
+int g_hurry[2] = {-1, -1};          // a pipe: the second signal's number
 std::string g_program = "weft";
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<int64_t>::is_always_lock_free);
 
 // SIGUSR1 is how batch systems announce the end of a job's time: what is stopped is resumable.
 int code_of(int signal) {
   return signal == SIGUSR1 ? static_cast<int>(ErrorKind::kStopped) : 128 + signal;
 }
 
+// mpirun, timeout and terminals send one signal to a process and to its group: what comes this
+// close behind the first is the same.
+constexpr int64_t kSameMs = 100;
+
+int64_t now_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1000} + now.tv_nsec / 1'000'000;
+}
+
 extern "C" void on_signal(int number) {
-  if (!g_stop.exchange(true)) {
+  if (!g_stop) {
     g_signal = number;
+    g_stop_ms = now_ms();
+    g_stop = true;
     return;
   }
+  if (now_ms() - g_stop_ms < kSameMs) return;
   // The second one stops at once; a third, should that hang, by itself.
   std::signal(number, SIG_DFL);
   const char byte = static_cast<char>(number);

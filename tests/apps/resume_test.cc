@@ -224,7 +224,7 @@ TEST_F(Resume, ASecondSignalStopsAtOnceAndLeavesNoPart) {
   ASSERT_TRUE(child.says("\"stage\":\"denoise\""));
   EXPECT_TRUE(fs::exists(path(".a.part.mp4")));
   child.signal(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));
   child.signal(SIGINT);
   EXPECT_EQ(child.wait(), 130) << child.err();
   EXPECT_NE(child.err().find("stopped at once"), std::string::npos) << child.err();
