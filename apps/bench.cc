@@ -8,6 +8,7 @@
 
 #include "apps/bench_dit.h"
 #include "apps/bench_layouts.h"
+#include "apps/bench_load.h"
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/profile.h"
@@ -178,8 +179,10 @@ int run_bench(const Flags& flags) {
   const int repeat = static_cast<int>(*flags.integer("repeat"));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
   using Bench = int (*)(const Flags&, DType, int);
-  const std::map<std::string, Bench> benches{
-      {"attention", bench_attention}, {"dit", bench_dit}, {"layouts", bench_layouts}};
+  const std::map<std::string, Bench> benches{{"attention", bench_attention},
+                                             {"dit", bench_dit},
+                                             {"layouts", bench_layouts},
+                                             {"load", bench_load}};
   const auto found = benches.find(name);
   if (flags.operands().size() > 1 || (found == benches.end() && name != "ops" && name != "pocket"))
     throw Error(

@@ -25,7 +25,8 @@ constexpr CommandSpec kCommands[] = {
      "show a model, a weights file, a config or the metadata of media"},
     {kBench, "bench", "[NAME]",
      "measure op families (ops), a forward of random weights (dit), attention alone (attention), a "
-     "model's clips (pocket), or a step of two ranks under every layout (layouts)"},
+     "model's clips (pocket), a step of two ranks under every layout (layouts), or loading "
+     "beside reading (load)"},
     {kCompare, "compare", "A B",
      "PSNR and SSIM of two clips, pictures or folders of frames; errors of two weights files"},
     {kReplay, "replay", "FILE",
@@ -138,8 +139,8 @@ constexpr FlagSpec kFlags[] = {
     {"link-ms", "", kReal, "0", "latency of a message", kPlan | kBench, nullptr, "0 ... 1000000"},
     {"config", "", kText, "wan2.1-1.3b", "extents of the transformer (bench dit)", kBench, nullptr,
      "wan2.1-1.3b|wan2.1-14b"},
-    {"blocks", "", kInteger, "2 of layouts, all of dit", "of the transformer", kBench, nullptr,
-     "1 ... 40", false},
+    {"blocks", "", kInteger, "2 of layouts, all of dit and load", "of the transformer", kBench,
+     nullptr, "1 ... 40", false},
     {"tokens", "", kInteger, "1560", "of the clip (bench layouts, dit); of attention's three sizes",
      kBench, nullptr, "2 ... 1048576"},
     {"svg", "", kText, "", "draw the ranks' time", kPlan},

@@ -319,6 +319,17 @@ TEST(Bench, ComparesLayoutsOfTwoRanks) {
   EXPECT_EQ(run("bench layouts --ranks 3").code, 2);
 }
 
+// Loading holds what the plan says and little more; the ratio to reading is for people to judge.
+TEST(Bench, LoadsBesideReading) {
+  const Outcome outcome = run("bench load --model models/pocket --repeat 2 --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto object = nlohmann::json::parse(outcome.out);
+  EXPECT_GT(object["ratio"], 0);
+  EXPECT_GT(object["source_bytes"], 1 << 20);
+  EXPECT_GT(object["weights_bytes"], 1 << 20);
+  EXPECT_GT(object["peak_anonymous_bytes"], 0.9 * object["weights_bytes"].get<double>());
+}
+
 TEST(Plan, RefusesHalfADevice) {
   const Outcome outcome = run("plan --model " + kModel + " --device-gflops 5");
   EXPECT_EQ(outcome.code, 2);

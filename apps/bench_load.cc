@@ -1,0 +1,231 @@
+#include "apps/bench_load.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "engine/components.h"
+#include "kernels/ops.h"
+#include "models/random_weights.h"
+
+namespace weft {
+namespace {
+
+double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// A checkpoint in a file that is gone when this is.
+class RandomCheckpoint {
+ public:
+  explicit RandomCheckpoint(const WanConfig& config)
+      : path_((std::filesystem::temp_directory_path() /
+               ("weft-bench-" + std::to_string(getpid()) + ".safetensors"))
+                  .string()) {
+    write_random_wan(path_, config);
+  }
+  ~RandomCheckpoint() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Anonymous memory of this process, in bytes.
+uint64_t anonymous_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("RssAnon:")) return std::stoull(line.substr(8)) * 1024;
+  return 0;
+}
+
+// The highest anonymous memory while it lives, above what there was before.
+class AnonymousPeak {
+ public:
+  AnonymousPeak() : before_(anonymous_bytes()), thread_([this] { watch(); }) {}
+  uint64_t stop() {
+    done_ = true;
+    if (thread_.joinable()) thread_.join();
+    return peak_ > before_ ? peak_ - before_ : 0;
+  }
+  ~AnonymousPeak() { stop(); }
+
+ private:
+  void watch() {
+    while (!done_) {
+      peak_ = std::max(peak_, anonymous_bytes());
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    peak_ = std::max(peak_, anonymous_bytes());
+  }
+  uint64_t before_, peak_ = 0;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+// Every byte of the files by read(2) into memory that nothing has touched: what a loader that does
+// no work at all takes.
+double read_seconds(const std::vector<std::string>& files, int threads) {
+  constexpr uint64_t kPiece = uint64_t{4} << 20;
+  struct Piece {
+    int fd;
+    uint64_t begin, bytes, to;
+  };
+  std::vector<Piece> pieces;
+  uint64_t total = 0;
+  std::vector<int> open_files;
+  for (const std::string& path : files) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat info {};
+    if (fd < 0 || fstat(fd, &info) != 0) throw Error(ErrorKind::kModel, path + ": cannot be read");
+    open_files.push_back(fd);
+    const auto size = static_cast<uint64_t>(info.st_size);
+    for (uint64_t at = 0; at < size; at += kPiece)
+      pieces.push_back({fd, at, std::min(kPiece, size - at), total + at});
+    total += size;
+  }
+  void* memory = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw Error(ErrorKind::kMemory, "no memory to read the files into");
+  std::atomic<size_t> next{0};
+  std::atomic<bool> whole{true};
+  const auto work = [&] {
+    for (size_t i; (i = next++) < pieces.size();)
+      for (uint64_t done = 0; done < pieces[i].bytes;) {
+        const ssize_t got =
+            pread(pieces[i].fd, static_cast<char*>(memory) + pieces[i].to + done,
+                  pieces[i].bytes - done, static_cast<off_t>(pieces[i].begin + done));
+        if (got <= 0) {
+          whole = false;
+          return;
+        }
+        done += static_cast<uint64_t>(got);
+      }
+  };
+  const double seconds = seconds_of([&] {
+    std::vector<std::thread> others;
+    for (int i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
+    for (std::thread& thread : others) thread.join();
+  });
+  munmap(memory, total);
+  for (const int fd : open_files) close(fd);
+  if (!whole) throw Error(ErrorKind::kModel, "a weights file became shorter while it was read");
+  return seconds;
+}
+
+// What is loaded: its files, and a load that returns the bytes it holds.
+struct Loaded {
+  std::string name;
+  std::vector<std::string> files;
+  std::function<uint64_t()> load;  // and lets go of it
+};
+
+std::vector<std::string> files_of(const ModelDirectory& directory) {
+  std::vector<std::string> files;
+  for (const std::string& part :
+       {directory.text_encoder, directory.transformer, directory.transformer_2, directory.vae})
+    if (!part.empty()) {
+      const TensorFile file = TensorFile::open(part);
+      files.insert(files.end(), file.files().begin(), file.files().end());
+    }
+  return files;
+}
+
+Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
+  const ModelDirectory directory = open_model_directory(model);
+  return {directory.defaults.name, files_of(directory), [=, &stream] {
+            const Replica alone;
+            Components parts(model, dtype, DType::kF32, alone);
+            parts.text_encoder(stream);
+            for (int expert = 0; expert < parts.experts(); ++expert) parts.expert(stream, expert);
+            parts.vae(stream);
+            uint64_t bytes = parts.text_encoder_bytes() + parts.vae_bytes();
+            for (int expert = 0; expert < parts.experts(); ++expert)
+              bytes += parts.expert_bytes(expert);
+            return bytes;
+          }};
+}
+
+}  // namespace
+
+int bench_load(const Flags& flags, DType dtype, int repeat) {
+  Stream stream = Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)));
+  std::unique_ptr<RandomCheckpoint> random;
+  Loaded loaded;
+  if (const std::string model = flags.text("model"); !model.empty()) {
+    loaded = parts_of(model, stream, dtype);
+  } else {
+    const WanConfig config = wan_1_3b(static_cast<int>(flags.integer("blocks").value_or(30)));
+    random = std::make_unique<RandomCheckpoint>(config);
+    loaded = {
+        "wan 1.3b, " + std::to_string(config.layers) + " blocks", {random->path()}, [&, config] {
+          const TensorFile file = TensorFile::open(random->path());
+          const WanLoad load{.dtype = dtype, .blocks = {}};
+          return WanTransformer::load(stream, file, config, load).weights_bytes();
+        }};
+  }
+  uint64_t source = 0, weights = 0, peak = 0;
+  for (const std::string& path : loaded.files) source += std::filesystem::file_size(path);
+  std::vector<double> reads, loads;
+  for (int round = 0; round <= repeat; ++round) {  // the first warms the page cache
+    const double read = read_seconds(loaded.files, stream.threads());
+    AnonymousPeak watch;
+    const double load = seconds_of([&] { weights = loaded.load(); });
+    peak = std::max(peak, watch.stop());
+    if (round == 0) continue;
+    reads.push_back(read);
+    loads.push_back(load);
+  }
+  const double read = median(reads), load = median(loads), bytes = static_cast<double>(source);
+  const double excess = static_cast<double>(peak) / static_cast<double>(weights) - 1;
+  if (flags.on("json")) {
+    std::printf("%s\n", nlohmann::json{{"bench", "load"},
+                                       {"model", loaded.name},
+                                       {"dtype", to_string(dtype)},
+                                       {"isa", cpu_isa()},
+                                       {"threads", stream.threads()},
+                                       {"source_bytes", source},
+                                       {"seconds", load},
+                                       {"read_seconds", read},
+                                       {"ratio", read / load},
+                                       {"weights_bytes", weights},
+                                       {"peak_anonymous_bytes", peak}}
+                            .dump()
+                            .c_str());
+    return 0;
+  }
+  std::printf("%s as %s, %d threads: %.3f GB in files, %.3f GB of weights\n", loaded.name.c_str(),
+              std::string(to_string(dtype)).c_str(), stream.threads(), bytes * 1e-9,
+              static_cast<double>(weights) * 1e-9);
+  std::printf("  read(2) into fresh memory   %7.3f s  %6.2f GB/s\n", read, bytes * 1e-9 / read);
+  std::printf("  load and pack               %7.3f s  %6.2f GB/s   ratio %.2f\n", load,
+              bytes * 1e-9 / load, read / load);
+  std::printf("  anonymous memory, at most   %7.3f GB   %+.1f %% of the weights\n",
+              static_cast<double>(peak) * 1e-9, 100 * excess);
+  return 0;
+}
+
+}  // namespace weft
