@@ -14,11 +14,6 @@ namespace {
 
 constexpr int64_t kTextRows = 512;  // all of them a prompt's
 
-Stream bench_stream(const Flags& flags, const Ops& ops) {
-  return Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)),
-                     flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast, &ops);
-}
-
 void fill_waves(const Tensor& x) {
   for (int64_t i = 0; i < x.count(); ++i) {
     const float value = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
@@ -43,12 +38,6 @@ std::array<int64_t, 4> latent_of(int64_t tokens, int64_t channels) {
   int64_t width = std::min<int64_t>(52, tokens);
   while (tokens % width) --width;
   return {channels, 1, 2 * (tokens / width), 2 * width};
-}
-
-double executed_flop(const TimingMeter& meter) {
-  double flop = 0;
-  for (int i = 0; i < kOpFamilies; ++i) flop += meter.total(static_cast<OpFamily>(i)).flop;
-  return flop;
 }
 
 }  // namespace

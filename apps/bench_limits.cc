@@ -35,6 +35,17 @@ int blocks_of(const Flags& flags, int fallback, int low, int high) {
   return static_cast<int>(blocks);
 }
 
+Stream bench_stream(const Flags& flags, const Ops& ops) {
+  return Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)),
+                     flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast, &ops);
+}
+
+double executed_flop(const TimingMeter& meter) {
+  double flop = 0;
+  for (int i = 0; i < kOpFamilies; ++i) flop += meter.total(static_cast<OpFamily>(i)).flop;
+  return flop;
+}
+
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

@@ -15,6 +15,9 @@ namespace weft {
 // --blocks, or `fallback`. Error(kUsage) outside [low, high].
 int blocks_of(const Flags& flags, int fallback, int low, int high);
 
+// --threads and --deterministic.
+Stream bench_stream(const Flags& flags, const Ops& ops);
+
 double wall_seconds();
 double median(std::vector<double> values);
 
@@ -52,6 +55,9 @@ class MachineLimits {
   std::vector<double> copies_;
   double spent_ = 0;
 };
+
+// FLOP of all families.
+double executed_flop(const TimingMeter& meter);
 
 // A line per op family that was used: seconds, share of `seconds`, rate, share of its own limit.
 void print_families(const TimingMeter& meter, double seconds, const MachineLimits& limits);

@@ -24,9 +24,10 @@ constexpr CommandSpec kCommands[] = {
     {kInspect, "inspect", "FILE...",
      "show a model, a weights file, a config or the metadata of media"},
     {kBench, "bench", "[NAME]",
-     "measure op families (ops), a forward of random weights (dit), attention alone (attention), a "
-     "model's clips (pocket), a step of two ranks under every layout (layouts), or loading "
-     "beside reading (load)"},
+     "measure op families (ops), a forward of random weights (dit), attention alone (attention), "
+     "the VAE's decoder (vae), loading beside reading (load), a model's clips (pocket), or a step "
+     "of "
+     "two ranks under every layout (layouts)"},
     {kCompare, "compare", "A B",
      "PSNR and SSIM of two clips, pictures or folders of frames; errors of two weights files"},
     {kReplay, "replay", "FILE",
@@ -47,13 +48,13 @@ constexpr FlagSpec kFlags[] = {
      kGenerate | kPlan},
     {"negative-prompt", "-n", kText, "", "what to avoid; @FILE reads it",
      kGenerate | kReplay | kPlan},
-    {"size", "", kText, "", "WxH or W*H", kGenerate | kPlan},
+    {"size", "", kText, "", "WxH or W*H", kGenerate | kPlan | kBench},
     {"width", "-W", kInteger, "model's", "pixels", kGenerate | kPlan, nullptr, "1 ... 16384",
      false},
     {"height", "-H", kInteger, "model's", "pixels", kGenerate | kPlan, nullptr, "1 ... 16384",
      false},
     {"num-frames", "--frame-num --video-frames", kInteger, "model's", "4k+1 frames; 1 is an image",
-     kGenerate | kPlan, nullptr, "1 ... 1048576", false},
+     kGenerate | kPlan | kBench, nullptr, "1 ... 1048576", false},
     {"seconds", "", kReal, "", "length instead of --num-frames", kGenerate | kPlan, nullptr,
      "0.001 ... 36000"},
     {"round-frames", "", kSwitch, "off", "round a frame count to the nearest legal one",
@@ -98,6 +99,8 @@ constexpr FlagSpec kFlags[] = {
     {"device", "", kText, "cpu", "cpu or cuda[:i]", kGenerate | kPlan | kVerify | kBench},
     {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the CPU has it, else f32",
      kGenerate | kPlan | kVerify | kBench, nullptr, "auto|f32|bf16"},
+    {"vae-dtype", "", kText, "f32", "of the decoder; f32 is what the models were published with",
+     kGenerate | kPlan, nullptr, "f32|bf16"},
     {"threads", "-t", kInteger, "all", "CPU threads",
      kGenerate | kReplay | kPlan | kVerify | kBench, "WEFT_THREADS", "1 ... 4096", false},
     {"deterministic", "", kSwitch, "off", "the same bits whatever the thread count",

@@ -41,18 +41,14 @@ uint64_t seed_of(const Flags& flags) {
 }
 
 void read_size(const Flags& flags, Request& request) {
-  constexpr int64_t kMaxSide = 16384;
   request.width = flags.integer("width").value_or(0);
   request.height = flags.integer("height").value_or(0);
-  const std::string size = flags.text("size");
-  if (size.empty()) return;
-  int width = 0, height = 0, used = 0;
-  if (std::sscanf(size.c_str(), "%d%*[xX*]%d%n", &width, &height, &used) != 2 ||
-      used != static_cast<int>(size.size()) || width < 1 || height < 1 || width > kMaxSide ||
-      height > kMaxSide)
-    throw Error(ErrorKind::kUsage, "--size is '" + size + "', legal: WxH or W*H, as 832x480");
+  const auto size = size_of_flag(flags);
+  if (!size) return;
+  const auto [width, height] = *size;
   if ((request.width && request.width != width) || (request.height && request.height != height))
-    throw Error(ErrorKind::kUsage, "--size " + size + " contradicts --width or --height");
+    throw Error(ErrorKind::kUsage,
+                "--size " + flags.text("size") + " contradicts --width or --height");
   request.width = width;
   request.height = height;
 }
@@ -99,6 +95,18 @@ std::string solver_of(const std::string& name) {
 }
 
 }  // namespace
+
+std::optional<std::pair<int64_t, int64_t>> size_of_flag(const Flags& flags) {
+  constexpr int64_t kMaxSide = 16384;
+  const std::string size = flags.text("size");
+  if (size.empty()) return std::nullopt;
+  int width = 0, height = 0, used = 0;
+  if (std::sscanf(size.c_str(), "%d%*[xX*]%d%n", &width, &height, &used) != 2 ||
+      used != static_cast<int>(size.size()) || width < 1 || height < 1 || width > kMaxSide ||
+      height > kMaxSide)
+    throw Error(ErrorKind::kUsage, "--size is '" + size + "', legal: WxH or W*H, as 832x480");
+  return std::pair<int64_t, int64_t>{width, height};
+}
 
 std::vector<std::string> prompts_of(const Flags& flags) {
   const std::string path = flags.text("prompt-file");

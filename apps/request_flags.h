@@ -1,6 +1,8 @@
 #pragma once
 // What the flags of a job say: prompts, sizes, schedule, seed.
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/flags.h"
@@ -12,6 +14,8 @@ namespace weft {
 std::vector<std::string> prompts_of(const Flags& flags);
 // Refuses what is wrong in the flags by themselves, before a model is opened. Error(kUsage).
 void check_request_flags(const Flags& flags);
+// --size as width and height; none where it is not given.
+std::optional<std::pair<int64_t, int64_t>> size_of_flag(const Flags& flags);
 // Everything of the request but the prompt; open fields stay open.
 Request request_of(const Flags& flags, const Generator& generator);
 // The solver's name as --solver takes it, from the engine's as metadata have it.

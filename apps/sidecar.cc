@@ -54,6 +54,7 @@ nlohmann::json engine_facts(const Generator& generator) {
           {"model", generator.model_name()},
           {"weights_sha256", generator.weights_hash()},
           {"dtype", to_string(generator.options().dtype)},
+          {"vae_dtype", to_string(generator.options().vae_dtype)},
           {"device", "cpu"},
           {"isa", cpu_isa()},
           {"threads", threads ? threads : Stream::cpu().threads()},

@@ -31,10 +31,10 @@ void fill_random(uint64_t seed, const TensorView& out) {
   }
 }
 
-TensorFile random_wan(const WanConfig& config) {
+TensorFile random_tensors(const std::vector<TensorSpec>& specs) {
   std::vector<TensorFile::Made> tensors;
   std::map<std::string, uint64_t> seeds;
-  for (const TensorSpec& spec : wan_tensors(config)) {
+  for (const TensorSpec& spec : specs) {
     seeds.emplace(spec.name, seeds.size());
     tensors.push_back({.name = spec.name, .dtype = DType::kBF16, .shape = spec.shape});
   }
@@ -42,6 +42,8 @@ TensorFile random_wan(const WanConfig& config) {
     fill_random(seeds.at(name), out);
   });
 }
+
+TensorFile random_wan(const WanConfig& config) { return random_tensors(wan_tensors(config)); }
 
 void write_random_wan(const std::string& path, const WanConfig& config) {
   const TensorFile made = random_wan(config);

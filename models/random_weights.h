@@ -14,8 +14,10 @@ WanConfig wan_14b(int layers = 40);
 // bf16 values of +-2^-6 to 2^-5 at 2^-6's spacing, the same for the same seed.
 void fill_random(uint64_t seed, const TensorView& out);
 
-// Every tensor of the config in bf16 by fill_random: the network's activations stay finite, its
-// picture is noise. In memory, made when it is asked for, or in a file.
+// Every tensor in bf16 by fill_random, in memory, made when it is asked for.
+TensorFile random_tensors(const std::vector<TensorSpec>& tensors);
+
+// The transformer's so: its activations stay finite, its picture is noise. In memory or in a file.
 TensorFile random_wan(const WanConfig& config);
 void write_random_wan(const std::string& path, const WanConfig& config);
 

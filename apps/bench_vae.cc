@@ -1,0 +1,114 @@
+#include "apps/bench_vae.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench_limits.h"
+#include "apps/request_flags.h"
+#include "models/random_weights.h"
+#include "models/wan_vae.h"
+
+namespace weft {
+namespace {
+
+struct Measured {
+  double seconds = 0;
+  uint64_t arena = 0, peak = 0;  // high-water mark so far; resident
+};
+
+double median_from(const std::vector<Measured>& chunks, size_t first) {
+  std::vector<double> seconds;
+  for (size_t i = std::min(first, chunks.size() - 1); i < chunks.size(); ++i)
+    seconds.push_back(chunks[i].seconds);
+  return median(seconds);
+}
+
+}  // namespace
+
+int bench_vae(const Flags& flags, DType dtype, int) {
+  const WanVaeConfig config;
+  const auto [width, height] = size_of_flag(flags).value_or(std::pair<int64_t, int64_t>{832, 480});
+  const int64_t scale = config.spatial_factor(), h = height / scale, w = width / scale;
+  if (width % scale || height % scale || h < 1 || w < 1)
+    throw Error(ErrorKind::kUsage, "--size is " + flags.text("size") + ", legal: multiples of " +
+                                       std::to_string(scale));
+  const int64_t frames = config.latent_frames(flags.integer("num-frames").value_or(81));
+  Stream stream = bench_stream(flags, metered_ops()), bare = bench_stream(flags, cpu_ops());
+  const WanVae vae = [&] {
+    const TensorFile weights = random_tensors(wan_vae_tensors(config));
+    return WanVae::load(weights, config, stream, dtype, VaeParts::kDecoder);
+  }();
+  const size_t workspace = vae_decode_workspace_bytes(config, h, w, dtype, frames);
+  const size_t state = vae_decode_state_bytes(config, h, w, dtype);
+  // Rows and columns of the decoder's products in the middle: a picture's 96 and 384 channels.
+  MachineLimits limits(bare, dtype,
+                       {{1560, 1536, 1536, 6}, {1560, 1536, 8960, 1}, {1560, 8960, 1536, 1}});
+  Arena arena;
+  SerialSeams seams;
+  WanVaeDecoder decoder(vae, h, w);
+  const Tensor latent(DType::kF32, {config.z_dim, h, w});
+  for (int64_t i = 0; i < latent.count(); ++i)
+    latent.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+  Tensor pixels(DType::kF32, {config.temporal_factor(), 3, height, width});
+
+  const uint64_t before = process_bytes("RssAnon:");
+  std::vector<Measured> chunks;
+  TimingMeter later;  // the first chunk is a single frame and warms up
+  for (int64_t f = 0; f < frames; ++f) {
+    limits.sample();
+    TimingMeter first;
+    const MeterScope scope(f == 0 ? first : later);
+    Context context = seams.context(stream, arena, {}, {});
+    const double begun = wall_seconds();
+    decoder.decode_chunk(context, latent, pixels.view().slice(0, 0, decoder.next_frames()));
+    chunks.push_back(
+        {wall_seconds() - begun, arena.high_water(), process_bytes("RssAnon:") - before});
+    if (!flags.on("json"))
+      std::fprintf(stderr, "latent frame %lld of %lld: %.2f s\n", static_cast<long long>(f + 1),
+                   static_cast<long long>(frames), chunks.back().seconds);
+  }
+  if (frames == 1) throw Error(ErrorKind::kUsage, "--num-frames is 1, legal here: 5, 9, ...");
+  const double seconds = median_from(chunks, 1);
+  double total = 0;
+  for (size_t i = 1; i < chunks.size(); ++i) total += chunks[i].seconds;
+  const double flop = executed_flop(later) / static_cast<double>(frames - 1);
+  const double floor = flop / (limits.gemm_gflops() * 1e9);
+  nlohmann::json object{{"bench", "vae"},
+                        {"size", std::to_string(width) + "x" + std::to_string(height)},
+                        {"frames", config.frames(frames)},
+                        {"dtype", to_string(dtype)},
+                        {"threads", stream.threads()},
+                        {"isa", cpu_isa()},
+                        {"seconds_first_latent_frame", chunks[0].seconds},
+                        {"seconds_per_latent_frame", seconds},
+                        {"flop_per_latent_frame", flop},
+                        {"gflops", flop / seconds * 1e-9},
+                        {"floor_seconds", floor},
+                        {"ratio", seconds / floor},
+                        {"weights_bytes", vae.bytes()},
+                        {"arena_bytes", arena.high_water()},
+                        {"arena_bytes_second_latent_frame", chunks[1].arena},
+                        {"arena_bytes_predicted", workspace},
+                        {"state_bytes_predicted", state},
+                        {"rss_anon_bytes_second_latent_frame", chunks[1].peak},
+                        {"rss_anon_bytes_last_latent_frame", chunks.back().peak}};
+  limits.describe(object);
+  object["families"] = families_json(later, total, limits);
+  if (flags.on("json")) {
+    std::printf("%s\n", object.dump().c_str());
+    return 0;
+  }
+  print_families(later, total, limits);
+  std::printf("latent frame %.3f s (first %.3f), floor %.3f s at %.1f GFLOP/s (%s): ratio %.2f\n",
+              seconds, chunks[0].seconds, floor, limits.gemm_gflops(), limits.gemm_words().c_str(),
+              seconds / floor);
+  std::printf(
+      "workspace %.1f MiB, predicted %.1f; resident after the second latent frame %.1f MiB, "
+      "after the last %.1f\n",
+      static_cast<double>(arena.high_water()) * 0x1p-20, static_cast<double>(workspace) * 0x1p-20,
+      static_cast<double>(chunks[1].peak) * 0x1p-20,
+      static_cast<double>(chunks.back().peak) * 0x1p-20);
+  return 0;
+}
+
+}  // namespace weft
