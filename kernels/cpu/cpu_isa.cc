@@ -39,8 +39,9 @@ CpuCap parse_cpu_cap(const char* value) {
   if (name == "avx2") return CpuCap::kAvx2;
   if (name == "avx512") return CpuCap::kAvx512;
   if (name == "amx") return CpuCap::kNone;
+  if (name == "bf16") return CpuCap::kEmulatedBf16;
   throw Error(ErrorKind::kUsage,
-              "WEFT_CPU: '" + std::string(name) + "' is not one of ref, avx2, avx512, amx");
+              "WEFT_CPU: '" + std::string(name) + "' is not one of ref, avx2, avx512, amx, bf16");
 }
 
 CpuCap cpu_cap() {
@@ -66,12 +67,16 @@ bool contains(dnnl::cpu_isa level) {
 
 bool has_avx512() { return contains(dnnl::cpu_isa::avx512_core); }
 
-bool has_bf16_products() { return contains(dnnl::cpu_isa::avx512_core_bf16); }
+bool has_bf16_products() {
+  return contains(dnnl::cpu_isa::avx512_core_bf16) ||
+         (cpu_cap() == CpuCap::kEmulatedBf16 && has_avx512());
+}
 
 std::string isa_name() {
   if (cpu_cap() == CpuCap::kReference) return "reference";
   if (contains(dnnl::cpu_isa::avx512_core_amx)) return "amx";
-  if (has_bf16_products()) return "avx512_bf16";
+  if (contains(dnnl::cpu_isa::avx512_core_bf16)) return "avx512_bf16";
+  if (has_bf16_products()) return "avx512, bf16 emulated";
   if (has_avx512()) return "avx512";
   if (contains(dnnl::cpu_isa::avx2)) return "avx2";
   return "baseline";

@@ -5,8 +5,10 @@
 
 namespace weft::cpu {
 
-// WEFT_CPU=ref|avx2|avx512|amx: the highest level the op tables may use. Not set: all.
-enum class CpuCap : uint8_t { kReference, kAvx2, kAvx512, kNone };
+// WEFT_CPU=ref|avx2|avx512|amx: the highest level the op tables may use. Not set: all. bf16: as if
+// the machine multiplied bf16 in hardware, through oneDNN's emulation where it does not; slow, so
+// that those paths are tested everywhere.
+enum class CpuCap : uint8_t { kReference, kAvx2, kAvx512, kNone, kEmulatedBf16 };
 
 // Parses a value of WEFT_CPU; null means not set. An unknown value is an Error (kUsage).
 CpuCap parse_cpu_cap(const char* value);

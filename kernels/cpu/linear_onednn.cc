@@ -75,8 +75,7 @@ OnednnCall make_matmul(const PackedLinear& packed, const memory::desc& weight,
   return call;
 }
 
-// bf16 weights in the layout oneDNN's bf16 kernels want, made from blocks of outputs so that the
-// conversion's temporary stays small. False: oneDNN has no such kernel here.
+// bf16 weights in the layout oneDNN's bf16 kernels want. False: oneDNN has no such kernel here.
 bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& packed,
                  LinearStorage& storage) {
   const int64_t in = packed.in(), out = packed.out();
@@ -91,21 +90,7 @@ bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& p
       return false;
   storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(typical.weight.get_size())});
   storage.vendor_desc = typical.weight;
-  constexpr int64_t kBlock =
-      192;  // a multiple of 16, 32, 48 and 64, so that no layout block is cut
-  Tensor rows(DType::kBF16, {std::min(kBlock, out), in});
-  memory whole(typical.weight, onednn_engine(), storage.vendor.view().data);
-  for (int64_t o = 0; o < out; o += kBlock) {
-    const int64_t count = std::min(kBlock, out - o);
-    const TensorView part = rows.view().slice(0, 0, count);
-    copy(stream, weight.slice(0, o, count), part);
-    memory from({{in, count}, memory::data_type::bf16, memory::dims{1, in}}, onednn_engine(),
-                part.data);
-    memory to(typical.weight.submemory_desc({in, count}, {0, o}), onednn_engine(),
-              storage.vendor.view().data);
-    dnnl::reorder(from, to).execute(onednn_stream(), from, to);
-    onednn_stream().wait();
-  }
+  reorder_weight(stream, weight, typical.weight, storage.vendor.view().data);
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include <unordered_map>
 
+#include "kernels/copy.h"
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/scratch.h"
 
@@ -29,7 +30,27 @@ OmpThreads::~OmpThreads() {
 }
 
 bool is_fast_implementation(std::string_view name) {
-  return name.starts_with("brg") || name.starts_with("jit");
+  return name.starts_with("brg") || name.starts_with("jit") ||
+         (cpu_cap() == CpuCap::kEmulatedBf16 && name.starts_with("gemm"));
+}
+
+void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory::desc& desc,
+                    void* data) {
+  using dnnl::memory;
+  constexpr int64_t kBlock = 192;  // a multiple of 16, 32, 48 and 64: no layout block is cut
+  const int64_t out = weight[0], in = weight[1];
+  const Tensor rows(DType::kBF16, {std::min(kBlock, out), in});
+  memory whole(desc, onednn_engine(), data);
+  for (int64_t o = 0; o < out; o += kBlock) {
+    const int64_t count = std::min(kBlock, out - o);
+    const TensorView part = rows.view().slice(0, 0, count);
+    copy(stream, weight.slice(0, o, count), part);
+    memory from({{in, count}, memory::data_type::bf16, memory::dims{1, in}}, onednn_engine(),
+                part.data);
+    memory to(desc.submemory_desc({in, count}, {0, o}), onednn_engine(), data);
+    dnnl::reorder(from, to).execute(onednn_stream(), from, to);
+    onednn_stream().wait();
+  }
 }
 
 void run_onednn(const OnednnCall& call, const void* in, const void* weight, const void* bias,

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/tensor.h"
+#include "kernels/stream.h"
 
 namespace weft::cpu {
 
@@ -46,6 +46,11 @@ struct OnednnCall {
 // What oneDNN calls the kernels worth running: JIT or BRGEMM code. "gemm:" paths unpack whole
 // operands into scratchpads as large as the result, "ref" are plain loops.
 bool is_fast_implementation(std::string_view name);
+
+// bf16 weight [out, in] (any float dtype) into `data` of the layout `desc` [in, out], from blocks
+// of outputs so that the conversion's temporary stays small.
+void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory::desc& desc,
+                    void* data);
 
 // Runs with the calling thread's scratch as scratchpad; bias may be null where the call has none.
 void run_onednn(const OnednnCall& call, const void* in, const void* weight, const void* bias,
