@@ -212,7 +212,10 @@ nlohmann::json parse_json(std::string_view text, const std::string& what, JsonDi
   size_t marked = 0;
   if (dialect == JsonDialect::kPython) {
     marked = mark_literals(text, marked_text);
-    if (marked) text = marked_text;
+    if (marked)
+      text = marked_text;
+    else
+      std::string().swap(marked_text);  // a second copy of a large file
   }
   Builder builder(what, limits);
   json::sax_parse(text.begin(), text.end(), &builder);

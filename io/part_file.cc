@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 
+#include "io/folder.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -74,26 +75,23 @@ void sync_path(const std::string& path) {
   if (result != 0 && error != EINVAL) fail("write", path, error);
 }
 
-std::vector<fs::path> entries_of(const std::string& folder) {
-  std::vector<fs::path> paths;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    paths.push_back(at->path());
-  if (error) fail("read the folder", folder, error.value());
-  return paths;
+std::vector<std::string> entries_of(const std::string& folder) {
+  std::vector<std::string> names;
+  if (const int error = list_folder(folder, names)) fail("read the folder", folder, error);
+  return names;
 }
 
 void remove_entries(const std::string& folder) {
-  for (const fs::path& path : entries_of(folder)) {
-    std::error_code error;
-    fs::remove_all(path, error);
-    if (error) fail("remove", path.string(), error.value());
+  for (const std::string& name : entries_of(folder)) {
+    const std::string path = folder + "/" + name;
+    if (const int error = remove_flat(path.c_str())) fail("remove", path, error);
   }
 }
 
 // True where every entry is a frame that make_sink would write.
 bool holds_only_frames(const std::string& folder) {
-  return std::ranges::all_of(entries_of(folder), [](const fs::path& path) {
+  return std::ranges::all_of(entries_of(folder), [](const std::string& name) {
+    const fs::path path = name;
     const std::string stem = path.stem().string();
     return path.extension() == ".png" && !stem.empty() &&
            std::ranges::all_of(stem, [](char c) { return c >= '0' && c <= '9'; });
@@ -112,7 +110,11 @@ int lock_part(const std::string& part, bool folder) {
       fd = open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     }
     if (fd < 0 && folder && errno == ENOENT) continue;
-    if (fd < 0) fail("create", part, errno);
+    if (fd < 0) {
+      const int error = errno;
+      if (folder) rmdir(part.c_str());  // only where it is empty
+      fail("create", part, error);
+    }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       close(fd);
@@ -192,13 +194,14 @@ PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::stri
       remove_entries(part_);
     else if (truncate(part_.c_str(), 0) != 0)
       fail("write", part_, errno);
+    const std::lock_guard guard(parts().lock);
+    parts().names.insert(part_);
   } catch (...) {
+    if (lock_ >= 0) remove_flat(part_.c_str());
     for (auto dir = made_dirs_.rbegin(); dir != made_dirs_.rend(); ++dir) rmdir(dir->c_str());
     if (lock_ >= 0) close(lock_);
     throw;
   }
-  const std::lock_guard guard(parts().lock);
-  parts().names.insert(part_);
 }
 
 PartFile::~PartFile() {
@@ -207,8 +210,7 @@ PartFile::~PartFile() {
     parts().names.erase(part_);
   }
   if (!published_) {
-    std::error_code ignored;
-    fs::remove_all(part_, ignored);
+    remove_flat(part_.c_str());
     for (auto dir = made_dirs_.rbegin(); dir != made_dirs_.rend(); ++dir) rmdir(dir->c_str());
   }
   if (lock_ >= 0) close(lock_);
@@ -216,8 +218,7 @@ PartFile::~PartFile() {
 
 void remove_parts() noexcept {
   const std::lock_guard guard(parts().lock);
-  std::error_code ignored;
-  for (const std::string& part : parts().names) fs::remove_all(part, ignored);
+  for (const std::string& part : parts().names) remove_flat(part.c_str());
 }
 
 void PartFile::publish() {
@@ -249,7 +250,7 @@ void PartFile::publish_file() {
 }
 
 void PartFile::publish_folder() {
-  for (const fs::path& path : entries_of(part_)) sync_path(path.string());
+  for (const std::string& name : entries_of(part_)) sync_path(part_ + "/" + name);
   sync_path(part_);
   // rename() replaces an empty folder and no other.
   if (rename(part_.c_str(), final_.c_str()) == 0) return;
@@ -258,8 +259,7 @@ void PartFile::publish_folder() {
   if (!holds_only_frames(final_)) fail("replace", final_, ENOTEMPTY);
   if (renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) != 0)
     fail("replace", final_, errno);
-  std::error_code ignored;
-  fs::remove_all(part_, ignored);  // the old frames, which have our hidden name now
+  remove_flat(part_.c_str());  // the old frames, which have our hidden name now
 }
 
 }  // namespace weft

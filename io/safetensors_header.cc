@@ -53,6 +53,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
   bool string(std::string& value) override {
     if (level_ == kMetadata) {
+      if (out_.metadata.size() == kMaxMetadata)
+        refuse(path_, "more than " + std::to_string(kMaxMetadata) + " entries in __metadata__");
       if (!out_.metadata.emplace(std::move(key_), std::move(value)).second)
         refuse(path_, "a key stands twice in __metadata__");
       return true;

@@ -14,6 +14,7 @@ namespace weft {
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
 inline constexpr size_t kMaxTensors = 1'000'000;
 inline constexpr size_t kMaxNameBytes = 4096;
+inline constexpr size_t kMaxMetadata = 65536;  // entries
 
 struct TensorEntry {
   std::string name;

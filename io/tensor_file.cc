@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "io/atomic_file.h"
+#include "io/folder.h"
 #include "io/json.h"
 #include "io/safetensors_header.h"
 #include "io/sha256.h"
@@ -116,12 +117,12 @@ Shard open_shard(const std::string& path) {
 
 // The index's weight_map, by tensor name; shard names are checked to stay in the index's folder.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
-  const nlohmann::json index = read_json_file(path, JsonDialect::kPython);
+  // Each tensor is a value; what else an index says is short.
+  const nlohmann::json index =
+      read_json_file(path, JsonDialect::kPython, {.values = kMaxTensors + 10'000});
   const nlohmann::json& entries = json_field(index, "weight_map", path);
   if (!entries.is_object() || entries.empty())
     refuse(path, "\"weight_map\" must be an object of tensor name to file name, not empty");
-  if (entries.size() > kMaxTensors)
-    refuse(path, "more than " + std::to_string(kMaxTensors) + " tensors");
   std::map<std::string, std::string> map;
   for (const auto& [name, shard] : entries.items()) {
     const std::string file = shard.is_string() ? shard.get<std::string>() : std::string();
@@ -141,16 +142,16 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
 // read them when no variant is asked for.
 std::string find_in_folder(const std::string& folder) {
   std::vector<std::string> indexes, singles, pickles;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
+  std::vector<std::string> all;
+  const int error = list_folder(folder, all);
+  for (const std::string& name : all) {
     if (name.starts_with('.')) continue;
     if (name.ends_with(".safetensors.index.json")) indexes.push_back(name);
     if (name.ends_with(".safetensors")) singles.push_back(name);
     for (const char* suffix : {".bin", ".pth", ".pt", ".ckpt"})
       if (name.ends_with(suffix)) pickles.push_back(name);
   }
-  if (error) refuse(folder, "cannot be listed: " + error.message());
+  if (error) refuse(folder, std::string("cannot be listed: ") + std::strerror(error));
   for (auto* names : {&indexes, &singles}) {
     std::sort(names->begin(), names->end());
     const std::string tail = names == &indexes ? ".safetensors.index.json" : ".safetensors";

@@ -3,7 +3,9 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
@@ -36,7 +38,16 @@ SentencePieceTokenizer SentencePieceTokenizer::load(const std::string& path) {
 SentencePieceTokenizer SentencePieceTokenizer::from_bytes(std::string_view model,
                                                           const std::string& what) {
   auto impl = std::make_unique<Impl>();
-  const auto status = impl->processor.LoadFromSerializedProto(model);
+  sentencepiece::util::Status status;
+  try {
+    status = impl->processor.LoadFromSerializedProto(model);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {  // of its trie, for a model as well as for memory
+    if (std::string_view(error.what()).find("bad_alloc") != std::string_view::npos)
+      throw std::bad_alloc();
+    throw Error(ErrorKind::kModel, what + ": is not a SentencePiece model (" + error.what() + ")");
+  }
   if (!status.ok())
     throw Error(ErrorKind::kModel,
                 what + ": is not a SentencePiece model (" + status.message() + ")");

@@ -137,7 +137,7 @@ DefaultSettings default_settings(const std::string& path, const WanConfig& confi
 ModelDirectory open_model_directory(const std::string& path) {
   require(fs::is_directory(path), path + ": no such model directory");
   const std::string index_path = path + "/model_index.json";
-  require(fs::is_regular_file(index_path), index_path + ": missing; " + advice(path));
+  if (!fs::is_regular_file(index_path)) require(false, index_path + ": missing; " + advice(path));
   const nlohmann::json index = read_json_file(index_path);
   require(index.is_object(), index_path + ": not a JSON object");
 

@@ -2,10 +2,33 @@
 // Work sharing of one op call. Every index is computed alone by whoever gets it, so results do not
 // depend on the number of threads.
 #include <algorithm>
+#include <atomic>
+#include <exception>
 
 #include "kernels/stream.h"
 
 namespace weft::cpu {
+
+// Carries what a body throws (that memory ran out: nothing else is thrown in there) out of the
+// region, which no exception may leave.
+class FirstError {
+ public:
+  template <class Body>
+  void guard(Body&& body) noexcept {
+    try {
+      body();
+    } catch (...) {
+      if (!taken_.test_and_set()) error_ = std::current_exception();
+    }
+  }
+  void rethrow() const {  // behind the region
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::atomic_flag taken_;
+  std::exception_ptr error_;
+};
 
 // Calls body(begin, end) over disjoint ranges that cover [0, n). A thread is worth starting for
 // `grain` indices or more. One thread runs inline, without OpenMP.
@@ -17,8 +40,11 @@ void parallel_for(const Stream& stream, int64_t n, int64_t grain, Body&& body) {
     body(int64_t{0}, n);
     return;
   }
+  FirstError error;
 #pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(static, 1)
-  for (int64_t t = 0; t < threads; ++t) body(n * t / threads, n * (t + 1) / threads);
+  for (int64_t t = 0; t < threads; ++t)
+    error.guard([&] { body(n * t / threads, n * (t + 1) / threads); });
+  error.rethrow();
 }
 
 // Calls body(i) for i in [0, n), handed out one by one: for few, large or uneven tasks.
@@ -29,8 +55,10 @@ void parallel_tasks(const Stream& stream, int64_t n, Body&& body) {
     for (int64_t i = 0; i < n; ++i) body(i);
     return;
   }
+  FirstError error;
 #pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(dynamic, 1)
-  for (int64_t i = 0; i < n; ++i) body(i);
+  for (int64_t i = 0; i < n; ++i) error.guard([&] { body(i); });
+  error.rethrow();
 }
 
 // Rows worth a thread of their own: about 16k elements, some microseconds of work.

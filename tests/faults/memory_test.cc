@@ -1,0 +1,79 @@
+// An allocation that fails anywhere in a job ends the job, and nothing else.
+#include <new>
+
+#include "engine/generator.h"
+#include "io/tensor_file.h"
+#include "tests/faults/inject.h"
+#include "tests/io/io_testing.h"
+
+namespace weft {
+namespace {
+
+using test::AllocationFault;
+using test::TempDir;
+
+struct Job {
+  explicit Job(int threads) {
+    options.threads = threads;
+    options.determinism = Determinism::kFixed;
+    request.prompt = "a red ball";
+    request.negative_prompt = "";
+    request.width = request.height = 32;
+    request.frames = 5;
+    request.steps = 2;
+    request.seed = 7;
+    request.guidance_scale = 3;
+  }
+  std::string run(const TempDir& dir) const {
+    Generator generator("tests/golden/pipeline_t2v/model", options);
+    VideoSettings settings;
+    settings.width = settings.height = 32;
+    const auto sink = make_sink(dir / "a.png/", settings, Overwrite::kReplace);
+    return generator.run(request, sink.get()).framehash;
+  }
+  GeneratorOptions options;
+  Request request;
+};
+
+// The k-th allocation fails, for every `stride`-th k; the job after it gives the frames of the
+// first.
+void expect_clean_failures(int threads, int64_t stride) {
+  const Job job(threads);
+  TempDir dir;
+  const std::string hash = job.run(dir);
+  int64_t total = 0;
+  {
+    const AllocationFault count(0);
+    EXPECT_EQ(job.run(dir), hash);
+    total = count.seen();
+  }
+  EXPECT_GT(total, 200);
+  int failed = 0;
+  for (int64_t k = 1; k <= total; k += stride) {
+    SCOPED_TRACE(std::to_string(k) + " of " + std::to_string(total));
+    TempDir folder;
+    try {
+      const AllocationFault fault(k);
+      EXPECT_EQ(job.run(folder), hash);  // some are not needed: a buffer, a hint
+    } catch (const std::bad_alloc&) {
+      ++failed;
+      EXPECT_EQ(folder.entries(), 0u);
+    } catch (const Error& error) {
+      ++failed;
+      EXPECT_EQ(folder.entries(), 0u);
+      EXPECT_FALSE(std::string(error.what()).empty());
+    }
+    if (k % 40 == 1) {
+      EXPECT_EQ(job.run(folder), hash);
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(failed, total / stride / 2);
+  EXPECT_EQ(job.run(dir), hash);
+}
+
+TEST(Allocations, EveryFailureIsClean) { expect_clean_failures(1, 1); }
+TEST(Allocations, EveryFailureIsCleanWithTwoThreads) { expect_clean_failures(2, 3); }
+
+}  // namespace
+}  // namespace weft
