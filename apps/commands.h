@@ -15,6 +15,7 @@ int run_inspect(const Flags& flags);
 int run_bench(const Flags& flags);
 int run_compare(const Flags& flags);
 int run_replay(const Flags& flags);
+int run_doctor(const Flags& flags);
 int run_completion(const Flags& flags);
 
 // The first word of the command line, for commands that are printed.

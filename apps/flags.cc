@@ -32,6 +32,8 @@ constexpr CommandSpec kCommands[] = {
      "PSNR and SSIM of two clips, pictures or folders of frames; errors of two weights files"},
     {kReplay, "replay", "FILE",
      "make a finished file again from what it says of itself, and compare the frames"},
+    {kDoctor, "doctor", "",
+     "check this machine and this build, with a remedy where something is off"},
     {kCompletion, "completion", "bash|zsh|fish",
      "print a shell's completion script; bash: source <(weft completion bash)"},
 };
@@ -41,7 +43,7 @@ using enum FlagType;
 // In the order of --help. Flags that several commands share stand once.
 constexpr FlagSpec kFlags[] = {
     {"model", "-m --model-path --ckpt-dir", kText, "", "diffusers folder (model_index.json)",
-     kGenerate | kReplay | kPlan | kBench, "WEFT_MODEL_PATH"},
+     kGenerate | kReplay | kPlan | kBench | kDoctor, "WEFT_MODEL_PATH"},
     {"prompt", "-p", kText, "", "what to draw; @FILE reads it, - reads standard input",
      kGenerate | kReplay | kPlan},
     {"prompt-file", "", kText, "", "one prompt per line; blank lines and # lines are skipped",
@@ -81,7 +83,7 @@ constexpr FlagSpec kFlags[] = {
      ".mp4 .webm .gif a clip, .png an image, a path ending in / a folder of PNG frames; fields "
      "{seed} "
      "{model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time}",
-     kGenerate | kReplay, "WEFT_OUTPUT_DIR"},
+     kGenerate | kReplay | kDoctor, "WEFT_OUTPUT_DIR"},
     {"overwrite", "", kSwitch, "off", "replace an existing output", kGenerate | kReplay},
     {"no-clobber", "", kSwitch, "on", "never replace an existing output (the default)", kGenerate},
     {"no-metadata", "", kSwitch, "off", "write no metadata into the file and no sidecar",
@@ -173,7 +175,8 @@ constexpr FlagSpec kFlags[] = {
      "write every zone to this .json or .json.gz, as ui.perfetto.dev opens it; a file per process "
      "under mpirun",
      kGenerate | kVerify},
-    {"json", "", kSwitch, "off", "results as JSON, one object per line", kEveryCommand},
+    {"json", "", kSwitch, "off", "results as JSON, one object per line",
+     kEveryCommand & ~kCompletion},
     {"progress", "", kText, "auto", "progress on standard error", kGenerate | kReplay, nullptr,
      "auto|bar|plain|json|none"},
     {"log-level", "", kText, "info", "what reaches standard error", kEveryCommand, "WEFT_LOG_LEVEL",
@@ -428,6 +431,13 @@ std::string Flags::to_string() const {
     out << spec.name << " = " << found->second.first << "   (" << found->second.second << ")\n";
   }
   return out.str();
+}
+
+std::string Flags::to_json() const {
+  nlohmann::json object = nlohmann::json::object();
+  for (const auto& [name, value] : values_)
+    object[name] = {{"value", value.first}, {"origin", value.second}};
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::string help_text() {

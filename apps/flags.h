@@ -19,7 +19,8 @@ enum Command : unsigned {
   kCompare = 32,
   kCompletion = 64,
   kReplay = 128,
-  kEveryCommand = 255,
+  kDoctor = 256,
+  kEveryCommand = 511,
 };
 
 struct CommandSpec {
@@ -66,6 +67,7 @@ class Flags {
 
   // One line per flag of the command: "name = value   (origin)".
   std::string to_string() const;
+  std::string to_json() const;  // {"name": {"value", "origin"}} in one line
   // name -> {value, origin} of everything that has a value, for the sidecar.
   const std::map<std::string, std::pair<std::string, std::string>>& values() const {
     return values_;

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "apps/commands.h"
 #include "apps/device.h"
@@ -50,7 +49,7 @@ std::string output_pattern(const Flags& flags, const Request& request, bool seve
   return output;
 }
 
-VideoSettings video_settings(const Flags& flags, const Request& request) {
+VideoSettings video_settings(const Flags& flags, const Request& request, int threads) {
   VideoSettings settings;
   settings.width = static_cast<int>(request.width);
   settings.height = static_cast<int>(request.height);
@@ -58,8 +57,7 @@ VideoSettings video_settings(const Flags& flags, const Request& request) {
   settings.fps_den = whole ? 1 : 1000;
   settings.fps_num = static_cast<int>(std::lround(request.fps * settings.fps_den));
   // Equal counts give equal files: the encoder's own choice would follow the machine.
-  settings.threads = static_cast<int>(
-      flags.integer("threads").value_or(std::max(1u, std::thread::hardware_concurrency())));
+  settings.threads = threads;
   settings.deterministic = flags.on("deterministic");
   return settings;
 }
@@ -90,6 +88,29 @@ std::string stamped(std::string pattern, const NameFields& fields) {
     for (size_t at; (at = pattern.find(field)) != std::string::npos;)
       pattern.replace(at, std::strlen(field), text);
   return pattern;
+}
+
+void print_plan_json(const Generator& generator, const Request& request, const Layout& layout,
+                     const MemoryPlan& plan) {
+  const nlohmann::json object{{"model", generator.model_name()},
+                              {"dtype", to_string(generator.options().dtype)},
+                              {"width", request.width},
+                              {"height", request.height},
+                              {"frames", request.frames},
+                              {"steps", request.steps},
+                              {"seed", request.seed},
+                              {"tokens", generator.tokens(request)},
+                              {"layout", to_string(layout)},
+                              {"ranks", layout.ranks()},
+                              {"weights_bytes", plan.weights},
+                              {"encode_text_bytes", plan.encode_text},
+                              {"denoise_bytes", plan.denoise},
+                              {"decode_bytes", plan.decode},
+                              {"high_water_bytes", plan.high_water},
+                              {"available_bytes", plan.available},
+                              {"residency", to_string(plan.residency)},
+                              {"fits", plan.fits()}};
+  std::printf("%s\n", object.dump().c_str());
 }
 
 void print_result(const Flags& flags, const std::string& path, const RunResult& result,
@@ -141,7 +162,7 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
   // Killed behind its last frame: the result is whole, what stands beside it is not.
   const bool whole = options.resume && options.resume->final() && with_sidecar &&
                      overwrite == Overwrite::kRefuse && fs::exists(path) && !fs::is_empty(path);
-  VideoSettings settings = video_settings(flags, request);
+  VideoSettings settings = video_settings(flags, request, generator.options().threads);
   if (with_sidecar) settings.metadata = embedded_metadata(flags, generator, request);
   std::unique_ptr<FrameSink> sink = whole ? nullptr : make_sink(path, settings, overwrite);
 
@@ -206,6 +227,7 @@ int generate(const Flags& flags, const ResultListener& on_result) {
   options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
   const Ranks ranks = ranks_of(flags);
   options.threads = threads_per_rank(flags, ranks);
+  if (options.threads == 0) options.threads = Stream::cpu().threads();
   options.memory_sharers = ranks.on_this_host;
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
@@ -242,7 +264,10 @@ int generate(const Flags& flags, const ResultListener& on_result) {
   const Layout layout = parse_layout(layout_text(flags), ranks.count, limits);
   const MemoryPlan plan = plan_of_rank(flags, options, layout, first);
   if (flags.on("dry-run")) {
-    if (ranks.speaks) print_header(flags, generator, first, ranks, layout, plan, stdout);
+    if (ranks.speaks && flags.on("json"))
+      print_plan_json(generator, first, layout, plan);
+    else if (ranks.speaks)
+      print_header(flags, generator, first, ranks, layout, plan, stdout);
     return plan.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
   }
   if (ranks.speaks && informative(flags)) {
@@ -259,7 +284,7 @@ int generate(const Flags& flags, const ResultListener& on_result) {
       request.prompt = names.prompt = prompts[i];
       names.index = static_cast<int>(i);
       const Request resolved = mine.resolve(request);
-      const std::string path = expand_name(pattern, names);
+      const std::string path = output_path(pattern, names);
       bool done = root && several && !flags.on("overwrite") && flags.text("resume") != "never" &&
                   complete(mine, resolved, path, output_names(path));
       done = mine.agreed(done);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <ctime>
+#include <filesystem>
 
 #include "kernels/check.h"
 
@@ -11,17 +12,29 @@ namespace {
 
 constexpr size_t kMaxPromptBytes = 40;
 
+// Names of devices on Windows, whatever follows after a dot.
+bool is_device_name(const std::string& text) {
+  std::string stem = text.substr(0, text.find('.'));
+  std::transform(stem.begin(), stem.end(), stem.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  if (stem == "CON" || stem == "PRN" || stem == "AUX" || stem == "NUL") return true;
+  return stem.size() == 4 && (stem.starts_with("COM") || stem.starts_with("LPT")) &&
+         stem[3] >= '0' && stem[3] <= '9';
+}
+
 std::string sanitised(const std::string& text, size_t length) {
   std::string out;
   for (const char c : text) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
-    if (plain)
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '.' || c == '-';
+    if (plain && !(out.empty() && (c == '.' || c == '-')))
       out += c;
     else if (!out.empty() && out.back() != '_')
       out += '_';
   }
   out.resize(std::min({out.size(), length, kMaxPromptBytes}));
-  while (!out.empty() && out.back() == '_') out.pop_back();
+  while (!out.empty() && (out.back() == '_' || out.back() == '.')) out.pop_back();
+  if (is_device_name(out)) out.insert(0, "_");
   return out.empty() ? "untitled" : out;
 }
 
@@ -92,6 +105,24 @@ std::string expand_name(const std::string& pattern, const NameFields& fields) {
     at = close;
   }
   return out;
+}
+
+std::string output_path(const std::string& pattern, const NameFields& fields) {
+  namespace fs = std::filesystem;
+  const std::string path = expand_name(pattern, fields);
+  const size_t brace = pattern.find('{');
+  const size_t slash = path.find_last_of('/', path.size() - 2);  // a folder's own end aside
+  const size_t root_end = pattern.find_last_of('/', brace);
+  if (brace == std::string::npos || slash == std::string::npos || root_end == slash) return path;
+  const fs::path root =
+      fs::weakly_canonical(root_end == std::string::npos ? "." : pattern.substr(0, root_end + 1));
+  const fs::path folder = fs::weakly_canonical(path.substr(0, slash));
+  const auto [stop, unused] = std::mismatch(root.begin(), root.end(), folder.begin(), folder.end());
+  if (stop != root.end() && !stop->empty())
+    throw Error(ErrorKind::kOutput, "'" + path + "' leads out of '" + root.string() + "', to '" +
+                                        folder.string() +
+                                        "'; choose another --output or remove the link");
+  return path;
 }
 
 void stamp_now(NameFields& fields) {

@@ -22,8 +22,13 @@ struct NameFields {
 
 // Expands {seed} {model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time} {id}; a
 // number after the colon is a length (prompt) or a zero-padded width (numbers). Error(kUsage) for
-// an unknown field. Prompt text is reduced to [A-Za-z0-9._-], at most 40 bytes.
+// an unknown field. Text is reduced to [A-Za-z0-9._-], at most 40 bytes, and never hidden, a way
+// up, or a name that Windows keeps for itself.
 std::string expand_name(const std::string& pattern, const NameFields& fields);
+
+// expand_name(), for a file to be written: Error(kOutput) where a link inside the pattern's folder
+// (what stands before the first field) would lead out of it.
+std::string output_path(const std::string& pattern, const NameFields& fields);
 
 // The present moment in `date` and `time`, local.
 void stamp_now(NameFields& fields);

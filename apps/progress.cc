@@ -38,50 +38,75 @@ double overall_percent(const Progress& progress) {
   return 0;
 }
 
+ProgressPrinter::ProgressPrinter(ProgressMode mode, std::string job, FILE* out,
+                                 Clock::duration every)
+    : mode_(mode), job_(std::move(job)), out_(out), every_(every) {
+  if (mode_ != ProgressMode::kNone)
+    ticker_ = std::jthread([this](const std::stop_token& stop) { tick(stop); });
+}
+
+ProgressPrinter::~ProgressPrinter() {
+  if (mode_ == ProgressMode::kNone) return;
+  ticker_.request_stop();
+  ticker_.join();
+  if (finished_ || last_.stage.empty()) return;
+  if (mode_ == ProgressMode::kBar) std::fputc('\n', out_);
+  if (mode_ != ProgressMode::kJson) return;
+  const nlohmann::json event{
+      {"event", "stopped"}, {"job", job_}, {"stage", last_.stage}, {"percent", percent_}};
+  std::fprintf(out_, "%s\n", event.dump().c_str());
+}
+
 void ProgressPrinter::progress(const Progress& progress) {
   if (mode_ == ProgressMode::kNone) return;
+  const std::scoped_lock lock(mutex_);
   percent_ = std::max(percent_, overall_percent(progress));
   const Clock::time_point now = Clock::now();
-  const bool new_stage = progress.stage != stage_;
-  stage_ = progress.stage;
+  const bool new_stage = progress.stage != last_.stage;
+  last_ = progress;
+  heard_at_ = now;
   if (mode_ == ProgressMode::kPlain && !new_stage && percent_ < printed_percent_ + 5 &&
-      now - printed_at_ < std::chrono::seconds(10))
+      now - printed_at_ < every_)
     return;
-  printed_percent_ = percent_;
-  printed_at_ = now;
   print(progress, percent_);
 }
 
 void ProgressPrinter::warning(const std::string& line) {
-  std::fprintf(stderr, "%sweft: warning: %s\n", mode_ == ProgressMode::kBar ? "\n" : "",
+  const std::scoped_lock lock(mutex_);
+  std::fprintf(out_, "%sweft: warning: %s\n", mode_ == ProgressMode::kBar ? "\n" : "",
                line.c_str());
 }
 
 void ProgressPrinter::finish() {
   if (mode_ == ProgressMode::kNone) return;
+  const std::scoped_lock lock(mutex_);
+  finished_ = true;
   Progress done;
   done.stage = "completed";
   print(done, 100);
-  if (mode_ == ProgressMode::kBar) std::fputc('\n', stderr);
+  if (mode_ == ProgressMode::kBar) std::fputc('\n', out_);
+}
+
+void ProgressPrinter::tick(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    stopping_.wait_for(lock, stop, every_, [] { return false; });
+    const Clock::time_point now = Clock::now();
+    if (stop.stop_requested() || finished_ || last_.stage.empty() || now - printed_at_ < every_)
+      continue;
+    Progress still = last_;
+    const double waited = std::chrono::duration<double>(now - heard_at_).count();
+    still.elapsed_seconds += waited;
+    still.eta_seconds = std::max(0.0, still.eta_seconds - waited);
+    print(still, percent_);
+  }
 }
 
 void ProgressPrinter::print(const Progress& progress, double percent) {
+  printed_percent_ = percent;
+  printed_at_ = Clock::now();
   if (mode_ == ProgressMode::kJson) {
-    nlohmann::json event{{"event", "progress"},
-                         {"job", job_},
-                         {"stage", progress.stage},
-                         {"step", progress.step},
-                         {"total", progress.total},
-                         {"percent", percent},
-                         {"elapsed_s", progress.elapsed_seconds},
-                         {"eta_s", progress.eta_seconds},
-                         {"mem_bytes", {{"0", progress.memory_bytes}}}};
-    if (progress.stage == "denoise") {
-      event["sigma"] = progress.sigma;
-      event["s_per_step"] = progress.seconds_per_step;
-      if (progress.kept >= 0) event["checkpoint"] = progress.kept;
-    }
-    std::fprintf(stderr, "%s\n", event.dump().c_str());
+    print_json(progress, percent);
     return;
   }
   std::string detail = progress.stage;
@@ -91,18 +116,39 @@ void ProgressPrinter::print(const Progress& progress, double percent) {
   if (progress.stage == "denoise" && progress.seconds_per_step > 0)
     std::snprintf(numbers, sizeof numbers, "  sigma %.3f  %.2f s/step  %.0f s left", progress.sigma,
                   progress.seconds_per_step, progress.eta_seconds);
+  else if (progress.elapsed_seconds >= 1)
+    std::snprintf(numbers, sizeof numbers, "  %.0f s", progress.elapsed_seconds);
   detail += numbers;
   if (progress.stage == "denoise" && progress.kept >= 0)
     detail += "  checkpoint " + std::to_string(progress.kept);
   if (mode_ == ProgressMode::kBar) {
     constexpr int kWidth = 30;
     const int full = static_cast<int>(percent / 100 * kWidth);
-    std::fprintf(stderr, "\r\033[K[%s%s] %3.0f %%  %s", std::string(full, '#').c_str(),
+    std::fprintf(out_, "\r\033[K[%s%s] %3.0f %%  %s", std::string(full, '#').c_str(),
                  std::string(kWidth - full, '.').c_str(), percent, detail.c_str());
-    std::fflush(stderr);
   } else {
-    std::fprintf(stderr, "weft: %3.0f %%  %s\n", percent, detail.c_str());
+    std::fprintf(out_, "weft: %3.0f %%  %s\n", percent, detail.c_str());
   }
+  std::fflush(out_);
+}
+
+void ProgressPrinter::print_json(const Progress& progress, double percent) {
+  nlohmann::json event{{"event", "progress"},
+                       {"job", job_},
+                       {"stage", progress.stage},
+                       {"step", progress.step},
+                       {"total", progress.total},
+                       {"percent", percent},
+                       {"elapsed_s", progress.elapsed_seconds},
+                       {"eta_s", progress.eta_seconds},
+                       {"mem_bytes", {{"0", progress.memory_bytes}}}};
+  if (progress.stage == "denoise") {
+    event["sigma"] = progress.sigma;
+    event["s_per_step"] = progress.seconds_per_step;
+    if (progress.kept >= 0) event["checkpoint"] = progress.kept;
+  }
+  std::fprintf(out_, "%s\n", event.dump().c_str());
+  std::fflush(out_);
 }
 
 }  // namespace weft

@@ -2,7 +2,11 @@
 // Progress on standard error: a bar on a terminal, lines every 10 s or 5 %, JSON events, or
 // nothing.
 #include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "apps/flags.h"
 #include "engine/generator.h"
@@ -17,23 +21,40 @@ bool informative(const Flags& flags);
 // --progress with auto resolved: a bar on a terminal, else lines; nothing with --quiet.
 ProgressMode progress_mode(const Flags& flags);
 
+// Prints from progress(), and by itself where a step says nothing for long. Destroyed before
+// finish(), it says that the job stopped.
 class ProgressPrinter final : public ProgressListener {
  public:
-  ProgressPrinter(ProgressMode mode, std::string job) : mode_(mode), job_(std::move(job)) {}
+  using Clock = std::chrono::steady_clock;
+
+  // `every`: the longest silence.
+  ProgressPrinter(ProgressMode mode, std::string job, FILE* out = stderr,
+                  Clock::duration every = std::chrono::seconds(10));
+  ~ProgressPrinter() override;
+  ProgressPrinter(const ProgressPrinter&) = delete;
+  ProgressPrinter& operator=(const ProgressPrinter&) = delete;
+
   void progress(const Progress& progress) override;
   void warning(const std::string& line) override;
   void finish();  // 100 %: the job is complete
 
  private:
+  void tick(const std::stop_token& stop);
   void print(const Progress& progress, double percent);
+  void print_json(const Progress& progress, double percent);
 
-  using Clock = std::chrono::steady_clock;
-  ProgressMode mode_;
-  std::string job_;
-  std::string stage_;
+  const ProgressMode mode_;
+  const std::string job_;
+  FILE* const out_;
+  const Clock::duration every_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable_any stopping_;
+  Progress last_;
+  Clock::time_point heard_at_{}, printed_at_{};
   double percent_ = 0;  // never falls
   double printed_percent_ = -100;
-  Clock::time_point printed_at_{};
+  bool finished_ = false;
+  std::jthread ticker_;  // last: it uses all of the above
 };
 
 // The job's percentage: stages weigh what they cost on a CPU; below 100 until finish().

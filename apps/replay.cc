@@ -9,6 +9,7 @@
 #include "apps/generate.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
+#include "apps/scratch_folder.h"
 #include "apps/sidecar.h"
 #include "io/image.h"
 #include "io/json.h"
@@ -29,27 +30,6 @@ struct Record {
   nlohmann::json engine;   // version, weights, device, layout
   std::string framehash;   // of the frames before encoding; empty where only the file is left
   std::string model;       // the folder it was made with; empty where nothing tells
-};
-
-// A folder that lives as long as this.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (fs::temp_directory_path() / "weft-replay-XXXXXX").string();
-    if (!mkdtemp(name.data()))
-      throw Error(ErrorKind::kOutput, system_error_line("create", name, errno));
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
 };
 
 nlohmann::json embedded(const std::string& path) {

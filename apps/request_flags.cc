@@ -142,7 +142,7 @@ uint64_t bytes_of(const std::string& flag, const std::string& text) {
   const std::string unit = end;
   constexpr const char* kUnits[] = {"", "K", "M", "G", "T"};
   for (const char* known : kUnits) {
-    if (value > 0 && end != text.c_str() &&
+    if (value > 0 && value < 0x1p63 && end != text.c_str() &&
         (unit == known || (*known && unit == std::string(known) + "iB")))
       return static_cast<uint64_t>(value);
     value *= 1024;

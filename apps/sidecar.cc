@@ -48,7 +48,6 @@ nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const
 }
 
 nlohmann::json engine_facts(const Generator& generator) {
-  const int threads = generator.options().threads;
   return {{"version", version_text()},
           {"numerics_epoch", kNumericsEpoch},
           {"model", generator.model_name()},
@@ -57,7 +56,7 @@ nlohmann::json engine_facts(const Generator& generator) {
           {"vae_dtype", to_string(generator.options().vae_dtype)},
           {"device", "cpu"},
           {"isa", cpu_isa()},
-          {"threads", threads ? threads : Stream::cpu().threads()},
+          {"threads", generator.options().threads},
           {"deterministic", generator.options().determinism == Determinism::kFixed},
           {"layout", to_string(generator.layout())}};
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <thread>
 
@@ -127,10 +128,11 @@ int run(Command command, std::span<const std::string> arguments) {
   }
   const Flags given = Flags::parse(command, arguments);
   const Flags flags = command == kGenerate ? flags_to_resume(given, arguments) : given;
-  for (const std::string& warning : unknown_environment())
+  for (const std::string& warning : command == kDoctor ? std::vector<std::string>()  // lists them
+                                                       : unknown_environment())
     std::fprintf(stderr, "weft: warning: %s\n", warning.c_str());
   if (flags.on("print-config")) {
-    std::fputs(flags.to_string().c_str(), stdout);
+    std::fputs((flags.on("json") ? flags.to_json() : flags.to_string()).c_str(), stdout);
     return 0;
   }
   std::signal(SIGBUS, on_bus_error);
@@ -148,6 +150,8 @@ int run(Command command, std::span<const std::string> arguments) {
       return run_compare(flags);
     case kReplay:
       return run_replay(flags);
+    case kDoctor:
+      return run_doctor(flags);
     case kCompletion:
       return run_completion(flags);
     default:
@@ -211,6 +215,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fputs("weft: out of memory\n", stderr);
     return static_cast<int>(ErrorKind::kMemory);
+  } catch (const std::filesystem::filesystem_error& error) {  // of the places results go to
+    std::fprintf(stderr, "weft: %s\n", error.what());
+    return static_cast<int>(ErrorKind::kOutput);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "weft: internal error: %s\n", error.what());
     return static_cast<int>(ErrorKind::kInternal);

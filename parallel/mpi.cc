@@ -329,6 +329,13 @@ std::shared_ptr<MpiTransport>& the_transport() {
 
 bool mpi_built() { return true; }
 
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);  // may be called before MPI_Init
+  return {text, static_cast<size_t>(length)};
+}
+
 std::shared_ptr<Transport> make_mpi_transport(const MpiReports& reports) {
   auto& transport = the_transport();
   if (!transport) transport = std::make_shared<MpiTransport>(reports);

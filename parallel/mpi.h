@@ -12,6 +12,8 @@ namespace weft {
 
 // Whether this build can, and whether this process was started by mpirun.
 bool mpi_built();
+// "Open MPI v4.1.4, ..."; "" where this build has none. Needs no mpirun.
+std::string mpi_library();
 
 // What cannot be told by an Error: a peer that is silent (on the first rank), and a failure that
 // this process has not noticed within seconds, because it computes or still starts; `stuck` ends

@@ -3,6 +3,7 @@
 namespace weft {
 
 bool mpi_built() { return false; }
+std::string mpi_library() { return ""; }
 
 std::shared_ptr<Transport> make_mpi_transport(const MpiReports&) {
   throw Error(ErrorKind::kUsage,

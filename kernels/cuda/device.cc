@@ -14,6 +14,17 @@ int cuda_device_count() {
   return count;
 }
 
+std::string cuda_versions() {
+  const auto text = [](int version) {  // 12040 is 12.4
+    return version ? std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10)
+                   : std::string("none");
+  };
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  return "driver " + text(driver) + ", toolkit " + text(runtime);
+}
+
 Stream cuda_stream(int index) {
   const int count = cuda_device_count();
   if (index >= count)

@@ -12,6 +12,7 @@ namespace {
 }  // namespace
 
 int cuda_device_count() { unavailable(); }
+std::string cuda_versions() { return ""; }
 Stream cuda_stream(int) { unavailable(); }
 
 }  // namespace weft

@@ -161,6 +161,28 @@ TEST(Determinism, FrameHashDependsOnTheRequestAlone) {
   }
 }
 
+// Twenty times one job in one generator, other jobs between them, then in a fresh one.
+TEST(Determinism, OtherJobsLeaveNoTrace) {
+  const Request request = small_request();
+  Request longer = request, image = request, plain = request;
+  longer.frames += 4;
+  longer.prompt = "a blue square";
+  image.frames = 1;
+  image.width = image.height = 64;
+  plain.guidance_scale = 1;
+  plain.solver = "euler";
+  auto generator = std::make_unique<Generator>(kModel, options_of(DType::kBF16));
+  const std::string expected = generator->run(request, nullptr).framehash;
+  for (int i = 0; i < 20; ++i) {
+    if (i == 15) generator = std::make_unique<Generator>(kModel, options_of(DType::kBF16));
+    const Request& other = i % 3 == 0 ? longer : i % 3 == 1 ? image : plain;
+    if (i % 2) {
+      EXPECT_NE(generator->run(other, nullptr).framehash, expected);
+    }
+    EXPECT_EQ(generator->run(request, nullptr).framehash, expected) << i;
+  }
+}
+
 TEST(Determinism, WhatMattersChangesTheSignature) {
   Generator generator(kModel, options_of(DType::kF32));
   const Request base = small_request();

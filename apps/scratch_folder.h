@@ -1,0 +1,34 @@
+#pragma once
+// ScratchFolder: a place for files that nobody keeps.
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "io/part_file.h"
+#include "kernels/check.h"
+
+namespace weft {
+
+// Beneath TMPDIR; removed with everything in it when this ends. Error(kOutput).
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    path_ = (std::filesystem::temp_directory_path() / "weft-XXXXXX").string();
+    if (!mkdtemp(path_.data()))
+      throw Error(ErrorKind::kOutput, system_error_line("create", path_, errno));
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace weft
