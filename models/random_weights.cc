@@ -25,7 +25,7 @@ void fill_random(uint64_t seed, const TensorView& out) {
   CHECK(out.dtype == DType::kBF16 && out.contiguous(), out.to_string_shape());
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
   auto* bits = static_cast<uint16_t*>(out.data);
-  for (int64_t i = 0; i < out.count(); ++i) {
+  for (int64_t i = 0, count = out.count(); i < count; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     bits[i] = static_cast<uint16_t>((state >> 48 & 0x807f) | 0x3c80);  // sign and mantissa
   }
