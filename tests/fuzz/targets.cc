@@ -87,7 +87,7 @@ void refused_or_done(F&& f) {
 
 // Every byte of every tensor is touched, by the mapping and by read().
 void use(const TensorFile& file) {
-  static volatile unsigned sink = 0;
+  [[maybe_unused]] static volatile unsigned sink = 0;
   unsigned sum = 0;
   for (const std::string& name : file.names()) {
     const TensorView view = file.view(name);
