@@ -25,7 +25,8 @@ constexpr CommandSpec kCommands[] = {
      "show a model, a weights file, a config or the metadata of media"},
     {kBench, "bench", "[NAME]",
      "measure op families (ops), a forward of random weights (dit), attention alone (attention), "
-     "the VAE's decoder (vae), loading beside reading (load), a model's clips (pocket), or a step "
+     "the VAE's decoder (vae), a text encoder (text), loading beside reading (load), a model's "
+     "clips (pocket), or a step "
      "of "
      "two ranks under every layout (layouts)"},
     {kCompare, "compare", "A B",
@@ -45,7 +46,7 @@ constexpr FlagSpec kFlags[] = {
     {"model", "-m --model-path --ckpt-dir", kText, "", "diffusers folder (model_index.json)",
      kGenerate | kReplay | kPlan | kBench | kDoctor, "WEFT_MODEL_PATH"},
     {"prompt", "-p", kText, "", "what to draw; @FILE reads it, - reads standard input",
-     kGenerate | kReplay | kPlan},
+     kGenerate | kReplay | kPlan | kInspect},
     {"prompt-file", "", kText, "", "one prompt per line; blank lines and # lines are skipped",
      kGenerate | kPlan},
     {"negative-prompt", "-n", kText, "", "what to avoid; @FILE reads it",
@@ -100,7 +101,7 @@ constexpr FlagSpec kFlags[] = {
      kGenerate},
     {"device", "", kText, "cpu", "cpu or cuda[:i]", kGenerate | kPlan | kVerify | kBench},
     {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the CPU has it, else f32",
-     kGenerate | kPlan | kVerify | kBench, nullptr, "auto|f32|bf16"},
+     kGenerate | kPlan | kVerify | kBench | kInspect, nullptr, "auto|f32|bf16"},
     {"vae-dtype", "", kText, "f32", "of the decoder; f32 is what the models were published with",
      kGenerate | kPlan, nullptr, "f32|bf16"},
     {"threads", "-t", kInteger, "all", "CPU threads",
@@ -111,11 +112,11 @@ constexpr FlagSpec kFlags[] = {
      "refuse jobs above it, e.g. 20G", kGenerate | kReplay | kPlan, nullptr, nullptr, false},
     {"ranks", "", kInteger, "1",
      "ranks, each a thread of this process; under mpirun, its processes",
-     kGenerate | kReplay | kPlan | kVerify | kBench, nullptr, "1 ... 1024"},
+     kGenerate | kReplay | kPlan | kVerify | kBench | kInspect, nullptr, "1 ... 1024"},
     {"layout", "", kText, "auto",
      "how the ranks share the work: key=n,... with data, cfg, layers, ring, token_ring, ulysses, "
      "tensor; their product is --ranks; plan takes all, too",
-     kGenerate | kReplay | kPlan | kVerify},
+     kGenerate | kReplay | kPlan | kVerify | kInspect},
     {"data", "--dp --dp-degree", kInteger, "", "short for --layout data=N: whole jobs side by side",
      kGenerate | kPlan | kVerify, nullptr, "1 ... 4096"},
     {"cfg", "--cfg-degree", kInteger, "", "short for --layout cfg=N: branches of guidance",
@@ -144,11 +145,16 @@ constexpr FlagSpec kFlags[] = {
     {"link-ms", "", kReal, "0", "latency of a message", kPlan | kBench, nullptr, "0 ... 1000000"},
     {"config", "", kText, "wan2.1-1.3b", "extents of the transformer (bench dit)", kBench, nullptr,
      "wan2.1-1.3b|wan2.1-14b"},
-    {"blocks", "", kInteger, "2 of layouts, all of dit and load", "of the transformer", kBench,
-     nullptr, "1 ... 40", false},
-    {"tokens", "", kInteger, "1560", "of the clip (bench layouts, dit); of attention's three sizes",
+    {"blocks", "", kInteger, "2 of layouts, all of dit, load and text", "of the transformer",
+     kBench, nullptr, "1 ... 40", false},
+    {"tokens", "", kInteger, "1560",
+     "of the clip (bench layouts, dit); of attention's three sizes; of the prompt (text: 60)",
      kBench, nullptr, "2 ... 1048576"},
     {"svg", "", kText, "", "draw the ranks' time", kPlan},
+    {"memory", "", kText, "",
+     "FRAMESxHEIGHTxWIDTH, as 81x480x832: what such a clip of a model folder will hold, stage by "
+     "stage, for --prompt or the longest one",
+     kInspect},
     {"verbose-tensors", "", kSwitch, "off", "list every tensor", kInspect},
     {"allow-other-weights", "", kSwitch, "off", "replay although the model's weights are others",
      kReplay},

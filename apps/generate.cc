@@ -10,6 +10,7 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/memory.h"
 #include "apps/output_name.h"
 #include "apps/profile.h"
 #include "apps/progress.h"
@@ -126,6 +127,7 @@ void print_result(const Flags& flags, const std::string& path, const RunResult& 
     object["arena_high_water"] = result.arena_high_water;
     object["decode_high_water"] = result.decode_high_water;
     object["tensor_bytes_peak"] = result.tensor_bytes_peak;
+    object["memory_high_water"] = result.memory_high_water;
     if (!profile.is_null()) object["profile"] = profile;
     std::printf("%s\n", object.dump().c_str());
   } else {
@@ -202,13 +204,6 @@ RunOptions joining() {
   return options;
 }
 
-// The memory plan of the first rank, which holds no less than the others.
-MemoryPlan plan_of_rank(const Flags& flags, const GeneratorOptions& options, Layout layout,
-                        const Request& request) {
-  layout[Axis::kData] = 1;
-  return Generator(flags.text("model"), options, Replica(layout, 0)).plan(request);
-}
-
 }  // namespace
 
 int generate(const Flags& flags, const ResultListener& on_result) {
@@ -262,7 +257,7 @@ int generate(const Flags& flags, const ResultListener& on_result) {
   LayoutLimits limits = generator.layout_limits(first);
   limits.requests = static_cast<int64_t>(prompts.size());
   const Layout layout = parse_layout(layout_text(flags), ranks.count, limits);
-  const MemoryPlan plan = plan_of_rank(flags, options, layout, first);
+  const MemoryPlan plan = plan_of_rank(flags.text("model"), options, layout, first);
   if (flags.on("dry-run")) {
     if (ranks.speaks && flags.on("json"))
       print_plan_json(generator, first, layout, plan);

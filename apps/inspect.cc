@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/memory.h"
 #include "io/json.h"
 #include "io/media_probe.h"
 #include "io/tensor_file.h"
@@ -156,6 +157,10 @@ int run_inspect(const Flags& flags) {
   if (flags.operands().empty())
     throw Error(ErrorKind::kUsage, "weft inspect needs at least one file or folder");
   for (const std::string& path : flags.operands()) {
+    if (flags.given("memory")) {
+      inspect_memory(flags, path);
+      continue;
+    }
     const nlohmann::json object = inspect(path, flags.on("verbose-tensors"));
     if (flags.on("json"))
       std::printf("%s\n", object.dump().c_str());

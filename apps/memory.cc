@@ -1,0 +1,109 @@
+#include "apps/memory.h"
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/device.h"
+
+namespace weft {
+namespace {
+
+Request clip_of(const std::string& text) {
+  Request request;
+  long long frames = 0, height = 0, width = 0;
+  int used = 0;
+  if (std::sscanf(text.c_str(), "%lldx%lldx%lld%n", &frames, &height, &width, &used) != 3 ||
+      used != static_cast<int>(text.size()) || frames < 1 || height < 1 || width < 1 ||
+      frames > 1 << 20 || height > 16384 || width > 16384)
+    throw Error(ErrorKind::kUsage, "--memory is '" + text +
+                                       "', legal: FRAMESxHEIGHTxWIDTH, as 81x480x832 (up to 16384 "
+                                       "pixels a side)");
+  request.frames = frames;
+  request.height = height;
+  request.width = width;
+  return request;
+}
+
+struct Stage {
+  const char* name;
+  uint64_t total, activations;
+  uint64_t weights() const { return total - activations; }
+};
+
+std::array<Stage, 3> stages_of(const MemoryPlan& plan) {
+  return {{{"encode_text", plan.encode_text, plan.parts.encode_text},
+           {"denoise", plan.denoise, plan.parts.denoise},
+           {"decode", plan.decode, plan.parts.decode}}};
+}
+
+nlohmann::json to_json(const MemoryPlan& plan) {
+  nlohmann::json stages;
+  for (const Stage& stage : stages_of(plan))
+    stages[stage.name] = {{"weights_bytes", stage.weights()},
+                          {"activations_bytes", stage.activations},
+                          {"bytes", stage.total}};
+  return {{"residency", to_string(plan.residency)},
+          {"components",
+           {{"text_encoder", plan.parts.text_encoder},
+            {"transformers", plan.parts.experts},
+            {"vae", plan.parts.vae}}},
+          {"stages", stages},
+          {"weights_bytes", plan.weights},
+          {"high_water_bytes", plan.high_water},
+          {"available_bytes", plan.available},
+          {"fits", plan.fits()}};
+}
+
+}  // namespace
+
+MemoryPlan plan_of_rank(const std::string& model, const GeneratorOptions& options, Layout layout,
+                        const Request& request) {
+  layout[Axis::kData] = 1;
+  return Generator(model, options, Replica(layout, 0)).plan(request);
+}
+
+void inspect_memory(const Flags& flags, const std::string& model) {
+  if (!std::filesystem::exists(model + "/model_index.json"))
+    throw Error(ErrorKind::kUsage,
+                "--memory needs a model folder (with model_index.json), " + model + " is none");
+  Request request = clip_of(flags.text("memory"));
+  GeneratorOptions options;
+  options.dtype = compute_dtype(flags);
+  options.threads = 1;
+  const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
+  options.memory_sharers = ranks;
+  const Generator generator(model, options);
+  request.prompt = flags.text("prompt");
+  if (request.prompt.empty())
+    for (int64_t i = 0; i < generator.limits().text_length; ++i) request.prompt += "a ";
+  request = generator.resolve(request);
+  const Layout layout = parse_layout(flags.text("layout"), ranks, generator.layout_limits(request));
+  const MemoryPlan plan = plan_of_rank(model, options, layout, request);
+  const std::string dtype(to_string(options.dtype));
+  if (flags.on("json")) {
+    nlohmann::json object = to_json(plan);
+    object["model"] = model;
+    object["frames"] = request.frames;
+    object["height"] = request.height;
+    object["width"] = request.width;
+    object["dtype"] = dtype;
+    object["layout"] = to_string(layout);
+    std::printf("%s\n", object.dump().c_str());
+    return;
+  }
+  std::printf("%s: %lld frames of %lldx%lld, %s, %s%s, %s\n\n", generator.model_name().c_str(),
+              static_cast<long long>(request.frames), static_cast<long long>(request.width),
+              static_cast<long long>(request.height), dtype.c_str(), to_string(layout).c_str(),
+              layout.ranks() > 1 ? ", of the first rank" : "",
+              std::string(to_string(plan.residency)).c_str());
+  std::printf("%-12s %12s %12s %12s\n", "stage", "weights", "activations", "together");
+  for (const Stage& stage : stages_of(plan))
+    std::printf("%-12s %12s %12s %12s\n", stage.name, format_bytes(stage.weights()).c_str(),
+                format_bytes(stage.activations).c_str(), format_bytes(stage.total).c_str());
+  std::printf("\nhigh-water %s of %s available: %s\n", format_bytes(plan.high_water).c_str(),
+              format_bytes(plan.available).c_str(), plan.fits() ? "fits" : "does not fit");
+}
+
+}  // namespace weft

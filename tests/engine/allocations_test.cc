@@ -1,0 +1,118 @@
+// A denoise step allocates nothing but the small change of calls (arguments of a vendor's call,
+// lists of segments), and gives all of it back: tensors come from the arena and the buffers that
+// the first step made. A binary of its own, because it stands in for malloc.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include "engine/generator.h"
+
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+void __libc_free(void*);
+}
+
+namespace {
+
+// What the threads of the process ask of the heap while `watching`.
+std::atomic<bool> watching{false};
+std::atomic<int64_t> calls{0}, largest{0}, live{0};
+
+void* noted(void* data, size_t bytes) {
+  if (!watching.load(std::memory_order_relaxed) || !data) return data;
+  ++calls;
+  live += static_cast<int64_t>(malloc_usable_size(data));
+  int64_t before = largest;
+  const auto asked = static_cast<int64_t>(bytes);
+  while (before < asked && !largest.compare_exchange_weak(before, asked)) {
+  }
+  return data;
+}
+
+}  // namespace
+
+extern "C" {
+void* malloc(size_t bytes) { return noted(__libc_malloc(bytes), bytes); }
+void* calloc(size_t count, size_t bytes) {
+  return noted(__libc_calloc(count, bytes), count * bytes);
+}
+void* realloc(void* old, size_t bytes) {
+  if (old && watching) live -= static_cast<int64_t>(malloc_usable_size(old));
+  return noted(__libc_realloc(old, bytes), bytes);
+}
+void* memalign(size_t align, size_t bytes) { return noted(__libc_memalign(align, bytes), bytes); }
+void* aligned_alloc(size_t align, size_t bytes) { return memalign(align, bytes); }
+int posix_memalign(void** out, size_t align, size_t bytes) {
+  *out = memalign(align, bytes);
+  return *out ? 0 : ENOMEM;
+}
+void free(void* data) {
+  if (data && watching) live -= static_cast<int64_t>(malloc_usable_size(data));
+  __libc_free(data);
+}
+}
+
+namespace weft {
+namespace {
+
+// Bytes of one call's arguments (728 seen): far below the rows of the pocket model's step.
+constexpr int64_t kSmall = 1024;
+
+// Watches from the end of the first step to the end of the last but one.
+struct Watch final : ProgressListener {
+  int begin = 2, end = 5;
+  int64_t steps_calls = 0;
+  void progress(const Progress& p) override {
+    if (p.stage != "denoise") return;
+    if (p.step == begin) {
+      calls = largest = live = 0;
+      watching = true;
+    }
+    if (p.step == end) {
+      watching = false;
+      steps_calls = calls / (end - begin);
+    }
+  }
+};
+
+class Allocations : public testing::TestWithParam<std::tuple<DType, int, Determinism>> {};
+
+TEST_P(Allocations, AStepTakesNoMemory) {
+  GeneratorOptions options;
+  options.dtype = std::get<0>(GetParam());
+  options.threads = std::get<1>(GetParam());
+  options.determinism = std::get<2>(GetParam());
+  Generator generator("models/pocket", options);
+  Request request;
+  request.prompt = "a big red ball, moving left";
+  request.frames = 9;
+  request.steps = 6;
+  Watch watch;
+  RunOptions run;
+  run.listener = &watch;
+  generator.run(generator.resolve(request), nullptr, run);
+  std::printf("%lld calls in a step, the largest of %lld bytes, %lld bytes kept\n",
+              static_cast<long long>(watch.steps_calls), static_cast<long long>(largest.load()),
+              static_cast<long long>(live.load()));
+  EXPECT_GT(watch.steps_calls, 0);  // the hooks see the process
+  EXPECT_LE(largest, kSmall);
+  EXPECT_EQ(live, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(, Allocations,
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16),
+                                          testing::Values(1, 2),
+                                          testing::Values(Determinism::kFast, Determinism::kFixed)),
+                         [](const auto& info) {
+                           return std::string(to_string(std::get<0>(info.param))) + "_" +
+                                  std::to_string(std::get<1>(info.param)) +
+                                  (std::get<2>(info.param) == Determinism::kFixed ? "_fixed" : "");
+                         });
+
+}  // namespace
+}  // namespace weft
