@@ -24,6 +24,9 @@ const std::string& program_name();
 // True since the first SIGINT, SIGTERM or SIGUSR1; long jobs look at it between steps.
 const std::atomic<bool>& stop_requested();
 
+// A message as a terminal may see it: names from files can hold control characters.
+std::string printable(std::string text);
+
 // "weft 0.1.0, numerics epoch 1, commit abc1234".
 std::string version_text();
 

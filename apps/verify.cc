@@ -57,7 +57,8 @@ int run_verify(const Flags& flags) {
       }
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped) throw;
-      std::fprintf(stderr, "weft: %s: %s\n", name.c_str(), error.what());
+      std::fprintf(stderr, "weft: %s: %s\n", printable(name).c_str(),
+                   printable(error.what()).c_str());
       ++malformed;
     }
   }

@@ -109,7 +109,7 @@ int stopped() {
   try {
     return finished(code_of(g_signal));
   } catch (const Error& error) {
-    std::fprintf(stderr, "weft: %s\n", error.what());
+    std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
     return static_cast<int>(error.kind());
   }
 }
@@ -197,6 +197,12 @@ const std::string& program_name() { return g_program; }
 
 const std::atomic<bool>& stop_requested() { return g_stop; }
 
+std::string printable(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  return text;
+}
+
 std::string version_text() {
   return std::string("weft " WEFT_VERSION ", numerics epoch ") + std::to_string(kNumericsEpoch) +
          ", commit " WEFT_COMMIT;
@@ -209,14 +215,14 @@ int main(int argc, char** argv) {
   try {
     return main_checked(argc, argv);
   } catch (const Error& error) {
-    if (says(error)) std::fprintf(stderr, "weft: %s\n", error.what());
+    if (says(error)) std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
     if (error.kind() == ErrorKind::kStopped && g_signal) return stopped();
     return static_cast<int>(error.kind());
   } catch (const std::bad_alloc&) {
     std::fputs("weft: out of memory\n", stderr);
     return static_cast<int>(ErrorKind::kMemory);
   } catch (const std::filesystem::filesystem_error& error) {  // of the places results go to
-    std::fprintf(stderr, "weft: %s\n", error.what());
+    std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
     return static_cast<int>(ErrorKind::kOutput);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "weft: internal error: %s\n", error.what());

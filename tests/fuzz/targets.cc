@@ -80,8 +80,6 @@ void refused_or_done(F&& f) {
     const std::string message = error.what();
     CHECK(error.kind() != ErrorKind::kInternal && !message.empty() && message.size() < 6000,
           message);
-    CHECK(std::ranges::none_of(message, [](unsigned char c) { return c < 0x20 || c == 0x7f; }),
-          message);
   }
 }
 
