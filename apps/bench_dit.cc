@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench_limits.h"
+#include "apps/device.h"
 #include "kernels/attention.h"
 #include "models/random_weights.h"
 #include "parallel/context.h"
@@ -40,6 +41,16 @@ std::array<int64_t, 4> latent_of(int64_t tokens, int64_t channels) {
   return {channels, 1, 2 * (tokens / width), 2 * width};
 }
 
+double relative_l2(const Tensor& actual, const Tensor& expected) {
+  double error = 0, norm = 0;
+  for (int64_t i = 0; i < expected.count(); ++i) {
+    const double wanted = expected.as<float>()[i];
+    error += std::pow(actual.as<float>()[i] - wanted, 2);
+    norm += wanted * wanted;
+  }
+  return std::sqrt(error / norm);
+}
+
 }  // namespace
 
 int bench_dit(const Flags& flags, DType dtype, int repeat) {
@@ -49,29 +60,34 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const int64_t tokens = *flags.integer("tokens"), d = config.width();
   Stream stream = bench_stream(flags, metered_ops());
 
-  const WanTransformer model = [&] {
+  const WeightFormat format = weight_format(flags);
+  const auto load = [&](WeightFormat kept) {
     const TensorFile weights = random_wan(config);
-    return WanTransformer::load(stream, weights, config, {.dtype = dtype, .blocks = {}});
-  }();
+    return WanTransformer::load(stream, weights, config,
+                                {.dtype = dtype, .blocks = {}, .weights = kept});
+  };
+  const WanTransformer model = load(format);
   const uint64_t loaded = process_bytes("RssAnon:"), load_peak = process_bytes("VmHWM:");
   Arena arena;
   SerialSeams seams;
   const std::array<int64_t, 4> shape = latent_of(tokens, config.in_channels);
   const Tensor latent(DType::kF32, shape), velocity(DType::kF32, shape);
   fill_waves(latent);
-  const WanText text = [&] {
+  const auto text_of = [&](const WanTransformer& of) {
     const Tensor embeds(DType::kF32, {kTextRows, config.text_dim});
     fill_waves(embeds);
     Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
-    return model.prepare_text(context, embeds, kTextRows);
-  }();
+    return of.prepare_text(context, embeds, kTextRows);
+  };
+  const WanText text = text_of(model);
   const Rope rope = model.rope(wan_grid(config, shape[1], shape[2], shape[3]));
   const TimeSegment time{{0, tokens}, 500};
-  const auto forward = [&](Observer* observer) {
+  const auto run = [&](const WanTransformer& of, const WanText& words, const Tensor& out,
+                       Observer* observer) {
     Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens), observer);
-    model.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope,
-                  velocity);
+    of.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, words, rope, out);
   };
+  const auto forward = [&](Observer* observer) { run(model, text, velocity, observer); };
   reset_peak();
   forward(nullptr);  // makes every primitive and scratch buffer
   const uint64_t peak = process_bytes("VmHWM:");
@@ -110,6 +126,13 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
                         {"peak_rss_bytes", peak},
                         {"arena_bytes", arena.high_water()}};
   limits.describe(object);
+  if (format == WeightFormat::kInt8) {
+    const WanTransformer plain = load(WeightFormat::kCompute);
+    const Tensor exact(DType::kF32, shape);
+    run(plain, text_of(plain), exact, nullptr);
+    object["weights"] = "int8";
+    object["rel_l2"] = relative_l2(velocity, exact);
+  }
   double total = 0;
   for (double value : all_seconds) total += value;
   object["families"] = families_json(meter, total, limits);
@@ -124,6 +147,9 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   std::printf("forward %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n", seconds,
               gflops, limits.gemm_gflops(), limits.gemm_words().c_str(),
               gflops / limits.gemm_gflops(), limits.copy_gbs());
+  if (object.contains("rel_l2"))
+    std::printf("8-bit weights: relative L2 of the velocity %.4f\n",
+                object["rel_l2"].get<double>());
   std::printf("weights %.2f GiB, peak resident %.2f GiB\n",
               static_cast<double>(model.weights_bytes()) * 0x1p-30,
               static_cast<double>(peak) * 0x1p-30);

@@ -131,6 +131,14 @@ void require_cpu(const Flags& flags) {
   throw Error(ErrorKind::kUsage, "--device is '" + device + "', legal: cpu, cuda, cuda:N");
 }
 
+WeightFormat weight_format(const Flags& flags) {
+  if (flags.text("weights") != "int8") return WeightFormat::kCompute;
+  if (!cpu_has_int8())
+    throw Error(ErrorKind::kUsage, "--weights is int8, which wants AVX512-VNNI or AMX; this is " +
+                                       cpu_isa() + ", legal here: compute");
+  return WeightFormat::kInt8;
+}
+
 DType compute_dtype(const Flags& flags) {
   const std::string dtype = flags.text("dtype");
   if (dtype == "auto") return cpu_has_bf16() ? DType::kBF16 : DType::kF32;

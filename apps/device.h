@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "apps/flags.h"
-#include "kernels/stream.h"
+#include "kernels/linear.h"
 #include "parallel/communicator.h"
 #include "parallel/link.h"
 
@@ -43,6 +43,9 @@ int threads_per_rank(const Flags& flags, const Ranks& ranks);
 
 // Error(kUsage) naming the build option or the missing device unless --device is cpu.
 void require_cpu(const Flags& flags);
+
+// --weights. Error(kUsage) for int8 where the machine has no fast products of 8-bit numbers.
+WeightFormat weight_format(const Flags& flags);
 
 // --dtype with auto resolved: bf16 where the CPU multiplies it in hardware, else f32.
 DType compute_dtype(const Flags& flags);

@@ -102,6 +102,10 @@ constexpr FlagSpec kFlags[] = {
     {"device", "", kText, "cpu", "cpu or cuda[:i]", kGenerate | kPlan | kVerify | kBench},
     {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the CPU has it, else f32",
      kGenerate | kPlan | kVerify | kBench | kInspect, nullptr, "auto|f32|bf16"},
+    {"weights", "", kText, "compute",
+     "of the transformer's blocks: as --dtype, or 8 bits with scales, where the machine multiplies "
+     "them",
+     kGenerate | kPlan | kBench, nullptr, "compute|int8"},
     {"vae-dtype", "", kText, "f32", "of the decoder; f32 is what the models were published with",
      kGenerate | kPlan, nullptr, "f32|bf16"},
     {"threads", "-t", kInteger, "all", "CPU threads",

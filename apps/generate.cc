@@ -219,6 +219,7 @@ int generate(const Flags& flags, const ResultListener& on_result) {
 
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
+  options.weights = weight_format(flags);
   options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
   const Ranks ranks = ranks_of(flags);
   options.threads = threads_per_rank(flags, ranks);

@@ -146,6 +146,7 @@ int run_plan(const Flags& flags) {
     throw Error(ErrorKind::kUsage, "weft plan needs --model FOLDER (or WEFT_MODEL_PATH)");
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
+  options.weights = weight_format(flags);
   options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
   options.threads = 1;
   options.ops = &metered_ops();

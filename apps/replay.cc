@@ -170,6 +170,7 @@ std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
     add(out, flag, "@" + scratch.file(key));
   }
   add(out, "dtype", text_of(record.engine, "dtype"));
+  add(out, "weights", text_of(record.engine, "weights"));
   add(out, "vae-dtype", text_of(record.engine, "vae_dtype"));
   add(out, "set",
       std::string("deterministic=") +

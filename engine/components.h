@@ -31,7 +31,8 @@ class Components final : public Experts {
  public:
   // Opens every configuration and every tensor header; no weights.
   // `replica` says which slices are this rank's, and must outlive the object.
-  Components(const std::string& directory, DType dtype, DType vae_dtype, const Replica& replica);
+  Components(const std::string& directory, DType dtype, DType vae_dtype, const Replica& replica,
+             WeightFormat weights = WeightFormat::kCompute);
 
   DType dtype() const override { return dtype_; }
   DType vae_dtype() const { return vae_dtype_; }
@@ -68,6 +69,7 @@ class Components final : public Experts {
 
   ModelDirectory directory_;
   DType dtype_, vae_dtype_;
+  WeightFormat weights_;  // of the experts' blocks
   const Replica& replica_;
   Umt5Config text_config_;
   WanVaeConfig vae_config_;

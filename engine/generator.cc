@@ -78,11 +78,15 @@ struct Generator::Impl {
   Impl(const std::string& directory, const GeneratorOptions& given, Replica of)
       : options(given),
         replica(std::move(of)),
-        parts(directory, given.dtype, given.vae_dtype, replica),
+        parts(directory, given.dtype, given.vae_dtype, replica, given.weights),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
         stream(Stream::cpu(given.threads, given.determinism, given.ops)),
         available(available_memory()) {
+    if (given.weights == WeightFormat::kInt8 && replica.layout()[Axis::kTensor] > 1)
+      throw Error(ErrorKind::kUsage, "--layout " + to_string(replica.layout()) +
+                                         " splits the width, which 8-bit weights cannot: their "
+                                         "scales would be others; legal with them: tensor=1");
     if (given.memory_limit) {
       available =
           left_out(stream) ? given.memory_limit : std::min<uint64_t>(available, given.memory_limit);

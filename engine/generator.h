@@ -48,7 +48,9 @@ struct PipelineTap {
 struct GeneratorOptions {
   DType dtype = DType::kF32;      // compute dtype of text encoder and transformer
   DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
-  int threads = 0;                // 0: all
+  // Of the transformer's blocks. Error(kUsage) for 8-bit weights where a layout splits the width.
+  WeightFormat weights = WeightFormat::kCompute;
+  int threads = 0;  // 0: all
   Determinism determinism = Determinism::kFast;
   uint64_t memory_limit = 0;  // bytes, of all ranks that share it; 0: what the machine has free now
   const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:

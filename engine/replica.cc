@@ -190,9 +190,10 @@ BlockRange Replica::blocks(int layers) const {
   return stage_blocks(layers, layout()[Axis::kLayers], mesh_.at(Axis::kLayers, rank()));
 }
 
-WanLoad Replica::load(const WanConfig& config, DType dtype) const {
+WanLoad Replica::load(const WanConfig& config, DType dtype, WeightFormat weights) const {
   const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
   WanLoad load{.dtype = dtype, .blocks = blocks(config.layers)};
+  load.weights = weights;
   if (parts > 1)
     load.width = {partition(config.heads, parts, part), partition(config.ffn_dim, parts, part)};
   return load;

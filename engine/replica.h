@@ -40,7 +40,8 @@ class Replica {
 
   // Which weights: this rank's blocks, and of them its heads and feed-forward columns.
   BlockRange blocks(int layers) const;
-  WanLoad load(const WanConfig& config, DType dtype) const;
+  WanLoad load(const WanConfig& config, DType dtype,
+               WeightFormat weights = WeightFormat::kCompute) const;
   // The text encoder's width is split over the first ranks, at most one per head; the others get
   // the rows it makes. {} = whole.
   int text_parts(const Umt5Config& config) const;

@@ -8,6 +8,12 @@ namespace weft {
 
 enum class LinearActivation : uint8_t { kNone, kGeluTanh, kSilu };
 
+// How weights are kept: in the compute dtype, or as whole numbers -127 ... 127 times one f32 per
+// output. Of the latter every row of x is rounded to such numbers as well when it comes (scale =
+// its largest magnitude / 127), products are added exactly, and
+// out = act(sum * scale of x * scale of the output + bias).
+enum class WeightFormat : uint8_t { kCompute, kInt8 };
+
 // One packed weight matrix: owned memory in whatever layout the op table that packed it wants.
 // It holds the only anonymous copy of the weights; the view it was packed from may go away.
 class PackedLinear {
@@ -15,7 +21,8 @@ class PackedLinear {
   PackedLinear() = default;
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
-  DType dtype() const { return dtype_; }  // compute dtype of x, weight and out
+  DType dtype() const { return dtype_; }  // of x and out; of the weights in kCompute
+  WeightFormat format() const { return format_; }
   bool has_bias() const { return static_cast<bool>(bias_); }
   size_t bytes() const { return bytes_; }
   explicit operator bool() const { return out_ > 0; }
@@ -27,6 +34,7 @@ class PackedLinear {
   };
   int64_t in_ = 0, out_ = 0;
   DType dtype_ = DType::kF32;
+  WeightFormat format_ = WeightFormat::kCompute;
   size_t bytes_ = 0;
   Tensor bias_;  // [out] f32
   std::unique_ptr<void, void (*)(void*)> storage_{nullptr, [](void*) {}};
@@ -35,12 +43,15 @@ class PackedLinear {
 // weight [out, in] and bias [out] (or empty), any float dtype; `dtype` f32 or bf16 is the compute
 // dtype. Weight values are rounded once to it; the bias stays f32.
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
-                         DType dtype);
+                         DType dtype, WeightFormat format = WeightFormat::kCompute);
 
 // x [.., in] rows_collapse, out [.., out] rows_collapse, both in packed.dtype(), or out f32 where x
 // is bf16 (partial sums for Reducer). f32 accumulation, bias and activation in f32, one rounding.
 // out may not alias x.
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out);
+
+// Whether this machine multiplies 8-bit numbers fast (AVX512-VNNI, AMX) under WEFT_CPU.
+bool cpu_has_int8();
 
 }  // namespace weft

@@ -52,13 +52,15 @@ void meet(const Work& work, const std::function<void()>& run) {
 
 // Packs are loading, not work; where ops are left out there is nothing to pack.
 PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
-                                 DType dtype) {
-  if (!left_out(stream)) return cpu_ops().linear.pack_linear(stream, weight, bias, dtype);
+                                 DType dtype, WeightFormat format) {
+  if (!left_out(stream)) return cpu_ops().linear.pack_linear(stream, weight, bias, dtype, format);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
   packed.dtype_ = dtype;
-  packed.bytes_ = static_cast<size_t>(weight.count()) * size_of(dtype);
+  packed.format_ = format;
+  packed.bytes_ =
+      static_cast<size_t>(weight.count()) * (format == WeightFormat::kInt8 ? 1 : size_of(dtype));
   if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]});
   return packed;
 }

@@ -65,16 +65,17 @@ class Source {
   }
 
   // Convolution weights become matrices [out, rest].
-  PackedLinear linear(const std::string& name, DType dtype) const {
+  PackedLinear linear(const std::string& name, DType dtype,
+                      WeightFormat format = WeightFormat::kCompute) const {
     const HeldWeight weight = held(name + ".weight", dtype), bias = held(name + ".bias");
     const TensorView& view = weight.view();
-    return pack_linear(stream_, view.reshape({view[0], view.count() / view[0]}), bias.view(),
-                       dtype);
+    return pack_linear(stream_, view.reshape({view[0], view.count() / view[0]}), bias.view(), dtype,
+                       format);
   }
   // Of a part of the inputs the bias stays aside.
-  RowLinear row_linear(const std::string& name, DType dtype) const {
+  RowLinear row_linear(const std::string& name, DType dtype, WeightFormat format) const {
     const HeldWeight weight = held(name + ".weight", dtype);
-    if (weight.mapped()) return {.packed = linear(name, dtype), .bias = {}};
+    if (weight.mapped()) return {.packed = linear(name, dtype, format), .bias = {}};
     return {.packed = pack_linear(stream_, weight.view(), {}, dtype),
             .bias = vector(name + ".bias")};
   }
@@ -128,6 +129,8 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
             blocks.end <= blocks.total,
         "blocks", blocks.begin, blocks.end, blocks.total);
   model.load_.width = load.width.of(config.heads, config.ffn_dim);
+  CHECK(load.weights == WeightFormat::kCompute || model.load_.width.heads.size() == config.heads,
+        "8-bit weights of a part of the width");
 
   const Source source(stream, file, config, load.width);
   const DType dtype = load.dtype, f32 = DType::kF32;
@@ -141,20 +144,21 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
   for (int i = blocks.begin; i < blocks.end; ++i) {
     const std::string name = "blocks." + std::to_string(i) + ".";
     const auto attention = [&](const std::string& part) {
-      return Attention{.to_q = source.linear(part + "to_q", dtype),
-                       .to_k = source.linear(part + "to_k", dtype),
-                       .to_v = source.linear(part + "to_v", dtype),
-                       .to_out = source.row_linear(part + "to_out.0", dtype),
+      return Attention{.to_q = source.linear(part + "to_q", dtype, load.weights),
+                       .to_k = source.linear(part + "to_k", dtype, load.weights),
+                       .to_v = source.linear(part + "to_v", dtype, load.weights),
+                       .to_out = source.row_linear(part + "to_out.0", dtype, load.weights),
                        .norm_q = source.vector(part + "norm_q.weight"),
                        .norm_k = source.vector(part + "norm_k.weight")};
     };
-    model.blocks_.push_back({.scale_shift_table = source.table(name + "scale_shift_table"),
-                             .attn1 = attention(name + "attn1."),
-                             .norm2_weight = source.vector(name + "norm2.weight"),
-                             .norm2_bias = source.vector(name + "norm2.bias"),
-                             .attn2 = attention(name + "attn2."),
-                             .ffn_in = source.linear(name + "ffn.net.0.proj", dtype),
-                             .ffn_out = source.row_linear(name + "ffn.net.2", dtype)});
+    model.blocks_.push_back(
+        {.scale_shift_table = source.table(name + "scale_shift_table"),
+         .attn1 = attention(name + "attn1."),
+         .norm2_weight = source.vector(name + "norm2.weight"),
+         .norm2_bias = source.vector(name + "norm2.bias"),
+         .attn2 = attention(name + "attn2."),
+         .ffn_in = source.linear(name + "ffn.net.0.proj", dtype, load.weights),
+         .ffn_out = source.row_linear(name + "ffn.net.2", dtype, load.weights)});
   }
   if (blocks.last()) {
     model.scale_shift_table_ = source.table("scale_shift_table");

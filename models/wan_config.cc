@@ -315,8 +315,12 @@ size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
     const bool matrix = tensor.shape.size() == 2 &&
                         tensor.name.find("time_") == std::string::npos &&
                         !tensor.name.starts_with("proj_out");
-    bytes += static_cast<size_t>(wan_part(config, tensor, load.width).count(tensor)) *
-             size_of(matrix ? load.dtype : DType::kF32);
+    const auto count = static_cast<size_t>(wan_part(config, tensor, load.width).count(tensor));
+    if (load.weights == WeightFormat::kInt8 && matrix && tensor.name.starts_with("blocks.") &&
+        tensor.name.ends_with(".weight"))  // and a scale and a correction per output
+      bytes += count + static_cast<size_t>(tensor.shape[0]) * 2 * sizeof(float);
+    else
+      bytes += count * size_of(matrix ? load.dtype : DType::kF32);
   }
   return bytes;
 }

@@ -115,7 +115,8 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
   packed.storage_ = {storage, [](void* data) { delete static_cast<ConvStorage*>(data); }};
   if (taps(packed) == 1) {
     const TensorView matrix = weight.select(4, 0).select(3, 0).select(2, 0);
-    storage->pointwise = stream.ops().linear.pack_linear(stream, matrix, bias, dtype);
+    storage->pointwise =
+        stream.ops().linear.pack_linear(stream, matrix, bias, dtype, WeightFormat::kCompute);
     packed.bytes_ = storage->pointwise.bytes();
     return packed;
   }

@@ -6,6 +6,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/check.h"
+#include "kernels/linear.h"
 #include "kernels/ops.h"
 
 namespace weft {
@@ -72,6 +73,8 @@ bool has_bf16_products() {
          (cpu_cap() == CpuCap::kEmulatedBf16 && has_avx512());
 }
 
+bool has_int8_products() { return contains(dnnl::cpu_isa::avx512_core_vnni); }
+
 std::string isa_name() {
   if (cpu_cap() == CpuCap::kReference) return "reference";
   if (contains(dnnl::cpu_isa::avx512_core_amx)) return "amx";
@@ -85,6 +88,10 @@ std::string isa_name() {
 }  // namespace cpu
 
 std::string cpu_isa() { return cpu::isa_name(); }
+
+bool cpu_has_int8() {
+  return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_int8_products();
+}
 
 bool cpu_has_bf16() {
   return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_bf16_products();

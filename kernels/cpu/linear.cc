@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/tables.h"
@@ -13,7 +14,8 @@ namespace weft::cpu {
 namespace {
 
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
-                         DType dtype) {
+                         DType dtype, WeightFormat format) {
+  if (format == WeightFormat::kInt8) return pack_linear_int8(stream, weight, bias, dtype);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -70,6 +72,10 @@ void linear_rows(const TensorView& x, const PackedLinear& packed, LinearActivati
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
+  if (packed.format() == WeightFormat::kInt8) {
+    linear_int8(stream, x, packed, activation, out);
+    return;
+  }
   visit_dtype(x.dtype, [&](auto tag) {
     visit_dtype(out.dtype, [&](auto out_tag) {
       using T = decltype(tag);

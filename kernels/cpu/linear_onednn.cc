@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/implementation.h"
+#include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/linear_panels.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/panel_gemm.h"
@@ -95,7 +96,10 @@ bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& p
 }
 
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
-                         DType dtype) {
+                         DType dtype, WeightFormat format) {
+  if (format == WeightFormat::kInt8)
+    return has_int8_products() ? pack_linear_int8_onednn(stream, weight, bias, dtype)
+                               : pack_linear_int8(stream, weight, bias, dtype);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -173,6 +177,10 @@ int fast_threads(const Stream& stream, const PackedLinear& packed, int64_t rows)
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
+  if (packed.format() == WeightFormat::kInt8) {
+    (has_int8_products() ? linear_int8_onednn : linear_int8)(stream, x, packed, activation, out);
+    return;
+  }
   auto& storage = *static_cast<LinearStorage*>(packed.storage_.get());
   const int64_t rows = x.rows();
   const bool dense = dense_rows(x) && dense_rows(out);

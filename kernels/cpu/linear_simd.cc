@@ -1,4 +1,5 @@
 // Linear with Highway alone: panels on any machine.
+#include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/linear_panels.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/ops.h"
@@ -8,7 +9,8 @@ namespace weft::cpu {
 namespace {
 
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
-                         DType dtype) {
+                         DType dtype, WeightFormat format) {
+  if (format == WeightFormat::kInt8) return pack_linear_int8(stream, weight, bias, dtype);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -26,6 +28,10 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
+  if (packed.format() == WeightFormat::kInt8) {
+    linear_int8(stream, x, packed, activation, out);
+    return;
+  }
   static_cast<const LinearPanels*>(packed.storage_.get())
       ->run(stream, x, packed.has_bias() ? packed.bias_.as<float>() : nullptr, activation, out);
 }

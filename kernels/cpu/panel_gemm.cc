@@ -21,18 +21,6 @@ namespace weft::cpu::HWY_NAMESPACE {
 constexpr int64_t kTaskRows = 96, kTaskColumns = 256, kDepth = 256, kSlice = 32;
 constexpr int64_t kCopyRows = 24;
 
-HWY_INLINE TileVec activate(LinearActivation activation, TileVec x) {
-  const TileTag d;
-  if (activation == LinearActivation::kNone) return x;
-  TileVec t = x;
-  if (activation == LinearActivation::kGeluTanh) {
-    // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
-    const TileVec cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), hn::Set(d, 0.044715f)), x, x);
-    t = hn::Mul(cubic, hn::Set(d, 2 * 0.7978845608028654f));
-  }
-  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exp_f32(hn::Neg(t))));
-}
-
 void finish_rows(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t column, int64_t columns,
                  float* sums, int64_t sums_row) {
   const TileTag d;

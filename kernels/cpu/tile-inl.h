@@ -12,6 +12,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/dtype.h"
+#include "kernels/linear.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
@@ -170,6 +171,18 @@ HWY_INLINE TileVec exp_f32(TileVec x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
   const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
   return hn::IfThenZeroElse(underflow, hn::Mul(p, hn::BitCast(d, exponent)));
+}
+
+HWY_INLINE TileVec activate(LinearActivation activation, TileVec x) {
+  const TileTag d;
+  if (activation == LinearActivation::kNone) return x;
+  TileVec t = x;
+  if (activation == LinearActivation::kGeluTanh) {
+    // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+    const TileVec cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), hn::Set(d, 0.044715f)), x, x);
+    t = hn::Mul(cubic, hn::Set(d, 2 * 0.7978845608028654f));
+  }
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exp_f32(hn::Neg(t))));
 }
 
 }  // namespace weft::cpu::HWY_NAMESPACE

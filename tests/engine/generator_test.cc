@@ -337,6 +337,32 @@ TEST(Memory, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
+// An 8-bit product errs by about 1 % (LinearInt8.ErrsByEightBits); the 14 of two blocks, added
+// squarely, by 4 % in a forward. Numbers are exact, so threads change no bit.
+TEST(Int8, ErrsByEightBitsAndTheSameForEveryThreadCount) {
+  const auto latents = [&](WeightFormat weights, int threads) {
+    GeneratorOptions options = options_of(DType::kF32, threads);
+    options.weights = weights;
+    Generator generator(kModel, options);
+    Request request = small_request();
+    request.steps = 1;
+    CollectingTap tap;
+    RunOptions run;
+    run.tap = &tap;
+    generator.run(request, nullptr, run);
+    return tap.tensors["latents_final"];
+  };
+  const std::vector<float> exact = latents(WeightFormat::kCompute, 1);
+  const std::vector<float> one = latents(WeightFormat::kInt8, 1);
+  const double error = rel_l2(one,
+                              TensorView(const_cast<float*>(exact.data()), DType::kF32,
+                                         {static_cast<int64_t>(exact.size())}),
+                              0);
+  EXPECT_LT(error, 0.04);
+  EXPECT_GT(error, 1e-4);
+  for (int threads : thread_counts()) EXPECT_EQ(latents(WeightFormat::kInt8, threads), one);
+}
+
 TEST(NonFinite, StopsNamingStageStepAndBlock) {
   Generator generator(
       test::poisoned(kModel, "transformer", "blocks.1.ffn.net.2.bias", testing::TempDir()),

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/engine/replica_job.h"
 
 namespace weft {
@@ -72,6 +74,52 @@ TEST(Replica, DelaysAndRendezvousChangeNoBitOfTheVideo) {
                     .video,
                 plain)
           << text << " seed " << seed;
+  }
+}
+
+// 8-bit weights: whole heads and layers may be elsewhere, parts of the width may not. A value on
+// the edge between two numbers may fall to either side where the text was summed in another order,
+// so a layout's difference is held to a tenth of what 8 bits themselves err by.
+TEST(Replica, EightBitWeightsUnderEveryLayoutThatKeepsTheWidth) {
+  struct LatentTap final : PipelineTap {
+    std::vector<float> latents;
+    void tap(const char* name, const TensorView& value) override {
+      if (std::string(name) == "latents_final")
+        latents.assign(value.as<float>(), value.as<float>() + value.count());
+    }
+  };
+  const auto latents_of = [](const Layout& layout, WeightFormat weights) {
+    std::vector<float> latents;
+    run_ranks(layout.ranks(), [&](Communicator& world) {
+      GeneratorOptions options = options_of(DType::kF32);
+      options.weights = weights;
+      Generator generator(kModel, options, Replica::of(world, layout));
+      LatentTap tap;
+      RunOptions run;
+      run.tap = &tap;
+      generator.run(job(), nullptr, run);
+      if (world.rank() == 0) latents = std::move(tap.latents);
+    });
+    return latents;
+  };
+  const auto distance = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) sum += std::pow(double{a[i]} - b[i], 2);
+    return std::sqrt(sum);
+  };
+  const std::vector<float> one = latents_of({}, WeightFormat::kInt8);
+  const double error = distance(one, latents_of({}, WeightFormat::kCompute));
+  EXPECT_GT(error, 0);
+  for (const char* text : {"cfg=2,layers=2", "ulysses=2,ring=2", "cfg=2,token_ring=2"}) {
+    const double apart = distance(latents_of(parse_layout(text, 4, {}), WeightFormat::kInt8), one);
+    EXPECT_LT(apart, error / 10) << text;
+  }
+  try {
+    latents_of(parse_layout("tensor=2", 2, {}), WeightFormat::kInt8);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("tensor=2"), std::string::npos) << error.what();
   }
 }
 
