@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -35,8 +36,91 @@ SentencePieceTokenizer SentencePieceTokenizer::load(const std::string& path) {
   return from_bytes(read_text_file(path, kMaxModelBytes), path);
 }
 
+namespace {
+
+// Walks a serialized protobuf message. Field 0 at its end, or where the rest is no message: those
+// that read the model complain of it themselves.
+class Fields {
+ public:
+  explicit Fields(std::string_view message) : rest_(message) {}
+  int next(std::string_view* bytes) {
+    *bytes = {};
+    const uint64_t key = varint();
+    const auto wire = key & 7;
+    uint64_t size = wire == 1 ? 8 : wire == 5 ? 4 : 0;
+    if (wire == 0) varint();
+    if (wire == 2) size = varint();
+    if (!sound_ || wire == 3 || wire == 4 || wire > 5 || size > rest_.size()) return 0;
+    *bytes = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return static_cast<int>(key >> 3 & 0x1fffffff);
+  }
+
+ private:
+  uint64_t varint() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(rest_.front());
+      rest_.remove_prefix(1);
+      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    sound_ = false;
+    return 0;
+  }
+
+  std::string_view rest_;
+  bool sound_ = true;
+};
+
+// A normalizer's precompiled_charsmap: u32 bytes of a double-array trie (Darts-clone: u32 units),
+// the trie, then the replacements as C strings. SentencePiece follows it without a look at its
+// size, so here every unit's children and every value must lie inside.
+bool sound_charsmap(std::string_view map) {
+  if (map.empty()) return true;
+  const auto word = [&](uint64_t at) {
+    uint32_t value;
+    std::memcpy(&value, map.data() + at, sizeof value);
+    return value;
+  };
+  if (map.size() < 4) return false;
+  const uint64_t bytes = word(0), units = bytes / 4;
+  if (bytes % 4 || bytes > map.size() - 4) return false;
+  const std::string_view replacements = map.substr(4 + bytes);
+  if (replacements.empty() || replacements.back() != 0) return false;
+  for (uint64_t i = 0; i < units; ++i) {
+    const uint32_t unit = word(4 + 4 * i);
+    if (unit >> 31) {  // a leaf's value
+      if ((unit & 0x7fffffffu) >= replacements.size()) return false;
+      continue;
+    }
+    const uint64_t offset = static_cast<uint64_t>(unit >> 10) << ((unit & 0x200u) >> 6);
+    if (((i ^ offset) | 0xff) >= units) return false;
+  }
+  return true;
+}
+
+void check_charsmaps(std::string_view model, const std::string& what) {
+  constexpr int kNormalizer = 3, kDenormalizer = 5, kCharsmap = 2;  // fields of the proto
+  std::string_view bytes, map;
+  Fields fields(model);
+  while (const int field = fields.next(&bytes)) {
+    if (field != kNormalizer && field != kDenormalizer) continue;
+    Fields inner(bytes);
+    while (const int part = inner.next(&map))
+      if (part == kCharsmap && !sound_charsmap(map))
+        throw Error(ErrorKind::kModel,
+                    what +
+                        ": is not a SentencePiece model (its precompiled_charsmap leads outside "
+                        "of itself)");
+  }
+}
+
+}  // namespace
+
 SentencePieceTokenizer SentencePieceTokenizer::from_bytes(std::string_view model,
                                                           const std::string& what) {
+  check_charsmaps(model, what);
   auto impl = std::make_unique<Impl>();
   sentencepiece::util::Status status;
   try {

@@ -131,7 +131,7 @@ int steps_told(const std::string& err) {
 }
 
 TEST_F(Resume, KilledAtTwentyMomentsMakesTheSameFrames) {
-  constexpr int kSteps = 40, kKills = 20;
+  constexpr int kSteps = 150, kKills = 20;  // most of a run is steps
   const std::string whole = hash_of(kSteps);
   const auto begun = std::chrono::steady_clock::now();
   ASSERT_EQ(start(job(kSteps, "--checkpoint-every 0 -o " + folder_ + "/timed.mp4")).wait(), 0);
