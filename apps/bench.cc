@@ -1,6 +1,5 @@
 // weft bench: op families at the models' shapes, and seconds per clip of a model folder.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -8,6 +7,7 @@
 
 #include "apps/bench_dit.h"
 #include "apps/bench_layouts.h"
+#include "apps/bench_limits.h"
 #include "apps/bench_load.h"
 #include "apps/bench_text.h"
 #include "apps/bench_vae.h"
@@ -20,12 +20,6 @@
 
 namespace weft {
 namespace {
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
 
 // One measured entry: the median of `repeat` runs after a warm-up.
 struct Entry {
@@ -52,20 +46,19 @@ void report(const Entry& entry, const Stream& stream, DType dtype, int repeat, b
   std::vector<double> times;
   entry.work();
   for (int i = 0; i < repeat; ++i) times.push_back(seconds_of(entry.work));
-  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
-  const double median = times[times.size() / 2];
+  const double typical = median(times);
   if (json) {
     nlohmann::json object{{"op", entry.op},       {"impl", stream.ops().name},
                           {"shape", entry.shape}, {"dtype", to_string(dtype)},
-                          {"us", median * 1e6},   {"threads", stream.threads()},
+                          {"us", typical * 1e6},  {"threads", stream.threads()},
                           {"isa", cpu_isa()}};
-    if (entry.flop > 0) object["gflops"] = entry.flop / median * 1e-9;
-    if (entry.bytes > 0) object["gbs"] = entry.bytes / median * 1e-9;
+    if (entry.flop > 0) object["gflops"] = entry.flop / typical * 1e-9;
+    if (entry.bytes > 0) object["gbs"] = entry.bytes / typical * 1e-9;
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%-22s %-28s %10.1f us", entry.op.c_str(), entry.shape.c_str(), median * 1e6);
-    if (entry.flop > 0) std::printf("  %8.1f GFLOP/s", entry.flop / median * 1e-9);
-    if (entry.bytes > 0) std::printf("  %8.2f GB/s", entry.bytes / median * 1e-9);
+    std::printf("%-22s %-28s %10.1f us", entry.op.c_str(), entry.shape.c_str(), typical * 1e6);
+    if (entry.flop > 0) std::printf("  %8.1f GFLOP/s", entry.flop / typical * 1e-9);
+    if (entry.bytes > 0) std::printf("  %8.2f GB/s", entry.bytes / typical * 1e-9);
     std::printf("\n");
   }
   std::fflush(stdout);

@@ -50,6 +50,12 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+double seconds_of(const std::function<void()>& work) {
+  const double begun = wall_seconds();
+  work();
+  return wall_seconds() - begun;
+}
+
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];

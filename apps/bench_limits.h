@@ -19,6 +19,7 @@ int blocks_of(const Flags& flags, int fallback, int low, int high);
 Stream bench_stream(const Flags& flags, const Ops& ops);
 
 double wall_seconds();
+double seconds_of(const std::function<void()>& work);
 double median(std::vector<double> values);
 
 // What /proc/self/status says under `key` ("RssAnon:", "VmHWM:"), in bytes.

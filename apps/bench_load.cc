@@ -17,23 +17,13 @@
 #include <thread>
 #include <vector>
 
+#include "apps/bench_limits.h"
 #include "engine/components.h"
 #include "kernels/ops.h"
 #include "models/random_weights.h"
 
 namespace weft {
 namespace {
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 // A checkpoint in a file that is gone when this is.
 class RandomCheckpoint {

@@ -1,7 +1,6 @@
 #include "apps/bench_text.h"
 
 #include <cstdio>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/bench_limits.h"
@@ -20,19 +19,6 @@ Umt5Config one_layer() {
   config.num_layers = 1;
   config.vocab_size = 256;
   return config;
-}
-
-// A file of one layer, made as it is read.
-TensorFile random_layer(const Umt5Config& config, int layer) {
-  std::vector<TensorFile::Made> tensors;
-  std::map<std::string, uint64_t> seeds;
-  for (const TensorSpec& spec : umt5_tensors(config)) {
-    seeds.emplace(spec.name, seeds.size() + 100 * static_cast<uint64_t>(layer));
-    tensors.push_back({.name = spec.name, .dtype = DType::kBF16, .shape = spec.shape});
-  }
-  return TensorFile::made(tensors, [seeds](const std::string& name, const TensorView& out) {
-    fill_random(seeds.at(name), out);
-  });
 }
 
 }  // namespace
@@ -60,7 +46,8 @@ int bench_text(const Flags& flags, DType dtype, int repeat) {
   uint64_t weights = 0;
   reset_peak();
   for (int layer = 0; layer < layers; ++layer) {
-    const TensorFile file = random_layer(config, layer);
+    const TensorFile file =
+        random_tensors(umt5_tensors(config), 100 * static_cast<uint64_t>(layer));
     const Umt5Encoder encoder = Umt5Encoder::load(file, config, bare, dtype);
     weights += encoder.bytes();
     Context context = seams.context(stream, arena, {}, {});

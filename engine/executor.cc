@@ -194,7 +194,9 @@ int64_t Executor::tokens() const { return rope_->grid[0] * rope_->grid[1] * rope
 
 void Executor::forward(const Step& step, const Job& job, const WanText& text) {
   const Arena::Scope scope(arena_);
-  FiniteWatch watch([&](const std::string& where) { report_non_finite(step, job, where); });
+  FiniteWatch watch([&](const std::string& where) {
+    report_non_finite(step, job, first_non_finite(stream_, job.latent) < 0 ? where : "the latent");
+  });
   Context context = replica_.context(stream_, arena_, step.pass, tokens(), &watch);
   const int64_t n = context.tokens.size(), d = expert_->config().width();
   const int branch = step.pass.branch, slot = kHiddenSlot + branch;
@@ -277,15 +279,13 @@ void Executor::wait(const Step& step) {
 }
 
 void Executor::report_non_finite(const Step& step, const Job& job, const std::string& where) {
-  const bool latent = first_non_finite(stream_, job.latent) >= 0;
   char sigma[32];
   std::snprintf(sigma, sizeof sigma, "%.4f", job.sampler.sigmas()[step.pass.step]);
   throw Error(ErrorKind::kNonFinite,
               "NaN or infinity in denoise, step " + std::to_string(step.pass.step + 1) + " of " +
                   std::to_string(job.sampler.steps()) + " (sigma " + sigma + "), " +
                   (model_ ? "transformer_2, " : "transformer, ") +
-                  (step.pass.branch ? "negative" : "positive") + " prompt: first in " +
-                  (latent ? "the latent" : where) +
+                  (step.pass.branch ? "negative" : "positive") + " prompt: first in " + where +
                   ". Try --dtype f32, or check the weights with weft inspect");
 }
 
@@ -299,6 +299,8 @@ void Executor::update(const Step& step, const Job& job) {
       copy(stream_, job.history[k].reshape({job.latent.count()}), kept[k].second);
   }
   job.sampler.step(step.pass.step, velocities_[0], job.latent, *history_);
+  if (first_non_finite(stream_, job.latent) >= 0)
+    report_non_finite(step, job, "the latent behind guidance and solver");
   if (job.on_update) job.on_update(step.pass.step);
 }
 

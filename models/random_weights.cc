@@ -31,11 +31,11 @@ void fill_random(uint64_t seed, const TensorView& out) {
   }
 }
 
-TensorFile random_tensors(const std::vector<TensorSpec>& specs) {
+TensorFile random_tensors(const std::vector<TensorSpec>& specs, uint64_t first_seed) {
   std::vector<TensorFile::Made> tensors;
   std::map<std::string, uint64_t> seeds;
   for (const TensorSpec& spec : specs) {
-    seeds.emplace(spec.name, seeds.size());
+    seeds.emplace(spec.name, first_seed + seeds.size());
     tensors.push_back({.name = spec.name, .dtype = DType::kBF16, .shape = spec.shape});
   }
   return TensorFile::made(tensors, [seeds](const std::string& name, const TensorView& out) {

@@ -14,8 +14,9 @@ WanConfig wan_14b(int layers = 40);
 // bf16 values of +-2^-6 to 2^-5 at 2^-6's spacing, the same for the same seed.
 void fill_random(uint64_t seed, const TensorView& out);
 
-// Every tensor in bf16 by fill_random, in memory, made when it is asked for.
-TensorFile random_tensors(const std::vector<TensorSpec>& tensors);
+// Every tensor in bf16 by fill_random, seeds counted from `first_seed`, in memory, made when it is
+// asked for.
+TensorFile random_tensors(const std::vector<TensorSpec>& tensors, uint64_t first_seed = 0);
 
 // The transformer's so: its activations stay finite, its picture is noise. In memory or in a file.
 TensorFile random_wan(const WanConfig& config);

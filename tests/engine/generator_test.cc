@@ -364,15 +364,36 @@ TEST(Int8, ErrsByEightBitsAndTheSameForEveryThreadCount) {
 }
 
 TEST(NonFinite, StopsNamingStageStepAndBlock) {
-  Generator generator(
-      test::poisoned(kModel, "transformer", "blocks.1.ffn.net.2.bias", testing::TempDir()),
+  for (const auto& [tensor, where] : {std::pair{"patch_embedding.bias", "first in patch_embedding"},
+                                      {"blocks.0.attn1.to_q.bias", "first in block 0"},
+                                      {"blocks.0.attn2.norm_k.weight", "first in block 0"},
+                                      {"blocks.1.ffn.net.2.bias", "first in block 1"},
+                                      {"proj_out.bias", "first in output"}}) {
+    Generator generator(test::poisoned(kModel, "transformer", tensor, testing::TempDir()),
+                        options_of(DType::kF32));
+    CollectingSink sink;
+    const std::string text =
+        message_of([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
+    EXPECT_NE(text.find("denoise, step 1 of 2"), std::string::npos) << text;
+    EXPECT_NE(text.find(where), std::string::npos) << text;
+    EXPECT_TRUE(sink.frames.empty());
+  }
+}
+
+TEST(NonFinite, IsFoundInTheTextEncoderAndBehindTheSolver) {
+  Generator sick(
+      test::poisoned(kModel, "text_encoder", "encoder.final_layer_norm.weight", testing::TempDir()),
       options_of(DType::kF32));
-  CollectingSink sink;
+  EXPECT_NE(message_of([&] { sick.run(small_request(), nullptr); }, ErrorKind::kNonFinite)
+                .find("encode_text"),
+            std::string::npos);
+  // Finite velocities whose guided sum is not.
+  Generator large(test::poisoned(kModel, "transformer", "proj_out.bias", testing::TempDir(), 3e38f),
+                  options_of(DType::kF32));
   const std::string text =
-      message_of([&] { generator.run(small_request(), &sink); }, ErrorKind::kNonFinite);
-  EXPECT_NE(text.find("denoise, step 1 of 2"), std::string::npos) << text;
-  EXPECT_NE(text.find("block 1"), std::string::npos) << text;
-  EXPECT_TRUE(sink.frames.empty());
+      message_of([&] { large.run(small_request(), nullptr); }, ErrorKind::kNonFinite);
+  EXPECT_NE(text.find("denoise, step "), std::string::npos) << text;
+  EXPECT_NE(text.find("behind guidance and solver"), std::string::npos) << text;
 }
 
 TEST(NonFinite, IsFoundInTheDecoderToo) {

@@ -1,5 +1,5 @@
 #pragma once
-// A model folder in which one tensor holds a NaN.
+// A model folder in which one tensor holds a NaN, or another value that breaks it.
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -11,15 +11,18 @@
 
 namespace weft::test {
 
-// A copy of `model` below `folder` with a NaN in the first element of the f32 `tensor` of
+// A copy of `model` below `folder` with `value` in the first element of the f32 `tensor` of
 // `component`; the copy's path. Error where there is no such tensor.
 inline std::string poisoned(const std::string& model, const std::string& component,
-                            const std::string& tensor, const std::string& folder) {
+                            const std::string& tensor, const std::string& folder,
+                            float value = NAN) {
   namespace fs = std::filesystem;
   const fs::path copy = fs::path(folder) / ("poisoned_" + component + "_" + tensor);
   fs::remove_all(copy);
   fs::copy(model, copy, fs::copy_options::recursive);
-  const std::string path = copy / component / "diffusion_pytorch_model.safetensors";
+  const bool text = component == "text_encoder";
+  const std::string path =
+      copy / component / (text ? "model.safetensors" : "diffusion_pytorch_model.safetensors");
   std::vector<Tensor> owners;
   std::vector<std::pair<std::string, TensorView>> tensors;
   {
@@ -29,7 +32,7 @@ inline std::string poisoned(const std::string& model, const std::string& compone
       const TensorView view = file.view(name);
       owners.emplace_back(view.dtype, view.shape());
       std::memcpy(owners.back().view().data, view.data, view.bytes());
-      if (name == tensor) owners.back().as<float>()[0] = NAN;
+      if (name == tensor) owners.back().as<float>()[0] = value;
       tensors.emplace_back(name, owners.back().view());
     }
   }
