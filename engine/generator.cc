@@ -166,6 +166,7 @@ JobFacts Generator::Impl::job_facts(const Request& request) const {
                  {"weights_sha256", parts.weights_hash()},
                  {"numerics_epoch", std::to_string(kNumericsEpoch)},
                  {"dtype", std::string(to_string(options.dtype))},
+                 {"weights", options.weights == WeightFormat::kInt8 ? "int8" : "compute"},
                  {"vae_dtype", std::string(to_string(options.vae_dtype))},
                  {"deterministic", options.determinism == Determinism::kFixed ? "on" : "off"},
                  {"prompt", request.prompt},

@@ -161,7 +161,8 @@ TEST(Checkpoint, LatentsAreOneWithNoStepToCome) {
   for (const StageSeconds& stage : result.stages) EXPECT_NE(stage.stage, "encode_text");
 }
 
-// The last seed differs: refused with its name. So is one whose solver reads more than is there.
+// The last seed differs, or the weights' format: refused with its name. So is one whose solver
+// reads more than is there.
 TEST(Checkpoint, OfAnotherJobIsRefused) {
   const std::string path = file_of("other");
   Generator generator(test::kModel, options_of(DType::kF32));
@@ -175,6 +176,17 @@ TEST(Checkpoint, OfAnotherJobIsRefused) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     EXPECT_NE(std::string(error.what()).find("seed is '7' there and '8' here"), std::string::npos)
+        << error.what();
+  }
+  GeneratorOptions eight_bits = options_of(DType::kF32);
+  eight_bits.weights = WeightFormat::kInt8;
+  Generator other(test::kModel, eight_bits);
+  try {
+    resumed(other, test::job(), read_checkpoint(path), stopper);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("weights is 'compute' there and 'int8' here"),
+              std::string::npos)
         << error.what();
   }
   Checkpoint poor = read_checkpoint(path);
