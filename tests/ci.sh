@@ -69,7 +69,7 @@ case "${1:-}" in
   build) build ;;
   test) run_tests ;;
   asan) sanitized asan ;;
-  tsan) sanitized tsan parallel io engine ;;
+  tsan) TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized tsan parallel io engine ;;
   fuzz) fuzz "${2:-}" ;;
   cuda)
     cmake --preset cuda >/dev/null
