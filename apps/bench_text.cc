@@ -64,8 +64,7 @@ int bench_text(const Flags& flags, DType dtype, int repeat) {
     seconds += median(times);
   }
   const uint64_t peak = process_bytes("VmHWM:");
-  double flop = 0;
-  for (int i = 0; i < kOpFamilies; ++i) flop += meter.total(static_cast<OpFamily>(i)).flop / repeat;
+  const double flop = executed_flop(meter) / repeat;
   const double gflops = flop / seconds * 1e-9;
   if (flags.on("json")) {
     nlohmann::json object{{"bench", "text"},

@@ -33,6 +33,7 @@ int bench_vae(const Flags& flags, DType dtype, int) {
     throw Error(ErrorKind::kUsage, "--size is " + flags.text("size") + ", legal: multiples of " +
                                        std::to_string(scale));
   const int64_t frames = config.latent_frames(flags.integer("num-frames").value_or(81));
+  if (frames == 1) throw Error(ErrorKind::kUsage, "--num-frames is 1, legal here: 5, 9, ...");
   Stream stream = bench_stream(flags, metered_ops()), bare = bench_stream(flags, cpu_ops());
   const WanVae vae = [&] {
     const TensorFile weights = random_tensors(wan_vae_tensors(config));
@@ -40,7 +41,7 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   }();
   const size_t workspace = vae_decode_workspace_bytes(config, h, w, dtype, frames);
   const size_t state = vae_decode_state_bytes(config, h, w, dtype);
-  // Rows and columns of the decoder's products in the middle: a picture's 96 and 384 channels.
+  // The transformer's products, so that all benches are shares of one rate.
   MachineLimits limits(bare, dtype,
                        {{1560, 1536, 1536, 6}, {1560, 1536, 8960, 1}, {1560, 8960, 1536, 1}});
   Arena arena;
@@ -67,7 +68,6 @@ int bench_vae(const Flags& flags, DType dtype, int) {
       std::fprintf(stderr, "latent frame %lld of %lld: %.2f s\n", static_cast<long long>(f + 1),
                    static_cast<long long>(frames), chunks.back().seconds);
   }
-  if (frames == 1) throw Error(ErrorKind::kUsage, "--num-frames is 1, legal here: 5, 9, ...");
   const double seconds = median_from(chunks, 1);
   double total = 0;
   for (size_t i = 1; i < chunks.size(); ++i) total += chunks[i].seconds;

@@ -32,12 +32,6 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   return packed;
 }
 
-double activate(double value, LinearActivation activation) {
-  if (activation == LinearActivation::kGeluTanh) return gelu_tanh_exact(value);
-  if (activation == LinearActivation::kSilu) return silu_exact(value);
-  return value;
-}
-
 // Columns of the output computed together: independent chains, and x is read once for all of them.
 constexpr int64_t kColumns = 4;
 
@@ -64,7 +58,7 @@ void linear_rows(const TensorView& x, const PackedLinear& packed, LinearActivati
       for (int64_t c = 0; c < width; ++c) {
         const double biased = sum[c] + (bias ? bias[o + c] : 0.0f);
         out.as<Out>()[r * out_stride + o + c] =
-            from_float<Out>(static_cast<float>(activate(biased, activation)));
+            from_float<Out>(static_cast<float>(activate_exact(biased, activation)));
       }
     }
   }

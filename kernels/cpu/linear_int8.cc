@@ -60,16 +60,6 @@ PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const Te
   return packed;
 }
 
-namespace {
-
-double activate(double value, LinearActivation activation) {
-  if (activation == LinearActivation::kGeluTanh) return gelu_tanh_exact(value);
-  if (activation == LinearActivation::kSilu) return silu_exact(value);
-  return value;
-}
-
-}  // namespace
-
 void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out) {
   const auto& weights = *static_cast<const Int8Weights*>(packed.storage_.get());
@@ -89,7 +79,7 @@ void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed
         for (int64_t i = 0; i < in; ++i) sum += int32_t{numbers[i]} * int32_t{values[o * in + i]};
         const float product = static_cast<float>(sum) * (scale * weights.scales.as<float>()[o]);
         out.as<Out>()[r * out.row_stride() + o] = from_float<Out>(
-            static_cast<float>(activate(product + (bias ? bias[o] : 0.0f), activation)));
+            static_cast<float>(activate_exact(product + (bias ? bias[o] : 0.0f), activation)));
       }
     }
   };

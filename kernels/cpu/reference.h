@@ -1,5 +1,6 @@
 #pragma once
 // Helpers of the reference implementations.
+#include "kernels/linear.h"
 #include "kernels/tensor.h"
 
 namespace weft::cpu {
@@ -19,5 +20,11 @@ double dot(const A* a, const B* b, int64_t n) {
 // x sigmoid(x) and the tanh form of GELU (Hendrycks & Gimpel 2016), in f64.
 double silu_exact(double x);
 double gelu_tanh_exact(double x);
+
+inline double activate_exact(double x, LinearActivation activation) {
+  if (activation == LinearActivation::kGeluTanh) return gelu_tanh_exact(x);
+  if (activation == LinearActivation::kSilu) return silu_exact(x);
+  return x;
+}
 
 }  // namespace weft::cpu
