@@ -1,9 +1,11 @@
 // The one binary: finds the command, parses its flags, and turns errors into one line and an exit
 // code.
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -45,32 +47,66 @@ int64_t now_ms() {
   return now.tv_sec * int64_t{1000} + now.tv_nsec / 1'000'000;
 }
 
-extern "C" void on_signal(int number) {
+// On Ctrl-C mpirun sends SIGTERM to its processes, and SIGKILL one second later unless it was told
+// otherwise: what cannot stop until then ends by itself, a little before. 0: no such thing.
+constexpr int64_t kBeforeKillMs = 250;
+std::atomic<int> g_killed_after_ms{0};
+
+int killed_after_ms() {
+  if (!std::getenv("OMPI_COMM_WORLD_RANK")) return 0;
+  const char* seconds = std::getenv("OMPI_MCA_odls_base_sigkill_timeout");
+  return static_cast<int>(std::clamp(seconds ? std::atof(seconds) : 1.0, 0.5, 1e6) * 1000);
+}
+
+void to_waiting_thread(char byte) { (void)!write(g_hurry[1], &byte, 1); }
+
+extern "C" void on_signal(int number, siginfo_t* info, void*) {
   if (!g_stop) {
     g_signal = number;
     g_stop_ms = now_ms();
     g_stop = true;
+    // Of another sender nothing is known.
+    if (number == SIGTERM && info->si_pid == getppid() && g_killed_after_ms) to_waiting_thread(0);
     return;
   }
   if (now_ms() - g_stop_ms < kSameMs) return;
   // The second one stops at once; a third, should that hang, by itself.
   std::signal(number, SIG_DFL);
-  const char byte = static_cast<char>(number);
-  (void)!write(g_hurry[1], &byte, 1);
+  to_waiting_thread(static_cast<char>(number));
 }
 
-// Waits for the second signal on a thread of its own: what is half written goes, then the process.
+// Waits for the second signal, or for the time when mpirun kills, on a thread of its own: what is
+// half written goes, then the process.
 void await_hurry() {
   char number = 0;
   if (read(g_hurry[0], &number, 1) != 1) return;
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (number == 0) {
+    pollfd second{.fd = g_hurry[0], .events = POLLIN, .revents = 0};
+    if (poll(&second, 1, static_cast<int>(g_killed_after_ms - kBeforeKillMs)) == 0) {
+      remove_parts();
+      if (std::string(rank) == "0")
+        std::fprintf(stderr,
+                     "weft: stopped at once: mpirun kills its processes %g s after Ctrl-C. What a "
+                     "checkpoint holds is kept; kill -USR1 on mpirun stops behind the step, "
+                     "however long it takes\n",
+                     g_killed_after_ms / 1000.0);
+      _exit(code_of(SIGTERM));
+    }
+    if (read(g_hurry[0], &number, 1) != 1) return;
+  }
   remove_parts();
   std::fprintf(stderr, "weft: stopped at once\n");
   _exit(code_of(number));
 }
 
 void heed_signals() {
+  g_killed_after_ms = killed_after_ms();
   if (pipe2(g_hurry, O_CLOEXEC) == 0) std::thread(await_hurry).detach();
-  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) std::signal(number, on_signal);
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) sigaction(number, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of write(), not a death
 }

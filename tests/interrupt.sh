@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Ctrl-C and SIGUSR1 to mpirun while it generates: what is there to go on from, and what is not left.
+# usage: interrupt.sh WEFT
+set -u
+weft=$(realpath "$1")
+command -v mpirun > /dev/null || { echo "skipped: no mpirun"; exit 77; }
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+faults=0
+mpi=(mpirun --allow-run-as-root --oversubscribe -n 2)
+
+fault() {
+  echo "FAULT ($case): $*"
+  tail -n 5 "$folder/err" | sed 's/^/    /'
+  faults=$((faults + 1))
+}
+
+# case, then flags of generate; the progress goes through a pipe, as to a program that draws it.
+start() {
+  case=$1
+  shift
+  rm -rf "$folder"/.??* "$folder"/*
+  mkfifo "$folder/pipe"
+  touch "$folder/err"
+  cat "$folder/pipe" > "$folder/err" &
+  reader=$!
+  "${mpi[@]}" "$weft" generate --model models/pocket --prompt "a red ball moves right on a gray floor" \
+    --layout ulysses=2 --threads 1 --seed 1 --progress json --output "$folder/clip.mp4" "$@" \
+    > "$folder/out" 2> "$folder/pipe" &
+  job=$!
+}
+
+# signal, wanted code, step: sent to mpirun behind that step.
+interrupt() {
+  until grep -q "\"denoise\",\"step\":$3," "$folder/err"; do
+    kill -0 "$job" 2> /dev/null || { fault "the job ended before step $3"; break; }
+    sleep 0.02
+  done
+  kill "-$1" "$job" 2> /dev/null
+  wait "$job"
+  code=$?
+  wait "$reader"
+  [ "$code" = "$2" ] || fault "code $code instead of $2"
+  ls -A "$folder" | grep '\.part' && fault "half a file is left"
+  [ -e "$folder/clip.mp4" ] && fault "a clip is there"
+}
+
+resumed() {
+  [ -s "$folder/clip.checkpoint.safetensors" ] || fault "no checkpoint"
+  grep -q "Resume: mpirun -n 2 " "$folder/err" || fault "no line tells how to go on"
+  "${mpi[@]}" "$weft" generate --resume "$folder/clip.checkpoint.safetensors" --progress none \
+    > "$folder/out" 2> "$folder/err" || fault "no resuming"
+  [ "$(cut -d ' ' -f 2 "$folder/out")" = "$whole" ] || fault "other frames: $(cat "$folder/out")"
+  ls -A "$folder" | grep 'part\|checkpoint' && fault "leftovers"
+  echo "$case: code $code, resumed to the same frames"
+}
+
+steps=(--steps 120 --num-frames 9)
+start whole "${steps[@]}"
+wait "$job" "$reader"
+whole=$(cut -d ' ' -f 2 "$folder/out")
+[ -n "$whole" ] || fault "no frame hash"
+
+start Ctrl-C "${steps[@]}"
+interrupt INT 1 2  # mpirun's own code, whatever its processes end with
+resumed
+start USR1 "${steps[@]}"
+interrupt USR1 75 2
+resumed
+
+# A step that takes longer than mpirun waits.
+start "Ctrl-C in a long step" --steps 2 --num-frames 161 --size 384x384
+interrupt INT 1 0
+grep -q "stopped at once: mpirun kills its processes 1 s after" "$folder/err" || fault "no word of it"
+[ "$faults" = 0 ] && echo "$case: nothing half written is left"
+exit $((faults > 0))
