@@ -4,12 +4,11 @@
 
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/implementation.h"
+#include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
 
 namespace weft::test {
 namespace {
-
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 struct Problem {
   int64_t queries, heads, kv_heads, e;
@@ -51,70 +50,6 @@ struct Inputs {
   }
 };
 
-struct Expected {
-  std::vector<Bounded> out, lse;  // [N, A, E], [A, N]
-};
-
-// Softmax from its definition. A logit is a sum of E products and two terms; its error moves every
-// probability by the same factor up to twice the largest error; the sums over keys add their own.
-Expected expect_attention(const AttentionArgs& args) {
-  const int64_t queries = args.q[0], heads = args.q[1], e = args.q[2];
-  const std::vector<double> q = to_f64(args.q);
-  const std::vector<double> bias = args.bias ? to_f64(args.bias) : std::vector<double>();
-  std::vector<std::vector<double>> k, v;
-  int64_t keys = 0;
-  for (const KVSegment& segment : args.segments) {
-    k.push_back(to_f64(segment.k));
-    v.push_back(to_f64(segment.v));
-    keys += segment.k[0];
-  }
-  Expected expected{std::vector<Bounded>(q.size()), std::vector<Bounded>(heads * queries)};
-  for (int64_t i = 0; i < queries; ++i)
-    for (int64_t a = 0; a < heads; ++a) {
-      std::vector<double> logits;
-      std::vector<const double*> values;
-      double logit_error = 0, top = kMinusInfinity, total = 0;
-      for (size_t s = 0; s < k.size(); ++s) {
-        const KVSegment& segment = args.segments[s];
-        const int64_t kv_heads = segment.k[1], kv = a / (heads / kv_heads);
-        for (int64_t j = 0; j < segment.k[0]; ++j) {
-          const int64_t key = static_cast<int64_t>(logits.size());
-          double sum = 0, sum_abs = 0;
-          for (int64_t x = 0; x < e; ++x) {
-            const double product = q[(i * heads + a) * e + x] * k[s][(j * kv_heads + kv) * e + x];
-            sum += product * args.scale;
-            sum_abs += std::fabs(product * args.scale);
-          }
-          const double extra = bias.empty() ? 0 : bias[(a * queries + i) * keys + key];
-          sum += extra + segment.log_bias;
-          sum_abs += std::fabs(extra) + std::fabs(segment.log_bias);
-          if (args.causal && segment.position + j > args.query_position + i) sum = kMinusInfinity;
-          if (sum != kMinusInfinity)
-            logit_error = std::max(logit_error, chain_bound(e + 3, sum_abs));
-          logits.push_back(sum);
-          values.push_back(v[s].data() + (j * kv_heads + kv) * e);
-          top = std::max(top, sum);
-        }
-      }
-      for (double logit : logits) total += logit == kMinusInfinity ? 0 : std::exp(logit - top);
-      const double relative = 2 * logit_error + chain_bound(2 * keys + 12, 1);
-      for (int64_t x = 0; x < e; ++x) {
-        double sum = 0, sum_abs = 0;
-        for (size_t j = 0; j < logits.size(); ++j) {
-          if (logits[j] == kMinusInfinity) continue;
-          const double term = std::exp(logits[j] - top) / total * values[j][x];
-          sum += term;
-          sum_abs += std::fabs(term);
-        }
-        expected.out[(i * heads + a) * e + x] = {sum, relative * sum_abs};
-      }
-      const double lse = total > 0 ? top + std::log(total) : kMinusInfinity;
-      expected.lse[a * queries + i] = {
-          lse, total > 0 ? logit_error + relative + 4 * kUnit32 * (1 + std::fabs(lse)) : 0};
-    }
-  return expected;
-}
-
 const Problem kProblems[] = {
     {.queries = 1, .heads = 1, .kv_heads = 1, .e = 8, .keys = {1}},
     {.queries = 5, .heads = 3, .kv_heads = 3, .e = 16, .keys = {7}},
@@ -154,15 +89,6 @@ const Problem kProblems[] = {
 };
 constexpr size_t kFirstLarge = 11;
 
-// What rounding the probabilities to bf16 adds to the bound of an output: their unit times the sum
-// of the absolute terms, which is no more than the largest value.
-void allow_rounded_probabilities(const AttentionArgs& args, Expected& expected) {
-  double largest = 0;
-  for (const KVSegment& segment : args.segments)
-    for (double value : to_f64(segment.v)) largest = std::max(largest, std::fabs(value));
-  for (Bounded& value : expected.out) value.bound += 0x1p-9 * largest;
-}
-
 bool has_products() { return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_avx512(); }
 
 TEST(Attention, EqualsTheDefinition) {
@@ -177,7 +103,7 @@ TEST(Attention, EqualsTheDefinition) {
                      std::to_string(&problem - kProblems));
         Inputs setup(problem, dtype);
         const AttentionArgs args = setup.args(problem);
-        Expected expected = expect_attention(args);
+        ExpectedAttention expected = expect_attention(args);
         if (dtype == DType::kBF16 && cpu_has_bf16() && ops == &cpu_ops() &&
             cpu::takes_products(args))
           allow_rounded_probabilities(args, expected);
@@ -209,7 +135,7 @@ TEST(Attention, ByProductsEqualsTheDefinition) {
         Inputs setup(kProblems[i], dtype);
         setup.segments.back().log_bias = 1.5f;
         const AttentionArgs args = setup.args(kProblems[i]);
-        Expected expected = expect_attention(args);
+        ExpectedAttention expected = expect_attention(args);
         if (compute == DType::kBF16) allow_rounded_probabilities(args, expected);
         EXPECT_TRUE(cpu::takes_products(args));
         Stream one = Stream::cpu(1), two = Stream::cpu(2);
@@ -245,7 +171,7 @@ TEST(Attention, SegmentsEqualOneSegment) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       Inputs setup(whole, dtype);
       AttentionArgs args = setup.args(whole);
-      const Expected expected = expect_attention(args);
+      const ExpectedAttention expected = expect_attention(args);
       Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
       std::vector<KVSegment> parts;
       for (auto [begin, n] : {std::pair<int64_t, int64_t>{0, 41}, {41, 1}, {42, 48}})
@@ -294,7 +220,7 @@ TEST(Attention, LogBiasOfACountEqualsRepeatedRows) {
     }
     setup.segments[1] = {.k = k, .v = v, .position = 11};
     const AttentionArgs args = setup.args(problem);
-    const Expected expected = expect_attention(args);
+    const ExpectedAttention expected = expect_attention(args);
     attention(stream, args);
     EXPECT_TRUE(within(setup.out, expected.out));
     EXPECT_TRUE(within(out, expected.out)) << ops->name;
@@ -316,7 +242,7 @@ TEST(Attention, AQueryWithoutKeysGivesTheIdentity) {
         Inputs setup(problem, dtype);
         AttentionArgs args = setup.args(problem);
         for (KVSegment& segment : setup.segments) segment.position = 2;
-        const Expected expected = expect_attention(args);
+        const ExpectedAttention expected = expect_attention(args);
         attention(stream, args);
         EXPECT_TRUE(within(setup.out, expected.out));
         EXPECT_TRUE(within(setup.lse, expected.lse));
@@ -336,7 +262,7 @@ TEST(Attention, LogitsOfTenThousandAreSafe) {
       setup.segments[0].log_bias = logit;
       setup.segments[1].log_bias = logit;
       const AttentionArgs args = setup.args(problem);
-      const Expected expected = expect_attention(args);
+      const ExpectedAttention expected = expect_attention(args);
       attention(stream, args);
       EXPECT_TRUE(within(setup.out, expected.out));
       EXPECT_TRUE(within(setup.lse, expected.lse));
@@ -363,7 +289,7 @@ TEST(MergeAttention, PartsEqualTheWhole) {
   for (const Ops* ops : all_ops()) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
     Inputs setup(whole, DType::kF32);
-    const Expected expected = expect_attention(setup.args(whole));
+    const ExpectedAttention expected = expect_attention(setup.args(whole));
     std::vector<State> parts;
     for (auto [begin, n] : {std::pair<int64_t, int64_t>{0, 20}, {20, 3}, {23, 27}}) {
       const KVSegment segment{.k = setup.k[0].view().slice(0, begin, n),

@@ -1,5 +1,6 @@
 #include "kernels/conv.h"
 
+#include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
 
 namespace weft::test {
@@ -24,40 +25,6 @@ const Problem kProblems[] = {
     {{2, 17, 19, 3}, 7, {2, 5, 3}, {.stride = {1, 3, 2}, .pad_front = 1, .pad_h = {2, 1}}},
     {{1, 2, 8, 4}, 4, {3, 3, 3}, {.pad_w = {1, 1}}},  // fewer frames than the kernel: no output
 };
-
-// The definition: a sum over taps and input channels, zero outside x.
-std::vector<Bounded> expect_conv(const TensorView& x, const TensorView& weight,
-                                 const TensorView& bias, const ConvArgs& args,
-                                 const std::array<int64_t, 4>& shape) {
-  const std::vector<double> in = to_f64(x), w = to_f64(weight);
-  const std::vector<double> b = bias ? to_f64(bias) : std::vector<double>(weight[0], 0.0);
-  std::vector<Bounded> out;
-  for (int64_t f = 0; f < shape[0]; ++f)
-    for (int64_t h = 0; h < shape[1]; ++h)
-      for (int64_t column = 0; column < shape[2]; ++column)
-        for (int64_t o = 0; o < shape[3]; ++o) {
-          double sum = b[o], sum_abs = std::fabs(b[o]);
-          int64_t tap = 0;
-          for (int64_t kt = 0; kt < weight[2]; ++kt)
-            for (int64_t kh = 0; kh < weight[3]; ++kh)
-              for (int64_t kw = 0; kw < weight[4]; ++kw, ++tap) {
-                const int64_t at[3] = {f * args.stride[0] + kt - args.pad_front,
-                                       h * args.stride[1] + kh - args.pad_h[0],
-                                       column * args.stride[2] + kw - args.pad_w[0]};
-                if (at[0] < 0 || at[0] >= x[0] || at[1] < 0 || at[1] >= x[1] || at[2] < 0 ||
-                    at[2] >= x[2])
-                  continue;
-                for (int64_t c = 0; c < x[3]; ++c) {
-                  const double term = in[((at[0] * x[1] + at[1]) * x[2] + at[2]) * x[3] + c] *
-                                      w[(o * x[3] + c) * weight[2] * weight[3] * weight[4] + tap];
-                  sum += term;
-                  sum_abs += std::fabs(term);
-                }
-              }
-          out.push_back({sum, chain_bound(tap * x[3] + 1, sum_abs)});
-        }
-  return out;
-}
 
 void check_conv(const Ops& ops, DType dtype, const Problem& problem, bool with_bias,
                 BoundReport& report) {

@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 
+#include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
 
 namespace weft::test {
@@ -11,35 +12,6 @@ struct Shape {
 
 const Shape kShapes[] = {{0, 8, 8},    {1, 1, 1},     {1, 64, 192}, {3, 7, 5},
                          {17, 33, 66}, {130, 96, 64}, {5, 259, 31}, {2, 1537, 12}};
-
-// act(x w^T + bias) of values already rounded to the compute dtype.
-std::vector<Bounded> expect_linear(const TensorView& x, const TensorView& weight,
-                                   const TensorView& bias, LinearActivation activation) {
-  const std::vector<double> a = to_f64(x), w = to_f64(weight);
-  const std::vector<double> b = bias ? to_f64(bias) : std::vector<double>(weight[0], 0.0);
-  const int64_t in = weight[1], columns = weight[0];
-  std::vector<Bounded> out;
-  for (int64_t r = 0; r < x.rows(); ++r)
-    for (int64_t o = 0; o < columns; ++o) {
-      double sum = b[o], sum_abs = std::fabs(b[o]);
-      for (int64_t k = 0; k < in; ++k) {
-        sum += a[r * in + k] * w[o * in + k];
-        sum_abs += std::fabs(a[r * in + k] * w[o * in + k]);
-      }
-      Bounded y{sum, chain_bound(in + 1, sum_abs)};
-      if (activation != LinearActivation::kNone) {
-        const double argument = activation == LinearActivation::kSilu
-                                    ? sum
-                                    : 1.5957691216057308 * (sum + 0.044715 * sum * sum * sum);
-        const double value = sum / (1 + std::exp(-argument));
-        // |silu'| and |gelu'| stay below 1.13; then six roundings of the argument, an exponential,
-        // a sum and a quotient.
-        y = {value, 1.13 * y.bound + kUnit32 * std::fabs(value) * (6 * std::fabs(argument) + 8)};
-      }
-      out.push_back(y);
-    }
-  return out;
-}
 
 void check_linear(const Ops& ops, DType dtype, const Shape& shape, LinearActivation activation,
                   bool with_bias, DType out_dtype, BoundReport& report) {

@@ -1,0 +1,150 @@
+#pragma once
+// Linear, convolution and attention from their definitions in f64, with the bound of f32
+// arithmetic on every output.
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "tests/support/compare.h"
+
+namespace weft::test {
+
+// act(x w^T + bias) of values already rounded to the compute dtype.
+inline std::vector<Bounded> expect_linear(const TensorView& x, const TensorView& weight,
+                                          const TensorView& bias, LinearActivation activation) {
+  const std::vector<double> a = to_f64(x), w = to_f64(weight);
+  const std::vector<double> b = bias ? to_f64(bias) : std::vector<double>(weight[0], 0.0);
+  const int64_t in = weight[1], columns = weight[0];
+  std::vector<Bounded> out;
+  for (int64_t r = 0; r < x.rows(); ++r)
+    for (int64_t o = 0; o < columns; ++o) {
+      double sum = b[o], sum_abs = std::fabs(b[o]);
+      for (int64_t k = 0; k < in; ++k) {
+        sum += a[r * in + k] * w[o * in + k];
+        sum_abs += std::fabs(a[r * in + k] * w[o * in + k]);
+      }
+      Bounded y{sum, chain_bound(in + 1, sum_abs)};
+      if (activation != LinearActivation::kNone) {
+        const double argument = activation == LinearActivation::kSilu
+                                    ? sum
+                                    : 1.5957691216057308 * (sum + 0.044715 * sum * sum * sum);
+        const double value = sum / (1 + std::exp(-argument));
+        // |silu'| and |gelu'| stay below 1.13; then six roundings of the argument, an exponential,
+        // a sum and a quotient.
+        y = {value, 1.13 * y.bound + kUnit32 * std::fabs(value) * (6 * std::fabs(argument) + 8)};
+      }
+      out.push_back(y);
+    }
+  return out;
+}
+
+// The definition: a sum over taps and input channels, zero outside x.
+inline std::vector<Bounded> expect_conv(const TensorView& x, const TensorView& weight,
+                                        const TensorView& bias, const ConvArgs& args,
+                                        const std::array<int64_t, 4>& shape) {
+  const std::vector<double> in = to_f64(x), w = to_f64(weight);
+  const std::vector<double> b = bias ? to_f64(bias) : std::vector<double>(weight[0], 0.0);
+  std::vector<Bounded> out;
+  for (int64_t f = 0; f < shape[0]; ++f)
+    for (int64_t h = 0; h < shape[1]; ++h)
+      for (int64_t column = 0; column < shape[2]; ++column)
+        for (int64_t o = 0; o < shape[3]; ++o) {
+          double sum = b[o], sum_abs = std::fabs(b[o]);
+          int64_t tap = 0;
+          for (int64_t kt = 0; kt < weight[2]; ++kt)
+            for (int64_t kh = 0; kh < weight[3]; ++kh)
+              for (int64_t kw = 0; kw < weight[4]; ++kw, ++tap) {
+                const int64_t at[3] = {f * args.stride[0] + kt - args.pad_front,
+                                       h * args.stride[1] + kh - args.pad_h[0],
+                                       column * args.stride[2] + kw - args.pad_w[0]};
+                if (at[0] < 0 || at[0] >= x[0] || at[1] < 0 || at[1] >= x[1] || at[2] < 0 ||
+                    at[2] >= x[2])
+                  continue;
+                for (int64_t c = 0; c < x[3]; ++c) {
+                  const double term = in[((at[0] * x[1] + at[1]) * x[2] + at[2]) * x[3] + c] *
+                                      w[(o * x[3] + c) * weight[2] * weight[3] * weight[4] + tap];
+                  sum += term;
+                  sum_abs += std::fabs(term);
+                }
+              }
+          out.push_back({sum, chain_bound(tap * x[3] + 1, sum_abs)});
+        }
+  return out;
+}
+
+struct ExpectedAttention {
+  std::vector<Bounded> out, lse;  // [N, A, E], [A, N]
+};
+
+// Softmax from its definition. A logit is a sum of E products and two terms; its error moves every
+// probability by the same factor up to twice the largest error; the sums over keys add their own.
+constexpr double kNoKey = -std::numeric_limits<double>::infinity();
+
+inline ExpectedAttention expect_attention(const AttentionArgs& args) {
+  const int64_t queries = args.q[0], heads = args.q[1], e = args.q[2];
+  const std::vector<double> q = to_f64(args.q);
+  const std::vector<double> bias = args.bias ? to_f64(args.bias) : std::vector<double>();
+  std::vector<std::vector<double>> k, v;
+  int64_t keys = 0;
+  for (const KVSegment& segment : args.segments) {
+    k.push_back(to_f64(segment.k));
+    v.push_back(to_f64(segment.v));
+    keys += segment.k[0];
+  }
+  ExpectedAttention expected{std::vector<Bounded>(q.size()), std::vector<Bounded>(heads * queries)};
+  for (int64_t i = 0; i < queries; ++i)
+    for (int64_t a = 0; a < heads; ++a) {
+      std::vector<double> logits;
+      std::vector<const double*> values;
+      double logit_error = 0, top = kNoKey, total = 0;
+      for (size_t s = 0; s < k.size(); ++s) {
+        const KVSegment& segment = args.segments[s];
+        const int64_t kv_heads = segment.k[1], kv = a / (heads / kv_heads);
+        for (int64_t j = 0; j < segment.k[0]; ++j) {
+          const int64_t key = static_cast<int64_t>(logits.size());
+          double sum = 0, sum_abs = 0;
+          for (int64_t x = 0; x < e; ++x) {
+            const double product = q[(i * heads + a) * e + x] * k[s][(j * kv_heads + kv) * e + x];
+            sum += product * args.scale;
+            sum_abs += std::fabs(product * args.scale);
+          }
+          const double extra = bias.empty() ? 0 : bias[(a * queries + i) * keys + key];
+          sum += extra + segment.log_bias;
+          sum_abs += std::fabs(extra) + std::fabs(segment.log_bias);
+          if (args.causal && segment.position + j > args.query_position + i) sum = kNoKey;
+          if (sum != kNoKey) logit_error = std::max(logit_error, chain_bound(e + 3, sum_abs));
+          logits.push_back(sum);
+          values.push_back(v[s].data() + (j * kv_heads + kv) * e);
+          top = std::max(top, sum);
+        }
+      }
+      for (double logit : logits) total += logit == kNoKey ? 0 : std::exp(logit - top);
+      const double relative = 2 * logit_error + chain_bound(2 * keys + 12, 1);
+      for (int64_t x = 0; x < e; ++x) {
+        double sum = 0, sum_abs = 0;
+        for (size_t j = 0; j < logits.size(); ++j) {
+          if (logits[j] == kNoKey) continue;
+          const double term = std::exp(logits[j] - top) / total * values[j][x];
+          sum += term;
+          sum_abs += std::fabs(term);
+        }
+        expected.out[(i * heads + a) * e + x] = {sum, relative * sum_abs};
+      }
+      const double lse = total > 0 ? top + std::log(total) : kNoKey;
+      expected.lse[a * queries + i] = {
+          lse, total > 0 ? logit_error + relative + 4 * kUnit32 * (1 + std::fabs(lse)) : 0};
+    }
+  return expected;
+}
+
+// What rounding the probabilities to bf16 adds to the bound of an output: their unit times the sum
+// of the absolute terms, which is no more than the largest value.
+inline void allow_rounded_probabilities(const AttentionArgs& args, ExpectedAttention& expected) {
+  double largest = 0;
+  for (const KVSegment& segment : args.segments)
+    for (double value : to_f64(segment.v)) largest = std::max(largest, std::fabs(value));
+  for (Bounded& value : expected.out) value.bound += 0x1p-9 * largest;
+}
+
+}  // namespace weft::test
