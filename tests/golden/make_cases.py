@@ -1,6 +1,7 @@
 """Makes conformance cases for `weft verify` with the reference implementations, on a CPU in float32.
 
 usage: make_cases.py OUT_FOLDER [--seed N] [--only STAGE[,STAGE]] [--count N]
+       make_cases.py OUT_FOLDER --language-model FOLDER [--prompt TEXT]  one llm case of a folder's own weights
 needs: pip install -r requirements.txt (the versions are recorded in each case)
 
 Weights are random but well-conditioned: every tensor matters, zero-initialised ones included. Sizes,
@@ -8,6 +9,7 @@ heads, lengths and seeds are drawn from --seed, so that each seed gives other ca
 """
 import argparse
 import json
+import os
 import pathlib
 import random
 
@@ -17,7 +19,10 @@ from diffusers import (AutoencoderKLWan, DPMSolverMultistepScheduler,
                        FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler,
                        WanTransformer3DModel)
 from safetensors.torch import save_file
-from transformers import UMT5Config, UMT5EncoderModel
+from tokenizers import Tokenizer
+from transformers import (AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM, UMT5Config, UMT5EncoderModel)
+from transformers.utils.logging import disable_progress_bar
 
 BF16_FLOOR = 2e-2
 
@@ -56,7 +61,8 @@ class Case:
             save_file({k: v.contiguous() for k, v in self.inputs.items()},
                       self.folder / "inputs.safetensors")
         if self.expected:
-            save_file({k: v.contiguous().float() for k, v in self.expected.items()},
+            save_file({k: (v.float() if v.is_floating_point() else v).contiguous()
+                       for k, v in self.expected.items()},
                       self.folder / "expected.safetensors")
         (self.folder / "case.json").write_text(json.dumps(self.spec, indent=1))
         print(self.folder)
@@ -204,8 +210,65 @@ def noise(root, rng, generator):
     case.save()
 
 
+def fill_llm(case, folder, ids, greedy):
+    """Logits and hidden states on a list of ids, and how they go on when the likeliest is taken."""
+    def load(dtype):  # never model.to(bfloat16): it would round the rotary table too
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+    def run(model):
+        with torch.no_grad():
+            out = model(torch.tensor([ids]), output_hidden_states=True)
+        seen = {f"hidden_states.{k}": v[0] for k, v in enumerate(out.hidden_states)}
+        return seen | {"logits": out.logits[0]}
+
+    model = load(torch.float32)
+    case.inputs = {"input_ids": torch.tensor(ids, dtype=torch.int32)}
+    case.expected = run(model)
+    case.spec["tolerance_bf16"] = bf16_tolerance(case.expected, run(load(torch.bfloat16)))
+    row, margin = list(ids), float("inf")
+    for _ in range(greedy):
+        with torch.no_grad():
+            best = model(torch.tensor([row])).logits[0, -1].topk(2)
+        margin = min(margin, (best.values[0] - best.values[1]).item())
+        row.append(best.indices[0].item())
+    case.expected["greedy_ids"] = torch.tensor(row[len(ids):], dtype=torch.int32)
+    case.spec["greedy"] = greedy
+    case.spec["least_margin"] = margin  # between a chosen id's logit and the next best
+    case.save()
+
+
+def llm(root, rng, generator):
+    kind = rng.choice(["qwen3", "qwen2"])
+    kv_heads = rng.choice([1, 2, 3])
+    heads, head_dim = kv_heads * rng.choice([1, 2, 4]), rng.choice([8, 16, 20])
+    sizes = dict(vocab_size=rng.choice([97, 300, 512]), intermediate_size=rng.choice([40, 96]),
+                 num_hidden_layers=rng.randint(1, 3), num_attention_heads=heads, num_key_value_heads=kv_heads,
+                 tie_word_embeddings=rng.random() < 0.5, bos_token_id=None, eos_token_id=None,
+                 rope_parameters={"rope_type": "default", "rope_theta": rng.choice([1e4, 1e6])})
+    if kind == "qwen3":
+        model = Qwen3ForCausalLM(Qwen3Config(hidden_size=rng.choice([32, 48]), head_dim=head_dim, **sizes))
+    else:
+        model = Qwen2ForCausalLM(Qwen2Config(hidden_size=heads * head_dim, **sizes))
+    draw_weights(model.eval(), generator)
+    case = Case(root, f"llm_{kind}_{heads}x{kv_heads}x{head_dim}", "llm", 1e-4)
+    model.save_pretrained(case.folder / "model")
+    ids = torch.randint(0, sizes["vocab_size"], (rng.randint(5, 60),), generator=generator)
+    fill_llm(case, case.folder / "model", ids.tolist(), rng.choice([8, 12]))
+
+
+def llm_of(root, folder, prompt):
+    """A case of weights that are there already: `model` becomes a link to their folder."""
+    chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(chat).ids
+    case = Case(root, f"llm_{folder.parent.name}", "llm", 1e-4)
+    link = case.folder / "model"
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(folder, case.folder), target_is_directory=True)
+    fill_llm(case, folder, ids, 12)
+
+
 STAGES = dict(transformer=transformer, vae_decode=vae_decode, vae_encode=vae_encode,
-              text_encoder=text_encoder, scheduler=scheduler, noise=noise)
+              text_encoder=text_encoder, scheduler=scheduler, noise=noise, llm=llm)
 
 
 def main():
@@ -215,9 +278,15 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=",".join(STAGES))
     parser.add_argument("--count", type=int, default=1, help="cases per stage")
+    parser.add_argument("--language-model", type=pathlib.Path)
+    parser.add_argument("--prompt", default="orange ring", help="of the case of --language-model")
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
+    disable_progress_bar()
+    if args.language_model:
+        llm_of(args.out, args.language_model, args.prompt)
+        return
     for n in range(args.count):
         rng = random.Random(args.seed * 1000 + n)
         generator = torch.Generator().manual_seed(args.seed * 1000 + n)
