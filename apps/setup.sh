@@ -5,7 +5,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config ca-certificates
   libhwy-dev libdnnl-dev ocl-icd-opencl-dev opencl-c-headers
-  nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libssl-dev
+  nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libpcre2-dev libssl-dev
   libavcodec-dev libavformat-dev libavutil-dev libswscale-dev libpng-dev ffmpeg)
 [ "${1:-}" = fuzz ] && packages+=(clang libclang-rt-14-dev libomp-dev)
 [ "${1:-}" = tests ] && packages+=(libgtest-dev clang-format python3 git)

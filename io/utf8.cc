@@ -1,6 +1,30 @@
 #include "io/utf8.h"
 
+#include <algorithm>
+
 namespace weft {
+namespace {
+
+// What may follow a lead byte: so many bytes, the first of them in [low, high], which keeps out
+// overlong forms, surrogates and values that are too large (Unicode table 3-7).
+struct Sequence {
+  int more;  // 0 for bytes that lead no longer sequence
+  unsigned char low, high;
+};
+
+Sequence sequence(unsigned char lead) {
+  Sequence s{0, 0x80, 0xbf};
+  if (lead >= 0xc2 && lead <= 0xdf) s.more = 1;
+  if (lead >= 0xe0 && lead <= 0xef) s.more = 2;
+  if (lead >= 0xf0 && lead <= 0xf4) s.more = 3;
+  if (lead == 0xe0) s.low = 0xa0;
+  if (lead == 0xed) s.high = 0x9f;
+  if (lead == 0xf0) s.low = 0x90;
+  if (lead == 0xf4) s.high = 0x8f;
+  return s;
+}
+
+}  // namespace
 
 std::u32string decode_utf8(std::string_view text) {
   std::u32string out;
@@ -11,17 +35,7 @@ std::u32string decode_utf8(std::string_view text) {
       out.push_back(lead);
       continue;
     }
-    // The legal range of the second byte keeps out overlong forms, surrogates and values that are
-    // too large (Unicode table 3-7).
-    unsigned char low = 0x80, high = 0xbf;
-    int more = 0;
-    if (lead >= 0xc2 && lead <= 0xdf) more = 1;
-    if (lead >= 0xe0 && lead <= 0xef) more = 2;
-    if (lead >= 0xf0 && lead <= 0xf4) more = 3;
-    if (lead == 0xe0) low = 0xa0;
-    if (lead == 0xed) high = 0x9f;
-    if (lead == 0xf0) low = 0x90;
-    if (lead == 0xf4) high = 0x8f;
+    auto [more, low, high] = sequence(lead);
     char32_t point = more == 1 ? lead & 0x1fu : more == 2 ? lead & 0x0fu : lead & 0x07u;
     bool good = more > 0;
     for (; more > 0 && good; --more) {
@@ -60,6 +74,20 @@ std::string encode_utf8(std::u32string_view text) {
     }
   }
   return out;
+}
+
+size_t incomplete_utf8_tail(std::string_view text) {
+  const size_t longest = std::min<size_t>(3, text.size());
+  for (size_t tail = 1; tail <= longest; ++tail) {
+    const auto byte = [&](size_t i) {
+      return static_cast<unsigned char>(text[text.size() - tail + i]);
+    };
+    if ((byte(0) & 0xc0) == 0x80) continue;  // goes on with an earlier lead
+    const Sequence s = sequence(byte(0));
+    const bool sound = tail == 1 || (byte(1) >= s.low && byte(1) <= s.high);
+    return sound && static_cast<size_t>(s.more) >= tail ? tail : 0;
+  }
+  return 0;
 }
 
 }  // namespace weft

@@ -10,5 +10,7 @@ namespace weft {
 std::u32string decode_utf8(std::string_view text);
 // Surrogates and values above U+10FFFF are written as U+FFFD.
 std::string encode_utf8(std::u32string_view text);
+// Bytes at the end, 0 to 3, that begin a character and lack its rest: more bytes can complete them.
+size_t incomplete_utf8_tail(std::string_view text);
 
 }  // namespace weft

@@ -1,0 +1,128 @@
+#include "io/split_pattern.h"
+
+#include "io/utf8.h"
+#include "tests/io/byte_bpe_testing.h"
+#include "tests/io/io_testing.h"
+
+namespace weft {
+namespace {
+
+using test::expect_error;
+
+std::vector<std::string> matches(const std::string& pattern, const std::string& text) {
+  SplitPattern::Scratch scratch(1 << 20);
+  std::vector<std::string> out;
+  for (const auto& [begin, end] : SplitPattern::from_regex(pattern, "test").find_all(text, scratch))
+    out.push_back(text.substr(begin, end - begin));
+  return out;
+}
+using Words = std::vector<std::string>;
+
+TEST(SplitPattern, FindsWordsAsQwenSplitsThem) {
+  EXPECT_EQ(matches(test::kQwenPattern, "It'S 12  a\xc3\xa9\n\n  ok!?\r\n \xe7\x8c\xab"),
+            (Words{"It", "'S", " ", "1", "2", " ", " a\xc3\xa9", "\n\n", " ", " ok", "!?\r\n",
+                   " \xe7\x8c\xab"}));
+}
+
+TEST(SplitPattern, EmptyMatchesNeverTouchTheOneBefore) {
+  EXPECT_EQ(matches("a*", "ba\xc3\xa9"), (Words{"", "a", ""}));
+  EXPECT_EQ(matches("a*", ""), Words{""});
+  EXPECT_EQ(matches("x", ""), Words{});
+}
+
+// What PCRE2 alone would read otherwise; checked against Oniguruma 6.9.
+TEST(SplitPattern, ReadsClassesAsOniguruma) {
+  EXPECT_EQ(matches("\\s", "\xe1\xa0\x8e\xe2\x80\x8b\xc2\x85\x1c"), Words{"\xc2\x85"});
+  EXPECT_EQ(matches("[\\s]", "\xe1\xa0\x8e\xc2\xa0"), Words{"\xc2\xa0"});
+  EXPECT_EQ(matches("\\w+",
+                    "a\xcc\x81\xe2\x80\xbf"
+                    "1\xc2\xb2\xe2\x81\xb4"),
+            Words{"a\xcc\x81\xe2\x80\xbf"
+                  "1\xc2\xb2"});
+  EXPECT_EQ(matches("\\W", "a-"), Words{"-"});
+  EXPECT_EQ(matches("[\\w]", "a-"), Words{"a"});
+  EXPECT_EQ(matches("\\p{Han}", "\xe6\xbc\xa2\xe3\x80\x81"), Words{"\xe6\xbc\xa2"});
+  EXPECT_EQ(matches("\\v", "\n\x0b"), Words{"\x0b"});
+  EXPECT_EQ(matches("\\u4e00\\x41\\x{1F680}",
+                    "\xe4\xb8\x80"
+                    "A\xf0\x9f\x9a\x80")
+                .size(),
+            1u);
+  EXPECT_EQ(matches("^a|b$|.", "ab\nab"), (Words{"a", "b", "a", "b"}));
+  EXPECT_EQ(matches("(?i:'s|k)", "'\xc5\xbf\xe2\x84\xaa"), (Words{"'\xc5\xbf", "\xe2\x84\xaa"}));
+}
+
+TEST(SplitPattern, LiteralsMeanThemselves) {
+  const std::string all = "\\^$.|?*+()[]{}-#&\n\"\xc3\xa9";
+  SplitPattern::Scratch scratch(1000);
+  const auto found = SplitPattern::from_literal(all, "test").find_all("x" + all + "x", scratch);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].begin, 1u);
+  EXPECT_EQ(found[0].end, 1 + all.size());
+}
+
+TEST(SplitPattern, NamesWhatItDoesNotRead) {
+  const std::pair<const char*, const char*> cases[] = {{"", "has 0 bytes"},
+                                                       {"\\h", "\"\\h\""},
+                                                       {"\\b", "\"\\b\""},
+                                                       {"\\1", "\"\\1\""},
+                                                       {"\\K", "\"\\K\""},
+                                                       {"\\pL", "\\p{Name}"},
+                                                       {"\\p{L", "\\p{Name}"},
+                                                       {"\\p{a b}", "this property"},
+                                                       {"\\p{Nothing}", "cannot be read"},
+                                                       {"[a&&b]", "intersections"},
+                                                       {"[[:alpha:]]", "classes in classes"},
+                                                       {"[]a]", "written \\]"},
+                                                       {"[\\W]", "in a class"},
+                                                       {"(?<n>a)", "kind of group"},
+                                                       {"(?P<n>a)", "kind of group"},
+                                                       {"(*UTF)a", "kind of group"},
+                                                       {"(?s:a)", "kind of group"},
+                                                       {"a{2}+", "counted repeat"},
+                                                       {"a{,2}", "written {n}"},
+                                                       {"{", "written {n}"},
+                                                       {"a{2", "written {n}"},
+                                                       {"\\xe9", "\\x{H...}"},
+                                                       {"\\x{", "\\x{H...}"},
+                                                       {"\\u12", "four hexadecimal"},
+                                                       {"\\", "follows the backslash"},
+                                                       {"(a", "cannot be read"},
+                                                       {"[a", "cannot be read"},
+                                                       {"\\x{110000}", "cannot be read"},
+                                                       {"(?<=a+)b", "cannot be read"},
+                                                       {"*", "cannot be read"}};
+  for (const auto& [pattern, part] : cases)
+    expect_error(ErrorKind::kModel, part, [&] { SplitPattern::from_regex(pattern, "test"); });
+  expect_error(ErrorKind::kModel, "bytes; legal are",
+               [] { SplitPattern::from_regex(std::string(9000, 'a'), "test"); });
+}
+
+TEST(SplitPattern, PatternsThatExplodeAreStopped) {
+  const std::string text = std::string(5000, 'a') + "\nb c";
+  for (const char* pattern : {"(a|a)*b", "(a*)*b", "(a+a+)+b", "(?:a?){40}a{40}b", "(a|aa)+$c"})
+    expect_error(ErrorKind::kModel, "takes too long", [&] {
+      SplitPattern::Scratch scratch(1'000'000);
+      SplitPattern::from_regex(pattern, "test").find_all(text, scratch);
+    });
+}
+
+TEST(Utf8, IncompleteTailIsWhatMoreBytesCanComplete) {
+  std::mt19937 random(4);
+  for (int i = 0; i < 20000; ++i) {
+    std::string text;
+    for (uint32_t n = random() % 5; n > 0; --n)
+      text += "a\x80\xbf\x9f\xa0\xc3\xe0\xe7\xed\xf0\xf4\xff"[random() % 12];
+    // The longest ill-formed end that some bytes turn into a single character.
+    size_t expected = 0;
+    for (size_t tail = 1; tail <= std::min<size_t>(3, text.size()); ++tail)
+      for (const char* rest : {"\x80", "\x80\x80", "\x80\x80\x80", "\xa0\x80", "\x90\x80\x80"}) {
+        const auto points = decode_utf8(text.substr(text.size() - tail) + rest);
+        if (points.size() == 1 && points[0] != 0xfffd) expected = tail;
+      }
+    ASSERT_EQ(incomplete_utf8_tail(text), expected) << testing::PrintToString(text);
+  }
+}
+
+}  // namespace
+}  // namespace weft
