@@ -88,9 +88,9 @@ class Translator {
   }
 
   void escape() {
-    // Oniguruma's word characters, without the brackets; up to U+00FF it counts all numbers.
-    constexpr std::string_view kWord =
-        "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe";
+    // Oniguruma's word characters; outside of a class it counts Latin-1's fractions and powers too.
+    const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+    const std::string alone = word + "\\xb2\\xb3\\xb9\\xbc-\\xbe]";
     if (rest_.size() < 2) refuse(1, "nothing follows the backslash");
     const char c = rest_[1];
     switch (c) {
@@ -103,10 +103,10 @@ class Translator {
       case 'D':
         return replace(2, "\\P{Nd}");
       case 'w':
-        return replace(2, in_class_ ? std::string(kWord) : "[" + std::string(kWord) + "]");
+        return replace(2, in_class_ ? word : "[" + alone);
       case 'W':
         if (in_class_) refuse(2, "not supported in a class");
-        return replace(2, "[^" + std::string(kWord) + "]");
+        return replace(2, "[^" + alone);
       case 'v':
         return replace(2, "\\x0b");
       case 'p':

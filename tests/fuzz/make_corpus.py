@@ -112,6 +112,29 @@ def tokenizers():
     put("tokenizer_input", "ill_formed", b"a\xff\xc3\x28\xed\xa0\x80\xf4\x90\x80\x80 &#xD800; &#x110000; &NotEqualTilde; &ampx")
 
 
+def tokenizer_files():
+    def change(name, patch, text):
+        put("tokenizer_json", name, json.dumps(patch).encode() + b"\0" + (text if isinstance(text, bytes) else text.encode()))
+
+    def split(pattern, behavior="Isolated", invert=False, prefix=False, kind="Regex"):
+        return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert},
+            {"type": "ByteLevel", "add_prefix_space": prefix, "use_regex": prefix}]}}
+
+    token = {"id": 700, "content": "<a>", "special": False, "normalized": True}
+    change("unchanged", {}, "hello <|im_start|> world\r\n  \u732b e\u0301 \U0001F680<|im_end|>")
+    change("ill_formed", {"normalizer": None}, b"a\xff\xc3\x28\xed\xa0\x80\xf4\x90\x80\x80\0b")
+    change("byte_level", {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "it's  12 a")
+    change("normalized_token", {"added_tokens": [token]}, "x<a>y")
+    change("removed", split(r"\w+|[^\S\n]+", "Removed", True, True), "a_b 1\u00b2\n -")
+    change("literal", split("a.", kind="String"), "aa.b")
+    change("classes", split(r"(?i:'s)|\p{Han}+|[\u4e00-\u9fff\s]{1,3}|(?<=a)b*?|^x$|\v"), "ab'S\u6f22 x\n")
+    change("empty_matches", split("a*"), "bab\u00e9")
+    change("explodes", split("(a|a)*b|(a+)+c"), "a" * 200 + "\nbc")
+    change("merges", {"model": {"ignore_merges": True, "merges": ["t h", ["h", "e"], ["t", "he"]]}}, "the the")
+    change("no_bytes", {"model": {"vocab": None}}, "x")
+
+
 def png(width, height, depth, colour, rows, texts=()):
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -139,4 +162,5 @@ if __name__ == "__main__":
     weights()
     configs()
     tokenizers()
+    tokenizer_files()
     pictures_and_clips()

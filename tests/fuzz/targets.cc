@@ -13,6 +13,7 @@
 
 #include "apps/verify_stages.h"
 #include "engine/sampler.h"
+#include "io/byte_bpe.h"
 #include "io/image.h"
 #include "io/json.h"
 #include "io/media_probe.h"
@@ -216,6 +217,35 @@ void tokenizer_input(Bytes bytes) {
   use(tokenizer, cleaned, 512);
 }
 
+void use(const ByteBpeTokenizer& tokenizer, std::string_view text) {
+  for (const AddedTokens added : {AddedTokens::kSplit, AddedTokens::kAsText}) {
+    const std::vector<int32_t> ids = tokenizer.encode(text, added);
+    StreamingDecoder decoder(tokenizer, SpecialTokens::kKeep);
+    std::string streamed;
+    for (const int32_t id : ids) {
+      CHECK(id >= 0 && id < tokenizer.size(), id);
+      streamed += decoder.push(id);
+    }
+    streamed += decoder.finish();
+    CHECK(streamed == tokenizer.decode(ids), streamed);
+  }
+}
+
+// The bytes up to the first 0 as a tokenizer.json, then as a change (RFC 7386) of a sound one; the
+// rest is a text for it.
+void tokenizer_json(Bytes bytes) {
+  static const nlohmann::json sound =
+      read_json_file("tests/golden/tokenizer_bpe/model/tokenizer/tokenizer.json");
+  const std::string_view all = text_of(bytes), json = all.substr(0, all.find('\0'));
+  const std::string_view text = all.substr(std::min(all.size(), json.size() + 1));
+  refused_or_done([&] { use(ByteBpeTokenizer::from_json(json, "tokenizer.json"), text); });
+  refused_or_done([&] {
+    nlohmann::json changed = sound;
+    changed.merge_patch(parse_json(json, "patch"));
+    use(ByteBpeTokenizer::from_json(changed.dump(), "tokenizer.json"), text);
+  });
+}
+
 void media(Bytes bytes) {
   constexpr int64_t kPixels = int64_t{1} << 22;  // more take seconds and show nothing new
   const std::string path = anonymous_file(bytes);
@@ -245,6 +275,7 @@ constexpr Target kTargets[] = {
     {"verify_case", 2048, verify_case},
     {"tokenizer_model", 4096, tokenizer_model},
     {"tokenizer_input", 1024, tokenizer_input},
+    {"tokenizer_json", 2048, tokenizer_json},
     {"media", 16384, media},
 };
 

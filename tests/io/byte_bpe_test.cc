@@ -97,9 +97,9 @@ TEST(ByteBpe, DecodesWhatItEncodesInNormalForm) {
 
 TEST(ByteBpe, LongWordsAreNotQuadratic) {
   const auto tokenizer = tokenizer_of(byte_bpe_json({{"a", "a"}, {"aa", "aa"}, {" ", " "}}));
-  EXPECT_EQ(tokenizer.encode(std::string(1'000'000, 'a')), Ids(250'000, 257));
-  EXPECT_EQ(tokenizer.encode(std::string(1'000'000, ' ')), Ids(500'000, 258));
-  EXPECT_EQ(tokenizer.encode(std::string(999'999, '\n')), Ids(999'999, 10));
+  EXPECT_EQ(tokenizer.encode(std::string(200'000, 'a')), Ids(50'000, 257));
+  EXPECT_EQ(tokenizer.encode(std::string(200'000, ' ')), Ids(100'000, 258));
+  EXPECT_EQ(tokenizer.encode(std::string(199'999, '\n')), Ids(199'999, 10));
 }
 
 TEST(ByteBpe, AddedTokensComeFirstAndTheLongestWins) {

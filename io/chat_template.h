@@ -1,0 +1,53 @@
+#pragma once
+// Turns of a conversation as the text a language model was trained on.
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/byte_bpe.h"
+
+namespace weft {
+
+enum class ChatRole { kSystem, kUser, kAssistant };
+
+struct ChatTurn {
+  ChatRole role;
+  std::string content;  // of the assistant: without its thoughts
+};
+
+// kOff opens the reply with an empty think block, as Qwen3 was trained; kOn adds nothing, and is
+// right for models that do not think.
+enum class Thinking { kOn, kOff };
+
+class ChatTemplate {
+ public:
+  static const ChatTemplate& chatml();  // io/chatml.txt, part of the binary
+  // The format is told in io/chatml.txt; `what` stands in messages. Error(kModel).
+  static ChatTemplate parse(std::string_view text, const std::string& what);
+
+  // The turns in their order and the opening of the assistant's next one, for
+  // ByteBpeTokenizer::encode. The parts view the template and the turns. Contents are kAsText: what
+  // somebody wrote cannot end a turn or begin another.
+  std::vector<TextPart> prompt(std::span<const ChatTurn> turns, Thinking thinking) const;
+  // The token with which the assistant ends its turn.
+  const std::string& end_of_turn() const { return end_of_turn_; }
+
+ private:
+  struct Frame {
+    std::string before, after;
+  };
+  const Frame& frame(ChatRole role) const;
+
+  Frame system_, user_, assistant_;
+  std::string no_thinking_, end_of_turn_;
+};
+
+// What follows the last </think> and its line ends; all of a reply that has none.
+std::string_view without_thoughts(std::string_view reply);
+
+namespace detail {
+extern const char* const kChatml;  // generated from chatml.txt
+}
+
+}  // namespace weft
