@@ -1,11 +1,13 @@
 #include "apps/verify_stages.h"
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "engine/generator.h"
+#include "engine/language.h"
 #include "engine/noise.h"
 #include "engine/sampler.h"
 #include "io/byte_bpe.h"
@@ -434,9 +436,104 @@ NamedTensors run_pipeline(Case& c) {
   return std::move(tap.tensors);
 }
 
+// Rows that every rank of stage `stage` has, on the root.
+Tensor on_root(Stream& stream, Replica& replica, int stage, int index, const Tensor* own,
+               int64_t rows, int64_t columns) {
+  const int source = replica.rank_of(stage, 0);
+  const Tag tag{.kind = Traffic::kControl, .segment = index};
+  Tensor whole;
+  if (replica.root()) {
+    whole = Tensor(DType::kF32, {rows, columns});
+    if (source == 0)
+      copy(stream, *own, whole);
+    else
+      replica.communicator().receive(stream, source, tag, whole);
+  } else if (source == replica.rank()) {
+    replica.communicator().send(stream, 0, tag, *own);
+  }
+  return whole;
+}
+
+// One pass over all ids through the stages; the root gets logits and hidden states by their golden
+// names.
+NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
+  Replica& replica = rank.replica();
+  Stream& stream = rank.stream();
+  const int stages = replica.layout()[Axis::kLayers];
+  const BlockRange blocks = rank.blocks();
+  const int64_t n = static_cast<int64_t>(ids.size()), d = rank.config().hidden;
+  const Pass pass;
+  const LanguageRank::Part part{0, ids};
+  rank.open(0);
+  const LanguageRank::Share share = rank.share({&part, 1});
+  Tensor hidden(DType::kF32, {share.rows, d}), wire(rank.options().dtype, {share.rows, d});
+  const Tag tag{.kind = Traffic::kHidden};
+  if (!blocks.first()) {
+    replica.communicator().receive(stream, replica.stage_peer(-1), tag, wire);
+    copy(stream, wire, hidden);
+  }
+  Collector collector;
+  rank.forward(pass, {&part, 1}, share, hidden, &collector);
+  if (!blocks.last()) {
+    copy(stream, hidden, wire);
+    replica.communicator().send(stream, replica.stage_peer(1), tag, wire);
+  }
+
+  NamedTensors out;
+  const auto keep = [&](const std::string& name, int stage, int index, const Tensor& own) {
+    Tensor whole = on_root(stream, replica, stage, index, &own, n, own ? own.view()[1] : d);
+    if (whole) out[name] = std::move(whole);
+  };
+  for (int stage = 0; stage < stages; ++stage) {
+    const BlockRange of = stage_blocks(rank.config().layers, stages, stage);
+    for (int k = of.begin + (stage > 0); k <= of.end - of.last(); ++k) {
+      const std::string name = "hidden_states." + std::to_string(k);
+      Tensor whole;
+      if (of.begin == blocks.begin)
+        whole = rank.wanted_rows(pass, {&part, 1}, share, collector.tensors.at(name), true);
+      keep(name, stage, k, whole);
+    }
+  }
+  Tensor normed, logits;
+  if (blocks.last()) {
+    const Tensor wanted = rank.wanted_rows(pass, {&part, 1}, share, hidden, true);
+    normed = rank.normed(wanted);
+    logits = rank.logits(pass, wanted);
+  }
+  keep("hidden_states." + std::to_string(rank.config().layers), stages - 1, rank.config().layers,
+       normed);
+  Tensor words = on_root(stream, replica, stages - 1, rank.config().layers + 1, &logits, n,
+                         rank.config().vocab);
+  if (words) out["logits"] = std::move(words);
+  rank.close(0);
+  return out;
+}
+
 NamedTensors run_llm(Case& c) {
-  add_failure(c, "logits", "stage llm is not built yet");
-  return {};
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  if (!inputs.contains("input_ids") || inputs.view("input_ids").rank != 1 ||
+      inputs.view("input_ids").dtype != DType::kI32)
+    throw Error(ErrorKind::kModel, c.folder + ": input_ids is missing or not int32 [n]");
+  const TensorView given = inputs.view("input_ids");
+  const int greedy = c.integer("greedy", 4096);
+  CompletionRequest request{.max_tokens = greedy};
+  request.prompt.resize(given[0]);
+  std::memcpy(request.prompt.data(), given.data, given.bytes());
+
+  LanguageModel model(c.file("model"),
+                      {.dtype = c.options.dtype,
+                       .threads = c.options.threads,
+                       .determinism = c.options.determinism,
+                       .ops = c.options.ops,
+                       .positions = given[0] + greedy,
+                       .split_tokens = 1},
+                      std::move(c.replica));
+  NamedTensors out = score(model.rank(), request.prompt);
+  const Completion completion = model.complete({&request, 1})[0];
+  Tensor ids(DType::kI32, {static_cast<int64_t>(completion.ids.size())});
+  std::memcpy(ids.as<int32_t>(), completion.ids.data(), ids.view().bytes());
+  out["greedy_ids"] = std::move(ids);
+  return out;
 }
 
 }  // namespace
@@ -466,6 +563,14 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     limits.layers = config.layers;
     limits.ffn = config.ffn_dim;
     limits.tokens = grid[0] * grid[1] * grid[2];
+  }
+  if (stage == "llm") {
+    const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+    if (!inputs.contains("input_ids") || inputs.view("input_ids").rank != 1)
+      throw Error(ErrorKind::kModel, folder + ": input_ids is missing or not [n]");
+    limits = LanguageRank::limits(LanguageModel::read_config(c.file("model")),
+                                  inputs.view("input_ids")[0]);
+    limits.requests = 0;
   }
   return limits;
 }

@@ -112,7 +112,7 @@ SeamBytes Replica::seam_bytes(const WanConfig& config, int64_t tokens, DType dty
   const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());
   const SequenceMap blocks = map.blocks(ulysses);
   const int64_t heads = partition(config.heads, parts, part).size(), e = config.head_dim;
-  const int64_t inner = ulysses_heads(heads, heads, ulysses, index % ulysses).q.size();
+  const int64_t inner = partition_heads(heads, heads, ulysses, index % ulysses).q.size();
   SeamBytes bytes;
   if (layout()[Axis::kRing] > 1)
     bytes.attend = ring_arena_bytes(blocks, index / ulysses, inner, inner, e, dtype);

@@ -38,6 +38,10 @@ class Replica {
   bool alone() const { return ranks() == 1; }
   Communicator& communicator() { return *communicator_; }  // not where alone
 
+  // The communicator of some of its ranks; ids as Communicator::group has them, those below 32 are
+  // the replica's own.
+  Communicator group(const std::vector<int>& ranks, int id) const;
+
   // Which weights: this rank's blocks, and of them its heads and feed-forward columns.
   BlockRange blocks(int layers) const;
   WanLoad load(const WanConfig& config, DType dtype,
@@ -84,7 +88,6 @@ class Replica {
  private:
   struct Seams;
   static constexpr int kReplicaGroup = 255;
-  Communicator group(const std::vector<int>& ranks, int id) const;
   std::unique_ptr<TokenMixer> make_mixer(int64_t tokens) const;
 
   std::optional<Communicator> communicator_;

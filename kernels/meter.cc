@@ -155,6 +155,10 @@ Ops make_metered() {
         meet(moved(OpFamily::kPointwise, "gelu_tanh_mul", bytes(a) + bytes(b) + bytes(out)),
              [&] { cpu_ops().pointwise.gelu_tanh_mul(s, a, b, out); });
       },
+      [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
+        meet(moved(OpFamily::kPointwise, "silu_mul", bytes(a) + bytes(b) + bytes(out)),
+             [&] { cpu_ops().pointwise.silu_mul(s, a, b, out); });
+      },
       [](Stream& s, float a, const TensorView& x, float b, const TensorView& y,
          const TensorView& out) {
         meet(moved(OpFamily::kPointwise, "axpby", bytes(x) + bytes(y) + bytes(out)),

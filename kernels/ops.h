@@ -46,6 +46,7 @@ struct PointwiseOps {
   decltype(&weft::silu) silu;
   decltype(&weft::gelu_tanh) gelu_tanh;
   decltype(&weft::gelu_tanh_mul) gelu_tanh_mul;
+  decltype(&weft::silu_mul) silu_mul;
   decltype(&weft::axpby) axpby;
   decltype(&weft::first_non_finite) first_non_finite;
 };

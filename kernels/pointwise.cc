@@ -62,6 +62,13 @@ void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b,
   stream.ops().pointwise.gelu_tanh_mul(stream, a, b, out);
 }
 
+void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out) {
+  check_same(stream, a, out);
+  check_same(stream, b, out);
+  if (out.count() == 0) return;
+  stream.ops().pointwise.silu_mul(stream, a, b, out);
+}
+
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out) {
   check_same(stream, x, out);

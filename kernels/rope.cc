@@ -7,6 +7,24 @@
 
 namespace weft {
 
+namespace {
+
+// [tokens, pairs, 2] cosines and sines of (start + i) theta^(-j / pairs).
+Tensor angle_table(int64_t tokens, int64_t start, int pairs, double theta) {
+  Tensor out(DType::kF32, {tokens, pairs, 2});
+  float* table = out.as<float>();
+  for (int64_t i = 0; i < tokens; ++i)
+    for (int j = 0; j < pairs; ++j) {
+      const double angle =
+          static_cast<double>(start + i) * std::pow(theta, -static_cast<double>(j) / pairs);
+      *table++ = static_cast<float>(std::cos(angle));
+      *table++ = static_cast<float>(std::sin(angle));
+    }
+  return out;
+}
+
+}  // namespace
+
 Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start, int head_dim,
                double theta) {
   CHECK(head_dim > 0 && head_dim % 2 == 0 && head_dim >= 6, "head_dim", head_dim);
@@ -17,18 +35,19 @@ Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start, int he
   rope.grid = grid;
   rope.start = start;
   rope.pairs = {head_dim / 2 - 2 * side, side, side};
-  for (int axis = 0; axis < 3; ++axis) {
-    const int pairs = rope.pairs[axis];
-    rope.table[axis] = Tensor(DType::kF32, {grid[axis], pairs, 2});
-    float* table = rope.table[axis].as<float>();
-    for (int64_t i = 0; i < grid[axis]; ++i)
-      for (int j = 0; j < pairs; ++j) {
-        const double angle =
-            static_cast<double>(start[axis] + i) * std::pow(theta, -static_cast<double>(j) / pairs);
-        *table++ = static_cast<float>(std::cos(angle));
-        *table++ = static_cast<float>(std::sin(angle));
-      }
-  }
+  for (int axis = 0; axis < 3; ++axis)
+    rope.table[axis] = angle_table(grid[axis], start[axis], rope.pairs[axis], theta);
+  return rope;
+}
+
+Rope make_line_rope(int64_t tokens, int64_t start, int head_dim, double theta, RopePairs order) {
+  CHECK(head_dim > 0 && head_dim % 2 == 0, "head_dim", head_dim);
+  Rope rope;
+  rope.grid = {tokens, 1, 1};
+  rope.start = {start, 0, 0};
+  rope.pairs = {head_dim / 2, 0, 0};
+  rope.table[0] = angle_table(tokens, start, head_dim / 2, theta);
+  rope.order = order;
   return rope;
 }
 
@@ -39,7 +58,9 @@ void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t f
         "x", x.to_string_shape(), "out", out.to_string_shape());
   CHECK((x[2] == 1 || x.stride[2] == 1) && (x[2] == 1 || out.stride[2] == 1), "stride", x.stride[2],
         out.stride[2]);
-  CHECK(x[2] == 2 * (rope.pairs[0] + rope.pairs[1] + rope.pairs[2]), "x", x.to_string_shape());
+  CHECK(x[2] == 2 * (rope.pairs[0] + rope.pairs[1] + rope.pairs[2]) &&
+            (rope.order == RopePairs::kNeighbours || x[2] == 2 * rope.pairs[0]),
+        "x", x.to_string_shape());
   CHECK(first_token >= 0 && first_token + x[0] <= rope.grid[0] * rope.grid[1] * rope.grid[2],
         "first token", first_token, "of", x.to_string_shape(), "grid", rope.grid[0], rope.grid[1],
         rope.grid[2]);

@@ -1,11 +1,15 @@
 #pragma once
-// Rotary position embedding (Su et al. 2021) over three axes (frame, row, column), interleaved
-// pairs (x[2j], x[2j+1]), as Wan uses it.
+// Rotary position embedding (Su et al. 2021): over three axes (frame, row, column) for grids of
+// patches, over one for text.
 #include <array>
 
 #include "kernels/stream.h"
 
 namespace weft {
+
+// Which values of a head turn together: x[2j] and x[2j+1] (Wan), or x[j] and x[j+E/2] (GPT-NeoX,
+// Qwen).
+enum class RopePairs : uint8_t { kNeighbours, kHalves };
 
 // Angles of a token grid. Token t of the grid (frame-major, then row, then column) has position
 // (start[0] + f, start[1] + h, start[2] + w); negative positions are legal.
@@ -16,12 +20,17 @@ struct Rope {
   // cos and sin per axis, for positions start[a] .. start[a] + grid[a] - 1: [grid[a], pairs[a], 2]
   // f32, from f64 angles.
   std::array<Tensor, 3> table;
+  RopePairs order = RopePairs::kNeighbours;
 };
 
 // The tables for head size `head_dim`: the axes get head_dim - 4 (head_dim / 6), 2 (head_dim / 6),
 // 2 (head_dim / 6) dimensions; omega_j = theta^(-2j/d) with each axis' own d.
 Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start, int head_dim,
                double theta = 10000.0);
+
+// The tables of a line of `tokens` positions from `start` on: the first axis has all dimensions,
+// omega_j = theta^(-2j/E).
+Rope make_line_rope(int64_t tokens, int64_t start, int head_dim, double theta, RopePairs order);
 
 // Rotates rows that stand for grid tokens first_token .. first_token + n - 1.
 // x, out [n, A, E] f32 or bf16, arithmetic f32; may alias exactly; rows may be strided.

@@ -79,6 +79,20 @@ void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
   if (weights.bias) add_bias(context.stream, out, weights.bias, out);
 }
 
+TensorView rms_normed(Context& context, const TensorView& x, const TensorView& weight, float eps,
+                      DType dtype) {
+  const TensorView h = context.arena.alloc(dtype, x.shape());
+  if (dtype == DType::kF32) {
+    rms_norm(context.stream, x, weight, eps, h);
+    return h;
+  }
+  const Arena::Scope scope(context.arena);
+  const TensorView wide = context.arena.alloc(DType::kF32, x.shape());
+  rms_norm(context.stream, x, weight, eps, wide);
+  copy(context.stream, wide, h);
+  return h;
+}
+
 void full_rms_norm(Context& context, const TensorView& x, int64_t width, const TensorView& weight,
                    float eps) {
   Arena::Scope scope(context.arena);

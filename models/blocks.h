@@ -22,6 +22,10 @@ struct RowLinear {
 void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
                 const TensorView& out);
 
+// The RMS norm of x [n, D] f32, in the compute dtype; from the arena.
+TensorView rms_normed(Context& context, const TensorView& x, const TensorView& weight, float eps,
+                      DType dtype);
+
 // RMS norm over a width that may be split over ranks, in place. x [N, D part]; width = the full D.
 void full_rms_norm(Context& context, const TensorView& x, int64_t width, const TensorView& weight,
                    float eps);

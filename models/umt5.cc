@@ -24,21 +24,6 @@ std::string block_name(int64_t layer, const char* rest) {
   return "encoder.block." + std::to_string(layer) + ".layer." + rest;
 }
 
-// The norm of x [n, d] f32, in the compute dtype.
-TensorView normed(Context& context, const TensorView& x, const Tensor& weight, float eps,
-                  DType dtype) {
-  const TensorView h = context.arena.alloc(dtype, x.shape());
-  if (dtype == DType::kF32) {
-    rms_norm(context.stream, x, weight, eps, h);
-    return h;
-  }
-  const Arena::Scope scope(context.arena);
-  const TensorView wide = context.arena.alloc(DType::kF32, x.shape());
-  rms_norm(context.stream, x, weight, eps, wide);
-  copy(context.stream, wide, h);
-  return h;
-}
-
 // bias [A, n, n] of one layer's table [buckets, A]. It depends on key - query alone: row i of a
 // head is a window of that head's 2n - 1 values.
 void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Arena& arena,
@@ -229,7 +214,7 @@ void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
 void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView& x) const {
   const Arena::Scope scope(context.arena);
   const int64_t n = x[0], heads = width_.heads.size(), inner = heads * config_.d_kv;
-  const TensorView h = normed(context, x, layer.attention_norm, config_.eps, dtype_);
+  const TensorView h = rms_normed(context, x, layer.attention_norm, config_.eps, dtype_);
   TensorView q, k, v;
   for (const auto& [view, weight] :
        {std::pair{&q, &layer.q}, std::pair{&k, &layer.k}, std::pair{&v, &layer.v}}) {
@@ -250,7 +235,7 @@ void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView&
 
 void Umt5Encoder::feed_forward(Context& context, const Layer& layer, const TensorView& x) const {
   const Arena::Scope scope(context.arena);
-  const TensorView h = normed(context, x, layer.feed_forward_norm, config_.eps, dtype_);
+  const TensorView h = rms_normed(context, x, layer.feed_forward_norm, config_.eps, dtype_);
   const TensorView gate = context.arena.alloc(dtype_, {x[0], width_.ffn.size()});
   const TensorView value = context.arena.alloc(dtype_, {x[0], width_.ffn.size()});
   linear(context.stream, h, layer.wi_0, LinearActivation::kNone, gate);

@@ -157,9 +157,11 @@ LightSeqMixer::LightSeqMixer(Communicator group, SequenceMap tokens)
 
 void LightSeqMixer::attend(Context& context, const Attend& attend) {
   const int64_t n = attend.q[0];
-  CHECK(attend.mask == Mask::kCausal && !attend.past, "balanced attention is causal");
+  CHECK(attend.mask == Mask::kCausal, "balanced attention is causal");
+  CHECK(!attend.past || attend.past->segments.empty(), "balanced attention sees no past");
   CHECK(n == tokens_.rows(group_.rank()), "rows", n, "tokens", tokens_.rows(group_.rank()));
   apply_positions(context, attend);
+  keep(context.stream, attend.past, attend.k, attend.v);
   const Arena::Scope scope(context.arena);
   Balance(group_, tokens_, context, attend).run();
 }

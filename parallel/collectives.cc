@@ -73,12 +73,20 @@ void Communicator::reduce_scatter(Stream& stream, Arena& arena, const Tag& tag,
   if (size() > 1) ring(*this, stream, arena, tag, 0, flat(x), -1, Arrival::kAdd);
 }
 
+AllReduce chosen(AllReduce algorithm, int64_t count, int ranks) {
+  if (algorithm != AllReduce::kBySize) return algorithm;
+  constexpr double kHop = 256 << 10;  // bytes that a link carries in the time of a hop
+  const double bytes = 4.0 * static_cast<double>(count), hops = ranks - 1;
+  const double ring = 2 * hops * (kHop + bytes / ranks), star = 2 * kHop + 2 * hops * bytes;
+  return star < ring ? AllReduce::kStar : AllReduce::kRing;
+}
+
 void Communicator::all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
                               AllReduce algorithm) {
   CHECK(x.dtype == DType::kF32 && x.contiguous(), x.to_string_shape());
   if (size() == 1) return;
   const TensorView all = flat(x);
-  if (algorithm == AllReduce::kRing) {
+  if (chosen(algorithm, x.count(), size()) == AllReduce::kRing) {
     ring(*this, stream, arena, tag, 0, all, 0, Arrival::kAdd);
     ring(*this, stream, arena, tag, size(), all, 1, Arrival::kReplace);
     return;

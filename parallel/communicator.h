@@ -75,9 +75,14 @@ struct CommCounters {
 class FlightRecorder;
 
 enum class AllReduce : uint8_t {
-  kRing,  // 2 (P - 1) hops of 1/P: e (2 n - c_{r+1} - c_{r+2}) bytes sent by rank r
-  kStar,  // 2 hops: leaves send n e, the root (rank 0) adds in rank order and sends (P - 1) n e
+  kRing,    // 2 (P - 1) hops of 1/P: e (2 n - c_{r+1} - c_{r+2}) bytes sent by rank r
+  kStar,    // 2 hops: leaves send n e, the root (rank 0) adds in rank order and sends (P - 1) n e
+  kBySize,  // whichever of the two is faster for n values, by chosen()
 };
+// kBySize resolved: with a the time of a hop and b the bytes per second of a link, the ring takes
+// 2 (P - 1) (a + n e / (P b)), the star 2 a + 2 (P - 1) n e / b; a b is taken for 256 KiB, some
+// 30 us at 9 GB/s (TPI-LLM, arXiv 2410.00531, section 3.3).
+AllReduce chosen(AllReduce algorithm, int64_t count, int ranks);
 
 class Communicator {
  public:

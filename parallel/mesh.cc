@@ -95,19 +95,28 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
     return "cfg=2 where guidance is off: there is one branch to compute";
   if (layout[Axis::kRing] > 1 && layout[Axis::kTokenRing] > 1)
     return "ring and token_ring are two ways of one split: one of them must be 1";
-  const int64_t head_parts = int64_t{layout[Axis::kUlysses]} * layout[Axis::kTensor];
+  // By how many ranks a tensor rank's heads are split again.
+  const bool decodes = limits.decode_kv_heads > 0;
+  const int shares = decodes ? layout.sequence() : layout[Axis::kUlysses];
+  const std::string split_again = decodes ? "ring * token_ring * ulysses" : "ulysses";
+  const int64_t width_parts = int64_t{layout[Axis::kTensor]} * (decodes ? layout.sequence() : 1);
   for (const std::string& why :
-       {too_many("ulysses * tensor", head_parts, limits.heads, "heads"),
+       {too_many(split_again + " * tensor", int64_t{shares} * layout[Axis::kTensor], limits.heads,
+                 "heads"),
         too_many("layers", layout[Axis::kLayers], limits.layers, "layers"),
-        too_many("tensor", layout[Axis::kTensor], limits.ffn, "feed-forward columns"),
+        too_many("tensor", width_parts, limits.ffn, "feed-forward columns"),
         too_many("ring * token_ring * ulysses", layout.sequence(), limits.tokens, "tokens"),
         too_many("data", layout[Axis::kData], limits.requests, "requests")})
     if (!why.empty()) return why;
-  // Uneven heads: every tensor rank must keep a head for each of its Ulysses ranks.
-  if (limits.heads > 0 && limits.heads / layout[Axis::kTensor] < layout[Axis::kUlysses])
+  // Uneven heads: every tensor rank must keep a head for each of those.
+  int64_t fewest = limits.heads / layout[Axis::kTensor];
+  for (int part = 0; decodes && part < layout[Axis::kTensor]; ++part)
+    fewest = std::min(
+        fewest, partition_heads(limits.heads, limits.decode_kv_heads, layout[Axis::kTensor], part)
+                    .q.size());
+  if (limits.heads > 0 && fewest < shares)
     return "tensor=" + std::to_string(layout[Axis::kTensor]) + " leaves a rank with " +
-           std::to_string(limits.heads / layout[Axis::kTensor]) +
-           " heads for ulysses=" + std::to_string(layout[Axis::kUlysses]);
+           std::to_string(fewest) + " heads for " + split_again + "=" + std::to_string(shares);
   return "";
 }
 

@@ -32,6 +32,9 @@ struct LayoutLimits {
   int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
   int64_t requests = 1;  // of the data axis
   bool guided = true;    // false: cfg must be 1
+  // Not 0: a pass of one token is split by heads, in groups of so many key/value heads, over the
+  // ranks that split a long one by tokens.
+  int64_t decode_kv_heads = 0;
 };
 
 // Why the layout cannot work for the job, or "".

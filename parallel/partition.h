@@ -17,6 +17,14 @@ struct Range {
 // Part `index` of `parts` of [0, total): the first total % parts parts are one longer.
 Range partition(int64_t total, int parts, int index);
 
+// The attention heads of part `index` of `parts`: whole groups of query heads with their key/value
+// head while parts <= kv_heads; beyond, the query heads of one group are cut over the parts that
+// share its key/value head. Needs parts <= heads.
+struct HeadPart {
+  Range q, kv;
+};
+HeadPart partition_heads(int64_t heads, int64_t kv_heads, int parts, int index);
+
 // The ordered global token ranges that a rank's rows stand for: one as a rule, two for zigzag.
 struct TokenRanges {
   std::vector<Range> ranges;
@@ -24,6 +32,8 @@ struct TokenRanges {
 
   static TokenRanges all(int64_t total) { return {{{0, total}}, total}; }
   int64_t size() const;
+  // Adds a range behind the others; one that goes on where the last ends makes it longer.
+  void append(const Range& range);
 };
 
 // Transformer blocks [begin, end) of `total`; embedding runs where begin is 0, the head where end

@@ -6,24 +6,39 @@
 
 namespace weft {
 
+// `block` [2, keys of this rank, Akv, E] <- the past's keys and values, then the present ones.
+TensorView RingMixer::own_block(Stream& stream, const Attend& attend,
+                                const TensorView& block) const {
+  int64_t row = 0;
+  const auto append = [&](const TensorView& k, const TensorView& v) {
+    copy(stream, k, block.select(0, 0).slice(0, row, k[0]));
+    copy(stream, v, block.select(0, 1).slice(0, row, v[0]));
+    row += k[0];
+  };
+  if (attend.past)
+    for (const KVSegment& segment : attend.past->segments) append(segment.k, segment.v);
+  append(attend.k, attend.v);
+  CHECK(row == block[1], "keys", row, "of", block.to_string_shape());
+  return block;
+}
+
 void RingMixer::attend(Context& context, const Attend& attend) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
   const int64_t n = attend.q[0], heads = attend.q[1], kv_heads = attend.k[1], e = attend.q[2];
-  CHECK(tokens_.size() == ranks && n == tokens_.rows(own) && !attend.past, "rows", n, "tokens",
-        tokens_.rows(own));
+  CHECK(tokens_.size() == ranks && keys_.size() == ranks && n == tokens_.rows(own), "rows", n,
+        "tokens", tokens_.rows(own));
   apply_positions(context, attend);
+  keep(stream, attend.past, attend.k, attend.v);
 
   const Arena::Scope scope(context.arena);
   // A block is its keys, then its values: [2, rows, Akv, E], so that it travels as one message.
   const auto block_of = [&](const TensorView& buffer, int rank) {
-    return TensorView(buffer.data, buffer.dtype, {2, tokens_.rows(rank), kv_heads, e});
+    return TensorView(buffer.data, buffer.dtype, {2, keys_.rows(rank), kv_heads, e});
   };
   const TensorView buffers =
-      context.arena.alloc(attend.k.dtype, {2, 2, tokens_.longest(), kv_heads, e});
-  TensorView here = block_of(buffers.select(0, 0), own);
-  copy(stream, attend.k, here.select(0, 0));
-  copy(stream, attend.v, here.select(0, 1));
+      context.arena.alloc(attend.k.dtype, {2, 2, keys_.longest(), kv_heads, e});
+  TensorView here = own_block(stream, attend, block_of(buffers.select(0, 0), own));
   const AttentionState sum = alloc_state(context.arena, n, heads, e),
                        part = alloc_state(context.arena, n, heads, e);
   for (int hop = 0; hop < ranks; ++hop) {
@@ -42,10 +57,10 @@ void RingMixer::attend(Context& context, const Attend& attend) {
       pending = group_.post(stream, {&send, 1}, {&receive, 1});
     }
     // The own block comes first and every query sees some of it, so it fills the whole sum.
-    const int64_t first = first_seeing(tokens_[own], tokens_[holder], attend.mask);
+    const int64_t first = first_seeing(tokens_[own], keys_[holder], attend.mask);
     const AttentionState state = hop == 0 ? sum : part.rows(first, n - first);
     attend_block(context, attend.q.slice(0, first, n - first), rows_from(tokens_[own], first),
-                 {here.select(0, 0), here.select(0, 1), tokens_[holder]}, attend.scale, attend.mask,
+                 {here.select(0, 0), here.select(0, 1), keys_[holder]}, attend.scale, attend.mask,
                  state);
     if (hop > 0) {
       const AttentionState seeing = sum.rows(first, n - first);
@@ -57,12 +72,12 @@ void RingMixer::attend(Context& context, const Attend& attend) {
   copy(stream, sum.out, attend.out);
 }
 
-int64_t ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t kv_heads, int64_t head_dim,
+int64_t ring_sent_bytes(const SequenceMap& keys, int rank, int64_t kv_heads, int64_t head_dim,
                         int64_t element_bytes) {
-  const int ranks = tokens.size();
+  const int ranks = keys.size();
   int64_t rows = 0;
   for (int other = 0; other < ranks; ++other)
-    if (other != (rank + 1) % ranks) rows += tokens.rows(other);
+    if (other != (rank + 1) % ranks) rows += keys.rows(other);
   return ranks == 1 ? 0 : 2 * rows * kv_heads * head_dim * element_bytes;
 }
 

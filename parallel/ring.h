@@ -4,8 +4,9 @@
 // Split: the sequence (uneven).
 // Talk: each rank sends the block it holds to the next of its group and takes the previous one's,
 //   P - 1 times a layer, before the attention of the block it has.
-// Bytes sent by rank r per layer: 2 e Akv E times the rows of every rank but that of rank r + 1
+// Bytes sent by rank r per layer: 2 e Akv E times the keys of every rank but those of rank r + 1
 //   (ring_sent_bytes).
+// Past: keys kept by earlier passes go around with the present ones.
 // Memory: two blocks of keys and values; two attention states in f32.
 // Exact: states are f32, merged in the order of the hops and rounded once.
 // Divisibility: none; every rank needs a token.
@@ -20,9 +21,11 @@ namespace weft {
 
 class RingMixer final : public TokenMixer {
  public:
-  // `tokens[i]`: the global tokens whose keys and values rank i of the group holds.
-  RingMixer(Communicator group, SequenceMap tokens)
-      : group_(std::move(group)), tokens_(std::move(tokens)) {}
+  // `tokens[i]`: the global tokens of rank i of the group; `keys[i]`: those whose keys and values
+  // it holds, past and present, in the order of Attend::past's segments with its own behind them.
+  RingMixer(Communicator group, SequenceMap tokens, SequenceMap keys)
+      : group_(std::move(group)), tokens_(std::move(tokens)), keys_(std::move(keys)) {}
+  RingMixer(Communicator group, SequenceMap tokens) : RingMixer(std::move(group), tokens, tokens) {}
 
   void begin(const Pass&) override {}
   // Causal attention leaves out the queries that see nothing of a block and the keys that nobody
@@ -30,12 +33,14 @@ class RingMixer final : public TokenMixer {
   void attend(Context& context, const Attend& attend) override;
 
  private:
+  TensorView own_block(Stream& stream, const Attend& attend, const TensorView& block) const;
+
   Communicator group_;
-  SequenceMap tokens_;
+  SequenceMap tokens_, keys_;
 };
 
 // Bytes that `rank` sends for one layer.
-int64_t ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t kv_heads, int64_t head_dim,
+int64_t ring_sent_bytes(const SequenceMap& keys, int rank, int64_t kv_heads, int64_t head_dim,
                         int64_t element_bytes);
 // Arena bytes that one attend of `rank` takes.
 size_t ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,

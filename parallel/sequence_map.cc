@@ -8,15 +8,6 @@ namespace weft {
 
 namespace {
 
-// Appends a range; one that goes on where the last ended makes it longer.
-void append(TokenRanges& tokens, const Range& range) {
-  if (range.size() == 0) return;
-  if (!tokens.ranges.empty() && tokens.ranges.back().end == range.begin)
-    tokens.ranges.back().end = range.end;
-  else
-    tokens.ranges.push_back(range);
-}
-
 // Rows [begin, end) of `tokens`.
 TokenRanges rows_of(const TokenRanges& tokens, Range rows) {
   TokenRanges out{{}, tokens.total};
@@ -24,7 +15,7 @@ TokenRanges rows_of(const TokenRanges& tokens, Range rows) {
   for (const Range& range : tokens.ranges) {
     const int64_t begin = std::clamp<int64_t>(rows.begin - at, 0, range.size());
     const int64_t end = std::clamp<int64_t>(rows.end - at, 0, range.size());
-    if (begin < end) append(out, {range.begin + begin, range.begin + end});
+    if (begin < end) out.append({range.begin + begin, range.begin + end});
     at += range.size();
   }
   return out;
@@ -62,8 +53,8 @@ SequenceMap SequenceMap::zigzag(int64_t total, int rings, int ulysses) {
   std::vector<TokenRanges> parts;
   for (int ring = 0; ring < rings; ++ring) {
     TokenRanges block{{}, total};
-    append(block, partition(total, 2 * rings, ring));
-    append(block, partition(total, 2 * rings, 2 * rings - 1 - ring));
+    block.append(partition(total, 2 * rings, ring));
+    block.append(partition(total, 2 * rings, 2 * rings - 1 - ring));
     for (int place = 0; place < ulysses; ++place)
       parts.push_back(rows_of(block, partition(block.size(), ulysses, place)));
   }
@@ -85,7 +76,16 @@ int64_t SequenceMap::longest() const {
 TokenRanges SequenceMap::joined() const {
   TokenRanges out{{}, parts_.empty() ? 0 : parts_[0].total};
   for (const TokenRanges& part : parts_)
-    for (const Range& range : part.ranges) append(out, range);
+    for (const Range& range : part.ranges) out.append(range);
+  return out;
+}
+
+SequenceMap SequenceMap::shifted(int64_t by) const {
+  SequenceMap out = *this;
+  for (TokenRanges& part : out.parts_) {
+    part.total += by;
+    for (Range& range : part.ranges) range = {range.begin + by, range.end + by};
+  }
   return out;
 }
 

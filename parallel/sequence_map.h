@@ -26,6 +26,8 @@ class SequenceMap {
   int64_t rows() const;        // of all indices
   int64_t longest() const;     // rows of the index with the most
   TokenRanges joined() const;  // the rows of all indices in turn; neighbours become one range
+  // The same of tokens that stand `by` further on in a sequence of as many more.
+  SequenceMap shifted(int64_t by) const;
   // Indices [begin, begin + count): a Ulysses group.
   SequenceMap slice(int begin, int count) const;
   // Every `count` neighbours become one index: the blocks of the rings above Ulysses groups.

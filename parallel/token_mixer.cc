@@ -1,5 +1,6 @@
 #include "parallel/token_mixer.h"
 
+#include "kernels/copy.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -19,13 +20,26 @@ void apply_positions(Context& context, const Attend& attend) {
   }
 }
 
+void keep(Stream& stream, const ContextKV* past, const TensorView& k, const TensorView& v) {
+  if (!past || past->room.empty()) return;
+  int64_t row = 0;
+  for (const KVSegment& piece : past->room) {
+    const int64_t n = piece.k[0];
+    copy(stream, k.slice(0, row, n), piece.k);
+    copy(stream, v.slice(0, row, n), piece.v);
+    row += n;
+  }
+  CHECK(row == k[0], "room for", row, "rows of", k[0]);
+}
+
 void FullMixer::attend(Context& context, const Attend& attend) {
   const TokenRanges& tokens = context.tokens;
   apply_positions(context, attend);
-  const int64_t position = attend.rope && !tokens.ranges.empty() ? tokens.ranges[0].begin : 0;
+  keep(context.stream, attend.past, attend.k, attend.v);
+  const bool causal = attend.mask == Mask::kCausal;
+  const int64_t position = causal && !tokens.ranges.empty() ? tokens.ranges[0].begin : 0;
   // Positions of a causal mask count along one stretch.
-  CHECK(attend.mask == Mask::kFull || tokens.ranges.size() <= 1, "causal over",
-        tokens.ranges.size(), "token ranges");
+  CHECK(!causal || tokens.ranges.size() <= 1, "causal over", tokens.ranges.size(), "token ranges");
 
   const KVSegment own{.k = attend.k, .v = attend.v, .position = position};
   std::vector<KVSegment> segments;
@@ -34,7 +48,7 @@ void FullMixer::attend(Context& context, const Attend& attend) {
   attention(context.stream, {.q = attend.q,
                              .segments = segments,
                              .scale = attend.scale,
-                             .causal = attend.mask == Mask::kCausal,
+                             .causal = causal,
                              .query_position = position,
                              .out = attend.out});
 }

@@ -11,9 +11,12 @@ namespace weft {
 
 struct Context;
 
-// A growing list of segments seen by one layer (KV cache, block context, sink).
+// What one layer's attention sees from before (KV cache, block context, sink), and where the
+// present tokens' keys and values are kept for later: pieces of [n, Akv, E] that together have a
+// row for each that the mixer holds, in its order. Keys are kept behind rope.
 struct ContextKV {
-  std::vector<KVSegment> segments;
+  std::vector<KVSegment> segments;  // by ascending position
+  std::vector<KVSegment> room{};    // empty: nothing is kept
 };
 
 enum class Mask : uint8_t { kFull, kCausal };
@@ -39,6 +42,9 @@ struct TokenMixer {
 // Turns attend.q and attend.k in place by the global positions of context.tokens; nothing where
 // attend.rope is null.
 void apply_positions(Context& context, const Attend& attend);
+
+// Copies k and v [n, Akv, E], roped, to past->room; nothing where there is none.
+void keep(Stream& stream, const ContextKV* past, const TensorView& k, const TensorView& v);
 
 // All tokens are here: rope, then one attention over past and own keys.
 class FullMixer final : public TokenMixer {

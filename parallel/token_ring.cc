@@ -37,9 +37,10 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
   const int64_t n = attend.q[0], heads = attend.q[1], e = attend.q[2];
-  CHECK(tokens_.size() == ranks && n == tokens_.rows(own) && !attend.past, "rows", n, "tokens",
-        tokens_.rows(own));
+  CHECK(tokens_.size() == ranks && n == tokens_.rows(own), "rows", n, "tokens", tokens_.rows(own));
+  CHECK(!attend.past || attend.past->segments.empty(), "a token ring sees no past");
   apply_positions(context, attend);
+  keep(context.stream, attend.past, attend.k, attend.v);
 
   const Arena::Scope scope(context.arena);
   const Tour tour{tokens_, attend.mask};

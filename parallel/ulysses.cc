@@ -9,27 +9,9 @@ namespace weft {
 
 namespace {
 
-int64_t sent(const UlyssesHeads& heads) { return heads.q.size() + 2 * heads.kv.size(); }
+int64_t sent(const HeadPart& heads) { return heads.q.size() + 2 * heads.kv.size(); }
 
 }  // namespace
-
-UlyssesHeads ulysses_heads(int64_t heads, int64_t kv_heads, int ranks, int index) {
-  CHECK(kv_heads > 0 && heads % kv_heads == 0 && ranks <= heads, "heads", heads, "kv heads",
-        kv_heads, "ranks", ranks);
-  const int64_t per_group = heads / kv_heads;
-  if (ranks <= kv_heads) {
-    const Range kv = partition(kv_heads, ranks, index);
-    return {{kv.begin * per_group, kv.end * per_group}, kv};
-  }
-  // partition(ranks, kv_heads, group) share a group; none has more ranks than query heads.
-  int64_t group = 0;
-  Range sharing = partition(ranks, static_cast<int>(kv_heads), 0);
-  while (index >= sharing.end)
-    sharing = partition(ranks, static_cast<int>(kv_heads), static_cast<int>(++group));
-  const Range q = partition(per_group, static_cast<int>(sharing.size()),
-                            static_cast<int>(index - sharing.begin));
-  return {{group * per_group + q.begin, group * per_group + q.end}, {group, group + 1}};
-}
 
 UlyssesMixer::UlyssesMixer(Communicator group, SequenceMap tokens,
                            std::unique_ptr<TokenMixer> inner)
@@ -41,17 +23,17 @@ void UlyssesMixer::attend(Context& context, const Attend& attend) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
   const int64_t heads = attend.q[1], kv_heads = attend.k[1], e = attend.q[2], n = attend.q[0];
-  CHECK(n == tokens_.rows(own) && !attend.past, "rows", n, "tokens", tokens_.rows(own));
+  CHECK(n == tokens_.rows(own), "rows", n, "tokens", tokens_.rows(own));
   apply_positions(context, attend);
 
   const Arena::Scope scope(context.arena);
   const DType dtype = attend.q.dtype;
-  const UlyssesHeads mine = ulysses_heads(heads, kv_heads, ranks, own);
+  const HeadPart mine = partition_heads(heads, kv_heads, ranks, own);
   const TensorView qkv = context.arena.alloc(dtype, {tokens_.rows(), sent(mine), e});
   int64_t at = 0;  // rows of the ranks before
   std::vector<TensorView> out(ranks), in(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    const UlyssesHeads theirs = ulysses_heads(heads, kv_heads, ranks, rank);
+    const HeadPart theirs = partition_heads(heads, kv_heads, ranks, rank);
     in[rank] = qkv.slice(0, at, tokens_.rows(rank));
     at += tokens_.rows(rank);
     out[rank] = rank == own ? in[rank] : context.arena.alloc(dtype, {n, sent(theirs), e});
@@ -80,11 +62,11 @@ void UlyssesMixer::attend(Context& context, const Attend& attend) {
                          .rope = nullptr,
                          .mask = attend.mask,
                          .scale = attend.scale,
-                         .past = nullptr});
+                         .past = attend.past});
 
   at = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    const int64_t theirs = ulysses_heads(heads, kv_heads, ranks, rank).q.size();
+    const int64_t theirs = partition_heads(heads, kv_heads, ranks, rank).q.size();
     out[rank] = result.slice(0, at, tokens_.rows(rank));
     at += tokens_.rows(rank);
     in[rank] = rank == own ? out[rank] : context.arena.alloc(dtype, {n, theirs, e});
@@ -92,7 +74,7 @@ void UlyssesMixer::attend(Context& context, const Attend& attend) {
   tag.kind = Traffic::kHeadsOut;
   group_.all_to_all_v(stream, tag, out, in);
   for (int rank = 0; rank < ranks; ++rank) {
-    const Range theirs = ulysses_heads(heads, kv_heads, ranks, rank).q;
+    const Range theirs = partition_heads(heads, kv_heads, ranks, rank).q;
     copy(stream, in[rank], attend.out.slice(1, theirs.begin, theirs.size()));
   }
 }
@@ -103,22 +85,22 @@ int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, i
   int64_t elements = 0;
   for (int other = 0; other < ranks; ++other) {
     if (other == rank) continue;
-    elements += tokens.rows(rank) * sent(ulysses_heads(heads, kv_heads, ranks, other)) +
-                tokens.rows(other) * ulysses_heads(heads, kv_heads, ranks, rank).q.size();
+    elements += tokens.rows(rank) * sent(partition_heads(heads, kv_heads, ranks, other)) +
+                tokens.rows(other) * partition_heads(heads, kv_heads, ranks, rank).q.size();
   }
   return elements * head_dim * element_bytes;
 }
 
 size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
                            int64_t head_dim, DType dtype, size_t inner) {
-  const UlyssesHeads mine = ulysses_heads(heads, kv_heads, tokens.size(), rank);
+  const HeadPart mine = partition_heads(heads, kv_heads, tokens.size(), rank);
   const auto bytes = [&](int64_t rows, int64_t width) {
     return arena_bytes(dtype, {rows, width, head_dim});
   };
   size_t held = bytes(tokens.rows(), sent(mine)) + bytes(tokens.rows(), mine.q.size()), back = 0;
   for (int other = 0; other < tokens.size(); ++other) {
     if (other == rank) continue;
-    const UlyssesHeads theirs = ulysses_heads(heads, kv_heads, tokens.size(), other);
+    const HeadPart theirs = partition_heads(heads, kv_heads, tokens.size(), other);
     held += bytes(tokens.rows(rank), sent(theirs));
     back += bytes(tokens.rows(rank), theirs.q.size());
   }

@@ -7,6 +7,8 @@
 // Bytes sent by rank r per layer: e E [3 n_r (A - h_r) + h_r (S - n_r)]; n_r tokens and h_r heads
 //   of rank r, S tokens of the group; grouped queries: n_r (h_u + 2 k_u) to every other rank u with
 //   its k_u key/value heads, and h_r (S - n_r) (ulysses_sent_bytes).
+// Past: the inner mixer's: all tokens of this rank's heads, as tensor parallelism over the same
+//   heads keeps them (Shift Parallelism).
 // Memory: (2 h_r + 2 k_r) S E + n_r (2 A + 2 Akv) E elements of the arena.
 // Exact: to the bit where the inner mixer sees the same keys in the same order.
 // Divisibility: none; every rank needs a token and a query head, so P <= A. Beyond Akv ranks a
@@ -20,14 +22,6 @@
 #include "parallel/token_mixer.h"
 
 namespace weft {
-
-// The heads of rank `index` inside attention: whole groups of query heads with their key/value head
-// while P <= Akv; beyond, the query heads of one group are cut over the ranks that share its
-// key/value head. Needs P <= heads.
-struct UlyssesHeads {
-  Range q, kv;
-};
-UlyssesHeads ulysses_heads(int64_t heads, int64_t kv_heads, int ranks, int index);
 
 class UlyssesMixer final : public TokenMixer {
  public:

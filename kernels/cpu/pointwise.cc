@@ -77,6 +77,11 @@ void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b,
        [](float x, float y, int64_t) { return static_cast<float>(gelu_tanh_exact(x) * y); });
 }
 
+void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out) {
+  map2(stream, a, b, out,
+       [](float x, float y, int64_t) { return static_cast<float>(silu_exact(x) * y); });
+}
+
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out) {
   map2(stream, x, y, out, [a, b](float p, float q, int64_t) { return a * p + b * q; });
@@ -101,6 +106,7 @@ void fill_pointwise_reference(Ops& ops) {
                    .silu = silu,
                    .gelu_tanh = gelu_tanh,
                    .gelu_tanh_mul = gelu_tanh_mul,
+                   .silu_mul = silu_mul,
                    .axpby = axpby,
                    .first_non_finite = first_non_finite};
 }

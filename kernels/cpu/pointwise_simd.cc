@@ -19,7 +19,7 @@ namespace weft::cpu {
 
 // One call: out[r][i] = f(x[r][i], y[r][i], vector[i]).
 struct Map {
-  enum class Kind { kAdd, kGatedAdd, kAddBias, kSilu, kGelu, kGeluMul, kAxpby } kind;
+  enum class Kind { kAdd, kGatedAdd, kAddBias, kSilu, kGelu, kGeluMul, kSiluMul, kAxpby } kind;
   TensorView x, y, out;  // y empty where f takes one tensor
   const float* vector = nullptr;
   float a = 0, b = 0;
@@ -72,6 +72,12 @@ struct GeluMul {
   HWY_INLINE RowVec operator()(RowVec x, RowVec y, RowVec) const {
     return hn::Mul(gelu_tanh(x), y);
   }
+};
+
+struct SiluMul {
+  static constexpr Reads kReads = kY;
+  explicit SiluMul(const Map&) {}
+  HWY_INLINE RowVec operator()(RowVec x, RowVec y, RowVec) const { return hn::Mul(silu(x), y); }
 };
 
 struct Axpby {
@@ -150,6 +156,8 @@ void run_map(const Map& map, int64_t begin, int64_t end) {
       return map_op<Gelu>(map, begin, end);
     case Map::Kind::kGeluMul:
       return map_op<GeluMul>(map, begin, end);
+    case Map::Kind::kSiluMul:
+      return map_op<SiluMul>(map, begin, end);
     case Map::Kind::kAxpby:
       return map_op<Axpby>(map, begin, end);
   }
@@ -221,6 +229,10 @@ void gelu_tanh_mul(Stream& stream, const TensorView& a, const TensorView& b,
   run(stream, {.kind = Map::Kind::kGeluMul, .x = a, .y = b, .out = out});
 }
 
+void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const TensorView& out) {
+  run(stream, {.kind = Map::Kind::kSiluMul, .x = a, .y = b, .out = out});
+}
+
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out) {
   run(stream, {.kind = Map::Kind::kAxpby, .x = x, .y = y, .out = out, .a = a, .b = b});
@@ -247,6 +259,7 @@ void fill_pointwise_simd(Ops& ops) {
                    .silu = silu,
                    .gelu_tanh = gelu_tanh,
                    .gelu_tanh_mul = gelu_tanh_mul,
+                   .silu_mul = silu_mul,
                    .axpby = axpby,
                    .first_non_finite = first_non_finite};
 }

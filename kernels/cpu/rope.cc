@@ -14,16 +14,19 @@ void rotate_token(const T* x, int64_t x_stride, const Rope& rope, int64_t token,
                   T* out, int64_t out_stride) {
   const int64_t plane = rope.grid[1] * rope.grid[2];
   const int64_t index[3] = {token / plane, token % plane / rope.grid[2], token % rope.grid[2]};
+  const bool halves = rope.order == RopePairs::kHalves;
+  const int64_t step = halves ? 1 : 2, partner = halves ? rope.pairs[0] : 1;
   for (int64_t h = 0; h < heads; ++h) {
     const T* in = x + h * x_stride;
     T* to = out + h * out_stride;
     for (int axis = 0; axis < 3; ++axis) {
+      if (rope.pairs[axis] == 0) continue;
       const float* table = rope.table[axis].as<float>() + index[axis] * rope.pairs[axis] * 2;
-      for (int j = 0; j < rope.pairs[axis]; ++j, in += 2, to += 2) {
+      for (int j = 0; j < rope.pairs[axis]; ++j, in += step, to += step) {
         const float cosine = table[2 * j], sine = table[2 * j + 1];
-        const float real = to_float(in[0]), imaginary = to_float(in[1]);
+        const float real = to_float(in[0]), imaginary = to_float(in[partner]);
         to[0] = from_float<T>(real * cosine - imaginary * sine);
-        to[1] = from_float<T>(real * sine + imaginary * cosine);
+        to[partner] = from_float<T>(real * sine + imaginary * cosine);
       }
     }
   }

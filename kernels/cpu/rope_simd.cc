@@ -1,5 +1,6 @@
-// Rotary embedding with Highway. A vector holds whole pairs; cosines and sines lie interleaved in
-// the same order, so a pair's partner is its neighbour. The bits are those of the reference.
+// Rotary embedding with Highway. Of neighbours a vector holds whole pairs, and cosines and sines
+// lie interleaved in the same order; of halves it holds one side of the pairs, and all cosines lie
+// before the sines. The bits are those of the reference.
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tables.h"
@@ -44,15 +45,43 @@ HWY_INLINE void rotate_head(const T* x, const float* table, T* out, int64_t e) {
 
 #endif
 
-void rotate_heads(const void* x, int64_t x_stride, const float* table, void* out,
-                  int64_t out_stride, int64_t heads, int64_t e, DType dtype) {
+// (a, b) -> (a c - b s, a s + b c), a in the first half of the head, b in the second.
+template <class T>
+HWY_INLINE void rotate_halves(const T* x, const float* table, T* out, int64_t e) {
+  const int64_t lanes = row_lanes(), half = e / 2;
+  int64_t i = 0;
+  for (; i + lanes <= half; i += lanes) {
+    const RowVec a = load(x + i), b = load(x + half + i);
+    const RowVec c = load(table + i), s = load(table + half + i);
+    store(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), out + i);
+    store(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), out + half + i);
+  }
+  if (i == half) return;
+  const int64_t left = half - i;
+  const RowVec a = load_part(x + i, left), b = load_part(x + half + i, left);
+  const RowVec c = load_part(table + i, left), s = load_part(table + half + i, left);
+  store_part(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), out + i, left);
+  store_part(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), out + half + i, left);
+}
+
+template <class T>
+void rotate_typed(const T* x, int64_t x_stride, const float* table, T* out, int64_t out_stride,
+                  int64_t heads, int64_t e, RopePairs order) {
   for (int64_t h = 0; h < heads; ++h)
-    if (dtype == DType::kF32)
-      rotate_head(static_cast<const float*>(x) + h * x_stride, table,
-                  static_cast<float*>(out) + h * out_stride, e);
+    if (order == RopePairs::kHalves)
+      rotate_halves(x + h * x_stride, table, out + h * out_stride, e);
     else
-      rotate_head(static_cast<const bf16*>(x) + h * x_stride, table,
-                  static_cast<bf16*>(out) + h * out_stride, e);
+      rotate_head(x + h * x_stride, table, out + h * out_stride, e);
+}
+
+void rotate_heads(const void* x, int64_t x_stride, const float* table, void* out,
+                  int64_t out_stride, int64_t heads, int64_t e, DType dtype, RopePairs order) {
+  if (dtype == DType::kF32)
+    rotate_typed(static_cast<const float*>(x), x_stride, table, static_cast<float*>(out),
+                 out_stride, heads, e, order);
+  else
+    rotate_typed(static_cast<const bf16*>(x), x_stride, table, static_cast<bf16*>(out), out_stride,
+                 heads, e, order);
 }
 
 }  // namespace weft::cpu::HWY_NAMESPACE
@@ -65,12 +94,23 @@ HWY_EXPORT(rotate_heads);
 
 namespace {
 
-// The (cos, sin) pairs of one token, the three axes in a row: [E].
+// The (cos, sin) pairs of one token, the three axes in a row: [E]. Of halves the cosines, then the
+// sines.
 void fill_table(const Rope& rope, int64_t token, float* table) {
+  if (rope.order == RopePairs::kHalves) {
+    const int64_t pairs = rope.pairs[0];
+    const float* from = rope.table[0].as<float>() + token * 2 * pairs;
+    for (int64_t j = 0; j < pairs; ++j) {
+      table[j] = from[2 * j];
+      table[pairs + j] = from[2 * j + 1];
+    }
+    return;
+  }
   const int64_t plane = rope.grid[1] * rope.grid[2];
   const int64_t index[3] = {token / plane, token % plane / rope.grid[2], token % rope.grid[2]};
   for (int axis = 0; axis < 3; ++axis) {
     const int64_t width = 2 * rope.pairs[axis];
+    if (width == 0) continue;
     std::memcpy(table, rope.table[axis].as<float>() + index[axis] * width, width * sizeof(float));
     table += width;
   }
@@ -85,7 +125,8 @@ void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t f
       fill_table(rope, first_token + t, table);
       HWY_DYNAMIC_DISPATCH(rotate_heads)
       (static_cast<const char*>(x.data) + t * x.stride[0] * size, x.stride[1], table,
-       static_cast<char*>(out.data) + t * out.stride[0] * size, out.stride[1], heads, e, x.dtype);
+       static_cast<char*>(out.data) + t * out.stride[0] * size, out.stride[1], heads, e, x.dtype,
+       rope.order);
     }
   });
 }

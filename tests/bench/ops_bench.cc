@@ -105,6 +105,7 @@ void bench_rows(const Settings& settings, DType dtype) {
     entry("silu", 2, [&](Stream& s) { silu(s, x, out); });
     entry("gelu_tanh", 2, [&](Stream& s) { gelu_tanh(s, x, out); });
     entry("gelu_tanh_mul", 3, [&](Stream& s) { gelu_tanh_mul(s, x, y, out); });
+    entry("silu_mul", 3, [&](Stream& s) { silu_mul(s, x, y, out); });
     entry("first_non_finite", 1, [&](Stream& s) { first_non_finite(s, x); });
     entry("copy", 2, [&](Stream& s) { copy(s, x, out); });
     entry("copy to f32", dtype == DType::kF32 ? 2 : 3, [&](Stream& s) { copy(s, x, f); });

@@ -97,6 +97,18 @@ TEST(Pointwise, GeluTanhMul) {
                 })});
 }
 
+TEST(Pointwise, SiluMul) {
+  check_row_op({.name = "silu_mul",
+                .inputs = 2,
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { silu_mul(stream, in[0], in[1], out); },
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  const Bounded gate = gated(in[0][i], in[0][i], 0);
+                  const double y = gate.value * in[1][i];
+                  return Bounded{y, std::fabs(in[1][i]) * gate.bound + kUnit32 * std::fabs(y)};
+                })});
+}
+
 TEST(Pointwise, ActivationsOverTheirRange) {
   constexpr int64_t kCount = 40001;
   Tensor x(DType::kF32, {1, kCount}), out(DType::kF32, {1, kCount});

@@ -69,8 +69,43 @@ TEST(Rope, EqualsItsDefinition) {
   }
 }
 
-TEST(Rope, EveryTableGivesTheSameBits) {
-  const Rope rope = make_rope({3, 4, 5}, {7, 2, 100}, 44);
+// Text: one axis, the pairs as Qwen has them, or as neighbours.
+TEST(Rope, ALineEqualsItsDefinition) {
+  constexpr int64_t kTokens = 9, kStart = 40, kFirst = 3, kHeads = 3;
+  constexpr double kTheta = 1e6;
+  for (const RopePairs order : {RopePairs::kHalves, RopePairs::kNeighbours})
+    for (int64_t e : {2, 6, 10, 16, 34, 64, 128}) {
+      const Rope rope = make_line_rope(kTokens, kStart, static_cast<int>(e), kTheta, order);
+      for (DType dtype : {DType::kF32, DType::kBF16}) {
+        Tensor x = make_normal(dtype, {kTokens - kFirst, kHeads, e}, 17);
+        const std::vector<double> in = to_f64(x);
+        std::vector<Bounded> expected(in.size());
+        for (size_t at = 0; at < in.size(); at += e)
+          for (int64_t j = 0; j < e / 2; ++j) {
+            const auto token = static_cast<int64_t>(at) / (e * kHeads);
+            const double angle = static_cast<double>(kStart + kFirst + token) *
+                                 std::pow(kTheta, -2.0 * static_cast<double>(j) / e);
+            const double c = std::cos(angle), s = std::sin(angle);
+            const bool halves = order == RopePairs::kHalves;
+            const size_t one = at + (halves ? j : 2 * j),
+                         two = at + (halves ? j + e / 2 : 2 * j + 1);
+            const double a = in[one], b = in[two];
+            expected[one] = {a * c - b * s, 3 * kUnit32 * (std::fabs(a * c) + std::fabs(b * s))};
+            expected[two] = {a * s + b * c, 3 * kUnit32 * (std::fabs(a * s) + std::fabs(b * c))};
+          }
+        for (const Table& table : all_tables()) {
+          SCOPED_TRACE(table.name + " e " + std::to_string(e));
+          const UseTarget use(table);
+          Tensor in_place = clone(x);
+          Stream stream = Stream::cpu(2, Determinism::kFixed, table.ops);
+          apply_rope(stream, in_place, rope, kFirst, in_place);
+          EXPECT_TRUE(within(in_place, expected));
+        }
+      }
+    }
+}
+
+void expect_same_bits(const Rope& rope) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     Tensor x = make_normal(dtype, {60, 2, 44}, 15), expected(dtype, {60, 2, 44});
     Tensor out(dtype, {60, 2, 44});
@@ -83,6 +118,11 @@ TEST(Rope, EveryTableGivesTheSameBits) {
       EXPECT_TRUE(bitwise_equal(out, expected)) << table.name;
     }
   }
+}
+
+TEST(Rope, EveryTableGivesTheSameBits) {
+  expect_same_bits(make_rope({3, 4, 5}, {7, 2, 100}, 44));
+  expect_same_bits(make_line_rope(60, 7, 44, 1e6, RopePairs::kHalves));
 }
 
 TEST(Rope, StridedRowsLeaveTheirNeighboursAlone) {

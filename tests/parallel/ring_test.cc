@@ -168,7 +168,7 @@ TEST_P(Rings, ZigzagUnderUlysses) {
       };
       const auto bytes = [&](Communicator& world) {
         const int ring = world.rank() / ulysses, place = world.rank() % ulysses;
-        const UlyssesHeads part = ulysses_heads(c.heads, c.kv_heads, ulysses, place);
+        const HeadPart part = partition_heads(c.heads, c.kv_heads, ulysses, place);
         AttentionCase inner = c;
         inner.heads = part.q.size();
         inner.kv_heads = part.kv.size();

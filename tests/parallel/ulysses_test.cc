@@ -44,7 +44,7 @@ TEST(Ulysses, MoreRanksThanKeyValueHeads) {
     for (int ranks = 1; ranks <= heads; ++ranks) {
       int64_t next = 0;
       for (int rank = 0; rank < ranks; ++rank) {  // every query head once, beside its own kv head
-        const UlyssesHeads part = ulysses_heads(heads, kv_heads, ranks, rank);
+        const HeadPart part = partition_heads(heads, kv_heads, ranks, rank);
         EXPECT_EQ(part.q.begin, next);
         next = part.q.end;
         EXPECT_GT(part.q.size(), 0);

@@ -1,0 +1,365 @@
+#include "engine/language.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+
+namespace weft {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Part = LanguageRank::Part;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// One complete() of one rank. All ranks take the same decisions from the same tokens.
+class Run {
+ public:
+  Run(LanguageRank& rank, std::span<const CompletionRequest> requests,
+      const CompletionOptions& options, CompletionStats& stats)
+      : rank_(rank), requests_(requests), options_(options), stats_(stats) {
+    completions_.resize(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      check(static_cast<int>(i));
+      waiting_.push_back(static_cast<int>(i));
+    }
+  }
+
+  ~Run() {
+    for (int request : running_) rank_.close(request);
+  }
+
+  std::vector<Completion> run() {
+    while (!waiting_.empty() || !running_.empty()) {
+      if (stopped()) break;
+      prefill(admit());
+      decode();
+    }
+    for (Completion& completion : completions_)
+      if (completion.seconds == 0) completion.seconds = seconds_since(start_);
+    return std::move(completions_);
+  }
+
+ private:
+  // A pass that travels through the stages.
+  struct Micro {
+    std::vector<int> requests{};  // that still go on
+    std::vector<Part> parts{};    // of the round
+    std::vector<bool> speaks{};   // whose next token the pass gives
+    LanguageRank::Share share{};
+    Tensor hidden{}, wire{};
+    std::vector<int32_t> results{};
+    int round = -1;
+    bool active = false;  // the round has parts
+    std::vector<Communicator::Pending> sending_hidden{}, sending_results{};
+  };
+
+  void check(int request) const {
+    const CompletionRequest& asked = requests_[request];
+    const std::string what = "request " + std::to_string(request + 1) + ": ";
+    asked.sampling.check();
+    if (asked.prompt.empty()) throw Error(ErrorKind::kUsage, what + "the prompt has no tokens");
+    if (asked.max_tokens < 1)
+      throw Error(ErrorKind::kUsage,
+                  what + "max tokens is " + std::to_string(asked.max_tokens) + ", legal: >= 1");
+    const LanguageOptions& have = rank_.options();
+    const int64_t tokens = tokens_of(request);
+    if (tokens > have.positions || tokens > have.cache_tokens)
+      throw Error(ErrorKind::kUsage,
+                  what + std::to_string(asked.prompt.size()) + " prompt tokens and up to " +
+                      std::to_string(asked.max_tokens) + " new ones need " +
+                      std::to_string(tokens) + " positions, there are " +
+                      std::to_string(std::min(have.positions, have.cache_tokens)));
+  }
+
+  // The last token is never fed back.
+  int64_t tokens_of(int request) const {
+    return static_cast<int64_t>(requests_[request].prompt.size()) + requests_[request].max_tokens -
+           1;
+  }
+
+  bool stopped() {
+    if (!options_.stop) return false;
+    return rank_.replica().agreed(rank_.stream(), {.kind = Traffic::kControl, .branch = kStepWord},
+                                  options_.stop->load()) != 0;
+  }
+
+  // Requests that begin now: in order, while there are places and pages for all of their tokens.
+  std::vector<int> admit() {
+    std::vector<int> fresh;
+    while (!waiting_.empty() && static_cast<int>(running_.size()) < options_.batch) {
+      const int request = waiting_.front();
+      int64_t promised = 0;
+      for (int other : running_) promised += rank_.pages_for(tokens_of(other));
+      if (promised + rank_.pages_for(tokens_of(request)) >
+          rank_.pages_for(rank_.options().cache_tokens))
+        break;
+      waiting_.pop_front();
+      rank_.open(request);
+      running_.push_back(request);
+      fresh.push_back(request);
+    }
+    return fresh;
+  }
+
+  // The prompts' ids in passes of at most `chunk` rows for each sequence index.
+  void prefill(const std::vector<int>& fresh) {
+    if (fresh.empty()) return;
+    const auto start = Clock::now();
+    const int64_t most = options_.chunk * rank_.replica().layout().sequence();
+    std::vector<Micro> micros;
+    int64_t room = 0;
+    for (int request : fresh) {
+      const std::vector<int32_t>& prompt = requests_[request].prompt;
+      for (size_t at = 0; at < prompt.size();) {
+        if (room == 0) {
+          micros.emplace_back();
+          room = most;
+        }
+        const auto count = std::min<size_t>(prompt.size() - at, static_cast<size_t>(room));
+        Micro& micro = micros.back();
+        micro.parts.push_back({request,
+                               {prompt.begin() + static_cast<int64_t>(at),
+                                prompt.begin() + static_cast<int64_t>(at + count)}});
+        at += count;
+        room -= static_cast<int64_t>(count);
+        micro.speaks.push_back(at == prompt.size());
+        if (at == prompt.size()) micro.requests.push_back(request);
+      }
+      stats_.prefill_tokens += static_cast<int64_t>(prompt.size());
+    }
+    stats_.prefill_passes += static_cast<int64_t>(micros.size());
+    walk(micros, 1);
+    stats_.prefill_s += seconds_since(start);
+  }
+
+  // Some rounds of one token for every running sequence, in as many micro-batches as there are
+  // stages to keep busy.
+  void decode() {
+    leave();
+    if (running_.empty()) return;
+    const auto start = Clock::now();
+    const int groups =
+        std::min(static_cast<int>(running_.size()), rank_.replica().layout()[Axis::kLayers]);
+    std::vector<Micro> micros(groups);
+    for (size_t i = 0; i < running_.size(); ++i) micros[i % groups].requests.push_back(running_[i]);
+    for (Micro& micro : micros) next_parts(micro);
+    walk(micros, options_.rounds);
+    stats_.decode_s += seconds_since(start);
+    leave();
+  }
+
+  void leave() {
+    std::erase_if(running_, [&](int request) {
+      const bool over = ended(request);
+      if (over) rank_.close(request);
+      return over;
+    });
+  }
+
+  bool ended(int request) const { return completions_[request].seconds > 0; }
+
+  // The last token of each sequence that goes on.
+  void next_parts(Micro& micro) {
+    std::erase_if(micro.requests, [&](int request) { return ended(request); });
+    micro.parts.clear();
+    for (int request : micro.requests)
+      micro.parts.push_back({request, {completions_[request].ids.back()}});
+    micro.speaks.assign(micro.parts.size(), true);
+    stats_.decode_tokens += static_cast<int64_t>(micro.parts.size());
+    stats_.decode_passes += !micro.parts.empty();
+  }
+
+  void walk(std::vector<Micro>& micros, int rounds) {
+    const Layout& layout = rank_.replica().layout();
+    TokenPlanConfig config{.blocks = rank_.config().layers,
+                           .stages = layout[Axis::kLayers],
+                           .rounds = rounds,
+                           .hidden_bytes = rank_.config().hidden *
+                                           static_cast<int64_t>(size_of(rank_.options().dtype)),
+                           .result_bytes = sizeof(int32_t)};
+    for (const Micro& micro : micros)
+      config.rows.push_back(static_cast<int64_t>(micro.parts.size()));
+    const int stage = rank_.replica().mesh().at(Axis::kLayers, rank_.replica().rank());
+    const Plan plan = plan_tokens(config)[stage];
+    for (const Step& step : plan.steps) take(step, micros, stage);
+  }
+
+  void take(const Step& step, std::vector<Micro>& micros, int stage) {
+    if (step.kind == Step::Kind::kLoad) return;
+    if (step.kind == Step::Kind::kWait) {
+      for (int slot : step.reads) {
+        Micro& micro = micros[(slot - 1) / 2];
+        auto& sending = slot % 2 ? micro.sending_results : micro.sending_hidden;
+        for (Communicator::Pending& pending : sending) rank_.replica().communicator().wait(pending);
+        sending.clear();
+      }
+      return;
+    }
+    Micro& micro = micros[step.pass.micro];
+    const bool begins = step.kind == Step::Kind::kReceive ? step.payload == Payload::kHidden
+                                                          : step.kind == Step::Kind::kCompute;
+    if (begins) begin_round(step.pass, micro);
+    if (!micro.active) return;
+    const int peer = step.peer < 0 ? -1 : rank_.replica().stage_peer(step.peer - stage);
+    switch (step.kind) {
+      case Step::Kind::kCompute:
+        rank_.forward(step.pass, micro.parts, micro.share, micro.hidden);
+        break;
+      case Step::Kind::kUpdate:
+        choose(step.pass, micro);
+        learn(micro);
+        break;
+      case Step::Kind::kSend:
+        send(step, micro, peer);
+        break;
+      default:
+        receive(step, micro, peer);
+    }
+  }
+
+  // What the pass is made of, once per round and micro-batch.
+  void begin_round(const Pass& pass, Micro& micro) {
+    if (pass.step == micro.round) return;
+    micro.round = pass.step;
+    if (pass.step > 0) next_parts(micro);
+    micro.active = !micro.parts.empty();
+    if (!micro.active) return;
+    micro.share = rank_.share(micro.parts);
+    if (!micro.hidden || micro.hidden.view()[0] != micro.share.rows) {
+      micro.hidden = Tensor(DType::kF32, {micro.share.rows, rank_.config().hidden});
+      micro.wire = Tensor(rank_.options().dtype, {micro.share.rows, rank_.config().hidden});
+    }
+  }
+
+  void choose(const Pass& pass, Micro& micro) {
+    micro.results.assign(micro.parts.size(), -1);
+    if (std::ranges::find(micro.speaks, true) == micro.speaks.end()) return;
+    const Tensor wanted = rank_.wanted_rows(pass, micro.parts, micro.share, micro.hidden, false);
+    const Tensor logits = rank_.logits(pass, wanted);
+    const int64_t vocab = rank_.config().vocab;
+    for (size_t i = 0; i < micro.parts.size(); ++i) {
+      if (!micro.speaks[i]) continue;
+      const int request = micro.parts[i].sequence;
+      const float* row = logits.as<float>() + static_cast<int64_t>(i) * vocab;
+      micro.results[i] = choose_token({row, static_cast<size_t>(vocab)},
+                                      requests_[request].sampling, static_cast<uint32_t>(request),
+                                      static_cast<uint32_t>(rank_.length(request)));
+    }
+  }
+
+  // Every rank learns every token.
+  void learn(Micro& micro) {
+    for (size_t i = 0; i < micro.parts.size(); ++i) {
+      if (!micro.speaks[i]) continue;
+      const int request = micro.parts[i].sequence;
+      const CompletionRequest& asked = requests_[request];
+      Completion& completion = completions_[request];
+      const int32_t id = micro.results[i];
+      const double now = seconds_since(start_);
+      if (completion.first_token_s == 0) completion.first_token_s = now;
+      const bool stop = std::ranges::find(asked.stop, id) != asked.stop.end();
+      if (!stop) {
+        completion.ids.push_back(id);
+        if (options_.on_token) options_.on_token(request, id);
+      }
+      const bool full = static_cast<int64_t>(completion.ids.size()) == asked.max_tokens;
+      if (!stop && !full) continue;
+      completion.end = stop ? Completion::End::kStopId : Completion::End::kMaxTokens;
+      completion.seconds = now;
+    }
+  }
+
+  Tag tag_of(const Step& step) const {
+    const bool hidden = step.payload == Payload::kHidden;
+    return {.kind = hidden ? Traffic::kHidden : Traffic::kControl,
+            .step = step.pass.step,
+            .branch = hidden ? 0 : kJobWord,
+            .segment = step.pass.micro};
+  }
+
+  TensorView ids_view(Micro& micro) {
+    micro.results.resize(micro.parts.size());
+    return {micro.results.data(), DType::kI32, {static_cast<int64_t>(micro.results.size())}};
+  }
+
+  void send(const Step& step, Micro& micro, int peer) {
+    const bool hidden = step.payload == Payload::kHidden;
+    if (hidden) copy(rank_.stream(), micro.hidden, micro.wire);
+    const Message message{peer, tag_of(step), hidden ? micro.wire.view() : ids_view(micro)};
+    (hidden ? micro.sending_hidden : micro.sending_results)
+        .push_back(rank_.replica().communicator().post(rank_.stream(), {&message, 1}, {}));
+  }
+
+  void receive(const Step& step, Micro& micro, int peer) {
+    const bool hidden = step.payload == Payload::kHidden;
+    rank_.replica().communicator().receive(rank_.stream(), peer, tag_of(step),
+                                           hidden ? micro.wire.view() : ids_view(micro));
+    if (hidden)
+      copy(rank_.stream(), micro.wire, micro.hidden);
+    else
+      learn(micro);
+  }
+
+  LanguageRank& rank_;
+  std::span<const CompletionRequest> requests_;
+  const CompletionOptions& options_;
+  CompletionStats& stats_;
+  Clock::time_point start_ = Clock::now();
+  std::vector<Completion> completions_;
+  std::deque<int> waiting_;
+  std::vector<int> running_;
+};
+
+}  // namespace
+
+QwenConfig LanguageModel::read_config(const std::string& folder) {
+  if (!std::filesystem::is_directory(folder))
+    throw Error(ErrorKind::kModel, folder + ": no such model folder");
+  return QwenConfig::from_json_file(folder + "/config.json");
+}
+
+std::vector<int32_t> LanguageModel::end_ids(const std::string& folder) {
+  for (const char* file : {"/generation_config.json", "/config.json"}) {
+    if (!std::filesystem::exists(folder + file)) continue;
+    const nlohmann::json json = read_json_file(folder + file);
+    if (!json.is_object() || !json_has(json, "eos_token_id")) continue;
+    constexpr IntRange kIds{0, (1 << 24) - 1};
+    const std::string what = folder + file;
+    std::vector<int32_t> ids;
+    if (json["eos_token_id"].is_array())
+      for (int64_t id : json_ints(json, "eos_token_id", what, kIds))
+        ids.push_back(static_cast<int32_t>(id));
+    else
+      ids.push_back(static_cast<int32_t>(json_int(json, "eos_token_id", what, kIds)));
+    return ids;
+  }
+  return {};
+}
+
+LanguageModel::LanguageModel(TensorFile file, const QwenConfig& config,
+                             const LanguageOptions& options, Replica replica)
+    : file_(std::move(file)), rank_(file_, config, options, std::move(replica)) {}
+
+LanguageModel::LanguageModel(const std::string& folder, const LanguageOptions& options,
+                             Replica replica)
+    : LanguageModel(TensorFile::open(folder), read_config(folder), options, std::move(replica)) {}
+
+std::vector<Completion> LanguageModel::complete(std::span<const CompletionRequest> requests,
+                                                const CompletionOptions& options) {
+  CHECK(options.batch >= 1 && options.chunk >= 1 && options.rounds >= 1, "batch", options.batch,
+        "chunk", options.chunk, "rounds", options.rounds);
+  stats_ = {};
+  return Run(rank_, requests, options, stats_).run();
+}
+
+}  // namespace weft

@@ -1,0 +1,410 @@
+#include "engine/language_rank.h"
+
+#include <algorithm>
+
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "parallel/causal_balance.h"
+#include "parallel/ring.h"
+#include "parallel/tensor_parallel.h"
+#include "parallel/token_ring.h"
+#include "parallel/ulysses.h"
+
+namespace weft {
+
+namespace {
+
+// Ids of the groups, apart from those of the replica's own seams.
+enum Group : int { kUlyssesGroup = 32, kRingGroup, kWidthGroup, kStageGroup, kSequenceGroup };
+
+Range offset(const Range& range, int64_t by) { return {range.begin + by, range.end + by}; }
+
+// Part `index` of `parts` of a range of heads, by whole groups where there are enough.
+HeadPart heads_within(const QwenConfig& config, const Range& heads, int parts, int index) {
+  const Range kv = qwen_kv_heads(config, heads);
+  const HeadPart part = partition_heads(heads.size(), kv.size(), parts, index);
+  return {offset(part.q, heads.begin), offset(part.kv, kv.begin)};
+}
+
+}  // namespace
+
+struct LanguageRank::Groups {
+  FullMixer full;
+  IdentityReducer whole;
+  IdentityHalo one_band;
+  std::unique_ptr<TensorReducer> width, stage;  // of a pass split by tokens, and by heads
+  std::optional<Communicator> sequence;
+};
+
+LayoutLimits LanguageRank::limits(const QwenConfig& config, int64_t tokens) {
+  return {.heads = config.heads,
+          .layers = config.layers,
+          .tokens = tokens,
+          .ffn = config.ffn,
+          .guided = false,
+          .decode_kv_heads = config.kv_heads};
+}
+
+QwenLoad LanguageRank::load(bool split) const {
+  const Mesh& mesh = replica_.mesh();
+  const int rank = replica_.rank(), parts = replica_.layout()[Axis::kTensor];
+  const int part = mesh.at(Axis::kTensor, rank), shares = replica_.layout().sequence();
+  QwenLoad load{.dtype = options_.dtype, .blocks = replica_.blocks(config_.layers)};
+  load.weights = options_.weights;
+  load.resident = options_.resident;
+  const Range heads = partition_heads(config_.heads, config_.kv_heads, parts, part).q;
+  const Range ffn = partition(config_.ffn, parts, part);
+  if (split) {
+    if (parts > 1) load.width = {heads, ffn};
+    load.vocab = {0, 1};  // its output layer is never asked
+    return load;
+  }
+  if (parts * shares == 1) return load;
+  const int index = mesh.sequence_index(rank);
+  load.width = {heads_within(config_, heads, shares, index).q,
+                offset(partition(ffn.size(), shares, index), ffn.begin)};
+  load.vocab = partition(config_.vocab, parts * shares, index * parts + part);
+  return load;
+}
+
+namespace {
+
+LanguageOptions filled(LanguageOptions options, const QwenConfig& config, const Layout& layout) {
+  if (!options.positions) options.positions = config.max_positions;
+  if (!options.cache_tokens) options.cache_tokens = options.positions;
+  if (!options.split_tokens) options.split_tokens = 16 * layout.sequence();
+  if (options.resident == 1)
+    throw Error(ErrorKind::kUsage,
+                "resident layers are 1, legal: 0 (all) or at least 2 (one in use, one being read)");
+  return options;
+}
+
+KVShape cache_shape(const QwenConfig& config, const QwenLoad& load, const BlockRange& blocks,
+                    int64_t kv_heads, int64_t rows) {
+  return {.layers = blocks.end - blocks.begin,
+          .kv_heads = kv_heads,
+          .head_dim = config.head_dim,
+          .dtype = load.dtype,
+          .rows = rows};
+}
+
+int64_t pages(int64_t tokens, int64_t rows) { return (tokens + rows - 1) / rows; }
+
+}  // namespace
+
+LanguageRank::LanguageRank(const TensorFile& file, const QwenConfig& config,
+                           const LanguageOptions& options, Replica replica)
+    : config_(config),
+      options_(filled(options, config, replica.layout())),
+      replica_(std::move(replica)),
+      stream_(Stream::cpu(options.threads, options.determinism, options.ops)),
+      groups_(std::make_unique<Groups>()),
+      narrow_(QwenDecoder::load(file, config, stream_, load(false))),
+      narrow_pool_(cache_shape(config, load(false), narrow_.loaded().blocks,
+                               narrow_.kv_heads().size(), options_.page_rows),
+                   pages(options_.cache_tokens, options_.page_rows)),
+      rope_(narrow_.rope(options_.positions)) {
+  const Layout& layout = replica_.layout();
+  if (layout.sequence() > 1) wide_ = QwenDecoder::load(file, config, stream_, load(true));
+  if (rings()) {
+    const int ulysses = layout[Axis::kUlysses];
+    const int64_t kv = heads_within(config_, wide_->loaded().width.heads, ulysses,
+                                    replica_.mesh().at(Axis::kUlysses, replica_.rank()))
+                           .kv.size();
+    wide_pool_.emplace(cache_shape(config, load(true), blocks(), kv, options_.page_rows),
+                       pages(options_.cache_tokens, options_.page_rows) + 1);
+  }
+  if (replica_.alone()) return;
+  const auto group = [&](std::initializer_list<Axis> axes, int id) {
+    return replica_.group(replica_.mesh().along(axes, replica_.rank()), id);
+  };
+  if (layout[Axis::kTensor] > 1)
+    groups_->width =
+        std::make_unique<TensorReducer>(group({Axis::kTensor}, kWidthGroup), AllReduce::kBySize);
+  if (layout[Axis::kTensor] * layout.sequence() > 1)
+    groups_->stage = std::make_unique<TensorReducer>(
+        group({Axis::kRing, Axis::kTokenRing, Axis::kUlysses, Axis::kTensor}, kStageGroup),
+        AllReduce::kBySize);
+  if (layout.sequence() > 1)
+    groups_->sequence = group({Axis::kRing, Axis::kTokenRing, Axis::kUlysses}, kSequenceGroup);
+}
+
+LanguageRank::~LanguageRank() = default;
+
+bool LanguageRank::rings() const {
+  return replica_.layout()[Axis::kRing] * replica_.layout()[Axis::kTokenRing] > 1;
+}
+
+LanguageRank::Sequence& LanguageRank::at(int sequence) {
+  const auto found = sequences_.find(sequence);
+  CHECK(found != sequences_.end(), "sequence", sequence);
+  return found->second;
+}
+
+const LanguageRank::Sequence& LanguageRank::at(int sequence) const {
+  return const_cast<LanguageRank*>(this)->at(sequence);
+}
+
+void LanguageRank::open(int sequence) {
+  CHECK(!sequences_.count(sequence), "sequence", sequence);
+  sequences_[sequence].cache.emplace(narrow_pool_);
+}
+
+void LanguageRank::close(int sequence) { sequences_.erase(sequence); }
+
+int64_t LanguageRank::length(int sequence) const { return at(sequence).length; }
+
+const KVCache& LanguageRank::cache(int sequence) const {
+  const Sequence& state = at(sequence);
+  return state.pieces ? *state.pieces : *state.cache;
+}
+
+int64_t LanguageRank::free_pages() const { return narrow_pool_.free_pages(); }
+
+// Every sequence index needs a token; token rings and LightSeq see no past; what was gathered by
+// heads behind a ring stays so.
+bool LanguageRank::may_split(const Part& part) const {
+  const Layout& layout = replica_.layout();
+  const Sequence& sequence = at(part.sequence);
+  const auto tokens = static_cast<int64_t>(part.ids.size());
+  if (layout.sequence() == 1 || tokens < layout.sequence()) return false;
+  if (!rings() || sequence.length == 0) return true;
+  const bool sees_past = layout[Axis::kRing] > 1 && options_.balance != RingBalance::kLightSeq;
+  return sequence.pieces && sees_past;
+}
+
+SequenceMap LanguageRank::map_of(const Part& part) const {
+  const Layout& layout = replica_.layout();
+  const auto tokens = static_cast<int64_t>(part.ids.size());
+  const int rings = layout[Axis::kRing] * layout[Axis::kTokenRing];
+  const bool zigzag = rings > 1 && options_.balance == RingBalance::kZigzag;
+  const SequenceMap map = zigzag ? SequenceMap::zigzag(tokens, rings, layout[Axis::kUlysses])
+                                 : SequenceMap::contiguous(tokens, layout.sequence());
+  return map.shifted(at(part.sequence).length);
+}
+
+LanguageRank::Share LanguageRank::share(std::span<const Part> parts) const {
+  Share share;
+  int64_t tokens = 0;
+  share.split = !parts.empty();
+  for (const Part& part : parts) {
+    CHECK(!part.ids.empty(), "a part without tokens");
+    tokens += static_cast<int64_t>(part.ids.size());
+    share.split = share.split && may_split(part);
+  }
+  share.split = share.split && tokens >= options_.split_tokens;
+  for (const Part& part : parts) {
+    const int64_t begin = length(part.sequence), n = static_cast<int64_t>(part.ids.size());
+    if (share.split) {
+      share.maps.push_back(map_of(part));
+      share.tokens.push_back(share.maps.back()[replica_.mesh().sequence_index(replica_.rank())]);
+    } else {
+      share.tokens.push_back({{{begin, begin + n}}, begin + n});
+    }
+    share.rows += share.tokens.back().size();
+  }
+  return share;
+}
+
+// Ulysses over a ring, a ring, or Ulysses.
+std::unique_ptr<TokenMixer> LanguageRank::make_mixer(const SequenceMap& tokens,
+                                                     const Sequence& sequence) const {
+  const Layout& layout = replica_.layout();
+  const Mesh& mesh = replica_.mesh();
+  const int ulysses = layout[Axis::kUlysses], rank = replica_.rank();
+  std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
+  if (rings()) {
+    const Axis axis = layout[Axis::kRing] > 1 ? Axis::kRing : Axis::kTokenRing;
+    Communicator members = replica_.group(mesh.along({axis}, rank), kRingGroup);
+    const SequenceMap blocks = tokens.blocks(ulysses);
+    std::vector<TokenRanges> keys;
+    for (int ring = 0; ring < blocks.size(); ++ring) {
+      keys.push_back(sequence.held.empty() ? TokenRanges{} : sequence.held[ring]);
+      keys.back().total = blocks[ring].total;
+      for (const Range& range : blocks[ring].ranges) keys.back().append(range);
+    }
+    if (axis == Axis::kTokenRing)
+      mixer = std::make_unique<TokenRingMixer>(std::move(members), blocks);
+    else if (options_.balance == RingBalance::kLightSeq)
+      mixer = std::make_unique<LightSeqMixer>(std::move(members), blocks);
+    else
+      mixer = std::make_unique<RingMixer>(std::move(members), blocks, SequenceMap(keys));
+  }
+  if (ulysses == 1) return mixer;
+  const int first = mesh.sequence_index(rank) / ulysses * ulysses;
+  return std::make_unique<UlyssesMixer>(
+      replica_.group(mesh.along({Axis::kUlysses}, rank), kUlyssesGroup),
+      tokens.slice(first, ulysses), std::move(mixer));
+}
+
+std::vector<KVPlace> LanguageRank::held_places(const Sequence& sequence) const {
+  const int ulysses = replica_.layout()[Axis::kUlysses];
+  std::vector<KVPlace> places;
+  for (int index = 0; index < replica_.layout().sequence(); ++index)
+    places.push_back(
+        {sequence.held[index / ulysses],
+         heads_within(config_, wide_->loaded().width.heads, ulysses, index % ulysses).kv});
+  return places;
+}
+
+std::vector<KVPlace> LanguageRank::wanted_places(int64_t tokens) const {
+  std::vector<KVPlace> places;
+  const int shares = replica_.layout().sequence();
+  for (int index = 0; index < shares; ++index)
+    places.push_back({TokenRanges::all(tokens),
+                      heads_within(config_, wide_->loaded().width.heads, shares, index).kv});
+  return places;
+}
+
+// What a ring left by tokens, by heads.
+void LanguageRank::gather_heads(Sequence& sequence) {
+  if (!sequence.pieces) return;
+  const ZoneScope zone(Zone::kCommunication);
+  move_cache(*groups_->sequence, stream_, arena_, *sequence.pieces, held_places(sequence),
+             *sequence.cache, wanted_places(sequence.length));
+  sequence.pieces.reset();
+  sequence.held.clear();
+}
+
+KVCache& LanguageRank::cache_for(Sequence& sequence, bool split) {
+  if (!split) {
+    gather_heads(sequence);
+    return *sequence.cache;
+  }
+  if (!rings()) return *sequence.cache;
+  if (!sequence.pieces) sequence.pieces.emplace(*wide_pool_);
+  return *sequence.pieces;
+}
+
+Context LanguageRank::context(const Pass& pass, bool split, Observer* observer) {
+  Groups& groups = *groups_;
+  const std::unique_ptr<TensorReducer>& shared = split ? groups.width : groups.stage;
+  Reducer* reducer = &groups.whole;
+  if (shared) reducer = shared.get();
+  return {stream_, arena_, groups.full, *reducer, groups.one_band, pass, {}, observer};
+}
+
+void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const Share& share,
+                           const TensorView& hidden, Observer* observer) {
+  const QwenDecoder& model = share.split ? *wide_ : narrow_;
+  std::vector<SequenceRows> rows;
+  std::vector<std::unique_ptr<TokenMixer>> mixers;
+  std::vector<KVCache*> caches;
+  std::vector<int32_t> ids;
+  int64_t row = 0;
+  try {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Part& part = parts[i];
+      Sequence& sequence = at(part.sequence);
+      const TokenRanges& tokens = share.tokens[i];
+      const int64_t begin = sequence.length, end = begin + static_cast<int64_t>(part.ids.size());
+      if (end > options_.positions)
+        throw Error(ErrorKind::kUsage, "a sequence of " + std::to_string(end) +
+                                           " tokens is longer than the " +
+                                           std::to_string(options_.positions) + " it may have");
+      KVCache& cache = cache_for(sequence, share.split);
+      TokenMixer* mixer = nullptr;
+      TokenRanges kept = tokens;
+      if (share.split) {
+        const int ulysses = replica_.layout()[Axis::kUlysses];
+        const int index = replica_.mesh().sequence_index(replica_.rank());
+        kept = share.maps[i].blocks(ulysses)[index / ulysses];
+        mixers.push_back(make_mixer(share.maps[i], sequence));
+        mixer = mixers.back().get();
+      }
+      caches.push_back(&cache);
+      cache.reserve(kept);
+      for (const Range& range : tokens.ranges)
+        for (int64_t token = range.begin; token < range.end; ++token)
+          ids.push_back(part.ids[token - begin]);
+      rows.push_back({.rows = {row, row + tokens.size()},
+                      .tokens = tokens,
+                      .past = cache.layers(),
+                      .mixer = mixer});
+      row += tokens.size();
+    }
+    CHECK(row == hidden[0], "rows", row, "hidden", hidden.to_string_shape());
+    Context context = this->context(pass, share.split, observer);
+    const TensorView in =
+        model.loaded().blocks.first() ? TensorView(ids.data(), DType::kI32, {row}) : hidden;
+    model.forward(context, in, rows, rope_, hidden);
+  } catch (...) {
+    for (KVCache* cache : caches) cache->drop();
+    throw;
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Sequence& sequence = at(parts[i].sequence);
+    caches[i]->commit();
+    sequence.length += static_cast<int64_t>(parts[i].ids.size());
+    if (!share.split || !rings()) continue;
+    const SequenceMap blocks = share.maps[i].blocks(replica_.layout()[Axis::kUlysses]);
+    sequence.held.resize(blocks.size());
+    for (int ring = 0; ring < blocks.size(); ++ring)
+      for (const Range& range : blocks[ring].ranges) sequence.held[ring].append(range);
+  }
+}
+
+Tensor LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> parts, const Share& share,
+                                 const TensorView& hidden, bool all) {
+  // The wanted rows of a sequence index: (its row, the row they become), in the order of its rows.
+  const auto wanted_of = [&](int index) {
+    std::vector<std::pair<int64_t, int64_t>> list;
+    int64_t row = 0, first = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const auto n = static_cast<int64_t>(parts[i].ids.size());
+      const TokenRanges& tokens = share.split ? share.maps[i][index] : share.tokens[i];
+      const int64_t end = length(parts[i].sequence);  // the caches have grown
+      for (const Range& range : tokens.ranges)
+        for (int64_t token = range.begin; token < range.end; ++token, ++row)
+          if (all)
+            list.emplace_back(row, first + token - (end - n));
+          else if (token == end - 1)
+            list.emplace_back(row, first);
+      first += all ? n : 1;
+    }
+    return list;
+  };
+  int64_t count = 0;
+  for (const Part& part : parts) count += all ? static_cast<int64_t>(part.ids.size()) : 1;
+  Tensor out(DType::kF32, {count, config_.hidden});
+  const auto place = [&](const TensorView& rows, int index, bool packed) {
+    int64_t at = 0;
+    for (const auto& [from, to] : wanted_of(index))
+      copy(stream_, rows.slice(0, packed ? at++ : from, 1), out.view().slice(0, to, 1));
+  };
+  if (!share.split) {
+    place(hidden, 0, false);
+    return out;
+  }
+  const Arena::Scope scope(arena_);
+  std::vector<TensorView> gathered;
+  for (int index = 0; index < groups_->sequence->size(); ++index) {
+    const auto rows = static_cast<int64_t>(wanted_of(index).size());
+    gathered.push_back(arena_.alloc(DType::kF32, {rows, config_.hidden}));
+  }
+  const TensorView& own = gathered[groups_->sequence->rank()];
+  int64_t at = 0;
+  for (const auto& [from, to] : wanted_of(groups_->sequence->rank()))
+    copy(stream_, hidden.slice(0, from, 1), own.slice(0, at++, 1));
+  groups_->sequence->all_gather_v(
+      stream_, {.kind = Traffic::kHidden, .step = pass.step, .segment = pass.micro}, own, gathered);
+  for (int index = 0; index < groups_->sequence->size(); ++index)
+    place(gathered[index], index, true);
+  return out;
+}
+
+Tensor LanguageRank::logits(const Pass& pass, const TensorView& wanted) {
+  Tensor out(DType::kF32, {wanted[0], config_.vocab});
+  Context context = this->context(pass, false);
+  narrow_.logits(context, wanted, out);
+  return out;
+}
+
+Tensor LanguageRank::normed(const TensorView& wanted) {
+  Tensor out(DType::kF32, wanted.shape());
+  Context context = this->context({}, false);
+  narrow_.norm(context, wanted, out);
+  return out;
+}
+
+}  // namespace weft

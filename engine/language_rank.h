@@ -1,0 +1,131 @@
+#pragma once
+// LanguageRank: one rank's share of a language model: its weights, caches and seams. A pass of many
+// tokens is split by tokens where the layout says so, one of few by heads and columns over the same
+// ranks. Where tokens are split by Ulysses both leave the same keys on the same rank (Shift
+// Parallelism: Arctic, arXiv 2509.16495); behind a ring the cache is moved once, before the first
+// pass of the second kind.
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/replica.h"
+#include "models/qwen.h"
+#include "parallel/kv_cache.h"
+#include "parallel/sequence_map.h"
+
+namespace weft {
+
+// How a causal ring balances its work (intra-step balance: zigzag and LightSeq give every rank as
+// many keys to see; contiguous does not).
+enum class RingBalance : uint8_t { kZigzag, kContiguous, kLightSeq };
+
+struct LanguageOptions {
+  DType dtype = DType::kF32;
+  WeightFormat weights = WeightFormat::kCompute;
+  int threads = 0;  // 0: all
+  Determinism determinism = Determinism::kFast;
+  const Ops* ops = nullptr;  // null: cpu_ops()
+  int resident = 0;          // blocks in memory at once, at least 2; 0: all
+  int64_t positions = 0;     // longest sequence; 0: the model's
+  int64_t cache_tokens = 0;  // of all sequences together; 0: as many as one of `positions`
+  int64_t page_rows = 128;   // tokens of a page of the cache
+  // From how many tokens a pass is split by tokens, where the layout has such an axis; 0: 16 each.
+  int64_t split_tokens = 0;
+  RingBalance balance = RingBalance::kZigzag;
+};
+
+class LanguageRank {
+ public:
+  // Loads this rank's weights: of every axis that splits tokens a second, sliced packing for the
+  // passes split by heads, so (1 + 1/S) of a rank's width with S = ring * token_ring * ulysses.
+  // `file` must outlive the object.
+  LanguageRank(const TensorFile& file, const QwenConfig& config, const LanguageOptions& options,
+               Replica replica = {});
+  ~LanguageRank();
+
+  // What a layout may split, for sequences of at least `tokens` tokens.
+  static LayoutLimits limits(const QwenConfig& config, int64_t tokens);
+
+  Replica& replica() { return replica_; }
+  Stream& stream() { return stream_; }
+  const QwenConfig& config() const { return config_; }
+  const LanguageOptions& options() const { return options_; }  // defaults filled in
+  const BlockRange& blocks() const { return narrow_.loaded().blocks; }
+  size_t weights_bytes() const { return narrow_.bytes() + (wide_ ? wide_->bytes() : 0); }
+  size_t cache_page_bytes() const { return narrow_pool_.shape().page_bytes(); }
+  int64_t free_pages() const;
+  int64_t pages_for(int64_t tokens) const { return narrow_pool_.pages_for(tokens); }
+  size_t arena_high_water() const { return arena_.high_water(); }
+  WindowCounts window() const { return narrow_.window(); }
+
+  // Sequences, by a number of the caller's. Every rank opens and closes the same.
+  void open(int sequence);
+  void close(int sequence);
+  int64_t length(int sequence) const;
+  const KVCache& cache(int sequence) const;
+
+  // The next tokens of a sequence in a pass.
+  struct Part {
+    int sequence = 0;
+    std::vector<int32_t> ids;
+  };
+  // How this rank takes part in a pass.
+  struct Share {
+    bool split = false;                 // by tokens; else by heads
+    std::vector<SequenceMap> maps{};    // per part, where split: tokens of each sequence index
+    std::vector<TokenRanges> tokens{};  // per part: this rank's
+    int64_t rows = 0;                   // this rank's of the pass
+  };
+  Share share(std::span<const Part> parts) const;
+
+  // The loaded blocks over the pass. hidden [share.rows, D] f32: in, except on the first stage, and
+  // out. Caches grow by the parts' ids; where it throws they are as before.
+  void forward(const Pass& pass, std::span<const Part> parts, const Share& share,
+               const TensorView& hidden, Observer* observer = nullptr);
+  // Of the last stage, on all its ranks: hidden rows [m, D] f32, before the last norm, of each
+  // part's last token, or (`all`) of every token of each part in turn.
+  Tensor wanted_rows(const Pass& pass, std::span<const Part> parts, const Share& share,
+                     const TensorView& hidden, bool all);
+  // Their logits [m, V] f32, the same bits on every rank of the stage; and their final norm.
+  Tensor logits(const Pass& pass, const TensorView& wanted);
+  Tensor normed(const TensorView& wanted);
+
+ private:
+  struct Sequence {
+    std::optional<KVCache> cache;   // by heads, of the narrow pool
+    std::optional<KVCache> pieces;  // by tokens: a ring's; of the wide pool
+    std::vector<TokenRanges> held;  // by ring index, while in pieces
+    int64_t length = 0;
+  };
+  struct Groups;
+
+  bool rings() const;
+  bool may_split(const Part& part) const;
+  SequenceMap map_of(const Part& part) const;
+  std::unique_ptr<TokenMixer> make_mixer(const SequenceMap& tokens, const Sequence& sequence) const;
+  void gather_heads(Sequence& sequence);
+  KVCache& cache_for(Sequence& sequence, bool split);
+  std::vector<KVPlace> held_places(const Sequence& sequence) const;
+  std::vector<KVPlace> wanted_places(int64_t tokens) const;
+  Context context(const Pass& pass, bool split, Observer* observer = nullptr);
+  QwenLoad load(bool split) const;
+  Sequence& at(int sequence);
+  const Sequence& at(int sequence) const;
+
+  QwenConfig config_;
+  LanguageOptions options_;
+  Replica replica_;
+  Stream stream_;
+  Arena arena_;
+  std::unique_ptr<Groups> groups_;
+  QwenDecoder narrow_;               // this rank's heads of a pass split by heads
+  std::optional<QwenDecoder> wide_;  // and of one split by tokens; empty: the same
+  KVPool narrow_pool_;
+  std::optional<KVPool> wide_pool_;  // of rings
+  Rope rope_;
+  std::map<int, Sequence> sequences_;
+};
+
+}  // namespace weft

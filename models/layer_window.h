@@ -1,0 +1,155 @@
+#pragma once
+// LayerWindow: a model's layers in the order of their use, all of them resident, or some, the
+// others read ahead of use by a thread (TPI-LLM, arXiv 2410.00531, section 3.4). Of `resident`
+// slots two carry the layers that are streamed, one in use and one being read; the others keep
+// theirs, spread evenly, so that there is something to compute while a layer is read.
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "kernels/check.h"
+
+namespace weft {
+
+struct WindowCounts {
+  int64_t reads = 0;  // layers
+  double reading_s = 0, waited_s = 0;
+};
+
+template <class Layer>
+class LayerWindow {
+ public:
+  using Load = std::function<Layer(int index)>;
+
+  // `load` makes layer `index`; where layers are streamed it also runs on a thread of the window's.
+  LayerWindow(int layers, int resident, Load load) : load_(std::move(load)), slots_(layers) {
+    const int kept = resident >= layers ? layers : resident - 2;
+    CHECK(kept >= 0, "resident", resident, "of", layers);
+    for (int i = 0; i < layers; ++i) {
+      // Layer i is kept where the count of kept ones steps up.
+      const bool keep = int64_t{i + 1} * kept / layers > int64_t{i} * kept / layers;
+      if (keep)
+        slots_[i].emplace(load_(i));
+      else
+        streamed_.push_back(i);
+    }
+    if (!streamed_.empty()) reader_ = std::thread([this] { read(); });
+  }
+  ~LayerWindow() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    if (reader_.joinable()) reader_.join();
+  }
+  LayerWindow(const LayerWindow&) = delete;
+  LayerWindow& operator=(const LayerWindow&) = delete;
+
+  int size() const { return static_cast<int>(slots_.size()); }
+
+  // Runs f(layer). In the order of the layers, again and again, the next one is being read
+  // meanwhile; any other order is served too, late. What the reader met is thrown here.
+  template <class F>
+  void use(int index, F&& f) {
+    std::unique_lock lock(mutex_);
+    if (!slots_[index]) {
+      const auto start = Clock::now();
+      ask_for(index);
+      changed_.wait(lock, [&] { return slots_[index] || failure_; });
+      counts_.waited_s += seconds_since(start);
+    }
+    if (failure_) std::rethrow_exception(failure_);
+    lock.unlock();
+    f(*slots_[index]);
+    if (streamed_.empty() || place(index) < 0) return;
+    lock.lock();
+    slots_[index].reset();
+    --held_;
+    lock.unlock();
+    changed_.notify_all();
+  }
+
+  // Calls f for every layer that is resident now; only between uses.
+  template <class F>
+  void for_resident(F&& f) const {
+    const std::lock_guard lock(mutex_);
+    for (const std::optional<Layer>& slot : slots_)
+      if (slot) f(*slot);
+  }
+
+  WindowCounts counts() const {
+    const std::lock_guard lock(mutex_);
+    return counts_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  int place(int index) const {  // among the streamed layers, -1: it is kept
+    for (size_t i = 0; i < streamed_.size(); ++i)
+      if (streamed_[i] == index) return static_cast<int>(i);
+    return -1;
+  }
+
+  // Where the reader is elsewhere, what it read is dropped and it goes on from `index`.
+  void ask_for(int index) {
+    const int at = place(index);
+    if (reading_ == index || next_ == at) return;
+    for (int other : streamed_)
+      if (slots_[other]) {
+        slots_[other].reset();
+        --held_;
+      }
+    next_ = at;
+    changed_.notify_all();
+  }
+
+  void read() {
+    std::unique_lock lock(mutex_);
+    while (!failure_) {
+      changed_.wait(lock, [&] { return ended_ || (held_ < 2 && !slots_[streamed_[next_]]); });
+      if (ended_) return;
+      reading_ = streamed_[next_];
+      next_ = (next_ + 1) % static_cast<int>(streamed_.size());
+      ++held_;
+      lock.unlock();
+      const auto start = Clock::now();
+      std::optional<Layer> layer;
+      std::exception_ptr failure;
+      try {
+        layer.emplace(load_(reading_));
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      counts_.reading_s += seconds_since(start);
+      ++counts_.reads;
+      slots_[reading_] = std::move(layer);
+      reading_ = -1;
+      failure_ = failure;
+      changed_.notify_all();
+    }
+  }
+
+  Load load_;
+  std::vector<std::optional<Layer>> slots_;
+  std::vector<int> streamed_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread reader_;
+  std::exception_ptr failure_;
+  WindowCounts counts_;
+  int held_ = 0;                 // streamed layers in memory or being read
+  int next_ = 0, reading_ = -1;  // place of the next to read; index of the one being read
+  bool ended_ = false;
+};
+
+}  // namespace weft

@@ -1,0 +1,93 @@
+#pragma once
+// The keys and values that sequences leave behind in the layers of one rank: pages of one pool, so
+// that sequences of any length share memory without gaps (PagedAttention: Kwon et al. 2023,
+// arXiv 2309.06180, section 4), and the move from one split of them to another.
+#include <span>
+#include <vector>
+
+#include "kernels/arena.h"
+#include "parallel/communicator.h"
+#include "parallel/partition.h"
+#include "parallel/token_mixer.h"
+
+namespace weft {
+
+// What a pool's pages hold: `rows` tokens of every layer of the rank.
+struct KVShape {
+  int layers = 0;
+  int64_t kv_heads = 0, head_dim = 0;
+  DType dtype = DType::kF32;
+  int64_t rows = 128;
+
+  size_t page_bytes() const {
+    return static_cast<size_t>(2 * layers * rows * kv_heads * head_dim) * size_of(dtype);
+  }
+};
+
+class KVPool {
+ public:
+  // At most `limit` pages; each is allocated when it is first needed and used again.
+  KVPool(const KVShape& shape, int64_t limit) : shape_(shape), limit_(limit) {}
+
+  const KVShape& shape() const { return shape_; }
+  int64_t limit() const { return limit_; }
+  int64_t free_pages() const { return limit_ - taken_; }
+  int64_t pages_for(int64_t rows) const { return (rows + shape_.rows - 1) / shape_.rows; }
+
+ private:
+  friend class KVCache;
+  Tensor take();  // [layers, 2, rows, Akv, E]
+  void give_back(Tensor page);
+
+  KVShape shape_;
+  int64_t limit_, taken_ = 0;
+  std::vector<Tensor> idle_;
+};
+
+// One sequence. A pass writes to what was reserved before it and is committed behind it.
+class KVCache {
+ public:
+  explicit KVCache(KVPool& pool);  // the pool must outlive it
+  ~KVCache();
+  KVCache(KVCache&& other) noexcept;
+  KVCache& operator=(KVCache&&) = delete;
+
+  // The tokens held, in the order of their rows.
+  const TokenRanges& tokens() const { return held_; }
+  // Room for `tokens` behind them. Error(kMemory), with nothing changed, where the pool is short of
+  // pages.
+  void reserve(const TokenRanges& tokens);
+  void commit();  // what was reserved is held
+  void drop();    // the pass failed: the room is given back
+  void clear();   // nothing is held
+
+  // One per layer of the rank: what is held as segments, what is reserved as room.
+  std::span<ContextKV> layers() { return layers_; }
+  std::span<const ContextKV> layers() const { return layers_; }
+  const KVShape& shape() const { return pool_->shape(); }
+
+ private:
+  void lay_out();
+
+  KVPool* pool_;
+  TokenRanges held_, reserved_;
+  std::vector<Tensor> pages_;
+  std::vector<ContextKV> layers_;
+};
+
+// Where keys and values lie: a rank holds these tokens of these heads.
+struct KVPlace {
+  TokenRanges tokens;
+  Range heads;
+};
+
+// Moves a sequence from `held[i]` to `wanted[i]` (all tokens of some heads) for every rank i of the
+// group: one exchange per layer; `to` is empty before. Where several ranks hold the same, a rank
+// takes its own, else the first one's.
+void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache& from,
+                std::span<const KVPlace> held, KVCache& to, std::span<const KVPlace> wanted);
+// Bytes that `rank` sends for it.
+int64_t move_cache_sent_bytes(std::span<const KVPlace> held, std::span<const KVPlace> wanted,
+                              int rank, const KVShape& shape);
+
+}  // namespace weft
