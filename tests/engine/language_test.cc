@@ -1,0 +1,294 @@
+// A language model under every split of its prefill and its decoding: the same logits, the same
+// caches, the same tokens, whoever else is in the batch.
+#include "engine/language.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "kernels/copy.h"
+#include "models/random_weights.h"
+#include "parallel/local.h"
+#include "tests/support/compare.h"
+
+namespace weft {
+namespace {
+
+using Part = LanguageRank::Part;
+
+// Uneven on purpose: 6 heads in 3 groups, 5 layers' worth of nothing in common with 2, 3 or 4.
+QwenConfig small(bool third = true) {
+  return {.hidden = 24,
+          .ffn = 37,
+          .vocab = 53,
+          .layers = 4,
+          .heads = 6,
+          .kv_heads = 3,
+          .head_dim = 8,
+          .head_norms = third,
+          .projection_biases = !third,
+          .tied = third,
+          .max_positions = 96};
+}
+
+TensorFile weights(const QwenConfig& config) { return random_tensors(qwen_tensors(config), 7); }
+
+LanguageOptions one_thread(LanguageOptions options = {}) {
+  options.threads = 1;
+  options.page_rows = 5;
+  options.split_tokens = options.split_tokens ? options.split_tokens : 1;
+  return options;
+}
+
+std::vector<int32_t> some_ids(int64_t count, int32_t vocab, int32_t first = 3) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<int32_t>((first + 31 * i + i * i) % vocab));
+  return ids;
+}
+
+// All logits of `ids` fed in passes of the given sizes, through the stages of the rank's layout; on
+// the last stage, else empty.
+Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
+                        const std::vector<int64_t>& sizes) {
+  Replica& replica = rank.replica();
+  const int64_t vocab = rank.config().vocab;
+  Tensor all;
+  if (rank.blocks().last()) all = Tensor(DType::kF32, {static_cast<int64_t>(ids.size()), vocab});
+  rank.open(0);
+  int64_t at = 0;
+  int step = 0;
+  for (int64_t size : sizes) {
+    const Part part{0, {ids.begin() + at, ids.begin() + at + size}};
+    const Pass pass{.step = step++};
+    const auto share = rank.share({&part, 1});
+    Tensor hidden(DType::kF32, {share.rows, rank.config().hidden});
+    const Tag tag{.kind = Traffic::kHidden, .step = pass.step};
+    if (!rank.blocks().first())
+      replica.communicator().receive(rank.stream(), replica.stage_peer(-1), tag, hidden);
+    rank.forward(pass, {&part, 1}, share, hidden);
+    if (rank.blocks().last())
+      copy(rank.stream(),
+           rank.logits(pass, rank.wanted_rows(pass, {&part, 1}, share, hidden, true)),
+           all.view().slice(0, at, size));
+    else
+      replica.communicator().send(rank.stream(), replica.stage_peer(1), tag, hidden);
+    at += size;
+  }
+  CHECK(at == static_cast<int64_t>(ids.size()), at);
+  return all;
+}
+
+Tensor whole_logits(const QwenConfig& config, const std::vector<int32_t>& ids,
+                    const LanguageOptions& options = one_thread()) {
+  const TensorFile file = weights(config);
+  LanguageRank rank(file, config, options);
+  return logits_in_passes(rank, ids, {static_cast<int64_t>(ids.size())});
+}
+
+void expect_near(const Tensor& got, const Tensor& expected, const std::string& what) {
+  const std::vector<double> a = test::to_f64(got), b = test::to_f64(expected);
+  EXPECT_LE(test::relative_l2(a, b), test::kParallelL2) << what;
+}
+
+TEST(Language, ChunksOfAnySizeGiveTheLogitsOfOnePass) {
+  for (const bool third : {true, false}) {
+    const QwenConfig config = small(third);
+    const TensorFile file = weights(config);
+    const std::vector<int32_t> ids = some_ids(23, 53);
+    const Tensor whole = whole_logits(config, ids);
+    for (const std::vector<int64_t>& sizes :
+         {std::vector<int64_t>(23, 1), {1, 22}, {22, 1}, {5, 5, 5, 5, 3}, {7, 1, 1, 14}}) {
+      LanguageRank rank(file, config, one_thread());
+      expect_near(logits_in_passes(rank, ids, sizes), whole,
+                  "first chunk " + std::to_string(sizes[0]));
+    }
+  }
+}
+
+TEST(Language, EveryLayoutPrefillsInChunksAndDecodes) {
+  const QwenConfig config = small();
+  const std::vector<int32_t> ids = some_ids(29, 53);
+  const Tensor whole = whole_logits(config, ids);
+  int layouts = 0;
+  for (int ranks = 2; ranks <= 4; ++ranks)
+    for (const Layout& layout : legal_layouts(ranks, LanguageRank::limits(config, 11))) {
+      if (layout[Axis::kData] > 1) continue;
+      for (const RingBalance balance :
+           {RingBalance::kZigzag, RingBalance::kContiguous, RingBalance::kLightSeq}) {
+        if (balance != RingBalance::kZigzag && layout[Axis::kRing] == 1) continue;
+        ++layouts;
+        const TensorFile file = weights(config);
+        run_ranks(ranks, [&](Communicator& world) {
+          LanguageRank rank(file, config, one_thread({.balance = balance}),
+                            Replica::of(world, layout));
+          const Tensor got = logits_in_passes(rank, ids, {11, 13, 1, 1, 1, 2});
+          if (got)
+            expect_near(
+                got, whole,
+                to_string(layout) + " balance " + std::to_string(static_cast<int>(balance)));
+        });
+      }
+    }
+  EXPECT_GE(layouts, 20);
+}
+
+// The rows a sequence's cache holds in one layer, dense.
+Tensor cached(Stream& stream, const KVCache& cache, int layer, TensorView KVSegment::*part) {
+  const ContextKV& context = cache.layers()[layer];
+  int64_t rows = 0;
+  for (const KVSegment& segment : context.segments) rows += segment.k[0];
+  Tensor out(cache.shape().dtype, {rows, cache.shape().kv_heads, cache.shape().head_dim});
+  rows = 0;
+  for (const KVSegment& segment : context.segments) {
+    copy(stream, segment.*part, out.view().slice(0, rows, segment.k[0]));
+    rows += segment.k[0];
+  }
+  return out;
+}
+
+// Shift Parallelism's law: a pass split by tokens and one split by heads leave the same rows on the
+// same rank, so that the kind may change between any two passes and nothing moves.
+TEST(Language, TokensAndHeadsLeaveTheSameCache) {
+  const QwenConfig config = small();
+  const std::vector<int32_t> ids = some_ids(13, 53);
+  for (const auto& [ranks, text] :
+       {std::pair{2, "ulysses=2"}, {3, "ulysses=3"}, {4, "ulysses=4"}, {4, "ulysses=2,tensor=2"}}) {
+    const Layout layout = parse_layout(text, ranks, LanguageRank::limits(config, 13));
+    const TensorFile file = weights(config);
+    run_ranks(ranks, [&](Communicator& world) {
+      LanguageOptions by_heads = one_thread({.ops = &reference_ops()});
+      by_heads.split_tokens = 1000;
+      LanguageRank tokens(file, config, one_thread({.ops = &reference_ops()}),
+                          Replica::of(world, layout));
+      logits_in_passes(tokens, ids, {13});
+      LanguageRank heads(file, config, by_heads, Replica::of(world, layout));
+      logits_in_passes(heads, ids, {13});
+      LanguageRank both(file, config, one_thread({.ops = &reference_ops()}),
+                        Replica::of(world, layout));
+      logits_in_passes(both, ids, {4, 1, 1, 6, 1});  // to and fro
+      for (int layer = 0; layer < config.layers; ++layer)
+        for (const auto part : {&KVSegment::k, &KVSegment::v}) {
+          const Tensor one = cached(tokens.stream(), tokens.cache(0), layer, part);
+          const Tensor other = cached(heads.stream(), heads.cache(0), layer, part);
+          const Tensor mixed = cached(both.stream(), both.cache(0), layer, part);
+          ASSERT_EQ(one.view()[0], 13);
+          if (layer == 0) {  // no sum over ranks has come before
+            EXPECT_TRUE(test::bitwise_equal(one, other)) << text;
+            EXPECT_TRUE(test::bitwise_equal(one, mixed)) << text;
+          }
+          expect_near(one, other, text);
+          expect_near(one, mixed, text);
+        }
+    });
+  }
+}
+
+std::vector<CompletionRequest> some_requests() {
+  std::vector<CompletionRequest> requests;
+  for (int i = 0; i < 7; ++i)
+    requests.push_back({.prompt = some_ids(1 + 5 * i % 13, 53, i),
+                        .max_tokens = 1 + 7 * i % 12,
+                        .sampling = {.temperature = i % 2 ? 0.8 : 0, .top_p = 0.9, .seed = 5}});
+  return requests;
+}
+
+std::vector<std::vector<int32_t>> tokens_of(std::span<const Completion> completions) {
+  std::vector<std::vector<int32_t>> out;
+  for (const Completion& completion : completions) out.push_back(completion.ids);
+  return out;
+}
+
+TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
+  const QwenConfig config = small();
+  const std::vector<CompletionRequest> requests = some_requests();
+  LanguageModel alone(weights(config), config, one_thread());
+  std::vector<std::vector<int32_t>> expected;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    // The number of a request is part of what is drawn.
+    std::vector<CompletionRequest> padded(i + 1, {.prompt = {1}, .max_tokens = 1});
+    padded[i] = requests[i];
+    expected.push_back(alone.complete(padded)[i].ids);
+    EXPECT_EQ(static_cast<int64_t>(expected.back().size()), requests[i].max_tokens);
+  }
+  for (const int batch : {1, 3, 16})
+    for (const int64_t chunk : {2, 100})
+      for (const int rounds : {1, 4}) {
+        // Room for four requests' pages at most: the others wait.
+        LanguageModel model(weights(config), config, one_thread({.cache_tokens = 96}));
+        EXPECT_EQ(
+            tokens_of(model.complete(requests, {.batch = batch, .chunk = chunk, .rounds = rounds})),
+            expected)
+            << "batch " << batch << " chunk " << chunk << " rounds " << rounds;
+      }
+  for (const auto& [ranks, text] : {std::pair{2, "layers=2"},
+                                    {4, "layers=4"},
+                                    {3, "tensor=3"},
+                                    {2, "ulysses=2"},
+                                    {2, "ring=2"},
+                                    {4, "layers=2,ulysses=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    run_ranks(ranks, [&](Communicator& world) {
+      LanguageModel model(weights(config), config, one_thread(), Replica::of(world, layout));
+      EXPECT_EQ(tokens_of(model.complete(requests, {.batch = 3, .chunk = 7, .rounds = 3})),
+                expected)
+          << text;
+    });
+  }
+}
+
+TEST(Language, AStopIdEndsARequestAndIsNotPartOfIt) {
+  const QwenConfig config = small();
+  LanguageModel model(weights(config), config, one_thread());
+  CompletionRequest request{.prompt = some_ids(4, 53), .max_tokens = 20};
+  const std::vector<int32_t> free = model.complete({&request, 1})[0].ids;
+  request.stop = {free[5]};
+  const Completion stopped = model.complete({&request, 1})[0];
+  const auto first = std::find(free.begin(), free.end(), free[5]);
+  EXPECT_EQ(stopped.ids, std::vector<int32_t>(free.begin(), first));
+  EXPECT_EQ(stopped.end, Completion::End::kStopId);
+}
+
+TEST(Language, WhatCannotRunIsRefusedByName) {
+  const QwenConfig config = small();
+  LanguageModel model(weights(config), config, one_thread());
+  const auto message = [&](const CompletionRequest& request) -> std::string {
+    try {
+      model.complete({&request, 1});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message({.prompt = {}}).find("the prompt has no tokens"), std::string::npos);
+  EXPECT_NE(message({.prompt = {1}, .max_tokens = 97}).find("there are 96"), std::string::npos);
+  EXPECT_NE(message({.prompt = {1}, .max_tokens = 0}).find("max tokens is 0"), std::string::npos);
+  EXPECT_NE(message({.prompt = {1}, .sampling = {.temperature = -1}}).find("temperature"),
+            std::string::npos);
+  EXPECT_NE(message({.prompt = {53}}).find("token id 53"), std::string::npos);
+  EXPECT_EQ(message({.prompt = {1}, .max_tokens = 3}), "");  // and the model goes on
+}
+
+// Blocks read ahead of use: the same bits with a part of them in memory.
+TEST(Language, StreamedBlocksGiveTheSameBits) {
+  const QwenConfig config = small();
+  const std::vector<int32_t> ids = some_ids(9, 53);
+  const std::vector<int64_t> sizes{4, 1, 1, 1, 1, 1};
+  const TensorFile file = weights(config);
+  LanguageRank whole(file, config, one_thread());
+  const Tensor expected = logits_in_passes(whole, ids, sizes);
+  const size_t all = whole.weights_bytes();
+  for (const int resident : {2, 3}) {
+    LanguageRank rank(file, config, one_thread({.resident = resident}));
+    EXPECT_TRUE(test::bitwise_equal(logits_in_passes(rank, ids, sizes), expected));
+    EXPECT_LT(rank.weights_bytes(), all);
+    // The kept ones were read once, the others once a pass, some once more ahead.
+    const int64_t streamed = config.layers - (resident - 2), passes = 6;
+    EXPECT_GE(rank.window().reads, streamed * passes);
+    EXPECT_LE(rank.window().reads, streamed * passes + 2);
+  }
+  EXPECT_THROW(LanguageRank(file, config, one_thread({.resident = 1})), Error);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,125 @@
+// Pages of keys and values: rows come back as they were kept, and move between splits with the
+// bytes of the formula.
+#include "parallel/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/copy.h"
+#include "parallel/context.h"
+#include "parallel/local.h"
+#include "parallel/sequence_map.h"
+#include "tests/support/compare.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kHeads = 5, kSize = 3;
+constexpr int kLayers = 2;
+
+// The value of a key or value by its place: no two are alike.
+float value(int layer, int part, int64_t token, int64_t head, int64_t i) {
+  return static_cast<float>((((layer * 2 + part) * 100 + token) * kHeads + head) * kSize + i);
+}
+
+void fill(KVCache& cache, const TokenRanges& tokens, const Range& heads) {
+  cache.reserve(tokens);
+  Stream stream = Stream::cpu(1);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    Tensor kv(DType::kF32, {2, tokens.size(), heads.size(), kSize});
+    float* at = kv.as<float>();
+    for (int part = 0; part < 2; ++part)
+      for (const Range& range : tokens.ranges)
+        for (int64_t token = range.begin; token < range.end; ++token)
+          for (int64_t head = heads.begin; head < heads.end; ++head)
+            for (int64_t i = 0; i < kSize; ++i) *at++ = value(layer, part, token, head, i);
+    keep(stream, &cache.layers()[layer], kv.view().select(0, 0), kv.view().select(0, 1));
+  }
+  cache.commit();
+}
+
+void expect_filled(const KVCache& cache, const TokenRanges& tokens, const Range& heads) {
+  ASSERT_EQ(cache.tokens().ranges, tokens.ranges);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    int64_t rows = 0;
+    for (const KVSegment& segment : cache.layers()[layer].segments) {
+      EXPECT_LE(segment.k[0], cache.shape().rows);
+      for (int64_t row = 0; row < segment.k[0]; ++row, ++rows)
+        for (int64_t head = heads.begin; head < heads.end; ++head)
+          for (int64_t i = 0; i < kSize; ++i)
+            for (int part = 0; part < 2; ++part) {
+              const TensorView& view = part ? segment.v : segment.k;
+              ASSERT_EQ(view.as<float>()[row * view.stride[0] +
+                                         (head - heads.begin) * view.stride[1] + i],
+                        value(layer, part, segment.position + row, head, i));
+            }
+    }
+    EXPECT_EQ(rows, tokens.size());
+  }
+}
+
+KVShape shape(int64_t heads) {
+  return {.layers = kLayers, .kv_heads = heads, .head_dim = kSize, .rows = 4};
+}
+
+TEST(KVCache, KeepsRowsOverPagesRangesAndPasses) {
+  KVPool pool(shape(kHeads), 6);
+  {
+    KVCache cache(pool);
+    fill(cache, {{{0, 3}, {8, 9}}, 9}, {0, kHeads});
+    fill(cache, {{{9, 16}}, 16}, {0, kHeads});
+    expect_filled(cache, {{{0, 3}, {8, 16}}, 16}, {0, kHeads});
+    EXPECT_EQ(pool.free_pages(), 3);
+    cache.reserve({{{16, 22}}, 22});
+    EXPECT_EQ(pool.free_pages(), 1);
+    cache.drop();
+    EXPECT_EQ(pool.free_pages(), 3);
+    expect_filled(cache, {{{0, 3}, {8, 16}}, 16}, {0, kHeads});
+    try {
+      cache.reserve({{{16, 40}}, 40});
+      FAIL() << "24 rows in three pages of 4";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kMemory);
+      EXPECT_NE(std::string(error.what()).find("6 more pages of 4 tokens"), std::string::npos)
+          << error.what();
+    }
+    fill(cache, {{{16, 28}}, 28}, {0, kHeads});
+  }
+  EXPECT_EQ(pool.free_pages(), 6);
+}
+
+// From tokens (zigzag, Ulysses groups above) to heads, kv heads replicated where there are more
+// ranks than heads.
+TEST(KVCache, MovesFromTokensToHeadsWithTheBytesOfTheFormula) {
+  for (const auto& [rings, ulysses] : {std::pair{2, 1}, {3, 1}, {2, 2}, {2, 3}, {7, 1}, {1, 4}}) {
+    const int ranks = rings * ulysses;
+    constexpr int64_t kTokens = 23;
+    const SequenceMap blocks = SequenceMap::zigzag(kTokens, rings, ulysses).blocks(ulysses);
+    std::vector<KVPlace> held, wanted;
+    for (int rank = 0; rank < ranks; ++rank) {
+      held.push_back({blocks[rank / ulysses],
+                      partition_heads(2 * kHeads, kHeads, ulysses, rank % ulysses).kv});
+      wanted.push_back(
+          {TokenRanges::all(kTokens), partition_heads(2 * kHeads, kHeads, ranks, rank).kv});
+    }
+    run_ranks(ranks, [&](Communicator& world) {
+      const int rank = world.rank();
+      Stream stream = Stream::cpu(1);
+      Arena arena;
+      KVPool from_pool(shape(held[rank].heads.size()), 10);
+      KVPool to_pool(shape(wanted[rank].heads.size()), 10);
+      KVCache from(from_pool), to(to_pool);
+      fill(from, held[rank].tokens, held[rank].heads);
+      world.reset_counters();
+      move_cache(world, stream, arena, from, held, to, wanted);
+      EXPECT_EQ(world.counters().total_sent().bytes,
+                move_cache_sent_bytes(held, wanted, rank, from.shape()));
+      expect_filled(to, TokenRanges::all(kTokens), wanted[rank].heads);
+      if (rings == 1) {
+        EXPECT_EQ(world.counters().total_sent().bytes, 0);
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,68 @@
+// Rounds of passes through stages: golden text, soundness for every size, bytes.
+#include "parallel/token_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace weft {
+namespace {
+
+// A change of this text is a change of the schedule.
+TEST(TokenPlan, GoldenText) {
+  const std::vector<Plan> plans = plan_tokens(
+      {.blocks = 3, .stages = 2, .rounds = 2, .rows = {5}, .hidden_bytes = 8, .result_bytes = 4});
+  EXPECT_EQ(to_string(plans[0]),
+            "rank 0 of 2, 9 steps\n"
+            "  load step 0\n"
+            "  compute step 0 blocks [0, 2) of 3 reads [0] writes [2]\n"
+            "  send hidden to 1 step 0 40 bytes reads [2]\n"
+            "  receive text from 1 step 0 20 bytes writes [1]\n"
+            "  wait step 1 reads [2]\n"
+            "  compute step 1 blocks [0, 2) of 3 reads [1] writes [2]\n"
+            "  send hidden to 1 step 1 40 bytes reads [2]\n"
+            "  receive text from 1 step 1 20 bytes writes [1]\n"
+            "  wait step 0 reads [2]\n");
+  EXPECT_EQ(to_string(plans[1]),
+            "rank 1 of 2, 11 steps\n"
+            "  load step 0\n"
+            "  receive hidden from 0 step 0 40 bytes writes [2]\n"
+            "  compute step 0 blocks [2, 3) of 3 reads [0 2] writes [2]\n"
+            "  update step 0 reads [2] writes [1]\n"
+            "  send text to 0 step 0 20 bytes reads [1]\n"
+            "  receive hidden from 0 step 1 40 bytes writes [2]\n"
+            "  compute step 1 blocks [2, 3) of 3 reads [1 2] writes [2]\n"
+            "  wait step 1 reads [1]\n"
+            "  update step 1 reads [2] writes [1]\n"
+            "  send text to 0 step 1 20 bytes reads [1]\n"
+            "  wait step 0 reads [1]\n");
+}
+
+TEST(TokenPlan, IsSoundForEverySizeWithTheBytesOfTheFormula) {
+  for (int stages = 1; stages <= 5; ++stages)
+    for (int micros = 1; micros <= 6; ++micros)
+      for (int rounds = 1; rounds <= 4; ++rounds) {
+        TokenPlanConfig config{
+            .blocks = 7, .stages = stages, .rounds = rounds, .hidden_bytes = 64, .result_bytes = 4};
+        int64_t rows = 0;
+        for (int micro = 0; micro < micros; ++micro) {
+          config.rows.push_back(1 + micro);
+          rows += 1 + micro;
+        }
+        const std::vector<Plan> plans = plan_tokens(config);
+        EXPECT_EQ(check_plans(plans), std::nullopt)
+            << stages << " stages, " << micros << " micro-batches, " << rounds << " rounds";
+        for (const Plan& plan : plans) {
+          int64_t sent = 0;
+          int computes = 0;
+          for (const Step& step : plan.steps) {
+            if (step.kind == Step::Kind::kSend) sent += step.bytes;
+            computes += step.kind == Step::Kind::kCompute;
+          }
+          const bool last = plan.rank == stages - 1;
+          EXPECT_EQ(sent, rounds * rows * (last ? 4 * (stages - 1) : 64));
+          EXPECT_EQ(computes, rounds * micros);
+        }
+      }
+}
+
+}  // namespace
+}  // namespace weft
