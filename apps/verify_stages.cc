@@ -267,13 +267,6 @@ NamedTensors run_text_encoder(Case& c) {
   return out;
 }
 
-void add_failure(Case& c, const std::string& tensor, const std::string& note) {
-  VerifyRow row;
-  row.tensor = tensor;
-  row.note = note;
-  c.rows.push_back(row);
-}
-
 // Compares a list of produced values with the expected list, a row each.
 template <class T>
 void compare_lists(Case& c, const std::string& what, const std::vector<T>& produced,
