@@ -8,6 +8,7 @@
 #include "apps/bench_dit.h"
 #include "apps/bench_layouts.h"
 #include "apps/bench_limits.h"
+#include "apps/bench_llm.h"
 #include "apps/bench_load.h"
 #include "apps/bench_text.h"
 #include "apps/bench_vae.h"
@@ -174,9 +175,13 @@ int run_bench(const Flags& flags) {
   const int repeat = static_cast<int>(*flags.integer("repeat"));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
   using Bench = int (*)(const Flags&, DType, int);
-  const std::map<std::string, Bench> benches{{"attention", bench_attention}, {"dit", bench_dit},
-                                             {"layouts", bench_layouts},     {"load", bench_load},
-                                             {"text", bench_text},           {"vae", bench_vae}};
+  const std::map<std::string, Bench> benches{{"attention", bench_attention},
+                                             {"dit", bench_dit},
+                                             {"layouts", bench_layouts},
+                                             {"llm", bench_llm},
+                                             {"load", bench_load},
+                                             {"text", bench_text},
+                                             {"vae", bench_vae}};
   const auto found = benches.find(name);
   if (flags.operands().size() > 1 || (found == benches.end() && name != "ops" && name != "pocket"))
     throw Error(

@@ -12,37 +12,19 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "apps/bench_limits.h"
+#include "apps/scratch_folder.h"
 #include "engine/components.h"
 #include "kernels/ops.h"
 #include "models/random_weights.h"
 
 namespace weft {
 namespace {
-
-// A checkpoint in a file that is gone when this is.
-class RandomCheckpoint {
- public:
-  explicit RandomCheckpoint(const WanConfig& config)
-      : path_((std::filesystem::temp_directory_path() /
-               ("weft-bench-" + std::to_string(getpid()) + ".safetensors"))
-                  .string()) {
-    write_random_wan(path_, config);
-  }
-  ~RandomCheckpoint() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Anonymous memory of this process, in bytes.
 uint64_t anonymous_bytes() {
@@ -163,19 +145,19 @@ Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
 
 int bench_load(const Flags& flags, DType dtype, int repeat) {
   Stream stream = Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)));
-  std::unique_ptr<RandomCheckpoint> random;
+  std::optional<ScratchFolder> scratch;
   Loaded loaded;
   if (const std::string model = flags.text("model"); !model.empty()) {
     loaded = parts_of(model, stream, dtype);
   } else {
     const WanConfig config = wan_1_3b(static_cast<int>(flags.integer("blocks").value_or(30)));
-    random = std::make_unique<RandomCheckpoint>(config);
-    loaded = {
-        "wan 1.3b, " + std::to_string(config.layers) + " blocks", {random->path()}, [&, config] {
-          const TensorFile file = TensorFile::open(random->path());
-          const WanLoad load{.dtype = dtype, .blocks = {}};
-          return WanTransformer::load(stream, file, config, load).weights_bytes();
-        }};
+    const std::string path = scratch.emplace().file("model.safetensors");
+    write_random(path, random_wan(config));
+    loaded = {"wan 1.3b, " + std::to_string(config.layers) + " blocks", {path}, [&, config, path] {
+                const TensorFile file = TensorFile::open(path);
+                const WanLoad load{.dtype = dtype, .blocks = {}};
+                return WanTransformer::load(stream, file, config, load).weights_bytes();
+              }};
   }
   uint64_t source = 0, weights = 0, peak = 0;
   for (const std::string& path : loaded.files) source += std::filesystem::file_size(path);

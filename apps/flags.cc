@@ -25,7 +25,8 @@ constexpr CommandSpec kCommands[] = {
      "show a model, a weights file, a config or the metadata of media"},
     {kBench, "bench", "[NAME]",
      "measure op families (ops), a forward of random weights (dit), attention alone (attention), "
-     "the VAE's decoder (vae), a text encoder (text), loading beside reading (load), a model's "
+     "the VAE's decoder (vae), a text encoder (text), a language model (llm), loading beside "
+     "reading (load), a model's "
      "clips (pocket), or a step "
      "of "
      "two ranks under every layout (layouts)"},
@@ -149,10 +150,14 @@ constexpr FlagSpec kFlags[] = {
     {"link-ms", "", kReal, "0", "latency of a message", kPlan | kBench, nullptr, "0 ... 1000000"},
     {"config", "", kText, "wan2.1-1.3b", "extents of the transformer (bench dit)", kBench, nullptr,
      "wan2.1-1.3b|wan2.1-14b"},
-    {"blocks", "", kInteger, "2 of layouts, all of dit, load and text", "of the transformer",
+    {"blocks", "", kInteger, "2 of layouts, all of dit, llm, load and text", "of the transformer",
      kBench, nullptr, "1 ... 40", false},
+    {"resident-layers", "", kInteger, "all",
+     "of a language model in memory at once, the others read ahead of use", kBench, nullptr,
+     "2 ... 1024", false},
     {"tokens", "", kInteger, "1560",
-     "of the clip (bench layouts, dit); of attention's three sizes; of the prompt (text: 60)",
+     "of the clip (bench layouts, dit); of attention's three sizes; of the prompt (text: 60, llm: "
+     "512)",
      kBench, nullptr, "2 ... 1048576"},
     {"svg", "", kText, "", "draw the ranks' time", kPlan},
     {"memory", "", kText, "",

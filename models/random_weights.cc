@@ -21,6 +21,19 @@ WanConfig wan_14b(int layers) {
   return config;
 }
 
+QwenConfig qwen3_0_6b() {
+  return {.hidden = 1024,
+          .ffn = 3072,
+          .vocab = 151936,
+          .layers = 28,
+          .heads = 16,
+          .kv_heads = 8,
+          .head_dim = 128,
+          .head_norms = true,
+          .tied = true,
+          .max_positions = 40960};
+}
+
 void fill_random(uint64_t seed, const TensorView& out) {
   CHECK(out.dtype == DType::kBF16 && out.contiguous(), out.to_string_shape());
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
@@ -45,8 +58,7 @@ TensorFile random_tensors(const std::vector<TensorSpec>& specs, uint64_t first_s
 
 TensorFile random_wan(const WanConfig& config) { return random_tensors(wan_tensors(config)); }
 
-void write_random_wan(const std::string& path, const WanConfig& config) {
-  const TensorFile made = random_wan(config);
+void write_random(const std::string& path, const TensorFile& made) {
   std::vector<std::pair<std::string, TensorView>> list;
   for (const std::string& name : made.names()) list.emplace_back(name, made.view(name));
   write_safetensors(path, list);

@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   const std::string path = argv[1], layout = argc > 3 ? argv[3] : "";
   const weft::WanConfig config = weft::wan_1_3b(std::atoi(argv[2]));
   if (layout.empty()) {
-    weft::write_random_wan(path, config);
+    weft::write_random(path, weft::random_wan(config));
     return 0;
   }
   const bool json = argc > 4 && std::string(argv[4]) == "--json";

@@ -1,0 +1,12 @@
+#pragma once
+// weft bench llm: a language model of random weights: a prompt's prefill beside oneDNN's rate at
+// its shapes, decoding beside the rate at which this machine reads memory, and, with part of the
+// blocks resident, beside the file they come from.
+#include "apps/flags.h"
+#include "kernels/dtype.h"
+
+namespace weft {
+
+int bench_llm(const Flags& flags, DType dtype, int repeat);
+
+}  // namespace weft
