@@ -11,7 +11,6 @@
 #include "apps/scratch_folder.h"
 #include "engine/language.h"
 #include "kernels/ops.h"
-#include "kernels/read_limit.h"
 #include "models/random_weights.h"
 
 namespace weft {
@@ -157,7 +156,6 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
                         {tokens, d, config.ffn, 2},
                         {tokens, config.ffn, d, 1}});
   ReadLimit read(bare);
-  read.run();
   Passes passes{rank};
   TimingMeter prefill_meter, decode_meter;
   std::vector<double> prefill, reads;
