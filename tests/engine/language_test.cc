@@ -10,6 +10,9 @@
 #include "kernels/ops.h"
 #include "models/random_weights.h"
 #include "parallel/local.h"
+#include "parallel/ring.h"
+#include "parallel/tensor_parallel.h"
+#include "parallel/ulysses.h"
 #include "tests/support/compare.h"
 
 namespace weft {
@@ -234,6 +237,98 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
       EXPECT_EQ(tokens_of(model.complete(requests, {.batch = 3, .chunk = 7, .rounds = 3})),
                 expected)
           << text;
+    });
+  }
+}
+
+TEST(Language, DelaysChangeNoToken) {
+  const QwenConfig config = small();
+  const TensorFile file = weights(config);
+  const std::vector<int32_t> ids = some_ids(17, 53);
+  for (const auto& [ranks, text] : {std::pair{4, "layers=2,tensor=2"}, {4, "ulysses=2,ring=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    std::vector<Tensor> plain(ranks);
+    const auto run = [&](const LocalOptions& local, bool first) {
+      run_ranks(
+          ranks,
+          [&](Communicator& world) {
+            LanguageRank rank(file, config, one_thread(), Replica::of(world, layout));
+            Tensor got = logits_in_passes(rank, ids, {12, 1, 1, 3});
+            if (first) {
+              plain[world.rank()] = std::move(got);
+            } else if (got) {
+              EXPECT_TRUE(test::bitwise_equal(got, plain[world.rank()]))
+                  << text << " delay seed " << local.delay_seed;
+            }
+          },
+          local);
+    };
+    run({}, true);
+    for (uint64_t seed = 1; seed <= 20; ++seed)
+      run({.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50}, false);
+  }
+}
+
+// What one rank sends for a prompt of n tokens and m new ones, put together from the methods'
+// formulas.
+int64_t sent_for(const QwenConfig& config, const Layout& layout, int rank, int64_t n, int64_t m) {
+  const Mesh mesh(layout);
+  const int stages = layout[Axis::kLayers], stage = mesh.at(Axis::kLayers, rank);
+  const int shares = layout.sequence(), index = mesh.sequence_index(rank);
+  const int width = layout[Axis::kTensor], part = mesh.at(Axis::kTensor, rank);
+  const int peers = shares * width, place = index * width + part;
+  const BlockRange blocks = stage_blocks(config.layers, stages, stage);
+  const int64_t layers = blocks.end - blocks.begin, d = config.hidden, e = config.head_dim;
+  const int64_t element = 4;
+  const auto sum = [&](int64_t rows, int ranks, int at) {
+    return 2 * layers * tensor_sent_bytes(rows * d, ranks, at, AllReduce::kBySize);
+  };
+  int64_t bytes = 0;
+  SequenceMap map = SequenceMap::contiguous(n, shares);
+  if (layout[Axis::kRing] > 1)
+    map = SequenceMap::zigzag(n, layout[Axis::kRing], layout[Axis::kUlysses]);
+  const int64_t rows = map.rows(index);
+  if (layout[Axis::kUlysses] > 1 && layout[Axis::kRing] == 1)
+    bytes += layers * ulysses_sent_bytes(map, index, config.heads, config.kv_heads, e, element);
+  if (layout[Axis::kRing] > 1 && layout[Axis::kUlysses] == 1) {
+    bytes += layers * ring_sent_bytes(map, index, config.kv_heads, e, element);
+    std::vector<KVPlace> held, wanted;
+    for (int other = 0; other < shares; ++other) {
+      held.push_back({map[other], {0, config.kv_heads}});
+      wanted.push_back(
+          {TokenRanges::all(n), partition_heads(config.heads, config.kv_heads, shares, other).kv});
+    }
+    bytes += move_cache_sent_bytes(
+        held, wanted, index,
+        {.layers = static_cast<int>(layers), .kv_heads = config.kv_heads, .head_dim = e});
+  }
+  bytes += sum(rows, width, part) + (m - 1) * sum(1, peers, place);
+  if (stage < stages - 1) return bytes + (rows + m - 1) * d * element;  // hidden rows
+  bytes += (stages - 1) * m * 4;                                        // tokens
+  if (shares > 1 && map[index].ranges.back().end == n) bytes += (shares - 1) * d * 4;
+  return bytes + m * (peers - 1) * partition(config.vocab, peers, place).size() * 4;
+}
+
+TEST(Language, EveryByteIsInAFormula) {
+  const QwenConfig config = small();
+  for (const auto& [ranks, text] : {std::pair{2, "ulysses=2"},
+                                    {3, "ulysses=3"},
+                                    {2, "ring=2"},
+                                    {3, "ring=3"},
+                                    {3, "tensor=3"},
+                                    {4, "layers=4"},
+                                    {4, "layers=2,tensor=2"},
+                                    {4, "layers=2,ulysses=2"},
+                                    {4, "layers=2,ring=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    run_ranks(ranks, [&](Communicator& world) {
+      LanguageModel model(weights(config), config, one_thread(), Replica::of(world, layout));
+      const CompletionRequest request{.prompt = some_ids(19, 53), .max_tokens = 6};
+      world.reset_counters();
+      model.complete({&request, 1}, {.rounds = 4});
+      EXPECT_EQ(world.counters().total_sent().bytes, sent_for(config, layout, world.rank(), 19, 6))
+          << text << " rank " << world.rank() << "\n"
+          << world.counters().to_string();
     });
   }
 }
