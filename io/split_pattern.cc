@@ -35,22 +35,34 @@ std::string message(int code) {
   return reinterpret_cast<const char*>(text);
 }
 
-// Called before every item of the pattern that is tried: a negative answer ends the match.
-int count_step(pcre2_callout_block*, void* steps_left) {
-  return --*static_cast<int64_t*>(steps_left) < 0 ? PCRE2_ERROR_CALLOUT : 0;
+struct Budget {
+  int64_t steps_left;
+  size_t position = 0;  // in the text, of the last step
+};
+
+// Called before every item of the pattern that is tried; a negative answer ends the match. A repeat
+// of one class runs through the text within one item, so the way it took counts too.
+int count_step(pcre2_callout_block* block, void* data) {
+  constexpr size_t kBytesPerStep = 8;
+  auto& [steps_left, position] = *static_cast<Budget*>(data);
+  const size_t now = block->current_position;
+  steps_left -=
+      1 + static_cast<int64_t>((now > position ? now - position : position - now) / kBytesPerStep);
+  position = now;
+  return steps_left < 0 ? PCRE2_ERROR_CALLOUT : 0;
 }
 
 }  // namespace
 
 struct SplitPattern::Scratch::Impl {
-  int64_t steps_left;
+  Budget budget;
   MatchData data = made<MatchData>(pcre2_match_data_create(1, nullptr));
   MatchContext context = made<MatchContext>(pcre2_match_context_create(nullptr));
   JitStack stack =
       made<JitStack>(pcre2_jit_stack_create(size_t{32} << 10, size_t{8} << 20, nullptr));
 
-  explicit Impl(int64_t steps) : steps_left(steps) {
-    pcre2_set_callout(context.get(), count_step, &steps_left);
+  explicit Impl(int64_t steps) : budget{steps} {
+    pcre2_set_callout(context.get(), count_step, &budget);
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 };
@@ -98,7 +110,7 @@ SplitPattern SplitPattern::from_literal(std::string_view text, const std::string
 std::vector<SplitPattern::Match> SplitPattern::find_all(std::string_view text,
                                                         Scratch& scratch) const {
   std::vector<Match> matches;
-  auto& [steps_left, data, context, stack] = *scratch.impl_;
+  auto& [budget, data, context, stack] = *scratch.impl_;
   for (size_t from = 0; from <= text.size();) {
     const int rc = pcre2_match(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()),
                                text.size(), from, PCRE2_NO_UTF_CHECK, data.get(), context.get());

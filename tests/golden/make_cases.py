@@ -19,7 +19,8 @@ from diffusers import (AutoencoderKLWan, DPMSolverMultistepScheduler,
                        FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler,
                        WanTransformer3DModel)
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import __version__ as tokenizers_version
 from transformers import (AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, UMT5Config, UMT5EncoderModel)
 from transformers.utils.logging import disable_progress_bar
@@ -267,8 +268,47 @@ def llm_of(root, folder, prompt):
     fill_llm(case, folder, ids, 12)
 
 
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+PATTERNS = {  # how models in use split a text into words; GPT-2's is ByteLevel's own
+    "qwen": CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "llama3": CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "gpt2": None,
+}
+ADDED = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im|>", "<think>", "</think>"]  # the last two not special
+SNIPPETS = [  # none younger than Unicode 14: the tables of two libraries must know them all
+    "it's ", "WE'LL", "'\u017f", "e\u0301", "\u00e9", "o\u0338", " ", "   ", "\n", "\r\n", "\t", "\u00a0", "\u3000", "\u180e", "\u200b",
+    "\u200d", "\u2028", "\u0085", "\u732b", "\u4f60\u597d\u3002", "\ud55c", "\u1112\u1161\u11ab", "\U0001f680", "\U0001f469\u200d\U0001f467",
+    "\u0967\u0968", "\u00bd", "\u2163", "12345", "3.14", "snake_case", "...!?", "//", "<|im", "|>", "\ufeff", "\ufffd", "\uff26\uff35",
+    "\ufb01", "\u0130", "\u0e44\u0e17\u0e22", "\u0642\u0637\u0629", "\u0915\u094d\u0937", "\0", "\x1c", *ADDED]
+
+
+def tokenizer(root, rng, generator):
+    kind = rng.choice(list(PATTERNS))
+    syllables = ["".join(rng.choice("bcdfgklmnprst") + rng.choice("aeiou\u00e9\u0436\u732b")) for _ in range(24)]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 3))) + rng.choice(["", "", "ing", "'s", "\u3002"]) for _ in range(150)]
+    made = Tokenizer(models.BPE(ignore_merges=kind == "llama3"))
+    made.normalizer = normalizers.NFC() if kind == "qwen" else None
+    own = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
+    made.pre_tokenizer = own if kind == "gpt2" else pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(PATTERNS[kind]), "isolated"), own])
+    made.decoder = decoders.ByteLevel()
+    made.train_from_iterator([" ".join(rng.choices(words, k=400))] + SNIPPETS, trainers.BpeTrainer(
+        vocab_size=rng.randint(300, 700), show_progress=False, initial_alphabet=sorted(own.alphabet())))
+    made.add_special_tokens([AddedToken(token, normalized=False) for token in ADDED[:-2]])
+    made.add_tokens([AddedToken(token, normalized=False) for token in ADDED[-2:]])
+    texts = [rng.choice(["", " "]).join(rng.choices(words[:20] + SNIPPETS, k=rng.randint(1, 12))) for _ in range(60)]
+    case = Case(root, f"tokenizer_bpe_{kind}", "tokenizer", 0)
+    (case.folder / "model/tokenizer").mkdir(parents=True, exist_ok=True)
+    made.save(str(case.folder / "model/tokenizer/tokenizer.json"))
+    ids = [made.encode(text).ids for text in texts]
+    decoded = [made.decode(row, skip_special_tokens=False) for row in ids]
+    case.spec |= {"made_with": {"tokenizers": tokenizers_version}, "texts": texts, "ids": ids, "decoded": decoded}
+    case.save()
+
+
 STAGES = dict(transformer=transformer, vae_decode=vae_decode, vae_encode=vae_encode,
-              text_encoder=text_encoder, scheduler=scheduler, noise=noise, llm=llm)
+              text_encoder=text_encoder, scheduler=scheduler, noise=noise, llm=llm,
+              tokenizer=tokenizer)
 
 
 def main():

@@ -35,7 +35,9 @@ TEST_P(ByteBpeGolden, IdsAndTextsAreEqual) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ByteBpeGolden, testing::Values("tokenizer_bpe"));
+INSTANTIATE_TEST_SUITE_P(Models, ByteBpeGolden,
+                         testing::Values("tokenizer_bpe", "tokenizer_bpe_qwen",
+                                         "tokenizer_bpe_llama3"));
 
 // Byte-pair encoding as it is defined: the lowest merge anywhere, the leftmost of equals, again.
 Ids slow_bpe(const std::string& text, const test::BytePairs& merges,

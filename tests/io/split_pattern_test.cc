@@ -107,6 +107,14 @@ TEST(SplitPattern, PatternsThatExplodeAreStopped) {
     });
 }
 
+// One class repeated at every place of the text: few items, and a long way in each.
+TEST(SplitPattern, LongWaysCountAsSteps) {
+  const std::string text = std::string(50'000, ' ') + "ax";
+  SplitPattern::Scratch scratch(5'000'000);
+  expect_error(ErrorKind::kModel, "takes too long",
+               [&] { SplitPattern::from_regex("\\s*x", "test").find_all(text, scratch); });
+}
+
 TEST(Utf8, IncompleteTailIsWhatMoreBytesCanComplete) {
   std::mt19937 random(4);
   for (int i = 0; i < 20000; ++i) {
