@@ -1,4 +1,4 @@
-// weft completion: a shell's completion script, made from the one table of flags.
+// weft completion: a shell's completion script, or the manual, made from the one table of flags.
 #include <cstdio>
 
 #include "apps/commands.h"
@@ -149,16 +149,51 @@ std::string fish_script() {
   return out;
 }
 
+// Text as troff takes it: hyphens that can be searched for, nothing that reads as a request.
+std::string roff(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '-' ? "\\-" : c == '\\' ? "\\e" : std::string(1, c);
+  return out.starts_with('.') || out.starts_with('\'') ? "\\&" + out : out;
+}
+
+std::string manual() {
+  std::string out =
+      ".TH WEFT 1 \"\" \"" + roff(version_text()) +
+      "\" \"User Commands\"\n.SH NAME\nweft \\- video and images from text with diffusion "
+      "transformers\n.SH SYNOPSIS\n.B weft\n.I COMMAND\n[\\fIFLAGS\\fR] [\\fIOPERANDS\\fR]\n.SH "
+      "COMMANDS\n";
+  for (const CommandSpec& command : command_table()) {
+    out += std::string(".SS weft ") + command.name + " " + roff(command.operands) + "\n" +
+           roff(command.summary) + "\n";
+    for (const FlagSpec& spec : flag_table()) {
+      if (!(spec.commands & command.command)) continue;
+      out += ".TP\n";
+      std::string names = "--" + std::string(spec.name);
+      for (const std::string& alias : split(spec.aliases, ' '))
+        if (alias.size() == 2) names += ", " + alias;
+      const std::string value = value_name(spec);
+      out += "\\fB" + roff(names) + "\\fR" + (value.empty() ? "" : " \\fI" + value + "\\fR") +
+             "\n" + roff(description(spec)) + "\n";
+    }
+  }
+  out += ".SH ENVIRONMENT\n";
+  for (const FlagSpec& spec : flag_table())
+    if (spec.environment)
+      out += std::string(".TP\n\\fB") + spec.environment + "\\fR\n\\-\\-" + roff(spec.name) + "\n";
+  return out + ".SH EXIT STATUS\n" + roff(exit_codes()) + "\n";
+}
+
 }  // namespace
 
 int run_completion(const Flags& flags) {
   const std::string shell = flags.operands().size() == 1 ? flags.operands().front() : "";
-  if (shell != "bash" && shell != "zsh" && shell != "fish")
-    throw Error(ErrorKind::kUsage, "weft completion takes one shell, legal: bash, zsh, fish" +
+  if (shell != "bash" && shell != "zsh" && shell != "fish" && shell != "man")
+    throw Error(ErrorKind::kUsage, "weft completion takes one shell, legal: bash, zsh, fish, man" +
                                        (shell.empty() ? "" : "; got '" + shell + "'"));
-  const std::string script = shell == "bash"  ? bash_script()
-                             : shell == "zsh" ? zsh_script()
-                                              : fish_script();
+  const std::string script = shell == "bash"   ? bash_script()
+                             : shell == "zsh"  ? zsh_script()
+                             : shell == "fish" ? fish_script()
+                                               : manual();
   std::fputs(script.c_str(), stdout);
   return 0;
 }

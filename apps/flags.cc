@@ -36,8 +36,10 @@ constexpr CommandSpec kCommands[] = {
      "make a finished file again from what it says of itself, and compare the frames"},
     {kDoctor, "doctor", "",
      "check this machine and this build, with a remedy where something is off"},
-    {kCompletion, "completion", "bash|zsh|fish",
-     "print a shell's completion script; bash: source <(weft completion bash)"},
+    {kCompletion, "completion", "bash|zsh|fish|man",
+     "print a shell's completion script (bash: source <(weft completion bash)), or the manual "
+     "(weft "
+     "completion man | man -l -)"},
 };
 
 using enum FlagType;
@@ -455,19 +457,49 @@ std::string Flags::to_json() const {
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+std::string exit_codes() {
+  return "0 ok, 1 internal or a failed check, 2 usage, 3 model or weights, 4 memory, 5 non-finite "
+         "values, 6 communicator, 7 output, 8 input media, 75 stopped early, 130 interrupted, 143 "
+         "terminated";
+}
+
+std::string description(const FlagSpec& flag) {
+  std::string text = flag.help;
+  if (flag.legal) text += std::string(": ") + flag.legal;
+  if (*flag.fallback) text += std::string(" [") + flag.fallback + "]";
+  std::string longer;
+  for (const std::string& alias : split(flag.aliases, ' '))
+    if (alias.size() > 2) longer += " " + alias;
+  return longer.empty() ? text : text + " (also" + longer + ")";
+}
+
+std::string value_name(const FlagSpec& flag) {
+  return flag.type == kInteger ? "N" : flag.type == kReal ? "X" : flag.type == kText ? "TEXT" : "";
+}
+
 std::string help_text() {
   std::ostringstream out;
   out << "weft: video and images from text with diffusion transformers\n\nusage: weft COMMAND "
          "[FLAGS]\n\ncommands:\n";
   for (const CommandSpec& spec : kCommands)
-    out << "  " << std::string(spec.name) + std::string(10 - std::string(spec.name).size(), ' ')
+    out << "  " << std::string(spec.name) + std::string(12 - std::string(spec.name).size(), ' ')
         << spec.summary << '\n';
   out << "\nweft COMMAND --help lists a command's flags; weft --version prints the version.\n"
          "example: weft generate --model models/pocket --prompt \"a big red ball, moving left\" "
          "--output ball.mp4\n"
-         "exit codes: 0 ok, 1 internal, 2 usage, 3 model or weights, 4 memory, 5 non-finite "
-         "values,\n"
-         "            7 output, 8 input media, 75 stopped early, 130 interrupted, 143 terminated\n";
+         "exit codes: ";
+  size_t column = 12;
+  for (const std::string& code : split(exit_codes(), ',')) {
+    if (column > 80) {
+      out << ",\n           ";
+      column = 12;
+    } else if (column > 12) {
+      out << ',';
+    }
+    out << code;
+    column += code.size() + 1;
+  }
+  out << '\n';
   return out.str();
 }
 
@@ -480,20 +512,11 @@ std::string help_text(Command command) {
   for (const FlagSpec& flag : kFlags) {
     if (!(flag.commands & command)) continue;
     std::string left = std::string("  --") + flag.name;
-    if (flag.type == kInteger) left += " N";
-    if (flag.type == kReal) left += " X";
-    if (flag.type == kText) left += " TEXT";
+    if (const std::string value = value_name(flag); !value.empty()) left += " " + value;
     for (const std::string& alias : split(flag.aliases, ' '))
       if (alias.size() == 2) left += ", " + alias;
     out << left << (left.size() < kColumn ? std::string(kColumn - left.size(), ' ') : "  ")
-        << flag.help;
-    if (flag.legal) out << ": " << flag.legal;
-    if (*flag.fallback) out << " [" << flag.fallback << ']';
-    std::string longer;
-    for (const std::string& alias : split(flag.aliases, ' '))
-      if (alias.size() > 2) longer += " " + alias;
-    if (!longer.empty()) out << " (also" << longer << ')';
-    out << '\n';
+        << description(flag) << '\n';
   }
   out << "  --help                          this text\n";
   return out.str();

@@ -86,6 +86,12 @@ std::vector<std::string> spellings(const FlagSpec& spec);
 // "a|b|c" or "a b" in its parts, empty ones left out.
 std::vector<std::string> split(const std::string& text, char separator);
 
+// A flag's help, its legal set, default and longer aliases, and what stands for its value, as
+// "N"; "" of a switch.
+std::string description(const FlagSpec& spec);
+std::string value_name(const FlagSpec& spec);
+std::string exit_codes();  // "0 ok, 1 internal, ..."
+
 std::string help_text();                 // weft --help
 std::string help_text(Command command);  // weft generate --help
 

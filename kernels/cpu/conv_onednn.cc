@@ -138,7 +138,8 @@ void conv_pointwise(Stream& stream, const TensorView& x, const PackedLinear& pac
                     const ConvArgs& args, const TensorView& out) {
   const LinearOps& ops = stream.ops().linear;
   const TensorView to = out.reshape({out[0] * out[1] * out[2], out[3]});
-  if (x[0] == out[0] && x[1] == out[1] && x[2] == out[2]) {
+  const bool shifted = args.pad_front || args.pad_h[0] || args.pad_w[0];  // of equal extent or not
+  if (!shifted && x[0] == out[0] && x[1] == out[1] && x[2] == out[2]) {
     ops.linear(stream, x.reshape({to[0], x[3]}), packed, LinearActivation::kNone, to);
     return;
   }

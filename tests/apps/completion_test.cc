@@ -43,14 +43,19 @@ bool has_word(const std::string& text, const std::string& word) {
   return false;
 }
 
-TEST(Completion, EveryFlagOfEveryCommandInHelpAndThreeShells) {
+TEST(Completion, EveryFlagOfEveryCommandInHelpManualAndThreeShells) {
   const std::string bash = script("bash"), zsh = script("zsh"), fish = script("fish");
+  std::string man = script("man");
+  for (const char* escape : {"\\fB", "\\fR", "\\"})
+    for (size_t at; (at = man.find(escape)) != std::string::npos;)
+      man.erase(at, std::string(escape).size());
   for (const CommandSpec& command : command_table()) {
     const std::string name = command.name;
     EXPECT_TRUE(has_word(help_text(), name)) << name;
     const std::string help = help_text(command.command);
     const std::string in_bash = part(bash, "\n    " + name + ")", "\n      ;;");
     const std::string in_zsh = part(zsh, "\n    " + name + ")", "\n      ;;");
+    const std::string in_man = part(man, ".SS weft " + name + " ", "\n.S");
     std::string in_fish;
     std::istringstream lines(fish);
     for (std::string line; std::getline(lines, line);)
@@ -63,6 +68,7 @@ TEST(Completion, EveryFlagOfEveryCommandInHelpAndThreeShells) {
       for (const std::string& spelling : spellings(spec)) {
         if (has && spelling.find('_') == std::string::npos) {
           EXPECT_TRUE(has_word(help, spelling)) << name << " " << spelling;
+          EXPECT_TRUE(has_word(in_man, spelling)) << name << " " << spelling;
         }
         const std::string fish_form =
             spelling.starts_with("--") ? "-l " + spelling.substr(2) : "-s " + spelling.substr(1);
@@ -73,9 +79,25 @@ TEST(Completion, EveryFlagOfEveryCommandInHelpAndThreeShells) {
       }
       if (!named) {
         EXPECT_FALSE(has_word(in_bash, spellings(spec).front())) << name << " " << spec.name;
+        EXPECT_FALSE(has_word(in_man, spellings(spec).front())) << name << " " << spec.name;
       }
     }
   }
+}
+
+// troff reads a line that begins with a dot as a request: there are those of ours alone.
+TEST(Completion, TheManualHasNoStrayRequest) {
+  std::istringstream lines(script("man"));
+  int commands = 0;
+  for (std::string line; std::getline(lines, line);) {
+    commands += line.starts_with(".SS ");
+    if (!line.starts_with('.') && !line.starts_with('\'')) continue;
+    const std::string request = line.substr(0, line.find(' '));
+    EXPECT_TRUE(request == ".TH" || request == ".SH" || request == ".SS" || request == ".TP" ||
+                request == ".B" || request == ".I")
+        << line;
+  }
+  EXPECT_EQ(commands, static_cast<int>(command_table().size()));
 }
 
 TEST(Completion, BashOffersCommandsFlagsAndLegalValues) {

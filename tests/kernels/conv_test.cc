@@ -23,6 +23,7 @@ const Problem kProblems[] = {
     {{1, 12, 10, 4}, 33, {1, 2, 2}, {.stride = {1, 2, 2}}},
     {{1, 3, 3, 32}, 24, {1, 3, 3}, {.pad_h = {2, 0}, .pad_w = {0, 3}}},
     {{2, 17, 19, 3}, 7, {2, 5, 3}, {.stride = {1, 3, 2}, .pad_front = 1, .pad_h = {2, 1}}},
+    {{2, 1, 5, 3}, 4, {1, 1, 1}, {.stride = {1, 2, 1}, .pad_h = {1, 0}}},  // padding alone is seen
     {{1, 2, 8, 4}, 4, {3, 3, 3}, {.pad_w = {1, 1}}},  // fewer frames than the kernel: no output
 };
 

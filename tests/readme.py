@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Runs the examples of README.md and of --help in a scratch folder, word for word, and looks whether
+what they promise is there. Clips get few frames and steps through WEFT_CONFIG. Of an example whose
+model is not at hand, or that takes minutes, the flags alone are read (--print-config).
+usage: readme.py WEFT"""
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+WEFT = os.path.abspath(sys.argv[1])
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+COMMANDS = re.findall(r"^  (\w+) ", subprocess.run([WEFT, "--help"], capture_output=True, text=True).stdout
+                      .split("commands:")[1].split("\n\n")[0], re.M)
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+               "OMPI_MCA_rmaps_base_oversubscribe": "1", "GOMP_SPINCOUNT": "2000"}
+faults = 0
+
+
+def fault(words):
+    global faults
+    faults += 1
+    print("FAULT:", words)
+
+
+def shell(line, **more):
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True,
+                          env={**ENVIRONMENT, **more})
+
+
+def examples(readme):
+    """Indented lines, continued ones joined, without what a comment says."""
+    text = readme.replace("\\\n", " ")
+    return [line.split(" # ")[0].strip() for line in text.splitlines() if line.startswith("    ")]
+
+
+def words(line):
+    return shlex.split(line, comments=True)
+
+
+def parse(line):
+    """The flags of a weft command, read without running it."""
+    done = shell(re.sub(r"^mpirun -n \d+ ", "", line) + " --print-config")
+    if done.returncode:
+        fault(f"{line}: {done.stderr.strip()}")
+
+
+def interrupted_job(output):
+    """Leaves the checkpoint that an example goes on from."""
+    with open("long.json", "w") as file:
+        json.dump({"steps": 100}, file)
+    job = subprocess.Popen([WEFT, "generate", "--model", "models/pocket", "--prompt", "a ball", "-o", output,
+                            "--num-frames", "5", "--progress", "json", "--config", "long.json"],
+                           stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    for event in job.stderr:
+        if '"denoise","step":3,' in event:
+            job.send_signal(signal.SIGINT)
+    if job.wait() != 130:
+        fault(f"an interrupted job ended with {job.returncode}")
+
+
+def prepare(line):
+    """What an example takes for granted."""
+    if "prompts.txt" in line:
+        with open("prompts.txt", "w") as file:
+            file.write("a red ball\n# a comment\na blue star\n")
+    if "compare a.mp4" in line:
+        for name in ("a.mp4", "b.mp4"):
+            shutil.copy("ball.mp4", name)
+    if "compare a.safetensors" in line:
+        for name in ("a.safetensors", "b.safetensors"):
+            shutil.copy("models/pocket/vae/diffusion_pytorch_model.safetensors", name)
+    if "--resume" in line:
+        for name in os.listdir():
+            if name.startswith("ball."):
+                os.remove(name)
+        interrupted_job("ball.mp4")
+
+
+def run(line):
+    prepare(line)
+    short = re.search(r"weft (generate|plan)", line) and "--resume" not in line and "--num-frames" not in line
+    done = shell(line, **({"WEFT_CONFIG": "short.json"} if short else {}))
+    if done.returncode:
+        fault(f"{line}: exit code {done.returncode}: {done.stderr.strip()}")
+    if not done.stdout:
+        fault(f"{line}: printed nothing")
+    after = dict(zip(words(line), words(line)[1:]))
+    for flag in ("-o", "--output", "--svg"):
+        if flag in after and not os.path.exists(after[flag]):
+            fault(f"{line}: no {after[flag]}")
+    if "--resume" in line and not os.path.exists("ball.mp4"):
+        fault(f"{line}: no ball.mp4")
+
+
+def check(line):
+    first = words(line)[0]
+    if "build/weft" not in line:
+        names = [word for word in words(line) if "/" in word and not word.startswith("(")]
+        for name in names:
+            if name.endswith(".sh") and not os.path.exists(name):
+                fault(f"{line}: no {name}")
+        if first not in ("bash", "cmake", "tests/ci.sh"):
+            fault(f"{line}: what is {first}?")
+        return "named"
+    # Every golden case is a test of its own; benches without a model take minutes.
+    if "/path/to" in line or "tests/golden/*" in line or re.search(r"weft bench(?! load)", line):
+        parse(line)
+        return "parsed"
+    run(line)
+    return "ran"
+
+
+with open(os.path.join(ROOT, "README.md")) as file:
+    readme = file.read()
+with tempfile.TemporaryDirectory() as folder:
+    os.chdir(folder)
+    for name in ("models", "tests", "apps"):
+        os.symlink(os.path.join(ROOT, name), name)
+    os.mkdir("build")
+    os.symlink(WEFT, "build/weft")
+    with open("short.json", "w") as file:
+        json.dump({"steps": 2, "num-frames": 5}, file)
+    counts = {}
+    for line in examples(readme):
+        what = check(line)
+        counts[what] = counts.get(what, 0) + 1
+    for name in os.listdir():
+        if name.startswith("ball."):
+            os.remove(name)
+    usage = shell("build/weft --help").stdout
+    for line in re.findall(r"^example: (.*)", usage, re.M):
+        run(line.replace("weft", "build/weft", 1))
+        counts["of --help"] = counts.get("of --help", 0) + 1
+    # Commands in the running text and in tables.
+    for code in re.findall(r"`weft ([^`]*)`", readme):
+        name = code.split()[0]
+        if name not in COMMANDS and not name.isupper() and not name.startswith("-"):
+            fault(f"`weft {code}`: no command {name}")
+        elif name in COMMANDS and "|" not in code and not any(word.isupper() for word in code.split()):
+            parse(f"build/weft {code.split('`')[0]}".replace("...", ""))
+print(", ".join(f"{count} {what}" for what, count in counts.items()) + f", {faults} faults")
+sys.exit(1 if faults else 0)
