@@ -51,6 +51,8 @@ def configs():
         "transformer": model / "transformer/config.json", "vae": model / "vae/config.json",
         "vae_patch": GOLDEN / "vae_patch2_decode3/model/vae/config.json",
         "text_encoder": model / "text_encoder/config.json",
+        "qwen2": GOLDEN / "llm_qwen2_bias/model/config.json",
+        "qwen3": GOLDEN / "llm_qwen3_tied/model/config.json",
         "unipc": GOLDEN / "scheduler_unipc_n4_s3_0/model/scheduler/scheduler_config.json",
         "dpmpp": GOLDEN / "scheduler_dpmpp_n4_s3_0/model/scheduler/scheduler_config.json",
         "euler": GOLDEN / "scheduler_euler_n4_s3_0/model/scheduler/scheduler_config.json"}

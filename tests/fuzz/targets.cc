@@ -23,6 +23,7 @@
 #include "io/utf8.h"
 #include "io/video.h"
 #include "kernels/check.h"
+#include "models/qwen.h"
 #include "models/registry.h"
 #include "models/umt5.h"
 #include "models/wan.h"
@@ -130,7 +131,7 @@ int64_t values_of(std::span<const TensorSpec> tensors) {
   return values;
 }
 
-// All four readers look at the same bytes: each refuses what is another's after a few keys.
+// All readers look at the same bytes: each refuses what is another's after a few keys.
 void config(Bytes bytes) {
   const std::string path = anonymous_file(bytes);
   refused_or_done([&] {
@@ -148,6 +149,12 @@ void config(Bytes bytes) {
     CHECK(umt5_weights_bytes(text, DType::kF32) > 0 &&
           umt5_workspace_bytes(text, 512, DType::kF32) > 0);
     if (text.num_layers <= 64) CHECK(values_of(umt5_tensors(text)) > 0);
+  });
+  refused_or_done([&] {
+    const QwenConfig language = QwenConfig::from_json_file(path);
+    CHECK(language.heads % language.kv_heads == 0 && qwen_weights_bytes(language, {}) > 0 &&
+          qwen_workspace_bytes(language, 512, 1, {}) > 0);
+    if (language.layers <= 64) CHECK(values_of(qwen_tensors(language)) > 0);
   });
   refused_or_done([&] {
     const Sampler sampler(SamplerConfig::from_json_file(path), 3);

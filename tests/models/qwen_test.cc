@@ -1,0 +1,314 @@
+#include "models/qwen.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "io/json.h"
+#include "kernels/copy.h"
+#include "kernels/ops.h"
+#include "models/random_weights.h"
+#include "tests/support/compare.h"
+#include "tests/support/golden_case.h"
+
+namespace weft::test {
+namespace {
+
+// The block as the papers have it, in f64 from the checkpoint's own tensors: the slow path that
+// every fast one is compared with.
+class Plain {
+ public:
+  Plain(const TensorFile& file, const QwenConfig& config, std::string prefix)
+      : file_(file), c_(config), prefix_(std::move(prefix)) {}
+
+  // logits [n, V].
+  std::vector<double> logits(const std::vector<int32_t>& ids) const {
+    const size_t n = ids.size(), d = c_.hidden;
+    const std::vector<double> embedding = tensor("embed_tokens.weight");
+    std::vector<double> x;
+    for (int32_t id : ids)
+      x.insert(x.end(), embedding.begin() + id * c_.hidden,
+               embedding.begin() + (id + 1) * c_.hidden);
+    for (int layer = 0; layer < c_.layers; ++layer) {
+      const std::string at = "layers." + std::to_string(layer) + ".";
+      attend(at, x, n);
+      const std::vector<double> h = normed(x, d, tensor(at + "post_attention_layernorm.weight"));
+      std::vector<double> gate = times(h, d, tensor(at + "mlp.gate_proj.weight"));
+      const std::vector<double> up = times(h, d, tensor(at + "mlp.up_proj.weight"));
+      for (size_t i = 0; i < gate.size(); ++i) gate[i] *= up[i] / (1 + std::exp(-gate[i]));
+      add(x, times(gate, c_.ffn, tensor(at + "mlp.down_proj.weight")));
+    }
+    const std::vector<double> h = normed(x, d, tensor("norm.weight"));
+    return times(h, d, c_.tied ? embedding : to_f64(file_.view("lm_head.weight")));
+  }
+
+ private:
+  std::vector<double> tensor(const std::string& name) const {
+    return to_f64(file_.view(prefix_ + name));
+  }
+  static void add(std::vector<double>& x, const std::vector<double>& y) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  }
+  std::vector<double> normed(const std::vector<double>& x, size_t width,
+                             const std::vector<double>& weight) const {
+    std::vector<double> out(x.size());
+    for (size_t row = 0; row < x.size(); row += width) {
+      double sum = 0;
+      for (size_t i = 0; i < width; ++i) sum += x[row + i] * x[row + i];
+      const double scale = 1 / std::sqrt(sum / static_cast<double>(width) + c_.eps);
+      for (size_t i = 0; i < width; ++i) out[row + i] = x[row + i] * scale * weight[i];
+    }
+    return out;
+  }
+  // x [n, in] weight [out, in]^T
+  static std::vector<double> times(const std::vector<double>& x, size_t in,
+                                   const std::vector<double>& weight) {
+    std::vector<double> out;
+    for (size_t row = 0; row < x.size(); row += in)
+      for (size_t column = 0; column < weight.size(); column += in)
+        out.push_back(std::inner_product(x.begin() + static_cast<int64_t>(row),
+                                         x.begin() + static_cast<int64_t>(row + in),
+                                         weight.begin() + static_cast<int64_t>(column), 0.0));
+    return out;
+  }
+  std::vector<double> projected(const std::string& at, const char* which,
+                                const std::vector<double>& h, int64_t heads, size_t n) const {
+    const std::string name = at + "self_attn." + which + "_proj.";
+    std::vector<double> out = times(h, c_.hidden, tensor(name + "weight"));
+    const size_t e = c_.head_dim, width = heads * e;
+    if (c_.projection_biases) {
+      const std::vector<double> bias = tensor(name + "bias");
+      for (size_t i = 0; i < out.size(); ++i) out[i] += bias[i % width];
+    }
+    if (*which == 'v') return out;
+    if (c_.head_norms) out = normed(out, e, tensor(at + "self_attn." + which + "_norm.weight"));
+    for (size_t t = 0; t < n; ++t)
+      for (int64_t head = 0; head < heads; ++head) {
+        double* row = out.data() + t * width + head * e;
+        for (size_t j = 0; j < e / 2; ++j) {
+          const double angle =
+              static_cast<double>(t) * std::pow(c_.rope_theta, -2.0 * static_cast<double>(j) / e);
+          const double a = row[j], b = row[j + e / 2];
+          row[j] = a * std::cos(angle) - b * std::sin(angle);
+          row[j + e / 2] = b * std::cos(angle) + a * std::sin(angle);
+        }
+      }
+    return out;
+  }
+  void attend(const std::string& at, std::vector<double>& x, size_t n) const {
+    const std::vector<double> h = normed(x, c_.hidden, tensor(at + "input_layernorm.weight"));
+    const std::vector<double> q = projected(at, "q", h, c_.heads, n),
+                              k = projected(at, "k", h, c_.kv_heads, n),
+                              v = projected(at, "v", h, c_.kv_heads, n);
+    const size_t e = c_.head_dim, group = c_.heads / c_.kv_heads;
+    std::vector<double> mixed(n * c_.heads * e);
+    for (size_t t = 0; t < n; ++t)
+      for (size_t head = 0; head < static_cast<size_t>(c_.heads); ++head) {
+        std::vector<double> weight(t + 1);
+        double total = 0;
+        const double* query = q.data() + (t * c_.heads + head) * e;
+        const auto key_at = [&](size_t s) { return (s * c_.kv_heads + head / group) * e; };
+        for (size_t s = 0; s <= t; ++s) {
+          weight[s] = std::exp(std::inner_product(query, query + e, k.data() + key_at(s), 0.0) /
+                               std::sqrt(static_cast<double>(e)));
+          total += weight[s];
+        }
+        for (size_t s = 0; s <= t; ++s)
+          for (size_t i = 0; i < e; ++i)
+            mixed[(t * c_.heads + head) * e + i] += weight[s] / total * v[key_at(s) + i];
+      }
+    add(x, times(mixed, c_.heads * e, tensor(at + "self_attn.o_proj.weight")));
+  }
+
+  const TensorFile& file_;
+  const QwenConfig& c_;
+  std::string prefix_;
+};
+
+QwenConfig odd(bool third) {
+  return {.hidden = 20,
+          .ffn = 33,
+          .vocab = 41,
+          .layers = 3,
+          .heads = 6,
+          .kv_heads = 2,
+          .head_dim = 10,
+          .head_norms = third,
+          .projection_biases = !third,
+          .tied = third,
+          .rope_theta = 5e4};
+}
+
+std::vector<TensorSpec> named(const QwenConfig& config, const std::string& prefix) {
+  std::vector<TensorSpec> tensors = qwen_tensors(config);
+  for (TensorSpec& tensor : tensors)
+    if (tensor.name != "lm_head.weight") tensor.name = prefix + tensor.name;
+  return tensors;
+}
+
+std::vector<int32_t> some_ids(int64_t n, int64_t vocab) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(static_cast<int32_t>((5 + 17 * i + i * i) % vocab));
+  return ids;
+}
+
+// One rank, one pass; the arena's high-water mark against its prediction.
+Tensor logits_of(const QwenDecoder& model, std::vector<int32_t> ids, const Ops& ops) {
+  Stream stream = Stream::cpu(2, Determinism::kFast, &ops);
+  Arena arena(size_t{1} << 30);
+  SerialSeams seams;
+  const auto n = static_cast<int64_t>(ids.size());
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(n));
+  const SequenceRows rows{.rows = {0, n}, .tokens = TokenRanges::all(n)};
+  Tensor hidden(DType::kF32, {n, model.config().hidden});
+  Tensor out(DType::kF32, {n, model.config().vocab});
+  model.forward(context, TensorView(ids.data(), DType::kI32, {n}), {&rows, 1}, model.rope(n),
+                hidden);
+  model.logits(context, hidden, out);
+  const auto measured = static_cast<double>(arena.high_water());
+  const auto predicted = static_cast<double>(
+      qwen_workspace_bytes(model.config(), n, n, {.dtype = model.loaded().dtype}));
+  EXPECT_NEAR(predicted, measured, 0.05 * measured + 1280);
+  return out;
+}
+
+TEST(Qwen, EqualsThePlainBlockInF64) {
+  for (const bool third : {true, false})
+    for (const char* prefix : {"model.", ""}) {
+      const QwenConfig config = odd(third);
+      const TensorFile file = random_tensors(named(config, prefix), 3);
+      const std::vector<int32_t> ids = some_ids(13, config.vocab);
+      const std::vector<double> expected = Plain(file, config, prefix).logits(ids);
+      for (const Ops* ops : all_ops())
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          Stream stream = Stream::cpu(1, Determinism::kFast, ops);
+          const QwenDecoder model = QwenDecoder::load(file, config, stream, {.dtype = dtype});
+          const double error = relative_l2(to_f64(logits_of(model, ids, *ops)), expected);
+          EXPECT_LE(error, dtype == DType::kF32 ? 1e-5 : 2e-2)
+              << ops->name << " " << to_string(dtype) << " prefix '" << prefix << "'";
+          std::printf("[  plain   ] %s %s: relative L2 %.2g\n", ops->name.c_str(),
+                      std::string(to_string(dtype)).c_str(), error);
+        }
+    }
+}
+
+TEST(Qwen, CountsOfThePublishedModels) {
+  // models.md D.1
+  EXPECT_EQ(parameter_count(qwen_tensors(qwen3_0_6b())), 596049920);
+  QwenConfig four = qwen3_0_6b();
+  four.hidden = 2560, four.ffn = 9728, four.layers = 36, four.heads = 32;
+  EXPECT_EQ(parameter_count(qwen_tensors(four)), 4022468096);
+  QwenConfig eight = four;
+  eight.hidden = 4096, eight.ffn = 12288, eight.tied = false;
+  EXPECT_EQ(parameter_count(qwen_tensors(eight)), 8190735360);
+  QwenConfig three{.hidden = 2048,
+                   .ffn = 11008,
+                   .vocab = 151936,
+                   .layers = 36,
+                   .heads = 16,
+                   .kv_heads = 2,
+                   .head_dim = 128,
+                   .projection_biases = true,
+                   .tied = true};
+  EXPECT_EQ(parameter_count(qwen_tensors(three)), 3085938688);
+  three.hidden = 3584, three.ffn = 18944, three.layers = 28, three.heads = 28, three.kv_heads = 4;
+  three.vocab = 152064, three.tied = false;
+  EXPECT_EQ(parameter_count(qwen_tensors(three)), 7615616512);
+}
+
+TEST(Qwen, WeightsAreWhatWasPredicted) {
+  // Widths of whole panels, so that none is padded.
+  QwenConfig config = odd(true);
+  config.hidden = 128, config.ffn = 192, config.head_dim = 64, config.vocab = 320;
+  const TensorFile file = random_tensors(qwen_tensors(config), 3);
+  Stream stream = Stream::cpu(1);
+  for (const QwenLoad& load : {QwenLoad{}, QwenLoad{.dtype = DType::kBF16},
+                               QwenLoad{.blocks = {1, 3, 3}}, QwenLoad{.blocks = {0, 2, 3}},
+                               QwenLoad{.width = {{3, 6}, {64, 192}}, .vocab = {64, 192}}}) {
+    const QwenDecoder model = QwenDecoder::load(file, config, stream, load);
+    EXPECT_EQ(model.bytes(), qwen_weights_bytes(config, load));
+  }
+}
+
+std::string load_error(const TensorFile& file, const QwenConfig& config) {
+  Stream stream = Stream::cpu(1);
+  try {
+    QwenDecoder::load(file, config, stream);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Qwen, NamesEveryTensorThatDoesNotFit) {
+  const QwenConfig config = odd(true);
+  std::vector<TensorSpec> tensors = named(config, "model.");
+  tensors[3].shape[0] += 2;
+  tensors.push_back({"model.layers.3.mlp.up_proj.weight", {4, 4}});
+  tensors.push_back({"visual.blocks.0.weight", {4, 4}});  // a picture encoder's: not ours
+  tensors.push_back({"lm_head.weight", {41, 20}});        // tied: not read
+  std::erase_if(tensors, [](const TensorSpec& tensor) {
+    return tensor.name == "model.layers.1.self_attn.q_norm.weight";
+  });
+  const std::string message = load_error(random_tensors(tensors), config);
+  for (const char* part : {"1 missing: model.layers.1.self_attn.q_norm.weight",
+                           "1 extra: model.layers.3.mlp.up_proj.weight", "of the wrong shape"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  EXPECT_EQ(message.find("visual"), std::string::npos) << message;
+  EXPECT_EQ(message.find("lm_head"), std::string::npos) << message;
+}
+
+class QwenConfigFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = testing::TempDir() + "qwen_config.json";
+    json_ = read_json_file("tests/golden/llm_qwen3_tied/model/config.json");
+  }
+  std::string error(const char* field, const nlohmann::json& value) {
+    nlohmann::json changed = json_;
+    changed[field] = value;
+    std::ofstream(path_) << changed.dump();
+    try {
+      QwenConfig::from_json_file(path_);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  std::string path_;
+  nlohmann::json json_;
+};
+
+TEST_F(QwenConfigFile, HonoursOrRefusesWhatChangesNumbers) {
+  const QwenConfig config =
+      QwenConfig::from_json_file("tests/golden/llm_qwen3_tied/model/config.json");
+  EXPECT_EQ(config.heads, 4);
+  EXPECT_EQ(config.kv_heads, 2);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_TRUE(config.head_norms && config.tied && !config.projection_biases);
+  EXPECT_EQ(config.rope_theta, 1e6);
+  const auto names = [&](const char* field, const nlohmann::json& value, const char* part) {
+    const std::string message = error(field, value);
+    EXPECT_NE(message.find(field), std::string::npos) << field << ": '" << message << "'";
+    EXPECT_NE(message.find(part), std::string::npos) << field << ": '" << message << "'";
+  };
+  names("model_type", "llama", "\"qwen2\", \"qwen3\"");
+  names("hidden_act", "gelu", "legal: \"silu\"");
+  names("use_sliding_window", true, "legal: false");
+  names("attention_bias", true, "legal: false");
+  names("num_key_value_heads", 3, "a divisor");
+  names("head_dim", 15, "an even number");
+  names("rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}, "yarn");
+  names("rope_parameters", {{"rope_type", "linear"}}, "linear");
+  names("hidden_size", 0, "0");
+  names("rms_norm_eps", -1.0, "positive");
+  EXPECT_EQ(error("rope_scaling", {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}}), "");
+  EXPECT_EQ(error("vocab_size", 600), "");
+}
+
+}  // namespace
+}  // namespace weft::test
