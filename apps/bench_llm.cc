@@ -79,12 +79,13 @@ nlohmann::json bench_streamed(const QwenConfig& config, const LanguageOptions& o
     std::vector<Part> parts = prompts(config, 1, tokens);
     rank.open(0);
     passes.run(parts);
-    const double begun = wall_seconds();
+    double seconds = 0;
     for (int i = 0; i < kDecodeTokens; ++i) {
       ids.push_back(parts[0].ids[0]);
-      passes.run(parts);
+      forget(path);  // a model larger than memory finds nothing of itself there
+      seconds += seconds_of([&] { passes.run(parts); });
     }
-    return (wall_seconds() - begun) / kDecodeTokens;
+    return seconds / kDecodeTokens;
   };
   std::vector<int32_t> of_part, of_all;
   double part_s = 0, all_s = 0;

@@ -53,6 +53,8 @@ class TensorFile {
   size_t bytes() const;  // tensor bytes in all shards
   const std::vector<std::string>& files() const;
   std::string header_hash() const;  // SHA-256 over the shards' headers and sizes, hex
+  // Has the system begin to read a tensor that is asked for soon; nothing waits for it.
+  void read_ahead(std::string_view name) const;
   // The pages behind a view are dropped from this process (they stay in the page cache). A made
   // tensor goes with the last of its views that is dropped.
   void drop_pages(const TensorView& view) const;

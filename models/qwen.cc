@@ -131,6 +131,9 @@ QwenDecoder::Block QwenDecoder::load_block(Stream& stream, const TensorFile& fil
                                            const std::string& prefix, int index) {
   const Packer packer(stream, file, config, load, prefix);
   const std::string at = "layers." + std::to_string(load.blocks.begin + index) + ".";
+  if (load.resident)
+    for (const std::string& name : file.names())
+      if (name.starts_with(prefix + at)) file.read_ahead(name);
   const bool biased = config.projection_biases;
   Block block;
   block.attention_norm = packer.vector(at + "input_layernorm.weight");
