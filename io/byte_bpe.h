@@ -59,8 +59,8 @@ class ByteBpeTokenizer {
 // Decodes id by id. What push() and finish() return, joined, is decode() of all the ids.
 class StreamingDecoder {
  public:
-  explicit StreamingDecoder(const ByteBpeTokenizer& tokenizer,  // outlives the decoder
-                            SpecialTokens special = SpecialTokens::kSkip)
+  // `tokenizer` outlives the decoder.
+  StreamingDecoder(const ByteBpeTokenizer& tokenizer, SpecialTokens special)
       : tokenizer_(tokenizer), special_(special) {}
 
   std::string push(int32_t id);  // the text that is whole by now

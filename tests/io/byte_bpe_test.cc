@@ -222,7 +222,7 @@ TEST(StreamingDecoder, GivesWholeCharactersAndAllOfTheText) {
 
 TEST(StreamingDecoder, HoldsBackOnlyWhatCanStillBecomeACharacter) {
   const auto t = tokenizer_of(byte_bpe_json({}));
-  StreamingDecoder decoder(t);
+  StreamingDecoder decoder(t, SpecialTokens::kKeep);
   EXPECT_EQ(decoder.push('a'), "a");
   EXPECT_EQ(decoder.push(0xe7), "");
   EXPECT_EQ(decoder.push(0x8c), "");
