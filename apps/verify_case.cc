@@ -44,9 +44,7 @@ std::vector<VerifyRow> run_case(const std::string& folder, const nlohmann::json&
   const NamedTensors produced = run_stage(folder, spec, options, rows, std::move(replica));
   const std::string expected_path = folder + "/expected.safetensors";
   if (!root || !rows.empty()) return rows;  // the stage compared by itself
-  const double bound = options.dtype == DType::kBF16
-                           ? json_number_or(spec, "tolerance_bf16", folder + "/case.json", 2e-2)
-                           : json_number(spec, "tolerance", folder + "/case.json");
+  const double bound = case_bound(folder, spec, options.dtype);
   const TensorFile expected = TensorFile::open(expected_path);
   for (const std::string& name : expected.names())
     rows.push_back(compare_tensor(name, expected.view(name), produced, bound));

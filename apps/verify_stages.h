@@ -32,6 +32,9 @@ struct VerifyRow {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
+// The case's bound in a compute dtype. Error(kModel): malformed case.
+double case_bound(const std::string& folder, const nlohmann::json& spec, DType dtype);
+
 // What a layout for the case may split. Error(kModel): malformed case.
 LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec);
 
