@@ -2,6 +2,7 @@
 // the formulas.
 #include "parallel/ring.h"
 
+#include "parallel/kv_cache.h"
 #include "parallel/token_ring.h"
 #include "parallel/ulysses.h"
 #include "tests/parallel/methods.h"
@@ -186,6 +187,83 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Rings, testing::Values(Kind::kRing, Kind::kToken
                          [](const auto& info) {
                            return std::string(info.param == Kind::kRing ? "Ring" : "TokenRing");
                          });
+
+// A prompt in two passes: the keys of the first go around again in the second.
+TEST(Ring, KeysOfEarlierPassesGoAroundWithTheBytesOfTheFormula) {
+  constexpr int64_t kFirst = 9, kTotal = 24, kHeads = 4, kKvHeads = 2, kSize = 6;
+  const Tensor q = random_values(DType::kF32, {kTotal, kHeads, kSize}, 1, 1);
+  const Tensor k = random_values(DType::kF32, {kTotal, kKvHeads, kSize}, 2, 1);
+  const Tensor v = random_values(DType::kF32, {kTotal, kKvHeads, kSize}, 3, 1);
+  const Rope rope = make_line_rope(kTotal, 0, kSize, 1e4, RopePairs::kHalves);
+  // One pass over `tokens` of a mixer; the rows of q, k and v are those of the tokens.
+  const auto attend = [&](Communicator* world, TokenMixer& mixer, const TokenRanges& tokens,
+                          KVCache& cache, const Tensor& out) {
+    Stream stream = Stream::cpu(1);
+    Arena arena(size_t{1} << 24);
+    IdentityReducer reducer;
+    IdentityHalo halo;
+    Context context{stream, arena, mixer, reducer, halo, Pass{}, tokens};
+    const auto rows = [&](const Tensor& whole) {
+      Tensor part(DType::kF32, {tokens.size(), whole.view()[1], kSize});
+      int64_t row = 0;
+      for (const Range& range : tokens.ranges) {
+        copy(stream, whole.view().slice(0, range.begin, range.size()),
+             part.view().slice(0, row, range.size()));
+        row += range.size();
+      }
+      return part;
+    };
+    const Tensor own_q = rows(q), own_k = rows(k), own_v = rows(v);
+    const Tensor own_out(DType::kF32, own_q.view().shape());
+    cache.reserve(tokens);
+    if (world) world->reset_counters();
+    mixer.attend(context, {.q = own_q,
+                           .k = own_k,
+                           .v = own_v,
+                           .out = own_out,
+                           .rope = &rope,
+                           .mask = Mask::kCausal,
+                           .scale = 0.4f,
+                           .past = &cache.layers()[0]});
+    cache.commit();
+    int64_t row = 0;
+    for (const Range& range : tokens.ranges) {
+      copy(stream, own_out.view().slice(0, row, range.size()),
+           out.view().slice(0, range.begin, range.size()));
+      row += range.size();
+    }
+  };
+  const KVShape shape{.layers = 1, .kv_heads = kKvHeads, .head_dim = kSize, .rows = 4};
+  Tensor whole(DType::kF32, q.view().shape());
+  KVPool pool(shape, 10);
+  KVCache cache(pool);
+  FullMixer full;
+  attend(nullptr, full, TokenRanges::all(kTotal), cache, whole);
+  for (int ranks = 2; ranks <= 4; ++ranks) {
+    const SequenceMap first = SequenceMap::zigzag(kFirst, ranks);
+    const SequenceMap second = SequenceMap::zigzag(kTotal - kFirst, ranks).shifted(kFirst);
+    std::vector<TokenRanges> held;
+    for (int rank = 0; rank < ranks; ++rank) {
+      held.push_back({first[rank].ranges, kTotal});
+      for (const Range& range : second[rank].ranges) held.back().append(range);
+    }
+    const SequenceMap keys(held);
+    Tensor out(DType::kF32, q.view().shape());
+    run_ranks(ranks, [&](Communicator& world) {
+      std::vector<int> all;
+      for (int rank = 0; rank < ranks; ++rank) all.push_back(rank);
+      KVPool own_pool(shape, 10);
+      KVCache own(own_pool);
+      RingMixer one(world.group(all, 1), first), two(world.group(all, 1), second, keys);
+      attend(&world, one, first[world.rank()], own, out);
+      attend(&world, two, second[world.rank()], own, out);
+      EXPECT_EQ(world.counters().total_sent().bytes,
+                ring_sent_bytes(keys, world.rank(), kKvHeads, kSize, 4));
+      EXPECT_EQ(own.tokens().ranges, keys[world.rank()].ranges);
+    });
+    expect_method_equal(out, whole, whole, ranks);
+  }
+}
 
 // By hand: 7 tokens as 3, 2, 2; 2 heads of 4, bf16.
 TEST(RingBytes, AreTheFormulasOfTheMethods) {

@@ -26,7 +26,7 @@ void with_reducer(int ranks, AllReduce algorithm, Work&& work, const LocalOption
 
 TEST(TensorReducer, SumsWithTheSameBitsAndTheBytesOfItsFormula) {
   for (int ranks = 1; ranks <= 8; ++ranks)
-    for (AllReduce algorithm : {AllReduce::kRing, AllReduce::kStar}) {
+    for (AllReduce algorithm : {AllReduce::kRing, AllReduce::kStar, AllReduce::kBySize}) {
       std::vector<Tensor> rows, statistics;
       for (int rank = 0; rank < ranks; ++rank) {
         rows.push_back(random_values(DType::kF32, {7, 5}, 10 + rank, 1));
@@ -50,6 +50,18 @@ TEST(TensorReducer, SumsWithTheSameBitsAndTheBytesOfItsFormula) {
       for (const Tensor& part : rows) EXPECT_TRUE(same_bits(part, rows[0]));
       for (int64_t i = 0; i < 35; ++i) EXPECT_NEAR(rows[0].as<float>()[i], exact[i], 1e-6 * ranks);
     }
+}
+
+// The star has fewer hops, the ring fewer bytes on the busiest link.
+TEST(TensorReducer, TheSizeChoosesBetweenStarAndRing) {
+  constexpr int64_t kToken = 1024, kPrefill = 512 * 1024;
+  for (int ranks = 3; ranks <= 8; ++ranks) {
+    EXPECT_EQ(chosen(AllReduce::kBySize, kToken, ranks), AllReduce::kStar) << ranks;
+    EXPECT_EQ(chosen(AllReduce::kBySize, kPrefill, ranks), AllReduce::kRing) << ranks;
+  }
+  // Two ranks: the same hops, and the ring never has more bytes.
+  EXPECT_EQ(chosen(AllReduce::kBySize, 1, 2), AllReduce::kRing);
+  EXPECT_EQ(chosen(AllReduce::kStar, kPrefill, 4), AllReduce::kStar);
 }
 
 TEST(TensorReducer, GatherJoinsUnevenParts) {
