@@ -1,7 +1,7 @@
 """Makes conformance cases for `weft verify` with the reference implementations, on a CPU in float32.
 
 usage: make_cases.py OUT_FOLDER [--seed N] [--only STAGE[,STAGE]] [--count N]
-       make_cases.py OUT_FOLDER --language-model FOLDER [--prompt TEXT]  one llm case of a folder's own weights
+       make_cases.py OUT_FOLDER --language-model FOLDER [--prompt TEXT]  of a folder's own weights and vocabulary
 needs: pip install -r requirements.txt (the versions are recorded in each case)
 
 Weights are random but well-conditioned: every tensor matters, zero-initialised ones included. Sizes,
@@ -212,7 +212,7 @@ def noise(root, rng, generator):
 
 
 def fill_llm(case, folder, ids, greedy):
-    """Logits and hidden states on a list of ids, and how they go on when the likeliest is taken."""
+    """Logits and hidden states on a list of ids, and how they go on: the likeliest, up to the end id."""
     def load(dtype):  # never model.to(bfloat16): it would round the rotary table too
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
@@ -232,8 +232,10 @@ def fill_llm(case, folder, ids, greedy):
             best = model(torch.tensor([row])).logits[0, -1].topk(2)
         margin = min(margin, (best.values[0] - best.values[1]).item())
         row.append(best.indices[0].item())
+        if row[-1] == model.config.eos_token_id:
+            break
     case.expected["greedy_ids"] = torch.tensor(row[len(ids):], dtype=torch.int32)
-    case.spec["greedy"] = greedy
+    case.spec["greedy"] = len(row) - len(ids)
     case.spec["least_margin"] = margin  # between a chosen id's logit and the next best
     case.save()
 
@@ -255,17 +257,6 @@ def llm(root, rng, generator):
     model.save_pretrained(case.folder / "model")
     ids = torch.randint(0, sizes["vocab_size"], (rng.randint(5, 60),), generator=generator)
     fill_llm(case, case.folder / "model", ids.tolist(), rng.choice([8, 12]))
-
-
-def llm_of(root, folder, prompt):
-    """A case of weights that are there already: `model` becomes a link to their folder."""
-    chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-    ids = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(chat).ids
-    case = Case(root, f"llm_{folder.parent.name}", "llm", 1e-4)
-    link = case.folder / "model"
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(folder, case.folder), target_is_directory=True)
-    fill_llm(case, folder, ids, 12)
 
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -300,10 +291,32 @@ def tokenizer(root, rng, generator):
     case = Case(root, f"tokenizer_bpe_{kind}", "tokenizer", 0)
     (case.folder / "model/tokenizer").mkdir(parents=True, exist_ok=True)
     made.save(str(case.folder / "model/tokenizer/tokenizer.json"))
+    fill_tokenizer(case, made, texts)
+
+
+def fill_tokenizer(case, made, texts):
     ids = [made.encode(text).ids for text in texts]
     decoded = [made.decode(row, skip_special_tokens=False) for row in ids]
     case.spec |= {"made_with": {"tokenizers": tokenizers_version}, "texts": texts, "ids": ids, "decoded": decoded}
     case.save()
+
+
+def language_model(root, folder, prompt):
+    """Cases of a folder's own weights and vocabulary, which they link to."""
+    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    chat = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+    case = Case(root, f"llm_{folder.parent.name}", "llm", 1e-4)
+    link_to(folder, case.folder / "model")
+    fill_llm(case, folder, made.encode(chat).ids, 20)
+    case = Case(root, f"tokenizer_{folder.parent.name}", "tokenizer", 0)
+    (case.folder / "model").mkdir(exist_ok=True)
+    link_to(folder, case.folder / "model/tokenizer")
+    fill_tokenizer(case, made, [chat, prompt.upper(), *SNIPPETS])
+
+
+def link_to(folder, link):
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(folder, link.parent), target_is_directory=True)
 
 
 STAGES = dict(transformer=transformer, vae_decode=vae_decode, vae_encode=vae_encode,
@@ -318,14 +331,15 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=",".join(STAGES))
     parser.add_argument("--count", type=int, default=1, help="cases per stage")
-    parser.add_argument("--language-model", type=pathlib.Path)
-    parser.add_argument("--prompt", default="orange ring", help="of the case of --language-model")
+    parser.add_argument("--language-model", type=pathlib.Path, help="only its cases")
+    parser.add_argument("--prompt", default="hoop, orange, going left, navy, big",
+                        help="one that leaves nothing open has clear choices")
     args = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     disable_progress_bar()
     if args.language_model:
-        llm_of(args.out, args.language_model, args.prompt)
+        language_model(args.out, args.language_model, args.prompt)
         return
     for n in range(args.count):
         rng = random.Random(args.seed * 1000 + n)

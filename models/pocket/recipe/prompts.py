@@ -183,14 +183,14 @@ def every_caption(of, rng):
 def blemish(text, rng, noise):
     """Other case, odd spaces and stops, strange words; at most one typo. -> text, whether a word was misspelt"""
     typo = False
-    if rng.random() < 0.08:
+    if rng.random() < 0.12:
         words = text.split(" ")
         for _ in range(rng.integers(1, 4)):
             odd = rng.choice(noise) if rng.random() < 0.7 else "".join(
                 rng.choice(list(string.ascii_lowercase), rng.integers(2, 8)))
             words.insert(rng.choice([0, len(words)]), odd)
         text = " ".join(words)
-    if rng.random() < 0.05:
+    if rng.random() < 0.08:
         spots = [m.span() for m in re.finditer(r"[a-z]{5,}", text)]
         if spots:
             lo, hi = spots[rng.integers(len(spots))]
@@ -204,7 +204,7 @@ def blemish(text, rng, noise):
         text = text[:1].upper() + text[1:]
     elif r < 0.16:
         text = text.title()
-    elif r < 0.24:
+    elif r < 0.29:
         text = text.upper()
     if rng.random() < 0.08:
         text += rng.choice([".", "!", "...", " .", "?"])

@@ -9,7 +9,7 @@ from muon import Muon
 ap = argparse.ArgumentParser()
 ap.add_argument("--out", default="work")
 ap.add_argument("--to", default="../language", help="the folder of config.json")
-ap.add_argument("--minutes", type=float, default=40)
+ap.add_argument("--minutes", type=float, default=57)
 ap.add_argument("--batch", type=int, default=64)
 ap.add_argument("--lr", type=float, default=0.02)
 ap.add_argument("--decay", type=float, default=0.5, help="last fraction of the time, in which the rate falls to zero")
