@@ -99,6 +99,7 @@ struct Job {
   const AttentionArgs* args;
   DType type;             // of the operands
   int64_t keys = 0;       // of all segments
+  const int64_t* starts;  // of the segments, in the caller's scratch
   int64_t rows, columns;  // of a block; the last block of keys may be smaller
   std::shared_ptr<const Block> full, last;
   size_t head_bytes = 0;   // of one head's packed keys and values
@@ -122,7 +123,10 @@ Job make_job(const AttentionArgs& args, DType type) {
   job.args = &args;
   job.type = type;
   job.rows = part_of(args.q[0], kRows, 1);
-  for (const KVSegment& segment : args.segments) job.keys += segment.k[0];
+  int64_t* starts =
+      thread_scratch<int64_t>(Scratch::kStarts, static_cast<int64_t>(args.segments.size()) + 1);
+  job.keys = fill_starts(args.segments, starts);
+  job.starts = starts;
   job.columns = part_of(job.keys, kKeys, 16);
   const BlockKey key{job.rows, job.columns, args.q[2], type};
   job.full = block_of(key);
@@ -148,13 +152,11 @@ char* load_keys(const Job& job, TensorView KVSegment::*part, int64_t head, int64
                 int64_t count) {
   const int64_t row_bytes = job.args->q[2] * static_cast<int64_t>(size_of(job.type));
   char* dense = thread_scratch<char>(Scratch::kStageIn, job.columns * row_bytes);
-  int64_t at = 0, done = 0;
-  for (const KVSegment& segment : job.args->segments) {
-    const int64_t n = segment.k[0];
-    for (int64_t j = std::max<int64_t>(0, begin - at); j < std::min(n, begin + count - at); ++j)
-      load_row(segment.*part, j, head, job.type, dense + done++ * row_bytes);
-    at += n;
-  }
+  over_keys(job.args->segments, job.starts, begin, count, [&](const KeyRun& run) {
+    for (int64_t j = 0; j < run.count; ++j)
+      load_row(run.segment->*part, run.begin + j, head, job.type,
+               dense + (run.column - begin + j) * row_bytes);
+  });
   return dense;
 }
 
@@ -174,14 +176,30 @@ void pack_block(const Job& job, int64_t head, int64_t b) {
        job.values_of(head, b));
 }
 
+// Which keys of block b the mask leaves to rows [row, row + count).
+enum class Seen : uint8_t { kAll, kSome, kNone };
+Seen seen_of(const Job& job, int64_t row, int64_t count, int64_t b) {
+  const AttentionArgs& args = *job.args;
+  if (!args.causal) return Seen::kAll;
+  bool all = true, none = true;
+  const int64_t first = args.query_position + row, last = first + count - 1;
+  over_keys(args.segments, job.starts, b * job.columns, job.width(b), [&](const KeyRun& run) {
+    const int64_t position = run.segment->position + run.begin;
+    all &= position + run.count - 1 <= first;
+    none &= position > last;
+  });
+  return all ? Seen::kAll : none ? Seen::kNone : Seen::kSome;
+}
+
 // What is added to the logits of rows [row, row + count) against block b: bias, the segments'
 // logarithms, and -inf where a key lies behind the query.
 const float* row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int64_t b,
-                       int64_t* stride) {
+                       Seen seen, int64_t* stride) {
   const AttentionArgs& args = *job.args;
   const int64_t begin = b * job.columns, width = job.width(b);
   *stride = 0;
-  if (!args.bias && !args.causal) return job.key_terms ? job.key_terms + begin : nullptr;
+  const bool masked = seen == Seen::kSome;
+  if (!args.bias && !masked) return job.key_terms ? job.key_terms + begin : nullptr;
   *stride = width;
   float* terms = thread_scratch<float>(Scratch::kRowTerms, job.rows * job.columns);
   for (int64_t i = 0; i < count; ++i) {
@@ -193,32 +211,15 @@ const float* row_terms(const Job& job, int64_t head, int64_t row, int64_t count,
                           begin * bias.stride[2];
       for (int64_t j = 0; j < width; ++j) to[j] += from[j * bias.stride[2]];
     }
-    if (!args.causal) continue;
-    int64_t at = 0;
-    for (const KVSegment& segment : args.segments) {
-      // Keys of the segment from here on lie behind the query.
-      const int64_t seen = args.query_position + row + i + 1 - segment.position;
-      const int64_t from = std::max(at + std::clamp<int64_t>(seen, 0, segment.k[0]), begin);
-      const int64_t end = std::min(at + segment.k[0], begin + width);
-      for (int64_t key = from; key < end; ++key) to[key - begin] = kMinusInfinity;
-      at += segment.k[0];
-    }
+    if (!masked) continue;
+    over_keys(args.segments, job.starts, begin, width, [&](const KeyRun& run) {
+      // Keys of the run from here on lie behind the query.
+      const int64_t seen = args.query_position + row + i + 1 - run.segment->position - run.begin;
+      float* keys = to + run.column - begin;
+      std::fill(keys + std::clamp<int64_t>(seen, 0, run.count), keys + run.count, kMinusInfinity);
+    });
   }
   return terms;
-}
-
-void store_row(const AttentionArgs& args, int64_t row, int64_t head, float* sums, float top,
-               float total) {
-  const TensorView& out = args.out;
-  const int64_t at = row * out.stride[0] + head * out.stride[1];
-  divide_row(sums, out[2], total == 0 ? 1 : total);
-  if (out.dtype == DType::kF32)
-    std::memcpy(out.as<float>() + at, sums, out[2] * sizeof(float));
-  else
-    narrow_bf16(sums, out[2], out.as<bf16>() + at);
-  if (args.lse)
-    args.lse.as<float>()[head * args.lse.stride[0] + row * args.lse.stride[1]] =
-        total == 0 ? kMinusInfinity : top + std::log(total);
 }
 
 // Query rows [row, row + job.rows) of one head against all keys. Rows past the last are zeros.
@@ -242,6 +243,8 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
   std::fill_n(total, job.rows, 0.0f);
   const int64_t kv_head = head / (args.q[1] / args.segments[0].k[1]);
   for (int64_t b = 0; b < job.blocks(); ++b) {
+    const Seen seen = seen_of(job, row, count, b);
+    if (seen == Seen::kNone) continue;
     const Block& block = job.block(b);
     SoftenRows rows{.rows = count,
                     .keys = job.width(b),
@@ -252,7 +255,7 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
                     .sums = sums,
                     .top = top,
                     .total = total};
-    rows.add = row_terms(job, head, row, count, b, &rows.add_stride);
+    rows.add = row_terms(job, head, row, count, b, seen, &rows.add_stride);
     run_onednn(block.logits.call, query, job.keys_of(kv_head, b), nullptr, logits);
     soften_rows(rows);
     if (rounds) std::fill_n(narrowed + count * rows.keys, (job.rows - count) * rows.keys, bf16{});
@@ -260,7 +263,7 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
                job.values_of(kv_head, b), nullptr, sums);
   }
   for (int64_t i = 0; i < count; ++i)
-    store_row(args, row + i, head, sums + i * size, top[i], total[i]);
+    store_attention_row(args, row + i, head, sums + i * size, top[i], total[i]);
 }
 
 void fill_key_terms(Job& job) {

@@ -260,7 +260,10 @@ namespace weft::cpu {
 HWY_EXPORT(attend);
 
 void attention_simd(Stream& stream, const AttentionArgs& args) {
-  HWY_DYNAMIC_DISPATCH(attend)(stream, args);
+  if (is_few_queries(args))
+    attention_few(stream, args);
+  else
+    HWY_DYNAMIC_DISPATCH(attend)(stream, args);
 }
 
 void fill_attention_simd(Ops& ops) { ops.attention.attention = attention_simd; }

@@ -16,14 +16,24 @@ using dnnl::memory;
 
 constexpr int64_t kRows = 128;  // of one product; sums of 8960 outputs take 4.4 MiB
 
+// So few rows that reading the weights is most of the work: the threads share the columns.
+constexpr int64_t kFewRows = 16;
+
+struct Key {
+  int64_t rows = 0;
+  int threads = 1;
+  bool operator==(const Key&) const = default;
+};
+
 struct Storage {
   Tensor packed, scales, corrections;  // corrections [out] kI32
   memory::desc layout;
-  OnednnCache<int64_t> calls;  // by rows
+  OnednnCache<Key> calls;
 };
 
-OnednnCall make_call(int64_t rows, int64_t in, int64_t out, const memory::desc& weight) {
-  const OmpThreads one(1);
+OnednnCall make_call(const Key& key, int64_t in, int64_t out, const memory::desc& weight) {
+  const OmpThreads threads(key.threads);
+  const int64_t rows = key.rows;
   OnednnCall call;
   call.in = {{rows, in}, memory::data_type::u8, memory::dims{in, 1}};
   call.out = {{rows, out}, memory::data_type::s32, memory::dims{out, 1}};
@@ -37,17 +47,19 @@ OnednnCall make_call(int64_t rows, int64_t in, int64_t out, const memory::desc& 
   return call;
 }
 
-// x rows [begin, begin + count) to results.
-void run_rows(const PackedLinear& packed, Storage& storage, const TensorView& x,
-              LinearActivation activation, const TensorView& out, int64_t begin, int64_t count) {
-  const OmpThreads one(1);
+// x rows [begin, begin + key.rows) to results, by the threads of the stream where key has more
+// than one.
+void run_rows(const Stream& stream, const PackedLinear& packed, Storage& storage,
+              const TensorView& x, LinearActivation activation, const TensorView& out,
+              int64_t begin, const Key& key) {
+  const OmpThreads threads(key.threads);
   const int64_t in = packed.in(), columns = packed.out();
-  auto* numbers = thread_scratch<uint8_t>(Scratch::kLeft, count * in);
-  auto* sums = thread_scratch<int32_t>(Scratch::kSums, count * columns);
-  float* wide = thread_scratch<float>(Scratch::kStageIn, std::max(in, columns));
-  float* scales = thread_scratch<float>(Scratch::kState, count);
-  for (int64_t r = 0; r < count; ++r) {
+  auto* numbers = thread_scratch<uint8_t>(Scratch::kLeft, key.rows * in);
+  auto* sums = thread_scratch<int32_t>(Scratch::kSums, key.rows * columns);
+  float* scales = thread_scratch<float>(Scratch::kState, key.rows);
+  for (int64_t r = 0; r < key.rows; ++r) {
     const int64_t at = (begin + r) * x.row_stride();
+    float* wide = thread_scratch<float>(Scratch::kStageIn, in);
     const float* row = wide;
     if (x.dtype == DType::kF32)
       row = x.as<float>() + at;
@@ -56,20 +68,27 @@ void run_rows(const PackedLinear& packed, Storage& storage, const TensorView& x,
     scales[r] = quantize_row(row, in, numbers + r * in);
   }
   const auto call =
-      storage.calls.get(count, [&] { return make_call(count, in, columns, storage.layout); });
+      storage.calls.get(key, [&] { return make_call(key, in, columns, storage.layout); });
   run_onednn(*call, numbers, storage.packed.view().data, nullptr, sums);
-  for (int64_t r = 0; r < count; ++r) {
-    const int64_t at = (begin + r) * out.row_stride();
-    finish_int8({.count = columns,
-                 .sums = sums + r * columns,
-                 .corrections = storage.corrections.as<int32_t>(),
-                 .scale = scales[r],
-                 .scales = storage.scales.as<float>(),
-                 .bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr,
-                 .activation = activation,
-                 .out = out.dtype == DType::kF32 ? out.as<float>() + at : wide});
-    if (out.dtype == DType::kBF16) narrow_bf16(wide, columns, out.as<bf16>() + at);
-  }
+  const auto finish = [&](int64_t from, int64_t to) {
+    float* wide = thread_scratch<float>(Scratch::kStageIn, to - from);
+    for (int64_t r = 0; r < key.rows; ++r) {
+      const int64_t at = (begin + r) * out.row_stride() + from;
+      finish_int8({.count = to - from,
+                   .sums = sums + r * columns + from,
+                   .corrections = storage.corrections.as<int32_t>() + from,
+                   .scale = scales[r],
+                   .scales = storage.scales.as<float>() + from,
+                   .bias = packed.has_bias() ? packed.bias_.as<float>() + from : nullptr,
+                   .activation = activation,
+                   .out = out.dtype == DType::kF32 ? out.as<float>() + at : wide});
+      if (out.dtype == DType::kBF16) narrow_bf16(wide, to - from, out.as<bf16>() + at);
+    }
+  };
+  if (key.threads > 1)
+    parallel_for(stream, columns, row_grain(key.rows), finish);
+  else
+    finish(0, columns);
 }
 
 }  // namespace
@@ -81,8 +100,9 @@ PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
   const int64_t in = packed.in(), out = packed.out();
   auto* storage = new Storage;
   packed.storage_ = {storage, [](void* data) { delete static_cast<Storage*>(data); }};
-  storage->layout =
-      make_call(kRows, in, out, {{in, out}, memory::data_type::s8, memory::format_tag::any}).weight;
+  storage->layout = make_call({.rows = kRows}, in, out,
+                              {{in, out}, memory::data_type::s8, memory::format_tag::any})
+                        .weight;
   storage->packed = Tensor(DType::kU8, {static_cast<int64_t>(storage->layout.get_size())});
   storage->scales = std::move(weights.scales);
   storage->corrections = Tensor(DType::kI32, {out});
@@ -105,13 +125,18 @@ PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
 void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear& packed,
                         LinearActivation activation, const TensorView& out) {
   auto& storage = *static_cast<Storage*>(packed.storage_.get());
-  // Equal blocks, as many as keep all threads busy.
   const int64_t rows = x.rows();
+  if (rows <= kFewRows && packed.in() * packed.out() >= int64_t{1} << 18) {
+    run_rows(stream, packed, storage, x, activation, out, 0,
+             {.rows = rows, .threads = stream.threads()});
+    return;
+  }
+  // Equal blocks, as many as keep all threads busy.
   const int64_t turns = (rows + kRows * stream.threads() - 1) / (kRows * stream.threads());
   const int64_t blocks = std::min(rows, turns * stream.threads());
   parallel_tasks(stream, blocks, [&](int64_t i) {
     const int64_t begin = rows * i / blocks, end = rows * (i + 1) / blocks;
-    run_rows(packed, storage, x, activation, out, begin, end - begin);
+    run_rows(stream, packed, storage, x, activation, out, begin, {.rows = end - begin});
   });
 }
 

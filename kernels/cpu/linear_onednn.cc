@@ -39,8 +39,9 @@ struct LinearStorage {
 // Rows of one oneDNN call in deterministic mode.
 constexpr int64_t kFixedRows = 64;
 
-// Below, panel_gemm on f32 panels is as fast and needs no primitive per row count.
-constexpr int64_t kPanelRows = 3;
+// Up to so many, panel_gemm on f32 panels is faster, for reading the weights is most of the work,
+// and needs no primitive per row count.
+constexpr int64_t kPanelRows = 16;
 
 // Multiply-adds from which a second thread pays, about 20 us of one core.
 constexpr int64_t kThreadedProducts = int64_t{1} << 20;

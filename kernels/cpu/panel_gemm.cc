@@ -20,6 +20,7 @@ namespace weft::cpu::HWY_NAMESPACE {
 // slice of weights (256 x 32 f32, 32 KiB) in L1.
 constexpr int64_t kTaskRows = 96, kTaskColumns = 256, kDepth = 256, kSlice = 32;
 constexpr int64_t kCopyRows = 24;
+constexpr int64_t kMostFewRows = 16;
 
 void finish_rows(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t column, int64_t columns,
                  float* sums, int64_t sums_row) {
@@ -86,8 +87,51 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
   finish_rows(gemm, row, rows, column, std::min(sums_row, w.out - column), sums, sums_row);
 }
 
+// Few rows times one panel, chunk by chunk so that passes over it after the first find it in L1.
+template <class W>
+void run_few_panel(const PanelGemm& gemm, const TileLeft& left, int64_t panel) {
+  constexpr int64_t kBlock = 64, kChunk = 128;
+  alignas(64) float sums[kMostFewRows * kBlock];
+  const Panels& w = gemm.weight;
+  const W* data = static_cast<const W*>(w.data) + panel * w.stride;
+  for (int64_t k = 0; k < w.in; k += kChunk)
+    few_rows_product({left.data + k, left.row, 1}, gemm.rows, kBlock, std::min(kChunk, w.in - k),
+                     data + k * kBlock, kBlock, sums, kBlock, k > 0);
+  const int64_t column = panel * kBlock;
+  finish_rows(gemm, 0, gemm.rows, column, std::min(kBlock, w.out - column), sums, kBlock);
+}
+
+// So few rows that reading the weights is most of the work: panels one by one, each in the order
+// of its memory.
+void run_few(const Stream& stream, const PanelGemm& gemm) {
+  const Panels& w = gemm.weight;
+  TileLeft left{gemm.left, gemm.left_stride, 1};
+  if (!gemm.left) {
+    float* rows = thread_scratch<float>(Scratch::kLeft, gemm.rows * w.in);
+    gemm.gather(gemm.context, 0, gemm.rows, 0, w.in, rows);
+    left = {rows, w.in, 1};
+  }
+  const auto panel = [&](int64_t p) {
+    if (w.dtype == DType::kF32)
+      run_few_panel<float>(gemm, left, p);
+    else
+      run_few_panel<bf16>(gemm, left, p);
+  };
+  const int64_t panels = (w.out + w.block - 1) / w.block;
+  // 256 KiB of weights, or 1 Mi products, take one core about 20 us.
+  const auto bytes = w.in * w.out * static_cast<int64_t>(size_of(w.dtype));
+  if (std::max(bytes * 4, gemm.rows * w.in * w.out) < int64_t{1} << 20)
+    for (int64_t p = 0; p < panels; ++p) panel(p);
+  else
+    parallel_tasks(stream, panels, panel);
+}
+
 void run(const Stream& stream, const PanelGemm& gemm) {
   const Panels& w = gemm.weight;
+  if (gemm.rows <= kMostFewRows && w.block == 64) {
+    run_few(stream, gemm);
+    return;
+  }
   const int64_t all_panels = (w.out + w.block - 1) / w.block;
   const int64_t task_panels = std::max<int64_t>(1, kTaskColumns / w.block);
   const int64_t across = (all_panels + task_panels - 1) / task_panels;

@@ -41,7 +41,8 @@ struct PanelGemm {
 };
 
 // Sums run over `in` in ascending order whatever the number of threads and rows: the bits of an
-// output depend on its own row and column alone. Scratch: at most 0.5 MiB per thread, kept.
+// output depend on its own row and column alone. Up to 16 rows read each weight once from memory.
+// Scratch: at most 0.5 MiB per thread, kept, or where rows are that few all of them in f32.
 void panel_gemm(Stream& stream, const PanelGemm& gemm);
 
 // out[i] = x[i] in f32.

@@ -20,16 +20,6 @@ using RowVec = TileVec;
 
 HWY_INLINE int64_t row_lanes() { return static_cast<int64_t>(hn::Lanes(RowTag())); }
 
-HWY_INLINE RowVec load(const float* x) { return hn::LoadU(RowTag(), x); }
-
-HWY_INLINE RowVec load(const bf16* x) {
-  const RowTag d;
-  const hn::Rebind<uint16_t, RowTag> d16;
-  const hn::RebindToUnsigned<RowTag> d32;
-  const auto wide = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(x)));
-  return hn::BitCast(d, hn::ShiftLeft<16>(wide));
-}
-
 HWY_INLINE void store(RowVec value, float* out) { hn::StoreU(value, RowTag(), out); }
 
 // Nearest even; NaN stays a quiet NaN, as to_bf16.

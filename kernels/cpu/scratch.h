@@ -20,6 +20,7 @@ enum class Scratch : uint8_t {
   kVendor,
   kPacked,
   kKeyTerms,
+  kStarts,
   kRowTerms,
   kCount
 };

@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/dtype.h"
 #include "kernels/linear.h"
@@ -27,6 +29,21 @@ using TileVec = hn::Vec<TileTag>;
 // fit the 16 of AVX2 and SSE.
 inline constexpr int kTileRows = (HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86) || !HWY_ARCH_X86 ? 12 : 6;
 inline constexpr int kTileVectors = 2;
+// Few rows: four vectors side by side are whole cache lines of what streams through once; their
+// sums, 4 weights and a broadcast fit the same registers.
+inline constexpr int kFewVectors = 4;
+inline constexpr int kFewRows = kTileRows > 6 ? 6 : 2;
+
+// One vector of f32 from either type.
+HWY_INLINE TileVec load(const float* x) { return hn::LoadU(TileTag(), x); }
+
+HWY_INLINE TileVec load(const bf16* x) {
+  const TileTag d;
+  const hn::Rebind<uint16_t, TileTag> d16;
+  const hn::RebindToUnsigned<TileTag> d32;
+  const auto wide = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(x)));
+  return hn::BitCast(d, hn::ShiftLeft<16>(wide));
+}
 
 // One matrix operand read as single values: element (r, k) is data[r * row + k * step].
 struct TileLeft {
@@ -37,8 +54,9 @@ struct TileLeft {
 
 // sum[r, :] (+)= sum over k of left(r, k) * right[k, :], k ascending, one fused multiply-add each:
 // the bits of an element do not depend on how rows, columns or k are cut into tiles.
-template <int kRows, int kVectors>
-HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const float* HWY_RESTRICT right,
+// kAhead > 0: lines of the right operand that far ahead, in rows, are asked for.
+template <int kRows, int kVectors, int kAhead = 0, class Right>
+HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const Right* HWY_RESTRICT right,
                            int64_t right_row, float* HWY_RESTRICT sum, int64_t sum_row, bool add) {
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -51,9 +69,12 @@ HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const float* HWY
   const float* HWY_RESTRICT a = left.data;
   const int64_t row = left.row;
   for (int64_t k = 0; k < depth; ++k) {
+    if constexpr (kAhead > 0)
+      for (int64_t i = 0; i < kVectors * lanes; i += 64 / static_cast<int64_t>(sizeof(Right)))
+        hwy::Prefetch(right + kAhead * right_row + i);
     TileVec w[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) w[v] = hn::LoadU(d, right + v * lanes);
+    for (int v = 0; v < kVectors; ++v) w[v] = load(right + v * lanes);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const TileVec x = hn::Set(d, a[r * row]);
@@ -102,14 +123,53 @@ HWY_INLINE void tile_product(const TileLeft& left, int64_t rows, int64_t columns
                              bool add) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
   int64_t j = 0;
-  // Few rows: the right operand streams through once, so whole cache lines side by side.
-  if (kTileRows > 6 && rows <= 3)
-    for (; j + 4 * lanes <= columns; j += 4 * lanes)
-      tile_rows<4>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
   for (; j + kTileVectors * lanes <= columns; j += kTileVectors * lanes)
     tile_rows<kTileVectors>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
   for (; j < columns; j += lanes)
     tile_rows<1>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
+}
+
+// Calls block<n>() with the constant n = count, 1 to kMost.
+template <int kMost, class Block>
+HWY_INLINE void with_rows(int64_t count, Block&& block) {
+  if constexpr (kMost > 1) {
+    if (count < kMost) {
+      with_rows<kMost - 1>(count, block);
+      return;
+    }
+  }
+  block(std::integral_constant<int, kMost>());
+}
+
+// tile_product for few rows and a right operand of either type: each of its lines is read by as few
+// passes as the registers allow. Same bits.
+template <class Right>
+HWY_INLINE void few_rows_product(TileLeft left, int64_t rows, int64_t columns, int64_t depth,
+                                 const Right* right, int64_t right_row, float* sum, int64_t sum_row,
+                                 bool add) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
+  const int64_t width = kFewVectors * lanes, whole = columns / width * width;
+  // Equal groups: 8 rows are 4 and 4, since a group of 2 costs more than two thirds of one of 4.
+  // 4 KiB ahead: the second miss of a page's walk and of DRAM is then over when the line is used.
+  constexpr int kAhead = 4096 / (64 * static_cast<int>(sizeof(Right)));
+  bool first = true;
+  for (int64_t groups = (rows + kFewRows - 1) / kFewRows; groups > 0; --groups) {
+    const int64_t count = rows / groups;
+    with_rows<kFewRows>(count, [&](auto n) {
+      for (int64_t j = 0; j < whole; j += width)
+        if (first)
+          tile_block<n, kFewVectors, kAhead>(left, depth, right + j, right_row, sum + j, sum_row,
+                                             add);
+        else
+          tile_block<n, kFewVectors>(left, depth, right + j, right_row, sum + j, sum_row, add);
+      for (int64_t j = whole; j < columns; j += lanes)
+        tile_block<n, 1>(left, depth, right + j, right_row, sum + j, sum_row, add);
+    });
+    first = false;
+    left.data += count * left.row;
+    sum += count * sum_row;
+    rows -= count;
+  }
 }
 
 // Any number of bf16 values to f32.

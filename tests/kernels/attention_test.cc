@@ -68,6 +68,31 @@ const Problem kProblems[] = {
     {.queries = 20, .heads = 2, .kv_heads = 2, .e = 64, .keys = {33}, .causal = true, .bias = true},
     {.queries = 6, .heads = 1, .kv_heads = 1, .e = 32, .keys = {50}, .magnitude = 30},
     {.queries = 0, .heads = 2, .kv_heads = 2, .e = 8, .keys = {4}},
+    // Few queries over keys of several parts: a decode step, a short chunk, parts that the mask
+    // hides whole, and the most rows.
+    {.queries = 1,
+     .heads = 7,
+     .kv_heads = 1,
+     .e = 64,
+     .keys = {64, 64, 200, 1, 0, 300},
+     .causal = true,
+     .query_position = 628},
+    {.queries = 5,
+     .heads = 4,
+     .kv_heads = 2,
+     .e = 128,
+     .keys = {256, 256, 70, 37},
+     .causal = true,
+     .query_position = 600},
+    {.queries = 3,
+     .heads = 2,
+     .kv_heads = 2,
+     .e = 16,
+     .keys = {300, 300},
+     .causal = true,
+     .query_position = 10},
+    {.queries = 16, .heads = 4, .kv_heads = 2, .e = 80, .keys = {900, 303}, .bias = true},
+    {.queries = 1, .heads = 2, .kv_heads = 1, .e = 32, .keys = {601}, .magnitude = 30},
     // Large enough for products of oneDNN: several blocks of queries and keys, the last ones short.
     {.queries = 300, .heads = 2, .kv_heads = 1, .e = 32, .keys = {70, 1, 0, 530}},
     {.queries = 65, .heads = 4, .kv_heads = 2, .e = 128, .keys = {64}},
@@ -85,9 +110,18 @@ const Problem kProblems[] = {
      .keys = {601},
      .causal = true,
      .bias = true},
+    // Pages of a cache; the last block of keys is behind the first block of queries.
+    {.queries = 260,
+     .heads = 2,
+     .kv_heads = 1,
+     .e = 32,
+     .keys = {128, 128, 128, 128, 128, 128, 128, 60},
+     .causal = true,
+     .query_position = 700},
+    {.queries = 300, .heads = 1, .kv_heads = 1, .e = 32, .keys = {100, 20, 600}, .causal = true},
     {.queries = 90, .heads = 1, .kv_heads = 1, .e = 32, .keys = {99}, .magnitude = 30},
 };
-constexpr size_t kFirstLarge = 11;
+constexpr size_t kFirstLarge = 16;
 
 bool has_products() { return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_avx512(); }
 

@@ -14,7 +14,15 @@ namespace {
 struct Shape {
   int64_t rows, in, out;
 };
-const Shape kShapes[] = {{1, 1, 1}, {3, 17, 5}, {130, 64, 33}, {300, 200, 192}, {65, 1536, 70}};
+const Shape kShapes[] = {{1, 1, 1},
+                         {3, 17, 5},
+                         {130, 64, 33},
+                         {300, 200, 192},
+                         {65, 1536, 70},
+                         // Few rows of weights that threads share by columns.
+                         {1, 515, 523},
+                         {4, 512, 520},
+                         {16, 1024, 300}};
 
 Tensor run(const Ops* ops, const Shape& shape, DType dtype, DType out_dtype, int threads,
            LinearActivation activation, const Tensor& x, const Tensor& weight, const Tensor& bias) {

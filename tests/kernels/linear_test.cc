@@ -10,8 +10,9 @@ struct Shape {
   int64_t rows, in, out;
 };
 
-const Shape kShapes[] = {{0, 8, 8},    {1, 1, 1},     {1, 64, 192}, {3, 7, 5},
-                         {17, 33, 66}, {130, 96, 64}, {5, 259, 31}, {2, 1537, 12}};
+const Shape kShapes[] = {{0, 8, 8},     {1, 1, 1},     {1, 64, 192},  {3, 7, 5},    {17, 33, 66},
+                         {130, 96, 64}, {5, 259, 31},  {2, 1537, 12}, {4, 130, 70}, {6, 257, 64},
+                         {7, 40, 130},  {12, 129, 65}, {16, 300, 100}};
 
 void check_linear(const Ops& ops, DType dtype, const Shape& shape, LinearActivation activation,
                   bool with_bias, DType out_dtype, BoundReport& report) {
@@ -98,16 +99,24 @@ TEST(Linear, PackingRoundsOnceAndOutlivesItsSource) {
 }
 
 TEST(Linear, RowsDoNotDependOnTheirNeighbours) {
-  // The bits of a row are the same alone and among others: what makes uneven splits exact.
-  for (const Ops* ops : {&reference_ops(), &simd_ops()}) {
-    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
-    Tensor x = make_normal(DType::kF32, {9, 40}, 26),
-           weight = make_normal(DType::kF32, {24, 40}, 27);
-    Tensor all(DType::kF32, {9, 24}), one(DType::kF32, {1, 24});
-    const PackedLinear packed = pack_linear(stream, weight, {}, DType::kF32);
-    linear(stream, x, packed, LinearActivation::kNone, all);
-    linear(stream, x.view().slice(0, 5, 1), packed, LinearActivation::kNone, one);
-    EXPECT_TRUE(bitwise_equal(all.view().slice(0, 5, 1), one)) << ops->name;
+  // The bits of a row are the same alone, among a few and among many: what makes uneven splits
+  // exact.
+  constexpr int64_t kRows = 40, kIn = 300, kOut = 150;
+  for (const Table& table : all_tables()) {
+    if (table.ops == &cpu_ops() && table.ops != &reference_ops()) continue;  // oneDNN's own sums
+    const UseTarget use(table);
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      Stream stream = Stream::cpu(2, Determinism::kFixed, table.ops);
+      Tensor x = make_normal(dtype, {kRows, kIn}, 26), weight = make_normal(dtype, {kOut, kIn}, 27);
+      Tensor all(dtype, {kRows, kOut});
+      const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
+      linear(stream, x, packed, LinearActivation::kNone, all);
+      for (int64_t rows = 1; rows <= 20; ++rows) {
+        Tensor some(dtype, {rows, kOut});
+        linear(stream, x.view().slice(0, 5, rows), packed, LinearActivation::kNone, some);
+        EXPECT_TRUE(bitwise_equal(all.view().slice(0, 5, rows), some)) << table.name << " " << rows;
+      }
+    }
   }
 }
 

@@ -60,7 +60,7 @@ TEST(CpuLinear, OneLayoutServesEveryRowCountWithAFastKernel) {
              {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu}) {
           const std::string name =
               cpu::linear_implementation(stream, packed, rows, activation, DType::kF32);
-          EXPECT_TRUE(rows <= 3 ? name == "panels" : name.starts_with("brg"))
+          EXPECT_TRUE(rows <= 16 ? name == "panels" : name.starts_with("brg"))
               << name << " for " << rows << " x " << in << " x " << out;
         }
     }

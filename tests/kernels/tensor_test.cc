@@ -71,6 +71,20 @@ TEST(Tensor, FreshMemoryIsZeroAlignedAndCounted) {
   EXPECT_EQ(tensor_bytes_live(), before);
 }
 
+// A huge page holds only what begins where one may.
+TEST(Tensor, LargeMemoryBeginsAtAHugePage) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  for (int64_t bytes : {int64_t{2} << 20, (int64_t{5} << 20) + 1, int64_t{8} << 20}) {
+    const Tensor first(DType::kU8, {bytes}), second(DType::kU8, {bytes});
+    for (const Tensor* tensor : {&first, &second}) {
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor->view().data) % kHugePage, 0u);
+      auto* data = static_cast<uint8_t*>(tensor->view().data);
+      EXPECT_EQ(data[0], 0);
+      data[bytes - 1] = 1;  // the last byte is there
+    }
+  }
+}
+
 TEST(Tensor, MovesLeaveOneOwner) {
   Tensor a(DType::kF32, {3});
   a.as<float>()[0] = 5;
