@@ -14,6 +14,7 @@
 #include "parallel/tensor_parallel.h"
 #include "parallel/ulysses.h"
 #include "tests/support/compare.h"
+#include "tests/support/draw.h"
 
 namespace weft {
 namespace {
@@ -331,6 +332,57 @@ TEST(Language, EveryByteIsInAFormula) {
           << world.counters().to_string();
     });
   }
+}
+
+// Models, requests, layouts and batches by chance, against one rank that runs one request at a
+// time.
+TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
+  test::for_cases(12, [](test::Draw& draw) {
+    const auto pick = [&](int64_t low, int64_t high) { return low + draw.below(high - low + 1); };
+    QwenConfig config = small(pick(0, 1) == 1);
+    config.kv_heads = static_cast<int>(pick(1, 4));
+    config.heads = config.kv_heads * static_cast<int>(pick(1, 3));
+    config.head_dim = static_cast<int>(2 * pick(1, 6));
+    config.ffn = pick(5, 40);
+    config.vocab = pick(7, 60);
+    config.layers = static_cast<int>(pick(1, 5));
+    std::vector<CompletionRequest> requests;
+    for (int64_t i = pick(1, 6); i > 0; --i) {
+      CompletionRequest request{.prompt = some_ids(pick(1, 30), static_cast<int32_t>(config.vocab),
+                                                   static_cast<int32_t>(pick(0, 99))),
+                                .max_tokens = pick(1, 20)};
+      if (pick(0, 2) == 0) request.stop = {static_cast<int32_t>(pick(0, config.vocab - 1))};
+      requests.push_back(std::move(request));
+    }
+    LanguageModel alone(weights(config), config, one_thread());
+    const auto expected = tokens_of(alone.complete(requests, {.batch = 1, .chunk = 1000}));
+    const std::vector<Layout> layouts = [&] {
+      std::vector<Layout> all =
+          legal_layouts(static_cast<int>(pick(2, 6)), LanguageRank::limits(config, 6));
+      std::erase_if(all, [](const Layout& layout) { return layout[Axis::kData] > 1; });
+      return all;
+    }();
+    if (layouts.empty()) return;
+    const Layout& layout = layouts[pick(0, static_cast<int64_t>(layouts.size()) - 1)];
+    LanguageOptions options = one_thread({.split_tokens = pick(1, 20)});
+    options.balance = static_cast<RingBalance>(pick(0, 2));
+    options.page_rows = pick(1, 9);
+    options.cache_tokens = pick(60, 200);
+    if (config.layers / layout[Axis::kLayers] > 2 && pick(0, 1)) options.resident = 2;
+    const CompletionOptions how{.batch = static_cast<int>(pick(1, 7)),
+                                .chunk = pick(1, 12),
+                                .rounds = static_cast<int>(pick(1, 9))};
+    const uint64_t seed = 1 + static_cast<uint64_t>(pick(0, 1000));
+    const bool rendezvous = pick(0, 1) == 1;
+    run_ranks(layout.ranks(),
+              [&](Communicator& world) {
+                LanguageModel model(weights(config), config, options, Replica::of(world, layout));
+                EXPECT_EQ(tokens_of(model.complete(requests, how)), expected)
+                    << to_string(layout) << ", " << requests.size() << " requests, batch "
+                    << how.batch << " chunk " << how.chunk;
+              },
+              {.rendezvous = rendezvous, .delay_seed = seed, .max_delay_us = 20});
+  });
 }
 
 TEST(Language, AStopIdEndsARequestAndIsNotPartOfIt) {

@@ -7,8 +7,8 @@
 
 #include "hwy/targets.h"
 #include "kernels/ops.h"
-#include "tests/kernels/draw.h"
 #include "tests/support/compare.h"
+#include "tests/support/draw.h"
 
 namespace weft::test {
 
