@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "apps/flags.h"
+#include "apps/printable.h"
 #include "engine/request.h"
 
 namespace weft {
@@ -23,9 +24,6 @@ const std::string& program_name();
 
 // True since the first SIGINT, SIGTERM or SIGUSR1; long jobs look at it between steps.
 const std::atomic<bool>& stop_requested();
-
-// A message as a terminal may see it: names from files can hold control characters.
-std::string printable(std::string text);
 
 // "weft 0.1.0, numerics epoch 1, commit abc1234".
 std::string version_text();

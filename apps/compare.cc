@@ -167,9 +167,9 @@ void print_tensor(const std::string& name, const Comparison& c, bool pass, bool 
                                 {"pass", pass}};
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%s  rel_l2 %.3g  cosine %.9f  max_abs %.3g at %s%s%s\n", name.c_str(), c.rel_l2,
-                c.cosine, c.max_abs, c.worst.c_str(), c.finite ? "" : "  not finite there",
-                pass ? "" : "  FAIL");
+    std::printf("%s  rel_l2 %.3g  cosine %.9f  max_abs %.3g at %s%s%s\n", printable(name).c_str(),
+                c.rel_l2, c.cosine, c.max_abs, c.worst.c_str(),
+                c.finite ? "" : "  not finite there", pass ? "" : "  FAIL");
   }
 }
 
@@ -207,7 +207,7 @@ int compare_tensors(const Flags& flags, const std::string& path_a, const std::st
     std::printf("%s\n", object.dump().c_str());
   } else {
     std::printf("total %zu tensors, worst rel_l2 %.3g of %s  %s\n", a.names().size(), worst,
-                worst_name.c_str(), all_pass ? "PASS" : "FAIL");
+                printable(worst_name).c_str(), all_pass ? "PASS" : "FAIL");
   }
   return all_pass ? 0 : 1;
 }

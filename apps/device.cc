@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "apps/printable.h"
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 #include "parallel/launch.h"
@@ -34,11 +35,12 @@ Ranks ranks_of(const Flags& flags) {
   }
   const MpiReports reports{.warning =
                                [](const std::string& line) {
-                                 std::fprintf(stderr, "weft: warning: %s\n", line.c_str());
+                                 std::fprintf(stderr, "weft: warning: %s\n",
+                                              printable(line).c_str());
                                },
                            .stuck =
                                [](const std::string& line) {
-                                 std::fprintf(stderr, "weft: %s\n", line.c_str());
+                                 std::fprintf(stderr, "weft: %s\n", printable(line).c_str());
                                  std::_Exit(static_cast<int>(ErrorKind::kComm));
                                }};
   cpu_set_t bound;

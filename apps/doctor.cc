@@ -195,7 +195,8 @@ void print(const HealthCheck& check, bool json) {
                 object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
     return;
   }
-  std::printf("%s  %-14s %s\n", to_string(check.health), check.name.c_str(), check.detail.c_str());
+  std::printf("%s  %-14s %s\n", to_string(check.health), check.name.c_str(),
+              printable(check.detail).c_str());
   if (!check.remedy.empty()) std::printf("      %-14s %s\n", "  try", check.remedy.c_str());
 }
 

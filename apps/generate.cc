@@ -68,7 +68,8 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
   std::fprintf(
       out,
       "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
-      generator.model_name().c_str(), std::string(to_string(generator.options().dtype)).c_str(),
+      printable(generator.model_name()).c_str(),
+      std::string(to_string(generator.options().dtype)).c_str(),
       static_cast<long long>(request.width), static_cast<long long>(request.height),
       static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
       generator.limits().experts > 1 ? "/" : "",
@@ -209,7 +210,6 @@ RunOptions joining() {
 int generate(const Flags& flags, const ResultListener& on_result) {
   require_cpu(flags);
   check_request_flags(flags);
-  checkpoint_seconds(flags);  // refuses what is illegal
   const std::vector<std::string> prompts = prompts_of(flags);
   if (flags.text("model").empty())
     throw Error(ErrorKind::kUsage, "weft generate needs --model FOLDER (or WEFT_MODEL_PATH)");
@@ -227,6 +227,7 @@ int generate(const Flags& flags, const ResultListener& on_result) {
   options.memory_sharers = ranks.on_this_host;
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
+  if (checkpoint_seconds(flags)) options.keeping = Keeping::kCheckpoints;
   Profiling profiling(flags, ranks);
   options.ops = profiling.ops();
   Generator generator(flags.text("model"), options);
@@ -298,23 +299,22 @@ int generate(const Flags& flags, const ResultListener& on_result) {
   };
   const std::map<std::string, std::string> about{
       {"model", generator.model_name()}, {"layout", to_string(layout)}, {"weft", version_text()}};
-  if (ranks.alone()) {
-    {
+  profiling.around(about, [&] {
+    if (ranks.alone()) {
       const auto recorded = profiling.record(0);
       run_all(generator, 0, 1, true);
+      return;
     }
-    profiling.finish(about);
-    return 0;
-  }
-  on_ranks(ranks, [&](Communicator& world) {
-    const auto recorded = profiling.record(world.rank());
-    Replica replica = Replica::of(world, layout);
-    const bool root = replica.root();
-    const int index = world.rank() / replica.ranks();
-    Generator mine(flags.text("model"), options, std::move(replica));
-    run_all(mine, index, layout[Axis::kData], root);
+    on_ranks(ranks, [&](Communicator& world) {
+      const auto recorded = profiling.record(world.rank());
+      Replica replica = Replica::of(world, layout);
+      const bool root = replica.root();
+      const int index = world.rank() / replica.ranks();
+      Generator mine(flags.text("model"), options, std::move(replica));
+      run_all(mine, index, layout[Axis::kData], root);
+      profiling.gather(world);
+    });
   });
-  profiling.finish(about);
   return 0;
 }
 

@@ -30,6 +30,11 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 
+void warn(HealthCheck& check, const std::string& remedy) {
+  check.health = Health::kWarn;
+  check.remedy = remedy;
+}
+
 HealthCheck cores_check() {
   const int online = static_cast<int>(std::thread::hardware_concurrency());
   int usable = online;
@@ -43,15 +48,13 @@ HealthCheck cores_check() {
   if (allowed < usable) {
     char text[32];
     std::snprintf(text, sizeof text, "%.2g", allowed);
-    check.health = Health::kWarn;
     check.detail += ", the control group allows " + std::string(text);
-    check.remedy = "give --threads " + std::to_string(std::max(1, static_cast<int>(allowed))) +
-                   " (or WEFT_THREADS), or raise the quota";
+    warn(check, "give --threads " + std::to_string(std::max(1, static_cast<int>(allowed))) +
+                    " (or WEFT_THREADS), or raise the quota");
   } else if (usable < online) {
-    check.health = Health::kWarn;
-    check.remedy =
-        "this process is bound to some cores; lift it with taskset or mpirun --bind-to "
-        "none where the others are free";
+    warn(check,
+         "this process is bound to some cores; lift it with taskset or mpirun --bind-to "
+         "none where the others are free");
   }
   return check;
 }
@@ -64,10 +67,9 @@ HealthCheck memory_check() {
   check.detail = format_bytes(available) + " available (with what control groups leave) of " +
                  format_bytes(total);
   if (available < kGiB) {
-    check.health = Health::kWarn;
-    check.remedy =
-        "end other programs, or raise the control group's memory.max; weft generate "
-        "--dry-run tells what a job needs";
+    warn(check,
+         "end other programs, or raise the control group's memory.max; weft generate "
+         "--dry-run tells what a job needs");
   }
   return check;
 }
@@ -86,11 +88,9 @@ HealthCheck limits_check() {
                  limit_text(locked.rlim_cur, 1024, " KiB") + ", file size " +
                  limit_text(size.rlim_cur, kMiB, " MiB");
   if (files.rlim_cur < 1024) {
-    check.health = Health::kWarn;
-    check.remedy = "ulimit -n 1024: sharded weights and ranks hold many files open";
+    warn(check, "ulimit -n 1024: sharded weights and ranks hold many files open");
   } else if (size.rlim_cur != RLIM_INFINITY) {
-    check.health = Health::kWarn;
-    check.remedy = "ulimit -f unlimited: larger results fail";
+    warn(check, "ulimit -f unlimited: larger results fail");
   }
   return check;
 }
@@ -99,19 +99,17 @@ HealthCheck shared_memory_check() {
   HealthCheck check{.name = "/dev/shm", .detail = {}, .remedy = {}};
   struct statvfs info;
   if (statvfs("/dev/shm", &info) != 0) {
-    check.health = Health::kWarn;
     check.detail = "not there";
-    check.remedy = "mount a tmpfs at /dev/shm: processes of one job exchange through it";
+    warn(check, "mount a tmpfs at /dev/shm: processes of one job exchange through it");
     return check;
   }
   const uint64_t size = uint64_t{info.f_blocks} * info.f_frsize;
   check.detail =
       format_bytes(size) + ", " + format_bytes(uint64_t{info.f_bavail} * info.f_frsize) + " free";
   if (size <= 64 * kMiB) {
-    check.health = Health::kWarn;
-    check.remedy =
-        "a container's default of 64 MiB stops jobs of several processes; start it with "
-        "--shm-size=1g";
+    warn(check,
+         "a container's default of 64 MiB stops jobs of several processes; start it with "
+         "--shm-size=1g");
   }
   return check;
 }
@@ -123,8 +121,7 @@ HealthCheck locale_check() {
   if (locale) freelocale(locale);
   check.detail = codeset.empty() ? "the one that LANG or LC_ALL names is not installed" : codeset;
   if (codeset != "UTF-8") {
-    check.health = Health::kWarn;
-    check.remedy = "export LANG=C.UTF-8; prompts are read as UTF-8, whatever the terminal sends";
+    warn(check, "export LANG=C.UTF-8; prompts are read as UTF-8, whatever the terminal sends");
   }
   return check;
 }
@@ -189,11 +186,9 @@ HealthCheck output_check(const std::string& folder) {
   constexpr long kNfs = 0x6969;  // statfs(2)
   struct statfs info;
   if (space.available < kGiB) {
-    check.health = Health::kWarn;
-    check.remedy = "free some space: a GIF's frames wait on disk, three bytes per pixel";
+    warn(check, "free some space: a GIF's frames wait on disk, three bytes per pixel");
   } else if (statfs(place.c_str(), &info) == 0 && info.f_type == kNfs) {
-    check.health = Health::kWarn;
-    check.remedy = "NFS: two jobs that write one name may not see each other; prefer a local disk";
+    warn(check, "NFS: two jobs that write one name may not see each other; prefer a local disk");
   }
   return check;
 }

@@ -142,11 +142,12 @@ nlohmann::json inspect(const std::string& path, bool every_tensor) {
 void print(const nlohmann::json& value, const std::string& indent) {
   for (const auto& [key, item] : value.items()) {
     if (item.is_structured() && !item.empty()) {
-      std::printf("%s%s:\n", indent.c_str(), key.c_str());
+      std::printf("%s%s:\n", indent.c_str(), printable(key).c_str());
       print(item, indent + "  ");
     } else {
-      std::printf("%s%s: %s\n", indent.c_str(), key.c_str(),
-                  item.is_string() ? item.get<std::string>().c_str() : item.dump().c_str());
+      const std::string text = item.is_string() ? item.get<std::string>() : item.dump();
+      std::printf("%s%s: %s\n", indent.c_str(), printable(key).c_str(),
+                  printable(text, Newlines::kKept).c_str());
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/device.h"
+#include "apps/printable.h"
 
 namespace weft {
 namespace {
@@ -72,6 +73,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
   options.threads = 1;
+  options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
   options.memory_sharers = ranks;
   const Generator generator(model, options);
@@ -93,9 +95,10 @@ void inspect_memory(const Flags& flags, const std::string& model) {
     std::printf("%s\n", object.dump().c_str());
     return;
   }
-  std::printf("%s: %lld frames of %lldx%lld, %s, %s%s, %s\n\n", generator.model_name().c_str(),
-              static_cast<long long>(request.frames), static_cast<long long>(request.width),
-              static_cast<long long>(request.height), dtype.c_str(), to_string(layout).c_str(),
+  std::printf("%s: %lld frames of %lldx%lld, %s, %s%s, %s\n\n",
+              printable(generator.model_name()).c_str(), static_cast<long long>(request.frames),
+              static_cast<long long>(request.width), static_cast<long long>(request.height),
+              dtype.c_str(), to_string(layout).c_str(),
               layout.ranks() > 1 ? ", of the first rank" : "",
               std::string(to_string(plan.residency)).c_str());
   std::printf("%-12s %12s %12s %12s\n", "stage", "weights", "activations", "together");

@@ -149,6 +149,7 @@ int run_plan(const Flags& flags) {
   options.weights = weight_format(flags);
   options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
   options.threads = 1;
+  options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   options.ops = &metered_ops();
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
   if (!options.memory_limit) options.memory_limit = UINT64_MAX;
@@ -187,7 +188,7 @@ int run_plan(const Flags& flags) {
   } else {
     std::printf(
         "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
-        generator.model_name().c_str(), std::string(to_string(options.dtype)).c_str(),
+        printable(generator.model_name()).c_str(), std::string(to_string(options.dtype)).c_str(),
         static_cast<long long>(request.width), static_cast<long long>(request.height),
         static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
         static_cast<long long>(generator.tokens(request)));

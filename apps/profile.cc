@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/commands.h"
+#include "engine/replica.h"
 #include "io/trace_file.h"
 
 namespace weft {
@@ -139,29 +141,71 @@ nlohmann::json Profiling::result() {
   return nullptr;
 }
 
-void Profiling::finish(const std::map<std::string, std::string>& metadata) {
+Profiling::RankLine Profiling::line_of(const Recorder& recorder) {
+  const Profile& profile = recorder.profile();
+  const Profile::Total& messages = profile.of(Zone::kDenoise, Zone::kCommunication);
+  return {profile.of(Zone::kDenoise, Zone::kDenoise).seconds, messages.seconds, messages.bytes};
+}
+
+void Profiling::gather(Communicator& world) {
+  if (!profile_ || !processes_) return;
+  const Tag tag{.kind = Traffic::kControl, .branch = kJobWord};
+  Stream stream = Stream::cpu(1);
+  RankLine line = line_of(*current());
+  const auto view = [](RankLine& of) { return TensorView(&of, DType::kF64, {3}); };
+  if (world.rank() != 0) return world.send(stream, 0, tag, view(line));
+  lines_ = {line};
+  for (int rank = 1; rank < world.size(); ++rank)
+    world.receive(stream, rank, tag, view(lines_.emplace_back()));
+}
+
+void Profiling::around(const std::map<std::string, std::string>& metadata,
+                       const std::function<void()>& work) {
+  try {
+    work();
+  } catch (...) {
+    try {
+      write(metadata);
+    } catch (const Error& error) {  // the first error is the one to tell
+      std::fprintf(stderr, "weft: warning: %s\n", printable(error.what()).c_str());
+    }
+    throw;
+  }
+  write(metadata);
+  if (profile_) print();
+}
+
+void Profiling::write(const std::map<std::string, std::string>& metadata) const {
+  if (trace_.empty()) return;
   RankRecords ranks;
   for (const auto& [rank, recorder] : recorders_)
     if (!processes_ || !recorder->events().empty()) ranks.emplace_back(rank, recorder.get());
-  if (!trace_.empty())
-    write_trace(processes_ && !ranks.empty() ? name_of_rank(trace_, ranks[0].first) : trace_, ranks,
-                metadata, overwrite_);
-  if (profile_ && !told_ && !ranks.empty() && ranks[0].first == 0) {
-    const nlohmann::json table = profile_json(*ranks[0].second, 0);
+  write_trace(processes_ && !ranks.empty() ? name_of_rank(trace_, ranks[0].first) : trace_, ranks,
+              metadata, overwrite_);
+}
+
+void Profiling::print() const {
+  const auto of_first = [&](const Recorder& recorder) {
+    return all_seconds(recorder.profile()) > 0;
+  };
+  const auto first = recorders_.find(0);
+  if (!told_ && first != recorders_.end() && of_first(*first->second)) {
+    const nlohmann::json table = profile_json(*first->second, 0);
     if (json_)
       std::printf("%s\n", nlohmann::json{{"profile", table}}.dump().c_str());
     else
       print_profile(table);
   }
-  if (!profile_ || json_ || processes_ || ranks.size() < 2) return;
+  std::vector<RankLine> lines = lines_;
+  if (!processes_)
+    for (const auto& [rank, recorder] : recorders_) lines.push_back(line_of(*recorder));
+  if (json_ || lines.size() < 2) return;
   std::fprintf(stderr, "\n%-18s %10s %12s %14s %12s\n", "rank, last result", "denoise",
                "in messages", "GB in messages", "share");
-  for (const auto& [rank, recorder] : ranks) {
-    const Profile& profile = recorder->profile();
-    const Profile::Total& messages = profile.of(Zone::kDenoise, Zone::kCommunication);
-    const double seconds = profile.of(Zone::kDenoise, Zone::kDenoise).seconds;
-    std::fprintf(stderr, "%-18d %10.4f %12.4f %14.4f %10.1f %%\n", rank, seconds, messages.seconds,
-                 messages.bytes * 1e-9, seconds > 0 ? 100 * messages.seconds / seconds : 0.0);
+  for (size_t rank = 0; rank < lines.size(); ++rank) {
+    const auto& [seconds, messages, bytes] = lines[rank];
+    std::fprintf(stderr, "%-18zu %10.4f %12.4f %14.4f %10.1f %%\n", rank, seconds, messages,
+                 bytes * 1e-9, seconds > 0 ? 100 * messages / seconds : 0.0);
   }
 }
 

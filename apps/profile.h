@@ -2,10 +2,12 @@
 // --profile and --trace: recorders of this process's ranks, the table of where time went, and the
 // trace file.
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "apps/device.h"
 #include "apps/flags.h"
@@ -32,16 +34,29 @@ class Profiling {
   void restart();
   nlohmann::json result();
 
-  // Writes the trace. With --profile, of what no result() was asked of: the first rank's table; and
-  // where ranks are threads, a line per rank.
-  void finish(const std::map<std::string, std::string>& metadata);
+  // Where ranks are processes, each with --profile: the first one learns what the others say. At
+  // the end of a job, outside of any stage.
+  void gather(Communicator& world);
+
+  // Runs `work`, then writes the trace, also where it fails: of what was done until then. With
+  // --profile, of what no result() was asked of: the first rank's table; and a line per rank.
+  void around(const std::map<std::string, std::string>& metadata,
+              const std::function<void()>& work);
 
  private:
+  struct RankLine {
+    double seconds, messages, bytes;  // of denoising; in messages; moved by them
+  };
+  static RankLine line_of(const Recorder& recorder);
+  void write(const std::map<std::string, std::string>& metadata) const;
+  void print() const;
+
   bool profile_, processes_, json_;
   std::atomic<bool> told_ = false;  // by a replica's root, each on its thread
   std::string trace_;
   Overwrite overwrite_;
   std::map<int, std::unique_ptr<Recorder>> recorders_;
+  std::vector<RankLine> lines_;  // of every rank, where gather() made them known
 };
 
 // {"rank", "seconds", "stages": [{"stage", "seconds", "share", "between_ops", "families": {name:

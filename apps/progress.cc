@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "apps/printable.h"
+
 namespace weft {
 
 bool informative(const Flags& flags) {
@@ -74,7 +76,7 @@ void ProgressPrinter::progress(const Progress& progress) {
 void ProgressPrinter::warning(const std::string& line) {
   const std::scoped_lock lock(mutex_);
   std::fprintf(out_, "%sweft: warning: %s\n", mode_ == ProgressMode::kBar ? "\n" : "",
-               line.c_str());
+               printable(line).c_str());
 }
 
 void ProgressPrinter::finish() {

@@ -120,7 +120,7 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
       left = std::make_shared<Checkpoint>(read_checkpoint(path));
     } catch (const Error& error) {
       faults += (faults.empty() ? "" : "; ") + std::string(error.what());
-      std::fprintf(stderr, "weft: warning: %s\n", error.what());
+      std::fprintf(stderr, "weft: warning: %s\n", printable(error.what()).c_str());
       continue;
     }
     const std::string differs = difference(left->facts, generator.job_facts(request));

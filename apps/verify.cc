@@ -22,13 +22,13 @@ void print_row(const std::string& name, const VerifyRow& row, bool json) {
     return;
   }
   if (!row.note.empty()) {
-    std::printf("%s  %s  %s  %s\n", row.pass ? "PASS" : "FAIL", name.c_str(), row.tensor.c_str(),
-                row.note.c_str());
+    std::printf("%s  %s  %s  %s\n", row.pass ? "PASS" : "FAIL", printable(name).c_str(),
+                printable(row.tensor).c_str(), printable(row.note).c_str());
     return;
   }
   std::printf("%s  %s  %s  rel_l2 %.3g  cosine %.9f  max_abs %.3g at %s  bound %.3g\n",
-              row.pass ? "PASS" : "FAIL", name.c_str(), row.tensor.c_str(), row.rel_l2, row.cosine,
-              row.max_abs, row.worst.c_str(), row.bound);
+              row.pass ? "PASS" : "FAIL", printable(name).c_str(), printable(row.tensor).c_str(),
+              row.rel_l2, row.cosine, row.max_abs, row.worst.c_str(), row.bound);
 }
 
 }  // namespace
@@ -47,24 +47,25 @@ int run_verify(const Flags& flags) {
   options.ops = profiling.ops();
 
   int failed = 0, passed = 0, malformed = 0;
-  for (const std::string& folder : flags.operands()) {
-    std::string name = std::filesystem::path(folder).filename().string();
-    if (name.empty()) name = std::filesystem::path(folder).parent_path().filename().string();
-    try {
-      for (const VerifyRow& row : verify_case(folder, options, ranks, layout_text(flags))) {
-        print_row(name, row, flags.on("json"));
-        ++(row.pass ? passed : failed);
+  profiling.around({{"weft", version_text()}}, [&] {
+    for (const std::string& folder : flags.operands()) {
+      std::string name = std::filesystem::path(folder).filename().string();
+      if (name.empty()) name = std::filesystem::path(folder).parent_path().filename().string();
+      try {
+        for (const VerifyRow& row : verify_case(folder, options, ranks, layout_text(flags))) {
+          print_row(name, row, flags.on("json"));
+          ++(row.pass ? passed : failed);
+        }
+      } catch (const Error& error) {
+        if (error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped) throw;
+        std::fprintf(stderr, "weft: %s: %s\n", printable(name).c_str(),
+                     printable(error.what()).c_str());
+        ++malformed;
       }
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped) throw;
-      std::fprintf(stderr, "weft: %s: %s\n", printable(name).c_str(),
-                   printable(error.what()).c_str());
-      ++malformed;
     }
-  }
+  });
   if (ranks.speaks && !flags.on("json"))
     std::printf("%d tensors passed, %d failed, %d cases malformed\n", passed, failed, malformed);
-  profiling.finish({{"weft", version_text()}});
   if (malformed) return static_cast<int>(ErrorKind::kModel);
   return failed ? 1 : 0;
 }

@@ -233,12 +233,6 @@ const std::string& program_name() { return g_program; }
 
 const std::atomic<bool>& stop_requested() { return g_stop; }
 
-std::string printable(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
-}
-
 std::string version_text() {
   return std::string("weft " WEFT_VERSION ", numerics epoch ") + std::to_string(kNumericsEpoch) +
          ", commit " WEFT_COMMIT;
@@ -261,7 +255,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
     return static_cast<int>(ErrorKind::kOutput);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "weft: internal error: %s\n", error.what());
+    std::fprintf(stderr, "weft: internal error: %s\n", printable(error.what()).c_str());
     return static_cast<int>(ErrorKind::kInternal);
   }
 }

@@ -31,7 +31,8 @@ int64_t token_count(const Components& parts, const Request& request) {
 }
 
 ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
-                             const Request& request, std::array<int64_t, 2> prompt_rows) {
+                             const Request& request, std::array<int64_t, 2> prompt_rows,
+                             size_t kept) {
   const auto shape = latent_shape(parts, request);
   const int64_t tokens = token_count(parts, request), own = replica.tokens(tokens).size();
   const uint64_t latent = f32_bytes(shape[0] * shape[1] * shape[2] * shape[3]);
@@ -67,12 +68,12 @@ ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
                                : static_cast<uint64_t>(own * config.width()) *
                                      (branches * size_of(parts.dtype()) + 2 * sizeof(float));
     constexpr int kHistory = 3;  // SamplerState
-    bytes.denoise =
-        std::max(bytes.denoise,
-                 embeds + latent * (1 + branches + kHistory) + text + rope_bytes(config, grid) +
-                     wan_workspace_bytes(config, own, most_rows, load,
-                                         replica.seam_bytes(config, tokens, parts.dtype())) +
-                     wires);
+    bytes.denoise = std::max(
+        bytes.denoise, embeds + latent * (1 + branches + kHistory + kept) + text +
+                           rope_bytes(config, grid) +
+                           wan_workspace_bytes(config, own, most_rows, load,
+                                               replica.seam_bytes(config, tokens, parts.dtype())) +
+                           wires);
   }
 
   const WanVaeConfig& vae = parts.vae_config();

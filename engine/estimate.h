@@ -16,9 +16,11 @@ std::array<int64_t, 4> latent_shape(const Components& parts, const Request& requ
 int64_t token_count(const Components& parts, const Request& request);
 
 // Of one rank of the replica. `prompt_rows`: ids of the positive and the negative prompt; 0 where
-// the negative is not used.
+// the negative is not used. `kept`: latents and tensors of their size that a checkpoint copies, 4
+// bytes per value.
 ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
-                             const Request& request, std::array<int64_t, 2> prompt_rows);
+                             const Request& request, std::array<int64_t, 2> prompt_rows,
+                             size_t kept);
 
 // The line for a job that does not fit: what it needs, what there is, and two things to try, with
 // their own numbers. `plan_for` plans a changed request.

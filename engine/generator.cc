@@ -128,7 +128,12 @@ struct Generator::Impl {
   }
 
   MemoryPlan plan(const Request& request) const {
-    return plan_memory(predict_bytes(parts, replica, request, prompt_rows(request)), available);
+    const Sampler sampler(sampler_for(request), request.steps, request.sigmas);
+    const size_t kept = options.keeping == Keeping::kCheckpoints && replica.root()
+                            ? 1 + sampler.history(SamplerState(0)).size()
+                            : 0;
+    return plan_memory(predict_bytes(parts, replica, request, prompt_rows(request), kept),
+                       available);
   }
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);

@@ -45,6 +45,9 @@ struct PipelineTap {
   virtual void tap(const char* name, const TensorView& value) = 0;
 };
 
+// Whether memory is planned for copies of a job between two steps.
+enum class Keeping : uint8_t { kNothing, kCheckpoints };
+
 struct GeneratorOptions {
   DType dtype = DType::kF32;      // compute dtype of text encoder and transformer
   DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
@@ -56,6 +59,7 @@ struct GeneratorOptions {
   const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:
                               // memory_limit is not held to what this one has
   int memory_sharers = 1;     // ranks that share this machine's memory
+  Keeping keeping = Keeping::kNothing;  // kCheckpoints where runs have a checkpoint_path
 };
 
 struct RunOptions {

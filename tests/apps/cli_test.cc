@@ -192,6 +192,23 @@ TEST_F(Cli, ProfileAndTraceTellTheTimeAndChangeNoBit) {
   EXPECT_EQ(run(job + path("d.mp4") + " --trace " + path("t.txt")).code, 2);
 }
 
+// What a file calls its parts may hold a terminal's commands: none reaches one.
+TEST_F(Cli, NamesFromFilesSteerNoTerminal) {
+  std::string header = R"({"__metadata__":{"note":"a\u001b[2Jb"},)"
+                       R"("t\u001b[1m":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const uint64_t size = header.size();
+  const std::string file = path("t.safetensors"), cut = path("c.safetensors");
+  std::ofstream(file).write(reinterpret_cast<const char*>(&size), 8) << header << "abcd";
+  std::ofstream(cut).write(reinterpret_cast<const char*>(&size), 8) << header << "ab";
+  for (const std::string& command :
+       {"inspect --verbose-tensors " + file, "inspect " + cut, "compare " + file + " " + file}) {
+    const Outcome outcome = run(command);
+    EXPECT_EQ((outcome.out + outcome.err).find('\x1b'), std::string::npos) << command;
+    EXPECT_FALSE((outcome.out + outcome.err).empty());
+  }
+}
+
 TEST_F(Cli, EverySolverRuns) {
   for (const char* solver : {"unipc", "unipc-wan", "dpm++", "dpm++-wan", "euler", "distill-4"}) {
     const Outcome outcome =

@@ -38,6 +38,16 @@ struct Stopper final : ProgressListener {
   void warning(const std::string& line) override { warnings.push_back(line); }
 };
 
+// Of a run that `stopper` watches and may stop, kept at `path` every so many seconds.
+RunOptions kept_options(Stopper& stopper, const std::string& path, double seconds) {
+  RunOptions options;
+  options.listener = &stopper;
+  options.stop = &stopper.stop;
+  options.checkpoint_path = path;
+  options.checkpoint_seconds = seconds;
+  return options;
+}
+
 // In memory where that can be: every checkpoint waits for its disk, twice.
 std::string file_of(const std::string& name) {
   const std::string folder = fs::is_directory("/dev/shm") ? "/dev/shm" : testing::TempDir();
@@ -52,11 +62,7 @@ Checkpoint stopped_at(Generator& generator, const Request& request, int after,
                       const std::string& path) {
   Stopper stopper;
   stopper.after = after;
-  RunOptions options;
-  options.listener = &stopper;
-  options.stop = &stopper.stop;
-  options.checkpoint_path = path;
-  options.checkpoint_seconds = 1e9;
+  const RunOptions options = kept_options(stopper, path, 1e9);
   try {
     generator.run(request, nullptr, options);
     ADD_FAILURE() << "the job did not stop";
@@ -232,11 +238,7 @@ TEST(Checkpoint, TwoGenerationsAreKept) {
   const std::string path = file_of("generations");
   Generator generator(test::kModel, options_of(DType::kF32));
   Stopper stopper;
-  RunOptions options;
-  options.listener = &stopper;
-  options.stop = &stopper.stop;
-  options.checkpoint_path = path;
-  options.checkpoint_seconds = 0;
+  const RunOptions options = kept_options(stopper, path, 0);
   Request request = test::job();
   request.steps = 6;
   const RunResult result = generator.run(request, nullptr, options);
@@ -253,11 +255,7 @@ TEST(Checkpoint, AFullDiskCostsAWarningNotTheJob) {
   Generator generator(test::kModel, options_of(DType::kF32));
   const RunResult whole = generator.run(test::job(), nullptr);
   Stopper stopper;
-  RunOptions options;
-  options.listener = &stopper;
-  options.stop = &stopper.stop;
-  options.checkpoint_path = path;
-  options.checkpoint_seconds = 0;
+  const RunOptions options = kept_options(stopper, path, 0);
   const auto before = std::signal(SIGXFSZ, SIG_IGN);
   rlimit limit{};
   getrlimit(RLIMIT_FSIZE, &limit);

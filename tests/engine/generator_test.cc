@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -318,6 +319,48 @@ TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
           << name << " " << to_string(dtype) << ": " << plan.to_string() << ", measured "
           << measured;
     }
+  }
+}
+
+// The most bytes of tensors between the first step and the last.
+struct DenoisePeak final : ProgressListener {
+  uint64_t most = 0;
+  void progress(const Progress& p) override {
+    if (p.stage != "denoise") return;
+    if (p.step == 0) reset_tensor_bytes_peak();
+    most = tensor_bytes_peak();
+  }
+};
+
+// A checkpoint copies the latent and the solver's history; the plan has it where it may be written.
+TEST(Memory, ACheckpointsCopyIsPlanned) {
+  for (const char* solver : {"unipc-diffusers", "euler"}) {
+    const std::string path = testing::TempDir() + "/planned.checkpoint.safetensors";
+    uint64_t planned[2] = {}, measured[2] = {};
+    for (const Keeping keeping : {Keeping::kNothing, Keeping::kCheckpoints}) {
+      GeneratorOptions options = options_of(DType::kF32);
+      options.keeping = keeping;
+      Generator generator(kModel, options);
+      Request request = small_request();
+      request.width = request.height = 128;
+      request.steps = 2;
+      request.solver = solver;
+      request = generator.resolve(request);
+      DenoisePeak listener;
+      std::atomic<bool> never{false};
+      RunOptions run_options;
+      run_options.listener = &listener;
+      run_options.stop = &never;
+      if (keeping == Keeping::kCheckpoints) run_options.checkpoint_path = path;
+      run_options.checkpoint_seconds = 0;
+      generator.run(request, nullptr, run_options);
+      planned[static_cast<int>(keeping)] = generator.plan(request).denoise;
+      measured[static_cast<int>(keeping)] = listener.most;
+    }
+    remove_checkpoints(path);
+    EXPECT_GT(planned[1], planned[0]);
+    const auto copied = static_cast<double>(measured[1] - measured[0]);
+    EXPECT_NEAR(static_cast<double>(planned[1] - planned[0]) / copied, 1, 0.05) << solver;
   }
 }
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/generator.h"
 #include "io/text_clean.h"
 #include "io/tokenizer.h"
 #include "models/wan_vae.h"
@@ -15,30 +14,9 @@
 #include "parallel/tensor_parallel.h"
 #include "parallel/token_ring.h"
 #include "parallel/ulysses.h"
+#include "tests/engine/small_job.h"
 
 namespace weft::test {
-
-inline const std::string kModel = "tests/golden/pipeline_t2v/model";
-
-inline Request job() {
-  Request request;
-  request.prompt = "a red ball on a gray floor";
-  request.negative_prompt = "blurry";
-  request.width = request.height = 32;
-  request.frames = 9;
-  request.steps = 2;
-  request.guidance_scale = 5;
-  request.guidance_scale_2 = 5;
-  request.seed = 7;
-  return request;
-}
-
-inline GeneratorOptions options_of(DType dtype) {
-  GeneratorOptions options;
-  options.dtype = dtype;
-  options.threads = 1;
-  return options;
-}
 
 struct VideoTap final : PipelineTap {
   std::vector<float> video;

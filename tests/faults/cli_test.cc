@@ -1,5 +1,7 @@
 // The binary on a machine that fails it: exit codes, one line, what is kept and what is not there.
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "tests/apps/cli_testing.h"
 
@@ -52,6 +54,22 @@ TEST_F(Faulty, AFullOrBrokenDiskExits7AndKeepsTheLatents) {
   // Pictures are encoded in memory and written when they are done.
   expect(generate("write:.b.part:1:ENOSPC", "b/"), 7, "No space left");
   EXPECT_EQ(files().size(), 1u);
+}
+
+TEST_F(Faulty, AFailedJobHasItsTrace) {
+  const std::string traced = kModel + " --trace " + path("t.json");
+  expect(generate("write:.a.part:2:EIO", "a.mp4", traced), 7, "Input/output");
+  const nlohmann::json trace = nlohmann::json::parse(std::ifstream(path("t.json")));
+  int steps = 0;
+  for (const nlohmann::json& event : trace["traceEvents"])
+    steps += event["name"].get<std::string>().starts_with("step");
+  EXPECT_EQ(steps, 2);
+  // Where that fails too, the job's own error is told, and its code counts.
+  fs::remove(path("t.json"));
+  const Outcome both = generate("write:.:2:EIO", "b.mp4", traced);
+  EXPECT_EQ(both.code, 7);
+  EXPECT_NE(both.err.find("b.latents.safetensors"), std::string::npos) << both.err;
+  EXPECT_FALSE(fs::exists(path("t.json")));
 }
 
 TEST_F(Faulty, LatentsThatCannotBeKeptExit7) {

@@ -1,8 +1,8 @@
 // An allocation that fails anywhere in a job ends the job, and nothing else.
 #include <new>
 
-#include "engine/generator.h"
 #include "io/tensor_file.h"
+#include "tests/engine/small_job.h"
 #include "tests/faults/inject.h"
 #include "tests/io/io_testing.h"
 
@@ -16,23 +16,17 @@ struct Job {
   explicit Job(int threads) {
     options.threads = threads;
     options.determinism = Determinism::kFixed;
-    request.prompt = "a red ball";
-    request.negative_prompt = "";
-    request.width = request.height = 32;
     request.frames = 5;
-    request.steps = 2;
-    request.seed = 7;
-    request.guidance_scale = 3;
   }
   std::string run(const TempDir& dir) const {
-    Generator generator("tests/golden/pipeline_t2v/model", options);
+    Generator generator(test::kModel, options);
     VideoSettings settings;
     settings.width = settings.height = 32;
     const auto sink = make_sink(dir / "a.png/", settings, Overwrite::kReplace);
     return generator.run(request, sink.get()).framehash;
   }
   GeneratorOptions options;
-  Request request;
+  Request request = test::job();
 };
 
 // The k-th allocation fails, for every `stride`-th k; the job after it gives the frames of the

@@ -12,8 +12,8 @@
 #include "io/safetensors_header.h"
 #include "io/tensor_file.h"
 #include "io/tokenizer.h"
-#include "io/video.h"
 #include "tests/faults/inject.h"
+#include "tests/faults/small_clip.h"
 #include "tests/io/io_testing.h"
 
 namespace weft {
@@ -21,6 +21,7 @@ namespace {
 
 using test::expect_error;
 using test::Fault;
+using test::small_clip;
 using test::TempDir;
 
 Tensor counting(int64_t rows, int64_t columns) {
@@ -83,16 +84,6 @@ TEST(Reading, ConfigurationsAndTokenizers) {
   const Fault fault("read:config.json:1:short");
   EXPECT_EQ(json_string(read_json_file(path), "b", path), "some text");
   EXPECT_GT(fault.hits(), 3);
-}
-
-// 32x16, on one thread.
-VideoSettings small_clip() {
-  VideoSettings settings;
-  settings.width = 32;
-  settings.height = 16;
-  settings.threads = 1;
-  settings.deterministic = true;
-  return settings;
 }
 
 TEST(Reading, PicturesAndClips) {

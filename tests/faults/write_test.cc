@@ -3,8 +3,8 @@
 
 #include "io/atomic_file.h"
 #include "io/tensor_file.h"
-#include "io/video.h"
 #include "tests/faults/inject.h"
+#include "tests/faults/small_clip.h"
 #include "tests/io/io_testing.h"
 
 namespace weft {
@@ -13,6 +13,7 @@ namespace {
 using test::expect_error;
 using test::Fault;
 using test::read_bytes;
+using test::small_clip;
 using test::TempDir;
 
 constexpr const char* kFaults[] = {"write:%:ENOSPC", "write:%:EIO",   "write:%:EDQUOT",
@@ -66,16 +67,6 @@ TEST(Writing, SafetensorsAppearWholeOrNotAtAll) {
 
 TEST(Writing, TextAppearsWholeOrNotAtAll) {
   expect_nothing_is_left(8, [](const TempDir& dir) { write_file(dir / "a.json", "{}"); });
-}
-
-// 32x16, on one thread.
-VideoSettings small_clip() {
-  VideoSettings settings;
-  settings.width = 32;
-  settings.height = 16;
-  settings.threads = 1;
-  settings.deterministic = true;
-  return settings;
 }
 
 class Sinks : public testing::TestWithParam<const char*> {
