@@ -112,6 +112,28 @@ uint64_t agreed(const Ranks& ranks, uint64_t value) {
   return value;
 }
 
+std::vector<std::string> agreed_texts(const Ranks& ranks,
+                                      const std::function<std::vector<std::string>()>& make) {
+  if (!ranks.processes) return make();
+  std::vector<std::string> texts;
+  on_ranks(ranks, [&](Communicator& world) {
+    Stream stream = Stream::cpu(1);
+    if (world.rank() == 0) texts = make();
+    int64_t count = static_cast<int64_t>(texts.size());
+    world.broadcast(stream, {}, TensorView(&count, DType::kI64, {1}), 0);
+    std::vector<int64_t> sizes(count);
+    for (size_t i = 0; i < texts.size(); ++i) sizes[i] = static_cast<int64_t>(texts[i].size());
+    world.broadcast(stream, {}, TensorView(sizes.data(), DType::kI64, {count}), 0);
+    texts.resize(count);
+    for (int64_t i = 0; i < count; ++i) {
+      texts[i].resize(sizes[i]);
+      if (sizes[i] > 0)
+        world.broadcast(stream, {}, TensorView(texts[i].data(), DType::kU8, {sizes[i]}), 0);
+    }
+  });
+  return texts;
+}
+
 int threads_per_rank(const Flags& flags, const Ranks& ranks) {
   if (const auto given = flags.integer("threads")) return static_cast<int>(*given);
   if (ranks.alone()) return 0;

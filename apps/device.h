@@ -1,6 +1,8 @@
 #pragma once
 // The flags that say where and how work runs, resolved for the commands that share them.
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "apps/flags.h"
 #include "kernels/linear.h"
@@ -37,6 +39,9 @@ void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work
 
 // The first rank's value, in every process.
 uint64_t agreed(const Ranks& ranks, uint64_t value);
+// What `make` gives in the first process, in every process; an error of it ends all of them.
+std::vector<std::string> agreed_texts(const Ranks& ranks,
+                                      const std::function<std::vector<std::string>()>& make);
 
 // --threads of each rank: given, or the machine's shared among its ranks; 0 = all of them.
 int threads_per_rank(const Flags& flags, const Ranks& ranks);

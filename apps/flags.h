@@ -20,7 +20,8 @@ enum Command : unsigned {
   kCompletion = 64,
   kReplay = 128,
   kDoctor = 256,
-  kEveryCommand = 511,
+  kComplete = 512,
+  kEveryCommand = 1023,
 };
 
 struct CommandSpec {

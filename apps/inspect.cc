@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/language_memory.h"
 #include "apps/memory.h"
 #include "io/json.h"
 #include "io/media_probe.h"
@@ -49,12 +50,16 @@ nlohmann::json inspect_config(const std::string& path) {
   } else if (json_string_or(config, "model_type", path, "") == "umt5") {
     object["class"] = "UMT5EncoderModel";
     add_counts(object, umt5_tensors(Umt5Config::from_json_file(path)));
+  } else if (const std::string type = json_string_or(config, "model_type", path, "");
+             type == "qwen2" || type == "qwen3") {
+    object["class"] = type == "qwen3" ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM";
+    add_counts(object, qwen_tensors(QwenConfig::from_json_file(path)));
   } else {
     throw Error(ErrorKind::kModel,
                 path +
                     ": not the config of a model known here; legal: _class_name "
-                    "WanTransformer3DModel or AutoencoderKLWan, model_type umt5, or an original "
-                    "Wan config.json");
+                    "WanTransformer3DModel or AutoencoderKLWan, model_type umt5, qwen2 or qwen3, "
+                    "or an original Wan config.json");
   }
   return object;
 }
@@ -122,6 +127,7 @@ nlohmann::json inspect(const std::string& path, bool every_tensor) {
   if (!fs::exists(path)) throw Error(ErrorKind::kModel, path + ": no such file or folder");
   if (fs::is_directory(path)) {
     if (fs::exists(path + "/model_index.json")) return inspect_model(path);
+    if (LanguageFolder::recognise(path)) return inspect_language(path);
     return inspect_weights(path, every_tensor);
   }
   std::string extension = fs::path(path).extension().string();
@@ -159,7 +165,8 @@ int run_inspect(const Flags& flags) {
     throw Error(ErrorKind::kUsage, "weft inspect needs at least one file or folder");
   for (const std::string& path : flags.operands()) {
     if (flags.given("memory")) {
-      inspect_memory(flags, path);
+      LanguageFolder::recognise(path) ? inspect_language_memory(flags, path)
+                                      : inspect_memory(flags, path);
       continue;
     }
     const nlohmann::json object = inspect(path, flags.on("verbose-tensors"));

@@ -13,33 +13,6 @@
 namespace weft {
 namespace {
 
-// The text itself, the contents of the file behind '@', or standard input for "-".
-std::string text_argument(const std::string& flag, const std::string& value) {
-  std::string text = value;
-  if (value == "-") {
-    text.assign(std::istreambuf_iterator<char>(std::cin), {});
-  } else if (value.starts_with('@')) {
-    std::ifstream file(value.substr(1), std::ios::binary);
-    if (!file) throw Error(ErrorKind::kUsage, "--" + flag + ": cannot read " + value.substr(1));
-    text.assign(std::istreambuf_iterator<char>(file), {});
-  }
-  if (value == "-" || value.starts_with('@'))
-    while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
-  return text;
-}
-
-uint64_t seed_of(const Flags& flags) {
-  const std::string text = flags.text("seed");
-  if (text.empty() || text == "-1") return std::random_device{}() & 0xffffffffu;
-  errno = 0;
-  char* end = nullptr;
-  const uint64_t seed = std::strtoull(text.c_str(), &end, 10);
-  if (errno || *end || text.front() < '0' || text.front() > '9')
-    throw Error(ErrorKind::kUsage,
-                "--seed is '" + text + "', legal: 0 ... 18446744073709551615, or -1 for random");
-  return seed;
-}
-
 void read_size(const Flags& flags, Request& request) {
   request.width = flags.integer("width").value_or(0);
   request.height = flags.integer("height").value_or(0);
@@ -95,6 +68,32 @@ std::string solver_of(const std::string& name) {
 }
 
 }  // namespace
+
+std::string text_argument(const std::string& flag, const std::string& value) {
+  std::string text = value;
+  if (value == "-") {
+    text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  } else if (value.starts_with('@')) {
+    std::ifstream file(value.substr(1), std::ios::binary);
+    if (!file) throw Error(ErrorKind::kUsage, "--" + flag + ": cannot read " + value.substr(1));
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  if (value == "-" || value.starts_with('@'))
+    while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+uint64_t seed_of(const Flags& flags) {
+  const std::string text = flags.text("seed");
+  if (text.empty() || text == "-1") return std::random_device{}() & 0xffffffffu;
+  errno = 0;
+  char* end = nullptr;
+  const uint64_t seed = std::strtoull(text.c_str(), &end, 10);
+  if (errno || *end || text.front() < '0' || text.front() > '9')
+    throw Error(ErrorKind::kUsage,
+                "--seed is '" + text + "', legal: 0 ... 18446744073709551615, or -1 for random");
+  return seed;
+}
 
 std::optional<std::pair<int64_t, int64_t>> size_of_flag(const Flags& flags) {
   constexpr int64_t kMaxSide = 16384;

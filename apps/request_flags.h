@@ -10,6 +10,10 @@
 
 namespace weft {
 
+// The text itself, the contents of the file behind '@', or standard input for "-".
+std::string text_argument(const std::string& flag, const std::string& value);
+// --seed, or a random one of 32 bits. Error(kUsage).
+uint64_t seed_of(const Flags& flags);
 // --prompt, or the lines of --prompt-file. Error(kUsage) where there is none.
 std::vector<std::string> prompts_of(const Flags& flags);
 // Refuses what is wrong in the flags by themselves, before a model is opened. Error(kUsage).

@@ -176,6 +176,8 @@ int run(Command command, std::span<const std::string> arguments) {
   switch (command) {
     case kGenerate:
       return finished(run_generate(flags));
+    case kComplete:
+      return finished(run_complete(flags));
     case kVerify:
       return finished(run_verify(flags));
     case kPlan:
@@ -214,7 +216,7 @@ int main_checked(int argc, char** argv) {
   std::vector<std::string> names;
   for (const CommandSpec& spec : command_table()) {
     if (word == spec.name) {
-      constexpr unsigned kComputing = kGenerate | kVerify | kPlan | kBench | kReplay;
+      constexpr unsigned kComputing = kGenerate | kComplete | kVerify | kPlan | kBench | kReplay;
       if ((spec.command & kComputing) && !asks_for_help(arguments)) restart_with_short_spin(argv);
       return run(spec.command, std::span(arguments).subspan(1));
     }

@@ -44,8 +44,8 @@ class Run {
       prefill(admit());
       decode();
     }
-    for (Completion& completion : completions_)
-      if (completion.seconds == 0) completion.seconds = seconds_since(start_);
+    for (size_t i = 0; i < completions_.size(); ++i)
+      if (!ended(static_cast<int>(i))) end(static_cast<int>(i), seconds_since(start_));
     return std::move(completions_);
   }
 
@@ -138,6 +138,7 @@ class Run {
       stats_.prefill_tokens += static_cast<int64_t>(prompt.size());
     }
     stats_.prefill_passes += static_cast<int64_t>(micros.size());
+    const ZoneScope zone(Zone::kEncodeText);
     walk(micros, 1);
     stats_.prefill_s += seconds_since(start);
   }
@@ -148,6 +149,7 @@ class Run {
     leave();
     if (running_.empty()) return;
     const auto start = Clock::now();
+    const ZoneScope zone(Zone::kDecode);
     const int groups =
         std::min(static_cast<int>(running_.size()), rank_.replica().layout()[Axis::kLayers]);
     std::vector<Micro> micros(groups);
@@ -275,8 +277,13 @@ class Run {
       const bool full = static_cast<int64_t>(completion.ids.size()) == asked.max_tokens;
       if (!stop && !full) continue;
       completion.end = stop ? Completion::End::kStopId : Completion::End::kMaxTokens;
-      completion.seconds = now;
+      end(request, now);
     }
+  }
+
+  void end(int request, double now) {
+    completions_[request].seconds = now;
+    if (options_.on_end) options_.on_end(request, completions_[request]);
   }
 
   Tag tag_of(const Step& step) const {

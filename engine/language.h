@@ -40,6 +40,8 @@ struct CompletionStats {
 struct CompletionOptions {
   // Called on every rank, in the order the tokens are known; a request's are in its order.
   std::function<void(int request, int32_t id)> on_token{};
+  // Called on every rank when a request has ended, kCut ones at the end.
+  std::function<void(int request, const Completion& completion)> on_end{};
   // Read by the root between rounds; every rank has one or none has.
   const std::atomic<bool>* stop = nullptr;
   int batch = 16;       // sequences at once, at most

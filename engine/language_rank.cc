@@ -45,15 +45,16 @@ LayoutLimits LanguageRank::limits(const QwenConfig& config, int64_t tokens) {
           .decode_kv_heads = config.kv_heads};
 }
 
-QwenLoad LanguageRank::load(bool split) const {
-  const Mesh& mesh = replica_.mesh();
-  const int rank = replica_.rank(), parts = replica_.layout()[Axis::kTensor];
-  const int part = mesh.at(Axis::kTensor, rank), shares = replica_.layout().sequence();
-  QwenLoad load{.dtype = options_.dtype, .blocks = replica_.blocks(config_.layers)};
-  load.weights = options_.weights;
-  load.resident = options_.resident;
-  const Range heads = partition_heads(config_.heads, config_.kv_heads, parts, part).q;
-  const Range ffn = partition(config_.ffn, parts, part);
+QwenLoad LanguageRank::load(const QwenConfig& config, const LanguageOptions& options,
+                            const Replica& replica, bool split) {
+  const Mesh& mesh = replica.mesh();
+  const int rank = replica.rank(), parts = replica.layout()[Axis::kTensor];
+  const int part = mesh.at(Axis::kTensor, rank), shares = replica.layout().sequence();
+  QwenLoad load{.dtype = options.dtype, .blocks = replica.blocks(config.layers)};
+  load.weights = options.weights;
+  load.resident = options.resident;
+  const Range heads = partition_heads(config.heads, config.kv_heads, parts, part).q;
+  const Range ffn = partition(config.ffn, parts, part);
   if (split) {
     if (parts > 1) load.width = {heads, ffn};
     load.vocab = {0, 1};  // its output layer is never asked
@@ -61,9 +62,9 @@ QwenLoad LanguageRank::load(bool split) const {
   }
   if (parts * shares == 1) return load;
   const int index = mesh.sequence_index(rank);
-  load.width = {heads_within(config_, heads, shares, index).q,
+  load.width = {heads_within(config, heads, shares, index).q,
                 offset(partition(ffn.size(), shares, index), ffn.begin)};
-  load.vocab = partition(config_.vocab, parts * shares, index * parts + part);
+  load.vocab = partition(config.vocab, parts * shares, index * parts + part);
   return load;
 }
 
@@ -92,6 +93,56 @@ int64_t pages(int64_t tokens, int64_t rows) { return (tokens + rows - 1) / rows;
 
 }  // namespace
 
+namespace {
+
+// Of the packed weights those that are in memory at once.
+uint64_t resident_bytes(const QwenConfig& config, const QwenLoad& load) {
+  const BlockRange& blocks = load.blocks;
+  const int layers = blocks.end - blocks.begin;
+  const uint64_t all = qwen_weights_bytes(config, load);
+  if (!load.resident || load.resident >= layers) return all;
+  QwenLoad one = load;  // without what the last stage has
+  one.blocks = {blocks.begin, blocks.begin + 1, blocks.total + 1};
+  return all - static_cast<uint64_t>(layers - load.resident) * qwen_weights_bytes(config, one);
+}
+
+}  // namespace
+
+LanguageBytes LanguageRank::predict(const QwenConfig& config, const LanguageOptions& options,
+                                    const Replica& replica, int64_t chunk, int64_t prompt_tokens,
+                                    int64_t sequences) {
+  const Layout& layout = replica.layout();
+  const LanguageOptions full = filled(options, config, layout);
+  const int64_t count = pages(full.cache_tokens, full.page_rows);
+  const QwenLoad narrow = load(config, full, replica, false);
+  const WidthSlice width = narrow.width.of(config.heads, config.ffn);
+  const auto page = [&](const QwenLoad& load, int64_t kv_heads) {
+    return cache_shape(config, load, load.blocks, kv_heads, full.page_rows).page_bytes();
+  };
+  LanguageBytes bytes{.weights = resident_bytes(config, narrow)};
+  bytes.cache =
+      static_cast<uint64_t>(count) * page(narrow, qwen_kv_heads(config, width.heads).size());
+  if (layout.sequence() > 1) {
+    const QwenLoad wide = load(config, full, replica, true);
+    bytes.weights += resident_bytes(config, wide);
+    if (layout.sequence() > layout[Axis::kUlysses]) {
+      const int part = replica.mesh().at(Axis::kUlysses, replica.rank());
+      const Range heads = wide.width.of(config.heads, config.ffn).heads;
+      bytes.cache +=
+          static_cast<uint64_t>(count + 1) *
+          page(wide, heads_within(config, heads, layout[Axis::kUlysses], part).kv.size());
+    }
+  }
+  const int64_t rows = std::min(chunk, prompt_tokens);
+  bytes.workspace = qwen_workspace_bytes(config, std::max(rows, sequences), sequences, narrow);
+  const auto d = static_cast<uint64_t>(config.hidden);
+  bytes.workspace += static_cast<uint64_t>(prompt_tokens) * d * (4 + size_of(full.dtype));
+  bytes.workspace += static_cast<uint64_t>(sequences) * static_cast<uint64_t>(config.vocab) * 4;
+  bytes.workspace +=
+      static_cast<uint64_t>(full.positions) * static_cast<uint64_t>(config.head_dim) * 4;  // angles
+  return bytes;
+}
+
 LanguageRank::LanguageRank(const TensorFile& file, const QwenConfig& config,
                            const LanguageOptions& options, Replica replica)
     : config_(config),
@@ -99,19 +150,22 @@ LanguageRank::LanguageRank(const TensorFile& file, const QwenConfig& config,
       replica_(std::move(replica)),
       stream_(Stream::cpu(options.threads, options.determinism, options.ops)),
       groups_(std::make_unique<Groups>()),
-      narrow_(QwenDecoder::load(file, config, stream_, load(false))),
-      narrow_pool_(cache_shape(config, load(false), narrow_.loaded().blocks,
-                               narrow_.kv_heads().size(), options_.page_rows),
-                   pages(options_.cache_tokens, options_.page_rows)),
+      narrow_(QwenDecoder::load(file, config, stream_, load(config, options_, replica_, false))),
+      narrow_pool_(
+          cache_shape(config, load(config, options_, replica_, false), narrow_.loaded().blocks,
+                      narrow_.kv_heads().size(), options_.page_rows),
+          pages(options_.cache_tokens, options_.page_rows)),
       rope_(narrow_.rope(options_.positions)) {
   const Layout& layout = replica_.layout();
-  if (layout.sequence() > 1) wide_ = QwenDecoder::load(file, config, stream_, load(true));
+  if (layout.sequence() > 1)
+    wide_ = QwenDecoder::load(file, config, stream_, load(config, options_, replica_, true));
   if (rings()) {
     const int ulysses = layout[Axis::kUlysses];
     const int64_t kv = heads_within(config_, wide_->loaded().width.heads, ulysses,
                                     replica_.mesh().at(Axis::kUlysses, replica_.rank()))
                            .kv.size();
-    wide_pool_.emplace(cache_shape(config, load(true), blocks(), kv, options_.page_rows),
+    wide_pool_.emplace(cache_shape(config, load(config, options_, replica_, true), blocks(), kv,
+                                   options_.page_rows),
                        pages(options_.cache_tokens, options_.page_rows) + 1);
   }
   if (replica_.alone()) return;

@@ -36,6 +36,15 @@ struct LanguageOptions {
   RingBalance balance = RingBalance::kZigzag;
 };
 
+// What a rank holds, predicted before anything is loaded.
+struct LanguageBytes {
+  uint64_t weights = 0;    // those resident; the embedding stays in the file's mapping
+  uint64_t cache = 0;      // keys and values of all of LanguageOptions::cache_tokens
+  uint64_t workspace = 0;  // of the largest passes, without what messages take
+
+  uint64_t total() const { return weights + cache + workspace; }
+};
+
 class LanguageRank {
  public:
   // Loads this rank's weights: of every axis that splits tokens a second, sliced packing for the
@@ -47,6 +56,11 @@ class LanguageRank {
 
   // What a layout may split, for sequences of at least `tokens` tokens.
   static LayoutLimits limits(const QwenConfig& config, int64_t tokens);
+  // `replica` may be a place for plans. Passes of `chunk` rows of each sequence index, of prompts
+  // of `prompt_tokens` together; `sequences` at once.
+  static LanguageBytes predict(const QwenConfig& config, const LanguageOptions& options,
+                               const Replica& replica, int64_t chunk, int64_t prompt_tokens,
+                               int64_t sequences);
 
   Replica& replica() { return replica_; }
   Stream& stream() { return stream_; }
@@ -110,7 +124,8 @@ class LanguageRank {
   std::vector<KVPlace> held_places(const Sequence& sequence) const;
   std::vector<KVPlace> wanted_places(int64_t tokens) const;
   Context context(const Pass& pass, bool split, Observer* observer = nullptr);
-  QwenLoad load(bool split) const;
+  static QwenLoad load(const QwenConfig& config, const LanguageOptions& options,
+                       const Replica& replica, bool split);
   Sequence& at(int sequence);
   const Sequence& at(int sequence) const;
 

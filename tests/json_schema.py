@@ -73,6 +73,10 @@ with tempfile.TemporaryDirectory() as folder:
     weft("inspect", "inspect", model, transformer, model + "/transformer/config.json", clip)
     weft("inspect", "inspect", model, "--verbose-tensors")
     weft("inspect_memory", "inspect", model, "--memory", "17x128x128")
+    language = model + "/language"
+    weft("inspect", "inspect", language, language + "/config.json")
+    weft("inspect_language_memory", "inspect", language, "--memory", "512")
+    weft("complete", "complete", "--model", language, "--chat", "a red", "blue", "--profile", "--quiet")
     weft("compare", "compare", clip, other)
     weft("compare", "compare", clip, clip)
     weft("compare", "compare", transformer, transformer)

@@ -82,6 +82,7 @@ TEST_F(Cli, ResultsAreJsonWhereAsked) {
       "generate " + job + "-p x --print-config",
       "verify tests/golden/scheduler_euler_n4_s3_0",
       "plan " + job + "--device-gflops 1 --device-gbs 1",
+      "complete --model models/pocket/language -q -n 4 ball",
       "inspect " + path("a.mp4") + " " + kModel + " " + kModel + "/vae/config.json",
       "bench ops --repeat 1 --dtype f32",
       "compare " + path("a.mp4") + " " + path("a.mp4"),

@@ -1,0 +1,83 @@
+#include "engine/expand_prompt.h"
+
+#include <algorithm>
+
+#include "engine/language_folder.h"
+#include "engine/planner.h"
+
+namespace weft {
+
+namespace {
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == text.npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(kSpace) - begin + 1));
+}
+
+// Refuses what does not fit, before anything is loaded.
+void check_memory(const LanguageFolder& folder, const LanguageOptions& language,
+                  std::span<const CompletionRequest> requests, uint64_t limit) {
+  int64_t tokens = 0;
+  for (const CompletionRequest& request : requests)
+    tokens += static_cast<int64_t>(request.prompt.size());
+  const auto sequences =
+      std::min<int64_t>(CompletionOptions{}.batch, static_cast<int64_t>(requests.size()));
+  const LanguageBytes bytes = LanguageRank::predict(folder.config, language, Replica(),
+                                                    CompletionOptions{}.chunk, tokens, sequences);
+  const uint64_t available = limit ? std::min(limit, available_memory()) : available_memory();
+  if (bytes.total() > available)
+    throw Error(ErrorKind::kMemory, folder.path + ": to expand prompts takes " +
+                                        format_bytes(bytes.total()) + ", there are " +
+                                        format_bytes(available));
+}
+
+}  // namespace
+
+std::vector<std::string> expand_prompts(const std::string& path,
+                                        std::span<const std::string> prompts,
+                                        const ExpandOptions& options) {
+  const LanguageFolder folder = LanguageFolder::open(path);
+  const std::string task = trimmed(detail::kExpandPrompt);
+  LanguageOptions language = options.language;
+  std::vector<CompletionRequest> requests;
+  int64_t pages = 0;
+  for (const std::string& prompt : prompts) {
+    CompletionRequest request{.prompt = folder.chat(task, trimmed(prompt), Thinking::kOff),
+                              .sampling = options.sampling,
+                              .stop = folder.chat_end_ids()};
+    const auto asked = static_cast<int64_t>(request.prompt.size());
+    request.max_tokens = std::min(options.max_tokens, folder.config.max_positions - asked + 1);
+    if (request.max_tokens < 1)
+      throw Error(ErrorKind::kModel, path + ": to expand a prompt of " +
+                                         std::to_string(prompt.size()) + " bytes takes " +
+                                         std::to_string(asked) + " tokens, the model reads " +
+                                         std::to_string(folder.config.max_positions));
+    const int64_t positions = asked + request.max_tokens - 1;
+    language.positions = std::max(language.positions, positions);
+    const int64_t needed = (positions + language.page_rows - 1) / language.page_rows;
+    pages = std::max(pages, needed * std::min<int64_t>(CompletionOptions{}.batch, prompts.size()));
+    requests.push_back(std::move(request));
+  }
+  language.cache_tokens = pages * language.page_rows;
+  check_memory(folder, language, requests, options.memory_limit);
+  LanguageModel model(path, language);
+  const std::vector<Completion> completions = model.complete(requests, {.stop = options.stop});
+
+  std::vector<std::string> captions;
+  for (size_t i = 0; i < completions.size(); ++i) {
+    if (completions[i].end == Completion::End::kCut)
+      throw Error(ErrorKind::kStopped, "stopped while prompts were expanded");
+    const std::string what = path + ": the prompt '" + std::string(prompts[i]) + "' expanded ";
+    if (completions[i].end == Completion::End::kMaxTokens)
+      throw Error(ErrorKind::kModel,
+                  what + "has no end within " + std::to_string(requests[i].max_tokens) + " tokens");
+    const std::string reply = folder.tokenizer.decode(completions[i].ids, SpecialTokens::kSkip);
+    captions.push_back(trimmed(without_thoughts(reply)));
+    if (captions.back().empty()) throw Error(ErrorKind::kModel, what + "is empty");
+  }
+  return captions;
+}
+
+}  // namespace weft
