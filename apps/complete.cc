@@ -258,23 +258,26 @@ int run_complete(const Flags& flags) {
   CompletionPrinter printer(job.folder.tokenizer, job.prompts, job.requests,
                             json ? CompletionStyle::kJson : CompletionStyle::kText);
   Report report;
-  if (ranks.alone()) {
-    const auto recorded = profiling.record(0);
-    report = run_rank(job, {}, &printer, profiling);
-  } else {
-    on_ranks(ranks, [&](Communicator& world) {
-      const auto recorded = profiling.record(world.rank());
-      const bool root = world.rank() == 0;
-      const Report own =
-          run_rank(job, Replica::of(world, job.layout), root ? &printer : nullptr, profiling);
-      if (root || ranks.processes) report = own;
-    });
-  }
-  if (ranks.speaks && json) printer.line(summary(job, report, seed));
-  if (shows) print_figures(job, report);
-  if (!report.profile.is_null() && !json) print_profile(report.profile);
-  profiling.finish(
-      {{"model", model_name(job)}, {"layout", to_string(job.layout)}, {"weft", version_text()}});
+  const std::map<std::string, std::string> about{
+      {"model", model_name(job)}, {"layout", to_string(job.layout)}, {"weft", version_text()}};
+  profiling.around(about, [&] {
+    if (ranks.alone()) {
+      const auto recorded = profiling.record(0);
+      report = run_rank(job, {}, &printer, profiling);
+    } else {
+      on_ranks(ranks, [&](Communicator& world) {
+        const auto recorded = profiling.record(world.rank());
+        const bool root = world.rank() == 0;
+        const Report own =
+            run_rank(job, Replica::of(world, job.layout), root ? &printer : nullptr, profiling);
+        if (root || ranks.processes) report = own;
+        profiling.gather(world);
+      });
+    }
+    if (ranks.speaks && json) printer.line(summary(job, report, seed));
+    if (shows) print_figures(job, report);
+    if (!report.profile.is_null() && !json) print_profile(report.profile);
+  });
   if (report.cut)
     throw Error(ErrorKind::kStopped, "stopped behind " + std::to_string(report.tokens) + " tokens");
   return 0;
