@@ -113,6 +113,16 @@ Tensor converted(const TensorView& x, DType dtype) {
   return out;
 }
 
+TEST(Property, ABoxTellsWhenItsSurroundingsAreTouched) {
+  Draw draw(3);
+  Box box;
+  while (!box.view() || box.view().stride[0] == 5) box = Box(draw, DType::kF32, {4, 5}, {1});
+  EXPECT_TRUE(box.fill(draw).intact());
+  for (double value : to_f64(box)) EXPECT_TRUE(std::isfinite(value));
+  box.view().as<float>()[5] = 0;  // behind the first row
+  EXPECT_FALSE(box.intact());
+}
+
 TEST(Property, LinearEqualsItsDefinition) {
   for_cases(60, [](Draw& draw) {
     const DType dtype = any_compute(draw);
