@@ -84,6 +84,12 @@ constexpr FlagSpec kFlags[] = {
      "1 ... 4096"},
     {"chunk", "", kInteger, "512", "tokens of a prompt per pass and rank, at most", kComplete,
      nullptr, "1 ... 1048576"},
+    {"expand-prompt", "", kText, "",
+     "folder of a language model (Qwen2.5, Qwen3) that makes a full caption of each prompt first; "
+     "auto: the folder language of --model",
+     kGenerate},
+    {"expand-temperature", "", kReal, "0", "of the caption's tokens, drawn by --seed; 0 = greedy",
+     kGenerate, nullptr, "0 ... 100"},
     {"negative-prompt", "-n", kText, "", "what to avoid; @FILE reads it",
      kGenerate | kReplay | kPlan},
     {"size", "", kText, "", "WxH or W*H", kGenerate | kPlan | kBench},

@@ -10,6 +10,7 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/expand.h"
 #include "apps/memory.h"
 #include "apps/output_name.h"
 #include "apps/profile.h"
@@ -115,27 +116,28 @@ void print_plan_json(const Generator& generator, const Request& request, const L
   std::printf("%s\n", object.dump().c_str());
 }
 
-void print_result(const Flags& flags, const std::string& path, const RunResult& result,
-                  const nlohmann::json& profile) {
+void print_result(const Flags& flags, const Finished& done) {
+  const RunResult& result = done.result;
   if (flags.on("json")) {
-    nlohmann::json object{{"output", path},
-                          {"framehash", result.framehash},
-                          {"signature", result.signature},
-                          {"seconds", result.seconds},
-                          {"seed", result.request.seed},
-                          {"frames", result.frames}};
+    nlohmann::json object{{"output", done.path},           {"framehash", result.framehash},
+                          {"signature", result.signature}, {"seconds", result.seconds},
+                          {"seed", result.request.seed},   {"frames", result.frames}};
     for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
+    if (!done.expanded_from.empty()) {
+      object["prompt"] = result.request.prompt;
+      object["expanded_from"] = done.expanded_from;
+    }
     object["arena_high_water"] = result.arena_high_water;
     object["decode_high_water"] = result.decode_high_water;
     object["tensor_bytes_peak"] = result.tensor_bytes_peak;
     object["memory_high_water"] = result.memory_high_water;
-    if (!profile.is_null()) object["profile"] = profile;
+    if (!done.profile.is_null()) object["profile"] = done.profile;
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%s %s %.2f\n", path.c_str(), result.framehash.c_str(), result.seconds);
+    std::printf("%s %s %.2f\n", done.path.c_str(), result.framehash.c_str(), result.seconds);
   }
   std::fflush(stdout);
-  if (!profile.is_null() && !flags.on("json")) print_profile(profile);
+  if (!done.profile.is_null() && !flags.on("json")) print_profile(done.profile);
 }
 
 // Seconds between checkpoints; nullopt: none.
@@ -153,8 +155,9 @@ std::optional<double> checkpoint_seconds(const Flags& flags) {
 // One prompt: the names are claimed before anything is computed, and nothing half-written stays.
 // `notes`: what its checkpoints tell.
 void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const Request& request,
-             const std::string& path, const std::map<std::string, std::string>& notes,
-             Profiling& profiling, const ResultListener& on_result) {
+             const std::string& expanded_from, const std::string& path,
+             const std::map<std::string, std::string>& notes, Profiling& profiling,
+             const ResultListener& on_result) {
   const bool with_sidecar = !flags.on("no-metadata");
   const OutputNames names = output_names(path);
   const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
@@ -166,7 +169,7 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
   const bool whole = options.resume && options.resume->final() && with_sidecar &&
                      overwrite == Overwrite::kRefuse && fs::exists(path) && !fs::is_empty(path);
   VideoSettings settings = video_settings(flags, request, generator.options().threads);
-  if (with_sidecar) settings.metadata = embedded_metadata(flags, generator, request);
+  if (with_sidecar) settings.metadata = embedded_metadata(flags, generator, request, expanded_from);
   std::unique_ptr<FrameSink> sink = whole ? nullptr : make_sink(path, settings, overwrite);
 
   ProgressPrinter printer(progress_mode(flags), fs::path(path).filename().string());
@@ -177,10 +180,10 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
   options.notes = notes;
   options.listener = &printer;
   options.stop = &stop_requested();
-  RunResult result;
+  Finished done{.path = path, .result = {}, .expanded_from = expanded_from, .profile = nullptr};
   profiling.restart();
   try {
-    result = generator.run(request, sink.get(), options);
+    done.result = generator.run(request, sink.get(), options);
   } catch (const Error& error) {
     const std::string advice = resume_advice(ranks, names);
     if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
@@ -190,12 +193,13 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
     throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
   }
   remove_checkpoints(names.checkpoint);
-  const nlohmann::json profile = profiling.result();
+  done.profile = profiling.result();
   if (with_sidecar)
-    write_sidecar(names.sidecar, flags, generator, result, path, overwrite, profile);
+    write_sidecar(names.sidecar, flags, generator, done.result, expanded_from, path, overwrite,
+                  done.profile);
   if (!flags.on("keep-latents")) fs::remove(names.latents);
   printer.finish();
-  on_result(path, result, profile);
+  on_result(done);
 }
 
 // What a rank that is not its replica's root runs with.
@@ -207,15 +211,18 @@ RunOptions joining() {
 
 }  // namespace
 
-int generate(const Flags& flags, const ResultListener& on_result) {
+int generate(const Flags& flags, const ResultListener& on_result,
+             const std::string& expanded_from) {
   require_cpu(flags);
   check_request_flags(flags);
   const std::vector<std::string> prompts = prompts_of(flags);
+  std::vector<std::string> captions = prompts;
   if (flags.text("model").empty())
     throw Error(ErrorKind::kUsage, "weft generate needs --model FOLDER (or WEFT_MODEL_PATH)");
   if (flags.given("output") && flags.origin("output") == "flag") output_kind(flags.text("output"));
   if (flags.on("overwrite") && flags.on("no-clobber") && flags.given("no-clobber"))
     throw Error(ErrorKind::kUsage, "--overwrite and --no-clobber exclude each other");
+  const std::string expander = expander_folder(flags);
 
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
@@ -256,6 +263,10 @@ int generate(const Flags& flags, const ResultListener& on_result) {
   if (!seeded && !flags.on("dry-run"))
     base.seed = seed_left(flags, output_names(expand_name(pattern, fields))).value_or(base.seed);
   base.seed = first.seed = fields.seed = agreed(ranks, base.seed);
+  if (!expander.empty() && !flags.on("dry-run")) {
+    captions = expanded(flags, ranks, expander, prompts, base.seed);
+    first.prompt = captions.front();
+  }
   LayoutLimits limits = generator.layout_limits(first);
   limits.requests = static_cast<int64_t>(prompts.size());
   const Layout layout = parse_layout(layout_text(flags), ranks.count, limits);
@@ -278,7 +289,8 @@ int generate(const Flags& flags, const ResultListener& on_result) {
     Request request = base;
     request.seed = first.seed;
     for (size_t i = replica; i < prompts.size(); i += replicas) {
-      request.prompt = names.prompt = prompts[i];
+      request.prompt = captions[i];
+      names.prompt = prompts[i];
       names.index = static_cast<int>(i);
       const Request resolved = mine.resolve(request);
       const std::string path = output_path(pattern, names);
@@ -288,7 +300,7 @@ int generate(const Flags& flags, const ResultListener& on_result) {
       if (done && root) std::fprintf(stderr, "weft: %s is complete\n", path.c_str());
       if (done) continue;
       if (root) {
-        run_one(flags, ranks, mine, resolved, path,
+        run_one(flags, ranks, mine, resolved, expander.empty() ? expanded_from : prompts[i], path,
                 resume_notes(flags, mine, several ? stamped(pattern, fields) : path, first.seed),
                 profiling, on_result);
       } else {
@@ -319,10 +331,7 @@ int generate(const Flags& flags, const ResultListener& on_result) {
 }
 
 int run_generate(const Flags& flags) {
-  return generate(
-      flags, [&](const std::string& path, const RunResult& result, const nlohmann::json& profile) {
-        print_result(flags, path, result, profile);
-      });
+  return generate(flags, [&](const Finished& done) { print_result(flags, done); });
 }
 
 }  // namespace weft

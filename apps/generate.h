@@ -1,7 +1,7 @@
 #pragma once
 // The job of `weft generate`, for the commands that run it and print something else.
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "apps/flags.h"
@@ -9,12 +9,18 @@
 
 namespace weft {
 
-// `profile` is null where none was asked for.
-using ResultListener = std::function<void(const std::string& path, const RunResult& result,
-                                          const nlohmann::json& profile)>;
+// What is told of a finished file.
+struct Finished {
+  std::string path;
+  RunResult result;
+  std::string expanded_from;  // what a language model made the prompt of, or ""
+  nlohmann::json profile;     // null where none was asked for
+};
+using ResultListener = std::function<void(const Finished&)>;
 
-// Runs what flags of kGenerate ask for; `on_result` hears of every finished file. Returns the exit
-// code.
-int generate(const Flags& flags, const ResultListener& on_result);
+// Runs what flags of kGenerate ask for; `on_result` hears of every finished file. Where the prompt
+// is what another job made of `expanded_from`, that is recorded again. Returns the exit code.
+int generate(const Flags& flags, const ResultListener& on_result,
+             const std::string& expanded_from = "");
 
 }  // namespace weft

@@ -271,10 +271,12 @@ int run_replay(const Flags& flags) {
   }
   std::string expected = record.framehash, measured;
   if (expected.empty()) expected = decoded_hash(record.path);
-  const int code =
-      generate(job, [&](const std::string&, const RunResult& result, const nlohmann::json&) {
-        measured = record.framehash.empty() ? decoded_hash(target) : result.framehash;
-      });
+  const int code = generate(
+      job,
+      [&](const Finished& done) {
+        measured = record.framehash.empty() ? decoded_hash(target) : done.result.framehash;
+      },
+      text_of(record.request, "expanded_from"));
   if (code) return code;
   report(flags, record, differ, expected, measured, kept ? target : "");
   return expected == measured ? 0 : 1;

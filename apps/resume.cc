@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 const std::set<std::string> kNotStored = {"config", "set",      "print-config", "dry-run",
                                           "json",   "progress", "log-level",    "verbose",
                                           "quiet",  "resume",   "profile",      "trace"};
-const std::set<std::string> kPaths = {"model", "prompt-file"};
+const std::set<std::string> kPaths = {"model", "prompt-file", "expand-prompt"};
 
 std::string absolute(const std::string& path) { return fs::absolute(path).string(); }
 
@@ -155,7 +155,8 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const Genera
   nlohmann::json given = nlohmann::json::object();
   for (const auto& [name, value] : flags.values())
     if (value.second != "default" && !kNotStored.count(name))
-      given[name] = kPaths.count(name) ? absolute(value.first) : value.first;
+      given[name] =
+          kPaths.count(name) && value.first != "auto" ? absolute(value.first) : value.first;
   for (const char* name : {"prompt", "negative-prompt"})
     if (const std::string text = flags.text(name); text.starts_with('@'))
       given[name] = "@" + absolute(text.substr(1));

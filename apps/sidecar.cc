@@ -22,7 +22,8 @@ nlohmann::json as_given(const Flags& flags) {
   return given;
 }
 
-nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const Request& request) {
+nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const Request& request,
+                           const std::string& expanded_from) {
   const SamplerConfig sampler = generator.sampler_config();
   nlohmann::json out{
       {"width", request.width},
@@ -42,6 +43,7 @@ nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const
     out["sigmas"] = request.sigmas;  // as they stand: no shift
   if (!hide_prompts(flags)) {
     out["prompt"] = request.prompt;
+    if (!expanded_from.empty()) out["expanded_from"] = expanded_from;
     out["negative_prompt"] = request.negative_prompt.value_or("");
   }
   return out;
@@ -74,10 +76,11 @@ OutputNames output_names(const std::string& path) {
 }
 
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
-                                                     const Request& request) {
+                                                     const Request& request,
+                                                     const std::string& expanded_from) {
   nlohmann::json ours{{"schema", "weft.params/v1"},
                       {"engine", engine_facts(generator)},
-                      {"request", as_resolved(flags, generator, request)}};
+                      {"request", as_resolved(flags, generator, request, expanded_from)}};
   GenerationFacts facts;
   if (!hide_prompts(flags)) {
     facts.prompt = request.prompt;
@@ -96,14 +99,14 @@ std::map<std::string, std::string> embedded_metadata(const Flags& flags, const G
 }
 
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
-                   const RunResult& result, const std::string& output, Overwrite overwrite,
-                   const nlohmann::json& profile) {
+                   const RunResult& result, const std::string& expanded_from,
+                   const std::string& output, Overwrite overwrite, const nlohmann::json& profile) {
   nlohmann::json stages = nlohmann::json::object();
   for (const StageSeconds& stage : result.stages) stages[stage.stage] = stage.seconds;
   nlohmann::json sidecar{{"schema", "weft.params/v1"},
                          {"output", output},
                          {"given", as_given(flags)},
-                         {"request", as_resolved(flags, generator, result.request)},
+                         {"request", as_resolved(flags, generator, result.request, expanded_from)},
                          {"engine", engine_facts(generator)},
                          {"job_sha256", job_hash(generator.job_facts(result.request))},
                          {"resumed_after_step", result.resumed_at},

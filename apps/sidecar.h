@@ -18,14 +18,15 @@ struct OutputNames {
 OutputNames output_names(const std::string& path);
 
 // Keys "parameters" (A1111 form) and "weft" (JSON, schema weft.params/v1) for
-// VideoSettings::metadata.
+// VideoSettings::metadata. `expanded_from`: what a language model made the prompt of, or "".
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
-                                                     const Request& request);
+                                                     const Request& request,
+                                                     const std::string& expanded_from);
 
 // Request as given and as resolved, engine, weights hash, seconds per stage, peaks, framehash; the
 // profile where it is not null.
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
-                   const RunResult& result, const std::string& output, Overwrite overwrite,
-                   const nlohmann::json& profile);
+                   const RunResult& result, const std::string& expanded_from,
+                   const std::string& output, Overwrite overwrite, const nlohmann::json& profile);
 
 }  // namespace weft

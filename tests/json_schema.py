@@ -68,6 +68,7 @@ with tempfile.TemporaryDirectory() as folder:
     weft("generate", *job, "--seed", "1", "-o", clip)
     weft("generate", *[word for word in job if word != "--quiet"], "--seed", "2", "-o", other,
          "--profile", "--progress", "json", progress=True)
+    weft("generate", *job, "--seed", "1", "-o", folder + "/caption.mp4", "--expand-prompt", "auto")
     weft("generate_dry_run", *job, "--dry-run")
     weft("print_config", *job, "--print-config")
     weft("inspect", "inspect", model, transformer, model + "/transformer/config.json", clip)
