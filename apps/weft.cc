@@ -48,8 +48,8 @@ int64_t now_ms() {
 }
 
 // On Ctrl-C mpirun sends SIGTERM to its processes, and SIGKILL one second later unless it was told
-// otherwise: what cannot stop until then ends by itself, a little before. 0: no such thing.
-constexpr int64_t kBeforeKillMs = 250;
+// otherwise: what has not stopped by half of that ends by itself, in good time on a busy machine.
+// 0: no such thing.
 std::atomic<int> g_killed_after_ms{0};
 
 int killed_after_ms() {
@@ -83,7 +83,7 @@ void await_hurry() {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   if (number == 0) {
     pollfd second{.fd = g_hurry[0], .events = POLLIN, .revents = 0};
-    if (poll(&second, 1, static_cast<int>(g_killed_after_ms - kBeforeKillMs)) == 0) {
+    if (poll(&second, 1, g_killed_after_ms / 2) == 0) {
       remove_parts();
       if (std::string(rank) == "0")
         std::fprintf(stderr,

@@ -45,9 +45,12 @@ interrupt() {
   [ -e "$folder/clip.mp4" ] && fault "a clip is there"
 }
 
-resumed() {
+kept() {
   [ -s "$folder/clip.checkpoint.safetensors" ] || fault "no checkpoint"
   grep -q "Resume: mpirun -n 2 " "$folder/err" || fault "no line tells how to go on"
+}
+
+resumed() {
   "${mpi[@]}" "$weft" generate --resume "$folder/clip.checkpoint.safetensors" --progress none \
     > "$folder/out" 2> "$folder/err" || fault "no resuming"
   [ "$(cut -d ' ' -f 2 "$folder/out")" = "$whole" ] || fault "other frames: $(cat "$folder/out")"
@@ -55,7 +58,8 @@ resumed() {
   echo "$case: code $code, resumed to the same frames"
 }
 
-steps=(--steps 120 --num-frames 9)
+# So many that they outlast the second that mpirun takes from SIGINT to its own SIGTERM.
+steps=(--steps 300 --num-frames 9)
 start whole "${steps[@]}"
 wait "$job" "$reader"
 whole=$(cut -d ' ' -f 2 "$folder/out")
@@ -63,14 +67,18 @@ whole=$(cut -d ' ' -f 2 "$folder/out")
 
 start Ctrl-C "${steps[@]}"
 interrupt INT 1 2  # mpirun's own code, whatever its processes end with
-resumed
-start USR1 "${steps[@]}"
-interrupt USR1 75 2
+kept
 resumed
 
+start USR1 "${steps[@]}"
+interrupt USR1 75 2
+kept
+echo "$case: code $code, kept"
+
 # A step that takes longer than mpirun waits.
+mpi+=(--mca odls_base_sigkill_timeout 2)
 start "Ctrl-C in a long step" --steps 2 --num-frames 161 --size 384x384
 interrupt INT 1 0
-grep -q "stopped at once: mpirun kills its processes 1 s after" "$folder/err" || fault "no word of it"
+grep -q "stopped at once: mpirun kills its processes 2 s after" "$folder/err" || fault "no word of it"
 [ "$faults" = 0 ] && echo "$case: nothing half written is left"
 exit $((faults > 0))
