@@ -30,7 +30,8 @@ struct Passes {
     const auto share = rank.share(parts);
     Tensor hidden(DType::kF32, {share.rows, rank.config().hidden});
     rank.forward(pass, parts, share, hidden);
-    const Tensor logits = rank.logits(pass, rank.wanted_rows(pass, parts, share, hidden, false));
+    const TensorView logits = rank.logits(
+        pass, rank.wanted_rows(pass, parts, share, hidden, LanguageRank::Tokens::kLast));
     for (size_t i = 0; i < parts.size(); ++i) {
       const int64_t vocab = rank.config().vocab;
       const float* row = logits.as<float>() + static_cast<int64_t>(i) * vocab;
@@ -138,9 +139,9 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
                           .cache_tokens = 16 * (tokens + 4096)};
   if (const auto resident = flags.integer("resident-layers")) {
     if (*resident < 2 || *resident >= config.layers)
-      throw Error(ErrorKind::kUsage, "--resident-layers is " + std::to_string(*resident) +
-                                         ", legal here: 2 ... " +
-                                         std::to_string(config.layers - 1));
+      throw Error(ErrorKind::kUsage, "--resident-layers is " + std::to_string(*resident) + " of " +
+                                         std::to_string(config.layers) +
+                                         " blocks, legal: at least 2, less than all");
     const nlohmann::json result =
         bench_streamed(config, options, tokens, static_cast<int>(*resident));
     std::printf("%s\n", result.dump(flags.on("json") ? -1 : 1).c_str());

@@ -55,6 +55,7 @@ class Run {
     std::vector<int> requests{};  // that still go on
     std::vector<Part> parts{};    // of the round
     std::vector<bool> speaks{};   // whose next token the pass gives
+    LanguageRank::Split split = LanguageRank::Split::kHeads;
     LanguageRank::Share share{};
     Tensor hidden{}, wire{};
     std::vector<int32_t> results{};
@@ -72,13 +73,18 @@ class Run {
       throw Error(ErrorKind::kUsage,
                   what + "max tokens is " + std::to_string(asked.max_tokens) + ", legal: >= 1");
     const LanguageOptions& have = rank_.options();
-    const int64_t tokens = tokens_of(request);
-    if (tokens > have.positions || tokens > have.cache_tokens)
-      throw Error(ErrorKind::kUsage,
-                  what + std::to_string(asked.prompt.size()) + " prompt tokens and up to " +
-                      std::to_string(asked.max_tokens) + " new ones need " +
-                      std::to_string(tokens) + " positions, there are " +
-                      std::to_string(std::min(have.positions, have.cache_tokens)));
+    const int64_t places = std::min(have.positions, have.cache_tokens);
+    const auto prompt = static_cast<int64_t>(asked.prompt.size());
+    if (prompt > places || asked.max_tokens > places - prompt + 1)
+      throw Error(ErrorKind::kUsage, what + std::to_string(prompt) + " prompt tokens and up to " +
+                                         std::to_string(asked.max_tokens) +
+                                         " new ones do not fit the positions: there are " +
+                                         std::to_string(places));
+    for (const int32_t id : asked.prompt)
+      if (id < 0 || id >= rank_.config().vocab)
+        throw Error(ErrorKind::kUsage, what + "token id " + std::to_string(id) +
+                                           " is outside the vocabulary of " +
+                                           std::to_string(rank_.config().vocab));
   }
 
   // The last token is never fed back.
@@ -111,35 +117,66 @@ class Run {
     return fresh;
   }
 
-  // The prompts' ids in passes of at most `chunk` rows for each sequence index.
+  // The next tokens of a prompt that make a pass: as many as `chunk` rows on every rank allow.
+  struct Piece {
+    bool splits = false;  // by tokens
+    int64_t tokens = 0;
+  };
+  Piece next_piece(int64_t past, int64_t left, bool was_split) const {
+    const int64_t shares = rank_.replica().layout().sequence();
+    const int64_t most = std::min(left, options_.chunk * shares);
+    const bool splits = most >= rank_.options().split_tokens && rank_.can_split(past, most) &&
+                        (past == 0 || was_split);
+    return {splits, splits ? most : std::min(left, options_.chunk)};
+  }
+
+  // The prompts' ids, packed into passes of one kind.
+  std::vector<Micro> passes_of(const std::vector<int>& fresh) const {
+    std::vector<Micro> micros;
+    int64_t room = 0;
+    bool splits = false;  // of the last pass
+    for (int request : fresh) {
+      const std::vector<int32_t>& prompt = requests_[request].prompt;
+      const auto all = static_cast<int64_t>(prompt.size());
+      bool was_split = false;
+      for (int64_t at = 0; at < all;) {
+        Piece piece = next_piece(at, all - at, was_split);
+        // What is split stands alone or beside what is split whole: pieces are not cut for a place.
+        if (micros.empty() || piece.splits != splits || (piece.splits && piece.tokens > room) ||
+            room == 0) {
+          micros.emplace_back();
+          splits = piece.splits;
+          if (splits) micros.back().split = LanguageRank::Split::kTokens;
+          room = options_.chunk * (splits ? rank_.replica().layout().sequence() : 1);
+        }
+        piece.tokens = std::min(piece.tokens, room);
+        Micro& micro = micros.back();
+        micro.parts.push_back({request, {prompt.begin() + at, prompt.begin() + at + piece.tokens}});
+        at += piece.tokens;
+        room -= piece.tokens;
+        was_split = piece.splits;
+        micro.speaks.push_back(at == all);
+        if (at == all) micro.requests.push_back(request);
+      }
+    }
+    return micros;
+  }
+
   void prefill(const std::vector<int>& fresh) {
     if (fresh.empty()) return;
     const auto start = Clock::now();
-    const int64_t most = options_.chunk * rank_.replica().layout().sequence();
-    std::vector<Micro> micros;
-    int64_t room = 0;
-    for (int request : fresh) {
-      const std::vector<int32_t>& prompt = requests_[request].prompt;
-      for (size_t at = 0; at < prompt.size();) {
-        if (room == 0) {
-          micros.emplace_back();
-          room = most;
-        }
-        const auto count = std::min<size_t>(prompt.size() - at, static_cast<size_t>(room));
-        Micro& micro = micros.back();
-        micro.parts.push_back({request,
-                               {prompt.begin() + static_cast<int64_t>(at),
-                                prompt.begin() + static_cast<int64_t>(at + count)}});
-        at += count;
-        room -= static_cast<int64_t>(count);
-        micro.speaks.push_back(at == prompt.size());
-        if (at == prompt.size()) micro.requests.push_back(request);
-      }
-      stats_.prefill_tokens += static_cast<int64_t>(prompt.size());
-    }
-    stats_.prefill_passes += static_cast<int64_t>(micros.size());
     const ZoneScope zone(Zone::kEncodeText);
-    walk(micros, 1);
+    std::vector<Micro> micros = passes_of(fresh);
+    for (int request : fresh)
+      stats_.prefill_tokens += static_cast<int64_t>(requests_[request].prompt.size());
+    stats_.prefill_passes += static_cast<int64_t>(micros.size());
+    // Some at a time: each holds its hidden rows until all of them are through.
+    const size_t together = 4 * static_cast<size_t>(rank_.replica().layout()[Axis::kLayers]);
+    for (size_t at = 0; at < micros.size(); at += together) {
+      const size_t count = std::min(together, micros.size() - at);
+      walk({micros.data() + at, count}, 1);
+      for (Micro& micro : std::span(micros).subspan(at, count)) micro = {};
+    }
     stats_.prefill_s += seconds_since(start);
   }
 
@@ -181,7 +218,7 @@ class Run {
     stats_.decode_passes += !micro.parts.empty();
   }
 
-  void walk(std::vector<Micro>& micros, int rounds) {
+  void walk(std::span<Micro> micros, int rounds) {
     const Layout& layout = rank_.replica().layout();
     TokenPlanConfig config{.blocks = rank_.config().layers,
                            .stages = layout[Axis::kLayers],
@@ -190,13 +227,14 @@ class Run {
                                            static_cast<int64_t>(size_of(rank_.options().dtype)),
                            .result_bytes = sizeof(int32_t)};
     for (const Micro& micro : micros)
-      config.rows.push_back(static_cast<int64_t>(micro.parts.size()));
+      config.micros.push_back(
+          {rank_.rows_of(micro.parts, micro.split), static_cast<int64_t>(micro.parts.size())});
     const int stage = rank_.replica().mesh().at(Axis::kLayers, rank_.replica().rank());
     const Plan plan = plan_tokens(config)[stage];
     for (const Step& step : plan.steps) take(step, micros, stage);
   }
 
-  void take(const Step& step, std::vector<Micro>& micros, int stage) {
+  void take(const Step& step, std::span<Micro> micros, int stage) {
     if (step.kind == Step::Kind::kLoad) return;
     if (step.kind == Step::Kind::kWait) {
       for (int slot : step.reads) {
@@ -236,18 +274,20 @@ class Run {
     if (pass.step > 0) next_parts(micro);
     micro.active = !micro.parts.empty();
     if (!micro.active) return;
-    micro.share = rank_.share(micro.parts);
+    micro.share = rank_.share(micro.parts, micro.split);
     if (!micro.hidden || micro.hidden.view()[0] != micro.share.rows) {
       micro.hidden = Tensor(DType::kF32, {micro.share.rows, rank_.config().hidden});
-      micro.wire = Tensor(rank_.options().dtype, {micro.share.rows, rank_.config().hidden});
+      if (rank_.replica().layout()[Axis::kLayers] > 1)
+        micro.wire = Tensor(rank_.options().dtype, {micro.share.rows, rank_.config().hidden});
     }
   }
 
   void choose(const Pass& pass, Micro& micro) {
     micro.results.assign(micro.parts.size(), -1);
     if (std::ranges::find(micro.speaks, true) == micro.speaks.end()) return;
-    const Tensor wanted = rank_.wanted_rows(pass, micro.parts, micro.share, micro.hidden, false);
-    const Tensor logits = rank_.logits(pass, wanted);
+    const TensorView logits =
+        rank_.logits(pass, rank_.wanted_rows(pass, micro.parts, micro.share, micro.hidden,
+                                             LanguageRank::Tokens::kLast));
     const int64_t vocab = rank_.config().vocab;
     for (size_t i = 0; i < micro.parts.size(); ++i) {
       if (!micro.speaks[i]) continue;
@@ -299,18 +339,26 @@ class Run {
     return {micro.results.data(), DType::kI32, {static_cast<int64_t>(micro.results.size())}};
   }
 
+  // What the plan says; less where sequences have ended since.
+  static void check_bytes(const Step& step, const TensorView& view) {
+    const auto bytes = static_cast<int64_t>(view.bytes());
+    CHECK(step.pass.step == 0 ? bytes == step.bytes : bytes <= step.bytes, to_string(step), bytes);
+  }
+
   void send(const Step& step, Micro& micro, int peer) {
     const bool hidden = step.payload == Payload::kHidden;
     if (hidden) copy(rank_.stream(), micro.hidden, micro.wire);
     const Message message{peer, tag_of(step), hidden ? micro.wire.view() : ids_view(micro)};
+    check_bytes(step, message.view);
     (hidden ? micro.sending_hidden : micro.sending_results)
         .push_back(rank_.replica().communicator().post(rank_.stream(), {&message, 1}, {}));
   }
 
   void receive(const Step& step, Micro& micro, int peer) {
     const bool hidden = step.payload == Payload::kHidden;
-    rank_.replica().communicator().receive(rank_.stream(), peer, tag_of(step),
-                                           hidden ? micro.wire.view() : ids_view(micro));
+    const TensorView view = hidden ? micro.wire.view() : ids_view(micro);
+    check_bytes(step, view);
+    rank_.replica().communicator().receive(rank_.stream(), peer, tag_of(step), view);
     if (hidden)
       copy(rank_.stream(), micro.wire, micro.hidden);
     else

@@ -34,7 +34,6 @@ struct Completion {
 struct CompletionStats {
   int64_t prefill_tokens = 0, decode_tokens = 0, prefill_passes = 0, decode_passes = 0;
   double prefill_s = 0, decode_s = 0;
-  double load_s = 0;
 };
 
 struct CompletionOptions {
@@ -45,7 +44,7 @@ struct CompletionOptions {
   // Read by the root between rounds; every rank has one or none has.
   const std::atomic<bool>* stop = nullptr;
   int batch = 16;       // sequences at once, at most
-  int64_t chunk = 512;  // rows of a prefill pass, at most, of each sequence index
+  int64_t chunk = 512;  // rows of a prefill pass, at most, on each rank
   int rounds = 8;       // tokens of each sequence between two looks at the queue and at `stop`
 };
 
@@ -64,8 +63,9 @@ class LanguageModel {
   LanguageRank& rank() { return rank_; }
 
   // Continuous batching (Orca: Yu et al. 2022): a request joins as soon as a place in the batch and
-  // pages for all of its tokens are free, and leaves when it ends; a request's tokens do not depend
-  // on the others'. Error(kUsage) for a request that could never run.
+  // pages for all of its tokens are free, and leaves when it ends. A request's tokens do not depend
+  // on the others' but for the rounding of sums that packed rows change, and its draws belong to
+  // its place in the list. Error(kUsage) for a request that could never run.
   std::vector<Completion> complete(std::span<const CompletionRequest> requests,
                                    const CompletionOptions& options = {});
   const CompletionStats& stats() const { return stats_; }  // of the last complete()

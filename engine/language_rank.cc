@@ -42,7 +42,8 @@ LayoutLimits LanguageRank::limits(const QwenConfig& config, int64_t tokens) {
           .tokens = tokens,
           .ffn = config.ffn,
           .guided = false,
-          .decode_kv_heads = config.kv_heads};
+          .decode_kv_heads = config.kv_heads,
+          .words = config.vocab};
 }
 
 QwenLoad LanguageRank::load(const QwenConfig& config, const LanguageOptions& options,
@@ -77,6 +78,15 @@ LanguageOptions filled(LanguageOptions options, const QwenConfig& config, const 
   if (options.resident == 1)
     throw Error(ErrorKind::kUsage,
                 "resident layers are 1, legal: 0 (all) or at least 2 (one in use, one being read)");
+  if (options.positions > config.max_positions)
+    throw Error(ErrorKind::kUsage, "a context of " + std::to_string(options.positions) +
+                                       " tokens, the model has positions for " +
+                                       std::to_string(config.max_positions));
+  if (options.weights == WeightFormat::kInt8 && layout[Axis::kTensor] * layout.sequence() > 1)
+    throw Error(ErrorKind::kUsage,
+                "8-bit weights under " + to_string(layout) +
+                    ": their scales are of whole rows, which tensor, ulysses, ring and token_ring "
+                    "split; legal here: data, layers");
   return options;
 }
 
@@ -213,44 +223,57 @@ const KVCache& LanguageRank::cache(int sequence) const {
   return state.pieces ? *state.pieces : *state.cache;
 }
 
-int64_t LanguageRank::free_pages() const { return narrow_pool_.free_pages(); }
-
-// Every sequence index needs a token; token rings and LightSeq see no past; what was gathered by
-// heads behind a ring stays so.
-bool LanguageRank::may_split(const Part& part) const {
+// Every sequence index needs a token; token rings and LightSeq see no past.
+bool LanguageRank::can_split(int64_t past, int64_t tokens) const {
   const Layout& layout = replica_.layout();
-  const Sequence& sequence = at(part.sequence);
-  const auto tokens = static_cast<int64_t>(part.ids.size());
   if (layout.sequence() == 1 || tokens < layout.sequence()) return false;
-  if (!rings() || sequence.length == 0) return true;
-  const bool sees_past = layout[Axis::kRing] > 1 && options_.balance != RingBalance::kLightSeq;
-  return sequence.pieces && sees_past;
+  return !rings() || past == 0 ||
+         (layout[Axis::kRing] > 1 && options_.balance != RingBalance::kLightSeq);
 }
 
-SequenceMap LanguageRank::map_of(const Part& part) const {
+// What was gathered by heads behind a ring stays so.
+bool LanguageRank::may_split(const Part& part) const {
+  const Sequence& sequence = at(part.sequence);
+  return can_split(sequence.length, static_cast<int64_t>(part.ids.size())) &&
+         (!rings() || sequence.length == 0 || sequence.pieces);
+}
+
+SequenceMap LanguageRank::map_of(int64_t tokens) const {
   const Layout& layout = replica_.layout();
-  const auto tokens = static_cast<int64_t>(part.ids.size());
   const int rings = layout[Axis::kRing] * layout[Axis::kTokenRing];
   const bool zigzag = rings > 1 && options_.balance == RingBalance::kZigzag;
-  const SequenceMap map = zigzag ? SequenceMap::zigzag(tokens, rings, layout[Axis::kUlysses])
-                                 : SequenceMap::contiguous(tokens, layout.sequence());
-  return map.shifted(at(part.sequence).length);
+  return zigzag ? SequenceMap::zigzag(tokens, rings, layout[Axis::kUlysses])
+                : SequenceMap::contiguous(tokens, layout.sequence());
+}
+
+int64_t LanguageRank::rows_of(std::span<const Part> parts, Split split) const {
+  int64_t rows = 0;
+  for (const Part& part : parts) {
+    const auto tokens = static_cast<int64_t>(part.ids.size());
+    rows += split == Split::kHeads
+                ? tokens
+                : map_of(tokens).rows(replica_.mesh().sequence_index(replica_.rank()));
+  }
+  return rows;
 }
 
 LanguageRank::Share LanguageRank::share(std::span<const Part> parts) const {
-  Share share;
   int64_t tokens = 0;
-  share.split = !parts.empty();
+  bool all = !parts.empty();
   for (const Part& part : parts) {
-    CHECK(!part.ids.empty(), "a part without tokens");
     tokens += static_cast<int64_t>(part.ids.size());
-    share.split = share.split && may_split(part);
+    all = all && may_split(part);
   }
-  share.split = share.split && tokens >= options_.split_tokens;
+  return share(parts, all && tokens >= options_.split_tokens ? Split::kTokens : Split::kHeads);
+}
+
+LanguageRank::Share LanguageRank::share(std::span<const Part> parts, Split split) const {
+  Share share{.split = split == Split::kTokens};
   for (const Part& part : parts) {
+    CHECK(!part.ids.empty() && (!share.split || may_split(part)), "a part of", part.ids.size());
     const int64_t begin = length(part.sequence), n = static_cast<int64_t>(part.ids.size());
     if (share.split) {
-      share.maps.push_back(map_of(part));
+      share.maps.push_back(map_of(n).shifted(begin));
       share.tokens.push_back(share.maps.back()[replica_.mesh().sequence_index(replica_.rank())]);
     } else {
       share.tokens.push_back({{{begin, begin + n}}, begin + n});
@@ -346,16 +369,19 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
   std::vector<KVCache*> caches;
   std::vector<int32_t> ids;
   int64_t row = 0;
+  for (const Part& part : parts) {
+    const int64_t end = length(part.sequence) + static_cast<int64_t>(part.ids.size());
+    if (end > options_.positions)
+      throw Error(ErrorKind::kUsage, "a sequence of " + std::to_string(end) +
+                                         " tokens is longer than the " +
+                                         std::to_string(options_.positions) + " it may have");
+  }
   try {
     for (size_t i = 0; i < parts.size(); ++i) {
       const Part& part = parts[i];
       Sequence& sequence = at(part.sequence);
       const TokenRanges& tokens = share.tokens[i];
-      const int64_t begin = sequence.length, end = begin + static_cast<int64_t>(part.ids.size());
-      if (end > options_.positions)
-        throw Error(ErrorKind::kUsage, "a sequence of " + std::to_string(end) +
-                                           " tokens is longer than the " +
-                                           std::to_string(options_.positions) + " it may have");
+      const int64_t begin = sequence.length;
       KVCache& cache = cache_for(sequence, share.split);
       TokenMixer* mixer = nullptr;
       TokenRanges kept = tokens;
@@ -384,6 +410,8 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
     model.forward(context, in, rows, rope_, hidden);
   } catch (...) {
     for (KVCache* cache : caches) cache->drop();
+    for (const Part& part : parts)
+      if (at(part.sequence).held.empty()) at(part.sequence).pieces.reset();
     throw;
   }
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -398,8 +426,27 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
   }
 }
 
-Tensor LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> parts, const Share& share,
-                                 const TensorView& hidden, bool all) {
+WindowCounts LanguageRank::window() const {
+  WindowCounts counts = narrow_.window();
+  if (!wide_) return counts;
+  const WindowCounts more = wide_->window();
+  return {counts.reads + more.reads, counts.reading_s + more.reading_s,
+          counts.waited_s + more.waited_s};
+}
+
+namespace {
+
+// Rows [rows, columns] of f32 in a buffer that grows as it must.
+TensorView grown(Tensor& buffer, int64_t rows, int64_t columns) {
+  if (!buffer || buffer.view()[0] < rows) buffer = Tensor(DType::kF32, {rows, columns});
+  return buffer.view().slice(0, 0, rows);
+}
+
+}  // namespace
+
+TensorView LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> parts,
+                                     const Share& share, const TensorView& hidden, Tokens which) {
+  const bool all = which == Tokens::kAll;
   // The wanted rows of a sequence index: (its row, the row they become), in the order of its rows.
   const auto wanted_of = [&](int index) {
     std::vector<std::pair<int64_t, int64_t>> list;
@@ -420,11 +467,11 @@ Tensor LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> parts, 
   };
   int64_t count = 0;
   for (const Part& part : parts) count += all ? static_cast<int64_t>(part.ids.size()) : 1;
-  Tensor out(DType::kF32, {count, config_.hidden});
+  const TensorView out = grown(wanted_, count, config_.hidden);
   const auto place = [&](const TensorView& rows, int index, bool packed) {
     int64_t at = 0;
     for (const auto& [from, to] : wanted_of(index))
-      copy(stream_, rows.slice(0, packed ? at++ : from, 1), out.view().slice(0, to, 1));
+      copy(stream_, rows.slice(0, packed ? at++ : from, 1), out.slice(0, to, 1));
   };
   if (!share.split) {
     place(hidden, 0, false);
@@ -447,15 +494,15 @@ Tensor LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> parts, 
   return out;
 }
 
-Tensor LanguageRank::logits(const Pass& pass, const TensorView& wanted) {
-  Tensor out(DType::kF32, {wanted[0], config_.vocab});
+TensorView LanguageRank::logits(const Pass& pass, const TensorView& wanted) {
+  const TensorView out = grown(logits_, wanted[0], config_.vocab);
   Context context = this->context(pass, false);
   narrow_.logits(context, wanted, out);
   return out;
 }
 
-Tensor LanguageRank::normed(const TensorView& wanted) {
-  Tensor out(DType::kF32, wanted.shape());
+TensorView LanguageRank::normed(const TensorView& wanted) {
+  const TensorView out = grown(normed_, wanted[0], wanted[1]);
   Context context = this->context({}, false);
   narrow_.norm(context, wanted, out);
   return out;

@@ -23,11 +23,13 @@ enum class RingBalance : uint8_t { kZigzag, kContiguous, kLightSeq };
 
 struct LanguageOptions {
   DType dtype = DType::kF32;
+  // Error(kUsage) for 8-bit weights where a layout splits the width: a part's scales are not the
+  // whole's.
   WeightFormat weights = WeightFormat::kCompute;
   int threads = 0;  // 0: all
   Determinism determinism = Determinism::kFast;
   const Ops* ops = nullptr;  // null: cpu_ops()
-  int resident = 0;          // blocks in memory at once, at least 2; 0: all
+  int resident = 0;          // blocks of a packing in memory at once, at least 2; 0: all
   int64_t positions = 0;     // longest sequence; 0: the model's
   int64_t cache_tokens = 0;  // of all sequences together; 0: as many as one of `positions`
   int64_t page_rows = 128;   // tokens of a page of the cache
@@ -68,11 +70,8 @@ class LanguageRank {
   const LanguageOptions& options() const { return options_; }  // defaults filled in
   const BlockRange& blocks() const { return narrow_.loaded().blocks; }
   size_t weights_bytes() const { return narrow_.bytes() + (wide_ ? wide_->bytes() : 0); }
-  size_t cache_page_bytes() const { return narrow_pool_.shape().page_bytes(); }
-  int64_t free_pages() const;
   int64_t pages_for(int64_t tokens) const { return narrow_pool_.pages_for(tokens); }
-  size_t arena_high_water() const { return arena_.high_water(); }
-  WindowCounts window() const { return narrow_.window(); }
+  WindowCounts window() const;  // of both packings
 
   // Sequences, by a number of the caller's. Every rank opens and closes the same.
   void open(int sequence);
@@ -92,19 +91,29 @@ class LanguageRank {
     std::vector<TokenRanges> tokens{};  // per part: this rank's
     int64_t rows = 0;                   // this rank's of the pass
   };
+  enum class Split : uint8_t { kHeads, kTokens };
+  Share share(std::span<const Part> parts, Split split) const;
+  // The same, by tokens where there are enough and all of the parts can be split so.
   Share share(std::span<const Part> parts) const;
+  // share().rows without the sequences' state.
+  int64_t rows_of(std::span<const Part> parts, Split split) const;
+  // Whether tokens behind `past` others, those kept by tokens themselves where there are any, can
+  // be split by tokens.
+  bool can_split(int64_t past, int64_t tokens) const;
 
   // The loaded blocks over the pass. hidden [share.rows, D] f32: in, except on the first stage, and
   // out. Caches grow by the parts' ids; where it throws they are as before.
   void forward(const Pass& pass, std::span<const Part> parts, const Share& share,
                const TensorView& hidden, Observer* observer = nullptr);
+  enum class Tokens : uint8_t { kLast, kAll };
   // Of the last stage, on all its ranks: hidden rows [m, D] f32, before the last norm, of each
-  // part's last token, or (`all`) of every token of each part in turn.
-  Tensor wanted_rows(const Pass& pass, std::span<const Part> parts, const Share& share,
-                     const TensorView& hidden, bool all);
+  // part's last token, or of every token of each part in turn. This and the two below are valid
+  // until the next call of their kind.
+  TensorView wanted_rows(const Pass& pass, std::span<const Part> parts, const Share& share,
+                         const TensorView& hidden, Tokens which);
   // Their logits [m, V] f32, the same bits on every rank of the stage; and their final norm.
-  Tensor logits(const Pass& pass, const TensorView& wanted);
-  Tensor normed(const TensorView& wanted);
+  TensorView logits(const Pass& pass, const TensorView& wanted);
+  TensorView normed(const TensorView& wanted);
 
  private:
   struct Sequence {
@@ -117,7 +126,7 @@ class LanguageRank {
 
   bool rings() const;
   bool may_split(const Part& part) const;
-  SequenceMap map_of(const Part& part) const;
+  SequenceMap map_of(int64_t tokens) const;
   std::unique_ptr<TokenMixer> make_mixer(const SequenceMap& tokens, const Sequence& sequence) const;
   void gather_heads(Sequence& sequence);
   KVCache& cache_for(Sequence& sequence, bool split);
@@ -140,6 +149,7 @@ class LanguageRank {
   KVPool narrow_pool_;
   std::optional<KVPool> wide_pool_;  // of rings
   Rope rope_;
+  Tensor wanted_, logits_, normed_;  // grown as asked
   std::map<int, Sequence> sequences_;
 };
 

@@ -23,6 +23,35 @@ double uniform(uint64_t seed, uint32_t request, uint32_t position) {
   return (bits[0] + 0.5) * 0x1p-32;
 }
 
+struct Likelier {
+  std::span<const float> logits;
+  bool operator()(int32_t a, int32_t b) const {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  }
+};
+
+// Of `kept` the fewest that together weigh `enough`, likeliest first; their weight. As a rule few
+// are enough, so that only those are put in order.
+template <class Weight>
+double keep_likeliest(std::span<const float> logits, const Weight& weight, double enough,
+                      std::vector<int32_t>& kept) {
+  const auto all = static_cast<int64_t>(kept.size());
+  double sum = 0;
+  for (int64_t sorted = 0, count = 0; sorted < all;) {
+    const int64_t next = std::min(all, std::max<int64_t>(256, 8 * sorted));
+    if (next < all)
+      std::nth_element(kept.begin() + sorted, kept.begin() + next, kept.end(), Likelier{logits});
+    std::sort(kept.begin() + sorted, kept.begin() + next, Likelier{logits});
+    for (sorted = next; count < sorted;) {
+      sum += weight(kept[count++]);
+      if (sum < enough) continue;
+      kept.resize(count);
+      return sum;
+    }
+  }
+  return sum;
+}
+
 [[noreturn]] void refuse(const char* field, double value, const char* legal) {
   throw Error(ErrorKind::kUsage,
               std::string(field) + " is " + std::to_string(value) + ", legal: " + legal);
@@ -48,30 +77,26 @@ int32_t choose_token(std::span<const float> logits, const TokenSampling& samplin
   const auto best = std::ranges::max_element(logits) - logits.begin();
   if (sampling.temperature == 0) return static_cast<int32_t>(best);
 
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  const auto weight = [&](int32_t id) {
+    return std::exp((static_cast<double>(logits[id]) - logits[best]) / sampling.temperature);
   };
-  if (sampling.top_k > 0 && sampling.top_k < static_cast<int>(order.size())) {
-    std::nth_element(order.begin(), order.begin() + sampling.top_k, order.end(), likelier);
-    order.resize(sampling.top_k);
+  std::vector<int32_t> kept(logits.size());
+  std::iota(kept.begin(), kept.end(), 0);
+  double all = 0;
+  if (sampling.top_k > 0 && sampling.top_k < static_cast<int64_t>(kept.size())) {
+    std::nth_element(kept.begin(), kept.begin() + sampling.top_k, kept.end(), Likelier{logits});
+    kept.resize(sampling.top_k);
+    std::sort(kept.begin(), kept.end());
   }
-  std::sort(order.begin(), order.end(), likelier);
-  std::vector<double> weight(order.size());
-  for (size_t i = 0; i < order.size(); ++i)
-    weight[i] =
-        std::exp((static_cast<double>(logits[order[i]]) - logits[best]) / sampling.temperature);
-  const double all = std::accumulate(weight.begin(), weight.end(), 0.0);
-  size_t kept = 0;
-  double sum = 0;
-  while (kept < weight.size() && (kept == 0 || sum < sampling.top_p * all)) sum += weight[kept++];
+  for (int32_t id : kept) all += weight(id);
+  double sum = all;
+  if (sampling.top_p < 1) sum = keep_likeliest(logits, weight, sampling.top_p * all, kept);
   double left = uniform(sampling.seed, request, position) * sum;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    left -= weight[i];
-    if (left < 0) return order[i];
+  for (size_t i = 0; i + 1 < kept.size(); ++i) {
+    left -= weight(kept[i]);
+    if (left < 0) return kept[i];
   }
-  return order[kept - 1];
+  return kept.back();
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #include "kernels/rope.h"
 
 #include <cmath>
+#include <vector>
 
 #include "kernels/ops.h"
 #include "kernels/view_checks.h"
@@ -13,10 +14,11 @@ namespace {
 Tensor angle_table(int64_t tokens, int64_t start, int pairs, double theta) {
   Tensor out(DType::kF32, {tokens, pairs, 2});
   float* table = out.as<float>();
+  std::vector<double> omega(pairs);
+  for (int j = 0; j < pairs; ++j) omega[j] = std::pow(theta, -static_cast<double>(j) / pairs);
   for (int64_t i = 0; i < tokens; ++i)
     for (int j = 0; j < pairs; ++j) {
-      const double angle =
-          static_cast<double>(start + i) * std::pow(theta, -static_cast<double>(j) / pairs);
+      const double angle = static_cast<double>(start + i) * omega[j];
       *table++ = static_cast<float>(std::cos(angle));
       *table++ = static_cast<float>(std::sin(angle));
     }

@@ -66,13 +66,8 @@ class LayerWindow {
     }
     if (failure_) std::rethrow_exception(failure_);
     lock.unlock();
+    const Release release{*this, index};  // also where f throws
     f(*slots_[index]);
-    if (streamed_.empty() || place(index) < 0) return;
-    lock.lock();
-    slots_[index].reset();
-    --held_;
-    lock.unlock();
-    changed_.notify_all();
   }
 
   // Calls f for every layer that is resident now; only between uses.
@@ -93,6 +88,21 @@ class LayerWindow {
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
+  // Ends the use of a layer: a streamed one goes.
+  struct Release {
+    LayerWindow& window;
+    int index;
+    ~Release() {
+      if (window.streamed_.empty() || window.place(index) < 0) return;
+      {
+        const std::lock_guard lock(window.mutex_);
+        window.slots_[index].reset();
+        --window.held_;
+      }
+      window.changed_.notify_all();
+    }
+  };
+
   int place(int index) const {  // among the streamed layers, -1: it is kept
     for (size_t i = 0; i < streamed_.size(); ++i)
       if (streamed_[i] == index) return static_cast<int>(i);
@@ -102,7 +112,7 @@ class LayerWindow {
   // Where the reader is elsewhere, what it read is dropped and it goes on from `index`.
   void ask_for(int index) {
     const int at = place(index);
-    if (reading_ == index || next_ == at) return;
+    if (reading_ == index || (next_ == at && held_ < 2)) return;
     for (int other : streamed_)
       if (slots_[other]) {
         slots_[other].reset();

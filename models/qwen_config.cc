@@ -140,7 +140,8 @@ size_t qwen_weights_bytes(const QwenConfig& config, const QwenLoad& load) {
     const auto values = static_cast<size_t>(qwen_part(config, tensor, load).count(tensor));
     const bool eight = tensor.shape.size() == 2 && load.weights == WeightFormat::kInt8 &&
                        tensor.name.starts_with("layers.");
-    bytes += eight ? values + 4 * values / static_cast<size_t>(tensor.shape[1])
+    // Of 8 bits also a scale and a correction per output.
+    bytes += eight ? values + static_cast<size_t>(tensor.shape[0]) * 2 * sizeof(float)
                    : values * size_of(dtype);
   };
   for (const TensorSpec& tensor : qwen_tensors(config)) {
@@ -174,7 +175,8 @@ size_t qwen_workspace_bytes(const QwenConfig& config, int64_t rows, int64_t last
   const int64_t words = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
   const size_t head = size(dtype, last, config.hidden) +
                       (rounds ? size(DType::kF32, last, config.hidden) : 0) +
-                      (words < config.vocab ? size(DType::kF32, last, words) : 0);
+                      // Of parts the own one, and all of them as they are joined.
+                      (words < config.vocab ? size(DType::kF32, last, words + config.vocab) : 0);
   return std::max({norm, attention, ffn, head});
 }
 

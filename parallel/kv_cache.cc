@@ -50,11 +50,14 @@ void gather(Stream& stream, const ContextKV& layer, TensorView KVSegment::*part,
 
 Tensor KVPool::take() {
   CHECK(taken_ < limit_, "pages", taken_, "of", limit_);
+  Tensor page;
+  if (idle_.empty()) {
+    page = Tensor(shape_.dtype, {shape_.layers, 2, shape_.rows, shape_.kv_heads, shape_.head_dim});
+  } else {
+    page = std::move(idle_.back());
+    idle_.pop_back();
+  }
   ++taken_;
-  if (idle_.empty())
-    return Tensor(shape_.dtype, {shape_.layers, 2, shape_.rows, shape_.kv_heads, shape_.head_dim});
-  Tensor page = std::move(idle_.back());
-  idle_.pop_back();
   return page;
 }
 
@@ -64,15 +67,6 @@ void KVPool::give_back(Tensor page) {
 }
 
 KVCache::KVCache(KVPool& pool) : pool_(&pool), layers_(pool.shape().layers) {}
-
-KVCache::KVCache(KVCache&& other) noexcept
-    : pool_(other.pool_),
-      held_(std::move(other.held_)),
-      reserved_(std::move(other.reserved_)),
-      pages_(std::move(other.pages_)),
-      layers_(std::move(other.layers_)) {
-  other.pages_.clear();
-}
 
 KVCache::~KVCache() {
   for (Tensor& page : pages_) pool_->give_back(std::move(page));
@@ -97,47 +91,46 @@ void KVCache::commit() {
   for (const Range& range : reserved_.ranges) held_.append(range);
   held_.total = reserved_.total;
   reserved_ = {};
-  lay_out();
+  for (ContextKV& layer : layers_) {
+    for (const KVSegment& piece : layer.room) {
+      KVSegment* last = layer.segments.empty() ? nullptr : &layer.segments.back();
+      const bool goes_on = last && last->position + last->k[0] == piece.position &&
+                           last->k.slice(0, last->k[0], 0).data == piece.k.data;
+      if (goes_on) {
+        last->k.extent[0] += piece.k[0];
+        last->v.extent[0] += piece.v[0];
+      } else {
+        layer.segments.push_back(piece);
+      }
+    }
+    layer.room.clear();
+  }
 }
 
 void KVCache::drop() {
   reserved_ = {};
+  for (ContextKV& layer : layers_) layer.room.clear();
   const auto needed = static_cast<size_t>(pool_->pages_for(held_.size()));
   for (; pages_.size() > needed; pages_.pop_back()) pool_->give_back(std::move(pages_.back()));
-  lay_out();
 }
 
-void KVCache::clear() {
-  held_ = {};
-  drop();
-}
-
-// Segments and room anew: a piece ends with its page and with its range of tokens.
+// The room of what is reserved: a piece ends with its page and with its range of tokens.
 void KVCache::lay_out() {
   const int64_t page_rows = pool_->shape().rows;
-  for (ContextKV& layer : layers_) {
-    layer.segments.clear();
-    layer.room.clear();
-  }
-  int64_t row = 0;
-  const auto lay = [&](const TokenRanges& tokens, std::vector<KVSegment> ContextKV::*list) {
-    for (const Range& range : tokens.ranges)
-      for (int64_t token = range.begin; token < range.end;) {
-        const int64_t at = row % page_rows, n = std::min(range.end - token, page_rows - at);
-        for (size_t layer = 0; layer < layers_.size(); ++layer) {
-          const TensorView page =
-              pages_[row / page_rows].view().select(0, static_cast<int64_t>(layer));
-          (layers_[layer].*list)
-              .push_back({.k = page.select(0, 0).slice(0, at, n),
-                          .v = page.select(0, 1).slice(0, at, n),
-                          .position = token});
-        }
-        token += n;
-        row += n;
+  int64_t row = held_.size();
+  for (const Range& range : reserved_.ranges)
+    for (int64_t token = range.begin; token < range.end;) {
+      const int64_t at = row % page_rows, n = std::min(range.end - token, page_rows - at);
+      for (size_t layer = 0; layer < layers_.size(); ++layer) {
+        const TensorView page =
+            pages_[row / page_rows].view().select(0, static_cast<int64_t>(layer));
+        layers_[layer].room.push_back({.k = page.select(0, 0).slice(0, at, n),
+                                       .v = page.select(0, 1).slice(0, at, n),
+                                       .position = token});
       }
-  };
-  lay(held_, &ContextKV::segments);
-  lay(reserved_, &ContextKV::room);
+      token += n;
+      row += n;
+    }
 }
 
 void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache& from,
@@ -150,6 +143,10 @@ void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache
   CHECK(wanted[own].tokens.ranges.size() == 1 && wanted[own].tokens.ranges[0].begin == 0 &&
             to.tokens().size() == 0,
         "tokens", total);
+  struct DropOnError {
+    KVCache& cache;
+    ~DropOnError() { cache.drop(); }  // nothing, where it was committed
+  } const drop{to};
   to.reserve(wanted[own].tokens);
   for (int layer = 0; layer < shape.layers; ++layer) {
     const Arena::Scope scope(arena);

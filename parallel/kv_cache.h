@@ -49,8 +49,8 @@ class KVCache {
  public:
   explicit KVCache(KVPool& pool);  // the pool must outlive it
   ~KVCache();
-  KVCache(KVCache&& other) noexcept;
-  KVCache& operator=(KVCache&&) = delete;
+  KVCache(const KVCache&) = delete;
+  KVCache& operator=(const KVCache&) = delete;
 
   // The tokens held, in the order of their rows.
   const TokenRanges& tokens() const { return held_; }
@@ -59,7 +59,6 @@ class KVCache {
   void reserve(const TokenRanges& tokens);
   void commit();  // what was reserved is held
   void drop();    // the pass failed: the room is given back
-  void clear();   // nothing is held
 
   // One per layer of the rank: what is held as segments, what is reserved as room.
   std::span<ContextKV> layers() { return layers_; }
@@ -82,8 +81,8 @@ struct KVPlace {
 };
 
 // Moves a sequence from `held[i]` to `wanted[i]` (all tokens of some heads) for every rank i of the
-// group: one exchange per layer; `to` is empty before. Where several ranks hold the same, a rank
-// takes its own, else the first one's.
+// group: one exchange per layer; `to` is empty before, and after an error. Where several ranks hold
+// the same, a rank takes its own, else the first one's.
 void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache& from,
                 std::span<const KVPlace> held, KVCache& to, std::span<const KVPlace> wanted);
 // Bytes that `rank` sends for it.

@@ -104,7 +104,9 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
        {too_many(split_again + " * tensor", int64_t{shares} * layout[Axis::kTensor], limits.heads,
                  "heads"),
         too_many("layers", layout[Axis::kLayers], limits.layers, "layers"),
-        too_many("tensor", width_parts, limits.ffn, "feed-forward columns"),
+        too_many(decodes ? split_again + " * tensor" : "tensor", width_parts, limits.ffn,
+                 "feed-forward columns"),
+        too_many(split_again + " * tensor", width_parts, limits.words, "words"),
         too_many("ring * token_ring * ulysses", layout.sequence(), limits.tokens, "tokens"),
         too_many("data", layout[Axis::kData], limits.requests, "requests")})
     if (!why.empty()) return why;

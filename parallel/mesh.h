@@ -35,6 +35,7 @@ struct LayoutLimits {
   // Not 0: a pass of one token is split by heads, in groups of so many key/value heads, over the
   // ranks that split a long one by tokens.
   int64_t decode_kv_heads = 0;
+  int64_t words = 0;  // of the output layer, which is split with the feed-forward columns
 };
 
 // Why the layout cannot work for the job, or "".

@@ -16,7 +16,7 @@ class Writer {
   }
 
   Plan write() {
-    const int micros = static_cast<int>(config_.rows.size());
+    const int micros = static_cast<int>(config_.micros.size());
     add({.kind = Step::Kind::kLoad, .pass = {}});
     for (int round = 0; round < config_.rounds; ++round)
       for (int micro = 0; micro < micros; ++micro) pass({.step = round, .micro = micro});
@@ -56,12 +56,12 @@ class Writer {
     if (pass.step == 0 || last()) return;
     --pass.step;
     receive(pass, config_.stages - 1, Payload::kText,
-            config_.rows[pass.micro] * config_.result_bytes, result_slot(pass.micro));
+            config_.micros[pass.micro].results * config_.result_bytes, result_slot(pass.micro));
   }
 
   void pass(const Pass& pass) {
     const int hidden = hidden_slot(pass.micro), result = result_slot(pass.micro);
-    const int64_t rows = config_.rows[pass.micro];
+    const auto& [rows, results] = config_.micros[pass.micro];
     learn(pass);
     settle(pass, hidden);
     std::vector<int> reads{pass.step == 0 ? 0 : result};
@@ -81,7 +81,7 @@ class Writer {
     settle(pass, result);
     add({.kind = Step::Kind::kUpdate, .pass = pass, .reads = {hidden}, .writes = {result}});
     for (int stage = 0; stage < stage_; ++stage)
-      send(pass, stage, Payload::kText, rows * config_.result_bytes, result);
+      send(pass, stage, Payload::kText, results * config_.result_bytes, result);
   }
 
   const TokenPlanConfig& config_;
@@ -93,8 +93,8 @@ class Writer {
 }  // namespace
 
 std::vector<Plan> plan_tokens(const TokenPlanConfig& config) {
-  CHECK(config.stages >= 1 && config.rounds >= 1 && !config.rows.empty(), "stages", config.stages,
-        "rounds", config.rounds, "micro-batches", config.rows.size());
+  CHECK(config.stages >= 1 && config.rounds >= 1 && !config.micros.empty(), "stages", config.stages,
+        "rounds", config.rounds, "micro-batches", config.micros.size());
   std::vector<Plan> plans;
   for (int stage = 0; stage < config.stages; ++stage)
     plans.push_back(Writer(config, stage).write());

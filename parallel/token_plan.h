@@ -4,8 +4,8 @@
 //
 // Split: blocks (layers); tokens, heads and widths are split inside a pass, by the seams.
 // Talk: hidden rows from stage to stage; what the last stage made, to every other stage.
-// Bytes sent per micro-batch of r rows and round: r hidden_bytes by every stage but the last;
-//   (L - 1) r result_bytes by the last.
+// Bytes sent per micro-batch of n rows and m results and round: n hidden_bytes by every stage but
+//   the last; (L - 1) m result_bytes by the last.
 // Memory: one hidden buffer and one of results per micro-batch.
 // Exact: messages alone.
 // Divisibility: none; at least one block per stage.
@@ -20,9 +20,13 @@ namespace weft {
 struct TokenPlanConfig {
   int blocks = 1, stages = 1;
   int rounds = 1;
-  std::vector<int64_t> rows{};  // of each micro-batch
-  int64_t hidden_bytes = 0;     // of a row, this sequence index's share
-  int64_t result_bytes = 0;     // of a row
+  struct Micro {
+    int64_t rows = 0;     // hidden, of this sequence index
+    int64_t results = 0;  // of the last stage
+  };
+  std::vector<Micro> micros{};  // at most; a round may have less
+  int64_t hidden_bytes = 0;     // of a row
+  int64_t result_bytes = 0;     // of a result
 };
 
 // Slots of micro-batch m. Slot 0 holds what every stage knows before.

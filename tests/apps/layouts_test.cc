@@ -63,7 +63,9 @@ INSTANTIATE_TEST_SUITE_P(
                8},
         Family{"Vae", {"vae21_tiny_decode3", "vae21_tiny_encode3", "vae_patch2_decode3"}, 5},
         Family{"TextEncoder", {"umt5", "umt5_uneven"}, 4},
-        Family{"LanguageModel", {"llm_qwen2_bias", "llm_qwen3_tied", "llm_qwen3_untied"}, 6},
+        Family{"LanguageModel",
+               {"llm_qwen2_bias", "llm_qwen3_tied", "llm_qwen3_untied", "llm_pocket"},
+               4},
         Family{"Pipeline", {"pipeline_t2v", "pipeline_two_experts"}, 8}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -21,7 +21,7 @@ namespace {
 
 using Part = LanguageRank::Part;
 
-// Uneven on purpose: 6 heads in 3 groups, 5 layers' worth of nothing in common with 2, 3 or 4.
+// Uneven on purpose: 6 heads in 3 groups, 37 columns, 53 words.
 QwenConfig small(bool third = true) {
   return {.hidden = 24,
           .ffn = 37,
@@ -74,7 +74,8 @@ Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
     rank.forward(pass, {&part, 1}, share, hidden);
     if (rank.blocks().last())
       copy(rank.stream(),
-           rank.logits(pass, rank.wanted_rows(pass, {&part, 1}, share, hidden, true)),
+           rank.logits(
+               pass, rank.wanted_rows(pass, {&part, 1}, share, hidden, LanguageRank::Tokens::kAll)),
            all.view().slice(0, at, size));
     else
       replica.communicator().send(rank.stream(), replica.stage_peer(1), tag, hidden);
@@ -112,30 +113,32 @@ TEST(Language, ChunksOfAnySizeGiveTheLogitsOfOnePass) {
 }
 
 TEST(Language, EveryLayoutPrefillsInChunksAndDecodes) {
-  const QwenConfig config = small();
-  const std::vector<int32_t> ids = some_ids(29, 53);
-  const Tensor whole = whole_logits(config, ids);
   int layouts = 0;
-  for (int ranks = 2; ranks <= 4; ++ranks)
-    for (const Layout& layout : legal_layouts(ranks, LanguageRank::limits(config, 11))) {
-      if (layout[Axis::kData] > 1) continue;
-      for (const RingBalance balance :
-           {RingBalance::kZigzag, RingBalance::kContiguous, RingBalance::kLightSeq}) {
-        if (balance != RingBalance::kZigzag && layout[Axis::kRing] == 1) continue;
-        ++layouts;
-        const TensorFile file = weights(config);
-        run_ranks(ranks, [&](Communicator& world) {
-          LanguageRank rank(file, config, one_thread({.balance = balance}),
-                            Replica::of(world, layout));
-          const Tensor got = logits_in_passes(rank, ids, {11, 13, 1, 1, 1, 2});
-          if (got)
-            expect_near(
-                got, whole,
-                to_string(layout) + " balance " + std::to_string(static_cast<int>(balance)));
-        });
+  for (const bool third : {true, false}) {
+    const QwenConfig config = small(third);
+    const std::vector<int32_t> ids = some_ids(29, 53);
+    const Tensor whole = whole_logits(config, ids);
+    for (int ranks = 2; ranks <= 4; ++ranks)
+      for (const Layout& layout : legal_layouts(ranks, LanguageRank::limits(config, 11))) {
+        if (layout[Axis::kData] > 1) continue;
+        for (const RingBalance balance :
+             {RingBalance::kZigzag, RingBalance::kContiguous, RingBalance::kLightSeq}) {
+          if (balance != RingBalance::kZigzag && layout[Axis::kRing] == 1) continue;
+          ++layouts;
+          const TensorFile file = weights(config);
+          run_ranks(ranks, [&](Communicator& world) {
+            LanguageRank rank(file, config, one_thread({.balance = balance}),
+                              Replica::of(world, layout));
+            const Tensor got = logits_in_passes(rank, ids, {11, 13, 1, 1, 1, 2});
+            if (got)
+              expect_near(
+                  got, whole,
+                  to_string(layout) + " balance " + std::to_string(static_cast<int>(balance)));
+          });
+        }
       }
-    }
-  EXPECT_GE(layouts, 20);
+  }
+  EXPECT_GE(layouts, 40);
 }
 
 // The rows a sequence's cache holds in one layer, dense.
@@ -242,7 +245,7 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
   }
 }
 
-TEST(Language, DelaysChangeNoToken) {
+TEST(Language, DelaysChangeNoBit) {
   const QwenConfig config = small();
   const TensorFile file = weights(config);
   const std::vector<int32_t> ids = some_ids(17, 53);
@@ -414,6 +417,9 @@ TEST(Language, WhatCannotRunIsRefusedByName) {
   EXPECT_NE(message({.prompt = {1}, .sampling = {.temperature = -1}}).find("temperature"),
             std::string::npos);
   EXPECT_NE(message({.prompt = {53}, .max_tokens = 1}).find("token id 53"), std::string::npos);
+  EXPECT_NE(message({.prompt = {1, -1}, .max_tokens = 1}).find("token id -1"), std::string::npos);
+  EXPECT_NE(message({.prompt = {1}, .max_tokens = INT64_MAX}).find("there are 96"),
+            std::string::npos);
   EXPECT_EQ(message({.prompt = {1}, .max_tokens = 3}), "");  // and the model goes on
 }
 
@@ -436,6 +442,104 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
     EXPECT_LE(rank.window().reads, streamed * passes + 2);
   }
   EXPECT_THROW(LanguageRank(file, config, one_thread({.resident = 1})), Error);
+
+  // From a file, on ranks whose two packings stream each their own.
+  const std::string path = testing::TempDir() + "streamed.safetensors";
+  write_random(path, weights(config));
+  const TensorFile on_disk = TensorFile::open(path);
+  for (const auto& [ranks, text] : {std::pair{1, ""}, {2, "ulysses=2"}, {2, "tensor=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    run_ranks(ranks, [&](Communicator& world) {
+      const auto logits = [&](const TensorFile& from, int resident) {
+        LanguageRank rank(from, config, one_thread({.resident = resident}),
+                          Replica::of(world, layout));
+        return logits_in_passes(rank, ids, sizes);
+      };
+      EXPECT_TRUE(test::bitwise_equal(logits(on_disk, 2), logits(file, 0))) << text;
+    });
+  }
+}
+
+// What a failed pass leaves is what was there before it.
+TEST(Language, AFailedPassChangesNoSequence) {
+  const QwenConfig config = small();
+  const TensorFile file = weights(config);
+  const std::vector<int32_t> ids = some_ids(12, 53);
+  for (const auto& [ranks, text] : {std::pair{1, ""}, {2, "ring=2"}, {2, "ulysses=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    run_ranks(ranks, [&](Communicator& world) {
+      LanguageRank rank(file, config, one_thread({.cache_tokens = 40}), Replica::of(world, layout));
+      const auto pass = [&](std::vector<Part> parts) {
+        const auto share = rank.share(parts);
+        Tensor hidden(DType::kF32, {share.rows, config.hidden});
+        rank.forward({}, parts, share, hidden);
+      };
+      rank.open(0);
+      rank.open(1);
+      // Both are too long: one for a sequence, one for the pool.
+      EXPECT_THROW(pass({{0, ids}, {1, some_ids(97, 53)}}), Error) << text;
+      EXPECT_THROW(pass({{0, ids}, {1, some_ids(90, 53)}}), Error) << text;
+      EXPECT_EQ(rank.length(0), 0);
+      pass({{0, ids}});
+      pass({{0, {7}}});  // by heads: what lay by tokens is moved
+      EXPECT_EQ(rank.length(0), 13);
+      EXPECT_EQ(rank.cache(0).tokens().size(), 13);
+    });
+  }
+}
+
+TEST(Language, ListenersLearnEveryTokenAndAStopEndsAll) {
+  const QwenConfig config = small();
+  const std::vector<CompletionRequest> requests = some_requests();
+  for (const auto& [ranks, text] : {std::pair{1, ""}, {2, "layers=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    run_ranks(ranks, [&](Communicator& world) {
+      LanguageModel model(weights(config), config, one_thread(), Replica::of(world, layout));
+      std::vector<std::vector<int32_t>> heard(requests.size());
+      CompletionOptions options{.batch = 3, .rounds = 2};
+      options.on_token = [&](int request, int32_t id) { heard[request].push_back(id); };
+      const std::vector<Completion> all = model.complete(requests, options);
+      EXPECT_EQ(tokens_of(all), heard);
+      for (const Completion& completion : all) {
+        EXPECT_GT(completion.first_token_s, 0);
+        EXPECT_GE(completion.seconds, completion.first_token_s);
+      }
+      int64_t tokens = 0, prompts = 0;
+      for (size_t i = 0; i < requests.size(); ++i) {
+        tokens += static_cast<int64_t>(heard[i].size()) - 1;  // the first is the prefill's
+        prompts += static_cast<int64_t>(requests[i].prompt.size());
+      }
+      EXPECT_EQ(model.stats().prefill_tokens, prompts);
+      EXPECT_EQ(model.stats().decode_tokens, tokens);
+
+      std::atomic<bool> stop{false};
+      int count = 0;
+      options.stop = &stop;
+      options.on_token = [&](int, int32_t) { stop = ++count > 5 && world.rank() == 0; };
+      const std::vector<Completion> cut = model.complete(requests, options);
+      int unfinished = 0;
+      for (size_t i = 0; i < cut.size(); ++i) {
+        unfinished += cut[i].end == Completion::End::kCut;
+        EXPECT_LE(cut[i].ids.size(), all[i].ids.size());
+        EXPECT_TRUE(std::equal(cut[i].ids.begin(), cut[i].ids.end(), all[i].ids.begin()));
+      }
+      EXPECT_GT(unfinished, 0);
+    });
+  }
+}
+
+TEST(Language, EightBitsAreRefusedWhereTheWidthIsSplit) {
+  const QwenConfig config = small();
+  const TensorFile file = weights(config);
+  for (const char* text : {"tensor=2", "ulysses=2", "ring=2"})
+    EXPECT_THROW(run_ranks(2,
+                           [&](Communicator& world) {
+                             LanguageRank rank(file, config,
+                                               one_thread({.weights = WeightFormat::kInt8}),
+                                               Replica::of(world, parse_layout(text, 2, {})));
+                           }),
+                 Error)
+        << text;
 }
 
 }  // namespace

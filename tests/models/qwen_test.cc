@@ -226,9 +226,10 @@ TEST(Qwen, WeightsAreWhatWasPredicted) {
   config.hidden = 128, config.ffn = 192, config.head_dim = 64, config.vocab = 320;
   const TensorFile file = random_tensors(qwen_tensors(config), 3);
   Stream stream = Stream::cpu(1);
-  for (const QwenLoad& load : {QwenLoad{}, QwenLoad{.dtype = DType::kBF16},
-                               QwenLoad{.blocks = {1, 3, 3}}, QwenLoad{.blocks = {0, 2, 3}},
-                               QwenLoad{.width = {{3, 6}, {64, 192}}, .vocab = {64, 192}}}) {
+  for (const QwenLoad& load :
+       {QwenLoad{}, QwenLoad{.dtype = DType::kBF16}, QwenLoad{.blocks = {1, 3, 3}},
+        QwenLoad{.blocks = {0, 2, 3}}, QwenLoad{.weights = WeightFormat::kInt8},
+        QwenLoad{.width = {{3, 6}, {64, 192}}, .vocab = {64, 192}}}) {
     const QwenDecoder model = QwenDecoder::load(file, config, stream, load);
     EXPECT_EQ(model.bytes(), qwen_weights_bytes(config, load));
   }

@@ -8,18 +8,22 @@ namespace {
 
 // A change of this text is a change of the schedule.
 TEST(TokenPlan, GoldenText) {
-  const std::vector<Plan> plans = plan_tokens(
-      {.blocks = 3, .stages = 2, .rounds = 2, .rows = {5}, .hidden_bytes = 8, .result_bytes = 4});
+  const std::vector<Plan> plans = plan_tokens({.blocks = 3,
+                                               .stages = 2,
+                                               .rounds = 2,
+                                               .micros = {{5, 3}},
+                                               .hidden_bytes = 8,
+                                               .result_bytes = 4});
   EXPECT_EQ(to_string(plans[0]),
             "rank 0 of 2, 9 steps\n"
             "  load step 0\n"
             "  compute step 0 blocks [0, 2) of 3 reads [0] writes [2]\n"
             "  send step 0 peer 1 hidden 40 bytes reads [2]\n"
-            "  receive step 0 peer 1 text 20 bytes writes [1]\n"
+            "  receive step 0 peer 1 text 12 bytes writes [1]\n"
             "  wait step 1 reads [2]\n"
             "  compute step 1 blocks [0, 2) of 3 reads [1] writes [2]\n"
             "  send step 1 peer 1 hidden 40 bytes reads [2]\n"
-            "  receive step 1 peer 1 text 20 bytes writes [1]\n"
+            "  receive step 1 peer 1 text 12 bytes writes [1]\n"
             "  wait step 0 reads [2]\n");
   EXPECT_EQ(to_string(plans[1]),
             "rank 1 of 2, 11 steps\n"
@@ -27,12 +31,12 @@ TEST(TokenPlan, GoldenText) {
             "  receive step 0 peer 0 hidden 40 bytes writes [2]\n"
             "  compute step 0 blocks [2, 3) of 3 reads [0 2] writes [2]\n"
             "  update step 0 reads [2] writes [1]\n"
-            "  send step 0 peer 0 text 20 bytes reads [1]\n"
+            "  send step 0 peer 0 text 12 bytes reads [1]\n"
             "  receive step 1 peer 0 hidden 40 bytes writes [2]\n"
             "  compute step 1 blocks [2, 3) of 3 reads [1 2] writes [2]\n"
             "  wait step 1 reads [1]\n"
             "  update step 1 reads [2] writes [1]\n"
-            "  send step 1 peer 0 text 20 bytes reads [1]\n"
+            "  send step 1 peer 0 text 12 bytes reads [1]\n"
             "  wait step 0 reads [1]\n");
 }
 
@@ -42,10 +46,11 @@ TEST(TokenPlan, IsSoundForEverySizeWithTheBytesOfTheFormula) {
       for (int rounds = 1; rounds <= 4; ++rounds) {
         TokenPlanConfig config{
             .blocks = 7, .stages = stages, .rounds = rounds, .hidden_bytes = 64, .result_bytes = 4};
-        int64_t rows = 0;
+        int64_t rows = 0, results = 0;
         for (int micro = 0; micro < micros; ++micro) {
-          config.rows.push_back(1 + micro);
-          rows += 1 + micro;
+          config.micros.push_back({7 + micro, 1 + micro});
+          rows += 7 + micro;
+          results += 1 + micro;
         }
         const std::vector<Plan> plans = plan_tokens(config);
         EXPECT_EQ(check_plans(plans), std::nullopt)
@@ -58,7 +63,7 @@ TEST(TokenPlan, IsSoundForEverySizeWithTheBytesOfTheFormula) {
             computes += step.kind == Step::Kind::kCompute;
           }
           const bool last = plan.rank == stages - 1;
-          EXPECT_EQ(sent, rounds * rows * (last ? 4 * (stages - 1) : 64));
+          EXPECT_EQ(sent, rounds * (last ? results * 4 * (stages - 1) : rows * 64));
           EXPECT_EQ(computes, rounds * micros);
         }
       }
