@@ -1,7 +1,6 @@
 #pragma once
 // The subcommands: each takes parsed flags and returns the process's exit code. They alone print:
 // results on standard output, everything else on standard error.
-#include <atomic>
 
 #include "apps/flags.h"
 #include "apps/printable.h"
@@ -22,9 +21,6 @@ int run_completion(const Flags& flags);
 
 // The first word of the command line, for commands that are printed.
 const std::string& program_name();
-
-// True since the first SIGINT, SIGTERM or SIGUSR1; long jobs look at it between steps.
-const std::atomic<bool>& stop_requested();
 
 // "weft 0.1.0, numerics epoch 1, commit abc1234".
 std::string version_text();

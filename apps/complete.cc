@@ -14,6 +14,7 @@
 #include "apps/profile.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
+#include "apps/stop.h"
 #include "engine/planner.h"
 
 namespace weft {

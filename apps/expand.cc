@@ -6,6 +6,7 @@
 #include "apps/commands.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
+#include "apps/stop.h"
 #include "engine/expand_prompt.h"
 #include "engine/language_folder.h"
 

@@ -18,6 +18,7 @@
 #include "apps/request_flags.h"
 #include "apps/resume.h"
 #include "apps/sidecar.h"
+#include "apps/stop.h"
 #include "engine/generator.h"
 
 namespace weft {

@@ -17,6 +17,7 @@
 
 #include "apps/commands.h"
 #include "apps/resume.h"
+#include "apps/stop.h"
 #include "io/part_file.h"
 #include "kernels/check.h"
 #include "parallel/mpi.h"
@@ -24,13 +25,11 @@
 namespace weft {
 namespace {
 
-std::atomic<int> g_signal{0};  // all written by the handler only
-std::atomic<bool> g_stop{false};
+std::atomic<int> g_signal{0};       // all written by the handler only
 std::atomic<int64_t> g_stop_ms{0};  // when
 int g_hurry[2] = {-1, -1};          // a pipe: the second signal's number
 std::string g_program = "weft";
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
-              std::atomic<int64_t>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 // SIGUSR1 is how batch systems announce the end of a job's time: what is stopped is resumable.
 int code_of(int signal) {
@@ -61,10 +60,10 @@ int killed_after_ms() {
 void to_waiting_thread(char byte) { (void)!write(g_hurry[1], &byte, 1); }
 
 extern "C" void on_signal(int number, siginfo_t* info, void*) {
-  if (!g_stop) {
+  if (!stop_requested()) {
     g_signal = number;
     g_stop_ms = now_ms();
-    g_stop = true;
+    request_stop();
     // Of another sender nothing is known.
     if (number == SIGTERM && info->si_pid == getppid() && g_killed_after_ms) to_waiting_thread(0);
     return;
@@ -232,8 +231,6 @@ int main_checked(int argc, char** argv) {
 }  // namespace
 
 const std::string& program_name() { return g_program; }
-
-const std::atomic<bool>& stop_requested() { return g_stop; }
 
 std::string version_text() {
   return std::string("weft " WEFT_VERSION ", numerics epoch ") + std::to_string(kNumericsEpoch) +
