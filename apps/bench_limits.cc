@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "kernels/copy.h"
-#include "kernels/pointwise.h"
 
 namespace weft {
 namespace {
@@ -116,14 +115,6 @@ void MachineLimits::describe(nlohmann::json& object) const {
   object["gemm_dtype"] = to_string(entries_.front().gemm.dtype());
   object["copy_gbs"] = copy_gbs();
 }
-
-ReadLimit::ReadLimit(Stream& stream) : stream_(stream), memory_(DType::kF32, {int64_t{1} << 28}) {
-  for (int64_t i = 0; i < memory_.count(); ++i) memory_.as<float>()[i] = static_cast<float>(i);
-  run();
-}
-
-// The search for values that are not finite reads all of them and writes nothing.
-void ReadLimit::run() { CHECK(first_non_finite(stream_, memory_) == -1, "values"); }
 
 void print_families(const TimingMeter& meter, double seconds, const MachineLimits& limits) {
   std::printf("%-12s %8s %9s %7s %18s %9s\n", "op family", "calls", "seconds", "share", "rate",

@@ -57,18 +57,6 @@ class MachineLimits {
   double spent_ = 0;
 };
 
-// Memory read once from end to end: what only reads weights or caches is a share of its rate.
-class ReadLimit {
- public:
-  explicit ReadLimit(Stream& stream);  // 1 GiB of values, past every cache
-  void run();
-  double bytes() const { return static_cast<double>(memory_.view().bytes()); }
-
- private:
-  Stream& stream_;
-  Tensor memory_;
-};
-
 // FLOP of all families.
 double executed_flop(const TimingMeter& meter);
 

@@ -11,6 +11,7 @@
 #include "apps/scratch_folder.h"
 #include "engine/language.h"
 #include "kernels/ops.h"
+#include "kernels/read_limit.h"
 #include "models/random_weights.h"
 
 namespace weft {
