@@ -55,6 +55,16 @@ std::vector<Part> prompts(const QwenConfig& config, int sequences, int64_t token
 struct Decode {
   int batch = 1;
   std::vector<double> seconds{};  // per pass
+  std::vector<double> read{};     // of ReadLimit::run() right before it
+
+  // Bytes of weights per second, as a share of the rate of reading: of pass and neighbour, since
+  // the machine changes over a run.
+  double share(double weights, double read_bytes) const {
+    std::vector<double> shares;
+    for (size_t i = 0; i < seconds.size(); ++i)
+      shares.push_back(weights / seconds[i] / (read_bytes / read[i]));
+    return median(shares);
+  }
 };
 
 // The pages of a file leave the system's cache.
@@ -180,6 +190,7 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
       std::vector<Part> batch = prompts(config, decode.batch, 1);
       for (int i = 0; i < kDecodeTokens; ++i) {
         reads.push_back(seconds_of([&] { read.run(); }));
+        if (round) decode.read.push_back(reads.back());
         TimingMeter unused;
         const MeterScope scope(round && decode.batch == 1 ? decode_meter : unused);
         const double begun = wall_seconds();
@@ -216,7 +227,7 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
                                   {"seconds", seconds},
                                   {"tokens_per_s", decode.batch / seconds},
                                   {"weights_gbs", weights / seconds * 1e-9},
-                                  {"read_share", weights / seconds * 1e-9 / read_gbs}});
+                                  {"read_share", decode.share(weights, read.bytes())}});
     }
     limits.describe(object);
     object["prefill_families"] = families_json(prefill_meter, prefill_seconds, limits);
@@ -238,7 +249,7 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
         "decode %2d at once %.4f s a pass, %.1f tokens/s; weights %.1f GB/s of %.1f read: "
         "share %.3f\n",
         decode.batch, seconds, decode.batch / seconds, weights / seconds * 1e-9, read_gbs,
-        weights / seconds * 1e-9 / read_gbs);
+        decode.share(weights, read.bytes()));
   }
   return 0;
 }
