@@ -216,9 +216,11 @@ void print_figures(const Job& job, const Report& report) {
                job.layout.ranks() > 1 ? " per rank" : "");
 }
 
-// On one rank; the root prints.
-Report run_rank(const Job& job, Replica replica, CompletionPrinter* printer, Profiling& profiling) {
+// On one rank; the root prints. `silence` is broken on the terminal where it is given.
+Report run_rank(const Job& job, Replica replica, CompletionPrinter* printer, Silence* silence,
+                Profiling& profiling) {
   profiling.restart();
+  if (silence) silence->doing("loading the model");
   const double start = now();
   Report report;
   std::unique_ptr<LanguageModel> model;
@@ -227,14 +229,22 @@ Report run_rank(const Job& job, Replica replica, CompletionPrinter* printer, Pro
     model = std::make_unique<LanguageModel>(job.folder.path, job.options, std::move(replica));
   }
   report.load_s = now() - start;
-  report.weights = model->rank().weights_bytes();
   CompletionOptions how = job.how;
+  int64_t tokens = 0;
+  if (silence) silence->doing("reading the prompts");
   if (printer) {
-    how.on_token = [&](int request, int32_t id) { printer->token(request, id); };
+    how.on_token = [&](int request, int32_t id) {
+      if (silence && tokens == 0) silence->doing("writing");
+      // A streamed text breaks the silence by itself.
+      if (silence && job.prompts.size() == 1) silence->heard();
+      ++tokens;
+      printer->token(request, id);
+    };
     how.on_end = [&](int request, const Completion& done) { printer->end(request, done); };
   }
   const std::vector<Completion> completions = model->complete(job.requests, how);
   report.stats = model->stats();
+  report.weights = model->rank().weights_bytes();
   report.first_token_s = completions.front().first_token_s;
   for (const Completion& completion : completions) {
     report.tokens += static_cast<int64_t>(completion.ids.size());
@@ -258,23 +268,26 @@ int run_complete(const Flags& flags) {
   const bool json = flags.on("json");
   CompletionPrinter printer(job.folder.tokenizer, job.prompts, job.requests,
                             json ? CompletionStyle::kJson : CompletionStyle::kText);
+  std::optional<Silence> silence;
+  if (shows) silence.emplace();
   Report report;
   const std::map<std::string, std::string> about{
       {"model", model_name(job)}, {"layout", to_string(job.layout)}, {"weft", version_text()}};
   profiling.around(about, [&] {
     if (ranks.alone()) {
       const auto recorded = profiling.record(0);
-      report = run_rank(job, {}, &printer, profiling);
+      report = run_rank(job, {}, &printer, silence ? &*silence : nullptr, profiling);
     } else {
       on_ranks(ranks, [&](Communicator& world) {
         const auto recorded = profiling.record(world.rank());
         const bool root = world.rank() == 0;
-        const Report own =
-            run_rank(job, Replica::of(world, job.layout), root ? &printer : nullptr, profiling);
+        const Report own = run_rank(job, Replica::of(world, job.layout), root ? &printer : nullptr,
+                                    root && silence ? &*silence : nullptr, profiling);
         if (root || ranks.processes) report = own;
         profiling.gather(world);
       });
     }
+    silence.reset();
     if (ranks.speaks && json) printer.line(summary(job, report, seed));
     if (shows) print_figures(job, report);
     if (!report.profile.is_null() && !json) print_profile(report.profile);

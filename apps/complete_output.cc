@@ -102,6 +102,31 @@ void CompletionPrinter::line(const nlohmann::json& object) {
   write(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
+Silence::Silence(FILE* out, Clock::duration every)
+    : out_(out), every_(every), ticker_([this](const std::stop_token& stop) { tick(stop); }) {}
+
+void Silence::doing(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  what_ = what;
+  since_ = heard_at_ = Clock::now();
+}
+
+void Silence::heard() {
+  const std::lock_guard lock(mutex_);
+  heard_at_ = Clock::now();
+}
+
+void Silence::tick(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    if (stopping_.wait_until(lock, stop, heard_at_ + every_, [] { return false; })) return;
+    if (stop.stop_requested() || Clock::now() < heard_at_ + every_) continue;
+    heard_at_ = Clock::now();
+    std::fprintf(out_, "weft: %s, %.0f s\n", what_.c_str(),
+                 std::chrono::duration<double>(heard_at_ - since_).count());
+  }
+}
+
 double decode_rate(const Completion& completion) {
   const double seconds = completion.seconds - completion.first_token_s;
   if (completion.ids.size() < 2 || seconds <= 0) return 0;

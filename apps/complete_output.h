@@ -1,10 +1,14 @@
 #pragma once
 // What weft complete prints: one completion as its tokens come, several one behind the other.
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/language.h"
@@ -41,6 +45,27 @@ class CompletionPrinter {
   bool at_line_start_ = false;
   std::vector<std::optional<Completion>> waiting_;  // ended before an earlier one did
   size_t next_ = 0;
+};
+
+// A line on standard error for each ten seconds in which nothing was heard.
+class Silence {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Silence(FILE* out = stderr, Clock::duration every = std::chrono::seconds(10));
+  void doing(const std::string& what);  // "loading the model"
+  void heard();                         // a token
+
+ private:
+  void tick(const std::stop_token& stop);
+
+  FILE* const out_;
+  const Clock::duration every_;
+  std::mutex mutex_;  // of what follows
+  std::condition_variable_any stopping_;
+  std::string what_;
+  Clock::time_point since_ = Clock::now(), heard_at_ = since_;
+  std::jthread ticker_;  // last: it uses all of the above
 };
 
 // Tokens per second behind the first one; 0 where there is no second.

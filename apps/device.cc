@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -116,21 +117,29 @@ std::vector<std::string> agreed_texts(const Ranks& ranks,
                                       const std::function<std::vector<std::string>()>& make) {
   if (!ranks.processes) return make();
   std::vector<std::string> texts;
+  int64_t failed = -1;  // an ErrorKind; its message is then the only text
   on_ranks(ranks, [&](Communicator& world) {
     Stream stream = Stream::cpu(1);
-    if (world.rank() == 0) texts = make();
-    int64_t count = static_cast<int64_t>(texts.size());
-    world.broadcast(stream, {}, TensorView(&count, DType::kI64, {1}), 0);
-    std::vector<int64_t> sizes(count);
-    for (size_t i = 0; i < texts.size(); ++i) sizes[i] = static_cast<int64_t>(texts[i].size());
-    world.broadcast(stream, {}, TensorView(sizes.data(), DType::kI64, {count}), 0);
-    texts.resize(count);
-    for (int64_t i = 0; i < count; ++i) {
-      texts[i].resize(sizes[i]);
-      if (sizes[i] > 0)
-        world.broadcast(stream, {}, TensorView(texts[i].data(), DType::kU8, {sizes[i]}), 0);
+    if (world.rank() == 0) {
+      try {
+        texts = make();
+      } catch (const Error& error) {
+        failed = static_cast<int64_t>(error.kind());
+        texts = {error.what()};
+      }
+    }
+    std::array<int64_t, 2> about{failed, static_cast<int64_t>(texts.size())};
+    world.broadcast(stream, {}, TensorView(about.data(), DType::kI64, {2}), 0);
+    failed = about[0];
+    texts.resize(about[1]);
+    for (std::string& text : texts) {
+      int64_t size = static_cast<int64_t>(text.size());
+      world.broadcast(stream, {}, TensorView(&size, DType::kI64, {1}), 0);
+      text.resize(size);
+      if (size > 0) world.broadcast(stream, {}, TensorView(text.data(), DType::kU8, {size}), 0);
     }
   });
+  if (failed >= 0) throw Error(static_cast<ErrorKind>(failed), texts.front());
   return texts;
 }
 

@@ -39,7 +39,7 @@ void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work
 
 // The first rank's value, in every process.
 uint64_t agreed(const Ranks& ranks, uint64_t value);
-// What `make` gives in the first process, in every process; an error of it ends all of them.
+// What `make` gives in the first process, in every process, its Error too.
 std::vector<std::string> agreed_texts(const Ranks& ranks,
                                       const std::function<std::vector<std::string>()>& make);
 

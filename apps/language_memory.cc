@@ -47,7 +47,8 @@ std::string advice(const QwenConfig& config, const LanguageOptions& options, con
     ways.push_back(flag + " (" + format_bytes(bytes) + ")");
   };
   LanguageOptions other = options;
-  if (options.weights == WeightFormat::kCompute && cpu_has_int8()) {
+  const bool whole_width = layout[Axis::kTensor] * layout.sequence() == 1;
+  if (options.weights == WeightFormat::kCompute && whole_width && cpu_has_int8()) {
     other.weights = WeightFormat::kInt8;
     if (const uint64_t bytes = total(other, size); bytes <= available)
       offer("--weights int8", bytes);

@@ -143,8 +143,18 @@ nlohmann::json Profiling::result() {
 
 Profiling::RankLine Profiling::line_of(const Recorder& recorder) {
   const Profile& profile = recorder.profile();
-  const Profile::Total& messages = profile.of(Zone::kDenoise, Zone::kCommunication);
-  return {profile.of(Zone::kDenoise, Zone::kDenoise).seconds, messages.seconds, messages.bytes};
+  // A language model's passes are in the two others.
+  std::vector<Zone> stages{Zone::kDenoise};
+  if (profile.of(Zone::kDenoise, Zone::kDenoise).calls == 0)
+    stages = {Zone::kEncodeText, Zone::kDecode};
+  RankLine line{};
+  for (const Zone stage : stages) {
+    const Profile::Total& messages = profile.of(stage, Zone::kCommunication);
+    line.seconds += profile.of(stage, stage).seconds;
+    line.messages += messages.seconds;
+    line.bytes += messages.bytes;
+  }
+  return line;
 }
 
 void Profiling::gather(Communicator& world) {
@@ -200,7 +210,7 @@ void Profiling::print() const {
   if (!processes_)
     for (const auto& [rank, recorder] : recorders_) lines.push_back(line_of(*recorder));
   if (json_ || lines.size() < 2) return;
-  std::fprintf(stderr, "\n%-18s %10s %12s %14s %12s\n", "rank, last result", "denoise",
+  std::fprintf(stderr, "\n%-18s %10s %12s %14s %12s\n", "rank, last result", "in passes",
                "in messages", "GB in messages", "share");
   for (size_t rank = 0; rank < lines.size(); ++rank) {
     const auto& [seconds, messages, bytes] = lines[rank];

@@ -45,7 +45,7 @@ class Profiling {
 
  private:
   struct RankLine {
-    double seconds, messages, bytes;  // of denoising; in messages; moved by them
+    double seconds, messages, bytes;  // of the models' passes; in messages; moved by them
   };
   static RankLine line_of(const Recorder& recorder);
   void write(const std::map<std::string, std::string>& metadata) const;

@@ -247,6 +247,19 @@ TEST_F(Complete, PredictedWeightsAreThoseLoaded) {
   }
 }
 
+// Widths that need no padding are predicted to the norms' few bytes.
+TEST_F(Complete, PredictedWeightsOfThePocketModel) {
+  const std::string folder = "models/pocket/language";
+  for (const char* dtype : {"f32", "bf16"}) {
+    const std::string flags = std::string(" --json --dtype ") + dtype;
+    const json plan = json::parse(run("inspect --memory 100 " + folder + flags).out);
+    const Outcome outcome = run("complete -q -n 2 ball --model " + folder + flags);
+    const json done = json::parse(outcome.out.substr(outcome.out.find('\n') + 1));
+    EXPECT_NEAR(done.at("weights_bytes").get<double>(), plan.at("weights_bytes").get<double>(),
+                0.01 * plan.at("weights_bytes").get<double>());
+  }
+}
+
 TEST_F(Complete, ProcessesSayItOnce) {
   if (std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no mpirun";
   const std::string want = run(job("'a red ball' 'x' -n 20")).out;
@@ -260,6 +273,16 @@ TEST_F(Complete, ProcessesSayItOnce) {
     std::ifstream file(path("out"));
     EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), want) << layout;
   }
+  // What the first process cannot read is an error of all, said once.
+  std::ofstream(path("job.sh")) << "mpirun --allow-run-as-root --oversubscribe -n 2 " WEFT_BINARY
+                                   " "
+                                << job("--prompt-file " + path("none")) << " 2> " << path("err");
+  EXPECT_EQ(WEXITSTATUS(std::system(("sh " + path("job.sh")).c_str())), 2);
+  std::ifstream said(path("err"));
+  const std::string err((std::istreambuf_iterator<char>(said)), {});
+  EXPECT_EQ(err.find("cannot read"), err.rfind("cannot read")) << err;
+  EXPECT_NE(err.find("cannot read"), std::string::npos) << err;
+  EXPECT_EQ(err.find("rank 0 failed"), std::string::npos) << err;
   // Standard input goes to the first process alone.
   const std::string command =
       "printf 'a red ball' | mpirun --allow-run-as-root --oversubscribe "
