@@ -11,7 +11,7 @@
 namespace weft {
 
 // Raised whenever default results change (product contract on seeds).
-inline constexpr int kNumericsEpoch = 2;
+inline constexpr int kNumericsEpoch = 3;
 
 // The largest request: memory plans of anything up to here stay within 64-bit integers.
 inline constexpr int64_t kMaxSide = 16384, kMaxFrames = 1 << 20;
