@@ -153,6 +153,13 @@ std::optional<double> checkpoint_seconds(const Flags& flags) {
   return seconds;
 }
 
+// What only a job under way needs. Behind the sidecar, so that a job killed before it goes on, and
+// one killed behind it is complete and tidied by the next.
+void drop_leftovers(const Flags& flags, const OutputNames& names) {
+  remove_checkpoints(names.checkpoint);
+  if (!flags.on("keep-latents")) fs::remove(names.latents);
+}
+
 // One prompt: the names are claimed before anything is computed, and nothing half-written stays.
 // `notes`: what its checkpoints tell.
 void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const Request& request,
@@ -162,8 +169,10 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
   const bool with_sidecar = !flags.on("no-metadata");
   const OutputNames names = output_names(path);
   const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
-  if (overwrite == Overwrite::kRefuse && with_sidecar && fs::exists(names.sidecar))
+  if (overwrite == Overwrite::kRefuse && with_sidecar && fs::exists(names.sidecar)) {
+    if (complete(generator, request, path, names)) drop_leftovers(flags, names);
     throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
+  }
   RunOptions options;
   options.resume = left_by_earlier_run(flags, generator, request, names);
   // Killed behind its last frame: the result is whole, what stands beside it is not.
@@ -193,12 +202,11 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
     if (several) std::fprintf(stderr, "weft: %s\n", advice.c_str());
     throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
   }
-  remove_checkpoints(names.checkpoint);
   done.profile = profiling.result();
   if (with_sidecar)
     write_sidecar(names.sidecar, flags, generator, done.result, expanded_from, path, overwrite,
                   done.profile);
-  if (!flags.on("keep-latents")) fs::remove(names.latents);
+  drop_leftovers(flags, names);
   printer.finish();
   on_result(done);
 }

@@ -221,6 +221,14 @@ void remove_parts() noexcept {
   for (const std::string& part : parts().names) remove_flat(part.c_str());
 }
 
+void PartFile::take(PartFile& other) {
+  CHECK(!published_ && !other.published_ && !folder_ && !other.folder_, final_, other.part_);
+  sync_path(other.part_);
+  if (rename(other.part_.c_str(), part_.c_str()) != 0) fail("write", final_, errno);
+  other.published_ = true;
+  std::swap(lock_, other.lock_);  // of what stands under our hidden name now
+}
+
 void PartFile::publish() {
   CHECK(!published_, final_);
   if (folder_)

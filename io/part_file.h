@@ -23,6 +23,10 @@ class PartFile {
   const std::string& final_path() const { return final_; }  // without a trailing '/'
   Overwrite overwrite() const { return overwrite_; }
 
+  // `other`, another part of the same output, in place of what was written here, in one step: so
+  // that at no moment one stands beside the final file. `other` is over.
+  void take(PartFile& other);
+
   // To disk, then renamed in one step. With kRefuse a file that came into being meanwhile stays and
   // this throws; with kReplace it is replaced (of folders only those that hold numbered PNG
   // frames).

@@ -131,10 +131,8 @@ class EncodedSink : public FrameSink {
     if (const int result = av_write_trailer(muxer_.get()); result < 0)
       fail_write(part_.path(), result);
     close_file(muxer_.get(), part_.path());
-    if (container_ == Container::kMp4)
-      remux();
-    else
-      part_.publish();
+    if (container_ == Container::kMp4) remux();
+    part_.publish();
     return part_.final_path();
   }
 
@@ -249,7 +247,7 @@ class EncodedSink : public FrameSink {
       throw Error(ErrorKind::kOutput, "'" + part_.path() + "' holds " + std::to_string(copied) +
                                           " of " + std::to_string(frames_) +
                                           " frames: the disk lost some");
-    whole.publish();
+    part_.take(whole);
   }
 
   const VideoSettings settings_;
