@@ -135,6 +135,108 @@ nlohmann::json bench_streamed(const QwenConfig& config, const LanguageOptions& o
           {"overlap", 1 - waited / reading}};
 }
 
+// What one run of rounds measured.
+struct Figures {
+  std::vector<double> prefill{}, reads{};  // seconds
+  std::vector<Decode> decodes{{1}, {4}, {16}};
+  TimingMeter prefill_meter{}, decode_meter{};  // of one sequence
+  double prefill_seconds = 0, decode_seconds = 0;
+
+  double gflops(int repeat) const {
+    return executed_flop(prefill_meter) / repeat / median(prefill) * 1e-9;
+  }
+};
+
+// The first round makes primitives and scratch, and does not count. Sequence 0 has the prompt
+// behind it, the others begin anew.
+void measure(LanguageRank& rank, MachineLimits& limits, ReadLimit& read, int64_t tokens, int repeat,
+             Figures& figures) {
+  Passes passes{rank};
+  const int most = figures.decodes.back().batch;
+  for (int round = 0; round <= repeat; ++round) {
+    TimingMeter unused;
+    limits.sample();
+    for (int sequence = 0; sequence < most; ++sequence) rank.open(sequence);
+    std::vector<Part> prompt = prompts(rank.config(), 1, tokens);
+    {
+      const MeterScope scope(round ? figures.prefill_meter : unused);
+      const double seconds = seconds_of([&] { passes.run(prompt); });
+      if (round) figures.prefill.push_back(seconds);
+      if (round) figures.prefill_seconds += seconds;
+    }
+    for (Decode& decode : figures.decodes) {
+      const bool alone = decode.batch == 1;
+      std::vector<Part> batch = prompts(rank.config(), decode.batch, 1);
+      for (int i = 0; i < kDecodeTokens; ++i) {
+        figures.reads.push_back(seconds_of([&] { read.run(); }));
+        const MeterScope scope(round && alone ? figures.decode_meter : unused);
+        const double seconds = seconds_of([&] { passes.run(batch); });
+        if (!round) continue;
+        decode.read.push_back(figures.reads.back());
+        decode.seconds.push_back(seconds);
+        if (alone) figures.decode_seconds += seconds;
+      }
+    }
+    for (int sequence = 0; sequence < most; ++sequence) rank.close(sequence);
+  }
+}
+
+void print_json(LanguageRank& rank, const MachineLimits& limits, const ReadLimit& read,
+                int64_t tokens, int repeat, const Figures& figures) {
+  const LanguageOptions& options = rank.options();
+  const double prefill = median(figures.prefill), gflops = figures.gflops(repeat);
+  const auto weights = static_cast<double>(rank.weights_bytes());
+  nlohmann::json object{{"bench", "llm"},
+                        {"config", "qwen3-0.6b"},
+                        {"layers", rank.config().layers},
+                        {"tokens", tokens},
+                        {"dtype", to_string(options.dtype)},
+                        {"weights", options.weights == WeightFormat::kInt8 ? "int8" : "compute"},
+                        {"threads", options.threads},
+                        {"isa", cpu_isa()},
+                        {"weights_bytes", rank.weights_bytes()},
+                        {"prefill_seconds", prefill},
+                        {"prefill_tokens_per_s", static_cast<double>(tokens) / prefill},
+                        {"gflops", gflops},
+                        {"share", gflops / limits.gemm_gflops()},
+                        {"read_gbs", read.bytes() / median(figures.reads) * 1e-9}};
+  for (const Decode& decode : figures.decodes) {
+    const double seconds = median(decode.seconds);
+    object["decode"].push_back({{"batch", decode.batch},
+                                {"seconds", seconds},
+                                {"tokens_per_s", decode.batch / seconds},
+                                {"weights_gbs", weights / seconds * 1e-9},
+                                {"read_share", decode.share(weights, read.bytes())}});
+  }
+  limits.describe(object);
+  object["prefill_families"] =
+      families_json(figures.prefill_meter, figures.prefill_seconds, limits);
+  object["decode_families"] = families_json(figures.decode_meter, figures.decode_seconds, limits);
+  std::printf("%s\n", object.dump().c_str());
+}
+
+void print_table(LanguageRank& rank, const MachineLimits& limits, const ReadLimit& read,
+                 int64_t tokens, int repeat, const Figures& figures) {
+  const double gflops = figures.gflops(repeat);
+  const auto weights = static_cast<double>(rank.weights_bytes());
+  std::printf("Qwen3-0.6B, %d layers, %s, %d threads, %s; weights %.2f GiB\n", rank.config().layers,
+              std::string(to_string(rank.options().dtype)).c_str(), rank.options().threads,
+              cpu_isa().c_str(), weights * 0x1p-30);
+  print_families(figures.prefill_meter, figures.prefill_seconds, limits);
+  std::printf("prefill %lld tokens %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f\n",
+              static_cast<long long>(tokens), median(figures.prefill), gflops, limits.gemm_gflops(),
+              limits.gemm_words().c_str(), gflops / limits.gemm_gflops());
+  print_families(figures.decode_meter, figures.decode_seconds, limits);
+  for (const Decode& decode : figures.decodes) {
+    const double seconds = median(decode.seconds);
+    std::printf(
+        "decode %2d at once %.4f s a pass, %.1f tokens/s; weights %.1f GB/s of %.1f read: "
+        "share %.3f\n",
+        decode.batch, seconds, decode.batch / seconds, weights / seconds * 1e-9,
+        read.bytes() / median(figures.reads) * 1e-9, decode.share(weights, read.bytes()));
+  }
+}
+
 }  // namespace
 
 int bench_llm(const Flags& flags, DType dtype, int repeat) {
@@ -169,88 +271,9 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
                         {tokens, d, config.ffn, 2},
                         {tokens, config.ffn, d, 1}});
   ReadLimit read(bare);
-  Passes passes{rank};
-  TimingMeter prefill_meter, decode_meter;
-  std::vector<double> prefill, reads;
-  std::vector<Decode> decodes{{1}, {4}, {16}};
-  double decode_seconds = 0, prefill_seconds = 0;
-  for (int round = 0; round <= repeat; ++round) {  // the first makes primitives and scratch
-    limits.sample();
-    for (int sequence = 0; sequence < 16; ++sequence) rank.open(sequence);
-    std::vector<Part> parts = prompts(config, 1, tokens);
-    {
-      TimingMeter unused;
-      const MeterScope scope(round ? prefill_meter : unused);
-      const double begun = wall_seconds();
-      passes.run(parts);
-      if (round) prefill.push_back(wall_seconds() - begun);
-      if (round) prefill_seconds += prefill.back();
-    }
-    for (Decode& decode : decodes) {
-      std::vector<Part> batch = prompts(config, decode.batch, 1);
-      for (int i = 0; i < kDecodeTokens; ++i) {
-        reads.push_back(seconds_of([&] { read.run(); }));
-        if (round) decode.read.push_back(reads.back());
-        TimingMeter unused;
-        const MeterScope scope(round && decode.batch == 1 ? decode_meter : unused);
-        const double begun = wall_seconds();
-        passes.run(batch);
-        const double seconds = wall_seconds() - begun;
-        if (round) decode.seconds.push_back(seconds);
-        if (round && decode.batch == 1) decode_seconds += seconds;
-      }
-    }
-    for (int sequence = 0; sequence < 16; ++sequence) rank.close(sequence);
-  }
-
-  const double prefill_s = median(prefill), flop = executed_flop(prefill_meter) / repeat;
-  const double gflops = flop / prefill_s * 1e-9, read_gbs = read.bytes() / median(reads) * 1e-9;
-  const double weights = static_cast<double>(rank.weights_bytes());
-  if (flags.on("json")) {
-    nlohmann::json object{{"bench", "llm"},
-                          {"config", "qwen3-0.6b"},
-                          {"layers", config.layers},
-                          {"tokens", tokens},
-                          {"dtype", to_string(dtype)},
-                          {"weights", options.weights == WeightFormat::kInt8 ? "int8" : "compute"},
-                          {"threads", bare.threads()},
-                          {"isa", cpu_isa()},
-                          {"weights_bytes", rank.weights_bytes()},
-                          {"prefill_seconds", prefill_s},
-                          {"prefill_tokens_per_s", static_cast<double>(tokens) / prefill_s},
-                          {"gflops", gflops},
-                          {"share", gflops / limits.gemm_gflops()},
-                          {"read_gbs", read_gbs}};
-    for (const Decode& decode : decodes) {
-      const double seconds = median(decode.seconds);
-      object["decode"].push_back({{"batch", decode.batch},
-                                  {"seconds", seconds},
-                                  {"tokens_per_s", decode.batch / seconds},
-                                  {"weights_gbs", weights / seconds * 1e-9},
-                                  {"read_share", decode.share(weights, read.bytes())}});
-    }
-    limits.describe(object);
-    object["prefill_families"] = families_json(prefill_meter, prefill_seconds, limits);
-    object["decode_families"] = families_json(decode_meter, decode_seconds, limits);
-    std::printf("%s\n", object.dump().c_str());
-    return 0;
-  }
-  std::printf("Qwen3-0.6B, %d layers, %s, %d threads, %s; weights %.2f GiB\n", config.layers,
-              std::string(to_string(dtype)).c_str(), bare.threads(), cpu_isa().c_str(),
-              weights * 0x1p-30);
-  print_families(prefill_meter, prefill_seconds, limits);
-  std::printf("prefill %lld tokens %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f\n",
-              static_cast<long long>(tokens), prefill_s, gflops, limits.gemm_gflops(),
-              limits.gemm_words().c_str(), gflops / limits.gemm_gflops());
-  print_families(decode_meter, decode_seconds, limits);
-  for (const Decode& decode : decodes) {
-    const double seconds = median(decode.seconds);
-    std::printf(
-        "decode %2d at once %.4f s a pass, %.1f tokens/s; weights %.1f GB/s of %.1f read: "
-        "share %.3f\n",
-        decode.batch, seconds, decode.batch / seconds, weights / seconds * 1e-9, read_gbs,
-        decode.share(weights, read.bytes()));
-  }
+  Figures figures;
+  measure(rank, limits, read, tokens, repeat, figures);
+  (flags.on("json") ? print_json : print_table)(rank, limits, read, tokens, repeat, figures);
   return 0;
 }
 

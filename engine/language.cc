@@ -53,14 +53,13 @@ class Run {
   // A pass that travels through the stages.
   struct Micro {
     std::vector<int> requests{};  // that still go on
-    std::vector<Part> parts{};    // of the round
+    std::vector<Part> parts{};    // of the round; none: there is nothing left to do
     std::vector<bool> speaks{};   // whose next token the pass gives
     LanguageRank::Split split = LanguageRank::Split::kHeads;
     LanguageRank::Share share{};
     Tensor hidden{}, wire{};
     std::vector<int32_t> results{};
     int round = -1;
-    bool active = false;  // the round has parts
     std::vector<Communicator::Pending> sending_hidden{}, sending_results{};
   };
 
@@ -171,7 +170,7 @@ class Run {
       stats_.prefill_tokens += static_cast<int64_t>(requests_[request].prompt.size());
     stats_.prefill_passes += static_cast<int64_t>(micros.size());
     // Some at a time: each holds its hidden rows until all of them are through.
-    const size_t together = 4 * static_cast<size_t>(rank_.replica().layout()[Axis::kLayers]);
+    const auto together = static_cast<size_t>(rank_.passes_together());
     for (size_t at = 0; at < micros.size(); at += together) {
       const size_t count = std::min(together, micros.size() - at);
       walk({micros.data() + at, count}, 1);
@@ -249,7 +248,7 @@ class Run {
     const bool begins = step.kind == Step::Kind::kReceive ? step.payload == Payload::kHidden
                                                           : step.kind == Step::Kind::kCompute;
     if (begins) begin_round(step.pass, micro);
-    if (!micro.active) return;
+    if (micro.parts.empty()) return;
     const int peer = step.peer < 0 ? -1 : rank_.replica().stage_peer(step.peer - stage);
     switch (step.kind) {
       case Step::Kind::kCompute:
@@ -272,8 +271,7 @@ class Run {
     if (pass.step == micro.round) return;
     micro.round = pass.step;
     if (pass.step > 0) next_parts(micro);
-    micro.active = !micro.parts.empty();
-    if (!micro.active) return;
+    if (micro.parts.empty()) return;
     micro.share = rank_.share(micro.parts, micro.split);
     if (!micro.hidden || micro.hidden.view()[0] != micro.share.rows) {
       micro.hidden = Tensor(DType::kF32, {micro.share.rows, rank_.config().hidden});

@@ -90,20 +90,33 @@ LanguageOptions filled(LanguageOptions options, const QwenConfig& config, const 
   return options;
 }
 
-KVShape cache_shape(const QwenConfig& config, const QwenLoad& load, const BlockRange& blocks,
-                    int64_t kv_heads, int64_t rows) {
-  return {.layers = blocks.end - blocks.begin,
+KVShape cache_shape(const QwenConfig& config, const LanguageOptions& options, const QwenLoad& load,
+                    int64_t kv_heads) {
+  return {.layers = load.blocks.end - load.blocks.begin,
           .kv_heads = kv_heads,
           .head_dim = config.head_dim,
           .dtype = load.dtype,
-          .rows = rows};
+          .rows = options.page_rows};
 }
 
-int64_t pages(int64_t tokens, int64_t rows) { return (tokens + rows - 1) / rows; }
+// Of passes split by heads.
+KVShape shape_by_heads(const QwenConfig& config, const LanguageOptions& options,
+                       const QwenLoad& load) {
+  const Range heads = load.width.of(config.heads, config.ffn).heads;
+  return cache_shape(config, options, load, qwen_kv_heads(config, heads).size());
+}
 
-}  // namespace
+// Of a ring's passes split by tokens.
+KVShape shape_by_tokens(const QwenConfig& config, const LanguageOptions& options,
+                        const QwenLoad& load, const Replica& replica) {
+  const Range heads = load.width.of(config.heads, config.ffn).heads;
+  return cache_shape(config, options, load,
+                     heads_within(config, heads, replica.layout()[Axis::kUlysses],
+                                  replica.mesh().at(Axis::kUlysses, replica.rank()))
+                         .kv.size());
+}
 
-namespace {
+bool has_rings(const Layout& layout) { return layout[Axis::kRing] * layout[Axis::kTokenRing] > 1; }
 
 // Of the packed weights those that are in memory at once.
 uint64_t resident_bytes(const QwenConfig& config, const QwenLoad& load) {
@@ -123,30 +136,23 @@ LanguageBytes LanguageRank::predict(const QwenConfig& config, const LanguageOpti
                                     int64_t sequences) {
   const Layout& layout = replica.layout();
   const LanguageOptions full = filled(options, config, layout);
-  const int64_t count = pages(full.cache_tokens, full.page_rows);
   const QwenLoad narrow = load(config, full, replica, false);
-  const WidthSlice width = narrow.width.of(config.heads, config.ffn);
-  const auto page = [&](const QwenLoad& load, int64_t kv_heads) {
-    return cache_shape(config, load, load.blocks, kv_heads, full.page_rows).page_bytes();
-  };
-  LanguageBytes bytes{.weights = resident_bytes(config, narrow)};
-  bytes.cache =
-      static_cast<uint64_t>(count) * page(narrow, qwen_kv_heads(config, width.heads).size());
+  const KVShape by_heads = shape_by_heads(config, full, narrow);
+  const auto pages = static_cast<uint64_t>(by_heads.pages_for(full.cache_tokens));
+  LanguageBytes bytes{.weights = resident_bytes(config, narrow),
+                      .cache = pages * by_heads.page_bytes()};
   if (layout.sequence() > 1) {
     const QwenLoad wide = load(config, full, replica, true);
     bytes.weights += resident_bytes(config, wide);
-    if (layout.sequence() > layout[Axis::kUlysses]) {
-      const int part = replica.mesh().at(Axis::kUlysses, replica.rank());
-      const Range heads = wide.width.of(config.heads, config.ffn).heads;
-      bytes.cache +=
-          static_cast<uint64_t>(count + 1) *
-          page(wide, heads_within(config, heads, layout[Axis::kUlysses], part).kv.size());
-    }
+    if (has_rings(layout))
+      bytes.cache += (pages + 1) * shape_by_tokens(config, full, wide, replica).page_bytes();
   }
   const int64_t rows = std::min(chunk, prompt_tokens);
   bytes.workspace = qwen_workspace_bytes(config, std::max(rows, sequences), sequences, narrow);
   const auto d = static_cast<uint64_t>(config.hidden);
-  bytes.workspace += static_cast<uint64_t>(prompt_tokens) * d * (4 + size_of(full.dtype));
+  const int64_t held = std::min(
+      prompt_tokens, kPassesOfAStage * layout[Axis::kLayers] * std::max<int64_t>(chunk, 1));
+  bytes.workspace += static_cast<uint64_t>(held) * d * (4 + size_of(full.dtype));
   bytes.workspace += static_cast<uint64_t>(sequences) * static_cast<uint64_t>(config.vocab) * 4;
   bytes.workspace +=
       static_cast<uint64_t>(full.positions) * static_cast<uint64_t>(config.head_dim) * 4;  // angles
@@ -162,22 +168,15 @@ LanguageRank::LanguageRank(const TensorFile& file, const QwenConfig& config,
       groups_(std::make_unique<Groups>()),
       narrow_(QwenDecoder::load(file, config, stream_, load(config, options_, replica_, false))),
       narrow_pool_(
-          cache_shape(config, load(config, options_, replica_, false), narrow_.loaded().blocks,
-                      narrow_.kv_heads().size(), options_.page_rows),
-          pages(options_.cache_tokens, options_.page_rows)),
+          shape_by_heads(config, options_, narrow_.loaded()),
+          shape_by_heads(config, options_, narrow_.loaded()).pages_for(options_.cache_tokens)),
       rope_(narrow_.rope(options_.positions)) {
   const Layout& layout = replica_.layout();
   if (layout.sequence() > 1)
     wide_ = QwenDecoder::load(file, config, stream_, load(config, options_, replica_, true));
-  if (rings()) {
-    const int ulysses = layout[Axis::kUlysses];
-    const int64_t kv = heads_within(config_, wide_->loaded().width.heads, ulysses,
-                                    replica_.mesh().at(Axis::kUlysses, replica_.rank()))
-                           .kv.size();
-    wide_pool_.emplace(cache_shape(config, load(config, options_, replica_, true), blocks(), kv,
-                                   options_.page_rows),
-                       pages(options_.cache_tokens, options_.page_rows) + 1);
-  }
+  if (rings())
+    wide_pool_.emplace(shape_by_tokens(config, options_, wide_->loaded(), replica_),
+                       narrow_pool_.limit() + 1);
   if (replica_.alone()) return;
   const auto group = [&](std::initializer_list<Axis> axes, int id) {
     return replica_.group(replica_.mesh().along(axes, replica_.rank()), id);
@@ -195,9 +194,7 @@ LanguageRank::LanguageRank(const TensorFile& file, const QwenConfig& config,
 
 LanguageRank::~LanguageRank() = default;
 
-bool LanguageRank::rings() const {
-  return replica_.layout()[Axis::kRing] * replica_.layout()[Axis::kTokenRing] > 1;
-}
+bool LanguageRank::rings() const { return has_rings(replica_.layout()); }
 
 LanguageRank::Sequence& LanguageRank::at(int sequence) {
   const auto found = sequences_.find(sequence);

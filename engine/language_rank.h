@@ -17,8 +17,8 @@
 
 namespace weft {
 
-// How a causal ring balances its work (intra-step balance: zigzag and LightSeq give every rank as
-// many keys to see; contiguous does not).
+// How a causal ring shares its work: zigzag and LightSeq give every rank as many keys to see,
+// contiguous does not.
 enum class RingBalance : uint8_t { kZigzag, kContiguous, kLightSeq };
 
 struct LanguageOptions {
@@ -69,6 +69,8 @@ class LanguageRank {
   const QwenConfig& config() const { return config_; }
   const LanguageOptions& options() const { return options_; }  // defaults filled in
   const BlockRange& blocks() const { return narrow_.loaded().blocks; }
+  // Prefill passes whose hidden rows are held at once.
+  int64_t passes_together() const { return kPassesOfAStage * replica_.layout()[Axis::kLayers]; }
   size_t weights_bytes() const { return narrow_.bytes() + (wide_ ? wide_->bytes() : 0); }
   int64_t pages_for(int64_t tokens) const { return narrow_pool_.pages_for(tokens); }
   WindowCounts window() const;  // of both packings
@@ -123,6 +125,7 @@ class LanguageRank {
     int64_t length = 0;
   };
   struct Groups;
+  static constexpr int64_t kPassesOfAStage = 4;
 
   bool rings() const;
   bool may_split(const Part& part) const;

@@ -19,6 +19,7 @@ struct KVShape {
   DType dtype = DType::kF32;
   int64_t rows = 128;
 
+  int64_t pages_for(int64_t tokens) const { return (tokens + rows - 1) / rows; }
   size_t page_bytes() const {
     return static_cast<size_t>(2 * layers * rows * kv_heads * head_dim) * size_of(dtype);
   }
@@ -32,7 +33,7 @@ class KVPool {
   const KVShape& shape() const { return shape_; }
   int64_t limit() const { return limit_; }
   int64_t free_pages() const { return limit_ - taken_; }
-  int64_t pages_for(int64_t rows) const { return (rows + shape_.rows - 1) / shape_.rows; }
+  int64_t pages_for(int64_t tokens) const { return shape_.pages_for(tokens); }
 
  private:
   friend class KVCache;
