@@ -12,7 +12,12 @@ constexpr size_t kAlign = 64;
 size_t taken(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign + kAlign; }
 }  // namespace
 
-Arena::Arena(size_t limit) : limit_(limit) {
+Arena::Arena(size_t limit, Device device) : device_(device), limit_(limit) {
+  if (device.kind != Device::Kind::kCpu) {
+    range_ = std::make_unique<DeviceRange>(device, limit);
+    base_ = range_->base();
+    return;
+  }
   void* data = mmap(nullptr, limit_, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED)
@@ -22,15 +27,16 @@ Arena::Arena(size_t limit) : limit_(limit) {
 }
 
 Arena::~Arena() {
-  if (base_) munmap(base_, limit_);
+  if (base_ && !range_) munmap(base_, limit_);
 }
 
 TensorView Arena::alloc(DType dtype, std::span<const int64_t> shape) {
-  TensorView view(nullptr, dtype, shape);
+  TensorView view(nullptr, dtype, shape, device_);
   const size_t bytes = taken(view.bytes());
   if (bytes > limit_ - used_)
     throw Error(ErrorKind::kMemory, "the workspace needs " + std::to_string(used_ + bytes) +
                                         " bytes, its limit is " + std::to_string(limit_));
+  if (range_) range_->commit(used_ + bytes);
   view.data = base_ + used_;
   used_ += bytes;
   high_water_ = std::max(high_water_, used_);
@@ -44,6 +50,7 @@ size_t arena_bytes(DType dtype, std::initializer_list<int64_t> shape) {
 }
 
 void Arena::trim() {
+  if (range_) return range_->trim(used_);
   const size_t page = 4096, from = (used_ + page - 1) / page * page;
   if (from < high_water_)
     madvise(base_ + from, std::min(high_water_ + page, limit_) - from, MADV_DONTNEED);
@@ -51,7 +58,8 @@ void Arena::trim() {
 
 void Arena::release(size_t mark) {
 #ifndef NDEBUG
-  std::memset(base_ + mark, 0xff, used_ - mark);  // NaN in every float format: stale reads show
+  if (!range_)
+    std::memset(base_ + mark, 0xff, used_ - mark);  // NaN in every float format: stale reads show
 #endif
   used_ = mark;
 }

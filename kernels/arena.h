@@ -3,17 +3,20 @@
 // allocates in the loop. Scopes nest; the high-water mark is reported and planned for.
 #include <cstddef>
 #include <initializer_list>
+#include <memory>
 #include <span>
 
+#include "kernels/device_memory.h"
 #include "kernels/tensor.h"
 
 namespace weft {
 
 class Arena {
  public:
-  // Reserves address space only; pages are taken as they are touched. `limit` in bytes: exceeding
-  // it throws Error(kMemory) with both numbers.
-  explicit Arena(size_t limit = size_t{256} << 30);
+  // Reserves address space only; the host's pages are taken as they are touched, a device's memory
+  // as it is allocated first, and kept until trim. `limit` in bytes: exceeding it throws
+  // Error(kMemory) with both numbers. On a device, work of one stream at a time may use it.
+  explicit Arena(size_t limit = size_t{256} << 30, Device device = {});
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -24,6 +27,7 @@ class Arena {
     return alloc(dtype, std::span<const int64_t>(shape.begin(), shape.size()));
   }
 
+  Device device() const { return device_; }
   size_t used() const { return used_; }
   size_t high_water() const { return high_water_; }
   void reset_high_water() { high_water_ = used_; }
@@ -45,6 +49,8 @@ class Arena {
  private:
   void release(size_t mark);
 
+  Device device_;
+  std::unique_ptr<DeviceRange> range_;  // of a device
   char* base_ = nullptr;
   size_t limit_ = 0;
   size_t used_ = 0;

@@ -1,8 +1,8 @@
 #pragma once
 // Element types of tensors, their sizes and names, and the bf16 scalar conversions.
+#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 namespace weft {
@@ -42,31 +42,28 @@ struct bf16 {
   uint16_t bits = 0;
 };
 
-inline float to_float(bf16 value) {
-  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
-  float out;
-  std::memcpy(&out, &bits, sizeof out);
-  return out;
+// All of these are constexpr so that device code may call them.
+constexpr float to_float(bf16 value) {
+  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
 }
 
-inline float to_float(float value) { return value; }
+constexpr float to_float(float value) { return value; }
 
 // Round to nearest, ties to even; NaN stays NaN (quiet).
-inline bf16 to_bf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
+constexpr bf16 to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
   return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
 template <class T>
-T from_float(float value);
+constexpr T from_float(float value);
 template <>
-inline float from_float<float>(float value) {
+constexpr float from_float<float>(float value) {
   return value;
 }
 template <>
-inline bf16 from_float<bf16>(float value) {
+constexpr bf16 from_float<bf16>(float value) {
   return to_bf16(value);
 }
 

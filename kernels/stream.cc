@@ -15,4 +15,12 @@ Stream Stream::cpu(int threads, Determinism determinism, const Ops* ops) {
   return stream;
 }
 
+Stream Stream::of_queue(Device device, std::shared_ptr<DeviceQueue> queue, const Ops& ops,
+                        int threads, Determinism determinism) {
+  Stream stream = cpu(threads, determinism, &ops);
+  stream.device_ = device;
+  stream.queue_ = std::move(queue);
+  return stream;
+}
+
 }  // namespace weft

@@ -1,8 +1,11 @@
 #pragma once
 // Stream: where and in what order work runs. It carries the op table and, on a CPU, how many
-// threads a call may use. Always a parameter, never a global.
+// threads a call may use; on a device, the queue that its work stands in. Always a parameter, never
+// a global.
 #include <cstdint>
+#include <memory>
 
+#include "kernels/device_memory.h"
 #include "kernels/tensor.h"
 
 namespace weft {
@@ -21,18 +24,26 @@ class Stream {
   // threads 0 = all the machine has. `ops` null = cpu_ops().
   static Stream cpu(int threads = 0, Determinism determinism = Determinism::kFast,
                     const Ops* ops = nullptr);
+  // A stream that puts work into `queue`; copies of it share the queue. Made by the backend.
+  static Stream of_queue(Device device, std::shared_ptr<DeviceQueue> queue, const Ops& ops,
+                         int threads, Determinism determinism);
 
   Device device() const { return device_; }
   const Ops& ops() const { return *ops_; }
   int threads() const { return threads_; }
   bool deterministic() const { return determinism_ == Determinism::kFixed; }
-  void sync() const {}  // CPU work runs inline; a device stream waits here
+  DeviceQueue* queue() const { return queue_.get(); }  // null on a CPU
+  // Waits for the device; work on a CPU is done when its call returns.
+  void sync() const {
+    if (queue_) queue_->sync();
+  }
 
  private:
   Device device_;
   const Ops* ops_ = nullptr;
   int threads_ = 1;
   Determinism determinism_ = Determinism::kFast;
+  std::shared_ptr<DeviceQueue> queue_;
 };
 
 }  // namespace weft

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/device_memory.h"
+
 namespace weft {
 
 TensorView::TensorView(void* data, DType dtype, std::span<const int64_t> shape, Device device)
@@ -111,7 +113,11 @@ std::string TensorView::to_string_shape() const {
 }
 
 namespace {
-std::atomic<size_t> g_live{0}, g_peak{0};  // counters only: no behaviour depends on them
+struct Counter {  // counters only: no behaviour depends on them
+  std::atomic<size_t> live{0}, peak{0};
+};
+Counter g_counters[2];  // by Device::Kind
+Counter& counter(Device::Kind kind) { return g_counters[static_cast<int>(kind)]; }
 
 // Large blocks come from mmap so that freed weights go back to the system at once and fresh pages
 // are zero without a write.
@@ -138,15 +144,17 @@ void* map_pages(size_t bytes) {
 }
 }  // namespace
 
-size_t tensor_bytes_live() { return g_live; }
-size_t tensor_bytes_peak() { return g_peak; }
-void reset_tensor_bytes_peak() { g_peak = g_live.load(); }
+size_t tensor_bytes_live(Device::Kind kind) { return counter(kind).live; }
+size_t tensor_bytes_peak(Device::Kind kind) { return counter(kind).peak; }
+void reset_tensor_bytes_peak(Device::Kind kind) { counter(kind).peak = counter(kind).live.load(); }
 
-Tensor::Tensor(DType dtype, std::span<const int64_t> shape) {
-  view_ = TensorView(nullptr, dtype, shape);
+Tensor::Tensor(DType dtype, std::span<const int64_t> shape, Device device) {
+  view_ = TensorView(nullptr, dtype, shape, device);
   const size_t bytes = (view_.bytes() + 63) / 64 * 64 + 64;  // never null, room for a vector's tail
   void* data = nullptr;
-  if (bytes >= kMapThreshold) {
+  if (device.kind != Device::Kind::kCpu) {
+    data = device_malloc(device, bytes);
+  } else if (bytes >= kMapThreshold) {
     data = map_pages(bytes);
   } else {
     data = std::aligned_alloc(64, bytes);
@@ -155,17 +163,20 @@ Tensor::Tensor(DType dtype, std::span<const int64_t> shape) {
   if (!data)
     throw Error(ErrorKind::kMemory, "out of memory: a tensor " + view_.to_string_shape() +
                                         " needs " + std::to_string(bytes) + " bytes");
-  memory_ = std::unique_ptr<void, Free>(data, Free{bytes});
+  memory_ = std::unique_ptr<void, Free>(data, Free{bytes, device});
   view_.data = data;
-  const size_t live = g_live += bytes;
-  size_t peak = g_peak;
-  while (live > peak && !g_peak.compare_exchange_weak(peak, live)) {
+  Counter& count = counter(device.kind);
+  const size_t live = count.live += bytes;
+  size_t peak = count.peak;
+  while (live > peak && !count.peak.compare_exchange_weak(peak, live)) {
   }
 }
 
 void Tensor::Free::operator()(void* data) const {
-  g_live -= bytes;
-  if (bytes >= kMapThreshold)
+  counter(device.kind).live -= bytes;
+  if (device.kind != Device::Kind::kCpu)
+    device_free(device, data);
+  else if (bytes >= kMapThreshold)
     munmap(data, bytes);
   else
     std::free(data);

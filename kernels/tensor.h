@@ -62,13 +62,14 @@ struct TensorView {
   std::string to_string_shape() const;  // "[2, 3] f32"
 };
 
-// Owns 64-byte aligned host memory. Fresh memory is zero.
+// Owns memory of the host (64-byte aligned) or of a device. Fresh memory is zero. On a device,
+// allocating and freeing wait for it: not for a step.
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(DType dtype, std::span<const int64_t> shape);
-  Tensor(DType dtype, std::initializer_list<int64_t> shape)
-      : Tensor(dtype, std::span<const int64_t>(shape.begin(), shape.size())) {}
+  Tensor(DType dtype, std::span<const int64_t> shape, Device device = {});
+  Tensor(DType dtype, std::initializer_list<int64_t> shape, Device device = {})
+      : Tensor(dtype, std::span<const int64_t>(shape.begin(), shape.size()), device) {}
   Tensor(Tensor&&) = default;
   Tensor& operator=(Tensor&&) = default;
 
@@ -83,18 +84,19 @@ class Tensor {
 
  private:
   struct Free {
-    size_t bytes;  // no initialiser: the deleter must be default constructible inside Tensor
+    size_t bytes;  // no initialisers: the deleter must be default constructible inside Tensor
+    Device device;
     void operator()(void* data) const;
   };
   std::unique_ptr<void, Free> memory_;
   TensorView view_;
 };
 
-// Bytes held by live Tensors of this process, and the highest value since the last reset; tests and
-// the memory report read them.
-size_t tensor_bytes_live();
-size_t tensor_bytes_peak();
-void reset_tensor_bytes_peak();
+// Bytes held by this process's live Tensors of the host or of its devices, and the highest value
+// since the last reset; tests and the memory report read them.
+size_t tensor_bytes_live(Device::Kind kind = Device::Kind::kCpu);
+size_t tensor_bytes_peak(Device::Kind kind = Device::Kind::kCpu);
+void reset_tensor_bytes_peak(Device::Kind kind = Device::Kind::kCpu);
 
 // Calls f with a float or bf16 tag for the two compute dtypes; any other dtype is a bug.
 template <class F>

@@ -1,6 +1,8 @@
 // Rotary embedding with Highway. Of neighbours a vector holds whole pairs, and cosines and sines
 // lie interleaved in the same order; of halves it holds one side of the pairs, and all cosines lie
 // before the sines. The bits are those of the reference.
+#include <cstring>
+
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tables.h"

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/tables.h"
+
 namespace weft {
 
 int cuda_device_count() {
@@ -25,13 +27,20 @@ std::string cuda_versions() {
   return "driver " + text(driver) + ", toolkit " + text(runtime);
 }
 
-Stream cuda_stream(int index) {
-  const int count = cuda_device_count();
-  if (index >= count)
-    throw Error(ErrorKind::kUsage, "--device cuda:" + std::to_string(index) + ": the machine has " +
-                                       std::to_string(count) + " CUDA devices");
-  throw Error(ErrorKind::kUsage,
-              "--device cuda: the CUDA op table is not built yet; use --device cpu");
+const Ops& cuda_ops() {
+  static const Ops ops = [] {
+    Ops made{};
+    made.name = "cuda";
+    cuda::fill_norm(made);
+    cuda::fill_linear(made);
+    cuda::fill_attention(made);
+    cuda::fill_rope(made);
+    cuda::fill_pointwise(made);
+    cuda::fill_conv(made);
+    cuda::fill_copy(made);
+    return made;
+  }();
+  return ops;
 }
 
 }  // namespace weft

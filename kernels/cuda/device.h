@@ -1,5 +1,6 @@
 #pragma once
-// The CUDA backend's door. Built from device.cc where WEFT_CUDA is on, else from unavailable.cc.
+// The CUDA backend's door. Built from the other files here where WEFT_CUDA is on, else from
+// unavailable.cc.
 #include <string>
 
 #include "kernels/stream.h"
@@ -13,7 +14,11 @@ int cuda_device_count();
 // "driver 12.4, toolkit 12.4"; "" where there is no backend.
 std::string cuda_versions();
 
-// A stream on CUDA device `index`. Throws Error(kUsage) while no CUDA op table exists.
-Stream cuda_stream(int index);
+// A stream of its own on CUDA device `index`; its ops are cuda_ops(). `threads`: of the host, for
+// what is packed and converted there. Error(kUsage) where there is no such device or no backend.
+Stream cuda_stream(int index, Determinism determinism = Determinism::kFast, int threads = 0);
+
+// The op table of the CUDA backend. Error(kUsage) where there is none.
+const Ops& cuda_ops();
 
 }  // namespace weft

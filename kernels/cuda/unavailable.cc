@@ -13,6 +13,31 @@ namespace {
 
 int cuda_device_count() { unavailable(); }
 std::string cuda_versions() { return ""; }
-Stream cuda_stream(int) { unavailable(); }
+Stream cuda_stream(int, Determinism, int) { unavailable(); }
+const Ops& cuda_ops() { unavailable(); }
+
+void* device_malloc(Device, size_t) { unavailable(); }
+void device_free(Device, void*) {}
+DeviceMemoryInfo device_memory_info(Device) { unavailable(); }
+
+struct DeviceRange::Pieces {};
+DeviceRange::DeviceRange(Device, size_t) { unavailable(); }
+DeviceRange::~DeviceRange() = default;
+void DeviceRange::commit(size_t) {}
+void DeviceRange::trim(size_t) {}
+
+PinnedMemory::PinnedMemory(size_t) { unavailable(); }
+void PinnedMemory::Free::operator()(void*) const {}
+
+// Of CPU streams, whose work is done when its call returns.
+struct DeviceEvent::Impl {};
+DeviceEvent::DeviceEvent() = default;
+DeviceEvent::~DeviceEvent() = default;
+DeviceEvent::DeviceEvent(DeviceEvent&&) noexcept = default;
+DeviceEvent& DeviceEvent::operator=(DeviceEvent&&) noexcept = default;
+void DeviceEvent::record(Stream&) {}
+void DeviceEvent::wait_on(Stream&) {}
+void DeviceEvent::sync() {}
+bool DeviceEvent::done() { return true; }
 
 }  // namespace weft

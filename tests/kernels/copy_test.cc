@@ -1,6 +1,7 @@
 #include "kernels/copy.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "tests/kernels/row_ops.h"

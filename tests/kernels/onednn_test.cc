@@ -2,6 +2,7 @@
 // memory, and that threads, row counts and concurrent calls change nothing.
 #include "kernels/cpu/onednn.h"
 
+#include <cstring>
 #include <thread>
 
 #include "kernels/cpu/cpu_isa.h"

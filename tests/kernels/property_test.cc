@@ -1,6 +1,8 @@
 // Ops under shapes, strides, dtypes and threads drawn by chance: every table against the definition
 // or the reference. Outputs hold NaN before the call, and so does whatever lies around a view:
 // nobody may leave the one or touch the other.
+#include <cstring>
+
 #include "kernels/cpu/implementation.h"
 #include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"

@@ -1,5 +1,6 @@
 #pragma once
 // One parameter list for every op over rows: tables x dtypes x shapes x layouts x magnitudes.
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <string>

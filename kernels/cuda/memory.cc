@@ -1,0 +1,192 @@
+// device_memory.h on CUDA. Ranges are mapped piece by piece (CUDA's virtual memory management).
+#include <cuda.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "kernels/cuda/queue.h"
+#include "kernels/device_memory.h"
+
+namespace weft {
+
+namespace {
+
+// The driver's functions, reached through the runtime: nothing links libcuda.
+template <class F>
+F driver(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  WEFT_CUDA_CHECK(
+      cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess || !function)
+    throw Error(ErrorKind::kInternal, std::string("the CUDA driver has no ") + name);
+  return reinterpret_cast<F>(function);
+}
+#define WEFT_DRIVER(name) driver<decltype(&name)>(#name)
+
+void check_driver(CUresult status, const char* call, size_t bytes) {
+  if (status == CUDA_SUCCESS) return;
+  throw Error(status == CUDA_ERROR_OUT_OF_MEMORY ? ErrorKind::kMemory : ErrorKind::kInternal,
+              std::string(call) + " of " + std::to_string(bytes) + " bytes: CUDA error " +
+                  std::to_string(status));
+}
+
+std::string out_of_memory(Device device, size_t wanted) {
+  const DeviceMemoryInfo info = device_memory_info(device);
+  return "out of memory on cuda:" + std::to_string(device.index) + ": " + std::to_string(wanted) +
+         " bytes wanted, " + std::to_string(info.free) + " of " + std::to_string(info.total) +
+         " free";
+}
+
+constexpr size_t kPiece = size_t{32} << 20;  // a multiple of every device's granularity (2 MiB)
+
+size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+}  // namespace
+
+void* device_malloc(Device device, size_t bytes) {
+  const CudaDeviceScope scope(device.index);
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // it would be told again
+    throw Error(ErrorKind::kMemory, out_of_memory(device, bytes));
+  }
+  WEFT_CUDA_CHECK(status);
+  WEFT_CUDA_CHECK(cudaMemset(data, 0, bytes));
+  WEFT_CUDA_CHECK(cudaDeviceSynchronize());  // streams of ours do not wait for the default one
+  return data;
+}
+
+void device_free(Device device, void* data) {
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(device.index);
+  cudaFree(data);
+  cudaSetDevice(before);
+}
+
+DeviceMemoryInfo device_memory_info(Device device) {
+  const CudaDeviceScope scope(device.index);
+  DeviceMemoryInfo info;
+  WEFT_CUDA_CHECK(cudaMemGetInfo(&info.free, &info.total));
+  return info;
+}
+
+struct DeviceRange::Pieces {
+  std::vector<CUmemGenericAllocationHandle> handles;  // one per kPiece from the base on
+};
+
+DeviceRange::DeviceRange(Device device, size_t limit)
+    : device_(device), limit_(rounded(limit, kPiece)), pieces_(std::make_unique<Pieces>()) {
+  const CudaDeviceScope scope(device.index);
+  WEFT_CUDA_CHECK(cudaFree(nullptr));  // the context that the driver's calls want
+  CUdeviceptr base = 0;
+  check_driver(WEFT_DRIVER(cuMemAddressReserve)(&base, limit_, kPiece, 0, 0), "cuMemAddressReserve",
+               limit_);
+  base_ = reinterpret_cast<char*>(base);
+}
+
+DeviceRange::~DeviceRange() {
+  if (!base_) return;
+  try {
+    trim(0);
+    WEFT_DRIVER(cuMemAddressFree)(reinterpret_cast<CUdeviceptr>(base_), limit_);
+  } catch (const Error&) {  // the device is gone with its memory
+  }
+}
+
+void DeviceRange::commit(size_t bytes) {
+  if (bytes <= committed_) return;
+  if (bytes > limit_)
+    throw Error(ErrorKind::kMemory, "a workspace needs " + std::to_string(bytes) +
+                                        " bytes, its limit is " + std::to_string(limit_));
+  const CudaDeviceScope scope(device_.index);
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_.index}};
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  while (committed_ < bytes) {
+    CUmemGenericAllocationHandle handle = 0;
+    const CUresult status = WEFT_DRIVER(cuMemCreate)(&handle, kPiece, &properties, 0);
+    if (status == CUDA_ERROR_OUT_OF_MEMORY)
+      throw Error(ErrorKind::kMemory, out_of_memory(device_, rounded(bytes - committed_, kPiece)));
+    check_driver(status, "cuMemCreate", kPiece);
+    const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_ + committed_);
+    check_driver(WEFT_DRIVER(cuMemMap)(at, kPiece, 0, handle, 0), "cuMemMap", kPiece);
+    check_driver(WEFT_DRIVER(cuMemSetAccess)(at, kPiece, &access, 1), "cuMemSetAccess", kPiece);
+    pieces_->handles.push_back(handle);
+    committed_ += kPiece;
+  }
+}
+
+void DeviceRange::trim(size_t bytes) {
+  const size_t kept = rounded(bytes, kPiece);
+  if (kept >= committed_) return;
+  const CudaDeviceScope scope(device_.index);
+  WEFT_CUDA_CHECK(cudaDeviceSynchronize());
+  while (committed_ > kept) {
+    committed_ -= kPiece;
+    const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_ + committed_);
+    check_driver(WEFT_DRIVER(cuMemUnmap)(at, kPiece), "cuMemUnmap", kPiece);
+    check_driver(WEFT_DRIVER(cuMemRelease)(pieces_->handles.back()), "cuMemRelease", kPiece);
+    pieces_->handles.pop_back();
+  }
+}
+
+PinnedMemory::PinnedMemory(size_t bytes) : bytes_(bytes) {
+  void* data = nullptr;
+  const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw Error(ErrorKind::kMemory,
+                "out of memory: " + std::to_string(bytes) + " bytes of pinned host memory wanted");
+  }
+  WEFT_CUDA_CHECK(status);
+  data_.reset(data);
+}
+
+void PinnedMemory::Free::operator()(void* data) const { cudaFreeHost(data); }
+
+struct DeviceEvent::Impl {
+  explicit Impl(int index) : index(index) {
+    const CudaDeviceScope scope(index);
+    WEFT_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  }
+  ~Impl() { cudaEventDestroy(event); }
+  int index;
+  cudaEvent_t event = nullptr;
+};
+
+DeviceEvent::DeviceEvent() = default;
+DeviceEvent::~DeviceEvent() = default;
+DeviceEvent::DeviceEvent(DeviceEvent&&) noexcept = default;
+DeviceEvent& DeviceEvent::operator=(DeviceEvent&&) noexcept = default;
+
+void DeviceEvent::record(Stream& stream) {
+  if (!stream.queue()) return impl_.reset();
+  CudaQueue& queue = cuda_queue(stream);
+  if (!impl_ || impl_->index != queue.index()) impl_ = std::make_unique<Impl>(queue.index());
+  WEFT_CUDA_CHECK(cudaEventRecord(impl_->event, queue.stream()));
+}
+
+void DeviceEvent::wait_on(Stream& stream) {
+  if (!impl_) return;
+  if (!stream.queue()) return sync();
+  WEFT_CUDA_CHECK(cudaStreamWaitEvent(cuda_queue(stream).stream(), impl_->event, 0));
+}
+
+void DeviceEvent::sync() {
+  if (impl_) WEFT_CUDA_CHECK(cudaEventSynchronize(impl_->event));
+}
+
+bool DeviceEvent::done() {
+  if (!impl_) return true;
+  const cudaError_t status = cudaEventQuery(impl_->event);
+  if (status == cudaErrorNotReady) return false;
+  WEFT_CUDA_CHECK(status);
+  return true;
+}
+
+}  // namespace weft

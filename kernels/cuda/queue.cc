@@ -1,0 +1,82 @@
+#include "kernels/cuda/queue.h"
+
+#include "kernels/cuda/device.h"
+#include "kernels/ops.h"
+
+namespace weft {
+
+namespace {
+constexpr size_t kScratchLimit = size_t{64} << 30;  // of addresses
+}
+
+void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  const bool memory = status == cudaErrorMemoryAllocation;
+  throw Error(memory ? ErrorKind::kMemory : ErrorKind::kInternal,
+              std::string(file) + ":" + std::to_string(line) + ": " + call + ": " +
+                  cudaGetErrorString(status));
+}
+
+CudaDeviceScope::CudaDeviceScope(int index) {
+  WEFT_CUDA_CHECK(cudaGetDevice(&before_));
+  if (before_ != index) WEFT_CUDA_CHECK(cudaSetDevice(index));
+}
+
+CudaDeviceScope::~CudaDeviceScope() { cudaSetDevice(before_); }
+
+CudaQueue::CudaQueue(int index) : index_(index) {
+  const CudaDeviceScope scope(index);
+  cudaDeviceProp properties{};
+  WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  properties_ = {.multiprocessors = properties.multiProcessorCount,
+                 .major = properties.major,
+                 .minor = properties.minor,
+                 .shared_per_block = properties.sharedMemPerBlockOptin,
+                 .l2_bytes = static_cast<size_t>(properties.l2CacheSize),
+                 .name = properties.name};
+  if (properties_.major < 8)
+    throw Error(ErrorKind::kUsage,
+                "--device cuda:" + std::to_string(index) + ": " + properties_.name +
+                    " has compute capability " + std::to_string(properties_.major) + "." +
+                    std::to_string(properties_.minor) + "; legal: 8.0 (Ampere) and newer");
+  WEFT_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  scratch_ = std::make_unique<DeviceRange>(Device{Device::Kind::kCuda, static_cast<int8_t>(index)},
+                                           kScratchLimit);
+}
+
+CudaQueue::~CudaQueue() {
+  cudaSetDevice(index_);
+  cudaStreamSynchronize(stream_);
+  parts_.clear();
+  cudaStreamDestroy(stream_);
+}
+
+void CudaQueue::sync() {
+  const CudaDeviceScope scope(index_);
+  WEFT_CUDA_CHECK(cudaStreamSynchronize(stream_));
+}
+
+void* CudaQueue::scratch(size_t bytes) {
+  scratch_->commit(bytes);
+  return scratch_->base();
+}
+
+CudaQueue& cuda_queue(const Stream& stream) {
+  CHECK(stream.device().kind == Device::Kind::kCuda && stream.queue(), "not a CUDA stream");
+  auto& queue = static_cast<CudaQueue&>(*stream.queue());
+  WEFT_CUDA_CHECK(cudaSetDevice(queue.index()));
+  return queue;
+}
+
+Stream cuda_stream(int index, Determinism determinism, int threads) {
+  const int count = cuda_device_count();
+  if (index < 0 || index >= count)
+    throw Error(ErrorKind::kUsage,
+                "--device cuda:" + std::to_string(index) + ": the machine has " +
+                    std::to_string(count) + " CUDA devices" +
+                    (count > 0 ? ", legal: cuda:0 to cuda:" + std::to_string(count - 1) : ""));
+  return Stream::of_queue({Device::Kind::kCuda, static_cast<int8_t>(index)},
+                          std::make_shared<CudaQueue>(index), cuda_ops(), threads, determinism);
+}
+
+}  // namespace weft

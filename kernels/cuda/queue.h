@@ -1,0 +1,73 @@
+#pragma once
+// CudaQueue: a CUDA stream with what the op families keep beside it. The only header of this folder
+// that host files include to reach the runtime.
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <typeindex>
+
+#include "kernels/stream.h"
+
+namespace weft {
+
+// Throws Error(kInternal), for memory Error(kMemory), with the call's text, place and reason.
+void check_cuda(cudaError_t status, const char* call, const char* file, int line);
+#define WEFT_CUDA_CHECK(call) ::weft::check_cuda((call), #call, __FILE__, __LINE__)
+
+// Makes `device` the calling thread's for the time of its life.
+class CudaDeviceScope {
+ public:
+  explicit CudaDeviceScope(int index);
+  ~CudaDeviceScope();
+  CudaDeviceScope(const CudaDeviceScope&) = delete;
+  CudaDeviceScope& operator=(const CudaDeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+struct CudaProperties {
+  int multiprocessors = 0;
+  int major = 0, minor = 0;     // compute capability
+  size_t shared_per_block = 0;  // the most a block may ask for
+  size_t l2_bytes = 0;
+  std::string name;
+};
+
+class CudaQueue final : public DeviceQueue {
+ public:
+  explicit CudaQueue(int index);
+  ~CudaQueue() override;
+
+  void sync() override;
+  cudaStream_t stream() const { return stream_; }
+  int index() const { return index_; }
+  const CudaProperties& properties() const { return properties_; }
+
+  // Device memory for the time of one op; the next op of this queue may overwrite it. Its address
+  // never changes, so captured graphs may hold it. 256-byte aligned.
+  void* scratch(size_t bytes);
+
+  // What an op family keeps with the queue (a library's handle, plans by shape), made by T(queue)
+  // at its first use. Gone before the stream is.
+  template <class T>
+  T& part() {
+    std::shared_ptr<void>& slot = parts_[typeid(T)];
+    if (!slot) slot = std::make_shared<T>(*this);
+    return *static_cast<T*>(slot.get());
+  }
+
+ private:
+  int index_;
+  CudaProperties properties_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<DeviceRange> scratch_;
+  std::map<std::type_index, std::shared_ptr<void>> parts_;
+};
+
+// The queue of a CUDA stream; makes its device the calling thread's.
+CudaQueue& cuda_queue(const Stream& stream);
+
+}  // namespace weft
