@@ -48,6 +48,8 @@ struct PointwiseOps {
   decltype(&weft::gelu_tanh_mul) gelu_tanh_mul;
   decltype(&weft::silu_mul) silu_mul;
   decltype(&weft::axpby) axpby;
+  decltype(&weft::combine) combine;
+  decltype(&weft::clamp) clamp;
   decltype(&weft::first_non_finite) first_non_finite;
 };
 

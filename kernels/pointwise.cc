@@ -78,6 +78,23 @@ void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorVi
   stream.ops().pointwise.axpby(stream, a, x, b, y, out);
 }
 
+void combine(Stream& stream, std::span<const Term> terms, const TensorView& out) {
+  CHECK(!terms.empty() && terms.size() <= kMaxTerms, "terms", terms.size());
+  for (const Term& term : terms) check_same(stream, term.x, out);
+  for (const Term& term : terms) CHECK(term.x.contiguous(), "x", term.x.to_string_shape());
+  CHECK(out.dtype == DType::kF32 && out.contiguous(), "out", out.to_string_shape());
+  if (out.count() == 0) return;
+  stream.ops().pointwise.combine(stream, terms, out);
+}
+
+void clamp(Stream& stream, const TensorView& x, float low, float high, const TensorView& out) {
+  check_same(stream, x, out);
+  CHECK(out.dtype == DType::kF32 && x.contiguous() && out.contiguous() && low <= high, "out",
+        out.to_string_shape(), "between", low, high);
+  if (out.count() == 0) return;
+  stream.ops().pointwise.clamp(stream, x, low, high, out);
+}
+
 int64_t first_non_finite(Stream& stream, const TensorView& x) {
   CHECK(is_compute(x.dtype) && x.contiguous() && x.device == stream.device(), "x",
         x.to_string_shape());

@@ -1,6 +1,8 @@
 #pragma once
 // Pointwise family. Tensors are [.., D] with collapsing rows, f32 or bf16 (arithmetic f32, one
 // rounding); out may alias an input exactly.
+#include <span>
+
 #include "kernels/stream.h"
 
 namespace weft {
@@ -27,6 +29,18 @@ void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const Te
 // out = a * x + b * y, all f32 of one shape (sampler updates, guidance).
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out);
+
+// out = the sum of factor * x over 1 ... kMaxTerms terms, every product and sum in f64 and in their
+// order, rounded once (the solvers' updates). All f32, contiguous, of one shape; out may be any x.
+struct Term {
+  double factor = 0;
+  TensorView x{};
+};
+inline constexpr int kMaxTerms = 4;
+void combine(Stream& stream, std::span<const Term> terms, const TensorView& out);
+
+// out = x held between low and high; NaN stays. f32, contiguous.
+void clamp(Stream& stream, const TensorView& x, float low, float high, const TensorView& out);
 
 // The index of the first element that is NaN or infinite, or -1. x contiguous f32 or bf16.
 int64_t first_non_finite(Stream& stream, const TensorView& x);

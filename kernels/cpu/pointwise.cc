@@ -1,7 +1,7 @@
 // Reference pointwise ops; the activations are evaluated in f64 and rounded once.
 #include "kernels/pointwise.h"
 
-#include <atomic>
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/parallel_for.h"
@@ -87,6 +87,29 @@ void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorVi
   map2(stream, x, y, out, [a, b](float p, float q, int64_t) { return a * p + b * q; });
 }
 
+// Value by value, so that out may be any of the terms.
+void combine(Stream& stream, std::span<const Term> terms, const TensorView& out) {
+  constexpr int64_t kGrain = 1 << 14;
+  float* to = out.as<float>();
+  parallel_for(stream, out.count(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      double sum = terms[0].factor * static_cast<const float*>(terms[0].x.data)[i];
+      for (size_t k = 1; k < terms.size(); ++k)
+        sum += terms[k].factor * static_cast<const float*>(terms[k].x.data)[i];
+      to[i] = static_cast<float>(sum);
+    }
+  });
+}
+
+void clamp(Stream& stream, const TensorView& x, float low, float high, const TensorView& out) {
+  constexpr int64_t kGrain = 1 << 16;
+  const float* from = x.as<float>();
+  float* to = out.as<float>();
+  parallel_for(stream, out.count(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[i] = std::clamp(from[i], low, high);
+  });
+}
+
 int64_t first_non_finite(Stream& stream, const TensorView& x) {
   const int64_t n = x.count();
   return visit_dtype(x.dtype, [&](auto tag) -> int64_t {
@@ -108,6 +131,8 @@ void fill_pointwise_reference(Ops& ops) {
                    .gelu_tanh_mul = gelu_tanh_mul,
                    .silu_mul = silu_mul,
                    .axpby = axpby,
+                   .combine = combine,
+                   .clamp = clamp,
                    .first_non_finite = first_non_finite};
 }
 

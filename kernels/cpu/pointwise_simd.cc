@@ -253,15 +253,15 @@ int64_t first_non_finite(Stream& stream, const TensorView& x) {
 }  // namespace
 
 void fill_pointwise_simd(Ops& ops) {
-  ops.pointwise = {.add = add,
-                   .gated_add = gated_add,
-                   .add_bias = add_bias,
-                   .silu = silu,
-                   .gelu_tanh = gelu_tanh,
-                   .gelu_tanh_mul = gelu_tanh_mul,
-                   .silu_mul = silu_mul,
-                   .axpby = axpby,
-                   .first_non_finite = first_non_finite};
+  ops.pointwise.add = add;
+  ops.pointwise.gated_add = gated_add;
+  ops.pointwise.add_bias = add_bias;
+  ops.pointwise.silu = silu;
+  ops.pointwise.gelu_tanh = gelu_tanh;
+  ops.pointwise.gelu_tanh_mul = gelu_tanh_mul;
+  ops.pointwise.silu_mul = silu_mul;
+  ops.pointwise.axpby = axpby;
+  ops.pointwise.first_non_finite = first_non_finite;
 }
 
 }  // namespace weft::cpu

@@ -191,6 +191,49 @@ TEST(Pointwise, SumsGiveTheSameBitsInEveryTable) {
   }
 }
 
+TEST(Pointwise, CombineSumsInF64InTheOrderOfItsTerms) {
+  const std::vector<double> factors{1.7, -0.3, 1e-9, 12345.678};
+  for (const Ops* ops : all_ops())
+    for (const int64_t n : {0, 1, 77, 40000})
+      for (size_t count = 1; count <= kMaxTerms; ++count) {
+        SCOPED_TRACE(ops->name + " n " + std::to_string(n) + " terms " + std::to_string(count));
+        Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
+        std::vector<Tensor> x;
+        std::vector<Term> terms;
+        for (size_t k = 0; k < count; ++k)
+          x.push_back(make_normal(DType::kF32, {n}, 40 + static_cast<int>(k)));
+        for (size_t k = 0; k < count; ++k) terms.push_back({factors[k], x[k]});
+        std::vector<float> expected;
+        for (int64_t i = 0; i < n; ++i) {
+          double sum = factors[0] * x[0].as<float>()[i];
+          for (size_t k = 1; k < count; ++k) sum += factors[k] * x[k].as<float>()[i];
+          expected.push_back(static_cast<float>(sum));
+        }
+        combine(stream, terms, x[count - 1]);  // over the last of them
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), x[count - 1].as<float>()));
+      }
+}
+
+TEST(Pointwise, ClampHoldsValuesBetweenBothAndKeepsNaN) {
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
+    Tensor x = make_normal(DType::kF32, {3, 1001}, 50, 2);
+    store(x, 7, std::numeric_limits<double>::quiet_NaN());
+    store(x, 8, -std::numeric_limits<double>::infinity());
+    Tensor out(DType::kF32, {3, 1001});
+    clamp(stream, x, -1, 0.5, out);
+    for (int64_t i = 0; i < x.count(); ++i) {
+      const float value = x.as<float>()[i], got = out.as<float>()[i];
+      if (std::isnan(value))
+        EXPECT_TRUE(std::isnan(got)) << i;
+      else
+        EXPECT_EQ(got, value < -1 ? -1 : value > 0.5f ? 0.5f : value) << ops->name << " " << i;
+    }
+    clamp(stream, x, -1, 0.5, x);
+    EXPECT_EQ(std::memcmp(x.as<float>(), out.as<float>(), x.view().bytes()), 0);
+  }
+}
+
 TEST(Pointwise, FirstNonFinite) {
   for (const Ops* ops : all_ops())
     for (DType dtype : {DType::kF32, DType::kBF16})
