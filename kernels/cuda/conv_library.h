@@ -1,0 +1,25 @@
+#pragma once
+// Convolutions by a library: cuDNN (conv_cudnn.cc), or plain loops where tests run on a host. It
+// refuses what the library does not do; conv.cu has a kernel for everything.
+#include "kernels/conv.h"
+
+namespace weft::cuda {
+
+struct LibraryConv {
+  DType dtype = DType::kBF16;          // f32 or bf16: of x, weight and out; sums in f32, never TF32
+  std::array<int64_t, 4> x_shape{};    // F, H, W, Cin; Cin a multiple of 8
+  std::array<int64_t, 4> out_shape{};  // F', H', W', Cout; Cout a multiple of 8
+  std::array<int64_t, 3> kernel{1, 1, 1};  // time, height, width
+  ConvArgs args;
+  const void* x = nullptr;
+  const void* weight = nullptr;  // [Cout, kt, kh, kw, Cin]
+  const float* bias = nullptr;   // [Cout] or null; added in f32 before the one rounding
+  void* out = nullptr;
+  size_t scratch_used = 0;  // bytes of the queue's scratch that hold the caller's data
+};
+
+// Puts the convolution behind what the stream was given; all dense and 16-byte aligned. False, and
+// nothing done, where the library has no plan for the shape.
+bool library_conv(const Stream& stream, const LibraryConv& conv);
+
+}  // namespace weft::cuda

@@ -1,0 +1,44 @@
+#pragma once
+// Matrix products by a library: cuBLASLt (gemm_cublaslt.cc), or plain loops where tests run on a
+// host. It does what the library does within the contract and refuses the rest; callers have
+// kernels of their own for that.
+#include "kernels/stream.h"
+
+namespace weft::cuda {
+
+// Rows with a dense last dimension; strides in elements.
+struct GemmMatrix {
+  void* data = nullptr;
+  DType dtype = DType::kBF16;
+  int64_t row_stride = 0;
+  int64_t batch_stride = 0;
+};
+
+// out[b, i, j] = alpha * x_scales[i] * w_scales[j] * sum over l of x[b, i, l] w[b, j, l] + bias[j],
+// in f32 (never TF32), rounded once. Legal dtypes of x and w (alike) and out:
+//   f32 to f32, bf16 to bf16 or f32, f8_e4m3 to bf16 or f32, i8 to i32 (exact; alpha 1, no bias).
+// Activations are the caller's: how exactly the library computes its own is not documented.
+struct Gemm {
+  int64_t m = 0, n = 0, k = 0;
+  int64_t batch = 1;
+  GemmMatrix x;    // [batch, m, k]
+  GemmMatrix w;    // [batch, n, k]
+  GemmMatrix out;  // [batch, m, n], no part of x or w
+  float alpha = 1;
+  const void* bias = nullptr;       // [n] of out's dtype, 16-byte aligned, or null
+  const float* x_scales = nullptr;  // [m] and [n] of f8_e4m3, both or none
+  const float* w_scales = nullptr;
+  size_t scratch_used = 0;  // bytes of the queue's scratch that hold the caller's data
+};
+
+// What a product takes of the queue's scratch behind scratch_used.
+inline constexpr size_t kGemmWorkspace = size_t{64} << 20;
+
+// Puts the product behind what the stream was given. False, and nothing done, where the library has
+// no way to do it: an alignment it does not take (of 8-bit numbers rows must be 16-byte aligned and
+// k, n multiples of 16), scales on a device without them. The first call of a shape on a stream
+// times a few of the library's ways and keeps the fastest, unless the stream is deterministic or
+// being captured: then it is the library's first.
+bool gemm(const Stream& stream, const Gemm& gemm);
+
+}  // namespace weft::cuda

@@ -1,0 +1,30 @@
+#pragma once
+// What a library prepared, by the shape it was prepared for. One of a queue, so of one thread.
+#include <cstdint>
+#include <map>
+
+namespace weft::cuda {
+
+template <class Key, class Plan>
+class PlanCache {
+ public:
+  // The plan of `key`; make() prepares it at the first call.
+  template <class Make>
+  Plan& get(const Key& key, Make&& make) {
+    const auto found = plans_.find(key);
+    if (found != plans_.end()) {
+      ++hits_;
+      return found->second;
+    }
+    ++misses_;
+    return plans_.emplace(key, make()).first->second;
+  }
+  int64_t hits() const { return hits_; }
+  int64_t misses() const { return misses_; }
+
+ private:
+  std::map<Key, Plan> plans_;
+  int64_t hits_ = 0, misses_ = 0;
+};
+
+}  // namespace weft::cuda

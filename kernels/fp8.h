@@ -1,0 +1,34 @@
+#pragma once
+// The scalar f8_e4m3 (OCP 8-bit floating point, Micikevicius et al. 2022): a sign, four bits of
+// exponent, three of fraction; no infinity, 0x7f is NaN, the largest is 448, the least 2^-9.
+#include <bit>
+#include <cstdint>
+
+namespace weft {
+
+inline constexpr float kLargestE4m3 = 448;
+
+// All of these are constexpr so that device code may call them.
+constexpr float from_e4m3(uint8_t value) {
+  const uint32_t magnitude = value & 0x7fu, sign = static_cast<uint32_t>(value & 0x80u) << 24;
+  if (magnitude == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000u);
+  // As bits of f32 the exponent is 120 too small; the product is exact, of subnormals too.
+  return std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
+}
+
+// Round to nearest, ties to even; beyond the largest becomes the largest, NaN stays NaN.
+constexpr uint8_t to_e4m3(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
+  if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  if (magnitude >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);  // >= 448
+  if (magnitude < 0x3c800000u) {
+    // Below 2^-6 the result is a multiple of 2^-9, which is the last bit of a sum with 2^14.
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x46800000u));
+  }
+  const uint32_t rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
+  return static_cast<uint8_t>(sign | (rounded - 0x3c000000u) >> 20);
+}
+
+}  // namespace weft

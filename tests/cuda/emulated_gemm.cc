@@ -1,0 +1,96 @@
+// kernels/cuda/gemm.h as a kernel with a thread per output: what the library would answer.
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/fp8.h"
+#include "tests/cuda/emulated_libraries.h"
+
+namespace weft {
+
+namespace test {
+EmulatedLibraries& emulated_libraries() {
+  static EmulatedLibraries libraries;
+  return libraries;
+}
+}  // namespace test
+
+namespace cuda {
+
+namespace {
+
+float value_at(const GemmMatrix& matrix, int64_t at) {
+  switch (matrix.dtype) {
+    case DType::kF32:
+      return static_cast<const float*>(matrix.data)[at];
+    case DType::kBF16:
+      return to_float(static_cast<const bf16*>(matrix.data)[at]);
+    case DType::kI8:
+      return static_cast<const int8_t*>(matrix.data)[at];
+    default:
+      return from_e4m3(static_cast<const uint8_t*>(matrix.data)[at]);
+  }
+}
+
+__global__ void gemm_kernel(Gemm g) {
+  const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (index >= g.batch * g.m * g.n) return;
+  const int64_t b = index / g.n / g.m, i = index / g.n % g.m, j = index % g.n;
+  const int64_t x = b * g.x.batch_stride + i * g.x.row_stride;
+  const int64_t w = b * g.w.batch_stride + j * g.w.row_stride;
+  const int64_t out = b * g.out.batch_stride + i * g.out.row_stride + j;
+  if (g.out.dtype == DType::kI32) {
+    int32_t sum = 0;
+    for (int64_t l = 0; l < g.k; ++l)
+      sum +=
+          static_cast<int32_t>(value_at(g.x, x + l)) * static_cast<int32_t>(value_at(g.w, w + l));
+    static_cast<int32_t*>(g.out.data)[out] = sum;
+    return;
+  }
+  float sum = 0;
+  for (int64_t l = 0; l < g.k; ++l) sum += value_at(g.x, x + l) * value_at(g.w, w + l);
+  sum *= g.alpha;
+  if (g.x_scales) sum *= g.x_scales[i] * g.w_scales[j];
+  if (g.bias) sum += value_at({const_cast<void*>(g.bias), g.out.dtype}, j);
+  if (g.out.dtype == DType::kF32)
+    static_cast<float*>(g.out.data)[out] = sum;
+  else
+    static_cast<bf16*>(g.out.data)[out] = to_bf16(sum);
+}
+
+bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+void check_contract(const Gemm& g) {
+  const DType in = g.x.dtype, out = g.out.dtype;
+  CHECK(g.m > 0 && g.n > 0 && g.k > 0 && g.batch > 0, g.m, g.n, g.k, g.batch);
+  CHECK(in == g.w.dtype, "x", to_string(in), "w", to_string(g.w.dtype));
+  CHECK((in == DType::kF32 && out == DType::kF32) ||
+            ((in == DType::kBF16 || in == DType::kF8E4M3) &&
+             (out == DType::kBF16 || out == DType::kF32)) ||
+            (in == DType::kI8 && out == DType::kI32),
+        "in", to_string(in), "out", to_string(out));
+  CHECK(out != DType::kI32 || (g.alpha == 1 && !g.bias), "i8 has no epilogue");
+  CHECK(!g.x_scales == !g.w_scales && (!g.x_scales || in == DType::kF8E4M3), "scales");
+  CHECK(g.x.row_stride >= g.k && g.w.row_stride >= g.k && g.out.row_stride >= g.n, "row strides");
+  CHECK(!g.bias || aligned(g.bias), "bias");
+}
+
+}  // namespace
+
+bool gemm(const Stream& stream, const Gemm& g) {
+  check_contract(g);
+  test::EmulatedLibraries& libraries = test::emulated_libraries();
+  if (libraries.refuse_gemm) return false;
+  if (size_of(g.x.dtype) == 1 &&
+      (g.k % 16 || g.n % 16 || g.x.row_stride % 16 || g.w.row_stride % 16 || !aligned(g.x.data) ||
+       !aligned(g.w.data) || !aligned(g.out.data) ||
+       g.out.row_stride * static_cast<int64_t>(size_of(g.out.dtype)) % 16))
+    return false;
+  if (g.x.dtype == DType::kF8E4M3 && libraries.refuse_fp8) return false;
+  if (g.x_scales && libraries.refuse_scales) return false;
+  cuda_queue(stream).scratch(g.scratch_used + kGemmWorkspace);
+  launch(stream, {blocks_for(g.batch * g.m * g.n, 128), 128}, gemm_kernel, g);
+  ++libraries.gemms;
+  return true;
+}
+
+}  // namespace cuda
+}  // namespace weft

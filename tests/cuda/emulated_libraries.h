@@ -1,0 +1,16 @@
+#pragma once
+// Hooks of the plain loops that stand in for cuBLASLt and cuDNN.
+#include <cstdint>
+
+namespace weft::test {
+
+struct EmulatedLibraries {
+  bool refuse_gemm = false;    // every product
+  bool refuse_fp8 = false;     // as a device without such products
+  bool refuse_scales = false;  // as a library without vectors of scales
+  bool refuse_conv = false;
+  int64_t gemms = 0, convs = 0;  // done, not refused
+};
+EmulatedLibraries& emulated_libraries();
+
+}  // namespace weft::test
