@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "kernels/cuda/device.h"
+
 namespace weft {
 
 namespace {
@@ -43,17 +45,27 @@ Work conv_work(const TensorView& x, const PackedConv& packed, const TensorView& 
           bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "conv3d"};
 }
 
-void meet(const Work& work, const std::function<void()>& run) {
-  if (Meter* meter = thread_meter())
-    meter->op(work, run);
-  else
+// What the metered table of a stream stands before.
+const Ops& base(const Stream& stream) {
+  return stream.device().kind == Device::Kind::kCuda ? cuda_ops() : cpu_ops();
+}
+
+// A device's op is over when the device says so: a meter of times waits for it.
+void meet(const Stream& stream, const Work& work, const std::function<void()>& run) {
+  Meter* meter = thread_meter();
+  if (!meter) return run();
+  if (!stream.queue() || !meter->waits()) return meter->op(work, run);
+  meter->op(work, [&] {
     run();
+    stream.sync();
+  });
 }
 
 // Packs are loading, not work; where ops are left out there is nothing to pack.
 PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                                  DType dtype, WeightFormat format) {
-  if (!left_out(stream)) return cpu_ops().linear.pack_linear(stream, weight, bias, dtype, format);
+  if (!left_out(stream))
+    return base(stream).linear.pack_linear(stream, weight, bias, dtype, format);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -61,20 +73,20 @@ PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const
   packed.format_ = format;
   packed.bytes_ =
       static_cast<size_t>(weight.count()) * (format == WeightFormat::kInt8 ? 1 : size_of(dtype));
-  if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]});
+  if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]}, stream.device());
   return packed;
 }
 
 PackedConv pack_conv_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                              DType dtype) {
-  if (!left_out(stream)) return cpu_ops().conv.pack_conv(stream, weight, bias, dtype);
+  if (!left_out(stream)) return base(stream).conv.pack_conv(stream, weight, bias, dtype);
   PackedConv packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
   packed.kernel_ = {weight.rank == 5 ? weight[2] : 1, weight[-2], weight[-1]};
   packed.dtype_ = dtype;
   packed.bytes_ = static_cast<size_t>(weight.count()) * size_of(dtype);
-  if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]});
+  if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]}, stream.device());
   return packed;
 }
 
@@ -83,86 +95,86 @@ Ops make_metered() {
   ops.name = "metered";
   ops.norm = {[](Stream& s, const TensorView& x, const TensorView& weight, const TensorView& bias,
                  float eps, const TensorView& out) {
-                meet(moved(OpFamily::kNorm, "layer_norm", bytes(x) + bytes(out)),
-                     [&] { cpu_ops().norm.layer_norm(s, x, weight, bias, eps, out); });
+                meet(s, moved(OpFamily::kNorm, "layer_norm", bytes(x) + bytes(out)),
+                     [&] { base(s).norm.layer_norm(s, x, weight, bias, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& scale, const TensorView& shift,
                  float eps, const TensorView& out) {
-                meet(moved(OpFamily::kNorm, "modulated_layer_norm", bytes(x) + bytes(out)),
-                     [&] { cpu_ops().norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
+                meet(s, moved(OpFamily::kNorm, "modulated_layer_norm", bytes(x) + bytes(out)),
+                     [&] { base(s).norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& weight, float eps,
                  const TensorView& out) {
-                meet(moved(OpFamily::kNorm, "rms_norm", bytes(x) + bytes(out)),
-                     [&] { cpu_ops().norm.rms_norm(s, x, weight, eps, out); });
+                meet(s, moved(OpFamily::kNorm, "rms_norm", bytes(x) + bytes(out)),
+                     [&] { base(s).norm.rms_norm(s, x, weight, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& sums) {
-                meet(moved(OpFamily::kNorm, "sum_squares", bytes(x)),
-                     [&] { cpu_ops().norm.sum_squares(s, x, sums); });
+                meet(s, moved(OpFamily::kNorm, "sum_squares", bytes(x)),
+                     [&] { base(s).norm.sum_squares(s, x, sums); });
               },
               [](Stream& s, const TensorView& x, const TensorView& sums, int64_t width,
                  const TensorView& weight, float eps, const TensorView& out) {
-                meet(moved(OpFamily::kNorm, "rms_scale", bytes(x) + bytes(out)),
-                     [&] { cpu_ops().norm.rms_scale(s, x, sums, width, weight, eps, out); });
+                meet(s, moved(OpFamily::kNorm, "rms_scale", bytes(x) + bytes(out)),
+                     [&] { base(s).norm.rms_scale(s, x, sums, width, weight, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& gamma, Activation activation,
                  const TensorView& out) {
-                meet(moved(OpFamily::kNorm, "channel_rms_norm", bytes(x) + bytes(out)),
-                     [&] { cpu_ops().norm.channel_rms_norm(s, x, gamma, activation, out); });
+                meet(s, moved(OpFamily::kNorm, "channel_rms_norm", bytes(x) + bytes(out)),
+                     [&] { base(s).norm.channel_rms_norm(s, x, gamma, activation, out); });
               }};
   ops.linear = {pack_linear_metered, [](Stream& s, const TensorView& x, const PackedLinear& packed,
                                         LinearActivation activation, const TensorView& out) {
-                  meet(linear_work(x, packed, out),
-                       [&] { cpu_ops().linear.linear(s, x, packed, activation, out); });
+                  meet(s, linear_work(x, packed, out),
+                       [&] { base(s).linear.linear(s, x, packed, activation, out); });
                 }};
   ops.attention = {[](Stream& s, const AttentionArgs& args) {
-                     meet(attention_work(args), [&] { cpu_ops().attention.attention(s, args); });
+                     meet(s, attention_work(args), [&] { base(s).attention.attention(s, args); });
                    },
                    [](Stream& s, const TensorView& out_a, const TensorView& lse_a,
                       const TensorView& out_b, const TensorView& lse_b) {
-                     meet(moved(OpFamily::kPointwise, "merge_attention", 3 * bytes(out_a)), [&] {
-                       cpu_ops().attention.merge_attention(s, out_a, lse_a, out_b, lse_b);
+                     meet(s, moved(OpFamily::kPointwise, "merge_attention", 3 * bytes(out_a)), [&] {
+                       base(s).attention.merge_attention(s, out_a, lse_a, out_b, lse_b);
                      });
                    }};
   ops.rope = {[](Stream& s, const TensorView& x, const Rope& rope, int64_t first_token,
                  const TensorView& out) {
-    meet(moved(OpFamily::kRope, "apply_rope", bytes(x) + bytes(out)),
-         [&] { cpu_ops().rope.apply_rope(s, x, rope, first_token, out); });
+    meet(s, moved(OpFamily::kRope, "apply_rope", bytes(x) + bytes(out)),
+         [&] { base(s).rope.apply_rope(s, x, rope, first_token, out); });
   }};
   ops.pointwise = {
       [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "add", bytes(a) + bytes(b) + bytes(out)),
-             [&] { cpu_ops().pointwise.add(s, a, b, out); });
+        meet(s, moved(OpFamily::kPointwise, "add", bytes(a) + bytes(b) + bytes(out)),
+             [&] { base(s).pointwise.add(s, a, b, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& y, const TensorView& gate,
          const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "gated_add", bytes(x) + bytes(y) + bytes(out)),
-             [&] { cpu_ops().pointwise.gated_add(s, x, y, gate, out); });
+        meet(s, moved(OpFamily::kPointwise, "gated_add", bytes(x) + bytes(y) + bytes(out)),
+             [&] { base(s).pointwise.gated_add(s, x, y, gate, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& bias, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "add_bias", bytes(x) + bytes(out)),
-             [&] { cpu_ops().pointwise.add_bias(s, x, bias, out); });
+        meet(s, moved(OpFamily::kPointwise, "add_bias", bytes(x) + bytes(out)),
+             [&] { base(s).pointwise.add_bias(s, x, bias, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "silu", bytes(x) + bytes(out)),
-             [&] { cpu_ops().pointwise.silu(s, x, out); });
+        meet(s, moved(OpFamily::kPointwise, "silu", bytes(x) + bytes(out)),
+             [&] { base(s).pointwise.silu(s, x, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "gelu_tanh", bytes(x) + bytes(out)),
-             [&] { cpu_ops().pointwise.gelu_tanh(s, x, out); });
+        meet(s, moved(OpFamily::kPointwise, "gelu_tanh", bytes(x) + bytes(out)),
+             [&] { base(s).pointwise.gelu_tanh(s, x, out); });
       },
       [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "gelu_tanh_mul", bytes(a) + bytes(b) + bytes(out)),
-             [&] { cpu_ops().pointwise.gelu_tanh_mul(s, a, b, out); });
+        meet(s, moved(OpFamily::kPointwise, "gelu_tanh_mul", bytes(a) + bytes(b) + bytes(out)),
+             [&] { base(s).pointwise.gelu_tanh_mul(s, a, b, out); });
       },
       [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "silu_mul", bytes(a) + bytes(b) + bytes(out)),
-             [&] { cpu_ops().pointwise.silu_mul(s, a, b, out); });
+        meet(s, moved(OpFamily::kPointwise, "silu_mul", bytes(a) + bytes(b) + bytes(out)),
+             [&] { base(s).pointwise.silu_mul(s, a, b, out); });
       },
       [](Stream& s, float a, const TensorView& x, float b, const TensorView& y,
          const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "axpby", bytes(x) + bytes(y) + bytes(out)),
-             [&] { cpu_ops().pointwise.axpby(s, a, x, b, y, out); });
+        meet(s, moved(OpFamily::kPointwise, "axpby", bytes(x) + bytes(y) + bytes(out)),
+             [&] { base(s).pointwise.axpby(s, a, x, b, y, out); });
       },
       [](Stream& s, std::span<const Term> terms, const TensorView& out) {
         const double views = static_cast<double>(terms.size() + 1);
@@ -175,31 +187,31 @@ Ops make_metered() {
       },
       [](Stream& s, const TensorView& x) {
         int64_t first = -1;
-        meet(moved(OpFamily::kPointwise, "first_non_finite", bytes(x)),
-             [&] { first = cpu_ops().pointwise.first_non_finite(s, x); });
+        meet(s, moved(OpFamily::kPointwise, "first_non_finite", bytes(x)),
+             [&] { first = base(s).pointwise.first_non_finite(s, x); });
         return first;
       }};
   ops.conv = {pack_conv_metered,
               [](Stream& s, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
                  const TensorView& out) {
-                meet(conv_work(x, packed, out),
-                     [&] { cpu_ops().conv.conv3d(s, x, packed, args, out); });
+                meet(s, conv_work(x, packed, out),
+                     [&] { base(s).conv.conv3d(s, x, packed, args, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& out) {
-                meet(moved(OpFamily::kCopy, "upsample_nearest2", bytes(x) + bytes(out)),
-                     [&] { cpu_ops().conv.upsample_nearest2(s, x, out); });
+                meet(s, moved(OpFamily::kCopy, "upsample_nearest2", bytes(x) + bytes(out)),
+                     [&] { base(s).conv.upsample_nearest2(s, x, out); });
               }};
   ops.copy = {[](Stream& s, const TensorView& x, const TensorView& out) {
-                meet(moved(OpFamily::kCopy, "copy", bytes(x) + bytes(out)),
-                     [&] { cpu_ops().copy.copy(s, x, out); });
+                meet(s, moved(OpFamily::kCopy, "copy", bytes(x) + bytes(out)),
+                     [&] { base(s).copy.copy(s, x, out); });
               },
               [](Stream& s, const TensorView& out) {
-                meet(moved(OpFamily::kCopy, "fill_zero", bytes(out)),
-                     [&] { cpu_ops().copy.fill_zero(s, out); });
+                meet(s, moved(OpFamily::kCopy, "fill_zero", bytes(out)),
+                     [&] { base(s).copy.fill_zero(s, out); });
               },
               [](Stream& s, const TensorView& table, const TensorView& ids, const TensorView& out) {
-                meet(moved(OpFamily::kCopy, "gather_rows", 2 * bytes(out)),
-                     [&] { cpu_ops().copy.gather_rows(s, table, ids, out); });
+                meet(s, moved(OpFamily::kCopy, "gather_rows", 2 * bytes(out)),
+                     [&] { base(s).copy.gather_rows(s, table, ids, out); });
               }};
   return ops;
 }

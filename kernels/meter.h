@@ -34,6 +34,8 @@ struct Meter {
   virtual ~Meter() = default;
   // False: ops are left out and results are whatever the memory holds.
   virtual bool runs() const = 0;
+  // Whether an op's `run` returns only when a device has done it, as times want it.
+  virtual bool waits() const { return true; }
   // Called for every op; `run` does it, and is only there where runs().
   virtual void op(const Work& work, const std::function<void()>& run) = 0;
 
@@ -51,7 +53,8 @@ inline thread_local constinit Meter* t_meter = nullptr;
 // The calling thread's; null: none.
 inline Meter* thread_meter() { return detail::t_meter; }
 
-// cpu_ops() seen by the calling thread's meter; by none where there is none.
+// The ops of the stream's device (cpu_ops() or cuda_ops()) seen by the calling thread's meter; by
+// none where there is none.
 const Ops& metered_ops();
 
 // Puts a meter on the calling thread for the time of its life.

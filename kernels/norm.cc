@@ -6,15 +6,18 @@
 namespace weft {
 
 namespace {
-void check_rows(const Stream& stream, const TensorView& x, const TensorView& out) {
-  CHECK(is_rows(stream, x) && is_rows(stream, out) && x.dtype == out.dtype && same_shape(x, out),
+enum class Out : uint8_t { kLikeX, kOrBF16 };
+void check_rows(const Stream& stream, const TensorView& x, const TensorView& out,
+                Out dtype = Out::kLikeX) {
+  CHECK(is_rows(stream, x) && is_rows(stream, out) && same_shape(x, out) &&
+            (x.dtype == out.dtype || (dtype == Out::kOrBF16 && x.dtype == DType::kF32)),
         "x", x.to_string_shape(), "out", out.to_string_shape());
 }
 }  // namespace
 
 void layer_norm(Stream& stream, const TensorView& x, const TensorView& weight,
                 const TensorView& bias, float eps, const TensorView& out) {
-  check_rows(stream, x, out);
+  check_rows(stream, x, out, Out::kOrBF16);
   CHECK(!weight || is_vector(stream, weight, x[-1]), "weight", weight.to_string_shape());
   CHECK(!bias || is_vector(stream, bias, x[-1]), "bias", bias.to_string_shape());
   if (x.count() == 0) return;
@@ -23,7 +26,7 @@ void layer_norm(Stream& stream, const TensorView& x, const TensorView& weight,
 
 void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView& scale,
                           const TensorView& shift, float eps, const TensorView& out) {
-  check_rows(stream, x, out);
+  check_rows(stream, x, out, Out::kOrBF16);
   CHECK(is_vector(stream, scale, x[-1]), "scale", scale.to_string_shape());
   CHECK(is_vector(stream, shift, x[-1]), "shift", shift.to_string_shape());
   if (x.count() == 0) return;
@@ -32,7 +35,7 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
 
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
               const TensorView& out) {
-  check_rows(stream, x, out);
+  check_rows(stream, x, out, Out::kOrBF16);
   CHECK(is_vector(stream, weight, x[-1]), "weight", weight.to_string_shape());
   if (x.count() == 0) return;
   stream.ops().norm.rms_norm(stream, x, weight, eps, out);

@@ -1,7 +1,9 @@
 #pragma once
 // Norm family. Rows are the last dimension; leading dimensions are free (they must collapse, see
-// TensorView::rows_collapse). x and out share one dtype (f32 or bf16) and may alias exactly;
-// statistics and arithmetic are f32; weights, scales and shifts are f32. Empty inputs are no-ops.
+// TensorView::rows_collapse). x and out share one dtype (f32 or bf16) and may alias exactly; of
+// layer_norm, modulated_layer_norm and rms_norm out may also be bf16 where x is f32. Statistics and
+// arithmetic are f32, a result rounds once; weights, scales and shifts are f32. Empty inputs are
+// no-ops.
 #include "kernels/stream.h"
 
 namespace weft {

@@ -82,14 +82,7 @@ void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
 TensorView rms_normed(Context& context, const TensorView& x, const TensorView& weight, float eps,
                       DType dtype) {
   const TensorView h = context.arena.alloc(dtype, x.shape());
-  if (dtype == DType::kF32) {
-    rms_norm(context.stream, x, weight, eps, h);
-    return h;
-  }
-  const Arena::Scope scope(context.arena);
-  const TensorView wide = context.arena.alloc(DType::kF32, x.shape());
-  rms_norm(context.stream, x, weight, eps, wide);
-  copy(context.stream, wide, h);
+  rms_norm(context.stream, x, weight, eps, h);
   return h;
 }
 

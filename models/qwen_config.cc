@@ -165,19 +165,16 @@ size_t qwen_workspace_bytes(const QwenConfig& config, int64_t rows, int64_t last
   };
   const int64_t q = part.heads.size() * config.head_dim;
   const int64_t kv = qwen_kv_heads(config, part.heads).size() * config.head_dim;
-  const bool rounds = dtype != DType::kF32;
   const size_t h = size(dtype, rows, config.hidden), wide = size(DType::kF32, rows, config.hidden);
-  const size_t norm = h + (rounds ? wide : 0);
   const size_t sums = wide + seams.of_sum(rows * config.hidden);
   const size_t attention =
       h + 2 * size(dtype, rows, q) + 2 * size(dtype, rows, kv) + std::max(seams.attend, sums);
   const size_t ffn = h + 2 * size(dtype, rows, part.ffn.size()) + sums;
   const int64_t words = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
   const size_t head = size(dtype, last, config.hidden) +
-                      (rounds ? size(DType::kF32, last, config.hidden) : 0) +
                       // Of parts the own one, and all of them as they are joined.
                       (words < config.vocab ? size(DType::kF32, last, words + config.vocab) : 0);
-  return std::max({norm, attention, ffn, head});
+  return std::max({attention, ffn, head});
 }
 
 }  // namespace weft

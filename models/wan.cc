@@ -15,27 +15,6 @@ namespace {
 // Rows of the modulation tables (Wan's order: shift, scale, gate, for attention and feed-forward).
 enum Modulation { kShift = 0, kScale = 1, kGate = 2, kAttention = 0, kFeedForward = 3 };
 
-// f32 rows normed at a time before they are rounded to bf16: about 1 MiB stays in the cache.
-int64_t chunk_rows(int64_t width) { return std::max<int64_t>(16, (int64_t{1} << 18) / width); }
-
-// Calls norm(begin, count, to) so that out [N, D] gets its f32 results for rows [begin, begin +
-// count): straight, or rounded on the way through `scratch` [N, D] f32.
-template <class F>
-void norm_rows(Stream& stream, Range rows, const TensorView& scratch, const TensorView& out,
-               F&& norm) {
-  if (out.dtype == DType::kF32) {
-    norm(rows.begin, rows.size(), out.slice(0, rows.begin, rows.size()));
-    return;
-  }
-  const int64_t chunk = chunk_rows(out[1]);
-  for (int64_t begin = rows.begin; begin < rows.end; begin += chunk) {
-    const int64_t count = std::min(chunk, rows.end - begin);
-    const TensorView part = scratch.slice(0, begin, count);
-    norm(begin, count, part);
-    copy(stream, part, out.slice(0, begin, count));
-  }
-}
-
 // Memory of `x` under another shape of no more elements; x is no longer needed.
 TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
   TensorView out(x.data, x.dtype, shape, x.device);
@@ -322,18 +301,15 @@ void WanTransformer::block(Context& context, int index, std::span<const TimeRows
   for (int64_t i = 0; i < s; ++i)
     add(stream, weights.scale_shift_table, times[i].proj, m.select(0, i));
 
-  modulated_norm(stream, times, m, kAttention, x, y, h);
+  modulated_norm(stream, times, m, kAttention, x, h);
   self_attention(context, index, weights.attn1, rope, h, y);
   gated_residual(stream, times, m, kAttention, y, x);
 
-  norm_rows(stream, {0, x[0]}, y, h, [&](int64_t begin, int64_t count, const TensorView& to) {
-    layer_norm(stream, x.slice(0, begin, count), weights.norm2_weight, weights.norm2_bias,
-               config_.eps, to);
-  });
+  layer_norm(stream, x, weights.norm2_weight, weights.norm2_bias, config_.eps, h);
   cross_attention(context, index, weights.attn2, text, h, y);
   add(stream, x, y, x);
 
-  modulated_norm(stream, times, m, kFeedForward, x, y, h);
+  modulated_norm(stream, times, m, kFeedForward, x, h);
   feed_forward(context, weights, h, y);
   gated_residual(stream, times, m, kFeedForward, y, x);
   context.observe("blocks", x, index);
@@ -341,15 +317,13 @@ void WanTransformer::block(Context& context, int index, std::span<const TimeRows
 
 void WanTransformer::modulated_norm(Stream& stream, std::span<const TimeRows> times,
                                     const TensorView& m, int part, const TensorView& x,
-                                    const TensorView& scratch, const TensorView& out) const {
+                                    const TensorView& out) const {
   for (size_t i = 0; i < times.size(); ++i) {
     const TensorView table = m.select(0, static_cast<int64_t>(i));
-    const TensorView scale = table.select(0, part + kScale), shift = table.select(0, part + kShift);
-    norm_rows(stream, times[i].rows, scratch, out,
-              [&](int64_t begin, int64_t count, const TensorView& to) {
-                modulated_layer_norm(stream, x.slice(0, begin, count), scale, shift, config_.eps,
-                                     to);
-              });
+    const Range rows = times[i].rows;
+    modulated_layer_norm(stream, x.slice(0, rows.begin, rows.size()),
+                         table.select(0, part + kScale), table.select(0, part + kShift),
+                         config_.eps, out.slice(0, rows.begin, rows.size()));
   }
 }
 

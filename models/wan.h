@@ -128,8 +128,7 @@ class WanTransformer {
   void block(Context& context, int index, std::span<const TimeRows> times, const WanText& text,
              const Rope& rope, const TensorView& x) const;
   void modulated_norm(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
-                      int part, const TensorView& x, const TensorView& scratch,
-                      const TensorView& out) const;
+                      int part, const TensorView& x, const TensorView& out) const;
   void gated_residual(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
                       int part, const TensorView& y, const TensorView& x) const;
   void self_attention(Context& context, int index, const Attention& weights, const Rope& rope,

@@ -16,12 +16,13 @@ namespace {
 // Calls row(x row, out row, index) for every row.
 template <class Row>
 void for_rows(Stream& stream, const TensorView& x, const TensorView& out, Row&& row) {
-  visit_dtype(x.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const int64_t x_stride = x.row_stride(), out_stride = out.row_stride();
-    parallel_for(stream, x.rows(), row_grain(x[-1]), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r)
-        row(static_cast<const T*>(x.as<T>()) + r * x_stride, out.as<T>() + r * out_stride, r);
+  visit_dtype(x.dtype, [&]<class In>(In) {
+    visit_dtype(out.dtype, [&]<class Out>(Out) {
+      const int64_t x_stride = x.row_stride(), out_stride = out.row_stride();
+      parallel_for(stream, x.rows(), row_grain(x[-1]), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r)
+          row(static_cast<const In*>(x.as<In>()) + r * x_stride, out.as<Out>() + r * out_stride, r);
+      });
     });
   });
 }
@@ -31,7 +32,7 @@ template <class Multiply, class Offset>
 void normalise(Stream& stream, const TensorView& x, float eps, const TensorView& out,
                Multiply&& multiply, Offset&& offset) {
   const int64_t d = x[-1];
-  for_rows(stream, x, out, [&]<class T>(const T* in, T* to, int64_t) {
+  for_rows(stream, x, out, [&]<class In, class T>(const In* in, T* to, int64_t) {
     double sum = 0, squares = 0;
     for (int64_t i = 0; i < d; ++i) sum += to_float(in[i]);
     const double mean = sum / d;
@@ -65,7 +66,7 @@ void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, flo
               const TensorView& out) {
   const float* w = weight.as<float>();
   const int64_t d = x[-1];
-  for_rows(stream, x, out, [&]<class T>(const T* in, T* to, int64_t) {
+  for_rows(stream, x, out, [&]<class In, class T>(const In* in, T* to, int64_t) {
     const double scale = 1 / std::sqrt(dot(in, in, d) / d + eps);
     for (int64_t i = 0; i < d; ++i)
       to[i] = from_float<T>(static_cast<float>(to_float(in[i]) * scale * w[i]));
@@ -74,7 +75,7 @@ void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, flo
 
 void sum_squares(Stream& stream, const TensorView& x, const TensorView& sums) {
   float* sum = sums.as<float>();
-  for_rows(stream, x, x, [&]<class T>(const T* in, T*, int64_t r) {
+  for_rows(stream, x, x, [&]<class In, class T>(const In* in, T*, int64_t r) {
     sum[r] = static_cast<float>(dot(in, in, x[-1]));
   });
 }
@@ -83,7 +84,7 @@ void rms_scale(Stream& stream, const TensorView& x, const TensorView& sums, int6
                const TensorView& weight, float eps, const TensorView& out) {
   const float* sum = sums.as<float>();
   const float* w = weight.as<float>();
-  for_rows(stream, x, out, [&]<class T>(const T* in, T* to, int64_t r) {
+  for_rows(stream, x, out, [&]<class In, class T>(const In* in, T* to, int64_t r) {
     const double scale = 1 / std::sqrt(double{sum[r]} / width + eps);
     for (int64_t i = 0; i < x[-1]; ++i)
       to[i] = from_float<T>(static_cast<float>(to_float(in[i]) * scale * w[i]));
@@ -94,7 +95,7 @@ void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gam
                       Activation activation, const TensorView& out) {
   const float* g = gamma.as<float>();
   const int64_t c = x[-1];
-  for_rows(stream, x, out, [&]<class T>(const T* in, T* to, int64_t) {
+  for_rows(stream, x, out, [&]<class In, class T>(const In* in, T* to, int64_t) {
     const double scale =
         std::sqrt(static_cast<double>(c)) / std::max(std::sqrt(dot(in, in, c)), 1e-12);
     for (int64_t i = 0; i < c; ++i) {

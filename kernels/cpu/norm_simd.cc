@@ -91,8 +91,8 @@ struct Finish {
   }
 };
 
-template <NormCall::Kind kKind, class T>
-HWY_INLINE void finish_row(const NormCall& call, float mean, float scale, const T* x, T* out,
+template <NormCall::Kind kKind, class In, class Out>
+HWY_INLINE void finish_row(const NormCall& call, float mean, float scale, const In* x, Out* out,
                            int64_t n) {
   const RowTag d;
   const int64_t lanes = row_lanes();
@@ -111,14 +111,14 @@ HWY_INLINE void finish_row(const NormCall& call, float mean, float scale, const 
         out + i, n - i);
 }
 
-template <NormCall::Kind kKind, class T>
+template <NormCall::Kind kKind, class In, class Out = In>
 void norm_rows(const NormCall& call, int64_t begin, int64_t end) {
   using Kind = NormCall::Kind;
   const int64_t n = call.x[-1], x_stride = call.x.row_stride();
   const int64_t stride = kKind == Kind::kSquares ? 0 : call.out.row_stride();
   for (int64_t r = begin; r < end; ++r) {
-    const T* x = call.x.as<T>() + r * x_stride;
-    T* out = kKind == Kind::kSquares ? nullptr : call.out.as<T>() + r * stride;
+    const In* x = call.x.as<In>() + r * x_stride;
+    Out* out = kKind == Kind::kSquares ? nullptr : call.out.as<Out>() + r * stride;
     float mean = 0;
     double scale = 0;
     if constexpr (kKind == Kind::kSquares) {
@@ -142,6 +142,9 @@ void norm_rows(const NormCall& call, int64_t begin, int64_t end) {
 
 template <NormCall::Kind kKind>
 void norm_kind(const NormCall& call, int64_t begin, int64_t end) {
+  using Kind = NormCall::Kind;
+  if constexpr (kKind == Kind::kLayer || kKind == Kind::kModulated || kKind == Kind::kRms)
+    if (call.x.dtype != call.out.dtype) return norm_rows<kKind, float, bf16>(call, begin, end);
   if (call.x.dtype == DType::kF32)
     norm_rows<kKind, float>(call, begin, end);
   else

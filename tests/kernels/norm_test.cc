@@ -1,7 +1,9 @@
 #include "kernels/norm.h"
 
+#include <functional>
 #include <numeric>
 
+#include "kernels/copy.h"
 #include "tests/kernels/row_ops.h"
 
 namespace weft::test {
@@ -160,6 +162,34 @@ TEST(Norm, SumSquares) {
         EXPECT_TRUE(bitwise_equal(sums, again));
       }
     }
+}
+
+TEST(Norm, RoundsOnTheWay) {
+  using Run = std::function<void(Stream&, const TensorView& x, const TensorView& out)>;
+  for (const int64_t d : {1, 7, 16, 33, 1536, 5121}) {
+    constexpr int64_t kRows = 5;
+    const Tensor x = make_normal(DType::kF32, {kRows, d}, 6);
+    const Tensor a = make_normal(DType::kF32, {d}, 7), b = make_normal(DType::kF32, {d}, 8);
+    const Run runs[] = {[&](Stream& s, const TensorView& in, const TensorView& out) {
+                          layer_norm(s, in, a, b, kEps, out);
+                        },
+                        [&](Stream& s, const TensorView& in, const TensorView& out) {
+                          modulated_layer_norm(s, in, a, b, kEps, out);
+                        },
+                        [&](Stream& s, const TensorView& in, const TensorView& out) {
+                          rms_norm(s, in, a, kEps, out);
+                        }};
+    for (const Ops* ops : all_ops())
+      for (const Run& run : runs) {
+        Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+        Tensor wide(DType::kF32, {kRows, d}), rounded(DType::kBF16, {kRows, d});
+        Tensor straight(DType::kBF16, {kRows, d});
+        run(stream, x, wide);
+        copy(stream, wide, rounded);
+        run(stream, x, straight);
+        EXPECT_TRUE(bitwise_equal(straight, rounded)) << ops->name << " d " << d;
+      }
+  }
 }
 
 TEST(Norm, SplitRmsNormEqualsTheWholeOne) {
