@@ -8,7 +8,7 @@ packages=(g++ cmake ninja-build ccache pkg-config ca-certificates
   nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libpcre2-dev libssl-dev
   libavcodec-dev libavformat-dev libavutil-dev libswscale-dev libpng-dev ffmpeg)
 [ "${1:-}" = fuzz ] && packages+=(clang libclang-rt-14-dev libomp-dev)
-[ "${1:-}" = tests ] && packages+=(libgtest-dev clang-format python3 python3-jsonschema git)
+[ "${1:-}" = tests ] && packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema git)
 
 optional=(libopenmpi-dev openmpi-bin)  # without them ranks are threads only
 # The CUDA build (-DWEFT_CUDA=ON) takes nvcc, cudart and NCCL (libnccl-dev of NVIDIA's repository) from

@@ -178,12 +178,12 @@ Ops make_metered() {
       },
       [](Stream& s, std::span<const Term> terms, const TensorView& out) {
         const double views = static_cast<double>(terms.size() + 1);
-        meet(moved(OpFamily::kPointwise, "combine", views * bytes(out)),
-             [&] { cpu_ops().pointwise.combine(s, terms, out); });
+        meet(s, moved(OpFamily::kPointwise, "combine", views * bytes(out)),
+             [&] { base(s).pointwise.combine(s, terms, out); });
       },
       [](Stream& s, const TensorView& x, float low, float high, const TensorView& out) {
-        meet(moved(OpFamily::kPointwise, "clamp", bytes(x) + bytes(out)),
-             [&] { cpu_ops().pointwise.clamp(s, x, low, high, out); });
+        meet(s, moved(OpFamily::kPointwise, "clamp", bytes(x) + bytes(out)),
+             [&] { base(s).pointwise.clamp(s, x, low, high, out); });
       },
       [](Stream& s, const TensorView& x) {
         int64_t first = -1;

@@ -66,10 +66,4 @@ const Ops& cpu_ops() {
   return ops;
 }
 
-std::vector<const Ops*> all_ops() {
-  std::vector<const Ops*> all{&reference_ops(), &simd_ops()};
-  if (&cpu_ops() != &reference_ops()) all.push_back(&cpu_ops());
-  return all;
-}
-
 }  // namespace weft

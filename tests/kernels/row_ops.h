@@ -1,5 +1,6 @@
 #pragma once
 // One parameter list for every op over rows: tables x dtypes x shapes x layouts x magnitudes.
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -47,10 +48,12 @@ struct Table {
   int64_t target = 0;
 };
 
-// Every table, and the SIMD table on every target that this machine can run.
+// Every table, and the SIMD table, where it is one of them, on every target that this machine can
+// run.
 inline std::vector<Table> all_tables() {
   std::vector<Table> tables;
   for (const Ops* ops : all_ops()) tables.push_back({ops->name, ops});
+  if (std::ranges::count(all_ops(), &simd_ops()) == 0) return tables;
   for (int64_t target : hwy::SupportedAndGeneratedTargets())
     tables.push_back({std::string("simd ") + hwy::TargetName(target), &simd_ops(), target});
   return tables;

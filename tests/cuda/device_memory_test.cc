@@ -1,0 +1,108 @@
+#include "kernels/device_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/arena.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/queue.h"
+#include "tests/cuda/emulator.h"
+
+namespace weft {
+namespace {
+
+constexpr Device kCuda{Device::Kind::kCuda, 0};
+constexpr size_t kPiece = size_t{32} << 20;
+
+std::vector<unsigned char> on_host(const void* data, size_t bytes) {
+  std::vector<unsigned char> out(bytes, 0x55);
+  WEFT_CUDA_CHECK(cudaMemcpy(out.data(), data, bytes, cudaMemcpyDeviceToHost));
+  return out;
+}
+
+TEST(CudaMemory, TensorsAreZeroAndCounted) {
+  const size_t before = emulated::device_bytes_used(0);
+  {
+    const Tensor tensor(DType::kF32, {3, 100}, kCuda);
+    EXPECT_EQ(on_host(tensor.view().data, 1200), std::vector<unsigned char>(1200, 0));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.view().data) % 256, 0u);
+    EXPECT_GE(emulated::device_bytes_used(0), before + 1200);
+  }
+  EXPECT_EQ(emulated::device_bytes_used(0), before);
+}
+
+TEST(CudaMemory, RangesCommitAndTrim) {
+  const size_t before = emulated::device_bytes_used(0);
+  {
+    DeviceRange range(kCuda, 10 * kPiece);
+    EXPECT_EQ(emulated::device_bytes_used(0), before);
+    range.commit(1);
+    EXPECT_EQ(range.committed(), kPiece);
+    range.commit(2 * kPiece + 1);
+    EXPECT_EQ(range.committed(), 3 * kPiece);
+    EXPECT_EQ(emulated::device_bytes_used(0), before + 3 * kPiece);
+    WEFT_CUDA_CHECK(cudaMemset(range.base(), 7, 3 * kPiece));
+    EXPECT_EQ(on_host(range.base() + 3 * kPiece - 2, 2), std::vector<unsigned char>(2, 7));
+    range.trim(kPiece + 1);
+    EXPECT_EQ(range.committed(), 2 * kPiece);
+    range.commit(3 * kPiece);  // fresh memory, not what was there
+    EXPECT_EQ(on_host(range.base() + 3 * kPiece - 2, 2), std::vector<unsigned char>(2, 0xff));
+    EXPECT_EQ(on_host(range.base() + kPiece - 2, 2), std::vector<unsigned char>(2, 7));
+    EXPECT_THROW(range.commit(10 * kPiece + 1), Error);
+  }
+  EXPECT_EQ(emulated::device_bytes_used(0), before);
+}
+
+TEST(CudaMemory, OutOfMemorySaysHowMuch) {
+  const size_t used = emulated::device_bytes_used(0);
+  emulated::set_device_bytes(used + 2 * kPiece);
+  try {
+    const Tensor tensor(DType::kF32, {static_cast<int64_t>(kPiece)}, kCuda);
+    ADD_FAILURE() << "it fitted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMemory);
+    const std::string free = std::to_string(2 * kPiece);
+    EXPECT_NE(std::string(error.what()).find(free + " of "), std::string::npos) << error.what();
+  }
+  DeviceRange range(kCuda, 4 * kPiece);
+  EXPECT_THROW(range.commit(3 * kPiece), Error);
+  range.trim(0);
+  EXPECT_EQ(device_memory_info(kCuda).free, 2 * kPiece);
+  const Tensor fits(DType::kF32, {static_cast<int64_t>(kPiece / 4)}, kCuda);
+  EXPECT_LE(device_memory_info(kCuda).free, kPiece);
+  emulated::set_device_bytes(size_t{8} << 30);
+}
+
+TEST(CudaMemory, ArenasOfADevice) {
+  Arena arena(size_t{1} << 30, kCuda);
+  TensorView first;
+  {
+    Arena::Scope scope(arena);
+    first = arena.alloc(DType::kF32, {5});
+    EXPECT_EQ(first.device, kCuda);
+    EXPECT_EQ(on_host(first.data, 1), std::vector<unsigned char>(1, 0xff)) << "undefined, so NaN";
+  }
+  EXPECT_EQ(arena.alloc(DType::kF32, {5}).data, first.data);
+  EXPECT_THROW(arena.alloc(DType::kF32, {int64_t{1} << 30}), Error);
+}
+
+TEST(CudaMemory, EventsAndPinnedMemory) {
+  Stream stream = cuda_stream(0);
+  DeviceEvent event;
+  EXPECT_TRUE(event.done());
+  const Tensor tensor(DType::kU8, {4}, kCuda);
+  PinnedMemory pinned(4);
+  auto* const bytes = static_cast<volatile unsigned char*>(pinned.data());
+  const cudaStream_t raw = cuda_queue(stream).stream();
+  WEFT_CUDA_CHECK(cudaMemsetAsync(tensor.view().data, 9, 4, raw));
+  WEFT_CUDA_CHECK(
+      cudaMemcpyAsync(pinned.data(), tensor.view().data, 4, cudaMemcpyDeviceToHost, raw));
+  event.record(stream);
+  EXPECT_NE(bytes[0], 9) << "nobody has waited";
+  EXPECT_FALSE(event.done());
+  event.sync();
+  EXPECT_EQ(bytes[3], 9);
+  EXPECT_TRUE(event.done());
+}
+
+}  // namespace
+}  // namespace weft
