@@ -1,6 +1,5 @@
 // Runs kernels: block after block, a block's threads as fibers that change at barriers alone. One
 // fiber carries many threads where none of them waits.
-#include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -98,23 +97,6 @@ std::map<const void*, int>& shared_limits() {
 std::string text(uint3 at) {
   return "(" + std::to_string(at.x) + ", " + std::to_string(at.y) + ", " + std::to_string(at.z) +
          ")";
-}
-
-// By addr2line where there is one; else an address that it can be asked about.
-std::string name_of(const void* kernel) {
-  Dl_info info{};
-  dladdr(kernel, &info);
-  if (info.dli_sname) return info.dli_sname;
-  char command[600];
-  std::snprintf(command, sizeof command, "addr2line -Cfe '%s' %#zx 2>/dev/null",
-                info.dli_fname ? info.dli_fname : "",
-                reinterpret_cast<size_t>(kernel) - reinterpret_cast<size_t>(info.dli_fbase));
-  std::string name;
-  if (FILE* pipe = popen(command, "r")) {
-    for (int c; (c = std::fgetc(pipe)) != EOF && c != '\n';) name += static_cast<char>(c);
-    pclose(pipe);
-  }
-  return name.empty() ? command : name;
 }
 
 void fiber_main(transfer_t from);
@@ -258,6 +240,8 @@ void start_block(uint3 at, uint64_t linear) {
     b.warps[w] = {.exists = lanes == 32 ? ~0u : (1u << lanes) - 1};
   }
   std::memset(b.shared_end - b.shared_bytes, 0xff, b.shared_bytes);
+  static const std::vector<std::span<char>> statics = find_static_shared();
+  for (const std::span<char> each : statics) std::memset(each.data(), 0xff, each.size());
 }
 
 // What keeps each thread of a block that cannot go on: the first thread of every reason.
@@ -301,7 +285,7 @@ bool run_block(uint3 at, uint64_t linear) {
   switch_to(next_fiber());
   if (!b.failed && b.exited == b.count) return true;
   if (!b.failed)
-    fault(cudaErrorLaunchFailure, "kernel " + name_of(b.kernel) + ", block " + text(at) +
+    fault(cudaErrorLaunchFailure, "kernel " + function_at(b.kernel) + ", block " + text(at) +
                                       ": not all threads reach a barrier" + stuck());
   abandon();
   return false;
@@ -332,7 +316,7 @@ void run_kernel(const cudaLaunchConfig_t& config, const void* kernel, const Work
 std::string running_thread() {
   const Block& b = block();
   if (!b.kernel || !b.current) return "";
-  return "kernel " + name_of(b.kernel) + ", block " + text(blockIdx) + ", thread " +
+  return "kernel " + function_at(b.kernel) + ", block " + text(blockIdx) + ", thread " +
          text(b.current->index);
 }
 

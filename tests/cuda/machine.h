@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,11 @@ class HostWork {
 };
 enum class Where { kPageable, kPinned, kDevice };
 Where where(const void* data);
+
+// ---- symbols.cc
+std::string function_at(const void* address);
+// The kernels' __shared__ variables. Not those of templates that other files may share.
+std::vector<std::span<char>> find_static_shared();
 
 // ---- block.cc
 // "kernel f, block (0, 0, 0), thread (3, 0, 0)", "" outside of kernels.

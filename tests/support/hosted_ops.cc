@@ -195,6 +195,25 @@ void combine(Stream& host, std::span<const Term> terms, const TensorView& out) {
   trip.finish();
 }
 
+void apply_rope(Stream& host, const TensorView& x, const Rope& rope, int64_t first_token,
+                const TensorView& out) {
+  Trip trip(host, {x}, {out});
+  Rope on_device{.grid = rope.grid,
+                 .start = rope.start,
+                 .pairs = rope.pairs,
+                 .table = {},
+                 .order = rope.order};
+  for (int axis = 0; axis < 3; ++axis) {
+    const TensorView& table = rope.table[axis];
+    if (!table) continue;
+    on_device.table[axis] = Tensor(table.dtype, table.shape(), trip.stream().device());
+    WEFT_CUDA_CHECK(cudaMemcpyAsync(on_device.table[axis].view().data, table.data, table.bytes(),
+                                    cudaMemcpyHostToDevice, cuda_queue(trip.stream()).stream()));
+  }
+  cuda_ops().rope.apply_rope(trip.stream(), trip[x], on_device, first_token, trip[out]);
+  trip.finish();
+}
+
 void merge_attention(Stream& host, const TensorView& out_a, const TensorView& lse_a,
                      const TensorView& out_b, const TensorView& lse_b) {
   Trip trip(host, {out_b, lse_b}, {out_a, lse_a});
@@ -211,7 +230,6 @@ void host_plain_entries(Ops& ops) {
   host<&Ops::norm, &NormOps::rms_scale>(ops);
   host<&Ops::norm, &NormOps::channel_rms_norm>(ops);
   host<&Ops::linear, &LinearOps::linear>(ops);
-  host<&Ops::rope, &RopeOps::apply_rope>(ops);
   host<&Ops::pointwise, &PointwiseOps::add>(ops);
   host<&Ops::pointwise, &PointwiseOps::gated_add>(ops);
   host<&Ops::pointwise, &PointwiseOps::add_bias>(ops);
@@ -240,6 +258,7 @@ const Ops& hosted_ops() {
     if (cuda.linear.pack_linear) made.linear.pack_linear = pack_linear;
     if (cuda.conv.pack_conv) made.conv.pack_conv = pack_conv;
     if (cuda.pointwise.combine) made.pointwise.combine = combine;
+    if (cuda.rope.apply_rope) made.rope.apply_rope = apply_rope;
     if (cuda.attention.attention) made.attention.attention = attention;
     if (cuda.attention.merge_attention) made.attention.merge_attention = merge_attention;
     const std::pair<const char*, bool> families[] = {{"norm", cuda.norm.layer_norm},
