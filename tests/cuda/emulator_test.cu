@@ -346,6 +346,36 @@ TEST_F(EmulatedGraph, CapturesRefuseWhatCannotBeReplayed) {
   }
 }
 
+TEST_F(Emulator, DevicesHaveTheirOwnMemoryAndStreams) {
+  emulated::set_device_count(2);
+  const size_t before = emulated::device_bytes_used(1);
+  const Buffer<float> x(ramp(4));
+  cudaStream_t there = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  cudaStreamCreateWithFlags(&there, cudaStreamNonBlocking);
+  {
+    const Buffer<float> y(4);
+    EXPECT_EQ(emulated::device_bytes_used(1), before + 256);
+    EXPECT_EQ(cudaEventRecord(event, there), cudaErrorInvalidResourceHandle);
+    start(stream, 1, 4, 0, add_kernel, x.data, 1.f);
+    cudaEventRecord(event, stream);
+    cudaStreamWaitEvent(there, event);
+    cudaMemcpyPeerAsync(y.data, 1, x.data, 0, 16, there);
+    EXPECT_EQ(cudaStreamSynchronize(there), cudaSuccess);
+    EXPECT_EQ(y.get(), (std::vector<float>{1, 2, 3, 4}));
+    cudaPointerAttributes attributes{};
+    cudaPointerGetAttributes(&attributes, y.data);
+    EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
+    EXPECT_EQ(attributes.device, 1);
+  }
+  cudaEventDestroy(event);
+  cudaStreamDestroy(there);
+  cudaSetDevice(0);
+  emulated::set_device_count(1);
+}
+
 using EmulatorDeathTest = Emulator;
 
 TEST_F(EmulatorDeathTest, HostCodeThatTouchesDeviceMemory) {
