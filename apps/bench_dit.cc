@@ -7,22 +7,25 @@
 #include "apps/bench_limits.h"
 #include "apps/device.h"
 #include "kernels/attention.h"
+#include "kernels/copy.h"
+#include "kernels/cuda/device.h"
+#include "kernels/device_graph.h"
 #include "models/random_weights.h"
 #include "parallel/context.h"
 
 namespace weft {
 namespace {
 
-constexpr int64_t kTextRows = 512;  // all of them a prompt's
+constexpr int64_t kTextRows = 512;                 // all of them a prompt's
+constexpr size_t kBenchArena = size_t{256} << 30;  // bytes of addresses
 
-void fill_waves(const Tensor& x) {
-  for (int64_t i = 0; i < x.count(); ++i) {
-    const float value = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
-    if (x.view().dtype == DType::kF32)
-      x.as<float>()[i] = value;
-    else
-      x.as<bf16>()[i] = to_bf16(value);
-  }
+// Values in -1 ... 1, none of them rare.
+Tensor waves(Stream& stream, DType dtype, std::initializer_list<int64_t> shape) {
+  Tensor values(DType::kF32, shape), out(dtype, shape, stream.device());
+  for (int64_t i = 0; i < values.count(); ++i)
+    values.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+  copy(stream, values, out);
+  return out;
 }
 
 // Measures the machine's limits behind every block; the forward's clock stands still meanwhile.
@@ -41,15 +44,50 @@ std::array<int64_t, 4> latent_of(int64_t tokens, int64_t channels) {
   return {channels, 1, 2 * (tokens / width), 2 * width};
 }
 
-double relative_l2(const Tensor& actual, const Tensor& expected) {
+// Of f32 tensors on the stream's device.
+double relative_l2(Stream& stream, const Tensor& actual, const Tensor& expected) {
+  const Tensor is(DType::kF32, actual.view().shape()), wants(DType::kF32, is.view().shape());
+  copy(stream, actual, is);
+  copy(stream, expected, wants);
   double error = 0, norm = 0;
-  for (int64_t i = 0; i < expected.count(); ++i) {
-    const double wanted = expected.as<float>()[i];
-    error += std::pow(actual.as<float>()[i] - wanted, 2);
+  for (int64_t i = 0; i < wants.count(); ++i) {
+    const double wanted = wants.as<float>()[i];
+    error += std::pow(is.as<float>()[i] - wanted, 2);
     norm += wanted * wanted;
   }
   return std::sqrt(error / norm);
 }
+
+// What only a device's forward has: how long the host takes to give it, one by one or as a graph,
+// the graph's own time, and the device's memory.
+class DeviceTimes {
+ public:
+  // Seconds of the ops given one by one.
+  double time(Stream& stream, const std::function<void()>& forward) {
+    if (!graph_) graph_.record(stream, forward);
+    const auto timed = [&](std::vector<double>& host, const std::function<void()>& give) {
+      return seconds_of([&] {
+        host.push_back(seconds_of(give));
+        stream.sync();
+      });
+    };
+    graph_seconds_.push_back(timed(graph_host_, [&] { graph_.launch(stream); }));
+    return timed(host_, forward);
+  }
+  void describe(Device device, nlohmann::json& object) const {
+    const DeviceMemoryInfo info = device_memory_info(device);
+    object["device"] = "cuda:" + std::to_string(device.index);
+    object["device_bytes"] = info.total - info.free;
+    object["device_tensor_bytes"] = tensor_bytes_peak(device.kind);
+    object["host_seconds"] = median(host_);
+    object["graph_seconds"] = median(graph_seconds_);
+    object["graph_host_seconds"] = median(graph_host_);
+  }
+
+ private:
+  DeviceGraph graph_;
+  std::vector<double> host_, graph_host_, graph_seconds_;
+};
 
 }  // namespace
 
@@ -59,6 +97,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const WanConfig config = all == 40 ? wan_14b(blocks) : wan_1_3b(blocks);
   const int64_t tokens = *flags.integer("tokens"), d = config.width();
   Stream stream = bench_stream(flags, metered_ops());
+  const bool device = stream.queue() != nullptr;
 
   const WeightFormat format = weight_format(flags);
   const auto load = [&](WeightFormat kept) {
@@ -68,42 +107,47 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   };
   const WanTransformer model = load(format);
   const uint64_t loaded = process_bytes("RssAnon:"), load_peak = process_bytes("VmHWM:");
-  Arena arena;
+  Arena arena(kBenchArena, stream.device());
   SerialSeams seams;
-  const std::array<int64_t, 4> shape = latent_of(tokens, config.in_channels);
-  const Tensor latent(DType::kF32, shape), velocity(DType::kF32, shape);
-  fill_waves(latent);
+  const auto [channels, frames, height, width] = latent_of(tokens, config.in_channels);
+  const Tensor latent = waves(stream, DType::kF32, {channels, frames, height, width});
+  const Tensor velocity(DType::kF32, latent.view().shape(), stream.device());
   const auto text_of = [&](const WanTransformer& of) {
-    const Tensor embeds(DType::kF32, {kTextRows, config.text_dim});
-    fill_waves(embeds);
+    const Tensor embeds = waves(stream, DType::kF32, {kTextRows, config.text_dim});
     Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
     return of.prepare_text(context, embeds, kTextRows);
   };
   const WanText text = text_of(model);
-  const Rope rope = model.rope(wan_grid(config, shape[1], shape[2], shape[3]));
+  const Rope rope = model.rope(wan_grid(config, frames, height, width));
   const TimeSegment time{{0, tokens}, 500};
-  const auto run = [&](const WanTransformer& of, const WanText& words, const Tensor& out,
-                       Observer* observer) {
-    Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens), observer);
+  const auto run = [&](Stream& on, const WanTransformer& of, const WanText& words,
+                       const Tensor& out, Observer* observer) {
+    Context context = seams.context(on, arena, {}, TokenRanges::all(tokens), observer);
     of.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, words, rope, out);
   };
-  const auto forward = [&](Observer* observer) { run(model, text, velocity, observer); };
   reset_peak();
-  forward(nullptr);  // makes every primitive and scratch buffer
+  run(stream, model, text, velocity, nullptr);  // makes every primitive and scratch buffer
   const uint64_t peak = process_bytes("VmHWM:");
 
-  Stream bare = bench_stream(flags, cpu_ops());
+  Stream bare = bench_stream(flags, device ? cuda_ops() : cpu_ops());
   MachineLimits limits(
       bare, dtype,
       {{tokens, d, d, 6}, {tokens, d, config.ffn_dim, 1}, {tokens, config.ffn_dim, d, 1}});
   BetweenBlocks between(limits);
   TimingMeter meter;
+  DeviceTimes on_device;
   std::vector<double> all_seconds;
+  Stream unmetered = device ? stream.with(cuda_ops()) : stream;
   for (int i = 0; i < repeat; ++i) {
+    if (device) {  // all at once; what waits for each op, for the families, comes behind
+      limits.sample();
+      all_seconds.push_back(
+          on_device.time(unmetered, [&] { run(unmetered, model, text, velocity, nullptr); }));
+    }
     const MeterScope scope(meter);
     const double before = limits.seconds(), begun = wall_seconds();
-    forward(&between);
-    all_seconds.push_back(wall_seconds() - begun - (limits.seconds() - before));
+    run(stream, model, text, velocity, device ? nullptr : &between);
+    if (!device) all_seconds.push_back(wall_seconds() - begun - (limits.seconds() - before));
   }
 
   const double seconds = median(all_seconds), flop = executed_flop(meter) / repeat;
@@ -126,12 +170,13 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
                         {"peak_rss_bytes", peak},
                         {"arena_bytes", arena.high_water()}};
   limits.describe(object);
-  if (format == WeightFormat::kInt8) {
+  if (device) on_device.describe(stream.device(), object);
+  if (format != WeightFormat::kCompute) {
     const WanTransformer plain = load(WeightFormat::kCompute);
-    const Tensor exact(DType::kF32, shape);
-    run(plain, text_of(plain), exact, nullptr);
-    object["weights"] = "int8";
-    object["rel_l2"] = relative_l2(velocity, exact);
+    const Tensor exact(DType::kF32, latent.view().shape(), stream.device());
+    run(stream, plain, text_of(plain), exact, nullptr);
+    object["weights"] = flags.text("weights");
+    object["rel_l2"] = relative_l2(stream, velocity, exact);
   }
   double total = 0;
   for (double value : all_seconds) total += value;
@@ -158,18 +203,18 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
 
 int bench_attention(const Flags& flags, DType dtype, int repeat) {
   constexpr int64_t kHeads = 12, kHead = 128, kWidth = kHeads * kHead, kFfn = 8960, kRows = 1560;
-  Stream stream = bench_stream(flags, cpu_ops());
+  Stream stream = bench_stream(flags, metered_ops());
   std::vector<int64_t> sizes{1560, 8192, 32760};
   if (flags.given("tokens")) sizes = {*flags.integer("tokens")};
   for (const int64_t n : sizes) {
-    const Tensor q(dtype, {n, kHeads, kHead}), k(dtype, {n, kHeads, kHead}),
-        v(dtype, {n, kHeads, kHead}), out(dtype, {n, kHeads, kHead});
-    for (const Tensor* x : {&q, &k, &v}) fill_waves(*x);
+    const auto heads_of = [&] { return waves(stream, dtype, {n, kHeads, kHead}); };
+    const Tensor q = heads_of(), k = heads_of(), v = heads_of();
+    const Tensor out(dtype, {n, kHeads, kHead}, stream.device());
     MachineLimits limits(
         stream, dtype,
         {{kRows, kWidth, kWidth, 6}, {kRows, kWidth, kFfn, 1}, {kRows, kFfn, kWidth, 1}});
     // Long calls are made head by head, so that the limits are measured in between.
-    const int64_t heads = n > 4096 ? 1 : kHeads;
+    const int64_t heads = n > 4096 && !stream.queue() ? 1 : kHeads;
     std::vector<double> times;
     const auto attend = [&](int64_t head) {
       const auto part = [&](const Tensor& x) { return x.view().slice(1, head, heads); };
@@ -178,6 +223,7 @@ int bench_attention(const Flags& flags, DType dtype, int repeat) {
                          .segments = {&segment, 1},
                          .scale = 1 / std::sqrt(static_cast<float>(kHead)),
                          .out = part(out)});
+      stream.sync();
     };
     attend(0);
     for (int i = 0; i < repeat; ++i) {

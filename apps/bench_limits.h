@@ -1,7 +1,9 @@
 #pragma once
 // The machine's own limits, measured between the parts of a benchmark so that both see the same
-// machine: oneDNN's rate at the model's shapes and the bandwidth of a copy. And what benches share.
+// machine: the library's rate at the model's shapes and the bandwidth of a copy. And what benches
+// share.
 #include <functional>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -47,7 +49,7 @@ class MachineLimits {
  private:
   struct Entry {
     Product product;
-    GemmLimit gemm;
+    std::unique_ptr<GemmLimit> gemm;
     std::vector<double> seconds;
   };
   Stream& stream_;

@@ -1,6 +1,6 @@
 #pragma once
-// GemmLimit: one plain product by oneDNN's matmul, with nothing before or behind it: the rate of
-// this machine that the engine's own figures are shares of.
+// GemmLimit: one plain product by the library alone (oneDNN's matmul, cuBLASLt), with nothing
+// before or behind it: the rate of this device that the engine's own figures are shares of.
 #include <memory>
 #include <string>
 
@@ -10,20 +10,29 @@ namespace weft {
 
 class GemmLimit {
  public:
-  // x [rows, in] times weights [in, out], packed as oneDNN likes best. bf16 where the machine
-  // multiplies it in hardware, else f32, which is then the faster one.
-  GemmLimit(const Stream& stream, DType dtype, int64_t rows, int64_t in, int64_t out);
-  ~GemmLimit();
-  GemmLimit(GemmLimit&&) noexcept;
+  GemmLimit(DType dtype, int64_t rows, int64_t in, int64_t out)
+      : dtype_(dtype), rows_(rows), in_(in), out_(out) {}
+  virtual ~GemmLimit() = default;
 
-  void run();
-  double flop() const;
-  DType dtype() const;                 // of the operands
-  std::string implementation() const;  // oneDNN's name, "brg:avx512_core"
+  virtual void run() = 0;                          // returns when the product is there
+  virtual std::string implementation() const = 0;  // the library's name, "brg:avx512_core"
+  DType dtype() const { return dtype_; }           // of the operands
+  double flop() const {
+    return 2.0 * static_cast<double>(rows_) * static_cast<double>(in_) * static_cast<double>(out_);
+  }
 
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+ protected:
+  DType dtype_;
+  int64_t rows_, in_, out_;
 };
+
+// x [rows, in] times weights [in, out] on the stream's device, as its library likes them best. On a
+// CPU bf16 where the machine multiplies it in hardware, else f32, which is then the faster one.
+std::unique_ptr<GemmLimit> make_gemm_limit(Stream& stream, DType dtype, int64_t rows, int64_t in,
+                                           int64_t out);
+
+// Values of +-1 to 2 in host memory, f32 or bf16. Zeros draw less power, so a product of them may
+// run at a higher clock.
+void fill_for_limit(void* data, DType dtype, int64_t count);
 
 }  // namespace weft

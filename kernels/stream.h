@@ -28,6 +28,13 @@ class Stream {
   static Stream of_queue(Device device, std::shared_ptr<DeviceQueue> queue, const Ops& ops,
                          int threads, Determinism determinism);
 
+  // The same place in the same order, by another table of its device's (metered_ops()).
+  Stream with(const Ops& ops) const {
+    Stream stream = *this;
+    stream.ops_ = &ops;
+    return stream;
+  }
+
   Device device() const { return device_; }
   const Ops& ops() const { return *ops_; }
   int threads() const { return threads_; }

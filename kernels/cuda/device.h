@@ -1,8 +1,10 @@
 #pragma once
 // The CUDA backend's door. Built from the other files here where WEFT_CUDA is on, else from
 // unavailable.cc.
+#include <memory>
 #include <string>
 
+#include "kernels/gemm_limit.h"
 #include "kernels/stream.h"
 
 namespace weft {
@@ -17,6 +19,10 @@ std::string cuda_versions();
 // A stream of its own on CUDA device `index`; its ops are cuda_ops(). `threads`: of the host, for
 // what is packed and converted there. Error(kUsage) where there is no such device or no backend.
 Stream cuda_stream(int index, Determinism determinism = Determinism::kFast, int threads = 0);
+
+// kernels/gemm_limit.h's, by cuBLASLt.
+std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream& stream, DType dtype, int64_t rows,
+                                                int64_t in, int64_t out);
 
 // The op table of the CUDA backend. Error(kUsage) where there is none.
 const Ops& cuda_ops();

@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.h"
+#include "kernels/device_graph.h"
 
 namespace weft {
 
@@ -15,6 +16,9 @@ int cuda_device_count() { unavailable(); }
 std::string cuda_versions() { return ""; }
 Stream cuda_stream(int, Determinism, int) { unavailable(); }
 const Ops& cuda_ops() { unavailable(); }
+std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream&, DType, int64_t, int64_t, int64_t) {
+  unavailable();
+}
 
 void* device_malloc(Device, size_t) { unavailable(); }
 void device_free(Device, void*) {}
@@ -25,6 +29,14 @@ DeviceRange::DeviceRange(Device, size_t) { unavailable(); }
 DeviceRange::~DeviceRange() = default;
 void DeviceRange::commit(size_t) {}
 void DeviceRange::trim(size_t) {}
+
+struct DeviceGraph::Impl {};
+DeviceGraph::DeviceGraph() = default;
+DeviceGraph::~DeviceGraph() = default;
+DeviceGraph::DeviceGraph(DeviceGraph&&) noexcept = default;
+DeviceGraph& DeviceGraph::operator=(DeviceGraph&&) noexcept = default;
+void DeviceGraph::record(Stream&, const std::function<void()>&) { unavailable(); }
+void DeviceGraph::launch(Stream&) { unavailable(); }
 
 PinnedMemory::PinnedMemory(size_t) { unavailable(); }
 void PinnedMemory::Free::operator()(void*) const {}
