@@ -60,6 +60,13 @@ __device__ __forceinline__ void multiply_bf16(float (&c)[4], const uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Two values rounded to nearest bf16, `low` in the lower half.
+__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
+  uint32_t out;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+  return out;
+}
+
 // 2^x, to about 2 ulp; 0 of -infinity.
 __device__ __forceinline__ float fast_exp2(float x) {
   float out;

@@ -137,10 +137,7 @@ TEST(Attention, EqualsTheDefinition) {
                      std::to_string(&problem - kProblems));
         Inputs setup(problem, dtype);
         const AttentionArgs args = setup.args(problem);
-        ExpectedAttention expected = expect_attention(args);
-        if (dtype == DType::kBF16 && cpu_has_bf16() && ops == &cpu_ops() &&
-            cpu::takes_products(args))
-          allow_rounded_probabilities(args, expected);
+        const ExpectedAttention expected = expect_attention(args, *ops);
         Stream one = Stream::cpu(1, Determinism::kFixed, ops);
         attention(one, args);
         EXPECT_TRUE(within(setup.out, expected.out, &out_report));
@@ -170,7 +167,7 @@ TEST(Attention, ByProductsEqualsTheDefinition) {
         setup.segments.back().log_bias = 1.5f;
         const AttentionArgs args = setup.args(kProblems[i]);
         ExpectedAttention expected = expect_attention(args);
-        if (compute == DType::kBF16) allow_rounded_probabilities(args, expected);
+        if (compute == DType::kBF16) allow_rounded_probabilities(expected);
         EXPECT_TRUE(cpu::takes_products(args));
         Stream one = Stream::cpu(1), two = Stream::cpu(2);
         cpu::attention_by_products(one, args, compute);
@@ -205,7 +202,7 @@ TEST(Attention, SegmentsEqualOneSegment) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       Inputs setup(whole, dtype);
       AttentionArgs args = setup.args(whole);
-      const ExpectedAttention expected = expect_attention(args);
+      const ExpectedAttention expected = expect_attention(args, *ops);
       Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
       std::vector<KVSegment> parts;
       for (auto [begin, n] : {std::pair<int64_t, int64_t>{0, 41}, {41, 1}, {42, 48}})
@@ -233,7 +230,7 @@ TEST(Attention, StridedQueriesKeysAndOutput) {
                                .scale = 0.2f,
                                .out = wide.view().slice(1, 0, kHeads)};
       attention(stream, args);
-      EXPECT_TRUE(within(args.out, expect_attention(args).out)) << ops->name;
+      EXPECT_TRUE(within(args.out, expect_attention(args, *ops).out)) << ops->name;
       for (double value : to_f64(wide.view().slice(1, kHeads, 1))) ASSERT_EQ(value, 0);
     }
 }
@@ -276,7 +273,7 @@ TEST(Attention, AQueryWithoutKeysGivesTheIdentity) {
         Inputs setup(problem, dtype);
         AttentionArgs args = setup.args(problem);
         for (KVSegment& segment : setup.segments) segment.position = 2;
-        const ExpectedAttention expected = expect_attention(args);
+        const ExpectedAttention expected = expect_attention(args, *ops);
         attention(stream, args);
         EXPECT_TRUE(within(setup.out, expected.out));
         EXPECT_TRUE(within(setup.lse, expected.lse));
@@ -370,7 +367,7 @@ TEST(Attention, F32OutOfBf16RoundsToTheBf16Out) {
       copy(stream, wide, rounded);
       // bf16 values are f32 values: the definition over them, unrounded.
       args.out = wide;
-      EXPECT_TRUE(within(wide, expect_attention(args).out)) << table.name << " " << e;
+      EXPECT_TRUE(within(wide, expect_attention(args, *ops).out)) << table.name << " " << e;
       EXPECT_TRUE(bitwise_equal(rounded, narrow)) << table.name << " " << e;
       Tensor widened(DType::kF32, {13, 2, e});
       copy(stream, narrow, widened);

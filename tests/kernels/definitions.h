@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/implementation.h"
 #include "kernels/ops.h"
 #include "tests/support/compare.h"
 
@@ -75,6 +76,7 @@ inline std::vector<Bounded> expect_conv(const TensorView& x, const TensorView& w
 
 struct ExpectedAttention {
   std::vector<Bounded> out, lse;  // [N, A, E], [A, N]
+  std::vector<double> terms;      // [N, A, E] sum over keys of |probability x value|
 };
 
 // Softmax from its definition. A logit is a sum of E products and two terms; its error moves every
@@ -92,7 +94,8 @@ inline ExpectedAttention expect_attention(const AttentionArgs& args) {
     v.push_back(to_f64(segment.v));
     keys += segment.k[0];
   }
-  ExpectedAttention expected{std::vector<Bounded>(q.size()), std::vector<Bounded>(heads * queries)};
+  ExpectedAttention expected{std::vector<Bounded>(q.size()), std::vector<Bounded>(heads * queries),
+                             std::vector<double>(q.size())};
   for (int64_t i = 0; i < queries; ++i)
     for (int64_t a = 0; a < heads; ++a) {
       std::vector<double> logits;
@@ -130,6 +133,7 @@ inline ExpectedAttention expect_attention(const AttentionArgs& args) {
           sum_abs += std::fabs(term);
         }
         expected.out[(i * heads + a) * e + x] = {sum, relative * sum_abs};
+        expected.terms[(i * heads + a) * e + x] = sum_abs;
       }
       const double lse = total > 0 ? top + std::log(total) : kNoKey;
       expected.lse[a * queries + i] = {
@@ -139,12 +143,22 @@ inline ExpectedAttention expect_attention(const AttentionArgs& args) {
 }
 
 // What rounding the probabilities to bf16 adds to the bound of an output: their unit times the sum
-// of the absolute terms, which is no more than the largest value.
-inline void allow_rounded_probabilities(const AttentionArgs& args, ExpectedAttention& expected) {
-  double largest = 0;
-  for (const KVSegment& segment : args.segments)
-    for (double value : to_f64(segment.v)) largest = std::max(largest, std::fabs(value));
-  for (Bounded& value : expected.out) value.bound += 0x1p-9 * largest;
+// of the absolute terms.
+inline void allow_rounded_probabilities(ExpectedAttention& expected) {
+  for (size_t i = 0; i < expected.out.size(); ++i)
+    expected.out[i].bound += kUnitBf16 * expected.terms[i];
+}
+
+// Whether the table multiplies probabilities in bf16.
+inline bool rounds_probabilities(const Ops& ops, const AttentionArgs& args) {
+  if (args.q.dtype != DType::kBF16) return false;
+  return ops.name == "cuda" || (cpu_has_bf16() && &ops == &cpu_ops() && cpu::takes_products(args));
+}
+
+inline ExpectedAttention expect_attention(const AttentionArgs& args, const Ops& ops) {
+  ExpectedAttention expected = expect_attention(args);
+  if (rounds_probabilities(ops, args)) allow_rounded_probabilities(expected);
+  return expected;
 }
 
 }  // namespace weft::test

@@ -44,6 +44,10 @@ inline void multiply_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t 
   emulated::multiply_bf16(c, a, b);
 }
 
+inline uint32_t bf16_pair(float low, float high) {
+  return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
+}
+
 inline float fast_exp2(float x) { return std::exp2(x); }
 
 }  // namespace weft::cuda

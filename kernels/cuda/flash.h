@@ -1,0 +1,64 @@
+#pragma once
+// What the flash kernels are given, by value. A row is one query of one query head; rows of the
+// `share` query heads of a key/value head follow each other, so that they share its tiles: row r is
+// query r / share, head r % share of the group.
+#include <cstdint>
+
+#include "kernels/stream.h"
+
+namespace weft::cuda {
+
+// Keys and values of one segment. Strides are in elements.
+struct FlashSegment {
+  const void *k, *v;
+  int64_t k_row, k_head, v_row, v_head;
+  int keys;
+  int first_key;   // in the list of all keys: the bias's column
+  int first_tile;  // in the list of this launch's tiles
+  int diagonal;    // causal: query i sees keys up to i + diagonal
+  float shift;     // added to its logits, which are powers of two
+};
+
+inline constexpr int kFlashSegments = 32;  // 2.3 of the 4 KiB of parameters
+
+struct FlashArgs {
+  const void* q;
+  int64_t q_row, q_head;
+  void* out;
+  int64_t out_row, out_head, out_part;
+  float* lse;  // or null
+  int64_t lse_row, lse_head, lse_part;
+  const float* bias;  // or null
+  int64_t bias_head, bias_row, bias_key;
+  float scale;  // of q k^T, times log2(e)
+  int queries, share, size;
+  int segments, tiles, parts;  // part p takes the p-th share of the tiles
+  bool causal;
+  bool f32_out;
+  bool aligned;  // rows of q, k, v are whole 16-byte pieces at multiples of 16 bytes
+  FlashSegment segment[kFlashSegments];
+
+  int rows() const { return queries * share; }
+};
+
+inline constexpr int kFlashLargest = 256;  // the largest head size
+
+// Rows of a block. A few rows lie in blocks of one warp.
+enum class FlashRows { k16 = 16, k64 = 64, k128 = 128 };
+
+// Keys of a tile, which FlashSegment::first_tile counts.
+int flash_tile_keys(DType dtype, FlashRows rows, int size);
+
+// One launch over args.parts x kv_heads x blocks of rows. bf16 or f32 (whose blocks have 64 rows).
+void launch_flash(const Stream& stream, DType dtype, FlashRows rows, int kv_heads,
+                  const FlashArgs& args);
+
+// Instantiations, by the padded head size.
+// f32 knows blocks of 64 rows only.
+void flash_bf16_64(const Stream& stream, FlashRows rows, int kv_heads, const FlashArgs& args);
+void flash_bf16_96(const Stream& stream, FlashRows rows, int kv_heads, const FlashArgs& args);
+void flash_bf16_128(const Stream& stream, FlashRows rows, int kv_heads, const FlashArgs& args);
+void flash_bf16_256(const Stream& stream, FlashRows rows, int kv_heads, const FlashArgs& args);
+void flash_f32(const Stream& stream, int kv_heads, const FlashArgs& args);
+
+}  // namespace weft::cuda

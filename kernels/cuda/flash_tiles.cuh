@@ -1,0 +1,108 @@
+#pragma once
+// Which tiles of keys a block of rows walks over; shared by the flash kernels.
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/flash.h"
+
+namespace weft::cuda {
+
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+__device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff800000u); }
+
+// Rows [first_row, first_row + kRows) of the launch, cut at its last row.
+struct FlashBlock {
+  int first_row, rows;          // of the block, of the launch
+  int first_query, last_query;  // of the block
+  int kv_head, part;
+  int end_tile;
+};
+
+// A tile of keys: [key, key + kKeys) of a segment.
+struct FlashCursor {
+  int segment, key;
+};
+
+template <int kRows>
+__device__ __forceinline__ FlashBlock flash_block(const FlashArgs& args) {
+  FlashBlock block;
+  // Blocks of late rows see the most keys under a mask; they start first.
+  const int index = args.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  block.first_row = index * kRows;
+  block.rows = args.queries * args.share;
+  const int end = min(block.first_row + kRows, block.rows);
+  block.first_query = block.first_row / args.share;
+  block.last_query = (end - 1) / args.share;
+  block.kv_head = blockIdx.y;
+  block.part = blockIdx.z;
+  block.end_tile =
+      static_cast<int>(static_cast<int64_t>(args.tiles) * (block.part + 1) / args.parts);
+  return block;
+}
+
+// Moves on to the first tile from the cursor on that a row of the block sees; false where there is
+// none in the block's part.
+template <int kKeys>
+__device__ __forceinline__ bool settle(const FlashArgs& args, const FlashBlock& block,
+                                       FlashCursor& at) {
+  while (at.segment < args.segments) {
+    const FlashSegment& segment = args.segment[at.segment];
+    const bool hidden = args.causal && at.key > block.last_query + segment.diagonal;
+    if (at.key < segment.keys && !hidden)
+      return segment.first_tile + at.key / kKeys < block.end_tile;
+    ++at.segment;
+    at.key = 0;
+  }
+  return false;
+}
+
+template <int kKeys>
+__device__ __forceinline__ FlashCursor first_tile(const FlashArgs& args, const FlashBlock& block) {
+  const int tile = static_cast<int>(static_cast<int64_t>(args.tiles) * block.part / args.parts);
+  int segment = 0;
+  while (segment + 1 < args.segments && args.segment[segment + 1].first_tile <= tile) ++segment;
+  return {segment, args.segments > 0 ? (tile - args.segment[segment].first_tile) * kKeys : 0};
+}
+
+// Whether some row of the block does not see some key of the tile.
+template <int kKeys>
+__device__ __forceinline__ bool cut(const FlashArgs& args, const FlashBlock& block,
+                                    const FlashCursor& at) {
+  const FlashSegment& segment = args.segment[at.segment];
+  return at.key + kKeys > segment.keys ||
+         (args.causal && at.key + kKeys - 1 > block.first_query + segment.diagonal);
+}
+
+// Keys of the tile, from its first, that `row` sees; 0 of rows behind the last.
+__device__ __forceinline__ int seen_keys(const FlashArgs& args, const FlashBlock& block,
+                                         const FlashCursor& at, int row) {
+  if (row >= block.rows) return 0;
+  const FlashSegment& segment = args.segment[at.segment];
+  const int keys = segment.keys - at.key;
+  return args.causal ? min(keys, row / args.share + segment.diagonal + 1 - at.key) : keys;
+}
+
+// The head of q, out, lse and bias that `row` belongs to.
+__device__ __forceinline__ int head_of(const FlashArgs& args, const FlashBlock& block, int row) {
+  return block.kv_head * args.share + row % args.share;
+}
+
+// The bias of `row`'s logits against the tile, by key; or null.
+__device__ __forceinline__ const float* bias_row(const FlashArgs& args, const FlashBlock& block,
+                                                 const FlashCursor& at, int row) {
+  if (!args.bias || row >= block.rows) return nullptr;
+  return args.bias + head_of(args, block, row) * args.bias_head + row / args.share * args.bias_row +
+         (args.segment[at.segment].first_key + at.key) * args.bias_key;
+}
+
+// Natural log-sum-exp of a row whose largest logit is `top` (a power of two) and whose sum of
+// powers relative to it is `sum`.
+__device__ __forceinline__ void store_lse(const FlashArgs& args, const FlashBlock& block, int row,
+                                          float top, float sum) {
+  if (args.lse)
+    args.lse[block.part * args.lse_part + head_of(args, block, row) * args.lse_head +
+             row / args.share * args.lse_row] =
+        sum == 0 ? minus_infinity() : top * kLn2 + logf(sum);
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,120 @@
+// sdpa.h by cuDNN: one plan per shape, kept with the queue.
+#include <map>
+#include <optional>
+
+#include "kernels/cuda/queue.h"
+#include "kernels/cuda/sdpa_graph.h"
+
+namespace weft::cuda {
+
+namespace {
+
+struct Plan {
+  CudnnDescriptor descriptor;  // none: refused
+  int64_t workspace = 0;
+};
+
+struct Library {
+  explicit Library(CudaQueue& queue) {
+    check_cudnn(cudnnCreate(&handle), "cudnnCreate");
+    check_cudnn(cudnnSetStream(handle, queue.stream()), "cudnnSetStream");
+  }
+  ~Library() {
+    plans.clear();
+    cudnnDestroy(handle);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  cudnnHandle_t handle = nullptr;
+  std::map<SdpaShape, Plan> plans;
+};
+
+// Of a queue; where there is no library it says why.
+struct Sdpas {
+  explicit Sdpas(CudaQueue& queue) {
+    try {
+      library.emplace(queue);
+    } catch (const CudnnRefusal& reason) {
+      refusal = reason.text;
+    }
+  }
+  std::optional<Library> library;
+  std::string refusal;
+};
+
+Plan make_plan(Sdpas& sdpas, const SdpaShape& shape) {
+  try {
+    const SdpaTarget target{.handle = sdpas.library->handle};
+    std::string refusal = "no engine for this shape";
+    for (const CudnnDescriptor& configuration : propose_sdpa(shape, target)) try {
+        Plan plan{.descriptor = make_sdpa_plan(configuration, target)};
+        int64_t count = 0;
+        check_cudnn(cudnnBackendGetAttribute(plan.descriptor.get(),
+                                             CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                             CUDNN_TYPE_INT64, 1, &count, &plan.workspace),
+                    "the plan's workspace");
+        return plan;
+      } catch (const CudnnRefusal& reason) {
+        refusal = reason.text;
+      }
+    sdpas.refusal = refusal;
+  } catch (const CudnnRefusal& reason) {
+    sdpas.refusal = reason.text;
+  }
+  return {};
+}
+
+void execute(CudaQueue& queue, Library& library, const Plan& plan, const Sdpa& problem) {
+  float scale = problem.scale;  // by value: read before execute returns
+  const int64_t ids[] = {kSdpaQ, kSdpaK, kSdpaV, kSdpaOut, kSdpaScale, kSdpaLse};
+  void* const pointers[] = {const_cast<void*>(problem.q),
+                            const_cast<void*>(problem.k),
+                            const_cast<void*>(problem.v),
+                            problem.out,
+                            &scale,
+                            problem.lse};
+  const int64_t count = problem.lse ? 6 : 5;
+  void* const workspace =
+      plan.workspace > 0 ? queue.scratch(static_cast<size_t>(plan.workspace)) : nullptr;
+  CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
+  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+  pack.finalize();
+  check_cudnn(cudnnBackendExecute(library.handle, plan.descriptor.get(), pack.get()),
+              "cudnnBackendExecute");
+}
+
+// Preparing a plan loads code, which a stream that is being captured does not allow.
+bool capturing(const CudaQueue& queue) {
+  cudaStreamCaptureStatus status{};
+  WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue.stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+bool sdpa(const Stream& stream, const Sdpa& problem) {
+  CudaQueue& queue = cuda_queue(stream);
+  Sdpas& sdpas = queue.part<Sdpas>();
+  if (!sdpas.library) return false;
+  const SdpaShape shape = SdpaShape::of(problem);
+  auto found = sdpas.library->plans.find(shape);
+  if (found == sdpas.library->plans.end()) {
+    if (capturing(queue)) return false;
+    found = sdpas.library->plans.emplace(shape, make_plan(sdpas, shape)).first;
+  }
+  const Plan& plan = found->second;
+  if (!plan.descriptor) return false;
+  try {
+    execute(queue, *sdpas.library, plan, problem);
+  } catch (const CudnnRefusal& reason) {
+    throw Error(ErrorKind::kInternal, "attention by cuDNN: " + reason.text);
+  }
+  return true;
+}
+
+std::string sdpa_refusal(const Stream& stream) { return cuda_queue(stream).part<Sdpas>().refusal; }
+
+}  // namespace weft::cuda
