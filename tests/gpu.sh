@@ -52,7 +52,10 @@ for place in site.getsitepackages(): print(*glob.glob(os.path.join(place, "nvidi
       ln -sf "$lib" "$hints/lib/$(basename "${lib%%.so*}").so"
     done
   done
-  export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:$hints/lib WEFT_CUDA_HINTS=$hints
+  # Behind the toolkit's own, which come first where it has them.
+  export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:$hints/lib
+  export CMAKE_INCLUDE_PATH=$hints/include CMAKE_LIBRARY_PATH=$hints/lib
+  export CPLUS_INCLUDE_PATH=${CPLUS_INCLUDE_PATH:+$CPLUS_INCLUDE_PATH:}$hints/include
 }
 
 build() {
@@ -60,11 +63,10 @@ build() {
   nvidia-smi --query-gpu=compute_cap --format=csv,noheader | grep -q '^9.0' || arch=native
   cmake -G Ninja -S . -B build-gpu/build -DWEFT_CUDA=ON -DWEFT_MPI=OFF \
     -DWEFT_MEDIA="$([ -d build-gpu/root ] && echo OFF || echo ON)" \
-    -DWEFT_CUDA_HINTS="$WEFT_CUDA_HINTS" -DWEFT_CUDA_ARCHITECTURES="$arch" &&
-    cmake --build build-gpu/build
+    -DWEFT_CUDA_ARCHITECTURES="$arch" && cmake --build build-gpu/build --target weft cuda_test
 }
 
-weft=build-gpu/build/weft
+weft=${WEFT:-build-gpu/build/weft}
 cases() {  # golden cases of the given stages
   grep -lE "\"stage\": *\"($1)\"" tests/golden/*/case.json | xargs -n 1 dirname
 }
