@@ -190,6 +190,10 @@ Ops make_metered() {
         meet(s, moved(OpFamily::kPointwise, "first_non_finite", bytes(x)),
              [&] { first = base(s).pointwise.first_non_finite(s, x); });
         return first;
+      },
+      [](Stream& s, const TensorView& x, const TensorView& slot) {
+        meet(s, moved(OpFamily::kPointwise, "note_non_finite", bytes(x)),
+             [&] { base(s).pointwise.note_non_finite(s, x, slot); });
       }};
   ops.conv = {pack_conv_metered,
               [](Stream& s, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
@@ -212,6 +216,10 @@ Ops make_metered() {
               [](Stream& s, const TensorView& table, const TensorView& ids, const TensorView& out) {
                 meet(s, moved(OpFamily::kCopy, "gather_rows", 2 * bytes(out)),
                      [&] { base(s).copy.gather_rows(s, table, ids, out); });
+              },
+              [](Stream& s, const TensorView& x, const TensorView& out) {
+                meet(s, moved(OpFamily::kCopy, "frames_to_rgb8", bytes(x) + bytes(out)),
+                     [&] { base(s).copy.frames_to_rgb8(s, x, out); });
               }};
   return ops;
 }

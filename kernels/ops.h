@@ -51,6 +51,7 @@ struct PointwiseOps {
   decltype(&weft::combine) combine;
   decltype(&weft::clamp) clamp;
   decltype(&weft::first_non_finite) first_non_finite;
+  decltype(&weft::note_non_finite) note_non_finite;
 };
 
 struct ConvOps {
@@ -63,6 +64,7 @@ struct CopyOps {
   decltype(&weft::copy) copy;
   decltype(&weft::fill_zero) fill_zero;
   decltype(&weft::gather_rows) gather_rows;
+  decltype(&weft::frames_to_rgb8) frames_to_rgb8;
 };
 
 struct Ops {

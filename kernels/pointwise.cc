@@ -102,4 +102,13 @@ int64_t first_non_finite(Stream& stream, const TensorView& x) {
   return stream.ops().pointwise.first_non_finite(stream, x);
 }
 
+void note_non_finite(Stream& stream, const TensorView& x, const TensorView& slot) {
+  CHECK(is_compute(x.dtype) && x.contiguous() && x.device == stream.device(), "x",
+        x.to_string_shape());
+  CHECK(slot.dtype == DType::kI64 && slot.count() == 1 && slot.device == stream.device(), "slot",
+        slot.to_string_shape());
+  if (x.count() == 0) return;
+  stream.ops().pointwise.note_non_finite(stream, x, slot);
+}
+
 }  // namespace weft

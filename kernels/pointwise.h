@@ -45,4 +45,8 @@ void clamp(Stream& stream, const TensorView& x, float low, float high, const Ten
 // The index of the first element that is NaN or infinite, or -1. x contiguous f32 or bf16.
 int64_t first_non_finite(Stream& stream, const TensorView& x);
 
+// The same without waiting for a device: slot, one i64 on the stream's device, becomes that index
+// where it is -1 or larger, and stays otherwise. Whoever wants an answer sets it to -1 before.
+void note_non_finite(Stream& stream, const TensorView& x, const TensorView& slot);
+
 }  // namespace weft

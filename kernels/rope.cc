@@ -1,8 +1,10 @@
 #include "kernels/rope.h"
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
+#include "kernels/copy.h"
 #include "kernels/ops.h"
 #include "kernels/view_checks.h"
 
@@ -53,6 +55,21 @@ Rope make_line_rope(int64_t tokens, int64_t start, int head_dim, double theta, R
   return rope;
 }
 
+Rope on_device(Stream& stream, const Rope& rope) {
+  Rope out;
+  out.grid = rope.grid;
+  out.start = rope.start;
+  out.pairs = rope.pairs;
+  out.order = rope.order;
+  for (int axis = 0; axis < 3; ++axis) {
+    const TensorView& table = rope.table[axis];
+    if (!table) continue;
+    out.table[axis] = Tensor(DType::kF32, table.shape(), stream.device());
+    copy(stream, table, out.table[axis]);
+  }
+  return out;
+}
+
 void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
                 const TensorView& out) {
   CHECK(x.rank == 3 && is_compute(x.dtype) && x.dtype == out.dtype && same_shape(x, out) &&
@@ -63,6 +80,9 @@ void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t f
   CHECK(x[2] == 2 * (rope.pairs[0] + rope.pairs[1] + rope.pairs[2]) &&
             (rope.order == RopePairs::kNeighbours || x[2] == 2 * rope.pairs[0]),
         "x", x.to_string_shape());
+  for (const Tensor& table : rope.table)
+    CHECK(!table || table.view().device == stream.device(), "the tables are not on the device");
+  CHECK(rope.grid[0] * rope.grid[1] * rope.grid[2] <= std::numeric_limits<int32_t>::max(), "grid");
   CHECK(first_token >= 0 && first_token + x[0] <= rope.grid[0] * rope.grid[1] * rope.grid[2],
         "first token", first_token, "of", x.to_string_shape(), "grid", rope.grid[0], rope.grid[1],
         rope.grid[2]);

@@ -23,8 +23,11 @@ struct Rope {
   RopePairs order = RopePairs::kNeighbours;
 };
 
-// The tables for head size `head_dim`: the axes get head_dim - 4 (head_dim / 6), 2 (head_dim / 6),
-// 2 (head_dim / 6) dimensions; omega_j = theta^(-2j/d) with each axis' own d.
+// A copy with its tables on the stream's device, where apply_rope wants them.
+Rope on_device(Stream& stream, const Rope& rope);
+
+// The tables, on the host, for head size `head_dim`: the axes get head_dim - 4 (head_dim / 6), 2
+// (head_dim / 6), 2 (head_dim / 6) dimensions; omega_j = theta^(-2j/d) with each axis' own d.
 Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start, int head_dim,
                double theta = 10000.0);
 
@@ -33,7 +36,8 @@ Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start, int he
 Rope make_line_rope(int64_t tokens, int64_t start, int head_dim, double theta, RopePairs order);
 
 // Rotates rows that stand for grid tokens first_token .. first_token + n - 1.
-// x, out [n, A, E] f32 or bf16, arithmetic f32; may alias exactly; rows may be strided.
+// x, out [n, A, E] f32 or bf16, arithmetic f32; may alias exactly; rows may be strided. A grid has
+// fewer than 2^31 tokens.
 void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
                 const TensorView& out);
 

@@ -1,9 +1,11 @@
 // Reference movement and conversion.
 #include "kernels/copy.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/convert.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/ops.h"
@@ -83,10 +85,28 @@ void gather_rows(Stream& stream, const TensorView& table, const TensorView& ids,
   for (int64_t i = 0; i < ids[0]; ++i) cpu::copy(stream, table.select(0, id[i]), out.select(0, i));
 }
 
+void frames_to_rgb8(Stream& stream, const TensorView& x, const TensorView& out) {
+  const int64_t pixels = x[2] * x[3];
+  parallel_for(stream, x[0], row_grain(3 * pixels), [&](int64_t begin, int64_t end) {
+    for (int64_t f = begin; f < end; ++f) {
+      const float* planes = static_cast<const float*>(x.as<float>()) + f * 3 * pixels;
+      uint8_t* rgb = out.as<uint8_t>() + f * 3 * pixels;
+      for (int64_t k = 0; k < pixels; ++k)
+        for (int64_t c = 0; c < 3; ++c) {
+          const float unit = std::clamp(planes[c * pixels + k] * 0.5f + 0.5f, 0.0f, 1.0f);
+          rgb[3 * k + c] = static_cast<uint8_t>(std::nearbyint(unit * 255.0f));
+        }
+    }
+  });
+}
+
 }  // namespace
 
 void fill_copy_reference(Ops& ops) {
-  ops.copy = {.copy = copy, .fill_zero = fill_zero, .gather_rows = gather_rows};
+  ops.copy = {.copy = copy,
+              .fill_zero = fill_zero,
+              .gather_rows = gather_rows,
+              .frames_to_rgb8 = frames_to_rgb8};
 }
 
 }  // namespace weft::cpu

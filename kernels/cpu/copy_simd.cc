@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/convert.h"
 #include "kernels/copy.h"
-#include "kernels/cpu/convert.h"
+#include "kernels/copy_nest.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/ops.h"
@@ -40,38 +41,6 @@ HWY_EXPORT(narrow_run);
 
 namespace {
 
-// The loop nest of a copy, outermost first, without dimensions of one element; strides in elements.
-struct Nest {
-  int rank = 0;
-  int64_t extent[kMaxRank] = {}, x[kMaxRank] = {}, out[kMaxRank] = {};
-};
-
-// Dimensions in order of the output's stride, neighbours merged where both sides allow it.
-Nest make_nest(const TensorView& x, const TensorView& out) {
-  int order[kMaxRank], dims = 0;
-  for (int i = 0; i < x.rank; ++i)
-    if (x.extent[i] != 1) order[dims++] = i;
-  std::stable_sort(order, order + dims,
-                   [&](int a, int b) { return out.stride[a] > out.stride[b]; });
-  Nest nest;
-  for (int i = 0; i < dims; ++i) {
-    const int dim = order[i], last = nest.rank - 1;
-    const int64_t extent = x.extent[dim];
-    if (nest.rank > 0 && nest.x[last] == x.stride[dim] * extent &&
-        nest.out[last] == out.stride[dim] * extent) {
-      nest.extent[last] *= extent;
-      nest.x[last] = x.stride[dim];
-      nest.out[last] = out.stride[dim];
-      continue;
-    }
-    nest.extent[nest.rank] = extent;
-    nest.x[nest.rank] = x.stride[dim];
-    nest.out[nest.rank++] = out.stride[dim];
-  }
-  if (nest.rank == 0) nest = {.rank = 1, .extent = {1}, .x = {1}, .out = {1}};
-  return nest;
-}
-
 template <class From, class To>
 void copy_run(const From* x, To* out, int64_t n) {
   if constexpr (std::is_same_v<From, To>)
@@ -90,8 +59,8 @@ constexpr int64_t kTile = 64;
 
 // The two innermost loops, rows by columns: rows are dense in x, columns in out.
 template <class From, class To>
-void copy_plane(const From* x, To* out, const Nest& nest, int row, int column, int64_t row_begin,
-                int64_t row_end) {
+void copy_plane(const From* x, To* out, const CopyNest& nest, int row, int column,
+                int64_t row_begin, int64_t row_end) {
   const int64_t columns = nest.extent[column], x_row = nest.x[row], out_column = nest.out[column];
   const int64_t rows = row_end - row_begin;  // at most kTile
   To tile[kTile][kTile];
@@ -109,7 +78,7 @@ void copy_plane(const From* x, To* out, const Nest& nest, int row, int column, i
 }
 
 // Element offsets of outer iteration i over the first `dims` dimensions.
-void outer_offsets(const Nest& nest, int dims, int64_t i, int64_t& x, int64_t& out) {
+void outer_offsets(const CopyNest& nest, int dims, int64_t i, int64_t& x, int64_t& out) {
   x = out = 0;
   for (int dim = dims - 1; dim >= 0; --dim) {
     x += i % nest.extent[dim] * nest.x[dim];
@@ -118,14 +87,8 @@ void outer_offsets(const Nest& nest, int dims, int64_t i, int64_t& x, int64_t& o
   }
 }
 
-int64_t product(const Nest& nest, int dims) {
-  int64_t n = 1;
-  for (int i = 0; i < dims; ++i) n *= nest.extent[i];
-  return n;
-}
-
 template <class From, class To>
-void copy_dense(Stream& stream, const Nest& nest, const From* x, To* out) {
+void copy_dense(Stream& stream, const CopyNest& nest, const From* x, To* out) {
   const int last = nest.rank - 1;
   const int64_t run = nest.extent[last];
   if (last == 0) {  // one run: cut it
@@ -134,7 +97,7 @@ void copy_dense(Stream& stream, const Nest& nest, const From* x, To* out) {
     });
     return;
   }
-  parallel_for(stream, product(nest, last), row_grain(run), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, nest.product(last), row_grain(run), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t from, to;
       outer_offsets(nest, last, i, from, to);
@@ -144,7 +107,7 @@ void copy_dense(Stream& stream, const Nest& nest, const From* x, To* out) {
 }
 
 template <class From, class To>
-void copy_nest(Stream& stream, Nest nest, const From* x, To* out) {
+void copy_nest(Stream& stream, CopyNest nest, const From* x, To* out) {
   const int last = nest.rank - 1;
   if (nest.x[last] == 1 && nest.out[last] == 1) return copy_dense(stream, nest, x, out);
   if (nest.rank == 1) {
@@ -160,7 +123,7 @@ void copy_nest(Stream& stream, Nest nest, const From* x, To* out) {
   std::swap(nest.x[row], nest.x[last - 1]);
   std::swap(nest.out[row], nest.out[last - 1]);
   const int64_t rows = nest.extent[last - 1], strips = (rows + kTile - 1) / kTile;
-  const int64_t tasks = product(nest, last - 1) * strips;
+  const int64_t tasks = nest.product(last - 1) * strips;
   parallel_for(stream, tasks, row_grain(kTile * nest.extent[last]),
                [&](int64_t begin, int64_t end) {
                  for (int64_t task = begin; task < end; ++task) {
@@ -175,12 +138,12 @@ void copy_nest(Stream& stream, Nest nest, const From* x, To* out) {
 
 // Equal dtypes move as plain bits of their size.
 template <class Bits>
-void move_bits(Stream& stream, const Nest& nest, const TensorView& x, const TensorView& out) {
+void move_bits(Stream& stream, const CopyNest& nest, const TensorView& x, const TensorView& out) {
   copy_nest(stream, nest, static_cast<const Bits*>(x.data), static_cast<Bits*>(out.data));
 }
 
 void copy(Stream& stream, const TensorView& x, const TensorView& out) {
-  const Nest nest = make_nest(x, out);
+  const CopyNest nest = make_copy_nest(x, out);
   if (x.dtype == out.dtype) {
     switch (size_of(x.dtype)) {
       case 1:
@@ -202,7 +165,7 @@ void copy(Stream& stream, const TensorView& x, const TensorView& out) {
 }
 
 void fill_zero(Stream& stream, const TensorView& out) {
-  const Nest nest = make_nest(out, out);
+  const CopyNest nest = make_copy_nest(out, out);
   const int last = nest.rank - 1;
   const int64_t size = static_cast<int64_t>(size_of(out.dtype));
   char* data = static_cast<char*>(out.data);
@@ -213,7 +176,7 @@ void fill_zero(Stream& stream, const TensorView& out) {
     return;
   }
   const int64_t run = nest.extent[last], step = nest.out[last] * size;
-  parallel_for(stream, product(nest, last), row_grain(run), [&](int64_t begin, int64_t end) {
+  parallel_for(stream, nest.product(last), row_grain(run), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t from, to;
       outer_offsets(nest, last, i, from, to);
@@ -245,7 +208,9 @@ void gather_rows(Stream& stream, const TensorView& table, const TensorView& ids,
 }  // namespace
 
 void fill_copy_simd(Ops& ops) {
-  ops.copy = {.copy = copy, .fill_zero = fill_zero, .gather_rows = gather_rows};
+  ops.copy.copy = copy;
+  ops.copy.fill_zero = fill_zero;
+  ops.copy.gather_rows = gather_rows;
 }
 
 }  // namespace weft::cpu

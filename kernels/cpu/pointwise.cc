@@ -120,6 +120,12 @@ int64_t first_non_finite(Stream& stream, const TensorView& x) {
   });
 }
 
+void note_non_finite(Stream& stream, const TensorView& x, const TensorView& slot) {
+  const int64_t first = stream.ops().pointwise.first_non_finite(stream, x);
+  int64_t& noted = *slot.as<int64_t>();
+  if (first >= 0 && (noted < 0 || first < noted)) noted = first;
+}
+
 }  // namespace
 
 void fill_pointwise_reference(Ops& ops) {
@@ -133,7 +139,8 @@ void fill_pointwise_reference(Ops& ops) {
                    .axpby = axpby,
                    .combine = combine,
                    .clamp = clamp,
-                   .first_non_finite = first_non_finite};
+                   .first_non_finite = first_non_finite,
+                   .note_non_finite = note_non_finite};
 }
 
 }  // namespace weft::cpu

@@ -34,6 +34,7 @@ const Ops& cuda_ops() {
     cuda::fill_norm(made);
     cuda::fill_linear(made);
     cuda::fill_attention(made);
+    cuda::fill_merge(made);
     cuda::fill_rope(made);
     cuda::fill_pointwise(made);
     cuda::fill_conv(made);

@@ -1,8 +1,336 @@
-#include "kernels/cuda/launch.cuh"
+// Norms: a row is read once and held in registers where it fits; the mean first, then the sum of
+// squared differences (two passes do not cancel). A few threads, a warp or a block take one row.
+#include <cmath>
+#include <limits>
+
+#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/tables.h"
+#include "kernels/norm.h"
 
 namespace weft::cuda {
 
-void fill_norm(Ops&) {}
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kMaxThreads = 512;  // of one row
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Where the factor of a row comes from.
+enum class Factor : uint8_t {
+  kMeanSquare,  // 1 / sqrt(sum / width + eps)
+  kGiven,       // the same of sums[row]
+  kNorm,        // root / max(sqrt(sum), 1e-12)
+};
+
+// out = act((x - mean) * factor * (weight_offset + weight) + bias)
+template <class In, class Out>
+struct Rows {
+  const In* x;
+  Out* out;
+  const float* weight;  // null: 1
+  const float* bias;    // null: 0
+  float* sums;
+  int64_t rows, x_stride, out_stride;  // in elements
+  int groups;                          // of N elements, of one row
+  float size, width, root, eps, weight_offset;
+  Factor factor;
+  bool silu;
+};
+
+// The sum over the blockDim.x threads of a row, the same for all of them. blockDim.x is a power of
+// two up to a warp, or whole warps, which then are the block; `partial` is shared.
+__device__ __forceinline__ float row_sum(float value, float* partial) {
+  const int threads = static_cast<int>(blockDim.x);
+  for (int apart = min(threads, kWarp) / 2; apart > 0; apart /= 2)
+    value += __shfl_xor_sync(kAllLanes, value, apart);
+  if (threads <= kWarp) return value;
+  __syncthreads();  // the sum before has been read
+  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float sum = 0;
+  for (int warp = 0; warp < threads / kWarp; ++warp) sum += partial[warp];
+  return sum;
+}
+
+// In pairs, so that the error does not grow with N.
+template <int N>
+__device__ __forceinline__ float lane_sum(float (&lanes)[N]) {
+#pragma unroll
+  for (int apart = N / 2; apart > 0; apart /= 2)
+#pragma unroll
+    for (int i = 0; i < apart; ++i) lanes[i] += lanes[i + apart];
+  return lanes[0];
+}
+
+template <int N>
+__device__ __forceinline__ void add_lanes(const float (&x)[N], float (&sums)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) sums[i] += x[i];
+}
+
+template <int N>
+__device__ __forceinline__ void add_squares(const float (&x)[N], float mean, float (&sums)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) sums[i] += (x[i] - mean) * (x[i] - mean);
+}
+
+template <class In, class Out>
+__device__ __forceinline__ float row_factor(const Rows<In, Out>& p, float sum) {
+  if (p.factor == Factor::kNorm) return p.root / fmaxf(sqrtf(sum), 1e-12f);
+  return 1.0f / sqrtf(sum / p.width + p.eps);
+}
+
+template <int N, class In, class Out>
+__device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], int group, float mean,
+                                       float factor, Out* out) {
+  const int64_t i = static_cast<int64_t>(group) * N;
+  float weight[N], bias[N];
+  if (p.weight) load_lanes<N>(p.weight + i, weight);
+  if (p.bias) load_lanes<N>(p.bias + i, bias);
+#pragma unroll
+  for (int lane = 0; lane < N; ++lane) {
+    float y = (x[lane] - mean) * factor;
+    if (p.weight) y *= p.weight_offset + weight[lane];
+    if (p.bias) y += bias[lane];
+    x[lane] = p.silu ? gate(y, y) : y;
+  }
+  store_lanes<N>(x, out + i);
+}
+
+// A row is at most K groups of every thread, and held.
+template <bool kCentred, class In, class Out, int N, int K>
+__global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
+  __shared__ float partial[kMaxThreads / kWarp];
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const bool real = row < p.rows;  // threads of no row take part in the sums of their warp
+  float x[K][N];
+  float lanes[N] = {};
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int group = static_cast<int>(threadIdx.x + k * blockDim.x);
+    if (!real || group >= p.groups) continue;
+    load_lanes<N>(p.x + row * p.x_stride + static_cast<int64_t>(group) * N, x[k]);
+  }
+  float mean = 0;
+  if constexpr (kCentred) {
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (real && static_cast<int>(threadIdx.x + k * blockDim.x) < p.groups)
+        add_lanes<N>(x[k], lanes);
+    mean = row_sum(lane_sum<N>(lanes), partial) / p.size;
+  }
+  float sum = 0;
+  if (p.factor == Factor::kGiven) {
+    sum = real ? p.sums[row] : 0;
+  } else {
+    float squares[N] = {};
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (real && static_cast<int>(threadIdx.x + k * blockDim.x) < p.groups)
+        add_squares<N>(x[k], mean, squares);
+    sum = row_sum(lane_sum<N>(squares), partial);
+  }
+  if (!real) return;
+  const float factor = row_factor(p, sum);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const int group = static_cast<int>(threadIdx.x + k * blockDim.x);
+    if (group < p.groups) finish<N>(p, x[k], group, mean, factor, p.out + row * p.out_stride);
+  }
+}
+
+template <int N, class T>
+__device__ __forceinline__ float sum_row(const T* x, int groups, float mean, bool squared,
+                                         float* partial) {
+  float lanes[N] = {};
+  for (int group = static_cast<int>(threadIdx.x); group < groups;
+       group += static_cast<int>(blockDim.x)) {
+    float value[N];
+    load_lanes<N>(x + static_cast<int64_t>(group) * N, value);
+    if (squared)
+      add_squares<N>(value, mean, lanes);
+    else
+      add_lanes<N>(value, lanes);
+  }
+  return row_sum(lane_sum<N>(lanes), partial);
+}
+
+// A row of any length, read again for every sum and for the result.
+template <bool kCentred, class In, class Out, int N>
+__global__ void __launch_bounds__(kMaxThreads) norm_read_again(Rows<In, Out> p) {
+  __shared__ float partial[kMaxThreads / kWarp];
+  const int64_t row = blockIdx.x;
+  const In* x = p.x + row * p.x_stride;
+  const float mean = kCentred ? sum_row<N>(x, p.groups, 0, false, partial) / p.size : 0;
+  const float sum =
+      p.factor == Factor::kGiven ? p.sums[row] : sum_row<N>(x, p.groups, mean, true, partial);
+  const float factor = row_factor(p, sum);
+  for (int group = static_cast<int>(threadIdx.x); group < p.groups;
+       group += static_cast<int>(blockDim.x)) {
+    float value[N];
+    load_lanes<N>(x + static_cast<int64_t>(group) * N, value);
+    finish<N>(p, value, group, mean, factor, p.out + row * p.out_stride);
+  }
+}
+
+// sums[row] = the sum of x^2. blockDim.x is a power of two up to a warp, or the block.
+template <class T, int N>
+__global__ void __launch_bounds__(kMaxThreads) row_squares(Rows<T, T> p) {
+  __shared__ float partial[kMaxThreads / kWarp];
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const bool real = row < p.rows;
+  const T* x = p.x + (real ? row : 0) * p.x_stride;
+  const float sum = sum_row<N>(x, real ? p.groups : 0, 0, true, partial);
+  if (real && threadIdx.x == 0) p.sums[row] = sum;
+}
+
+// So many threads of a row that each has `held` groups, at most kMaxThreads; short rows share a
+// block.
+Launch over_whole_rows(int64_t rows, int64_t groups, int64_t held) {
+  constexpr int64_t kThreads = 256;
+  const auto each = static_cast<uint64_t>((groups + held - 1) / held);
+  const auto x = static_cast<unsigned>(
+      each <= kWarp ? std::bit_ceil(each)
+                    : std::min<uint64_t>((each + kWarp - 1) / kWarp * kWarp, kMaxThreads));
+  const unsigned y = x <= kWarp ? kThreads / x : 1;
+  return {.grid = dim3(blocks_for(rows, y)), .block = dim3(x, y)};
+}
+
+template <bool kCentred, int N, class In, class Out>
+void run_typed(Stream& stream, const Rows<In, Out>& p) {
+  const auto held = [&](auto kernel, int groups) {
+    launch(stream, over_whole_rows(p.rows, p.groups, groups), kernel, p);
+  };
+  // Rows of one warp or less need no barrier; few threads with much each have more loads under way.
+  constexpr int kMost = 4;
+  if constexpr (N > 1) {
+    if (p.groups <= kWarp) return held(norm_held<kCentred, In, Out, N, 1>, 1);
+    if (p.groups <= 2 * kWarp || (p.groups > 4 * kWarp && p.groups <= 8 * kWarp))
+      return held(norm_held<kCentred, In, Out, N, 2>, 2);
+  }
+  if (p.groups <= kMost * kMaxThreads) return held(norm_held<kCentred, In, Out, N, kMost>, kMost);
+  launch(stream, {.grid = dim3(blocks_for(p.rows, 1)), .block = dim3(kMaxThreads)},
+         norm_read_again<kCentred, In, Out, N>, p);
+}
+
+template <class In, class Out>
+Rows<In, Out> make_rows(const TensorView& x, const TensorView& out) {
+  CHECK(x[-1] <= std::numeric_limits<int>::max(), "x", x.to_string_shape());
+  const auto size = static_cast<double>(x[-1]);
+  return {.x = x.as<In>(),
+          .out = out ? out.as<Out>() : nullptr,
+          .weight = nullptr,
+          .bias = nullptr,
+          .sums = nullptr,
+          .rows = x.rows(),
+          .x_stride = x.row_stride(),
+          .out_stride = out ? out.row_stride() : 0,
+          .groups = 0,
+          .size = static_cast<float>(size),
+          .width = static_cast<float>(size),
+          .root = static_cast<float>(std::sqrt(size)),
+          .eps = 0,
+          .weight_offset = 0,
+          .factor = Factor::kMeanSquare,
+          .silu = false};
+}
+
+// Calls run(lanes as a constant) with the lanes that all views allow. They go by the dtype of x, so
+// that sums have the same order whatever dtype the result is rounded to.
+template <class In, class Run>
+void with_lanes(std::initializer_list<TensorView> views, Run&& run) {
+  constexpr int kLanes = sizeof(In) == 4 ? kF32Lanes : kBf16Lanes;
+  const bool wide =
+      std::ranges::all_of(views, [](const TensorView& x) { return wide_rows(x, kLanes); });
+  if (wide)
+    run(std::integral_constant<int, kLanes>());
+  else
+    run(std::integral_constant<int, 1>());
+}
+
+// `set` fills in what the op wants of Rows.
+template <bool kCentred, class In, class Out, class Set>
+void run_rows(Stream& stream, const TensorView& x, const TensorView& weight, const TensorView& bias,
+              const TensorView& out, Set&& set) {
+  Rows<In, Out> p = make_rows<In, Out>(x, out);
+  p.weight = weight ? weight.as<float>() : nullptr;
+  p.bias = bias ? bias.as<float>() : nullptr;
+  set(p);
+  with_lanes<In>({x, out, weight, bias}, [&](auto lanes) {
+    p.groups = static_cast<int>(x[-1] / lanes);
+    run_typed<kCentred, lanes>(stream, p);
+  });
+}
+
+template <bool kCentred, class Set>
+void run(Stream& stream, const TensorView& x, const TensorView& weight, const TensorView& bias,
+         const TensorView& out, Set&& set) {
+  if (x.dtype == DType::kBF16)
+    run_rows<kCentred, bf16, bf16>(stream, x, weight, bias, out, set);
+  else if (out.dtype == DType::kBF16)
+    run_rows<kCentred, float, bf16>(stream, x, weight, bias, out, set);
+  else
+    run_rows<kCentred, float, float>(stream, x, weight, bias, out, set);
+}
+
+void layer_norm(Stream& stream, const TensorView& x, const TensorView& weight,
+                const TensorView& bias, float eps, const TensorView& out) {
+  run<true>(stream, x, weight, bias, out, [&](auto& p) { p.eps = eps; });
+}
+
+void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView& scale,
+                          const TensorView& shift, float eps, const TensorView& out) {
+  run<true>(stream, x, scale, shift, out, [&](auto& p) {
+    p.eps = eps;
+    p.weight_offset = 1;
+  });
+}
+
+void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
+              const TensorView& out) {
+  run<false>(stream, x, weight, {}, out, [&](auto& p) { p.eps = eps; });
+}
+
+void sum_squares(Stream& stream, const TensorView& x, const TensorView& sums) {
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    Rows<T, T> p = make_rows<T, T>(x, {});
+    p.sums = sums.as<float>();
+    with_lanes<T>({x}, [&](auto lanes) {
+      constexpr int kGroupsOfAThread = 4;
+      p.groups = static_cast<int>(x[-1] / lanes);
+      launch(stream, over_whole_rows(p.rows, p.groups, kGroupsOfAThread), row_squares<T, lanes>, p);
+    });
+  });
+}
+
+void rms_scale(Stream& stream, const TensorView& x, const TensorView& sums, int64_t width,
+               const TensorView& weight, float eps, const TensorView& out) {
+  run<false>(stream, x, weight, {}, out, [&](auto& p) {
+    p.eps = eps;
+    p.width = static_cast<float>(width);
+    p.sums = sums.as<float>();
+    p.factor = Factor::kGiven;
+  });
+}
+
+void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gamma,
+                      Activation activation, const TensorView& out) {
+  run<false>(stream, x, gamma, {}, out, [&](auto& p) {
+    p.factor = Factor::kNorm;
+    p.silu = activation == Activation::kSilu;
+  });
+}
+
+}  // namespace
+
+void fill_norm(Ops& ops) {
+  ops.norm = {.layer_norm = layer_norm,
+              .modulated_layer_norm = modulated_layer_norm,
+              .rms_norm = rms_norm,
+              .sum_squares = sum_squares,
+              .rms_scale = rms_scale,
+              .channel_rms_norm = channel_rms_norm};
+}
 
 }  // namespace weft::cuda

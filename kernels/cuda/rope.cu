@@ -1,8 +1,143 @@
-#include "kernels/cuda/launch.cuh"
+// Rotary embedding: a thread keeps the cosines and sines of its pairs over the heads of a token.
+// Compiled without contraction to fused multiply-add: the bits are those of the other tables.
+#include "kernels/cuda/common.cuh"
 #include "kernels/cuda/tables.h"
+#include "kernels/rope.h"
 
 namespace weft::cuda {
 
-void fill_rope(Ops&) {}
+namespace {
+
+// Strides in elements.
+template <class T>
+struct Heads {
+  const T* x;
+  T* out;
+  int64_t x_token, x_head, out_token, out_head;
+  const float2* table[3];  // [grid[axis], pairs[axis]]
+  unsigned pairs[3];
+  unsigned plane, columns;  // tokens of a frame, of a row
+  unsigned first_token, heads, groups;
+  unsigned half;  // elements between the two of a pair, of halves
+};
+
+// (a, b) -> (a c - b s, a s + b c)
+__device__ __forceinline__ void rotate(float& a, float& b, float2 turn) {
+  const float real = a * turn.x - b * turn.y;
+  b = a * turn.y + b * turn.x;
+  a = real;
+}
+
+// Pairs of neighbours: x, y of a thread are the groups of N elements and the heads. One pair is 2.
+template <class T, int N>
+__global__ void __launch_bounds__(256) rotate_neighbours(Heads<T> p) {
+  constexpr int kPairs = N / 2;
+  const unsigned group = blockIdx.y * blockDim.x + threadIdx.x, token = p.first_token + blockIdx.x;
+  if (group >= p.groups) return;
+  const unsigned at[3] = {token / p.plane, token % p.plane / p.columns, token % p.columns};
+  float2 turn[kPairs];
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    unsigned j = group * kPairs + k;
+    int axis = 0;
+    while (axis < 2 && j >= p.pairs[axis]) j -= p.pairs[axis++];
+    turn[k] = p.table[axis][static_cast<int64_t>(at[axis]) * p.pairs[axis] + j];
+  }
+  for (unsigned head = threadIdx.y; head < p.heads; head += blockDim.y) {
+    const T* x = p.x + blockIdx.x * p.x_token + head * p.x_head + group * N;
+    T* out = p.out + blockIdx.x * p.out_token + head * p.out_head + group * N;
+    float value[N];
+    if constexpr (N == 2) {
+      value[0] = to_float(x[0]);
+      value[1] = to_float(x[1]);
+    } else {
+      load_lanes<N>(x, value);
+    }
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) rotate(value[2 * k], value[2 * k + 1], turn[k]);
+    if constexpr (N == 2) {
+      out[0] = from_float<T>(value[0]);
+      out[1] = from_float<T>(value[1]);
+    } else {
+      store_lanes<N>(value, out);
+    }
+  }
+}
+
+// Pairs of halves, on a line: a thread has N elements of the first half and their partners.
+template <class T, int N>
+__global__ void __launch_bounds__(256) rotate_halves(Heads<T> p) {
+  const unsigned group = blockIdx.y * blockDim.x + threadIdx.x, token = p.first_token + blockIdx.x;
+  if (group >= p.groups) return;
+  float2 turn[N];
+#pragma unroll
+  for (int k = 0; k < N; ++k)
+    turn[k] = p.table[0][static_cast<int64_t>(token) * p.half + group * N + k];
+  for (unsigned head = threadIdx.y; head < p.heads; head += blockDim.y) {
+    const T* x = p.x + blockIdx.x * p.x_token + head * p.x_head + group * N;
+    T* out = p.out + blockIdx.x * p.out_token + head * p.out_head + group * N;
+    float a[N], b[N];
+    load_lanes<N>(x, a);
+    load_lanes<N>(x + p.half, b);
+#pragma unroll
+    for (int k = 0; k < N; ++k) rotate(a[k], b[k], turn[k]);
+    store_lanes<N>(a, out);
+    store_lanes<N>(b, out + p.half);
+  }
+}
+
+// Whether every head of x begins at a multiple of 16 bytes.
+bool wide_heads(const TensorView& x, int lanes) {
+  return aligned16(x.data) && (x[0] == 1 || x.stride[0] % lanes == 0) &&
+         (x[1] == 1 || x.stride[1] % lanes == 0);
+}
+
+template <class T>
+void run(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
+         const TensorView& out) {
+  constexpr int kLanes = sizeof(T) == 4 ? kF32Lanes : kBf16Lanes;
+  constexpr int64_t kThreads = 256;
+  const bool halves = rope.order == RopePairs::kHalves;
+  const int64_t span = halves ? x[2] / 2 : x[2];  // what is cut into groups
+  const bool wide = span % kLanes == 0 && wide_heads(x, kLanes) && wide_heads(out, kLanes);
+  const int64_t groups = wide ? span / kLanes : halves ? span : span / 2;
+  Heads<T> p{.x = x.as<T>(),
+             .out = out.as<T>(),
+             .x_token = x.stride[0],
+             .x_head = x.stride[1],
+             .out_token = out.stride[0],
+             .out_head = out.stride[1],
+             .table = {},
+             .pairs = {},
+             .plane = static_cast<unsigned>(rope.grid[1] * rope.grid[2]),
+             .columns = static_cast<unsigned>(rope.grid[2]),
+             .first_token = static_cast<unsigned>(first_token),
+             .heads = static_cast<unsigned>(x[1]),
+             .groups = static_cast<unsigned>(groups),
+             .half = static_cast<unsigned>(x[2] / 2)};
+  for (int axis = 0; axis < 3; ++axis) {
+    p.pairs[axis] = static_cast<unsigned>(rope.pairs[axis]);
+    if (rope.table[axis])
+      p.table[axis] = reinterpret_cast<const float2*>(rope.table[axis].as<float>());
+  }
+  // As many heads at once as fit, each thread the same number of them.
+  const int64_t across = std::min(groups, kThreads), at_once = kThreads / across;
+  const int64_t turns = (x[1] + at_once - 1) / at_once, heads = (x[1] + turns - 1) / turns;
+  const Launch how{.grid = dim3(blocks_for(x[0], 1), blocks_for(groups, across)),
+                   .block = dim3(static_cast<unsigned>(across), static_cast<unsigned>(heads))};
+  if (halves)
+    launch(stream, how, wide ? rotate_halves<T, kLanes> : rotate_halves<T, 1>, p);
+  else
+    launch(stream, how, wide ? rotate_neighbours<T, kLanes> : rotate_neighbours<T, 2>, p);
+}
+
+void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
+                const TensorView& out) {
+  visit_dtype(x.dtype, [&](auto tag) { run<decltype(tag)>(stream, x, rope, first_token, out); });
+}
+
+}  // namespace
+
+void fill_rope(Ops& ops) { ops.rope = {.apply_rope = apply_rope}; }
 
 }  // namespace weft::cuda

@@ -83,6 +83,7 @@ void bench_rows(const Settings& settings, DType dtype) {
   const Tensor x = make(dtype, {kTokens, kWidth}), y = make(dtype, {kTokens, kWidth});
   const Tensor out = make(dtype, {kTokens, kWidth}), v = make(DType::kF32, {kWidth});
   const Tensor sums = make(DType::kF32, {kTokens}), f = make(DType::kF32, {kTokens, kWidth});
+  const Tensor slot(DType::kI64, {1});
   for (int64_t i = 0; i < kTokens; ++i) sums.as<float>()[i] = kWidth;
   const double pass = static_cast<double>(x.view().bytes());
   const std::string shape = std::to_string(kTokens) + "x" + std::to_string(kWidth);
@@ -107,6 +108,7 @@ void bench_rows(const Settings& settings, DType dtype) {
     entry("gelu_tanh_mul", 3, [&](Stream& s) { gelu_tanh_mul(s, x, y, out); });
     entry("silu_mul", 3, [&](Stream& s) { silu_mul(s, x, y, out); });
     entry("first_non_finite", 1, [&](Stream& s) { first_non_finite(s, x); });
+    entry("note_non_finite", 1, [&](Stream& s) { note_non_finite(s, x, slot); });
     entry("copy", 2, [&](Stream& s) { copy(s, x, out); });
     entry("copy to f32", dtype == DType::kF32 ? 2 : 3, [&](Stream& s) { copy(s, x, f); });
     entry("copy transposed", 2, [&](Stream& s) {

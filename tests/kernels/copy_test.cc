@@ -211,6 +211,31 @@ TEST(Copy, GatherRowsConverts) {
       }
 }
 
+// Values on and around every step of 8 bits, and far outside.
+TEST(Copy, FramesBecomeBytesByTheNearest) {
+  for (const Ops* ops : all_ops())
+    for (const auto& [frames, height, width] :
+         {std::array<int64_t, 3>{1, 1, 1}, {2, 3, 5}, {3, 8, 12}, {0, 4, 4}}) {
+      SCOPED_TRACE(ops->name + " width " + std::to_string(width));
+      Tensor x(DType::kF32, {frames, 3, height, width}),
+          out(DType::kU8, {frames, height, width, 3});
+      const int64_t pixels = height * width;
+      for (int64_t i = 0; i < x.count(); ++i) {
+        const double step = static_cast<double>(i * 37 % 540 - 15) / 2;  // -7.5, -7, .. 262
+        x.as<float>()[i] = static_cast<float>(2 * step / 255 - 1 + (i % 3 - 1) * 1e-6);
+      }
+      Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
+      frames_to_rgb8(stream, x, out);
+      for (int64_t i = 0; i < x.count(); ++i) {
+        const int64_t frame = i / (3 * pixels), channel = i / pixels % 3, pixel = i % pixels;
+        const float unit = std::clamp(x.as<float>()[i] * 0.5f + 0.5f, 0.0f, 1.0f);
+        ASSERT_EQ(out.as<uint8_t>()[(frame * pixels + pixel) * 3 + channel],
+                  static_cast<uint8_t>(std::nearbyint(unit * 255.0f)))
+            << i;
+      }
+    }
+}
+
 TEST(CopyDeathTest, GatherRefusesAnIdOutsideTheTable) {
   Stream stream = Stream::cpu(1);
   Tensor table(DType::kF32, {3, 2}), ids(DType::kI32, {1}), out(DType::kF32, {1, 2});

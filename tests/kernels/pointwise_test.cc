@@ -252,5 +252,28 @@ TEST(Pointwise, FirstNonFinite) {
       }
 }
 
+TEST(Pointwise, NoteNonFiniteKeepsTheFirstOfAll) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      SCOPED_TRACE(ops->name);
+      Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
+      Tensor slot(DType::kI64, {1}), x = make_normal(dtype, {5003}, 9, 1e30);
+      int64_t& noted = *slot.as<int64_t>();
+      noted = -1;
+      note_non_finite(stream, x, slot);
+      EXPECT_EQ(noted, -1);
+      store(x, 4000, std::numeric_limits<double>::infinity());
+      store(x, 5002, std::numeric_limits<double>::quiet_NaN());
+      note_non_finite(stream, x, slot);
+      EXPECT_EQ(noted, 4000);
+      note_non_finite(stream, x.view().slice(0, 0, 4000), slot);
+      EXPECT_EQ(noted, 4000) << "a finite tensor";
+      note_non_finite(stream, x.view().slice(0, 4001, 1002), slot);
+      EXPECT_EQ(noted, 1001) << "an earlier one";
+      note_non_finite(stream, x, slot);
+      EXPECT_EQ(noted, 1001) << "a later one";
+    }
+}
+
 }  // namespace
 }  // namespace weft::test

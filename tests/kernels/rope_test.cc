@@ -141,6 +141,21 @@ TEST(Rope, StridedRowsLeaveTheirNeighboursAlone) {
   }
 }
 
+TEST(Rope, ACopyOnTheDeviceIsTheSame) {
+  Stream stream = Stream::cpu(1);
+  const Rope ropes[] = {make_rope({4, 3, 2}, {1, 2, 3}, 16),
+                        make_line_rope(5, 7, 16, 1e4, RopePairs::kHalves)};
+  for (const Rope& rope : ropes) {
+    const Rope there = on_device(stream, rope);
+    EXPECT_EQ(there.grid, rope.grid);
+    EXPECT_EQ(there.start, rope.start);
+    EXPECT_EQ(there.pairs, rope.pairs);
+    EXPECT_EQ(there.order, rope.order);
+    for (int axis = 0; axis < 3; ++axis)
+      EXPECT_TRUE(!rope.table[axis] || bitwise_equal(there.table[axis], rope.table[axis]));
+  }
+}
+
 TEST(Rope, AxesOfTheHeadSizesInUse) {
   EXPECT_EQ(make_rope({1, 1, 1}, {0, 0, 0}, 128).pairs, (std::array<int, 3>{22, 21, 21}));
   EXPECT_EQ(make_rope({1, 1, 1}, {0, 0, 0}, 64).pairs, (std::array<int, 3>{12, 10, 10}));

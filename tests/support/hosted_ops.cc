@@ -195,30 +195,19 @@ void combine(Stream& host, std::span<const Term> terms, const TensorView& out) {
   trip.finish();
 }
 
-void apply_rope(Stream& host, const TensorView& x, const Rope& rope, int64_t first_token,
-                const TensorView& out) {
-  Trip trip(host, {x}, {out});
-  Rope on_device{.grid = rope.grid,
-                 .start = rope.start,
-                 .pairs = rope.pairs,
-                 .table = {},
-                 .order = rope.order};
-  for (int axis = 0; axis < 3; ++axis) {
-    const TensorView& table = rope.table[axis];
-    if (!table) continue;
-    on_device.table[axis] = Tensor(table.dtype, table.shape(), trip.stream().device());
-    WEFT_CUDA_CHECK(cudaMemcpyAsync(on_device.table[axis].view().data, table.data, table.bytes(),
-                                    cudaMemcpyHostToDevice, cuda_queue(trip.stream()).stream()));
-  }
-  cuda_ops().rope.apply_rope(trip.stream(), trip[x], on_device, first_token, trip[out]);
-  trip.finish();
-}
-
 void merge_attention(Stream& host, const TensorView& out_a, const TensorView& lse_a,
                      const TensorView& out_b, const TensorView& lse_b) {
   Trip trip(host, {out_b, lse_b}, {out_a, lse_a});
   cuda_ops().attention.merge_attention(trip.stream(), trip[out_a], trip[lse_a], trip[out_b],
                                        trip[lse_b]);
+  trip.finish();
+}
+
+void apply_rope(Stream& host, const TensorView& x, const Rope& rope, int64_t first_token,
+                const TensorView& out) {
+  Trip trip(host, {x}, {out});
+  const Rope there = on_device(trip.stream(), rope);
+  cuda_ops().rope.apply_rope(trip.stream(), trip[x], there, first_token, trip[out]);
   trip.finish();
 }
 
@@ -240,11 +229,13 @@ void host_plain_entries(Ops& ops) {
   host<&Ops::pointwise, &PointwiseOps::axpby>(ops);
   host<&Ops::pointwise, &PointwiseOps::clamp>(ops);
   host<&Ops::pointwise, &PointwiseOps::first_non_finite>(ops);
+  host<&Ops::pointwise, &PointwiseOps::note_non_finite>(ops);
   host<&Ops::conv, &ConvOps::conv3d>(ops);
   host<&Ops::conv, &ConvOps::upsample_nearest2>(ops);
   host<&Ops::copy, &CopyOps::copy>(ops);
   host<&Ops::copy, &CopyOps::fill_zero>(ops);
   host<&Ops::copy, &CopyOps::gather_rows>(ops);
+  host<&Ops::copy, &CopyOps::frames_to_rgb8>(ops);
 }
 
 }  // namespace

@@ -1,28 +1,29 @@
 #pragma once
-// Scalar conversions among the float dtypes, each rounding once (nearest, ties to even).
+// Scalar conversions among the float dtypes, each rounding once (nearest, ties to even). All of
+// them are constexpr so that device code may call them.
 #include <bit>
-#include <cmath>
+#include <type_traits>
 
 #include "kernels/tensor.h"
 
-namespace weft::cpu {
+namespace weft {
 
 struct half {
   uint16_t bits = 0;
 };
 
-inline float half_to_float(half value) {
+constexpr float half_to_float(half value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t exponent = value.bits >> 10 & 0x1fu, fraction = value.bits & 0x3ffu;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
   if (exponent > 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float magnitude = std::ldexp(static_cast<float>(fraction), -24);
+  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
   return sign ? -magnitude : magnitude;
 }
 
-inline half float_to_half(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
+constexpr half float_to_half(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u)
     return {static_cast<uint16_t>(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu))};
@@ -38,17 +39,18 @@ inline half float_to_half(float value) {
 
 // f64 to f32 with the lost bits folded into the last one (round to odd), so that a further
 // rounding to 16 bits is the rounding of the f64 value (Boldo & Melquiond 2008).
-inline float to_odd_float(double value) {
-  const float nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
-  uint32_t bits = std::bit_cast<uint32_t>(nearest);
-  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
+constexpr float to_odd_float(double value) {
+  const auto nearest = static_cast<float>(value);
+  const double back = nearest;
+  if (back == value || value != value) return nearest;
+  auto bits = std::bit_cast<uint32_t>(nearest);
+  if ((back < 0 ? -back : back) > (value < 0 ? -value : value)) --bits;
   return std::bit_cast<float>(bits | 1u);
 }
 
 // From and To are among float, bf16, half, double; raw 16-bit moves never come here.
 template <class From>
-double load_exact(From value) {
+constexpr double load_exact(From value) {
   if constexpr (std::is_same_v<From, half>)
     return half_to_float(value);
   else if constexpr (std::is_same_v<From, bf16>)
@@ -58,23 +60,25 @@ double load_exact(From value) {
 }
 
 template <class To, class From>
-To convert(From value) {
+constexpr To convert(From value) {
   if constexpr (std::is_same_v<To, From>) {
     return value;
   } else if constexpr (std::is_same_v<To, double>) {
     return load_exact(value);
-  } else if constexpr (std::is_same_v<To, float>) {
-    return static_cast<float>(load_exact(value));
   } else {
-    float single;
-    if constexpr (std::is_same_v<From, double>)
-      single = to_odd_float(value);
+    float single = 0;
+    if constexpr (std::is_same_v<From, half>)
+      single = half_to_float(value);
+    else if constexpr (!std::is_same_v<From, double>)
+      single = to_float(value);
+    else if constexpr (std::is_same_v<To, float>)
+      single = static_cast<float>(value);
     else
-      single = static_cast<float>(load_exact(value));
+      single = to_odd_float(value);
     if constexpr (std::is_same_v<To, half>)
       return float_to_half(single);
     else
-      return to_bf16(single);
+      return from_float<To>(single);
   }
 }
 
@@ -94,4 +98,4 @@ decltype(auto) visit_float(DType dtype, F&& f) {
   }
 }
 
-}  // namespace weft::cpu
+}  // namespace weft
