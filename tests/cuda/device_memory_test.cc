@@ -5,6 +5,7 @@
 #include "kernels/arena.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/queue.h"
+#include "kernels/device_graph.h"
 #include "tests/cuda/emulator.h"
 
 namespace weft {
@@ -102,6 +103,32 @@ TEST(CudaMemory, EventsAndPinnedMemory) {
   event.sync();
   EXPECT_EQ(bytes[3], 9);
   EXPECT_TRUE(event.done());
+}
+
+TEST(CudaMemory, GraphsReplayAnOpsWork) {
+  Stream stream = cuda_stream(0);
+  const Tensor x(DType::kU8, {4}, kCuda), y(DType::kU8, {4}, kCuda);
+  const cudaStream_t raw = cuda_queue(stream).stream();
+  const auto work = [&] {
+    WEFT_CUDA_CHECK(
+        cudaMemcpyAsync(y.view().data, x.view().data, 4, cudaMemcpyDeviceToDevice, raw));
+  };
+  DeviceGraph graph;
+  EXPECT_THROW(graph.record(stream,
+                            [&] {
+                              work();
+                              stream.sync();
+                            }),
+               Error)
+      << "waiting cannot be recorded";
+  EXPECT_FALSE(graph);
+  graph.record(stream, work);
+  for (const unsigned char value : {3, 4}) {
+    WEFT_CUDA_CHECK(cudaMemsetAsync(x.view().data, value, 4, raw));
+    graph.launch(stream);
+    stream.sync();
+    EXPECT_EQ(on_host(y.view().data, 4), std::vector<unsigned char>(4, value));
+  }
 }
 
 }  // namespace
