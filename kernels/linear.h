@@ -1,6 +1,7 @@
 #pragma once
 // Linear family: out = act(x * weight^T + bias), weights packed once at load.
 #include <memory>
+#include <vector>
 
 #include "kernels/stream.h"
 
@@ -38,6 +39,9 @@ class PackedLinear {
   size_t bytes_ = 0;
   Tensor bias_;  // [out] f32
   std::unique_ptr<void, void (*)(void*)> storage_{nullptr, [](void*) {}};
+  // Of a device's: all of the memory above, in an order of its own; matrices packed alike have the
+  // same pieces, so that one's place can take the other's values.
+  std::vector<TensorView> pieces_;
 };
 
 // weight [out, in] and bias [out] (or empty), any float dtype; `dtype` f32 or bf16 is the compute

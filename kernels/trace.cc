@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "kernels/check.h"
+#include "kernels/cuda/nvtx.h"
 
 namespace weft {
 
@@ -72,8 +73,14 @@ void Recorder::op(const Work& work, const std::function<void()>& run) {
   if (in_op_) return run();  // a part of the op that called it
   struct Inside {
     bool& flag;
-    explicit Inside(bool& in) : flag(in) { flag = true; }
-    ~Inside() { flag = false; }
+    Inside(bool& in, const char* name) : flag(in) {
+      flag = true;
+      cuda::push_range(name);
+    }
+    ~Inside() {
+      cuda::pop_range();
+      flag = false;
+    }
   };
   Event event{.zone = zone_of(work.family),
               .index = -1,
@@ -83,7 +90,7 @@ void Recorder::op(const Work& work, const std::function<void()>& run) {
               .flop = work.flop,
               .bytes = work.bytes};
   {
-    const Inside inside(in_op_);
+    const Inside inside(in_op_, work.op);
     run();
   }
   event.end_ns = now_ns();
@@ -91,6 +98,7 @@ void Recorder::op(const Work& work, const std::function<void()>& run) {
 }
 
 void Recorder::begin(Zone zone, int index, const char* what, double bytes) {
+  cuda::push_range(*what ? what : to_string(zone));
   open_.push_back({.event = {.zone = zone,
                              .index = index,
                              .what = what,
@@ -104,6 +112,7 @@ void Recorder::begin(Zone zone, int index, const char* what, double bytes) {
 
 void Recorder::end() {
   CHECK(!open_.empty(), "no zone is open");
+  cuda::pop_range();
   Open zone = open_.back();
   open_.pop_back();
   zone.event.end_ns = now_ns();

@@ -1,6 +1,6 @@
 #pragma once
 // Recorder: the meter behind profiles and traces. It adds up every stage's op families and, where
-// asked, keeps every zone with its times.
+// asked, keeps every zone with its times. NVIDIA's profilers see the same zones as ranges (NVTX).
 #include <array>
 #include <cstdint>
 #include <map>

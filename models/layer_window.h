@@ -5,6 +5,7 @@
 // theirs, spread evenly, so that there is something to compute while a layer is read.
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -15,6 +16,11 @@
 #include "kernels/check.h"
 
 namespace weft {
+
+// Whether layer `i` of `layers` is one of the `kept`, spread evenly: where their count steps up.
+inline bool layer_is_kept(int i, int layers, int kept) {
+  return int64_t{i + 1} * kept / layers > int64_t{i} * kept / layers;
+}
 
 struct WindowCounts {
   int64_t reads = 0;  // layers
@@ -31,9 +37,7 @@ class LayerWindow {
     const int kept = resident >= layers ? layers : resident - 2;
     CHECK(kept >= 0, "resident", resident, "of", layers);
     for (int i = 0; i < layers; ++i) {
-      // Layer i is kept where the count of kept ones steps up.
-      const bool keep = int64_t{i + 1} * kept / layers > int64_t{i} * kept / layers;
-      if (keep)
+      if (layer_is_kept(i, layers, kept))
         slots_[i].emplace(load_(i));
       else
         streamed_.push_back(i);

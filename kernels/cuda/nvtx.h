@@ -1,0 +1,9 @@
+#pragma once
+// Named ranges of the calling thread for NVIDIA's profilers; they nest. Free where no profiler runs
+// or the build has no CUDA.
+namespace weft::cuda {
+
+void push_range(const char* name);
+void pop_range();
+
+}  // namespace weft::cuda

@@ -1,0 +1,95 @@
+// Recorded work (kernels/device_graph.h), and what profilers see.
+#include "kernels/device_graph.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/copy.h"
+#include "kernels/cuda/device.h"
+#include "kernels/pointwise.h"
+#include "kernels/trace.h"
+#include "tests/cuda/emulated_nvtx.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kCount = 1000;
+
+class Graph : public testing::Test {
+ protected:
+  float first(const Tensor& tensor) {
+    const Tensor host(DType::kF32, {kCount});
+    copy(stream, tensor, host);
+    for (int64_t i = 1; i < kCount; ++i) EXPECT_EQ(host.as<float>()[i], host.as<float>()[0]);
+    return host.as<float>()[0];
+  }
+  void fill(const Tensor& tensor, float value) {
+    const Tensor host(DType::kF32, {kCount});
+    for (int64_t i = 0; i < kCount; ++i) host.as<float>()[i] = value;
+    copy(stream, host, tensor);
+  }
+
+  Stream stream = cuda_stream(0);
+  Tensor x{DType::kF32, {kCount}, stream.device()}, y{DType::kF32, {kCount}, stream.device()};
+};
+
+TEST_F(Graph, RunsAtEveryLaunchOnWhatTheMemoryHoldsThen) {
+  DeviceGraph graph;
+  EXPECT_FALSE(graph);
+  fill(x, 1);
+  fill(y, 10);
+  graph.record(stream, [&] { add(stream, x, y, y); });
+  EXPECT_TRUE(graph);
+  EXPECT_EQ(first(y), 10) << "recording runs nothing";
+  graph.launch(stream);
+  graph.launch(stream);
+  EXPECT_EQ(first(y), 12);
+  fill(x, 5);
+  graph.launch(stream);
+  EXPECT_EQ(first(y), 17);
+}
+
+TEST_F(Graph, ReadsPinnedMemoryAnew) {
+  PinnedMemory pinned(kCount * sizeof(float));
+  const TensorView host(pinned.data(), DType::kF32, {kCount});
+  DeviceGraph graph;
+  graph.record(stream, [&] { copy(stream, host, x); });
+  for (float value : {3.0f, 4.0f}) {
+    for (int64_t i = 0; i < kCount; ++i) host.as<float>()[i] = value;
+    graph.launch(stream);
+    EXPECT_EQ(first(x), value);
+  }
+}
+
+TEST_F(Graph, AnErrorWhileRecordingRecordsNothing) {
+  DeviceGraph graph;
+  EXPECT_THROW(graph.record(stream,
+                            [&] {
+                              add(stream, x, y, y);
+                              throw Error(ErrorKind::kUsage, "as asked");
+                            }),
+               Error);
+  EXPECT_FALSE(graph);
+  fill(x, 2);
+  fill(y, 3);
+  add(stream, x, y, y);  // the stream runs again
+  EXPECT_EQ(first(y), 5);
+}
+
+TEST_F(Graph, ProfilersSeeTheZonesOfARecorder) {
+  Recorder recorder(Recorder::Keep::kTotals);
+  const MeterScope scope(recorder);
+  Stream metered = stream.with(metered_ops());
+  test::ranges() = {};
+  {
+    const ZoneScope zone(Zone::kDenoise);
+    const ZoneScope inner(Zone::kStep, 0);
+    add(metered, x, y, y);
+    EXPECT_EQ(test::ranges().open, (std::vector<std::string>{"denoise", "step"}));
+  }
+  EXPECT_TRUE(test::ranges().open.empty());
+  EXPECT_EQ(test::ranges().pushed, (std::map<std::string, int>{{"denoise", 1}, {"step", 1}, {"add", 1}}));
+  EXPECT_EQ(recorder.profile().of(Zone::kDenoise, Zone::kPointwise).calls, 1);
+}
+
+}  // namespace
+}  // namespace weft
