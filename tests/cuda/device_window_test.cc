@@ -45,9 +45,7 @@ class Device : public testing::Test {
     }
   }
   void use(DeviceWindow<Adder>& window, int index) {
-    window.use(stream, index, [&](const Adder& adder) {
-      add(stream, sum, adder.row, sum);
-    });
+    window.use(stream, index, [&](const Adder& adder) { add(stream, sum, adder.row, sum); });
   }
 };
 
@@ -92,9 +90,9 @@ TEST_F(Device, AnyOrderIsServed) {
 
 TEST_F(Device, AnErrorOfTheWorkLeavesTheWindowUsable) {
   DeviceWindow<Adder> window(cuda_stream(0), kLayers, 2, load, pieces);
-  EXPECT_THROW(window.use(stream, 1,
-                          [&](const Adder&) { throw Error(ErrorKind::kNonFinite, "as asked"); }),
-               Error);
+  EXPECT_THROW(
+      window.use(stream, 1, [&](const Adder&) { throw Error(ErrorKind::kNonFinite, "as asked"); }),
+      Error);
   for (int i = 0; i < kLayers; ++i) use(window, i);
   expect_sum({0, 1, 2, 3, 4, 5, 6});
 }

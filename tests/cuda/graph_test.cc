@@ -1,10 +1,9 @@
 // Recorded work (kernels/device_graph.h), and what profilers see.
-#include "kernels/device_graph.h"
-
 #include <gtest/gtest.h>
 
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
+#include "kernels/device_graph.h"
 #include "kernels/pointwise.h"
 #include "kernels/trace.h"
 #include "tests/cuda/emulated_nvtx.h"
@@ -87,7 +86,8 @@ TEST_F(Graph, ProfilersSeeTheZonesOfARecorder) {
     EXPECT_EQ(test::ranges().open, (std::vector<std::string>{"denoise", "step"}));
   }
   EXPECT_TRUE(test::ranges().open.empty());
-  EXPECT_EQ(test::ranges().pushed, (std::map<std::string, int>{{"denoise", 1}, {"step", 1}, {"add", 1}}));
+  EXPECT_EQ(test::ranges().pushed,
+            (std::map<std::string, int>{{"denoise", 1}, {"step", 1}, {"add", 1}}));
   EXPECT_EQ(recorder.profile().of(Zone::kDenoise, Zone::kPointwise).calls, 1);
 }
 
