@@ -64,9 +64,7 @@ __device__ __forceinline__ void store_lanes(const float (&value)[N], bf16* p) {
   } else {
     uint32_t words[N / 2];
 #pragma unroll
-    for (int w = 0; w < N / 2; ++w)
-      words[w] = static_cast<uint32_t>(to_bf16(value[2 * w]).bits) |
-                 static_cast<uint32_t>(to_bf16(value[2 * w + 1]).bits) << 16;
+    for (int w = 0; w < N / 2; ++w) words[w] = bf16_pair(value[2 * w], value[2 * w + 1]);
     if constexpr (N == 4)
       *reinterpret_cast<uint2*>(p) = make_uint2(words[0], words[1]);
     else
@@ -77,7 +75,7 @@ __device__ __forceinline__ void store_lanes(const float (&value)[N], bf16* p) {
 // x / (1 + e^-a), so x sigmoid(a); 0 where the quotient leaves the range of f32, also for infinite
 // x. NaN of x stays.
 __device__ __forceinline__ float gate(float x, float a) {
-  return a < -88.0f ? 0.0f : x / (1 + expf(-a));
+  return a < -88.0f ? 0.0f : x * fast_reciprocal(1 + expf(-a));
 }
 
 inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }

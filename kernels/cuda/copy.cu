@@ -24,12 +24,14 @@ struct Outer {
 
   __device__ __forceinline__ void offsets(uint32_t index, int64_t& from, int64_t& to) const {
     from = to = 0;
-    for (int dim = dims - 1; dim >= 0; --dim) {
+    for (int dim = dims - 1; dim > 0; --dim) {
       const uint32_t rest = index / extent[dim], at = index - rest * extent[dim];
       from += at * x[dim];
       to += at * out[dim];
       index = rest;
     }
+    from += index * x[0];
+    to += index * out[0];
   }
 };
 
@@ -58,6 +60,7 @@ template <class From, class To, int N>
 __global__ void __launch_bounds__(256, 6) copy_rows(RowCopy<From, To> p) {
   const int64_t group = column();
   if (group >= p.groups) return;
+#pragma unroll 1  // else its trip count takes a 64-bit division
   for (int64_t row = first_row(); row < p.rows; row += row_step()) {
     int64_t from = 0, to = 0;
     p.outer.offsets(static_cast<uint32_t>(row), from, to);
@@ -315,6 +318,7 @@ __global__ void __launch_bounds__(256)
     rgb_of(const float* x, uint8_t* out, int64_t frames, int64_t pixels) {
   const int64_t first = column() * N;
   if (first >= pixels) return;
+#pragma unroll 1
   for (int64_t frame = first_row(); frame < frames; frame += row_step()) {
     uint32_t words[(3 * N + 3) / 4] = {};
 #pragma unroll

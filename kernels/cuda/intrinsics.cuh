@@ -67,6 +67,13 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
   return out;
 }
 
+// 1 / x, to 1 ulp; 0 where that is below the normal numbers.
+__device__ __forceinline__ float fast_reciprocal(float x) {
+  float out;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+}
+
 // 2^x, to about 2 ulp; 0 of -infinity.
 __device__ __forceinline__ float fast_exp2(float x) {
   float out;

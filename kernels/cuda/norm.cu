@@ -71,7 +71,7 @@ __device__ __forceinline__ void add_lanes(const float (&x)[N], float (&sums)[N])
 template <int N>
 __device__ __forceinline__ void add_squares(const float (&x)[N], float mean, float (&sums)[N]) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) sums[i] += (x[i] - mean) * (x[i] - mean);
+  for (int i = 0; i < N; ++i) sums[i] = fmaf(x[i] - mean, x[i] - mean, sums[i]);
 }
 
 template <class In, class Out>
@@ -89,10 +89,13 @@ __device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], in
   if (p.bias) load_lanes<N>(p.bias + i, bias);
 #pragma unroll
   for (int lane = 0; lane < N; ++lane) {
-    float y = (x[lane] - mean) * factor;
-    if (p.weight) y *= p.weight_offset + weight[lane];
-    if (p.bias) y += bias[lane];
-    x[lane] = p.silu ? gate(y, y) : y;
+    x[lane] = (x[lane] - mean) * factor;
+    if (p.weight) x[lane] *= p.weight_offset + weight[lane];
+    if (p.bias) x[lane] += bias[lane];
+  }
+  if (p.silu) {
+#pragma unroll
+    for (int lane = 0; lane < N; ++lane) x[lane] = gate(x[lane], x[lane]);
   }
   store_lanes<N>(x, out + i);
 }

@@ -86,6 +86,7 @@ __global__ void __launch_bounds__(256, 6) map_rows(Op op, Rows<X, Y, Out> p) {
   const int64_t i = group * N;
   float x[N], y[N] = {}, v[N] = {};
   if constexpr (Op::kVector) load_lanes<N>(p.vector + i, v);
+#pragma unroll 1  // else its trip count takes a 64-bit division
   for (int64_t r = first_row(); r < p.rows; r += row_step()) {
     load_lanes<N>(p.x + r * p.x_stride + i, x);
     if constexpr (Op::kY) load_lanes<N>(p.y + r * p.y_stride + i, y);

@@ -96,7 +96,7 @@ template <class T>
 void run(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
          const TensorView& out) {
   constexpr int kLanes = sizeof(T) == 4 ? kF32Lanes : kBf16Lanes;
-  constexpr int64_t kThreads = 256;
+  constexpr int64_t kThreads = 256, kManyTokens = 1024;
   const bool halves = rope.order == RopePairs::kHalves;
   const int64_t span = halves ? x[2] / 2 : x[2];  // what is cut into groups
   const bool wide = span % kLanes == 0 && wide_heads(x, kLanes) && wide_heads(out, kLanes);
@@ -122,7 +122,10 @@ void run(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_to
   }
   // As many heads at once as fit, each thread the same number of them.
   const int64_t across = std::min(groups, kThreads), at_once = kThreads / across;
-  const int64_t turns = (x[1] + at_once - 1) / at_once, heads = (x[1] + turns - 1) / turns;
+  // Of many tokens a thread takes a few heads, so that what it knows of its pairs is worth it.
+  const int64_t few = x[0] >= kManyTokens ? std::min<int64_t>(x[1], 3) : 1;
+  const int64_t turns = std::max(few, (x[1] + at_once - 1) / at_once);
+  const int64_t heads = (x[1] + turns - 1) / turns;
   const Launch how{.grid = dim3(blocks_for(x[0], 1), blocks_for(groups, across)),
                    .block = dim3(static_cast<unsigned>(across), static_cast<unsigned>(heads))};
   if (halves)

@@ -48,6 +48,11 @@ inline uint32_t bf16_pair(float low, float high) {
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }
 
+inline float fast_reciprocal(float x) {
+  const float out = 1 / x;
+  return std::fabs(out) < 0x1p-126f ? std::copysign(0.0f, out) : out;
+}
+
 inline float fast_exp2(float x) { return std::exp2(x); }
 
 }  // namespace weft::cuda
