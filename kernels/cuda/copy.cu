@@ -304,12 +304,37 @@ void gather_rows(Stream& stream, const TensorView& table, const TensorView& ids,
   copy_or_gather(stream, nest, table, out, id);
 }
 
-// Every pixel twice along both sides: a copy from a view that repeats.
+// x [pixels, groups], out [pixels / width, 2, width, 2, groups].
+template <class Unit>
+__global__ void __launch_bounds__(256)
+    double_pixels(const Unit* x, Unit* out, int64_t pixels, uint32_t width, int64_t groups) {
+  const int64_t group = column();
+  if (group >= groups) return;
+#pragma unroll 1
+  for (int64_t pixel = first_row(); pixel < pixels; pixel += row_step()) {
+    const uint32_t line = static_cast<uint32_t>(pixel) / width;
+    const int64_t at = pixel + static_cast<int64_t>(line) * width;  // 2 line width + its place
+    const Unit value = x[pixel * groups + group];
+    Unit* to = out + 2 * at * groups + group;
+    to[0] = to[groups] = value;
+    to += 2 * int64_t{width} * groups;
+    to[0] = to[groups] = value;
+  }
+}
+
 void upsample_nearest2(Stream& stream, const TensorView& x, const TensorView& out) {
-  const int64_t lines = x[0] * x[1], width = x[2], channels = x[3];
-  TensorView twice(x.data, x.dtype, {lines, 2, width, 2, channels}, x.device);
-  twice.stride = {width * channels, 0, channels, 0, 1};
-  copy_on_device(stream, twice, out.reshape({lines, 2, width, 2, channels}));
+  const int64_t pixels = x[0] * x[1] * x[2], bytes = x[3] * static_cast<int64_t>(size_of(x.dtype));
+  CHECK(pixels <= std::numeric_limits<int32_t>::max(), "x", x.to_string_shape());
+  const auto run = [&](auto unit) {
+    using Unit = decltype(unit);
+    const int64_t groups = bytes / static_cast<int64_t>(sizeof(Unit));
+    launch(stream, over_rows(stream, pixels, groups), double_pixels<Unit>,
+           static_cast<const Unit*>(x.data), static_cast<Unit*>(out.data), pixels,
+           static_cast<uint32_t>(x[2]), groups);
+  };
+  if (bytes % 16 == 0 && aligned16(x.data) && aligned16(out.data)) return run(uint4{});
+  if (x.dtype == DType::kF32) return run(uint32_t{});
+  run(uint16_t{});
 }
 
 // N pixels of one frame: x [n, 3, pixels], out [n, pixels, 3].

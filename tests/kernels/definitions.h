@@ -161,4 +161,26 @@ inline ExpectedAttention expect_attention(const AttentionArgs& args, const Ops& 
   return expected;
 }
 
+// What merge_attention made of (a, b) against the reference's: the bits; where exp and log are a
+// device's, known to 2 ulp, as near as that is. A weight is then off by 3 units (the host's by
+// one), so a quotient of two by 6, with 4 roundings on either side.
+inline void expect_merged(const Ops& ops, const TensorView& out, const TensorView& lse,
+                          const TensorView& expected, const TensorView& expected_lse,
+                          const TensorView& a, const TensorView& b) {
+  if (ops.name != "cuda") {
+    EXPECT_TRUE(bitwise_equal(out, expected));
+    EXPECT_TRUE(bitwise_equal(lse, expected_lse));
+    return;
+  }
+  const std::vector<double> exact = to_f64(expected), exact_lse = to_f64(expected_lse);
+  const std::vector<double> left = to_f64(a), right = to_f64(b);
+  std::vector<Bounded> bounded, bounded_lse;
+  for (size_t i = 0; i < exact.size(); ++i)
+    bounded.push_back({exact[i], 14 * kUnit32 * std::max(std::fabs(left[i]), std::fabs(right[i]))});
+  for (const double value : exact_lse)
+    bounded_lse.push_back({value, kUnit32 * (8 + 2 * std::fabs(value))});
+  EXPECT_TRUE(within(out, bounded));
+  EXPECT_TRUE(within(lse, bounded_lse));
+}
+
 }  // namespace weft::test

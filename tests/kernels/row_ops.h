@@ -74,13 +74,14 @@ class UseTarget {
   }
 };
 
-enum class Layout { kDense, kStrided, kAliased };
+enum class Layout { kDense, kStrided, kAliased, kPitched };
 
-// [rows, d], dense, or with five guard elements behind every row that nobody may touch.
+// [rows, d], dense, or with five guard elements behind every row that nobody may touch, or with
+// sixteen, so that rows stay aligned (pitched).
 class Rows {
  public:
   Rows(DType dtype, int64_t rows, int64_t d, Layout layout)
-      : d_(d), storage_(dtype, {rows, d + (layout == Layout::kStrided ? kGuard : 0)}) {
+      : d_(d), storage_(dtype, {rows, d + guard(layout)}) {
     for (int64_t i = 0; i < storage_.count(); ++i) store(storage_, i, kMark);
     view_ = storage_.view().slice(1, 0, d);
   }
@@ -99,7 +100,9 @@ class Rows {
   }
 
  private:
-  static constexpr int64_t kGuard = 5;
+  static int64_t guard(Layout layout) {
+    return layout == Layout::kStrided ? 5 : layout == Layout::kPitched ? 16 : 0;
+  }
   static constexpr double kMark = -7;
   int64_t d_;
   Tensor storage_;
@@ -121,6 +124,9 @@ inline std::vector<RowCase> row_cases() {
     cases.push_back({3, d, Layout::kStrided});
     cases.push_back({2, d, Layout::kAliased});
   }
+  // Widths of models, and one that no block holds.
+  for (int64_t d : {128, 384, 520, 1536, 5120}) cases.push_back({2, d, Layout::kPitched});
+  cases.push_back({1, 17000});
   for (double magnitude : {1e15, 1e-15}) cases.push_back({4, 131, Layout::kDense, magnitude});
   cases.push_back({4, 131, Layout::kDense, 1, 30});
   for_cases(8, [&](Draw& draw) {
