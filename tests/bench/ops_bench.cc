@@ -1,6 +1,6 @@
 // Times every op of every table at the shapes the models use. One JSON line per op, table, shape
 // and dtype: median microseconds, bytes moved and arithmetic per second. Usage: weft_ops_bench
-// [part of an op's name] [threads]
+// [part of an op's name] [threads] [cuda: the table of device cuda:0 in place of the host's]
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -8,9 +8,11 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 
 namespace weft {
@@ -19,7 +21,18 @@ namespace {
 struct Settings {
   std::string filter;
   int threads = 0;
+  std::optional<Stream> device;
+  int64_t tokens = 1560;  // a frame of 480p; of a device a clip, which no cache holds
 };
+
+// The tensor itself, or a copy on the device that is measured.
+Tensor place(const Settings& settings, Tensor host) {
+  if (!settings.device) return host;
+  Stream stream = *settings.device;
+  Tensor there(host.view().dtype, host.view().shape(), stream.device());
+  copy(stream, host, there);
+  return there;
+}
 
 struct Entry {
   std::string op, shape;
@@ -28,7 +41,7 @@ struct Entry {
 };
 
 // Small integers around zero: no op slows down or overflows on them.
-Tensor make(DType dtype, std::initializer_list<int64_t> shape) {
+Tensor make_on_host(DType dtype, std::initializer_list<int64_t> shape) {
   Tensor tensor(dtype, shape);
   for (int64_t i = 0; i < tensor.count(); ++i) {
     const float value = static_cast<float>(i * 37 % 101 - 50) / 50;
@@ -39,18 +52,26 @@ Tensor make(DType dtype, std::initializer_list<int64_t> shape) {
   }
   return tensor;
 }
+Tensor make(const Settings& settings, DType dtype, std::initializer_list<int64_t> shape) {
+  return place(settings, make_on_host(dtype, shape));
+}
 
-// Median of up to 20 runs after a warm-up, at most about half a second.
+// Median of up to 20 runs after a warm-up, at most about half a second. A device gets ten calls at
+// once, so that it does not wait for the host.
 double median_us(Stream& stream, const std::function<void(Stream&)>& run) {
   using Clock = std::chrono::steady_clock;
+  const int calls = stream.queue() ? 10 : 1;
   run(stream);
+  stream.sync();
   std::vector<double> times;
   double total = 0;
   while (times.size() < 20 && (times.size() < 3 || total < 5e5)) {
     const auto begin = Clock::now();
-    run(stream);
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
-    total += times.back();
+    for (int i = 0; i < calls; ++i) run(stream);
+    stream.sync();
+    const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+    times.push_back(us / calls);
+    total += us;
   }
   std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
   return times[times.size() / 2];
@@ -59,15 +80,20 @@ double median_us(Stream& stream, const std::function<void(Stream&)>& run) {
 // All tables over one list of entries; the tensors live in the closures of the entries.
 void measure(const Settings& settings, DType dtype,
              const std::function<std::vector<Entry>(Stream&)>& entries) {
-  for (const Ops* ops : all_ops()) {
-    Stream stream = Stream::cpu(settings.threads, Determinism::kFast, ops);
+  std::vector<Stream> streams;
+  if (settings.device)
+    streams.push_back(*settings.device);
+  else
+    for (const Ops* ops : all_ops())
+      streams.push_back(Stream::cpu(settings.threads, Determinism::kFast, ops));
+  for (Stream& stream : streams) {
     for (const Entry& entry : entries(stream)) {
       if (entry.op.find(settings.filter) == std::string::npos) continue;
       const double us = median_us(stream, entry.run);
       std::printf(
           "{\"op\": \"%s\", \"impl\": \"%s\", \"shape\": \"%s\", \"dtype\": \"%s\", "
           "\"threads\": %d, \"us\": %.1f, \"gb_s\": %.2f, \"gflop_s\": %.2f}\n",
-          entry.op.c_str(), ops->name.c_str(), entry.shape.c_str(),
+          entry.op.c_str(), stream.ops().name.c_str(), entry.shape.c_str(),
           std::string(to_string(dtype)).c_str(), stream.threads(), us, entry.bytes / us / 1e3,
           entry.flops / us / 1e3);
       std::fflush(stdout);
@@ -75,18 +101,23 @@ void measure(const Settings& settings, DType dtype,
   }
 }
 
-// One frame of 480p tokens at the widths of the 1.3B model.
-constexpr int64_t kTokens = 1560, kWidth = 1536, kHeads = 12, kHeadSize = 128, kHidden = 8960;
+// The widths of the 1.3B model.
+constexpr int64_t kWidth = 1536, kHeads = 12, kHeadSize = 128, kHidden = 8960;
 constexpr float kEps = 1e-6f;
 
 void bench_rows(const Settings& settings, DType dtype) {
-  const Tensor x = make(dtype, {kTokens, kWidth}), y = make(dtype, {kTokens, kWidth});
-  const Tensor out = make(dtype, {kTokens, kWidth}), v = make(DType::kF32, {kWidth});
-  const Tensor sums = make(DType::kF32, {kTokens}), f = make(DType::kF32, {kTokens, kWidth});
-  const Tensor slot(DType::kI64, {1});
-  for (int64_t i = 0; i < kTokens; ++i) sums.as<float>()[i] = kWidth;
+  const int64_t tokens = settings.tokens;
+  const Tensor x = make(settings, dtype, {tokens, kWidth}),
+               y = make(settings, dtype, {tokens, kWidth});
+  const Tensor out = make(settings, dtype, {tokens, kWidth}),
+               v = make(settings, DType::kF32, {kWidth});
+  const Tensor f = make(settings, DType::kF32, {tokens, kWidth});
+  const Tensor slot = place(settings, Tensor(DType::kI64, {1}));
+  Tensor widths = make_on_host(DType::kF32, {tokens});
+  for (int64_t i = 0; i < tokens; ++i) widths.as<float>()[i] = kWidth;
+  const Tensor sums = place(settings, std::move(widths));
   const double pass = static_cast<double>(x.view().bytes());
-  const std::string shape = std::to_string(kTokens) + "x" + std::to_string(kWidth);
+  const std::string shape = std::to_string(tokens) + "x" + std::to_string(kWidth);
   measure(settings, dtype, [&](Stream&) {
     std::vector<Entry> list;
     const auto entry = [&](const char* op, double passes, std::function<void(Stream&)> run) {
@@ -112,7 +143,7 @@ void bench_rows(const Settings& settings, DType dtype) {
     entry("copy", 2, [&](Stream& s) { copy(s, x, out); });
     entry("copy to f32", dtype == DType::kF32 ? 2 : 3, [&](Stream& s) { copy(s, x, f); });
     entry("copy transposed", 2, [&](Stream& s) {
-      copy(s, x.view().permute({1, 0}), out.view().reshape({kWidth, kTokens}));
+      copy(s, x.view().permute({1, 0}), out.view().reshape({kWidth, tokens}));
     });
     entry("fill_zero", 1, [&](Stream& s) { fill_zero(s, out); });
     if (dtype == DType::kF32)
@@ -122,17 +153,25 @@ void bench_rows(const Settings& settings, DType dtype) {
 }
 
 void bench_rope_and_gather(const Settings& settings, DType dtype) {
-  const Tensor x = make(dtype, {kTokens, kHeads, kHeadSize}),
-               out = make(dtype, {kTokens, kHeads, kHeadSize});
-  const Rope rope = make_rope({1, 30, 52}, {0, 0, 0}, kHeadSize);
-  const Tensor table = make(dtype, {4096, 4096}), rows = make(dtype, {512, 4096});
-  const Tensor ids(DType::kI32, {512});
-  for (int32_t i = 0; i < 512; ++i) ids.as<int32_t>()[i] = i * 7 % 4096;
+  const int64_t tokens = settings.tokens;
+  const Tensor x = make(settings, dtype, {tokens, kHeads, kHeadSize}),
+               out = make(settings, dtype, {tokens, kHeads, kHeadSize});
+  Rope rope = make_rope({tokens / 1560, 30, 52}, {0, 0, 0}, kHeadSize);
+  if (settings.device) {
+    Stream stream = *settings.device;
+    rope = on_device(stream, rope);
+  }
+  const Tensor table = make(settings, dtype, {4096, 4096}),
+               rows = make(settings, dtype, {512, 4096});
+  Tensor chosen(DType::kI32, {512});
+  for (int32_t i = 0; i < 512; ++i) chosen.as<int32_t>()[i] = i * 7 % 4096;
+  const Tensor ids = place(settings, std::move(chosen));
   measure(settings, dtype, [&](Stream&) {
-    return std::vector<Entry>{{"apply_rope", "1560x12x128", 2.0 * x.view().bytes(), 0,
-                               [&](Stream& s) { apply_rope(s, x, rope, 0, out); }},
-                              {"gather_rows", "512x4096", 2.0 * rows.view().bytes(), 0,
-                               [&](Stream& s) { gather_rows(s, table, ids, rows); }}};
+    return std::vector<Entry>{
+        {"apply_rope", std::to_string(tokens) + "x12x128", 2.0 * x.view().bytes(), 0,
+         [&](Stream& s) { apply_rope(s, x, rope, 0, out); }},
+        {"gather_rows", "512x4096", 2.0 * rows.view().bytes(), 0,
+         [&](Stream& s) { gather_rows(s, table, ids, rows); }}};
   });
 }
 
@@ -140,8 +179,10 @@ void bench_linear(const Settings& settings, DType dtype) {
   for (auto [rows, in, columns] : {std::array<int64_t, 3>{256, kWidth, kWidth},
                                    {256, kWidth, kHidden},
                                    {1, kWidth, 6 * kWidth}}) {
-    const Tensor weight = make(dtype, {columns, in}), bias = make(DType::kF32, {columns});
-    const Tensor x = make(dtype, {rows, in}), out = make(dtype, {rows, columns});
+    const Tensor weight = make_on_host(dtype, {columns, in});
+    const Tensor bias = make_on_host(DType::kF32, {columns});
+    const Tensor x = make(settings, dtype, {rows, in}),
+                 out = make(settings, dtype, {rows, columns});
     const std::string shape =
         std::to_string(rows) + "x" + std::to_string(in) + "x" + std::to_string(columns);
     measure(settings, dtype, [&](Stream& stream) {
@@ -157,12 +198,12 @@ void bench_linear(const Settings& settings, DType dtype) {
 
 void bench_attention(const Settings& settings, DType dtype) {
   constexpr int64_t kQueries = 256;
-  for (int64_t keys : {kTokens, int64_t{512}}) {
-    const Tensor q = make(dtype, {kQueries, kHeads, kHeadSize}),
-                 out = make(dtype, {kQueries, kHeads, kHeadSize});
-    const Tensor k = make(dtype, {keys, kHeads, kHeadSize}),
-                 v = make(dtype, {keys, kHeads, kHeadSize});
-    const Tensor lse(DType::kF32, {kHeads, kQueries});
+  for (int64_t keys : {settings.tokens, int64_t{512}}) {
+    const Tensor q = make(settings, dtype, {kQueries, kHeads, kHeadSize}),
+                 out = make(settings, dtype, {kQueries, kHeads, kHeadSize});
+    const Tensor k = make(settings, dtype, {keys, kHeads, kHeadSize}),
+                 v = make(settings, dtype, {keys, kHeads, kHeadSize});
+    const Tensor lse = make(settings, DType::kF32, {kHeads, kQueries});
     const KVSegment segment{.k = k, .v = v};
     measure(settings, dtype, [&](Stream&) {
       return std::vector<Entry>{
@@ -181,11 +222,14 @@ void bench_attention(const Settings& settings, DType dtype) {
 }
 
 void bench_merge(const Settings& settings) {
-  const Tensor a = make(DType::kF32, {kTokens, kHeads, kHeadSize}),
-               b = make(DType::kF32, {kTokens, kHeads, kHeadSize});
-  const Tensor lse_a(DType::kF32, {kHeads, kTokens}), lse_b(DType::kF32, {kHeads, kTokens});
+  const int64_t tokens = settings.tokens;
+  const Tensor a = make(settings, DType::kF32, {tokens, kHeads, kHeadSize}),
+               b = make(settings, DType::kF32, {tokens, kHeads, kHeadSize});
+  const Tensor lse_a = make(settings, DType::kF32, {kHeads, tokens});
+  const Tensor lse_b = make(settings, DType::kF32, {kHeads, tokens});
   measure(settings, DType::kF32, [&](Stream&) {
-    return std::vector<Entry>{{"merge_attention", "1560x12x128", 3.0 * a.view().bytes(), 0,
+    return std::vector<Entry>{{"merge_attention", std::to_string(tokens) + "x12x128",
+                               3.0 * a.view().bytes(), 0,
                                [&](Stream& s) { merge_attention(s, a, lse_a, b, lse_b); }}};
   });
 }
@@ -193,9 +237,9 @@ void bench_merge(const Settings& settings) {
 void bench_conv(const Settings& settings, DType dtype) {
   // A decoder layer at an eighth and one near full resolution, both small enough for the reference.
   for (auto [f, h, w, c] : {std::array<int64_t, 4>{3, 30, 52, 128}, {3, 60, 104, 32}}) {
-    const Tensor x = make(dtype, {f, h, w, c}), out = make(dtype, {f, h, w, c});
-    const Tensor wide = make(dtype, {f, 2 * h, 2 * w, c});
-    const Tensor weight = make(dtype, {c, c, 3, 3, 3});
+    const Tensor x = make(settings, dtype, {f, h, w, c}), out = make(settings, dtype, {f, h, w, c});
+    const Tensor wide = make(settings, dtype, {f, 2 * h, 2 * w, c});
+    const Tensor weight = make_on_host(dtype, {c, c, 3, 3, 3});
     const ConvArgs args{.pad_front = 2, .pad_h = {1, 1}, .pad_w = {1, 1}};
     const std::string shape = std::to_string(f) + "x" + std::to_string(h) + "x" +
                               std::to_string(w) + "x" + std::to_string(c);
@@ -213,6 +257,15 @@ void bench_conv(const Settings& settings, DType dtype) {
   }
 }
 
+void bench_frames(const Settings& settings) {
+  const Tensor x = make(settings, DType::kF32, {4, 3, 480, 832});
+  const Tensor out = place(settings, Tensor(DType::kU8, {4, 480, 832, 3}));
+  measure(settings, DType::kF32, [&](Stream&) {
+    return std::vector<Entry>{{"frames_to_rgb8", "4x3x480x832", 1.25 * x.view().bytes(), 0,
+                               [&](Stream& s) { frames_to_rgb8(s, x, out); }}};
+  });
+}
+
 }  // namespace
 }  // namespace weft
 
@@ -220,6 +273,10 @@ int main(int argc, char** argv) {
   weft::Settings settings;
   if (argc > 1) settings.filter = argv[1];
   if (argc > 2) settings.threads = std::atoi(argv[2]);
+  if (argc > 3) {
+    settings.device = weft::cuda_stream(0);
+    settings.tokens *= 21;
+  }
   for (weft::DType dtype : {weft::DType::kF32, weft::DType::kBF16}) {
     weft::bench_rows(settings, dtype);
     weft::bench_rope_and_gather(settings, dtype);
@@ -228,5 +285,6 @@ int main(int argc, char** argv) {
     weft::bench_conv(settings, dtype);
   }
   weft::bench_merge(settings);
+  weft::bench_frames(settings);
   return 0;
 }
