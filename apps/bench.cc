@@ -18,6 +18,7 @@
 #include "engine/generator.h"
 #include "kernels/arena.h"
 #include "kernels/ops.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 namespace {
@@ -29,7 +30,7 @@ struct Entry {
   std::function<void()> work;
 };
 
-Tensor filled(DType dtype, std::initializer_list<int64_t> shape) {
+Tensor filled(Stream& stream, DType dtype, std::initializer_list<int64_t> shape) {
   Tensor tensor(dtype, shape);
   uint32_t state = 12345;
   for (int64_t i = 0; i < tensor.count(); ++i) {
@@ -40,13 +41,17 @@ Tensor filled(DType dtype, std::initializer_list<int64_t> shape) {
     else
       tensor.as<bf16>()[i] = to_bf16(value);
   }
-  return tensor;
+  return on_device(stream, std::move(tensor));
 }
 
 void report(const Entry& entry, const Stream& stream, DType dtype, int repeat, bool json) {
   std::vector<double> times;
-  entry.work();
-  for (int i = 0; i < repeat; ++i) times.push_back(seconds_of(entry.work));
+  const auto work = [&] {
+    entry.work();
+    stream.sync();
+  };
+  work();
+  for (int i = 0; i < repeat; ++i) times.push_back(seconds_of(work));
   const double typical = median(times);
   if (json) {
     nlohmann::json object{{"op", entry.op},       {"impl", stream.ops().name},
@@ -75,9 +80,11 @@ std::string shape_text(std::initializer_list<int64_t> extents) {
 void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   constexpr int64_t kTokens = 1560, kWidth = 1536, kHeads = 12, kHead = 128, kFfn = 8960;
   const double element = static_cast<double>(size_of(dtype));
-  const Tensor x = filled(dtype, {kTokens, kWidth}), y = filled(dtype, {kTokens, kWidth});
-  const Tensor out(dtype, {kTokens, kWidth});
-  const Tensor scale = filled(DType::kF32, {kWidth}), shift = filled(DType::kF32, {kWidth});
+  const Tensor x = filled(stream, dtype, {kTokens, kWidth}),
+               y = filled(stream, dtype, {kTokens, kWidth});
+  const Tensor out(dtype, {kTokens, kWidth}, stream.device());
+  const Tensor scale = filled(stream, DType::kF32, {kWidth}),
+               shift = filled(stream, DType::kF32, {kWidth});
   const double row_bytes = 2 * kTokens * kWidth * element;
 
   report({"copy", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { copy(stream, x, out); }},
@@ -96,15 +103,16 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
          stream, dtype, repeat, json);
 
   for (const auto& [in, width] : {std::pair{kWidth, kWidth}, {kWidth, kFfn}, {kFfn, kWidth}}) {
-    const Tensor weight = filled(dtype, {width, in}), input = filled(dtype, {kTokens, in});
-    const Tensor result(dtype, {kTokens, width});
+    const Tensor weight = filled(stream, dtype, {width, in}),
+                 input = filled(stream, dtype, {kTokens, in});
+    const Tensor result(dtype, {kTokens, width}, stream.device());
     const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
     report({"linear", shape_text({kTokens, in, width}), 2.0 * kTokens * in * width, 0,
             [&] { linear(stream, input, packed, LinearActivation::kNone, result); }},
            stream, dtype, repeat, json);
   }
 
-  const Rope rope = make_rope({1, 30, 52}, {0, 0, 0}, kHead);
+  const Rope rope = on_device(stream, make_rope({1, 30, 52}, {0, 0, 0}, kHead));
   const TensorView heads = x.view().reshape({kTokens, kHeads, kHead});
   const TensorView heads_out = out.view().reshape({kTokens, kHeads, kHead});
   report({"apply_rope", shape_text({kTokens, kHeads, kHead}), 0, row_bytes,
@@ -123,9 +131,9 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
 
   for (const int64_t channels : {int64_t{96}, int64_t{384}}) {
     const int64_t height = channels == 96 ? 120 : 60, width = channels == 96 ? 208 : 104;
-    const Tensor weight = filled(dtype, {channels, channels, 3, 3, 3});
-    const Tensor input = filled(dtype, {3, height, width, channels});
-    const Tensor result(dtype, {1, height, width, channels});
+    const Tensor weight = filled(stream, dtype, {channels, channels, 3, 3, 3});
+    const Tensor input = filled(stream, dtype, {3, height, width, channels});
+    const Tensor result(dtype, {1, height, width, channels}, stream.device());
     const PackedConv packed = pack_conv(stream, weight, {}, dtype);
     const ConvArgs conv{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
     report({"conv3d", shape_text({height, width, channels, channels}) + " k333",
@@ -138,6 +146,7 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
 // Seconds per clip at the folder's defaults, stage by stage; the first clip, which loads, is apart.
 void bench_model(const Flags& flags, DType dtype, int repeat) {
   GeneratorOptions options;
+  options.device = device_of(flags);
   options.dtype = dtype;
   options.threads = static_cast<int>(flags.integer("threads").value_or(0));
   Profiling profiling(flags, {});
@@ -170,7 +179,6 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
 }  // namespace
 
 int run_bench(const Flags& flags) {
-  require_cpu(flags);
   const DType dtype = compute_dtype(flags);
   const int repeat = static_cast<int>(*flags.integer("repeat"));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
@@ -191,13 +199,14 @@ int run_bench(const Flags& flags) {
           for (const auto& [legal, run] : benches) names += (names.empty() ? "" : ", ") + legal;
           return names;
         }());
+  for (const char* host : {"layouts", "llm", "load", "vae"})
+    if (name == host) require_cpu(flags, "weft bench " + name);
   if (found != benches.end()) return found->second(flags, dtype, repeat);
   if (name == "pocket") {
     bench_model(flags, dtype, repeat);
     return 0;
   }
-  Stream stream = Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)),
-                              flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast);
+  Stream stream = stream_of(flags);
   bench_ops(stream, dtype, repeat, flags.on("json"));
   return 0;
 }

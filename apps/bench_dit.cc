@@ -118,7 +118,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
     return of.prepare_text(context, embeds, kTextRows);
   };
   const WanText text = text_of(model);
-  const Rope rope = model.rope(wan_grid(config, frames, height, width));
+  const Rope rope = weft::on_device(stream, model.rope(wan_grid(config, frames, height, width)));
   const TimeSegment time{{0, tokens}, 500};
   const auto run = [&](Stream& on, const WanTransformer& of, const WanText& words,
                        const Tensor& out, Observer* observer) {

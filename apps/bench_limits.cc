@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "apps/device.h"
 #include "kernels/copy.h"
 
 namespace weft {
@@ -36,10 +37,7 @@ int blocks_of(const Flags& flags, int fallback, int low, int high) {
   return static_cast<int>(blocks);
 }
 
-Stream bench_stream(const Flags& flags, const Ops& ops) {
-  return Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)),
-                     flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast, &ops);
-}
+Stream bench_stream(const Flags& flags, const Ops& ops) { return stream_of(flags, &ops); }
 
 double executed_flop(const TimingMeter& meter) {
   double flop = 0;

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench_limits.h"
+#include "apps/device.h"
+#include "kernels/transfer.h"
 #include "models/random_weights.h"
 #include "models/umt5.h"
 #include "parallel/context.h"
@@ -28,18 +30,15 @@ Umt5Config one_layer() {
 int bench_text(const Flags& flags, DType dtype, int repeat) {
   const int layers = blocks_of(flags, 24, 1, 24);
   const int64_t tokens = flags.given("tokens") ? *flags.integer("tokens") : kTokens;
-  const int threads = static_cast<int>(flags.integer("threads").value_or(0));
-  const auto determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
-  Stream bare = Stream::cpu(threads, determinism);
-  Stream stream = Stream::cpu(threads, determinism, &metered_ops());
+  Stream bare = stream_of(flags), stream = bare.with(metered_ops());
   const Umt5Config config = one_layer();
   std::vector<int32_t> ids(static_cast<size_t>(tokens));
   for (int64_t i = 0; i < tokens; ++i) ids[i] = static_cast<int32_t>(i * 37 % config.vocab_size);
-  const Tensor out(DType::kF32, {tokens, config.d_model});
+  const Tensor out(DType::kF32, {tokens, config.d_model}, stream.device());
   const int64_t d = config.d_model;
   MachineLimits limits(
       bare, dtype, {{tokens, d, d, 4}, {tokens, d, config.d_ff, 2}, {tokens, config.d_ff, d, 1}});
-  Arena arena;
+  Arena arena(size_t{256} << 30, stream.device());
   SerialSeams seams;
   TimingMeter meter;
   double seconds = 0, all_seconds = 0;
@@ -52,12 +51,14 @@ int bench_text(const Flags& flags, DType dtype, int repeat) {
     weights += encoder.bytes();
     Context context = seams.context(stream, arena, {}, {});
     encoder.encode(context, ids, out);  // makes every primitive and scratch buffer
+    stream.sync();
     std::vector<double> times;
     for (int i = 0; i < repeat; ++i) {
       limits.sample();
       const MeterScope scope(meter);
       const double begun = wall_seconds();
       encoder.encode(context, ids, out);
+      stream.sync();
       times.push_back(wall_seconds() - begun);
       all_seconds += times.back();
     }
@@ -73,6 +74,7 @@ int bench_text(const Flags& flags, DType dtype, int repeat) {
                           {"dtype", to_string(dtype)},
                           {"threads", stream.threads()},
                           {"isa", cpu_isa()},
+                          {"device", to_string(stream.device())},
                           {"seconds", seconds},
                           {"flop", flop},
                           {"gflops", gflops},

@@ -26,7 +26,7 @@ double now() {
 
 // Refuses what is wrong in the flags by themselves, before a model is opened.
 void check_flags(const Flags& flags) {
-  require_cpu(flags);
+  wants_cuda(flags);  // refuses what is no device
   if (flags.text("model").empty())
     throw Error(ErrorKind::kUsage, "weft complete needs --model FOLDER (or WEFT_LANGUAGE_MODEL)");
   for (const char* flag : {"system", "think"})
@@ -123,6 +123,7 @@ Job job_of(const Flags& flags, const Ranks& ranks, uint64_t seed, const Ops* ops
              .batch = static_cast<int>(*flags.integer("batch")),
              .chunk = *flags.integer("chunk")};
   job.options = {
+      .device = device_of(flags, ranks),
       .dtype = compute_dtype(flags),
       .weights = weight_format(flags),
       .threads = threads_per_rank(flags, ranks),
@@ -136,7 +137,7 @@ Job job_of(const Flags& flags, const Ranks& ranks, uint64_t seed, const Ops* ops
   job.layout = parse_layout(layout_text(flags), ranks.count,
                             LanguageRank::limits(job.folder.config, size.positions));
   job.bytes = plan_language(job.folder.config, job.options, job.layout, size, job.how.chunk,
-                            memory_share(flags, ranks.on_this_host));
+                            memory_share(flags, job.options.device, device_sharers(flags, ranks)));
   return job;
 }
 
@@ -154,6 +155,7 @@ void print_header(const Flags& flags, const Job& job, const Ranks& ranks, uint64
                std::string(to_string(job.options.dtype)).c_str(),
                job.options.weights == WeightFormat::kInt8 ? ", 8-bit weights" : "",
                job.requests.size(), static_cast<long long>(tokens));
+  std::fprintf(stderr, "device  %s\n", device_words(job.options.device).c_str());
   std::fprintf(stderr, "layout  %s (%s)\n", to_string(job.layout).c_str(), ranks.words.c_str());
   std::fprintf(
       stderr, "memory  %sweights %s%s | cache %s | workspace %s\n",
@@ -217,8 +219,8 @@ void print_figures(const Job& job, const Report& report) {
 }
 
 // On one rank; the root prints. `silence` is broken on the terminal where it is given.
-Report run_rank(const Job& job, Replica replica, CompletionPrinter* printer, Silence* silence,
-                Profiling& profiling) {
+Report run_rank(const Job& job, Device device, Replica replica, CompletionPrinter* printer,
+                Silence* silence, Profiling& profiling) {
   profiling.restart();
   if (silence) silence->doing("loading the model");
   const double start = now();
@@ -226,7 +228,9 @@ Report run_rank(const Job& job, Replica replica, CompletionPrinter* printer, Sil
   std::unique_ptr<LanguageModel> model;
   {
     const ZoneScope zone(Zone::kLoad);
-    model = std::make_unique<LanguageModel>(job.folder.path, job.options, std::move(replica));
+    LanguageOptions options = job.options;
+    options.device = device;
+    model = std::make_unique<LanguageModel>(job.folder.path, options, std::move(replica));
   }
   report.load_s = now() - start;
   CompletionOptions how = job.how;
@@ -276,13 +280,15 @@ int run_complete(const Flags& flags) {
   profiling.around(about, [&] {
     if (ranks.alone()) {
       const auto recorded = profiling.record(0);
-      report = run_rank(job, {}, &printer, silence ? &*silence : nullptr, profiling);
+      report =
+          run_rank(job, job.options.device, {}, &printer, silence ? &*silence : nullptr, profiling);
     } else {
       on_ranks(ranks, [&](Communicator& world) {
         const auto recorded = profiling.record(world.rank());
         const bool root = world.rank() == 0;
-        const Report own = run_rank(job, Replica::of(world, job.layout), root ? &printer : nullptr,
-                                    root && silence ? &*silence : nullptr, profiling);
+        const Report own =
+            run_rank(job, device_of(flags, ranks, world.rank()), Replica::of(world, job.layout),
+                     root ? &printer : nullptr, root && silence ? &*silence : nullptr, profiling);
         if (root || ranks.processes) report = own;
         profiling.gather(world);
       });

@@ -12,6 +12,7 @@
 #include "apps/printable.h"
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
+#include "kernels/transfer.h"
 #include "parallel/launch.h"
 #include "parallel/local.h"
 #include "parallel/mesh.h"
@@ -149,24 +150,67 @@ int threads_per_rank(const Flags& flags, const Ranks& ranks) {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks.on_this_host);
 }
 
-void require_cpu(const Flags& flags) {
-  const std::string device = flags.text("device");
-  if (device == "cpu") return;
-  if (device == "cuda" || device.starts_with("cuda:")) {
-    int index = 0;
-    if (device.size() > 5) {
-      char* end = nullptr;
-      index = static_cast<int>(std::strtol(device.c_str() + 5, &end, 10));
-      if (*end) index = -1;
-    }
-    if (device.size() != 5 && index >= 0) cuda_stream(index);
-  }
-  throw Error(ErrorKind::kUsage, "--device is '" + device + "', legal: cpu, cuda, cuda:N");
+namespace {
+
+// The number of cuda:N; -1: cuda alone.
+int cuda_index(const Flags& flags) {
+  const std::string device = flags.text("device"),
+                    number = device.substr(std::min<size_t>(device.size(), 5));
+  const bool digits = !number.empty() && number.size() <= 3 &&
+                      number.find_first_not_of("0123456789") == std::string::npos;
+  if (device == "cuda") return -1;
+  if (!device.starts_with("cuda:") || !digits || std::atoi(number.c_str()) > 127)
+    throw Error(ErrorKind::kUsage,
+                "--device is '" + device + "', legal: cpu, cuda, cuda:N (N 0 ... 127)");
+  return std::atoi(number.c_str());
+}
+
+}  // namespace
+
+bool wants_cuda(const Flags& flags) {
+  if (flags.text("device") == "cpu") return false;
+  cuda_index(flags);
+  return true;
+}
+
+Device device_of(const Flags& flags, const Ranks& ranks, int rank) {
+  if (!wants_cuda(flags)) return {};
+  const int given = cuda_index(flags), count = cuda_device_count();
+  const int index = given >= 0 ? given : rank % ranks.on_this_host % std::max(1, count);
+  if (index >= count)
+    throw Error(ErrorKind::kUsage,
+                "--device is '" + flags.text("device") + "', the machine has " +
+                    std::to_string(count) + " CUDA devices" +
+                    (count > 0 ? ", legal: cpu, cuda, cuda:0 to cuda:" + std::to_string(count - 1)
+                               : ", legal: cpu"));
+  return {Device::Kind::kCuda, static_cast<int8_t>(index)};
+}
+
+int device_sharers(const Flags& flags, const Ranks& ranks) {
+  if (!wants_cuda(flags) || cuda_index(flags) >= 0) return ranks.on_this_host;
+  const int count = std::max(1, cuda_device_count());
+  return (ranks.on_this_host + count - 1) / count;
+}
+
+std::string device_words(Device device) {
+  if (device.kind == Device::Kind::kCpu) return "cpu, " + cpu_isa();
+  return to_string(device) + ", " + cuda_device_words(device.index) + ", " + cuda_versions();
+}
+
+Stream stream_of(const Flags& flags, const Ops* ops) {
+  return stream_on(device_of(flags), static_cast<int>(flags.integer("threads").value_or(0)),
+                   flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast, ops);
+}
+
+void require_cpu(const Flags& flags, const std::string& what) {
+  if (wants_cuda(flags))
+    throw Error(ErrorKind::kUsage, "--device is '" + flags.text("device") + "', but " + what +
+                                       " runs on the cpu alone");
 }
 
 WeightFormat weight_format(const Flags& flags) {
   if (flags.text("weights") != "int8") return WeightFormat::kCompute;
-  if (!cpu_has_int8())
+  if (!wants_cuda(flags) && !cpu_has_int8())
     throw Error(ErrorKind::kUsage, "--weights is int8, which wants AVX512-VNNI or AMX; this is " +
                                        cpu_isa() + ", legal here: compute");
   return WeightFormat::kInt8;
@@ -174,7 +218,7 @@ WeightFormat weight_format(const Flags& flags) {
 
 DType compute_dtype(const Flags& flags) {
   const std::string dtype = flags.text("dtype");
-  if (dtype == "auto") return cpu_has_bf16() ? DType::kBF16 : DType::kF32;
+  if (dtype == "auto") return wants_cuda(flags) || cpu_has_bf16() ? DType::kBF16 : DType::kF32;
   return dtype == "bf16" ? DType::kBF16 : DType::kF32;
 }
 

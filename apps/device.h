@@ -46,13 +46,24 @@ std::vector<std::string> agreed_texts(const Ranks& ranks,
 // --threads of each rank: given, or the machine's shared among its ranks; 0 = all of them.
 int threads_per_rank(const Flags& flags, const Ranks& ranks);
 
-// Error(kUsage) naming the build option or the missing device unless --device is cpu.
-void require_cpu(const Flags& flags);
+// --device. cuda:N is that one for all ranks; cuda gives rank r of a machine its device r, in turns
+// where there are fewer. Error(kUsage) naming the build option, the missing device or what is
+// legal.
+Device device_of(const Flags& flags, const Ranks& ranks = {}, int rank = 0);
+bool wants_cuda(const Flags& flags);  // whether there is such a device or not
+// How many ranks share a device's memory, at most.
+int device_sharers(const Flags& flags, const Ranks& ranks);
+// "cuda:0 NVIDIA H200, ..."; the instructions of a CPU.
+std::string device_words(Device device);
+// On device_of(), with --threads of the host and --deterministic.
+Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
+// Error(kUsage) unless --device is cpu: `what` runs nowhere else.
+void require_cpu(const Flags& flags, const std::string& what);
 
-// --weights. Error(kUsage) for int8 where the machine has no fast products of 8-bit numbers.
+// --weights. Error(kUsage) for int8 where the CPU has no fast products of 8-bit numbers.
 WeightFormat weight_format(const Flags& flags);
 
-// --dtype with auto resolved: bf16 where the CPU multiplies it in hardware, else f32.
+// --dtype with auto resolved: bf16 where the device multiplies it in hardware, else f32.
 DType compute_dtype(const Flags& flags);
 
 }  // namespace weft

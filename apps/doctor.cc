@@ -118,6 +118,11 @@ HealthCheck cuda_check() {
   try {
     const int devices = cuda_device_count();
     check.detail = versions + ", " + std::to_string(devices) + " devices";
+    for (int device = 0; device < devices; ++device)
+      check.detail +=
+          "; cuda:" + std::to_string(device) + " " + cuda_device_words(device) + ", " +
+          format_bytes(available_memory({Device::Kind::kCuda, static_cast<int8_t>(device)})) +
+          " free";
     if (devices > 0) return check;
   } catch (const Error& error) {
     check.detail = versions + ": " + error.what();

@@ -34,6 +34,7 @@ std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const 
   const std::vector<std::string> captions = agreed_texts(ranks, [&] {
     ExpandOptions options;
     options.language = {
+        .device = device_of(flags),
         .dtype = compute_dtype(flags),
         .threads = static_cast<int>(flags.integer("threads").value_or(0)),
         .determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast};

@@ -141,9 +141,10 @@ constexpr FlagSpec kFlags[] = {
      "auto: go on from what an interrupted run of the same job has left beside the output; never: "
      "start over; or such a file, which knows every other flag",
      kGenerate},
-    {"device", "", kText, "cpu", "cpu or cuda[:i]",
+    {"device", "", kText, "cpu",
+     "cpu, cuda:N, or cuda: the first device, of several ranks each its own where there are enough",
      kGenerate | kComplete | kPlan | kVerify | kBench},
-    {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the CPU has it, else f32",
+    {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the device has it, else f32",
      kGenerate | kComplete | kPlan | kVerify | kBench | kInspect, nullptr, "auto|f32|bf16"},
     {"weights", "", kText, "compute",
      "of the transformer's blocks: as --dtype, or 8 bits with scales, where the machine multiplies "

@@ -79,6 +79,7 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
           ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
           : "",
       static_cast<long long>(generator.tokens(request)));
+  std::fprintf(out, "device  %s\n", device_words(generator.options().device).c_str());
   std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.words.c_str());
   std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                plan.to_string().c_str());
@@ -222,7 +223,6 @@ RunOptions joining() {
 
 int generate(const Flags& flags, const ResultListener& on_result,
              const std::string& expanded_from) {
-  require_cpu(flags);
   check_request_flags(flags);
   const std::vector<std::string> prompts = prompts_of(flags);
   std::vector<std::string> captions = prompts;
@@ -238,9 +238,10 @@ int generate(const Flags& flags, const ResultListener& on_result,
   options.weights = weight_format(flags);
   options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
   const Ranks ranks = ranks_of(flags);
+  options.device = device_of(flags, ranks);
   options.threads = threads_per_rank(flags, ranks);
   if (options.threads == 0) options.threads = Stream::cpu().threads();
-  options.memory_sharers = ranks.on_this_host;
+  options.memory_sharers = device_sharers(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
   if (checkpoint_seconds(flags)) options.keeping = Keeping::kCheckpoints;
@@ -331,7 +332,9 @@ int generate(const Flags& flags, const ResultListener& on_result,
       Replica replica = Replica::of(world, layout);
       const bool root = replica.root();
       const int index = world.rank() / replica.ranks();
-      Generator mine(flags.text("model"), options, std::move(replica));
+      GeneratorOptions own = options;
+      own.device = device_of(flags, ranks, world.rank());
+      Generator mine(flags.text("model"), own, std::move(replica));
       run_all(mine, index, layout[Axis::kData], root);
       profiling.gather(world);
     });

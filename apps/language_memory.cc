@@ -112,8 +112,8 @@ LanguageSize size_of(std::span<const CompletionRequest> requests, int batch, int
   return size;
 }
 
-uint64_t memory_share(const Flags& flags, int sharers) {
-  uint64_t available = available_memory();
+uint64_t memory_share(const Flags& flags, Device device, int sharers) {
+  uint64_t available = available_memory(device);
   if (const uint64_t limit = bytes_of("memory-limit", flags.text("memory-limit")))
     available = std::min(available, limit);
   return available / static_cast<uint64_t>(sharers);

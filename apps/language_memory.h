@@ -20,7 +20,7 @@ struct LanguageSize {
 LanguageSize size_of(std::span<const CompletionRequest> requests, int batch, int64_t page_rows);
 
 // --memory-limit or what is free, of one of `sharers` ranks on this machine.
-uint64_t memory_share(const Flags& flags, int sharers);
+uint64_t memory_share(const Flags& flags, Device device, int sharers);
 
 // Of the first rank. Error(kMemory) where it is more than `available`, with what would fit.
 LanguageBytes plan_language(const QwenConfig& config, const LanguageOptions& options,

@@ -139,7 +139,7 @@ void print_all(const std::vector<Outlook>& all, double alone_s) {
 }  // namespace
 
 int run_plan(const Flags& flags) {
-  require_cpu(flags);
+  wants_cuda(flags);  // refuses what is no device; a plan needs none
   check_request_flags(flags);
   const std::string model = flags.text("model");
   if (model.empty())

@@ -117,7 +117,7 @@ std::vector<Difference> differences(const Record& record, const Flags& flags, co
   compare("version", version_text());
   compare("numerics_epoch", std::to_string(kNumericsEpoch));
   compare("weights_sha256", weights);
-  compare("device", "cpu");
+  compare("device", wants_cuda(job) ? "cuda" : "cpu");
   compare("isa", cpu_isa());
   compare("dtype", std::string(to_string(compute_dtype(job))));
   if (flags.given("layout") || flags.given("ranks"))

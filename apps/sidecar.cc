@@ -5,6 +5,7 @@
 #include "apps/commands.h"
 #include "io/metadata.h"
 #include "kernels/ops.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 namespace {
@@ -57,7 +58,7 @@ nlohmann::json engine_facts(const Generator& generator) {
           {"dtype", to_string(generator.options().dtype)},
           {"weights", generator.options().weights == WeightFormat::kInt8 ? "int8" : "compute"},
           {"vae_dtype", to_string(generator.options().vae_dtype)},
-          {"device", "cpu"},
+          {"device", to_string(generator.options().device.kind)},
           {"isa", cpu_isa()},
           {"threads", generator.options().threads},
           {"deterministic", generator.options().determinism == Determinism::kFixed},

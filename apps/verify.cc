@@ -36,10 +36,12 @@ void print_row(const std::string& name, const VerifyRow& row, bool json) {
 int run_verify(const Flags& flags) {
   if (flags.operands().empty())
     throw Error(ErrorKind::kUsage, "weft verify needs at least one case folder");
-  require_cpu(flags);
   VerifyOptions options;
   options.dtype = flags.text("dtype") == "bf16" ? DType::kBF16 : DType::kF32;
   const Ranks ranks = ranks_of(flags);
+  options.devices.clear();
+  for (int rank = 0; rank < ranks.count; ++rank)
+    options.devices.push_back(device_of(flags, ranks, rank));
   options.threads = threads_per_rank(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   Profiling profiling(flags, ranks);

@@ -7,6 +7,7 @@
 #include "apps/verify_run.h"
 #include "engine/language.h"
 #include "kernels/copy.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
@@ -50,7 +51,8 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
   const LanguageRank::Part part{0, ids};
   rank.open(0);
   const LanguageRank::Share share = rank.share({&part, 1});
-  Tensor hidden(DType::kF32, {share.rows, d}), wire(rank.options().dtype, {share.rows, d});
+  const Tensor hidden(DType::kF32, {share.rows, d}, stream.device()),
+      wire(rank.options().dtype, {share.rows, d}, stream.device());
   const Tag tag{.kind = Traffic::kHidden};
   if (!blocks.first()) {
     replica.communicator().receive(stream, replica.stage_peer(-1), tag, wire);
@@ -74,7 +76,8 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
       const std::string name = "hidden_states." + std::to_string(k);
       TensorView whole;
       if (of.begin == blocks.begin)
-        whole = rank.wanted_rows(pass, {&part, 1}, share, collector.tensors.at(name),
+        whole = rank.wanted_rows(pass, {&part, 1}, share,
+                                 on_device(stream, std::move(collector.tensors.at(name))),
                                  LanguageRank::Tokens::kAll);
       keep(name, stage, k, whole);
     }
@@ -139,7 +142,8 @@ NamedTensors run_llm(Case& c) {
   std::memcpy(request.prompt.data(), given.data, given.bytes());
 
   LanguageModel model(c.file("model"),
-                      {.dtype = c.options.dtype,
+                      {.device = c.device(),
+                       .dtype = c.options.dtype,
                        .threads = c.options.threads,
                        .determinism = c.options.determinism,
                        .ops = c.options.ops,

@@ -20,6 +20,9 @@ struct Case {
   std::vector<VerifyRow>& rows;
   Replica replica{};
 
+  Device device() const {
+    return options.devices[static_cast<size_t>(replica.rank()) % options.devices.size()];
+  }
   std::string file(const std::string& name) const { return folder + "/" + name; }
   std::string text(const char* key) const { return json_string(spec, key, file("case.json")); }
   std::vector<std::string> texts(const char* key) const {
@@ -37,7 +40,7 @@ struct Case {
   }
 };
 
-// Keeps an f32 copy of everything it sees; indexed names become "blocks.3".
+// Keeps an f32 copy on the host of everything it sees; indexed names become "blocks.3".
 struct Collector final : Observer {
   NamedTensors tensors;
   void see(Context& context, const char* name, int index, const TensorView& value) override {

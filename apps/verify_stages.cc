@@ -14,6 +14,7 @@
 #include "io/tokenizer.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
+#include "kernels/transfer.h"
 #include "models/umt5.h"
 #include "models/wan.h"
 #include "models/wan_names.h"
@@ -37,14 +38,21 @@ struct Bench {
   Stream stream;
   Arena arena;
 
-  explicit Bench(const VerifyOptions& options)
-      : stream(Stream::cpu(options.threads, options.determinism, options.ops)) {}
-  // An owned f32 copy of a file's tensor.
+  explicit Bench(const Case& c)
+      : stream(stream_on(c.device(), c.options.threads, c.options.determinism, c.options.ops)),
+        arena(size_t{256} << 30, c.device()) {}
+  Tensor tensor(DType dtype, std::span<const int64_t> shape) const {
+    return Tensor(dtype, shape, stream.device());
+  }
+  Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {
+    return Tensor(dtype, shape, stream.device());
+  }
+  // An f32 copy of a file's tensor on the stream's device.
   Tensor load(const TensorFile& file, const std::string& name) {
     if (!file.contains(name))
       throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
     const TensorView view = file.view(name);
-    Tensor out(DType::kF32, view.shape());
+    Tensor out = tensor(DType::kF32, view.shape());
     copy(stream, view, out);
     return out;
   }
@@ -59,7 +67,8 @@ void forward_in_stages(Bench& bench, Replica& replica, Context& context,
   const int64_t n = context.tokens.size(), d = model.config().width();
   const TimeSegment time{{0, context.tokens.total}, timestep};
   const Tag tag{.kind = Traffic::kHidden};
-  Tensor wire(model.loaded().dtype, {n, d}), in(DType::kF32, {n, d}), hidden(DType::kF32, {n, d});
+  const Tensor wire = bench.tensor(model.loaded().dtype, {n, d}),
+               in = bench.tensor(DType::kF32, {n, d}), hidden = bench.tensor(DType::kF32, {n, d});
   if (!blocks.first()) {
     replica.communicator().receive(bench.stream, replica.stage_peer(-1), tag, wire);
     copy(bench.stream, wire, in);
@@ -71,8 +80,8 @@ void forward_in_stages(Bench& bench, Replica& replica, Context& context,
   replica.communicator().send(bench.stream, replica.stage_peer(1), tag, wire);
 }
 
-// Token rows [n, columns] of every sequence index, held by stage `stage`, joined on the root as
-// [total, columns]; empty elsewhere.
+// Token rows [n, columns] of every sequence index, on the host and held by stage `stage`, joined on
+// the root as [total, columns]; empty elsewhere.
 Tensor join_rows(Bench& bench, Replica& replica, const Tensor* own, int stage, int index,
                  int64_t total, int64_t columns) {
   Tensor whole;
@@ -86,7 +95,7 @@ Tensor join_rows(Bench& bench, Replica& replica, const Tensor* own, int stage, i
     const Range rows = replica.tokens_of(source, total).ranges[0];
     const TensorView to = whole.view().slice(0, rows.begin, rows.size());
     if (source == 0)
-      copy(bench.stream, *own, to);
+      std::memcpy(to.data, own->view().data, to.bytes());
     else
       replica.communicator().receive(bench.stream, source, tag, to);
   }
@@ -114,7 +123,7 @@ void join_seen(Bench& bench, Replica& replica, const WanConfig& config, int64_t 
 
 NamedTensors run_transformer(Case& c) {
   const ZoneScope zone(Zone::kDenoise);
-  Bench bench(c.options);
+  Bench bench(c);
   const bool original = c.original_names();
   const TensorFile weights = TensorFile::open(c.file(original ? "model" : "model/transformer"));
   const WanConfig config = c.transformer_config(weights);
@@ -123,7 +132,7 @@ NamedTensors run_transformer(Case& c) {
 
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   const Tensor latent = bench.load(inputs, "hidden_states");
-  const Tensor timestep = bench.load(inputs, "timestep");
+  const Tensor timestep = on_host(bench.stream, bench.load(inputs, "timestep"));
   const Tensor embeds = bench.load(inputs, "encoder_hidden_states");
   const TensorView x = latent.view();
   if (x.rank != 4 || embeds.view().rank != 2)
@@ -135,18 +144,21 @@ NamedTensors run_transformer(Case& c) {
   Collector collector;
   Context context = c.replica.context(bench.stream, bench.arena, Pass{}, tokens, &collector);
   const WanText text = model.prepare_text(context, embeds, embeds.view()[0]);
-  const Rope rope = model.rope(grid);
-  Tensor out(DType::kF32, {config.out_channels, x[1], x[2], x[3]});
+  const Rope rope = on_device(bench.stream, model.rope(grid));
+  Tensor out = bench.tensor(DType::kF32, {config.out_channels, x[1], x[2], x[3]});
   forward_in_stages(bench, c.replica, context, model, x, timestep.as<float>()[0], text, rope, out);
 
   join_seen(bench, c.replica, config, tokens, collector.tensors);
   const int64_t columns = config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
-  Tensor rows(DType::kF32, {context.tokens.size(), columns});
-  pack_tokens(out, config.patch, context.tokens, rows);
-  const Tensor whole = join_rows(bench, c.replica, &rows, c.replica.layout()[Axis::kLayers] - 1,
-                                 config.layers + 1, tokens, columns);
-  if (whole) unpack_tokens(whole, config.patch, TokenRanges::all(tokens), out);
-  collector.tensors["output"] = std::move(out);
+  Tensor rows = bench.tensor(DType::kF32, {context.tokens.size(), columns});
+  patchify(bench.stream, out, config.patch, context.tokens, rows);
+  rows = on_host(bench.stream, std::move(rows));
+  Tensor whole = join_rows(bench, c.replica, &rows, c.replica.layout()[Axis::kLayers] - 1,
+                           config.layers + 1, tokens, columns);
+  if (whole)
+    place_patches(bench.stream, on_device(bench.stream, std::move(whole)), config.patch,
+                  TokenRanges::all(tokens), out);
+  collector.tensors["output"] = on_host(bench.stream, std::move(out));
   return std::move(collector.tensors);
 }
 
@@ -157,7 +169,7 @@ void join_bands(Bench& bench, Replica& replica, int64_t latent_rows, const Tenso
     const Range band = replica.band_of(rank, latent_rows);
     if (rank != replica.rank() && !replica.root()) continue;
     const TensorView part = whole.slice(2, band.begin * scale, band.size() * scale);
-    Tensor dense(DType::kF32, part.shape());
+    const Tensor dense = bench.tensor(DType::kF32, part.shape());
     const Tag tag{.kind = Traffic::kFrames};
     if (replica.root()) {
       replica.communicator().receive(bench.stream, rank, tag, dense);
@@ -171,7 +183,7 @@ void join_bands(Bench& bench, Replica& replica, int64_t latent_rows, const Tenso
 
 NamedTensors run_vae(Case& c, VaeParts part) {
   const ZoneScope zone(Zone::kDecode);
-  Bench bench(c.options);
+  Bench bench(c);
   const WanVaeConfig config = WanVaeConfig::from_json_file(c.file("model/vae/config.json"));
   const WanVae vae = WanVae::load(TensorFile::open(c.file("model/vae")), config, bench.stream,
                                   c.options.dtype, part);
@@ -180,9 +192,10 @@ NamedTensors run_vae(Case& c, VaeParts part) {
       bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
   const TensorView x = input.view();
   const int64_t scale = config.spatial_factor(), rows = decode ? x[2] : x[2] / scale;
-  Tensor out = decode ? Tensor(DType::kF32, {3, config.frames(x[1]), x[2] * scale, x[3] * scale})
-                      : Tensor(DType::kF32, {config.z_dim, config.latent_frames(x[1]), x[2] / scale,
-                                             x[3] / scale});
+  Tensor out =
+      decode ? bench.tensor(DType::kF32, {3, config.frames(x[1]), x[2] * scale, x[3] * scale})
+             : bench.tensor(DType::kF32,
+                            {config.z_dim, config.latent_frames(x[1]), x[2] / scale, x[3] / scale});
   const Range band = c.replica.band(rows);
   if (band.size() > 0) {
     const auto part_of = [&](const TensorView& view, int64_t factor) {
@@ -196,7 +209,7 @@ NamedTensors run_vae(Case& c, VaeParts part) {
     join_bands(bench, c.replica, rows, out);
   }
   NamedTensors tensors;
-  tensors[decode ? "video" : "mean"] = std::move(out);
+  tensors[decode ? "video" : "mean"] = on_host(bench.stream, std::move(out));
   return tensors;
 }
 
@@ -205,7 +218,7 @@ NamedTensors run_vae_encode(Case& c) { return run_vae(c, VaeParts::kEncoder); }
 
 NamedTensors run_text_encoder(Case& c) {
   const ZoneScope zone(Zone::kEncodeText);
-  Bench bench(c.options);
+  Bench bench(c);
   const TensorFile weights = TensorFile::open(c.file("model/text_encoder"));
   const Umt5Config config = Umt5Config::from_json_file(c.file("model/text_encoder/config.json"));
   if (!c.replica.encodes_text(config)) return {};
@@ -221,11 +234,12 @@ NamedTensors run_text_encoder(Case& c) {
       throw Error(ErrorKind::kModel, c.folder + ": " + name + " is not int32");
     std::vector<int32_t> ids(static_cast<size_t>(view.count()));
     std::memcpy(ids.data(), view.data, view.bytes());
-    Tensor states(DType::kF32, {view.count(), encoder.config().d_model});
+    Tensor states = bench.tensor(DType::kF32, {view.count(), encoder.config().d_model});
     Context context =
         c.replica.text_context(bench.stream, bench.arena, Pass{}, config, view.count());
     encoder.encode(context, ids, states);
-    out["last_hidden_state." + name.substr(prefix.size())] = std::move(states);
+    out["last_hidden_state." + name.substr(prefix.size())] =
+        on_host(bench.stream, std::move(states));
   }
   return out;
 }
@@ -301,7 +315,7 @@ float analytic_velocity(float x, float sigma) {
 }
 
 NamedTensors run_scheduler(Case& c) {
-  Bench bench(c.options);
+  Bench bench(c);
   SamplerConfig config;
   if (c.spec.contains("scheduler")) {
     config.kind = solver_from_name(c.text("scheduler"));
@@ -313,13 +327,17 @@ NamedTensors run_scheduler(Case& c) {
   const Sampler sampler(config, steps);
   const Tensor x = bench.load(TensorFile::open(c.file("inputs.safetensors")), "x");
   const int64_t n = x.count();
-  Tensor velocity(DType::kF32, {n}), sigmas(DType::kF32, {steps + 1}),
-      timesteps(DType::kF32, {steps}), trajectory(DType::kF32, {steps, n});
-  SamplerState state(n);
+  const Tensor velocity = bench.tensor(DType::kF32, {n});
+  Tensor sigmas(DType::kF32, {steps + 1}), timesteps(DType::kF32, {steps}),
+      trajectory(DType::kF32, {steps, n});
+  SamplerState state(n, bench.stream.device());
   for (int i = 0; i < steps; ++i) {
-    for (int64_t j = 0; j < n; ++j)
-      velocity.as<float>()[j] = analytic_velocity(x.as<float>()[j], sampler.sigmas()[i]);
-    sampler.step(i, velocity, x, state);
+    const HostCopy at(bench.stream, x);
+    make_on_host(bench.stream, velocity, [&](const TensorView& v) {
+      for (int64_t j = 0; j < n; ++j)
+        v.as<float>()[j] = analytic_velocity(at.view().as<float>()[j], sampler.sigmas()[i]);
+    });
+    sampler.step(bench.stream, bench.arena, i, velocity, x, state);
     copy(bench.stream, x.view(), trajectory.view().select(0, i));
     timesteps.as<float>()[i] = sampler.timesteps()[i];
   }
@@ -367,6 +385,7 @@ Request pipeline_request(const Case& c) {
 
 NamedTensors run_pipeline(Case& c) {
   GeneratorOptions options;
+  options.device = c.device();
   options.dtype = c.options.dtype;
   options.threads = c.options.threads;
   options.determinism = c.options.determinism;

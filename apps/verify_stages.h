@@ -14,6 +14,7 @@ namespace weft {
 class Profiling;
 
 struct VerifyOptions {
+  std::vector<Device> devices{Device{}};  // of the replicas' ranks, in turns
   DType dtype = DType::kF32;
   int threads = 0;
   Determinism determinism = Determinism::kFast;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <optional>
 
 #include "kernels/copy.h"
 #include "kernels/pointwise.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
@@ -45,18 +47,43 @@ void FrameWriter::finish() {
   if (error_) std::rethrow_exception(error_);
 }
 
-Frame to_frame(const TensorView& frames, int64_t index) {
-  const int64_t height = frames[2], width = frames[3];
-  Frame frame(static_cast<int>(width), static_cast<int>(height));
-  const float* planes = frames.select(0, index).as<float>();
-  for (int64_t k = 0; k < height * width; ++k) {
-    for (int64_t c = 0; c < 3; ++c) {
-      const float x = planes[c * height * width + k] * 0.5f + 0.5f;
-      frame.rgb[3 * k + c] =
-          static_cast<uint8_t>(std::nearbyint(std::clamp(x, 0.0f, 1.0f) * 255.0f));
+FrameCopies::FrameCopies(Stream& stream, FrameWriter& writer) : stream_(stream), writer_(writer) {}
+
+void FrameCopies::push(Arena& arena, const TensorView& frames) {
+  const int64_t n = frames[0], height = frames[2], width = frames[3];
+  if (!stream_.queue()) {  // straight into the frames' own memory
+    for (int64_t f = 0; f < n; ++f) {
+      Frame frame(static_cast<int>(width), static_cast<int>(height));
+      const TensorView rgb(frame.rgb.data(), DType::kU8, {1, height, width, 3});
+      frames_to_rgb8(stream_, frames.slice(0, f, 1), rgb);
+      writer_.push(std::move(frame));
     }
+    return;
   }
-  return frame;
+  const Arena::Scope scope(arena);
+  const TensorView pictures = arena.alloc(DType::kU8, {n, height, width, 3});
+  frames_to_rgb8(stream_, frames, pictures);
+  Chunk& chunk = chunks_[next_ % 2];
+  if (chunk.memory.bytes() < pictures.bytes()) chunk.memory = PinnedMemory(pictures.bytes());
+  chunk.view = TensorView(chunk.memory.data(), DType::kU8, pictures.shape());
+  copy(stream_, pictures, chunk.view);
+  chunk.copied.record(stream_);
+  ++next_;
+  if (next_ > 1) hand_over(chunks_[next_ % 2]);
+}
+
+void FrameCopies::finish() {
+  if (next_ > 0) hand_over(chunks_[(next_ + 1) % 2]);
+  next_ = 0;
+}
+
+void FrameCopies::hand_over(Chunk& chunk) {
+  chunk.copied.sync();
+  for (int64_t f = 0; f < chunk.view[0]; ++f) {
+    Frame frame(static_cast<int>(chunk.view[2]), static_cast<int>(chunk.view[1]));
+    std::memcpy(frame.rgb.data(), chunk.view.select(0, f).data, frame.rgb.size());
+    writer_.push(std::move(frame));
+  }
 }
 
 namespace {
@@ -121,9 +148,12 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, Replica& replica,
   }
   Tensor plain(DType::kF32, latents.shape());
   denormalize_latents(vae.config(), latents, plain);
+  plain = on_device(stream, std::move(plain));
   WanVaeDecoder decoder(vae, band.size(), latents[3]);
-  Tensor latent(DType::kF32, {latents[0], band.size(), latents[3]});
+  Tensor latent(DType::kF32, {latents[0], band.size(), latents[3]}, stream.device());
   int64_t first = 0;
+  std::optional<FrameCopies> copies;
+  if (job.writer) copies.emplace(stream, *job.writer);
   for (int64_t chunk = 0; chunk < latents[1]; ++chunk) {
     heed_stop(stream, replica, job, static_cast<int>(chunk), begun);
     const ZoneScope zone(Zone::kChunk, static_cast<int>(chunk));
@@ -143,11 +173,12 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, Replica& replica,
         join_bands(stream, arena, replica, latents[2], rows,
                    {.kind = Traffic::kFrames, .segment = static_cast<int>(chunk)});
     if (!frames) continue;
-    if (job.video) keep(frames, job.video, first);
-    for (int64_t f = 0; f < frames[0]; ++f) job.writer->push(to_frame(frames, f));
+    if (job.video) keep(HostCopy(stream, frames), job.video, first);
+    copies->push(arena, frames);
     first += frames[0];
     if (job.on_chunk) job.on_chunk(static_cast<int>(chunk) + 1);
   }
+  if (copies) copies->finish();
 }
 
 }  // namespace weft

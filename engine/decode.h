@@ -43,10 +43,30 @@ class FrameWriter {
   std::thread thread_;
 };
 
-// round((x / 2 + 1/2) * 255), ties to even, of frame `index` of frames [n, 3, H, W] f32 in [-1, 1].
-Frame to_frame(const TensorView& frames, int64_t index);
+// Decoded chunks on their way from the stream's device to a writer, as frames_to_rgb8 has them.
+// From a device they are copied while the next chunk is decoded: the writer gets them behind that.
+class FrameCopies {
+ public:
+  FrameCopies(Stream& stream, FrameWriter& writer);
+  void push(Arena& arena, const TensorView& frames);  // [n, 3, H, W] f32 in [-1, 1]
+  void finish();                                      // hands over the last
+
+ private:
+  struct Chunk {
+    PinnedMemory memory;
+    TensorView view;
+    DeviceEvent copied;
+  };
+  void hand_over(Chunk& chunk);
+
+  Stream& stream_;
+  FrameWriter& writer_;
+  Chunk chunks_[2];  // of a device, in turns
+  int next_ = 0;
+};
 
 struct DecodeJob {
+  // Of the host.
   TensorView latents;                       // [z, F, h, w] f32, normalised; the same on every rank
   FrameWriter* writer = nullptr;            // the root's
   TensorView video;                         // [3, frames, H, W] f32, filled with [0, 1] if given

@@ -6,25 +6,11 @@
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
+#include "kernels/transfer.h"
+#include "models/blocks.h"
 
 namespace weft {
 namespace {
-
-// Stops a forward at its first result that is not finite: one pass over the hidden rows per block,
-// under 0.2 % of the block at 1.3B shapes. A rank sees it in its own rows before it sends anything
-// made from them, so the first rank to speak names the block where it began.
-class FiniteWatch final : public Observer {
- public:
-  using Report = std::function<void(const std::string& where)>;  // throws
-  explicit FiniteWatch(Report report) : report_(std::move(report)) {}
-  void see(Context& context, const char* name, int index, const TensorView& value) override {
-    if (!value.contiguous() || first_non_finite(context.stream, value) < 0) return;
-    report_(index < 0 ? name : "block " + std::to_string(index));
-  }
-
- private:
-  Report report_;
-};
 
 // Values of the latent that stand behind one token.
 int64_t latent_row(const WanConfig& config) {
@@ -136,7 +122,7 @@ Snapshot Executor::gather(int done, const Job& job) {
   const auto patch = expert_->config().patch;
   const int64_t row = latent_row(expert_->config());
   std::vector<std::pair<std::string, TensorView>> parts{{"", job.latent}};
-  const SamplerState none(replica_.root() && !history_ ? job.latent.count() : 0);
+  const SamplerState none(replica_.root() && !history_ ? job.latent.count() : 0, stream_.device());
   for (const auto& [name, view] : job.sampler.history(history_ ? *history_ : none))
     parts.emplace_back(name, view);
   Snapshot out;
@@ -144,20 +130,21 @@ Snapshot Executor::gather(int done, const Job& job) {
     const auto& [name, view] = parts[k];
     const Tag tag{
         .kind = Traffic::kLatent, .step = done, .segment = kFirstKeptSegment + static_cast<int>(k)};
-    const TensorView shaped(view.data, view.dtype, job.latent.shape());
+    const TensorView shaped(view.data, view.dtype, job.latent.shape(), view.device);
     Tensor whole;
-    if (replica_.root()) whole = Tensor(DType::kF32, job.latent.shape());
+    if (replica_.root()) whole = Tensor(DType::kF32, job.latent.shape(), stream_.device());
     for (int index = 0; index < replica_.layout().sequence(); ++index) {
       const int from = replica_.rank_of(replica_.layout()[Axis::kLayers] - 1, index);
       if (from != replica_.rank() && !replica_.root()) continue;
       const Arena::Scope scope(arena_);
       const TokenRanges tokens = replica_.tokens_of(from, this->tokens());
       const TensorView rows = arena_.alloc(DType::kF32, {tokens.size(), row});
-      if (from == replica_.rank()) pack_tokens(shaped, patch, tokens, rows);
+      if (from == replica_.rank()) patchify(stream_, shaped, patch, tokens, rows);
       if (from != 0 && replica_.root()) replica_.communicator().receive(stream_, from, tag, rows);
       if (from != 0 && !replica_.root()) replica_.communicator().send(stream_, 0, tag, rows);
-      if (replica_.root()) unpack_tokens(rows, patch, tokens, whole);
+      if (replica_.root()) place_patches(stream_, rows, patch, tokens, whole);
     }
+    whole = on_host(stream_, std::move(whole));
     if (k == 0)
       out.latent = std::move(whole);
     else
@@ -172,7 +159,7 @@ void Executor::load(const Job& job, int model) {
   expert_ = &experts_.expert(stream_, model);
   model_ = model;
   const auto grid = wan_grid(expert_->config(), job.latent[1], job.latent[2], job.latent[3]);
-  rope_ = expert_->rope(grid);
+  rope_ = on_device(stream_, expert_->rope(grid));
 }
 
 void Executor::compute(const Step& step, const Job& job) {
@@ -186,7 +173,7 @@ void Executor::compute(const Step& step, const Job& job) {
     text = expert_->prepare_text(context, job.embeds[branch], experts_.text_length());
   }
   if (step.blocks.last() && !velocities_[branch])
-    velocities_[branch] = Tensor(DType::kF32, job.latent.shape());
+    velocities_[branch] = Tensor(DType::kF32, job.latent.shape(), stream_.device());
   forward(step, job, *text);
 }
 
@@ -194,10 +181,10 @@ int64_t Executor::tokens() const { return rope_->grid[0] * rope_->grid[1] * rope
 
 void Executor::forward(const Step& step, const Job& job, const WanText& text) {
   const Arena::Scope scope(arena_);
-  FiniteWatch watch([&](const std::string& where) {
+  watch_.begin([&](const std::string& where) {
     report_non_finite(step, job, first_non_finite(stream_, job.latent) < 0 ? where : "the latent");
   });
-  Context context = replica_.context(stream_, arena_, step.pass, tokens(), &watch);
+  Context context = replica_.context(stream_, arena_, step.pass, tokens(), &watch_);
   const int64_t n = context.tokens.size(), d = expert_->config().width();
   const int branch = step.pass.branch, slot = kHiddenSlot + branch;
   const bool first = step.blocks.first(), last = step.blocks.last();
@@ -209,12 +196,13 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
   if (!last) out = arena_.alloc(DType::kF32, {n, d});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
   expert_->forward(context, step.blocks, in, {&time, 1}, text, *rope_, out);
+  watch_.end(stream_);
   if (!last) copy(stream_, out, wire(slot, experts_.dtype(), n, d));
 }
 
 const TensorView& Executor::wire(int slot, DType dtype, int64_t rows, int64_t columns) {
   Tensor& tensor = wires_[slot];
-  if (!tensor) tensor = Tensor(dtype, {rows, columns});
+  if (!tensor) tensor = Tensor(dtype, {rows, columns}, stream_.device());
   CHECK(tensor.view()[0] == rows && tensor.view()[1] == columns && tensor.view().dtype == dtype,
         tensor.view().to_string_shape());
   return tensor;
@@ -242,7 +230,7 @@ void Executor::send(const Step& step, const Job& job) {
     view = wire(slot, DType::kF32, own.size(), latent_row(config));
     const TensorView& whole =
         step.payload == Payload::kLatent ? job.latent : velocities_[step.pass.branch].view();
-    if (!sending_.count(slot)) pack_tokens(whole, config.patch, own, view);
+    if (!sending_.count(slot)) patchify(stream_, whole, config.patch, own, view);
   }
   CHECK(static_cast<int64_t>(view.bytes()) == step.bytes, to_string(step), "has", view.bytes());
   const Message message{.peer = step.peer, .tag = tag_of(step, job), .view = view};
@@ -264,12 +252,12 @@ void Executor::receive(const Step& step, const Job& job) {
   CHECK(static_cast<int64_t>(rows.bytes()) == step.bytes, to_string(step), "has", rows.bytes());
   communicator.receive(stream_, step.peer, tag_of(step, job), rows);
   if (step.payload == Payload::kLatent) {
-    unpack_tokens(rows, config.patch, theirs, job.latent);
+    place_patches(stream_, rows, config.patch, theirs, job.latent);
     return;
   }
   Tensor& velocity = velocities_[step.pass.branch];
-  if (!velocity) velocity = Tensor(DType::kF32, job.latent.shape());
-  unpack_tokens(rows, config.patch, theirs, velocity);
+  if (!velocity) velocity = Tensor(DType::kF32, job.latent.shape(), stream_.device());
+  place_patches(stream_, rows, config.patch, theirs, velocity);
 }
 
 void Executor::wait(const Step& step) {
@@ -293,12 +281,12 @@ void Executor::update(const Step& step, const Job& job) {
   const double scale = guidance_of(job.request, step.pass.model);
   if (guidance_branches(scale) == 2) guide(stream_, scale, velocities_[1], velocities_[0]);
   if (!history_) {
-    history_.emplace(job.latent.count());
+    history_.emplace(job.latent.count(), stream_.device());
     const auto kept = job.sampler.history(*history_);
     for (size_t k = 0; k < job.history.size(); ++k)
       copy(stream_, job.history[k].reshape({job.latent.count()}), kept[k].second);
   }
-  job.sampler.step(step.pass.step, velocities_[0], job.latent, *history_);
+  job.sampler.step(stream_, arena_, step.pass.step, velocities_[0], job.latent, *history_);
   if (first_non_finite(stream_, job.latent) >= 0)
     report_non_finite(step, job, "the latent behind guidance and solver");
   if (job.on_update) job.on_update(step.pass.step);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "engine/components.h"
+#include "engine/finite_watch.h"
 #include "engine/replica.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
@@ -28,7 +29,7 @@ double guidance_of(const Request& request, int model);
 // the root first, or stop there.
 enum class Boundary : uint8_t { kGoOn, kKeep, kStop, kKeepAndStop };
 
-// The latent [C, F, H, W] f32 and what Sampler::history names, as a copy.
+// The latent [C, F, H, W] f32 and what Sampler::history names, as a copy on the host.
 struct Snapshot {
   Tensor latent{};
   std::vector<std::pair<std::string, Tensor>> history{};
@@ -37,10 +38,12 @@ struct Snapshot {
 struct Job {
   const Request& request;  // resolved
   const Sampler& sampler;
+  // On the stream's device.
   std::array<TensorView, 2> embeds;  // per branch [length, d] f32, the prompt's rows
   TensorView latent;                 // [C, F, H, W] f32: noise in, final latents out on every rank
   int first_step = 0;                // the plan's
-  // What the solver goes on with, in Sampler::history's order; empty at step 0.
+  // What the solver goes on with, in Sampler::history's order, there or on the host; empty at step
+  // 0.
   std::vector<TensorView> history{};
   std::function<void(int step)> on_update;  // after the update of `step`
   std::function<void()> decode;             // the plan's kDecode
@@ -84,6 +87,7 @@ class Executor {
   std::optional<Rope> rope_;
   std::array<Tensor, 2> velocities_;  // per branch [C, F, H, W] f32
   std::optional<SamplerState> history_;
+  FiniteWatch watch_;
   // What travels, by slot of the plan: hidden rows [n, D] in the compute dtype, tokens of
   // velocities and latents [n, C p] f32; and the sends that still read them.
   std::map<int, Tensor> wires_;

@@ -26,7 +26,8 @@ void check_memory(const LanguageFolder& folder, const LanguageOptions& language,
       std::min<int64_t>(CompletionOptions{}.batch, static_cast<int64_t>(requests.size()));
   const LanguageBytes bytes = LanguageRank::predict(folder.config, language, Replica(),
                                                     CompletionOptions{}.chunk, tokens, sequences);
-  const uint64_t available = limit ? std::min(limit, available_memory()) : available_memory();
+  const uint64_t free = available_memory(language.device);
+  const uint64_t available = limit ? std::min(limit, free) : free;
   if (bytes.total() > available)
     throw Error(ErrorKind::kMemory, folder.path + ": to expand prompts takes " +
                                         format_bytes(bytes.total()) + ", there are " +

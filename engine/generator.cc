@@ -15,19 +15,21 @@
 #include "io/text_clean.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 namespace {
 
 struct Prompt {
   std::vector<int32_t> ids;
-  Tensor embeds;  // [ids, d] f32
+  Tensor embeds;  // [ids, d] f32, on the device
 };
 
 // `embeds` with zero rows up to the text length, as the models were trained to see them.
-Tensor padded(const Tensor& embeds, int64_t text_length) {
+Tensor padded(Stream& stream, const Tensor& embeds, int64_t text_length) {
+  const HostCopy rows(stream, embeds);
   Tensor out(DType::kF32, {text_length, embeds.view()[1]});
-  std::copy_n(embeds.as<float>(), embeds.count(), out.as<float>());
+  std::copy_n(rows.view().as<float>(), embeds.count(), out.as<float>());
   return out;
 }
 
@@ -37,10 +39,12 @@ std::string exact(double value) {
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
-std::string text_hash(const std::array<Prompt, 2>& prompts) {
+std::string text_hash(Stream& stream, const std::array<Prompt, 2>& prompts) {
   Sha256 hash;
-  for (const Prompt& prompt : prompts)
-    if (prompt.embeds) hash.update(prompt.embeds.view().data, prompt.embeds.view().bytes());
+  for (const Prompt& prompt : prompts) {
+    const HostCopy rows(stream, prompt.embeds);
+    if (rows.view()) hash.update(rows.view().data, rows.view().bytes());
+  }
   return hash.hex();
 }
 
@@ -51,24 +55,25 @@ struct Start {
   std::vector<Tensor> history{};
 };
 
-// The highest sum of tensors and arena over the stages of a job.
+// The highest sum of tensors and arena over the stages of a job, where the arena lies.
 class MemoryMeter {
  public:
-  explicit MemoryMeter(Arena& arena) : arena_(arena) { reset_tensor_bytes_peak(); }
+  explicit MemoryMeter(Arena& arena) : arena_(arena) { reset_tensor_bytes_peak(kind()); }
   // Ends a stage: books its peaks and gives the arena's pages back.
   size_t stage_ended() {
     const size_t arena_peak = arena_.high_water();
     arena_high_water = std::max<uint64_t>(arena_high_water, arena_peak);
-    tensor_peak = std::max<uint64_t>(tensor_peak, tensor_bytes_peak());
-    high_water = std::max<uint64_t>(high_water, tensor_bytes_peak() + arena_peak);
+    tensor_peak = std::max<uint64_t>(tensor_peak, tensor_bytes_peak(kind()));
+    high_water = std::max<uint64_t>(high_water, tensor_bytes_peak(kind()) + arena_peak);
     arena_.trim();
     arena_.reset_high_water();
-    reset_tensor_bytes_peak();
+    reset_tensor_bytes_peak(kind());
     return arena_peak;
   }
   uint64_t arena_high_water = 0, tensor_peak = 0, high_water = 0;
 
  private:
+  Device::Kind kind() const { return arena_.device().kind; }
   Arena& arena_;
 };
 
@@ -81,8 +86,8 @@ struct Generator::Impl {
         parts(directory, given.dtype, given.vae_dtype, replica, given.weights),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
-        stream(Stream::cpu(given.threads, given.determinism, given.ops)),
-        available(available_memory()) {
+        stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
+        available(available_memory(given.device)) {
     if (given.weights == WeightFormat::kInt8 && replica.layout()[Axis::kTensor] > 1)
       throw Error(ErrorKind::kUsage, "--layout " + to_string(replica.layout()) +
                                          " splits the width, which 8-bit weights cannot: their "
@@ -141,7 +146,7 @@ struct Generator::Impl {
   std::array<Prompt, 2> encode_prompts(const Request& request, StageClock& clock,
                                        const RunOptions& run_options);
   void encode_prompt(const Prompt& prompt, const Pass& pass);
-  Tensor initial_latents(const Request& request, const RunOptions& run_options) const;
+  Tensor initial_latents(const Request& request, const RunOptions& run_options);
   void check_resume(const Request& request, const Sampler& sampler,
                     const Checkpoint& checkpoint) const;
   Start start_of(const Request& request, const Sampler& sampler, const RunOptions& run_options);
@@ -153,7 +158,7 @@ struct Generator::Impl {
                       StageClock& clock, const RunOptions& run_options, RunResult& result);
   void keep_latents(const Request& request, const TensorView& latent, const std::string& path,
                     const RunOptions& run_options, RunResult& result) const;
-  uint64_t memory_now() const { return tensor_bytes_live() + arena.used(); }
+  uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
   Replica replica;
@@ -162,7 +167,7 @@ struct Generator::Impl {
   ModelLimits limits;
   Stream stream;
   uint64_t available;  // at the start: what is loaded later is part of the plan
-  Arena arena;
+  Arena arena{size_t{256} << 30, options.device};
 };
 
 JobFacts Generator::Impl::job_facts(const Request& request) const {
@@ -187,6 +192,9 @@ JobFacts Generator::Impl::job_facts(const Request& request) const {
                  {"flow_shift", exact(sampler.shift)},
                  {"seed", std::to_string(request.seed)},
                  {"rng", std::string(to_string(request.rng))}};
+  // Sums are rounded in another order there: to go on from one on the other would make frames that
+  // neither makes.
+  if (options.device.kind != Device::Kind::kCpu) facts["device"] = to_string(options.device.kind);
   for (const double sigma : request.sigmas)
     facts["sigmas"] += (facts["sigmas"].empty() ? "" : ",") + exact(sigma);
   return facts;
@@ -224,7 +232,7 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
     if (prompt.ids.empty()) continue;
     heed_stop("encode_text", run_options);
     const auto rows = static_cast<int64_t>(prompt.ids.size());
-    prompt.embeds = Tensor(DType::kF32, {rows, parts.text_config().d_model});
+    prompt.embeds = Tensor(DType::kF32, {rows, parts.text_config().d_model}, stream.device());
     encode_prompt(prompt, Pass{.branch = done});
     if (first_non_finite(stream, prompt.embeds) >= 0) {
       throw Error(ErrorKind::kNonFinite, "NaN or infinity in encode_text, " +
@@ -235,7 +243,7 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
     clock.step(++done);
   }
   if (run_options.tap) {
-    run_options.tap->tap("prompt_embeds", padded(prompts[0].embeds, parts.text_length()));
+    run_options.tap->tap("prompt_embeds", padded(stream, prompts[0].embeds, parts.text_length()));
   }
   parts.done_with_text_encoder();
   return prompts;
@@ -259,13 +267,12 @@ void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
     replica.communicator().send(stream, rank, tag, prompt.embeds);
 }
 
-Tensor Generator::Impl::initial_latents(const Request& request,
-                                        const RunOptions& run_options) const {
+Tensor Generator::Impl::initial_latents(const Request& request, const RunOptions& run_options) {
   const auto shape = latent_shape(parts, request);
   Tensor latent(DType::kF32, shape);
   NoiseField(request.rng, request.seed, shape).fill(latent);
   if (run_options.tap) run_options.tap->tap("latents_initial", latent);
-  return latent;
+  return on_device(stream, std::move(latent));
 }
 
 void Generator::Impl::keep_latents(const Request& request, const TensorView& latent,
@@ -327,7 +334,7 @@ Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
     Tensor tensor = kept ? std::move(*kept) : Tensor(DType::kF32, shape);
     const Tag tag{.kind = Traffic::kLatent, .step = start.step, .segment = segment};
     if (!replica.alone()) replica.communicator().broadcast(stream, tag, tensor, 0);
-    return tensor;
+    return on_device(stream, std::move(tensor));
   };
   start.latent = share(from ? &from->latent : nullptr, 0);
   if (start.step == sampler.steps()) return start;
@@ -341,9 +348,11 @@ Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
   return start;
 }
 
-void Generator::Impl::decode_latents(const Request& request, const TensorView& latent,
+void Generator::Impl::decode_latents(const Request& request, const TensorView& on_device,
                                      FrameSink* sink, StageClock& clock,
                                      const RunOptions& run_options, RunResult& result) {
+  const HostCopy copied(stream, on_device);
+  const TensorView& latent = copied.view();
   result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
   if (run_options.tap) run_options.tap->tap("latents_final", latent);
   const bool from_latents = result.resumed_at == result.steps;
@@ -402,7 +411,7 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
   kept.facts = job_facts(request);
   kept.notes = run_options.notes;
   kept.total = sampler.steps();
-  if (replica.root() && run_options.stop) kept.text_hash = text_hash(prompts);
+  if (replica.root() && run_options.stop) kept.text_hash = text_hash(stream, prompts);
   if (const Checkpoint* from = run_options.resume.get();
       from && from->text_hash != kept.text_hash && run_options.listener)
     run_options.listener->warning(

@@ -49,6 +49,7 @@ struct PipelineTap {
 enum class Keeping : uint8_t { kNothing, kCheckpoints };
 
 struct GeneratorOptions {
+  Device device{};                // where everything is computed
   DType dtype = DType::kF32;      // compute dtype of text encoder and transformer
   DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
   // Of the transformer's blocks. Error(kUsage) for 8-bit weights where a layout splits the width.
@@ -58,7 +59,7 @@ struct GeneratorOptions {
   uint64_t memory_limit = 0;  // bytes, of all ranks that share it; 0: what the machine has free now
   const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:
                               // memory_limit is not held to what this one has
-  int memory_sharers = 1;     // ranks that share this machine's memory
+  int memory_sharers = 1;     // ranks that share the memory of this machine or device
   Keeping keeping = Keeping::kNothing;  // kCheckpoints where runs have a checkpoint_path
 };
 

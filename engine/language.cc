@@ -9,6 +9,7 @@
 #include "io/json.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
@@ -274,23 +275,26 @@ class Run {
     if (micro.parts.empty()) return;
     micro.share = rank_.share(micro.parts, micro.split);
     if (!micro.hidden || micro.hidden.view()[0] != micro.share.rows) {
-      micro.hidden = Tensor(DType::kF32, {micro.share.rows, rank_.config().hidden});
+      const Device device = rank_.stream().device();
+      const int64_t rows = micro.share.rows, d = rank_.config().hidden;
+      micro.hidden = Tensor(DType::kF32, {rows, d}, device);
       if (rank_.replica().layout()[Axis::kLayers] > 1)
-        micro.wire = Tensor(rank_.options().dtype, {micro.share.rows, rank_.config().hidden});
+        micro.wire = Tensor(rank_.options().dtype, {rows, d}, device);
     }
   }
 
   void choose(const Pass& pass, Micro& micro) {
     micro.results.assign(micro.parts.size(), -1);
     if (std::ranges::find(micro.speaks, true) == micro.speaks.end()) return;
-    const TensorView logits =
+    const HostCopy logits(
+        rank_.stream(),
         rank_.logits(pass, rank_.wanted_rows(pass, micro.parts, micro.share, micro.hidden,
-                                             LanguageRank::Tokens::kLast));
+                                             LanguageRank::Tokens::kLast)));
     const int64_t vocab = rank_.config().vocab;
     for (size_t i = 0; i < micro.parts.size(); ++i) {
       if (!micro.speaks[i]) continue;
       const int request = micro.parts[i].sequence;
-      const float* row = logits.as<float>() + static_cast<int64_t>(i) * vocab;
+      const float* row = logits.view().as<float>() + static_cast<int64_t>(i) * vocab;
       micro.results[i] = choose_token({row, static_cast<size_t>(vocab)},
                                       requests_[request].sampling, static_cast<uint32_t>(request),
                                       static_cast<uint32_t>(rank_.length(request)));

@@ -4,6 +4,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/meter.h"
+#include "kernels/transfer.h"
 #include "parallel/causal_balance.h"
 #include "parallel/ring.h"
 #include "parallel/tensor_parallel.h"
@@ -96,7 +97,8 @@ KVShape cache_shape(const QwenConfig& config, const LanguageOptions& options, co
           .kv_heads = kv_heads,
           .head_dim = config.head_dim,
           .dtype = load.dtype,
-          .rows = options.page_rows};
+          .rows = options.page_rows,
+          .device = options.device};
 }
 
 // Of passes split by heads.
@@ -164,13 +166,14 @@ LanguageRank::LanguageRank(const TensorFile& file, const QwenConfig& config,
     : config_(config),
       options_(filled(options, config, replica.layout())),
       replica_(std::move(replica)),
-      stream_(Stream::cpu(options.threads, options.determinism, options.ops)),
+      stream_(stream_on(options.device, options.threads, options.determinism, options.ops)),
+      arena_(size_t{256} << 30, options.device),
       groups_(std::make_unique<Groups>()),
       narrow_(QwenDecoder::load(file, config, stream_, load(config, options_, replica_, false))),
       narrow_pool_(
           shape_by_heads(config, options_, narrow_.loaded()),
           shape_by_heads(config, options_, narrow_.loaded()).pages_for(options_.cache_tokens)),
-      rope_(narrow_.rope(options_.positions)) {
+      rope_(on_device(stream_, narrow_.rope(options_.positions))) {
   const Layout& layout = replica_.layout();
   if (layout.sequence() > 1)
     wide_ = QwenDecoder::load(file, config, stream_, load(config, options_, replica_, true));
@@ -434,8 +437,8 @@ WindowCounts LanguageRank::window() const {
 namespace {
 
 // Rows [rows, columns] of f32 in a buffer that grows as it must.
-TensorView grown(Tensor& buffer, int64_t rows, int64_t columns) {
-  if (!buffer || buffer.view()[0] < rows) buffer = Tensor(DType::kF32, {rows, columns});
+TensorView grown(Tensor& buffer, int64_t rows, int64_t columns, Device device) {
+  if (!buffer || buffer.view()[0] < rows) buffer = Tensor(DType::kF32, {rows, columns}, device);
   return buffer.view().slice(0, 0, rows);
 }
 
@@ -464,7 +467,7 @@ TensorView LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> par
   };
   int64_t count = 0;
   for (const Part& part : parts) count += all ? static_cast<int64_t>(part.ids.size()) : 1;
-  const TensorView out = grown(wanted_, count, config_.hidden);
+  const TensorView out = grown(wanted_, count, config_.hidden, stream_.device());
   const auto place = [&](const TensorView& rows, int index, bool packed) {
     int64_t at = 0;
     for (const auto& [from, to] : wanted_of(index))
@@ -492,14 +495,14 @@ TensorView LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> par
 }
 
 TensorView LanguageRank::logits(const Pass& pass, const TensorView& wanted) {
-  const TensorView out = grown(logits_, wanted[0], config_.vocab);
+  const TensorView out = grown(logits_, wanted[0], config_.vocab, stream_.device());
   Context context = this->context(pass, false);
   narrow_.logits(context, wanted, out);
   return out;
 }
 
 TensorView LanguageRank::normed(const TensorView& wanted) {
-  const TensorView out = grown(normed_, wanted[0], wanted[1]);
+  const TensorView out = grown(normed_, wanted[0], wanted[1], stream_.device());
   Context context = this->context({}, false);
   narrow_.norm(context, wanted, out);
   return out;

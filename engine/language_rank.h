@@ -22,6 +22,7 @@ namespace weft {
 enum class RingBalance : uint8_t { kZigzag, kContiguous, kLightSeq };
 
 struct LanguageOptions {
+  Device device{};  // where everything is computed
   DType dtype = DType::kF32;
   // Error(kUsage) for 8-bit weights where a layout splits the width: a part's scales are not the
   // whole's.

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "kernels/check.h"
+#include "kernels/device_memory.h"
 
 namespace weft {
 namespace {
@@ -80,7 +81,12 @@ std::string format_bytes(uint64_t bytes) {
                        : fixed2(static_cast<double>(bytes) / kMiB) + " MiB";
 }
 
-uint64_t available_memory() {
+uint64_t available_memory(Device device) {
+  if (device.kind != Device::Kind::kCpu) {
+    // Less what rounds up, and what libraries and single ops take.
+    const uint64_t free = device_memory_info(device).free;
+    return free - std::min(free / 16, kGiB);
+  }
   uint64_t available = std::numeric_limits<uint64_t>::max();
   std::ifstream info("/proc/meminfo");
   for (std::string line; std::getline(info, line);) {

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/tensor.h"
+
 namespace weft {
 
 // From fastest to smallest.
@@ -44,8 +46,9 @@ struct MemoryPlan {
   std::string to_string() const;
 };
 
-// What may be held now: the least of MemAvailable and what the control groups leave.
-uint64_t available_memory();
+// What may be held now: of the host the least of MemAvailable and what the control groups leave, of
+// another device what is free there.
+uint64_t available_memory(Device device = {});
 
 // The plan under one residency.
 MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available);

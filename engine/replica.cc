@@ -233,42 +233,4 @@ Range Replica::band_of(int rank, int64_t latent_rows) const {
   return rank < parts ? partition(latent_rows, parts, rank) : Range{latent_rows, latent_rows};
 }
 
-namespace {
-
-// Calls move(value in the latent, value in the rows) for every value of the tokens.
-template <class Move>
-void for_tokens(const TensorView& latent, std::array<int64_t, 3> patch, const TokenRanges& tokens,
-                const TensorView& rows, Move&& move) {
-  const auto [pf, ph, pw] = patch;
-  const int64_t channels = latent[0], gh = latent[2] / ph, gw = latent[3] / pw;
-  CHECK(latent.rank == 4 && tokens.total == latent[1] / pf * gh * gw, latent.to_string_shape());
-  CHECK(rows.contiguous() && rows[0] == tokens.size() && rows[1] == channels * pf * ph * pw,
-        rows.to_string_shape());
-  float* row = rows.as<float>();
-  for (const Range& range : tokens.ranges)
-    for (int64_t token = range.begin; token < range.end; ++token) {
-      const int64_t frame = token / (gh * gw), line = token / gw % gh, column = token % gw;
-      for (int64_t c = 0; c < channels; ++c)
-        for (int64_t t = 0; t < pf; ++t)
-          for (int64_t y = 0; y < ph; ++y) {
-            float* at = latent.as<float>() + c * latent.stride[0] +
-                        (frame * pf + t) * latent.stride[1] + (line * ph + y) * latent.stride[2] +
-                        column * pw * latent.stride[3];
-            for (int64_t x = 0; x < pw; ++x) move(at[x * latent.stride[3]], *row++);
-          }
-    }
-}
-
-}  // namespace
-
-void pack_tokens(const TensorView& latent, std::array<int64_t, 3> patch, const TokenRanges& tokens,
-                 const TensorView& rows) {
-  for_tokens(latent, patch, tokens, rows, [](float& place, float& value) { value = place; });
-}
-
-void unpack_tokens(const TensorView& rows, std::array<int64_t, 3> patch, const TokenRanges& tokens,
-                   const TensorView& latent) {
-  for_tokens(latent, patch, tokens, rows, [](float& place, float& value) { place = value; });
-}
-
 }  // namespace weft

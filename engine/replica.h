@@ -96,11 +96,4 @@ class Replica {
   std::unique_ptr<Seams> seams_;
 };
 
-// The values of `tokens` in latent [C, F, H, W] f32, packed in rows [n, C p], and back; p = places
-// of a patch.
-void pack_tokens(const TensorView& latent, std::array<int64_t, 3> patch, const TokenRanges& tokens,
-                 const TensorView& rows);
-void unpack_tokens(const TensorView& rows, std::array<int64_t, 3> patch, const TokenRanges& tokens,
-                   const TensorView& latent);
-
 }  // namespace weft

@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <limits>
 
+#include "kernels/copy.h"
+#include "kernels/pointwise.h"
+
 namespace weft {
 namespace {
 
@@ -108,11 +111,11 @@ std::string SamplerConfig::to_string() const {
   return std::string(weft::to_string(kind)) + text;
 }
 
-SamplerState::SamplerState(int64_t count)
+SamplerState::SamplerState(int64_t count, Device device)
     : count_(count),
-      previous_x0_(DType::kF32, {count}),
-      older_x0_(DType::kF32, {count}),
-      base_(DType::kF32, {count}) {}
+      previous_x0_(DType::kF32, {count}, device),
+      older_x0_(DType::kF32, {count}, device),
+      base_(DType::kF32, {count}, device) {}
 
 std::vector<std::pair<std::string, TensorView>> SamplerState::tensors() const {
   return {{"solver.previous_x0", previous_x0_.view()},
@@ -210,42 +213,37 @@ Sampler::Predict Sampler::predict(int i) const {
   return p;
 }
 
-void Sampler::step(int i, const TensorView& velocity, const TensorView& x,
-                   SamplerState& state) const {
+void Sampler::step(Stream& stream, Arena& arena, int i, const TensorView& velocity,
+                   const TensorView& x, SamplerState& state) const {
   CHECK(i >= 0 && i < steps(), "step", i, "of", steps());
   CHECK(velocity.contiguous() && x.contiguous(), "sampler tensors must be contiguous");
   CHECK(velocity.count() == state.count_ && x.count() == state.count_, "elements", x.count(),
         velocity.count(), state.count_);
-  const float* v = velocity.as<float>();
-  float* sample = x.as<float>();
+  const TensorView v = velocity.reshape({state.count_}), sample = x.reshape({state.count_});
+  const auto sum = [&](std::initializer_list<Term> terms, const TensorView& out) {
+    combine(stream, {terms.begin(), terms.size()}, out);
+  };
   const double sigma = sigmas_[i];
   if (config_.kind == SolverKind::kEuler || config_.kind == SolverKind::kDistill4) {
-    const double delta = sigmas_[i + 1] - sigma;
-    for (int64_t k = 0; k < state.count_; ++k) {
-      sample[k] = static_cast<float>(sample[k] + delta * v[k]);
-    }
+    sum({{1, sample}, {sigmas_[i + 1] - sigma, v}}, sample);
     return;
   }
   const auto& off = config_.disable_corrector;
   const bool corrected = unipc() && i > 0 && std::find(off.begin(), off.end(), i - 1) == off.end();
-  const Correct c = corrected ? correct(i) : Correct{};
   const Predict p = predict(i);
-  float* previous = state.previous_x0_.as<float>();
-  float* older = state.older_x0_.as<float>();
-  float* base = state.base_.as<float>();
-  for (int64_t k = 0; k < state.count_; ++k) {
-    // x0 is predicted at the sample before its correction.
-    const float m = static_cast<float>(sample[k] - sigma * v[k]);
-    float here = sample[k];
-    if (corrected) {
-      here = static_cast<float>(c.base * base[k] + c.m * m + c.previous * previous[k] +
-                                c.older * older[k]);
-    }
-    base[k] = here;
-    sample[k] = static_cast<float>(p.x * here + p.m * m + p.previous * previous[k]);
-    older[k] = previous[k];
-    previous[k] = m;
+  const TensorView previous = state.previous_x0_, base = state.base_;
+  const Arena::Scope scope(arena);
+  const TensorView m = arena.alloc(DType::kF32, {state.count_});
+  sum({{1, sample}, {-sigma, v}}, m);  // x0, predicted at the sample before its correction
+  if (corrected) {
+    const Correct c = correct(i);
+    sum({{c.base, base}, {c.m, m}, {c.previous, previous}, {c.older, state.older_x0_}}, base);
+  } else {
+    copy(stream, sample, base);
   }
+  sum({{p.x, base}, {p.m, m}, {p.previous, previous}}, sample);
+  std::swap(state.previous_x0_, state.older_x0_);
+  copy(stream, m, state.previous_x0_);
 }
 
 }  // namespace weft

@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/tensor.h"
+#include "kernels/arena.h"
+#include "kernels/stream.h"
 
 namespace weft {
 
@@ -46,7 +47,7 @@ struct SamplerConfig {
 // What a step needs from the steps before it, for one slice of the latent.
 class SamplerState {
  public:
-  explicit SamplerState(int64_t count);  // elements of the slice
+  explicit SamplerState(int64_t count, Device device = {});  // elements of the slice
 
   int64_t count() const { return count_; }
   // Everything that is kept, in a fixed order, f32 [count].
@@ -75,8 +76,10 @@ class Sampler {
   std::vector<std::pair<std::string, TensorView>> history(const SamplerState& state) const;
 
   // x <- the sample at sigma[i + 1], from x at sigma[i] and the model's velocity there. velocity
-  // and x hold state.count() contiguous f32. Steps run in order on one state.
-  void step(int i, const TensorView& velocity, const TensorView& x, SamplerState& state) const;
+  // and x hold state.count() contiguous f32. Steps run in order on one state. Ops of f64 sums: the
+  // same bits on every device.
+  void step(Stream& stream, Arena& arena, int i, const TensorView& velocity, const TensorView& x,
+            SamplerState& state) const;
 
  private:
   // A step is linear in what it reads: coefficients of the corrector and of the predictor.

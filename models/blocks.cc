@@ -96,7 +96,7 @@ void full_rms_norm(Context& context, const TensorView& x, int64_t width, const T
 }
 
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape) {
-  Tensor out(DType::kF32, shape);
+  Tensor out(DType::kF32, shape, stream.device());
   copy(stream, x.reshape(shape), out);
   return out;
 }
@@ -105,6 +105,12 @@ void patchify(Stream& stream, const TensorView& latent, std::array<int64_t, 3> p
               const TokenRanges& tokens, const TensorView& rows) {
   for_patches(latent, rows, patch, tokens, PatchOrder::kChannelsFirst,
               [&](const TensorView& from, const TensorView& to) { copy(stream, from, to); });
+}
+
+void place_patches(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
+                   const TokenRanges& tokens, const TensorView& latent) {
+  for_patches(latent, rows, patch, tokens, PatchOrder::kChannelsFirst,
+              [&](const TensorView& to, const TensorView& from) { copy(stream, from, to); });
 }
 
 void unpatchify(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,

@@ -30,14 +30,17 @@ TensorView rms_normed(Context& context, const TensorView& x, const TensorView& w
 void full_rms_norm(Context& context, const TensorView& x, int64_t width, const TensorView& weight,
                    float eps);
 
-// An owned f32 copy of a checkpoint tensor, reshaped.
+// An owned f32 copy of a checkpoint tensor, reshaped, on the stream's device.
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape);
 
 // Token t of `rows` ([N, C * pf * ph * pw] f32, C slowest, as a strided convolution's weight wants
 // it) <- its patch of latent [C, F, H, W] f32. `tokens` are the global tokens of the rows.
 void patchify(Stream& stream, const TensorView& latent, std::array<int64_t, 3> patch,
               const TokenRanges& tokens, const TensorView& rows);
-// The inverse for rows [N, pf * ph * pw * C] f32, C fastest; writes the places of `tokens` alone.
+// The inverses, for rows with C slowest and with C fastest; they write the places of `tokens`
+// alone.
+void place_patches(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
+                   const TokenRanges& tokens, const TensorView& latent);
 void unpatchify(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
                 const TokenRanges& tokens, const TensorView& latent);
 

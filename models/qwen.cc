@@ -7,6 +7,7 @@
 #include "kernels/meter.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
@@ -47,7 +48,7 @@ class Packer {
 
   Tensor vector(const std::string& name) const {
     const HeldWeight weight(stream_, file_, spelled(prefix_, name), part(name), DType::kF32);
-    Tensor tensor(DType::kF32, weight.view().shape());
+    Tensor tensor(DType::kF32, weight.view().shape(), stream_.device());
     copy(stream_, weight.view(), tensor);
     return tensor;
   }
@@ -118,10 +119,12 @@ QwenDecoder QwenDecoder::load(const TensorFile& file, const QwenConfig& config, 
   const int resident = load.resident && load.resident < count ? load.resident : count;
   model.blocks_ = std::make_unique<LayerWindow<Block>>(
       count, resident,
-      [config, loaded = model.load_, prefix, &file, ops = &stream.ops(),
-       threads = resident < count ? 1 : stream.threads()](int index) {
-        Stream own = Stream::cpu(threads, Determinism::kFast, ops);
-        return load_block(own, file, config, loaded, prefix, index);
+      [config, loaded = model.load_, prefix, &file,
+       own = stream_on(stream.device(), resident < count ? 1 : stream.threads(), Determinism::kFast,
+                       &stream.ops())](int index) mutable {
+        Block block = load_block(own, file, config, loaded, prefix, index);
+        own.sync();  // other streams use it
+        return block;
       });
   return model;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +12,7 @@
 #include "kernels/meter.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
@@ -24,22 +24,22 @@ std::string block_name(int64_t layer, const char* rest) {
   return "encoder.block." + std::to_string(layer) + ".layer." + rest;
 }
 
-// bias [A, n, n] of one layer's table [buckets, A]. It depends on key - query alone: row i of a
-// head is a window of that head's 2n - 1 values.
-void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Arena& arena,
+// bias [A, n, n] of one layer's table [buckets, A], a host tensor. It depends on key - query alone:
+// row i of a head is a window of that head's 2n - 1 values.
+void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Context& context,
                  const TensorView& bias) {
-  const Arena::Scope scope(arena);
+  const Arena::Scope scope(context.arena);
   const int64_t deltas = 2 * n - 1, heads = table.view()[1];
-  float* line = arena.alloc(DType::kF32, {deltas}).as<float>();
-  for (int64_t head = 0; head < heads; ++head) {
+  const TensorView lines = context.arena.alloc(DType::kF32, {heads, deltas});
+  make_on_host(context.stream, lines, [&](const TensorView& to) {
     for (int64_t d = 0; d < deltas; ++d) {
       const int64_t bucket = umt5_bucket(d - (n - 1), config.num_buckets, config.max_distance);
-      line[d] = table.as<float>()[bucket * heads + head];
+      for (int64_t head = 0; head < heads; ++head)
+        to.as<float>()[head * deltas + d] = table.as<float>()[bucket * heads + head];
     }
-    float* rows = bias.as<float>() + head * n * n;
-    for (int64_t query = 0; query < n; ++query)
-      std::memcpy(rows + query * n, line + (n - 1 - query), static_cast<size_t>(n) * sizeof(float));
-  }
+  });
+  for (int64_t query = 0; query < n; ++query)
+    copy(context.stream, lines.slice(1, n - 1 - query, n), bias.select(1, query));
 }
 
 }  // namespace
@@ -133,7 +133,7 @@ size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
   const size_t wide = size(n * config.d_model, DType::kF32);
   const size_t h = size(n * config.d_model, dtype);
   const size_t attention = 4 * size(n * part.heads.size() * config.d_kv, dtype) +
-                           size(part.heads.size() * n * n + 2 * n, DType::kF32) + wide;
+                           size(part.heads.size() * (n * n + 2 * n), DType::kF32) + wide;
   const size_t feed_forward = 2 * size(n * part.ffn.size(), dtype) + wide;
   return wide + h + std::max(attention, feed_forward) + seams.of_sum(n * config.d_model);
 }
@@ -156,30 +156,32 @@ Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, 
   binder.ignore("spiece_model");  // the tokenizer, embedded in single-file repacks
   binder.finish();
 
+  Stream host = host_stream(stream);
   const auto to_f32 = [&](const std::string& name) {
     const HeldWeight weight(stream, file, name, parts.at(name), DType::kF32);
     Tensor tensor(DType::kF32, weight.view().shape());
-    copy(stream, weight.view(), tensor);
+    copy(host, weight.view(), tensor);
     return tensor;
   };
+  const auto norm = [&](const std::string& name) { return on_device(stream, to_f32(name)); };
   const auto matrix = [&](const std::string& name) {
     const HeldWeight weight(stream, file, name, parts.at(name), dtype);
     return pack_linear(stream, weight.view(), {}, dtype);
   };
   for (int64_t i = 0; i < config.num_layers; ++i) {
     Layer& layer = encoder.layers_.emplace_back();
-    layer.attention_norm = to_f32(block_name(i, "0.layer_norm.weight"));
+    layer.attention_norm = norm(block_name(i, "0.layer_norm.weight"));
     layer.q = matrix(block_name(i, "0.SelfAttention.q.weight"));
     layer.k = matrix(block_name(i, "0.SelfAttention.k.weight"));
     layer.v = matrix(block_name(i, "0.SelfAttention.v.weight"));
     layer.o.packed = matrix(block_name(i, "0.SelfAttention.o.weight"));
     layer.bias = to_f32(block_name(i, "0.SelfAttention.relative_attention_bias.weight"));
-    layer.feed_forward_norm = to_f32(block_name(i, "1.layer_norm.weight"));
+    layer.feed_forward_norm = norm(block_name(i, "1.layer_norm.weight"));
     layer.wi_0 = matrix(block_name(i, "1.DenseReluDense.wi_0.weight"));
     layer.wi_1 = matrix(block_name(i, "1.DenseReluDense.wi_1.weight"));
     layer.wo.packed = matrix(block_name(i, "1.DenseReluDense.wo.weight"));
   }
-  encoder.final_norm_ = to_f32("encoder.final_layer_norm.weight");
+  encoder.final_norm_ = norm("encoder.final_layer_norm.weight");
   return encoder;
 }
 
@@ -222,7 +224,7 @@ void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView&
     linear(context.stream, h, *weight, LinearActivation::kNone, view->reshape({n, inner}));
   }
   const TensorView bias = context.arena.alloc(DType::kF32, {heads, n, n});
-  expand_bias(config_, layer.bias, n, context.arena, bias);
+  expand_bias(config_, layer.bias, n, context, bias);
   const TensorView mixed = context.arena.alloc(dtype_, {n, heads, config_.d_kv});
   const KVSegment keys{.k = k, .v = v};
   // scale 1: the initialisation of q carries what 1 / sqrt(E) does elsewhere.

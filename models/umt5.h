@@ -69,7 +69,7 @@ class Umt5Encoder {
     Tensor attention_norm;     // [d_model] f32
     PackedLinear q, k, v;      // [inner part, d_model]
     RowLinear o;               // [d_model, inner part]
-    Tensor bias;               // [num_buckets, heads part] f32
+    Tensor bias;               // [num_buckets, heads part] f32, on the host
     Tensor feed_forward_norm;  // [d_model] f32
     PackedLinear wi_0, wi_1;   // [d_ff part, d_model]: the gate, then what it multiplies
     RowLinear wo;              // [d_model, d_ff part]

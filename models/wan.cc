@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kernels/meter.h"
+#include "kernels/transfer.h"
 #include "models/wan_names.h"
 #include "models/weights.h"
 
@@ -184,7 +185,7 @@ WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
   copy(stream, embeds, in.slice(0, 0, text.length));
   fill_zero(stream, in.slice(0, text.length, rows - text.length));
   const TensorView hidden = context.arena.alloc(load_.dtype, {rows, d});
-  text.context = Tensor(load_.dtype, {rows, d});
+  text.context = Tensor(load_.dtype, {rows, d}, stream.device());
   linear(stream, in, text_linear_1_, LinearActivation::kGeluTanh, hidden);
   linear(stream, hidden, text_linear_2_, LinearActivation::kNone, text.context);
 
@@ -192,8 +193,8 @@ WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
     const Attention& weights = block.attn2;
     const int64_t width = weights.to_k.out();
     const std::initializer_list<int64_t> heads = {rows, width / config_.head_dim, config_.head_dim};
-    const TensorView& k = text.k.emplace_back(load_.dtype, heads);
-    const TensorView& v = text.v.emplace_back(load_.dtype, heads);
+    const TensorView& k = text.k.emplace_back(load_.dtype, heads, stream.device());
+    const TensorView& v = text.v.emplace_back(load_.dtype, heads, stream.device());
     linear(stream, text.context, weights.to_k, LinearActivation::kNone, k.reshape({rows, width}));
     full_rms_norm(context, k.reshape({rows, width}), d, weights.norm_k, config_.eps);
     linear(stream, text.context, weights.to_v, LinearActivation::kNone, v.reshape({rows, width}));
@@ -259,7 +260,9 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
     const TensorView waves = arena.alloc(DType::kF32, {s, config_.freq_dim});
     const TensorView hidden = arena.alloc(DType::kF32, {s, d});
     const TensorView active = arena.alloc(DType::kF32, {s, d});
-    for (int64_t i = 0; i < s; ++i) time_embedding(times[i].timestep, waves.select(0, i));
+    make_on_host(stream, waves, [&](const TensorView& to) {
+      for (int64_t i = 0; i < s; ++i) time_embedding(times[i].timestep, to.select(0, i));
+    });
     linear(stream, waves, time_linear_1_, LinearActivation::kSilu, hidden);
     linear(stream, hidden, time_linear_2_, LinearActivation::kNone, temb);
     silu(stream, temb, active);

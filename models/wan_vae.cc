@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/copy.h"
+#include "kernels/pointwise.h"
 
 namespace weft {
 
@@ -94,11 +95,6 @@ TensorView cells(const TensorView& x, int64_t p) {
   return x.reshape({x[0], x[1], x[2] / (p * p), p, p}).permute({2, 3, 4, 0, 1});
 }
 
-void clamp(const TensorView& x) {
-  float* values = x.as<float>();
-  for (int64_t i = 0; i < x.count(); ++i) values[i] = std::clamp(values[i], -1.0f, 1.0f);
-}
-
 // Video is [3, F, H, W], chunks are [F, 3, H, W].
 TensorView frames_first(const TensorView& video, int64_t begin, int64_t count) {
   return video.slice(1, begin, count).permute({1, 0, 2, 3});
@@ -186,6 +182,7 @@ WanVae WanVae::load(const TensorFile& file, const WanVaeConfig& config, Stream& 
   WanVae vae;
   vae.config_ = config;
   vae.dtype_ = dtype;
+  vae.device_ = stream.device();
   if (parts != VaeParts::kDecoder) vae.encoder_ = make_encoder(config, source);
   if (parts != VaeParts::kEncoder) vae.decoder_ = make_decoder(config, source);
   for (const std::string& name : file.names()) file.drop_pages(file.view(name));
@@ -225,7 +222,7 @@ size_t vae_encode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, 
 WanVaeDecoder::WanVaeDecoder(const WanVae& vae, int64_t h, int64_t w)
     : vae_(vae),
       stream_(vae.decoder(), VaeOrder::kGrowing, decoder_input(vae.config(), h, w),
-              decoder_input(vae.config(), h, w), vae.dtype()) {}
+              decoder_input(vae.config(), h, w), vae.dtype(), vae.device()) {}
 
 int64_t WanVaeDecoder::height() const { return stream_.output().height * vae_.config().patch_size; }
 int64_t WanVaeDecoder::width() const { return stream_.output().width * vae_.config().patch_size; }
@@ -245,13 +242,13 @@ void WanVaeDecoder::decode_chunk(Context& context, const TensorView& latent,
         for (int64_t f = 0; f < out[0]; ++f)
           copy(context.stream, cells(out.select(0, f), patch), pixels(frames.select(0, f), patch));
       });
-  clamp(frames);
+  clamp(context.stream, frames, -1, 1, frames);
 }
 
 WanVaeEncoder::WanVaeEncoder(const WanVae& vae, int64_t h, int64_t w)
     : vae_(vae),
       stream_(vae.encoder(), VaeOrder::kShrinking, encoder_input(vae.config(), h, w, Chunk::kFirst),
-              encoder_input(vae.config(), h, w, Chunk::kLater), vae.dtype()) {}
+              encoder_input(vae.config(), h, w, Chunk::kLater), vae.dtype(), vae.device()) {}
 
 int64_t WanVaeEncoder::next_frames() const { return stream_.input().frames; }
 

@@ -49,7 +49,7 @@ std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);
 // The name of a tensor in files with the original layout ("decoder.upsamples.3.resample.1.weight").
 std::string wan_vae_original_name(const WanVaeConfig& config, const std::string& name);
 
-// Between the DiT's latents and the VAE's, [z, F, h, w] f32; out may alias.
+// Between the DiT's latents and the VAE's, [z, F, h, w] f32 on the host; out may alias.
 void normalize_latents(const WanVaeConfig& config, const TensorView& latents,
                        const TensorView& out);
 void denormalize_latents(const WanVaeConfig& config, const TensorView& latents,
@@ -66,6 +66,7 @@ class WanVae {
 
   const WanVaeConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
+  Device device() const { return device_; }
   size_t bytes() const;                                   // packed weights
   const VaeNetwork& encoder() const { return encoder_; }  // empty where not loaded
   const VaeNetwork& decoder() const { return decoder_; }
@@ -73,6 +74,7 @@ class WanVae {
  private:
   WanVaeConfig config_;
   DType dtype_ = DType::kF32;
+  Device device_;
   VaeNetwork encoder_, decoder_;
 };
 

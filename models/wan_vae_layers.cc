@@ -43,7 +43,7 @@ Tensor take_gamma(const VaeWeightSource& source, const std::string& name,
                   std::initializer_list<int64_t> shape) {
   const TensorView view = source.take(name, shape);
   if (!view) return {};
-  Tensor gamma(DType::kF32, {view.count()});
+  Tensor gamma(DType::kF32, {view.count()}, source.stream->device());
   copy(*source.stream, view.reshape({view.count()}), gamma);
   return gamma;
 }
@@ -193,7 +193,8 @@ class Attention final : public VaeLayer {
     const int64_t n = in[1] * in[2];
     const TensorView h = context.arena.alloc(in.dtype, {n, width_});
     const TensorView qkv = context.arena.alloc(in.dtype, {n, 3, width_});
-    const TensorView projected(qkv.data, in.dtype, {n, width_});  // q, k and v are spent by then
+    const TensorView projected(qkv.data, in.dtype, {n, width_},
+                               qkv.device);  // q, k and v are spent by then
     for (int64_t frame = 0; frame < in[0]; ++frame) {
       const TensorView x = in.select(0, frame).reshape({n, width_});
       channel_rms_norm(context.stream, x, gamma_, Activation::kNone, h);

@@ -89,7 +89,7 @@ class VaeStream {
  public:
   // `first` and `later`: the input's shape in the first and in later chunks.
   VaeStream(const VaeNetwork& network, VaeOrder order, FrameShape first, FrameShape later,
-            DType dtype);
+            DType dtype, Device device);
 
   Chunk chunk() const { return chunks_ == 0 ? Chunk::kFirst : Chunk::kLater; }
   int64_t chunks() const { return chunks_; }  // done so far

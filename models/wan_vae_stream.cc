@@ -64,7 +64,7 @@ size_t vae_state_bytes(const VaeNetwork& network, FrameShape first, DType dtype)
 }
 
 VaeStream::VaeStream(const VaeNetwork& network, VaeOrder order, FrameShape first, FrameShape later,
-                     DType dtype)
+                     DType dtype, Device device)
     : network_(network), order_(order), dtype_(dtype) {
   CHECK(!network.empty());
   shapes_[0] = chain_shapes(network, first, Chunk::kFirst);
@@ -72,8 +72,10 @@ VaeStream::VaeStream(const VaeNetwork& network, VaeOrder order, FrameShape first
   for (size_t i = 0; i < network.size(); ++i) {
     first_history_.push_back(history_.size());
     for (const FrameShape& shape : network[i]->history(shapes_[0][i]))
-      history_.emplace_back(dtype, std::initializer_list<int64_t>{shape.frames, shape.height,
-                                                                  shape.width, shape.channels});
+      history_.emplace_back(
+          dtype,
+          std::initializer_list<int64_t>{shape.frames, shape.height, shape.width, shape.channels},
+          device);
   }
   first_history_.push_back(history_.size());
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/meter.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
@@ -62,6 +63,7 @@ HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string
   const TensorView like = mapped_.slice(part.dim, part.range.begin, part.range.size());
   memory_ = Tensor(dtype, like.shape());
   if (left_out(stream)) return;
+  Stream host = host_stream(stream);
   const bool straight = like.dtype == dtype;
   const int64_t rows = like[0], row_values = like.count() / rows;
   const int64_t step = straight ? rows : std::max<int64_t>(1, kStaging / row_values);
@@ -79,7 +81,7 @@ HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string
     begin[part.dim] = part.range.begin;
     begin[0] += row;
     file.read(name, {begin.data(), static_cast<size_t>(like.rank)}, in);
-    if (!straight) copy(stream, in, out);
+    if (!straight) copy(host, in, out);
   }
 }
 

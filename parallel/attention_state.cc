@@ -20,6 +20,13 @@ AttentionState alloc_state(Arena& arena, int64_t rows, int64_t heads, int64_t he
           arena.alloc(DType::kF32, {heads, rows})};
 }
 
+AttentionState state_in(const TensorView& memory, int64_t rows, int64_t heads, int64_t head_dim) {
+  const TensorView flat = memory.reshape({memory.count()});
+  const int64_t out = rows * heads * head_dim, lse = heads * rows;
+  return {flat.slice(0, 0, out).reshape({rows, heads, head_dim}),
+          flat.slice(0, out, lse).reshape({heads, rows})};
+}
+
 size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim) {
   return arena_bytes(DType::kF32, {rows, heads, head_dim}) +
          arena_bytes(DType::kF32, {heads, rows});

@@ -15,6 +15,8 @@ struct AttentionState {
   }
 };
 AttentionState alloc_state(Arena& arena, int64_t rows, int64_t heads, int64_t head_dim);
+// The same in f32 memory of at least rows * heads * (head_dim + 1) values, out before lse.
+AttentionState state_in(const TensorView& memory, int64_t rows, int64_t heads, int64_t head_dim);
 size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim);  // what it takes
 
 // Keys and values of one rank and where they stand.

@@ -62,13 +62,11 @@ class Balance {
   }
   TensorView fetched_kv(int time, int owner) const {
     const TensorView& all = fetched_kv_[time % 2];
-    return TensorView(all.data, all.dtype, {2, tokens_.rows(owner), all[2], all[3]});
+    return TensorView(all.data, all.dtype, {2, tokens_.rows(owner), all[2], all[3]}, all.device);
   }
   AttentionState helped(int time, int owner) const {
     const int64_t rows = tokens_.rows(owner), heads = q_[1], e = q_[2];
-    float* at = helped_[time % 2].as<float>();
-    return {TensorView(at, DType::kF32, {rows, heads, e}),
-            TensorView(at + rows * heads * e, DType::kF32, {heads, rows})};
+    return state_in(helped_[time % 2], rows, heads, e);
   }
   Tag tag(Traffic kind, int segment) const {
     const Pass& pass = context_.pass;

@@ -37,6 +37,11 @@ const char* traffic_of(uint64_t bits) {
   return kTraffic[take(bits, kKindBits)];
 }
 
+// The buffer as `like` has its values.
+TensorView in_host(const Staging::Buffer& buffer, const TensorView& like) {
+  return TensorView(buffer.memory.data(), like.dtype, like.shape());
+}
+
 // Bytes that a post sends and receives, where somebody asks.
 ZoneScope zone_of(std::span<const Message> sends, std::span<const Message> receives) {
   double bytes = 0;
@@ -109,6 +114,7 @@ std::string CommCounters::to_string() const {
 struct Communicator::Shared {
   CommCounters counters;
   std::shared_ptr<FlightRecorder> recorder = std::make_shared<FlightRecorder>();
+  Staging staging;
 };
 
 Communicator::Communicator(std::shared_ptr<Transport> transport)
@@ -143,7 +149,14 @@ Communicator::Pending Communicator::post(Stream& stream, std::span<const Message
                                          std::span<const Message> receives) {
   Pending pending;
   const ZoneScope zone = zone_of(sends, receives);
-  const auto add = [&](const Message& message, bool receive) {
+  const auto staged = [&](const TensorView& view) -> std::optional<Staging::Buffer> {
+    if (view.count() == 0 || view.device == Device{} || transport_->takes_device_memory())
+      return {};
+    pending.stream_ = stream;
+    return shared_->staging.take(view.bytes());
+  };
+  const auto add = [&](const Message& message, bool receive,
+                       std::optional<Staging::Buffer> buffer) {
     if (message.view.count() == 0) return;
     CHECK(message.peer >= 0 && message.peer < size() && message.peer != rank_, "peer", message.peer,
           "of", size());
@@ -156,17 +169,28 @@ Communicator::Pending Communicator::post(Stream& stream, std::span<const Message
     CommCounters::Count& count = counts[static_cast<size_t>(message.tag.kind)];
     ++count.messages;
     count.bytes += bytes;
-    pending.parts_.push_back(
-        {.transfer = receive ? transport_->receive(stream, peer, header, message.view.data)
-                             : transport_->send(stream, peer, header, message.view.data),
-         .tag = header.tag,
-         .bytes = bytes,
-         .peer = peer,
-         .receive = receive,
-         .number = number});
+    const TensorView view = buffer ? in_host(*buffer, message.view) : message.view;
+    pending.parts_.push_back({.staged = std::move(buffer),
+                              .transfer = receive ? transport_->receive(stream, peer, header, view)
+                                                  : transport_->send(stream, peer, header, view),
+                              .tag = header.tag,
+                              .bytes = bytes,
+                              .peer = peer,
+                              .receive = receive,
+                              .number = number,
+                              .view = message.view});
   };
-  for (const Message& message : receives) add(message, true);
-  for (const Message& message : sends) add(message, false);
+  for (const Message& message : receives) add(message, true, staged(message.view));
+  std::vector<std::optional<Staging::Buffer>> copies;
+  bool waits = false;
+  for (const Message& message : sends) {
+    copies.push_back(staged(message.view));
+    if (!copies.back()) continue;
+    copy(stream, message.view, in_host(*copies.back(), message.view));
+    waits = true;
+  }
+  if (waits) stream.sync();
+  for (size_t i = 0; i < sends.size(); ++i) add(sends[i], false, std::move(copies[i]));
   return pending;
 }
 
@@ -191,6 +215,12 @@ void Communicator::wait(Pending& pending) {
                                         " bytes, from rank " + std::to_string(part.peer) +
                                         " and got " + tag_text(header.tag) + ", " +
                                         std::to_string(header.bytes) + " bytes");
+    if (!part.staged) continue;
+    if (part.receive) {
+      copy(*pending.stream_, in_host(*part.staged, part.view), part.view);
+      part.staged->read.record(*pending.stream_);
+    }
+    shared_->staging.give_back(std::move(*part.staged));
   }
   pending.parts_.clear();
   ++shared_->counters.waits;

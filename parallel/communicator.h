@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "kernels/arena.h"
 #include "kernels/stream.h"
 #include "kernels/tensor.h"
+#include "parallel/staging.h"
 #include "parallel/transport.h"
 
 namespace weft {
@@ -51,8 +53,8 @@ struct Tag {
 std::string to_string(const Tag& tag);
 std::string tag_text(uint64_t bits);  // of a tag in a header, group included
 
-// One end of a message; `view` is contiguous and stays untouched until the wait. Empty views are
-// messages of 0 bytes: neither sent nor counted.
+// One end of a message; `view` is contiguous, of the host or of the stream's device, and stays
+// untouched until the wait. Empty views are messages of 0 bytes: neither sent nor counted.
 struct Message {
   int peer = 0;  // rank in this group
   Tag tag{};
@@ -111,17 +113,22 @@ class Communicator {
    private:
     friend class Communicator;
     struct Part {
+      std::optional<Staging::Buffer> staged;  // of a device's memory; goes behind the transfer
       std::unique_ptr<Transfer> transfer;
       uint64_t tag;
       int64_t bytes;
       int peer;  // world rank
       bool receive;
       uint64_t number;  // of the flight recorder
+      TensorView view;
     };
     std::vector<Part> parts_;
+    std::optional<Stream> stream_;  // of what is staged
   };
 
-  // Posts receives and sends, never blocks. wait() ends all of them; a header that is not the
+  // Posts receives and sends; blocks only until the stream has made what is sent from a device's
+  // memory through a transport of the host's. wait() ends all of them; what arrived is there for
+  // the stream's later work. A header that is not the
   // expected one is an Error(kComm) with both tags in words.
   Pending post(Stream& stream, std::span<const Message> sends, std::span<const Message> receives);
   void wait(Pending& pending);
@@ -152,7 +159,7 @@ class Communicator {
   Transport& transport() const { return *transport_; }
 
  private:
-  struct Shared;  // counters and recorder, one per rank
+  struct Shared;  // counters, recorder and staging, one per rank
   Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Shared> shared,
                std::vector<int> ranks, int rank, int group);
 

@@ -52,7 +52,8 @@ Tensor KVPool::take() {
   CHECK(taken_ < limit_, "pages", taken_, "of", limit_);
   Tensor page;
   if (idle_.empty()) {
-    page = Tensor(shape_.dtype, {shape_.layers, 2, shape_.rows, shape_.kv_heads, shape_.head_dim});
+    page = Tensor(shape_.dtype, {shape_.layers, 2, shape_.rows, shape_.kv_heads, shape_.head_dim},
+                  shape_.device);
   } else {
     page = std::move(idle_.back());
     idle_.pop_back();

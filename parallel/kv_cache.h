@@ -18,6 +18,7 @@ struct KVShape {
   int64_t kv_heads = 0, head_dim = 0;
   DType dtype = DType::kF32;
   int64_t rows = 128;
+  Device device{};
 
   int64_t pages_for(int64_t tokens) const { return (tokens + rows - 1) / rows; }
   size_t page_bytes() const {

@@ -22,21 +22,22 @@ class LinkTransport final : public Transport {
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
+  bool takes_device_memory() const override { return inner_->takes_device_memory(); }
 
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
-                                 const void* data) override {
+                                 const TensorView& view) override {
     MessageHeader held = header;
     int64_t& free_ns = free_ns_[peer];  // when the wire to the peer is free again
     const double wire_s =
         link_.bytes_per_s > 0 ? static_cast<double>(header.bytes) / link_.bytes_per_s : 0;
     free_ns = std::max(free_ns, now_ns()) + static_cast<int64_t>(wire_s * 1e9);
     held.due_ns = free_ns + static_cast<int64_t>(link_.latency_s * 1e9);
-    return inner_->send(stream, peer, held, data);
+    return inner_->send(stream, peer, held, view);
   }
 
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
-                                    void* data) override {
-    return inner_->receive(stream, peer, expected, data);
+                                    const TensorView& view) override {
+    return inner_->receive(stream, peer, expected, view);
   }
 
   MessageHeader wait(Transfer& transfer) override {

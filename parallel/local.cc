@@ -7,8 +7,12 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
+
+#include "kernels/cuda/device.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
@@ -16,11 +20,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A message between its send and its receive.
+bool of_host(Device device) { return device.kind == Device::Kind::kCpu; }
+
+// A message between its send and its receive. Of a device's memory the receiver's stream copies it,
+// behind `made`; `read` is passed when it has.
 struct Mail {
   MessageHeader header;
   const void* data = nullptr;  // the sender's, or `copy`'s
+  Device device{};             // of the data
   std::vector<char> copy;
+  DeviceEvent made, read;
   Clock::time_point visible;
   bool taken = false;
 };
@@ -31,9 +40,11 @@ struct LocalTransfer final : Transfer {
   ~LocalTransfer() override;
   int rank = 0, peer = 0;
   MessageHeader header;
-  void* data = nullptr;        // of a receive
-  std::shared_ptr<Mail> mail;  // of a send
-  World* world = nullptr;      // of a send that the sender's memory lies behind
+  std::optional<Stream> stream;  // of a device's memory: where it is made or used
+  TensorView view{};             // of a receive
+  DeviceEvent free;              // of a receive: passed when the stream is done with the memory
+  std::shared_ptr<Mail> mail;    // of a send
+  World* world = nullptr;        // of a send that the sender's memory lies behind
 };
 
 // What the ranks share; everything under one lock but the copying of payloads.
@@ -110,22 +121,30 @@ class LocalTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(world_->state.size()); }
 
-  std::unique_ptr<Transfer> send(Stream&, int peer, const MessageHeader& header,
-                                 const void* data) override {
+  bool takes_device_memory() const override { return true; }
+
+  std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
+                                 const TensorView& view) override {
     auto mail = std::make_shared<Mail>();
     mail->header = header;
-    mail->data = data;
-    if (!world_->options.rendezvous) {
-      const char* bytes = static_cast<const char*>(data);
+    mail->data = view.data;
+    mail->device = view.device;
+    auto transfer = std::make_unique<LocalTransfer>(false);
+    const bool stays = world_->options.rendezvous || !of_host(view.device);
+    if (!stays) {
+      const char* bytes = static_cast<const char*>(view.data);
       mail->copy.assign(bytes, bytes + header.bytes);
       mail->data = mail->copy.data();
     }
-    auto transfer = std::make_unique<LocalTransfer>(false);
+    if (!of_host(view.device)) {
+      mail->made.record(stream);
+      transfer->stream = stream;
+    }
     transfer->rank = rank_;
     transfer->peer = peer;
     transfer->header = header;
     transfer->mail = mail;
-    if (world_->options.rendezvous) transfer->world = world_.get();
+    if (stays) transfer->world = world_.get();
     {
       const std::lock_guard guard(world_->lock);
       mail->visible = Clock::now();
@@ -138,12 +157,16 @@ class LocalTransport final : public Transport {
     return transfer;
   }
 
-  std::unique_ptr<Transfer> receive(Stream&, int peer, const MessageHeader& expected,
-                                    void* data) override {
+  std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
+                                    const TensorView& view) override {
     auto transfer = std::make_unique<LocalTransfer>(true);
     transfer->peer = peer;
     transfer->header = expected;
-    transfer->data = data;
+    transfer->view = view;
+    if (!of_host(view.device)) {
+      transfer->stream = stream;
+      transfer->free.record(stream);
+    }
     return transfer;
   }
 
@@ -151,7 +174,8 @@ class LocalTransport final : public Transport {
     auto& transfer = static_cast<LocalTransfer&>(under_way);
     std::unique_lock guard(world_->lock);
     if (!transfer.receive) {
-      if (world_->options.rendezvous) block(guard, transfer, [&] { return transfer.mail->taken; });
+      if (transfer.world) block(guard, transfer, [&] { return transfer.mail->taken; });
+      if (transfer.stream) transfer.mail->read.wait_on(*transfer.stream);
       return transfer.header;
     }
     std::shared_ptr<Mail> mail;
@@ -161,10 +185,10 @@ class LocalTransport final : public Transport {
     });
     std::erase(world_->mails[{transfer.peer, rank_}], mail);
     // The sender's memory may be read only under the lock; copies need none.
-    if (!world_->options.rendezvous) guard.unlock();
+    if (!mail->copy.empty()) guard.unlock();
     if (mail->header.bytes == transfer.header.bytes &&  // else the Communicator refuses it
-        transfer.data)  // null: a simulation that leaves the data out
-      std::memcpy(transfer.data, mail->data, static_cast<size_t>(mail->header.bytes));
+        transfer.view.data)  // null: a simulation that leaves the data out
+      deliver(*mail, transfer);
     if (!guard.owns_lock()) guard.lock();
     mail->taken = true;
     guard.unlock();
@@ -185,6 +209,30 @@ class LocalTransport final : public Transport {
   }
 
  private:
+  // By a stream beside the one that computes where either end lies on a device: the host waits only
+  // for what it reads itself.
+  void deliver(Mail& mail, LocalTransfer& transfer) {
+    const auto bytes = static_cast<size_t>(mail.header.bytes);
+    if (of_host(mail.device) && of_host(transfer.view.device)) {
+      std::memcpy(transfer.view.data, mail.data, bytes);
+      return;
+    }
+    Stream& side = side_stream(of_host(transfer.view.device) ? mail.device : transfer.view.device);
+    mail.made.wait_on(side);
+    transfer.free.wait_on(side);
+    cuda_copy_bytes(side, mail.data, transfer.view.data, bytes);
+    mail.read.record(side);
+    if (of_host(mail.device) || of_host(transfer.view.device))
+      side.sync();
+    else
+      mail.read.wait_on(*transfer.stream);
+  }
+
+  Stream& side_stream(Device device) {
+    if (!side_ || side_->device() != device) side_ = stream_on(device, 1);
+    return *side_;
+  }
+
   template <class Done>
   void block(std::unique_lock<std::mutex>& guard, const LocalTransfer& transfer, Done&& done) {
     if (world_->state[rank_] == World::State::kMissing)
@@ -204,6 +252,7 @@ class LocalTransport final : public Transport {
 
   std::shared_ptr<World> world_;
   int rank_;
+  std::optional<Stream> side_;  // that copies to this rank's device
 };
 
 // The first failure of a job, and whose it was.

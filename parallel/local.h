@@ -1,6 +1,7 @@
 #pragma once
 // Local transport: the ranks are threads of this process and messages are copied from the sender's
-// buffer to the receiver's. The rig of every law test, and `--ranks N`.
+// buffer to the receiver's; those in a device's memory by a stream of the receiver's beside the one
+// that computes, without a wait of the host. The rig of every law test, and `--ranks N`.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -11,7 +12,8 @@ namespace weft {
 
 struct LocalOptions {
   // A send's wait returns once the receiver has taken the message (as large NCCL and MPI messages
-  // do); else the payload is copied at the send and its wait returns at once.
+  // do, and every message in a device's memory); else the payload is copied at the send and its
+  // wait returns at once.
   bool rendezvous = false;
   // Other than 0: every message becomes visible after a random delay of 0 ... max_delay_us, so that
   // messages with different tags overtake each other. The seed decides the delays.

@@ -129,7 +129,7 @@ class MpiTransport final : public Transport {
   }
 
   std::unique_ptr<Transfer> send(Stream&, int peer, const MessageHeader& header,
-                                 const void* data) override {
+                                 const TensorView& view) override {
     const std::lock_guard guard(lock_);
     auto transfer = std::make_unique<MpiTransfer>(false);
     transfer->peer = peer;
@@ -138,19 +138,19 @@ class MpiTransport final : public Transport {
     check_mpi(MPI_Isend(&transfer->wire, sizeof(WireHeader), MPI_BYTE, peer, kHeaderTag,
                         MPI_COMM_WORLD, &transfer->requests[0]),
               "MPI_Isend");
-    check_mpi(MPI_Isend(data, byte_count(header.bytes), MPI_BYTE, peer,
+    check_mpi(MPI_Isend(view.data, byte_count(header.bytes), MPI_BYTE, peer,
                         payload_tag(transfer->wire.number), MPI_COMM_WORLD, &transfer->requests[1]),
               "MPI_Isend");
     return transfer;
   }
 
   std::unique_ptr<Transfer> receive(Stream&, int peer, const MessageHeader& expected,
-                                    void* data) override {
+                                    const TensorView& view) override {
     const std::lock_guard guard(lock_);
     auto transfer = std::make_unique<MpiTransfer>(true);
     transfer->peer = peer;
     transfer->header = expected;
-    transfer->data = data;
+    transfer->data = view.data;
     Link& link = links_[peer];
     const auto early = std::find_if(link.early.begin(), link.early.end(), [&](const auto& arrival) {
       return arrival->header.message.tag == expected.tag;

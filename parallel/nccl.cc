@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kernels/check.h"
+#include "kernels/cuda/queue.h"
 #include "parallel/communicator.h"
 #include "parallel/message_board.h"
 #include "parallel/nccl_api.h"
@@ -35,7 +36,7 @@ struct NcclTransfer final : Transfer {
   Offer offer;
   void* data = nullptr;  // of a send only read
   bool on_host = true;
-  cudaEvent_t posted = nullptr;  // what the default stream had been given, for memory of a device
+  cudaEvent_t posted = nullptr;  // what the stream had been given, for memory of a device
   State state = State::kOffered;
   MessageHeader arrived;
 };
@@ -77,14 +78,16 @@ class NcclTransport final : public Transport, private BoardListener {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  std::unique_ptr<Transfer> send(Stream&, int peer, const MessageHeader& header,
-                                 const void* data) override {
-    return post(false, peer, header, const_cast<void*>(data));
+  bool takes_device_memory() const override { return true; }
+
+  std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
+                                 const TensorView& view) override {
+    return post(stream, false, peer, header, view.data);
   }
 
-  std::unique_ptr<Transfer> receive(Stream&, int peer, const MessageHeader& expected,
-                                    void* data) override {
-    return post(true, peer, expected, data);
+  std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
+                                    const TensorView& view) override {
+    return post(stream, true, peer, expected, view.data);
   }
 
   MessageHeader wait(Transfer& under_way) override {
@@ -121,7 +124,8 @@ class NcclTransport final : public Transport, private BoardListener {
   }
 
  private:
-  std::unique_ptr<Transfer> post(bool receive, int peer, const MessageHeader& header, void* data) {
+  std::unique_ptr<Transfer> post(const Stream& stream, bool receive, int peer,
+                                 const MessageHeader& header, void* data) {
     auto transfer = std::make_unique<NcclTransfer>(*this, receive);
     transfer->data = data;
     // Of the memory and not of the stream, so that either may be given.
@@ -131,7 +135,9 @@ class NcclTransport final : public Transport, private BoardListener {
     transfer->on_host = memory.type != cudaMemoryTypeDevice && memory.type != cudaMemoryTypeManaged;
     if (!transfer->on_host) {
       check(api_.event_create(&transfer->posted, cudaEventDisableTiming), "cudaEventCreate");
-      check(api_.event_record(transfer->posted, nullptr), "cudaEventRecord");
+      check(api_.event_record(transfer->posted,
+                              stream.queue() ? cuda_queue(stream).stream() : nullptr),
+            "cudaEventRecord");
     }
     {
       const std::lock_guard guard(lock_);

@@ -28,9 +28,9 @@ struct NcclOptions {
 
 // Ranks as threads of this process: rank r on devices[r]. Memory of the host is carried through a
 // buffer on the device. Memory of the device is used as it is, and its messages wait for what the
-// device's default stream has been given before the post; it is cudaMalloc's, because peers cannot
-// reach cudaMallocAsync's. Error(kUsage) that names the build option where this build has no NCCL,
-// Error(kComm) that names the ranks that were not ready.
+// stream (of a CPU: the device's default stream) has been given before the post; peers must be able
+// to reach it, which they cannot cudaMallocAsync's. Error(kUsage) that names the build option where
+// this build has no NCCL, Error(kComm) that names the ranks that were not ready.
 std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
                                                              const NcclOptions& options = {});
 

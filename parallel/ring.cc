@@ -34,7 +34,7 @@ void RingMixer::attend(Context& context, const Attend& attend) {
   const Arena::Scope scope(context.arena);
   // A block is its keys, then its values: [2, rows, Akv, E], so that it travels as one message.
   const auto block_of = [&](const TensorView& buffer, int rank) {
-    return TensorView(buffer.data, buffer.dtype, {2, keys_.rows(rank), kv_heads, e});
+    return TensorView(buffer.data, buffer.dtype, {2, keys_.rows(rank), kv_heads, e}, buffer.device);
   };
   const TensorView buffers =
       context.arena.alloc(attend.k.dtype, {2, 2, keys_.longest(), kv_heads, e});

@@ -74,7 +74,7 @@ class SimulatedTransport final : public Transport {
   int size() const override { return inner_->size(); }
 
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
-                                 const void* data) override {
+                                 const TensorView& view) override {
     clock_.message(header.bytes);
     double& free = free_[peer];  // when the wire to the peer is free again
     free = std::max(free, clock_.now()) +
@@ -82,15 +82,15 @@ class SimulatedTransport final : public Transport {
     MessageHeader on_wire = header;
     on_wire.bytes = carried(header.bytes);
     on_wire.due_ns = static_cast<int64_t>((free + link_.latency_s) * 1e9);
-    return std::make_unique<SimulatedTransfer>(false, inner_->send(stream, peer, on_wire, data),
+    return std::make_unique<SimulatedTransfer>(false, inner_->send(stream, peer, on_wire, view),
                                                header.bytes);
   }
 
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
-                                    void* data) override {
+                                    const TensorView& view) override {
     MessageHeader on_wire = expected;
     on_wire.bytes = carried(expected.bytes);
-    return std::make_unique<SimulatedTransfer>(true, inner_->receive(stream, peer, on_wire, data),
+    return std::make_unique<SimulatedTransfer>(true, inner_->receive(stream, peer, on_wire, view),
                                                expected.bytes);
   }
 

@@ -54,11 +54,6 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   // States of strangers: one is computed while the one before travels home.
   const TensorView strangers = context.arena.alloc(DType::kF32, {2, longest * heads * (e + 1)});
   const TensorView landing = context.arena.alloc(DType::kF32, {longest * heads * (e + 1)});
-  const auto state_in = [&](const TensorView& buffer, int64_t rows) {
-    float* at = buffer.as<float>();
-    return AttentionState{TensorView(at, DType::kF32, {rows, heads, e}),
-                          TensorView(at + rows * heads * e, DType::kF32, {heads, rows})};
-  };
   const AttentionState sum = alloc_state(context.arena, n, heads, e);
   const auto tag = [&](Traffic kind, int segment) {
     return Tag{.kind = kind,
@@ -94,12 +89,13 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
       onward = group_.post(stream, {&send, 1}, {&receive, 1});
     }
     const int64_t first = tour.seeing(owner, hop), rows = tokens_.rows(owner) - first;
-    const AttentionState state = hop == 0 ? sum : state_in(strangers.select(0, hop % 2), rows);
+    const AttentionState state =
+        hop == 0 ? sum : state_in(strangers.select(0, hop % 2), rows, heads, e);
     attend_block(context, here.slice(0, first - base, rows), rows_from(tokens_[owner], first),
                  block, attend.scale, attend.mask, state);
     take_home(hop - 1);
     if (hop > 0) {
-      arrived = state_in(landing, n - tour.seeing(own, hop));
+      arrived = state_in(landing, n - tour.seeing(own, hop), heads, e);
       const int helper = tour.helper(own, hop);
       const Message sends[] = {{owner, tag(Traffic::kState, 2 * hop), state.out},
                                {owner, tag(Traffic::kState, 2 * hop + 1), state.lse}};

@@ -32,13 +32,19 @@ struct Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // None of these blocks. `bytes` at `data` must stay untouched until the wait returns. Messages
+  // Whether messages may lie in memory of a device: the work that its stream was given before a
+  // post is done before they are read or written, and the work given after the wait sees what came.
+  // Else the communicator carries them through memory of the host.
+  virtual bool takes_device_memory() const { return false; }
+
+  // None of these blocks. `view`, header.bytes from its data on, must stay untouched until the wait
+  // returns; its shape says nothing. Messages
   // between two ranks with the same tag arrive in the order in which they were sent; a receive
   // takes the oldest with its tag.
   virtual std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
-                                         const void* data) = 0;
+                                         const TensorView& view) = 0;
   virtual std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
-                                            void* data) = 0;
+                                            const TensorView& view) = 0;
   // Blocks until the transfer is done; for a receive gives the header that came. Sleeps, never
   // spins. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
   virtual MessageHeader wait(Transfer& transfer) = 0;

@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
+
+#include "kernels/cuda/queue.h"
 #include "kernels/cuda/tables.h"
 
 namespace weft {
@@ -25,6 +28,20 @@ std::string cuda_versions() {
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
   return "driver " + text(driver) + ", toolkit " + text(runtime);
+}
+
+std::string cuda_device_words(int index) {
+  cudaDeviceProp properties{};
+  WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  char text[384];
+  std::snprintf(text, sizeof text, "%s, %.1f GiB, compute capability %d.%d", properties.name,
+                static_cast<double>(properties.totalGlobalMem) / (1 << 30), properties.major,
+                properties.minor);
+  return text;
+}
+
+void cuda_copy_bytes(Stream& stream, const void* from, void* to, size_t bytes) {
+  WEFT_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_queue(stream).stream()));
 }
 
 const Ops& cuda_ops() {

@@ -16,9 +16,15 @@ int cuda_device_count();
 // "driver 12.4, toolkit 12.4"; "" where there is no backend.
 std::string cuda_versions();
 
+// "NVIDIA H200, 139.8 GiB, compute capability 9.0".
+std::string cuda_device_words(int index);
+
 // A stream of its own on CUDA device `index`; its ops are cuda_ops(). `threads`: of the host, for
 // what is packed and converted there. Error(kUsage) where there is no such device or no backend.
 Stream cuda_stream(int index, Determinism determinism = Determinism::kFast, int threads = 0);
+
+// `bytes` from one device's memory, or the host's, to another's, in the stream's order.
+void cuda_copy_bytes(Stream& stream, const void* from, void* to, size_t bytes);
 
 // kernels/gemm_limit.h's, by cuBLASLt.
 std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream& stream, DType dtype, int64_t rows,

@@ -15,6 +15,8 @@ namespace {
 
 int cuda_device_count() { unavailable(); }
 std::string cuda_versions() { return ""; }
+std::string cuda_device_words(int) { unavailable(); }
+void cuda_copy_bytes(Stream&, const void*, void*, size_t) { unavailable(); }
 Stream cuda_stream(int, Determinism, int) { unavailable(); }
 const Ops& cuda_ops() { unavailable(); }
 std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream&, DType, int64_t, int64_t, int64_t) {

@@ -121,10 +121,12 @@ TEST(Checkpoint, HoldsTheSolversHistory) {
     constexpr int64_t kCount = 24;
     Tensor x(DType::kF32, {2, 3, 2, 2}), v(DType::kF32, {2, 3, 2, 2});
     SamplerState state(kCount);
+    Stream stream = Stream::cpu(1);
+    Arena arena;
     for (int64_t k = 0; k < kCount; ++k) x.as<float>()[k] = 0.1f * static_cast<float>(k) - 1.1f;
     for (int step = 0; step < 3; ++step) {
       for (int64_t k = 0; k < kCount; ++k) v.as<float>()[k] = 0.3f * x.as<float>()[k] - 0.01f;
-      sampler.step(step, v, x, state);
+      sampler.step(stream, arena, step, v, x, state);
     }
     Checkpoint checkpoint;
     checkpoint.facts = {{"solver", solver}};

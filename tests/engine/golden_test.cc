@@ -71,13 +71,15 @@ TEST_P(GoldenScheduler, Passes) {
   Tensor x(DType::kF32, {count}), v(DType::kF32, {count});
   std::copy(start.begin(), start.end(), x.as<float>());
   SamplerState state(count);
+  Stream stream = Stream::cpu(1);
+  Arena arena;
   std::vector<float> points;
   for (int i = 0; i < sampler.steps(); ++i) {
     for (int64_t k = 0; k < count; ++k) {
       const float at = x.as<float>()[k];
       v.as<float>()[k] = 0.3f * at + sampler.sigmas()[i] + 0.1f * std::sin(3.0f * at);
     }
-    sampler.step(i, v, x, state);
+    sampler.step(stream, arena, i, v, x, state);
     points.insert(points.end(), x.as<float>(), x.as<float>() + count);
   }
   EXPECT_LE(rel_l2(points, floats(expected, "x")), spec.at("tolerance").get<double>());

@@ -123,20 +123,5 @@ TEST(Replica, EightBitWeightsUnderEveryLayoutThatKeepsTheWidth) {
   }
 }
 
-TEST(PackTokens, RoundTripsAndLeavesTheRestAlone) {
-  Tensor latent(DType::kF32, {3, 2, 4, 6}), back(DType::kF32, {3, 2, 4, 6});
-  for (int64_t i = 0; i < latent.count(); ++i) latent.as<float>()[i] = static_cast<float>(i + 1);
-  const TokenRanges first{{{0, 5}}, 12}, second{{{5, 12}}, 12};
-  for (const TokenRanges* tokens : {&first, &second}) {
-    Tensor rows(DType::kF32, {tokens->size(), 12});
-    pack_tokens(latent, {1, 2, 2}, *tokens, rows);
-    unpack_tokens(rows, {1, 2, 2}, *tokens, back);
-    int64_t placed = 0;
-    for (int64_t i = 0; i < back.count(); ++i) placed += back.as<float>()[i] != 0;
-    EXPECT_EQ(placed, tokens == &first ? 5 * 12 : back.count());
-  }
-  for (int64_t i = 0; i < back.count(); ++i) EXPECT_EQ(back.as<float>()[i], latent.as<float>()[i]);
-}
-
 }  // namespace
 }  // namespace weft

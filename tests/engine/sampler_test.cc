@@ -19,13 +19,15 @@ SamplerConfig config_of(SolverKind kind, double shift) {
 
 // x after every step for the scalar model v(x, sigma) = 0.3 x + sigma from x = 1.
 std::vector<float> trajectory(const Sampler& sampler) {
+  Stream stream = Stream::cpu(1);
+  Arena arena;
   Tensor x(DType::kF32, {1}), v(DType::kF32, {1});
   SamplerState state(1);
   std::vector<float> points;
   *x.as<float>() = 1.0f;
   for (int i = 0; i < sampler.steps(); ++i) {
     *v.as<float>() = 0.3f * *x.as<float>() + sampler.sigmas()[i];
-    sampler.step(i, v, x, state);
+    sampler.step(stream, arena, i, v, x, state);
     points.push_back(*x.as<float>());
   }
   return points;
@@ -101,6 +103,8 @@ TEST(Sampler, EulerKeepsFractionalTimesteps) {
 // Two halves stepped apart with their own histories are the whole, bit for bit.
 TEST(Sampler, SlicesAreIndependent) {
   constexpr int64_t kCount = 10, kSplit = 3;
+  Stream stream = Stream::cpu(1);
+  Arena arena;
   for (int kind = 0; kind < static_cast<int>(K::kCount); ++kind) {
     const Sampler sampler(config_of(static_cast<K>(kind), 3), kind == int(K::kDistill4) ? 4 : 7);
     Tensor whole(DType::kF32, {kCount}), parts(DType::kF32, {kCount}), v(DType::kF32, {kCount});
@@ -111,9 +115,10 @@ TEST(Sampler, SlicesAreIndependent) {
     for (int i = 0; i < sampler.steps(); ++i) {
       for (int64_t k = 0; k < kCount; ++k)
         v.as<float>()[k] = std::cos(2.0f * whole.as<float>()[k] + i);
-      sampler.step(i, v, whole, state);
-      sampler.step(i, v.view().slice(0, 0, kSplit), parts.view().slice(0, 0, kSplit), left);
-      sampler.step(i, v.view().slice(0, kSplit, kCount - kSplit),
+      sampler.step(stream, arena, i, v, whole, state);
+      sampler.step(stream, arena, i, v.view().slice(0, 0, kSplit), parts.view().slice(0, 0, kSplit),
+                   left);
+      sampler.step(stream, arena, i, v.view().slice(0, kSplit, kCount - kSplit),
                    parts.view().slice(0, kSplit, kCount - kSplit), right);
       ASSERT_EQ(0, std::memcmp(whole.as<float>(), parts.as<float>(), kCount * sizeof(float)));
     }
@@ -125,12 +130,14 @@ TEST(Sampler, HistoryIsWholeInItsTensors) {
   const Sampler sampler(config_of(K::kUniPCDiffusers, 3), 6);
   Tensor x(DType::kF32, {1}), v(DType::kF32, {1});
   SamplerState state(1), restored(1);
+  Stream stream = Stream::cpu(1);
+  Arena arena;
   *x.as<float>() = 0.7f;
   float at_three = 0;
   const auto run = [&](int from, int to, SamplerState& history) {
     for (int i = from; i < to; ++i) {
       *v.as<float>() = 0.3f * *x.as<float>() + sampler.sigmas()[i];
-      sampler.step(i, v, x, history);
+      sampler.step(stream, arena, i, v, x, history);
     }
   };
   run(0, 3, state);

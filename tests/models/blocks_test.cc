@@ -133,6 +133,21 @@ TEST_F(Blocks, PatchesOfTokenRanges) {
   }
 }
 
+TEST_F(Blocks, PlacedPatchesGiveTheLatentBackAndLeaveTheRestAlone) {
+  Tensor latent(DType::kF32, {3, 2, 4, 6}), back(DType::kF32, {3, 2, 4, 6});
+  for (int64_t i = 0; i < latent.count(); ++i) latent.as<float>()[i] = static_cast<float>(i + 1);
+  const TokenRanges first{{{0, 5}}, 12}, second{{{5, 12}}, 12};
+  for (const TokenRanges* tokens : {&first, &second}) {
+    Tensor rows(DType::kF32, {tokens->size(), 12});
+    patchify(stream, latent, {1, 2, 2}, *tokens, rows);
+    place_patches(stream, rows, {1, 2, 2}, *tokens, back);
+    int64_t placed = 0;
+    for (int64_t i = 0; i < back.count(); ++i) placed += back.as<float>()[i] != 0;
+    EXPECT_EQ(placed, tokens == &first ? 5 * 12 : back.count());
+  }
+  for (int64_t i = 0; i < back.count(); ++i) EXPECT_EQ(back.as<float>()[i], latent.as<float>()[i]);
+}
+
 TEST_F(Blocks, ArenaBytesAreWhatAnArenaTakes) {
   for (int64_t n : {0, 1, 15, 16, 17, 1000}) {
     const size_t before = arena.used();

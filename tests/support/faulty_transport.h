@@ -22,14 +22,14 @@ class FaultyTransport final : public Transport {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
-                                 const void* data) override {
+                                 const TensorView& view) override {
     if (static_cast<int>(sent_.size()) == at_) fault_();
     sent_.push_back(tag_text(header.tag));
-    return inner_->send(stream, peer, header, data);
+    return inner_->send(stream, peer, header, view);
   }
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
-                                    void* data) override {
-    return inner_->receive(stream, peer, expected, data);
+                                    const TensorView& view) override {
+    return inner_->receive(stream, peer, expected, view);
   }
   MessageHeader wait(Transfer& transfer) override { return inner_->wait(transfer); }
   void watch(std::shared_ptr<const FlightRecorder> recorder) override {
