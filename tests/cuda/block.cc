@@ -65,7 +65,7 @@ struct Block {
   std::vector<Warp> warps;
   int count = 0, next = 0, exited = 0, at_barrier = 0;
   int any_predicate = 0, barrier_result = 0;
-  bool reversed = false, failed = false;
+  bool reversed = false, reversed_release = false, failed = false;  // the order of the threads
   Thread* current = nullptr;
   std::deque<Thread*> ready;
   std::vector<Fiber*> idle;
@@ -220,11 +220,11 @@ void prepare(const cudaLaunchConfig_t& config) {
   }
 }
 
-void start_block(uint3 at, uint64_t linear) {
+void start_block(uint3 at) {
   Block& b = block();
   blockIdx = at;
   b.next = b.exited = b.at_barrier = b.any_predicate = 0;
-  b.reversed = linear % 2 == 1;  // both orders: a missing barrier shows in one of them
+  b.reversed = !b.reversed;  // both orders: a missing barrier shows in one of them
   b.failed = false;
   for (int i = 0; i < b.count; ++i) {
     Thread& thread = b.threads[i];
@@ -279,9 +279,9 @@ void abandon() {
   b.running = &b.main;
 }
 
-bool run_block(uint3 at, uint64_t linear) {
+bool run_block(uint3 at) {
   Block& b = block();
-  start_block(at, linear);
+  start_block(at);
   switch_to(next_fiber());
   if (!b.failed && b.exited == b.count) return true;
   if (!b.failed)
@@ -299,12 +299,11 @@ void run_kernel(const cudaLaunchConfig_t& config, const void* kernel, const Work
   gridDim = config.gridDim;
   blockDim = config.blockDim;
   prepare(config);
-  uint64_t linear = 0;
   const auto run_all = [&] {
     for (unsigned z = 0; z < gridDim.z; ++z)
       for (unsigned y = 0; y < gridDim.y; ++y)
         for (unsigned x = 0; x < gridDim.x; ++x)
-          if (!run_block({x, y, z}, linear++)) return;
+          if (!run_block({x, y, z})) return;
   };
   run_all();
   b.kernel = nullptr;
@@ -344,8 +343,9 @@ int sync_block_or(int predicate) {
   }
   b.at_barrier = 0;
   b.barrier_result = std::exchange(b.any_predicate, 0);
+  b.reversed_release = !b.reversed_release;
   for (int i = 0; i < b.count; ++i) {
-    Thread& thread = b.threads[b.reversed ? b.count - 1 - i : i];
+    Thread& thread = b.threads[b.reversed_release ? b.count - 1 - i : i];
     if (&thread != b.current) go_on(thread);
   }
   return b.barrier_result;

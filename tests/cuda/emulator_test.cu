@@ -185,7 +185,7 @@ __global__ void reverse_kernel(float* x, bool barrier) {
 TEST_F(Emulator, AMissingBarrierShows) {
   std::vector<float> expected = ramp(64);
   std::ranges::reverse(expected);
-  for (const bool barrier : {true, false}) {
+  for (const bool barrier : {true, false, false}) {
     const Buffer<float> x(ramp(64));
     ASSERT_EQ(start(stream, 1, 64, 0, reverse_kernel, x.data, barrier), cudaSuccess);
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
@@ -392,6 +392,24 @@ TEST_F(EmulatorDeathTest, KernelsThatTouchWhatIsNotTheirs) {
       },
       "add_kernel.*, block \\(0, 0, 0\\), thread \\(1, 0, 0\\) touched device memory that is not "
       "there, 256 bytes behind the start of 256");
+}
+
+__global__ void wide_load_kernel(const float* x, float4* out) {
+  *out = *reinterpret_cast<const float4*>(x);
+}
+
+TEST_F(EmulatorDeathTest, VectorLoadsOfAddressesThatAreNotAligned) {
+  const Buffer<float> x(ramp(8));
+  const Buffer<float4> out(1);
+  start(stream, 1, 1, 0, wide_load_kernel, x.data + 4, out.data);
+  cudaStreamSynchronize(stream);
+  EXPECT_EQ(out.get()[0].y, 5);
+  EXPECT_DEATH(
+      {
+        start(stream, 1, 1, 0, wide_load_kernel, x.data + 2, out.data);
+        cudaStreamSynchronize(stream);
+      },
+      "misaligned address");
 }
 
 TEST_F(Emulator, WhatWasWrittenAroundAnAllocationIsFound) {
