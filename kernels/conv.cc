@@ -9,10 +9,11 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
                      DType dtype) {
   CHECK(is_compute(dtype), "dtype", to_string(dtype));
   CHECK((weight.rank == 4 || weight.rank == 5) && is_float(weight.dtype) && weight.count() > 0 &&
-            weight.device == stream.device(),
+            is_near(stream, weight),
         "weight", weight.to_string_shape());
-  CHECK(!bias || (bias.rank == 1 && bias[0] == weight[0] && is_float(bias.dtype)), "bias",
-        bias.to_string_shape(), "weight", weight.to_string_shape());
+  CHECK(!bias || (bias.rank == 1 && bias[0] == weight[0] && is_float(bias.dtype) &&
+                  is_near(stream, bias)),
+        "bias", bias.to_string_shape(), "weight", weight.to_string_shape());
   if (weight.rank == 5) return stream.ops().conv.pack_conv(stream, weight, bias, dtype);
   // A 2D kernel is a 3D one of one frame: put the time dimension in.
   TensorView weight5 = weight;

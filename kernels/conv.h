@@ -28,7 +28,7 @@ class PackedConv {
 };
 
 // weight [Cout, Cin, kt, kh, kw] (or [Cout, Cin, kh, kw]: kt = 1), any float dtype; bias [Cout] or
-// empty.
+// empty; on the stream's device or the host.
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias, DType dtype);
 
 struct ConvArgs {

@@ -3,6 +3,7 @@
 // exponent, three of fraction; no infinity, 0x7f is NaN, the largest is 448, the least 2^-9.
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 namespace weft {
 
@@ -29,6 +30,14 @@ constexpr uint8_t to_e4m3(float value) {
   }
   const uint32_t rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
   return static_cast<uint8_t>(sign | (rounded - 0x3c000000u) >> 20);
+}
+
+// A row whose largest magnitude is `most` becomes the numbers to_e4m3(value * e4m3_unit(most))
+// times the scale most / 448.
+constexpr float e4m3_unit(float most) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  if (!(most > 0)) return 0;
+  return most < kLargestE4m3 / kMost ? kMost : kLargestE4m3 / most;
 }
 
 }  // namespace weft

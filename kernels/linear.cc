@@ -8,14 +8,14 @@ namespace weft {
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
   CHECK(is_compute(dtype), "dtype", to_string(dtype));
-  CHECK(weight.rank == 2 && is_float(weight.dtype) && weight.count() > 0 &&
-            weight.device == stream.device(),
+  CHECK(weight.rank == 2 && is_float(weight.dtype) && weight.count() > 0 && is_near(stream, weight),
         "weight", weight.to_string_shape());
   // The largest sum of products fits 32 bits.
-  CHECK(format == WeightFormat::kCompute || weight[1] <= INT32_MAX / (255 * 127), "weight",
+  CHECK(format != WeightFormat::kInt8 || weight[1] <= INT32_MAX / (255 * 127), "weight",
         weight.to_string_shape());
-  CHECK(!bias || (bias.rank == 1 && bias[0] == weight[0] && is_float(bias.dtype)), "bias",
-        bias.to_string_shape(), "weight", weight.to_string_shape());
+  CHECK(!bias || (bias.rank == 1 && bias[0] == weight[0] && is_float(bias.dtype) &&
+                  is_near(stream, bias)),
+        "bias", bias.to_string_shape(), "weight", weight.to_string_shape());
   return stream.ops().linear.pack_linear(stream, weight, bias, dtype, format);
 }
 

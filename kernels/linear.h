@@ -9,11 +9,15 @@ namespace weft {
 
 enum class LinearActivation : uint8_t { kNone, kGeluTanh, kSilu };
 
-// How weights are kept: in the compute dtype, or as whole numbers -127 ... 127 times one f32 per
-// output. Of the latter every row of x is rounded to such numbers as well when it comes (scale =
-// its largest magnitude / 127), products are added exactly, and
-// out = act(sum * scale of x * scale of the output + bias).
-enum class WeightFormat : uint8_t { kCompute, kInt8 };
+// How weights are kept: in the compute dtype, or as 8-bit numbers times one f32 per output. Of the
+// latter every row of x is rounded to such numbers as well when it comes, and
+// out = act(sum * (scale of x * scale of the output) + bias). Scales are a row's largest magnitude
+// over the largest number; where a row holds a value that is not finite, all that comes of it is
+// not.
+//   kInt8  whole numbers -127 ... 127, products added exactly
+//   kFp8   f8_e4m3 (fp8.h), at most 448: exact products, added in f32; tensor cores of e4m3 keep
+//          about 14 bits of the 128 products that they add between two additions in f32
+enum class WeightFormat : uint8_t { kCompute, kInt8, kFp8 };
 
 // One packed weight matrix: owned memory in whatever layout the op table that packed it wants.
 // It holds the only anonymous copy of the weights; the view it was packed from may go away.
@@ -44,7 +48,8 @@ class PackedLinear {
   std::vector<TensorView> pieces_;
 };
 
-// weight [out, in] and bias [out] (or empty), any float dtype; `dtype` f32 or bf16 is the compute
+// weight [out, in] and bias [out] (or empty), any float dtype, on the stream's device or the host;
+// `dtype` f32 or bf16 is the compute
 // dtype. Weight values are rounded once to it; the bias stays f32.
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format = WeightFormat::kCompute);

@@ -72,7 +72,7 @@ PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const
   packed.dtype_ = dtype;
   packed.format_ = format;
   packed.bytes_ =
-      static_cast<size_t>(weight.count()) * (format == WeightFormat::kInt8 ? 1 : size_of(dtype));
+      static_cast<size_t>(weight.count()) * (format == WeightFormat::kCompute ? size_of(dtype) : 1);
   if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]}, stream.device());
   return packed;
 }

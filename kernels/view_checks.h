@@ -12,6 +12,11 @@ inline bool is_float(DType dtype) {
   return is_compute(dtype) || dtype == DType::kF16 || dtype == DType::kF64;
 }
 
+// What is packed once may lie on the host, wherever the stream works.
+inline bool is_near(const Stream& stream, const TensorView& x) {
+  return x.device == stream.device() || x.device == Device{};
+}
+
 inline bool same_shape(const TensorView& a, const TensorView& b) {
   if (a.rank != b.rank) return false;
   for (int i = 0; i < a.rank; ++i)

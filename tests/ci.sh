@@ -73,8 +73,10 @@ case "${1:-}" in
   fuzz) fuzz "${2:-}" ;;
   cuda)
     cmake --preset cuda >/dev/null
-    cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check
-    LD_LIBRARY_PATH=$PWD/build-cuda/tests/cuda/driver build-cuda/tests/cuda/sdpa_graph_check
+    cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check conv_graph_check
+    for check in sdpa conv; do
+      LD_LIBRARY_PATH=$PWD/build-cuda/tests/cuda/driver "build-cuda/tests/cuda/${check}_graph_check"
+    done
     build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
     ;;
   *)

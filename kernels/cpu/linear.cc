@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/cpu/linear_fp8.h"
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
@@ -16,6 +17,7 @@ namespace {
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
   if (format == WeightFormat::kInt8) return pack_linear_int8(stream, weight, bias, dtype);
+  if (format == WeightFormat::kFp8) return pack_linear_fp8(stream, weight, bias, dtype);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -68,6 +70,10 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
   if (packed.format() == WeightFormat::kInt8) {
     linear_int8(stream, x, packed, activation, out);
+    return;
+  }
+  if (packed.format() == WeightFormat::kFp8) {
+    linear_fp8(stream, x, packed, activation, out);
     return;
   }
   visit_dtype(x.dtype, [&](auto tag) {

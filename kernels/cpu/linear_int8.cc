@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/copy.h"
+#include "kernels/cpu/linear_fp8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
 
@@ -23,24 +24,29 @@ float quantize_row_reference(const float* x, int64_t count, int8_t* out) {
   return most / 127 + poison;
 }
 
-Int8Weights quantize_weights(Stream& stream, const TensorView& weight, const TensorView& bias,
-                             DType dtype, PackedLinear& packed) {
+EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const TensorView& bias,
+                                 DType dtype, WeightFormat format, PackedLinear& packed) {
   const int64_t out = weight[0], in = weight[1];
   packed.out_ = out;
   packed.in_ = in;
   packed.dtype_ = dtype;
-  packed.format_ = WeightFormat::kInt8;
-  Int8Weights weights{Tensor(DType::kI8, {out, in}), Tensor(DType::kF32, {out})};
+  packed.format_ = format;
+  const bool whole = format == WeightFormat::kInt8;
+  EightBitWeights weights{Tensor(whole ? DType::kI8 : DType::kF8E4M3, {out, in}),
+                          Tensor(DType::kF32, {out})};
   constexpr int64_t kRows = 64;  // converted at a time
   const Tensor wide(DType::kF32, {std::min(kRows, out), in});
   for (int64_t row = 0; row < out; row += kRows) {
     const int64_t count = std::min(kRows, out - row);
     copy(stream, weight.slice(0, row, count), wide.view().slice(0, 0, count));
     parallel_for(stream, count, row_grain(in), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r)
-        weights.scales.as<float>()[row + r] = quantize_row_reference(
-            wide.as<float>() + r * in, in,
-            static_cast<int8_t*>(weights.values.view().data) + (row + r) * in);
+      for (int64_t r = begin; r < end; ++r) {
+        const float* from = wide.as<float>() + r * in;
+        void* to = static_cast<int8_t*>(weights.values.view().data) + (row + r) * in;
+        weights.scales.as<float>()[row + r] =
+            whole ? quantize_row_reference(from, in, static_cast<int8_t*>(to))
+                  : quantize_row_e4m3(from, in, static_cast<uint8_t*>(to));
+      }
     });
   }
   if (bias) {
@@ -55,14 +61,15 @@ Int8Weights quantize_weights(Stream& stream, const TensorView& weight, const Ten
 PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const TensorView& bias,
                               DType dtype) {
   PackedLinear packed;
-  auto* stored = new Int8Weights(quantize_weights(stream, weight, bias, dtype, packed));
-  packed.storage_ = {stored, [](void* data) { delete static_cast<Int8Weights*>(data); }};
+  auto* stored = new EightBitWeights(
+      quantize_weights(stream, weight, bias, dtype, WeightFormat::kInt8, packed));
+  packed.storage_ = {stored, [](void* data) { delete static_cast<EightBitWeights*>(data); }};
   return packed;
 }
 
 void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out) {
-  const auto& weights = *static_cast<const Int8Weights*>(packed.storage_.get());
+  const auto& weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
   const int64_t in = packed.in(), columns = packed.out();
   const auto* values = static_cast<const int8_t*>(weights.values.view().data);
   const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;

@@ -16,12 +16,13 @@ PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
 void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear& packed,
                         LinearActivation activation, const TensorView& out);
 
-// The weights as whole numbers [out, in] kI8, their scales [out] f32, and the bias into `packed`.
-struct Int8Weights {
+// The weights as numbers of `format` [out, in] kI8 or kF8E4M3, their scales [out] f32; the rest of
+// `packed`.
+struct EightBitWeights {
   Tensor values, scales;
 };
-Int8Weights quantize_weights(Stream& stream, const TensorView& weight, const TensorView& bias,
-                             DType dtype, PackedLinear& packed);
+EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const TensorView& bias,
+                                 DType dtype, WeightFormat format, PackedLinear& packed);
 
 // out[i] = round(x[i] / scale), to nearest even; returns the scale: largest magnitude / 127, 0 for
 // zeros, NaN where x holds a value that is not finite (out is 0 then).

@@ -96,7 +96,8 @@ void run_rows(const Stream& stream, const PackedLinear& packed, Storage& storage
 PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
                                      const TensorView& bias, DType dtype) {
   PackedLinear packed;
-  Int8Weights weights = quantize_weights(stream, weight, bias, dtype, packed);
+  EightBitWeights weights =
+      quantize_weights(stream, weight, bias, dtype, WeightFormat::kInt8, packed);
   const int64_t in = packed.in(), out = packed.out();
   auto* storage = new Storage;
   packed.storage_ = {storage, [](void* data) { delete static_cast<Storage*>(data); }};

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/implementation.h"
+#include "kernels/cpu/linear_fp8.h"
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/linear_panels.h"
 #include "kernels/cpu/onednn.h"
@@ -101,6 +102,7 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   if (format == WeightFormat::kInt8)
     return has_int8_products() ? pack_linear_int8_onednn(stream, weight, bias, dtype)
                                : pack_linear_int8(stream, weight, bias, dtype);
+  if (format == WeightFormat::kFp8) return pack_linear_fp8(stream, weight, bias, dtype);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -180,6 +182,10 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
   if (packed.format() == WeightFormat::kInt8) {
     (has_int8_products() ? linear_int8_onednn : linear_int8)(stream, x, packed, activation, out);
+    return;
+  }
+  if (packed.format() == WeightFormat::kFp8) {
+    linear_fp8(stream, x, packed, activation, out);
     return;
   }
   auto& storage = *static_cast<LinearStorage*>(packed.storage_.get());

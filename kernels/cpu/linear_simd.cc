@@ -1,4 +1,5 @@
 // Linear with Highway alone: panels on any machine.
+#include "kernels/cpu/linear_fp8.h"
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/linear_panels.h"
 #include "kernels/cpu/tables.h"
@@ -11,6 +12,7 @@ namespace {
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
   if (format == WeightFormat::kInt8) return pack_linear_int8(stream, weight, bias, dtype);
+  if (format == WeightFormat::kFp8) return pack_linear_fp8(stream, weight, bias, dtype);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -30,6 +32,10 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
   if (packed.format() == WeightFormat::kInt8) {
     linear_int8(stream, x, packed, activation, out);
+    return;
+  }
+  if (packed.format() == WeightFormat::kFp8) {
+    linear_fp8(stream, x, packed, activation, out);
     return;
   }
   static_cast<const LinearPanels*>(packed.storage_.get())

@@ -15,8 +15,10 @@ struct GemmMatrix {
 };
 
 // out[b, i, j] = alpha * x_scales[i] * w_scales[j] * sum over l of x[b, i, l] w[b, j, l] + bias[j],
-// in f32 (never TF32), rounded once. Legal dtypes of x and w (alike) and out:
-//   f32 to f32, bf16 to bf16 or f32, f8_e4m3 to bf16 or f32, i8 to i32 (exact; alpha 1, no bias).
+// in f32 (never TF32; of f8_e4m3 as WeightFormat::kFp8 says), rounded once. Legal dtypes of x and w
+// (alike) and out:
+//   f32 to f32, bf16 to bf16 or f32, f8_e4m3 to bf16 or to f32 without bias, i8 to i32 (exact;
+//   alpha 1, no bias).
 // Activations are the caller's: how exactly the library computes its own is not documented.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
@@ -36,9 +38,9 @@ inline constexpr size_t kGemmWorkspace = size_t{64} << 20;
 
 // Puts the product behind what the stream was given. False, and nothing done, where the library has
 // no way to do it: an alignment it does not take (of 8-bit numbers rows must be 16-byte aligned and
-// k, n multiples of 16), scales on a device without them. The first call of a shape on a stream
-// times a few of the library's ways and keeps the fastest, unless the stream is deterministic or
-// being captured: then it is the library's first.
+// k, n multiples of 16), scales on a device without them. A shape's third call on a stream times a
+// few of the library's ways and keeps the fastest, unless the stream is deterministic or being
+// captured: then it stays the library's first.
 bool gemm(const Stream& stream, const Gemm& gemm);
 
 }  // namespace weft::cuda

@@ -19,6 +19,7 @@ class PlanCache {
     ++misses_;
     return plans_.emplace(key, make()).first->second;
   }
+  bool has(const Key& key) const { return plans_.count(key) > 0; }
   int64_t hits() const { return hits_; }
   int64_t misses() const { return misses_; }
 

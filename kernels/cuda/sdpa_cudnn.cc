@@ -45,15 +45,11 @@ struct Sdpas {
 
 Plan make_plan(Sdpas& sdpas, const SdpaShape& shape) {
   try {
-    const SdpaTarget target{.handle = sdpas.library->handle};
+    const CudnnTarget target{.handle = sdpas.library->handle};
     std::string refusal = "no engine for this shape";
     for (const CudnnDescriptor& configuration : propose_sdpa(shape, target)) try {
-        Plan plan{.descriptor = make_sdpa_plan(configuration, target)};
-        int64_t count = 0;
-        check_cudnn(cudnnBackendGetAttribute(plan.descriptor.get(),
-                                             CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                             CUDNN_TYPE_INT64, 1, &count, &plan.workspace),
-                    "the plan's workspace");
+        Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
+        plan.workspace = cudnn_workspace(plan.descriptor);
         return plan;
       } catch (const CudnnRefusal& reason) {
         refusal = reason.text;
@@ -74,16 +70,11 @@ void execute(CudaQueue& queue, Library& library, const Plan& plan, const Sdpa& p
                             problem.out,
                             &scale,
                             problem.lse};
-  const int64_t count = problem.lse ? 6 : 5;
+  const size_t count = problem.lse ? 6 : 5;
   void* const workspace =
       plan.workspace > 0 ? queue.scratch(static_cast<size_t>(plan.workspace)) : nullptr;
-  CudnnDescriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-  pack.finalize();
-  check_cudnn(cudnnBackendExecute(library.handle, plan.descriptor.get(), pack.get()),
-              "cudnnBackendExecute");
+  execute_cudnn(library.handle, plan.descriptor, std::span(ids).first(count),
+                std::span(pointers).first(count), workspace);
 }
 
 // Preparing a plan loads code, which a stream that is being captured does not allow.

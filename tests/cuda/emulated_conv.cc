@@ -1,17 +1,16 @@
-// kernels/cuda/conv_library.h as a kernel with a thread per output: what the library would answer.
+// kernels/cuda/conv_library.h in plain loops: what the library would answer.
 #include "kernels/cuda/conv_library.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/queue.h"
 #include "tests/cuda/emulated_libraries.h"
+#include "tests/cuda/emulator.h"
 
 namespace weft::cuda {
 
 namespace {
 
 template <class T>
-__global__ void conv_kernel(LibraryConv conv) {
+void compute(const LibraryConv& conv, int64_t index) {
   const auto [of, oh, ow, out_channels] = conv.out_shape;
-  const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (index >= of * oh * ow * out_channels) return;
   const int64_t o = index % out_channels, w = index / out_channels % ow,
                 h = index / out_channels / ow % oh, f = index / out_channels / ow / oh;
   const int64_t channels = conv.x_shape[3];
@@ -40,9 +39,11 @@ bool library_conv(const Stream& stream, const LibraryConv& conv) {
   CHECK(conv.x_shape[3] % 8 == 0 && conv.out_shape[3] % 8 == 0, conv.x_shape[3], conv.out_shape[3]);
   test::EmulatedLibraries& libraries = test::emulated_libraries();
   if (libraries.refuse_conv) return false;
-  const auto [f, h, w, c] = conv.out_shape;
-  launch(stream, {blocks_for(f * h * w * c, 128), 128},
-         conv.dtype == DType::kF32 ? conv_kernel<float> : conv_kernel<bf16>, conv);
+  WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [conv] {
+    const auto [f, h, w, c] = conv.out_shape;
+    const auto run = conv.dtype == DType::kF32 ? compute<float> : compute<bf16>;
+    for (int64_t i = 0; i < f * h * w * c; ++i) run(conv, i);
+  }));
   ++libraries.convs;
   return true;
 }

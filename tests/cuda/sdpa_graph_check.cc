@@ -5,19 +5,10 @@
 #include <string>
 
 #include "kernels/cuda/sdpa_graph.h"
+#include "tests/cuda/described_device.h"
 
 namespace weft::cuda {
 namespace {
-
-// What cudaGetDeviceProperties says of an H200, in the words of cuDNN 9.19.
-constexpr const char* kH200 = R"({
-"deviceName": "NVIDIA H200", "cudaDeviceId": 0, "pciDeviceId": 0, "deviceVer": 900, "driverVer": 13000,
-"isTccDriver": 0, "supportCoopLaunch": 1, "warpSize": 32, "multiProcessorCount": 132,
-"totalGlobalMem": 150754820096, "l2CacheSize": 62914560, "maxCtasPerSM": 32, "maxThreadsPerSM": 2048,
-"maxRegistersPerSM": 65536, "regsPerBlock": 65536, "maxThreadsPerBlock": 1024,
-"maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
-"reservedSharedMemoryPerBlock": 1024, "memClockRateKHz": 3201000, "smClockRateKHz": 1980000,
-"maxBlockSize": [1024, 1024, 64], "maxGridSize": [2147483647, 65535, 65535]})";
 
 SdpaShape shape_of(int64_t queries, int64_t keys, int64_t heads, int64_t kv_heads, int64_t size,
                    bool lse) {
@@ -26,14 +17,14 @@ SdpaShape shape_of(int64_t queries, int64_t keys, int64_t heads, int64_t kv_head
           kv_row,  size, kv_row, size,     row,  size, lse};
 }
 
-bool check(const SdpaShape& shape, const SdpaTarget& target) {
+bool check(const SdpaShape& shape, const CudnnTarget& target) {
   size_t engines = 0;
   bool made = false;
   std::string reason;
   try {
     const std::vector<CudnnDescriptor> configurations = propose_sdpa(shape, target);
     engines = configurations.size();
-    if (engines > 0) make_sdpa_plan(configurations[0], target);
+    if (engines > 0) make_cudnn_plan(configurations[0], target);
     made = engines > 0;
   } catch (const CudnnRefusal& refusal) {
     made = refusal.status == CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER;
@@ -48,11 +39,8 @@ bool check(const SdpaShape& shape, const SdpaTarget& target) {
 }
 
 int run() {
-  CudnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-             static_cast<int64_t>(std::char_traits<char>::length(kH200)), kH200);
-  device.finalize();
-  const SdpaTarget target{.device = &device};
+  const CudnnDescriptor device = describe_h200();
+  const CudnnTarget target{.device = &device};
   bool all = true;
   for (bool lse : {false, true})
     for (int64_t heads : {12, 40}) {

@@ -103,7 +103,9 @@ TEST(Linear, RowsDoNotDependOnTheirNeighbours) {
   // exact.
   constexpr int64_t kRows = 40, kIn = 300, kOut = 150;
   for (const Table& table : all_tables()) {
-    if (table.ops == &cpu_ops() && table.ops != &reference_ops()) continue;  // oneDNN's own sums
+    // Libraries choose how to add by the shape.
+    if (table.name == "cuda") continue;
+    if (table.ops == &cpu_ops() && table.ops != &reference_ops()) continue;
     const UseTarget use(table);
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       Stream stream = Stream::cpu(2, Determinism::kFixed, table.ops);

@@ -1,0 +1,84 @@
+// conv_library.h by cuDNN: one plan per shape, kept with the queue.
+#include <optional>
+
+#include "kernels/cuda/conv_graph.h"
+#include "kernels/cuda/plan_cache.h"
+#include "kernels/cuda/queue.h"
+
+namespace weft::cuda {
+
+namespace {
+
+constexpr int64_t kMostWorkspace = int64_t{1} << 30;
+
+struct Plan {
+  CudnnDescriptor descriptor;  // none: refused
+  int64_t workspace = 0;
+};
+
+// Of a queue; where there is no library every shape is refused.
+struct Library {
+  explicit Library(CudaQueue& queue) {
+    if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) handle = nullptr;
+    if (handle && cudnnSetStream(handle, queue.stream()) != CUDNN_STATUS_SUCCESS) {
+      cudnnDestroy(handle);
+      handle = nullptr;
+    }
+  }
+  ~Library() {
+    plans.reset();
+    if (handle) cudnnDestroy(handle);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  cudnnHandle_t handle = nullptr;
+  std::optional<PlanCache<ConvShape, Plan>> plans{std::in_place};
+};
+
+Plan make_plan(const Library& library, const ConvShape& shape) {
+  const CudnnTarget target{.handle = library.handle};
+  try {
+    for (const CudnnDescriptor& configuration : propose_conv(shape, target)) try {
+        Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
+        plan.workspace = cudnn_workspace(plan.descriptor);
+        if (plan.workspace <= kMostWorkspace) return plan;
+      } catch (const CudnnRefusal&) {  // the next one may do
+      }
+  } catch (const CudnnRefusal&) {  // conv.cu has a kernel
+  }
+  return {};
+}
+
+}  // namespace
+
+bool library_conv(const Stream& stream, const LibraryConv& conv) {
+  CudaQueue& queue = cuda_queue(stream);
+  Library& library = queue.part<Library>();
+  if (!library.handle) return false;
+  const ConvShape shape = ConvShape::of(conv);
+  // Preparing a plan loads code, which a stream that is being captured does not allow.
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue.stream(), &status));
+  if (status != cudaStreamCaptureStatusNone && !library.plans->has(shape)) return false;
+  const Plan& plan = library.plans->get(shape, [&] { return make_plan(library, shape); });
+  if (!plan.descriptor) return false;
+  const size_t used = (conv.scratch_used + 255) / 256 * 256;
+  void* workspace = nullptr;
+  if (plan.workspace > 0)
+    workspace =
+        static_cast<char*>(queue.scratch(used + static_cast<size_t>(plan.workspace))) + used;
+  const int64_t ids[] = {kConvX, kConvWeight, kConvOut, kConvBias};
+  void* const pointers[] = {const_cast<void*>(conv.x), const_cast<void*>(conv.weight), conv.out,
+                            const_cast<float*>(conv.bias)};
+  const size_t count = conv.bias ? 4 : 3;
+  try {
+    execute_cudnn(library.handle, plan.descriptor, std::span(ids).first(count),
+                  std::span(pointers).first(count), workspace);
+  } catch (const CudnnRefusal& reason) {
+    throw Error(ErrorKind::kInternal, "convolution by cuDNN: " + reason.text);
+  }
+  return true;
+}
+
+}  // namespace weft::cuda

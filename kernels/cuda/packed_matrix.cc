@@ -1,0 +1,97 @@
+#include "kernels/cuda/packed_matrix.h"
+
+#include <algorithm>
+
+#include "kernels/copy.h"
+#include "kernels/cuda/quantize.h"
+#include "kernels/ops.h"
+
+namespace weft::cuda {
+
+namespace {
+
+constexpr int64_t kBlockBytes = int64_t{32} << 20;  // of rows that wait to become numbers
+
+// A view of x's shape whose rows, the first dimension, are `stride` elements apart.
+TensorView padded_rows(const TensorView& x, const TensorView& rows) {
+  TensorView view(rows.data, rows.dtype, x.shape(), rows.device);
+  view.stride[0] = rows.stride[0];
+  return view;
+}
+
+// The weights as numbers and scales: on the device as they come, or as f32 where the kernel does
+// not read them.
+void quantize_weights(Stream& stream, const TensorView& weight, Numbers kind,
+                      PackedMatrix& matrix) {
+  const bool read = weight.dtype == DType::kBF16 || weight.dtype == DType::kF32;
+  const DType dtype = read ? weight.dtype : DType::kF32;
+  const int64_t in = weight[1], stride = matrix.stride();
+  const int64_t row_bytes = in * static_cast<int64_t>(size_of(dtype));
+  const int64_t most = std::min(weight[0], std::max<int64_t>(1, kBlockBytes / row_bytes));
+  const Tensor rows(dtype, {most, in}, stream.device());
+  for (int64_t row = 0; row < weight[0]; row += most) {
+    const int64_t count = std::min(most, weight[0] - row);
+    const TensorView part = rows.view().slice(0, 0, count);
+    copy(stream, weight.slice(0, row, count), part);
+    quantize_rows(stream, kind, part, static_cast<char*>(matrix.weight.view().data) + row * stride,
+                  stride, matrix.scales.as<float>() + row);
+  }
+  stream.sync();  // `rows` is given back
+}
+
+// Whether bf16 holds every value of a bias.
+bool is_exact(const TensorView& bias) {
+  if (bias.dtype == DType::kBF16) return true;
+  if (bias.device != Device{}) return false;  // not worth a look
+  Stream host = Stream::cpu(1);
+  const Tensor wide(DType::kF32, bias.shape());
+  copy(host, bias, wide);
+  return std::all_of(wide.as<float>(), wide.as<float>() + bias[0],
+                     [](float value) { return to_float(to_bf16(value)) == value; });
+}
+
+Tensor on_device(Stream& stream, const TensorView& x, DType dtype) {
+  Tensor to(dtype, x.shape(), stream.device());
+  copy(stream, x, to);
+  return to;
+}
+
+size_t bytes_of(const Tensor& tensor) { return tensor ? tensor.view().bytes() : 0; }
+
+}  // namespace
+
+PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorView& bias,
+                         DType dtype, WeightFormat format) {
+  PackedLinear packed;
+  packed.out_ = weight[0];
+  packed.in_ = weight.count() / weight[0];
+  packed.dtype_ = dtype;
+  packed.format_ = format;
+  auto* matrix = new PackedMatrix;
+  packed.storage_ = {matrix, [](void* data) { delete static_cast<PackedMatrix*>(data); }};
+  const bool numbers = format != WeightFormat::kCompute;
+  const int64_t whole = 16 / static_cast<int64_t>(numbers ? 1 : size_of(dtype));
+  const int64_t rows = numbers ? (packed.out_ + 15) / 16 * 16 : packed.out_;
+  const int64_t stride = (packed.in_ + whole - 1) / whole * whole;
+  const DType kept = format == WeightFormat::kCompute ? dtype
+                     : format == WeightFormat::kInt8  ? DType::kI8
+                                                      : DType::kF8E4M3;
+  matrix->weight = Tensor(kept, {rows, stride}, stream.device());
+  if (numbers) {
+    matrix->scales = Tensor(DType::kF32, {rows}, stream.device());
+    quantize_weights(stream, weight,
+                     format == WeightFormat::kInt8 ? Numbers::kInt8 : Numbers::kE4m3, *matrix);
+  } else {
+    copy(stream, weight, padded_rows(weight, matrix->weight));
+  }
+  if (bias) {
+    packed.bias_ = on_device(stream, bias, DType::kF32);
+    if (dtype == DType::kBF16 && is_exact(bias))
+      matrix->bias_bf16 = on_device(stream, bias, DType::kBF16);
+  }
+  packed.bytes_ = bytes_of(matrix->weight) + bytes_of(matrix->scales) +
+                  bytes_of(matrix->bias_bf16) + bytes_of(packed.bias_);
+  return packed;
+}
+
+}  // namespace weft::cuda

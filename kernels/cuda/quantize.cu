@@ -1,0 +1,172 @@
+#include <type_traits>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/quantize.h"
+#include "kernels/cuda/vector8.cuh"
+#include "kernels/fp8.h"
+
+namespace weft::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+__device__ __forceinline__ uint32_t byte_of(float x, int8_t) {
+  return static_cast<uint32_t>(__float2int_rn(x)) & 0xffu;
+}
+__device__ __forceinline__ uint32_t byte_of(float x, uint8_t) { return to_e4m3(x); }
+
+// Eight numbers at once; N int8_t, uint8_t (e4m3) or bf16 (e4m3 as bf16).
+template <class N>
+__device__ __forceinline__ void store_numbers(N* at, const float (&x)[8]) {
+  uint32_t word[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) word[i / 4] |= byte_of(x[i], N{}) << i % 4 * 8;
+  *reinterpret_cast<uint2*>(at) = make_uint2(word[0], word[1]);
+}
+template <>
+__device__ __forceinline__ void store_numbers<bf16>(bf16* at, const float (&x)[8]) {
+  float number[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) number[i] = from_e4m3(to_e4m3(x[i]));
+  store8(at, 8, true, number);
+}
+
+struct RowRange {
+  float most;    // the largest magnitude
+  float poison;  // NaN where a value is not finite, else 0
+};
+
+template <class T>
+__device__ RowRange row_range(const T* x, int64_t count, bool aligned) {
+  float most = 0, poison = 0;
+  for (int64_t at = int64_t{threadIdx.x} * 8; at < count; at += kThreads * 8) {
+    float v[8];
+    load8(x + at, count - at, aligned, v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      most = fmaxf(most, fabsf(v[i]));
+      poison += v[i] * 0.0f;
+    }
+  }
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, lanes));
+    poison += __shfl_xor_sync(0xffffffffu, poison, lanes);
+  }
+  __shared__ float all_most[kWarps], all_poison[kWarps];
+  if (threadIdx.x % 32 == 0) {
+    all_most[threadIdx.x / 32] = most;
+    all_poison[threadIdx.x / 32] = poison;
+  }
+  __syncthreads();
+  RowRange range{0, 0};
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) {
+    range.most = fmaxf(range.most, all_most[i]);
+    range.poison += all_poison[i];
+  }
+  return range;
+}
+
+// A block per row: once over it for the scale, once more, from cache, for the numbers.
+template <class T, class N>
+__global__ void __launch_bounds__(kThreads)
+    quantize_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, N* numbers,
+                    int64_t stride, float* scales) {
+  const int64_t row = blockIdx.x;
+  x += row * x_stride;
+  numbers += row * stride;
+  const RowRange range = row_range(x, count, aligned);
+  const bool finite = range.poison == 0.0f;
+  constexpr bool kWhole = std::is_same_v<N, int8_t>;
+  float unit = 0;
+  if (finite) unit = kWhole ? (range.most > 0 ? 127 / range.most : 0) : e4m3_unit(range.most);
+  for (int64_t at = int64_t{threadIdx.x} * 8; at < stride; at += kThreads * 8) {
+    float v[8];
+    load8(x + at, count - at, aligned, v);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = finite ? v[i] * unit : 0.0f;
+    store_numbers(numbers + at, v);
+  }
+  if (threadIdx.x == 0) scales[row] = range.most / (kWhole ? 127.0f : kLargestE4m3) + range.poison;
+}
+
+template <class S, class Out>
+__global__ void __launch_bounds__(kThreads)
+    finish_kernel(FinishRows p, bool sums_aligned, bool out_aligned) {
+  const int64_t pieces = (p.columns + 7) / 8;
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (index >= p.rows * pieces) return;
+  const int64_t row = index / pieces, column = index % pieces * 8;
+  const int64_t valid = p.columns - column;
+  float v[8], bias[8], scales[8];
+  load8(static_cast<const S*>(p.sums) + row * p.sums_stride + column, valid, sums_aligned, v);
+  if (p.w_scales) {
+    load8(p.w_scales + column, valid, true, scales);
+    const float scale = p.x_scales[row];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = __fmul_rn(v[i], __fmul_rn(scale, scales[i]));
+  }
+  if (p.bias) {
+    load8(p.bias + column, valid, true, bias);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = __fadd_rn(v[i], bias[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = activate(v[i], p.activation);
+  store8(static_cast<Out*>(p.out) + row * p.out_stride + column, valid, out_aligned, v);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    widen_kernel(const uint8_t* numbers, int64_t count, bf16* out) {
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
+  if (at >= count) return;
+  const uint2 words = *reinterpret_cast<const uint2*>(numbers + at);
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    v[i] = from_e4m3(static_cast<uint8_t>((i < 4 ? words.x : words.y) >> i % 4 * 8));
+  store8(out + at, 8, true, v);
+}
+
+}  // namespace
+
+void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void* numbers,
+                   int64_t stride, float* scales) {
+  CHECK(stride % 16 == 0 && stride >= x[-1], stride);
+  const int64_t rows = x.rows(), row_stride = x.row_stride();
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    const bool aligned = has_aligned_rows(x.data, row_stride, sizeof(T));
+    const auto start = [&](auto* to) {
+      using N = std::remove_pointer_t<decltype(to)>;
+      launch(stream, {static_cast<unsigned>(rows), kThreads}, quantize_kernel<T, N>, x.as<T>(),
+             row_stride, x[-1], aligned, to, stride, scales);
+    };
+    if (kind == Numbers::kInt8) start(static_cast<int8_t*>(numbers));
+    if (kind == Numbers::kE4m3) start(static_cast<uint8_t*>(numbers));
+    if (kind == Numbers::kE4m3AsBf16) start(static_cast<bf16*>(numbers));
+  });
+}
+
+void finish_rows(const Stream& stream, const FinishRows& p) {
+  const bool sums_aligned = has_aligned_rows(p.sums, p.sums_stride, 4);
+  const bool out_aligned = has_aligned_rows(p.out, p.out_stride, size_of(p.out_dtype));
+  const auto start = [&](auto* kernel) {
+    launch(stream, {blocks_for(p.rows * ((p.columns + 7) / 8), kThreads), kThreads}, kernel, p,
+           sums_aligned, out_aligned);
+  };
+  const bool narrow = p.out_dtype == DType::kBF16;
+  if (p.whole)
+    start(narrow ? finish_kernel<int32_t, bf16> : finish_kernel<int32_t, float>);
+  else
+    start(narrow ? finish_kernel<float, bf16> : finish_kernel<float, float>);
+}
+
+void widen_e4m3(const Stream& stream, const void* numbers, int64_t count, bf16* out) {
+  launch(stream, {blocks_for(count, kThreads * 8), kThreads}, widen_kernel,
+         static_cast<const uint8_t*>(numbers), count, out);
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,27 @@
+#pragma once
+// An H200 as cuDNN's plans see it, without one.
+#include <string>
+
+#include "kernels/cuda/cudnn.h"
+
+namespace weft::cuda {
+
+// What cudaGetDeviceProperties says of an H200, in the words of cuDNN 9.19.
+inline constexpr const char* kH200 = R"({
+"deviceName": "NVIDIA H200", "cudaDeviceId": 0, "pciDeviceId": 0, "deviceVer": 900, "driverVer": 13000,
+"isTccDriver": 0, "supportCoopLaunch": 1, "warpSize": 32, "multiProcessorCount": 132,
+"totalGlobalMem": 150754820096, "l2CacheSize": 62914560, "maxCtasPerSM": 32, "maxThreadsPerSM": 2048,
+"maxRegistersPerSM": 65536, "regsPerBlock": 65536, "maxThreadsPerBlock": 1024,
+"maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
+"reservedSharedMemoryPerBlock": 1024, "memClockRateKHz": 3201000, "smClockRateKHz": 1980000,
+"maxBlockSize": [1024, 1024, 64], "maxGridSize": [2147483647, 65535, 65535]})";
+
+inline CudnnDescriptor describe_h200() {
+  CudnnDescriptor device(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
+  device.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+             static_cast<int64_t>(std::char_traits<char>::length(kH200)), kH200);
+  device.finalize();
+  return device;
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,179 @@
+// Which way products and convolutions take: the library, its epilogues, or our own kernels where it
+// refuses. Every way gives the op's results.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/packed_matrix.h"
+#include "kernels/cuda/plan_cache.h"
+#include "tests/cuda/emulated_libraries.h"
+#include "tests/kernels/definitions.h"
+#include "tests/kernels/row_ops.h"
+#include "tests/support/hosted_ops.h"
+
+namespace weft::test {
+namespace {
+
+// The libraries as they are again, and their counts from zero, when a test ends.
+class Libraries : public ::testing::Test {
+ protected:
+  ~Libraries() override {
+    libraries_ = {};
+    cuda::linear_block_bytes = block_bytes_;
+  }
+  EmulatedLibraries& libraries_ = emulated_libraries() = {};
+  const int64_t block_bytes_ = cuda::linear_block_bytes;
+  Stream stream_ = Stream::cpu(1, Determinism::kFixed, &hosted_ops());
+
+  struct Problem {
+    int64_t rows = 40, in = 48, out = 32;
+    DType dtype = DType::kBF16, out_dtype = DType::kBF16;
+    WeightFormat format = WeightFormat::kCompute;
+    bool bias = true, exact_bias = false;  // exact: bf16 holds it
+    LinearActivation activation = LinearActivation::kNone;
+  };
+  // Runs the problem, compares it, and returns how many products the library did.
+  int64_t products(const Problem& p) {
+    const Tensor x = make_normal(p.dtype, {p.rows, p.in}, 1),
+                 weight = make_normal(p.dtype, {p.out, p.in}, 2, 0.2),
+                 bias = make_normal(DType::kF32, {p.out}, 3);
+    if (p.exact_bias)
+      for (int64_t o = 0; o < p.out; ++o)
+        bias.as<float>()[o] = to_float(to_bf16(bias.as<float>()[o]));
+    const TensorView b = p.bias ? bias.view() : TensorView();
+    // Rows that the library may write to as they are, and rows that only we can.
+    Tensor out(p.out_dtype, {p.rows, p.out + (p.exact_bias ? 16 : 5)});
+    const TensorView part = out.view().slice(1, 0, p.out);
+    const int64_t before = libraries_.gemms;
+    linear(stream_, x, pack_linear(stream_, weight, b, p.dtype, p.format), p.activation, part);
+    if (p.format == WeightFormat::kCompute) {
+      EXPECT_TRUE(within(part, expect_linear(x, weight, b, p.activation)));
+    } else {
+      // The numbers are the reference's; sums of theirs in f32.
+      Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+      Tensor exact(DType::kF32, {p.rows, p.out});
+      linear(reference, x, pack_linear(reference, weight, b, p.dtype, p.format), p.activation,
+             exact);
+      std::vector<Bounded> expected;
+      for (double value : to_f64(exact)) expected.push_back({value, 1e-5 * (1 + std::fabs(value))});
+      EXPECT_TRUE(within(part, expected));
+    }
+    return libraries_.gemms - before;
+  }
+};
+
+TEST_F(Libraries, FewRowsAreOurs) {
+  EXPECT_EQ(products({.rows = 16}), 0);
+  EXPECT_EQ(products({.rows = 17}), 1);
+  EXPECT_EQ(products({.rows = 4, .dtype = DType::kF32, .out_dtype = DType::kF32}), 0);
+  EXPECT_EQ(products({.rows = 5, .dtype = DType::kF32, .out_dtype = DType::kF32}), 1);
+  EXPECT_EQ(products({.rows = 16, .format = WeightFormat::kFp8}), 0);
+  EXPECT_EQ(products({.rows = 17, .format = WeightFormat::kFp8}), 1);
+  EXPECT_EQ(products({.rows = 1, .format = WeightFormat::kInt8}), 1);
+}
+
+TEST_F(Libraries, EveryEpilogueGivesTheResults) {
+  for (WeightFormat format : {WeightFormat::kCompute, WeightFormat::kInt8, WeightFormat::kFp8})
+    for (DType out_dtype : {DType::kBF16, DType::kF32})
+      for (bool bias : {false, true})
+        for (bool exact : {false, true})
+          for (LinearActivation activation :
+               {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})
+            EXPECT_EQ(products({.out_dtype = out_dtype,
+                                .format = format,
+                                .bias = bias,
+                                .exact_bias = exact,
+                                .activation = activation}),
+                      1);
+}
+
+TEST_F(Libraries, BlocksOfRowsAreWhole) {
+  cuda::linear_block_bytes = 1;  // 128 rows at a time
+  for (WeightFormat format : {WeightFormat::kCompute, WeightFormat::kInt8, WeightFormat::kFp8})
+    EXPECT_EQ(products({.rows = 300, .in = 20, .out = 16, .format = format}), 3);
+}
+
+TEST_F(Libraries, OurKernelsDoWhatIsRefused) {
+  libraries_.refuse_gemm = true;
+  for (int64_t rows : {1, 15, 33})
+    for (int64_t in : {7, 64, 100})
+      for (WeightFormat format : {WeightFormat::kCompute, WeightFormat::kInt8, WeightFormat::kFp8})
+        for (DType dtype : {DType::kF32, DType::kBF16})
+          for (DType out_dtype : {dtype, DType::kF32})
+            EXPECT_EQ(products({.rows = rows,
+                                .in = in,
+                                .out = 21,
+                                .dtype = dtype,
+                                .out_dtype = out_dtype,
+                                .format = format,
+                                .activation = LinearActivation::kSilu}),
+                      0);
+}
+
+TEST_F(Libraries, EightBitFloatsWithoutScalesOrWithoutHardware) {
+  libraries_.refuse_scales = true;
+  EXPECT_EQ(products({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
+  libraries_.refuse_fp8 = true;
+  EXPECT_EQ(products({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
+  EXPECT_EQ(products({.out = 33, .format = WeightFormat::kFp8}), 1);
+}
+
+TEST_F(Libraries, OurConvolutionDoesWhatIsRefused) {
+  struct Case {
+    std::array<int64_t, 4> x;
+    int64_t out;
+    std::array<int64_t, 3> kernel;
+    ConvArgs args;
+  };
+  // Channels of each width of block, several blocks of pixels, every edge.
+  const Case cases[] = {
+      {{2, 9, 17, 24}, 72, {1, 3, 3}, {.pad_h = {1, 1}, .pad_w = {1, 1}}},
+      {{3, 7, 9, 8}, 40, {3, 3, 3}, {.pad_front = 2, .pad_h = {1, 1}, .pad_w = {1, 1}}},
+      {{5, 6, 5, 16}, 8, {3, 1, 1}, {.stride = {2, 1, 1}}},
+      {{2, 13, 11, 8}, 136, {1, 3, 3}, {.stride = {1, 2, 2}, .pad_h = {0, 1}, .pad_w = {0, 1}}},
+      {{1, 12, 12, 3}, 96, {3, 3, 3}, {.pad_front = 2, .pad_h = {1, 1}, .pad_w = {1, 1}}},
+  };
+  for (bool refused : {false, true})
+    for (const Case& c : cases)
+      for (DType dtype : {DType::kBF16, DType::kF32}) {
+        libraries_.refuse_conv = refused;
+        SCOPED_TRACE(std::to_string(&c - cases) + (refused ? " refused" : ""));
+        const int64_t taps = c.kernel[0] * c.kernel[1] * c.kernel[2];
+        const Tensor x = make_normal(dtype, {c.x[0], c.x[1], c.x[2], c.x[3]}, 4);
+        const Tensor weight =
+            make_normal(dtype, {c.out, c.x[3], c.kernel[0], c.kernel[1], c.kernel[2]}, 5,
+                        1 / std::sqrt(static_cast<double>(c.x[3] * taps)));
+        const Tensor bias = make_normal(DType::kF32, {c.out}, 6);
+        const PackedConv packed = pack_conv(stream_, weight, bias, dtype);
+        const std::array<int64_t, 4> shape = conv_output_shape(x, packed, c.args);
+        Tensor out(dtype, std::span<const int64_t>(shape));
+        const int64_t before = libraries_.convs;
+        conv3d(stream_, x, packed, c.args, out);
+        EXPECT_EQ(libraries_.convs - before, !refused && c.x[3] % 8 == 0);
+        EXPECT_TRUE(within(out, expect_conv(x, weight, bias, c.args, shape)));
+      }
+}
+
+TEST_F(Libraries, PointwiseConvolutionsAreProducts) {
+  const Tensor x = make_normal(DType::kBF16, {2, 4, 5, 6}, 7),
+               weight = make_normal(DType::kBF16, {9, 6, 1, 1, 1}, 8);
+  const PackedConv packed = pack_conv(stream_, weight, {}, DType::kBF16);
+  Tensor out(DType::kBF16, {2, 4, 5, 9});
+  conv3d(stream_, x, packed, {}, out);
+  EXPECT_EQ(libraries_.gemms, 1);
+  EXPECT_EQ(libraries_.convs, 0);
+  EXPECT_TRUE(within(out, expect_conv(x, weight, {}, {}, {2, 4, 5, 9})));
+}
+
+TEST(PlanCache, PreparesAShapeOnce) {
+  cuda::PlanCache<int, int> cache;
+  int made = 0;
+  for (int key : {1, 2, 1, 1, 2})
+    EXPECT_EQ(cache.get(key, [&] { return ++made, 10 * key; }), 10 * key);
+  EXPECT_EQ(made, 2);
+  EXPECT_EQ(cache.misses(), 2);
+  EXPECT_EQ(cache.hits(), 3);
+  EXPECT_TRUE(cache.has(2));
+  EXPECT_FALSE(cache.has(3));
+}
+
+}  // namespace
+}  // namespace weft::test

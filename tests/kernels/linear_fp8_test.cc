@@ -1,0 +1,187 @@
+// Products of f8_e4m3: the scalar's rounding, every table against the definition, what is not
+// finite, and the error that eight bits cost.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/fp8.h"
+#include "tests/kernels/row_ops.h"
+
+namespace weft::test {
+namespace {
+
+TEST(E4m3, HoldsItsValues) {
+  // Sign, exponent and fraction by the format's definition.
+  for (int bits = 0; bits < 256; ++bits) {
+    const int exponent = bits >> 3 & 15, fraction = bits & 7;
+    const float value = from_e4m3(static_cast<uint8_t>(bits));
+    if ((bits & 127) == 127) {
+      EXPECT_TRUE(std::isnan(value));
+      EXPECT_EQ(to_e4m3(value) & 127, 127);
+      continue;
+    }
+    const double magnitude =
+        exponent ? std::ldexp(1 + fraction / 8.0, exponent - 7) : std::ldexp(fraction / 8.0, -6);
+    EXPECT_EQ(value, bits & 128 ? -magnitude : magnitude) << bits;
+    EXPECT_EQ(to_e4m3(value), bits);
+    EXPECT_EQ(to_float(to_bf16(value)), value) << "bf16 holds it";
+  }
+  EXPECT_EQ(from_e4m3(0x7e), kLargestE4m3);
+}
+
+TEST(E4m3, RoundsToNearestTiesToEven) {
+  for (int bits = 0; bits < 0x7e; ++bits) {
+    const float low = from_e4m3(static_cast<uint8_t>(bits)),
+                high = from_e4m3(static_cast<uint8_t>(bits + 1)), middle = (low + high) / 2;
+    const int even = bits % 2 ? bits + 1 : bits;
+    EXPECT_EQ(to_e4m3(middle), even) << bits;
+    EXPECT_EQ(to_e4m3(-middle), even | 128) << bits;
+    EXPECT_EQ(to_e4m3(std::nextafter(middle, 0.0f)), bits);
+    EXPECT_EQ(to_e4m3(std::nextafter(middle, 1e9f)), bits + 1);
+  }
+  EXPECT_EQ(to_e4m3(1e-30f), 0);
+  for (float large : {449.0f, 1e9f, INFINITY}) EXPECT_EQ(to_e4m3(-large), 0xfe);
+}
+
+TEST(E4m3, UnitsOfRowsStayFinite) {
+  for (float most : {0.0f, 1e-45f, 1e-38f, 1e-36f, 1.0f, 3e38f}) {
+    const float unit = e4m3_unit(most);
+    EXPECT_TRUE(std::isfinite(unit)) << most;
+    EXPECT_LE(most * unit, 448 * (1 + 0x1p-23f)) << most;
+    if (most > 1e-35f) {
+      EXPECT_EQ(to_e4m3(most * unit), 0x7e) << most;
+    }
+  }
+}
+
+// The rows of `x` as numbers and scales, by the definition.
+struct Numbers {
+  std::vector<double> values;  // as f64, rows dense
+  std::vector<float> scales;
+};
+Numbers numbers_of(const TensorView& x) {
+  Numbers numbers;
+  const std::vector<double> all = to_f64(x);
+  for (int64_t r = 0; r < x[0]; ++r) {
+    float most = 0;
+    for (int64_t i = 0; i < x[1]; ++i)
+      most = std::max(most, static_cast<float>(std::fabs(all[r * x[1] + i])));
+    for (int64_t i = 0; i < x[1]; ++i)
+      numbers.values.push_back(
+          from_e4m3(to_e4m3(static_cast<float>(all[r * x[1] + i]) * e4m3_unit(most))));
+    numbers.scales.push_back(most / 448);
+  }
+  return numbers;
+}
+
+// Tensor cores of e4m3 cut what they add behind 14 bits, so by up to 2^-13 of the largest, in four
+// instructions of 32 products before f32 takes over (DeepSeek-V3, 2024, 3.3.2).
+constexpr double kTensorCoreSums = 4 * 0x1p-13;
+
+std::vector<Bounded> expect_fp8(const TensorView& x, const TensorView& weight,
+                                const TensorView& bias, LinearActivation activation,
+                                double sum_error) {
+  const Numbers a = numbers_of(x), w = numbers_of(weight);
+  const int64_t in = weight[1];
+  std::vector<Bounded> out;
+  for (int64_t r = 0; r < x[0]; ++r)
+    for (int64_t o = 0; o < weight[0]; ++o) {
+      const double scale = static_cast<double>(a.scales[r]) * w.scales[o];
+      const double added = bias ? bias.as<float>()[o] : 0.0;
+      double sum = 0, sum_abs = 0;
+      for (int64_t i = 0; i < in; ++i) {
+        const double product = a.values[r * in + i] * w.values[o * in + i] * scale;
+        sum += product;
+        sum_abs += std::fabs(product);
+      }
+      sum += added;
+      // Two scales and the bias round once each behind the chain of sums.
+      const double bound = chain_bound(in + 3, sum_abs + std::fabs(added)) + sum_error * sum_abs;
+      if (activation == LinearActivation::kNone) {
+        out.push_back({sum, bound});
+        continue;
+      }
+      // As of expect_linear: |silu'| stays below 1.13.
+      const double value = sum / (1 + std::exp(-sum));
+      out.push_back({value, 1.13 * bound + kUnit32 * std::fabs(value) * (6 * std::fabs(sum) + 8)});
+    }
+  return out;
+}
+
+struct Shape {
+  int64_t rows, in, out;
+};
+const Shape kShapes[] = {{1, 1, 1},    {3, 17, 5},    {16, 64, 33}, {17, 64, 33},
+                         {40, 96, 48}, {21, 200, 70}, {4, 520, 19}};
+
+TEST(LinearFp8, EqualsTheDefinition) {
+  for (const Ops* ops : all_ops())
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      BoundReport report(ops->name + " linear fp8 " + std::string(to_string(dtype)));
+      for (const Shape& shape : kShapes)
+        for (DType out_dtype : {DType::kF32, dtype})
+          for (bool with_bias : {false, true})
+            for (LinearActivation activation : {LinearActivation::kNone, LinearActivation::kSilu}) {
+              SCOPED_TRACE(ops->name + " rows " + std::to_string(shape.rows));
+              const Tensor x = make_normal(dtype, {shape.rows, shape.in}, 1);
+              const Tensor weight = make_normal(DType::kBF16, {shape.out, shape.in}, 2, 0.1);
+              // A bias that bf16 holds is added elsewhere than one that it does not.
+              const Tensor bias = make_normal(DType::kF32, {shape.out}, 3);
+              if (shape.rows % 2 == 0)
+                for (int64_t o = 0; o < shape.out; ++o)
+                  bias.as<float>()[o] = to_float(to_bf16(bias.as<float>()[o]));
+              const TensorView b = with_bias ? bias.view() : TensorView();
+              Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
+              const PackedLinear packed = pack_linear(stream, weight, b, dtype, WeightFormat::kFp8);
+              EXPECT_EQ(packed.format(), WeightFormat::kFp8);
+              EXPECT_GE(packed.bytes(), static_cast<size_t>(shape.out * (shape.in + 4)));
+              Tensor out(out_dtype, {shape.rows, shape.out + 3});
+              const TensorView part = out.view().slice(1, 1, shape.out);
+              linear(stream, x, packed, activation, part);
+              const double sum_error = ops->name == "cuda" ? kTensorCoreSums : 0;
+              EXPECT_TRUE(within(part, expect_fp8(x, weight, b, activation, sum_error), &report));
+            }
+    }
+}
+
+TEST(LinearFp8, ErrsByThreeBitsOfFraction) {
+  const Tensor x = make_normal(DType::kF32, {64, 512}, 4),
+               weight = make_normal(DType::kF32, {96, 512}, 5);
+  Stream stream = Stream::cpu(1, Determinism::kFast, &reference_ops());
+  Tensor exact(DType::kF32, {64, 96}), out(DType::kF32, {64, 96});
+  linear(stream, x, pack_linear(stream, weight, {}, DType::kF32), LinearActivation::kNone, exact);
+  linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, WeightFormat::kFp8),
+         LinearActivation::kNone, out);
+  // A step is 2^-3 of the power of two below a value, errors are even over half a step either way:
+  // relative to the value's square on average 2^-3 / sqrt(12) / 1.53 (values evenly spread over a
+  // binade: the mean of squares is 7/3).
+  const double each = 0.125 / std::sqrt(12.0) / std::sqrt(7.0 / 3);
+  const double error = relative_l2(to_f64(out), to_f64(exact));
+  EXPECT_LT(error, each * std::sqrt(2.0) * 1.25);
+  EXPECT_GT(error, each * std::sqrt(2.0) / 1.25);
+}
+
+TEST(LinearFp8, WhatIsNotFiniteStaysVisible) {
+  const Tensor weight = make_normal(DType::kF32, {20, 40}, 6);
+  for (const Ops* ops : all_ops())
+    for (int64_t rows : {4, 24})
+      for (float bad : {NAN, INFINITY, -INFINITY})
+        for (int64_t at : {int64_t{0}, int64_t{39}}) {
+          const Tensor x = make_normal(DType::kF32, {rows, 40}, 7);
+          x.as<float>()[2 * 40 + at] = bad;
+          std::fill_n(x.as<float>() + 40, 40, 0.0f);
+          Stream stream = Stream::cpu(1, Determinism::kFast, ops);
+          Tensor out(DType::kF32, {rows, 20});
+          linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, WeightFormat::kFp8),
+                 LinearActivation::kNone, out);
+          for (int64_t row = 0; row < rows; ++row)
+            for (int64_t o = 0; o < 20; ++o)
+              EXPECT_EQ(std::isfinite(out.as<float>()[row * 20 + o]), row != 2)
+                  << ops->name << " " << bad;
+          for (int64_t o = 0; o < 20; ++o) EXPECT_EQ(out.as<float>()[20 + o], 0);
+        }
+}
+
+}  // namespace
+}  // namespace weft::test
