@@ -191,7 +191,7 @@ void print_json(LanguageRank& rank, const MachineLimits& limits, const ReadLimit
                         {"layers", rank.config().layers},
                         {"tokens", tokens},
                         {"dtype", to_string(options.dtype)},
-                        {"weights", options.weights == WeightFormat::kInt8 ? "int8" : "compute"},
+                        {"weights", to_string(options.weights)},
                         {"threads", options.threads},
                         {"isa", cpu_isa()},
                         {"weights_bytes", rank.weights_bytes()},

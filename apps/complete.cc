@@ -153,7 +153,7 @@ void print_header(const Flags& flags, const Job& job, const Ranks& ranks, uint64
     tokens += static_cast<int64_t>(request.prompt.size());
   std::fprintf(stderr, "model   %s (%s%s)    prompts %zu, tokens %lld\n", model_name(job).c_str(),
                std::string(to_string(job.options.dtype)).c_str(),
-               job.options.weights == WeightFormat::kInt8 ? ", 8-bit weights" : "",
+               job.options.weights != WeightFormat::kCompute ? ", 8-bit weights" : "",
                job.requests.size(), static_cast<long long>(tokens));
   std::fprintf(stderr, "device  %s\n", device_words(job.options.device).c_str());
   std::fprintf(stderr, "layout  %s (%s)\n", to_string(job.layout).c_str(), ranks.words.c_str());
@@ -185,23 +185,22 @@ double rate(int64_t tokens, double seconds) {
 
 nlohmann::json summary(const Job& job, const Report& report, uint64_t seed) {
   const CompletionStats& stats = report.stats;
-  nlohmann::json object{
-      {"model", model_name(job)},
-      {"dtype", to_string(job.options.dtype)},
-      {"weights", job.options.weights == WeightFormat::kInt8 ? "int8" : "compute"},
-      {"layout", to_string(job.layout)},
-      {"ranks", job.layout.ranks()},
-      {"seed", seed},
-      {"prompts", job.requests.size()},
-      {"prompt_tokens", stats.prefill_tokens},
-      {"tokens", report.tokens},
-      {"prefill_tokens_per_s", rate(stats.prefill_tokens, stats.prefill_s)},
-      {"decode_tokens_per_s", rate(stats.decode_tokens, stats.decode_s)},
-      {"first_token_s", report.first_token_s},
-      {"load_s", report.load_s},
-      {"seconds", report.seconds},
-      {"weights_bytes", report.weights},
-      {"cache_bytes", job.bytes.cache}};
+  nlohmann::json object{{"model", model_name(job)},
+                        {"dtype", to_string(job.options.dtype)},
+                        {"weights", to_string(job.options.weights)},
+                        {"layout", to_string(job.layout)},
+                        {"ranks", job.layout.ranks()},
+                        {"seed", seed},
+                        {"prompts", job.requests.size()},
+                        {"prompt_tokens", stats.prefill_tokens},
+                        {"tokens", report.tokens},
+                        {"prefill_tokens_per_s", rate(stats.prefill_tokens, stats.prefill_s)},
+                        {"decode_tokens_per_s", rate(stats.decode_tokens, stats.decode_s)},
+                        {"first_token_s", report.first_token_s},
+                        {"load_s", report.load_s},
+                        {"seconds", report.seconds},
+                        {"weights_bytes", report.weights},
+                        {"cache_bytes", job.bytes.cache}};
   if (!report.profile.is_null()) object["profile"] = report.profile;
   return object;
 }

@@ -168,7 +168,9 @@ int cuda_index(const Flags& flags) {
 }  // namespace
 
 bool wants_cuda(const Flags& flags) {
-  if (flags.text("device") == "cpu") return false;
+  const std::string device = flags.text("device");
+  if (device == "cpu" || (device.empty() && !flags.given("device")))
+    return false;  // or no such flag
   cuda_index(flags);
   return true;
 }
@@ -209,10 +211,14 @@ void require_cpu(const Flags& flags, const std::string& what) {
 }
 
 WeightFormat weight_format(const Flags& flags) {
-  if (flags.text("weights") != "int8") return WeightFormat::kCompute;
-  if (!wants_cuda(flags) && !cpu_has_int8())
-    throw Error(ErrorKind::kUsage, "--weights is int8, which wants AVX512-VNNI or AMX; this is " +
-                                       cpu_isa() + ", legal here: compute");
+  const std::string weights = flags.text("weights");
+  if (weights == "compute") return WeightFormat::kCompute;
+  if (wants_cuda(flags)) return weights == "fp8" ? WeightFormat::kFp8 : WeightFormat::kInt8;
+  const std::string legal = cpu_has_int8() ? "compute, int8" : "compute";
+  if (weights == "fp8" || !cpu_has_int8())
+    throw Error(ErrorKind::kUsage, "--weights is " + weights + ", which wants " +
+                                       (weights == "fp8" ? "--device cuda" : "AVX512-VNNI or AMX") +
+                                       "; this is " + cpu_isa() + ", legal here: " + legal);
   return WeightFormat::kInt8;
 }
 

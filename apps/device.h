@@ -60,7 +60,8 @@ Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
 // Error(kUsage) unless --device is cpu: `what` runs nowhere else.
 void require_cpu(const Flags& flags, const std::string& what);
 
-// --weights. Error(kUsage) for int8 where the CPU has no fast products of 8-bit numbers.
+// --weights. Error(kUsage) for int8 where the CPU has no fast products of 8-bit numbers, and for
+// fp8 on a CPU.
 WeightFormat weight_format(const Flags& flags);
 
 // --dtype with auto resolved: bf16 where the device multiplies it in hardware, else f32.

@@ -143,13 +143,13 @@ constexpr FlagSpec kFlags[] = {
      kGenerate},
     {"device", "", kText, "cpu",
      "cpu, cuda:N, or cuda: the first device, of several ranks each its own where there are enough",
-     kGenerate | kComplete | kPlan | kVerify | kBench},
+     kGenerate | kReplay | kComplete | kPlan | kVerify | kBench},
     {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the device has it, else f32",
      kGenerate | kComplete | kPlan | kVerify | kBench | kInspect, nullptr, "auto|f32|bf16"},
     {"weights", "", kText, "compute",
-     "of the transformer's blocks: as --dtype, or 8 bits with scales, where the machine multiplies "
-     "them",
-     kGenerate | kComplete | kPlan | kBench, nullptr, "compute|int8"},
+     "of the transformer's blocks: as --dtype, or 8 bits with scales: int8 where the CPU "
+     "multiplies them, fp8 (e4m3) on CUDA",
+     kGenerate | kComplete | kPlan | kBench, nullptr, "compute|int8|fp8"},
     {"vae-dtype", "", kText, "f32", "of the decoder; f32 is what the models were published with",
      kGenerate | kPlan, nullptr, "f32|bf16"},
     {"threads", "-t", kInteger, "all", "CPU threads",

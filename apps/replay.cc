@@ -169,6 +169,8 @@ std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
     write_text_file(scratch.file(key), text_of(record.request, key), Overwrite::kReplace);
     add(out, flag, "@" + scratch.file(key));
   }
+  add(out, "device",
+      flags.given("device") ? flags.text("device") : text_of(record.engine, "device"));
   add(out, "dtype", text_of(record.engine, "dtype"));
   add(out, "weights", text_of(record.engine, "weights"));
   add(out, "vae-dtype", text_of(record.engine, "vae_dtype"));

@@ -56,7 +56,7 @@ nlohmann::json engine_facts(const Generator& generator) {
           {"model", generator.model_name()},
           {"weights_sha256", generator.weights_hash()},
           {"dtype", to_string(generator.options().dtype)},
-          {"weights", generator.options().weights == WeightFormat::kInt8 ? "int8" : "compute"},
+          {"weights", to_string(generator.options().weights)},
           {"vae_dtype", to_string(generator.options().vae_dtype)},
           {"device", to_string(generator.options().device.kind)},
           {"isa", cpu_isa()},

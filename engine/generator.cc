@@ -88,7 +88,7 @@ struct Generator::Impl {
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
         stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
         available(available_memory(given.device)) {
-    if (given.weights == WeightFormat::kInt8 && replica.layout()[Axis::kTensor] > 1)
+    if (given.weights != WeightFormat::kCompute && replica.layout()[Axis::kTensor] > 1)
       throw Error(ErrorKind::kUsage, "--layout " + to_string(replica.layout()) +
                                          " splits the width, which 8-bit weights cannot: their "
                                          "scales would be others; legal with them: tensor=1");
@@ -176,7 +176,7 @@ JobFacts Generator::Impl::job_facts(const Request& request) const {
                  {"weights_sha256", parts.weights_hash()},
                  {"numerics_epoch", std::to_string(kNumericsEpoch)},
                  {"dtype", std::string(to_string(options.dtype))},
-                 {"weights", options.weights == WeightFormat::kInt8 ? "int8" : "compute"},
+                 {"weights", to_string(options.weights)},
                  {"vae_dtype", std::string(to_string(options.vae_dtype))},
                  {"deterministic", options.determinism == Determinism::kFixed ? "on" : "off"},
                  {"prompt", request.prompt},

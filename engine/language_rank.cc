@@ -83,7 +83,7 @@ LanguageOptions filled(LanguageOptions options, const QwenConfig& config, const 
     throw Error(ErrorKind::kUsage, "a context of " + std::to_string(options.positions) +
                                        " tokens, the model has positions for " +
                                        std::to_string(config.max_positions));
-  if (options.weights == WeightFormat::kInt8 && layout[Axis::kTensor] * layout.sequence() > 1)
+  if (options.weights != WeightFormat::kCompute && layout[Axis::kTensor] * layout.sequence() > 1)
     throw Error(ErrorKind::kUsage,
                 "8-bit weights under " + to_string(layout) +
                     ": their scales are of whole rows, which tensor, ulysses, ring and token_ring "

@@ -138,7 +138,7 @@ size_t qwen_weights_bytes(const QwenConfig& config, const QwenLoad& load) {
   const auto count = [&](const TensorSpec& tensor) {
     const DType dtype = tensor.shape.size() == 2 ? load.dtype : DType::kF32;
     const auto values = static_cast<size_t>(qwen_part(config, tensor, load).count(tensor));
-    const bool eight = tensor.shape.size() == 2 && load.weights == WeightFormat::kInt8 &&
+    const bool eight = tensor.shape.size() == 2 && load.weights != WeightFormat::kCompute &&
                        tensor.name.starts_with("layers.");
     // Of 8 bits also a scale and a correction per output.
     bytes += eight ? values + static_cast<size_t>(tensor.shape[0]) * 2 * sizeof(float)

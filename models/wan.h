@@ -57,7 +57,7 @@ struct WanLoad {
   DType dtype = DType::kF32;  // of matrices, keys and values; the conditioning path stays f32
   BlockRange blocks;          // total 0 = all
   WidthSlice width{};         // of every block; embeddings and head are whole
-  // Of the blocks' matrices. kInt8 wants the whole width: a part's scales are not the whole's.
+  // Of the blocks' matrices. 8 bits want the whole width: a part's scales are not the whole's.
   WeightFormat weights = WeightFormat::kCompute;
 };
 

@@ -316,7 +316,7 @@ size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
                         tensor.name.find("time_") == std::string::npos &&
                         !tensor.name.starts_with("proj_out");
     const auto count = static_cast<size_t>(wan_part(config, tensor, load.width).count(tensor));
-    if (load.weights == WeightFormat::kInt8 && matrix && tensor.name.starts_with("blocks.") &&
+    if (load.weights != WeightFormat::kCompute && matrix && tensor.name.starts_with("blocks.") &&
         tensor.name.ends_with(".weight"))  // and a scale and a correction per output
       bytes += count + static_cast<size_t>(tensor.shape[0]) * 2 * sizeof(float);
     else

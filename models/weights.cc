@@ -33,6 +33,11 @@ constexpr int64_t kStaging = int64_t{1} << 16;  // values between the file's dty
 
 }  // namespace
 
+std::string to_string(WeightFormat format) {
+  constexpr const char* kNames[] = {"compute", "int8", "fp8"};
+  return kNames[static_cast<int>(format)];
+}
+
 WidthSlice WidthSlice::of(int64_t all_heads, int64_t all_ffn) const {
   const auto written = [](const Range& part, int64_t all) {
     return part == Range{} ? Range{0, all} : part;

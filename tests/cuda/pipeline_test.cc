@@ -1,0 +1,186 @@
+// Whole passes and jobs on the emulated device: golden cases under layouts of ranks that share a
+// device or have one each, a generation, and what does not fit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "apps/verify_case.h"
+#include "engine/generator.h"
+#include "kernels/transfer.h"
+#include "parallel/local.h"
+#include "tests/cuda/emulator.h"
+#include "tests/support/faulty_transport.h"
+
+namespace weft {
+namespace {
+
+constexpr Device kCuda{Device::Kind::kCuda, 0}, kOther{Device::Kind::kCuda, 1};
+
+// Takes the machine's devices and memory back to what they were.
+struct Machine {
+  ~Machine() {
+    emulated::set_device_count(1);
+    emulated::set_device_bytes(size_t{8} << 30);
+  }
+};
+
+struct Split {
+  const char* name;
+  const char* layout;
+  int ranks;
+  DType dtype;
+};
+
+void PrintTo(const Split& split, std::ostream* out) { *out << split.name << " " << split.layout; }
+
+class Splits : public testing::TestWithParam<Split> {};
+
+TEST_P(Splits, GiveTheExpectedTensors) {
+  const Machine machine;
+  emulated::set_device_count(2);
+  const Split& split = GetParam();
+  for (const std::vector<Device>& devices : {std::vector{kCuda}, {kCuda, kOther}}) {
+    const VerifyOptions options{.devices = devices, .dtype = split.dtype, .threads = 1};
+    Ranks ranks;
+    ranks.count = ranks.on_this_host = split.ranks;
+    for (const VerifyRow& row :
+         verify_case(std::string("tests/golden/") + split.name, options, ranks, split.layout))
+      EXPECT_TRUE(row.pass) << devices.size() << " devices, " << row.tensor << ": rel_l2 "
+                            << row.rel_l2 << ", bound " << row.bound << " " << row.note;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Splits,
+    testing::Values(Split{"dit_wan_tiny", "ulysses=2", 2, DType::kBF16},
+                    Split{"dit_wan_tiny", "ring=3", 3, DType::kF32},
+                    Split{"dit_wan_tiny", "token_ring=2", 2, DType::kBF16},
+                    Split{"dit_wan_tiny", "tensor=2,layers=2", 4, DType::kF32},
+                    Split{"vae21_tiny_decode3", "tensor=2", 2, DType::kF32},
+                    Split{"umt5_uneven", "tensor=3", 3, DType::kBF16},
+                    Split{"pipeline_t2v", "cfg=2", 2, DType::kF32},
+                    Split{"llm_qwen3_tied", "ring=2,ulysses=2", 4, DType::kF32},
+                    Split{"llm_qwen2_bias", "layers=2,tensor=2", 4, DType::kBF16}));
+
+// Sums on two devices by three ranks, one behind the other: each sum's messages read what the one
+// before wrote. A transport that takes the host's memory alone is what FaultyTransport is.
+TEST(Messages, OfADeviceGoStraightAndThroughTheHost) {
+  const Machine machine;
+  emulated::set_device_count(2);
+  constexpr int64_t kCount = 1001;
+  for (const bool straight : {true, false})
+    for (const AllReduce how : {AllReduce::kRing, AllReduce::kStar}) {
+      auto transports = make_local_transports(3, {.delay_seed = 5});
+      if (!straight)
+        for (auto& transport : transports)
+          transport = std::make_shared<test::FaultyTransport>(transport, -1, [] {});
+      run_ranks(transports, [&](Communicator& world) {
+        Stream stream = stream_on(world.rank() % 2 ? kOther : kCuda, 1);
+        EXPECT_EQ(world.transport().takes_device_memory(), straight);
+        Arena arena(size_t{1} << 30, stream.device());
+        Tensor x(DType::kF32, {kCount});
+        for (int64_t i = 0; i < kCount; ++i)
+          x.as<float>()[i] = static_cast<float>(world.rank() + 1 + i);
+        x = on_device(stream, std::move(x));
+        for (int step = 0; step < 2; ++step)
+          world.all_reduce(stream, arena, {.kind = Traffic::kPartial, .step = step}, x, how);
+        const HostCopy sum(stream, x);
+        for (int64_t i = 0; i < kCount; ++i)
+          EXPECT_EQ(sum.view().as<float>()[i], static_cast<float>(3 * (6 + 3 * i))) << i;
+      });
+    }
+}
+
+struct Tap final : PipelineTap {
+  std::map<std::string, std::vector<float>> seen;
+  void tap(const char* name, const TensorView& value) override {
+    seen[name].assign(value.as<float>(), value.as<float>() + value.count());
+  }
+};
+
+GeneratorOptions on(Device device, DType dtype = DType::kF32) {
+  GeneratorOptions options;
+  options.device = device;
+  options.dtype = dtype;
+  options.threads = 1;
+  return options;
+}
+
+Request small() {
+  Request request;
+  request.prompt = "a red ball";
+  request.negative_prompt = "";
+  request.width = 32;
+  request.height = 32;
+  request.frames = 5;
+  request.steps = 3;
+  request.seed = 7;
+  return request;
+}
+
+constexpr const char* kModel = "tests/golden/pipeline_t2v/model";
+
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += std::pow(double{a[i]} - double{b[i]}, 2);
+    norm += double{b[i]} * double{b[i]};
+  }
+  return std::sqrt(error / norm);
+}
+
+TEST(Generation, StartsFromTheCpusNoiseAndEndsAtItsFrames) {
+  const auto made = [](Device device, DType dtype) {
+    Generator generator(kModel, on(device, dtype));
+    Tap tap;
+    RunOptions run;
+    run.tap = &tap;
+    const RunResult result = generator.run(small(), nullptr, run);
+    EXPECT_EQ(result.frames, 5);
+    return std::move(tap.seen);
+  };
+  const auto cpu = made({}, DType::kF32);
+  for (const auto& [dtype, bound] : {std::pair{DType::kF32, 1e-4}, {DType::kBF16, 2e-2}}) {
+    const auto cuda = made(kCuda, dtype);
+    const std::vector<float>&noise = cuda.at("latents_initial"), &same = cpu.at("latents_initial");
+    ASSERT_EQ(noise.size(), same.size());
+    EXPECT_EQ(std::memcmp(noise.data(), same.data(), same.size() * sizeof(float)), 0);
+    for (const char* name : {"prompt_embeds", "latents_final", "video"}) {
+      ASSERT_EQ(cuda.at(name).size(), cpu.at(name).size()) << name;
+      EXPECT_LT(distance(cuda.at(name), cpu.at(name)), bound) << name << to_string(dtype);
+    }
+  }
+}
+
+TEST(Generation, IsPlannedForTheDevicesMemoryAndRefusedWhereItDoesNotFit) {
+  const Machine machine;
+  Generator fits(kModel, on(kCuda));
+  const MemoryPlan plan = fits.plan(fits.resolve(small()));
+  EXPECT_TRUE(plan.fits());
+  const RunResult result = fits.run(small(), nullptr);
+  const auto planned = static_cast<double>(plan.high_water);
+  EXPECT_NEAR(static_cast<double>(result.memory_high_water), planned, planned / 20);
+
+  emulated::set_device_bytes(emulated::device_bytes_used(0) + plan.high_water / 2);
+  Generator tight(kModel, on(kCuda));
+  try {
+    tight.run(small(), nullptr);
+    FAIL() << "half of the planned memory was enough";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMemory);
+    EXPECT_NE(std::string(error.what()).find("are available. Try"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Generation, FactsNameTheDeviceSoThatACpusCheckpointIsNotGoneOnFrom) {
+  Generator cpu(kModel, on({})), cuda(kModel, on(kCuda));
+  const Request request = cpu.resolve(small());
+  EXPECT_EQ(difference(cpu.job_facts(request), cuda.job_facts(request)),
+            "device is absent there and 'cuda' here");
+}
+
+}  // namespace
+}  // namespace weft
