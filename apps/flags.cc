@@ -203,8 +203,11 @@ constexpr FlagSpec kFlags[] = {
     {"blocks", "", kInteger, "2 of layouts, all of dit, llm, load and text", "of the transformer",
      kBench, nullptr, "1 ... 40", false},
     {"resident-layers", "", kInteger, "all",
-     "of a language model in memory at once, the others read ahead of use", kComplete | kBench,
-     nullptr, "2 ... 1024", false},
+     "of a language model in memory at once, the others read ahead of use; of a video model on a "
+     "GPU at once, the others in the host's memory",
+     kGenerate | kComplete | kBench, nullptr, "2 ... 1024", false},
+    {"no-graphs", "", kSwitch, "off",
+     "on a GPU, give every step's work op by op instead of as one recorded graph", kGenerate},
     {"tokens", "", kInteger, "1560",
      "of the clip (bench layouts, dit); of attention's three sizes; of the prompt (text: 60, llm: "
      "512)",

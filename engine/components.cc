@@ -45,11 +45,12 @@ uint64_t packed_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
 }  // namespace
 
 Components::Components(const std::string& path, DType dtype, DType vae_dtype,
-                       const Replica& replica, WeightFormat weights)
+                       const Replica& replica, WeightFormat weights, int resident_blocks)
     : directory_(open_model_directory(path)),
       dtype_(dtype),
       vae_dtype_(vae_dtype),
       weights_(weights),
+      resident_blocks_(resident_blocks),
       replica_(replica),
       text_config_(Umt5Config::from_json_file(directory_.text_encoder + "/config.json")),
       vae_config_(WanVaeConfig::from_json_file(directory_.vae + "/config.json")),
@@ -77,7 +78,13 @@ uint64_t Components::text_encoder_bytes() const {
 
 uint64_t Components::expert_bytes(int model) const {
   const WanConfig& config = directory_.expert_config(model);
-  return wan_weights_bytes(config, replica_.load(config, dtype_, weights_));
+  return wan_weights_bytes(config, load_of(config));
+}
+
+WanLoad Components::load_of(const WanConfig& config) const {
+  WanLoad load = replica_.load(config, dtype_, weights_);
+  load.resident = resident_blocks_;
+  return load;
 }
 
 uint64_t Components::vae_bytes() const {
@@ -125,8 +132,7 @@ const WanTransformer& Components::expert(Stream& stream, int model) {
     }
     load(model ? "transformer_2" : "transformer", [&] {
       const WanConfig& config = directory_.expert_config(model);
-      experts_[model] = WanTransformer::load(stream, expert_files_[model], config,
-                                             replica_.load(config, dtype_, weights_));
+      experts_[model] = WanTransformer::load(stream, expert_files_[model], config, load_of(config));
     });
   }
   return *experts_[model];

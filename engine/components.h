@@ -32,7 +32,7 @@ class Components final : public Experts {
   // Opens every configuration and every tensor header; no weights.
   // `replica` says which slices are this rank's, and must outlive the object.
   Components(const std::string& directory, DType dtype, DType vae_dtype, const Replica& replica,
-             WeightFormat weights = WeightFormat::kCompute);
+             WeightFormat weights = WeightFormat::kCompute, int resident_blocks = 0);
 
   DType dtype() const override { return dtype_; }
   DType vae_dtype() const { return vae_dtype_; }
@@ -65,11 +65,13 @@ class Components final : public Experts {
   int experts_resident() const;
 
  private:
+  WanLoad load_of(const WanConfig& config) const;
   void load(const std::string& name, const std::function<void()>& body);
 
   ModelDirectory directory_;
   DType dtype_, vae_dtype_;
   WeightFormat weights_;  // of the experts' blocks
+  int resident_blocks_;   // WanLoad::resident
   const Replica& replica_;
   Umt5Config text_config_;
   WanVaeConfig vae_config_;

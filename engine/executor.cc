@@ -47,11 +47,12 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   return config;
 }
 
-Executor::Executor(Stream& stream, Arena& arena, Experts& experts, Replica& replica)
-    : stream_(stream), arena_(arena), experts_(experts), replica_(replica) {}
+Executor::Executor(Stream& stream, Arena& arena, Experts& experts, Replica& replica, Graphs graphs)
+    : stream_(stream), arena_(arena), experts_(experts), replica_(replica), graphs_(graphs) {}
 
 void Executor::run(const Plan& plan, Job& job) {
   history_.reset();
+  recorded_ = {};
   std::optional<ZoneScope> zone;  // of the step; loading and decoding stand beside it
   int open = -1, at = job.first_step - 1;
   for (const Step& step : plan.steps) {
@@ -90,6 +91,7 @@ void Executor::walk(const Step& step, Job& job) {
     case Step::Kind::kDecode:
       CHECK(sending_.empty(), "a send is under way");
       wires_.clear();
+      recorded_ = {};
       texts_ = {};  // decoding needs the latents alone
       velocities_ = {};
       history_.reset();
@@ -154,6 +156,7 @@ Snapshot Executor::gather(int done, const Job& job) {
 }
 
 void Executor::load(const Job& job, int model) {
+  recorded_ = {};
   texts_ = {};  // keys and values belong to their expert
   expert_ = nullptr;
   expert_ = &experts_.expert(stream_, model);
@@ -179,11 +182,42 @@ void Executor::compute(const Step& step, const Job& job) {
 
 int64_t Executor::tokens() const { return rope_->grid[0] * rope_->grid[1] * rope_->grid[2]; }
 
+// Forwards that exchange nothing, of weights that stay where they are; a meter wants to see every
+// op.
+bool Executor::recordable(const Step& step) const {
+  return graphs_ == Graphs::kRecord && stream_.queue() && replica_.alone() && !thread_meter() &&
+         step.blocks.first() && step.blocks.last() && expert_->streamed_bytes() == 0;
+}
+
 void Executor::forward(const Step& step, const Job& job, const WanText& text) {
-  const Arena::Scope scope(arena_);
-  watch_.begin([&](const std::string& where) {
+  const auto report = [&](const std::string& where) {
     report_non_finite(step, job, first_non_finite(stream_, job.latent) < 0 ? where : "the latent");
-  });
+  };
+  const Arena::Scope scope(arena_);
+  const TensorView waves = arena_.alloc(DType::kF32, {1, expert_->config().freq_dim});
+  const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
+  expert_->time_waves(stream_, {&time, 1}, waves);
+  Recorded& recorded = recorded_[step.pass.branch];
+  if (!recordable(step) || !recorded.ran) {
+    watch_.begin(report);
+    give(step, job, waves, text);
+    recorded.ran = true;
+  } else if (!recorded.graph || recorded.arena != arena_.used()) {
+    watch_.begin(report);
+    recorded.arena = arena_.used();
+    recorded.graph.record(stream_, [&] { give(step, job, waves, text); });
+    recorded.graph.launch(stream_);
+  } else {
+    watch_.again(report);
+    recorded.graph.launch(stream_);
+  }
+  watch_.end(stream_);
+}
+
+// All of a forward's work into the stream.
+void Executor::give(const Step& step, const Job& job, const TensorView& waves,
+                    const WanText& text) {
+  const Arena::Scope scope(arena_);
   Context context = replica_.context(stream_, arena_, step.pass, tokens(), &watch_);
   const int64_t n = context.tokens.size(), d = expert_->config().width();
   const int branch = step.pass.branch, slot = kHiddenSlot + branch;
@@ -195,8 +229,7 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
   }
   if (!last) out = arena_.alloc(DType::kF32, {n, d});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
-  expert_->forward(context, step.blocks, in, {&time, 1}, text, *rope_, out);
-  watch_.end(stream_);
+  expert_->forward(context, step.blocks, in, {&time, 1}, waves, text, *rope_, out);
   if (!last) copy(stream_, out, wire(slot, experts_.dtype(), n, d));
 }
 

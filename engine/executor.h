@@ -12,6 +12,7 @@
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "kernels/arena.h"
+#include "kernels/device_graph.h"
 #include "parallel/context.h"
 #include "parallel/denoise_plan.h"
 
@@ -54,7 +55,8 @@ struct Job {
 
 class Executor {
  public:
-  Executor(Stream& stream, Arena& arena, Experts& experts, Replica& replica);
+  Executor(Stream& stream, Arena& arena, Experts& experts, Replica& replica,
+           Graphs graphs = Graphs::kRecord);
 
   // Error(kNonFinite) naming stage, step and block where a velocity is not finite; Error(kStopped)
   // where a boundary says so. To keep costs a rank that is not the root 4 bytes per value that it
@@ -69,6 +71,8 @@ class Executor {
   void compute(const Step& step, const Job& job);
   void update(const Step& step, const Job& job);
   void forward(const Step& step, const Job& job, const WanText& text);
+  void give(const Step& step, const Job& job, const TensorView& waves, const WanText& text);
+  bool recordable(const Step& step) const;
   void send(const Step& step, const Job& job);
   void receive(const Step& step, const Job& job);
   void wait(const Step& step);
@@ -81,10 +85,19 @@ class Executor {
   Arena& arena_;
   Experts& experts_;
   Replica& replica_;
+  Graphs graphs_;
   int model_ = -1;
   const WanTransformer* expert_ = nullptr;
   std::array<std::optional<WanText>, 2> texts_;  // per branch, of the present expert
   std::optional<Rope> rope_;
+  // A device's forwards of all blocks, recorded at their second step; per branch, of the present
+  // expert and texts.
+  struct Recorded {
+    DeviceGraph graph;
+    size_t arena = 0;  // in use before it
+    bool ran = false;  // one by one: libraries have their plans and scratch its size
+  };
+  std::array<Recorded, 2> recorded_;
   std::array<Tensor, 2> velocities_;  // per branch [C, F, H, W] f32
   std::optional<SamplerState> history_;
   FiniteWatch watch_;

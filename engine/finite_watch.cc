@@ -24,6 +24,8 @@ void FiniteWatch::begin(Report report) {
   names_.clear();
 }
 
+void FiniteWatch::again(Report report) { report_ = std::move(report); }
+
 void FiniteWatch::see(Context& context, const char* name, int index, const TensorView& value) {
   if (!value.contiguous()) return;
   const std::string where = index < 0 ? name : "block " + std::to_string(index);

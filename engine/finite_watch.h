@@ -16,6 +16,7 @@ class FiniteWatch final : public Observer {
   using Report = std::function<void(const std::string& where)>;  // throws
 
   void begin(Report report);  // a forward
+  void again(Report report);  // the one before once more, recorded: what it saw is seen unasked
   void see(Context& context, const char* name, int index, const TensorView& value) override;
   void end(Stream& stream);  // of the forward
 

@@ -83,11 +83,17 @@ struct Generator::Impl {
   Impl(const std::string& directory, const GeneratorOptions& given, Replica of)
       : options(given),
         replica(std::move(of)),
-        parts(directory, given.dtype, given.vae_dtype, replica, given.weights),
+        parts(directory, given.dtype, given.vae_dtype, replica, given.weights,
+              given.resident_blocks),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
         stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
         available(available_memory(given.device)) {
+    if (given.resident_blocks > 0 && given.device.kind == Device::Kind::kCpu)
+      throw Error(ErrorKind::kUsage,
+                  "--resident-layers is " + std::to_string(given.resident_blocks) +
+                      ", but on a cpu the weights are resident as a whole; legal: with --device "
+                      "cuda");
     if (given.weights != WeightFormat::kCompute && replica.layout()[Axis::kTensor] > 1)
       throw Error(ErrorKind::kUsage, "--layout " + to_string(replica.layout()) +
                                          " splits the width, which 8-bit weights cannot: their "
@@ -418,7 +424,7 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
         "the prompt is encoded otherwise than when " + from->path +
         " was written: the frames may differ from an uninterrupted run's");
   Keeper keeper(run_options, std::move(kept), start.step, result.earlier_seconds);
-  Executor executor(stream, arena, parts, replica);
+  Executor executor(stream, arena, parts, replica, options.graphs);
   Job job{.request = request,
           .sampler = sampler,
           .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},

@@ -14,6 +14,7 @@
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "io/video.h"
+#include "kernels/device_graph.h"
 #include "kernels/stream.h"
 
 namespace weft {
@@ -54,7 +55,11 @@ struct GeneratorOptions {
   DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
   // Of the transformer's blocks. Error(kUsage) for 8-bit weights where a layout splits the width.
   WeightFormat weights = WeightFormat::kCompute;
-  int threads = 0;  // 0: all
+  // Blocks of a transformer on the device at once, the others pass through (WanLoad::resident); 0:
+  // all. Error(kUsage) on a CPU.
+  int resident_blocks = 0;
+  Graphs graphs = Graphs::kRecord;  // of a device's forwards
+  int threads = 0;                  // 0: all
   Determinism determinism = Determinism::kFast;
   uint64_t memory_limit = 0;  // bytes, of all ranks that share it; 0: what the machine has free now
   const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:

@@ -8,6 +8,9 @@
 
 namespace weft {
 
+// Whether what can be recorded is; results are the same.
+enum class Graphs : uint8_t { kRecord, kNone };
+
 class DeviceGraph {
  public:
   DeviceGraph();

@@ -43,9 +43,11 @@ class PackedLinear {
   size_t bytes_ = 0;
   Tensor bias_;  // [out] f32
   std::unique_ptr<void, void (*)(void*)> storage_{nullptr, [](void*) {}};
-  // Of a device's: all of the memory above, in an order of its own; matrices packed alike have the
-  // same pieces, so that one's place can take the other's values.
+  // Of a device's: the memory above in an order of its own, but for what is kept twice for speed
+  // and goes by let_go_. Then matrices packed alike have the same pieces, and one's place can take
+  // the other's values.
   std::vector<TensorView> pieces_;
+  void (*let_go_)(void* storage) = nullptr;
 };
 
 // weight [out, in] and bias [out] (or empty), any float dtype, on the stream's device or the host;

@@ -98,6 +98,28 @@ size_t WanText::bytes() const {
   return bytes;
 }
 
+template <class Weights>
+WanTransformer::Block WanTransformer::load_block(const Weights& source, const WanLoad& load,
+                                                 int index) {
+  const std::string name = "blocks." + std::to_string(index) + ".";
+  const DType dtype = load.dtype;
+  const auto attention = [&](const std::string& part) {
+    return Attention{.to_q = source.linear(part + "to_q", dtype, load.weights),
+                     .to_k = source.linear(part + "to_k", dtype, load.weights),
+                     .to_v = source.linear(part + "to_v", dtype, load.weights),
+                     .to_out = source.row_linear(part + "to_out.0", dtype, load.weights),
+                     .norm_q = source.vector(part + "norm_q.weight"),
+                     .norm_k = source.vector(part + "norm_k.weight")};
+  };
+  return {.scale_shift_table = source.table(name + "scale_shift_table"),
+          .attn1 = attention(name + "attn1."),
+          .norm2_weight = source.vector(name + "norm2.weight"),
+          .norm2_bias = source.vector(name + "norm2.bias"),
+          .attn2 = attention(name + "attn2."),
+          .ffn_in = source.linear(name + "ffn.net.0.proj", dtype, load.weights),
+          .ffn_out = source.row_linear(name + "ffn.net.2", dtype, load.weights)};
+}
+
 WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, const WanConfig& config,
                                     const WanLoad& load) {
   WanTransformer model;
@@ -121,24 +143,18 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
   model.time_proj_ = source.linear(embedder + "time_proj", f32);
   model.text_linear_1_ = source.linear(embedder + "text_embedder.linear_1", dtype);
   model.text_linear_2_ = source.linear(embedder + "text_embedder.linear_2", dtype);
-  for (int i = blocks.begin; i < blocks.end; ++i) {
-    const std::string name = "blocks." + std::to_string(i) + ".";
-    const auto attention = [&](const std::string& part) {
-      return Attention{.to_q = source.linear(part + "to_q", dtype, load.weights),
-                       .to_k = source.linear(part + "to_k", dtype, load.weights),
-                       .to_v = source.linear(part + "to_v", dtype, load.weights),
-                       .to_out = source.row_linear(part + "to_out.0", dtype, load.weights),
-                       .norm_q = source.vector(part + "norm_q.weight"),
-                       .norm_k = source.vector(part + "norm_k.weight")};
-    };
-    model.blocks_.push_back(
-        {.scale_shift_table = source.table(name + "scale_shift_table"),
-         .attn1 = attention(name + "attn1."),
-         .norm2_weight = source.vector(name + "norm2.weight"),
-         .norm2_bias = source.vector(name + "norm2.bias"),
-         .attn2 = attention(name + "attn2."),
-         .ffn_in = source.linear(name + "ffn.net.0.proj", dtype, load.weights),
-         .ffn_out = source.row_linear(name + "ffn.net.2", dtype, load.weights)});
+  const int count = blocks.end - blocks.begin;
+  if (load.resident == 0 || load.resident >= count) {
+    for (int i = blocks.begin; i < blocks.end; ++i)
+      model.blocks_.push_back(load_block(source, model.load_, i));
+  } else {
+    model.window_ = std::make_unique<DeviceWindow<Block>>(
+        stream_on(stream.device(), stream.threads()), count, load.resident,
+        [&](Stream& copies, int i) {
+          const Source own(copies, file, config, load.width);
+          return load_block(own, model.load_, blocks.begin + i);
+        },
+        pieces);
   }
   if (blocks.last()) {
     model.scale_shift_table_ = source.table("scale_shift_table");
@@ -148,18 +164,51 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
 }
 
 size_t WanTransformer::weights_bytes() const {
-  const auto held = [](const Tensor& tensor) { return tensor ? tensor.view().bytes() : 0; };
-  size_t bytes = patch_embedding_.bytes() + time_linear_1_.bytes() + time_linear_2_.bytes() +
+  size_t total = patch_embedding_.bytes() + time_linear_1_.bytes() + time_linear_2_.bytes() +
                  time_proj_.bytes() + text_linear_1_.bytes() + text_linear_2_.bytes() +
-                 held(scale_shift_table_) + proj_out_.bytes();
-  for (const Block& block : blocks_) {
-    for (const Attention* part : {&block.attn1, &block.attn2})
-      bytes += part->to_q.bytes() + part->to_k.bytes() + part->to_v.bytes() + part->to_out.bytes() +
-               held(part->norm_q) + held(part->norm_k);
-    bytes += held(block.scale_shift_table) + held(block.norm2_weight) + held(block.norm2_bias) +
-             block.ffn_in.bytes() + block.ffn_out.bytes();
+                 (scale_shift_table_ ? scale_shift_table_.view().bytes() : 0) + proj_out_.bytes();
+  for (const Block& block : blocks_) total += bytes(block);
+  if (window_) window_->for_resident([&](const Block& block) { total += bytes(block); });
+  return total;
+}
+
+size_t WanTransformer::bytes(const Block& block) {
+  size_t total = block.ffn_in.bytes() + block.ffn_out.bytes();
+  for (const Attention* part : {&block.attn1, &block.attn2})
+    total += part->to_q.bytes() + part->to_k.bytes() + part->to_v.bytes() + part->to_out.bytes();
+  for_vectors(block, [&](const Tensor& vector) { total += vector.view().bytes(); });
+  return total;
+}
+
+std::vector<TensorView> WanTransformer::pieces(const Block& block) {
+  std::vector<TensorView> all;
+  const auto add = [&](const PackedLinear& linear) {
+    CHECK(!linear.pieces_.empty(), "weights that cannot move");
+    linear.let_go_(linear.storage_.get());
+    all.insert(all.end(), linear.pieces_.begin(), linear.pieces_.end());
+  };
+  for (const Attention* part : {&block.attn1, &block.attn2}) {
+    for (const PackedLinear* linear : {&part->to_q, &part->to_k, &part->to_v}) add(*linear);
+    add(part->to_out.packed);
+    if (part->to_out.bias) all.push_back(part->to_out.bias);
   }
-  return bytes;
+  add(block.ffn_in);
+  add(block.ffn_out.packed);
+  if (block.ffn_out.bias) all.push_back(block.ffn_out.bias);
+  for_vectors(block, [&](const Tensor& vector) { all.push_back(vector); });
+  return all;
+}
+
+// f(tensor) for everything of a block that no linear holds.
+template <class F>
+void WanTransformer::for_vectors(const Block& block, F&& f) {
+  for (const Attention* part : {&block.attn1, &block.attn2}) {
+    f(part->norm_q);
+    f(part->norm_k);
+  }
+  f(block.scale_shift_table);
+  f(block.norm2_weight);
+  f(block.norm2_bias);
 }
 
 // Sums over ranks belong to a part of the width, and to nothing else.
@@ -189,16 +238,8 @@ WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
   linear(stream, in, text_linear_1_, LinearActivation::kGeluTanh, hidden);
   linear(stream, hidden, text_linear_2_, LinearActivation::kNone, text.context);
 
-  for (const Block& block : blocks_) {
-    const Attention& weights = block.attn2;
-    const int64_t width = weights.to_k.out();
-    const std::initializer_list<int64_t> heads = {rows, width / config_.head_dim, config_.head_dim};
-    const TensorView& k = text.k.emplace_back(load_.dtype, heads, stream.device());
-    const TensorView& v = text.v.emplace_back(load_.dtype, heads, stream.device());
-    linear(stream, text.context, weights.to_k, LinearActivation::kNone, k.reshape({rows, width}));
-    full_rms_norm(context, k.reshape({rows, width}), d, weights.norm_k, config_.eps);
-    linear(stream, text.context, weights.to_v, LinearActivation::kNone, v.reshape({rows, width}));
-  }
+  for (int i = load_.blocks.begin; i < load_.blocks.end; ++i)
+    with_block(stream, i, [&](const Block& block) { text_keys(context, block.attn2, text); });
 
   if (context.observer) {
     const TensorView all = context.arena.alloc(DType::kF32, {text_length, d});
@@ -210,20 +251,53 @@ WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
   return text;
 }
 
+// The next layer's keys and values of the prompt.
+void WanTransformer::text_keys(Context& context, const Attention& weights, WanText& text) const {
+  Stream& stream = context.stream;
+  const int64_t rows = text.rows(), width = weights.to_k.out();
+  const std::initializer_list<int64_t> heads = {rows, width / config_.head_dim, config_.head_dim};
+  const TensorView& k = text.k.emplace_back(load_.dtype, heads, stream.device());
+  const TensorView& v = text.v.emplace_back(load_.dtype, heads, stream.device());
+  linear(stream, text.context, weights.to_k, LinearActivation::kNone, k.reshape({rows, width}));
+  full_rms_norm(context, k.reshape({rows, width}), config_.width(), weights.norm_k, config_.eps);
+  linear(stream, text.context, weights.to_v, LinearActivation::kNone, v.reshape({rows, width}));
+}
+
 Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
   return make_rope(grid, start, config_.head_dim);
+}
+
+void WanTransformer::time_waves(Stream& stream, std::span<const TimeSegment> times,
+                                const TensorView& out) const {
+  CHECK(out.rank == 2 && out[0] == static_cast<int64_t>(times.size()) && out[1] == config_.freq_dim,
+        out.to_string_shape());
+  make_on_host(stream, out, [&](const TensorView& to) {
+    for (size_t i = 0; i < times.size(); ++i)
+      time_embedding(times[i].timestep, to.select(0, static_cast<int64_t>(i)));
+  });
 }
 
 void WanTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
                              std::span<const TimeSegment> times, const WanText& text,
                              const Rope& rope, const TensorView& out) const {
+  const Arena::Scope scope(context.arena);
+  const TensorView waves =
+      context.arena.alloc(DType::kF32, {static_cast<int64_t>(times.size()), config_.freq_dim});
+  time_waves(context.stream, times, waves);
+  forward(context, blocks, in, times, waves, text, rope, out);
+}
+
+void WanTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
+                             std::span<const TimeSegment> times, const TensorView& waves,
+                             const WanText& text, const Rope& rope, const TensorView& out) const {
   const int64_t n = context.tokens.size(), d = config_.width();
   CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
             blocks.total == config_.layers,
         "blocks", blocks.begin, blocks.end, "loaded", load_.blocks.begin, load_.blocks.end);
   CHECK(rope.grid[0] * rope.grid[1] * rope.grid[2] == context.tokens.total, "grid", rope.grid[0],
         rope.grid[1], rope.grid[2], "tokens", context.tokens.total);
-  CHECK(text.k.size() == blocks_.size(), "text of", text.k.size(), "layers for", blocks_.size());
+  CHECK(int(text.k.size()) == load_.blocks.end - load_.blocks.begin, "text of", text.k.size(),
+        "layers for blocks", load_.blocks.begin, load_.blocks.end);
   check_reducer(context);
 
   Arena::Scope scope(context.arena);
@@ -232,9 +306,11 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
     embed_patches(context, in, x);
   else
     copy(context.stream, in, x);
-  const std::vector<TimeRows> rows = embed_times(context, times);
+  const std::vector<TimeRows> rows = embed_times(context, times, waves);
   context.mixer.begin(context.pass);
-  for (int i = blocks.begin; i < blocks.end; ++i) block(context, i, rows, text, rope, x);
+  for (int i = blocks.begin; i < blocks.end; ++i)
+    with_block(context.stream, i,
+               [&](const Block& weights) { block(context, i, weights, rows, text, rope, x); });
   if (blocks.last()) head(context, rows, x, out);
 }
 
@@ -249,7 +325,7 @@ void WanTransformer::embed_patches(Context& context, const TensorView& latent,
 }
 
 std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
-    Context& context, std::span<const TimeSegment> times) const {
+    Context& context, std::span<const TimeSegment> times, const TensorView& waves) const {
   Stream& stream = context.stream;
   Arena& arena = context.arena;
   const int64_t s = static_cast<int64_t>(times.size()), d = config_.width();
@@ -257,12 +333,8 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
   const TensorView proj = arena.alloc(DType::kF32, {s, 6, d});
   {
     Arena::Scope scope(arena);
-    const TensorView waves = arena.alloc(DType::kF32, {s, config_.freq_dim});
     const TensorView hidden = arena.alloc(DType::kF32, {s, d});
     const TensorView active = arena.alloc(DType::kF32, {s, d});
-    make_on_host(stream, waves, [&](const TensorView& to) {
-      for (int64_t i = 0; i < s; ++i) time_embedding(times[i].timestep, to.select(0, i));
-    });
     linear(stream, waves, time_linear_1_, LinearActivation::kSilu, hidden);
     linear(stream, hidden, time_linear_2_, LinearActivation::kNone, temb);
     silu(stream, temb, active);
@@ -291,9 +363,9 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
 }
 
 // One transformer block (Wan Team 2025, figure 10): x [N, D] f32, in place.
-void WanTransformer::block(Context& context, int index, std::span<const TimeRows> times,
-                           const WanText& text, const Rope& rope, const TensorView& x) const {
-  const Block& weights = blocks_[index - load_.blocks.begin];
+void WanTransformer::block(Context& context, int index, const Block& weights,
+                           std::span<const TimeRows> times, const WanText& text, const Rope& rope,
+                           const TensorView& x) const {
   const ZoneScope zone(Zone::kBlock, index);
   Stream& stream = context.stream;
   Arena::Scope scope(context.arena);

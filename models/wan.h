@@ -1,11 +1,13 @@
 #pragma once
 // Wan video diffusion transformer (Wan Team 2025, arXiv 2503.20314): config, weights, forward.
 #include <array>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "models/blocks.h"
+#include "models/device_window.h"
 #include "models/weights.h"
 #include "parallel/context.h"
 
@@ -59,6 +61,9 @@ struct WanLoad {
   WidthSlice width{};         // of every block; embeddings and head are whole
   // Of the blocks' matrices. 8 bits want the whole width: a part's scales are not the whole's.
   WeightFormat weights = WeightFormat::kCompute;
+  // Blocks on a device at once, at least 2; the others lie in pinned host memory and pass through
+  // (DeviceWindow). 0: all of them.
+  int resident = 0;
 };
 
 // A prompt as every cross-attention sees it; independent of the timestep, made once per prompt.
@@ -85,7 +90,9 @@ class WanTransformer {
 
   const WanConfig& config() const { return config_; }
   const WanLoad& loaded() const { return load_; }
-  size_t weights_bytes() const;
+  size_t weights_bytes() const;  // on the stream's device
+  // What a forward of all loaded blocks copies from the host's memory.
+  size_t streamed_bytes() const { return window_ ? window_->bytes_per_pass() : 0; }
 
   // embeds [length, text_dim] f32, the prompt's rows; text_length >= length. Observes "context".
   WanText prepare_text(Context& context, const TensorView& embeds, int64_t text_length) const;
@@ -100,6 +107,13 @@ class WanTransformer {
   void forward(Context& context, BlockRange blocks, const TensorView& in,
                std::span<const TimeSegment> times, const WanText& text, const Rope& rope,
                const TensorView& out) const;
+  // The same in two parts, so that the second can be recorded (DeviceGraph) and given again for
+  // other timesteps: time_waves makes what a forward wants to know of them on the host, out
+  // [segments, freq_dim] f32 on the stream's device.
+  void time_waves(Stream& stream, std::span<const TimeSegment> times, const TensorView& out) const;
+  void forward(Context& context, BlockRange blocks, const TensorView& in,
+               std::span<const TimeSegment> times, const TensorView& waves, const WanText& text,
+               const Rope& rope, const TensorView& out) const;
 
  private:
   struct Attention {
@@ -115,6 +129,21 @@ class WanTransformer {
     PackedLinear ffn_in;              // [ffn part, D]
     RowLinear ffn_out;                // [D, ffn part]
   };
+  template <class Weights>
+  static Block load_block(const Weights& source, const WanLoad& load, int index);
+  template <class F>
+  static void for_vectors(const Block& block, F&& f);
+  static std::vector<TensorView> pieces(const Block& block);
+  static size_t bytes(const Block& block);
+  // Runs f(block) with block `index` of the model where the stream's ops take it.
+  template <class F>
+  void with_block(Stream& stream, int index, F&& f) const {
+    const int at = index - load_.blocks.begin;
+    if (window_)
+      window_->use(stream, at, f);
+    else
+      f(blocks_[at]);
+  }
   // Rows of this rank that share a timestep, and that timestep's conditioning.
   struct TimeRows {
     Range rows;
@@ -123,10 +152,12 @@ class WanTransformer {
   };
 
   void check_reducer(const Context& context) const;
-  std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times) const;
+  void text_keys(Context& context, const Attention& weights, WanText& text) const;
+  std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times,
+                                    const TensorView& waves) const;
   void embed_patches(Context& context, const TensorView& latent, const TensorView& x) const;
-  void block(Context& context, int index, std::span<const TimeRows> times, const WanText& text,
-             const Rope& rope, const TensorView& x) const;
+  void block(Context& context, int index, const Block& weights, std::span<const TimeRows> times,
+             const WanText& text, const Rope& rope, const TensorView& x) const;
   void modulated_norm(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
                       int part, const TensorView& x, const TensorView& out) const;
   void gated_residual(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
@@ -145,7 +176,8 @@ class WanTransformer {
   PackedLinear patch_embedding_;                            // [D, Cin * patch] f32
   PackedLinear time_linear_1_, time_linear_2_, time_proj_;  // [D, 256], [D, D], [6D, D] f32
   PackedLinear text_linear_1_, text_linear_2_;              // [D, text_dim], [D, D]
-  std::vector<Block> blocks_;                               // of load_.blocks
+  std::vector<Block> blocks_;                               // of load_.blocks, or
+  std::unique_ptr<DeviceWindow<Block>> window_;             // those where not all are resident
   Tensor scale_shift_table_;                                // [2, D] f32
   PackedLinear proj_out_;                                   // [patch * Cout, D] f32
 };

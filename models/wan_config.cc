@@ -309,9 +309,10 @@ TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const Wid
 // f32.
 size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
   const BlockRange blocks = held_blocks(config, load);
-  size_t bytes = 0;
+  size_t all[2] = {};  // what every pass needs; the blocks
   for (const TensorSpec& tensor : wan_tensors(config)) {
     if (!is_held(tensor.name, blocks)) continue;
+    size_t& bytes = all[tensor.name.starts_with("blocks.")];
     const bool matrix = tensor.shape.size() == 2 &&
                         tensor.name.find("time_") == std::string::npos &&
                         !tensor.name.starts_with("proj_out");
@@ -322,7 +323,9 @@ size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
     else
       bytes += count * size_of(matrix ? load.dtype : DType::kF32);
   }
-  return bytes;
+  const int held = blocks.end - blocks.begin;
+  if (load.resident > 0 && load.resident < held) all[1] = all[1] / held * load.resident;
+  return all[0] + all[1];
 }
 
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad& load) {
@@ -346,7 +349,7 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
   const size_t heads = arena_bytes(dtype, {n, part.heads.size() * config.head_dim});
   const size_t patches = blocks.first() ? arena_bytes(f32, {n, config.in_channels * per_token}) : 0;
   const size_t times = row + arena_bytes(f32, {1, 6, d});
-  const size_t time_scratch = arena_bytes(f32, {1, config.freq_dim}) + 2 * row;
+  const size_t waves = arena_bytes(f32, {1, config.freq_dim}), time_scratch = 2 * row;
   const int64_t chunk = std::min(n, kFfnRows);
   const size_t attention =
       3 * heads + std::max({sums + seams.of_sum(n), seams.attend, seams.of_sum(n * d)});
@@ -356,8 +359,8 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
                           ? std::max(arena_bytes(f32, {2, d}),
                                      arena_bytes(f32, {n, config.out_channels * per_token}))
                           : 0;
-  const size_t forward =
-      (blocks.last() ? x : 0) + std::max(patches, times + std::max({time_scratch, block, head}));
+  const size_t forward = waves + (blocks.last() ? x : 0) +
+                         std::max(patches, times + std::max({time_scratch, block, head}));
   const size_t text = arena_bytes(dtype, {text_rows, config.text_dim}) +
                       arena_bytes(dtype, {text_rows, d}) + arena_bytes(f32, {text_rows}) +
                       seams.of_sum(text_rows);

@@ -89,6 +89,10 @@ PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorV
     if (dtype == DType::kBF16 && is_exact(bias))
       matrix->bias_bf16 = on_device(stream, bias, DType::kBF16);
   }
+  packed.pieces_ = {matrix->weight};
+  if (matrix->scales) packed.pieces_.push_back(matrix->scales);
+  if (packed.bias_) packed.pieces_.push_back(packed.bias_);
+  packed.let_go_ = [](void* storage) { static_cast<PackedMatrix*>(storage)->bias_bf16 = {}; };
   packed.bytes_ = bytes_of(matrix->weight) + bytes_of(matrix->scales) +
                   bytes_of(matrix->bias_bf16) + bytes_of(packed.bias_);
   return packed;

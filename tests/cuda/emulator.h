@@ -19,6 +19,8 @@ cudaError_t submit(cudaStream_t stream, std::function<void()> work);
 
 // Kernels run so far.
 uint64_t launches();
+// Graphs given so far.
+uint64_t graph_launches();
 // What went wrong on the device last, with the kernel and the thread; "" for nothing.
 // cudaDeviceReset forgets it.
 std::string device_error();

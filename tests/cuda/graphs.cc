@@ -108,6 +108,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess;
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   const Lock lock(machine().mutex);
+  ++machine().graph_launches;
   return told(submit(stream_of(stream), [all = exec->work] {
     for (const Work& work : *all) {
       if (machine().status != cudaSuccess) return;

@@ -74,6 +74,7 @@ struct Machine {
   std::string error;                                  // sticky
   cudaError_t status = cudaSuccess;
   uint64_t launches = 0;
+  uint64_t graph_launches = 0;
 };
 Machine& machine();
 using Lock = std::lock_guard<std::recursive_mutex>;

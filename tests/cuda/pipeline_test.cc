@@ -8,7 +8,11 @@
 
 #include "apps/verify_case.h"
 #include "engine/generator.h"
+#include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
+#include "models/random_weights.h"
+#include "models/wan.h"
+#include "parallel/context.h"
 #include "parallel/local.h"
 #include "tests/cuda/emulator.h"
 #include "tests/support/faulty_transport.h"
@@ -152,6 +156,79 @@ TEST(Generation, StartsFromTheCpusNoiseAndEndsAtItsFrames) {
       EXPECT_LT(distance(cuda.at(name), cpu.at(name)), bound) << name << to_string(dtype);
     }
   }
+}
+
+TEST(Generation, RecordedForwardsGiveTheBitsOfThoseGivenOpByOp) {
+  std::map<std::string, std::vector<float>> seen[2];
+  for (const Graphs graphs : {Graphs::kRecord, Graphs::kNone}) {
+    GeneratorOptions options = on(kCuda, DType::kBF16);
+    options.graphs = graphs;
+    Generator generator(kModel, options);
+    Tap tap;
+    RunOptions run;
+    run.tap = &tap;
+    Request request = small();
+    request.steps = 5;
+    request.guidance_scale = 4;
+    const uint64_t before = emulated::graph_launches();
+    generator.run(request, nullptr, run);
+    // Of each branch's 5 forwards all but the first.
+    EXPECT_EQ(emulated::graph_launches() - before, graphs == Graphs::kRecord ? 8u : 0u);
+    seen[static_cast<int>(graphs)] = std::move(tap.seen);
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+}
+
+// Every number of blocks that pass through the device, over several forwards.
+TEST(Streaming, BlocksThatPassThroughGiveTheBitsOfResidentOnes) {
+  WanConfig config;
+  config.heads = 2;
+  config.head_dim = 16;
+  config.layers = 5;
+  config.ffn_dim = 48;
+  config.in_channels = config.out_channels = 4;
+  config.text_dim = 24;
+  config.freq_dim = 16;
+  const TensorFile weights = random_wan(config);
+  constexpr int64_t kRows = 7, kText = 9;
+  const auto run = [&](int resident) {
+    Stream stream = cuda_stream(0, Determinism::kFixed, 1);
+    const WanLoad load{.dtype = DType::kBF16, .blocks = {}, .resident = resident};
+    const WanTransformer model = WanTransformer::load(stream, weights, config, load);
+    EXPECT_EQ(model.streamed_bytes() > 0, resident > 0);
+    Arena arena(size_t{1} << 30, kCuda);
+    SerialSeams seams;
+    const auto values = [&](std::initializer_list<int64_t> shape) {
+      Tensor tensor(DType::kF32, shape);
+      fill_for_limit(tensor.view().data, DType::kF32, tensor.count());
+      return on_device(stream, std::move(tensor));
+    };
+    const Tensor latent = values({4, 2, 8, 6}), rows = values({kRows, config.text_dim});
+    const auto grid = wan_grid(config, 2, 8, 6);
+    const TokenRanges tokens = TokenRanges::all(grid[0] * grid[1] * grid[2]);
+    Context context = seams.context(stream, arena, {}, tokens);
+    const WanText text = model.prepare_text(context, rows, kText);
+    const Rope rope = on_device(stream, model.rope(grid));
+    const Tensor out(DType::kF32, latent.view().shape(), kCuda);
+    std::vector<float> all;
+    for (float timestep : {900.0f, 500.0f, 100.0f}) {
+      const TimeSegment time{{0, tokens.total}, timestep};
+      model.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope, out);
+      const HostCopy read(stream, out);
+      all.insert(all.end(), read.view().as<float>(), read.view().as<float>() + out.count());
+    }
+    return all;
+  };
+  const std::vector<float> expected = run(0);
+  for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
+  for (int resident = 2; resident < config.layers; ++resident)
+    EXPECT_EQ(run(resident), expected) << resident << " resident";
+}
+
+TEST(Streaming, IsRefusedWithoutADevice) {
+  GeneratorOptions options = on({});
+  options.resident_blocks = 2;
+  EXPECT_THROW(Generator(kModel, options), Error);
 }
 
 TEST(Generation, IsPlannedForTheDevicesMemoryAndRefusedWhereItDoesNotFit) {

@@ -169,6 +169,7 @@ std::string device_error() {
 }
 
 uint64_t launches() { return machine().launches; }
+uint64_t graph_launches() { return machine().graph_launches; }
 
 }  // namespace weft::emulated
 
