@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <tuple>
 
 #include "apps/verify_case.h"
 #include "engine/generator.h"
@@ -15,6 +16,7 @@
 #include "parallel/context.h"
 #include "parallel/local.h"
 #include "tests/cuda/emulator.h"
+#include "tests/engine/poisoned_model.h"
 #include "tests/support/faulty_transport.h"
 
 namespace weft {
@@ -249,6 +251,24 @@ TEST(Generation, IsPlannedForTheDevicesMemoryAndRefusedWhereItDoesNotFit) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory);
     EXPECT_NE(std::string(error.what()).find("are available. Try"), std::string::npos)
         << error.what();
+  }
+}
+
+// A device is asked behind a forward, not after each block: the first block that went wrong is
+// named all the same.
+TEST(Generation, NamesWhereAValueWasNotFiniteFirst) {
+  for (const auto& [component, tensor, where] :
+       {std::tuple{"transformer", "blocks.1.ffn.net.2.bias", "first in block 1"},
+        {"transformer", "condition_embedder.time_proj.bias", "first in timestep_proj"},
+        {"vae", "decoder.conv_in.bias", "decode, chunk 1 of 2"}}) {
+    Generator sick(test::poisoned(kModel, component, tensor, testing::TempDir()), on(kCuda));
+    try {
+      sick.run(small(), nullptr);
+      ADD_FAILURE() << tensor;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kNonFinite) << error.what();
+      EXPECT_NE(std::string(error.what()).find(where), std::string::npos) << error.what();
+    }
   }
 }
 
