@@ -19,7 +19,8 @@ struct GemmMatrix {
 // (alike) and out:
 //   f32 to f32, bf16 to bf16 or f32, f8_e4m3 to bf16 or to f32 without bias, i8 to i32 (exact;
 //   alpha 1, no bias).
-// Activations are the caller's: how exactly the library computes its own is not documented.
+// With `gelu` bf16 results are gelu_tanh of that, in f32 before they are rounded; other activations
+// are the caller's.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
@@ -27,6 +28,7 @@ struct Gemm {
   GemmMatrix w;    // [batch, n, k]
   GemmMatrix out;  // [batch, m, n], no part of x or w
   float alpha = 1;
+  bool gelu = false;
   const void* bias = nullptr;       // [n] of out's dtype, 16-byte aligned, or null
   const float* x_scales = nullptr;  // [m] and [n] of f8_e4m3, both or none
   const float* w_scales = nullptr;

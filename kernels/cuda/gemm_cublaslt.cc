@@ -51,7 +51,7 @@ uint32_t alignment(const void* data) {
 }
 
 // What a plan depends on.
-using Key = std::array<int64_t, 17>;
+using Key = std::array<int64_t, 18>;
 
 Key key_of(const Gemm& g) {
   return {g.m,
@@ -70,6 +70,7 @@ Key key_of(const Gemm& g) {
           alignment(g.w.data),
           alignment(g.out.data),
           g.bias != nullptr,
+          g.gelu,
           g.x_scales != nullptr};
 }
 
@@ -145,7 +146,10 @@ void Plan::describe(const Gemm& g) {
                                              whole ? CUDA_R_32I : CUDA_R_32F));
   set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE, g.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
+  // The library's GELU is the tanh form (TensorRT-LLM pull request 17693 builds on it).
+  const auto plain = g.gelu ? CUBLASLT_EPILOGUE_GELU : CUBLASLT_EPILOGUE_DEFAULT;
+  const auto with_bias = g.gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, g.bias ? with_bias : plain);
   if (g.x_scales) {
     const auto mode = static_cast<int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);

@@ -1,6 +1,6 @@
 // Linear layers: few rows by our own kernels, the rest by the library, which adds the bias where
 // that is exact: a f32 bias to f32 results, one that bf16 holds to bf16 results. Otherwise, and for
-// activations, it leaves f32 sums, a block of rows at a time, and a kernel of ours finishes them: 8
+// SiLU, it leaves f32 sums, a block of rows at a time, and a kernel of ours finishes them: 8
 // more bytes per result through memory than fused, against 2 in products.
 #include <algorithm>
 
@@ -154,12 +154,14 @@ void linear_bf16(const Call& call) {
                .w = call.w_matrix(),
                .out = call.out_matrix(),
                .bias = call.library_bias()};
-  if (call.activation == LinearActivation::kNone && call.library_does_bias()) {
-    if (!gemm(call.stream, product)) few(call);
-    return;
+  product.gelu = call.activation == LinearActivation::kGeluTanh;
+  if (call.activation != LinearActivation::kSilu && call.library_does_bias()) {
+    if (gemm(call.stream, product)) return;
+    if (!product.gelu) return few(call);
   }
   const int64_t stride = (call.n + 3) / 4 * 4;
   product.bias = nullptr;
+  product.gelu = false;
   for_blocks(call, stride * 4, [&](const Call& part) {
     ScratchPlan scratch;
     scratch.take(part.m * stride * 4);

@@ -1,4 +1,6 @@
 // kernels/cuda/gemm.h in plain loops: what the library would answer.
+#include <cmath>
+
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/fp8.h"
@@ -49,6 +51,8 @@ void compute(const Gemm& g, int64_t index) {
   sum *= g.alpha;
   if (g.x_scales) sum *= g.x_scales[i] * g.w_scales[j];
   if (g.bias) sum += value_at({const_cast<void*>(g.bias), g.out.dtype}, j);
+  if (g.gelu)
+    sum = 0.5f * sum * (1 + std::tanh(0.7978845608f * (sum + 0.044715f * sum * sum * sum)));
   if (g.out.dtype == DType::kF32)
     static_cast<float*>(g.out.data)[out] = sum;
   else
@@ -70,6 +74,7 @@ void check_contract(const Gemm& g) {
   CHECK(!g.x_scales == !g.w_scales && (!g.x_scales || in == DType::kF8E4M3), "scales");
   CHECK(g.x.row_stride >= g.k && g.w.row_stride >= g.k && g.out.row_stride >= g.n, "row strides");
   CHECK(!g.bias || aligned(g.bias), "bias");
+  CHECK(!g.gelu || (in == DType::kBF16 && out == DType::kBF16), "gelu to", to_string(out));
 }
 
 }  // namespace
