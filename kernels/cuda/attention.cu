@@ -144,14 +144,15 @@ void take_segments(const AttentionArgs& args, size_t& next, int64_t& key, FlashA
   }
 }
 
+constexpr int64_t kLibraryRows = 64;  // fewer queries only read keys and values
+
 bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flash) {
-  // Below, preparing and starting a plan costs more than its kernel wins.
-  constexpr int64_t kRows = 128, kKeys = 128;
   const TensorView &q = args.q, &out = args.out;
   const FlashSegment& segment = flash.segment[0];
   if (q.dtype != DType::kBF16 || out.dtype != DType::kBF16 || args.bias || flash.segments != 1 ||
       segment.shift != 0 || args.causal || !flash.aligned || !whole_pieces(out) ||
-      (args.lse && !args.lse.contiguous()) || q[0] < kRows || segment.keys < kKeys)
+      (args.lse && !args.lse.contiguous()) || q[2] > kFlashLargest || q[0] < kLibraryRows ||
+      q[0] * segment.keys * q[1] * q[2] < cuda_queue(stream).part<AttentionPaths>().library_from)
     return false;
   return sdpa(stream, {.queries = q[0],
                        .keys = segment.keys,
@@ -183,7 +184,7 @@ class FlashCall {
   // `flash` holds the first launch's segments; `next` and `key` lie behind them.
   void run(FlashArgs flash, size_t next, int64_t key) {
     AttentionPaths& paths = cuda_queue(stream_).part<AttentionPaths>();
-    ++paths.flash;
+    ++(products() ? paths.products : paths.flash);
     flash.share = static_cast<int>(args_.q[1]) / kv_heads_;
     for (int merged = 0;;) {
       const bool last = next == args_.segments.size();
@@ -196,7 +197,7 @@ class FlashCall {
         aim_at_result(flash);
       else
         aim_at_state(flash, merged, states);
-      launch_flash(stream_, args_.q.dtype, rows_, kv_heads_, flash);
+      launch_one(flash, direct ? 0 : states);
       if (!direct && (last || states > 1)) merge(states, last);
       if (last) return;
       merged = 1;
@@ -206,6 +207,7 @@ class FlashCall {
   }
 
  private:
+  bool products() const { return args_.q[2] > kFlashLargest; }
   int64_t elements() const { return args_.q.count(); }
   int64_t stride() const { return (elements() + args_.q[0] * args_.q[1] + 63) / 64 * 64; }
 
@@ -213,19 +215,21 @@ class FlashCall {
     return blocks_for(flash.rows(), static_cast<int>(rows)) * int64_t{kv_heads_};
   }
 
-  // Large blocks read keys and values less often; small ones fill the device sooner.
+  // Large blocks read keys and values less often, two of them fill a multiprocessor; small ones
+  // fill the device sooner.
   FlashRows rows_of(const FlashArgs& flash) const {
     if (args_.q.dtype == DType::kF32) return FlashRows::k64;
     if (flash.rows() <= 16) return FlashRows::k16;
     const int64_t wanted = cuda_queue(stream_).properties().multiprocessors;
-    return blocks(flash, FlashRows::k128) >= wanted ? FlashRows::k128 : FlashRows::k64;
+    return blocks(flash, FlashRows::k128) >= 2 * wanted ? FlashRows::k128 : FlashRows::k64;
   }
 
   // Counts tiles and cuts them in parts where blocks alone do not fill the device.
   void cut(FlashArgs& flash) const {
     constexpr int64_t kMostParts = 64, kTilesOfPart = 2;
     const int64_t each = rows_ == FlashRows::k16 ? 8 : 2;  // blocks of a multiprocessor
-    const int keys = flash_tile_keys(args_.q.dtype, rows_, flash.size);
+    const int keys =
+        products() ? kFlashProductTile : flash_tile_keys(args_.q.dtype, rows_, flash.size);
     flash.tiles = 0;
     for (int s = 0; s < flash.segments; ++s) {
       flash.segment[s].first_tile = flash.tiles;
@@ -234,7 +238,17 @@ class FlashCall {
     const int64_t room = cuda_queue(stream_).properties().multiprocessors * each;
     const int64_t parts =
         std::min({room / blocks(flash, rows_), flash.tiles / kTilesOfPart, kMostParts});
-    flash.parts = static_cast<int>(std::max<int64_t>(parts, 1));
+    flash.parts = products() ? 1 : static_cast<int>(std::max<int64_t>(parts, 1));
+  }
+
+  // `states` of f32 lie in scratch.
+  void launch_one(const FlashArgs& flash, int states) const {
+    const DType dtype = args_.q.dtype;
+    if (products())
+      attention_products(stream_, dtype, kv_heads_, flash,
+                         static_cast<size_t>(states * stride()) * sizeof(float));
+    else
+      launch_flash(stream_, dtype, rows_, kv_heads_, flash);
   }
 
   void aim_at_result(FlashArgs& flash) const {
@@ -308,7 +322,6 @@ void attention(Stream& stream, const AttentionArgs& args) {
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
   CHECK(args.q[0] * args.q[1] < int64_t{1} << 30 && keys < int64_t{1} << 30, "q",
         args.q.to_string_shape(), "keys", keys);
-  CHECK(args.q[2] <= kFlashLargest, "q", args.q.to_string_shape());
   FlashArgs flash = flash_args(args);
   size_t next = 0;
   int64_t key = 0;

@@ -10,38 +10,45 @@ namespace weft::cuda {
 
 // Keys and values of one segment. Strides are in elements.
 struct FlashSegment {
-  const void *k, *v;
-  int64_t k_row, k_head, v_row, v_head;
-  int keys;
-  int first_key;   // in the list of all keys: the bias's column
-  int first_tile;  // in the list of this launch's tiles
-  int diagonal;    // causal: query i sees keys up to i + diagonal
-  float shift;     // added to its logits, which are powers of two
+  const void *k = nullptr, *v = nullptr;
+  int64_t k_row = 0, k_head = 0, v_row = 0, v_head = 0;
+  int keys = 0;
+  int first_key = 0;   // in the list of all keys: the bias's column
+  int first_tile = 0;  // in the list of this launch's tiles
+  int diagonal = 0;    // causal: query i sees keys up to i + diagonal
+  float shift = 0;     // added to its logits, which are powers of two
 };
 
 inline constexpr int kFlashSegments = 32;  // 2.3 of the 4 KiB of parameters
 
 struct FlashArgs {
-  const void* q;
-  int64_t q_row, q_head;
-  void* out;
-  int64_t out_row, out_head, out_part;
-  float* lse;  // or null
-  int64_t lse_row, lse_head, lse_part;
-  const float* bias;  // or null
-  int64_t bias_head, bias_row, bias_key;
-  float scale;  // of q k^T, times log2(e)
-  int queries, share, size;
-  int segments, tiles, parts;  // part p takes the p-th share of the tiles
-  bool causal;
-  bool f32_out;
-  bool aligned;  // rows of q, k, v are whole 16-byte pieces at multiples of 16 bytes
-  FlashSegment segment[kFlashSegments];
+  const void* q = nullptr;
+  int64_t q_row = 0, q_head = 0;
+  void* out = nullptr;
+  int64_t out_row = 0, out_head = 0, out_part = 0;
+  float* lse = nullptr;  // or null
+  int64_t lse_row = 0, lse_head = 0, lse_part = 0;
+  const float* bias = nullptr;  // or null
+  int64_t bias_head = 0, bias_row = 0, bias_key = 0;
+  float scale = 1;  // of q k^T, times log2(e)
+  int queries = 0, share = 1, size = 0;
+  int segments = 0, tiles = 0, parts = 1;  // part p takes the p-th share of the tiles
+  bool causal = false;
+  bool f32_out = false;
+  bool aligned = false;  // rows of q, k, v are whole 16-byte pieces at multiples of 16 bytes
+  FlashSegment segment[kFlashSegments]{};
 
   int rows() const { return queries * share; }
 };
 
 inline constexpr int kFlashLargest = 256;  // the largest head size
+
+inline constexpr int kFlashProductTile = 64;
+
+// Larger heads, by products; the first `scratch_used` bytes of the queue's scratch are the
+// caller's. One part, and tiles of kFlashProductTile keys.
+void attention_products(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
+                        size_t scratch_used);
 
 // Rows of a block. A few rows lie in blocks of one warp.
 enum class FlashRows { k16 = 16, k64 = 64, k128 = 128 };

@@ -3,6 +3,16 @@
 // keeps their logits, sums and softmax state in registers. One buffer each for a tile of keys and
 // of values: values arrive while the logits are computed, the next keys while the sums are. Logits
 // are powers of two; probabilities are rounded to bf16 for the sums, not for their total.
+//
+// Registers of a thread (sm_80 / sm_90a) and blocks of a multiprocessor at 64 K registers:
+//   columns   128 rows         64 rows         16 rows
+//   64        168 / 168 x 3    128 / 128 x 4   206 / 156
+//   96        254 / 210 x 2    168 / 166 x 3   218 / 168
+//   128       254 / 255 x 2    168 / 168 x 3   229 / 182
+//   256       254 / 254 x 1    254 / 254 x 2   254 / 254
+// None spills but 128 columns x 64 rows on sm_80: 12 bytes. Two fragments load a tile's matrices
+// once for 32 rows: 48 loads of matrices for 128 products; with one fragment it is 72 for 128.
+// Shared memory at 128 columns: 52 KB (128 rows or 64), 39 KB (16 rows).
 #include "kernels/cuda/flash_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -13,6 +23,7 @@ template <int kSize_, int kWarps_, int kFragments_, int kBlocks_>
 struct FlashShape {
   static constexpr int kSize = kSize_, kWarps = kWarps_, kFragments = kFragments_;
   static constexpr int kBlocks = kBlocks_;
+  static constexpr int kUnroll = kFragments == 1 ? 8 : 4;  // loads of a tile; more would spill
   static constexpr int kThreads = 32 * kWarps, kRows = 16 * kWarps * kFragments;
   static constexpr int kKeys = kSize <= 128 && kFragments == 1 ? 64 : 32;
   // Eight rows of 16 bytes lie in different banks: a row is an odd number of 16 bytes.
@@ -50,7 +61,7 @@ template <class Shape>
 __device__ __forceinline__ void load_tile(bf16* tile, const void* head, int64_t row_stride,
                                           int count, const FlashArgs& args) {
   constexpr int kPieces = Shape::kSize / 8;
-#pragma unroll 4
+#pragma unroll Shape::kUnroll
   for (int at = threadIdx.x; at < Shape::kKeys * kPieces; at += Shape::kThreads) {
     const int row = at / kPieces, column = at % kPieces * 8;
     load_piece(tile + row * Shape::kPitch + column, static_cast<const bf16*>(head),
@@ -143,12 +154,20 @@ __device__ __forceinline__ void multiply_keys(FlashState<Shape>& state, const bf
   }
 }
 
-// Scaled logits with their bias; -infinity where a row does not see a key.
+// Scaled logits with their bias.
 template <class Shape>
-__device__ __forceinline__ void mask(FlashState<Shape>& state, const FlashArgs& args,
-                                     const FlashBlock& block, const FlashCursor& at) {
+__device__ __forceinline__ void scale_logits(FlashState<Shape>& state, const FlashArgs& args,
+                                             const FlashBlock& block, const FlashCursor& at) {
   const int lane = threadIdx.x % 32;
   const float shift = args.segment[at.segment].shift;
+#pragma unroll
+  for (int f = 0; f < Shape::kFragments; ++f)
+#pragma unroll
+    for (int n = 0; n < Shape::kKeys / 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        state.logit[f][n][c] = fmaf(state.logit[f][n][c], args.scale, shift);
+  if (!args.bias) return;
 #pragma unroll
   for (int f = 0; f < Shape::kFragments; ++f)
 #pragma unroll
@@ -162,10 +181,27 @@ __device__ __forceinline__ void mask(FlashState<Shape>& state, const FlashArgs& 
         for (int c = 0; c < 2; ++c) {
           const int key = 8 * n + lane % 4 * 2 + c;
           float& logit = state.logit[f][n][2 * h + c];
-          logit = fmaf(logit, args.scale, shift);
-          if (bias && key < seen) logit = fmaf(bias[key * args.bias_key], kLog2E, logit);
-          if (key >= seen) logit = minus_infinity();
+          if (key < seen) logit = fmaf(bias[key * args.bias_key], kLog2E, logit);
         }
+    }
+}
+
+// -infinity where a row does not see a key.
+template <class Shape>
+__device__ __forceinline__ void mask(FlashState<Shape>& state, const FlashArgs& args,
+                                     const FlashBlock& block, const FlashCursor& at) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int f = 0; f < Shape::kFragments; ++f)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = block.first_row + fragment_row<Shape>(f) + lane / 4 + 8 * h;
+      const int seen = seen_keys(args, block, at, row) - lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < Shape::kKeys / 8; ++n)
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          if (8 * n + c >= seen) state.logit[f][n][2 * h + c] = minus_infinity();
     }
 }
 
@@ -311,8 +347,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     wait_tile();  // the queries and the keys are here, and nobody reads the values any more
     load_values<Shape>(values, args, block, at);
     multiply_keys(state, queries, keys);
-    const bool plain = !args.bias && args.scale >= 0 && !cut<Shape::kKeys>(args, block, at);
-    if (!plain) mask(state, args, block, at);
+    // In a plain tile the scale goes with the exponential.
+    const bool plain = !args.bias && args.scale > 0;
+    if (!plain) scale_logits(state, args, block, at);
+    if (cut<Shape::kKeys>(args, block, at)) mask(state, args, block, at);
     soften(state, plain ? args.scale : 1.0f, plain ? args.segment[at.segment].shift : 0.0f);
     wait_tile();  // the values are here, and nobody reads the keys any more
     at.key += Shape::kKeys;

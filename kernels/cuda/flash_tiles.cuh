@@ -12,10 +12,10 @@ __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff8
 
 // Rows [first_row, first_row + kRows) of the launch, cut at its last row.
 struct FlashBlock {
-  int first_row, rows;          // of the block, of the launch
-  int first_query, last_query;  // of the block
-  int kv_head, part;
-  int end_tile;
+  int first_row = 0, rows = 0;          // of the block, of the launch
+  int first_query = 0, last_query = 0;  // of the block
+  int kv_head = 0, part = 0;
+  int end_tile = 0;
 };
 
 // A tile of keys: [key, key + kKeys) of a segment.

@@ -1,5 +1,7 @@
 #include "kernels/cuda/sdpa_graph.h"
 
+#include <algorithm>
+
 namespace weft::cuda {
 
 SdpaShape SdpaShape::of(const Sdpa& p) {
@@ -12,11 +14,12 @@ namespace {
 // One batch of [heads, rows, columns]; strides in elements.
 CudnnDescriptor make_tensor(SdpaTensor id, cudnnDataType_t type, int64_t heads, int64_t rows,
                             int64_t columns, int64_t head_stride, int64_t row_stride) {
-  return make_cudnn_tensor({.id = id,
-                            .type = type,
-                            .extents = {1, heads, rows, columns},
-                            .strides = {rows * row_stride, head_stride, row_stride, 1},
-                            .by_value = id == kSdpaScale});
+  return make_cudnn_tensor(
+      {.id = id,
+       .type = type,
+       .extents = {1, heads, rows, columns},
+       .strides = {std::max(rows * row_stride, heads * head_stride), head_stride, row_stride, 1},
+       .by_value = id == kSdpaScale});
 }
 
 CudnnDescriptor make_graph(const SdpaShape& s, const CudnnTarget& target) {

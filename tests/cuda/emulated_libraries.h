@@ -9,7 +9,8 @@ struct EmulatedLibraries {
   bool refuse_fp8 = false;     // as a device without such products
   bool refuse_scales = false;  // as a library without vectors of scales
   bool refuse_conv = false;
-  int64_t gemms = 0, convs = 0;  // done, not refused
+  bool refuse_sdpa = false;
+  int64_t gemms = 0, convs = 0, sdpas = 0;  // done, not refused
 };
 EmulatedLibraries& emulated_libraries();
 

@@ -1,0 +1,367 @@
+// Which way attention goes on a CUDA device, and each way at the edges of its tiles. Runs on the
+// emulated device and on a real one.
+#include "kernels/cuda/attention_paths.h"
+
+#include <array>
+#include <numeric>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/flash.h"
+#include "tests/kernels/definitions.h"
+#include "tests/kernels/row_ops.h"
+
+namespace weft::test {
+namespace {
+
+constexpr Device kCuda{Device::Kind::kCuda, 0};
+
+Tensor to_device(const Tensor& host) {
+  Tensor out(host.view().dtype, host.view().shape(), kCuda);
+  if (host.count() > 0)
+    WEFT_CUDA_CHECK(
+        cudaMemcpy(out.view().data, host.view().data, host.view().bytes(), cudaMemcpyHostToDevice));
+  return out;
+}
+
+// `view` of `host`, in its copy on the device.
+TensorView in_copy(TensorView view, const Tensor& host, const Tensor& device) {
+  if (view.count() > 0)
+    view.data = static_cast<char*>(device.view().data) +
+                (static_cast<char*>(view.data) - static_cast<char*>(host.view().data));
+  else
+    view.data = device.view().data;
+  view.device = kCuda;
+  return view;
+}
+
+struct Case {
+  int64_t queries, heads, kv_heads, e;
+  std::vector<int64_t> keys;  // per segment
+  int64_t gap = 0;            // rows between segments of one buffer
+  bool causal = false, bias = false, lse = true;
+  int64_t query_position = 0;
+  float log_bias = 0;  // of the last segment
+  int64_t pad = 0;     // elements behind every row of q, k, v and out
+  bool state = false;  // f32 out
+};
+
+// One call on the device beside its definition on the host. Keys and values lie in one buffer.
+class Call {
+ public:
+  Call(const Case& c, DType dtype) : case_(c) {
+    const int64_t rows = std::accumulate(c.keys.begin(), c.keys.end(), int64_t{0}) +
+                         c.gap * static_cast<int64_t>(c.keys.size());
+    const DType out_type = c.state ? DType::kF32 : dtype;
+    host_ = std::array<Tensor, 6>{
+        make_normal(dtype, {c.queries, c.heads * c.e + c.pad}, 1),
+        make_normal(dtype, {rows, c.kv_heads * c.e + c.pad}, 2),
+        make_normal(dtype, {rows, c.kv_heads * c.e + c.pad}, 3),
+        make_normal(out_type, {c.queries, c.heads * c.e + c.pad}, 4),
+        make_normal(DType::kF32, {c.heads, c.queries}, 5),
+        make_normal(DType::kF32, {c.heads, c.queries, c.bias ? rows : 0}, 6, 2)};
+    for (const Tensor& tensor : host_) device_.push_back(to_device(tensor));
+    args_ = make_args(segments_, [&](int i, TensorView view) {
+      return in_copy(view, host_[static_cast<size_t>(i)], device_[static_cast<size_t>(i)]);
+    });
+  }
+
+  const AttentionArgs& args() const { return args_; }
+  void run(Stream& stream) { attention(stream, args_); }
+
+  // The results of the device against the definition; nothing outside of them was written.
+  void check(Stream& stream, BoundReport* report = nullptr) {
+    stream.sync();
+    std::vector<KVSegment> segments;
+    const AttentionArgs args = make_args(segments, [](int, TensorView view) { return view; });
+    ExpectedAttention expected = expect_attention(args);
+    if (args.q.dtype == DType::kBF16) allow_rounded_probabilities(expected);
+    Tensor before = clone(host_[3]);
+    for (int i : {3, 4}) from_device(i);
+    EXPECT_TRUE(within(args.out, expected.out, report));
+    if (case_.lse) {
+      EXPECT_TRUE(within(args.lse, expected.lse));
+    }
+    const int64_t width = case_.heads * case_.e;
+    EXPECT_TRUE(bitwise_equal(clone_columns(before, width), clone_columns(host_[3], width)));
+  }
+
+  Tensor out() { return result(3); }
+  Tensor lse() { return result(4); }
+
+ private:
+  template <class Place>
+  AttentionArgs make_args(std::vector<KVSegment>& segments, Place place) {
+    const Case& c = case_;
+    const auto heads = [&](int i, int64_t count) {
+      TensorView view = host_[static_cast<size_t>(i)].view();
+      view.rank = 3;
+      view.extent = {view.extent[0], count, c.e};
+      view.stride = {view.stride[0], c.e, 1};
+      return view;
+    };
+    int64_t row = 0, position = 0, total = 0;
+    for (int64_t n : c.keys) {
+      segments.push_back({.k = place(1, heads(1, c.kv_heads).slice(0, row, n)),
+                          .v = place(2, heads(2, c.kv_heads).slice(0, row, n)),
+                          .position = position});
+      row += n + c.gap;
+      position += n;
+      total += n;
+    }
+    if (!segments.empty()) segments.back().log_bias = c.log_bias;
+    return {.q = place(0, heads(0, c.heads)),
+            .segments = segments,
+            .bias = c.bias ? place(5, host_[5].view().slice(2, 0, total)) : TensorView(),
+            .scale = static_cast<float>(1 / std::sqrt(c.e)),
+            .causal = c.causal,
+            .query_position = c.query_position,
+            .out = place(3, heads(3, c.heads)),
+            .lse = c.lse ? place(4, host_[4].view()) : TensorView()};
+  }
+
+  static Tensor clone_columns(const Tensor& x, int64_t begin) {
+    Tensor out(x.view().dtype, {x.view()[0], x.view()[1] - begin});
+    const size_t word = size_of(x.view().dtype), bytes = static_cast<size_t>(out.view()[1]) * word;
+    for (int64_t r = 0; r < x.view()[0] && bytes > 0; ++r)
+      std::memcpy(
+          static_cast<char*>(out.view().data) + static_cast<size_t>(r) * bytes,
+          static_cast<char*>(x.view().data) + static_cast<size_t>(r * x.view()[1] + begin) * word,
+          bytes);
+    return out;
+  }
+
+  Tensor result(int i) {
+    from_device(i);
+    return clone(host_[static_cast<size_t>(i)]);
+  }
+
+  void from_device(int i) {
+    const auto at = static_cast<size_t>(i);
+    WEFT_CUDA_CHECK(cudaMemcpy(host_[at].view().data, device_[at].view().data,
+                               host_[at].view().bytes(), cudaMemcpyDeviceToHost));
+  }
+
+  Case case_;
+  std::array<Tensor, 6> host_;  // q, k, v, out, lse, bias
+  std::vector<Tensor> device_;
+  std::vector<KVSegment> segments_;
+  AttentionArgs args_;
+};
+
+enum class Way { kLibrary, kFlash, kSplit, kChained, kProducts };
+
+Way way_of(const cuda::AttentionPaths& before, const cuda::AttentionPaths& after) {
+  if (after.library > before.library) return Way::kLibrary;
+  if (after.products > before.products) return Way::kProducts;
+  if (after.chained > before.chained) return Way::kChained;
+  return after.split > before.split ? Way::kSplit : Way::kFlash;
+}
+
+// What bf16 goes by where the library is asked from 2^20 multiplications on; f32 has no library.
+struct Expected {
+  Case c;
+  Way way;
+};
+
+std::vector<int64_t> pages(size_t count, int64_t keys) { return std::vector(count, keys); }
+
+const Expected kCases[] = {
+    {{.queries = 130, .heads = 2, .kv_heads = 1, .e = 64, .keys = {129}}, Way::kLibrary},
+    {{.queries = 128, .heads = 2, .kv_heads = 2, .e = 80, .keys = {100, 28}, .pad = 16},
+     Way::kLibrary},
+    // Each of these once keeps the library away.
+    {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}, .state = true},
+     Way::kFlash},
+    {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}, .bias = true},
+     Way::kFlash},
+    {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}, .causal = true},
+     Way::kFlash},
+    {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}, .log_bias = 1},
+     Way::kFlash},
+    {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {127, 1}, .log_bias = 2},
+     Way::kFlash},
+    {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {65, 65}, .gap = 1}, Way::kFlash},
+    {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}, .pad = 1}, Way::kFlash},
+    {{.queries = 127, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}}, Way::kFlash},
+    // Edges of tiles and of blocks.
+    {{.queries = 63, .heads = 1, .kv_heads = 1, .e = 40, .keys = {1}}, Way::kFlash},
+    {{.queries = 64, .heads = 1, .kv_heads = 1, .e = 96, .keys = {63}}, Way::kFlash},
+    {{.queries = 65, .heads = 1, .kv_heads = 1, .e = 128, .keys = {65}}, Way::kFlash},
+    {{.queries = 17, .heads = 2, .kv_heads = 2, .e = 256, .keys = {33}}, Way::kFlash},
+    {{.queries = 22, .heads = 12, .kv_heads = 2, .e = 16, .keys = {31, 32, 33}, .gap = 2},
+     Way::kFlash},
+    {{.queries = 40,
+      .heads = 1,
+      .kv_heads = 1,
+      .e = 64,
+      .keys = {50, 50},
+      .causal = true,
+      .query_position = 37},
+     Way::kFlash},
+    {{.queries = 5, .heads = 1, .kv_heads = 1, .e = 8, .keys = {}}, Way::kFlash},
+    // Few queries.
+    {{.queries = 1, .heads = 12, .kv_heads = 2, .e = 128, .keys = {700}}, Way::kSplit},
+    {{.queries = 3,
+      .heads = 2,
+      .kv_heads = 1,
+      .e = 64,
+      .keys = pages(7, 64),
+      .gap = 3,
+      .causal = true,
+      .query_position = 444},
+     Way::kSplit},
+    {{.queries = 2, .heads = 2, .kv_heads = 2, .e = 40, .keys = {300}, .bias = true, .pad = 3},
+     Way::kSplit},
+    {{.queries = 16, .heads = 1, .kv_heads = 1, .e = 96, .keys = {513}, .lse = false}, Way::kSplit},
+    // More segments than a launch takes.
+    {{.queries = 20, .heads = 1, .kv_heads = 1, .e = 16, .keys = pages(40, 3), .gap = 1},
+     Way::kChained},
+    {{.queries = 4,
+      .heads = 2,
+      .kv_heads = 1,
+      .e = 64,
+      .keys = pages(70, 2),
+      .gap = 1,
+      .causal = true,
+      .query_position = 80,
+      .state = true},
+     Way::kChained},
+    // Large heads.
+    {{.queries = 70, .heads = 1, .kv_heads = 1, .e = 384, .keys = {70}}, Way::kProducts},
+    {{.queries = 5,
+      .heads = 4,
+      .kv_heads = 2,
+      .e = 257,
+      .keys = {65, 1, 2},
+      .gap = 1,
+      .causal = true,
+      .bias = true,
+      .query_position = 63,
+      .log_bias = 1},
+     Way::kProducts},
+    {{.queries = 3, .heads = 1, .kv_heads = 1, .e = 264, .keys = pages(35, 2), .gap = 1},
+     Way::kProducts},
+    {{.queries = 3, .heads = 1, .kv_heads = 1, .e = 300, .keys = {}, .state = true},
+     Way::kProducts},
+};
+
+TEST(AttentionFlash, EveryWayEqualsTheDefinition) {
+  Stream stream = cuda_stream(0);
+  auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
+  paths.library_from = int64_t{1} << 20;
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    BoundReport report("cuda attention's ways " + std::string(to_string(dtype)));
+    for (const Expected& expected : kCases) {
+      SCOPED_TRACE(std::string(to_string(dtype)) + " case " + std::to_string(&expected - kCases));
+      Call call(expected.c, dtype);
+      const cuda::AttentionPaths before = paths;
+      call.run(stream);
+      Way wanted = expected.way;
+      if (wanted == Way::kLibrary && dtype == DType::kF32) wanted = Way::kFlash;
+      const Way way = way_of(before, paths);
+      EXPECT_TRUE(way == wanted || (wanted == Way::kFlash && way == Way::kSplit))
+          << static_cast<int>(way);
+      call.check(stream, &report);
+    }
+  }
+}
+
+TEST(AttentionFlash, RunsHaveTheSameBits) {
+  Stream stream = cuda_stream(0, Determinism::kFixed);
+  cuda_queue(stream).part<cuda::AttentionPaths>().library_from = 0;
+  for (int i : {0, 17, 22, 23}) {
+    Call call(kCases[i].c, DType::kBF16);
+    call.run(stream);
+    stream.sync();
+    const Tensor first = call.out();
+    call.run(stream);
+    stream.sync();
+    EXPECT_TRUE(bitwise_equal(first, call.out())) << i;
+  }
+}
+
+// The library beside the flash kernels' unrounded state, at a size that only a real device walks
+// through: both round their probabilities to bf16, so that they differ by twice that.
+TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
+  Stream stream = cuda_stream(0);
+  auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
+  paths.library_from = 0;
+  const bool real = cuda_queue(stream).properties().multiprocessors > 8;
+  Case c{.queries = real ? 4099 : 66,
+         .heads = 4,
+         .kv_heads = 2,
+         .e = 128,
+         .keys = {real ? 32760 : 130}};
+  Call library(c, DType::kBF16);
+  library.run(stream);
+  stream.sync();
+  EXPECT_EQ(paths.library, 1);
+  c.state = true;
+  Call flash(c, DType::kBF16);
+  flash.run(stream);
+  stream.sync();
+  EXPECT_EQ(paths.flash, 1);
+  constexpr double kLargest = 6;  // of the normal values
+  std::vector<Bounded> out, lse;
+  for (double value : to_f64(flash.out())) out.push_back({value, 2 * kUnitBf16 * kLargest});
+  EXPECT_TRUE(within(library.out(), out));
+  EXPECT_LT(similarity_error(to_f64(library.out()), to_f64(flash.out())), 2 * kSimilarityBf16);
+  // Logits are sums of 128 products that all may be about 1, scaled by 1 / sqrt(128); a base of two
+  // in the place of e would be off by a third.
+  for (double value : to_f64(flash.lse())) lse.push_back({value, 2 * chain_bound(128 + 12, 12)});
+  EXPECT_TRUE(within(library.lse(), lse));
+}
+
+// The instantiations that a device of another size would choose.
+TEST(AttentionFlash, EveryBlockOfRowsEqualsTheDefinition) {
+  using cuda::FlashRows;
+  Stream stream = cuda_stream(0);
+  for (FlashRows rows : {FlashRows::k16, FlashRows::k64, FlashRows::k128})
+    for (int64_t e : {40, 64, 96, 128, 200}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(rows)) + " rows of " + std::to_string(e));
+      // Rows of the second block are behind the mask of the first's last tile.
+      const Case c{.queries = 45,
+                   .heads = 3,
+                   .kv_heads = 1,
+                   .e = e,
+                   .keys = {70},
+                   .causal = true,
+                   .query_position = 20};
+      Call call(c, DType::kBF16);
+      const AttentionArgs& args = call.args();
+      const int keys = cuda::flash_tile_keys(DType::kBF16, rows, static_cast<int>(e));
+      const KVSegment& segment = args.segments[0];
+      cuda::FlashArgs flash{.q = args.q.data,
+                            .q_row = args.q.stride[0],
+                            .q_head = e,
+                            .out = args.out.data,
+                            .out_row = args.out.stride[0],
+                            .out_head = e,
+                            .lse = args.lse.as<float>(),
+                            .lse_row = 1,
+                            .lse_head = c.queries,
+                            .scale = args.scale * 1.44269504f,
+                            .queries = static_cast<int>(c.queries),
+                            .share = 3,
+                            .size = static_cast<int>(e),
+                            .segments = 1,
+                            .tiles = (70 + keys - 1) / keys,
+                            .parts = 1,
+                            .causal = true,
+                            .aligned = true};
+      flash.segment[0] = {.k = segment.k.data,
+                          .v = segment.v.data,
+                          .k_row = segment.k.stride[0],
+                          .k_head = e,
+                          .v_row = segment.v.stride[0],
+                          .v_head = e,
+                          .keys = 70,
+                          .diagonal = 20};
+      cuda::launch_flash(stream, DType::kBF16, rows, 1, flash);
+      call.check(stream);
+    }
+}
+
+}  // namespace
+}  // namespace weft::test
