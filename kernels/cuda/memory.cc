@@ -41,6 +41,20 @@ std::string out_of_memory(Device device, size_t wanted) {
 
 constexpr size_t kPiece = size_t{32} << 20;  // a multiple of every device's granularity (2 MiB)
 
+// The device itself, and those that can reach its memory: messages are copied by either.
+std::vector<CUmemAccessDesc> readers(int index) {
+  int count = 0;
+  WEFT_CUDA_CHECK(cudaGetDeviceCount(&count));
+  std::vector<CUmemAccessDesc> all;
+  for (int other = 0; other < count; ++other) {
+    int can = other == index;
+    if (!can) WEFT_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, other, index));
+    if (can)
+      all.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, {other}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  }
+  return all;
+}
+
 size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 }  // namespace
@@ -106,7 +120,7 @@ void DeviceRange::commit(size_t bytes) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_.index}};
-  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const std::vector<CUmemAccessDesc> access = readers(device_.index);
   while (committed_ < bytes) {
     CUmemGenericAllocationHandle handle = 0;
     const CUresult status = WEFT_DRIVER(cuMemCreate)(&handle, kPiece, &properties, 0);
@@ -115,7 +129,8 @@ void DeviceRange::commit(size_t bytes) {
     check_driver(status, "cuMemCreate", kPiece);
     const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_ + committed_);
     check_driver(WEFT_DRIVER(cuMemMap)(at, kPiece, 0, handle, 0), "cuMemMap", kPiece);
-    check_driver(WEFT_DRIVER(cuMemSetAccess)(at, kPiece, &access, 1), "cuMemSetAccess", kPiece);
+    check_driver(WEFT_DRIVER(cuMemSetAccess)(at, kPiece, access.data(), access.size()),
+                 "cuMemSetAccess", kPiece);
     pieces_->handles.push_back(handle);
     committed_ += kPiece;
   }

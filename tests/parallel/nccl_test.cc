@@ -353,8 +353,8 @@ TEST(NcclDevice, OneRankSendsToItself) {
   const NcclApi cuda;
   void* memory = nullptr;
   ASSERT_EQ(cuda.device_malloc(&memory, 4000), cudaSuccess);
-  for (const auto& [from, to] : {std::pair<void*, void*>{x.view().data, memory},
-                                 std::pair<void*, void*>{memory, y.view().data}}) {
+  const TensorView there(memory, DType::kF32, {1000}, {Device::Kind::kCuda, 0});
+  for (const auto& [from, to] : {std::pair{x.view(), there}, {there, y.view()}}) {
     const auto in = transports[0]->receive(stream(), 0, header, to);
     const auto out = transports[0]->send(stream(), 0, header, from);
     EXPECT_EQ(transports[0]->wait(*in).bytes, 4000);
