@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench_limits.h"
+#include "apps/device.h"
 #include "apps/request_flags.h"
+#include "kernels/transfer.h"
 #include "models/random_weights.h"
 #include "models/wan_vae.h"
 
@@ -34,7 +36,7 @@ int bench_vae(const Flags& flags, DType dtype, int) {
                                        std::to_string(scale));
   const int64_t frames = config.latent_frames(flags.integer("num-frames").value_or(81));
   if (frames == 1) throw Error(ErrorKind::kUsage, "--num-frames is 1, legal here: 5, 9, ...");
-  Stream stream = bench_stream(flags, metered_ops()), bare = bench_stream(flags, cpu_ops());
+  Stream bare = stream_of(flags), stream = bare.with(metered_ops());
   const WanVae vae = [&] {
     const TensorFile weights = random_tensors(wan_vae_tensors(config));
     return WanVae::load(weights, config, stream, dtype, VaeParts::kDecoder);
@@ -44,13 +46,14 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   // The transformer's products, so that all benches are shares of one rate.
   MachineLimits limits(bare, dtype,
                        {{1560, 1536, 1536, 6}, {1560, 1536, 8960, 1}, {1560, 8960, 1536, 1}});
-  Arena arena;
+  Arena arena(size_t{256} << 30, stream.device());
   SerialSeams seams;
   WanVaeDecoder decoder(vae, h, w);
-  const Tensor latent(DType::kF32, {config.z_dim, h, w});
-  for (int64_t i = 0; i < latent.count(); ++i)
-    latent.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
-  Tensor pixels(DType::kF32, {config.temporal_factor(), 3, height, width});
+  Tensor made(DType::kF32, {config.z_dim, h, w});
+  for (int64_t i = 0; i < made.count(); ++i)
+    made.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+  const Tensor latent = on_device(stream, std::move(made));
+  const Tensor pixels(DType::kF32, {config.temporal_factor(), 3, height, width}, stream.device());
 
   const uint64_t before = process_bytes("RssAnon:");
   std::vector<Measured> chunks;
@@ -93,6 +96,7 @@ int bench_vae(const Flags& flags, DType dtype, int) {
                         {"rss_anon_bytes_second_latent_frame", chunks[1].peak},
                         {"rss_anon_bytes_last_latent_frame", chunks.back().peak}};
   limits.describe(object);
+  if (stream.queue()) object["device"] = to_string(stream.device());
   object["families"] = families_json(later, total, limits);
   if (flags.on("json")) {
     std::printf("%s\n", object.dump().c_str());

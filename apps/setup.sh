@@ -11,8 +11,8 @@ packages=(g++ cmake ninja-build ccache pkg-config ca-certificates
 [ "${1:-}" = tests ] && packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema git)
 
 optional=(libopenmpi-dev openmpi-bin)  # without them ranks are threads only
-# The CUDA build (-DWEFT_CUDA=ON) takes nvcc, cudart and NCCL (libnccl-dev of NVIDIA's repository) from
-# an installed CUDA toolkit.
+# The CUDA build (-DWEFT_CUDA=ON) takes nvcc, cudart, cuBLASLt, cuDNN and NCCL (libcudnn9-dev-cuda-13 and
+# libnccl-dev of NVIDIA's repository) from an installed CUDA toolkit.
 
 absent() {  # of the packages named
   local package
