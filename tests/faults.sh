@@ -58,7 +58,9 @@ for phase in "$@"; do
   [ "$stage" = start ] && sleep 1
   pid=$(cat "$folder/pid.$victim")
   begun=$(seconds)
-  limit=8
+  # 4.5 s of silence, a second or two between mpirun's SIGTERM and SIGKILL, and as much again for a
+  # machine whose cores are shared.
+  limit=14
   case $act in
     kill) kill -KILL "$pid" ;;
     stop)
