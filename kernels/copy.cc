@@ -5,18 +5,12 @@
 
 namespace weft {
 
-namespace {
-bool on_host_or(const Stream& stream, const TensorView& x) {
-  return x.device == Device{} || x.device == stream.device();
-}
-}  // namespace
-
 void copy(Stream& stream, const TensorView& x, const TensorView& out) {
   CHECK(same_shape(x, out), "x", x.to_string_shape(), "out", out.to_string_shape());
   CHECK(x.dtype == out.dtype || (is_float(x.dtype) && is_float(out.dtype)), "x", to_string(x.dtype),
         "out", to_string(out.dtype));
-  CHECK((x.device == stream.device() && on_host_or(stream, out)) ||
-            (on_host_or(stream, x) && out.device == stream.device()),
+  CHECK((x.device == stream.device() && is_near(stream, out)) ||
+            (is_near(stream, x) && out.device == stream.device()),
         "device");
   if (x.count() == 0) return;
   stream.ops().copy.copy(stream, x, out);
@@ -36,7 +30,7 @@ void gather_rows(Stream& stream, const TensorView& table, const TensorView& ids,
   CHECK(out.rank == 2 && is_float(out.dtype) && out[0] == ids[0] && out[1] == table[1] &&
             (out[1] <= 1 || out.stride[1] == 1),
         "out", out.to_string_shape(), "table", table.to_string_shape());
-  CHECK(out.device == stream.device() && on_host_or(stream, table) && on_host_or(stream, ids) &&
+  CHECK(out.device == stream.device() && is_near(stream, table) && is_near(stream, ids) &&
             (table.device == stream.device() || ids.device == Device{}),
         "device");
   const int32_t* id = ids.as<int32_t>();

@@ -12,7 +12,7 @@ inline bool is_float(DType dtype) {
   return is_compute(dtype) || dtype == DType::kF16 || dtype == DType::kF64;
 }
 
-// What is packed once may lie on the host, wherever the stream works.
+// What is packed once, and one end of a copy, may lie on the host, wherever the stream works.
 inline bool is_near(const Stream& stream, const TensorView& x) {
   return x.device == stream.device() || x.device == Device{};
 }
