@@ -58,20 +58,45 @@ double relative_l2(Stream& stream, const Tensor& actual, const Tensor& expected)
   return std::sqrt(error / norm);
 }
 
+// --resident-layers, 0 where not given. Error(kUsage) outside 2 ... blocks - 1 and on a CPU.
+int resident_of(const Flags& flags, const Stream& stream, int blocks) {
+  const auto given = flags.integer("resident-layers");
+  if (!given) return 0;
+  if (!stream.queue() || *given < 2 || *given >= blocks)
+    throw Error(ErrorKind::kUsage,
+                "--resident-layers is " + std::to_string(*given) + " of " + std::to_string(blocks) +
+                    " blocks, legal: 2 to one less than all, with --device cuda");
+  return static_cast<int>(*given);
+}
+
+// Bytes per second from pinned memory to the device: what blocks that pass through are held to.
+double upload_rate(Stream& stream) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const PinnedMemory from(kBytes);
+  const Tensor to(DType::kU8, {kBytes}, stream.device());
+  std::vector<double> seconds;
+  for (int i = 0; i < 5; ++i)
+    seconds.push_back(seconds_of([&] {
+      copy(stream, TensorView(from.data(), DType::kU8, {kBytes}), to);
+      stream.sync();
+    }));
+  return static_cast<double>(kBytes) / median(seconds);
+}
+
 // What only a device's forward has: how long the host takes to give it, one by one or as a graph,
 // the graph's own time, and the device's memory.
 class DeviceTimes {
  public:
   // Seconds of the ops given one by one.
-  double time(Stream& stream, const std::function<void()>& forward) {
-    if (!graph_) graph_.record(stream, forward);
+  double time(Stream& stream, bool recordable, const std::function<void()>& forward) {
+    if (recordable && !graph_) graph_.record(stream, forward);
     const auto timed = [&](std::vector<double>& host, const std::function<void()>& give) {
       return seconds_of([&] {
         host.push_back(seconds_of(give));
         stream.sync();
       });
     };
-    graph_seconds_.push_back(timed(graph_host_, [&] { graph_.launch(stream); }));
+    if (graph_) graph_seconds_.push_back(timed(graph_host_, [&] { graph_.launch(stream); }));
     return timed(host_, forward);
   }
   void describe(Device device, nlohmann::json& object) const {
@@ -80,6 +105,7 @@ class DeviceTimes {
     object["device_bytes"] = info.total - info.free;
     object["device_tensor_bytes"] = tensor_bytes_peak(device.kind);
     object["host_seconds"] = median(host_);
+    if (!graph_) return;
     object["graph_seconds"] = median(graph_seconds_);
     object["graph_host_seconds"] = median(graph_host_);
   }
@@ -100,10 +126,12 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const bool device = stream.queue() != nullptr;
 
   const WeightFormat format = weight_format(flags);
+  const int resident = resident_of(flags, stream, blocks);
   const auto load = [&](WeightFormat kept) {
     const TensorFile weights = random_wan(config);
-    return WanTransformer::load(stream, weights, config,
-                                {.dtype = dtype, .blocks = {}, .weights = kept});
+    return WanTransformer::load(
+        stream, weights, config,
+        {.dtype = dtype, .blocks = {}, .weights = kept, .resident = resident});
   };
   const WanTransformer model = load(format);
   const uint64_t loaded = process_bytes("RssAnon:"), load_peak = process_bytes("VmHWM:");
@@ -144,8 +172,8 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   for (int i = 0; i < repeat; ++i) {
     if (device) {  // all at once; what waits for each op, for the families, comes behind
       limits.sample();
-      all_seconds.push_back(
-          on_device.time(unmetered, [&] { run(unmetered, model, text, velocity, nullptr); }));
+      all_seconds.push_back(on_device.time(
+          unmetered, resident == 0, [&] { run(unmetered, model, text, velocity, nullptr); }));
     }
     const MeterScope scope(meter);
     const double before = limits.seconds(), begun = wall_seconds();
@@ -174,6 +202,15 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
                         {"arena_bytes", arena.high_water()}};
   limits.describe(object);
   if (device) on_device.describe(stream.device(), object);
+  if (resident > 0) {
+    const double rate = upload_rate(bare), bytes = static_cast<double>(model.streamed_bytes());
+    object["resident"] = resident;
+    object["streamed_bytes"] = model.streamed_bytes();
+    object["upload_gbs"] = rate * 1e-9;
+    // Hidden where it is less than the forward of resident blocks; else the forward takes this
+    // long.
+    object["predicted_upload_seconds"] = bytes / rate;
+  }
   if (format != WeightFormat::kCompute) {
     const WanTransformer plain = load(WeightFormat::kCompute);
     const Tensor exact(DType::kF32, latent.view().shape(), stream.device());
@@ -195,6 +232,12 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   std::printf("forward %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n", seconds,
               gflops, limits.gemm_gflops(), limits.gemm_words().c_str(),
               gflops / limits.gemm_gflops(), limits.copy_gbs());
+  if (resident > 0)
+    std::printf(
+        "%d of %d blocks resident: %.2f GB a forward from the host at %.1f GB/s, %.3f s where "
+        "nothing hides it\n",
+        resident, config.layers, static_cast<double>(model.streamed_bytes()) * 1e-9,
+        object["upload_gbs"].get<double>(), object["predicted_upload_seconds"].get<double>());
   if (object.contains("rel_l2"))
     std::printf("8-bit weights: relative L2 of the velocity %.4f\n",
                 object["rel_l2"].get<double>());

@@ -122,7 +122,7 @@ ours, theirs = {}, {}
 for text in open(sys.argv[1]):
     line = json.loads(text)
     key = (line.get("config"), line.get("tokens"), line.get("blocks"))
-    if line["bench"] == "dit": ours[key] = line
+    if line["bench"] == "dit" and "resident" not in line: ours[key] = line
     if line["bench"] == "torch_step": theirs[key] = line
 print(f"{'forward':34} {'seconds':>9} {'share':>6} {'graph':>9} {'host/step':>9} {'torch/ours':>10}")
 for key, line in ours.items():
@@ -153,6 +153,8 @@ for stage in "${stages[@]}"; do
       step bench_1.3b_480p bench_dit wan2.1-1.3b 32760 30
       step bench_14b_480p bench_dit wan2.1-14b 32760 40
       step bench_14b_720p bench_dit wan2.1-14b 75600 8
+      step bench_streamed bench_line "$weft" bench dit --device cuda --dtype bf16 --config wan2.1-14b \
+        --tokens 32760 --blocks 12 --resident-layers 4 --repeat 3 --json
       step bench_vae bench_line "$weft" bench vae --device cuda --dtype bf16 --json
       step bench_text bench_line "$weft" bench text --device cuda --dtype bf16 --json
       summary
