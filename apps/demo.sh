@@ -12,7 +12,7 @@ mkdir -p outputs
 ./build/weft generate --model models/pocket --prompt "$prompt" --seed 7 \
   --output outputs/demo.mp4 --overwrite
 # Seven frames side by side, and the clip as a GIF for pages that play no video.
-ffmpeg -v error -y -i outputs/demo.mp4 -vf "select='not(mod(n,4))',tile=7x1" -frames:v 1 \
+ffmpeg -v error -y -i outputs/demo.mp4 -vf "select='not(mod(n,4))',tile=7x1:padding=4:color=white" -frames:v 1 \
   -update 1 outputs/demo.png
 ffmpeg -v error -y -i outputs/demo.mp4 \
   -vf "split[a][b];[a]palettegen[p];[b][p]paletteuse" outputs/demo.gif

@@ -1,5 +1,6 @@
 #pragma once
 // An H200 as cuDNN's plans see it, without one.
+#include <cstdio>
 #include <string>
 
 #include "kernels/cuda/cudnn.h"
@@ -22,6 +23,16 @@ inline CudnnDescriptor describe_h200() {
              static_cast<int64_t>(std::char_traits<char>::length(kH200)), kH200);
   device.finalize();
   return device;
+}
+
+// What `run` returns; 1 where cuDNN refuses the description itself, and why on standard output.
+inline int exit_code_of(int (*run)()) {
+  try {
+    return run();
+  } catch (const CudnnRefusal& refusal) {
+    std::printf("%s\n", refusal.text.c_str());
+    return 1;
+  }
 }
 
 }  // namespace weft::cuda

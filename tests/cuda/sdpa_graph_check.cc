@@ -56,11 +56,4 @@ int run() {
 }  // namespace
 }  // namespace weft::cuda
 
-int main() {
-  try {
-    return weft::cuda::run();
-  } catch (const weft::cuda::CudnnRefusal& refusal) {
-    std::printf("%s\n", refusal.text.c_str());
-    return 1;
-  }
-}
+int main() { return weft::cuda::exit_code_of(weft::cuda::run); }
