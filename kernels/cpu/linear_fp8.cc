@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/linear_int8.h"
-#include "kernels/cpu/parallel_for.h"
-#include "kernels/cpu/reference.h"
+#include "kernels/cpu/linear_numbers.h"
 #include "kernels/fp8.h"
 
 namespace weft::cpu {
@@ -39,33 +38,27 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
     for (int i = 0; i < 256; ++i) all[i] = from_e4m3(static_cast<uint8_t>(i));
     return all;
   }();
-  const auto& weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
-  const int64_t in = packed.in(), columns = packed.out();
-  const auto* numbers = static_cast<const uint8_t*>(weights.values.view().data);
-  const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;
-  const auto run = [&](auto tag, auto out_tag, int64_t begin, int64_t end) {
-    using T = decltype(tag);
-    using Out = decltype(out_tag);
-    std::vector<float> row(in);
-    std::vector<uint8_t> rounded(in);
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t i = 0; i < in; ++i) row[i] = to_float(x.as<T>()[r * x.row_stride() + i]);
-      const float scale = quantize_row_e4m3(row.data(), in, rounded.data());
-      for (int64_t i = 0; i < in; ++i) row[i] = values[rounded[i]];
-      for (int64_t o = 0; o < columns; ++o) {
-        double sum = 0;
-        for (int64_t i = 0; i < in; ++i)
-          sum += static_cast<double>(row[i]) * values[numbers[o * in + i]];
-        const double product = sum * (scale * weights.scales.as<float>()[o]);
-        out.as<Out>()[r * out.row_stride() + o] = from_float<Out>(
-            static_cast<float>(activate_exact(product + (bias ? bias[o] : 0.0f), activation)));
-      }
+  struct Numbers {
+    const uint8_t* weights;
+    std::vector<uint8_t> rounded;
+    float quantize(std::vector<float>& x) {
+      const float scale =
+          quantize_row_e4m3(x.data(), static_cast<int64_t>(x.size()), rounded.data());
+      for (size_t i = 0; i < x.size(); ++i) x[i] = values[rounded[i]];
+      return scale;
+    }
+    double sum(const std::vector<float>& x, int64_t o) const {
+      const auto in = static_cast<int64_t>(x.size());
+      double sum = 0;
+      for (int64_t i = 0; i < in; ++i)
+        sum += static_cast<double>(x[i]) * values[weights[o * in + i]];
+      return sum;
     }
   };
-  parallel_for(stream, x.rows(), row_grain(in * columns), [&](int64_t begin, int64_t end) {
-    visit_dtype(x.dtype, [&](auto tag) {
-      visit_dtype(out.dtype, [&](auto out_tag) { run(tag, out_tag, begin, end); });
-    });
+  const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
+  linear_of_numbers(stream, x, packed, activation, out, [&] {
+    return Numbers{static_cast<const uint8_t*>(packed_weights.values.view().data),
+                   std::vector<uint8_t>(packed.in())};
   });
 }
 

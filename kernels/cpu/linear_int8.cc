@@ -6,6 +6,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/cpu/linear_fp8.h"
+#include "kernels/cpu/linear_numbers.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
 
@@ -69,31 +70,23 @@ PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const Te
 
 void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out) {
-  const auto& weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
-  const int64_t in = packed.in(), columns = packed.out();
-  const auto* values = static_cast<const int8_t*>(weights.values.view().data);
-  const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;
-  const auto run = [&](auto tag, auto out_tag, int64_t begin, int64_t end) {
-    using T = decltype(tag);
-    using Out = decltype(out_tag);
-    std::vector<float> row(in);
-    std::vector<int8_t> numbers(in);
-    for (int64_t r = begin; r < end; ++r) {
-      for (int64_t i = 0; i < in; ++i) row[i] = to_float(x.as<T>()[r * x.row_stride() + i]);
-      const float scale = quantize_row_reference(row.data(), in, numbers.data());
-      for (int64_t o = 0; o < columns; ++o) {
-        int32_t sum = 0;
-        for (int64_t i = 0; i < in; ++i) sum += int32_t{numbers[i]} * int32_t{values[o * in + i]};
-        const float product = static_cast<float>(sum) * (scale * weights.scales.as<float>()[o]);
-        out.as<Out>()[r * out.row_stride() + o] = from_float<Out>(
-            static_cast<float>(activate_exact(product + (bias ? bias[o] : 0.0f), activation)));
-      }
+  struct Numbers {
+    const int8_t* weights;
+    std::vector<int8_t> row;
+    float quantize(std::vector<float>& x) {
+      return quantize_row_reference(x.data(), static_cast<int64_t>(x.size()), row.data());
+    }
+    float sum(const std::vector<float>&, int64_t o) const {
+      const auto in = static_cast<int64_t>(row.size());
+      int32_t sum = 0;
+      for (int64_t i = 0; i < in; ++i) sum += int32_t{row[i]} * int32_t{weights[o * in + i]};
+      return static_cast<float>(sum);
     }
   };
-  parallel_for(stream, x.rows(), row_grain(in * columns), [&](int64_t begin, int64_t end) {
-    visit_dtype(x.dtype, [&](auto tag) {
-      visit_dtype(out.dtype, [&](auto out_tag) { run(tag, out_tag, begin, end); });
-    });
+  const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
+  linear_of_numbers(stream, x, packed, activation, out, [&] {
+    return Numbers{static_cast<const int8_t*>(packed_weights.values.view().data),
+                   std::vector<int8_t>(packed.in())};
   });
 }
 

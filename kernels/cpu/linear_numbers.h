@@ -1,0 +1,40 @@
+#pragma once
+// What the references of 8-bit whole numbers and 8-bit floats share.
+#include <vector>
+
+#include "kernels/cpu/linear_int8.h"
+#include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/reference.h"
+
+namespace weft::cpu {
+
+// The loops of both references over rows of x. `make()` gives a thread's numbers: quantize(row)
+// rounds a row [in] f32 and returns its scale, sum(row, o) is its product with output o.
+template <class Make>
+void linear_of_numbers(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                       LinearActivation activation, const TensorView& out, Make&& make) {
+  const float* scales =
+      static_cast<const EightBitWeights*>(packed.storage_.get())->scales.as<float>();
+  const int64_t in = packed.in(), columns = packed.out();
+  const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;
+  const auto run = [&]<class T, class Out>(T, Out, int64_t begin, int64_t end) {
+    std::vector<float> row(in);
+    auto numbers = make();
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t i = 0; i < in; ++i) row[i] = to_float(x.as<T>()[r * x.row_stride() + i]);
+      const float scale = numbers.quantize(row);
+      for (int64_t o = 0; o < columns; ++o) {
+        const auto product = numbers.sum(row, o) * (scale * scales[o]);
+        out.as<Out>()[r * out.row_stride() + o] = from_float<Out>(
+            static_cast<float>(activate_exact(product + (bias ? bias[o] : 0.0f), activation)));
+      }
+    }
+  };
+  parallel_for(stream, x.rows(), row_grain(in * columns), [&](int64_t begin, int64_t end) {
+    visit_dtype(x.dtype, [&](auto tag) {
+      visit_dtype(out.dtype, [&](auto out_tag) { run(tag, out_tag, begin, end); });
+    });
+  });
+}
+
+}  // namespace weft::cpu
