@@ -199,8 +199,6 @@ int run_bench(const Flags& flags) {
           for (const auto& [legal, run] : benches) names += (names.empty() ? "" : ", ") + legal;
           return names;
         }());
-  for (const char* host : {"layouts", "llm", "load"})
-    if (name == host) require_cpu(flags, "weft bench " + name);
   if (found != benches.end()) return found->second(flags, dtype, repeat);
   if (name == "pocket") {
     bench_model(flags, dtype, repeat);

@@ -69,20 +69,6 @@ int resident_of(const Flags& flags, const Stream& stream, int blocks) {
   return static_cast<int>(*given);
 }
 
-// Bytes per second from pinned memory to the device: what blocks that pass through are held to.
-double upload_rate(Stream& stream) {
-  constexpr int64_t kBytes = int64_t{64} << 20;
-  const PinnedMemory from(kBytes);
-  const Tensor to(DType::kU8, {kBytes}, stream.device());
-  std::vector<double> seconds;
-  for (int i = 0; i < 5; ++i)
-    seconds.push_back(seconds_of([&] {
-      copy(stream, TensorView(from.data(), DType::kU8, {kBytes}), to);
-      stream.sync();
-    }));
-  return static_cast<double>(kBytes) / median(seconds);
-}
-
 // What only a device's forward has: how long the host takes to give it, one by one or as a graph,
 // the graph's own time, and the device's memory.
 class DeviceTimes {
@@ -256,9 +242,10 @@ int bench_attention(const Flags& flags, DType dtype, int repeat) {
     const auto heads_of = [&] { return waves(stream, dtype, {n, kHeads, kHead}); };
     const Tensor q = heads_of(), k = heads_of(), v = heads_of();
     const Tensor out(dtype, {n, kHeads, kHead}, stream.device());
+    const int64_t rows = stream.queue() ? n : kRows;
     MachineLimits limits(
         stream, dtype,
-        {{kRows, kWidth, kWidth, 6}, {kRows, kWidth, kFfn, 1}, {kRows, kFfn, kWidth, 1}});
+        {{rows, kWidth, kWidth, 6}, {rows, kWidth, kFfn, 1}, {rows, kFfn, kWidth, 1}});
     // Long calls are made head by head, so that the limits are measured in between.
     const int64_t heads = n > 4096 && !stream.queue() ? 1 : kHeads;
     std::vector<double> times;

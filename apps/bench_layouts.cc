@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/bench_limits.h"
 #include "apps/device.h"
 #include "engine/executor.h"
+#include "kernels/transfer.h"
 #include "models/random_weights.h"
 #include "parallel/local.h"
 #include "parallel/simulate.h"
@@ -16,9 +18,12 @@ namespace weft {
 namespace {
 
 constexpr int64_t kTextRows = 60, kTextLength = 512;
-constexpr int kSteps = 2;  // the first prepares the text and warms up, the second counts
+// The first prepares the text and warms up; on a device another records; the last counts.
+constexpr int kMostSteps = 3;
+int steps_on(const Stream& stream) { return stream.queue() ? kMostSteps : 2; }
 
 struct Shape {
+  std::string name = "wan2.1-1.3b";
   WanConfig config;
   DType dtype = DType::kF32;
   std::array<int64_t, 4> latent{};  // [C, F, H, W]
@@ -51,38 +56,45 @@ class Slices final : public Experts {
   std::map<std::array<int64_t, 4>, WanTransformer> held_;
 };
 
-// Runs two guided steps as one rank; the seconds of the second by `now`, 0 where this rank updates
+// Runs guided steps as one rank; the seconds of the last by `now`, 0 where this rank updates
 // nothing.
-double second_step(const Shape& shape, Slices& slices, Replica& replica, Stream& stream,
-                   const std::function<double()>& now) {
+double last_step(const Shape& shape, Slices& slices, Replica& replica, Stream& stream,
+                 const std::function<double()>& now) {
   slices.choose(replica);
   Request request;
   request.guidance_scale = request.guidance_scale_2 = 5;
   SamplerConfig solver;
   solver.kind = SolverKind::kEuler;
-  const Sampler sampler(solver, kSteps);
+  const int steps = steps_on(stream);
+  const Sampler sampler(solver, steps);
   Tensor latent(DType::kF32, shape.latent);
   Tensor embeds(DType::kF32, {kTextRows, shape.config.text_dim});
   for (Tensor* tensor : {&latent, &embeds})
     for (int64_t i = 0; i < tensor->count(); ++i)
       tensor->as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
-  std::array<double, kSteps> ended{};
+  latent = on_device(stream, std::move(latent));
+  embeds = on_device(stream, std::move(embeds));
+  std::array<double, kMostSteps> ended{};
   Job job{.request = request,
           .sampler = sampler,
           .embeds = {embeds.view(), embeds.view()},
           .latent = latent,
-          .on_update = [&](int step) { ended[step] = now(); },
+          .on_update =
+              [&](int step) {
+                stream.sync();
+                ended[step] = now();
+              },
           .decode = [] {}};
   DenoisePlanConfig config;
-  config.steps.assign(kSteps, {.model = 0, .branches = 2});
+  config.steps.assign(steps, {.model = 0, .branches = 2});
   config.blocks = {shape.config.layers};
   config.layout = replica.layout();
   config.tokens = replica.token_counts(shape.tokens);
   config.hidden_bytes = shape.config.width() * static_cast<int64_t>(size_of(shape.dtype));
   config.latent_bytes = shape.latent[0] * 4 * static_cast<int64_t>(sizeof(float));
-  Arena arena;
+  Arena arena(size_t{256} << 30, stream.device());
   Executor(stream, arena, slices, replica).run(plan_denoise(config)[replica.rank()], job);
-  return ended[1] - ended[0];
+  return ended[steps - 1] - ended[steps - 2];
 }
 
 // Every rank's number, on every rank.
@@ -131,10 +143,11 @@ struct Entry {
 // The steps of all entries; a process of several holds one rank's slices, else every rank's.
 class Bench {
  public:
-  Bench(const Shape& shape, const Ranks& ranks, const TensorFile& file)
-      : shape_(shape), ranks_(ranks), file_(file) {
+  Bench(const Shape& shape, const Ranks& ranks, const TensorFile& file, std::vector<Device> devices)
+      : shape_(shape), ranks_(ranks), file_(file), devices_(std::move(devices)) {
     for (int rank = 0; rank < (ranks.processes ? 1 : ranks.count); ++rank)
       slices_.emplace_back(shape, file);
+    streams_.resize(devices_.size());
   }
 
   // Slowest rank's seconds and waiting share.
@@ -143,16 +156,15 @@ class Bench {
     on_ranks(ranks_, link, [&](Communicator& world) {
       Slices& slices = slices_[ranks_.processes ? 0 : world.rank()];
       double seconds = 0, waited = 0;
+      Stream stream = stream_of_rank(world.rank(), threads);
       world.barrier(stream_, {});
       if (layout.ranks() == 1) {
         Replica alone;
-        Stream stream = Stream::cpu(threads);
-        if (world.rank() == 0) seconds = second_step(shape_, slices, alone, stream, wall_seconds);
+        if (world.rank() == 0) seconds = last_step(shape_, slices, alone, stream, wall_seconds);
       } else {
         Replica replica = Replica::of(world, layout);
-        Stream stream = Stream::cpu(threads);
         int64_t before = 0;
-        seconds = second_step(shape_, slices, replica, stream, [&] {
+        seconds = last_step(shape_, slices, replica, stream, [&] {
           waited = static_cast<double>(world.counters().waited_ns - before) * 1e-9;
           before = world.counters().waited_ns;
           return wall_seconds();
@@ -179,7 +191,7 @@ class Bench {
       world.barrier(stream_, {});
       {
         const MeterScope scope(meter);
-        second_step(shape_, slices, alone, stream, wall_seconds);
+        last_step(shape_, slices, alone, stream, wall_seconds);
       }
       const auto [copy_rate, message_s] = measure_messages(world);
       if (world.rank() != 0) return;
@@ -196,12 +208,20 @@ class Bench {
       Slices slices(shape_, file_);
       Replica replica = Replica::of(world, layout);
       Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
-      seconds[world.rank()] = second_step(shape_, slices, replica, stream, simulated_seconds);
+      seconds[world.rank()] = last_step(shape_, slices, replica, stream, simulated_seconds);
     });
     return *std::max_element(seconds.begin(), seconds.end());
   }
 
  private:
+  // A device's queue stays, with what its libraries prepared for the shapes.
+  Stream stream_of_rank(int rank, int threads) {
+    if (devices_[rank] == Device{}) return Stream::cpu(threads);
+    std::optional<Stream>& kept = streams_[rank];
+    if (!kept) kept = stream_on(devices_[rank], threads);
+    return *kept;
+  }
+
   // What a message costs the processors at its ends: bytes per second of one end, and seconds.
   std::pair<double, double> measure_messages(Communicator& world) {
     constexpr int kRounds = 9;
@@ -232,34 +252,37 @@ class Bench {
   const Shape& shape_;
   const Ranks& ranks_;
   const TensorFile& file_;
+  std::vector<Device> devices_;  // of the ranks
+  std::vector<std::optional<Stream>> streams_;
   std::vector<Slices> slices_;
   Stream stream_ = Stream::cpu(1);
 };
 
-void print(const Entry& entry, double one, double two, bool json, const Shape& shape,
-           const Ranks& ranks) {
+void print(const Entry& entry, double one, std::optional<double> two, bool json, const Shape& shape,
+           const std::string& words) {
   const double seconds = median(entry.seconds), waiting = median(entry.waiting);
   if (json) {
     nlohmann::json object{{"bench", "layouts"},
-                          {"model", "wan2.1-1.3b"},
+                          {"model", shape.name},
                           {"blocks", shape.config.layers},
                           {"tokens", shape.tokens},
                           {"dtype", to_string(shape.dtype)},
                           {"isa", cpu_isa()},
-                          {"ranks", ranks.words},
+                          {"ranks", words},
                           {"method", entry.method},
                           {"threads", entry.threads},
                           {"link", entry.wire.name},
                           {"seconds", seconds},
                           {"speed_up", one / seconds},
-                          {"of_two_threads", two / seconds},
                           {"waiting", waiting}};
+    if (two) object["of_two_threads"] = *two / seconds;
     if (entry.simulated > 0) object["simulated"] = entry.simulated;
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%-14s %d x %d  %-18s %9.3f %8.2fx %10.2f %8.0f %%", entry.method.c_str(),
+    std::printf("%-14s %d x %d  %-18s %9.4f %8.2fx %8.0f %%", entry.method.c_str(),
                 entry.layout.ranks(), entry.threads, entry.wire.name.c_str(), seconds,
-                one / seconds, two / seconds, 100 * waiting);
+                one / seconds, 100 * waiting);
+    if (two) std::printf(" %10.2f", *two / seconds);
     if (entry.simulated > 0)
       std::printf(" %10.3f %+7.1f %%", entry.simulated, 100 * (entry.simulated / seconds - 1));
     std::printf("\n");
@@ -267,26 +290,31 @@ void print(const Entry& entry, double one, double two, bool json, const Shape& s
   std::fflush(stdout);
 }
 
-}  // namespace
-
-int bench_layouts(const Flags& flags, DType dtype, int repeat) {
-  Ranks ranks = ranks_of(flags);
-  if (!ranks.processes && !flags.given("ranks")) ranks = {.count = 2, .words = "2 threads"};
-  if (ranks.count != 2)
-    throw Error(ErrorKind::kUsage, "weft bench layouts compares layouts of 2 ranks, --ranks is " +
-                                       std::to_string(ranks.count));
-  use_all_cpus();  // one rank on two threads is the measure
+Shape shape_of(const Flags& flags, DType dtype) {
   Shape shape;
-  shape.config = wan_1_3b(blocks_of(flags, 2, 2, 30));
   shape.dtype = dtype;
   shape.tokens = *flags.integer("tokens");
+  const int blocks = blocks_of(flags, 2, 2, 30);
+  if (const std::string model = flags.text("model"); !model.empty()) {
+    const ModelDirectory directory = open_model_directory(model);
+    shape.name = directory.defaults.name;
+    shape.config = directory.config;
+    shape.config.layers = std::min(blocks, shape.config.layers);
+  } else {
+    shape.name = flags.text("config");
+    shape.config = shape.name == "wan2.1-14b" ? wan_14b(blocks) : wan_1_3b(blocks);
+  }
   int64_t width = std::min<int64_t>(52, shape.tokens);
   while (shape.tokens % width) --width;
-  shape.latent = {16, 1, 2 * (shape.tokens / width), 2 * width};
+  shape.latent = {shape.config.in_channels, 1, 2 * (shape.tokens / width), 2 * width};
+  return shape;
+}
 
+// One rank, also with two threads on a CPU, and every layout of two over every wire.
+std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires, bool on_cpu) {
   std::vector<Entry> entries;
-  for (int threads : {1, 2}) entries.emplace_back("one rank", Layout{}, threads, Wire{"none", {}});
-  const std::vector<Wire> wires = wires_of(flags);
+  for (int threads = 1; threads <= (on_cpu ? 2 : 1); ++threads)
+    entries.emplace_back("one rank", Layout{}, threads, Wire{"none", {}});
   const LayoutLimits limits{.heads = shape.config.heads,
                             .layers = shape.config.layers,
                             .tokens = shape.tokens,
@@ -294,13 +322,57 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   for (const Wire& wire : wires)
     for (const Layout& layout : legal_layouts(2, limits))
       entries.emplace_back(to_string(layout), layout, 1, wire);
+  return entries;
+}
+
+void print_all(const std::vector<Entry>& entries, bool on_cpu, bool json, int repeat,
+               const Shape& shape, const std::string& words) {
+  const double one = median(entries[0].seconds);
+  std::optional<double> two;
+  if (on_cpu) two = median(entries[1].seconds);
+  if (!json) {
+    std::printf("%s, %d blocks, %lld tokens, %s, guided; %s; medians of %d\n", shape.name.c_str(),
+                shape.config.layers, static_cast<long long>(shape.tokens),
+                std::string(to_string(shape.dtype)).c_str(), words.c_str(), repeat);
+    std::printf("%-14s %5s  %-18s %9s %9s %10s", "method", "ranks", "link", "s/step", "speed-up",
+                "waiting");
+    std::printf(on_cpu ? " %10s %10s %9s\n" : "\n", "of 2 thr.", "simulated", "error");
+  }
+  for (const Entry& entry : entries) print(entry, one, two, json, shape, words);
+}
+
+}  // namespace
+
+int bench_layouts(const Flags& flags, DType dtype, int repeat) {
+  Ranks ranks = ranks_of(flags);
+  if (!ranks.processes && !flags.given("ranks"))
+    ranks = {.count = 2, .on_this_host = 2, .words = "2 threads"};
+  if (ranks.count != 2)
+    throw Error(ErrorKind::kUsage, "weft bench layouts compares layouts of 2 ranks, --ranks is " +
+                                       std::to_string(ranks.count));
+  use_all_cpus();  // one rank on two threads is the measure
+  const Shape shape = shape_of(flags, dtype);
+  std::vector<Device> devices;
+  for (int rank = 0; rank < ranks.count; ++rank) devices.push_back(device_of(flags, ranks, rank));
+  const bool on_cpu = devices.front() == Device{};
+  std::string words = ranks.words;
+  if (!on_cpu)
+    words += devices[0] == devices[1]
+                 ? " on " + to_string(devices[0])
+                 : " on " + to_string(devices[0]) + " and " + to_string(devices[1]);
+  // A device's messages do not leave the machine unless that is asked for.
+  std::vector<Wire> wires = wires_of(flags);
+  if (!on_cpu && !flags.given("link-gbit") && !flags.given("link-ms")) wires.resize(1);
+  std::vector<Entry> entries = entries_of(shape, wires, on_cpu);
 
   const TensorFile weights = random_wan(shape.config);
-  Bench bench(shape, ranks, weights);
+  Bench bench(shape, ranks, weights, devices);
   for (const Entry& entry : entries)  // loads
     if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1)
       bench.run(entry.layout, entry.threads, {});
-  const DeviceModel device = bench.calibrate();
+  // Of a device the ops alone are not known: a meter waits behind each.
+  std::optional<DeviceModel> model;
+  if (on_cpu) model = bench.calibrate();
   for (int round = 0; round < repeat; ++round)
     for (Entry& entry : entries) {
       const auto [seconds, waiting] = bench.run(entry.layout, entry.threads, entry.wire.link);
@@ -309,17 +381,9 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
     }
   if (!ranks.speaks) return 0;
   for (Entry& entry : entries)
-    if (entry.layout.ranks() > 1)
-      entry.simulated = bench.simulated(entry.layout, device, entry.wire.link);
-  const double one = median(entries[0].seconds), two = median(entries[1].seconds);
-  if (!flags.on("json")) {
-    std::printf("Wan 1.3B, %d blocks, %lld tokens, %s, guided; %s; medians of %d\n",
-                shape.config.layers, static_cast<long long>(shape.tokens),
-                std::string(to_string(dtype)).c_str(), ranks.words.c_str(), repeat);
-    std::printf("%-14s %5s  %-18s %9s %9s %10s %10s %10s %9s\n", "method", "ranks", "link",
-                "s/step", "speed-up", "of 2 thr.", "waiting", "simulated", "error");
-  }
-  for (const Entry& entry : entries) print(entry, one, two, flags.on("json"), shape, ranks);
+    if (model && entry.layout.ranks() > 1)
+      entry.simulated = bench.simulated(entry.layout, *model, entry.wire.link);
+  print_all(entries, on_cpu, flags.on("json"), repeat, shape, words);
   return 0;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// weft bench layouts: one denoising step of Wan 1.3B's shapes under every layout of two ranks.
+// weft bench layouts: one denoising step of Wan's shapes, or --model's, under every layout of two
+// ranks, each of which may have a device or share one.
 #include "apps/flags.h"
 #include "kernels/dtype.h"
 

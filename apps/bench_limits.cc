@@ -13,8 +13,12 @@
 namespace weft {
 namespace {
 
-// Past every cache, and on a GPU long beside a launch.
-int64_t copy_bytes(const Stream& stream) { return int64_t{64} << (stream.queue() ? 24 : 20); }
+// Past every cache, and on a GPU long beside a launch but little of its memory.
+int64_t copy_bytes(const Stream& stream) {
+  if (!stream.queue()) return int64_t{64} << 20;
+  const size_t most = device_memory_info(stream.device()).total / 32;
+  return static_cast<int64_t>(std::min(most, size_t{1} << 30));
+}
 
 // The rate of a family and its limit's.
 struct Rate {
@@ -70,6 +74,19 @@ uint64_t process_bytes(const char* key) {
 
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
+double upload_rate(Stream& stream) {
+  constexpr int64_t kBytes = int64_t{64} << 20;
+  const PinnedMemory from(kBytes);
+  const Tensor to(DType::kU8, {kBytes}, stream.device());
+  std::vector<double> seconds;
+  for (int i = 0; i < 5; ++i)
+    seconds.push_back(seconds_of([&] {
+      copy(stream, TensorView(from.data(), DType::kU8, {kBytes}), to);
+      stream.sync();
+    }));
+  return static_cast<double>(kBytes) / median(seconds);
+}
+
 MachineLimits::MachineLimits(Stream& stream, DType dtype, const std::vector<Product>& products)
     : stream_(stream),
       from_(DType::kU8, {copy_bytes(stream)}, stream.device()),
@@ -84,16 +101,17 @@ MachineLimits::MachineLimits(Stream& stream, DType dtype, const std::vector<Prod
 
 void MachineLimits::sample() {
   const double begun = wall_seconds();
-  for (Entry& entry : entries_) {
-    const double before = wall_seconds();
-    entry.gemm->run();
-    entry.seconds.push_back(wall_seconds() - before);
-  }
-  const double before = wall_seconds();
-  copy(stream_, from_, to_);
-  stream_.sync();
-  copies_.push_back(wall_seconds() - before);
+  for (Entry& entry : entries_) entry.seconds.push_back(entry.gemm->run());
+  sample_copy();
   spent_ += wall_seconds() - begun;
+}
+
+double MachineLimits::sample_copy() {
+  copies_.push_back(seconds_of([&] {
+    copy(stream_, from_, to_);
+    stream_.sync();
+  }));
+  return copies_.back();
 }
 
 double MachineLimits::gemm_gflops() const {
@@ -105,9 +123,8 @@ double MachineLimits::gemm_gflops() const {
   return flop / seconds * 1e-9;
 }
 
-double MachineLimits::copy_gbs() const {
-  return 2e-9 * static_cast<double>(from_.count()) / median(copies_);
-}
+double MachineLimits::copy_gbs() const { return copied_bytes() * 1e-9 / median(copies_); }
+double MachineLimits::copied_bytes() const { return 2 * static_cast<double>(from_.count()); }
 double MachineLimits::seconds() const { return spent_; }
 
 std::string MachineLimits::gemm_words() const {

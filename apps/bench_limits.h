@@ -29,6 +29,10 @@ uint64_t process_bytes(const char* key);
 // Starts VmHWM, the peak of resident memory, anew.
 void reset_peak();
 
+// Bytes per second from pinned memory to the stream's device: what weights that come from the host
+// are held to.
+double upload_rate(Stream& stream);
+
 class MachineLimits {
  public:
   struct Product {
@@ -37,7 +41,9 @@ class MachineLimits {
   };
   MachineLimits(Stream& stream, DType dtype, const std::vector<Product>& products);
 
-  void sample();  // each product once, the copy once
+  void sample();         // each product once, the copy once
+  double sample_copy();  // its seconds
+  double copied_bytes() const;
   // Of all products as often as they are counted, from the medians.
   double gemm_gflops() const;
   double copy_gbs() const;         // read and written

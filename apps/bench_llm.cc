@@ -3,15 +3,18 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/bench_limits.h"
 #include "apps/device.h"
 #include "apps/scratch_folder.h"
 #include "engine/language.h"
-#include "kernels/ops.h"
 #include "kernels/read_limit.h"
+#include "kernels/transfer.h"
 #include "models/random_weights.h"
 
 namespace weft {
@@ -21,21 +24,44 @@ using Part = LanguageRank::Part;
 
 constexpr int kDecodeTokens = 8;  // between two samples of the limits
 
-// One pass and, where asked, the likeliest next token of each part.
+// What is measured: a model's folder, or the extents of a known one with random weights.
+struct Subject {
+  std::string name, folder;
+  QwenConfig config;
+
+  TensorFile weights() const {
+    return folder.empty() ? random_tensors(qwen_tensors(config)) : TensorFile::open(folder);
+  }
+};
+
+Subject subject_of(const Flags& flags) {
+  Subject subject{"qwen3-0.6b", flags.text("model"), qwen3_0_6b()};
+  if (!subject.folder.empty()) {
+    subject.config = LanguageModel::read_config(subject.folder);
+    subject.name = std::filesystem::canonical(subject.folder).filename().string();
+  }
+  subject.config.layers = blocks_of(flags, subject.config.layers, 1, subject.config.layers);
+  return subject;
+}
+
+// One pass and the likeliest next token of each part, as LanguageModel takes them.
 struct Passes {
   LanguageRank& rank;
   int step = 0;
+  Tensor hidden{};
 
   void run(std::vector<Part>& parts) {
     const Pass pass{.step = step++ % 1000};
     const auto share = rank.share(parts);
-    Tensor hidden(DType::kF32, {share.rows, rank.config().hidden});
+    if (!hidden || hidden.view()[0] != share.rows)
+      hidden = Tensor(DType::kF32, {share.rows, rank.config().hidden}, rank.stream().device());
     rank.forward(pass, parts, share, hidden);
-    const TensorView logits = rank.logits(
-        pass, rank.wanted_rows(pass, parts, share, hidden, LanguageRank::Tokens::kLast));
+    const HostCopy logits(rank.stream(),
+                          rank.logits(pass, rank.wanted_rows(pass, parts, share, hidden,
+                                                             LanguageRank::Tokens::kLast)));
     for (size_t i = 0; i < parts.size(); ++i) {
       const int64_t vocab = rank.config().vocab;
-      const float* row = logits.as<float>() + static_cast<int64_t>(i) * vocab;
+      const float* row = logits.view().as<float>() + static_cast<int64_t>(i) * vocab;
       parts[i].ids = {choose_token({row, static_cast<size_t>(vocab)}, {}, 0, 0)};
     }
   }
@@ -52,10 +78,28 @@ std::vector<Part> prompts(const QwenConfig& config, int sequences, int64_t token
   return parts;
 }
 
+// The rate of memory that reading weights is a share of: a host's of reading alone, a device's of a
+// copy, whose bytes count as read and as written.
+class Reading {
+ public:
+  Reading(Stream& stream, MachineLimits& limits) : limits_(limits) {
+    if (!stream.queue()) host_.emplace(stream);
+  }
+  double seconds() {
+    return host_ ? seconds_of([&] { host_->run(); }) : limits_.sample_copy();
+  }
+  double bytes() const { return host_ ? host_->bytes() : limits_.copied_bytes(); }
+  const char* how() const { return host_ ? "read" : "copy"; }
+
+ private:
+  MachineLimits& limits_;
+  std::optional<ReadLimit> host_;
+};
+
 struct Decode {
   int batch = 1;
   std::vector<double> seconds{};  // per pass
-  std::vector<double> read{};     // of ReadLimit::run() right before it
+  std::vector<double> read{};     // of Reading right before it
 
   // Bytes of weights per second, as a share of the rate of reading: of pass and neighbour, since
   // the machine changes over a run.
@@ -77,13 +121,19 @@ void forget(const std::string& path) {
 }
 
 // Decoding with part of the blocks resident and the others read from a file again and again.
-nlohmann::json bench_streamed(const QwenConfig& config, const LanguageOptions& options,
+nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& options,
                               int64_t tokens, int resident) {
+  const QwenConfig& config = subject.config;
   const ScratchFolder folder;
-  const std::string path = folder.file("model.safetensors");
-  write_random(path, random_tensors(qwen_tensors(config)));
-  forget(path);
+  std::string path = subject.folder;
+  if (path.empty()) {
+    path = folder.file("model.safetensors");
+    write_random(path, subject.weights());
+  }
   const TensorFile file = TensorFile::open(path);
+  const auto forget_all = [&] {
+    for (const std::string& part : file.files()) forget(part);
+  };
   LanguageOptions streamed = options;
   streamed.resident = resident;
   const auto decode = [&](LanguageRank& rank, std::vector<int32_t>& ids) {
@@ -94,7 +144,7 @@ nlohmann::json bench_streamed(const QwenConfig& config, const LanguageOptions& o
     double seconds = 0;
     for (int i = 0; i < kDecodeTokens; ++i) {
       ids.push_back(parts[0].ids[0]);
-      forget(path);  // a model larger than memory finds nothing of itself there
+      forget_all();  // a model larger than memory finds nothing of itself there
       seconds += seconds_of([&] { passes.run(parts); });
     }
     return seconds / kDecodeTokens;
@@ -106,7 +156,7 @@ nlohmann::json bench_streamed(const QwenConfig& config, const LanguageOptions& o
   {
     LanguageRank rank(file, config, streamed);
     before = rank.window();
-    forget(path);
+    forget_all();
     part_s = decode(rank, of_part);
     after = rank.window();
     part_bytes = rank.weights_bytes();
@@ -137,7 +187,7 @@ nlohmann::json bench_streamed(const QwenConfig& config, const LanguageOptions& o
 
 // What one run of rounds measured.
 struct Figures {
-  std::vector<double> prefill{}, reads{};  // seconds
+  std::vector<double> prefill{};  // seconds
   std::vector<Decode> decodes{{1}, {4}, {16}};
   TimingMeter prefill_meter{}, decode_meter{};  // of one sequence
   double prefill_seconds = 0, decode_seconds = 0;
@@ -145,49 +195,86 @@ struct Figures {
   double gflops(int repeat) const {
     return executed_flop(prefill_meter) / repeat / median(prefill) * 1e-9;
   }
+  double read_gbs(const Reading& reading) const {
+    return reading.bytes() / median(decodes.front().read) * 1e-9;
+  }
 };
 
 // The first round makes primitives and scratch, and does not count. Sequence 0 has the prompt
-// behind it, the others begin anew.
-void measure(LanguageRank& rank, MachineLimits& limits, ReadLimit& read, int64_t tokens, int repeat,
-             Figures& figures) {
-  Passes passes{rank};
-  const int most = figures.decodes.back().batch;
-  for (int round = 0; round <= repeat; ++round) {
-    TimingMeter unused;
-    limits.sample();
-    for (int sequence = 0; sequence < most; ++sequence) rank.open(sequence);
-    std::vector<Part> prompt = prompts(rank.config(), 1, tokens);
-    {
-      const MeterScope scope(round ? figures.prefill_meter : unused);
-      const double seconds = seconds_of([&] { passes.run(prompt); });
-      if (round) figures.prefill.push_back(seconds);
-      if (round) figures.prefill_seconds += seconds;
-    }
-    for (Decode& decode : figures.decodes) {
-      const bool alone = decode.batch == 1;
-      std::vector<Part> batch = prompts(rank.config(), decode.batch, 1);
-      for (int i = 0; i < kDecodeTokens; ++i) {
-        figures.reads.push_back(seconds_of([&] { read.run(); }));
-        const MeterScope scope(round && alone ? figures.decode_meter : unused);
-        const double seconds = seconds_of([&] { passes.run(batch); });
-        if (!round) continue;
-        decode.read.push_back(figures.reads.back());
-        decode.seconds.push_back(seconds);
-        if (alone) figures.decode_seconds += seconds;
-      }
-    }
-    for (int sequence = 0; sequence < most; ++sequence) rank.close(sequence);
-  }
-}
+// behind it, the others begin anew. A meter waits for a device behind every op: there the times are
+// of passes that it does not see, and the families of others.
+class Measurement {
+ public:
+  Measurement(LanguageRank& rank, MachineLimits& limits, Reading& reading, int64_t tokens)
+      : rank_(rank), limits_(limits), reading_(reading), tokens_(tokens), passes_{rank} {}
 
-void print_json(LanguageRank& rank, const MachineLimits& limits, const ReadLimit& read,
-                int64_t tokens, int repeat, const Figures& figures) {
+  Figures run(int repeat) {
+    for (counts_ = false;; counts_ = true) {
+      limits_.sample();
+      for (int sequence = 0; sequence < most(); ++sequence) rank_.open(sequence);
+      prefill();
+      for (Decode& decode : figures_.decodes) this->decode(decode);
+      for (int sequence = 0; sequence < most(); ++sequence) rank_.close(sequence);
+      if (repeat-- == 0) return std::move(figures_);
+    }
+  }
+
+ private:
+  int most() const { return figures_.decodes.back().batch; }
+  bool on_device() const { return rank_.stream().queue() != nullptr; }
+
+  void prefill() {
+    if (on_device()) {
+      std::vector<Part> prompt = prompts(rank_.config(), 1, tokens_);
+      const double seconds = seconds_of([&] { passes_.run(prompt); });
+      if (counts_) figures_.prefill.push_back(seconds);
+      rank_.close(0);
+      rank_.open(0);
+    }
+    std::vector<Part> prompt = prompts(rank_.config(), 1, tokens_);
+    const double seconds = metered(prompt, figures_.prefill_meter, figures_.prefill_seconds);
+    if (counts_ && !on_device()) figures_.prefill.push_back(seconds);
+  }
+
+  void decode(Decode& decode) {
+    std::vector<Part> batch = prompts(rank_.config(), decode.batch, 1);
+    const bool seen = decode.batch == 1;
+    for (int i = 0; i < kDecodeTokens; ++i) {
+      const double read = reading_.seconds();
+      const double seconds = seen && !on_device()
+                                 ? metered(batch, figures_.decode_meter, figures_.decode_seconds)
+                                 : seconds_of([&] { passes_.run(batch); });
+      if (counts_) decode.read.push_back(read);
+      if (counts_) decode.seconds.push_back(seconds);
+      if (seen && on_device()) metered(batch, figures_.decode_meter, figures_.decode_seconds);
+    }
+  }
+
+  // Seconds of a pass that the meter sees, where it counts.
+  double metered(std::vector<Part>& parts, TimingMeter& meter, double& all) {
+    TimingMeter unused;
+    const MeterScope scope(counts_ ? meter : unused);
+    const double seconds = seconds_of([&] { passes_.run(parts); });
+    if (counts_) all += seconds;
+    return seconds;
+  }
+
+  LanguageRank& rank_;
+  MachineLimits& limits_;
+  Reading& reading_;
+  int64_t tokens_;
+  Passes passes_;
+  Figures figures_;
+  bool counts_ = false;
+};
+
+void print_json(const Subject& subject, LanguageRank& rank, const MachineLimits& limits,
+                const Reading& read, int64_t tokens, int repeat, const Figures& figures) {
   const LanguageOptions& options = rank.options();
   const double prefill = median(figures.prefill), gflops = figures.gflops(repeat);
   const auto weights = static_cast<double>(rank.weights_bytes());
   nlohmann::json object{{"bench", "llm"},
-                        {"config", "qwen3-0.6b"},
+                        {"config", subject.name},
                         {"layers", rank.config().layers},
                         {"tokens", tokens},
                         {"dtype", to_string(options.dtype)},
@@ -199,7 +286,9 @@ void print_json(LanguageRank& rank, const MachineLimits& limits, const ReadLimit
                         {"prefill_tokens_per_s", static_cast<double>(tokens) / prefill},
                         {"gflops", gflops},
                         {"share", gflops / limits.gemm_gflops()},
-                        {"read_gbs", read.bytes() / median(figures.reads) * 1e-9}};
+                        {"read_gbs", figures.read_gbs(read)},
+                        {"read_by", read.how()}};
+  if (options.device != Device{}) object["device"] = to_string(options.device);
   for (const Decode& decode : figures.decodes) {
     const double seconds = median(decode.seconds);
     object["decode"].push_back({{"batch", decode.batch},
@@ -215,13 +304,16 @@ void print_json(LanguageRank& rank, const MachineLimits& limits, const ReadLimit
   std::printf("%s\n", object.dump().c_str());
 }
 
-void print_table(LanguageRank& rank, const MachineLimits& limits, const ReadLimit& read,
-                 int64_t tokens, int repeat, const Figures& figures) {
+void print_table(const Subject& subject, LanguageRank& rank, const MachineLimits& limits,
+                 const Reading& read, int64_t tokens, int repeat, const Figures& figures) {
   const double gflops = figures.gflops(repeat);
   const auto weights = static_cast<double>(rank.weights_bytes());
-  std::printf("Qwen3-0.6B, %d layers, %s, %d threads, %s; weights %.2f GiB\n", rank.config().layers,
-              std::string(to_string(rank.options().dtype)).c_str(), rank.options().threads,
-              cpu_isa().c_str(), weights * 0x1p-30);
+  std::printf("%s, %d layers, %s, %s; weights %.2f GiB\n", subject.name.c_str(),
+              rank.config().layers, std::string(to_string(rank.options().dtype)).c_str(),
+              rank.options().device == Device{}
+                  ? (std::to_string(rank.options().threads) + " threads, " + cpu_isa()).c_str()
+                  : device_words(rank.options().device).c_str(),
+              weights * 0x1p-30);
   print_families(figures.prefill_meter, figures.prefill_seconds, limits);
   std::printf("prefill %lld tokens %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f\n",
               static_cast<long long>(tokens), median(figures.prefill), gflops, limits.gemm_gflops(),
@@ -230,38 +322,40 @@ void print_table(LanguageRank& rank, const MachineLimits& limits, const ReadLimi
   for (const Decode& decode : figures.decodes) {
     const double seconds = median(decode.seconds);
     std::printf(
-        "decode %2d at once %.4f s a pass, %.1f tokens/s; weights %.1f GB/s of %.1f read: "
+        "decode %2d at once %.4f s a pass, %.1f tokens/s; weights %.1f GB/s of %.1f (%s): "
         "share %.3f\n",
         decode.batch, seconds, decode.batch / seconds, weights / seconds * 1e-9,
-        read.bytes() / median(figures.reads) * 1e-9, decode.share(weights, read.bytes()));
+        figures.read_gbs(read), read.how(), decode.share(weights, read.bytes()));
   }
 }
 
 }  // namespace
 
 int bench_llm(const Flags& flags, DType dtype, int repeat) {
-  QwenConfig config = qwen3_0_6b();
-  config.layers = blocks_of(flags, config.layers, 1, config.layers);
+  const Subject subject = subject_of(flags);
+  const QwenConfig& config = subject.config;
   const int64_t tokens = flags.given("tokens") ? *flags.integer("tokens") : 512;
-  Stream bare = bench_stream(flags, cpu_ops());
-  LanguageOptions options{.dtype = dtype,
+  Stream bare = stream_of(flags);
+  const int64_t positions = std::min<int64_t>(tokens + 4096, config.max_positions);
+  LanguageOptions options{.device = bare.device(),
+                          .dtype = dtype,
                           .weights = weight_format(flags),
                           .threads = bare.threads(),
                           .ops = &metered_ops(),
-                          .positions = tokens + 4096,
-                          .cache_tokens = 16 * (tokens + 4096)};
+                          .positions = positions,
+                          .cache_tokens = 16 * positions};
   if (const auto resident = flags.integer("resident-layers")) {
     if (*resident < 2 || *resident >= config.layers)
       throw Error(ErrorKind::kUsage, "--resident-layers is " + std::to_string(*resident) + " of " +
                                          std::to_string(config.layers) +
                                          " blocks, legal: at least 2, less than all");
     const nlohmann::json result =
-        bench_streamed(config, options, tokens, static_cast<int>(*resident));
+        bench_streamed(subject, options, tokens, static_cast<int>(*resident));
     std::printf("%s\n", result.dump(flags.on("json") ? -1 : 1).c_str());
     return result["same_tokens"] ? 0 : 1;
   }
 
-  const TensorFile file = random_tensors(qwen_tensors(config));
+  const TensorFile file = subject.weights();
   LanguageRank rank(file, config, options);
   const int64_t d = config.hidden, q = config.inner(), kv = config.kv_inner();
   MachineLimits limits(bare, dtype,
@@ -270,10 +364,10 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
                         {tokens, q, d, 1},
                         {tokens, d, config.ffn, 2},
                         {tokens, config.ffn, d, 1}});
-  ReadLimit read(bare);
-  Figures figures;
-  measure(rank, limits, read, tokens, repeat, figures);
-  (flags.on("json") ? print_json : print_table)(rank, limits, read, tokens, repeat, figures);
+  Reading reading(bare, limits);
+  const Figures figures = Measurement(rank, limits, reading, tokens).run(repeat);
+  (flags.on("json") ? print_json : print_table)(subject, rank, limits, reading, tokens, repeat,
+                                                figures);
   return 0;
 }
 

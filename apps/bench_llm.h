@@ -1,7 +1,7 @@
 #pragma once
-// weft bench llm: a language model of random weights: a prompt's prefill beside oneDNN's rate at
-// its shapes, decoding beside the rate at which this machine reads memory, and, with part of the
-// blocks resident, beside the file they come from.
+// weft bench llm: a language model of random weights, or --model's: a prompt's prefill beside the
+// library's rate at its shapes, decoding beside the rate at which memory is read (a device's:
+// copied), and, with part of the blocks resident, beside the file they come from.
 #include "apps/flags.h"
 #include "kernels/dtype.h"
 

@@ -12,15 +12,17 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "apps/bench_limits.h"
+#include "apps/device.h"
 #include "apps/scratch_folder.h"
 #include "engine/components.h"
-#include "kernels/ops.h"
+#include "kernels/transfer.h"
 #include "models/random_weights.h"
 
 namespace weft {
@@ -43,16 +45,20 @@ class AnonymousPeak {
     if (thread_.joinable()) thread_.join();
     return peak_ > before_ ? peak_ - before_ : 0;
   }
+  // A point that the thread may have slept over.
+  void look() {
+    const uint64_t bytes = anonymous_bytes();
+    const std::lock_guard lock(mutex_);
+    peak_ = std::max(peak_, bytes);
+  }
   ~AnonymousPeak() { stop(); }
 
  private:
   void watch() {
-    while (!done_) {
-      peak_ = std::max(peak_, anonymous_bytes());
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    peak_ = std::max(peak_, anonymous_bytes());
+    for (; !done_; std::this_thread::sleep_for(std::chrono::milliseconds(5))) look();
+    look();
   }
+  std::mutex mutex_;
   uint64_t before_, peak_ = 0;
   std::atomic<bool> done_{false};
   std::thread thread_;
@@ -108,11 +114,11 @@ double read_seconds(const std::vector<std::string>& files, int threads) {
   return seconds;
 }
 
-// What is loaded: its files, and a load that returns the bytes it holds.
+// What is loaded: its files, and a load that returns the bytes it holds and looks at them.
 struct Loaded {
   std::string name;
   std::vector<std::string> files;
-  std::function<uint64_t()> load;  // and lets go of it
+  std::function<uint64_t(AnonymousPeak&)> load;  // and lets go of it
 };
 
 std::vector<std::string> files_of(const ModelDirectory& directory) {
@@ -128,23 +134,50 @@ std::vector<std::string> files_of(const ModelDirectory& directory) {
 
 Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
   const ModelDirectory directory = open_model_directory(model);
-  return {directory.defaults.name, files_of(directory), [=, &stream] {
+  return {directory.defaults.name, files_of(directory), [=, &stream](AnonymousPeak& peak) {
             const Replica alone;
             Components parts(model, dtype, DType::kF32, alone);
             parts.text_encoder(stream);
             for (int expert = 0; expert < parts.experts(); ++expert) parts.expert(stream, expert);
             parts.vae(stream);
+            stream.sync();
             uint64_t bytes = parts.text_encoder_bytes() + parts.vae_bytes();
             for (int expert = 0; expert < parts.experts(); ++expert)
               bytes += parts.expert_bytes(expert);
+            peak.look();
             return bytes;
           }};
+}
+
+// Medians of the rounds, and the most memory that any of them took.
+struct Measured {
+  uint64_t source = 0, weights = 0, peak = 0, device_peak = 0;
+  double read = 0, load = 0;  // seconds
+};
+
+Measured measure(const Loaded& loaded, const Stream& stream, int repeat) {
+  Measured all;
+  for (const std::string& path : loaded.files) all.source += std::filesystem::file_size(path);
+  std::vector<double> reads, loads;
+  for (int round = 0; round <= repeat; ++round) {  // the first warms the page cache
+    const double read = read_seconds(loaded.files, stream.threads());
+    AnonymousPeak watch;
+    const double load = seconds_of([&] { all.weights = loaded.load(watch); });
+    all.peak = std::max(all.peak, watch.stop());
+    if (round == 0) continue;
+    reads.push_back(read);
+    loads.push_back(load);
+  }
+  all.read = median(reads);
+  all.load = median(loads);
+  if (stream.queue()) all.device_peak = tensor_bytes_peak(stream.device().kind);
+  return all;
 }
 
 }  // namespace
 
 int bench_load(const Flags& flags, DType dtype, int repeat) {
-  Stream stream = Stream::cpu(static_cast<int>(flags.integer("threads").value_or(0)));
+  Stream stream = stream_of(flags);
   std::optional<ScratchFolder> scratch;
   Loaded loaded;
   if (const std::string model = flags.text("model"); !model.empty()) {
@@ -153,50 +186,56 @@ int bench_load(const Flags& flags, DType dtype, int repeat) {
     const WanConfig config = wan_1_3b(static_cast<int>(flags.integer("blocks").value_or(30)));
     const std::string path = scratch.emplace().file("model.safetensors");
     write_random(path, random_wan(config));
-    loaded = {"wan 1.3b, " + std::to_string(config.layers) + " blocks", {path}, [&, config, path] {
+    loaded = {"wan 1.3b, " + std::to_string(config.layers) + " blocks",
+              {path},
+              [&, config, path](AnonymousPeak& peak) {
                 const TensorFile file = TensorFile::open(path);
                 const WanLoad load{.dtype = dtype, .blocks = {}};
-                return WanTransformer::load(stream, file, config, load).weights_bytes();
+                const WanTransformer model = WanTransformer::load(stream, file, config, load);
+                stream.sync();
+                peak.look();
+                return model.weights_bytes();
               }};
   }
-  uint64_t source = 0, weights = 0, peak = 0;
-  for (const std::string& path : loaded.files) source += std::filesystem::file_size(path);
-  std::vector<double> reads, loads;
-  for (int round = 0; round <= repeat; ++round) {  // the first warms the page cache
-    const double read = read_seconds(loaded.files, stream.threads());
-    AnonymousPeak watch;
-    const double load = seconds_of([&] { weights = loaded.load(); });
-    peak = std::max(peak, watch.stop());
-    if (round == 0) continue;
-    reads.push_back(read);
-    loads.push_back(load);
-  }
-  const double read = median(reads), load = median(loads), bytes = static_cast<double>(source);
-  const double excess = static_cast<double>(peak) / static_cast<double>(weights) - 1;
+  const Measured all = measure(loaded, stream, repeat);
+  const double bytes = static_cast<double>(all.source), held = static_cast<double>(all.weights);
+  const double upload = stream.queue() ? upload_rate(stream) : 0;
   if (flags.on("json")) {
-    std::printf("%s\n", nlohmann::json{{"bench", "load"},
-                                       {"model", loaded.name},
-                                       {"dtype", to_string(dtype)},
-                                       {"isa", cpu_isa()},
-                                       {"threads", stream.threads()},
-                                       {"source_bytes", source},
-                                       {"seconds", load},
-                                       {"read_seconds", read},
-                                       {"ratio", read / load},
-                                       {"weights_bytes", weights},
-                                       {"peak_anonymous_bytes", peak}}
-                            .dump()
-                            .c_str());
+    nlohmann::json object{{"bench", "load"},
+                          {"model", loaded.name},
+                          {"dtype", to_string(dtype)},
+                          {"isa", cpu_isa()},
+                          {"threads", stream.threads()},
+                          {"source_bytes", all.source},
+                          {"seconds", all.load},
+                          {"read_seconds", all.read},
+                          {"ratio", all.read / all.load},
+                          {"weights_bytes", all.weights},
+                          {"peak_anonymous_bytes", all.peak}};
+    if (stream.queue()) {
+      object["device"] = to_string(stream.device());
+      object["device_tensor_bytes"] = all.device_peak;
+      object["weights_gbs"] = held / all.load * 1e-9;
+      object["upload_gbs"] = upload * 1e-9;
+      object["of_upload"] = held / all.load / upload;
+    }
+    std::printf("%s\n", object.dump().c_str());
     return 0;
   }
   std::printf("%s as %s, %d threads: %.3f GB in files, %.3f GB of weights\n", loaded.name.c_str(),
-              std::string(to_string(dtype)).c_str(), stream.threads(), bytes * 1e-9,
-              static_cast<double>(weights) * 1e-9);
-  std::printf("  read(2) into fresh memory   %7.3f s  %6.2f GB/s\n", read, bytes * 1e-9 / read);
-  std::printf("  load and pack               %7.3f s  %6.2f GB/s   ratio %.2f\n", load,
-              bytes * 1e-9 / load, read / load);
-  std::printf("  anonymous memory, at most   %7.3f GB   %+.1f %% of the weights\n",
-              static_cast<double>(peak) * 1e-9, 100 * excess);
+              std::string(to_string(dtype)).c_str(), stream.threads(), bytes * 1e-9, held * 1e-9);
+  std::printf("  read(2) into fresh memory   %7.3f s  %6.2f GB/s\n", all.read,
+              bytes * 1e-9 / all.read);
+  std::printf("  load and pack               %7.3f s  %6.2f GB/s   ratio %.2f\n", all.load,
+              bytes * 1e-9 / all.load, all.read / all.load);
+  if (stream.queue())
+    std::printf("  to %s at %.2f GB/s of %.2f from pinned memory; there at most %.3f GB\n",
+                to_string(stream.device()).c_str(), held / all.load * 1e-9, upload * 1e-9,
+                static_cast<double>(all.device_peak) * 1e-9);
+  std::printf("  anonymous memory, at most   %7.3f GB", static_cast<double>(all.peak) * 1e-9);
+  if (!stream.queue())
+    std::printf("   %+.1f %% of the weights", 100 * (static_cast<double>(all.peak) / held - 1));
+  std::printf("\n");
   return 0;
 }
 

@@ -204,12 +204,6 @@ Stream stream_of(const Flags& flags, const Ops* ops) {
                    flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast, ops);
 }
 
-void require_cpu(const Flags& flags, const std::string& what) {
-  if (wants_cuda(flags))
-    throw Error(ErrorKind::kUsage, "--device is '" + flags.text("device") + "', but " + what +
-                                       " runs on the cpu alone");
-}
-
 WeightFormat weight_format(const Flags& flags) {
   const std::string weights = flags.text("weights");
   if (weights == "compute") return WeightFormat::kCompute;

@@ -57,8 +57,6 @@ int device_sharers(const Flags& flags, const Ranks& ranks);
 std::string device_words(Device device);
 // On device_of(), with --threads of the host and --deterministic.
 Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
-// Error(kUsage) unless --device is cpu: `what` runs nowhere else.
-void require_cpu(const Flags& flags, const std::string& what);
 
 // --weights. Error(kUsage) for int8 where the CPU has no fast products of 8-bit numbers, and for
 // fp8 on a CPU.

@@ -49,7 +49,12 @@ using enum FlagType;
 // In the order of --help. Flags that several commands share stand once.
 constexpr FlagSpec kFlags[] = {
     {"model", "-m --model-path --ckpt-dir", kText, "", "diffusers folder (model_index.json)",
-     kGenerate | kReplay | kPlan | kBench | kDoctor, "WEFT_MODEL_PATH"},
+     kGenerate | kReplay | kPlan | kDoctor, "WEFT_MODEL_PATH"},
+    {"model", "-m --model-path --ckpt-dir", kText, "",
+     "a diffusers folder (bench load, layouts, pocket) or a language model's (llm) in place of "
+     "known "
+     "extents and random weights",
+     kBench},
     {"model", "-m --model-path", kText, "",
      "folder of a Qwen2.5 or Qwen3: config.json, tokenizer.json, safetensors", kComplete,
      "WEFT_LANGUAGE_MODEL"},
@@ -198,8 +203,8 @@ constexpr FlagSpec kFlags[] = {
     {"link-gbit", "", kReal, "unlimited", "between any two ranks", kPlan | kBench, nullptr,
      "0.000001 ... 1000000", false},
     {"link-ms", "", kReal, "0", "latency of a message", kPlan | kBench, nullptr, "0 ... 1000000"},
-    {"config", "", kText, "wan2.1-1.3b", "extents of the transformer (bench dit)", kBench, nullptr,
-     "wan2.1-1.3b|wan2.1-14b"},
+    {"config", "", kText, "wan2.1-1.3b", "extents of the transformer (bench dit, layouts)", kBench,
+     nullptr, "wan2.1-1.3b|wan2.1-14b"},
     {"blocks", "", kInteger, "2 of layouts, all of dit, llm, load and text", "of the transformer",
      kBench, nullptr, "1 ... 40", false},
     {"resident-layers", "", kInteger, "all",

@@ -14,7 +14,7 @@ class GemmLimit {
       : dtype_(dtype), rows_(rows), in_(in), out_(out) {}
   virtual ~GemmLimit() = default;
 
-  virtual void run() = 0;                          // returns when the product is there
+  virtual double run() = 0;  // until the product is there; the seconds of one product
   virtual std::string implementation() const = 0;  // the library's name, "brg:avx512_core"
   DType dtype() const { return dtype_; }           // of the operands
   double flop() const {

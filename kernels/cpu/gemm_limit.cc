@@ -1,5 +1,7 @@
 #include "kernels/gemm_limit.h"
 
+#include <chrono>
+
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cuda/device.h"
@@ -47,9 +49,11 @@ class OnednnGemmLimit final : public GemmLimit {
                    weight_.count() / static_cast<int64_t>(size_of(dtype)));
   }
 
-  void run() override {
+  double run() override {
     const cpu::OmpThreads scope(threads_);
+    const auto begun = std::chrono::steady_clock::now();
     cpu::run_onednn(call_, x_.view().data, weight_.view().data, nullptr, result_.view().data);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   }
   std::string implementation() const override { return call_.implementation; }
 

@@ -1,0 +1,68 @@
+// The benches of the program on the emulated device, over models of a few values: what they count
+// and say, not their times.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/apps/cli_testing.h"
+
+namespace weft {
+namespace {
+
+using test::Outcome;
+using test::run;
+
+nlohmann::json result_of(const std::string& arguments) {
+  const Outcome outcome = run("bench " + arguments + " --device cuda --dtype bf16 --json");
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return outcome.code == 0 ? nlohmann::json::parse(outcome.out) : nlohmann::json{};
+}
+
+TEST(BenchOnADevice, LanguageModelByFolder) {
+  const nlohmann::json result =
+      result_of("llm --model tests/golden/llm_qwen3_tied/model --tokens 8 --repeat 1");
+  EXPECT_EQ(result["device"], "cuda:0");
+  EXPECT_EQ(result["read_by"], "copy");
+  EXPECT_EQ(result["gemm"], "cublasLt");
+  // Seven products of each of two layers, and the output's: of one pass, and of eight.
+  EXPECT_EQ(result["prefill_families"]["linear"]["calls"], 15);
+  EXPECT_EQ(result["decode_families"]["linear"]["calls"], 120);
+  EXPECT_EQ(result["decode"].size(), 3u);
+  EXPECT_GT(result["share"], 0);
+}
+
+TEST(BenchOnADevice, LoadingHoldsTheWeightsOnceOnTheDevice) {
+  const nlohmann::json result = result_of("load --model models/pocket --repeat 1");
+  EXPECT_EQ(result["device"], "cuda:0");
+  const double weights = result["weights_bytes"], held = result["device_tensor_bytes"];
+  EXPECT_GE(held, weights);
+  EXPECT_LT(held, 1.1 * weights);
+  EXPECT_GT(result["of_upload"], 0);
+}
+
+TEST(BenchOnADevice, LayoutsOfRanksOnOneDeviceAndOnTwo) {
+  for (const auto& [devices, words] :
+       {std::pair{"1", "2 threads on cuda:0"}, {"2", "2 threads on cuda:0 and cuda:1"}}) {
+    setenv("WEFT_EMULATED_DEVICES", devices, 1);
+    const Outcome outcome = run(
+        "bench layouts --model tests/golden/pipeline_t2v/model --tokens 8 --repeat 1 --device cuda "
+        "--dtype bf16 --json");
+    unsetenv("WEFT_EMULATED_DEVICES");
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    std::map<std::string, int> methods;
+    std::istringstream lines(outcome.out);
+    for (std::string line; std::getline(lines, line);) {
+      const auto object = nlohmann::json::parse(line);
+      EXPECT_EQ(object["ranks"], words);
+      EXPECT_FALSE(object.contains("simulated"));  // the meter would wait behind every op
+      ++methods[object["method"]];
+    }
+    for (const char* method : {"one rank", "cfg=2", "layers=2", "ring=2", "ulysses=2", "tensor=2"})
+      EXPECT_EQ(methods[method], 1) << method;
+  }
+}
+
+}  // namespace
+}  // namespace weft
