@@ -31,6 +31,8 @@ void attention(Stream& stream, const AttentionArgs& args) {
   CHECK(!args.bias || (args.bias.rank == 3 && args.bias.dtype == DType::kF32 &&
                        args.bias[0] == q[1] && args.bias[1] == q[0] && args.bias[2] == keys),
         "bias", args.bias.to_string_shape(), "q", q.to_string_shape(), "keys", keys);
+  CHECK(args.format == AttentionFormat::kCompute || (!args.bias && q[2] <= kLargestFp8Head),
+        "8-bit attention of q", q.to_string_shape(), "bias", args.bias.to_string_shape());
   CHECK(!args.lse || (args.lse.rank == 2 && args.lse.dtype == DType::kF32 && args.lse[0] == q[1] &&
                       args.lse[1] == q[0]),
         "lse", args.lse.to_string_shape(), "q", q.to_string_shape());

@@ -16,16 +16,27 @@ struct KVSegment {
                        // `count` equal ones
 };
 
+// What the products of attention are made of.
+enum class AttentionFormat : uint8_t {
+  kCompute,  // q, k and v as they are
+  kFp8,      // f8_e4m3. All q, k and v of a key/value head have one power of two each as scale
+             // (e4m3_exponent). Logits are powers of two; a probability is relative to the largest
+             // one of its query rounded up to an integer, 256 stands for 1. What probabilities are
+             // divided by is the sum before their rounding.
+};
+inline constexpr int64_t kLargestFp8Head = 128;  // E
+
 struct AttentionArgs {
-  TensorView q;                         // [N, A, E]; A is a multiple of Akv
-  std::span<const KVSegment> segments;  // softmax runs over all their keys together
-  TensorView bias{};                    // [A, N, sum of n] f32, or empty
-  float scale = 1;                      // applied to q k^T before the bias
-  bool causal = false;                  // key position must be <= query position
-  int64_t query_position = 0;           // global index of the first query row
-  TensorView out;                       // [N, A, E], dtype of q; or f32, for a state to be merged
-  TensorView lse{};                     // [A, N] f32 natural log, or empty. A query that sees no
-                                        // key gets out 0 and lse -inf.
+  TensorView q;                                        // [N, A, E]; A is a multiple of Akv
+  std::span<const KVSegment> segments;                 // softmax runs over all their keys together
+  TensorView bias{};                                   // [A, N, sum of n] f32, or empty
+  float scale = 1;                                     // applied to q k^T before the bias
+  bool causal = false;                                 // key position must be <= query position
+  int64_t query_position = 0;                          // global index of the first query row
+  AttentionFormat format = AttentionFormat::kCompute;  // kFp8: no bias, E up to kLargestFp8Head
+  TensorView out;    // [N, A, E], dtype of q; or f32, for a state to be merged
+  TensorView lse{};  // [A, N] f32 natural log, or empty. A query that sees no
+                     // key gets out 0 and lse -inf.
 };
 
 // q, k, v share one dtype (f32 or bf16); logits, softmax and accumulation are f32. An f32 `out`

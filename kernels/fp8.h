@@ -40,4 +40,21 @@ constexpr float e4m3_unit(float most) {
   return most < kLargestE4m3 / kMost ? kMost : kLargestE4m3 / most;
 }
 
+// The least n for which magnitudes of up to `most` times 2^-n are no larger than 448; within what
+// f32 holds. A power of two changes the exponent alone, so which numbers share a scale does not
+// show: only what is below 2^-14 of the largest loses bits.
+constexpr int e4m3_exponent(float most) {
+  if (!(most > 0)) return 0;
+  constexpr int kLeast = -118, kBias = 127;
+  const uint32_t bits = std::bit_cast<uint32_t>(most);
+  // 448 is 1.75 x 2^8.
+  const int exponent = static_cast<int>(bits >> 23) - kBias - 8 + ((bits & 0x7fffffu) > 0x600000u);
+  return exponent < kLeast ? kLeast : exponent;
+}
+
+// 2^n for n -126 ... 127.
+constexpr float power_of_two(int n) {
+  return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
+}
+
 }  // namespace weft

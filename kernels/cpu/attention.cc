@@ -4,12 +4,15 @@
 #include "kernels/attention.h"
 
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <vector>
 
+#include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/tables.h"
+#include "kernels/fp8.h"
 #include "kernels/ops.h"
 
 namespace weft::cpu {
@@ -17,6 +20,7 @@ namespace weft::cpu {
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+constexpr double kLn2 = 0.69314718055994530942;
 
 template <class T>
 const T* head_row(const TensorView& x, int64_t row, int64_t head) {
@@ -53,6 +57,8 @@ void attend_one(const AttentionArgs& args, int64_t i, int64_t a, std::vector<dou
   fill_logits<T>(args, i, a, logits);
   double top = kMinusInfinity, total = 0;
   for (double logit : logits) top = std::max(top, logit);
+  const bool eight_bits = args.format == AttentionFormat::kFp8;
+  if (eight_bits) top = std::ceil(top / kLn2) * kLn2;
   sum.assign(e, 0.0);
   size_t at = 0;
   for (const KVSegment& segment : args.segments) {
@@ -60,9 +66,10 @@ void attend_one(const AttentionArgs& args, int64_t i, int64_t a, std::vector<dou
     const int64_t kv_head = a / (args.q[1] / segment.k[1]);
     for (int64_t j = 0; j < segment.k[0]; ++j, ++at) {
       if (logits[at] == kMinusInfinity) continue;
-      const double p = std::exp(logits[at] - top);
+      double p = std::exp(logits[at] - top);
       const T* value = head_row<T>(segment.v, j, kv_head);
       total += p;
+      if (eight_bits) p = from_e4m3(to_e4m3(static_cast<float>(p * 256))) / 256.0;
       for (int64_t x = 0; x < e; ++x) sum[x] += p * to_float(value[x]);
     }
   }
@@ -74,7 +81,7 @@ void attend_one(const AttentionArgs& args, int64_t i, int64_t a, std::vector<dou
         static_cast<float>(total == 0 ? kMinusInfinity : top + std::log(total));
 }
 
-void attention(Stream& stream, const AttentionArgs& args) {
+void attend_all(Stream& stream, const AttentionArgs& args) {
   int64_t keys = 1;
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
   const int64_t queries = args.q[0], heads = args.q[1];
@@ -91,6 +98,79 @@ void attention(Stream& stream, const AttentionArgs& args) {
   visit_dtype(args.q.dtype, [&](auto tag) {
     visit_dtype(args.out.dtype, [&](auto out_tag) { run(tag, out_tag); });
   });
+}
+
+// Copies of views as the numbers that their e4m3 stand for.
+class Rounded {
+ public:
+  // The largest magnitude of a head of x, of `heads` heads in all, where that is finite; else NaN.
+  static void measure(const TensorView& x, std::vector<float>& most) {
+    const int64_t share = x[1] / static_cast<int64_t>(most.size());
+    for_each(x, [&](int64_t, int64_t head, int64_t, float value) {
+      float& largest = most[head / share];
+      const float magnitude = std::fabs(value);
+      if (std::isnan(largest) || magnitude <= largest) return;
+      largest = std::isinf(magnitude) ? NAN : magnitude;
+    });
+  }
+
+  TensorView operator()(const TensorView& x, const std::vector<float>& most) {
+    const int64_t share = x[1] / static_cast<int64_t>(most.size());
+    std::vector<float>& copy = copies_.emplace_back(static_cast<size_t>(x.count()));
+    for_each(x, [&](int64_t row, int64_t head, int64_t column, float value) {
+      const float largest = most[head / share];
+      const int exponent = e4m3_exponent(largest);
+      copy[(row * x[1] + head) * x[2] + column] =
+          std::isnan(largest)
+              ? NAN
+              : from_e4m3(to_e4m3(value * power_of_two(-exponent))) * power_of_two(exponent);
+    });
+    return TensorView(copy.data(), DType::kF32, {x[0], x[1], x[2]});
+  }
+
+ private:
+  template <class Body>
+  static void for_each(const TensorView& x, const Body& body) {
+    visit_dtype(x.dtype, [&](auto tag) {
+      for (int64_t row = 0; row < x[0]; ++row)
+        for (int64_t head = 0; head < x[1]; ++head) {
+          const auto* from = head_row<decltype(tag)>(x, row, head);
+          for (int64_t column = 0; column < x[2]; ++column)
+            body(row, head, column, to_float(from[column]));
+        }
+    });
+  }
+
+  std::deque<std::vector<float>> copies_;
+};
+
+}  // namespace
+
+void attention_fp8(Stream& stream, const AttentionArgs& args) {
+  const size_t heads = args.segments.empty() ? 1 : static_cast<size_t>(args.segments[0].k[1]);
+  std::vector<float> q(heads), k(heads), v(heads);
+  Rounded::measure(args.q, q);
+  for (const KVSegment& segment : args.segments) {
+    Rounded::measure(segment.k, k);
+    Rounded::measure(segment.v, v);
+  }
+  Rounded rounded;
+  AttentionArgs copy = args;
+  copy.q = rounded(args.q, q);
+  std::vector<KVSegment> segments(args.segments.begin(), args.segments.end());
+  for (KVSegment& segment : segments) {
+    segment.k = rounded(segment.k, k);
+    segment.v = rounded(segment.v, v);
+  }
+  copy.segments = segments;
+  attend_all(stream, copy);
+}
+
+namespace {
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  if (args.format == AttentionFormat::kFp8) return attention_fp8(stream, args);
+  attend_all(stream, args);
 }
 
 void merge_attention(Stream& stream, const TensorView& out_a, const TensorView& lse_a,

@@ -26,6 +26,9 @@ void soften_rows(const SoftenRows& block);
 void divide_row(float* x, int64_t count, float by);  // in place
 void narrow_bf16(const float* x, int64_t count, bf16* out);
 
+// Attention in 8 bits by the definition: every table of the CPU has this alone.
+void attention_fp8(Stream& stream, const AttentionArgs& args);
+
 // attention() of the "simd" table.
 void attention_simd(Stream& stream, const AttentionArgs& args);
 

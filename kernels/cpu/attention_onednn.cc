@@ -308,7 +308,8 @@ DType operand_type(DType dtype) {
 bool large(const AttentionArgs& args) {
   int64_t keys = 0;
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
-  return args.q[0] >= 64 && keys >= 64 && args.q[2] >= 32 && args.q[2] % 16 == 0;
+  return args.format == AttentionFormat::kCompute && args.q[0] >= 64 && keys >= 64 &&
+         args.q[2] >= 32 && args.q[2] % 16 == 0;
 }
 
 void attention(Stream& stream, const AttentionArgs& args) {

@@ -260,7 +260,9 @@ namespace weft::cpu {
 HWY_EXPORT(attend);
 
 void attention_simd(Stream& stream, const AttentionArgs& args) {
-  if (is_few_queries(args))
+  if (args.format == AttentionFormat::kFp8)
+    attention_fp8(stream, args);
+  else if (is_few_queries(args))
     attention_few(stream, args);
   else
     HWY_DYNAMIC_DISPATCH(attend)(stream, args);

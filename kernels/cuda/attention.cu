@@ -149,9 +149,10 @@ constexpr int64_t kLibraryRows = 64;  // fewer queries only read keys and values
 bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flash) {
   const TensorView &q = args.q, &out = args.out;
   const FlashSegment& segment = flash.segment[0];
-  if (q.dtype != DType::kBF16 || out.dtype != DType::kBF16 || args.bias || flash.segments != 1 ||
-      segment.shift != 0 || args.causal || !flash.aligned || !whole_pieces(out) ||
-      (args.lse && !args.lse.contiguous()) || q[2] > kFlashLargest || q[0] < kLibraryRows ||
+  if (args.format != AttentionFormat::kCompute || q.dtype != DType::kBF16 ||
+      out.dtype != DType::kBF16 || args.bias || flash.segments != 1 || segment.shift != 0 ||
+      args.causal || !flash.aligned || !whole_pieces(out) || (args.lse && !args.lse.contiguous()) ||
+      q[2] > kFlashLargest || q[0] < kLibraryRows ||
       q[0] * segment.keys * q[1] * q[2] < cuda_queue(stream).part<AttentionPaths>().library_from)
     return false;
   return sdpa(stream, {.queries = q[0],
@@ -184,7 +185,7 @@ class FlashCall {
   // `flash` holds the first launch's segments; `next` and `key` lie behind them.
   void run(FlashArgs flash, size_t next, int64_t key) {
     AttentionPaths& paths = cuda_queue(stream_).part<AttentionPaths>();
-    ++(products() ? paths.products : paths.flash);
+    ++(products() ? paths.products : fp8() ? paths.fp8 : paths.flash);
     flash.share = static_cast<int>(args_.q[1]) / kv_heads_;
     for (int merged = 0;;) {
       const bool last = next == args_.segments.size();
@@ -207,6 +208,7 @@ class FlashCall {
   }
 
  private:
+  bool fp8() const { return args_.format == AttentionFormat::kFp8; }
   bool products() const { return args_.q[2] > kFlashLargest; }
   int64_t elements() const { return args_.q.count(); }
   int64_t stride() const { return (elements() + args_.q[0] * args_.q[1] + 63) / 64 * 64; }
@@ -218,6 +220,7 @@ class FlashCall {
   // Large blocks read keys and values less often, two of them fill a multiprocessor; small ones
   // fill the device sooner.
   FlashRows rows_of(const FlashArgs& flash) const {
+    if (fp8()) return FlashRows::k128;
     if (args_.q.dtype == DType::kF32) return FlashRows::k64;
     if (flash.rows() <= 16) return FlashRows::k16;
     const int64_t wanted = cuda_queue(stream_).properties().multiprocessors;
@@ -227,9 +230,10 @@ class FlashCall {
   // Counts tiles and cuts them in parts where blocks alone do not fill the device.
   void cut(FlashArgs& flash) const {
     constexpr int64_t kMostParts = 64, kTilesOfPart = 2;
-    const int64_t each = rows_ == FlashRows::k16 ? 8 : 2;  // blocks of a multiprocessor
-    const int keys =
-        products() ? kFlashProductTile : flash_tile_keys(args_.q.dtype, rows_, flash.size);
+    const int64_t each = rows_ == FlashRows::k16 ? 8 : fp8() ? 1 : 2;  // blocks of a multiprocessor
+    const int keys = products() ? kFlashProductTile
+                     : fp8()    ? kFlashFp8Tile
+                                : flash_tile_keys(args_.q.dtype, rows_, flash.size);
     flash.tiles = 0;
     for (int s = 0; s < flash.segments; ++s) {
       flash.segment[s].first_tile = flash.tiles;
@@ -244,9 +248,11 @@ class FlashCall {
   // `states` of f32 lie in scratch.
   void launch_one(const FlashArgs& flash, int states) const {
     const DType dtype = args_.q.dtype;
+    const size_t used = static_cast<size_t>(states * stride()) * sizeof(float);
     if (products())
-      attention_products(stream_, dtype, kv_heads_, flash,
-                         static_cast<size_t>(states * stride()) * sizeof(float));
+      attention_products(stream_, dtype, kv_heads_, flash, used);
+    else if (fp8())
+      launch_flash_fp8(stream_, dtype, kv_heads_, flash, used);
     else
       launch_flash(stream_, dtype, rows_, kv_heads_, flash);
   }
@@ -322,6 +328,9 @@ void attention(Stream& stream, const AttentionArgs& args) {
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
   CHECK(args.q[0] * args.q[1] < int64_t{1} << 30 && keys < int64_t{1} << 30, "q",
         args.q.to_string_shape(), "keys", keys);
+  if (args.format == AttentionFormat::kFp8 && cuda_queue(stream).properties().major != 9)
+    throw Error(ErrorKind::kUsage, "8-bit attention on " + cuda_queue(stream).properties().name +
+                                       ", legal: compute capability 9.0 (Hopper)");
   FlashArgs flash = flash_args(args);
   size_t next = 0;
   int64_t key = 0;

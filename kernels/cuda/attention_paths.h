@@ -11,7 +11,8 @@ struct AttentionPaths {
   int64_t library_from = int64_t{1} << 32;
 
   int64_t library = 0;   // sdpa.h
-  int64_t flash = 0;     // the flash kernels; of them:
+  int64_t flash = 0;     // the flash kernels
+  int64_t fp8 = 0;       // in 8 bits, by kernels of their own; of these and the flash kernels:
   int64_t split = 0;     // launches whose keys were cut in parts
   int64_t chained = 0;   // launches behind the first of a call with many segments
   int64_t products = 0;  // matrix products over large heads

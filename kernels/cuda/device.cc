@@ -40,6 +40,12 @@ std::string cuda_device_words(int index) {
   return text;
 }
 
+bool cuda_attends_in_fp8(int index) {
+  int major = 0;
+  WEFT_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  return major == 9;
+}
+
 void cuda_copy_bytes(Stream& stream, const void* from, void* to, size_t bytes) {
   WEFT_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_queue(stream).stream()));
 }

@@ -19,6 +19,9 @@ std::string cuda_versions();
 // "NVIDIA H200, 139.8 GiB, compute capability 9.0".
 std::string cuda_device_words(int index);
 
+// Whether attention in 8 bits runs on CUDA device `index`.
+bool cuda_attends_in_fp8(int index);
+
 // A stream of its own on CUDA device `index`; its ops are cuda_ops(). `threads`: of the host, for
 // what is packed and converted there. Error(kUsage) where there is no such device or no backend.
 Stream cuda_stream(int index, Determinism determinism = Determinism::kFast, int threads = 0);

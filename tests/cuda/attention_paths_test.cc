@@ -73,7 +73,7 @@ class Call {
   void check(Stream& stream, BoundReport* report = nullptr) {
     stream.sync();
     std::vector<KVSegment> segments;
-    const AttentionArgs args = make_args(segments, [](int, TensorView view) { return view; });
+    const AttentionArgs args = host_args(segments);
     ExpectedAttention expected = expect_attention(args);
     if (args.q.dtype == DType::kBF16) allow_rounded_probabilities(expected);
     Tensor before = clone(host_[3]);
@@ -84,6 +84,11 @@ class Call {
     }
     const int64_t width = case_.heads * case_.e;
     EXPECT_TRUE(bitwise_equal(clone_columns(before, width), clone_columns(host_[3], width)));
+  }
+
+  // The call on the host; its out is what the device's was at first.
+  AttentionArgs host_args(std::vector<KVSegment>& segments) {
+    return make_args(segments, [](int, TensorView view) { return view; });
   }
 
   Tensor out() { return result(3); }
@@ -311,6 +316,43 @@ TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
   // in the place of e would be off by a third.
   for (double value : to_f64(flash.lse())) lse.push_back({value, 2 * chain_bound(128 + 12, 12)});
   EXPECT_TRUE(within(library.lse(), lse));
+}
+
+// In 8 bits: more segments than one launch takes, each of its launches cut in parts.
+TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
+  Stream stream = cuda_stream(0);
+  if (cuda_queue(stream).properties().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
+  const Case c{.queries = 20,
+               .heads = 2,
+               .kv_heads = 1,
+               .e = 64,
+               .keys = std::vector<int64_t>(40, 17),
+               .gap = 1,
+               .causal = true,
+               .query_position = 620,
+               .log_bias = 1.5f,
+               .pad = 3};
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    Call call(c, dtype);
+    const cuda::AttentionPaths before = cuda_queue(stream).part<cuda::AttentionPaths>();
+    AttentionArgs args = call.args();
+    args.format = AttentionFormat::kFp8;
+    attention(stream, args);
+    stream.sync();
+    const cuda::AttentionPaths& after = cuda_queue(stream).part<cuda::AttentionPaths>();
+    EXPECT_EQ(after.fp8 - before.fp8, 1);
+    EXPECT_EQ(after.flash, before.flash);
+    EXPECT_EQ(after.chained - before.chained, 1);
+    EXPECT_EQ(after.split - before.split, 2);
+    std::vector<KVSegment> segments;
+    AttentionArgs expected = call.host_args(segments);
+    expected.format = AttentionFormat::kFp8;
+    const Tensor measured = call.out();
+    Stream host = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+    attention(host, expected);
+    EXPECT_LT(relative_l2(to_f64(measured.view().slice(1, 0, c.heads * c.e)), to_f64(expected.out)),
+              dtype == DType::kF32 ? 2e-4 : 2 * kUnitBf16);
+  }
 }
 
 // The instantiations that a device of another size would choose.

@@ -26,6 +26,7 @@ using boost::context::detail::transfer_t;
 
 constexpr size_t kStack = 128 << 10, kGuard = 4096;
 constexpr size_t kMostShared = 227 << 10, kSharedWithoutAsking = 48 << 10;
+constexpr size_t kSharedSpan = (kMostShared + kGuard - 1) / kGuard * kGuard;
 
 struct Fiber {
   char* stack = nullptr;
@@ -38,7 +39,14 @@ struct AsyncCopy {
   bool real;
 };
 
-enum class State : uint8_t { kUnstarted, kRunning, kAtBlockBarrier, kAtCollective, kExited };
+enum class State : uint8_t {
+  kUnstarted,
+  kRunning,
+  kAtBlockBarrier,
+  kAtCollective,
+  kWaiting,
+  kExited
+};
 
 struct Thread {
   uint3 index{};
@@ -49,9 +57,10 @@ struct Thread {
   const char* what = "";
   Finish finish = nullptr;
   void* argument = nullptr;
-  std::vector<AsyncCopy> copies;  // under way, oldest first
-  std::deque<size_t> groups;      // the copies of each committed group
-  size_t open_group = 0;          // copies not committed yet
+  bool (*ready)(void*) = nullptr;  // of wait_until
+  std::vector<AsyncCopy> copies;   // under way, oldest first
+  std::deque<size_t> groups;       // the copies of each committed group
+  size_t open_group = 0;           // copies not committed yet
 };
 
 struct Warp {
@@ -68,6 +77,8 @@ struct Block {
   bool reversed = false, reversed_release = false, failed = false;  // the order of the threads
   Thread* current = nullptr;
   std::deque<Thread*> ready;
+  std::vector<Thread*> waiting;  // of wait_until
+  uint64_t number = 0;
   std::vector<Fiber*> idle;
   std::vector<std::unique_ptr<Fiber>> fibers;
   Fiber main;
@@ -81,8 +92,7 @@ Block& block() {
     auto* b = new Block;
     void* at = mmap(nullptr, kMostShared + 2 * kGuard, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    const size_t bytes = (kMostShared + kGuard - 1) / kGuard * kGuard;
-    b->shared_end = static_cast<char*>(at) + bytes;
+    b->shared_end = static_cast<char*>(at) + kSharedSpan;
     mprotect(b->shared_end, kGuard, PROT_NONE);
     return b;
   }();
@@ -129,8 +139,21 @@ void make_current(Thread& thread) {
   threadIdx = thread.index;
 }
 
+// The fiber of the first thread whose wait is over, else whoever ran the block.
+Fiber& next_waiting() {
+  Block& b = block();
+  for (size_t i = 0; i < b.waiting.size(); ++i) {
+    Thread& thread = *b.waiting[i];
+    make_current(thread);
+    if (!thread.ready(thread.argument)) continue;
+    b.waiting.erase(b.waiting.begin() + static_cast<ptrdiff_t>(i));
+    return *thread.fiber;
+  }
+  return b.main;
+}
+
 // Who goes on where the running fiber stops: a thread that may, else a fiber for those not yet
-// started, else whoever ran the block.
+// started, else one that waits for something.
 Fiber& next_fiber() {
   Block& b = block();
   if (!b.ready.empty()) {
@@ -139,7 +162,7 @@ Fiber& next_fiber() {
     make_current(thread);
     return *thread.fiber;
   }
-  if (b.next == b.count) return b.main;
+  if (b.next == b.count) return next_waiting();
   if (b.idle.empty()) return *new_fiber();
   Fiber* fiber = b.idle.back();
   b.idle.pop_back();
@@ -226,6 +249,7 @@ void start_block(uint3 at) {
   b.next = b.exited = b.at_barrier = b.any_predicate = 0;
   b.reversed = !b.reversed;  // both orders: a missing barrier shows in one of them
   b.failed = false;
+  ++b.number;
   for (int i = 0; i < b.count; ++i) {
     Thread& thread = b.threads[i];
     thread.state = State::kUnstarted;
@@ -252,6 +276,7 @@ std::string stuck() {
     const Thread& thread = b.threads[i];
     std::string reason = "exited";
     if (thread.state == State::kAtBlockBarrier) reason = "at __syncthreads";
+    if (thread.state == State::kWaiting) reason = std::string("at ") + thread.what;
     if (thread.state == State::kAtCollective) {
       char mask[16];
       std::snprintf(mask, sizeof mask, "%08x", thread.mask);
@@ -271,6 +296,7 @@ std::string stuck() {
 void abandon() {
   Block& b = block();
   b.ready.clear();
+  b.waiting.clear();
   b.idle.clear();
   for (const auto& fiber : b.fibers) {
     fiber->context = make_fcontext(fiber->stack, kStack, fiber_main);
@@ -317,6 +343,27 @@ std::string running_thread() {
   if (!b.kernel || !b.current) return "";
   return "kernel " + function_at(b.kernel) + ", block " + text(blockIdx) + ", thread " +
          text(b.current->index);
+}
+
+uint64_t block_number() { return block().number; }
+int thread_number() { return block().current->linear; }
+
+unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(static_cast<const char*>(shared) -
+                               (block().shared_end - kSharedSpan));
+}
+uint8_t shared_byte(unsigned address) {
+  return static_cast<uint8_t>((block().shared_end - kSharedSpan)[address]);
+}
+
+void wait_until(const char* what, bool (*ready)(void*), void* argument) {
+  Block& b = block();
+  Thread& thread = *b.current;
+  thread.what = what;
+  thread.ready = ready;
+  thread.argument = argument;
+  b.waiting.push_back(&thread);
+  wait_here(State::kWaiting);
 }
 
 bool beyond_shared(const void* data) {

@@ -122,6 +122,14 @@ std::vector<std::span<char>> find_static_shared();
 // ---- block.cc
 // "kernel f, block (0, 0, 0), thread (3, 0, 0)", "" outside of kernels.
 std::string running_thread();
+// Counts the blocks run; the number of the running thread in its block.
+uint64_t block_number();
+int thread_number();
+// A byte of shared memory by its address there, which counts from a multiple of 1024.
+unsigned shared_address(const void* shared);
+uint8_t shared_byte(unsigned address);
+// Lets the others run until `ready` says yes; it is asked when nobody else can go on.
+void wait_until(const char* what, bool (*ready)(void*), void* argument);
 // Whether `data` lies behind the block's dynamic shared memory.
 bool beyond_shared(const void* data);
 

@@ -4,51 +4,15 @@
 
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/implementation.h"
+#include "tests/kernels/attention_inputs.h"
 #include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
 
 namespace weft::test {
 namespace {
 
-struct Problem {
-  int64_t queries, heads, kv_heads, e;
-  std::vector<int64_t> keys;  // per segment
-  bool causal = false, bias = false;
-  int64_t query_position = 0;
-  double magnitude = 1;
-};
-
-// Owns the tensors of one call.
-struct Inputs {
-  Tensor q, out, lse, bias;
-  std::vector<Tensor> k, v;
-  std::vector<KVSegment> segments;
-
-  Inputs(const Problem& p, DType dtype) {
-    q = make_normal(dtype, {p.queries, p.heads, p.e}, 31, p.magnitude);
-    out = make_normal(dtype, {p.queries, p.heads, p.e}, 32);
-    lse = Tensor(DType::kF32, {p.heads, p.queries});
-    int64_t position = 0;
-    uint32_t seed = 33;
-    for (int64_t n : p.keys) {
-      k.push_back(make_normal(dtype, {n, p.kv_heads, p.e}, seed++));
-      v.push_back(make_normal(dtype, {n, p.kv_heads, p.e}, seed++));
-      segments.push_back({.k = k.back(), .v = v.back(), .position = position});
-      position += n;
-    }
-    if (p.bias) bias = make_normal(DType::kF32, {p.heads, p.queries, position}, 99, 2);
-  }
-  AttentionArgs args(const Problem& p) {
-    return {.q = q,
-            .segments = segments,
-            .bias = p.bias ? bias.view() : TensorView(),
-            .scale = static_cast<float>(1 / std::sqrt(p.e)),
-            .causal = p.causal,
-            .query_position = p.query_position,
-            .out = out,
-            .lse = lse};
-  }
-};
+using Problem = AttentionProblem;
+using Inputs = AttentionInputs;
 
 const Problem kProblems[] = {
     {.queries = 1, .heads = 1, .kv_heads = 1, .e = 8, .keys = {1}},

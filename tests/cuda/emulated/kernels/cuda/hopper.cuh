@@ -1,0 +1,68 @@
+#pragma once
+// The functions of kernels/cuda/hopper.cuh in C++ (see there for the layouts).
+#include "kernels/cuda/intrinsics.cuh"
+#include "kernels/fp8.h"
+
+namespace weft::emulated {
+
+unsigned shared_address(const void* shared);
+void barrier_init(uint64_t* barrier, int arrivals);
+void barrier_arrive(uint64_t* barrier, int bytes);
+void barrier_wait(uint64_t* barrier, int parity);
+void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier);
+// a: of the thread's registers, or null and the rows of a_rows.
+void group_multiply_e4m3(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add);
+void group_commit();
+void group_wait(int newest);
+
+}  // namespace weft::emulated
+
+namespace weft::cuda {
+
+inline void barrier_init(uint64_t* barrier, int arrivals) {
+  emulated::barrier_init(barrier, arrivals);
+}
+inline void barrier_init_fence() {}
+inline void barrier_arrive(uint64_t* barrier) { emulated::barrier_arrive(barrier, 0); }
+inline void barrier_expect(uint64_t* barrier, int bytes) {
+  emulated::barrier_arrive(barrier, bytes);
+}
+inline void barrier_wait(uint64_t* barrier, int parity) { emulated::barrier_wait(barrier, parity); }
+// The bytes come when somebody waits for them, not before; until then they are NaNs.
+inline void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
+  emulated::copy_bulk(shared, global, bytes, barrier);
+}
+
+inline void group_fence() {}
+inline void group_commit() { emulated::group_commit(); }
+template <int N>
+void group_wait() {
+  emulated::group_wait(N);
+}
+inline void group_hold(float (&)[64]) {}
+inline void group_hold(uint32_t (&)[4]) {}
+
+inline uint64_t group_rows(const void* shared, int column_byte) {
+  const unsigned at = emulated::shared_address(shared) + static_cast<unsigned>(column_byte);
+  return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (at >> 4 & 0x3fffu);
+}
+// The result comes at the wait; until then it is NaN.
+inline void group_multiply_e4m3(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  emulated::group_multiply_e4m3(c, a, 0, b, false);
+}
+inline void group_add_e4m3(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  emulated::group_multiply_e4m3(c, a, 0, b, true);
+}
+inline void group_multiply_e4m3(float (&c)[64], uint64_t a, uint64_t b) {
+  emulated::group_multiply_e4m3(c, nullptr, a, b, false);
+}
+inline void group_add_e4m3(float (&c)[64], uint64_t a, uint64_t b) {
+  emulated::group_multiply_e4m3(c, nullptr, a, b, true);
+}
+
+inline uint32_t e4m3_quad(float a, float b, float c, float d) {
+  return to_e4m3(a) | static_cast<uint32_t>(to_e4m3(b)) << 8 |
+         static_cast<uint32_t>(to_e4m3(c)) << 16 | static_cast<uint32_t>(to_e4m3(d)) << 24;
+}
+
+}  // namespace weft::cuda

@@ -1,0 +1,218 @@
+// What compute capability 9.0 adds to a block: barriers that count bytes, the copy engine, and
+// products of warpgroups. Copies and products happen as late as they may.
+#include "kernels/cuda/hopper.cuh"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "tests/cuda/machine.h"
+
+namespace weft::emulated {
+
+namespace {
+
+struct BulkCopy {
+  void* shared;
+  const void* global;
+  int bytes;
+};
+
+struct Barrier {
+  int arrivals = 0, arrived = 0, phase = 0;
+  int64_t missing = 0;  // bytes
+  std::vector<BulkCopy> copies;
+
+  void end_phase_if_complete() {
+    if (arrived < arrivals || missing > 0) return;
+    arrived = 0;
+    ++phase;
+  }
+};
+
+// One product under way, as one thread sees it: its rows of a and of c.
+struct Product {
+  float (*c)[64];
+  std::array<float, 64> start;
+  bool add, in_registers;
+  float a[2][32];
+  uint64_t a_rows, b;
+};
+
+struct Products {
+  std::deque<Product> all;
+  std::deque<size_t> groups;
+  size_t open = 0;
+};
+
+// Of the block that runs.
+struct Hopper {
+  uint64_t block = 0;
+  std::map<const uint64_t*, Barrier> barriers;
+  std::map<int, Products> products;  // by thread
+};
+
+Hopper& hopper() {
+  static auto* made = new Hopper;
+  if (made->block != block_number()) {
+    made->block = block_number();
+    made->barriers.clear();
+    made->products.clear();
+  }
+  return *made;
+}
+
+Barrier& barrier_at(const uint64_t* at) {
+  const auto found = hopper().barriers.find(at);
+  if (found == hopper().barriers.end()) device_fault("a barrier that nobody made");
+  return found->second;
+}
+
+struct Waiting {
+  Barrier* barrier;
+  int parity;
+  bool over() const { return (barrier->phase & 1) != parity; }
+};
+
+// Row `row` of what a product was told about rows, 32 columns.
+void read_rows(uint64_t descriptor, int row, float (&out)[32]) {
+  const auto start = static_cast<unsigned>(descriptor & 0x3fff) << 4;
+  const auto eight_rows = static_cast<unsigned>(descriptor >> 32 & 0x3fff) << 4;
+  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0 || start % 1024 >= 128)
+    device_fault("rows of a product that do not begin at a multiple of 1024 bytes");
+  for (unsigned i = 0; i < 32; ++i) {
+    unsigned at = start + static_cast<unsigned>(row) / 8 * eight_rows +
+                  static_cast<unsigned>(row) % 8 * 128 + i;
+    at ^= (at >> 7 & 7) << 4;
+    out[i] = from_e4m3(shared_byte(at));
+  }
+}
+
+void finish_product(Product& product, int row) {
+  if (!product.in_registers) {
+    read_rows(product.a_rows, row, product.a[0]);
+    read_rows(product.a_rows, row + 8, product.a[1]);
+  }
+  for (int n = 0; n < 16; ++n)
+    for (int c = 0; c < 2; ++c) {
+      float b[32];
+      read_rows(product.b, 8 * n + lane() % 4 * 2 + c, b);
+      for (int h = 0; h < 2; ++h) {
+        float sum = 0;
+        for (int k = 0; k < 32; ++k) sum += product.a[h][k] * b[k];
+        float& to = (*product.c)[4 * n + 2 * h + c];
+        to = product.add ? to + sum : sum;
+      }
+    }
+}
+
+struct Fragment {
+  const uint32_t* mine;
+  float a[2][32];
+};
+
+// Every thread gets its two rows of a from the four that hold them.
+void spread_rows(void* const (&arguments)[32], uint32_t) {
+  for (int t = 0; t < 32; ++t) {
+    auto* to = static_cast<Fragment*>(arguments[t]);
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t* from = static_cast<Fragment*>(arguments[t / 4 * 4 + i])->mine;
+      for (int part = 0; part < 4; ++part)
+        for (int byte = 0; byte < 4; ++byte)
+          to->a[part % 2][part / 2 * 16 + 4 * i + byte] =
+              from_e4m3(static_cast<uint8_t>(from[part] >> 8 * byte));
+    }
+  }
+}
+
+}  // namespace
+
+void barrier_init(uint64_t* barrier, int arrivals) {
+  if (reinterpret_cast<uintptr_t>(barrier) % 8) device_fault("a barrier that is not aligned");
+  hopper().barriers[barrier] = {};
+  hopper().barriers[barrier].arrivals = arrivals;
+}
+
+void barrier_arrive(uint64_t* at, int bytes) {
+  Barrier& barrier = barrier_at(at);
+  if (barrier.arrived == barrier.arrivals) device_fault("more arrivals than a barrier expects");
+  ++barrier.arrived;
+  barrier.missing += bytes;
+  barrier.end_phase_if_complete();
+}
+
+void barrier_wait(uint64_t* at, int parity) {
+  Waiting waiting{&barrier_at(at), parity};
+  if (waiting.over()) return;
+  wait_until(
+      "barrier_wait",
+      [](void* argument) {
+        const auto* self = static_cast<Waiting*>(argument);
+        Barrier& barrier = *self->barrier;
+        if (self->over()) return true;
+        for (const BulkCopy& copy : barrier.copies) {
+          std::memcpy(copy.shared, copy.global, static_cast<size_t>(copy.bytes));
+          barrier.missing -= copy.bytes;
+        }
+        barrier.copies.clear();
+        barrier.end_phase_if_complete();
+        return self->over();
+      },
+      &waiting);
+}
+
+void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
+  if (reinterpret_cast<uintptr_t>(shared) % 16 || reinterpret_cast<uintptr_t>(global) % 16 ||
+      bytes % 16)
+    device_fault("copy_bulk of addresses or bytes that are no multiples of 16");
+  if (where(shared) == Where::kDevice || where(global) != Where::kDevice)
+    device_fault("copy_bulk from elsewhere than global, or to elsewhere than shared memory");
+  std::memset(shared, 0xff, static_cast<size_t>(bytes));
+  barrier_at(barrier).copies.push_back({shared, global, bytes});
+}
+
+void group_multiply_e4m3(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add) {
+  if (blockDim.x % 128) device_fault("a product of a warpgroup in a block without one");
+  Product product{.c = &c,
+                  .start = {},
+                  .add = add,
+                  .in_registers = a != nullptr,
+                  .a = {},
+                  .a_rows = a_rows,
+                  .b = b};
+  if (a) {
+    Fragment fragment{.mine = a, .a = {}};
+    collective(~0u, "group_multiply_e4m3", spread_rows, &fragment, true);
+    std::memcpy(product.a, fragment.a, sizeof fragment.a);
+  }
+  Products& products = hopper().products[thread_number()];
+  std::copy(std::begin(c), std::end(c), product.start.begin());
+  std::fill(std::begin(c), std::end(c), std::numeric_limits<float>::quiet_NaN());
+  products.all.push_back(product);
+  ++products.open;
+}
+
+void group_commit() {
+  Products& products = hopper().products[thread_number()];
+  products.groups.push_back(std::exchange(products.open, 0));
+}
+
+void group_wait(int newest) {
+  Products& products = hopper().products[thread_number()];
+  const int row = thread_number() % 128 / 32 * 16 + lane() / 4;
+  std::set<const void*> begun;
+  while (products.groups.size() > static_cast<size_t>(newest)) {
+    for (size_t i = products.groups.front(); i > 0; --i) {
+      Product& product = products.all.front();
+      // The first product over registers finds them as they were when it began.
+      if (begun.insert(product.c).second)
+        std::copy(product.start.begin(), product.start.end(), std::begin(*product.c));
+      finish_product(product, row);
+      products.all.pop_front();
+    }
+    products.groups.pop_front();
+  }
+}
+
+}  // namespace weft::emulated
