@@ -111,15 +111,15 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   Stream stream = bench_stream(flags, metered_ops());
   const bool device = stream.queue() != nullptr;
 
-  const WeightFormat format = weight_format(flags);
   const int resident = resident_of(flags, stream, blocks);
-  const auto load = [&](WeightFormat kept) {
-    const TensorFile weights = random_wan(config);
-    return WanTransformer::load(
-        stream, weights, config,
-        {.dtype = dtype, .blocks = {}, .weights = kept, .resident = resident});
+  const WanLoad plainly{.dtype = dtype, .resident = resident};
+  WanLoad how = plainly;
+  how.weights = weight_format(flags);
+  how.attention = attention_format(flags);
+  const auto load = [&](const WanLoad& with) {
+    return WanTransformer::load(stream, random_wan(config), config, with);
   };
-  const WanTransformer model = load(format);
+  const WanTransformer model = load(how);
   const uint64_t loaded = process_bytes("RssAnon:"), load_peak = process_bytes("VmHWM:");
   Arena arena(kBenchArena, stream.device());
   SerialSeams seams;
@@ -197,11 +197,12 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
     // long.
     object["predicted_upload_seconds"] = bytes / rate;
   }
-  if (format != WeightFormat::kCompute) {
-    const WanTransformer plain = load(WeightFormat::kCompute);
+  if (how.weights != plainly.weights || how.attention != plainly.attention) {
+    const WanTransformer plain = load(plainly);
     const Tensor exact(DType::kF32, latent.view().shape(), stream.device());
     run(stream, plain, text_of(plain), exact, nullptr);
     object["weights"] = flags.text("weights");
+    object["attention"] = flags.text("attention");
     object["rel_l2"] = relative_l2(stream, velocity, exact);
   }
   double total = 0;
@@ -225,7 +226,8 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
         resident, config.layers, static_cast<double>(model.streamed_bytes()) * 1e-9,
         object["upload_gbs"].get<double>(), object["predicted_upload_seconds"].get<double>());
   if (object.contains("rel_l2"))
-    std::printf("8-bit weights: relative L2 of the velocity %.4f\n",
+    std::printf("--weights %s --attention %s: relative L2 of the velocity %.4f\n",
+                flags.text("weights").c_str(), flags.text("attention").c_str(),
                 object["rel_l2"].get<double>());
   std::printf("weights %.2f GiB, peak resident %.2f GiB\n",
               static_cast<double>(model.weights_bytes()) * 0x1p-30,
@@ -249,22 +251,24 @@ int bench_attention(const Flags& flags, DType dtype, int repeat) {
     // Long calls are made head by head, so that the limits are measured in between.
     const int64_t heads = n > 4096 && !stream.queue() ? 1 : kHeads;
     std::vector<double> times;
-    const auto attend = [&](int64_t head) {
+    const AttentionFormat format = attention_format(flags);
+    const auto attend = [&](int64_t head, AttentionFormat in, const Tensor& to) {
       const auto part = [&](const Tensor& x) { return x.view().slice(1, head, heads); };
       const KVSegment segment{.k = part(k), .v = part(v)};
       attention(stream, {.q = part(q),
                          .segments = {&segment, 1},
                          .scale = 1 / std::sqrt(static_cast<float>(kHead)),
-                         .out = part(out)});
+                         .format = in,
+                         .out = part(to)});
       stream.sync();
     };
-    attend(0);
+    attend(0, format, out);
     for (int i = 0; i < repeat; ++i) {
       double seconds = 0;
       for (int64_t head = 0; head < kHeads; head += heads) {
         limits.sample();
         const double begun = wall_seconds();
-        attend(head);
+        attend(head, format, out);
         seconds += wall_seconds() - begun;
       }
       times.push_back(seconds);
@@ -277,6 +281,12 @@ int bench_attention(const Flags& flags, DType dtype, int repeat) {
                           {"isa", cpu_isa()},          {"seconds", median(times)},
                           {"gflops", gflops},          {"share", gflops / limits.gemm_gflops()}};
     limits.describe(object);
+    if (format != AttentionFormat::kCompute) {
+      const Tensor exact(dtype, {n, kHeads, kHead}, stream.device());
+      attend(0, AttentionFormat::kCompute, exact);
+      object["attention"] = to_string(format);
+      object["rel_l2"] = relative_l2(stream, out, exact);
+    }
     if (flags.on("json"))
       std::printf("%s\n", object.dump().c_str());
     else
@@ -285,6 +295,9 @@ int bench_attention(const Flags& flags, DType dtype, int repeat) {
           "share %.3f\n",
           static_cast<long long>(n), std::string(to_string(dtype)).c_str(), median(times), gflops,
           limits.gemm_gflops(), limits.gemm_words().c_str(), gflops / limits.gemm_gflops());
+    if (object.contains("rel_l2") && !flags.on("json"))
+      std::printf("--attention fp8: relative L2 of the output %.4f\n",
+                  object["rel_l2"].get<double>());
     std::fflush(stdout);
   }
   return 0;

@@ -36,7 +36,9 @@ class Slices final : public Experts {
   Slices(const Shape& shape, const TensorFile& file) : shape_(shape), file_(file) {}
 
   // What the next job runs with.
-  void choose(const Replica& replica) { load_ = replica.load(shape_.config, shape_.dtype); }
+  void choose(const Replica& replica) {
+    load_ = replica.load(shape_.config, {.dtype = shape_.dtype});
+  }
   DType dtype() const override { return shape_.dtype; }
   int64_t text_length() const override { return kTextLength; }
   const WanTransformer& expert(Stream& stream, int) override {

@@ -216,6 +216,14 @@ WeightFormat weight_format(const Flags& flags) {
   return WeightFormat::kInt8;
 }
 
+AttentionFormat attention_format(const Flags& flags) {
+  if (flags.text("attention") == "compute") return AttentionFormat::kCompute;
+  if (!wants_cuda(flags))
+    throw Error(ErrorKind::kUsage, "--attention is fp8, which wants --device cuda; this is " +
+                                       cpu_isa() + ", legal here: compute");
+  return AttentionFormat::kFp8;
+}
+
 DType compute_dtype(const Flags& flags) {
   const std::string dtype = flags.text("dtype");
   if (dtype == "auto") return wants_cuda(flags) || cpu_has_bf16() ? DType::kBF16 : DType::kF32;

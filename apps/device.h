@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/flags.h"
+#include "kernels/attention.h"
 #include "kernels/linear.h"
 #include "parallel/communicator.h"
 #include "parallel/link.h"
@@ -61,6 +62,9 @@ Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
 // --weights. Error(kUsage) for int8 where the CPU has no fast products of 8-bit numbers, and for
 // fp8 on a CPU.
 WeightFormat weight_format(const Flags& flags);
+
+// --attention. Error(kUsage) for fp8 on a CPU.
+AttentionFormat attention_format(const Flags& flags);
 
 // --dtype with auto resolved: bf16 where the device multiplies it in hardware, else f32.
 DType compute_dtype(const Flags& flags);

@@ -155,6 +155,11 @@ constexpr FlagSpec kFlags[] = {
      "of the transformer's blocks: as --dtype, or 8 bits with scales: int8 where the CPU "
      "multiplies them, fp8 (e4m3) on CUDA",
      kGenerate | kComplete | kPlan | kBench, nullptr, "compute|int8|fp8"},
+    {"attention", "", kText, "compute",
+     "of the transformer's tokens over tokens: as --dtype, or fp8 (e4m3) on CUDA devices of "
+     "compute "
+     "capability 9.0",
+     kGenerate | kPlan | kBench, nullptr, "compute|fp8"},
     {"vae-dtype", "", kText, "f32", "of the decoder; f32 is what the models were published with",
      kGenerate | kPlan, nullptr, "f32|bf16"},
     {"threads", "-t", kInteger, "all", "CPU threads",

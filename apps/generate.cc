@@ -236,6 +236,7 @@ int generate(const Flags& flags, const ResultListener& on_result,
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
   options.weights = weight_format(flags);
+  options.attention = attention_format(flags);
   options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
   options.graphs = flags.on("no-graphs") ? Graphs::kNone : Graphs::kRecord;
   options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;

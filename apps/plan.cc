@@ -147,6 +147,7 @@ int run_plan(const Flags& flags) {
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
   options.weights = weight_format(flags);
+  options.attention = attention_format(flags);
   options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
   options.threads = 1;
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise

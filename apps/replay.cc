@@ -173,6 +173,7 @@ std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
       flags.given("device") ? flags.text("device") : text_of(record.engine, "device"));
   add(out, "dtype", text_of(record.engine, "dtype"));
   add(out, "weights", text_of(record.engine, "weights"));
+  add(out, "attention", text_of(record.engine, "attention"));
   add(out, "vae-dtype", text_of(record.engine, "vae_dtype"));
   add(out, "set",
       std::string("deterministic=") +

@@ -57,6 +57,7 @@ nlohmann::json engine_facts(const Generator& generator) {
           {"weights_sha256", generator.weights_hash()},
           {"dtype", to_string(generator.options().dtype)},
           {"weights", to_string(generator.options().weights)},
+          {"attention", to_string(generator.options().attention)},
           {"vae_dtype", to_string(generator.options().vae_dtype)},
           {"device", to_string(generator.options().device.kind)},
           {"isa", cpu_isa()},

@@ -127,8 +127,8 @@ NamedTensors run_transformer(Case& c) {
   const bool original = c.original_names();
   const TensorFile weights = TensorFile::open(c.file(original ? "model" : "model/transformer"));
   const WanConfig config = c.transformer_config(weights);
-  const WanTransformer model =
-      WanTransformer::load(bench.stream, weights, config, c.replica.load(config, c.options.dtype));
+  const WanTransformer model = WanTransformer::load(
+      bench.stream, weights, config, c.replica.load(config, {.dtype = c.options.dtype}));
 
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   const Tensor latent = bench.load(inputs, "hidden_states");

@@ -44,13 +44,11 @@ uint64_t packed_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
 
 }  // namespace
 
-Components::Components(const std::string& path, DType dtype, DType vae_dtype,
-                       const Replica& replica, WeightFormat weights, int resident_blocks)
+Components::Components(const std::string& path, const WanLoad& how, DType vae_dtype,
+                       const Replica& replica)
     : directory_(open_model_directory(path)),
-      dtype_(dtype),
+      how_(how),
       vae_dtype_(vae_dtype),
-      weights_(weights),
-      resident_blocks_(resident_blocks),
       replica_(replica),
       text_config_(Umt5Config::from_json_file(directory_.text_encoder + "/config.json")),
       vae_config_(WanVaeConfig::from_json_file(directory_.vae + "/config.json")),
@@ -73,18 +71,12 @@ std::string Components::weights_hash() const {
 
 uint64_t Components::text_encoder_bytes() const {
   if (!replica_.encodes_text(text_config_)) return 0;
-  return umt5_weights_bytes(text_config_, dtype_, replica_.text_width(text_config_));
+  return umt5_weights_bytes(text_config_, dtype(), replica_.text_width(text_config_));
 }
 
 uint64_t Components::expert_bytes(int model) const {
   const WanConfig& config = directory_.expert_config(model);
-  return wan_weights_bytes(config, load_of(config));
-}
-
-WanLoad Components::load_of(const WanConfig& config) const {
-  WanLoad load = replica_.load(config, dtype_, weights_);
-  load.resident = resident_blocks_;
-  return load;
+  return wan_weights_bytes(config, replica_.load(config, how_));
 }
 
 uint64_t Components::vae_bytes() const {
@@ -117,7 +109,7 @@ const Umt5Encoder& Components::text_encoder(Stream& stream) {
       vae_.reset();
     }
     load("text_encoder", [&] {
-      text_encoder_ = Umt5Encoder::load(text_file_, text_config_, stream, dtype_,
+      text_encoder_ = Umt5Encoder::load(text_file_, text_config_, stream, dtype(),
                                         replica_.text_width(text_config_));
     });
   }
@@ -132,7 +124,8 @@ const WanTransformer& Components::expert(Stream& stream, int model) {
     }
     load(model ? "transformer_2" : "transformer", [&] {
       const WanConfig& config = directory_.expert_config(model);
-      experts_[model] = WanTransformer::load(stream, expert_files_[model], config, load_of(config));
+      experts_[model] =
+          WanTransformer::load(stream, expert_files_[model], config, replica_.load(config, how_));
     });
   }
   return *experts_[model];

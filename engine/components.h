@@ -30,11 +30,12 @@ struct Experts {
 class Components final : public Experts {
  public:
   // Opens every configuration and every tensor header; no weights.
-  // `replica` says which slices are this rank's, and must outlive the object.
-  Components(const std::string& directory, DType dtype, DType vae_dtype, const Replica& replica,
-             WeightFormat weights = WeightFormat::kCompute, int resident_blocks = 0);
+  // `replica` says which slices are this rank's, and must outlive the object. `how` the experts are
+  // loaded; its dtype is the text encoder's too.
+  Components(const std::string& directory, const WanLoad& how, DType vae_dtype,
+             const Replica& replica);
 
-  DType dtype() const override { return dtype_; }
+  DType dtype() const override { return how_.dtype; }
   DType vae_dtype() const { return vae_dtype_; }
   int experts() const { return directory_.experts(); }
   const ModelDirectory& directory() const { return directory_; }
@@ -65,13 +66,11 @@ class Components final : public Experts {
   int experts_resident() const;
 
  private:
-  WanLoad load_of(const WanConfig& config) const;
   void load(const std::string& name, const std::function<void()>& body);
 
   ModelDirectory directory_;
-  DType dtype_, vae_dtype_;
-  WeightFormat weights_;  // of the experts' blocks
-  int resident_blocks_;   // WanLoad::resident
+  WanLoad how_;
+  DType vae_dtype_;
   const Replica& replica_;
   Umt5Config text_config_;
   WanVaeConfig vae_config_;

@@ -51,7 +51,7 @@ ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
   for (int model = 0; model < parts.experts(); ++model) {
     const WanConfig& config = parts.directory().expert_config(model);
     bytes.experts.push_back(parts.expert_bytes(model));
-    const WanLoad load = replica.load(config, parts.dtype());
+    const WanLoad load = replica.load(config, {.dtype = parts.dtype()});
     uint64_t text = 0;
     int64_t most_rows = 0;
     for (int branch = 0; branch < branches; ++branch) {

@@ -13,6 +13,7 @@
 #include "engine/stages.h"
 #include "io/sha256.h"
 #include "io/text_clean.h"
+#include "kernels/cuda/device.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
@@ -83,8 +84,12 @@ struct Generator::Impl {
   Impl(const std::string& directory, const GeneratorOptions& given, Replica of)
       : options(given),
         replica(std::move(of)),
-        parts(directory, given.dtype, given.vae_dtype, replica, given.weights,
-              given.resident_blocks),
+        parts(directory,
+              {.dtype = given.dtype,
+               .weights = given.weights,
+               .attention = given.attention,
+               .resident = given.resident_blocks},
+              given.vae_dtype, replica),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
         stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
@@ -98,6 +103,7 @@ struct Generator::Impl {
       throw Error(ErrorKind::kUsage, "--layout " + to_string(replica.layout()) +
                                          " splits the width, which 8-bit weights cannot: their "
                                          "scales would be others; legal with them: tensor=1");
+    check_attention();
     if (given.memory_limit) {
       available =
           left_out(stream) ? given.memory_limit : std::min<uint64_t>(available, given.memory_limit);
@@ -110,6 +116,21 @@ struct Generator::Impl {
     limits.experts = parts.experts();
     limits.boundary_ratio = parts.directory().boundary_ratio.value_or(0);
     limits.text_length = parts.text_length();
+  }
+
+  void check_attention() const {
+    if (options.attention == AttentionFormat::kCompute) return;
+    const auto refuse = [](const std::string& why) {
+      throw Error(ErrorKind::kUsage, "--attention is fp8, but " + why + "; legal: compute");
+    };
+    const int size = parts.directory().config.head_dim;
+    if (size > kLargestFp8Head)
+      refuse("the model's heads have " + std::to_string(size) + " columns, fp8 takes up to " +
+             std::to_string(kLargestFp8Head));
+    const Device device = options.device;
+    if (device.kind == Device::Kind::kCuda && !cuda_attends_in_fp8(device.index))
+      refuse(to_string(device) +
+             " is no device of compute capability 9.0: " + cuda_device_words(device.index));
   }
 
   SamplerConfig sampler_for(const Request& request) const {
@@ -183,6 +204,7 @@ JobFacts Generator::Impl::job_facts(const Request& request) const {
                  {"numerics_epoch", std::to_string(kNumericsEpoch)},
                  {"dtype", std::string(to_string(options.dtype))},
                  {"weights", to_string(options.weights)},
+                 {"attention", to_string(options.attention)},
                  {"vae_dtype", std::string(to_string(options.vae_dtype))},
                  {"deterministic", options.determinism == Determinism::kFixed ? "on" : "off"},
                  {"prompt", request.prompt},

@@ -55,6 +55,9 @@ struct GeneratorOptions {
   DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
   // Of the transformer's blocks. Error(kUsage) for 8-bit weights where a layout splits the width.
   WeightFormat weights = WeightFormat::kCompute;
+  // Of the transformer's tokens over tokens. Error(kUsage) where the device or the head's size has
+  // no attention in 8 bits.
+  AttentionFormat attention = AttentionFormat::kCompute;
   // Blocks of a transformer on the device at once, the others pass through (WanLoad::resident); 0:
   // all. Error(kUsage) on a CPU.
   int resident_blocks = 0;

@@ -190,13 +190,12 @@ BlockRange Replica::blocks(int layers) const {
   return stage_blocks(layers, layout()[Axis::kLayers], mesh_.at(Axis::kLayers, rank()));
 }
 
-WanLoad Replica::load(const WanConfig& config, DType dtype, WeightFormat weights) const {
+WanLoad Replica::load(const WanConfig& config, WanLoad how) const {
   const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
-  WanLoad load{.dtype = dtype, .blocks = blocks(config.layers)};
-  load.weights = weights;
+  how.blocks = blocks(config.layers);
   if (parts > 1)
-    load.width = {partition(config.heads, parts, part), partition(config.ffn_dim, parts, part)};
-  return load;
+    how.width = {partition(config.heads, parts, part), partition(config.ffn_dim, parts, part)};
+  return how;
 }
 
 int Replica::text_parts(const Umt5Config& config) const {

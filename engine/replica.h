@@ -44,8 +44,7 @@ class Replica {
 
   // Which weights: this rank's blocks, and of them its heads and feed-forward columns.
   BlockRange blocks(int layers) const;
-  WanLoad load(const WanConfig& config, DType dtype,
-               WeightFormat weights = WeightFormat::kCompute) const;
+  WanLoad load(const WanConfig& config, WanLoad how) const;  // `how` with these
   // The text encoder's width is split over the first ranks, at most one per head; the others get
   // the rows it makes. {} = whole.
   int text_parts(const Umt5Config& config) const;

@@ -434,7 +434,8 @@ void WanTransformer::self_attention(Context& context, int index, const Attention
                                  .v = v.reshape({n, a, e}),
                                  .out = merged.reshape({n, a, e}),
                                  .rope = &rope,
-                                 .scale = 1 / std::sqrt(static_cast<float>(e))});
+                                 .scale = 1 / std::sqrt(static_cast<float>(e)),
+                                 .format = load_.attention});
   row_linear(context, merged, weights.to_out, y);
 }
 

@@ -57,10 +57,11 @@ struct TimeSegment {
 
 struct WanLoad {
   DType dtype = DType::kF32;  // of matrices, keys and values; the conditioning path stays f32
-  BlockRange blocks;          // total 0 = all
+  BlockRange blocks{};        // total 0 = all
   WidthSlice width{};         // of every block; embeddings and head are whole
   // Of the blocks' matrices. 8 bits want the whole width: a part's scales are not the whole's.
   WeightFormat weights = WeightFormat::kCompute;
+  AttentionFormat attention = AttentionFormat::kCompute;  // of tokens over tokens
   // Blocks on a device at once, at least 2; the others lie in pinned host memory and pass through
   // (DeviceWindow). 0: all of them.
   int resident = 0;

@@ -38,6 +38,10 @@ std::string to_string(WeightFormat format) {
   return kNames[static_cast<int>(format)];
 }
 
+std::string to_string(AttentionFormat format) {
+  return format == AttentionFormat::kFp8 ? "fp8" : "compute";
+}
+
 WidthSlice WidthSlice::of(int64_t all_heads, int64_t all_ffn) const {
   const auto written = [](const Range& part, int64_t all) {
     return part == Range{} ? Range{0, all} : part;

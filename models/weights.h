@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/tensor_file.h"
+#include "kernels/attention.h"
 #include "kernels/linear.h"
 #include "kernels/stream.h"
 #include "parallel/partition.h"
@@ -24,7 +25,8 @@ struct WidthSlice {
   WidthSlice of(int64_t all_heads, int64_t all_ffn) const;
 };
 
-std::string to_string(WeightFormat format);  // "compute", "int8", "fp8"
+std::string to_string(WeightFormat format);     // "compute", "int8", "fp8"
+std::string to_string(AttentionFormat format);  // "compute", "fp8"
 
 // One tensor of a checkpoint as its config demands it: diffusers name and extents. Every model
 // lists its own from the config alone.

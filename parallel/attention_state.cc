@@ -54,14 +54,18 @@ int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask 
   return pairs;
 }
 
-void attend_block(Context& context, const TensorView& q, const TokenRanges& queries,
-                  const KeyBlock& block, float scale, Mask mask, const AttentionState& state) {
+void attend_block(Context& context, const Attend& attend, const TensorView& q,
+                  const TokenRanges& queries, const KeyBlock& block, const AttentionState& state) {
   CHECK(q[0] == queries.size() && block.k[0] == block.tokens.size(), "q", q.to_string_shape(), "k",
         block.k.to_string_shape(), "tokens", queries.size(), block.tokens.size());
-  if (mask == Mask::kFull) {
+  if (attend.mask == Mask::kFull) {
     const KVSegment all{.k = block.k, .v = block.v};
-    attention(context.stream,
-              {.q = q, .segments = {&all, 1}, .scale = scale, .out = state.out, .lse = state.lse});
+    attention(context.stream, {.q = q,
+                               .segments = {&all, 1},
+                               .scale = attend.scale,
+                               .format = attend.format,
+                               .out = state.out,
+                               .lse = state.lse});
     return;
   }
   // Query positions count along one stretch, so a call for each; its keys may lie in several.
@@ -83,9 +87,10 @@ void attend_block(Context& context, const TensorView& q, const TokenRanges& quer
     const AttentionState part = state.rows(row, range.size());
     attention(context.stream, {.q = q.slice(0, row, range.size()),
                                .segments = segments,
-                               .scale = scale,
+                               .scale = attend.scale,
                                .causal = hidden,
                                .query_position = range.begin,
+                               .format = attend.format,
                                .out = part.out,
                                .lse = part.lse});
     row += range.size();

@@ -31,9 +31,10 @@ int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask m
 // (query, key) pairs that the mask lets through: the work of a block.
 int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
 
-// state = q, the rows of `queries`, over one block: f32 and unrounded whatever the dtype of q, k
-// and v. Keys that no query sees are not read; a query that sees none gets (0, -inf).
-void attend_block(Context& context, const TensorView& q, const TokenRanges& queries,
-                  const KeyBlock& block, float scale, Mask mask, const AttentionState& state);
+// state = q, the rows of `queries`, over one block, scaled, masked and in the format that `attend`
+// says: f32 and unrounded whatever the dtype of q, k and v. Keys that no query sees are not read; a
+// query that sees none gets (0, -inf).
+void attend_block(Context& context, const Attend& attend, const TensorView& q,
+                  const TokenRanges& queries, const KeyBlock& block, const AttentionState& state);
 
 }  // namespace weft

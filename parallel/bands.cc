@@ -83,8 +83,11 @@ void BandMixer::attend(Context& context, const Attend& attend) {
                 .segment = next(context.pass, pass_, calls_)};
   bands_.all_gather_v(context.stream, tag, parts[own], parts);
   const KVSegment segment{.k = kv.slice(1, 0, heads), .v = kv.slice(1, heads, heads)};
-  attention(context.stream,
-            {.q = attend.q, .segments = {&segment, 1}, .scale = attend.scale, .out = attend.out});
+  attention(context.stream, {.q = attend.q,
+                             .segments = {&segment, 1},
+                             .scale = attend.scale,
+                             .format = attend.format,
+                             .out = attend.out});
 }
 
 int64_t band_attention_bytes(int64_t rows, int64_t width, int64_t channels, int bands,

@@ -41,7 +41,7 @@ class Balance {
   void run() {
     const int last = ranks() / 2;
     Communicator::Pending fetch = post_fetch(1), home;
-    attend_block(context_, q_, tokens_[own()], own_block(), attend_.scale, Mask::kCausal, sum_);
+    attend_block(context_, attend_, q_, tokens_[own()], own_block(), sum_);
     for (int time = 1; time <= last; ++time) {
       group_.wait(fetch);
       fetch = post_fetch(time + 1);
@@ -98,15 +98,14 @@ class Balance {
     if (step.idle()) return {};
     if (step.queries == own()) {
       const TensorView kv = fetched_kv(time, step.keys);
-      attend_block(context_, q_, tokens_[own()],
-                   {kv.select(0, 0), kv.select(0, 1), tokens_[step.keys]}, attend_.scale,
-                   Mask::kCausal, part_);
+      attend_block(context_, attend_, q_, tokens_[own()],
+                   {kv.select(0, 0), kv.select(0, 1), tokens_[step.keys]}, part_);
       merge_attention(context_.stream, sum_.out, sum_.lse, part_.out, part_.lse);
       return {};
     }
     const AttentionState state = helped(time, step.queries);
-    attend_block(context_, fetched_q(time, step.queries), tokens_[step.queries], own_block(),
-                 attend_.scale, Mask::kCausal, state);
+    attend_block(context_, attend_, fetched_q(time, step.queries), tokens_[step.queries],
+                 own_block(), state);
     return state;
   }
 

@@ -59,9 +59,9 @@ void RingMixer::attend(Context& context, const Attend& attend) {
     // The own block comes first and every query sees some of it, so it fills the whole sum.
     const int64_t first = first_seeing(tokens_[own], keys_[holder], attend.mask);
     const AttentionState state = hop == 0 ? sum : part.rows(first, n - first);
-    attend_block(context, attend.q.slice(0, first, n - first), rows_from(tokens_[own], first),
-                 {here.select(0, 0), here.select(0, 1), keys_[holder]}, attend.scale, attend.mask,
-                 state);
+    attend_block(context, attend, attend.q.slice(0, first, n - first),
+                 rows_from(tokens_[own], first),
+                 {here.select(0, 0), here.select(0, 1), keys_[holder]}, state);
     if (hop > 0) {
       const AttentionState seeing = sum.rows(first, n - first);
       merge_attention(stream, seeing.out, seeing.lse, state.out, state.lse);

@@ -50,6 +50,7 @@ void FullMixer::attend(Context& context, const Attend& attend) {
                              .scale = attend.scale,
                              .causal = causal,
                              .query_position = position,
+                             .format = attend.format,
                              .out = attend.out});
 }
 

@@ -30,6 +30,7 @@ struct Attend {
   const Rope* rope = nullptr;  // null: no positions (the VAE's mid attention)
   Mask mask = Mask::kFull;
   float scale = 1;
+  AttentionFormat format = AttentionFormat::kCompute;
   ContextKV* past = nullptr;
 };
 

@@ -91,8 +91,8 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
     const int64_t first = tour.seeing(owner, hop), rows = tokens_.rows(owner) - first;
     const AttentionState state =
         hop == 0 ? sum : state_in(strangers.select(0, hop % 2), rows, heads, e);
-    attend_block(context, here.slice(0, first - base, rows), rows_from(tokens_[owner], first),
-                 block, attend.scale, attend.mask, state);
+    attend_block(context, attend, here.slice(0, first - base, rows),
+                 rows_from(tokens_[owner], first), block, state);
     take_home(hop - 1);
     if (hop > 0) {
       arrived = state_in(landing, n - tour.seeing(own, hop), heads, e);

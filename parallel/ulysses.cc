@@ -62,6 +62,7 @@ void UlyssesMixer::attend(Context& context, const Attend& attend) {
                          .rope = nullptr,
                          .mask = attend.mask,
                          .scale = attend.scale,
+                         .format = attend.format,
                          .past = attend.past});
 
   at = 0;

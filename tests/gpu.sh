@@ -122,7 +122,7 @@ ours, theirs = {}, {}
 for text in open(sys.argv[1]):
     line = json.loads(text)
     key = (line.get("config"), line.get("tokens"), line.get("blocks"))
-    if line["bench"] == "dit" and "resident" not in line: ours[key] = line
+    if line["bench"] == "dit" and "resident" not in line and "rel_l2" not in line: ours[key] = line
     if line["bench"] == "torch_step": theirs[key] = line
 print(f"{'forward':34} {'seconds':>9} {'share':>6} {'graph':>9} {'host/step':>9} {'torch/ours':>10}")
 for key, line in ours.items():
@@ -150,7 +150,10 @@ for stage in "${stages[@]}"; do
     bench)
       step bench_ops ops_lines
       step bench_attention bench_line "$weft" bench attention --device cuda --dtype bf16 --json
+      step bench_attention_fp8 bench_line "$weft" bench attention --device cuda --dtype bf16 --attention fp8 --json
       step bench_1.3b_480p bench_dit wan2.1-1.3b 32760 30
+      step bench_1.3b_fp8 bench_line "$weft" bench dit --device cuda --dtype bf16 --config wan2.1-1.3b \
+        --tokens 32760 --blocks 30 --weights fp8 --attention fp8 --repeat 3 --json
       step bench_14b_480p bench_dit wan2.1-14b 32760 40
       step bench_14b_720p bench_dit wan2.1-14b 75600 8
       step bench_streamed bench_line "$weft" bench dit --device cuda --dtype bf16 --config wan2.1-14b \

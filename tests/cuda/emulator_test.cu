@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/intrinsics.cuh"
+#include "kernels/cuda/hopper.cuh"
 #include "tests/cuda/emulator.h"
 
 namespace weft {
@@ -172,6 +172,96 @@ TEST_F(Emulator, AMissingWaitForACopyShows) {
     EXPECT_EQ(out.get()[0], 3);
     EXPECT_EQ(std::isnan(out.get()[1]), !wait);
   }
+}
+
+// Rows of 128 bytes as products of warpgroups want them, from 64 rows of a and 128 of b.
+constexpr int kRowBytes = 128, kLeftBytes = 64 * kRowBytes, kRightBytes = 128 * kRowBytes;
+
+// out [3, 64, 128]: a b^T over bytes 32 to 63 from registers, over bytes 64 to 127 from shared
+// memory, and what the first products hold before the wait.
+__global__ void group_product_kernel(const uint8_t* left, const uint8_t* right, float* out,
+                                     int arrivals) {
+  uint8_t* const shared = cuda::dynamic_shared<uint8_t>();  // a multiple of 1024 bytes of it
+  auto* const barrier = reinterpret_cast<uint64_t*>(shared + kLeftBytes + kRightBytes);
+  if (threadIdx.x == 0) {
+    cuda::barrier_init(barrier, arrivals);
+    cuda::barrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    cuda::barrier_expect(barrier, kLeftBytes + kRightBytes);
+    cuda::copy_bulk(shared, left, kLeftBytes, barrier);
+    cuda::copy_bulk(shared + kLeftBytes, right, kRightBytes, barrier);
+  }
+  cuda::barrier_wait(barrier, 0);
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
+  uint32_t a[4];
+  for (int part = 0; part < 4; ++part) {
+    const int r = row + part % 2 * 8, piece = 2 + part / 2;
+    memcpy(&a[part], shared + r * kRowBytes + (piece ^ (r % 8)) * 16 + lane % 4 * 4, 4);
+  }
+  float sum[2][64], early[64];
+  cuda::group_fence();
+  cuda::group_multiply_e4m3(sum[0], a, cuda::group_rows(shared + kLeftBytes, 32));
+  memcpy(early, sum[0], sizeof early);
+  cuda::group_multiply_e4m3(sum[1], cuda::group_rows(shared, 64),
+                            cuda::group_rows(shared + kLeftBytes, 64));
+  cuda::group_add_e4m3(sum[1], cuda::group_rows(shared, 96),
+                       cuda::group_rows(shared + kLeftBytes, 96));
+  cuda::group_commit();
+  cuda::group_wait<0>();
+  for (int n = 0; n < 16; ++n)
+    for (int at = 0; at < 4; ++at) {
+      const int to = (row + at / 2 * 8) * 128 + 8 * n + lane % 4 * 2 + at % 2;
+      out[to] = sum[0][4 * n + at];
+      out[64 * 128 + to] = sum[1][4 * n + at];
+      out[2 * 64 * 128 + to] = early[4 * n + at];
+    }
+}
+
+// rows x 128 numbers, and the bytes of their e4m3 with every 16 bytes c of row r at c xor r % 8.
+std::pair<std::vector<float>, std::vector<uint8_t>> swizzled_rows(int rows, int seed) {
+  std::vector<float> values(rows * kRowBytes);
+  std::vector<uint8_t> bytes(values.size());
+  for (int r = 0; r < rows; ++r)
+    for (int c = 0; c < kRowBytes; ++c) {
+      const float value = static_cast<float>((r * 7 + c * seed) % 15 - 7);
+      values[r * kRowBytes + c] = value;
+      bytes[r * kRowBytes + (c / 16 ^ r % 8) * 16 + c % 16] = to_e4m3(value);
+    }
+  return {values, bytes};
+}
+
+TEST_F(Emulator, MultipliesRowsOfAWarpgroup) {
+  const auto [a, left] = swizzled_rows(64, 11);
+  const auto [b, right] = swizzled_rows(128, 5);
+  const Buffer<uint8_t> left_rows(left), right_rows(right);
+  const Buffer<float> out(3 * 64 * 128);
+  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, group_product_kernel,
+                  left_rows.data, right_rows.data, out.data, 1),
+            cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  const std::vector<float> measured = out.get();
+  for (int row = 0; row < 64; ++row)
+    for (int column = 0; column < 128; ++column) {
+      float sums[2] = {};
+      for (int k = 32; k < 128; ++k) sums[k >= 64] += a[row * 128 + k] * b[column * 128 + k];
+      const int at = row * 128 + column;
+      ASSERT_EQ(measured[at], sums[0]) << row << " " << column;
+      ASSERT_EQ(measured[64 * 128 + at], sums[1]) << row << " " << column;
+      ASSERT_TRUE(std::isnan(measured[2 * 64 * 128 + at])) << "before the wait";
+    }
+}
+
+TEST_F(Emulator, ABarrierThatNeverEndsAPhaseIsAFault) {
+  const Buffer<uint8_t> left(kLeftBytes), right(kRightBytes);
+  const Buffer<float> out(3 * 64 * 128);
+  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, group_product_kernel, left.data,
+                  right.data, out.data, 2),
+            cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
+  EXPECT_NE(emulated::device_error().find("128 threads at barrier_wait"), std::string::npos)
+      << emulated::device_error();
 }
 
 __global__ void reverse_kernel(float* x, bool barrier) {

@@ -182,49 +182,68 @@ TEST(Generation, RecordedForwardsGiveTheBitsOfThoseGivenOpByOp) {
 }
 
 // Every number of blocks that pass through the device, over several forwards.
-TEST(Streaming, BlocksThatPassThroughGiveTheBitsOfResidentOnes) {
+constexpr int kLayers = 5;
+
+// The velocities of three steps by a small transformer of kLayers blocks.
+std::vector<float> velocities(const WanLoad& load) {
   WanConfig config;
   config.heads = 2;
   config.head_dim = 16;
-  config.layers = 5;
+  config.layers = kLayers;
   config.ffn_dim = 48;
   config.in_channels = config.out_channels = 4;
   config.text_dim = 24;
   config.freq_dim = 16;
   const TensorFile weights = random_wan(config);
   constexpr int64_t kRows = 7, kText = 9;
-  const auto run = [&](int resident) {
-    Stream stream = cuda_stream(0, Determinism::kFixed, 1);
-    const WanLoad load{.dtype = DType::kBF16, .blocks = {}, .resident = resident};
-    const WanTransformer model = WanTransformer::load(stream, weights, config, load);
-    EXPECT_EQ(model.streamed_bytes() > 0, resident > 0);
-    Arena arena(size_t{1} << 30, kCuda);
-    SerialSeams seams;
-    const auto values = [&](std::initializer_list<int64_t> shape) {
-      Tensor tensor(DType::kF32, shape);
-      fill_for_limit(tensor.view().data, DType::kF32, tensor.count());
-      return on_device(stream, std::move(tensor));
-    };
-    const Tensor latent = values({4, 2, 8, 6}), rows = values({kRows, config.text_dim});
-    const auto grid = wan_grid(config, 2, 8, 6);
-    const TokenRanges tokens = TokenRanges::all(grid[0] * grid[1] * grid[2]);
-    Context context = seams.context(stream, arena, {}, tokens);
-    const WanText text = model.prepare_text(context, rows, kText);
-    const Rope rope = on_device(stream, model.rope(grid));
-    const Tensor out(DType::kF32, latent.view().shape(), kCuda);
-    std::vector<float> all;
-    for (float timestep : {900.0f, 500.0f, 100.0f}) {
-      const TimeSegment time{{0, tokens.total}, timestep};
-      model.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope, out);
-      const HostCopy read(stream, out);
-      all.insert(all.end(), read.view().as<float>(), read.view().as<float>() + out.count());
-    }
-    return all;
+  Stream stream = cuda_stream(0, Determinism::kFixed, 1);
+  const WanTransformer model = WanTransformer::load(stream, weights, config, load);
+  EXPECT_EQ(model.streamed_bytes() > 0, load.resident > 0);
+  Arena arena(size_t{1} << 30, kCuda);
+  SerialSeams seams;
+  const auto values = [&](std::initializer_list<int64_t> shape) {
+    Tensor tensor(DType::kF32, shape);
+    fill_for_limit(tensor.view().data, DType::kF32, tensor.count());
+    return on_device(stream, std::move(tensor));
   };
-  const std::vector<float> expected = run(0);
+  const Tensor latent = values({4, 2, 8, 6}), rows = values({kRows, config.text_dim});
+  const auto grid = wan_grid(config, 2, 8, 6);
+  const TokenRanges tokens = TokenRanges::all(grid[0] * grid[1] * grid[2]);
+  Context context = seams.context(stream, arena, {}, tokens);
+  const WanText text = model.prepare_text(context, rows, kText);
+  const Rope rope = on_device(stream, model.rope(grid));
+  const Tensor out(DType::kF32, latent.view().shape(), kCuda);
+  std::vector<float> all;
+  for (float timestep : {900.0f, 500.0f, 100.0f}) {
+    const TimeSegment time{{0, tokens.total}, timestep};
+    model.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope, out);
+    const HostCopy read(stream, out);
+    all.insert(all.end(), read.view().as<float>(), read.view().as<float>() + out.count());
+  }
+  return all;
+}
+
+TEST(Streaming, BlocksThatPassThroughGiveTheBitsOfResidentOnes) {
+  const std::vector<float> expected = velocities({.dtype = DType::kBF16});
   for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
-  for (int resident = 2; resident < config.layers; ++resident)
-    EXPECT_EQ(run(resident), expected) << resident << " resident";
+  for (int resident = 2; resident < kLayers; ++resident)
+    EXPECT_EQ(velocities({.dtype = DType::kBF16, .resident = resident}), expected)
+        << resident << " resident";
+}
+
+// Of what a transformer does, attention over its tokens alone; its error stays what three bits of
+// fraction cost.
+TEST(EightBitAttention, IsTheTransformersWhereItIsAskedFor) {
+  const std::vector<float> plain = velocities({.dtype = DType::kF32});
+  const std::vector<float> eight =
+      velocities({.dtype = DType::kF32, .attention = AttentionFormat::kFp8});
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    error += std::pow(eight[i] - plain[i], 2);
+    norm += std::pow(plain[i], 2);
+  }
+  EXPECT_GT(std::sqrt(error / norm), 5e-6);  // random weights attend to all tokens nearly alike
+  EXPECT_LT(std::sqrt(error / norm), 0.05);
 }
 
 TEST(Streaming, IsRefusedWithoutADevice) {

@@ -46,7 +46,7 @@ TEST(Replica, AForwardTakesThePredictedArena) {
           Replica replica = Replica::of(world, layout);
           Stream stream = Stream::cpu(1);
           Arena arena;
-          const WanLoad load = replica.load(config, dtype);
+          const WanLoad load = replica.load(config, {.dtype = dtype});
           const WanTransformer wan = WanTransformer::load(stream, file, config, load);
           const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
           const Tensor embeds(DType::kF32, {5, config.text_dim});

@@ -26,6 +26,7 @@ struct AttentionCase {
   Mask mask = Mask::kFull;
   float spread = 1;  // of q and k: large ones make log-sum-exps of +-1e4
   const Ops* ops = &reference_ops();
+  AttentionFormat format = AttentionFormat::kCompute;
 
   int64_t tokens() const { return grid[0] * grid[1] * grid[2]; }
 };
@@ -159,6 +160,7 @@ class SequenceRun {
                            .rope = &rope,
                            .mask = c.mask,
                            .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+                           .format = c.format,
                            .past = nullptr});
     move(out, own_out, false);
   }

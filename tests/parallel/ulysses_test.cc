@@ -16,11 +16,13 @@ SequenceRun::Make ulysses(const std::vector<Range>& ranges) {
 }
 
 TEST(Ulysses, EqualsOneRankToTheBit) {
-  for (const AttentionCase& c : {AttentionCase{.heads = 8, .kv_heads = 8},
-                                 AttentionCase{.grid = {1, 3, 7}, .heads = 9, .kv_heads = 9},
-                                 AttentionCase{.heads = 16, .kv_heads = 8},  // grouped queries
-                                 AttentionCase{.heads = 8, .kv_heads = 8, .mask = Mask::kCausal},
-                                 AttentionCase{.heads = 8, .kv_heads = 8, .dtype = DType::kBF16}}) {
+  for (const AttentionCase& c :
+       {AttentionCase{.heads = 8, .kv_heads = 8},
+        AttentionCase{.grid = {1, 3, 7}, .heads = 9, .kv_heads = 9},
+        AttentionCase{.heads = 16, .kv_heads = 8},  // grouped queries
+        AttentionCase{.heads = 8, .kv_heads = 8, .mask = Mask::kCausal},
+        AttentionCase{.heads = 8, .kv_heads = 8, .dtype = DType::kBF16},
+        AttentionCase{.heads = 16, .kv_heads = 8, .format = AttentionFormat::kFp8}}) {
     const SequenceRun run(c);
     const Tensor whole = run.whole();
     for (int ranks = 1; ranks <= 8; ++ranks) {
