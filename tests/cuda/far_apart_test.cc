@@ -1,0 +1,181 @@
+// Rows and pixels that lie so far apart that their offsets do not fit 32 bits, as a 720p clip's do.
+// A device's memory here is what is touched, so that a few values may span many gigabytes.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/conv.h"
+#include "kernels/copy.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/gemm_limit.h"
+#include "kernels/linear.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
+#include "kernels/rope.h"
+#include "kernels/transfer.h"
+#include "tests/cuda/emulated_libraries.h"
+#include "tests/cuda/emulator.h"
+
+namespace weft {
+namespace {
+
+constexpr Device kCuda{Device::Kind::kCuda, 0};
+constexpr int64_t kFar = (int64_t{1} << 32) + 64;  // elements
+
+// Memory that nobody has touched.
+class Span {
+ public:
+  explicit Span(size_t bytes) { WEFT_CUDA_CHECK(cudaMalloc(&data_, bytes)); }
+  ~Span() { cudaFree(data_); }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+class FarApart : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override { emulated::set_device_bytes(size_t{1} << 42); }
+  void TearDown() override { emulated::set_device_bytes(size_t{8} << 30); }
+
+  Tensor values(std::initializer_list<int64_t> shape, DType dtype) {
+    Tensor tensor(dtype, shape);
+    fill_for_limit(tensor.view().data, dtype, tensor.count());
+    return on_device(stream_, std::move(tensor));
+  }
+  // Room for `like` with its first dimension's places kFar elements apart.
+  TensorView far(const TensorView& like) {
+    const size_t bytes =
+        static_cast<size_t>((like[0] - 1) * kFar + like.count()) * size_of(like.dtype);
+    spans_.push_back(std::make_unique<Span>(bytes));
+    TensorView view(spans_.back()->data(), like.dtype, like.shape(), kCuda);
+    view.stride[0] = kFar;
+    return view;
+  }
+  TensorView far_copy(const TensorView& of) {
+    const TensorView to = far(of);
+    copy(stream_, of, to);
+    return to;
+  }
+  std::vector<unsigned char> bytes_of(const TensorView& x) {
+    Tensor dense(x.dtype, x.shape());
+    copy(stream_, x, dense);
+    const auto* data = static_cast<const unsigned char*>(dense.view().data);
+    return {data, data + dense.view().bytes()};
+  }
+  void expect_same(const TensorView& is, const TensorView& wanted, const char* what) {
+    EXPECT_EQ(bytes_of(is), bytes_of(wanted)) << what;
+  }
+  // The same op between dense views and between far ones.
+  template <class Op>
+  void compare(const TensorView& x, const char* what, Op&& op) {
+    const Tensor near(x.dtype, x.shape(), kCuda);
+    op(x, near.view());
+    const TensorView out = far(x);
+    op(far_copy(x), out);
+    expect_same(out, near, what);
+  }
+
+  Stream stream_ = cuda_stream(0, Determinism::kFixed, 1);
+  std::vector<std::unique_ptr<Span>> spans_;
+};
+
+TEST_P(FarApart, Rows) {
+  const Tensor x = values({3, 64}, GetParam()), vector = values({64}, DType::kF32);
+  compare(x, "copy", [&](const TensorView& a, const TensorView& out) { copy(stream_, a, out); });
+  compare(x, "layer_norm", [&](const TensorView& a, const TensorView& out) {
+    layer_norm(stream_, a, vector, vector, 1e-6f, out);
+  });
+  compare(x, "rms_norm", [&](const TensorView& a, const TensorView& out) {
+    rms_norm(stream_, a, vector, 1e-6f, out);
+  });
+  compare(x, "gated_add", [&](const TensorView& a, const TensorView& out) {
+    gated_add(stream_, a, a, vector, out);
+  });
+  compare(x, "silu", [&](const TensorView& a, const TensorView& out) { silu(stream_, a, out); });
+  const Tensor weight = values({64, 64}, GetParam());
+  const PackedLinear packed = pack_linear(stream_, weight, {}, GetParam());
+  const Tensor many = values({17, 64}, GetParam());  // by the library, and few by a kernel
+  for (const TensorView& rows : {x.view(), many.view()})
+    compare(rows, "linear", [&](const TensorView& a, const TensorView& out) {
+      linear(stream_, a, packed, LinearActivation::kSilu, out);
+    });
+}
+
+TEST_P(FarApart, Transposed) {
+  const Tensor x = values({3, 40, 48}, GetParam());
+  const Tensor near(GetParam(), {3, 48, 40}, kCuda);
+  copy(stream_, x.view().permute({0, 2, 1}), near);
+  const TensorView out = far(near);
+  copy(stream_, far_copy(x).permute({0, 2, 1}), out);
+  expect_same(out, near, "transposed");
+}
+
+TEST_P(FarApart, Gathered) {
+  const Tensor table = values({4, 32}, GetParam());
+  Tensor ids(DType::kI32, {3});
+  for (int i = 0; i < 3; ++i) ids.as<int32_t>()[i] = 3 - i;
+  ids = on_device(stream_, std::move(ids));
+  const Tensor near(GetParam(), {3, 32}, kCuda);
+  gather_rows(stream_, table, ids, near);
+  const Tensor out(GetParam(), {3, 32}, kCuda);
+  gather_rows(stream_, far_copy(table), ids, out);
+  expect_same(out, near, "gathered");
+}
+
+TEST_P(FarApart, Heads) {
+  const Tensor x = values({5, 2, 64}, GetParam());
+  const Rope rope = weft::on_device(stream_, make_rope({1, 1, 5}, {0, 0, 0}, 64));
+  compare(x, "apply_rope", [&](const TensorView& a, const TensorView& out) {
+    apply_rope(stream_, a, rope, 0, out);
+  });
+  compare(x, "attention", [&](const TensorView& a, const TensorView& out) {
+    const KVSegment segment{.k = a, .v = a};
+    attention(stream_, {.q = a, .segments = {&segment, 1}, .scale = 0.1f, .out = out});
+  });
+}
+
+TEST_P(FarApart, States) {
+  const Tensor lse = values({2, 3}, DType::kF32), b = values({3, 2, 8}, DType::kF32);
+  const Tensor near = values({3, 2, 8}, DType::kF32), near_lse = values({2, 3}, DType::kF32);
+  const TensorView out = far_copy(near), out_lse = far_copy(near_lse);
+  merge_attention(stream_, near, near_lse, b, lse);
+  merge_attention(stream_, out, out_lse, far_copy(b), far_copy(lse));
+  expect_same(out, near, "states");
+  expect_same(out_lse, near_lse, "their sums");
+}
+
+// Four corners of two frames by a stride, each frame of 2^32 elements and more; by our kernel.
+TEST_P(FarApart, Pixels) {
+  test::emulated_libraries().refuse_conv = true;
+  constexpr int64_t kSide = 23174, kChannels = 8;  // kSide^2 kChannels > 2^32
+  const Tensor weight = values({8, kChannels, 1, 2, 2}, GetParam());
+  const PackedConv packed = pack_conv(stream_, weight, {}, GetParam());
+  const auto run = [&](const TensorView& x, int64_t step) {
+    Tensor out(GetParam(), {2, 2, 2, 8}, kCuda);
+    conv3d(stream_, x, packed,
+           {.stride = {1, step, step}, .pad_front = 0, .pad_h = {0, 0}, .pad_w = {0, 0}}, out);
+    return out;
+  };
+  const Tensor x = values({2, 4, 4, kChannels}, GetParam());
+  const Tensor near = run(x, 2);
+  const Span span(size_t{2} * kSide * kSide * kChannels * size_of(GetParam()));
+  const TensorView wide(span.data(), GetParam(), {2, kSide, kSide, kChannels}, kCuda);
+  for (int64_t row : {0, 1})
+    for (int64_t column : {0, 1})
+      copy(stream_, x.view().slice(1, 2 * row, 2).slice(2, 2 * column, 2),
+           wide.slice(1, row * (kSide - 2), 2).slice(2, column * (kSide - 2), 2));
+  expect_same(run(wide, kSide - 2), near, "pixels");
+  test::emulated_libraries().refuse_conv = false;
+}
+
+INSTANTIATE_TEST_SUITE_P(, FarApart, testing::Values(DType::kF32, DType::kBF16),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
+
+}  // namespace
+}  // namespace weft
