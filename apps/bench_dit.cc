@@ -104,9 +104,8 @@ class DeviceTimes {
 }  // namespace
 
 int bench_dit(const Flags& flags, DType dtype, int repeat) {
-  const int all = flags.text("config") == "wan2.1-14b" ? 40 : 30;
-  const int blocks = blocks_of(flags, all, 1, all);
-  const WanConfig config = all == 40 ? wan_14b(blocks) : wan_1_3b(blocks);
+  const auto [name, config] = wan_extents(flags, 40);
+  const int blocks = config.layers;
   const int64_t tokens = *flags.integer("tokens"), d = config.width();
   Stream stream = bench_stream(flags, metered_ops());
   const bool device = stream.queue() != nullptr;
@@ -170,7 +169,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const double seconds = median(all_seconds), flop = executed_flop(meter) / repeat;
   const double gflops = flop / seconds * 1e-9;
   nlohmann::json object{{"bench", "dit"},
-                        {"config", flags.text("config")},
+                        {"config", name},
                         {"blocks", config.layers},
                         {"tokens", tokens},
                         {"text_rows", kTextRows},
@@ -212,8 +211,8 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
     std::printf("%s\n", object.dump().c_str());
     return 0;
   }
-  std::printf("%s, %d blocks, %lld tokens, %s, %d threads, %s\n", flags.text("config").c_str(),
-              config.layers, static_cast<long long>(tokens), std::string(to_string(dtype)).c_str(),
+  std::printf("%s, %d blocks, %lld tokens, %s, %d threads, %s\n", name.c_str(), config.layers,
+              static_cast<long long>(tokens), std::string(to_string(dtype)).c_str(),
               stream.threads(), cpu_isa().c_str());
   print_families(meter, total, limits);
   std::printf("forward %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n", seconds,

@@ -296,16 +296,9 @@ Shape shape_of(const Flags& flags, DType dtype) {
   Shape shape;
   shape.dtype = dtype;
   shape.tokens = *flags.integer("tokens");
-  const int blocks = blocks_of(flags, 2, 2, 30);
-  if (const std::string model = flags.text("model"); !model.empty()) {
-    const ModelDirectory directory = open_model_directory(model);
-    shape.name = directory.defaults.name;
-    shape.config = directory.config;
-    shape.config.layers = std::min(blocks, shape.config.layers);
-  } else {
-    shape.name = flags.text("config");
-    shape.config = shape.name == "wan2.1-14b" ? wan_14b(blocks) : wan_1_3b(blocks);
-  }
+  const WanExtents extents = wan_extents(flags, 2);
+  shape.name = extents.name;
+  shape.config = extents.config;
   int64_t width = std::min<int64_t>(52, shape.tokens);
   while (shape.tokens % width) --width;
   shape.latent = {shape.config.in_channels, 1, 2 * (shape.tokens / width), 2 * width};

@@ -9,6 +9,8 @@
 
 #include "apps/device.h"
 #include "kernels/copy.h"
+#include "models/random_weights.h"
+#include "models/registry.h"
 
 namespace weft {
 namespace {
@@ -39,6 +41,19 @@ int blocks_of(const Flags& flags, int fallback, int low, int high) {
     throw Error(ErrorKind::kUsage, "--blocks is " + std::to_string(blocks) + ", legal here: " +
                                        std::to_string(low) + " ... " + std::to_string(high));
   return static_cast<int>(blocks);
+}
+
+WanExtents wan_extents(const Flags& flags, int most) {
+  WanExtents extents{flags.text("config"), {}};
+  if (const std::string model = flags.text("model"); !model.empty()) {
+    const ModelDirectory directory = open_model_directory(model);
+    extents = {directory.defaults.name, directory.config};
+  } else {
+    extents.config = extents.name == "wan2.1-14b" ? wan_14b(40) : wan_1_3b(30);
+  }
+  int& layers = extents.config.layers;
+  layers = blocks_of(flags, std::min(layers, most), 1, layers);
+  return extents;
 }
 
 Stream bench_stream(const Flags& flags, const Ops& ops) { return stream_of(flags, &ops); }

@@ -11,11 +11,20 @@
 #include "apps/flags.h"
 #include "kernels/gemm_limit.h"
 #include "kernels/meter.h"
+#include "models/wan.h"
 
 namespace weft {
 
 // --blocks, or `fallback`. Error(kUsage) outside [low, high].
 int blocks_of(const Flags& flags, int fallback, int low, int high);
+
+// The extents of a transformer and their name: of --model's, else --config's; --blocks of them,
+// else all or `most`.
+struct WanExtents {
+  std::string name;
+  WanConfig config;
+};
+WanExtents wan_extents(const Flags& flags, int most);
 
 // --threads and --deterministic.
 Stream bench_stream(const Flags& flags, const Ops& ops);

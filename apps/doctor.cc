@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/device.h"
 #include "apps/scratch_folder.h"
 #include "apps/self_test.h"
 #include "engine/generator.h"
@@ -132,6 +133,24 @@ HealthCheck cuda_check() {
   return check;
 }
 
+// Of --device: whether the vendor's libraries take what models ask for, a line per op family.
+HealthChecks library_checks(const Flags& flags) {
+  std::map<std::string, HealthCheck> families;
+  Stream stream = stream_of(flags);
+  for (const LibraryAnswer& answer : ask_cuda_libraries(stream)) {
+    HealthCheck& check = families[answer.family];
+    check.name = "library " + answer.family;
+    check.detail += (check.detail.empty() ? "" : "; ") + answer.what +
+                    (answer.refusal.empty() ? " taken" : " refused: " + answer.refusal);
+    if (answer.refusal.empty()) continue;
+    check.health = Health::kWarn;
+    check.remedy = "kernels of ours do what is refused, slower; CUDA 13 and cuDNN 9.19 are known";
+  }
+  HealthChecks out;
+  for (auto& [family, check] : families) out.push_back(std::move(check));
+  return out;
+}
+
 // Seconds to read up to 1 GiB of a model's weights.
 HealthCheck read_check(const std::string& model) {
   HealthCheck check{.name = "weights", .detail = {}, .remedy = {}};
@@ -226,6 +245,8 @@ int run_doctor(const Flags& flags) {
     take(encoder_check(scratch, extension));
   take(mpi_check());
   take(cuda_check());
+  if (wants_cuda(flags))
+    for (const HealthCheck& check : library_checks(flags)) take(check);
   if (const std::string model = flags.text("model"); !model.empty())
     for (const HealthCheck& check : model_checks(model)) take(check);
   if (!flags.on("json"))

@@ -51,7 +51,8 @@ constexpr FlagSpec kFlags[] = {
     {"model", "-m --model-path --ckpt-dir", kText, "", "diffusers folder (model_index.json)",
      kGenerate | kReplay | kPlan | kDoctor, "WEFT_MODEL_PATH"},
     {"model", "-m --model-path --ckpt-dir", kText, "",
-     "a diffusers folder (bench load, layouts, pocket) or a language model's (llm) in place of "
+     "a diffusers folder (bench dit, layouts, load, pocket) or a language model's (llm) in place "
+     "of "
      "known "
      "extents and random weights",
      kBench},
@@ -148,7 +149,7 @@ constexpr FlagSpec kFlags[] = {
      kGenerate},
     {"device", "", kText, "cpu",
      "cpu, cuda:N, or cuda: the first device, of several ranks each its own where there are enough",
-     kGenerate | kReplay | kComplete | kPlan | kVerify | kBench},
+     kGenerate | kReplay | kComplete | kPlan | kVerify | kBench | kDoctor},
     {"dtype", "", kText, "auto", "compute precision; auto = bf16 where the device has it, else f32",
      kGenerate | kComplete | kPlan | kVerify | kBench | kInspect, nullptr, "auto|f32|bf16"},
     {"weights", "", kText, "compute",

@@ -19,10 +19,13 @@ struct Plan {
 // Of a queue; where there is no library every shape is refused.
 struct Library {
   explicit Library(CudaQueue& queue) {
-    if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) handle = nullptr;
-    if (handle && cudnnSetStream(handle, queue.stream()) != CUDNN_STATUS_SUCCESS) {
-      cudnnDestroy(handle);
+    try {
+      check_cudnn(cudnnCreate(&handle), "cudnnCreate");
+      check_cudnn(cudnnSetStream(handle, queue.stream()), "cudnnSetStream");
+    } catch (const CudnnRefusal& reason) {
+      if (handle) cudnnDestroy(handle);
       handle = nullptr;
+      refusal = reason.text;
     }
   }
   ~Library() {
@@ -34,19 +37,25 @@ struct Library {
 
   cudnnHandle_t handle = nullptr;
   std::optional<PlanCache<ConvShape, Plan>> plans{std::in_place};
+  std::string refusal;
 };
 
-Plan make_plan(const Library& library, const ConvShape& shape) {
+Plan make_plan(Library& library, const ConvShape& shape) {
   const CudnnTarget target{.handle = library.handle};
+  std::string refusal = "no engine of cuDNN's keeps the contract for this shape";
   try {
     for (const CudnnDescriptor& configuration : propose_conv(shape, target)) try {
         Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
         plan.workspace = cudnn_workspace(plan.descriptor);
         if (plan.workspace <= kMostWorkspace) return plan;
-      } catch (const CudnnRefusal&) {  // the next one may do
+        refusal = "a workspace of " + std::to_string(plan.workspace) + " bytes";
+      } catch (const CudnnRefusal& reason) {  // the next one may do
+        refusal = reason.text;
       }
-  } catch (const CudnnRefusal&) {  // conv.cu has a kernel
+  } catch (const CudnnRefusal& reason) {  // conv.cu has a kernel
+    refusal = reason.text;
   }
+  library.refusal = refusal;
   return {};
 }
 
@@ -79,6 +88,10 @@ bool library_conv(const Stream& stream, const LibraryConv& conv) {
     throw Error(ErrorKind::kInternal, "convolution by cuDNN: " + reason.text);
   }
   return true;
+}
+
+std::string library_conv_refusal(const Stream& stream) {
+  return cuda_queue(stream).part<Library>().refusal;
 }
 
 }  // namespace weft::cuda

@@ -1,6 +1,8 @@
 #pragma once
 // Convolutions by a library: cuDNN (conv_cudnn.cc), or plain loops where tests run on a host. It
 // refuses what the library does not do; conv.cu has a kernel for everything.
+#include <string>
+
 #include "kernels/conv.h"
 
 namespace weft::cuda {
@@ -21,5 +23,8 @@ struct LibraryConv {
 // Puts the convolution behind what the stream was given; all dense and 16-byte aligned. False, and
 // nothing done, where the library has no plan for the shape.
 bool library_conv(const Stream& stream, const LibraryConv& conv);
+
+// Why the library refused the last shape that it refused on this stream; or "".
+std::string library_conv_refusal(const Stream& stream);
 
 }  // namespace weft::cuda

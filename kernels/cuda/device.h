@@ -3,6 +3,7 @@
 // unavailable.cc.
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/gemm_limit.h"
 #include "kernels/stream.h"
@@ -32,6 +33,14 @@ void cuda_copy_bytes(Stream& stream, const void* from, void* to, size_t bytes);
 // kernels/gemm_limit.h's, by cuBLASLt.
 std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream& stream, DType dtype, int64_t rows,
                                                 int64_t in, int64_t out);
+
+// Whether the vendor's libraries take plain problems of the kinds that models have. Where one does
+// not, kernels of ours do it, slower.
+struct LibraryAnswer {
+  std::string family, what;  // "attention", "bf16, heads of 128"
+  std::string refusal;       // "": it is taken
+};
+std::vector<LibraryAnswer> ask_cuda_libraries(Stream& stream);
 
 // The op table of the CUDA backend. Error(kUsage) where there is none.
 const Ops& cuda_ops();

@@ -2,6 +2,8 @@
 // Matrix products by a library: cuBLASLt (gemm_cublaslt.cc), or plain loops where tests run on a
 // host. It does what the library does within the contract and refuses the rest; callers have
 // kernels of their own for that.
+#include <string>
+
 #include "kernels/stream.h"
 
 namespace weft::cuda {
@@ -44,5 +46,8 @@ inline constexpr size_t kGemmWorkspace = size_t{64} << 20;
 // few of the library's ways and keeps the fastest, unless the stream is deterministic or being
 // captured: then it stays the library's first.
 bool gemm(const Stream& stream, const Gemm& gemm);
+
+// Why the library refused the last product that it refused on this stream; or "".
+std::string gemm_refusal(const Stream& stream);
 
 }  // namespace weft::cuda

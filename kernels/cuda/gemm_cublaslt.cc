@@ -92,11 +92,13 @@ class Plan {
     std::swap(layouts_, other.layouts_);
     std::swap(ways_, other.ways_);
     std::swap(calls_, other.calls_);
+    std::swap(refusal_, other.refusal_);
     return *this;
   }
   ~Plan() { destroy(); }
 
   bool possible() const { return !ways_.empty(); }
+  const std::string& refusal() const { return refusal_; }
   void run(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, bool may_time);
 
  private:
@@ -121,6 +123,7 @@ class Plan {
   cublasLtMatmulDesc_t operation_ = nullptr;
   std::array<cublasLtMatrixLayout_t, 3> layouts_{};  // w, x, out
   std::vector<Way> ways_;
+  std::string refusal_;  // where there is no way
   int calls_ = 0;
 };
 
@@ -182,11 +185,14 @@ void Plan::find(cublasLtHandle_t handle, const Gemm& g) {
                                      layouts_[2], preference, kCandidates, found.data(), &count);
   cublasLtMatmulPreferenceDestroy(preference);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
-      status == CUBLAS_STATUS_ARCH_MISMATCH)
+      status == CUBLAS_STATUS_ARCH_MISMATCH) {
+    refusal_ = std::string("cublasLtMatmulAlgoGetHeuristic: ") + cublasLtGetStatusString(status);
     return;
+  }
   WEFT_CUBLAS_CHECK(status);
   for (int i = 0; i < count; ++i)
     if (found[i].state == CUBLAS_STATUS_SUCCESS) ways_.push_back(found[i]);
+  if (ways_.empty()) refusal_ = "cuBLASLt has no kernel for this shape";
 }
 
 void Plan::point(const Gemm& g) {
@@ -247,6 +253,7 @@ struct Library {
   ~Library() { cublasLtDestroy(handle); }
   cublasLtHandle_t handle = nullptr;
   PlanCache<Key, Plan> plans;
+  std::string refusal;
 };
 
 bool is_captured(cudaStream_t stream) {
@@ -261,9 +268,16 @@ bool gemm(const Stream& stream, const Gemm& g) {
   CudaQueue& queue = cuda_queue(stream);
   auto& library = queue.part<Library>();
   Plan& plan = library.plans.get(key_of(g), [&] { return Plan(library.handle, g); });
-  if (!plan.possible()) return false;
+  if (!plan.possible()) {
+    library.refusal = plan.refusal();
+    return false;
+  }
   plan.run(library.handle, queue, g, !stream.deterministic() && !is_captured(queue.stream()));
   return true;
+}
+
+std::string gemm_refusal(const Stream& stream) {
+  return cuda_queue(stream).part<Library>().refusal;
 }
 
 }  // namespace weft::cuda

@@ -24,7 +24,7 @@ struct Sdpa {
 // no way to do it; the same shape is then refused at once. The first call of a shape prepares it.
 bool sdpa(const Stream& stream, const Sdpa& problem);
 
-// Why the library refused the last shape that it refused on this stream, for logs; or "".
+// Why the library refused the last shape that it refused on this stream; or "".
 std::string sdpa_refusal(const Stream& stream);
 
 }  // namespace weft::cuda

@@ -23,6 +23,7 @@ const Ops& cuda_ops() { unavailable(); }
 std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream&, DType, int64_t, int64_t, int64_t) {
   unavailable();
 }
+std::vector<LibraryAnswer> ask_cuda_libraries(Stream&) { unavailable(); }
 
 void* device_malloc(Device, size_t) { unavailable(); }
 void device_free(Device, void*) {}

@@ -1,12 +1,14 @@
-// The benches of the program on the emulated device, over models of a few values: what they count
-// and say, not their times.
+// The benches and the doctor of the program on the emulated device, over models of a few values:
+// what they count and say, not their times.
 #include <gtest/gtest.h>
 
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "kernels/cuda/device.h"
 #include "tests/apps/cli_testing.h"
+#include "tests/cuda/emulated_libraries.h"
 
 namespace weft {
 namespace {
@@ -62,6 +64,39 @@ TEST(BenchOnADevice, LayoutsOfRanksOnOneDeviceAndOnTwo) {
     for (const char* method : {"one rank", "cfg=2", "layers=2", "ring=2", "ulysses=2", "tensor=2"})
       EXPECT_EQ(methods[method], 1) << method;
   }
+}
+
+TEST(DoctorOnADevice, SaysWhatTheLibrariesTake) {
+  const Outcome outcome = run("doctor --device cuda --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::map<std::string, nlohmann::json> checks;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    checks[object["check"]] = object;
+  }
+  for (const char* name : {"library linear", "library attention", "library conv"})
+    EXPECT_EQ(checks[name]["status"], "PASS") << checks[name].dump();
+}
+
+// Only what is refused says so, and why.
+TEST(DoctorOnADevice, NamesARefusal) {
+  test::EmulatedLibraries& libraries = test::emulated_libraries() = {};
+  Stream stream = cuda_stream(0);
+  for (bool* refuse : {&libraries.refuse_sdpa, &libraries.refuse_conv, &libraries.refuse_fp8}) {
+    libraries = {};
+    *refuse = true;
+    for (const LibraryAnswer& answer : ask_cuda_libraries(stream)) {
+      const bool refused = refuse == &libraries.refuse_sdpa   ? answer.family == "attention"
+                           : refuse == &libraries.refuse_conv ? answer.family == "conv"
+                                                              : answer.what.starts_with("f8");
+      EXPECT_EQ(!answer.refusal.empty(), refused) << answer.family << " " << answer.what;
+      if (refused) {
+        EXPECT_NE(answer.refusal.find("says the test"), std::string::npos);
+      }
+    }
+  }
+  libraries = {};
 }
 
 }  // namespace

@@ -48,4 +48,8 @@ bool library_conv(const Stream& stream, const LibraryConv& conv) {
   return true;
 }
 
+std::string library_conv_refusal(const Stream&) {
+  return test::emulated_libraries().refuse_conv ? "no engine, says the test" : "";
+}
+
 }  // namespace weft::cuda

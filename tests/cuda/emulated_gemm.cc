@@ -98,5 +98,10 @@ bool gemm(const Stream& stream, const Gemm& g) {
   return true;
 }
 
+std::string gemm_refusal(const Stream&) {
+  const test::EmulatedLibraries& libraries = test::emulated_libraries();
+  return libraries.refuse_gemm || libraries.refuse_fp8 ? "no kernel, says the test" : "";
+}
+
 }  // namespace cuda
 }  // namespace weft

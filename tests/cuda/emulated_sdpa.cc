@@ -49,6 +49,8 @@ bool sdpa(const Stream& stream, const Sdpa& problem) {
   return true;
 }
 
-std::string sdpa_refusal(const Stream&) { return ""; }
+std::string sdpa_refusal(const Stream&) {
+  return test::emulated_libraries().refuse_sdpa ? "no engine, says the test" : "";
+}
 
 }  // namespace weft::cuda
