@@ -146,6 +146,29 @@ void take_segments(const AttentionArgs& args, size_t& next, int64_t& key, FlashA
 
 constexpr int64_t kLibraryRows = 64;  // fewer queries only read keys and values
 
+// Of q k^T, those that a mask hides too.
+int64_t multiplications(const AttentionArgs& args) {
+  int64_t keys = 0;
+  for (const KVSegment& segment : args.segments) keys += segment.k[0];
+  return args.q.count() * keys;
+}
+
+// The kernels of a call that is not the library's.
+enum class Kernels : uint8_t { kFlash, kGroup, kProducts };
+
+Kernels kernels_of(const Stream& stream, const AttentionArgs& args) {
+  if (args.format == AttentionFormat::kFp8) return Kernels::kGroup;
+  const TensorView& q = args.q;
+  if (q[2] > kFlashLargest) return Kernels::kProducts;
+  CudaQueue& queue = cuda_queue(stream);
+  // Narrower heads are padded to the largest, few queries only read keys and values.
+  const bool group = queue.properties().major == 9 && q.dtype == DType::kBF16 && !args.bias &&
+                     q[2] <= kFlashGroupLargest && 2 * q[2] > kFlashGroupLargest &&
+                     q[0] >= kLibraryRows &&
+                     multiplications(args) >= queue.part<AttentionPaths>().group_from;
+  return group ? Kernels::kGroup : Kernels::kFlash;
+}
+
 bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flash) {
   const TensorView &q = args.q, &out = args.out;
   const FlashSegment& segment = flash.segment[0];
@@ -153,7 +176,7 @@ bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flas
       out.dtype != DType::kBF16 || args.bias || flash.segments != 1 || segment.shift != 0 ||
       args.causal || !flash.aligned || !whole_pieces(out) || (args.lse && !args.lse.contiguous()) ||
       q[2] > kFlashLargest || q[0] < kLibraryRows ||
-      q[0] * segment.keys * q[1] * q[2] < cuda_queue(stream).part<AttentionPaths>().library_from)
+      multiplications(args) < cuda_queue(stream).part<AttentionPaths>().library_from)
     return false;
   return sdpa(stream, {.queries = q[0],
                        .keys = segment.keys,
@@ -180,12 +203,15 @@ bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flas
 class FlashCall {
  public:
   FlashCall(Stream& stream, const AttentionArgs& args)
-      : stream_(stream), args_(args), kv_heads_(static_cast<int>(kv_heads_of(args))) {}
+      : stream_(stream),
+        args_(args),
+        kv_heads_(static_cast<int>(kv_heads_of(args))),
+        kernels_(kernels_of(stream, args)) {}
 
   // `flash` holds the first launch's segments; `next` and `key` lie behind them.
   void run(FlashArgs flash, size_t next, int64_t key) {
     AttentionPaths& paths = cuda_queue(stream_).part<AttentionPaths>();
-    ++(products() ? paths.products : fp8() ? paths.fp8 : paths.flash);
+    ++(products() ? paths.products : group() ? paths.group : paths.flash);
     flash.share = static_cast<int>(args_.q[1]) / kv_heads_;
     for (int merged = 0;;) {
       const bool last = next == args_.segments.size();
@@ -208,8 +234,8 @@ class FlashCall {
   }
 
  private:
-  bool fp8() const { return args_.format == AttentionFormat::kFp8; }
-  bool products() const { return args_.q[2] > kFlashLargest; }
+  bool group() const { return kernels_ == Kernels::kGroup; }
+  bool products() const { return kernels_ == Kernels::kProducts; }
   int64_t elements() const { return args_.q.count(); }
   int64_t stride() const { return (elements() + args_.q[0] * args_.q[1] + 63) / 64 * 64; }
 
@@ -220,7 +246,7 @@ class FlashCall {
   // Large blocks read keys and values less often, two of them fill a multiprocessor; small ones
   // fill the device sooner.
   FlashRows rows_of(const FlashArgs& flash) const {
-    if (fp8()) return FlashRows::k128;
+    if (group()) return FlashRows::k128;
     if (args_.q.dtype == DType::kF32) return FlashRows::k64;
     if (flash.rows() <= 16) return FlashRows::k16;
     const int64_t wanted = cuda_queue(stream_).properties().multiprocessors;
@@ -230,9 +256,11 @@ class FlashCall {
   // Counts tiles and cuts them in parts where blocks alone do not fill the device.
   void cut(FlashArgs& flash) const {
     constexpr int64_t kMostParts = 64, kTilesOfPart = 2;
-    const int64_t each = rows_ == FlashRows::k16 ? 8 : fp8() ? 1 : 2;  // blocks of a multiprocessor
+    const int64_t each = rows_ == FlashRows::k16 ? 8
+                         : group()               ? 1
+                                                 : 2;  // blocks of a multiprocessor
     const int keys = products() ? kFlashProductTile
-                     : fp8()    ? kFlashFp8Tile
+                     : group()  ? kFlashGroupTile
                                 : flash_tile_keys(args_.q.dtype, rows_, flash.size);
     flash.tiles = 0;
     for (int s = 0; s < flash.segments; ++s) {
@@ -251,8 +279,8 @@ class FlashCall {
     const size_t used = static_cast<size_t>(states * stride()) * sizeof(float);
     if (products())
       attention_products(stream_, dtype, kv_heads_, flash, used);
-    else if (fp8())
-      launch_flash_fp8(stream_, dtype, kv_heads_, flash, used);
+    else if (group())
+      launch_flash_group(stream_, dtype, args_.format, kv_heads_, flash, used);
     else
       launch_flash(stream_, dtype, rows_, kv_heads_, flash);
   }
@@ -319,6 +347,7 @@ class FlashCall {
   Stream& stream_;
   const AttentionArgs& args_;
   int kv_heads_;
+  Kernels kernels_;
   FlashRows rows_ = FlashRows::k64;
   float* states_ = nullptr;
 };

@@ -4,7 +4,7 @@
 // query r / share, head r % share of the group.
 #include <cstdint>
 
-#include "kernels/stream.h"
+#include "kernels/attention.h"
 
 namespace weft::cuda {
 
@@ -60,20 +60,21 @@ int flash_tile_keys(DType dtype, FlashRows rows, int size);
 void launch_flash(const Stream& stream, DType dtype, FlashRows rows, int kv_heads,
                   const FlashArgs& args);
 
-inline constexpr int kFlashFp8Tile = 128;  // keys
-// What attention in 8 bits takes of scratch for `rows` of FlashArgs over tiles of keys.
-inline size_t flash_fp8_most_bytes(int kv_heads) {
+// By products of warpgroups: compute capability 9.0, heads of up to 128, no bias.
+inline constexpr int kFlashGroupTile = 128;  // keys
+inline constexpr int kFlashGroupLargest = 128;
+// What it takes of scratch for `rows` of FlashArgs over tiles of keys, in words of 1 or 2 bytes.
+inline size_t flash_group_most_bytes(int kv_heads) {
   return (3 * sizeof(uint32_t) * static_cast<size_t>(kv_heads) + 255) / 256 * 256;
 }
-inline size_t flash_fp8_bytes(int64_t rows, int64_t tiles, int kv_heads) {
-  constexpr size_t kTileBytes = 128 * 128;
-  return flash_fp8_most_bytes(kv_heads) + static_cast<size_t>(kv_heads) * kTileBytes *
-                                              static_cast<size_t>((rows + 127) / 128 + 2 * tiles);
+inline size_t flash_group_bytes(size_t word_bytes, int64_t rows, int64_t tiles, int kv_heads) {
+  return flash_group_most_bytes(kv_heads) + static_cast<size_t>(kv_heads) * 128 * 128 * word_bytes *
+                                                static_cast<size_t>((rows + 127) / 128 + 2 * tiles);
 }
-// One launch over args.parts x kv_heads x blocks of 128 rows, q, k, v f32 or bf16; the first
-// `scratch_used` bytes of the queue's scratch are the caller's. Compute capability 9.0 alone.
-void launch_flash_fp8(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
-                      size_t scratch_used);
+// One launch over args.parts x kv_heads x blocks of 128 rows: q, k, v bf16, or in 8 bits f32 too.
+// The first `scratch_used` bytes of the queue's scratch are the caller's.
+void launch_flash_group(const Stream& stream, DType dtype, AttentionFormat format, int kv_heads,
+                        const FlashArgs& args, size_t scratch_used);
 
 // Instantiations, by the padded head size.
 // f32 knows blocks of 64 rows only.

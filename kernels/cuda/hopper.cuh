@@ -70,22 +70,33 @@ template <int N>
 __device__ __forceinline__ void group_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
+// A thread's 64 registers of a product, and how a product names them. It reads them where `add` is
+// "eq".
+#define WEFT_GROUP_NUMBERS                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, " \
+  "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
+  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WEFT_GROUP_REGISTERS(how, c)                                                      \
+  how(c[0]), how(c[1]), how(c[2]), how(c[3]), how(c[4]), how(c[5]), how(c[6]), how(c[7]), \
+      how(c[8]), how(c[9]), how(c[10]), how(c[11]), how(c[12]), how(c[13]), how(c[14]),   \
+      how(c[15]), how(c[16]), how(c[17]), how(c[18]), how(c[19]), how(c[20]), how(c[21]), \
+      how(c[22]), how(c[23]), how(c[24]), how(c[25]), how(c[26]), how(c[27]), how(c[28]), \
+      how(c[29]), how(c[30]), how(c[31]), how(c[32]), how(c[33]), how(c[34]), how(c[35]), \
+      how(c[36]), how(c[37]), how(c[38]), how(c[39]), how(c[40]), how(c[41]), how(c[42]), \
+      how(c[43]), how(c[44]), how(c[45]), how(c[46]), how(c[47]), how(c[48]), how(c[49]), \
+      how(c[50]), how(c[51]), how(c[52]), how(c[53]), how(c[54]), how(c[55]), how(c[56]), \
+      how(c[57]), how(c[58]), how(c[59]), how(c[60]), how(c[61]), how(c[62]), how(c[63])
+#define WEFT_GROUP_PRODUCT(types, add, operands) \
+  "{\n.reg .pred add;\nsetp." add                \
+  ".b32 add, 0, 0;\n"                            \
+  "wgmma.mma_async.sync.aligned.m64n128" types " {" WEFT_GROUP_NUMBERS "}, " operands ";\n}"
+#define WEFT_FROM_ROWS "%64, %65, add, 1, 1"
+#define WEFT_FROM_REGISTERS "{%64, %65, %66, %67}, %68, add, 1, 1"
+
 // Keeps the compiler from moving uses of the registers over this place.
 __device__ __forceinline__ void group_hold(float (&c)[64]) {
-  asm volatile(""
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-                 "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]),
-                 "+f"(c[13]), "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]),
-                 "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]),
-                 "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]),
-                 "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]), "+f"(c[35]), "+f"(c[36]),
-                 "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]), "+f"(c[42]),
-                 "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),
-                 "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]),
-                 "+f"(c[55]), "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]),
-                 "+f"(c[61]), "+f"(c[62]), "+f"(c[63])
-               :
-               : "memory");
+  asm volatile("" : WEFT_GROUP_REGISTERS("+f", c)::"memory");
 }
 __device__ __forceinline__ void group_hold(uint32_t (&a)[4]) {
   asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
@@ -101,101 +112,61 @@ __device__ __forceinline__ uint64_t group_rows(const void* shared, int column_by
   return kSwizzle128 | kEightRows | kUnused | (at >> 4 & 0x3fffu);
 }
 
-// c = a b^T; a [64, 32] and b [128, 32] e4m3, c [64, 128] f32. With warp
-// w of the group, g = lane / 4 and i = lane % 4 a thread holds of a: row 16 w + g at columns 4 i to
-// 4 i + 3 (a[0]), the same of row + 8 (a[1]), then both at columns + 16 (a[2], a[3]); of c: row
-// 16 w + g at columns 8 n + 2 i and + 1 (c[4 n], c[4 n + 1]) and of row + 8 (c[4 n + 2], c[4 n +
-// 3]).
-__device__ __forceinline__ void group_multiply_e4m3(float (&c)[64], const uint32_t (&a)[4],
-                                                    uint64_t b) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63}, {%64, %65, %66, %67}, %68, add, 1, 1;\n}"
-      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]),
-        "=f"(c[7]), "=f"(c[8]), "=f"(c[9]), "=f"(c[10]), "=f"(c[11]), "=f"(c[12]), "=f"(c[13]),
-        "=f"(c[14]), "=f"(c[15]), "=f"(c[16]), "=f"(c[17]), "=f"(c[18]), "=f"(c[19]), "=f"(c[20]),
-        "=f"(c[21]), "=f"(c[22]), "=f"(c[23]), "=f"(c[24]), "=f"(c[25]), "=f"(c[26]), "=f"(c[27]),
-        "=f"(c[28]), "=f"(c[29]), "=f"(c[30]), "=f"(c[31]), "=f"(c[32]), "=f"(c[33]), "=f"(c[34]),
-        "=f"(c[35]), "=f"(c[36]), "=f"(c[37]), "=f"(c[38]), "=f"(c[39]), "=f"(c[40]), "=f"(c[41]),
-        "=f"(c[42]), "=f"(c[43]), "=f"(c[44]), "=f"(c[45]), "=f"(c[46]), "=f"(c[47]), "=f"(c[48]),
-        "=f"(c[49]), "=f"(c[50]), "=f"(c[51]), "=f"(c[52]), "=f"(c[53]), "=f"(c[54]), "=f"(c[55]),
-        "=f"(c[56]), "=f"(c[57]), "=f"(c[58]), "=f"(c[59]), "=f"(c[60]), "=f"(c[61]), "=f"(c[62]),
-        "=f"(c[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+// c = a b^T, or c += a b^T; rows of 32 bytes of e4m3 (Word uint8_t) or bf16, of a 64 and of b 128,
+// c [64, 128] f32. With warp w of the group, g = lane / 4 and i = lane % 4 a thread holds of c: row
+// 16 w + g at columns 8 n + 2 i and + 1 (c[4 n], c[4 n + 1]) and of row + 8 (c[4 n + 2],
+// c[4 n + 3]); and of a, where that lies in registers: row 16 w + g at bytes 4 i to 4 i + 3 (a[0]),
+// the same of row + 8 (a[1]), then both at bytes + 16 (a[2], a[3]).
+template <class Word>
+__device__ __forceinline__ void group_multiply(float (&c)[64], uint64_t a, uint64_t b) {
+  if constexpr (sizeof(Word) == 1)
+    asm volatile(WEFT_GROUP_PRODUCT("k32.f32.e4m3.e4m3", "ne", WEFT_FROM_ROWS)
+                 : WEFT_GROUP_REGISTERS("=f", c)
+                 : "l"(a), "l"(b));
+  else
+    asm volatile(WEFT_GROUP_PRODUCT("k16.f32.bf16.bf16", "ne", WEFT_FROM_ROWS ", 0, 0")
+                 : WEFT_GROUP_REGISTERS("=f", c)
+                 : "l"(a), "l"(b));
+}
+template <class Word>
+__device__ __forceinline__ void group_multiply(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  if constexpr (sizeof(Word) == 1)
+    asm volatile(WEFT_GROUP_PRODUCT("k32.f32.e4m3.e4m3", "ne", WEFT_FROM_REGISTERS)
+                 : WEFT_GROUP_REGISTERS("=f", c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  else
+    asm volatile(WEFT_GROUP_PRODUCT("k16.f32.bf16.bf16", "ne", WEFT_FROM_REGISTERS ", 0")
+                 : WEFT_GROUP_REGISTERS("=f", c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+template <class Word>
+__device__ __forceinline__ void group_add(float (&c)[64], uint64_t a, uint64_t b) {
+  if constexpr (sizeof(Word) == 1)
+    asm volatile(WEFT_GROUP_PRODUCT("k32.f32.e4m3.e4m3", "eq", WEFT_FROM_ROWS)
+                 : WEFT_GROUP_REGISTERS("+f", c)
+                 : "l"(a), "l"(b));
+  else
+    asm volatile(WEFT_GROUP_PRODUCT("k16.f32.bf16.bf16", "eq", WEFT_FROM_ROWS ", 0, 0")
+                 : WEFT_GROUP_REGISTERS("+f", c)
+                 : "l"(a), "l"(b));
+}
+template <class Word>
+__device__ __forceinline__ void group_add(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  if constexpr (sizeof(Word) == 1)
+    asm volatile(WEFT_GROUP_PRODUCT("k32.f32.e4m3.e4m3", "eq", WEFT_FROM_REGISTERS)
+                 : WEFT_GROUP_REGISTERS("+f", c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  else
+    asm volatile(WEFT_GROUP_PRODUCT("k16.f32.bf16.bf16", "eq", WEFT_FROM_REGISTERS ", 0")
+                 : WEFT_GROUP_REGISTERS("+f", c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// c += a b^T.
-__device__ __forceinline__ void group_add_e4m3(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63}, {%64, %65, %66, %67}, %68, add, 1, 1;\n}"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
-        "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
-        "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-        "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]),
-        "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
-        "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),
-        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
-        "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]),
-        "+f"(c[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-// The same with the rows of a in shared memory.
-__device__ __forceinline__ void group_multiply_e4m3(float (&c)[64], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.ne.b32 add, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63}, %64, %65, add, 1, 1;\n}"
-      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]),
-        "=f"(c[7]), "=f"(c[8]), "=f"(c[9]), "=f"(c[10]), "=f"(c[11]), "=f"(c[12]), "=f"(c[13]),
-        "=f"(c[14]), "=f"(c[15]), "=f"(c[16]), "=f"(c[17]), "=f"(c[18]), "=f"(c[19]), "=f"(c[20]),
-        "=f"(c[21]), "=f"(c[22]), "=f"(c[23]), "=f"(c[24]), "=f"(c[25]), "=f"(c[26]), "=f"(c[27]),
-        "=f"(c[28]), "=f"(c[29]), "=f"(c[30]), "=f"(c[31]), "=f"(c[32]), "=f"(c[33]), "=f"(c[34]),
-        "=f"(c[35]), "=f"(c[36]), "=f"(c[37]), "=f"(c[38]), "=f"(c[39]), "=f"(c[40]), "=f"(c[41]),
-        "=f"(c[42]), "=f"(c[43]), "=f"(c[44]), "=f"(c[45]), "=f"(c[46]), "=f"(c[47]), "=f"(c[48]),
-        "=f"(c[49]), "=f"(c[50]), "=f"(c[51]), "=f"(c[52]), "=f"(c[53]), "=f"(c[54]), "=f"(c[55]),
-        "=f"(c[56]), "=f"(c[57]), "=f"(c[58]), "=f"(c[59]), "=f"(c[60]), "=f"(c[61]), "=f"(c[62]),
-        "=f"(c[63])
-      : "l"(a), "l"(b));
-}
-
-__device__ __forceinline__ void group_add_e4m3(float (&c)[64], uint64_t a, uint64_t b) {
-  asm volatile(
-      "{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
-      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
-      "%62, %63}, %64, %65, add, 1, 1;\n}"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]),
-        "+f"(c[7]), "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]),
-        "+f"(c[14]), "+f"(c[15]), "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]),
-        "+f"(c[21]), "+f"(c[22]), "+f"(c[23]), "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]),
-        "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31]), "+f"(c[32]), "+f"(c[33]), "+f"(c[34]),
-        "+f"(c[35]), "+f"(c[36]), "+f"(c[37]), "+f"(c[38]), "+f"(c[39]), "+f"(c[40]), "+f"(c[41]),
-        "+f"(c[42]), "+f"(c[43]), "+f"(c[44]), "+f"(c[45]), "+f"(c[46]), "+f"(c[47]), "+f"(c[48]),
-        "+f"(c[49]), "+f"(c[50]), "+f"(c[51]), "+f"(c[52]), "+f"(c[53]), "+f"(c[54]), "+f"(c[55]),
-        "+f"(c[56]), "+f"(c[57]), "+f"(c[58]), "+f"(c[59]), "+f"(c[60]), "+f"(c[61]), "+f"(c[62]),
-        "+f"(c[63])
-      : "l"(a), "l"(b));
-}
+#undef WEFT_GROUP_NUMBERS
+#undef WEFT_GROUP_REGISTERS
+#undef WEFT_GROUP_PRODUCT
+#undef WEFT_FROM_ROWS
+#undef WEFT_FROM_REGISTERS
 
 // Four values rounded to nearest e4m3, the first in the lowest byte; beyond the largest becomes
 // that.

@@ -196,27 +196,44 @@ void bench_linear(const Settings& settings, DType dtype) {
   }
 }
 
+// Whole, as a state to be merged, causal, and on a device that has it in 8 bits.
 void bench_attention(const Settings& settings, DType dtype) {
-  constexpr int64_t kQueries = 256;
+  const bool device = settings.device.has_value();
   for (int64_t keys : {settings.tokens, int64_t{512}}) {
-    const Tensor q = make(settings, dtype, {kQueries, kHeads, kHeadSize}),
-                 out = make(settings, dtype, {kQueries, kHeads, kHeadSize});
+    const int64_t queries = device ? settings.tokens : 256;
+    const Tensor q = make(settings, dtype, {queries, kHeads, kHeadSize}),
+                 out = make(settings, dtype, {queries, kHeads, kHeadSize}),
+                 state = make(settings, DType::kF32, {queries, kHeads, kHeadSize});
     const Tensor k = make(settings, dtype, {keys, kHeads, kHeadSize}),
                  v = make(settings, dtype, {keys, kHeads, kHeadSize});
-    const Tensor lse = make(settings, DType::kF32, {kHeads, kQueries});
+    const Tensor lse = make(settings, DType::kF32, {kHeads, queries});
     const KVSegment segment{.k = k, .v = v};
+    const AttentionArgs whole{
+        .q = q, .segments = {&segment, 1}, .scale = 0.088f, .out = out, .lse = lse};
+    const std::string shape = std::to_string(queries) + "x" + std::to_string(keys) + "x12x128";
+    const double bytes = 2.0 * (k.view().bytes() + q.view().bytes()),
+                 flop = 4.0 * static_cast<double>(queries * keys) * kHeads * kHeadSize;
     measure(settings, dtype, [&](Stream&) {
-      return std::vector<Entry>{
-          {"attention", std::to_string(kQueries) + "x" + std::to_string(keys) + "x12x128",
-           2.0 * (k.view().bytes() + q.view().bytes()),
-           4.0 * kQueries * static_cast<double>(keys) * kHeads * kHeadSize, [&](Stream& s) {
-             attention(s, {.q = q,
-                           .segments = {&segment, 1},
-                           .bias = {},
-                           .scale = 0.088f,
-                           .out = out,
-                           .lse = lse});
-           }}};
+      std::vector<Entry> entries;
+      const auto add = [&](const char* name, const AttentionArgs& args, double part) {
+        entries.push_back(
+            {name, shape, bytes, part * flop, [args](Stream& s) { attention(s, args); }});
+      };
+      add("attention", whole, 1);
+      AttentionArgs args = whole;
+      args.out = state;
+      add("attention_state", args, 1);
+      args = whole;
+      args.causal = true;
+      args.query_position = keys - queries;
+      if (keys >= queries)
+        add("attention_causal", args,
+            1 - 0.5 * static_cast<double>(queries) / static_cast<double>(keys));
+      args = whole;
+      args.format = AttentionFormat::kFp8;
+      if (device && cuda_attends_in_fp8(settings.device->device().index))
+        add("attention_fp8", args, 1);
+      return entries;
     });
   }
 }

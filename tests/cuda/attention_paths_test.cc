@@ -340,7 +340,7 @@ TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
     attention(stream, args);
     stream.sync();
     const cuda::AttentionPaths& after = cuda_queue(stream).part<cuda::AttentionPaths>();
-    EXPECT_EQ(after.fp8 - before.fp8, 1);
+    EXPECT_EQ(after.group - before.group, 1);
     EXPECT_EQ(after.flash, before.flash);
     EXPECT_EQ(after.chained - before.chained, 1);
     EXPECT_EQ(after.split - before.split, 2);
@@ -352,6 +352,48 @@ TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
     attention(host, expected);
     EXPECT_LT(relative_l2(to_f64(measured.view().slice(1, 0, c.heads * c.e)), to_f64(expected.out)),
               dtype == DType::kF32 ? 2e-4 : 2 * kUnitBf16);
+  }
+}
+
+// Products of warpgroups in bf16: edges of their tiles, more tiles than shared memory holds, masks,
+// pages, more segments than a launch takes.
+TEST(AttentionGroup, EveryEdgeEqualsTheDefinition) {
+  Stream stream = cuda_stream(0);
+  auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
+  if (cuda_queue(stream).properties().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
+  paths.group_from = 0;
+  const Case cases[] = {
+      {.queries = 64, .heads = 1, .kv_heads = 1, .e = 128, .keys = {1}, .state = true},
+      {.queries = 129, .heads = 2, .kv_heads = 2, .e = 128, .keys = {129}, .state = true},
+      {.queries = 70, .heads = 4, .kv_heads = 2, .e = 72, .keys = {127, 1}, .log_bias = 2},
+      {.queries = 80,
+       .heads = 1,
+       .kv_heads = 1,
+       .e = 96,
+       .keys = {900},
+       .lse = false,
+       .state = true},
+      {.queries = 66, .heads = 3, .kv_heads = 1, .e = 80, .keys = {65, 300}, .gap = 1, .pad = 1},
+      {.queries = 300, .heads = 1, .kv_heads = 1, .e = 128, .keys = {300}, .causal = true},
+      {.queries = 130,
+       .heads = 2,
+       .kv_heads = 1,
+       .e = 128,
+       .keys = pages(9, 64),
+       .gap = 2,
+       .causal = true,
+       .query_position = 440},
+      {.queries = 64, .heads = 1, .kv_heads = 1, .e = 100, .keys = pages(40, 5), .gap = 1},
+      {.queries = 65, .heads = 1, .kv_heads = 1, .e = 128, .keys = {}, .state = true},
+  };
+  BoundReport report("cuda attention by warpgroups");
+  for (const Case& c : cases) {
+    SCOPED_TRACE("case " + std::to_string(&c - cases));
+    Call call(c, DType::kBF16);
+    const int64_t before = paths.group;
+    call.run(stream);
+    EXPECT_EQ(paths.group - before, 1);
+    call.check(stream, &report);
   }
 }
 

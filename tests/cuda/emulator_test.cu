@@ -202,12 +202,12 @@ __global__ void group_product_kernel(const uint8_t* left, const uint8_t* right, 
   }
   float sum[2][64], early[64];
   cuda::group_fence();
-  cuda::group_multiply_e4m3(sum[0], a, cuda::group_rows(shared + kLeftBytes, 32));
+  cuda::group_multiply<uint8_t>(sum[0], a, cuda::group_rows(shared + kLeftBytes, 32));
   memcpy(early, sum[0], sizeof early);
-  cuda::group_multiply_e4m3(sum[1], cuda::group_rows(shared, 64),
-                            cuda::group_rows(shared + kLeftBytes, 64));
-  cuda::group_add_e4m3(sum[1], cuda::group_rows(shared, 96),
-                       cuda::group_rows(shared + kLeftBytes, 96));
+  cuda::group_multiply<uint8_t>(sum[1], cuda::group_rows(shared, 64),
+                                cuda::group_rows(shared + kLeftBytes, 64));
+  cuda::group_add<uint8_t>(sum[1], cuda::group_rows(shared, 96),
+                           cuda::group_rows(shared + kLeftBytes, 96));
   cuda::group_commit();
   cuda::group_wait<0>();
   for (int n = 0; n < 16; ++n)

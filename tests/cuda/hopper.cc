@@ -36,7 +36,8 @@ struct Product {
   float (*c)[64];
   std::array<float, 64> start;
   bool add, in_registers;
-  float a[2][32];
+  int word_bytes;
+  uint8_t a[2][32];
   uint64_t a_rows, b;
 };
 
@@ -75,8 +76,8 @@ struct Waiting {
   bool over() const { return (barrier->phase & 1) != parity; }
 };
 
-// Row `row` of what a product was told about rows, 32 columns.
-void read_rows(uint64_t descriptor, int row, float (&out)[32]) {
+// Row `row` of what a product was told about rows, 32 bytes.
+void read_row(uint64_t descriptor, int row, uint8_t (&out)[32]) {
   const auto start = static_cast<unsigned>(descriptor & 0x3fff) << 4;
   const auto eight_rows = static_cast<unsigned>(descriptor >> 32 & 0x3fff) << 4;
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0 || start % 1024 >= 128)
@@ -85,22 +86,37 @@ void read_rows(uint64_t descriptor, int row, float (&out)[32]) {
     unsigned at = start + static_cast<unsigned>(row) / 8 * eight_rows +
                   static_cast<unsigned>(row) % 8 * 128 + i;
     at ^= (at >> 7 & 7) << 4;
-    out[i] = from_e4m3(shared_byte(at));
+    out[i] = shared_byte(at);
   }
+}
+
+using Words = std::array<float, 32>;  // the first 32 or 16
+
+Words words_of(const uint8_t (&bytes)[32], int word_bytes) {
+  Words words{};
+  for (int i = 0; i < 32 / word_bytes; ++i)
+    words[i] = word_bytes == 1
+                   ? from_e4m3(bytes[i])
+                   : to_float(bf16{static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8)});
+  return words;
 }
 
 void finish_product(Product& product, int row) {
   if (!product.in_registers) {
-    read_rows(product.a_rows, row, product.a[0]);
-    read_rows(product.a_rows, row + 8, product.a[1]);
+    read_row(product.a_rows, row, product.a[0]);
+    read_row(product.a_rows, row + 8, product.a[1]);
   }
+  const int count = 32 / product.word_bytes;
+  const Words a[2] = {words_of(product.a[0], product.word_bytes),
+                      words_of(product.a[1], product.word_bytes)};
   for (int n = 0; n < 16; ++n)
     for (int c = 0; c < 2; ++c) {
-      float b[32];
-      read_rows(product.b, 8 * n + lane() % 4 * 2 + c, b);
+      uint8_t bytes[32];
+      read_row(product.b, 8 * n + lane() % 4 * 2 + c, bytes);
+      const Words b = words_of(bytes, product.word_bytes);
       for (int h = 0; h < 2; ++h) {
         float sum = 0;
-        for (int k = 0; k < 32; ++k) sum += product.a[h][k] * b[k];
+        for (int k = 0; k < count; ++k) sum += a[h][k] * b[k];
         float& to = (*product.c)[4 * n + 2 * h + c];
         to = product.add ? to + sum : sum;
       }
@@ -109,7 +125,7 @@ void finish_product(Product& product, int row) {
 
 struct Fragment {
   const uint32_t* mine;
-  float a[2][32];
+  uint8_t a[2][32];
 };
 
 // Every thread gets its two rows of a from the four that hold them.
@@ -121,7 +137,7 @@ void spread_rows(void* const (&arguments)[32], uint32_t) {
       for (int part = 0; part < 4; ++part)
         for (int byte = 0; byte < 4; ++byte)
           to->a[part % 2][part / 2 * 16 + 4 * i + byte] =
-              from_e4m3(static_cast<uint8_t>(from[part] >> 8 * byte));
+              static_cast<uint8_t>(from[part] >> 8 * byte);
     }
   }
 }
@@ -172,18 +188,20 @@ void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
   barrier_at(barrier).copies.push_back({shared, global, bytes});
 }
 
-void group_multiply_e4m3(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add) {
+void group_multiply(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add,
+                    int word_bytes) {
   if (blockDim.x % 128) device_fault("a product of a warpgroup in a block without one");
   Product product{.c = &c,
                   .start = {},
                   .add = add,
                   .in_registers = a != nullptr,
+                  .word_bytes = word_bytes,
                   .a = {},
                   .a_rows = a_rows,
                   .b = b};
   if (a) {
     Fragment fragment{.mine = a, .a = {}};
-    collective(~0u, "group_multiply_e4m3", spread_rows, &fragment, true);
+    collective(~0u, "a product of a warpgroup", spread_rows, &fragment, true);
     std::memcpy(product.a, fragment.a, sizeof fragment.a);
   }
   Products& products = hopper().products[thread_number()];
@@ -213,6 +231,9 @@ void group_wait(int newest) {
     }
     products.groups.pop_front();
   }
+  // No lane goes on before all have their results.
+  collective(
+      ~0u, "group_wait", [](void* const(&)[32], uint32_t) {}, nullptr, true);
 }
 
 }  // namespace weft::emulated

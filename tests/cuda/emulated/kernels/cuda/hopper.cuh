@@ -10,8 +10,10 @@ void barrier_init(uint64_t* barrier, int arrivals);
 void barrier_arrive(uint64_t* barrier, int bytes);
 void barrier_wait(uint64_t* barrier, int parity);
 void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier);
-// a: of the thread's registers, or null and the rows of a_rows.
-void group_multiply_e4m3(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add);
+// a: of the thread's registers, or null and the rows of a_rows. Words of 1 byte are e4m3, of 2
+// bf16.
+void group_multiply(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add,
+                    int word_bytes);
 void group_commit();
 void group_wait(int newest);
 
@@ -47,17 +49,21 @@ inline uint64_t group_rows(const void* shared, int column_byte) {
   return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (at >> 4 & 0x3fffu);
 }
 // The result comes at the wait; until then it is NaN.
-inline void group_multiply_e4m3(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
-  emulated::group_multiply_e4m3(c, a, 0, b, false);
+template <class Word>
+void group_multiply(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  emulated::group_multiply(c, a, 0, b, false, sizeof(Word));
 }
-inline void group_add_e4m3(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
-  emulated::group_multiply_e4m3(c, a, 0, b, true);
+template <class Word>
+void group_add(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  emulated::group_multiply(c, a, 0, b, true, sizeof(Word));
 }
-inline void group_multiply_e4m3(float (&c)[64], uint64_t a, uint64_t b) {
-  emulated::group_multiply_e4m3(c, nullptr, a, b, false);
+template <class Word>
+void group_multiply(float (&c)[64], uint64_t a, uint64_t b) {
+  emulated::group_multiply(c, nullptr, a, b, false, sizeof(Word));
 }
-inline void group_add_e4m3(float (&c)[64], uint64_t a, uint64_t b) {
-  emulated::group_multiply_e4m3(c, nullptr, a, b, true);
+template <class Word>
+void group_add(float (&c)[64], uint64_t a, uint64_t b) {
+  emulated::group_multiply(c, nullptr, a, b, true, sizeof(Word));
 }
 
 inline uint32_t e4m3_quad(float a, float b, float c, float d) {

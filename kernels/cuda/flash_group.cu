@@ -1,0 +1,561 @@
+// Flash attention by products of warpgroups, for compute capability 9.0. q, k and v are copied into
+// tiles as the products want them (values transposed), in bf16 or as e4m3; then two warpgroups of
+// 64 rows each walk over tiles of 128 keys, one at its products while the other is at its
+// exponentials. The copy engine fills pairs of a tile of keys and one of values; a warp gives a
+// pair back when it has read it, so the warpgroups need not walk in step.
+//
+// Tensor cores of e4m3 add with 14 bits alone (DeepSeek-V3, 2024, 3.3.2), so a tile's sums are made
+// anew and added in f32. Products of e4m3 by mma would be done in f16 (seen in sm_90's machine
+// code).
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/flash_tiles.cuh"
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/fp8.h"
+
+namespace weft::cuda {
+
+namespace {
+
+constexpr int kRows = 128, kKeys = kFlashGroupTile, kColumns = 128, kThreads = 256;
+constexpr int kPanelBytes = 128 * 128;  // 128 rows of 128 bytes
+constexpr int kSwizzled = 1024;         // the first panel begins at a multiple of it
+
+// Of words of one byte, e4m3, or two, bf16. A tile is one panel for each byte of a word: of queries
+// and keys by columns, of transposed values by keys.
+template <class Word>
+struct Tiles {
+  static constexpr bool kEightBits = sizeof(Word) == 1;
+  static constexpr int kBytes = kPanelBytes * static_cast<int>(sizeof(Word));
+  static constexpr int kProducts = 4 * static_cast<int>(sizeof(Word));  // over 128 columns
+  static constexpr int kStages = kEightBits ? 6 : 3, kAhead = kEightBits ? 4 : 2;
+  static constexpr int kOfShared = 1 + 2 * kStages;
+  static constexpr size_t kSharedBytes = kOfShared * kBytes + kSwizzled + 2 * kStages * 8;
+  static constexpr float kOneBits = kEightBits ? 8 : 0;  // the power of two that stands for 1
+};
+
+// A launch's words, in scratch. Tile t of key/value head h is the (h x tiles + t)-th.
+struct Packed {
+  uint32_t* most = nullptr;  // [q, k, v][kv_heads] bits of the largest magnitudes; of e4m3 alone
+  uint8_t *q = nullptr, *k = nullptr, *v = nullptr;
+  int kv_heads = 0, row_blocks = 0;
+};
+enum Operand { kQ, kK, kV };
+
+// The largest magnitude that may not be finite.
+__device__ __forceinline__ float largest(const Packed& packed, Operand operand, int kv_head) {
+  return __uint_as_float(packed.most[operand * packed.kv_heads + kv_head]);
+}
+
+// What a number stands for; NaN where an operand held what is not finite.
+__device__ __forceinline__ float scale_of(float most) {
+  return most <= 3.4028234e38f ? power_of_two(e4m3_exponent(most)) : __uint_as_float(0x7fc00000u);
+}
+
+// Rows of a tile that are there, and where they lie: row r at data + r x stride.
+template <class T>
+struct TileRows {
+  const T* data = nullptr;
+  int64_t stride = 0;
+  int count = 0;
+};
+
+template <class T>
+__device__ __forceinline__ TileRows<T> tile_rows(const FlashArgs& args, bool values, int tile,
+                                                 int kv_head) {
+  int s = 0;
+  while (s + 1 < args.segments && args.segment[s + 1].first_tile <= tile) ++s;
+  const FlashSegment& segment = args.segment[s];
+  const int key = (tile - segment.first_tile) * kKeys;
+  const T* const data = static_cast<const T*>(values ? segment.v : segment.k);
+  const int64_t stride = values ? segment.v_row : segment.k_row,
+                head = values ? segment.v_head : segment.k_head;
+  return {data + kv_head * head + key * stride, stride, min(segment.keys - key, kKeys)};
+}
+
+// Eight columns of row `row` from `column` on, zeros beyond what there is.
+template <class T>
+__device__ __forceinline__ void load_columns(const FlashArgs& args, const T* row, int column,
+                                             float (&x)[8]) {
+  const int valid = args.size - column;
+  if (args.aligned && valid >= 8) {
+#pragma unroll
+    for (int half = 0; half < 8; half += 16 / static_cast<int>(sizeof(T))) {
+      constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
+      float lanes[kLanes];
+      load_lanes<kLanes>(row + column + half, lanes);
+#pragma unroll
+      for (int i = 0; i < kLanes; ++i) x[half + i] = lanes[i];
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = i < valid ? to_float(row[column + i]) : 0.0f;
+}
+
+// Where query head `share_head` of `row` lies; rows are those of FlashArgs.
+template <class T>
+__device__ __forceinline__ const T* query_row(const FlashArgs& args, int row, int kv_head) {
+  return static_cast<const T*>(args.q) + row / args.share * args.q_row +
+         (kv_head * args.share + row % args.share) * args.q_head;
+}
+
+// Row r of tile `tile` of an operand; null beyond the last.
+template <class T>
+__device__ __forceinline__ const T* operand_row(const FlashArgs& args, Operand operand, int tile,
+                                                int kv_head, int r) {
+  if (operand == kQ) {
+    const int row = tile * kRows + r;
+    return row < args.queries * args.share ? query_row<T>(args, row, kv_head) : nullptr;
+  }
+  const TileRows<T> rows = tile_rows<T>(args, operand == kV, tile, kv_head);
+  return r < rows.count ? rows.data + r * rows.stride : nullptr;
+}
+
+// What a pass over all operands does: block (x, kv head) takes a tile of one of them.
+__device__ __forceinline__ Operand operand_of(const FlashArgs& args, const Packed& packed,
+                                              int& tile) {
+  tile = blockIdx.x;
+  if (tile < packed.row_blocks) return kQ;
+  tile -= packed.row_blocks;
+  if (tile < args.tiles) return kK;
+  tile -= args.tiles;
+  return kV;
+}
+
+__global__ void clear(uint32_t* most, int count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) most[i] = 0;
+}
+
+// The largest magnitudes. As whole numbers, bits of NaN are larger than those of infinity.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    measure(const __grid_constant__ FlashArgs args, const Packed packed) {
+  int tile = 0;
+  const Operand operand = operand_of(args, packed, tile);
+  const int kv_head = blockIdx.y, column = threadIdx.x % 16 * 8;
+  uint32_t most = 0;
+  for (int r = threadIdx.x / 16; r < 128; r += kThreads / 16) {
+    const T* const row = operand_row<T>(args, operand, tile, kv_head, r);
+    if (!row) break;
+    float x[8];
+    load_columns(args, row, column, x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) most = max(most, __float_as_uint(x[i]) & 0x7fffffffu);
+  }
+  __syncwarp();
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2)
+    most = max(most, __shfl_xor_sync(0xffffffffu, most, step));
+  if (threadIdx.x % 32 == 0) atomicMax(&packed.most[operand * packed.kv_heads + kv_head], most);
+}
+
+// Where byte `at` of row `row` of a tile lies: pieces of 16 bytes are exchanged within eight.
+__device__ __forceinline__ int place_in_tile(int row, int at) {
+  return at / 128 * kPanelBytes + row * 128 + ((at / 16 % 8) ^ (row % 8)) * 16 + at % 16;
+}
+
+// Where in a row of transposed values `key` stands: probabilities lie in registers as the logits'
+// products left them, those of e4m3 four by four in the order that products take them.
+template <class Word>
+__device__ __forceinline__ int value_place(int key) {
+  return Tiles<Word>::kEightBits ? key / 16 * 16 + key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2
+                                 : key;
+}
+
+// Eight columns as words, lower ones first.
+__device__ __forceinline__ void words_of(const float (&x)[8], float scale, uint32_t (&words)[2]) {
+#pragma unroll
+  for (int w = 0; w < 2; ++w)
+    words[w] = e4m3_quad(x[4 * w] * scale, x[4 * w + 1] * scale, x[4 * w + 2] * scale,
+                         x[4 * w + 3] * scale);
+}
+__device__ __forceinline__ void words_of(const float (&x)[8], float, uint32_t (&words)[4]) {
+#pragma unroll
+  for (int w = 0; w < 4; ++w) words[w] = bf16_pair(x[2 * w], x[2 * w + 1]);
+}
+
+// Writes the tiles as they lie in shared memory, values transposed.
+template <class Word, class T>
+__global__ void __launch_bounds__(kThreads)
+    pack(const __grid_constant__ FlashArgs args, const Packed packed) {
+  using Of = Tiles<Word>;
+  constexpr int kBytes = static_cast<int>(sizeof(Word)), kPerWord = 4 / kBytes;
+  uint8_t* const image = dynamic_shared<uint8_t>();
+  int tile = 0;
+  const Operand operand = operand_of(args, packed, tile);
+  const int kv_head = blockIdx.y, column = threadIdx.x % 16 * 8;
+  float scale = 1;
+  if constexpr (Of::kEightBits)
+    scale = power_of_two(-e4m3_exponent(largest(packed, operand, kv_head)));
+  for (int r = threadIdx.x / 16; r < 128; r += kThreads / 16) {
+    const T* const row = operand_row<T>(args, operand, tile, kv_head, r);
+    float x[8] = {};
+    if (row) load_columns(args, row, column, x);
+    uint32_t words[2 * kBytes];
+    words_of(x, scale, words);
+    if (operand != kV) {
+#pragma unroll
+      for (int w = 0; w < 2 * kBytes; w += 2)
+        *reinterpret_cast<uint2*>(image + place_in_tile(r, column * kBytes + 4 * w)) =
+            make_uint2(words[w], words[w + 1]);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t word = words[i / kPerWord] >> i % kPerWord * 8 * kBytes;
+      uint8_t* const to = image + place_in_tile(column + i, value_place<Word>(r) * kBytes);
+      if constexpr (Of::kEightBits)
+        *to = static_cast<uint8_t>(word);
+      else
+        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(word);
+    }
+  }
+  __syncthreads();
+  uint8_t* const all = operand == kQ ? packed.q : operand == kK ? packed.k : packed.v;
+  const int tiles = operand == kQ ? packed.row_blocks : args.tiles;
+  uint8_t* const to = all + (static_cast<int64_t>(kv_head) * tiles + tile) * Of::kBytes;
+  for (int at = threadIdx.x * 16; at < Of::kBytes; at += kThreads * 16)
+    *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(image + at);
+}
+
+// The block's shared memory.
+template <class Word>
+struct Stages {
+  using Of = Tiles<Word>;
+
+  uint8_t* queries;
+  uint8_t* tiles;  // keys and values in turns
+  uint64_t *full, *empty;
+
+  __device__ __forceinline__ uint8_t* keys(int n) const {
+    return tiles + n % Of::kStages * 2 * Of::kBytes;
+  }
+  __device__ __forceinline__ uint8_t* values(int n) const { return keys(n) + Of::kBytes; }
+  // The n-th tile is here.
+  __device__ __forceinline__ void await(int n) const {
+    barrier_wait(&full[n % Of::kStages], n / Of::kStages & 1);
+  }
+  // This warp has read it.
+  __device__ __forceinline__ void release(int n) const {
+    if (threadIdx.x % 32 == 0) barrier_arrive(&empty[n % Of::kStages]);
+  }
+};
+
+template <class Word>
+__device__ __forceinline__ Stages<Word> make_stages() {
+  using Of = Tiles<Word>;
+  auto* const shared = dynamic_shared<uint8_t>();
+  const auto misplaced = static_cast<int>(reinterpret_cast<uintptr_t>(shared) % kSwizzled);
+  Stages<Word> stages{};
+  stages.queries = shared + (kSwizzled - misplaced) % kSwizzled;
+  stages.tiles = stages.queries + Of::kBytes;
+  stages.full = reinterpret_cast<uint64_t*>(stages.queries + Of::kOfShared * Of::kBytes);
+  stages.empty = stages.full + Of::kStages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Of::kStages; ++s) {
+      barrier_init(&stages.full[s], 1);
+      barrier_init(&stages.empty[s], kThreads / 32);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  return stages;
+}
+
+// Asks for tile after tile; one thread's.
+template <class Word>
+struct Loader {
+  using Of = Tiles<Word>;
+
+  FlashCursor at;
+  int asked = 0;
+
+  __device__ __forceinline__ void load(const FlashArgs& args, const Packed& packed,
+                                       const FlashBlock& block, const Stages<Word>& stages) {
+    if (!settle<kKeys>(args, block, at)) return;
+    const int n = asked++, stage = n % Of::kStages;
+    if (n >= Of::kStages) barrier_wait(&stages.empty[stage], (n / Of::kStages - 1) & 1);
+    barrier_expect(&stages.full[stage], (n == 0 ? 3 : 2) * Of::kBytes);
+    if (n == 0) {  // the queries come with the first tile
+      const int64_t rows = int64_t{block.kv_head} * packed.row_blocks + block.first_row / kRows;
+      copy_bulk(stages.queries, packed.q + rows * Of::kBytes, Of::kBytes, &stages.full[stage]);
+    }
+    const int64_t tile =
+        int64_t{block.kv_head} * args.tiles + args.segment[at.segment].first_tile + at.key / kKeys;
+    copy_bulk(stages.keys(n), packed.k + tile * Of::kBytes, Of::kBytes, &stages.full[stage]);
+    copy_bulk(stages.values(n), packed.v + tile * Of::kBytes, Of::kBytes, &stages.full[stage]);
+    at.key += kKeys;
+  }
+};
+
+// What a thread keeps of its two rows, lane / 4 + 8 h of the warp: columns 8 n + 2 (lane % 4) + c
+// at [4 n + 2 h + c].
+struct State {
+  float sum[64];
+  float top[2], total[2];
+};
+
+// logit = q k^T of the n-th tile.
+template <class Word>
+__device__ __forceinline__ void start_logits(float (&logit)[64], const Stages<Word>& stages,
+                                             int n) {
+  const uint8_t* const queries = stages.queries + threadIdx.x / 128 * (kPanelBytes / 2);
+  const uint8_t* const keys = stages.keys(n);
+  group_multiply<Word>(logit, group_rows(queries, 0), group_rows(keys, 0));
+#pragma unroll
+  for (int e = 1; e < Tiles<Word>::kProducts; ++e) {
+    const int panel = e / 4 * kPanelBytes, byte = e % 4 * 32;
+    group_add<Word>(logit, group_rows(queries + panel, byte), group_rows(keys + panel, byte));
+  }
+}
+
+// sum += probabilities v of the n-th tile; sum = ... of 8 bits.
+template <class Word>
+__device__ __forceinline__ void start_sums(float (&sum)[64],
+                                           const uint32_t (&probability)[Tiles<Word>::kProducts][4],
+                                           const Stages<Word>& stages, int n) {
+  const uint8_t* const values = stages.values(n);
+  if constexpr (Tiles<Word>::kEightBits)
+    group_multiply<Word>(sum, probability[0], group_rows(values, 0));
+#pragma unroll
+  for (int k = Tiles<Word>::kEightBits; k < Tiles<Word>::kProducts; ++k)
+    group_add<Word>(sum, probability[k], group_rows(values + k / 4 * kPanelBytes, k % 4 * 32));
+}
+
+// -infinity where a row does not see a key.
+__device__ __forceinline__ void mask(float (&logit)[64], const FlashArgs& args,
+                                     const FlashBlock& block, const FlashCursor& at) {
+  const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int seen = seen_keys(args, block, at, block.first_row + first + 8 * h) - lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 2; ++c)
+        if (8 * n + c >= seen) logit[4 * n + 2 * h + c] = minus_infinity();
+  }
+}
+
+// Probabilities as a product takes them: words of keys 2 i and 2 i + 1 of each eight, as the
+// logits' product left them.
+__device__ __forceinline__ void to_words(const float (&p)[64], uint32_t (&words)[4][4]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const float* const four = p + 16 * k + part / 2 * 8 + part % 2 * 2;
+      words[k][part] = e4m3_quad(four[0], four[1], four[4], four[5]);
+    }
+}
+__device__ __forceinline__ void to_words(const float (&p)[64], uint32_t (&words)[8][4]) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k)
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const float* const two = p + 8 * k + part / 2 * 4 + part % 2 * 2;
+      words[k][part] = bf16_pair(two[0], two[1]);
+    }
+}
+
+// Turns logit x scale + shift, scale > 0 or NaN, into probabilities relative to the largest, of 8
+// bits relative to that rounded up; shrink is what the sums so far become relative to it.
+template <class Word>
+__device__ __forceinline__ void soften(State& state, float (&logit)[64], float scale, float shift,
+                                       float (&shrink)[2]) {
+  using Of = Tiles<Word>;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float high = minus_infinity();
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+      high = fmaxf(high, fmaxf(logit[4 * n + 2 * h], logit[4 * n + 2 * h + 1]));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
+    const float highest = fmaf(high, scale, shift);
+    const float top = fmaxf(state.top[h], Of::kEightBits ? ceilf(highest) : highest);
+    shrink[h] = top == state.top[h] ? 1.0f : fast_exp2(state.top[h] - top);
+    state.top[h] = top;
+    const float offset =
+        shift + Of::kOneBits - (top == minus_infinity() ? 0.0f : top);  // no key seen yet
+    float total = 0;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& power = logit[4 * n + 2 * h + c];
+        power = fast_exp2(fmaf(power, scale, offset));
+        total += power;
+      }
+    state.total[h] = fmaf(state.total[h], shrink[h], total);
+  }
+}
+
+__device__ __forceinline__ void scale_logits(float (&logit)[64], float scale) {
+#pragma unroll
+  for (int i = 0; i < 64; ++i) logit[i] *= scale;
+}
+
+__device__ __forceinline__ void shrink_sums(State& state, const float (&shrink)[2]) {
+  if (!__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) return;  // as mostly
+#pragma unroll
+  for (int i = 0; i < 64; ++i) state.sum[i] *= shrink[i / 2 % 2];
+}
+
+// One tile, the n-th, whose logits are ready: adds it to the sums. The next tile's logits are made
+// meanwhile; where there is none, this one's again, since a branch would cut the pipeline.
+template <class Word>
+__device__ __forceinline__ void add_tile(State& state, float (&logit)[64], const FlashArgs& args,
+                                         const FlashBlock& block, const FlashCursor& at,
+                                         const Stages<Word>& stages, float scale, int n,
+                                         bool last) {
+  using Of = Tiles<Word>;
+  uint32_t probability[Of::kProducts][4];
+  float shrink[2], fresh[64];
+  if (!(scale > 0)) scale_logits(logit, scale);
+  if (cut<kKeys>(args, block, at)) mask(logit, args, block, at);
+  soften<Word>(state, logit, scale > 0 ? scale : 1.0f, args.segment[at.segment].shift, shrink);
+  to_words(logit, probability);
+  if constexpr (!Of::kEightBits) shrink_sums(state, shrink);
+  float(&sum)[64] = Of::kEightBits ? fresh : state.sum;
+  const int next = last ? n : n + 1;
+  stages.await(next);
+  group_hold(logit);
+  if constexpr (!Of::kEightBits) group_hold(sum);
+  group_fence();
+  start_sums<Word>(sum, probability, stages, n);
+  start_logits<Word>(logit, stages, next);
+  group_commit();
+  group_wait<0>();
+  group_hold(sum);
+  group_hold(logit);
+#pragma unroll
+  for (int k = 0; k < Of::kProducts; ++k) group_hold(probability[k]);
+  stages.release(n);
+  if constexpr (Of::kEightBits)
+#pragma unroll
+    for (int i = 0; i < 64; ++i) state.sum[i] = fmaf(state.sum[i], shrink[i / 2 % 2], sum[i]);
+}
+
+template <class Word>
+__device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
+                                           const FlashBlock& block, float scale) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float total = state.total[h];
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    const int row = block.first_row + threadIdx.x / 32 * 16 + lane / 4 + 8 * h;
+    if (row >= block.rows) continue;
+    if (lane % 4 == 0) store_lse(args, block, row, state.top[h] - Tiles<Word>::kOneBits, total);
+    const float share = total == 0 ? 0.0f : scale / total;
+    const int64_t offset = block.part * args.out_part + row / args.share * args.out_row +
+                           head_of(args, block, row) * args.out_head;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int column = 8 * n + lane % 4 * 2 + c;
+        if (column >= args.size) continue;
+        const float value = state.sum[4 * n + 2 * h + c] * share;
+        if (args.f32_out)
+          static_cast<float*>(args.out)[offset + column] = value;
+        else
+          static_cast<bf16*>(args.out)[offset + column] = to_bf16(value);
+      }
+  }
+}
+
+template <class Word>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_group(const __grid_constant__ FlashArgs args, const Packed packed) {
+  using Of = Tiles<Word>;
+  const Stages<Word> stages = make_stages<Word>();
+  const FlashBlock block = flash_block<kRows>(args);
+  State state;
+#pragma unroll
+  for (int i = 0; i < 64; ++i) state.sum[i] = 0;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) state.top[h] = minus_infinity(), state.total[h] = 0;
+  FlashCursor at = first_tile<kKeys>(args, block);
+  Loader<Word> loader{.at = at};
+  if (threadIdx.x == 0)
+    for (int i = 0; i < Of::kAhead; ++i) loader.load(args, packed, block, stages);
+  __syncwarp();
+  float scale = args.scale, value_scale = 1;
+  if constexpr (Of::kEightBits) {
+    scale *=
+        scale_of(largest(packed, kQ, block.kv_head)) * scale_of(largest(packed, kK, block.kv_head));
+    value_scale = scale_of(largest(packed, kV, block.kv_head));
+  }
+  bool more = settle<kKeys>(args, block, at);
+  float logit[64];
+  if (more) {
+    stages.await(0);
+    group_fence();
+    start_logits<Word>(logit, stages, 0);
+    group_commit();
+    group_wait<0>();
+    group_hold(logit);
+  }
+  for (int n = 0; more; ++n) {
+    if (threadIdx.x == 0) loader.load(args, packed, block, stages);
+    __syncwarp();
+    const FlashCursor here = at;
+    at.key += kKeys;
+    more = settle<kKeys>(args, block, at);
+    add_tile<Word>(state, logit, args, block, here, stages, scale, n, !more);
+  }
+  store_rows<Word>(state, args, block, value_scale);
+}
+
+Packed place(char* scratch, size_t word_bytes, int kv_heads, const FlashArgs& args) {
+  Packed packed;
+  packed.kv_heads = kv_heads;
+  packed.row_blocks = static_cast<int>(blocks_for(args.rows(), kRows));
+  const int64_t tile = kPanelBytes * static_cast<int64_t>(word_bytes);
+  packed.most = reinterpret_cast<uint32_t*>(scratch);
+  packed.q = reinterpret_cast<uint8_t*>(scratch) + flash_group_most_bytes(kv_heads);
+  packed.k = packed.q + kv_heads * packed.row_blocks * tile;
+  packed.v = packed.k + kv_heads * args.tiles * tile;
+  return packed;
+}
+
+template <class Word, class T>
+void run(const Stream& stream, const FlashArgs& args, const Packed& packed) {
+  using Of = Tiles<Word>;
+  const dim3 tiles(static_cast<unsigned>(packed.row_blocks + 2 * args.tiles), packed.kv_heads);
+  if constexpr (Of::kEightBits) {
+    launch(stream, {.grid = dim3(1), .block = dim3(kThreads)}, clear, packed.most,
+           3 * packed.kv_heads);
+    launch(stream, {.grid = tiles, .block = dim3(kThreads)}, measure<T>, args, packed);
+  }
+  launch(stream, {.grid = tiles, .block = dim3(kThreads), .shared = Of::kBytes}, pack<Word, T>,
+         args, packed);
+  launch(stream,
+         {.grid = dim3(static_cast<unsigned>(packed.row_blocks), packed.kv_heads, args.parts),
+          .block = dim3(kThreads),
+          .shared = Of::kSharedBytes},
+         flash_group<Word>, args, packed);
+}
+
+}  // namespace
+
+void launch_flash_group(const Stream& stream, DType dtype, AttentionFormat format, int kv_heads,
+                        const FlashArgs& args, size_t scratch_used) {
+  const size_t word_bytes = format == AttentionFormat::kFp8 ? 1 : sizeof(bf16),
+               begin = (scratch_used + 255) / 256 * 256;
+  char* const scratch = static_cast<char*>(cuda_queue(stream).scratch(
+      begin + flash_group_bytes(word_bytes, args.rows(), args.tiles, kv_heads)));
+  const Packed packed = place(scratch + begin, word_bytes, kv_heads, args);
+  if (format == AttentionFormat::kCompute)
+    run<bf16, bf16>(stream, args, packed);
+  else if (dtype == DType::kF32)
+    run<uint8_t, float>(stream, args, packed);
+  else
+    run<uint8_t, bf16>(stream, args, packed);
+}
+
+}  // namespace weft::cuda
