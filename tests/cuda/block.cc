@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <boost/context/detail/fcontext.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +10,7 @@
 
 #include "kernels/cuda/intrinsics.cuh"
 #include "kernels/dtype.h"
+#include "tests/cuda/fiber.h"
 #include "tests/cuda/machine.h"
 
 uint3 threadIdx, blockIdx;
@@ -20,18 +20,11 @@ namespace weft::emulated {
 
 namespace {
 
-using boost::context::detail::jump_fcontext;
-using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
-constexpr size_t kStack = 128 << 10, kGuard = 4096;
+constexpr size_t kGuard = 4096;
 constexpr size_t kMostShared = 227 << 10, kSharedWithoutAsking = 48 << 10;
 constexpr size_t kSharedSpan = (kMostShared + kGuard - 1) / kGuard * kGuard;
-
-struct Fiber {
-  char* stack = nullptr;
-  void* context = nullptr;
-};
 
 struct AsyncCopy {
   void* shared;
@@ -114,24 +107,14 @@ void fiber_main(transfer_t from);
 Fiber* new_fiber() {
   Block& b = block();
   b.fibers.push_back(std::make_unique<Fiber>());
-  Fiber& fiber = *b.fibers.back();
-  void* at = mmap(nullptr, kStack + kGuard, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (at == MAP_FAILED) {
-    std::perror("emulated thread's stack");
-    std::abort();
-  }
-  mprotect(at, kGuard, PROT_NONE);
-  fiber.stack = static_cast<char*>(at) + kGuard + kStack;
-  fiber.context = make_fcontext(fiber.stack, kStack, fiber_main);
-  return &fiber;
+  make_fiber(*b.fibers.back(), fiber_main);
+  return b.fibers.back().get();
 }
 
 void switch_to(Fiber& to) {
   Fiber* const from = block().running;
   block().running = &to;
-  const transfer_t back = jump_fcontext(to.context, from);
-  static_cast<Fiber*>(back.data)->context = back.fctx;
+  jump(*from, to);
 }
 
 void make_current(Thread& thread) {
@@ -214,8 +197,8 @@ void thread_exits(Thread& thread) {
 }
 
 void fiber_main(transfer_t from) {
-  static_cast<Fiber*>(from.data)->context = from.fctx;
   Block& b = block();
+  arrived(from, *b.running);
   for (;;) {
     while (b.next < b.count) {
       const int n = b.next++;
@@ -299,7 +282,7 @@ void abandon() {
   b.waiting.clear();
   b.idle.clear();
   for (const auto& fiber : b.fibers) {
-    fiber->context = make_fcontext(fiber->stack, kStack, fiber_main);
+    begin_anew(*fiber, fiber_main);
     b.idle.push_back(fiber.get());
   }
   b.running = &b.main;

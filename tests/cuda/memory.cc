@@ -19,8 +19,8 @@ namespace weft::emulated {
 namespace {
 
 constexpr size_t kPage = 4096, kChunk = size_t{256} << 10, kAlign = 256;
-constexpr size_t kAddresses = size_t{32} << 40;
-constexpr size_t kGranularity = size_t{2} << 20;  // of cuMemCreate
+constexpr size_t kMostAddresses = size_t{32} << 40;  // less where the thread sanitizer leaves less
+constexpr size_t kGranularity = size_t{2} << 20;     // of cuMemCreate
 
 struct Handle {
   size_t bytes;
@@ -30,6 +30,7 @@ struct Handle {
 
 struct Memory {
   char* base = nullptr;
+  size_t addresses = kMostAddresses;
   size_t next = 0;                               // first address never given out
   std::multimap<size_t, uintptr_t> free_ranges;  // reservations given back, by size
   std::map<uintptr_t, size_t> ranges;            // reservations alive
@@ -55,8 +56,12 @@ void on_fault(int, siginfo_t* info, void*);
 Memory& memory() {
   static Memory* made = [] {
     auto* m = new Memory;
-    void* at =
-        mmap(nullptr, kAddresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* at = MAP_FAILED;
+    for (; m->addresses > size_t{1} << 30; m->addresses /= 2) {
+      at = mmap(nullptr, m->addresses, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                0);
+      if (at != MAP_FAILED) break;
+    }
     if (at == MAP_FAILED) {
       std::perror("emulated device memory");
       std::abort();
@@ -77,7 +82,7 @@ Memory& memory() {
 bool is_device(const void* data) {
   const Memory& m = memory();
   const auto* at = static_cast<const char*>(data);
-  return at >= m.base && at < m.base + kAddresses;
+  return at >= m.base && at < m.base + m.addresses;
 }
 
 Region* region_at(uintptr_t at) {
@@ -164,7 +169,7 @@ uintptr_t take_addresses(size_t bytes, size_t alignment) {
   Memory& m = memory();
   const auto base = reinterpret_cast<uintptr_t>(m.base);
   const uintptr_t at = rounded(base + m.next, alignment);
-  if (at + bytes > base + kAddresses) return 0;
+  if (at + bytes > base + m.addresses) return 0;
   m.next = at + bytes - base;
   return at;
 }
