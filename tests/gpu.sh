@@ -26,7 +26,7 @@ step() {  # name, seconds at most, function and arguments: its end goes to the l
   local left=$((${LIMIT:-86400} - SECONDS))
   shift 2
   if [ "$left" -gt 5 ]; then
-    timeout "$((left < most ? left : most))" "$BASH" "$self" run "$@" >"$log" 2>&1 &
+    timeout -k 5 "$((left < most ? left : most))" "$BASH" "$self" run "$@" >"$log" 2>&1 &
     wait $!
     status=$?
     kill -KILL -- -$! 2>/dev/null  # whoever of its group wanted to end in peace
@@ -131,7 +131,7 @@ ranks() {  # layout, dtype, cases: on ranks that share the one device; eight cas
 }
 
 sanitize() {  # tool: a subset of the ops under compute-sanitizer
-  with_libraries compute-sanitizer --tool "$1" --error-exitcode 7 "$ops_test" \
+  PATH=$PATH:$toolkit/bin with_libraries compute-sanitizer --tool "$1" --error-exitcode 7 "$ops_test" \
     --gtest_filter='Norm*:Rope*:Attention*:CudaTransfer*:Copy*:Conv*:Linear.*' | count_tests
 }
 
@@ -240,7 +240,7 @@ for stage in "${stages[@]}"; do
     build) step build 580 build ;;
     doctor) step doctor 120 doctor ;;
     ops) step ops 300 ops ;;
-    verify) for dtype in f32 bf16; do step "verify_$dtype" 200 verify $dtype; done ;;
+    verify) for dtype in f32 bf16; do step "verify_$dtype" 280 verify $dtype; done ;;
     ranks)
       for dtype in f32 bf16; do
         for layout in ulysses=2 ring=2 token_ring=2 layers=2 cfg=2 tensor=2 ulysses=3 ring=4 layers=2,ring=2; do
