@@ -2,7 +2,7 @@
 # Everything of the CUDA backend that wants a GPU, on a bare machine with one: nvcc 13, CMake, ninja,
 # Python with torch. CUDA's libraries may be those of Python wheels; of Debian's packages none need be
 # there if gpu/bundle.tar.xz is (tests/gpu_bundle.sh).
-#   tests/gpu.sh [STAGE...]   build doctor ops bench verify ranks sanitize; default: all, in this order
+#   tests/gpu.sh [STAGE...]   build doctor ops bench parts verify ranks sanitize; default: all, in this order
 # $OUT (default build-gpu/results) gets table.txt, log.txt, gpu.jsonl, ops.jsonl and the binaries,
 # build.tar.xz: as gpu/build.tar.xz they spare a fresh machine the build. A step runs for its limit,
 # all of them for LIMIT (default: no limit); what ends so is TIME in the table. Ends with 1
@@ -189,26 +189,31 @@ bench_dit() {  # name, config, tokens, blocks: ours, and PyTorch's step
   step "torch_$1" 180 torch_step "${size[@]}"
 }
 
-bench() {
-  local long=32760 longest=75600 text=60 blocks=(30 40 8) few=(--repeat 5) vae=() stream=(--blocks 12 --resident-layers 4)
+bench() {  # what is compared with PyTorch's and the floors
+  local long=32760 longest=75600 blocks=(30 40 8) few=(--repeat 5) vae=(--size 1280x720) stream=(--blocks 12 --resident-layers 4)
   if [ -n "${TINY:-}" ]; then
-    long=32 longest=48 text=2 blocks=(2 2 2) few=(--repeat 1) vae=(--size 16x16 --num-frames 5) stream=(--blocks 3 --resident-layers 2)
+    long=32 longest=48 blocks=(2 2 2) few=(--repeat 1) vae=(--size 16x16 --num-frames 5) stream=(--blocks 3 --resident-layers 2)
   fi
   bench_dit 1.3b_480p wan2.1-1.3b $long "${blocks[0]}"
   bench_dit 14b_480p wan2.1-14b $long "${blocks[1]}"
   bench_dit 14b_720p wan2.1-14b $longest "${blocks[2]}"
   step attention 90 ours attention --dtype bf16 "${few[@]}" ${TINY:+--tokens 32}
+  step vae_720p 150 ours vae --dtype bf16 "${vae[@]}"
   step attention_fp8 90 ours attention --dtype bf16 --attention fp8 "${few[@]}" ${TINY:+--tokens 32}
   step dit_1.3b_fp8 120 ours dit --dtype bf16 --tokens $long --blocks "${blocks[0]}" --weights fp8 --attention fp8 --repeat 3 \
     ${TINY:+"${tiny[@]}"}
-  step vae 120 ours vae --dtype bf16 "${vae[@]}"
   step streamed 120 ours dit --dtype bf16 --config wan2.1-14b --tokens $long "${stream[@]}" --repeat 3 ${TINY:+"${tiny[@]}"}
-  step text 90 ours text --dtype bf16 --tokens $text "${few[@]}" ${TINY:+--blocks 1}
-  step llm 90 ours llm --dtype bf16 "${few[@]}" ${TINY:+--tokens 8 --model tests/golden/llm_qwen3_tied/model}
+  summary | tee -a "$out/table.txt"
+}
+
+parts() {  # what stands beside a transformer's forward, and every op
+  local long=32760
+  [ -z "${TINY:-}" ] || long=8
+  step text 90 ours text --dtype bf16 ${TINY:+--tokens 2 --blocks 1 --repeat 1}
+  step llm 90 ours llm --dtype bf16 ${TINY:+--tokens 8 --repeat 1 --model tests/golden/llm_qwen3_tied/model}
   step load 120 ours load --dtype bf16 --repeat 2 ${TINY:+"${tiny[@]}"}
   step layouts 120 ours layouts --dtype bf16 --repeat 3 --tokens $long ${TINY:+"${tiny[@]}"}
-  [ -n "${WEFT:-}" ] || step ops_bench 120 lines ops.jsonl "$ops_bench" "" 0 cuda
-  summary | tee -a "$out/table.txt"
+  [ -n "${WEFT:-}" ] || step ops_bench 180 lines ops.jsonl "$ops_bench" "" 0 cuda
 }
 
 if [ "${1:-}" = run ]; then  # a step of this script's own
@@ -217,10 +222,10 @@ if [ "${1:-}" = run ]; then  # a step of this script's own
   exit
 fi
 stages=("$@")
-[ $# -gt 0 ] || stages=(build doctor ops bench verify ranks sanitize)
+[ $# -gt 0 ] || stages=(build doctor ops bench parts verify ranks sanitize)
 for stage in "${stages[@]}"; do
   case $stage in
-    build | doctor | ops | bench | verify | ranks | sanitize) ;;
+    build | doctor | ops | bench | parts | verify | ranks | sanitize) ;;
     *)
       sed -n '2,9p' "$self" >&2
       exit 2
@@ -249,6 +254,7 @@ for stage in "${stages[@]}"; do
       done
       ;;
     bench) bench ;;
+    parts) parts ;;
     sanitize) for tool in memcheck racecheck; do step "sanitize_$tool" 280 sanitize $tool; done ;;
   esac
 done
