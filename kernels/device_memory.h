@@ -17,17 +17,26 @@ class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
   virtual void sync() = 0;  // waits until all work given so far is done
+  virtual void trim() {}    // gives back what single ops took for a moment; waits
 };
 
 // Zeroed memory, 256-byte aligned, that every stream of the device may use at once. Error(kMemory)
 // with what was wanted and what is free. Freeing waits for the device; not for a step.
 void* device_malloc(Device device, size_t bytes);
-void device_free(Device device, void* data);
+void device_free(Device device, void* data, size_t bytes);
 
 struct DeviceMemoryInfo {
   size_t free = 0, total = 0;
 };
 DeviceMemoryInfo device_memory_info(Device device);
+
+// What this process holds of a device by device_malloc and DeviceRange, and the most since the last
+// reset: tensors, arenas and the scratch of ops, not a driver's context, code and graphs.
+struct DeviceUse {
+  size_t live = 0, peak = 0;
+};
+DeviceUse device_use(Device device);
+void reset_device_use_peak(Device device);
 
 // Addresses without memory behind them; memory comes by commit. What an Arena lies in: its
 // addresses stay the same over steps, as captured graphs want them.
@@ -80,6 +89,24 @@ class DeviceEvent {
   void wait_on(Stream& stream);  // what `stream` is given from now on runs behind the point
   void sync();                   // the host waits for the point
   bool done();                   // whether it has been passed; true where nothing was recorded
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A device's time between pairs of points in a stream's order, added up; the host never waits for
+// it. Not in what a graph records. On a CPU stream it stands still.
+class DeviceClock {
+ public:
+  DeviceClock();
+  ~DeviceClock();
+  DeviceClock(DeviceClock&&) noexcept;
+  DeviceClock& operator=(DeviceClock&&) noexcept;
+
+  void begin(Stream& stream);
+  void end(Stream& stream);
+  double seconds();  // of the pairs that have been passed
 
  private:
   struct Impl;

@@ -175,7 +175,7 @@ Tensor::Tensor(DType dtype, std::span<const int64_t> shape, Device device) {
 void Tensor::Free::operator()(void* data) const {
   counter(device.kind).live -= bytes;
   if (device.kind != Device::Kind::kCpu)
-    device_free(device, data);
+    device_free(device, data, bytes);
   else if (bytes >= kMapThreshold)
     munmap(data, bytes);
   else

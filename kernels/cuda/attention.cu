@@ -144,8 +144,6 @@ void take_segments(const AttentionArgs& args, size_t& next, int64_t& key, FlashA
   }
 }
 
-constexpr int64_t kLibraryRows = 64;  // fewer queries only read keys and values
-
 // Of q k^T, those that a mask hides too.
 int64_t multiplications(const AttentionArgs& args) {
   int64_t keys = 0;
@@ -237,7 +235,8 @@ class FlashCall {
   bool group() const { return kernels_ == Kernels::kGroup; }
   bool products() const { return kernels_ == Kernels::kProducts; }
   int64_t elements() const { return args_.q.count(); }
-  int64_t stride() const { return (elements() + args_.q[0] * args_.q[1] + 63) / 64 * 64; }
+  int64_t stride() const { return flash_state_floats(args_.q[0], args_.q[1], args_.q[2]); }
+  int multiprocessors() const { return cuda_queue(stream_).properties().multiprocessors; }
 
   int64_t blocks(const FlashArgs& flash, FlashRows rows) const {
     return blocks_for(flash.rows(), static_cast<int>(rows)) * int64_t{kv_heads_};
@@ -247,30 +246,24 @@ class FlashCall {
   // fill the device sooner.
   FlashRows rows_of(const FlashArgs& flash) const {
     if (group()) return FlashRows::k128;
-    if (args_.q.dtype == DType::kF32) return FlashRows::k64;
-    if (flash.rows() <= 16) return FlashRows::k16;
-    const int64_t wanted = cuda_queue(stream_).properties().multiprocessors;
-    return blocks(flash, FlashRows::k128) >= 2 * wanted ? FlashRows::k128 : FlashRows::k64;
+    return static_cast<FlashRows>(
+        flash_rows(args_.q.dtype, flash.rows(), kv_heads_, multiprocessors()));
   }
 
   // Counts tiles and cuts them in parts where blocks alone do not fill the device.
   void cut(FlashArgs& flash) const {
-    constexpr int64_t kMostParts = 64, kTilesOfPart = 2;
-    const int64_t each = rows_ == FlashRows::k16 ? 8
-                         : group()               ? 1
-                                                 : 2;  // blocks of a multiprocessor
+    const int rows = static_cast<int>(rows_);
     const int keys = products() ? kFlashProductTile
                      : group()  ? kFlashGroupTile
-                                : flash_tile_keys(args_.q.dtype, rows_, flash.size);
+                                : flash_tile_keys(args_.q.dtype, rows, flash.size);
     flash.tiles = 0;
     for (int s = 0; s < flash.segments; ++s) {
       flash.segment[s].first_tile = flash.tiles;
       flash.tiles += (flash.segment[s].keys + keys - 1) / keys;
     }
-    const int64_t room = cuda_queue(stream_).properties().multiprocessors * each;
-    const int64_t parts =
-        std::min({room / blocks(flash, rows_), flash.tiles / kTilesOfPart, kMostParts});
-    flash.parts = products() ? 1 : static_cast<int>(std::max<int64_t>(parts, 1));
+    const int64_t parts = flash_parts(blocks(flash, rows_), flash.tiles,
+                                      int64_t{multiprocessors()} * flash_blocks(rows, group()));
+    flash.parts = products() ? 1 : static_cast<int>(parts);
   }
 
   // `states` of f32 lie in scratch.
@@ -372,11 +365,6 @@ void attention(Stream& stream, const AttentionArgs& args) {
 }
 
 }  // namespace
-
-int flash_tile_keys(DType dtype, FlashRows rows, int size) {
-  const bool few = size > 128 || (dtype == DType::kBF16 && rows == FlashRows::k128);
-  return few ? 32 : 64;
-}
 
 void launch_flash(const Stream& stream, DType dtype, FlashRows rows, int kv_heads,
                   const FlashArgs& args) {

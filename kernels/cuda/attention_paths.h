@@ -1,16 +1,14 @@
 #pragma once
 // How attention of a queue is done and was done, call by call; a part of the queue, for tests.
 #include "kernels/cuda/queue.h"
+#include "kernels/device_plan.h"
 
 namespace weft::cuda {
 
 struct AttentionPaths {
   explicit AttentionPaths(CudaQueue&) {}
-  // Multiplications of q k^T from which on a call is the library's: 17 Gflop in all, some 45 us by
-  // our kernels. Preparing a shape takes it about half a second of the host, once.
-  int64_t library_from = int64_t{1} << 32;
-  // The same for products of warpgroups, whose operands are copied into tiles first.
-  int64_t group_from = int64_t{1} << 32;
+  // Multiplications of q k^T from which on a call is the library's, or done by warpgroups.
+  int64_t library_from = kLargeAttention, group_from = kLargeAttention;
 
   int64_t library = 0;   // sdpa.h
   int64_t flash = 0;     // the flash kernels

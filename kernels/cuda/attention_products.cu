@@ -14,7 +14,6 @@ namespace weft::cuda {
 namespace {
 
 constexpr int kTile = kFlashProductTile, kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kLogitBytes = int64_t{64} << 20;  // of a strip: what a large L2 holds
 
 // One head's values, transposed: [size, columns] <- [keys, size] of every segment.
 template <class T>
@@ -115,17 +114,14 @@ class Products {
  public:
   Products(const Stream& stream, const FlashArgs& args, size_t scratch_used)
       : stream_(stream), args_(args), columns_(std::max(args.tiles, 1) * kTile) {
-    const int64_t fit = kLogitBytes / (columns_ * int64_t{sizeof(float)}) / 64 * 64;
-    strip_ = static_cast<int>(std::min<int64_t>(std::max<int64_t>(fit, 64), args.queries));
-    const int64_t logits = int64_t{strip_} * columns_ * int64_t{sizeof(float)};
-    const int64_t values = int64_t{args.size} * columns_ * int64_t{sizeof(T)};
-    const int64_t powers = sizeof(T) == sizeof(float) ? 0 : logits / 2;
-    used_ = scratch_used + static_cast<size_t>(logits + values + powers);
+    const ProductPlaces places =
+        product_places(args.queries, columns_, args.size, kType, scratch_used);
+    strip_ = static_cast<int>(places.strip);
+    used_ = places.used;
     char* scratch = static_cast<char*>(cuda_queue(stream).scratch(used_ + kGemmWorkspace));
-    scratch += scratch_used;
-    logits_ = reinterpret_cast<float*>(scratch);
-    powers_ = reinterpret_cast<T*>(powers > 0 ? scratch + logits : scratch);
-    values_ = reinterpret_cast<T*>(scratch + logits + powers);
+    logits_ = reinterpret_cast<float*>(scratch + places.logits);
+    powers_ = reinterpret_cast<T*>(scratch + places.powers);
+    values_ = reinterpret_cast<T*>(scratch + places.values);
   }
 
   void run(int kv_head) {

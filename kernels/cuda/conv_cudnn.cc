@@ -4,12 +4,11 @@
 #include "kernels/cuda/conv_graph.h"
 #include "kernels/cuda/plan_cache.h"
 #include "kernels/cuda/queue.h"
+#include "kernels/device_plan.h"
 
 namespace weft::cuda {
 
 namespace {
-
-constexpr int64_t kMostWorkspace = int64_t{1} << 30;
 
 struct Plan {
   CudnnDescriptor descriptor;  // none: refused
@@ -47,7 +46,7 @@ Plan make_plan(Library& library, const ConvShape& shape) {
     for (const CudnnDescriptor& configuration : propose_conv(shape, target)) try {
         Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
         plan.workspace = cudnn_workspace(plan.descriptor);
-        if (plan.workspace <= kMostWorkspace) return plan;
+        if (plan.workspace <= static_cast<int64_t>(kConvWorkspace)) return plan;
         refusal = "a workspace of " + std::to_string(plan.workspace) + " bytes";
       } catch (const CudnnRefusal& reason) {  // the next one may do
         refusal = reason.text;

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/tables.h"
+#include "kernels/device_plan.h"
 
 namespace weft {
 
@@ -44,6 +45,16 @@ bool cuda_attends_in_fp8(int index) {
   int major = 0;
   WEFT_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
   return major == 9;
+}
+
+DeviceTraits device_traits(Device device) {
+  cudaDeviceProp properties{};
+  WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, device.index));
+  return {.name = properties.name,
+          .multiprocessors = properties.multiProcessorCount,
+          .major = properties.major,
+          .minor = properties.minor,
+          .bytes = properties.totalGlobalMem};
 }
 
 void cuda_copy_bytes(Stream& stream, const void* from, void* to, size_t bytes) {

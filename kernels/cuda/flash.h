@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/device_plan.h"
 
 namespace weft::cuda {
 
@@ -41,10 +42,6 @@ struct FlashArgs {
   int rows() const { return queries * share; }
 };
 
-inline constexpr int kFlashLargest = 256;  // the largest head size
-
-inline constexpr int kFlashProductTile = 64;
-
 // Larger heads, by products; the first `scratch_used` bytes of the queue's scratch are the
 // caller's. One part, and tiles of kFlashProductTile keys.
 void attention_products(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
@@ -52,9 +49,6 @@ void attention_products(const Stream& stream, DType dtype, int kv_heads, const F
 
 // Rows of a block. A few rows lie in blocks of one warp.
 enum class FlashRows { k16 = 16, k64 = 64, k128 = 128 };
-
-// Keys of a tile, which FlashSegment::first_tile counts.
-int flash_tile_keys(DType dtype, FlashRows rows, int size);
 
 // One launch over args.parts x kv_heads x blocks of rows. bf16 or f32 (whose blocks have 64 rows).
 void launch_flash(const Stream& stream, DType dtype, FlashRows rows, int kv_heads,

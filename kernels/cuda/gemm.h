@@ -4,7 +4,7 @@
 // kernels of their own for that.
 #include <string>
 
-#include "kernels/stream.h"
+#include "kernels/device_plan.h"
 
 namespace weft::cuda {
 
@@ -34,11 +34,9 @@ struct Gemm {
   const void* bias = nullptr;       // [n] of out's dtype, 16-byte aligned, or null
   const float* x_scales = nullptr;  // [m] and [n] of f8_e4m3, both or none
   const float* w_scales = nullptr;
-  size_t scratch_used = 0;  // bytes of the queue's scratch that hold the caller's data
+  size_t scratch_used = 0;  // bytes of the queue's scratch that hold the caller's data; the product
+                            // takes kGemmWorkspace behind them
 };
-
-// What a product takes of the queue's scratch behind scratch_used.
-inline constexpr size_t kGemmWorkspace = size_t{64} << 20;
 
 // Puts the product behind what the stream was given. False, and nothing done, where the library has
 // no way to do it: an alignment it does not take (of 8-bit numbers rows must be 16-byte aligned and

@@ -10,26 +10,11 @@
 #include "kernels/cuda/packed_matrix.h"
 #include "kernels/cuda/quantize.h"
 #include "kernels/cuda/tables.h"
+#include "kernels/device_plan.h"
 
 namespace weft::cuda {
 
 namespace {
-
-constexpr int64_t kLeastRows = 128;  // of a block
-
-// Places in the queue's scratch: all are taken before the first is used.
-class ScratchPlan {
- public:
-  size_t take(size_t bytes) {
-    const size_t at = used_;
-    used_ += (bytes + 255) / 256 * 256;
-    return at;
-  }
-  size_t used() const { return used_; }
-
- private:
-  size_t used_ = 0;
-};
 
 // One call, of all rows or of a block of them.
 struct Call {
@@ -86,8 +71,7 @@ struct Call {
 // Calls run(block of rows) for as many rows at a time as take linear_block_bytes of scratch.
 template <class Run>
 void for_blocks(const Call& call, int64_t row_bytes, Run&& run) {
-  const int64_t most = std::max(kLeastRows, linear_block_bytes / row_bytes);
-  const int64_t blocks = (call.m + most - 1) / most;
+  const int64_t blocks = row_blocks(call.m, row_bytes).count;
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t begin = call.m * i / blocks;
     run(call.rows(begin, call.m * (i + 1) / blocks - begin));
@@ -163,12 +147,11 @@ void linear_bf16(const Call& call) {
   product.bias = nullptr;
   product.gelu = false;
   for_blocks(call, stride * 4, [&](const Call& part) {
-    ScratchPlan scratch;
-    scratch.take(part.m * stride * 4);
+    const LinearPlaces places = places_of_sums(part.m, stride);
     product.m = part.m;
     product.x = part.x_matrix();
-    product.out = {cuda_queue(call.stream).scratch(scratch.used()), DType::kF32, stride};
-    product.scratch_used = scratch.used();
+    product.out = {cuda_queue(call.stream).scratch(places.used), DType::kF32, stride};
+    product.scratch_used = places.used;
     if (!gemm(call.stream, product)) return few(part);
     finish_rows(call.stream, part.finish(product.out.data, stride));
   });
@@ -178,12 +161,10 @@ void linear_int8(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
   for_blocks(call, stride + columns * 4, [&](const Call& part) {
-    ScratchPlan plan;
-    const size_t numbers_at = plan.take(part.m * stride), scales_at = plan.take(part.m * 4),
-                 sums_at = plan.take(part.m * columns * 4);
-    char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(plan.used()));
-    auto* scales = reinterpret_cast<float*>(scratch + scales_at);
-    char *numbers = scratch + numbers_at, *sums = scratch + sums_at;
+    const LinearPlaces places = places_of_numbers(part.m, stride, columns);
+    char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
+    auto* scales = reinterpret_cast<float*>(scratch + places.scales);
+    char *numbers = scratch + places.numbers, *sums = scratch + places.sums;
     quantize_rows(call.stream, Numbers::kInt8, part.x_view(), numbers, stride, scales);
     const bool done = gemm(call.stream, {.m = part.m,
                                          .n = columns,
@@ -191,7 +172,7 @@ void linear_int8(const Call& call) {
                                          .x = {numbers, DType::kI8, stride},
                                          .w = call.w_matrix(),
                                          .out = {sums, DType::kI32, columns},
-                                         .scratch_used = plan.used()});
+                                         .scratch_used = places.used});
     if (!done)
       dot_rows(call.stream, {.m = part.m,
                              .n = call.n,
@@ -214,16 +195,15 @@ void linear_int8(const Call& call) {
 // Few rows of e4m3, or as many as the library refuses: the numbers of x as bf16.
 void few_fp8(const Call& call) {
   const int64_t stride = call.matrix().stride();
-  ScratchPlan plan;
-  const size_t numbers_at = plan.take(call.m * stride * 2), scales_at = plan.take(call.m * 4);
-  char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(plan.used()));
-  auto* scales = reinterpret_cast<float*>(scratch + scales_at);
-  quantize_rows(call.stream, Numbers::kE4m3AsBf16, call.x_view(), scratch + numbers_at, stride,
+  const LinearPlaces places = places_of_few(call.m, stride);
+  char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
+  auto* scales = reinterpret_cast<float*>(scratch + places.scales);
+  quantize_rows(call.stream, Numbers::kE4m3AsBf16, call.x_view(), scratch + places.numbers, stride,
                 scales);
   few_rows(call.stream, {.m = call.m,
                          .n = call.n,
                          .k = call.k,
-                         .x = reinterpret_cast<const bf16*>(scratch + numbers_at),
+                         .x = reinterpret_cast<const bf16*>(scratch + places.numbers),
                          .x_stride = stride,
                          .w = call.matrix().weight.view().data,
                          .w_dtype = DType::kF8E4M3,
@@ -242,23 +222,22 @@ void few_fp8(const Call& call) {
 bool library_fp8(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
-  ScratchPlan plan;
-  const size_t numbers_at = plan.take(call.m * stride), scales_at = plan.take(call.m * 4),
-               sums_at = plan.take(call.m * columns * 4);
-  char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(plan.used()));
-  auto* scales = reinterpret_cast<float*>(scratch + scales_at);
-  char* sums = scratch + sums_at;
-  quantize_rows(call.stream, Numbers::kE4m3, call.x_view(), scratch + numbers_at, stride, scales);
+  const LinearPlaces places = places_of_numbers(call.m, stride, columns);
+  char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
+  auto* scales = reinterpret_cast<float*>(scratch + places.scales);
+  char* sums = scratch + places.sums;
+  quantize_rows(call.stream, Numbers::kE4m3, call.x_view(), scratch + places.numbers, stride,
+                scales);
   Gemm product{.m = call.m,
                .n = call.n,
                .k = stride,
-               .x = {scratch + numbers_at, DType::kF8E4M3, stride},
+               .x = {scratch + places.numbers, DType::kF8E4M3, stride},
                .w = call.w_matrix(),
                .out = call.out_matrix(),
                .bias = call.library_bias(),
                .x_scales = scales,
                .w_scales = matrix.scales.as<float>(),
-               .scratch_used = plan.used()};
+               .scratch_used = places.used};
   if (call.activation == LinearActivation::kNone &&
       (!call.packed.has_bias() || (call.out_dtype == DType::kBF16 && product.bias)) &&
       gemm(call.stream, product))
@@ -279,25 +258,22 @@ bool library_fp8(const Call& call) {
 bool library_fp8_as_bf16(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
-  ScratchPlan plan;
-  const size_t weight_at = plan.take(columns * stride * 2),
-               numbers_at = plan.take(call.m * stride * 2), scales_at = plan.take(call.m * 4),
-               sums_at = plan.take(call.m * columns * 4);
-  char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(plan.used()));
-  auto* scales = reinterpret_cast<float*>(scratch + scales_at);
+  const LinearPlaces places = places_of_widened(call.m, stride, columns);
+  char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
+  auto* scales = reinterpret_cast<float*>(scratch + places.scales);
   widen_e4m3(call.stream, matrix.weight.view().data, columns * stride,
-             reinterpret_cast<bf16*>(scratch + weight_at));
-  quantize_rows(call.stream, Numbers::kE4m3AsBf16, call.x_view(), scratch + numbers_at, stride,
+             reinterpret_cast<bf16*>(scratch + places.weight));
+  quantize_rows(call.stream, Numbers::kE4m3AsBf16, call.x_view(), scratch + places.numbers, stride,
                 scales);
   if (!gemm(call.stream, {.m = call.m,
                           .n = columns,
                           .k = stride,
-                          .x = {scratch + numbers_at, DType::kBF16, stride},
-                          .w = {scratch + weight_at, DType::kBF16, stride},
-                          .out = {scratch + sums_at, DType::kF32, columns},
-                          .scratch_used = plan.used()}))
+                          .x = {scratch + places.numbers, DType::kBF16, stride},
+                          .w = {scratch + places.weight, DType::kBF16, stride},
+                          .out = {scratch + places.sums, DType::kF32, columns},
+                          .scratch_used = places.used}))
     return false;
-  FinishRows finish = call.finish(scratch + sums_at, columns);
+  FinishRows finish = call.finish(scratch + places.sums, columns);
   finish.x_scales = scales;
   finish.w_scales = matrix.scales.as<float>();
   finish_rows(call.stream, finish);

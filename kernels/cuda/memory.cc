@@ -2,11 +2,14 @@
 #include <cuda.h>
 
 #include <algorithm>
-#include <mutex>
+#include <array>
+#include <atomic>
+#include <deque>
 #include <vector>
 
 #include "kernels/cuda/queue.h"
 #include "kernels/device_memory.h"
+#include "kernels/device_plan.h"
 
 namespace weft {
 
@@ -39,8 +42,6 @@ std::string out_of_memory(Device device, size_t wanted) {
          " free";
 }
 
-constexpr size_t kPiece = size_t{32} << 20;  // a multiple of every device's granularity (2 MiB)
-
 // The device itself, and those that can reach its memory: messages are copied by either.
 std::vector<CUmemAccessDesc> readers(int index) {
   int count = 0;
@@ -57,6 +58,24 @@ std::vector<CUmemAccessDesc> readers(int index) {
 
 size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
+struct Counter {  // counters only: no behaviour depends on them
+  std::atomic<size_t> live{0}, peak{0};
+};
+Counter& counter(int index) {
+  static std::array<Counter, 128> counters;
+  return counters[index];
+}
+
+constexpr size_t kAlign = 256;  // of cudaMalloc
+
+void count_taken(int index, size_t bytes) {
+  Counter& count = counter(index);
+  const size_t live = count.live += bytes;
+  size_t peak = count.peak;
+  while (peak < live && !count.peak.compare_exchange_weak(peak, live)) {
+  }
+}
+
 }  // namespace
 
 void* device_malloc(Device device, size_t bytes) {
@@ -68,17 +87,27 @@ void* device_malloc(Device device, size_t bytes) {
     throw Error(ErrorKind::kMemory, out_of_memory(device, bytes));
   }
   WEFT_CUDA_CHECK(status);
+  count_taken(device.index, rounded(bytes, kAlign));
   WEFT_CUDA_CHECK(cudaMemset(data, 0, bytes));
   WEFT_CUDA_CHECK(cudaDeviceSynchronize());  // streams of ours do not wait for the default one
   return data;
 }
 
-void device_free(Device device, void* data) {
+void device_free(Device device, void* data, size_t bytes) {
   int before = 0;
   cudaGetDevice(&before);
   cudaSetDevice(device.index);
   cudaFree(data);
   cudaSetDevice(before);
+  counter(device.index).live -= rounded(bytes, kAlign);
+}
+
+DeviceUse device_use(Device device) {
+  return {counter(device.index).live, counter(device.index).peak};
+}
+
+void reset_device_use_peak(Device device) {
+  counter(device.index).peak = counter(device.index).live.load();
 }
 
 DeviceMemoryInfo device_memory_info(Device device) {
@@ -89,16 +118,16 @@ DeviceMemoryInfo device_memory_info(Device device) {
 }
 
 struct DeviceRange::Pieces {
-  std::vector<CUmemGenericAllocationHandle> handles;  // one per kPiece from the base on
+  std::vector<CUmemGenericAllocationHandle> handles;  // one per kDevicePiece from the base on
 };
 
 DeviceRange::DeviceRange(Device device, size_t limit)
-    : device_(device), limit_(rounded(limit, kPiece)), pieces_(std::make_unique<Pieces>()) {
+    : device_(device), limit_(rounded(limit, kDevicePiece)), pieces_(std::make_unique<Pieces>()) {
   const CudaDeviceScope scope(device.index);
   WEFT_CUDA_CHECK(cudaFree(nullptr));  // the context that the driver's calls want
   CUdeviceptr base = 0;
-  check_driver(WEFT_DRIVER(cuMemAddressReserve)(&base, limit_, kPiece, 0, 0), "cuMemAddressReserve",
-               limit_);
+  check_driver(WEFT_DRIVER(cuMemAddressReserve)(&base, limit_, kDevicePiece, 0, 0),
+               "cuMemAddressReserve", limit_);
   base_ = reinterpret_cast<char*>(base);
 }
 
@@ -123,30 +152,33 @@ void DeviceRange::commit(size_t bytes) {
   const std::vector<CUmemAccessDesc> access = readers(device_.index);
   while (committed_ < bytes) {
     CUmemGenericAllocationHandle handle = 0;
-    const CUresult status = WEFT_DRIVER(cuMemCreate)(&handle, kPiece, &properties, 0);
+    const CUresult status = WEFT_DRIVER(cuMemCreate)(&handle, kDevicePiece, &properties, 0);
     if (status == CUDA_ERROR_OUT_OF_MEMORY)
-      throw Error(ErrorKind::kMemory, out_of_memory(device_, rounded(bytes - committed_, kPiece)));
-    check_driver(status, "cuMemCreate", kPiece);
+      throw Error(ErrorKind::kMemory,
+                  out_of_memory(device_, rounded(bytes - committed_, kDevicePiece)));
+    check_driver(status, "cuMemCreate", kDevicePiece);
     const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_ + committed_);
-    check_driver(WEFT_DRIVER(cuMemMap)(at, kPiece, 0, handle, 0), "cuMemMap", kPiece);
-    check_driver(WEFT_DRIVER(cuMemSetAccess)(at, kPiece, access.data(), access.size()),
-                 "cuMemSetAccess", kPiece);
+    check_driver(WEFT_DRIVER(cuMemMap)(at, kDevicePiece, 0, handle, 0), "cuMemMap", kDevicePiece);
+    check_driver(WEFT_DRIVER(cuMemSetAccess)(at, kDevicePiece, access.data(), access.size()),
+                 "cuMemSetAccess", kDevicePiece);
     pieces_->handles.push_back(handle);
-    committed_ += kPiece;
+    committed_ += kDevicePiece;
+    count_taken(device_.index, kDevicePiece);
   }
 }
 
 void DeviceRange::trim(size_t bytes) {
-  const size_t kept = rounded(bytes, kPiece);
+  const size_t kept = rounded(bytes, kDevicePiece);
   if (kept >= committed_) return;
   const CudaDeviceScope scope(device_.index);
   WEFT_CUDA_CHECK(cudaDeviceSynchronize());
   while (committed_ > kept) {
-    committed_ -= kPiece;
+    committed_ -= kDevicePiece;
     const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_ + committed_);
-    check_driver(WEFT_DRIVER(cuMemUnmap)(at, kPiece), "cuMemUnmap", kPiece);
-    check_driver(WEFT_DRIVER(cuMemRelease)(pieces_->handles.back()), "cuMemRelease", kPiece);
+    check_driver(WEFT_DRIVER(cuMemUnmap)(at, kDevicePiece), "cuMemUnmap", kDevicePiece);
+    check_driver(WEFT_DRIVER(cuMemRelease)(pieces_->handles.back()), "cuMemRelease", kDevicePiece);
     pieces_->handles.pop_back();
+    counter(device_.index).live -= kDevicePiece;
   }
 }
 
@@ -202,6 +234,64 @@ bool DeviceEvent::done() {
   if (status == cudaErrorNotReady) return false;
   WEFT_CUDA_CHECK(status);
   return true;
+}
+
+struct DeviceClock::Impl {
+  struct Span {
+    cudaEvent_t begin = nullptr, end = nullptr;
+  };
+  ~Impl() {
+    for (const std::deque<Span>* spans : {&open, &idle})
+      for (const Span& span : *spans) {
+        cudaEventDestroy(span.begin);
+        cudaEventDestroy(span.end);
+      }
+  }
+  std::deque<Span> open, idle;  // open: in the order of their ends
+  int index = -1;
+  double seconds = 0;
+};
+
+DeviceClock::DeviceClock() : impl_(std::make_unique<Impl>()) {}
+DeviceClock::~DeviceClock() = default;
+DeviceClock::DeviceClock(DeviceClock&&) noexcept = default;
+DeviceClock& DeviceClock::operator=(DeviceClock&&) noexcept = default;
+
+void DeviceClock::begin(Stream& stream) {
+  if (!stream.queue()) return;
+  if (impl_->open.size() >= 64) seconds();  // what is over need not be kept
+  CudaQueue& queue = cuda_queue(stream);
+  CHECK(impl_->index < 0 || impl_->index == queue.index(), "a clock of", impl_->index, "on",
+        queue.index());
+  impl_->index = queue.index();
+  if (impl_->idle.empty()) {
+    Impl::Span& made = impl_->idle.emplace_back();
+    WEFT_CUDA_CHECK(cudaEventCreate(&made.begin));
+    WEFT_CUDA_CHECK(cudaEventCreate(&made.end));
+  }
+  impl_->open.push_back(impl_->idle.front());
+  impl_->idle.pop_front();
+  WEFT_CUDA_CHECK(cudaEventRecord(impl_->open.back().begin, queue.stream()));
+}
+
+void DeviceClock::end(Stream& stream) {
+  if (!stream.queue()) return;
+  WEFT_CUDA_CHECK(cudaEventRecord(impl_->open.back().end, cuda_queue(stream).stream()));
+}
+
+double DeviceClock::seconds() {
+  while (!impl_->open.empty()) {
+    const Impl::Span span = impl_->open.front();
+    const cudaError_t status = cudaEventQuery(span.end);
+    if (status == cudaErrorNotReady) break;
+    WEFT_CUDA_CHECK(status);
+    float elapsed = 0;
+    WEFT_CUDA_CHECK(cudaEventElapsedTime(&elapsed, span.begin, span.end));
+    impl_->seconds += elapsed * 1e-3;
+    impl_->open.pop_front();
+    impl_->idle.push_back(span);
+  }
+  return impl_->seconds;
 }
 
 }  // namespace weft

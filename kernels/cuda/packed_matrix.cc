@@ -4,13 +4,12 @@
 
 #include "kernels/copy.h"
 #include "kernels/cuda/quantize.h"
+#include "kernels/device_plan.h"
 #include "kernels/ops.h"
 
 namespace weft::cuda {
 
 namespace {
-
-constexpr int64_t kBlockBytes = int64_t{32} << 20;  // of rows that wait to become numbers
 
 // A view of x's shape whose rows, the first dimension, are `stride` elements apart.
 TensorView padded_rows(const TensorView& x, const TensorView& rows) {
@@ -26,8 +25,7 @@ void quantize_weights(Stream& stream, const TensorView& weight, Numbers kind,
   const bool read = weight.dtype == DType::kBF16 || weight.dtype == DType::kF32;
   const DType dtype = read ? weight.dtype : DType::kF32;
   const int64_t in = weight[1], stride = matrix.stride();
-  const int64_t row_bytes = in * static_cast<int64_t>(size_of(dtype));
-  const int64_t most = std::min(weight[0], std::max<int64_t>(1, kBlockBytes / row_bytes));
+  const int64_t most = packing_rows(weight[0], in, dtype);
   const Tensor rows(dtype, {most, in}, stream.device());
   for (int64_t row = 0; row < weight[0]; row += most) {
     const int64_t count = std::min(most, weight[0] - row);
@@ -70,9 +68,7 @@ PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorV
   auto* matrix = new PackedMatrix;
   packed.storage_ = {matrix, [](void* data) { delete static_cast<PackedMatrix*>(data); }};
   const bool numbers = format != WeightFormat::kCompute;
-  const int64_t whole = 16 / static_cast<int64_t>(numbers ? 1 : size_of(dtype));
-  const int64_t rows = numbers ? (packed.out_ + 15) / 16 * 16 : packed.out_;
-  const int64_t stride = (packed.in_ + whole - 1) / whole * whole;
+  const auto [rows, stride] = packed_extents(packed.out_, packed.in_, dtype, format);
   const DType kept = format == WeightFormat::kCompute ? dtype
                      : format == WeightFormat::kInt8  ? DType::kI8
                                                       : DType::kF8E4M3;

@@ -14,10 +14,6 @@ struct PackedMatrix {
   int64_t rows() const { return weight.view()[0]; }
 };
 
-// Scratch for the sums and numbers of a block of rows; no result depends on it. Tests make it
-// small.
-inline int64_t linear_block_bytes = int64_t{256} << 20;
-
 inline const PackedMatrix& packed_matrix(const PackedLinear& packed) {
   return *static_cast<const PackedMatrix*>(packed.storage_.get());
 }

@@ -1,5 +1,7 @@
 #include "kernels/cuda/queue.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 
@@ -56,8 +58,14 @@ void CudaQueue::sync() {
   WEFT_CUDA_CHECK(cudaStreamSynchronize(stream_));
 }
 
+void CudaQueue::trim() {
+  scratch_->trim(0);
+  scratch_asked_ = 0;
+}
+
 void* CudaQueue::scratch(size_t bytes) {
   scratch_->commit(bytes);
+  scratch_asked_ = std::max(scratch_asked_, bytes);
   return scratch_->base();
 }
 

@@ -42,13 +42,15 @@ class CudaQueue final : public DeviceQueue {
   ~CudaQueue() override;
 
   void sync() override;
+  void trim() override;
   cudaStream_t stream() const { return stream_; }
   int index() const { return index_; }
   const CudaProperties& properties() const { return properties_; }
 
   // Device memory for the time of one op; the next op of this queue may overwrite it. Its address
-  // never changes, so captured graphs may hold it. 256-byte aligned.
+  // never changes, so captured graphs may hold it until trim(). 256-byte aligned.
   void* scratch(size_t bytes);
+  size_t scratch_asked() const { return scratch_asked_; }  // the most since trim()
 
   // What an op family keeps with the queue (a library's handle, plans by shape), made by T(queue)
   // at its first use. Gone before the stream is.
@@ -64,6 +66,7 @@ class CudaQueue final : public DeviceQueue {
   CudaProperties properties_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<DeviceRange> scratch_;
+  size_t scratch_asked_ = 0;
   std::map<std::type_index, std::shared_ptr<void>> parts_;
 };
 

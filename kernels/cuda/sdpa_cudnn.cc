@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/sdpa_graph.h"
+#include "kernels/device_plan.h"
 
 namespace weft::cuda {
 
@@ -50,7 +51,8 @@ Plan make_plan(Sdpas& sdpas, const SdpaShape& shape) {
     for (const CudnnDescriptor& configuration : propose_sdpa(shape, target)) try {
         Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
         plan.workspace = cudnn_workspace(plan.descriptor);
-        return plan;
+        if (plan.workspace <= static_cast<int64_t>(kSdpaWorkspace)) return plan;
+        refusal = "an engine wants " + std::to_string(plan.workspace) + " bytes of workspace";
       } catch (const CudnnRefusal& reason) {
         refusal = reason.text;
       }

@@ -3,14 +3,12 @@
 #include <array>
 
 #include "kernels/cuda/queue.h"
+#include "kernels/device_plan.h"
 #include "kernels/ops.h"
 
 namespace weft::cuda {
 
 namespace {
-
-// The most that goes in one piece: what a slot of pinned memory, or of scratch, holds.
-constexpr size_t kPiece = size_t{4} << 20;
 
 // Pinned memory of a queue in a few slots: the host fills one while the device reads others.
 class Staging {
@@ -24,13 +22,13 @@ class Staging {
   // The next slot, with no transfer under way.
   Slot& next() {
     Slot& slot = slots_[at_++ % slots_.size()];
-    if (slot.memory.bytes() == 0) slot.memory = PinnedMemory(kPiece);
+    if (slot.memory.bytes() == 0) slot.memory = PinnedMemory(kTransferPiece);
     slot.used.sync();
     return slot;
   }
 
  private:
-  std::array<Slot, 4> slots_;
+  std::array<Slot, kTransferSlots> slots_;
   size_t at_ = 0;
 };
 
@@ -49,16 +47,16 @@ Stream host_stream(const Stream& stream) {
   return Stream::cpu(stream.threads(), Determinism::kFast, &cpu_ops());
 }
 
-// Calls run(piece of x, piece of out) over pieces of at most kPiece bytes.
+// Calls run(piece of x, piece of out) over pieces of at most kTransferPiece bytes.
 template <class Run>
 void in_pieces(const TensorView& x, const TensorView& out, Run&& run) {
   int dim = 0;
   while (dim < x.rank && x[dim] == 1) ++dim;
   const size_t wide = std::max(size_of(x.dtype), size_of(out.dtype));
-  if (dim == x.rank || static_cast<size_t>(x.count()) * wide <= kPiece) return run(x, out);
+  if (dim == x.rank || static_cast<size_t>(x.count()) * wide <= kTransferPiece) return run(x, out);
   const int64_t rest = x.count() / x[dim];
-  const int64_t step =
-      std::max<int64_t>(1, static_cast<int64_t>(kPiece / wide) / std::max<int64_t>(rest, 1));
+  const int64_t step = std::max<int64_t>(
+      1, static_cast<int64_t>(kTransferPiece / wide) / std::max<int64_t>(rest, 1));
   for (int64_t begin = 0; begin < x[dim]; begin += step) {
     const int64_t count = std::min(step, x[dim] - begin);
     in_pieces(x.slice(dim, begin, count), out.slice(dim, begin, count), run);
@@ -78,7 +76,8 @@ void deliver(Stream& stream, void* data, DType dtype, const TensorView& out) {
   const TensorView from = dense(data, dtype, out, {});
   if (moves(from, out))
     return transfer(stream, out.data, data, from.bytes(), cudaMemcpyHostToDevice);
-  const TensorView landed = dense(cuda_queue(stream).scratch(kPiece), dtype, out, stream.device());
+  const TensorView landed =
+      dense(cuda_queue(stream).scratch(kTransferPiece), dtype, out, stream.device());
   transfer(stream, landed.data, data, from.bytes(), cudaMemcpyHostToDevice);
   copy_on_device(stream, landed, out);
 }
@@ -86,7 +85,8 @@ void deliver(Stream& stream, void* data, DType dtype, const TensorView& out) {
 // x, a piece, dense in out's dtype on the device: itself or in scratch.
 TensorView gathered(Stream& stream, const TensorView& x, DType dtype) {
   if (x.dtype == dtype && x.contiguous()) return x;
-  const TensorView there = dense(cuda_queue(stream).scratch(kPiece), dtype, x, stream.device());
+  const TensorView there =
+      dense(cuda_queue(stream).scratch(kTransferPiece), dtype, x, stream.device());
   copy_on_device(stream, x, there);
   return there;
 }
@@ -142,8 +142,8 @@ void gather_up(Stream& stream, const TensorView& table, const TensorView& ids,
   CudaQueue& queue = cuda_queue(stream);
   Stream host = host_stream(stream);
   const size_t row = static_cast<size_t>(out[1]) * size_of(out.dtype);
-  CHECK(row <= kPiece, "a row of", row, "bytes");
-  const auto step = static_cast<int64_t>(kPiece / row);
+  CHECK(row <= kTransferPiece, "a row of", row, "bytes");
+  const auto step = static_cast<int64_t>(kTransferPiece / row);
   for (int64_t begin = 0; begin < out[0]; begin += step) {
     const TensorView to = out.slice(0, begin, std::min(step, out[0] - begin));
     Staging::Slot& slot = queue.part<Staging>().next();

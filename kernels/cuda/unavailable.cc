@@ -1,6 +1,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/nvtx.h"
 #include "kernels/device_graph.h"
+#include "kernels/device_plan.h"
 
 namespace weft {
 
@@ -26,8 +27,11 @@ std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream&, DType, int64_t, int64_t
 std::vector<LibraryAnswer> ask_cuda_libraries(Stream&) { unavailable(); }
 
 void* device_malloc(Device, size_t) { unavailable(); }
-void device_free(Device, void*) {}
+void device_free(Device, void*, size_t) {}
 DeviceMemoryInfo device_memory_info(Device) { unavailable(); }
+DeviceUse device_use(Device) { return {}; }
+void reset_device_use_peak(Device) {}
+DeviceTraits device_traits(Device) { unavailable(); }
 
 struct DeviceRange::Pieces {};
 DeviceRange::DeviceRange(Device, size_t) { unavailable(); }
@@ -56,6 +60,15 @@ void DeviceEvent::record(Stream&) {}
 void DeviceEvent::wait_on(Stream&) {}
 void DeviceEvent::sync() {}
 bool DeviceEvent::done() { return true; }
+
+struct DeviceClock::Impl {};
+DeviceClock::DeviceClock() = default;
+DeviceClock::~DeviceClock() = default;
+DeviceClock::DeviceClock(DeviceClock&&) noexcept = default;
+DeviceClock& DeviceClock::operator=(DeviceClock&&) noexcept = default;
+void DeviceClock::begin(Stream&) {}
+void DeviceClock::end(Stream&) {}
+double DeviceClock::seconds() { return 0; }
 
 void cuda::push_range(const char*) {}
 void cuda::pop_range() {}

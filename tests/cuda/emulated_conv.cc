@@ -1,6 +1,7 @@
 // kernels/cuda/conv_library.h in plain loops: what the library would answer.
 #include "kernels/cuda/conv_library.h"
 #include "kernels/cuda/queue.h"
+#include "kernels/device_plan.h"
 #include "tests/cuda/emulated_libraries.h"
 #include "tests/cuda/emulator.h"
 
@@ -39,6 +40,7 @@ bool library_conv(const Stream& stream, const LibraryConv& conv) {
   CHECK(conv.x_shape[3] % 8 == 0 && conv.out_shape[3] % 8 == 0, conv.x_shape[3], conv.out_shape[3]);
   test::EmulatedLibraries& libraries = test::emulated_libraries();
   if (libraries.refuse_conv) return false;
+  cuda_queue(stream).scratch(conv.scratch_used + kConvWorkspace);
   WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [conv] {
     const auto [f, h, w, c] = conv.out_shape;
     const auto run = conv.dtype == DType::kF32 ? compute<float> : compute<bf16>;

@@ -1,5 +1,7 @@
 // kernels/cuda/gemm.h in plain loops: what the library would answer.
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/queue.h"
@@ -33,21 +35,23 @@ float value_at(const GemmMatrix& matrix, int64_t at) {
   }
 }
 
-void compute(const Gemm& g, int64_t index) {
-  const int64_t b = index / g.n / g.m, i = index / g.n % g.m, j = index % g.n;
-  const int64_t x = b * g.x.batch_stride + i * g.x.row_stride;
-  const int64_t w = b * g.w.batch_stride + j * g.w.row_stride;
-  const int64_t out = b * g.out.batch_stride + i * g.out.row_stride + j;
-  if (g.out.dtype == DType::kI32) {
-    int32_t sum = 0;
-    for (int64_t l = 0; l < g.k; ++l)
-      sum +=
-          static_cast<int32_t>(value_at(g.x, x + l)) * static_cast<int32_t>(value_at(g.w, w + l));
-    static_cast<int32_t*>(g.out.data)[out] = sum;
-    return;
-  }
-  float sum = 0;
-  for (int64_t l = 0; l < g.k; ++l) sum += value_at(g.x, x + l) * value_at(g.w, w + l);
+// Rows of a matrix as floats, which hold every number of 8 and 16 bits.
+std::vector<float> values_of(const GemmMatrix& matrix, int64_t batch, int64_t rows, int64_t k) {
+  std::vector<float> values(rows * k);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t l = 0; l < k; ++l)
+      values[i * k + l] = value_at(matrix, batch * matrix.batch_stride + i * matrix.row_stride + l);
+  return values;
+}
+
+// Whole numbers of 8 bits: the sum of many is no float.
+int32_t whole_sum(const float* x, const float* w, int64_t k) {
+  int32_t sum = 0;
+  for (int64_t l = 0; l < k; ++l) sum += static_cast<int32_t>(x[l]) * static_cast<int32_t>(w[l]);
+  return sum;
+}
+
+void store(const Gemm& g, int64_t out, int64_t i, int64_t j, float sum) {
   sum *= g.alpha;
   if (g.x_scales) sum *= g.x_scales[i] * g.w_scales[j];
   if (g.bias) sum += value_at({const_cast<void*>(g.bias), g.out.dtype}, j);
@@ -57,6 +61,32 @@ void compute(const Gemm& g, int64_t index) {
     static_cast<float*>(g.out.data)[out] = sum;
   else
     static_cast<bf16*>(g.out.data)[out] = to_bf16(sum);
+}
+
+// A few sums at a time, each in order: they do not wait for each other.
+void compute(const Gemm& g, int64_t b) {
+  constexpr int64_t kTogether = 8;
+  const std::vector<float> x = values_of(g.x, b, g.m, g.k), w = values_of(g.w, b, g.n, g.k);
+  for (int64_t i = 0; i < g.m; ++i) {
+    const float* const row = x.data() + i * g.k;
+    const int64_t out = b * g.out.batch_stride + i * g.out.row_stride;
+    for (int64_t j = 0; j < g.n; j += kTogether) {
+      const int64_t count = std::min(kTogether, g.n - j);
+      if (g.out.dtype == DType::kI32) {
+        for (int64_t c = 0; c < count; ++c)
+          static_cast<int32_t*>(g.out.data)[out + j + c] =
+              whole_sum(row, w.data() + (j + c) * g.k, g.k);
+        continue;
+      }
+      float sums[kTogether] = {};
+      const float* columns[kTogether];
+      for (int64_t c = 0; c < kTogether; ++c)
+        columns[c] = w.data() + (j + std::min(c, count - 1)) * g.k;
+      for (int64_t l = 0; l < g.k; ++l)
+        for (int64_t c = 0; c < kTogether; ++c) sums[c] += row[l] * columns[c][l];
+      for (int64_t c = 0; c < count; ++c) store(g, out + j + c, i, j + c, sums[c]);
+    }
+  }
 }
 
 bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
@@ -90,9 +120,9 @@ bool gemm(const Stream& stream, const Gemm& g) {
     return false;
   if (g.x.dtype == DType::kF8E4M3 && libraries.refuse_fp8) return false;
   if (g.x_scales && libraries.refuse_scales) return false;
-  cuda_queue(stream).scratch(g.scratch_used + kGemmWorkspace);
+  cuda_queue(stream).scratch((g.scratch_used + 255) / 256 * 256 + kGemmWorkspace);
   WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [g] {
-    for (int64_t i = 0; i < g.batch * g.m * g.n; ++i) compute(g, i);
+    for (int64_t b = 0; b < g.batch; ++b) compute(g, b);
   }));
   ++libraries.gemms;
   return true;

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/sdpa.h"
+#include "kernels/device_plan.h"
 #include "tests/cuda/emulated_libraries.h"
 #include "tests/cuda/emulator.h"
 
@@ -42,6 +43,7 @@ bool sdpa(const Stream& stream, const Sdpa& problem) {
   test::EmulatedLibraries& libraries = test::emulated_libraries();
   if (problem.size % 8 != 0 || libraries.refuse_sdpa) return false;
   ++libraries.sdpas;
+  cuda_queue(stream).scratch(kSdpaWorkspace);
   WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [problem] {
     for (int64_t head = 0; head < problem.heads; ++head)
       for (int64_t query = 0; query < problem.queries; ++query) attend(problem, query, head);

@@ -2,8 +2,8 @@
 // refuses. Every way gives the op's results.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/packed_matrix.h"
 #include "kernels/cuda/plan_cache.h"
+#include "kernels/device_plan.h"
 #include "tests/cuda/emulated_libraries.h"
 #include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
@@ -17,10 +17,10 @@ class Libraries : public ::testing::Test {
  protected:
   ~Libraries() override {
     libraries_ = {};
-    cuda::linear_block_bytes = block_bytes_;
+    linear_block_bytes = block_bytes_;
   }
   EmulatedLibraries& libraries_ = emulated_libraries() = {};
-  const int64_t block_bytes_ = cuda::linear_block_bytes;
+  const int64_t block_bytes_ = linear_block_bytes;
   Stream stream_ = Stream::cpu(1, Determinism::kFixed, &hosted_ops());
 
   struct Problem {
@@ -86,7 +86,7 @@ TEST_F(Libraries, EveryEpilogueGivesTheResults) {
 }
 
 TEST_F(Libraries, BlocksOfRowsAreWhole) {
-  cuda::linear_block_bytes = 1;  // 128 rows at a time
+  linear_block_bytes = 1;  // 128 rows at a time
   for (WeightFormat format : {WeightFormat::kCompute, WeightFormat::kInt8, WeightFormat::kFp8})
     EXPECT_EQ(products({.rows = 300, .in = 20, .out = 16, .format = format}), 3);
 }

@@ -33,7 +33,9 @@ class Trip {
     }
   }
   ~Trip() {
-    for (const Span& span : spans_) device_free(stream_.device(), span.device);
+    for (const Span& span : spans_)
+      device_free(stream_.device(), span.device,
+                  static_cast<size_t>(span.end - aligned(span.begin)));
   }
   Trip(const Trip&) = delete;
   Trip& operator=(const Trip&) = delete;
