@@ -6,6 +6,8 @@
 
 #include "apps/bench_limits.h"
 #include "apps/device.h"
+#include "apps/streaming.h"
+#include "engine/planner.h"
 #include "kernels/attention.h"
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
@@ -69,6 +71,30 @@ int resident_of(const Flags& flags, const Stream& stream, int blocks) {
   return static_cast<int>(*given);
 }
 
+uint64_t device_bytes(Device device) {
+  const DeviceMemoryInfo info = device_memory_info(device);
+  return info.total - info.free;
+}
+
+// Of one forward and what it needs, as weft plan predicts a job's stage. (Tables of positions are
+// small.)
+uint64_t planned_bytes(const WanConfig& config, int64_t tokens, const WanLoad& load,
+                       const Stream& stream) {
+  constexpr Bias kBiases = Bias::kInBf16;  // random_wan()'s
+  const DeviceBytes weights = wan_device_bytes(config, load, kBiases);
+  const auto token = static_cast<uint64_t>(config.in_channels * config.patch[0] * config.patch[1] *
+                                           config.patch[2]);
+  const StageBytes stage{.tensors = wan_text_bytes(config, kTextRows, load) +
+                                    (2 * static_cast<uint64_t>(tokens) * token +
+                                     static_cast<uint64_t>(kTextRows * config.text_dim)) *
+                                        sizeof(float),
+                         .arena = wan_workspace_bytes(config, tokens, kTextRows, load),
+                         .scratch = wan_scratch_bytes(config, tokens, tokens, kTextRows, load,
+                                                      kBiases, device_traits(stream.device())),
+                         .loading = weights.loading};
+  return weights.weights + stage.held(true);
+}
+
 // What only a device's forward has: how long the host takes to give it, one by one or as a graph,
 // the graph's own time, and the device's memory.
 class DeviceTimes {
@@ -86,9 +112,8 @@ class DeviceTimes {
     return timed(host_, forward);
   }
   void describe(Device device, nlohmann::json& object) const {
-    const DeviceMemoryInfo info = device_memory_info(device);
     object["device"] = "cuda:" + std::to_string(device.index);
-    object["device_bytes"] = info.total - info.free;
+    object["device_bytes"] = device_bytes(device);
     object["device_tensor_bytes"] = tensor_bytes_peak(device.kind);
     object["host_seconds"] = median(host_);
     if (!graph_) return;
@@ -110,6 +135,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   Stream stream = bench_stream(flags, metered_ops());
   const bool device = stream.queue() != nullptr;
 
+  const uint64_t device_before = device ? device_bytes(stream.device()) : 0;
   const int resident = resident_of(flags, stream, blocks);
   const WanLoad plainly{.dtype = dtype, .resident = resident};
   WanLoad how = plainly;
@@ -118,6 +144,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const auto load = [&](const WanLoad& with) {
     return WanTransformer::load(stream, random_wan(config), config, with);
   };
+  if (device) reset_device_use_peak(stream.device());
   const WanTransformer model = load(how);
   const uint64_t loaded = process_bytes("RssAnon:"), load_peak = process_bytes("VmHWM:");
   Arena arena(kBenchArena, stream.device());
@@ -144,6 +171,13 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   reset_peak();
   run(stream, model, text, velocity, nullptr);  // makes every primitive and scratch buffer
   const uint64_t peak = process_bytes("VmHWM:");
+  nlohmann::json taken;
+  if (device) {
+    stream.sync();
+    taken = {{"planned_device_bytes", planned_bytes(config, tokens, model.loaded(), stream)},
+             {"device_peak_bytes", device_use(stream.device()).peak},
+             {"device_grown_bytes", device_bytes(stream.device()) - device_before}};
+  }
 
   Stream bare = bench_stream(flags, device ? cuda_ops() : cpu_ops());
   MachineLimits limits(
@@ -153,12 +187,18 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   TimingMeter meter;
   DeviceTimes on_device;
   std::vector<double> all_seconds;
+  Streaming streaming{.bytes_per_forward = static_cast<int64_t>(model.streamed_bytes())};
+  const UploadForecast forecast = upload_forecast(flags, streaming.bytes_per_forward, &bare);
   Stream unmetered = device ? stream.with(cuda_ops()) : stream;
   for (int i = 0; i < repeat; ++i) {
     if (device) {  // all at once; what waits for each op, for the families, comes behind
       limits.sample();
+      const StreamedWeights passed = model.streamed();
       all_seconds.push_back(on_device.time(
           unmetered, resident == 0, [&] { run(unmetered, model, text, velocity, nullptr); }));
+      streaming.weights += model.streamed() - passed;
+      streaming.forward_s += all_seconds.back();
+      ++streaming.forwards;
     }
     const MeterScope scope(meter);
     const double before = limits.seconds(), begun = wall_seconds();
@@ -186,15 +226,15 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
                         {"peak_rss_bytes", peak},
                         {"arena_bytes", arena.high_water()}};
   limits.describe(object);
-  if (device) on_device.describe(stream.device(), object);
+  if (device) {
+    on_device.describe(stream.device(), object);
+    object.update(taken);
+    object["planned_over_taken"] =
+        taken["planned_device_bytes"].get<double>() / taken["device_peak_bytes"].get<double>();
+  }
   if (resident > 0) {
-    const double rate = upload_rate(bare), bytes = static_cast<double>(model.streamed_bytes());
     object["resident"] = resident;
-    object["streamed_bytes"] = model.streamed_bytes();
-    object["upload_gbs"] = rate * 1e-9;
-    // Hidden where it is less than the forward of resident blocks; else the forward takes this
-    // long.
-    object["predicted_upload_seconds"] = bytes / rate;
+    object["streaming"] = to_json(forecast, streaming);
   }
   if (how.weights != plainly.weights || how.attention != plainly.attention) {
     const WanTransformer plain = load(plainly);
@@ -219,11 +259,13 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
               gflops, limits.gemm_gflops(), limits.gemm_words().c_str(),
               gflops / limits.gemm_gflops(), limits.copy_gbs());
   if (resident > 0)
-    std::printf(
-        "%d of %d blocks resident: %.2f GB a forward from the host at %.1f GB/s, %.3f s where "
-        "nothing hides it\n",
-        resident, config.layers, static_cast<double>(model.streamed_bytes()) * 1e-9,
-        object["upload_gbs"].get<double>(), object["predicted_upload_seconds"].get<double>());
+    std::printf("%d of %d blocks resident: %s\n", resident, config.layers,
+                to_string(forecast, streaming).c_str());
+  if (device)
+    std::printf("device memory: %s planned, %s taken, %s as the driver counts\n",
+                format_bytes(object["planned_device_bytes"]).c_str(),
+                format_bytes(object["device_peak_bytes"]).c_str(),
+                format_bytes(object["device_grown_bytes"]).c_str());
   if (object.contains("rel_l2"))
     std::printf("--weights %s --attention %s: relative L2 of the velocity %.4f\n",
                 flags.text("weights").c_str(), flags.text("attention").c_str(),

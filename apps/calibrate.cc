@@ -46,6 +46,23 @@ DeviceModel measure_device(int threads, DType dtype) {
   return device;
 }
 
+DeviceModel assumed_device_model(DType dtype) {
+  // bf16: products of large matrices, attention by cuDNN (its frontend's published benchmarks),
+  // convolutions at two fifths; f32: without tensor cores. Memory at 90 % of its peak.
+  const bool half = dtype == DType::kBF16;
+  DeviceModel device;
+  const auto rate = [&](OpFamily family) -> double& {
+    return device.flop_per_s[static_cast<size_t>(family)];
+  };
+  rate(OpFamily::kLinear) = half ? 790e12 : 50e12;
+  rate(OpFamily::kAttention) = half ? 620e12 : 30e12;
+  rate(OpFamily::kConv) = 30e12;  // of the decoder, which computes in f32
+  device.bytes_per_s.fill(4.3e12);
+  device.copy_bytes_per_s = 4.3e12 / 2;
+  device.message_s = 30e-6;
+  return device;
+}
+
 std::string to_string(const DeviceModel& device) {
   std::string text;
   for (int i = 0; i < kOpFamilies; ++i) {

@@ -8,6 +8,8 @@ namespace weft {
 // One rank's device with `threads` threads; takes about a second. What a message costs the
 // processor is assumed.
 DeviceModel measure_device(int threads, DType dtype);
+// An H200 as published measurements have it, for plans where none is.
+DeviceModel assumed_device_model(DType dtype);
 
 // "linear 251 GFLOP/s, attention 190 GFLOP/s, ..., memory 11.2 GB/s".
 std::string to_string(const DeviceModel& device);

@@ -194,6 +194,29 @@ int device_sharers(const Flags& flags, const Ranks& ranks) {
   return (ranks.on_this_host + count - 1) / count;
 }
 
+namespace {
+// 0 where the build has no CUDA backend.
+int cuda_devices_here() { return cuda_versions().empty() ? 0 : cuda_device_count(); }
+}  // namespace
+
+std::string PlannedDevice::words() const {
+  return traits.name + (here ? ", " + to_string(*here) : " (assumed: no such device is here)");
+}
+
+std::optional<PlannedDevice> planned_device(const Flags& flags) {
+  if (!wants_cuda(flags)) return {};
+  const int index = std::max(0, cuda_index(flags));
+  if (index >= cuda_devices_here()) return PlannedDevice{assumed_device(), {}};
+  const Device device{Device::Kind::kCuda, static_cast<int8_t>(index)};
+  return PlannedDevice{device_traits(device), device};
+}
+
+int planned_sharers(const Flags& flags, int ranks) {
+  if (cuda_index(flags) >= 0) return ranks;
+  const int count = cuda_devices_here();
+  return count > 0 ? (ranks + count - 1) / count : 1;
+}
+
 std::string device_words(Device device) {
   if (device.kind == Device::Kind::kCpu) return "cpu, " + cpu_isa();
   return to_string(device) + ", " + cuda_device_words(device.index) + ", " + cuda_versions();

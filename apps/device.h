@@ -1,12 +1,13 @@
 #pragma once
 // The flags that say where and how work runs, resolved for the commands that share them.
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/flags.h"
 #include "kernels/attention.h"
-#include "kernels/linear.h"
+#include "kernels/device_plan.h"
 #include "parallel/communicator.h"
 #include "parallel/link.h"
 
@@ -58,6 +59,17 @@ int device_sharers(const Flags& flags, const Ranks& ranks);
 std::string device_words(Device device);
 // On device_of(), with --threads of the host and --deterministic.
 Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
+
+// What --device asks a plan for: the device that is here, else an H200; nullopt: a CPU.
+struct PlannedDevice {
+  DeviceTraits traits;
+  std::optional<Device> here;
+
+  std::string words() const;  // "NVIDIA H200 (assumed: no such device is here)"
+};
+std::optional<PlannedDevice> planned_device(const Flags& flags);
+// How many of `ranks` share such a device, at most.
+int planned_sharers(const Flags& flags, int ranks);
 
 // --weights. Error(kUsage) for int8 where the CPU has no fast products of 8-bit numbers, and for
 // fp8 on a CPU.

@@ -20,6 +20,7 @@
 #include "apps/sidecar.h"
 #include "apps/stop.h"
 #include "engine/generator.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 namespace {
@@ -66,7 +67,8 @@ VideoSettings video_settings(const Flags& flags, const Request& request, int thr
 }
 
 void print_header(const Flags& flags, const Generator& generator, const Request& request,
-                  const Ranks& ranks, const Layout& layout, const MemoryPlan& plan, FILE* out) {
+                  const Ranks& ranks, const Layout& layout, const MemoryPlan& plan,
+                  const UploadForecast& upload, FILE* out) {
   std::fprintf(
       out,
       "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
@@ -83,6 +85,7 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
   std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.words.c_str());
   std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                plan.to_string().c_str());
+  if (upload.bytes_per_forward > 0) std::fprintf(out, "upload  %s\n", to_string(upload).c_str());
   if (flags.text("log-level") == "debug" || flags.on("verbose"))
     std::fprintf(out, "%s", flags.to_string().c_str());
 }
@@ -96,26 +99,38 @@ std::string stamped(std::string pattern, const NameFields& fields) {
 }
 
 void print_plan_json(const Generator& generator, const Request& request, const Layout& layout,
-                     const MemoryPlan& plan) {
-  const nlohmann::json object{{"model", generator.model_name()},
-                              {"dtype", to_string(generator.options().dtype)},
-                              {"width", request.width},
-                              {"height", request.height},
-                              {"frames", request.frames},
-                              {"steps", request.steps},
-                              {"seed", request.seed},
-                              {"tokens", generator.tokens(request)},
-                              {"layout", to_string(layout)},
-                              {"ranks", layout.ranks()},
-                              {"weights_bytes", plan.weights},
-                              {"encode_text_bytes", plan.encode_text},
-                              {"denoise_bytes", plan.denoise},
-                              {"decode_bytes", plan.decode},
-                              {"high_water_bytes", plan.high_water},
-                              {"available_bytes", plan.available},
-                              {"residency", to_string(plan.residency)},
-                              {"fits", plan.fits()}};
+                     const MemoryPlan& plan, const UploadForecast& upload) {
+  nlohmann::json object{{"model", generator.model_name()},
+                        {"dtype", to_string(generator.options().dtype)},
+                        {"width", request.width},
+                        {"height", request.height},
+                        {"frames", request.frames},
+                        {"steps", request.steps},
+                        {"seed", request.seed},
+                        {"tokens", generator.tokens(request)},
+                        {"layout", to_string(layout)},
+                        {"ranks", layout.ranks()},
+                        {"weights_bytes", plan.weights},
+                        {"encode_text_bytes", plan.encode_text},
+                        {"denoise_bytes", plan.denoise},
+                        {"decode_bytes", plan.decode},
+                        {"high_water_bytes", plan.high_water},
+                        {"available_bytes", plan.available},
+                        {"residency", to_string(plan.residency)},
+                        {"fits", plan.fits()}};
+  describe_device_memory(plan, object);
+  if (upload.bytes_per_forward > 0) object["streaming"] = to_json(upload);
   std::printf("%s\n", object.dump().c_str());
+}
+
+// Measured before the job, where its plan has weights pass through the device.
+UploadForecast upload_of(const Flags& flags, Device device, const MemoryPlan& plan) {
+  const std::vector<uint64_t>& streamed = plan.parts.streamed;
+  const uint64_t most = streamed.empty() ? 0 : *std::max_element(streamed.begin(), streamed.end());
+  if (most == 0) return {};
+  if (!plan.fits()) return upload_forecast(flags, static_cast<int64_t>(most), nullptr);
+  Stream stream = stream_on(device);
+  return upload_forecast(flags, static_cast<int64_t>(most), &stream);
 }
 
 void print_result(const Flags& flags, const Finished& done) {
@@ -133,6 +148,7 @@ void print_result(const Flags& flags, const Finished& done) {
     object["decode_high_water"] = result.decode_high_water;
     object["tensor_bytes_peak"] = result.tensor_bytes_peak;
     object["memory_high_water"] = result.memory_high_water;
+    if (result.streaming.forwards > 0) object["streaming"] = to_json(done.upload, result.streaming);
     if (!done.profile.is_null()) object["profile"] = done.profile;
     std::printf("%s\n", object.dump().c_str());
   } else {
@@ -140,6 +156,8 @@ void print_result(const Flags& flags, const Finished& done) {
   }
   std::fflush(stdout);
   if (!done.profile.is_null() && !flags.on("json")) print_profile(done.profile);
+  if (result.streaming.forwards > 0 && informative(flags))
+    std::fprintf(stderr, "upload  %s\n", to_string(done.upload, result.streaming).c_str());
 }
 
 // Seconds between checkpoints; nullopt: none.
@@ -165,8 +183,8 @@ void drop_leftovers(const Flags& flags, const OutputNames& names) {
 // `notes`: what its checkpoints tell.
 void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const Request& request,
              const std::string& expanded_from, const std::string& path,
-             const std::map<std::string, std::string>& notes, Profiling& profiling,
-             const ResultListener& on_result) {
+             const std::map<std::string, std::string>& notes, const UploadForecast& upload,
+             Profiling& profiling, const ResultListener& on_result) {
   const bool with_sidecar = !flags.on("no-metadata");
   const OutputNames names = output_names(path);
   const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
@@ -191,7 +209,11 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
   options.notes = notes;
   options.listener = &printer;
   options.stop = &stop_requested();
-  Finished done{.path = path, .result = {}, .expanded_from = expanded_from, .profile = nullptr};
+  Finished done{.path = path,
+                .result = {},
+                .expanded_from = expanded_from,
+                .profile = nullptr,
+                .upload = upload};
   profiling.restart();
   try {
     done.result = generator.run(request, sink.get(), options);
@@ -204,9 +226,7 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
     throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
   }
   done.profile = profiling.result();
-  if (with_sidecar)
-    write_sidecar(names.sidecar, flags, generator, done.result, expanded_from, path, overwrite,
-                  done.profile);
+  if (with_sidecar) write_sidecar(names.sidecar, flags, generator, done, overwrite);
   drop_leftovers(flags, names);
   printer.finish();
   on_result(done);
@@ -247,6 +267,8 @@ int generate(const Flags& flags, const ResultListener& on_result,
   options.memory_sharers = device_sharers(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
+  options.host_memory_limit = bytes_of("host-memory-limit", flags.text("host-memory-limit"));
+  options.host_sharers = ranks.on_this_host;
   if (checkpoint_seconds(flags)) options.keeping = Keeping::kCheckpoints;
   Profiling profiling(flags, ranks);
   options.ops = profiling.ops();
@@ -284,15 +306,16 @@ int generate(const Flags& flags, const ResultListener& on_result,
   limits.requests = static_cast<int64_t>(prompts.size());
   const Layout layout = parse_layout(layout_text(flags), ranks.count, limits);
   const MemoryPlan plan = plan_of_rank(flags.text("model"), options, layout, first);
+  const UploadForecast upload = upload_of(flags, options.device, plan);
   if (flags.on("dry-run")) {
     if (ranks.speaks && flags.on("json"))
-      print_plan_json(generator, first, layout, plan);
+      print_plan_json(generator, first, layout, plan, upload);
     else if (ranks.speaks)
-      print_header(flags, generator, first, ranks, layout, plan, stdout);
+      print_header(flags, generator, first, ranks, layout, plan, upload, stdout);
     return plan.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
   }
   if (ranks.speaks && informative(flags)) {
-    print_header(flags, generator, first, ranks, layout, plan, stderr);
+    print_header(flags, generator, first, ranks, layout, plan, upload, stderr);
     std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first.seed),
                  seeded ? "given" : "random");
   }
@@ -315,7 +338,7 @@ int generate(const Flags& flags, const ResultListener& on_result,
       if (root) {
         run_one(flags, ranks, mine, resolved, expander.empty() ? expanded_from : prompts[i], path,
                 resume_notes(flags, mine, several ? stamped(pattern, fields) : path, first.seed),
-                profiling, on_result);
+                upload, profiling, on_result);
       } else {
         profiling.restart();
         mine.run(resolved, nullptr, joining());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/flags.h"
+#include "apps/streaming.h"
 #include "engine/generator.h"
 
 namespace weft {
@@ -15,6 +16,7 @@ struct Finished {
   RunResult result;
   std::string expanded_from;  // what a language model made the prompt of, or ""
   nlohmann::json profile;     // null where none was asked for
+  UploadForecast upload{};    // of weights that pass through the device, made before the job
 };
 using ResultListener = std::function<void(const Finished&)>;
 

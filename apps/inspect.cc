@@ -165,8 +165,13 @@ int run_inspect(const Flags& flags) {
     throw Error(ErrorKind::kUsage, "weft inspect needs at least one file or folder");
   for (const std::string& path : flags.operands()) {
     if (flags.given("memory")) {
-      LanguageFolder::recognise(path) ? inspect_language_memory(flags, path)
-                                      : inspect_memory(flags, path);
+      const bool language = LanguageFolder::recognise(path);
+      for (const char* flag : {"device", "weights", "attention", "resident-layers"})
+        if (language && flags.given(flag))
+          throw Error(ErrorKind::kUsage, "--" + std::string(flag) +
+                                             " is given, but the memory of a language model is "
+                                             "told of whole weights on the cpu alone");
+      language ? inspect_language_memory(flags, path) : inspect_memory(flags, path);
       continue;
     }
     const nlohmann::json object = inspect(path, flags.on("verbose-tensors"));

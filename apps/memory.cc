@@ -59,6 +59,12 @@ nlohmann::json to_json(const MemoryPlan& plan) {
 
 }  // namespace
 
+void describe_device_memory(const MemoryPlan& plan, nlohmann::json& object) {
+  if (plan.host.total() == 0) return;
+  object["scratch_bytes"] = plan.parts.scratch;
+  object["host"] = {{"pinned_bytes", plan.host.pinned()}, {"bytes", plan.host.total()}};
+}
+
 MemoryPlan plan_of_rank(const std::string& model, const GeneratorOptions& options, Layout layout,
                         const Request& request) {
   layout[Axis::kData] = 1;
@@ -72,10 +78,18 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   Request request = clip_of(flags.text("memory"));
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
+  options.weights = weight_format(flags);
+  options.attention = attention_format(flags);
+  options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
   options.threads = 1;
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
   options.memory_sharers = ranks;
+  const std::optional<PlannedDevice> device = planned_device(flags);
+  if (device) {
+    options.planned = device->traits;
+    options.memory_sharers = planned_sharers(flags, ranks);
+  }
   const Generator generator(model, options);
   request.prompt = flags.text("prompt");
   if (request.prompt.empty())
@@ -92,6 +106,8 @@ void inspect_memory(const Flags& flags, const std::string& model) {
     object["width"] = request.width;
     object["dtype"] = dtype;
     object["layout"] = to_string(layout);
+    describe_device_memory(plan, object);
+    if (device) object["device"] = device->words();
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -107,6 +123,10 @@ void inspect_memory(const Flags& flags, const std::string& model) {
                 format_bytes(stage.activations).c_str(), format_bytes(stage.total).c_str());
   std::printf("\nhigh-water %s of %s available: %s\n", format_bytes(plan.high_water).c_str(),
               format_bytes(plan.available).c_str(), plan.fits() ? "fits" : "does not fit");
+  if (device)
+    std::printf("of it scratch of single ops %s; host memory %s, %s of it pinned; device %s\n",
+                format_bytes(plan.parts.scratch).c_str(), format_bytes(plan.host.total()).c_str(),
+                format_bytes(plan.host.pinned()).c_str(), printable(device->words()).c_str());
 }
 
 }  // namespace weft

@@ -7,9 +7,12 @@
 #include "apps/calibrate.h"
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/memory.h"
 #include "apps/request_flags.h"
+#include "apps/streaming.h"
 #include "engine/generator.h"
 #include "io/atomic_file.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 namespace {
@@ -23,17 +26,37 @@ struct StageTimes final : ProgressListener {
   }
 };
 
+// What a plan is made for.
+struct Target {
+  std::optional<PlannedDevice> planned;  // nullopt: a CPU
+  DeviceModel model;
+  std::string words;  // of it
+  Link link;
+  int sharers = 1;          // ranks that share the device's memory and its link to the host
+  UploadForecast upload{};  // of the rate alone
+};
+
+// Of the weights that pass through a device, per step and rank, the slowest's.
+struct Uploads {
+  int64_t bytes = 0;
+  double seconds = 0, hidden_s = 0;  // behind the computing
+};
+
 struct Outlook {
   Layout layout;
   double seconds = 0;
   std::vector<std::pair<std::string, double>> stages;
   std::vector<MemoryPlan> memory;  // per rank
   std::vector<SimulatedRank> ranks;
+  Uploads uploads;
 
   uint64_t high_water() const {
     uint64_t most = 0;
     for (const MemoryPlan& plan : memory) most = std::max(most, plan.high_water);
     return most;
+  }
+  bool fits() const {
+    return std::ranges::all_of(memory, [](const MemoryPlan& plan) { return plan.fits(); });
   }
   int64_t most_sent() const {
     int64_t most = 0;
@@ -47,17 +70,53 @@ struct Outlook {
   }
 };
 
+int64_t streamed_by(const MemoryPlan& plan) {
+  const std::vector<uint64_t>& all = plan.parts.streamed;
+  return all.empty() ? 0 : static_cast<int64_t>(*std::max_element(all.begin(), all.end()));
+}
+
+// A step takes as long as its forwards compute, or as long as their weights come. Adds what is not
+// hidden to the time.
+void add_uploads(const Target& target, const Request& request, bool guided, Outlook& out) {
+  const int forwards = guided && out.layout[Axis::kCfg] == 1 ? 2 : 1;
+  for (const MemoryPlan& plan : out.memory)
+    out.uploads.bytes = std::max(out.uploads.bytes, forwards * streamed_by(plan));
+  if (out.uploads.bytes == 0) return;
+  out.uploads.seconds =
+      static_cast<double>(out.uploads.bytes) * target.sharers / target.upload.bytes_per_s;
+  for (auto& [stage, seconds] : out.stages)
+    if (stage == "denoise") {
+      out.uploads.hidden_s = std::min(out.uploads.seconds, seconds / request.steps);
+      const double exposed = request.steps * (out.uploads.seconds - out.uploads.hidden_s);
+      seconds += exposed;
+      out.seconds += exposed;
+    }
+}
+
 Outlook look(const std::string& model, const GeneratorOptions& options, const Request& request,
-             const Layout& layout, const DeviceModel& device, const Link& link) {
+             const Layout& layout, const Target& target) {
   Outlook out;
   out.layout = layout;
   out.memory.resize(layout.ranks());
+  // What is simulated computes nothing and need not fit.
+  GeneratorOptions simulated = options;
+  if (target.planned) {
+    simulated.planned.reset();
+    simulated.resident_blocks = 0;
+    simulated.memory_limit = UINT64_MAX;
+  }
   StageTimes times;
-  out.ranks = simulate(layout.ranks(), device, link, [&](Communicator& world) {
-    Generator generator(model, options, Replica::of(world, layout));
-    out.memory[world.rank()] = generator.plan(request);
+  bool guided = false;
+  out.ranks = simulate(layout.ranks(), target.model, target.link, [&](Communicator& world) {
+    Generator generator(model, simulated, Replica::of(world, layout));
+    out.memory[world.rank()] =
+        target.planned ? Generator(model, options, Replica(layout, world.rank())).plan(request)
+                       : generator.plan(request);
     RunOptions run;
-    if (world.rank() == 0) run.listener = &times;
+    if (world.rank() == 0) {
+      run.listener = &times;
+      guided = generator.layout_limits(request).guided;
+    }
     generator.run(request, nullptr, run);
   });
   for (const SimulatedRank& rank : out.ranks) out.seconds = std::max(out.seconds, rank.seconds);
@@ -66,13 +125,14 @@ Outlook look(const std::string& model, const GeneratorOptions& options, const Re
     if (end > times.begun[i].second)
       out.stages.emplace_back(times.begun[i].first, end - times.begun[i].second);
   }
+  add_uploads(target, request, guided, out);
   return out;
 }
 
-DeviceModel device_of(const Flags& flags, int threads, DType dtype) {
+std::optional<DeviceModel> given_model(const Flags& flags) {
   const auto gflops = flags.real("device-gflops");
   const auto gbs = flags.real("device-gbs");
-  if (!gflops && !gbs) return measure_device(threads, dtype);
+  if (!gflops && !gbs) return {};
   if (!gflops || !gbs)
     throw Error(ErrorKind::kUsage, "--device-gflops and --device-gbs describe a device together");
   DeviceModel device;
@@ -87,13 +147,71 @@ Link link_of(const Flags& flags) {
           .bytes_per_s = flags.real("link-gbit").value_or(0) * 1e9 / 8};
 }
 
-nlohmann::json to_json(const Outlook& out, double alone_s) {
+Target target_of(const Flags& flags, const Ranks& ranks, DType dtype) {
+  Target target{.planned = planned_device(flags), .model = {}, .words = {}, .link = link_of(flags)};
+  const std::optional<DeviceModel> given = given_model(flags);
+  std::string source;
+  if (given) {
+    target.model = *given;
+  } else if (target.planned) {
+    target.model = assumed_device_model(dtype);
+    source = " (of a NVIDIA H200; --device-gflops and --device-gbs say otherwise)";
+  } else {
+    const int threads = std::max(1, threads_per_rank(flags, ranks));
+    target.model = measure_device(threads, dtype);
+    source = " (measured here, " + std::to_string(threads) + " threads)";
+  }
+  target.words = to_string(target.model) + source;
+  if (!target.planned) return target;
+  target.words = target.planned->words() + ", " + target.words;
+  target.sharers = planned_sharers(flags, ranks.count);
+  std::optional<Stream> here;
+  if (target.planned->here && flags.integer("resident-layers"))
+    here = stream_on(*target.planned->here);
+  target.upload = upload_forecast(flags, 1, here ? &*here : nullptr);
+  return target;
+}
+
+GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks) {
+  GeneratorOptions options;
+  options.dtype = compute_dtype(flags);
+  options.weights = weight_format(flags);
+  options.attention = attention_format(flags);
+  options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
+  options.threads = 1;
+  options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
+  options.ops = &metered_ops();
+  options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
+  options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
+  options.host_memory_limit = bytes_of("host-memory-limit", flags.text("host-memory-limit"));
+  if (target.planned) {
+    options.planned = target.planned->traits;
+    options.memory_sharers = target.sharers;
+    options.host_sharers = ranks;
+  } else if (!options.memory_limit) {
+    options.memory_limit = UINT64_MAX;
+  }
+  return options;
+}
+
+nlohmann::json to_json(const Outlook& out, const Target& target, double alone_s) {
   nlohmann::json object{{"layout", to_string(out.layout)},
                         {"ranks", out.layout.ranks()},
                         {"seconds", out.seconds},
                         {"speed_up", alone_s / out.seconds},
                         {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
+  if (target.planned) {
+    object["device"] = target.planned->words();
+    object["available_bytes"] = out.memory.front().available;
+    object["fits"] = out.fits();
+  }
+  if (out.uploads.bytes > 0)
+    object["streaming"] = {{"bytes_per_step", out.uploads.bytes},
+                           {"predicted_gbs", target.upload.bytes_per_s * 1e-9},
+                           {"predicted_from", target.upload.source},
+                           {"upload_seconds_per_step", out.uploads.seconds},
+                           {"hidden_seconds_per_step", out.uploads.hidden_s}};
   for (size_t rank = 0; rank < out.ranks.size(); ++rank) {
     nlohmann::json sent = nlohmann::json::object();
     const CommCounters& counters = out.ranks[rank].counters;
@@ -101,25 +219,41 @@ nlohmann::json to_json(const Outlook& out, double alone_s) {
       if (counters.sent[kind].messages)
         sent[std::string(to_string(static_cast<Traffic>(kind)))] = {
             {"messages", counters.sent[kind].messages}, {"bytes", counters.sent[kind].bytes}};
-    object["per_rank"].push_back({{"seconds", out.ranks[rank].seconds},
-                                  {"weights_bytes", out.memory[rank].weights},
-                                  {"high_water_bytes", out.memory[rank].high_water},
-                                  {"sent", sent}});
+    nlohmann::json line{{"seconds", out.ranks[rank].seconds},
+                        {"weights_bytes", out.memory[rank].weights},
+                        {"high_water_bytes", out.memory[rank].high_water},
+                        {"sent", sent}};
+    describe_device_memory(out.memory[rank], line);
+    if (target.planned) line["streamed_bytes_per_forward"] = streamed_by(out.memory[rank]);
+    object["per_rank"].push_back(std::move(line));
   }
   return object;
 }
 
-void print_one(const Outlook& out, double alone_s) {
-  std::printf("layout  %s\n\n%-5s %12s %12s %12s %10s %10s\n", to_string(out.layout).c_str(),
-              "rank", "weights", "high-water", "sent", "messages", "seconds");
+void print_one(const Outlook& out, const Target& target, double alone_s) {
+  const bool device = target.planned.has_value();
+  std::printf("layout  %s\n\n%-5s %12s %12s", to_string(out.layout).c_str(), "rank", "weights",
+              "high-water");
+  if (device) std::printf(" %12s %12s %12s", "of it ops'", "host", "pinned");
+  std::printf(" %12s %10s %10s\n", "sent", "messages", "seconds");
   for (size_t rank = 0; rank < out.ranks.size(); ++rank) {
     const CommCounters::Count sent = out.ranks[rank].counters.total_sent();
-    std::printf("%-5zu %12s %12s %12s %10lld %10.4g\n", rank,
-                format_bytes(out.memory[rank].weights).c_str(),
-                format_bytes(out.memory[rank].high_water).c_str(),
-                format_bytes(static_cast<uint64_t>(sent.bytes)).c_str(),
+    const MemoryPlan& memory = out.memory[rank];
+    std::printf("%-5zu %12s %12s", rank, format_bytes(memory.weights).c_str(),
+                format_bytes(memory.high_water).c_str());
+    if (device)
+      std::printf(" %12s %12s %12s", format_bytes(memory.parts.scratch).c_str(),
+                  format_bytes(memory.host.total()).c_str(),
+                  format_bytes(memory.host.pinned()).c_str());
+    std::printf(" %12s %10lld %10.4g\n", format_bytes(static_cast<uint64_t>(sent.bytes)).c_str(),
                 static_cast<long long>(sent.messages), out.ranks[rank].seconds);
   }
+  if (device) std::printf("\nmemory  %s\n", out.memory.front().to_string().c_str());
+  if (out.uploads.bytes > 0)
+    std::printf("upload  %s a step from the host at %.1f GB/s (%s): %.4g s, %.4g s of it hidden\n",
+                format_bytes(static_cast<uint64_t>(out.uploads.bytes)).c_str(),
+                target.upload.bytes_per_s * 1e-9, target.upload.source.c_str(), out.uploads.seconds,
+                out.uploads.hidden_s);
   std::printf("\ntime    %.4g s:", out.seconds);
   for (const auto& [stage, seconds] : out.stages)
     std::printf(" %s %.4g s,", stage.c_str(), seconds);
@@ -139,24 +273,14 @@ void print_all(const std::vector<Outlook>& all, double alone_s) {
 }  // namespace
 
 int run_plan(const Flags& flags) {
-  wants_cuda(flags);  // refuses what is no device; a plan needs none
   check_request_flags(flags);
   const std::string model = flags.text("model");
   if (model.empty())
     throw Error(ErrorKind::kUsage, "weft plan needs --model FOLDER (or WEFT_MODEL_PATH)");
-  GeneratorOptions options;
-  options.dtype = compute_dtype(flags);
-  options.weights = weight_format(flags);
-  options.attention = attention_format(flags);
-  options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
-  options.threads = 1;
-  options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
-  options.ops = &metered_ops();
-  options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
-  if (!options.memory_limit) options.memory_limit = UINT64_MAX;
-
   Ranks ranks;
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
+  const Target target = target_of(flags, ranks, compute_dtype(flags));
+  const GeneratorOptions options = options_of(flags, target, ranks.count);
   const Generator generator(model, options);
   Request request = request_of(flags, generator);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
@@ -173,19 +297,16 @@ int run_plan(const Flags& flags) {
   if (several && !svg.empty())
     throw Error(ErrorKind::kUsage, "--svg draws one layout, --layout is all");
 
-  const bool given = flags.given("device-gflops");
-  const int threads = given ? 1 : std::max(1, threads_per_rank(flags, ranks));
-  const DeviceModel device = device_of(flags, threads, options.dtype);
-  const Link link = link_of(flags);
-  const double alone_s = look(model, options, request, Layout{}, device, link).seconds;
+  const double alone_s = look(model, options, request, Layout{}, target).seconds;
   std::vector<Outlook> outlooks;
   for (const Layout& layout : layouts)
-    outlooks.push_back(look(model, options, request, layout, device, link));
+    outlooks.push_back(look(model, options, request, layout, target));
   std::stable_sort(outlooks.begin(), outlooks.end(),
                    [](const Outlook& a, const Outlook& b) { return a.seconds < b.seconds; });
 
   if (flags.on("json")) {
-    for (const Outlook& out : outlooks) std::printf("%s\n", to_json(out, alone_s).dump().c_str());
+    for (const Outlook& out : outlooks)
+      std::printf("%s\n", to_json(out, target, alone_s).dump().c_str());
   } else {
     std::printf(
         "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
@@ -193,23 +314,22 @@ int run_plan(const Flags& flags) {
         static_cast<long long>(request.width), static_cast<long long>(request.height),
         static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
         static_cast<long long>(generator.tokens(request)));
-    std::printf("device  %s%s\n", to_string(device).c_str(),
-                given ? "" : (" (measured here, " + std::to_string(threads) + " threads)").c_str());
+    std::printf("device  %s\n", printable(target.words).c_str());
     const std::string bandwidth = flags.text("link-gbit");
     std::printf("link    %s, %g ms\n",
                 bandwidth.empty() ? "unlimited" : (bandwidth + " Gbit/s").c_str(),
-                link.latency_s * 1e3);
+                target.link.latency_s * 1e3);
     if (several)
       print_all(outlooks, alone_s);
     else
-      print_one(outlooks.front(), alone_s);
+      print_one(outlooks.front(), target, alone_s);
   }
   if (!svg.empty()) {
     const Outlook& out = outlooks.front();
     write_file(svg, timeline_svg(out.ranks, generator.model_name() + ", " + to_string(out.layout)));
     if (!flags.on("json")) std::printf("drawn   %s\n", svg.c_str());
   }
-  return outlooks.front().memory.front().fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
+  return outlooks.front().fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
 }
 
 }  // namespace weft

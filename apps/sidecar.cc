@@ -101,28 +101,31 @@ std::map<std::string, std::string> embedded_metadata(const Flags& flags, const G
 }
 
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
-                   const RunResult& result, const std::string& expanded_from,
-                   const std::string& output, Overwrite overwrite, const nlohmann::json& profile) {
+                   const Finished& done, Overwrite overwrite) {
+  const RunResult& result = done.result;
   nlohmann::json stages = nlohmann::json::object();
   for (const StageSeconds& stage : result.stages) stages[stage.stage] = stage.seconds;
-  nlohmann::json sidecar{{"schema", "weft.params/v1"},
-                         {"output", output},
-                         {"given", as_given(flags)},
-                         {"request", as_resolved(flags, generator, result.request, expanded_from)},
-                         {"engine", engine_facts(generator)},
-                         {"job_sha256", job_hash(generator.job_facts(result.request))},
-                         {"resumed_after_step", result.resumed_at},
-                         {"checkpoints", result.checkpoints},
-                         {"checkpoint_seconds", result.checkpoint_seconds},
-                         {"seconds", result.earlier_seconds + result.seconds},
-                         {"stage_seconds", stages},
-                         {"arena_high_water_bytes", result.arena_high_water},
-                         {"decode_high_water_bytes", result.decode_high_water},
-                         {"tensor_bytes_peak", result.tensor_bytes_peak},
-                         {"frames", result.frames},
-                         {"framehash", result.framehash},
-                         {"signature", result.signature}};
-  if (!profile.is_null()) sidecar["profile"] = profile;
+  nlohmann::json sidecar{
+      {"schema", "weft.params/v1"},
+      {"output", done.path},
+      {"given", as_given(flags)},
+      {"request", as_resolved(flags, generator, result.request, done.expanded_from)},
+      {"engine", engine_facts(generator)},
+      {"job_sha256", job_hash(generator.job_facts(result.request))},
+      {"resumed_after_step", result.resumed_at},
+      {"checkpoints", result.checkpoints},
+      {"checkpoint_seconds", result.checkpoint_seconds},
+      {"seconds", result.earlier_seconds + result.seconds},
+      {"stage_seconds", stages},
+      {"arena_high_water_bytes", result.arena_high_water},
+      {"decode_high_water_bytes", result.decode_high_water},
+      {"tensor_bytes_peak", result.tensor_bytes_peak},
+      {"memory_high_water_bytes", result.memory_high_water},
+      {"frames", result.frames},
+      {"framehash", result.framehash},
+      {"signature", result.signature}};
+  if (result.streaming.forwards > 0) sidecar["streaming"] = to_json(done.upload, result.streaming);
+  if (!done.profile.is_null()) sidecar["profile"] = done.profile;
   write_text_file(path, sidecar.dump(1) + "\n", overwrite);
 }
 

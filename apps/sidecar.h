@@ -1,11 +1,9 @@
 #pragma once
 // What stands beside and inside a result: the JSON sidecar and the metadata of the file.
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "apps/flags.h"
-#include "engine/generator.h"
+#include "apps/generate.h"
 #include "io/part_file.h"
 
 namespace weft {
@@ -23,10 +21,9 @@ std::map<std::string, std::string> embedded_metadata(const Flags& flags, const G
                                                      const Request& request,
                                                      const std::string& expanded_from);
 
-// Request as given and as resolved, engine, weights hash, seconds per stage, peaks, framehash; the
-// profile where it is not null.
+// Request as given and as resolved, engine, weights hash, seconds per stage, peaks, framehash; what
+// passed through a device, and the profile where it is not null.
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
-                   const RunResult& result, const std::string& expanded_from,
-                   const std::string& output, Overwrite overwrite, const nlohmann::json& profile);
+                   const Finished& done, Overwrite overwrite);
 
 }  // namespace weft

@@ -28,8 +28,8 @@ ModelDirectory checked(ModelDirectory directory, const Umt5Config& text, const W
 
 // Matrices are packed in the compute dtype; everything of rank 1, and the position biases, stay
 // f32.
-uint64_t packed_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
-                      const std::function<bool(const std::string&)>& skip) {
+uint64_t host_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
+                    const std::function<bool(const std::string&)>& skip) {
   uint64_t total = 0;
   for (const TensorSpec& tensor : tensors) {
     if (skip(tensor.name)) continue;
@@ -45,10 +45,11 @@ uint64_t packed_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
 }  // namespace
 
 Components::Components(const std::string& path, const WanLoad& how, DType vae_dtype,
-                       const Replica& replica)
+                       const Replica& replica, std::optional<DeviceTraits> device)
     : directory_(open_model_directory(path)),
       how_(how),
       vae_dtype_(vae_dtype),
+      device_(std::move(device)),
       replica_(replica),
       text_config_(Umt5Config::from_json_file(directory_.text_encoder + "/config.json")),
       vae_config_(WanVaeConfig::from_json_file(directory_.vae + "/config.json")),
@@ -71,16 +72,30 @@ std::string Components::weights_hash() const {
 
 uint64_t Components::text_encoder_bytes() const {
   if (!replica_.encodes_text(text_config_)) return 0;
-  return umt5_weights_bytes(text_config_, dtype(), replica_.text_width(text_config_));
+  const WidthSlice width = replica_.text_width(text_config_);
+  return device_ ? umt5_device_bytes(text_config_, dtype(), width)
+                 : umt5_weights_bytes(text_config_, dtype(), width);
 }
 
 uint64_t Components::expert_bytes(int model) const {
   const WanConfig& config = directory_.expert_config(model);
-  return wan_weights_bytes(config, replica_.load(config, how_));
+  return device_ ? wan_device_bytes(config, load_of(config), expert_biases(model)).weights
+                 : wan_weights_bytes(config, load_of(config));
+}
+
+uint64_t Components::expert_loading_bytes(int model) const {
+  const WanConfig& config = directory_.expert_config(model);
+  return device_ ? wan_device_bytes(config, load_of(config), expert_biases(model)).loading : 0;
+}
+
+uint64_t Components::expert_streamed_bytes(int model) const {
+  const WanConfig& config = directory_.expert_config(model);
+  return wan_streamed_bytes(config, load_of(config));
 }
 
 uint64_t Components::vae_bytes() const {
-  return packed_bytes(wan_vae_tensors(vae_config_), vae_dtype_, [](const std::string& name) {
+  if (device_) return vae_decode_device_bytes(vae_config_, vae_dtype_, vae_biases());
+  return host_bytes(wan_vae_tensors(vae_config_), vae_dtype_, [](const std::string& name) {
     return !name.starts_with("decoder.") && !name.starts_with("post_quant_conv.");
   });
 }

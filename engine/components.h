@@ -31,9 +31,10 @@ class Components final : public Experts {
  public:
   // Opens every configuration and every tensor header; no weights.
   // `replica` says which slices are this rank's, and must outlive the object. `how` the experts are
-  // loaded; its dtype is the text encoder's too.
+  // loaded; its dtype is the text encoder's too. `device`: what is planned for where it is not the
+  // host.
   Components(const std::string& directory, const WanLoad& how, DType vae_dtype,
-             const Replica& replica);
+             const Replica& replica, std::optional<DeviceTraits> device = {});
 
   DType dtype() const override { return how_.dtype; }
   DType vae_dtype() const { return vae_dtype_; }
@@ -45,10 +46,20 @@ class Components final : public Experts {
   int64_t text_length() const override { return text_length_; }
   std::string weights_hash() const;
 
-  // Predicted bytes of this rank's packed weights.
+  // Predicted bytes of this rank's packed weights, and what its expert takes more while it loads
+  // and copies for every forward.
   uint64_t text_encoder_bytes() const;
   uint64_t expert_bytes(int model) const;
+  uint64_t expert_loading_bytes(int model) const;
+  uint64_t expert_streamed_bytes(int model) const;
   uint64_t vae_bytes() const;
+
+  const std::optional<DeviceTraits>& device() const { return device_; }
+  WanLoad load_of(const WanConfig& config) const { return replica_.load(config, how_); }
+  Bias expert_biases(int model) const { return biases_of(expert_files_[model]); }
+  Bias vae_biases() const { return biases_of(vae_file_); }
+  int resident_blocks() const { return how_.resident; }
+  void set_resident_blocks(int blocks) { how_.resident = blocks; }  // of what is loaded later
 
   // What may be resident from now on; releases what may not.
   void set_residency(Residency residency);
@@ -71,6 +82,7 @@ class Components final : public Experts {
   ModelDirectory directory_;
   WanLoad how_;
   DType vae_dtype_;
+  std::optional<DeviceTraits> device_;
   const Replica& replica_;
   Umt5Config text_config_;
   WanVaeConfig vae_config_;

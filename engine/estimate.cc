@@ -30,79 +30,171 @@ int64_t token_count(const Components& parts, const Request& request) {
   return grid[0] * grid[1] * grid[2];
 }
 
+namespace {
+
+StageBytes encoding(const Components& parts, const Replica& replica, uint64_t embeds,
+                    int64_t longest) {
+  const Umt5Config& config = parts.text_config();
+  const WidthSlice width = replica.text_width(config);
+  StageBytes stage{.tensors = embeds,
+                   .arena = umt5_workspace_bytes(config, longest, parts.dtype(), width,
+                                                 replica.text_seam_bytes(config))};
+  if (parts.device())
+    stage.scratch = umt5_scratch_bytes(config, longest, parts.dtype(), width, *parts.device());
+  return stage;
+}
+
+// `embeds`, `latents`: bytes of the prompts' rows, and of latents and what has their size.
+StageBytes denoising(const Components& parts, const Replica& replica, int model,
+                     std::array<int64_t, 4> shape, std::array<int64_t, 2> prompt_rows,
+                     uint64_t embeds, uint64_t latents) {
+  const WanConfig& config = parts.directory().expert_config(model);
+  const WanLoad load = parts.load_of(config);
+  const auto grid = wan_grid(config, shape[1], shape[2], shape[3]);
+  const int64_t tokens = grid[0] * grid[1] * grid[2], own = replica.tokens(tokens).size();
+  const int branches = prompt_rows[1] > 0 ? 2 : 1;
+  uint64_t text = 0;
+  int64_t most_rows = 0;
+  for (int branch = 0; branch < branches; ++branch) {
+    if (!replica.computes(branch)) continue;
+    const int64_t length = prompt_rows[branch];
+    const int64_t held = length + (parts.text_length() > length ? 1 : 0);
+    text += wan_text_bytes(config, held, load);
+    most_rows = std::max(most_rows, held);
+  }
+  // Hidden rows of every branch on the wire, and in f32 on both sides of the blocks.
+  const auto rows = static_cast<uint64_t>(own * config.width());
+  const bool whole = load.blocks.first() && load.blocks.last();
+  StageBytes stage{.tensors = embeds + latents + text + rope_bytes(config, grid) +
+                              (whole ? 0 : rows * branches * size_of(parts.dtype())),
+                   .arena = wan_workspace_bytes(config, own, most_rows, load,
+                                                replica.seam_bytes(config, tokens, parts.dtype())) +
+                            (whole ? 0 : rows * 2 * sizeof(float))};
+  if (!parts.device()) return stage;
+  stage.scratch = wan_scratch_bytes(config, own, tokens, most_rows, load,
+                                    parts.expert_biases(model), *parts.device());
+  stage.loading = parts.expert_loading_bytes(model);
+  return stage;
+}
+
+StageBytes decoding(const Components& parts, const Replica& replica, const Request& request,
+                    std::array<int64_t, 4> shape, uint64_t embeds, uint64_t latent,
+                    HostBytes& host) {
+  const WanVaeConfig& vae = parts.vae_config();
+  const int64_t rows = replica.band(shape[2]).size();
+  if (rows == 0) return {.tensors = embeds + latent};
+  const int64_t pixels = 3 * request.height * request.width;
+  const int64_t chunk_frames = shape[1] > 1 ? vae.temporal_factor() : 1;
+  const int64_t waiting =
+      std::min<int64_t>(request.frames, static_cast<int64_t>(kFramesWaiting) + 2);
+  const auto pictures = static_cast<uint64_t>(chunk_frames * pixels);
+  const auto frames = static_cast<uint64_t>(waiting * pixels);
+  const DType dtype = parts.vae_dtype();
+  StageBytes stage{.tensors = embeds + 2 * latent + f32_bytes(shape[0] * rows * shape[3]) +
+                              vae_decode_state_bytes(vae, rows, shape[3], dtype),
+                   .arena = vae_decode_workspace_bytes(vae, rows, shape[3], dtype, shape[1]) +
+                            f32_bytes(chunk_frames * pixels)};
+  if (!parts.device()) {
+    stage.tensors += frames;
+    return stage;
+  }
+  stage.arena += pictures;
+  stage.scratch = vae_decode_scratch_bytes(vae, rows, shape[3], dtype, parts.vae_biases(),
+                                           replica.bands(shape[2]), *parts.device());
+  if (replica.root()) {
+    host.copies += 2 * pictures;
+    host.buffers += frames;
+  }
+  return stage;
+}
+
+}  // namespace
+
 ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
                              const Request& request, std::array<int64_t, 2> prompt_rows,
                              size_t kept) {
+  const bool device = parts.device().has_value();
   const auto shape = latent_shape(parts, request);
-  const int64_t tokens = token_count(parts, request), own = replica.tokens(tokens).size();
   const uint64_t latent = f32_bytes(shape[0] * shape[1] * shape[2] * shape[3]);
-  const int64_t rows = prompt_rows[0] + prompt_rows[1];
-  const int64_t longest = std::max(prompt_rows[0], prompt_rows[1]);
+  const uint64_t embeds =
+      f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_config().d_model);
   const int branches = prompt_rows[1] > 0 ? 2 : 1;
 
   ComponentBytes bytes;
   bytes.text_encoder = parts.text_encoder_bytes();
   bytes.vae = parts.vae_bytes();
-  const uint64_t embeds = f32_bytes(rows * parts.text_config().d_model);
-  bytes.encode_text = embeds + umt5_workspace_bytes(parts.text_config(), longest, parts.dtype(),
-                                                    replica.text_width(parts.text_config()),
-                                                    replica.text_seam_bytes(parts.text_config()));
-
+  const auto book = [&](uint64_t& total, const StageBytes& stage) {
+    total = std::max(total, stage.held(device));
+    bytes.scratch = std::max(bytes.scratch, stage.scratch);
+  };
+  book(bytes.encode_text,
+       encoding(parts, replica, embeds, std::max(prompt_rows[0], prompt_rows[1])));
+  constexpr int kHistory = 3;  // SamplerState
+  // A device hands what a checkpoint copies to the host, one after the other.
+  const uint64_t copies = device ? std::min<uint64_t>(kept, 1) : kept;
+  const uint64_t latents = latent * (1 + branches + kHistory + copies);
   for (int model = 0; model < parts.experts(); ++model) {
-    const WanConfig& config = parts.directory().expert_config(model);
     bytes.experts.push_back(parts.expert_bytes(model));
-    const WanLoad load = replica.load(config, {.dtype = parts.dtype()});
-    uint64_t text = 0;
-    int64_t most_rows = 0;
-    for (int branch = 0; branch < branches; ++branch) {
-      if (!replica.computes(branch)) continue;
-      const int64_t length = prompt_rows[branch];
-      const int64_t held = length + (parts.text_length() > length ? 1 : 0);
-      text += wan_text_bytes(config, held, load);
-      most_rows = std::max(most_rows, held);
-    }
-    const auto grid = wan_grid(config, shape[1], shape[2], shape[3]);
-    // Hidden rows of every branch on the wire, and in f32 on both sides of the blocks.
-    const uint64_t wires = load.blocks.first() && load.blocks.last()
-                               ? 0
-                               : static_cast<uint64_t>(own * config.width()) *
-                                     (branches * size_of(parts.dtype()) + 2 * sizeof(float));
-    constexpr int kHistory = 3;  // SamplerState
-    bytes.denoise = std::max(
-        bytes.denoise, embeds + latent * (1 + branches + kHistory + kept) + text +
-                           rope_bytes(config, grid) +
-                           wan_workspace_bytes(config, own, most_rows, load,
-                                               replica.seam_bytes(config, tokens, parts.dtype())) +
-                           wires);
+    if (device) bytes.streamed.push_back(parts.expert_streamed_bytes(model));
+    book(bytes.denoise, denoising(parts, replica, model, shape, prompt_rows, embeds, latents));
   }
-
-  const WanVaeConfig& vae = parts.vae_config();
-  const int64_t rows_held = replica.band(shape[2]).size();
-  if (rows_held == 0) {
-    bytes.decode = embeds + latent;
-    return bytes;
+  if (device) {
+    const int queues = parts.resident_blocks() > 0 ? 2 : 1;
+    bytes.host.copies = queues * kTransferSlots * kTransferPiece;
+    bytes.host.buffers = latent * (2 + kept);
   }
-  const int64_t pixels = 3 * request.height * request.width;
-  const int64_t chunk_frames = shape[1] > 1 ? vae.temporal_factor() : 1;
-  const int64_t waiting =
-      std::min<int64_t>(request.frames, static_cast<int64_t>(kFramesWaiting) + 2);
-  bytes.decode = embeds + 2 * latent + f32_bytes(shape[0] * rows_held * shape[3]) +
-                 vae_decode_state_bytes(vae, rows_held, shape[3], parts.vae_dtype()) +
-                 vae_decode_workspace_bytes(vae, rows_held, shape[3], parts.vae_dtype(), shape[1]) +
-                 f32_bytes(chunk_frames * pixels) + static_cast<uint64_t>(waiting * pixels);
+  book(bytes.decode, decoding(parts, replica, request, shape, embeds, latent, bytes.host));
   return bytes;
 }
 
+namespace {
+
+// The most layers that may be resident; where the host's memory is what is short, the fewest that
+// leave it enough. Nothing where no number fits.
+std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
+  constexpr int kLeast = 2;
+  const auto offer = [&](int layers) {
+    const MemoryPlan changed = changes.resident(layers);
+    const std::string host =
+        plan.fits_host() ? "" : " and " + format_bytes(changed.host.total()) + " of the host";
+    return changed.fits() ? "--resident-layers " + std::to_string(layers) + " (" +
+                                format_bytes(changed.high_water) + host + ")"
+                          : std::string();
+  };
+  const int last = plan.fits_host() ? changes.layers - 1 : changes.layers;
+  for (int i = kLeast; i <= last; ++i) {
+    const std::string words = offer(plan.fits_host() ? last + kLeast - i : i);
+    if (!words.empty()) return words;
+  }
+  return {};
+}
+
+std::string shortage(const MemoryPlan& plan) {
+  if (!plan.fits_host())
+    return "the job needs " + format_bytes(plan.host.total()) +
+           " of host memory beside the device's (pinned: weights of streamed layers " +
+           format_bytes(plan.host.streamed) + ", copies " + format_bytes(plan.host.copies) +
+           "; latents and frames " + format_bytes(plan.host.buffers) + "), " +
+           format_bytes(plan.host_available) + " are available. Try ";
+  return "the job needs " + format_bytes(plan.high_water) + " (weights " +
+         format_bytes(plan.weights) + ", encode_text " + format_bytes(plan.parts.encode_text) +
+         ", denoise " + format_bytes(plan.parts.denoise) + ", decode " +
+         format_bytes(plan.parts.decode) + "), " + format_bytes(plan.available) +
+         " are available. Try ";
+}
+
+}  // namespace
+
 std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
-                    DType dtype, const std::function<MemoryPlan(const Request&)>& plan_for) {
-  std::string text =
-      "the job needs " + format_bytes(plan.high_water) + " (weights " + format_bytes(plan.weights) +
-      ", encode_text " + format_bytes(plan.parts.encode_text) + ", denoise " +
-      format_bytes(plan.parts.denoise) + ", decode " + format_bytes(plan.parts.decode) + "), " +
-      format_bytes(plan.available) + " are available. Try ";
+                    DType dtype, const Changes& changes) {
+  const std::string text = shortage(plan);
   std::vector<std::string> advice;
+  if (changes.layers > 0) {
+    const std::string layers = fitting_layers(plan, changes);
+    if (!layers.empty()) advice.push_back(layers);
+  }
   const auto offer = [&](const Request& changed, const std::string& flag) {
-    const MemoryPlan smaller = plan_for(changed);
+    const MemoryPlan smaller = changes.request(changed);
     if (smaller.fits()) advice.push_back(flag + " (" + format_bytes(smaller.high_water) + ")");
     return smaller.fits();
   };
@@ -113,7 +205,7 @@ std::string refusal(const Request& request, const MemoryPlan& plan, const ModelL
     if (offer(fewer, "--num-frames " + std::to_string(fewer.frames))) break;
   }
   Request smaller = request;  // the largest picture of about this shape that fits
-  for (int eighths = 7; eighths > 0; --eighths) {
+  for (int eighths = 7; eighths > 0 && advice.size() < 2; --eighths) {
     const auto scaled = [&](int64_t size) {
       return std::max<int64_t>(size * eighths / 8 / limits.size_multiple, 1) * limits.size_multiple;
     };
@@ -127,7 +219,8 @@ std::string refusal(const Request& request, const MemoryPlan& plan, const ModelL
   }
   if (advice.size() < 2 && dtype == DType::kF32) advice.push_back("--dtype bf16");
   if (advice.size() < 2) advice.push_back("a machine with more memory free");
-  if (advice.size() < 2) advice.push_back("a higher --memory-limit");
+  if (advice.size() < 2)
+    advice.push_back(plan.fits_host() ? "a higher --memory-limit" : "a higher --host-memory-limit");
   return text + advice[0] + " or " + advice[1];
 }
 

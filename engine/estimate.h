@@ -23,8 +23,13 @@ ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
                              size_t kept);
 
 // The line for a job that does not fit: what it needs, what there is, and two things to try, with
-// their own numbers. `plan_for` plans a changed request.
+// their own numbers.
+struct Changes {
+  std::function<MemoryPlan(const Request&)> request;  // the plan of a changed request
+  std::function<MemoryPlan(int)> resident;            // of so many resident layers
+  int layers = 0;                                     // of a device's transformer; 0: no such plan
+};
 std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
-                    DType dtype, const std::function<MemoryPlan(const Request&)>& plan_for);
+                    DType dtype, const Changes& changes);
 
 }  // namespace weft

@@ -1,5 +1,6 @@
 #include "engine/executor.h"
 
+#include <chrono>
 #include <cstdio>
 
 #include "engine/guidance.h"
@@ -53,6 +54,7 @@ Executor::Executor(Stream& stream, Arena& arena, Experts& experts, Replica& repl
 void Executor::run(const Plan& plan, Job& job) {
   history_.reset();
   recorded_ = {};
+  streaming_ = {};
   std::optional<ZoneScope> zone;  // of the step; loading and decoding stand beside it
   int open = -1, at = job.first_step - 1;
   for (const Step& step : plan.steps) {
@@ -95,7 +97,7 @@ void Executor::walk(const Step& step, Job& job) {
       texts_ = {};  // decoding needs the latents alone
       velocities_ = {};
       history_.reset();
-      expert_ = nullptr;
+      release_expert();
       experts_.done_with_experts();
       job.decode();
       break;
@@ -158,11 +160,20 @@ Snapshot Executor::gather(int done, const Job& job) {
 void Executor::load(const Job& job, int model) {
   recorded_ = {};
   texts_ = {};  // keys and values belong to their expert
-  expert_ = nullptr;
+  release_expert();
   expert_ = &experts_.expert(stream_, model);
+  apart_ = expert_->streamed();
   model_ = model;
   const auto grid = wan_grid(expert_->config(), job.latent[1], job.latent[2], job.latent[3]);
   rope_ = on_device(stream_, expert_->rope(grid));
+}
+
+void Executor::release_expert() {
+  if (expert_ && expert_->streamed_bytes() > 0) {
+    stream_.sync();
+    streaming_.weights += expert_->streamed() - apart_;
+  }
+  expert_ = nullptr;
 }
 
 void Executor::compute(const Step& step, const Job& job) {
@@ -173,7 +184,12 @@ void Executor::compute(const Step& step, const Job& job) {
   if (!text) {
     const Arena::Scope scope(arena_);
     Context context = replica_.context(stream_, arena_, step.pass, tokens());
+    const StreamedWeights before = expert_->streamed();
     text = expert_->prepare_text(context, job.embeds[branch], experts_.text_length());
+    if (expert_->streamed_bytes() > 0) {
+      stream_.sync();
+      apart_ += expert_->streamed() - before;
+    }
   }
   if (step.blocks.last() && !velocities_[branch])
     velocities_[branch] = Tensor(DType::kF32, job.latent.shape(), stream_.device());
@@ -193,6 +209,7 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
   const auto report = [&](const std::string& where) {
     report_non_finite(step, job, first_non_finite(stream_, job.latent) < 0 ? where : "the latent");
   };
+  const auto begun = std::chrono::steady_clock::now();
   const Arena::Scope scope(arena_);
   const TensorView waves = arena_.alloc(DType::kF32, {1, expert_->config().freq_dim});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
@@ -212,6 +229,12 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
     recorded.graph.launch(stream_);
   }
   watch_.end(stream_);
+  if (expert_->streamed_bytes() == 0) return;
+  stream_.sync();
+  ++streaming_.forwards;
+  streaming_.bytes_per_forward = static_cast<int64_t>(expert_->streamed_bytes());
+  streaming_.forward_s +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
 // All of a forward's work into the stream.

@@ -63,9 +63,13 @@ class Executor {
   // updates and per tensor of the history.
   void run(const Plan& plan, Job& job);
 
+  // Of the last run's forwards.
+  const Streaming& streaming() const { return streaming_; }
+
  private:
   void walk(const Step& step, Job& job);
   void load(const Job& job, int model);
+  void release_expert();
   void at_boundary(int done, Job& job);
   Snapshot gather(int done, const Job& job);
   void compute(const Step& step, const Job& job);
@@ -101,6 +105,8 @@ class Executor {
   std::array<Tensor, 2> velocities_;  // per branch [C, F, H, W] f32
   std::optional<SamplerState> history_;
   FiniteWatch watch_;
+  Streaming streaming_;
+  StreamedWeights apart_;  // of the present expert, in other passes than this run's forwards
   // What travels, by slot of the plan: hidden rows [n, D] in the compute dtype, tokens of
   // velocities and latents [n, C p] f32; and the sends that still read them.
   std::map<int, Tensor> wires_;

@@ -10,6 +10,7 @@
 #include "engine/executor.h"
 #include "engine/guidance.h"
 #include "engine/keeper.h"
+#include "engine/memory_meter.h"
 #include "engine/stages.h"
 #include "io/sha256.h"
 #include "io/text_clean.h"
@@ -56,27 +57,10 @@ struct Start {
   std::vector<Tensor> history{};
 };
 
-// The highest sum of tensors and arena over the stages of a job, where the arena lies.
-class MemoryMeter {
- public:
-  explicit MemoryMeter(Arena& arena) : arena_(arena) { reset_tensor_bytes_peak(kind()); }
-  // Ends a stage: books its peaks and gives the arena's pages back.
-  size_t stage_ended() {
-    const size_t arena_peak = arena_.high_water();
-    arena_high_water = std::max<uint64_t>(arena_high_water, arena_peak);
-    tensor_peak = std::max<uint64_t>(tensor_peak, tensor_bytes_peak(kind()));
-    high_water = std::max<uint64_t>(high_water, tensor_bytes_peak(kind()) + arena_peak);
-    arena_.trim();
-    arena_.reset_high_water();
-    reset_tensor_bytes_peak(kind());
-    return arena_peak;
-  }
-  uint64_t arena_high_water = 0, tensor_peak = 0, high_water = 0;
-
- private:
-  Device::Kind kind() const { return arena_.device().kind; }
-  Arena& arena_;
-};
+std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
+  if (options.planned || options.device.kind == Device::Kind::kCpu) return options.planned;
+  return device_traits(options.device);
+}
 
 }  // namespace
 
@@ -89,12 +73,13 @@ struct Generator::Impl {
                .weights = given.weights,
                .attention = given.attention,
                .resident = given.resident_blocks},
-              given.vae_dtype, replica),
+              given.vae_dtype, replica, planned_device(given)),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
         stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
-        available(available_memory(given.device)) {
-    if (given.resident_blocks > 0 && given.device.kind == Device::Kind::kCpu)
+        available(given.planned ? available_memory(*given.planned)
+                                : available_memory(given.device)) {
+    if (given.resident_blocks > 0 && !parts.device())
       throw Error(ErrorKind::kUsage,
                   "--resident-layers is " + std::to_string(given.resident_blocks) +
                       ", but on a cpu the weights are resident as a whole; legal: with --device "
@@ -105,10 +90,17 @@ struct Generator::Impl {
                                          "scales would be others; legal with them: tensor=1");
     check_attention();
     if (given.memory_limit) {
-      available =
-          left_out(stream) ? given.memory_limit : std::min<uint64_t>(available, given.memory_limit);
+      available = left_out(stream) || given.planned
+                      ? given.memory_limit
+                      : std::min<uint64_t>(available, given.memory_limit);
     }
     available /= static_cast<uint64_t>(given.memory_sharers);
+    if (parts.device()) {
+      if (!given.planned) host_available = available_memory();
+      if (given.host_memory_limit)
+        host_available = std::min<uint64_t>(host_available, given.host_memory_limit);
+      if (host_available < UINT64_MAX) host_available /= static_cast<uint64_t>(given.host_sharers);
+    }
     const WanConfig& config = parts.directory().config;
     limits.size_multiple =
         parts.vae_config().spatial_factor() * std::lcm(config.patch[1], config.patch[2]);
@@ -165,8 +157,9 @@ struct Generator::Impl {
                             ? 1 + sampler.history(SamplerState(0)).size()
                             : 0;
     return plan_memory(predict_bytes(parts, replica, request, prompt_rows(request), kept),
-                       available);
+                       available, host_available);
   }
+  [[noreturn]] void refuse(const Request& request, const MemoryPlan& plan);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
   void load_all(StageClock& clock, const RunOptions& run_options);
@@ -193,7 +186,8 @@ struct Generator::Impl {
   SamplerConfig sampler;
   ModelLimits limits;
   Stream stream;
-  uint64_t available;  // at the start: what is loaded later is part of the plan
+  uint64_t available;                    // at the start: what is loaded later is part of the plan
+  uint64_t host_available = UINT64_MAX;  // beside a device's
   Arena arena{size_t{256} << 30, options.device};
 };
 
@@ -479,23 +473,36 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
   config.first_step = start.step;
   try {
     executor.run(plan_denoise(config)[replica.rank()], job);
+    result.streaming = executor.streaming();
   } catch (...) {
     keeper.finish(result);
     throw;
   }
 }
 
+void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
+  const auto with_resident = [&](int layers) {
+    parts.set_resident_blocks(layers);
+    const MemoryPlan changed = plan(request);
+    parts.set_resident_blocks(options.resident_blocks);
+    return changed;
+  };
+  const BlockRange blocks = replica.blocks(parts.directory().config.layers);
+  throw Error(ErrorKind::kMemory,
+              refusal(request, memory, limits, options.dtype,
+                      {.request = [&](const Request& changed) { return plan(changed); },
+                       .resident = with_resident,
+                       .layers = parts.device() ? blocks.end - blocks.begin : 0}));
+}
+
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
                                const RunOptions& run_options) {
   const Sampler steps(sampler_for(request), request.steps, request.sigmas);
   const MemoryPlan memory = plan(request);
-  if (!memory.fits()) {
-    throw Error(ErrorKind::kMemory, refusal(request, memory, limits, options.dtype,
-                                            [&](const Request& changed) { return plan(changed); }));
-  }
+  if (!memory.fits()) refuse(request, memory);
   const auto started = std::chrono::steady_clock::now();
   StageClock clock(run_options.listener, [this] { return memory_now(); });
-  MemoryMeter meter(arena);
+  MemoryMeter meter(stream, arena);
   RunResult result;
   result.request = request;
   result.steps = steps.steps();

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "io/video.h"
 #include "kernels/device_graph.h"
 #include "kernels/stream.h"
+#include "models/streamed_weights.h"
 
 namespace weft {
 
@@ -68,6 +70,12 @@ struct GeneratorOptions {
   const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:
                               // memory_limit is not held to what this one has
   int memory_sharers = 1;     // ranks that share the memory of this machine or device
+  // Beside a device: the host's memory, as memory_limit and memory_sharers are the device's.
+  uint64_t host_memory_limit = 0;
+  int host_sharers = 1;
+  // A device that plans are for in place of `device`, which is a CPU then: what runs computes
+  // nothing (metered_ops()). memory_limit 0: what such a device has.
+  std::optional<DeviceTraits> planned{};
   Keeping keeping = Keeping::kNothing;  // kCheckpoints where runs have a checkpoint_path
 };
 
@@ -107,8 +115,11 @@ struct RunResult {
   uint64_t arena_high_water = 0;   // of the whole job
   uint64_t decode_high_water = 0;  // of the decode stage
   uint64_t tensor_bytes_peak = 0;  // weights, latents, histories: all but the arena
-  uint64_t memory_high_water = 0;  // tensors and arena together, as MemoryPlan predicts it
-  std::string latents_path;        // where kept, else empty
+  // As MemoryPlan predicts it: tensors and arena together, of a device with the scratch of ops
+  // and what commits round up.
+  uint64_t memory_high_water = 0;
+  Streaming streaming{};     // of forwards whose weights passed through the device
+  std::string latents_path;  // where kept, else empty
   int steps = 0;
   int resumed_at = 0;             // steps that an earlier run had done
   double earlier_seconds = 0;     // and what it took for them

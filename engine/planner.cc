@@ -81,12 +81,13 @@ std::string format_bytes(uint64_t bytes) {
                        : fixed2(static_cast<double>(bytes) / kMiB) + " MiB";
 }
 
+// Of a device less what no plan counts: kernels' code, recorded graphs, libraries' own.
+uint64_t left_of_device(uint64_t free) { return free - std::min(free / 16, kGiB); }
+
+uint64_t available_memory(const DeviceTraits& device) { return left_of_device(device.bytes); }
+
 uint64_t available_memory(Device device) {
-  if (device.kind != Device::Kind::kCpu) {
-    // Less what rounds up, and what libraries and single ops take.
-    const uint64_t free = device_memory_info(device).free;
-    return free - std::min(free / 16, kGiB);
-  }
+  if (device.kind != Device::Kind::kCpu) return left_of_device(device_memory_info(device).free);
   uint64_t available = std::numeric_limits<uint64_t>::max();
   std::ifstream info("/proc/meminfo");
   for (std::string line; std::getline(info, line);) {
@@ -98,7 +99,8 @@ uint64_t available_memory(Device device) {
   return std::min(available, cgroup_left());
 }
 
-MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available) {
+MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available,
+                        uint64_t host_available) {
   CHECK(!parts.experts.empty());
   const uint64_t all_experts =
       std::accumulate(parts.experts.begin(), parts.experts.end(), uint64_t{0});
@@ -127,6 +129,11 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
   plan.residency = residency;
   plan.parts = parts;
   plan.available = available;
+  plan.host = parts.host;
+  const bool all = residency == Residency::kAll || residency == Residency::kStaged;
+  for (const uint64_t bytes : parts.streamed)
+    plan.host.streamed = all ? plan.host.streamed + bytes : std::max(plan.host.streamed, bytes);
+  plan.host_available = host_available;
   plan.weights = std::max({text, denoise, decode});
   plan.encode_text = text + parts.encode_text;
   plan.denoise = denoise + parts.denoise;
@@ -135,12 +142,13 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
   return plan;
 }
 
-MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available) {
+MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available, uint64_t host_available) {
   for (int k = 0; k < static_cast<int>(Residency::kCount); ++k) {
-    const MemoryPlan plan = memory_under(static_cast<Residency>(k), parts, available);
+    const MemoryPlan plan =
+        memory_under(static_cast<Residency>(k), parts, available, host_available);
     if (plan.fits()) return plan;
   }
-  return memory_under(Residency::kSequential, parts, available);
+  return memory_under(Residency::kSequential, parts, available, host_available);
 }
 
 std::string MemoryPlan::to_string() const {
@@ -148,11 +156,18 @@ std::string MemoryPlan::to_string() const {
   const auto number = [&](uint64_t bytes) {
     return fixed2(static_cast<double>(bytes) / (large ? kGiB : kMiB));
   };
+  std::string words;
+  if (host.total() > 0)
+    words =
+        "; host " + format_bytes(host.total()) + ", " + format_bytes(host.pinned()) +
+        " of it pinned" +
+        (host_available == UINT64_MAX ? std::string() : ", of " + format_bytes(host_available)) +
+        (fits_host() ? "" : "  DOES NOT FIT");
   return "weights " + number(weights) + " | encode_text " + number(parts.encode_text) +
          " | denoise " + number(parts.denoise) + " | decode " + number(parts.decode) +
          " -> high-water " + number(high_water) + (large ? " GiB" : " MiB") + " of " +
-         format_bytes(available) + "  " + (fits() ? "OK" : "DOES NOT FIT") + " (" +
-         std::string(weft::to_string(residency)) + ")";
+         format_bytes(available) + "  " + (fits_device() ? "OK" : "DOES NOT FIT") + " (" +
+         std::string(weft::to_string(residency)) + ")" + words;
 }
 
 }  // namespace weft

@@ -10,9 +10,14 @@
 #include "kernels/check.h"
 #include "kernels/copy.h"
 #include "kernels/device_memory.h"
+#include "kernels/device_plan.h"
 #include "models/layer_window.h"
+#include "models/streamed_weights.h"
 
 namespace weft {
+
+// Through which the layers pass that are not kept.
+inline constexpr int kWindowSlots = 2;
 
 // Layer: owns tensors of one device; `pieces(layer)` names them, of all layers alike: the same
 // number, extents and dtypes in the same order.
@@ -26,7 +31,7 @@ class DeviceWindow {
   // least 2 of `layers` are resident, and fewer than all.
   DeviceWindow(Stream copies, int layers, int resident, const Load& load, Pieces pieces)
       : copies_(std::move(copies)), pieces_(std::move(pieces)), kept_(layers), places_(layers, -1) {
-    const int kept = resident - kSlots;
+    const int kept = resident - kWindowSlots;
     CHECK(kept >= 0 && resident < layers, "resident", resident, "of", layers);
     for (int i = 0; i < layers; ++i) {
       Layer layer = load(copies_, i);
@@ -36,15 +41,21 @@ class DeviceWindow {
       }
       places_[i] = static_cast<int>(streamed_.size());
       streamed_.push_back(store(layer));
-      if (slots_.size() < kSlots) slots_.push_back({std::move(layer), places_[i], {}, {}});
+      if (slots_.size() < kWindowSlots) slots_.push_back({std::move(layer), places_[i], {}, {}});
     }
     copies_.sync();
+    if (copies_.queue()) copies_.queue()->trim();  // loading converts, copying does not
   }
 
   int size() const { return static_cast<int>(kept_.size()); }
   // Bytes that one pass over all layers copies to the device.
   size_t bytes_per_pass() const { return streamed_.size() * layer_bytes_; }
   int64_t copies() const { return count_; }  // layers copied so far
+  // Waits for what is under way.
+  StreamedWeights streamed() {
+    copies_.sync();
+    return {count_ * static_cast<int64_t>(layer_bytes_), copying_.seconds(), waiting_.seconds()};
+  }
 
   // Runs f(layer), which puts work into `stream`. In the order of the layers, again and again, the
   // next streamed layer is under way meanwhile; any other order is served too, later.
@@ -53,7 +64,9 @@ class DeviceWindow {
     if (kept_[index]) return f(*kept_[index]);
     const int place = places_[index];
     Slot& slot = slot_of(place);
+    waiting_.begin(stream);
     slot.filled.wait_on(stream);
+    waiting_.end(stream);
     try {
       f(slot.layer);
     } catch (...) {
@@ -62,20 +75,19 @@ class DeviceWindow {
     }
     slot.used.record(stream);
     // The slot is the next but one's, whose copy waits for what was given just now.
-    const int next = (place + kSlots) % static_cast<int>(streamed_.size());
+    const int next = (place + kWindowSlots) % static_cast<int>(streamed_.size());
     if (!held(next)) fill(slot, next);
   }
 
-  // Calls f for every layer that lies on the device.
+  // Calls f(layer, whether others pass through its place) for every layer that lies on the device.
   template <class F>
   void for_resident(F&& f) const {
     for (const std::optional<Layer>& layer : kept_)
-      if (layer) f(*layer);
-    for (const Slot& slot : slots_) f(slot.layer);
+      if (layer) f(*layer, false);
+    for (const Slot& slot : slots_) f(slot.layer, true);
   }
 
  private:
-  static constexpr size_t kSlots = 2;
   struct Slot {
     Layer layer;
     int place;                 // of the streamed layer whose weights it has
@@ -99,11 +111,13 @@ class DeviceWindow {
 
   void fill(Slot& slot, int place) {
     slot.used.wait_on(copies_);
+    copying_.begin(copies_);
     const char* from = static_cast<const char*>(streamed_[place].data());
     for (const TensorView& piece : pieces_(slot.layer)) {
       copy(copies_, TensorView(const_cast<char*>(from), piece.dtype, piece.shape()), piece);
-      from += padded(piece.bytes());
+      from += movable_piece(piece.bytes());
     }
+    copying_.end(copies_);
     slot.filled.record(copies_);
     slot.place = place;
     newest_ = static_cast<size_t>(&slot - slots_.data());
@@ -113,20 +127,18 @@ class DeviceWindow {
   // A layer's weights in pinned memory.
   PinnedMemory store(const Layer& layer) {
     size_t bytes = 0;
-    for (const TensorView& piece : pieces_(layer)) bytes += padded(piece.bytes());
+    for (const TensorView& piece : pieces_(layer)) bytes += movable_piece(piece.bytes());
     CHECK(streamed_.empty() || bytes == layer_bytes_, "layers of", bytes, "and", layer_bytes_);
     layer_bytes_ = bytes;
     PinnedMemory memory(bytes);
     char* to = static_cast<char*>(memory.data());
     for (const TensorView& piece : pieces_(layer)) {
       copy(copies_, piece, TensorView(to, piece.dtype, piece.shape()));
-      to += padded(piece.bytes());
+      to += movable_piece(piece.bytes());
     }
     copies_.sync();
     return memory;
   }
-
-  static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
   Stream copies_;
   Pieces pieces_;
@@ -134,6 +146,7 @@ class DeviceWindow {
   std::vector<int> places_;  // among the streamed layers, -1: it is kept
   std::vector<PinnedMemory> streamed_;
   std::vector<Slot> slots_;
+  DeviceClock copying_, waiting_;
   size_t layer_bytes_ = 0, newest_ = 1;
   int64_t count_ = 0;
 };

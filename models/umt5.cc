@@ -124,6 +124,48 @@ size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlic
   return bytes;
 }
 
+// The tables of positions stay on the host.
+size_t umt5_device_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width) {
+  size_t bytes = 0;
+  for (const TensorSpec& tensor : umt5_tensors(config)) {
+    if (tensor.name == "shared.weight" || tensor.name.ends_with(".relative_attention_bias.weight"))
+      continue;
+    const TensorPart part = umt5_part(config, tensor, width);
+    const int64_t count = part.count(tensor);
+    const int64_t out = part.dim == 0 ? part.range.size() : tensor.shape[0];
+    bytes += tensor.shape.size() == 2 ? packed_bytes(out, count / std::max<int64_t>(out, 1), dtype,
+                                                     WeightFormat::kCompute, Bias::kNone)
+                                      : static_cast<size_t>(count) * sizeof(float);
+  }
+  return bytes;
+}
+
+size_t umt5_scratch_bytes(const Umt5Config& config, int64_t n, DType dtype, const WidthSlice& width,
+                          const DeviceTraits& device) {
+  const WidthSlice part = width.of(config.num_heads, config.d_ff);
+  const int64_t heads = part.heads.size(), inner = heads * config.d_kv;
+  size_t most = std::max(kTransferPiece, attention_scratch_bytes({.queries = n,
+                                                                  .keys = n,
+                                                                  .heads = heads,
+                                                                  .kv_heads = heads,
+                                                                  .size = config.d_kv,
+                                                                  .dtype = dtype,
+                                                                  .plain = false},
+                                                                 device));
+  for (const auto& [in, out, result] : {std::tuple{config.d_model, inner, dtype},
+                                        {config.d_model, part.ffn.size(), dtype},
+                                        {inner, config.d_model, DType::kF32},
+                                        {part.ffn.size(), config.d_model, DType::kF32}})
+    most = std::max(most, linear_scratch_bytes({.rows = n,
+                                                .in = in,
+                                                .out = out,
+                                                .dtype = dtype,
+                                                .result = result,
+                                                .bias = Bias::kNone},
+                                               device));
+  return most;
+}
+
 size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
                             const WidthSlice& width, const SeamBytes& seams) {
   const WidthSlice part = width.of(config.num_heads, config.d_ff);

@@ -44,6 +44,10 @@ int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
 // Memory predictions of one rank that loads the slice `width`: packed weights (the embedding is not
 // among them), and arena bytes of one encode of n tokens.
 size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width = {});
+// On a device: its weights there, and the largest scratch of an op over `n` ids.
+size_t umt5_device_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width);
+size_t umt5_scratch_bytes(const Umt5Config& config, int64_t n, DType dtype, const WidthSlice& width,
+                          const DeviceTraits& device);
 size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
                             const WidthSlice& width = {}, const SeamBytes& seams = {});
 

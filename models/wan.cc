@@ -168,7 +168,12 @@ size_t WanTransformer::weights_bytes() const {
                  time_proj_.bytes() + text_linear_1_.bytes() + text_linear_2_.bytes() +
                  (scale_shift_table_ ? scale_shift_table_.view().bytes() : 0) + proj_out_.bytes();
   for (const Block& block : blocks_) total += bytes(block);
-  if (window_) window_->for_resident([&](const Block& block) { total += bytes(block); });
+  if (window_)
+    window_->for_resident([&](const Block& block, bool passing) {
+      if (!passing) total += bytes(block);
+      if (passing)
+        for (const TensorView& piece : pieces(block)) total += piece.bytes();
+    });
   return total;
 }
 

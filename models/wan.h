@@ -94,6 +94,8 @@ class WanTransformer {
   size_t weights_bytes() const;  // on the stream's device
   // What a forward of all loaded blocks copies from the host's memory.
   size_t streamed_bytes() const { return window_ ? window_->bytes_per_pass() : 0; }
+  // Of all passes so far; waits for what is under way.
+  StreamedWeights streamed() const { return window_ ? window_->streamed() : StreamedWeights{}; }
 
   // embeds [length, text_dim] f32, the prompt's rows; text_length >= length. Observes "context".
   WanText prepare_text(Context& context, const TensorView& embeds, int64_t text_length) const;
@@ -197,6 +199,14 @@ size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load);
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad& load);
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
                            const WanLoad& load, const SeamBytes& seams = {});
+// Of a rank whose stream is a device's (kernels/device_plan.h): its weights there, what one forward
+// copies from the host's memory, where that lies pinned, and the largest scratch of an op.
+// `all_tokens`: whose keys a rank's tokens see.
+DeviceBytes wan_device_bytes(const WanConfig& config, const WanLoad& load, Bias biases);
+size_t wan_streamed_bytes(const WanConfig& config, const WanLoad& load);
+size_t wan_scratch_bytes(const WanConfig& config, int64_t tokens, int64_t all_tokens,
+                         int64_t text_rows, const WanLoad& load, Bias biases,
+                         const DeviceTraits& device);
 // Of a rank that loads everything.
 size_t wan_weights_bytes(const WanConfig& config, DType dtype);
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype);

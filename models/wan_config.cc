@@ -276,23 +276,6 @@ std::array<int64_t, 3> wan_grid(const WanConfig& config, int64_t frames, int64_t
   return grid;
 }
 
-namespace {
-
-// Which of a checkpoint's tensors a rank holds, by its blocks.
-bool is_held(const std::string& name, const BlockRange& blocks) {
-  if (name == "scale_shift_table" || name.starts_with("proj_out")) return blocks.last();
-  if (name.starts_with("patch_embedding")) return blocks.first();
-  if (!name.starts_with("blocks.")) return true;
-  const int index = std::stoi(name.substr(std::string("blocks.").size()));
-  return blocks.begin <= index && index < blocks.end;
-}
-
-BlockRange held_blocks(const WanConfig& config, const WanLoad& load) {
-  return load.blocks.total == 0 ? BlockRange::all(config.layers) : load.blocks;
-}
-
-}  // namespace
-
 TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const WidthSlice& width) {
   const WidthSlice all = width.of(config.heads, config.ffn_dim);
   const Range channels{all.heads.begin * config.head_dim, all.heads.end * config.head_dim};
@@ -303,81 +286,6 @@ TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const Wid
   if (is(".ffn.net.0.")) return {.dim = 0, .range = all.ffn};
   if (is(".ffn.net.2.weight")) return {.dim = 1, .range = all.ffn};
   return {.dim = 0, .range = {0, tensor.shape[0]}};
-}
-
-// Matrices of blocks and of the text embedder are packed in the compute dtype, everything else in
-// f32.
-size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
-  const BlockRange blocks = held_blocks(config, load);
-  size_t all[2] = {};  // what every pass needs; the blocks
-  for (const TensorSpec& tensor : wan_tensors(config)) {
-    if (!is_held(tensor.name, blocks)) continue;
-    size_t& bytes = all[tensor.name.starts_with("blocks.")];
-    const bool matrix = tensor.shape.size() == 2 &&
-                        tensor.name.find("time_") == std::string::npos &&
-                        !tensor.name.starts_with("proj_out");
-    const auto count = static_cast<size_t>(wan_part(config, tensor, load.width).count(tensor));
-    if (load.weights != WeightFormat::kCompute && matrix && tensor.name.starts_with("blocks.") &&
-        tensor.name.ends_with(".weight"))  // and a scale and a correction per output
-      bytes += count + static_cast<size_t>(tensor.shape[0]) * 2 * sizeof(float);
-    else
-      bytes += count * size_of(matrix ? load.dtype : DType::kF32);
-  }
-  const int held = blocks.end - blocks.begin;
-  if (load.resident > 0 && load.resident < held) all[1] = all[1] / held * load.resident;
-  return all[0] + all[1];
-}
-
-size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad& load) {
-  const BlockRange blocks = held_blocks(config, load);
-  const int64_t width = load.width.of(config.heads, config.ffn_dim).heads.size() * config.head_dim;
-  return static_cast<size_t>(text_rows *
-                             (config.width() + 2 * int64_t{blocks.end - blocks.begin} * width)) *
-         size_of(load.dtype);
-}
-
-// The allocations of WanTransformer::forward and prepare_text, in their order and nesting.
-size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
-                           const WanLoad& load, const SeamBytes& seams) {
-  const BlockRange blocks = held_blocks(config, load);
-  const WidthSlice part = load.width.of(config.heads, config.ffn_dim);
-  const int64_t d = config.width(), n = tokens;
-  const int64_t per_token = config.patch[0] * config.patch[1] * config.patch[2];
-  const DType dtype = load.dtype, f32 = DType::kF32;
-  const size_t row = arena_bytes(f32, {1, d}), sums = arena_bytes(f32, {n});
-  const size_t x = arena_bytes(f32, {n, d}), hidden = arena_bytes(dtype, {n, d});
-  const size_t heads = arena_bytes(dtype, {n, part.heads.size() * config.head_dim});
-  const size_t patches = blocks.first() ? arena_bytes(f32, {n, config.in_channels * per_token}) : 0;
-  const size_t times = row + arena_bytes(f32, {1, 6, d});
-  const size_t waves = arena_bytes(f32, {1, config.freq_dim}), time_scratch = 2 * row;
-  const int64_t chunk = std::min(n, kFfnRows);
-  const size_t attention =
-      3 * heads + std::max({sums + seams.of_sum(n), seams.attend, seams.of_sum(n * d)});
-  const size_t ffn = arena_bytes(dtype, {chunk, part.ffn.size()}) + seams.of_sum(chunk * d);
-  const size_t block = arena_bytes(f32, {1, 6, d}) + hidden + x + std::max(attention, ffn);
-  const size_t head = blocks.last()
-                          ? std::max(arena_bytes(f32, {2, d}),
-                                     arena_bytes(f32, {n, config.out_channels * per_token}))
-                          : 0;
-  const size_t forward = waves + (blocks.last() ? x : 0) +
-                         std::max(patches, times + std::max({time_scratch, block, head}));
-  const size_t text = arena_bytes(dtype, {text_rows, config.text_dim}) +
-                      arena_bytes(dtype, {text_rows, d}) + arena_bytes(f32, {text_rows}) +
-                      seams.of_sum(text_rows);
-  return std::max(forward, text);
-}
-
-size_t wan_weights_bytes(const WanConfig& config, DType dtype) {
-  return wan_weights_bytes(config, WanLoad{.dtype = dtype, .blocks = {}});
-}
-
-size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype) {
-  return wan_text_bytes(config, text_rows, WanLoad{.dtype = dtype, .blocks = {}});
-}
-
-size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
-                           DType dtype) {
-  return wan_workspace_bytes(config, tokens, text_rows, WanLoad{.dtype = dtype, .blocks = {}});
 }
 
 }  // namespace weft

@@ -208,6 +208,27 @@ size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, 
   return vae_state_bytes(make_decoder(config, no_weights()), decoder_input(config, h, w), dtype);
 }
 
+size_t vae_decode_device_bytes(const WanVaeConfig& config, DType dtype, Bias biases) {
+  size_t bytes = 0;
+  for (const TensorSpec& tensor : wan_vae_tensors(config)) {
+    if (!tensor.name.starts_with("decoder.") && !tensor.name.starts_with("post_quant_conv."))
+      continue;
+    if (tensor.name.ends_with(".bias")) continue;  // packed with its convolution
+    const int64_t count = parameter_count({&tensor, 1});
+    bytes += tensor.name.ends_with(".weight")
+                 ? packed_bytes(tensor.shape[0], count / tensor.shape[0], dtype,
+                                WeightFormat::kCompute, biases)
+                 : static_cast<size_t>(count) * sizeof(float);
+  }
+  return bytes;
+}
+
+size_t vae_decode_scratch_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
+                                Bias biases, int64_t bands, const DeviceTraits& device) {
+  return vae_scratch_bytes(make_decoder(config, no_weights()), decoder_input(config, h, w), dtype,
+                           biases, bands, device);
+}
+
 size_t vae_encode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype) {
   return vae_workspace_bytes(make_encoder(config, no_weights()), VaeOrder::kShrinking,
                              encoder_input(config, h, w, Chunk::kFirst),

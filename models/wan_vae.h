@@ -86,6 +86,11 @@ size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t
 size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
 size_t vae_encode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
 size_t vae_encode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
+// On a device: a decoder's weights there, and the largest scratch of an op; `bands`: ranks that
+// have a part of the rows each.
+size_t vae_decode_device_bytes(const WanVaeConfig& config, DType dtype, Bias biases);
+size_t vae_decode_scratch_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
+                                Bias biases, int64_t bands, const DeviceTraits& device);
 
 // One video being decoded, latent frame by latent frame. `vae` must outlive it.
 class WanVaeDecoder {

@@ -87,6 +87,18 @@ FrameShape with_channels(FrameShape shape, int64_t channels) {
   return shape;
 }
 
+// Of a linear over a chunk's pixels.
+size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
+                      const DeviceTraits& device) {
+  return linear_scratch_bytes({.rows = in.frames * in.height * in.width,
+                               .in = in.channels,
+                               .out = out,
+                               .dtype = dtype,
+                               .result = dtype,
+                               .bias = bias},
+                              device);
+}
+
 // out = the causal convolution of act(norm(x)); x as it is where gamma is empty.
 void norm_convolve(Context& context, const TensorView& x, const Tensor& gamma,
                    const PackedConv& conv, const TensorView& history, const TensorView& out) {
@@ -161,6 +173,11 @@ class Resnet final : public VaeLayer {
     if (in_ != out_) linear(context.stream, in, shortcut_, LinearActivation::kNone, out);
     add(context.stream, out, y, out);
   }
+  size_t scratch(const FrameShape& in, DType dtype, Bias biases, int64_t,
+                 const DeviceTraits& device) const override {
+    return std::max(kConvWorkspace,
+                    in_ != out_ ? pixels_scratch(in, out_, dtype, biases, device) : 0);
+  }
   size_t weight_bytes() const override {
     return conv1_.bytes() + conv2_.bytes() + shortcut_.bytes();
   }
@@ -211,6 +228,20 @@ class Attention final : public VaeLayer {
       linear(context.stream, h, proj_, LinearActivation::kNone, projected);
       add(context.stream, x, projected, out.select(0, frame).reshape({n, width_}));
     }
+  }
+  size_t scratch(const FrameShape& in, DType dtype, Bias biases, int64_t bands,
+                 const DeviceTraits& device) const override {
+    const int64_t n = in.height * in.width;
+    return std::max({pixels_scratch(with_frames(in, 1), 3 * width_, dtype, biases, device),
+                     pixels_scratch(with_frames(in, 1), width_, dtype, biases, device),
+                     attention_scratch_bytes({.queries = n,
+                                              .keys = n * bands,
+                                              .heads = 1,
+                                              .kv_heads = 1,
+                                              .size = width_,
+                                              .segments = bands,
+                                              .dtype = dtype},
+                                             device)});
   }
   size_t weight_bytes() const override { return qkv_.bytes() + proj_.bytes(); }
 
@@ -341,6 +372,10 @@ class Pointwise final : public VaeLayer {
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
                const TensorView& out) const override {
     linear(context.stream, in, linear_, LinearActivation::kNone, out);
+  }
+  size_t scratch(const FrameShape& in, DType dtype, Bias biases, int64_t,
+                 const DeviceTraits& device) const override {
+    return pixels_scratch(in, keep_, dtype, biases, device);
   }
   size_t weight_bytes() const override { return linear_.bytes(); }
 

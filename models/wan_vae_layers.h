@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/conv.h"
-#include "kernels/linear.h"
+#include "kernels/device_plan.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -47,6 +47,11 @@ class VaeLayer {
   virtual size_t workspace(const FrameShape&, Chunk, DType) const { return 0; }
   virtual void forward(Context& context, const TensorView& in, Chunk chunk,
                        std::span<const Tensor> history, const TensorView& out) const = 0;
+  // On a device, the largest scratch of an op; `bands`: ranks that have a part of the rows each.
+  virtual size_t scratch(const FrameShape&, DType, Bias, int64_t /*bands*/,
+                         const DeviceTraits&) const {
+    return kConvWorkspace;
+  }
   virtual size_t weight_bytes() const = 0;
 
  private:
@@ -83,6 +88,8 @@ enum class VaeOrder : uint8_t {
 size_t vae_workspace_bytes(const VaeNetwork& network, VaeOrder order, FrameShape first,
                            FrameShape later, DType dtype, int64_t chunks = 2);
 size_t vae_state_bytes(const VaeNetwork& network, FrameShape first, DType dtype);
+size_t vae_scratch_bytes(const VaeNetwork& network, FrameShape later, DType dtype, Bias biases,
+                         int64_t bands, const DeviceTraits& device);
 
 // One run of a network over chunks. State is allocated once, here; all else is the arena's.
 class VaeStream {

@@ -63,6 +63,15 @@ size_t vae_state_bytes(const VaeNetwork& network, FrameShape first, DType dtype)
   return total;
 }
 
+size_t vae_scratch_bytes(const VaeNetwork& network, FrameShape later, DType dtype, Bias biases,
+                         int64_t bands, const DeviceTraits& device) {
+  const auto shapes = chain_shapes(network, later, Chunk::kLater);
+  size_t most = kTransferPiece;
+  for (size_t i = 0; i < network.size(); ++i)
+    most = std::max(most, network[i]->scratch(shapes[i], dtype, biases, bands, device));
+  return most;
+}
+
 VaeStream::VaeStream(const VaeNetwork& network, VaeOrder order, FrameShape first, FrameShape later,
                      DType dtype, Device device)
     : network_(network), order_(order), dtype_(dtype) {

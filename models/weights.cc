@@ -148,6 +148,12 @@ bool WeightBinder::check(const std::string& spelled, std::span<const int64_t> sh
   return sound;
 }
 
+Bias biases_of(const TensorFile& file) {
+  for (const std::string& name : file.names())
+    if (name.ends_with(".bias") && file.describe(name).dtype != DType::kBF16) return Bias::kInF32;
+  return Bias::kInBf16;
+}
+
 void WeightBinder::finish() {
   std::vector<std::string> extra;
   for (const std::string& name : file_.names())

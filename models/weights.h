@@ -8,7 +8,7 @@
 
 #include "io/tensor_file.h"
 #include "kernels/attention.h"
-#include "kernels/linear.h"
+#include "kernels/device_plan.h"
 #include "kernels/stream.h"
 #include "parallel/partition.h"
 
@@ -53,6 +53,14 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
   }
   return total;
 }
+
+// What a model's weights take on a device, and more while they are loaded.
+struct DeviceBytes {
+  size_t weights = 0, loading = 0;
+};
+
+// How a file's biases are kept on a device: whether bf16 holds them all.
+Bias biases_of(const TensorFile& file);
 
 // Arena bytes that a pass's seams take while they run, on top of the model's own.
 struct SeamBytes {

@@ -167,9 +167,8 @@ torch_step() { lines gpu.jsonl python3 tests/bench/torch_step.py "$@"; }
 summary() {
   python3 - "$out/gpu.jsonl" <<'PY'
 import json, sys
-ours, theirs = {}, {}
-for text in open(sys.argv[1]):
-    line = json.loads(text)
+ours, theirs, lines = {}, {}, [json.loads(text) for text in open(sys.argv[1])]
+for line in lines:
     key = (line.get("config"), line.get("tokens"), line.get("blocks"))
     if line["bench"] == "dit" and "resident" not in line and "rel_l2" not in line: ours[key] = line
     if line["bench"] == "torch_step": theirs[key] = line
@@ -179,6 +178,15 @@ for key, line in ours.items():
     ratio = f"{torch['seconds'] / line['seconds']:.3f}" if torch else "-"
     print(f"{str(key):34} {line['seconds']:9.4f} {line['share']:6.3f} {line['graph_seconds']:9.4f} "
           f"{line['graph_host_seconds'] / line['graph_seconds']:9.4f} {ratio:>10}")
+# Device memory of one forward and what it needs: as weft plan predicts it, as the program counts, and by
+# how much the driver's count grew (code that libraries load among it).
+print(f"\n{'memory, GiB':34} {'planned':>9} {'taken':>9} {'driver':>9} {'planned/taken':>13} {'planned/driver':>14}")
+for line in lines:
+    if "planned_device_bytes" not in line: continue
+    planned, taken, driver = (line[key] / 2**30 for key in
+                              ("planned_device_bytes", "device_peak_bytes", "device_grown_bytes"))
+    key = (line["config"], line["tokens"], line["blocks"], *[line[k] for k in ("resident",) if k in line])
+    print(f"{str(key):34} {planned:9.3f} {taken:9.3f} {driver:9.3f} {planned / taken:13.4f} {planned / driver:14.4f}")
 PY
 }
 

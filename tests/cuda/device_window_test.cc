@@ -65,7 +65,7 @@ TEST_F(Device, EveryLayerHasItsOwnWeightsForEverySize) {
     // The first two lie in their slots at the beginning; two more than used are under way.
     EXPECT_EQ(window.copies(), 3 * streamed);
     int on_device = 0;
-    window.for_resident([&](const Adder&) { ++on_device; });
+    window.for_resident([&](const Adder&, bool) { ++on_device; });
     EXPECT_EQ(on_device, resident);
   }
 }

@@ -1,0 +1,36 @@
+#pragma once
+// What passes through a device that does not hold all of a model, counted and timed.
+#include <algorithm>
+#include <cstdint>
+
+namespace weft {
+
+// Of any number of passes: the copies' time, and the work's while it stood still for them. What is
+// left of the former was hidden behind the latter.
+struct StreamedWeights {
+  int64_t bytes = 0;
+  double copying_s = 0, waited_s = 0;
+
+  double bytes_per_s() const { return copying_s > 0 ? static_cast<double>(bytes) / copying_s : 0; }
+  double hidden_share() const {
+    return copying_s > 0 ? std::clamp(1 - waited_s / copying_s, 0.0, 1.0) : 0;
+  }
+  StreamedWeights& operator+=(const StreamedWeights& other) {
+    bytes += other.bytes;
+    copying_s += other.copying_s;
+    waited_s += other.waited_s;
+    return *this;
+  }
+  StreamedWeights operator-(const StreamedWeights& before) const {
+    return {bytes - before.bytes, copying_s - before.copying_s, waited_s - before.waited_s};
+  }
+};
+
+// Of a job's forwards; bytes_per_forward 0: all weights stayed.
+struct Streaming {
+  int64_t bytes_per_forward = 0, forwards = 0;
+  double forward_s = 0;  // all of them
+  StreamedWeights weights{};
+};
+
+}  // namespace weft

@@ -1,0 +1,223 @@
+// The memory plan of a device against what is taken there: scratch op by op, and whole jobs.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/generator.h"
+#include "kernels/cuda/device.h"
+#include "kernels/transfer.h"
+#include "models/random_weights.h"
+#include "parallel/context.h"
+#include "parallel/local.h"
+#include "tests/cuda/emulator.h"
+
+namespace weft {
+namespace {
+
+constexpr Device kCuda{Device::Kind::kCuda, 0};
+constexpr const char* kPocket = "tests/golden/pipeline_t2v/model";
+
+// A copy of the small model whose transformer has bf16 weights of a size that matters: 24 MiB.
+WanConfig wide() {
+  WanConfig config = WanConfig::from_json_file(std::string(kPocket) + "/transformer/config.json");
+  config.heads = 6;
+  config.head_dim = 64;
+  config.ffn_dim = 1536;
+  config.layers = 5;
+  return config;
+}
+
+const std::string& wide_model() {
+  static const std::string folder = [] {
+    namespace fs = std::filesystem;
+    const std::string copy = testing::TempDir() + "/weft_wide_model";
+    fs::remove_all(copy);
+    fs::copy(kPocket, copy, fs::copy_options::recursive);
+    const WanConfig config = wide();
+    const std::string path = copy + "/transformer/config.json";
+    nlohmann::json json = nlohmann::json::parse(std::ifstream(path));
+    json["attention_head_dim"] = config.head_dim;
+    json["num_attention_heads"] = config.heads;
+    json["ffn_dim"] = config.ffn_dim;
+    json["num_layers"] = config.layers;
+    std::ofstream(path) << json;
+    const std::string weights = copy + "/transformer/diffusion_pytorch_model.safetensors";
+    fs::remove(weights);
+    write_random(weights, random_wan(config));
+    return copy;
+  }();
+  return folder;
+}
+
+struct Way {
+  const char* model;
+  WeightFormat weights = WeightFormat::kCompute;
+  int resident = 0;
+  DType dtype = DType::kBF16;
+};
+
+GeneratorOptions options_of(const Way& way) {
+  GeneratorOptions options;
+  options.device = kCuda;
+  options.dtype = way.dtype;
+  options.weights = way.weights;
+  options.resident_blocks = way.resident;
+  options.threads = 1;
+  return options;
+}
+
+// 18 tokens: more than few rows.
+Request small() {
+  Request request;
+  request.prompt = "a red ball";
+  request.negative_prompt = "";
+  request.width = request.height = 48;
+  request.frames = 5;
+  request.steps = 1;
+  request.guidance_scale = 1;
+  request.seed = 7;
+  return request;
+}
+
+// Above what is taken, by 5 % and the slab of small tensors at most.
+void expect_planned(uint64_t planned, uint64_t taken, const std::string& about) {
+  EXPECT_GE(planned, taken) << about;
+  EXPECT_LE(static_cast<double>(planned), 1.05 * static_cast<double>(taken) + kDeviceSlab) << about;
+}
+
+class JobsOf : public testing::TestWithParam<Way> {};
+
+TEST_P(JobsOf, TakeWhatWasPlanned) {
+  const Way& way = GetParam();
+  const std::string model = way.model == std::string("wide") ? wide_model() : kPocket;
+  const size_t before = device_use(kCuda).live;
+  Generator generator(model, options_of(way));
+  const Request request = generator.resolve(small());
+  const MemoryPlan plan = generator.plan(request);
+  ASSERT_EQ(plan.residency, Residency::kAll);
+  const RunResult result = generator.run(request, nullptr);
+  expect_planned(plan.high_water, result.memory_high_water - before, plan.to_string());
+  // The program's own count is the machine's.
+  EXPECT_EQ(device_use(kCuda).live, emulated::device_bytes_used(0));
+  EXPECT_EQ(result.streaming.bytes_per_forward, static_cast<int64_t>(plan.parts.streamed.front()));
+  if (way.resident == 0) return;
+  EXPECT_EQ(plan.host.streamed, plan.parts.streamed.front());
+  // The window is ahead of the forwards by as much as at their beginning.
+  EXPECT_EQ(result.streaming.weights.bytes,
+            result.streaming.forwards * result.streaming.bytes_per_forward);
+  EXPECT_GT(result.streaming.forwards, 0);
+  EXPECT_GT(result.streaming.weights.bytes_per_s(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , JobsOf,
+    testing::Values(Way{kPocket}, Way{kPocket, WeightFormat::kCompute, 0, DType::kF32},
+                    Way{kPocket, WeightFormat::kInt8}, Way{kPocket, WeightFormat::kFp8},
+                    Way{"wide"}, Way{"wide", WeightFormat::kInt8}, Way{"wide", WeightFormat::kFp8},
+                    Way{"wide", WeightFormat::kCompute, 2}, Way{"wide", WeightFormat::kCompute, 4},
+                    Way{"wide", WeightFormat::kFp8, 3}),
+    [](const testing::TestParamInfo<Way>& info) {
+      const Way& way = info.param;
+      return std::string(way.model == std::string("wide") ? "wide_" : "pocket_") +
+             to_string(way.weights) + "_" + std::string(to_string(way.dtype)) + "_" +
+             std::to_string(way.resident);
+    });
+
+// The denoising stage alone, whose peak a decoder's scratch hides in the small jobs above.
+TEST(Forwards, TakeWhatWasPlanned) {
+  const WanConfig config = wide();
+  const TensorFile weights = random_wan(config);
+  const DeviceTraits device = device_traits(kCuda);
+  for (const auto& [format, resident] : {std::pair{WeightFormat::kCompute, 0},
+                                         {WeightFormat::kFp8, 0},
+                                         {WeightFormat::kInt8, 0},
+                                         {WeightFormat::kCompute, 2},
+                                         {WeightFormat::kFp8, 4}}) {
+    const size_t before = device_use(kCuda).live;
+    reset_device_use_peak(kCuda);
+    Stream stream = cuda_stream(0, Determinism::kFixed, 1);
+    const WanLoad load{
+        .dtype = DType::kBF16, .blocks = {}, .weights = format, .resident = resident};
+    const WanTransformer model = WanTransformer::load(stream, weights, config, load);
+    Arena arena(size_t{1} << 30, kCuda);
+    SerialSeams seams;
+    const TokenRanges tokens = TokenRanges::all(18);
+    constexpr int64_t kRows = 20;
+    Context context = seams.context(stream, arena, {}, tokens);
+    const Tensor rows(DType::kF32, {kRows, config.text_dim}, kCuda),
+        latent(DType::kF32, {config.in_channels, 2, 6, 6}, kCuda),
+        out(DType::kF32, {config.out_channels, 2, 6, 6}, kCuda);
+    const WanText text = model.prepare_text(context, rows, kRows);
+    const Rope rope = on_device(stream, model.rope({2, 3, 3}));
+    const TimeSegment time{{0, tokens.total}, 500};
+    model.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope, out);
+    stream.sync();
+    const Bias biases = biases_of(weights);
+    const DeviceBytes held = wan_device_bytes(config, load, biases);
+    const size_t scratch =
+        wan_scratch_bytes(config, tokens.total, tokens.total, kRows, load, biases, device);
+    EXPECT_EQ(model.weights_bytes(), held.weights);
+    EXPECT_EQ(model.streamed_bytes(), wan_streamed_bytes(config, load));
+    const StageBytes stage{.tensors = wan_text_bytes(config, kRows, load) + rows.view().bytes() +
+                                      2 * latent.view().bytes(),
+                           .arena = wan_workspace_bytes(config, tokens.total, kRows, load),
+                           .scratch = scratch,
+                           .loading = held.loading};
+    expect_planned(held.weights + stage.held(true), device_use(kCuda).peak - before,
+                   to_string(format) + " " + std::to_string(resident));
+  }
+}
+
+TEST(Jobs, OfRanksThatShareADeviceTakeWhatWasPlanned) {
+  const size_t before = device_use(kCuda).live;
+  uint64_t planned[2] = {};
+  auto transports = make_local_transports(2);
+  run_ranks(transports, [&](Communicator& world) {
+    Generator generator(wide_model(), options_of({"wide"}),
+                        Replica::of(world, parse_layout("ulysses=2", 2, {})));
+    const Request request = generator.resolve(small());
+    planned[world.rank()] = generator.plan(request).high_water;
+    generator.run(request, nullptr);
+  });
+  expect_planned(planned[0] + planned[1], device_use(kCuda).peak - before, "2 ranks");
+}
+
+TEST(Jobs, ThatTheHostsMemoryCannotPinAreRefusedBeforeAnythingIsLoaded) {
+  GeneratorOptions options = options_of({"wide", WeightFormat::kCompute, 2});
+  options.host_memory_limit = size_t{44} << 20;  // some 24 MiB of weights, 32 MiB of copies
+  Generator generator(wide_model(), options);
+  const Request request = generator.resolve(small());
+  EXPECT_TRUE(generator.plan(request).fits_device());
+  EXPECT_FALSE(generator.plan(request).fits_host());
+  reset_device_use_peak(kCuda);
+  const size_t live = device_use(kCuda).live;
+  try {
+    generator.run(request, nullptr);
+    FAIL() << "it ran";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMemory);
+    const std::string words = error.what();
+    EXPECT_NE(words.find("of host memory beside the device's"), std::string::npos) << words;
+    EXPECT_NE(words.find("Try --resident-layers "), std::string::npos) << words;
+  }
+  EXPECT_EQ(device_use(kCuda).peak, live);
+}
+
+TEST(Jobs, ThatTheDeviceCannotHoldAreOfferedFewerLayersThere) {
+  GeneratorOptions options = options_of({"wide"});
+  Generator whole(wide_model(), options);
+  const MemoryPlan plan = whole.plan(whole.resolve(small()));
+  options.memory_limit = memory_under(Residency::kSequential, plan.parts, 0).high_water - 1;
+  Generator tight(wide_model(), options);
+  try {
+    tight.run(tight.resolve(small()), nullptr);
+    FAIL() << "it ran";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kMemory) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,163 @@
+// What single ops take of their queue's scratch, against kernels/device_plan.h.
+#include <gtest/gtest.h>
+
+#include "kernels/attention.h"
+#include "kernels/conv.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/queue.h"
+#include "kernels/device_plan.h"
+#include "kernels/linear.h"
+
+namespace weft {
+namespace {
+
+constexpr Device kCuda{Device::Kind::kCuda, 0};
+
+class Scratch : public testing::Test {
+ protected:
+  // Of what `work` gives the stream.
+  template <class F>
+  size_t asked(F&& work) {
+    stream.sync();
+    stream.queue()->trim();
+    work();
+    stream.sync();
+    return cuda_queue(stream).scratch_asked();
+  }
+
+  Stream stream = cuda_stream(0, Determinism::kFixed, 1);
+  const DeviceTraits device = device_traits(kCuda);
+};
+
+// A bias of f32 that bf16 does, or does not, hold.
+Tensor bias_of(Bias bias, int64_t count) {
+  if (bias == Bias::kNone) return {};
+  Tensor values(DType::kF32, {count});
+  for (int64_t i = 0; i < count; ++i) values.as<float>()[i] = bias == Bias::kInBf16 ? 0.5f : 0.1f;
+  return values;
+}
+
+TEST_F(Scratch, OfLinears) {
+  constexpr int64_t kIn = 40, kOut = 36;
+  struct Case {
+    DType dtype;
+    WeightFormat format;
+    DType result;
+  };
+  for (const auto& [dtype, format, result] :
+       {Case{DType::kF32, WeightFormat::kCompute, DType::kF32},
+        {DType::kBF16, WeightFormat::kCompute, DType::kBF16},
+        {DType::kBF16, WeightFormat::kCompute, DType::kF32},
+        {DType::kBF16, WeightFormat::kInt8, DType::kBF16},
+        {DType::kBF16, WeightFormat::kFp8, DType::kBF16},
+        {DType::kBF16, WeightFormat::kFp8, DType::kF32}})
+    for (const Bias bias : {Bias::kNone, Bias::kInBf16, Bias::kInF32})
+      for (const LinearActivation activation :
+           {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})
+        for (const int64_t rows : {1, 20, 300}) {
+          const Tensor weight(dtype, {kOut, kIn}), values = bias_of(bias, kOut);
+          const size_t live = tensor_bytes_live(Device::Kind::kCuda);
+          const PackedLinear packed = pack_linear(stream, weight, values.view(), dtype, format);
+          stream.sync();
+          EXPECT_EQ(packed.bytes(), packed_bytes(kOut, kIn, dtype, format, bias));
+          EXPECT_GE(tensor_bytes_live(Device::Kind::kCuda) - live, packed.bytes());
+          const Tensor x(dtype, {rows, kIn}, kCuda), out(result, {rows, kOut}, kCuda);
+          EXPECT_EQ(asked([&] { linear(stream, x, packed, activation, out); }),
+                    linear_scratch_bytes({.rows = rows,
+                                          .in = kIn,
+                                          .out = kOut,
+                                          .dtype = dtype,
+                                          .format = format,
+                                          .result = result,
+                                          .activation = activation,
+                                          .bias = bias},
+                                         device))
+              << rows << " rows, " << to_string(dtype) << " " << static_cast<int>(format) << " to "
+              << to_string(result) << ", bias " << static_cast<int>(bias) << ", activation "
+              << static_cast<int>(activation);
+        }
+}
+
+TEST_F(Scratch, OfAttention) {
+  struct Case {
+    DType dtype;
+    int64_t queries, keys, heads, kv_heads, size;
+    int segments;
+  };
+  for (const auto& [dtype, queries, keys, heads, kv_heads, size, segments] :
+       {Case{DType::kBF16, 5, 700, 4, 2, 64, 1},
+        {DType::kF32, 70, 300, 2, 2, 32, 1},
+        {DType::kBF16, 80, 640, 2, 2, 128, 2},
+        {DType::kF32, 30, 80, 1, 1, 300, 1},
+        {DType::kBF16, 30, 80, 1, 1, 264, 2},
+        {DType::kF32, 9, 400, 2, 2, 32, 40}}) {
+    const Tensor q(dtype, {queries, heads, size}, kCuda), k(dtype, {keys, kv_heads, size}, kCuda),
+        v(dtype, {keys, kv_heads, size}, kCuda), out(dtype, {queries, heads, size}, kCuda);
+    std::vector<KVSegment> list;
+    for (int i = 0; i < segments; ++i) {
+      const int64_t begin = keys * i / segments, count = keys * (i + 1) / segments - begin;
+      list.push_back({.k = k.view().slice(0, begin, count),
+                      .v = v.view().slice(0, begin, count),
+                      .log_bias = static_cast<float>(i)});
+    }
+    const size_t taken =
+        asked([&] { attention(stream, {.q = q, .segments = list, .scale = 1, .out = out}); });
+    const size_t planned = attention_scratch_bytes({.queries = queries,
+                                                    .keys = keys,
+                                                    .heads = heads,
+                                                    .kv_heads = kv_heads,
+                                                    .size = size,
+                                                    .segments = segments,
+                                                    .dtype = dtype},
+                                                   device);
+    EXPECT_LE(taken, planned) << queries << "x" << keys << "x" << size;
+    // Small problems of one segment are not the library's, whose workspace is planned all the same;
+    // segments may end in the middle of tiles, which makes a part or a tile's columns less.
+    if (dtype == DType::kF32 && segments == 1) {
+      EXPECT_EQ(taken, planned) << queries << "x" << keys << "x" << size;
+    }
+    if (segments > 1) {
+      EXPECT_GE(2 * taken, planned);
+    }
+  }
+}
+
+// Queries, keys and values as tiles of 8-bit words, and states where the keys are cut in parts.
+TEST_F(Scratch, OfAttentionInEightBits) {
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{70, 100}, {3, 1300}}) {
+    const Tensor q(DType::kBF16, {queries, 4, 64}, kCuda), k(DType::kBF16, {keys, 2, 64}, kCuda),
+        v(DType::kBF16, {keys, 2, 64}, kCuda), out(DType::kBF16, {queries, 4, 64}, kCuda);
+    const KVSegment segment{.k = k, .v = v};
+    EXPECT_EQ(asked([&] {
+                attention(stream, {.q = q,
+                                   .segments = {&segment, 1},
+                                   .scale = 1,
+                                   .format = AttentionFormat::kFp8,
+                                   .out = out});
+              }),
+              attention_scratch_bytes({.queries = queries,
+                                       .keys = keys,
+                                       .heads = 4,
+                                       .kv_heads = 2,
+                                       .size = 64,
+                                       .format = AttentionFormat::kFp8},
+                                      device));
+  }
+}
+
+TEST_F(Scratch, OfConvolutions) {
+  for (const int64_t channels : {16, 3}) {
+    const Tensor weight(DType::kF32, {channels, 8, 3, 3, 3}), bias(DType::kF32, {channels});
+    const PackedConv packed = pack_conv(stream, weight, bias, DType::kF32);
+    EXPECT_EQ(packed.bytes(),
+              packed_bytes(channels, 8 * 27, DType::kF32, WeightFormat::kCompute, Bias::kInF32));
+    const Tensor x(DType::kF32, {3, 6, 6, 8}, kCuda), out(DType::kF32, {1, 6, 6, channels}, kCuda);
+    const ConvArgs args{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
+    // What the library does not take needs none.
+    EXPECT_EQ(asked([&] { conv3d(stream, x, packed, args, out); }),
+              channels % 8 == 0 ? kConvWorkspace : 0);
+  }
+}
+
+}  // namespace
+}  // namespace weft
