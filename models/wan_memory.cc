@@ -176,6 +176,7 @@ DeviceBytes wan_device_bytes(const WanConfig& config, const WanLoad& load, Bias 
     if (index >= 0 && index == blocks.begin && streams) {
       bytes.weights += kWindowSlots * layer.slot;
       if (kept == 0) bytes.loading = layer.kept;  // beside both slots, on its way to the host
+      bytes.loading += kDevicePiece;              // the window's own queue converts meanwhile
     }
     packing = std::max(packing, layer.packing);
   }
