@@ -158,6 +158,13 @@ LanguageBytes LanguageRank::predict(const QwenConfig& config, const LanguageOpti
   bytes.workspace += static_cast<uint64_t>(sequences) * static_cast<uint64_t>(config.vocab) * 4;
   bytes.workspace +=
       static_cast<uint64_t>(full.positions) * static_cast<uint64_t>(config.head_dim) * 4;  // angles
+  if (full.device.kind != Device::Kind::kCpu) {
+    const int64_t most = std::max(rows, sequences);
+    bytes.workspace =
+        committed_bytes(bytes.workspace) + kDeviceSlab +
+        committed_bytes(qwen_scratch_bytes(config, most, sequences, full.positions, full.page_rows,
+                                           narrow, device_traits(full.device)));
+  }
   return bytes;
 }
 

@@ -59,6 +59,10 @@ TensorPart qwen_part(const QwenConfig& config, const TensorSpec& tensor, const Q
 size_t qwen_weights_bytes(const QwenConfig& config, const QwenLoad& load);
 size_t qwen_workspace_bytes(const QwenConfig& config, int64_t rows, int64_t last,
                             const QwenLoad& load, const SeamBytes& seams = {});
+// On a device, the largest scratch of an op of such a forward; every sequence sees up to `keys`,
+// in pages of `page_rows`.
+size_t qwen_scratch_bytes(const QwenConfig& config, int64_t rows, int64_t last, int64_t keys,
+                          int64_t page_rows, const QwenLoad& load, const DeviceTraits& device);
 
 // One sequence's rows of a pass.
 struct SequenceRows {

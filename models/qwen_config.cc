@@ -177,4 +177,38 @@ size_t qwen_workspace_bytes(const QwenConfig& config, int64_t rows, int64_t last
   return std::max({attention, ffn, head});
 }
 
+size_t qwen_scratch_bytes(const QwenConfig& config, int64_t rows, int64_t last, int64_t keys,
+                          int64_t page_rows, const QwenLoad& load, const DeviceTraits& device) {
+  const WidthSlice part = load.width.of(config.heads, config.ffn);
+  const int64_t heads = part.heads.size(), kv_heads = qwen_kv_heads(config, part.heads).size();
+  const int64_t q = heads * config.head_dim, kv = kv_heads * config.head_dim;
+  const int64_t words = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
+  size_t most = std::max(kTransferPiece,
+                         attention_scratch_bytes({.queries = rows,
+                                                  .keys = keys,
+                                                  .heads = heads,
+                                                  .kv_heads = kv_heads,
+                                                  .size = config.head_dim,
+                                                  .segments = (keys + page_rows - 1) / page_rows,
+                                                  .dtype = load.dtype,
+                                                  .plain = false},
+                                                 device));
+  const auto consider = [&](int64_t n, int64_t in, int64_t out, DType result, WeightFormat format) {
+    most = std::max(most, linear_scratch_bytes({.rows = n,
+                                                .in = in,
+                                                .out = out,
+                                                .dtype = load.dtype,
+                                                .format = format,
+                                                .result = result,
+                                                .bias = Bias::kInF32},
+                                               device));
+  };
+  for (const int64_t out : {q, kv, part.ffn.size()})
+    consider(rows, config.hidden, out, load.dtype, load.weights);
+  for (const int64_t in : {q, part.ffn.size()})
+    consider(rows, in, config.hidden, DType::kF32, load.weights);
+  consider(last, config.hidden, words, DType::kF32, WeightFormat::kCompute);
+  return most;
+}
+
 }  // namespace weft
