@@ -46,7 +46,7 @@ bool library_conv(const Stream& stream, const LibraryConv& conv) {
     const auto run = conv.dtype == DType::kF32 ? compute<float> : compute<bf16>;
     for (int64_t i = 0; i < f * h * w * c; ++i) run(conv, i);
   }));
-  ++libraries.convs;
+  test::count(libraries.convs);
   return true;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 // Hooks of the plain loops that stand in for cuBLASLt and cuDNN.
+#include <atomic>
 #include <cstdint>
 
 namespace weft::test {
@@ -13,5 +14,7 @@ struct EmulatedLibraries {
   int64_t gemms = 0, convs = 0, sdpas = 0;  // done, not refused
 };
 EmulatedLibraries& emulated_libraries();
+// Ranks that are threads share the counters.
+inline void count(int64_t& done) { std::atomic_ref(done).fetch_add(1); }
 
 }  // namespace weft::test

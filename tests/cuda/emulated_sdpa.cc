@@ -42,7 +42,7 @@ void attend(const Sdpa& p, int64_t query, int64_t head) {
 bool sdpa(const Stream& stream, const Sdpa& problem) {
   test::EmulatedLibraries& libraries = test::emulated_libraries();
   if (problem.size % 8 != 0 || libraries.refuse_sdpa) return false;
-  ++libraries.sdpas;
+  test::count(libraries.sdpas);
   cuda_queue(stream).scratch(kSdpaWorkspace);
   WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [problem] {
     for (int64_t head = 0; head < problem.heads; ++head)
