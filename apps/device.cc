@@ -230,11 +230,14 @@ Stream stream_of(const Flags& flags, const Ops* ops) {
 WeightFormat weight_format(const Flags& flags) {
   const std::string weights = flags.text("weights");
   if (weights == "compute") return WeightFormat::kCompute;
-  if (wants_cuda(flags)) return weights == "fp8" ? WeightFormat::kFp8 : WeightFormat::kInt8;
+  const bool fp8 = weights.starts_with("fp8");
+  if (wants_cuda(flags) && fp8)
+    return weights == "fp8" ? WeightFormat::kFp8 : WeightFormat::kFp8Tensor;
+  if (wants_cuda(flags)) return WeightFormat::kInt8;
   const std::string legal = cpu_has_int8() ? "compute, int8" : "compute";
-  if (weights == "fp8" || !cpu_has_int8())
+  if (fp8 || !cpu_has_int8())
     throw Error(ErrorKind::kUsage, "--weights is " + weights + ", which wants " +
-                                       (weights == "fp8" ? "--device cuda" : "AVX512-VNNI or AMX") +
+                                       (fp8 ? "--device cuda" : "AVX512-VNNI or AMX") +
                                        "; this is " + cpu_isa() + ", legal here: " + legal);
   return WeightFormat::kInt8;
 }

@@ -154,8 +154,9 @@ constexpr FlagSpec kFlags[] = {
      kGenerate | kComplete | kPlan | kVerify | kBench | kInspect, nullptr, "auto|f32|bf16"},
     {"weights", "", kText, "compute",
      "of the transformer's blocks: as --dtype, or 8 bits with scales: int8 where the CPU "
-     "multiplies them, fp8 (e4m3) on CUDA",
-     kGenerate | kComplete | kPlan | kBench | kInspect, nullptr, "compute|int8|fp8"},
+     "multiplies them, fp8 (e4m3, a scale for each output) and fp8-tensor (one for each matrix) on "
+     "CUDA",
+     kGenerate | kComplete | kPlan | kBench | kInspect, nullptr, "compute|int8|fp8|fp8-tensor"},
     {"attention", "", kText, "compute",
      "of the transformer's tokens over tokens: as --dtype, or fp8 (e4m3) on CUDA devices of "
      "compute "

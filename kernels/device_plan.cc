@@ -59,7 +59,7 @@ LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns) {
   Places places;
   LinearPlaces made;
   made.numbers = places.take(rows * stride);
-  made.scales = places.take(rows * 4);
+  made.scales = places.take((rows + 1) * 4);
   made.sums = places.take(rows * columns * 4);
   made.used = places.used();
   return made;
@@ -69,7 +69,7 @@ LinearPlaces places_of_few(int64_t rows, int64_t stride) {
   Places places;
   LinearPlaces made;
   made.numbers = places.take(rows * stride * 2);
-  made.scales = places.take(rows * 4);
+  made.scales = places.take((rows + 1) * 4);
   made.used = places.used();
   return made;
 }
@@ -79,7 +79,7 @@ LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns) {
   LinearPlaces made;
   made.weight = places.take(columns * stride * 2);
   made.numbers = places.take(rows * stride * 2);
-  made.scales = places.take(rows * 4);
+  made.scales = places.take((rows + 1) * 4);
   made.sums = places.take(rows * columns * 4);
   made.used = places.used();
   return made;
@@ -91,7 +91,7 @@ size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device
     const int64_t rows = row_blocks(shape.rows, stride + columns * 4).largest;
     return with_gemm(places_of_numbers(rows, stride, columns));
   }
-  if (shape.format == WeightFormat::kFp8) {
+  if (is_fp8(shape.format)) {
     const int64_t rows = row_blocks(shape.rows, 2 * stride + columns * 4).largest;
     const size_t few = places_of_few(rows, stride).used;
     if (rows <= cuda::kFewRows) return few;

@@ -55,9 +55,9 @@ RowBlocks row_blocks(int64_t rows, int64_t row_bytes);
 struct LinearPlaces {
   size_t weight = 0, numbers = 0, scales = 0, sums = 0, used = 0;
 };
-// Of `rows` rows: f32 sums alone; 8-bit numbers of x, their scales and 4-byte sums; numbers as
-// bf16 and scales; the same with sums and the weight as bf16. `stride` and `columns`: of the
-// weight's rows and their number, as packed.
+// Of `rows` rows: f32 sums alone; 8-bit numbers of x, their scales (and one more word, kFp8Tensor's
+// largest magnitude) and 4-byte sums; numbers as bf16 and scales; the same with sums and the weight
+// as bf16. `stride` and `columns`: of the weight's rows and their number, as packed.
 LinearPlaces places_of_sums(int64_t rows, int64_t stride);
 LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns);
 LinearPlaces places_of_few(int64_t rows, int64_t stride);

@@ -14,10 +14,15 @@ enum class LinearActivation : uint8_t { kNone, kGeluTanh, kSilu };
 // out = act(sum * (scale of x * scale of the output) + bias). Scales are a row's largest magnitude
 // over the largest number; where a row holds a value that is not finite, all that comes of it is
 // not.
-//   kInt8  whole numbers -127 ... 127, products added exactly
-//   kFp8   f8_e4m3 (fp8.h), at most 448: exact products, added in f32; tensor cores of e4m3 keep
-//          about 14 bits of the 128 products that they add between two additions in f32
-enum class WeightFormat : uint8_t { kCompute, kInt8, kFp8 };
+//   kInt8       whole numbers -127 ... 127, products added exactly
+//   kFp8        f8_e4m3 (fp8.h), at most 448: exact products, added in f32; tensor cores of e4m3
+//   keep
+//               about 14 bits of the 128 products that they add between two additions in f32
+//   kFp8Tensor  the same with one scale for all of the matrix and one for all of x: powers of two
+//               (e4m3_exponent), so that which rows come together moves only what is below 2^-14 of
+//               the largest
+enum class WeightFormat : uint8_t { kCompute, kInt8, kFp8, kFp8Tensor };
+constexpr bool is_fp8(WeightFormat format) { return format >= WeightFormat::kFp8; }
 
 // One packed weight matrix: owned memory in whatever layout the op table that packed it wants.
 // It holds the only anonymous copy of the weights; the view it was packed from may go away.

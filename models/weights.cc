@@ -34,7 +34,7 @@ constexpr int64_t kStaging = int64_t{1} << 16;  // values between the file's dty
 }  // namespace
 
 std::string to_string(WeightFormat format) {
-  constexpr const char* kNames[] = {"compute", "int8", "fp8"};
+  constexpr const char* kNames[] = {"compute", "int8", "fp8", "fp8-tensor"};
   return kNames[static_cast<int>(format)];
 }
 

@@ -25,7 +25,7 @@ struct WidthSlice {
   WidthSlice of(int64_t all_heads, int64_t all_ffn) const;
 };
 
-std::string to_string(WeightFormat format);     // "compute", "int8", "fp8"
+std::string to_string(WeightFormat format);     // "compute", "int8", "fp8", "fp8-tensor"
 std::string to_string(AttentionFormat format);  // "compute", "fp8"
 
 // One tensor of a checkpoint as its config demands it: diffusers name and extents. Every model

@@ -17,7 +17,7 @@ namespace {
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
   if (format == WeightFormat::kInt8) return pack_linear_int8(stream, weight, bias, dtype);
-  if (format == WeightFormat::kFp8) return pack_linear_fp8(stream, weight, bias, dtype);
+  if (is_fp8(format)) return pack_linear_fp8(stream, weight, bias, dtype, format);
   PackedLinear packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -72,7 +72,7 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
     linear_int8(stream, x, packed, activation, out);
     return;
   }
-  if (packed.format() == WeightFormat::kFp8) {
+  if (is_fp8(packed.format())) {
     linear_fp8(stream, x, packed, activation, out);
     return;
   }

@@ -22,11 +22,25 @@ float quantize_row_e4m3(const float* x, int64_t count, uint8_t* out) {
   return most / kLargestE4m3 + poison;
 }
 
+void quantize_e4m3(const float* x, int64_t count, float scale, uint8_t* out) {
+  const float unit = std::isnan(scale) ? 0 : 1 / scale;  // exact, of a power of two
+  for (int64_t i = 0; i < count; ++i) out[i] = unit > 0 ? to_e4m3(x[i] * unit) : uint8_t{0};
+}
+
+float larger_e4m3(float most, float x) {
+  const float magnitude = std::fabs(x);
+  if (std::isnan(most) || magnitude <= most) return most;
+  return std::isinf(magnitude) ? std::nanf("") : magnitude;
+}
+
+float tensor_scale_e4m3(float most) {
+  return std::isnan(most) ? most : power_of_two(e4m3_exponent(most));
+}
+
 PackedLinear pack_linear_fp8(Stream& stream, const TensorView& weight, const TensorView& bias,
-                             DType dtype) {
+                             DType dtype, WeightFormat format) {
   PackedLinear packed;
-  auto* stored = new EightBitWeights(
-      quantize_weights(stream, weight, bias, dtype, WeightFormat::kFp8, packed));
+  auto* stored = new EightBitWeights(quantize_weights(stream, weight, bias, dtype, format, packed));
   packed.storage_ = {stored, [](void* data) { delete static_cast<EightBitWeights*>(data); }};
   return packed;
 }
@@ -41,9 +55,14 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
   struct Numbers {
     const uint8_t* weights;
     std::vector<uint8_t> rounded;
+    float tensor_scale;  // 0: every row its own
     float quantize(std::vector<float>& x) {
-      const float scale =
-          quantize_row_e4m3(x.data(), static_cast<int64_t>(x.size()), rounded.data());
+      const auto in = static_cast<int64_t>(x.size());
+      float scale = tensor_scale;
+      if (scale == 0)
+        scale = quantize_row_e4m3(x.data(), in, rounded.data());
+      else
+        quantize_e4m3(x.data(), in, scale, rounded.data());
       for (size_t i = 0; i < x.size(); ++i) x[i] = values[rounded[i]];
       return scale;
     }
@@ -55,10 +74,21 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
       return sum;
     }
   };
+  float scale = 0;
+  if (packed.format() == WeightFormat::kFp8Tensor) {
+    float most = 0;
+    visit_dtype(x.dtype, [&](auto tag) {
+      using T = decltype(tag);
+      for (int64_t r = 0; r < x.rows(); ++r)
+        for (int64_t i = 0; i < packed.in(); ++i)
+          most = larger_e4m3(most, to_float(x.as<T>()[r * x.row_stride() + i]));
+    });
+    scale = tensor_scale_e4m3(most);
+  }
   const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
   linear_of_numbers(stream, x, packed, activation, out, [&] {
     return Numbers{static_cast<const uint8_t*>(packed_weights.values.view().data),
-                   std::vector<uint8_t>(packed.in())};
+                   std::vector<uint8_t>(packed.in()), scale};
   });
 }
 

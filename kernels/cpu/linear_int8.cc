@@ -37,19 +37,37 @@ EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const
                           Tensor(DType::kF32, {out})};
   constexpr int64_t kRows = 64;  // converted at a time
   const Tensor wide(DType::kF32, {std::min(kRows, out), in});
-  for (int64_t row = 0; row < out; row += kRows) {
-    const int64_t count = std::min(kRows, out - row);
-    copy(stream, weight.slice(0, row, count), wide.view().slice(0, 0, count));
+  const auto for_rows = [&](auto&& body) {
+    for (int64_t row = 0; row < out; row += kRows) {
+      const int64_t count = std::min(kRows, out - row);
+      copy(stream, weight.slice(0, row, count), wide.view().slice(0, 0, count));
+      body(row, count);
+    }
+  };
+  float scale = 0;  // of all rows
+  if (format == WeightFormat::kFp8Tensor) {
+    float most = 0;
+    for_rows([&](int64_t, int64_t count) {
+      for (int64_t i = 0; i < count * in; ++i) most = larger_e4m3(most, wide.as<float>()[i]);
+    });
+    scale = tensor_scale_e4m3(most);
+  }
+  for_rows([&](int64_t row, int64_t count) {
     parallel_for(stream, count, row_grain(in), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const float* from = wide.as<float>() + r * in;
         void* to = static_cast<int8_t*>(weights.values.view().data) + (row + r) * in;
-        weights.scales.as<float>()[row + r] =
-            whole ? quantize_row_reference(from, in, static_cast<int8_t*>(to))
-                  : quantize_row_e4m3(from, in, static_cast<uint8_t*>(to));
+        float& own = weights.scales.as<float>()[row + r];
+        own = scale;
+        if (whole)
+          own = quantize_row_reference(from, in, static_cast<int8_t*>(to));
+        else if (format == WeightFormat::kFp8)
+          own = quantize_row_e4m3(from, in, static_cast<uint8_t*>(to));
+        else
+          quantize_e4m3(from, in, scale, static_cast<uint8_t*>(to));
       }
     });
-  }
+  });
   if (bias) {
     packed.bias_ = Tensor(DType::kF32, bias.shape());
     copy(stream, bias, packed.bias_);

@@ -21,8 +21,8 @@ struct GemmMatrix {
 // (alike) and out:
 //   f32 to f32, bf16 to bf16 or f32, f8_e4m3 to bf16 or to f32 without bias, i8 to i32 (exact;
 //   alpha 1, no bias).
-// With `gelu` bf16 results are gelu_tanh of that, in f32 before they are rounded; other activations
-// are the caller's.
+// With `gelu` bf16 results, of bf16 or of f8_e4m3 with one scale, are gelu_tanh of that, in f32
+// before they are rounded; other activations are the caller's.
 struct Gemm {
   int64_t m = 0, n = 0, k = 0;
   int64_t batch = 1;
@@ -34,6 +34,7 @@ struct Gemm {
   const void* bias = nullptr;       // [n] of out's dtype, 16-byte aligned, or null
   const float* x_scales = nullptr;  // [m] and [n] of f8_e4m3, both or none
   const float* w_scales = nullptr;
+  bool one_scale = false;   // they are [1] each
   size_t scratch_used = 0;  // bytes of the queue's scratch that hold the caller's data; the product
                             // takes kGemmWorkspace behind them
 };

@@ -51,7 +51,7 @@ uint32_t alignment(const void* data) {
 }
 
 // What a plan depends on.
-using Key = std::array<int64_t, 18>;
+using Key = std::array<int64_t, 19>;
 
 Key key_of(const Gemm& g) {
   return {g.m,
@@ -71,7 +71,8 @@ Key key_of(const Gemm& g) {
           alignment(g.out.data),
           g.bias != nullptr,
           g.gelu,
-          g.x_scales != nullptr};
+          g.x_scales != nullptr,
+          g.one_scale};
 }
 
 // The descriptors of a shape and the library's ways to do it, the best first.
@@ -154,7 +155,9 @@ void Plan::describe(const Gemm& g) {
   const auto with_bias = g.gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, g.bias ? with_bias : plain);
   if (g.x_scales) {
-    const auto mode = static_cast<int32_t>(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    const auto mode =
+        static_cast<int32_t>(g.one_scale ? CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F
+                                         : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
     set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
     set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
   }

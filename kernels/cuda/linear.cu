@@ -4,6 +4,7 @@
 // more bytes per result through memory than fused, against 2 in products.
 #include <algorithm>
 
+#include "kernels/copy.h"
 #include "kernels/cuda/few_rows.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/launch.cuh"
@@ -192,14 +193,26 @@ void linear_int8(const Call& call) {
   });
 }
 
+// The scales of x's rows in scratch, its numbers beside them.
+float* quantize_e4m3(const Call& call, Numbers kind, char* scratch, const LinearPlaces& places) {
+  auto* scales = reinterpret_cast<float*>(scratch + places.scales);
+  uint32_t* most = nullptr;
+  if (call.packed.format() == WeightFormat::kFp8Tensor) {
+    most = reinterpret_cast<uint32_t*>(scales + call.m);
+    fill_zero(call.stream, TensorView(most, DType::kI32, {1}, call.stream.device()));
+    measure_rows(call.stream, call.x_view(), most);
+  }
+  quantize_rows(call.stream, kind, call.x_view(), scratch + places.numbers, call.matrix().stride(),
+                scales, most);
+  return scales;
+}
+
 // Few rows of e4m3, or as many as the library refuses: the numbers of x as bf16.
 void few_fp8(const Call& call) {
   const int64_t stride = call.matrix().stride();
   const LinearPlaces places = places_of_few(call.m, stride);
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
-  auto* scales = reinterpret_cast<float*>(scratch + places.scales);
-  quantize_rows(call.stream, Numbers::kE4m3AsBf16, call.x_view(), scratch + places.numbers, stride,
-                scales);
+  const float* scales = quantize_e4m3(call, Numbers::kE4m3AsBf16, scratch, places);
   few_rows(call.stream, {.m = call.m,
                          .n = call.n,
                          .k = call.k,
@@ -224,10 +237,8 @@ bool library_fp8(const Call& call) {
   const int64_t stride = matrix.stride(), columns = matrix.rows();
   const LinearPlaces places = places_of_numbers(call.m, stride, columns);
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
-  auto* scales = reinterpret_cast<float*>(scratch + places.scales);
+  const float* scales = quantize_e4m3(call, Numbers::kE4m3, scratch, places);
   char* sums = scratch + places.sums;
-  quantize_rows(call.stream, Numbers::kE4m3, call.x_view(), scratch + places.numbers, stride,
-                scales);
   Gemm product{.m = call.m,
                .n = call.n,
                .k = stride,
@@ -237,15 +248,18 @@ bool library_fp8(const Call& call) {
                .bias = call.library_bias(),
                .x_scales = scales,
                .w_scales = matrix.scales.as<float>(),
+               .one_scale = call.packed.format() == WeightFormat::kFp8Tensor,
                .scratch_used = places.used};
-  if (call.activation == LinearActivation::kNone &&
-      (!call.packed.has_bias() || (call.out_dtype == DType::kBF16 && product.bias)) &&
-      gemm(call.stream, product))
+  const bool narrow = call.out_dtype == DType::kBF16;
+  product.gelu = product.one_scale && narrow && call.activation == LinearActivation::kGeluTanh;
+  if ((product.gelu || call.activation == LinearActivation::kNone) &&
+      (!call.packed.has_bias() || (narrow && product.bias)) && gemm(call.stream, product))
     return true;
   product.n = columns;
   product.out = {sums, DType::kF32, columns};
   product.bias = nullptr;
   product.x_scales = product.w_scales = nullptr;
+  product.one_scale = product.gelu = false;
   if (!gemm(call.stream, product)) return false;
   FinishRows finish = call.finish(sums, columns);
   finish.x_scales = scales;
@@ -260,11 +274,9 @@ bool library_fp8_as_bf16(const Call& call) {
   const int64_t stride = matrix.stride(), columns = matrix.rows();
   const LinearPlaces places = places_of_widened(call.m, stride, columns);
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
-  auto* scales = reinterpret_cast<float*>(scratch + places.scales);
   widen_e4m3(call.stream, matrix.weight.view().data, columns * stride,
              reinterpret_cast<bf16*>(scratch + places.weight));
-  quantize_rows(call.stream, Numbers::kE4m3AsBf16, call.x_view(), scratch + places.numbers, stride,
-                scales);
+  const float* scales = quantize_e4m3(call, Numbers::kE4m3AsBf16, scratch, places);
   if (!gemm(call.stream, {.m = call.m,
                           .n = columns,
                           .k = stride,
@@ -302,7 +314,7 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
                   .out_dtype = out.dtype,
                   .out_stride = out.row_stride()};
   if (packed.format() == WeightFormat::kInt8) return linear_int8(call);
-  if (packed.format() == WeightFormat::kFp8) return linear_fp8(call);
+  if (is_fp8(packed.format())) return linear_fp8(call);
   if (x.dtype == DType::kF32) return linear_f32(call);
   linear_bf16(call);
 }

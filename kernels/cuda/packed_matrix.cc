@@ -20,20 +20,33 @@ TensorView padded_rows(const TensorView& x, const TensorView& rows) {
 
 // The weights as numbers and scales: on the device as they come, or as f32 where the kernel does
 // not read them.
-void quantize_weights(Stream& stream, const TensorView& weight, Numbers kind,
+void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat format,
                       PackedMatrix& matrix) {
   const bool read = weight.dtype == DType::kBF16 || weight.dtype == DType::kF32;
   const DType dtype = read ? weight.dtype : DType::kF32;
   const int64_t in = weight[1], stride = matrix.stride();
-  const int64_t most = packing_rows(weight[0], in, dtype);
-  const Tensor rows(dtype, {most, in}, stream.device());
-  for (int64_t row = 0; row < weight[0]; row += most) {
-    const int64_t count = std::min(most, weight[0] - row);
-    const TensorView part = rows.view().slice(0, 0, count);
-    copy(stream, weight.slice(0, row, count), part);
-    quantize_rows(stream, kind, part, static_cast<char*>(matrix.weight.view().data) + row * stride,
-                  stride, matrix.scales.as<float>() + row);
+  const int64_t together = packing_rows(weight[0], in, dtype);
+  const Tensor rows(dtype, {together, in}, stream.device()),
+      most(DType::kI32, {1}, stream.device());
+  const auto for_parts = [&](auto&& body) {
+    for (int64_t row = 0; row < weight[0]; row += together) {
+      const int64_t count = std::min(together, weight[0] - row);
+      const TensorView part = rows.view().slice(0, 0, count);
+      copy(stream, weight.slice(0, row, count), part);
+      body(part, row);
+    }
+  };
+  uint32_t* largest = nullptr;
+  if (format == WeightFormat::kFp8Tensor) {
+    largest = static_cast<uint32_t*>(most.view().data);
+    fill_zero(stream, most);
+    for_parts([&](const TensorView& part, int64_t) { measure_rows(stream, part, largest); });
   }
+  const Numbers kind = is_fp8(format) ? Numbers::kE4m3 : Numbers::kInt8;
+  for_parts([&](const TensorView& part, int64_t row) {
+    quantize_rows(stream, kind, part, static_cast<char*>(matrix.weight.view().data) + row * stride,
+                  stride, matrix.scales.as<float>() + row, largest);
+  });
   stream.sync();  // `rows` is given back
 }
 
@@ -75,8 +88,7 @@ PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorV
   matrix->weight = Tensor(kept, {rows, stride}, stream.device());
   if (numbers) {
     matrix->scales = Tensor(DType::kF32, {rows}, stream.device());
-    quantize_weights(stream, weight,
-                     format == WeightFormat::kInt8 ? Numbers::kInt8 : Numbers::kE4m3, *matrix);
+    quantize_weights(stream, weight, format, *matrix);
   } else {
     copy(stream, weight, padded_rows(weight, matrix->weight));
   }

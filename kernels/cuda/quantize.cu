@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
+constexpr uint32_t kNanBits = 0x7fc00000u;
 
 __device__ __forceinline__ uint32_t byte_of(float x, int8_t) {
   return static_cast<uint32_t>(__float2int_rn(x)) & 0xffu;
@@ -73,15 +74,24 @@ __device__ RowRange row_range(const T* x, int64_t count, bool aligned) {
 template <class T, class N>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, N* numbers,
-                    int64_t stride, float* scales) {
+                    int64_t stride, float* scales, const uint32_t* most) {
   const int64_t row = blockIdx.x;
   x += row * x_stride;
   numbers += row * stride;
-  const RowRange range = row_range(x, count, aligned);
-  const bool finite = range.poison == 0.0f;
   constexpr bool kWhole = std::is_same_v<N, int8_t>;
-  float unit = 0;
-  if (finite) unit = kWhole ? (range.most > 0 ? 127 / range.most : 0) : e4m3_unit(range.most);
+  bool finite = true;
+  float unit = 0, scale = 0;
+  if (most) {
+    const float largest = __uint_as_float(*most);
+    finite = largest <= 3.4028234e38f;
+    unit = finite ? power_of_two(-e4m3_exponent(largest)) : 0.0f;
+    scale = finite ? power_of_two(e4m3_exponent(largest)) : __uint_as_float(kNanBits);
+  } else {
+    const RowRange range = row_range(x, count, aligned);
+    finite = range.poison == 0.0f;
+    if (finite) unit = kWhole ? (range.most > 0 ? 127 / range.most : 0) : e4m3_unit(range.most);
+    scale = range.most / (kWhole ? 127.0f : kLargestE4m3) + range.poison;
+  }
   for (int64_t at = int64_t{threadIdx.x} * 8; at < stride; at += kThreads * 8) {
     float v[8];
     load8(x + at, count - at, aligned, v);
@@ -89,7 +99,16 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < 8; ++i) v[i] = finite ? v[i] * unit : 0.0f;
     store_numbers(numbers + at, v);
   }
-  if (threadIdx.x == 0) scales[row] = range.most / (kWhole ? 127.0f : kLargestE4m3) + range.poison;
+  if (threadIdx.x == 0) scales[row] = scale;
+}
+
+// A block per row.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    measure_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, uint32_t* most) {
+  const RowRange range = row_range(x + blockIdx.x * x_stride, count, aligned);
+  if (threadIdx.x == 0)
+    atomicMax(most, range.poison == 0.0f ? __float_as_uint(range.most) : kNanBits);
 }
 
 template <class S, class Out>
@@ -133,7 +152,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void* numbers,
-                   int64_t stride, float* scales) {
+                   int64_t stride, float* scales, const uint32_t* most) {
+  CHECK(!most || kind != Numbers::kInt8, "whole numbers have scales of rows");
   CHECK(stride % 16 == 0 && stride >= x[-1], stride);
   const int64_t rows = x.rows(), row_stride = x.row_stride();
   visit_dtype(x.dtype, [&](auto tag) {
@@ -142,11 +162,19 @@ void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void
     const auto start = [&](auto* to) {
       using N = std::remove_pointer_t<decltype(to)>;
       launch(stream, {static_cast<unsigned>(rows), kThreads}, quantize_kernel<T, N>, x.as<T>(),
-             row_stride, x[-1], aligned, to, stride, scales);
+             row_stride, x[-1], aligned, to, stride, scales, most);
     };
     if (kind == Numbers::kInt8) start(static_cast<int8_t*>(numbers));
     if (kind == Numbers::kE4m3) start(static_cast<uint8_t*>(numbers));
     if (kind == Numbers::kE4m3AsBf16) start(static_cast<bf16*>(numbers));
+  });
+}
+
+void measure_rows(const Stream& stream, const TensorView& x, uint32_t* most) {
+  visit_dtype(x.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    launch(stream, {static_cast<unsigned>(x.rows()), kThreads}, measure_kernel<T>, x.as<T>(),
+           x.row_stride(), x[-1], has_aligned_rows(x.data, x.row_stride(), sizeof(T)), most);
   });
 }
 

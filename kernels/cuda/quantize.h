@@ -8,9 +8,14 @@ namespace weft::cuda {
 enum class Numbers : uint8_t { kInt8, kE4m3, kE4m3AsBf16 };
 
 // numbers [rows, stride]: those of x [rows, count] f32 or bf16, then zeros; scales [rows] f32.
-// `stride` is a multiple of 16 and `numbers` 16-byte aligned.
+// `stride` is a multiple of 16 and `numbers` 16-byte aligned. With `most`, of e4m3, every row has
+// the scale of a tensor of that largest magnitude.
 void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void* numbers,
-                   int64_t stride, float* scales);
+                   int64_t stride, float* scales, const uint32_t* most = nullptr);
+
+// most = the bits of x's largest magnitude, or what they were where those are larger; more than
+// infinity's where x holds what is not finite. Begin with 0.
+void measure_rows(const Stream& stream, const TensorView& x, uint32_t* most);
 
 // out = act(sums * (x_scales * w_scales) + bias), row by row. In place where both are f32 and the
 // strides alike.

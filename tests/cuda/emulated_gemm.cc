@@ -53,7 +53,7 @@ int32_t whole_sum(const float* x, const float* w, int64_t k) {
 
 void store(const Gemm& g, int64_t out, int64_t i, int64_t j, float sum) {
   sum *= g.alpha;
-  if (g.x_scales) sum *= g.x_scales[i] * g.w_scales[j];
+  if (g.x_scales) sum *= g.x_scales[g.one_scale ? 0 : i] * g.w_scales[g.one_scale ? 0 : j];
   if (g.bias) sum += value_at({const_cast<void*>(g.bias), g.out.dtype}, j);
   if (g.gelu)
     sum = 0.5f * sum * (1 + std::tanh(0.7978845608f * (sum + 0.044715f * sum * sum * sum)));
@@ -102,9 +102,11 @@ void check_contract(const Gemm& g) {
         "in", to_string(in), "out", to_string(out));
   CHECK(out != DType::kI32 || (g.alpha == 1 && !g.bias), "i8 has no epilogue");
   CHECK(!g.x_scales == !g.w_scales && (!g.x_scales || in == DType::kF8E4M3), "scales");
+  CHECK(!g.one_scale || g.x_scales, "one scale of none");
   CHECK(g.x.row_stride >= g.k && g.w.row_stride >= g.k && g.out.row_stride >= g.n, "row strides");
   CHECK(!g.bias || aligned(g.bias), "bias");
-  CHECK(!g.gelu || (in == DType::kBF16 && out == DType::kBF16), "gelu to", to_string(out));
+  CHECK(!g.gelu || ((in == DType::kBF16 || g.one_scale) && out == DType::kBF16), "gelu to",
+        to_string(out));
 }
 
 }  // namespace
@@ -119,7 +121,7 @@ bool gemm(const Stream& stream, const Gemm& g) {
        g.out.row_stride * static_cast<int64_t>(size_of(g.out.dtype)) % 16))
     return false;
   if (g.x.dtype == DType::kF8E4M3 && libraries.refuse_fp8) return false;
-  if (g.x_scales && libraries.refuse_scales) return false;
+  if (g.x_scales && !g.one_scale && libraries.refuse_scales) return false;
   cuda_queue(stream).scratch((g.scratch_used + 255) / 256 * 256 + kGemmWorkspace);
   WEFT_CUDA_CHECK(emulated::submit(cuda_queue(stream).stream(), [g] {
     for (int64_t b = 0; b < g.batch; ++b) compute(g, b);

@@ -60,6 +60,9 @@ class Libraries : public ::testing::Test {
   }
 };
 
+constexpr WeightFormat kFormats[] = {WeightFormat::kCompute, WeightFormat::kInt8,
+                                     WeightFormat::kFp8, WeightFormat::kFp8Tensor};
+
 TEST_F(Libraries, FewRowsAreOurs) {
   EXPECT_EQ(products({.rows = 16}), 0);
   EXPECT_EQ(products({.rows = 17}), 1);
@@ -71,7 +74,7 @@ TEST_F(Libraries, FewRowsAreOurs) {
 }
 
 TEST_F(Libraries, EveryEpilogueGivesTheResults) {
-  for (WeightFormat format : {WeightFormat::kCompute, WeightFormat::kInt8, WeightFormat::kFp8})
+  for (WeightFormat format : kFormats)
     for (DType out_dtype : {DType::kBF16, DType::kF32})
       for (bool bias : {false, true})
         for (bool exact : {false, true})
@@ -87,7 +90,7 @@ TEST_F(Libraries, EveryEpilogueGivesTheResults) {
 
 TEST_F(Libraries, BlocksOfRowsAreWhole) {
   linear_block_bytes = 1;  // 128 rows at a time
-  for (WeightFormat format : {WeightFormat::kCompute, WeightFormat::kInt8, WeightFormat::kFp8})
+  for (WeightFormat format : kFormats)
     EXPECT_EQ(products({.rows = 300, .in = 20, .out = 16, .format = format}), 3);
 }
 
@@ -95,7 +98,7 @@ TEST_F(Libraries, OurKernelsDoWhatIsRefused) {
   libraries_.refuse_gemm = true;
   for (int64_t rows : {1, 15, 33})
     for (int64_t in : {7, 64, 100})
-      for (WeightFormat format : {WeightFormat::kCompute, WeightFormat::kInt8, WeightFormat::kFp8})
+      for (WeightFormat format : kFormats)
         for (DType dtype : {DType::kF32, DType::kBF16})
           for (DType out_dtype : {dtype, DType::kF32})
             EXPECT_EQ(products({.rows = rows,
@@ -111,7 +114,9 @@ TEST_F(Libraries, OurKernelsDoWhatIsRefused) {
 TEST_F(Libraries, EightBitFloatsWithoutScalesOrWithoutHardware) {
   libraries_.refuse_scales = true;
   EXPECT_EQ(products({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
+  EXPECT_EQ(products({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
   libraries_.refuse_fp8 = true;
+  EXPECT_EQ(products({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
   EXPECT_EQ(products({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
   EXPECT_EQ(products({.out = 33, .format = WeightFormat::kFp8}), 1);
 }

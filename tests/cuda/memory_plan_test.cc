@@ -1,6 +1,7 @@
 // The memory plan of a device against what is taken there: scratch op by op, and whole jobs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -117,12 +118,14 @@ INSTANTIATE_TEST_SUITE_P(
                     Way{kPocket, WeightFormat::kInt8}, Way{kPocket, WeightFormat::kFp8},
                     Way{"wide"}, Way{"wide", WeightFormat::kInt8}, Way{"wide", WeightFormat::kFp8},
                     Way{"wide", WeightFormat::kCompute, 2}, Way{"wide", WeightFormat::kCompute, 4},
-                    Way{"wide", WeightFormat::kFp8, 3}),
+                    Way{"wide", WeightFormat::kFp8Tensor}, Way{"wide", WeightFormat::kFp8, 3}),
     [](const testing::TestParamInfo<Way>& info) {
       const Way& way = info.param;
-      return std::string(way.model == std::string("wide") ? "wide_" : "pocket_") +
-             to_string(way.weights) + "_" + std::string(to_string(way.dtype)) + "_" +
-             std::to_string(way.resident);
+      std::string name = std::string(way.model == std::string("wide") ? "wide_" : "pocket_") +
+                         to_string(way.weights) + "_" + std::string(to_string(way.dtype)) + "_" +
+                         std::to_string(way.resident);
+      std::ranges::replace(name, '-', '_');
+      return name;
     });
 
 // The denoising stage alone, whose peak a decoder's scratch hides in the small jobs above.

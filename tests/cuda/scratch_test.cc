@@ -50,7 +50,8 @@ TEST_F(Scratch, OfLinears) {
         {DType::kBF16, WeightFormat::kCompute, DType::kF32},
         {DType::kBF16, WeightFormat::kInt8, DType::kBF16},
         {DType::kBF16, WeightFormat::kFp8, DType::kBF16},
-        {DType::kBF16, WeightFormat::kFp8, DType::kF32}})
+        {DType::kBF16, WeightFormat::kFp8, DType::kF32},
+        {DType::kBF16, WeightFormat::kFp8Tensor, DType::kBF16}})
     for (const Bias bias : {Bias::kNone, Bias::kInBf16, Bias::kInF32})
       for (const LinearActivation activation :
            {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})

@@ -60,9 +60,19 @@ struct Numbers {
   std::vector<double> values;  // as f64, rows dense
   std::vector<float> scales;
 };
-Numbers numbers_of(const TensorView& x) {
+Numbers numbers_of(const TensorView& x, WeightFormat format) {
   Numbers numbers;
   const std::vector<double> all = to_f64(x);
+  if (format == WeightFormat::kFp8Tensor) {
+    double most = 0;
+    for (double value : all) most = std::max(most, std::fabs(value));
+    int n = -200;
+    while (std::ldexp(448, n) < most) ++n;
+    for (double value : all)
+      numbers.values.push_back(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(value, -n)))));
+    numbers.scales.assign(x[0], std::ldexp(1.0f, n));
+    return numbers;
+  }
   for (int64_t r = 0; r < x[0]; ++r) {
     float most = 0;
     for (int64_t i = 0; i < x[1]; ++i)
@@ -81,8 +91,8 @@ constexpr double kTensorCoreSums = 4 * 0x1p-13;
 
 std::vector<Bounded> expect_fp8(const TensorView& x, const TensorView& weight,
                                 const TensorView& bias, LinearActivation activation,
-                                double sum_error) {
-  const Numbers a = numbers_of(x), w = numbers_of(weight);
+                                WeightFormat format, double sum_error) {
+  const Numbers a = numbers_of(x, format), w = numbers_of(weight, format);
   const int64_t in = weight[1];
   std::vector<Bounded> out;
   for (int64_t r = 0; r < x[0]; ++r)
@@ -102,9 +112,13 @@ std::vector<Bounded> expect_fp8(const TensorView& x, const TensorView& weight,
         out.push_back({sum, bound});
         continue;
       }
-      // As of expect_linear: |silu'| stays below 1.13.
-      const double value = sum / (1 + std::exp(-sum));
-      out.push_back({value, 1.13 * bound + kUnit32 * std::fabs(value) * (6 * std::fabs(sum) + 8)});
+      // As of expect_linear: |silu'| and |gelu'| stay below 1.13.
+      const double argument = activation == LinearActivation::kSilu
+                                  ? sum
+                                  : 1.5957691216057308 * (sum + 0.044715 * sum * sum * sum);
+      const double value = sum / (1 + std::exp(-argument));
+      out.push_back(
+          {value, 1.13 * bound + kUnit32 * std::fabs(value) * (6 * std::fabs(argument) + 8)});
     }
   return out;
 }
@@ -115,34 +129,52 @@ struct Shape {
 const Shape kShapes[] = {{1, 1, 1},    {3, 17, 5},    {16, 64, 33}, {17, 64, 33},
                          {40, 96, 48}, {21, 200, 70}, {4, 520, 19}};
 
-TEST(LinearFp8, EqualsTheDefinition) {
+constexpr WeightFormat kFormats[] = {WeightFormat::kFp8, WeightFormat::kFp8Tensor};
+
+struct FormatCase {
+  const Ops* ops;
+  WeightFormat format;
+  DType dtype;
+};
+std::vector<FormatCase> cases() {
+  std::vector<FormatCase> all;
   for (const Ops* ops : all_ops())
-    for (DType dtype : {DType::kF32, DType::kBF16}) {
-      BoundReport report(ops->name + " linear fp8 " + std::string(to_string(dtype)));
-      for (const Shape& shape : kShapes)
-        for (DType out_dtype : {DType::kF32, dtype})
-          for (bool with_bias : {false, true})
-            for (LinearActivation activation : {LinearActivation::kNone, LinearActivation::kSilu}) {
-              SCOPED_TRACE(ops->name + " rows " + std::to_string(shape.rows));
-              const Tensor x = make_normal(dtype, {shape.rows, shape.in}, 1);
-              const Tensor weight = make_normal(DType::kBF16, {shape.out, shape.in}, 2, 0.1);
-              // A bias that bf16 holds is added elsewhere than one that it does not.
-              const Tensor bias = make_normal(DType::kF32, {shape.out}, 3);
-              if (shape.rows % 2 == 0)
-                for (int64_t o = 0; o < shape.out; ++o)
-                  bias.as<float>()[o] = to_float(to_bf16(bias.as<float>()[o]));
-              const TensorView b = with_bias ? bias.view() : TensorView();
-              Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
-              const PackedLinear packed = pack_linear(stream, weight, b, dtype, WeightFormat::kFp8);
-              EXPECT_EQ(packed.format(), WeightFormat::kFp8);
-              EXPECT_GE(packed.bytes(), static_cast<size_t>(shape.out * (shape.in + 4)));
-              Tensor out(out_dtype, {shape.rows, shape.out + 3});
-              const TensorView part = out.view().slice(1, 1, shape.out);
-              linear(stream, x, packed, activation, part);
-              const double sum_error = ops->name == "cuda" ? kTensorCoreSums : 0;
-              EXPECT_TRUE(within(part, expect_fp8(x, weight, b, activation, sum_error), &report));
-            }
-    }
+    for (WeightFormat format : kFormats)
+      for (DType dtype : {DType::kF32, DType::kBF16}) all.push_back({ops, format, dtype});
+  return all;
+}
+
+TEST(LinearFp8, EqualsTheDefinition) {
+  for (const auto& [ops, format, dtype] : cases()) {
+    BoundReport report(ops->name +
+                       (format == WeightFormat::kFp8 ? " linear fp8 " : " fp8-tensor ") +
+                       std::string(to_string(dtype)));
+    for (const Shape& shape : kShapes)
+      for (DType out_dtype : {DType::kF32, dtype})
+        for (bool with_bias : {false, true})
+          for (LinearActivation activation :
+               {LinearActivation::kNone, LinearActivation::kSilu, LinearActivation::kGeluTanh}) {
+            SCOPED_TRACE(ops->name + " rows " + std::to_string(shape.rows));
+            const Tensor x = make_normal(dtype, {shape.rows, shape.in}, 1);
+            const Tensor weight = make_normal(DType::kBF16, {shape.out, shape.in}, 2, 0.1);
+            // A bias that bf16 holds is added elsewhere than one that it does not.
+            const Tensor bias = make_normal(DType::kF32, {shape.out}, 3);
+            if (shape.rows % 2 == 0)
+              for (int64_t o = 0; o < shape.out; ++o)
+                bias.as<float>()[o] = to_float(to_bf16(bias.as<float>()[o]));
+            const TensorView b = with_bias ? bias.view() : TensorView();
+            Stream stream = Stream::cpu(2, Determinism::kFixed, ops);
+            const PackedLinear packed = pack_linear(stream, weight, b, dtype, format);
+            EXPECT_EQ(packed.format(), format);
+            EXPECT_GE(packed.bytes(), static_cast<size_t>(shape.out * (shape.in + 4)));
+            Tensor out(out_dtype, {shape.rows, shape.out + 3});
+            const TensorView part = out.view().slice(1, 1, shape.out);
+            linear(stream, x, packed, activation, part);
+            const double sum_error = ops->name == "cuda" ? kTensorCoreSums : 0;
+            EXPECT_TRUE(
+                within(part, expect_fp8(x, weight, b, activation, format, sum_error), &report));
+          }
+  }
 }
 
 TEST(LinearFp8, ErrsByThreeBitsOfFraction) {
@@ -151,20 +183,41 @@ TEST(LinearFp8, ErrsByThreeBitsOfFraction) {
   Stream stream = Stream::cpu(1, Determinism::kFast, &reference_ops());
   Tensor exact(DType::kF32, {64, 96}), out(DType::kF32, {64, 96});
   linear(stream, x, pack_linear(stream, weight, {}, DType::kF32), LinearActivation::kNone, exact);
-  linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, WeightFormat::kFp8),
-         LinearActivation::kNone, out);
   // A step is 2^-3 of the power of two below a value, errors are even over half a step either way:
   // relative to the value's square on average 2^-3 / sqrt(12) / 1.53 (values evenly spread over a
   // binade: the mean of squares is 7/3).
   const double each = 0.125 / std::sqrt(12.0) / std::sqrt(7.0 / 3);
-  const double error = relative_l2(to_f64(out), to_f64(exact));
-  EXPECT_LT(error, each * std::sqrt(2.0) * 1.25);
-  EXPECT_GT(error, each * std::sqrt(2.0) / 1.25);
+  for (WeightFormat format : kFormats) {
+    linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, format), LinearActivation::kNone,
+           out);
+    const double error = relative_l2(to_f64(out), to_f64(exact));
+    EXPECT_LT(error, each * std::sqrt(2.0) * 1.25);
+    EXPECT_GT(error, each * std::sqrt(2.0) / 1.25);
+  }
+}
+
+// One scale for all rows, a power of two: which rows come together moves f32 roundings alone, and
+// what is far below the largest.
+TEST(LinearFp8, RowsOfATensorBarelyKnowEachOther) {
+  const Tensor x = make_normal(DType::kF32, {40, 96}, 8),
+               weight = make_normal(DType::kF32, {48, 96}, 9);
+  for (int64_t i = 0; i < 96; ++i) x.as<float>()[i] *= 30;  // the first row has the largest
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    const PackedLinear packed =
+        pack_linear(stream, weight, {}, DType::kF32, WeightFormat::kFp8Tensor);
+    Tensor together(DType::kF32, {40, 48}), apart(DType::kF32, {40, 48});
+    linear(stream, x, packed, LinearActivation::kNone, together);
+    for (auto [begin, count] : {std::pair<int64_t, int64_t>{0, 1}, {1, 19}, {20, 20}})
+      linear(stream, x.view().slice(0, begin, count), packed, LinearActivation::kNone,
+             apart.view().slice(0, begin, count));
+    EXPECT_LT(relative_l2(to_f64(apart), to_f64(together)), 2e-4) << ops->name;
+  }
 }
 
 TEST(LinearFp8, WhatIsNotFiniteStaysVisible) {
   const Tensor weight = make_normal(DType::kF32, {20, 40}, 6);
-  for (const Ops* ops : all_ops())
+  for (const auto& [ops, format, dtype] : cases())
     for (int64_t rows : {4, 24})
       for (float bad : {NAN, INFINITY, -INFINITY})
         for (int64_t at : {int64_t{0}, int64_t{39}}) {
@@ -173,13 +226,14 @@ TEST(LinearFp8, WhatIsNotFiniteStaysVisible) {
           std::fill_n(x.as<float>() + 40, 40, 0.0f);
           Stream stream = Stream::cpu(1, Determinism::kFast, ops);
           Tensor out(DType::kF32, {rows, 20});
-          linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, WeightFormat::kFp8),
+          linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, format),
                  LinearActivation::kNone, out);
+          const bool all = format == WeightFormat::kFp8Tensor;  // share the scale that is NaN
           for (int64_t row = 0; row < rows; ++row)
             for (int64_t o = 0; o < 20; ++o)
-              EXPECT_EQ(std::isfinite(out.as<float>()[row * 20 + o]), row != 2)
+              EXPECT_EQ(std::isfinite(out.as<float>()[row * 20 + o]), !all && row != 2)
                   << ops->name << " " << bad;
-          for (int64_t o = 0; o < 20; ++o) EXPECT_EQ(out.as<float>()[20 + o], 0);
+          for (int64_t o = 0; o < 20 && !all; ++o) EXPECT_EQ(out.as<float>()[20 + o], 0);
         }
 }
 
