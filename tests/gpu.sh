@@ -148,7 +148,7 @@ def ask(*command):
 about = {"device_name": ask("nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.draw", "--format=csv,noheader"),
          "commit": ask("git", "rev-parse", "--short", "HEAD") or "unknown", "command": " ".join(sys.argv[2:])}
 figures = ("op", "tokens", "method", "seconds", "seconds_per_latent_frame", "graph_seconds", "us", "share", "ratio",
-           "read_share", "of_upload", "gflops", "gbs", "gemm_gflops", "copy_gbs", "prefill_tokens_per_s")
+           "read_share", "of_upload", "gflops", "gbs", "gflop_s", "gb_s", "gemm_gflops", "copy_gbs", "prefill_tokens_per_s")
 with open(sys.argv[1], "a") as out:
     for text in sys.stdin:
         if not text.startswith("{"):
@@ -190,6 +190,19 @@ for line in lines:
 PY
 }
 
+copies() {  # what ops that only move memory do of a copy's bandwidth in the same run
+  python3 - "$out/ops.jsonl" <<'PY'
+import json, sys
+lines = [json.loads(text) for text in open(sys.argv[1])]
+copy = {line["dtype"]: line["gb_s"] for line in lines if line["op"] == "copy"}
+print(f"\n{'op':22} {'dtype':5} {'shape':>24} {'us':>10} {'GB/s':>8} {'of copy':>8}")
+for line in lines:
+    if line["gflop_s"] or line["dtype"] not in copy: continue
+    print(f"{line['op']:22} {line['dtype']:5} {line['shape']:>24} {line['us']:10.1f} {line['gb_s']:8.1f} "
+          f"{line['gb_s'] / copy[line['dtype']]:8.3f}")
+PY
+}
+
 bench_dit() {  # name, config, tokens, blocks: ours, and PyTorch's step
   local size=(--config "$2" --tokens "$3" --blocks "$4" --repeat 3)
   step "dit_$1" 180 ours dit --dtype bf16 "${size[@]}" ${TINY:+"${tiny[@]}"}
@@ -197,7 +210,7 @@ bench_dit() {  # name, config, tokens, blocks: ours, and PyTorch's step
   step "torch_$1" 180 torch_step "${size[@]}"
 }
 
-bench() {  # what is compared with PyTorch's and the issue's floors
+bench() {  # what is compared with PyTorch's step and with floors
   local long=32760 longest=75600 blocks=(30 40 8) few=(--repeat 5) vae=(--size 1280x720) stream=(--blocks 12 --resident-layers 4)
   if [ -n "${TINY:-}" ]; then
     long=32 longest=48 blocks=(2 2 2) few=(--repeat 1) vae=(--size 16x16 --num-frames 5) stream=(--blocks 3 --resident-layers 2)
@@ -222,6 +235,7 @@ parts() {  # what stands beside a transformer's forward, and every op
   step load 120 ours load --dtype bf16 --repeat 2 ${TINY:+"${tiny[@]}"}
   step layouts 120 ours layouts --dtype bf16 --repeat 3 --tokens $long ${TINY:+"${tiny[@]}"}
   [ -n "${WEFT:-}" ] || step ops_bench 180 lines ops.jsonl "$ops_bench" "" 0 cuda
+  [ ! -s "$out/ops.jsonl" ] || copies | tee -a "$out/table.txt"
 }
 
 if [ "${1:-}" = run ]; then  # a step of this script's own
