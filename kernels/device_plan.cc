@@ -59,7 +59,7 @@ LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns) {
   Places places;
   LinearPlaces made;
   made.numbers = places.take(rows * stride);
-  made.scales = places.take((rows + 1) * 4);
+  made.scales = places.take(rows * 4);
   made.sums = places.take(rows * columns * 4);
   made.used = places.used();
   return made;
@@ -69,7 +69,7 @@ LinearPlaces places_of_few(int64_t rows, int64_t stride) {
   Places places;
   LinearPlaces made;
   made.numbers = places.take(rows * stride * 2);
-  made.scales = places.take((rows + 1) * 4);
+  made.scales = places.take(rows * 4);
   made.used = places.used();
   return made;
 }
@@ -79,7 +79,7 @@ LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns) {
   LinearPlaces made;
   made.weight = places.take(columns * stride * 2);
   made.numbers = places.take(rows * stride * 2);
-  made.scales = places.take((rows + 1) * 4);
+  made.scales = places.take(rows * 4);
   made.sums = places.take(rows * columns * 4);
   made.used = places.used();
   return made;
@@ -175,14 +175,14 @@ ProductPlaces product_places(int64_t queries, int64_t columns, int64_t size, DTy
 namespace {
 
 bool large(const AttentionShape& s) {
-  return s.plain && s.dtype == DType::kBF16 && s.queries >= kLibraryRows &&
+  return s.dtype == DType::kBF16 && s.queries >= kLibraryRows &&
          s.queries * s.keys * s.heads * s.size >= kLargeAttention;
 }
 
 // By warpgroups, as cuda/attention.cu chooses them.
 bool grouped(const AttentionShape& s, const DeviceTraits& device) {
   if (s.format == AttentionFormat::kFp8) return true;
-  return large(s) && device.has_warpgroups() && s.size <= cuda::kFlashGroupLargest &&
+  return large(s) && !s.bias && device.has_warpgroups() && s.size <= cuda::kFlashGroupLargest &&
          2 * s.size > cuda::kFlashGroupLargest;
 }
 
@@ -201,7 +201,8 @@ size_t attention_scratch_bytes(const AttentionShape& s, const DeviceTraits& devi
                .used +
            kGemmWorkspace;
   }
-  if (large(s) && s.format == AttentionFormat::kCompute && s.segments == 1) return kSdpaWorkspace;
+  if (large(s) && s.plain && s.format == AttentionFormat::kCompute && s.segments == 1)
+    return kSdpaWorkspace;
   const bool group = grouped(s, device);
   const int64_t rows = s.queries * (s.heads / s.kv_heads);
   const int block = group ? 128 : flash_rows(s.dtype, rows, s.kv_heads, device.multiprocessors);

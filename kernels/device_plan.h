@@ -55,8 +55,8 @@ RowBlocks row_blocks(int64_t rows, int64_t row_bytes);
 struct LinearPlaces {
   size_t weight = 0, numbers = 0, scales = 0, sums = 0, used = 0;
 };
-// Of `rows` rows: f32 sums alone; 8-bit numbers of x, their scales (and one more word, kFp8Tensor's
-// largest magnitude) and 4-byte sums; numbers as bf16 and scales; the same with sums and the weight
+// Of `rows` rows: f32 sums alone; 8-bit numbers of x, their scales and 4-byte sums; numbers as
+// bf16 and scales; the same with sums and the weight
 // as bf16. `stride` and `columns`: of the weight's rows and their number, as packed.
 LinearPlaces places_of_sums(int64_t rows, int64_t stride);
 LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns);
@@ -95,7 +95,8 @@ struct AttentionShape {
   int64_t segments = 1;
   DType dtype = DType::kBF16;
   AttentionFormat format = AttentionFormat::kCompute;
-  bool plain = true;  // no bias, no mask
+  bool bias = false;
+  bool plain = true;  // no bias, no mask, no f32 state: the library takes it
 };
 // Where the library is asked first it is taken to do the call (doctor says what it refuses).
 size_t attention_scratch_bytes(const AttentionShape& shape, const DeviceTraits& device);

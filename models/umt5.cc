@@ -150,6 +150,7 @@ size_t umt5_scratch_bytes(const Umt5Config& config, int64_t n, DType dtype, cons
                                                                   .kv_heads = heads,
                                                                   .size = config.d_kv,
                                                                   .dtype = dtype,
+                                                                  .bias = true,
                                                                   .plain = false},
                                                                  device));
   for (const auto& [in, out, result] : {std::tuple{config.d_model, inner, dtype},

@@ -223,7 +223,8 @@ size_t wan_scratch_bytes(const WanConfig& config, int64_t tokens, int64_t all_to
   of_block(tokens, width, d, DType::kF32, kNone, whole ? in_block : Bias::kNone);
   of_block(chunk, d, part.ffn.size(), dtype, LinearActivation::kGeluTanh, in_block);
   of_block(chunk, part.ffn.size(), d, DType::kF32, kNone, whole ? in_block : Bias::kNone);
-  const auto attend = [&](int64_t keys, int64_t segments, AttentionFormat format) {
+  const auto attend = [&](int64_t keys, int64_t segments, AttentionFormat format,
+                          bool state = false) {
     most = std::max(most, attention_scratch_bytes({.queries = tokens,
                                                    .keys = keys,
                                                    .heads = heads,
@@ -231,10 +232,12 @@ size_t wan_scratch_bytes(const WanConfig& config, int64_t tokens, int64_t all_to
                                                    .size = config.head_dim,
                                                    .segments = segments,
                                                    .dtype = dtype,
-                                                   .format = format},
+                                                   .format = format,
+                                                   .plain = !state},
                                                   device));
   };
   attend(all_tokens, 1, load.attention);
+  if (tokens < all_tokens) attend(tokens, 1, load.attention, true);  // a hop of a ring
   attend(text_rows, 1, AttentionFormat::kCompute);
   attend(text_rows, 2, AttentionFormat::kCompute);  // the prompt's rows and what stands behind them
   return most;

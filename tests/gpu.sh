@@ -223,6 +223,8 @@ bench() {  # what is compared with PyTorch's step and with floors
   step attention_fp8 90 ours attention --dtype bf16 --attention fp8 "${few[@]}" ${TINY:+--tokens 32}
   step dit_1.3b_fp8 120 ours dit --dtype bf16 --tokens $long --blocks "${blocks[0]}" --weights fp8 --attention fp8 --repeat 3 \
     ${TINY:+"${tiny[@]}"}
+  step dit_1.3b_fp8_tensor 120 ours dit --dtype bf16 --tokens $long --blocks "${blocks[0]}" --weights fp8-tensor --attention fp8 --repeat 3 \
+    ${TINY:+"${tiny[@]}"}
   step streamed 120 ours dit --dtype bf16 --config wan2.1-14b --tokens $long "${stream[@]}" --repeat 3 ${TINY:+"${tiny[@]}"}
   summary | tee -a "$out/table.txt"
 }

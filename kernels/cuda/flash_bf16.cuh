@@ -311,7 +311,7 @@ __device__ __forceinline__ void store_rows(FlashState<Shape>& state, const Flash
         for (int c = 0; c < 2; ++c) {
           const int column = 8 * n + lane % 4 * 2 + c;
           if (column >= args.size) continue;
-          const float value = state.sum[f][n][2 * h + c] * share;
+          const float value = total == 0 ? 0.0f : state.sum[f][n][2 * h + c] * share;
           if (args.f32_out)
             static_cast<float*>(args.out)[offset + column] = value;
           else

@@ -407,9 +407,9 @@ __device__ __forceinline__ void shrink_sums(State& state, const float (&shrink)[
 // meanwhile; where there is none, this one's again, since a branch would cut the pipeline.
 template <class Word>
 __device__ __forceinline__ void add_tile(State& state, float (&logit)[64], const FlashArgs& args,
-                                         const FlashBlock& block, const FlashCursor& at,
-                                         const Stages<Word>& stages, float scale, int n,
-                                         bool last) {
+                                         const Packed& packed, const FlashBlock& block,
+                                         const FlashCursor& at, const Stages<Word>& stages,
+                                         Loader<Word>& loader, float scale, int n, bool last) {
   using Of = Tiles<Word>;
   uint32_t probability[Of::kProducts][4];
   float shrink[2], fresh[64];
@@ -419,10 +419,15 @@ __device__ __forceinline__ void add_tile(State& state, float (&logit)[64], const
   to_words(logit, probability);
   if constexpr (!Of::kEightBits) shrink_sums(state, shrink);
   float(&sum)[64] = Of::kEightBits ? fresh : state.sum;
+  // Here and not before the exponentials: it waits for the other warps to have read an older tile.
+  if (threadIdx.x == 0) loader.load(args, packed, block, stages);
+  __syncwarp();
   const int next = last ? n : n + 1;
   stages.await(next);
   group_hold(logit);
   if constexpr (!Of::kEightBits) group_hold(sum);
+#pragma unroll
+  for (int k = 0; k < Of::kProducts; ++k) group_hold(probability[k]);
   group_fence();
   start_sums<Word>(sum, probability, stages, n);
   start_logits<Word>(logit, stages, next);
@@ -459,7 +464,7 @@ __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
       for (int c = 0; c < 2; ++c) {
         const int column = 8 * n + lane % 4 * 2 + c;
         if (column >= args.size) continue;
-        const float value = state.sum[4 * n + 2 * h + c] * share;
+        const float value = total == 0 ? 0.0f : state.sum[4 * n + 2 * h + c] * share;
         if (args.f32_out)
           static_cast<float*>(args.out)[offset + column] = value;
         else
@@ -501,12 +506,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     group_hold(logit);
   }
   for (int n = 0; more; ++n) {
-    if (threadIdx.x == 0) loader.load(args, packed, block, stages);
-    __syncwarp();
     const FlashCursor here = at;
     at.key += kKeys;
     more = settle<kKeys>(args, block, at);
-    add_tile<Word>(state, logit, args, block, here, stages, scale, n, !more);
+    add_tile<Word>(state, logit, args, packed, block, here, stages, loader, scale, n, !more);
   }
   store_rows<Word>(state, args, block, value_scale);
 }

@@ -193,17 +193,24 @@ void linear_int8(const Call& call) {
   });
 }
 
+// A queue's word for the bits of the largest magnitude of all of x, whatever blocks it is done in.
+struct LargestOfX {
+  explicit LargestOfX(CudaQueue& queue)
+      : word(DType::kI32, {1}, {Device::Kind::kCuda, static_cast<int8_t>(queue.index())}) {}
+  Tensor word;
+};
+
+// Null of formats whose rows have scales of their own.
+uint32_t* largest_of_x(const Call& call) {
+  if (call.packed.format() != WeightFormat::kFp8Tensor) return nullptr;
+  return static_cast<uint32_t*>(cuda_queue(call.stream).part<LargestOfX>().word.view().data);
+}
+
 // The scales of x's rows in scratch, its numbers beside them.
 float* quantize_e4m3(const Call& call, Numbers kind, char* scratch, const LinearPlaces& places) {
   auto* scales = reinterpret_cast<float*>(scratch + places.scales);
-  uint32_t* most = nullptr;
-  if (call.packed.format() == WeightFormat::kFp8Tensor) {
-    most = reinterpret_cast<uint32_t*>(scales + call.m);
-    fill_zero(call.stream, TensorView(most, DType::kI32, {1}, call.stream.device()));
-    measure_rows(call.stream, call.x_view(), most);
-  }
   quantize_rows(call.stream, kind, call.x_view(), scratch + places.numbers, call.matrix().stride(),
-                scales, most);
+                scales, largest_of_x(call));
   return scales;
 }
 
@@ -294,6 +301,10 @@ bool library_fp8_as_bf16(const Call& call) {
 
 void linear_fp8(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
+  if (uint32_t* largest = largest_of_x(call)) {
+    fill_zero(call.stream, TensorView(largest, DType::kI32, {1}, call.stream.device()));
+    measure_rows(call.stream, call.x_view(), largest);
+  }
   for_blocks(call, 2 * matrix.stride() + matrix.rows() * 4, [&](const Call& part) {
     if (part.m <= kFewRows || (!library_fp8(part) && !library_fp8_as_bf16(part))) few_fp8(part);
   });

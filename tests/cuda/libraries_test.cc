@@ -94,6 +94,18 @@ TEST_F(Libraries, BlocksOfRowsAreWhole) {
     EXPECT_EQ(products({.rows = 300, .in = 20, .out = 16, .format = format}), 3);
 }
 
+// What is not finite in one row reaches the scale of all, in whatever block they are done.
+TEST_F(Libraries, ATensorsScaleIsOneForAllBlocks) {
+  linear_block_bytes = 1;
+  const Tensor x = make_normal(DType::kF32, {300, 32}, 1),
+               weight = make_normal(DType::kF32, {16, 32}, 2);
+  x.as<float>()[299 * 32] = NAN;
+  Tensor out(DType::kF32, {300, 16});
+  linear(stream_, x, pack_linear(stream_, weight, {}, DType::kF32, WeightFormat::kFp8Tensor),
+         LinearActivation::kNone, out);
+  for (double value : to_f64(out)) ASSERT_TRUE(std::isnan(value));
+}
+
 TEST_F(Libraries, OurKernelsDoWhatIsRefused) {
   libraries_.refuse_gemm = true;
   for (int64_t rows : {1, 15, 33})

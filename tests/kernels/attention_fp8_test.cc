@@ -316,6 +316,26 @@ TEST(AttentionFp8, WhatIsNotFiniteStaysVisible) {
       }
 }
 
+TEST(AttentionFp8, AQueryWithoutKeysGivesZeroWhateverTheValues) {
+  const Problem problem{
+      .queries = 9, .heads = 1, .kv_heads = 1, .e = 16, .keys = {12}, .causal = true};
+  for (const Ops* ops : all_ops()) {
+    Inputs inputs(problem, DType::kF32);
+    inputs.segments[0].position = 4;  // the first four queries see nothing
+    inputs.v[0].as<float>()[0] = NAN;
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    attention(stream, args_of(inputs, problem));
+    const std::vector<double> out = to_f64(inputs.out);
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (i / 16 < 4) {
+        EXPECT_EQ(out[i], 0) << ops->name << " " << i;
+      } else {
+        EXPECT_TRUE(std::isnan(out[i])) << ops->name << " " << i;
+      }
+    }
+  }
+}
+
 TEST(AttentionFp8, RefusesWhatItHasNot) {
   const Problem with_bias{
       .queries = 2, .heads = 1, .kv_heads = 1, .e = 8, .keys = {3}, .bias = true};
