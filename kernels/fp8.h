@@ -57,4 +57,10 @@ constexpr float power_of_two(int n) {
   return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
 }
 
+// The scale of numbers of up to `most`, a power of two; NaN where that is not finite.
+constexpr float e4m3_scale(float most) {
+  return most <= std::numeric_limits<float>::max() ? power_of_two(e4m3_exponent(most))
+                                                   : std::bit_cast<float>(0x7fc00000u);
+}
+
 }  // namespace weft

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/linear_fp8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/cpu/tables.h"
@@ -108,9 +109,7 @@ class Rounded {
     const int64_t share = x[1] / static_cast<int64_t>(most.size());
     for_each(x, [&](int64_t, int64_t head, int64_t, float value) {
       float& largest = most[head / share];
-      const float magnitude = std::fabs(value);
-      if (std::isnan(largest) || magnitude <= largest) return;
-      largest = std::isinf(magnitude) ? NAN : magnitude;
+      largest = larger_e4m3(largest, value);
     });
   }
 
@@ -118,12 +117,8 @@ class Rounded {
     const int64_t share = x[1] / static_cast<int64_t>(most.size());
     std::vector<float>& copy = copies_.emplace_back(static_cast<size_t>(x.count()));
     for_each(x, [&](int64_t row, int64_t head, int64_t column, float value) {
-      const float largest = most[head / share];
-      const int exponent = e4m3_exponent(largest);
-      copy[(row * x[1] + head) * x[2] + column] =
-          std::isnan(largest)
-              ? NAN
-              : from_e4m3(to_e4m3(value * power_of_two(-exponent))) * power_of_two(exponent);
+      const float scale = e4m3_scale(most[head / share]);  // NaN makes all of the head so
+      copy[(row * x[1] + head) * x[2] + column] = from_e4m3(to_e4m3(value / scale)) * scale;
     });
     return TensorView(copy.data(), DType::kF32, {x[0], x[1], x[2]});
   }

@@ -33,10 +33,6 @@ float larger_e4m3(float most, float x) {
   return std::isinf(magnitude) ? std::nanf("") : magnitude;
 }
 
-float tensor_scale_e4m3(float most) {
-  return std::isnan(most) ? most : power_of_two(e4m3_exponent(most));
-}
-
 PackedLinear pack_linear_fp8(Stream& stream, const TensorView& weight, const TensorView& bias,
                              DType dtype, WeightFormat format) {
   PackedLinear packed;
@@ -83,7 +79,7 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
         for (int64_t i = 0; i < packed.in(); ++i)
           most = larger_e4m3(most, to_float(x.as<T>()[r * x.row_stride() + i]));
     });
-    scale = tensor_scale_e4m3(most);
+    scale = e4m3_scale(most);
   }
   const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
   linear_of_numbers(stream, x, packed, activation, out, [&] {

@@ -17,7 +17,5 @@ float quantize_row_e4m3(const float* x, int64_t count, uint8_t* out);
 void quantize_e4m3(const float* x, int64_t count, float scale, uint8_t* out);
 // The larger of `most` and |x|; NaN where that is not finite.
 float larger_e4m3(float most, float x);
-// The scale of a tensor whose largest magnitude is `most`; NaN of NaN.
-float tensor_scale_e4m3(float most);
 
 }  // namespace weft::cpu

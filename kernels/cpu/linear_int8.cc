@@ -9,6 +9,7 @@
 #include "kernels/cpu/linear_numbers.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
+#include "kernels/fp8.h"
 
 namespace weft::cpu {
 
@@ -50,7 +51,7 @@ EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const
     for_rows([&](int64_t, int64_t count) {
       for (int64_t i = 0; i < count * in; ++i) most = larger_e4m3(most, wide.as<float>()[i]);
     });
-    scale = tensor_scale_e4m3(most);
+    scale = e4m3_scale(most);
   }
   for_rows([&](int64_t row, int64_t count) {
     parallel_for(stream, count, row_grain(in), [&](int64_t begin, int64_t end) {

@@ -47,11 +47,6 @@ __device__ __forceinline__ float largest(const Packed& packed, Operand operand, 
   return __uint_as_float(packed.most[operand * packed.kv_heads + kv_head]);
 }
 
-// What a number stands for; NaN where an operand held what is not finite.
-__device__ __forceinline__ float scale_of(float most) {
-  return most <= 3.4028234e38f ? power_of_two(e4m3_exponent(most)) : __uint_as_float(0x7fc00000u);
-}
-
 // Rows of a tile that are there, and where they lie: row r at data + r x stride.
 template <class T>
 struct TileRows {
@@ -491,9 +486,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncwarp();
   float scale = args.scale, value_scale = 1;
   if constexpr (Of::kEightBits) {
-    scale *=
-        scale_of(largest(packed, kQ, block.kv_head)) * scale_of(largest(packed, kK, block.kv_head));
-    value_scale = scale_of(largest(packed, kV, block.kv_head));
+    scale *= e4m3_scale(largest(packed, kQ, block.kv_head)) *
+             e4m3_scale(largest(packed, kK, block.kv_head));
+    value_scale = e4m3_scale(largest(packed, kV, block.kv_head));
   }
   bool more = settle<kKeys>(args, block, at);
   float logit[64];

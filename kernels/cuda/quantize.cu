@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(kThreads)
   float unit = 0, scale = 0;
   if (most) {
     const float largest = __uint_as_float(*most);
-    finite = largest <= 3.4028234e38f;
+    scale = e4m3_scale(largest);
+    finite = scale == scale;
     unit = finite ? power_of_two(-e4m3_exponent(largest)) : 0.0f;
-    scale = finite ? power_of_two(e4m3_exponent(largest)) : __uint_as_float(kNanBits);
   } else {
     const RowRange range = row_range(x, count, aligned);
     finite = range.poison == 0.0f;

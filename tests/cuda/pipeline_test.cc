@@ -243,7 +243,7 @@ TEST(EightBitAttention, IsTheTransformersWhereItIsAskedFor) {
     norm += std::pow(plain[i], 2);
   }
   EXPECT_GT(std::sqrt(error / norm), 5e-6);  // random weights attend to all tokens nearly alike
-  EXPECT_LT(std::sqrt(error / norm), 0.05);
+  EXPECT_LT(std::sqrt(error / norm), 2e-4);
 }
 
 TEST(Streaming, IsRefusedWithoutADevice) {
