@@ -7,7 +7,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOMP_SPINCOUNT=2000  # idle OpenMP threads sleep soon: tests share the cores
-export CCACHE_NOHASHDIR=1  # the presets' build folders share compiled files
+# Build folders and clones share compiled files in the compiler cache, wherever they lie.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 lint() {
   local files
@@ -21,7 +22,7 @@ lint() {
 }
 
 build() {
-  cmake --preset default >/dev/null
+  cmake --preset default -DBUILD_TESTING=ON >/dev/null
   cmake --build build
 }
 
@@ -31,7 +32,7 @@ sanitized() {  # preset, then the targets and tests to run (all when none are na
   local preset=$1
   shift
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-  cmake --preset "$preset" >/dev/null
+  cmake --preset "$preset" -DBUILD_TESTING=ON >/dev/null
   cmake --build "build-$preset"
   if [ $# -gt 0 ]; then
     OMP_NUM_THREADS=1 ctest --test-dir "build-$preset" --output-on-failure -R "$(IFS='|'; echo "$*")"
@@ -56,7 +57,7 @@ fuzz_one() {  # a target and its longest input
 
 fuzz() {
   bash apps/setup.sh fuzz
-  cmake --preset fuzz >/dev/null
+  cmake --preset fuzz -DBUILD_TESTING=ON >/dev/null
   cmake --build build-fuzz --target weft_fuzz
   export -f fuzz_one
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 OMP_NUM_THREADS=1
@@ -72,7 +73,7 @@ case "${1:-}" in
   tsan) TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized tsan parallel io engine ;;
   fuzz) fuzz "${2:-}" ;;
   cuda)
-    cmake --preset cuda >/dev/null
+    cmake --preset cuda -DBUILD_TESTING=ON >/dev/null
     cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check conv_graph_check
     for check in sdpa conv; do
       LD_LIBRARY_PATH=$PWD/build-cuda/tests/cuda/driver "build-cuda/tests/cuda/${check}_graph_check"
