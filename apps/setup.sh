@@ -25,7 +25,7 @@ done
 
 absent() {  # prints those of the named packages that are not installed
   local installed
-  installed=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null | sed -n 's/ installed$//p')
+  installed=$({ dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null || true; } | sed -n 's/ installed$//p')
   printf '%s\n' "$@" | grep -vxF "${installed:-none}" || true
 }
 mapfile -t missing < <(absent "${packages[@]}")

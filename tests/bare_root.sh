@@ -74,7 +74,7 @@ inside() {
 export -f inside
 status=0
 unshare --mount --pid --fork --propagation private bash -euc 'inside "$@"' bash "$root" "$compiled" "$@" </dev/null || status=$?
-if [ -n "$out" ]; then
+if [ -n "$out" ] && [ -d "$root/root/weft/outputs" ]; then
   mkdir -p "$out"
   cp -r "$root/root/weft/outputs/." "$out/"
 fi
