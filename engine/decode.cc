@@ -129,7 +129,7 @@ void heed_stop(Stream& stream, Replica& replica, const DecodeJob& job, int chunk
   const auto chunks = static_cast<int>(job.latents[1]);
   const double left = chunk ? taken.count() / chunk * (chunks - chunk) : HUGE_VAL;
   const bool stop = job.stop->load() && left > kFinishSeconds;
-  const Tag tag{.kind = Traffic::kControl, .branch = kDecodeWord, .segment = chunk};
+  const Tag tag{.kind = Traffic::kControl, .branch = kDecodeDecision, .segment = chunk};
   if (!replica.agreed(stream, tag, stop)) return;
   throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(chunk) +
                                        " of " + std::to_string(chunks));

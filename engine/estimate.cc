@@ -163,8 +163,8 @@ std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
   };
   const int last = plan.fits_host() ? changes.layers - 1 : changes.layers;
   for (int i = kLeast; i <= last; ++i) {
-    const std::string words = offer(plan.fits_host() ? last + kLeast - i : i);
-    if (!words.empty()) return words;
+    const std::string line = offer(plan.fits_host() ? last + kLeast - i : i);
+    if (!line.empty()) return line;
   }
   return {};
 }

@@ -211,18 +211,18 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
   };
   const auto begun = std::chrono::steady_clock::now();
   const Arena::Scope scope(arena_);
-  const TensorView waves = arena_.alloc(DType::kF32, {1, expert_->config().freq_dim});
+  const TensorView embedding = arena_.alloc(DType::kF32, {1, expert_->config().freq_dim});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
-  expert_->time_waves(stream_, {&time, 1}, waves);
+  expert_->timestep_embedding(stream_, {&time, 1}, embedding);
   Recorded& recorded = recorded_[step.pass.branch];
   if (!recordable(step) || !recorded.ran) {
     watch_.begin(report);
-    give(step, job, waves, text);
+    give(step, job, embedding, text);
     recorded.ran = true;
   } else if (!recorded.graph || recorded.arena != arena_.used()) {
     watch_.begin(report);
     recorded.arena = arena_.used();
-    recorded.graph.record(stream_, [&] { give(step, job, waves, text); });
+    recorded.graph.record(stream_, [&] { give(step, job, embedding, text); });
     recorded.graph.launch(stream_);
   } else {
     watch_.again(report);
@@ -238,7 +238,7 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
 }
 
 // All of a forward's work into the stream.
-void Executor::give(const Step& step, const Job& job, const TensorView& waves,
+void Executor::give(const Step& step, const Job& job, const TensorView& embedding,
                     const WanText& text) {
   const Arena::Scope scope(arena_);
   Context context = replica_.context(stream_, arena_, step.pass, tokens(), &watch_);
@@ -252,7 +252,7 @@ void Executor::give(const Step& step, const Job& job, const TensorView& waves,
   }
   if (!last) out = arena_.alloc(DType::kF32, {n, d});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
-  expert_->forward(context, step.blocks, in, {&time, 1}, waves, text, *rope_, out);
+  expert_->forward(context, step.blocks, in, {&time, 1}, embedding, text, *rope_, out);
   if (!last) copy(stream_, out, wire(slot, experts_.dtype(), n, d));
 }
 

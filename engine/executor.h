@@ -75,7 +75,7 @@ class Executor {
   void compute(const Step& step, const Job& job);
   void update(const Step& step, const Job& job);
   void forward(const Step& step, const Job& job, const WanText& text);
-  void give(const Step& step, const Job& job, const TensorView& waves, const WanText& text);
+  void give(const Step& step, const Job& job, const TensorView& embedding, const WanText& text);
   bool recordable(const Step& step) const;
   void send(const Step& step, const Job& job);
   void receive(const Step& step, const Job& job);

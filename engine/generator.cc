@@ -346,7 +346,7 @@ Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
   Start start{.step = from ? from->step : 0};
   if (run_options.stop) {
     if (run_options.stop->load()) start.step = kStopped;
-    const Tag tag{.kind = Traffic::kControl, .branch = kStartWord};
+    const Tag tag{.kind = Traffic::kControl, .branch = kStartDecision};
     start.step = static_cast<int>(replica.agreed(stream, tag, start.step));
   }
   if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
@@ -462,9 +462,9 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
       // The first of several stages updates nothing.
       if (done > start.step && replica.layout()[Axis::kLayers] > 1)
         clock.step(done, sampler.sigmas()[done - 1]);
-      const Tag tag{.kind = Traffic::kControl, .step = done, .branch = kStepWord};
-      const Boundary word = replica.root() ? keeper.decide(done) : Boundary::kGoOn;
-      return static_cast<Boundary>(replica.agreed(stream, tag, static_cast<int64_t>(word)));
+      const Tag tag{.kind = Traffic::kControl, .step = done, .branch = kStepDecision};
+      const Boundary decision = replica.root() ? keeper.decide(done) : Boundary::kGoOn;
+      return static_cast<Boundary>(replica.agreed(stream, tag, static_cast<int64_t>(decision)));
     };
   job.keep = [&](int done, Snapshot snapshot) { keeper.keep(done, std::move(snapshot)); };
   clock.enter(Zone::kDenoise, sampler.steps(), start.step);
@@ -588,9 +588,9 @@ Request Generator::resolve(const Request& request) const {
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
 
-bool Generator::agreed(bool word) {
-  const Tag tag{.kind = Traffic::kControl, .branch = kJobWord};
-  return impl_->replica.agreed(impl_->stream, tag, word);
+bool Generator::agreed(bool value) {
+  const Tag tag{.kind = Traffic::kControl, .branch = kJobDecision};
+  return impl_->replica.agreed(impl_->stream, tag, value);
 }
 
 RunResult Generator::run(const Request& request, FrameSink* sink, const RunOptions& options) {

@@ -155,7 +155,7 @@ class Generator {
   MemoryPlan plan(const Request& request) const;
 
   // What the root says, on every rank.
-  bool agreed(bool word);
+  bool agreed(bool value);
 
   // One job. Error(kMemory) before anything is loaded where the plan does not fit. `sink` gets the
   // frames on a thread of its own while the decoder runs; null: frames are only hashed. Sink and

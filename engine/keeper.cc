@@ -11,7 +11,8 @@ double between(std::chrono::steady_clock::time_point a, std::chrono::steady_cloc
 
 Keeper::Keeper(const RunOptions& options, Checkpoint job, int first, double earlier_seconds)
     : options_(options), job_(std::move(job)), first_(first), earlier_seconds_(earlier_seconds) {
-  CHECK(options.checkpoint_path.empty() || options.stop, "checkpoints need every rank's word");
+  CHECK(options.checkpoint_path.empty() || options.stop,
+        "checkpoints need a stop flag on every rank");
   if (!options.checkpoint_path.empty())
     writer_ = std::make_unique<CheckpointWriter>(options.checkpoint_path);
 }

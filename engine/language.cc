@@ -55,7 +55,7 @@ class Run {
   struct Micro {
     std::vector<int> requests{};  // that still go on
     std::vector<Part> parts{};    // of the round; none: there is nothing left to do
-    std::vector<bool> speaks{};   // whose next token the pass gives
+    std::vector<bool> samples{};  // whose next token the pass gives
     LanguageRank::Split split = LanguageRank::Split::kHeads;
     LanguageRank::Share share{};
     Tensor hidden{}, wire{};
@@ -95,7 +95,8 @@ class Run {
 
   bool stopped() {
     if (!options_.stop) return false;
-    return rank_.replica().agreed(rank_.stream(), {.kind = Traffic::kControl, .branch = kStepWord},
+    return rank_.replica().agreed(rank_.stream(),
+                                  {.kind = Traffic::kControl, .branch = kStepDecision},
                                   options_.stop->load()) != 0;
   }
 
@@ -133,7 +134,7 @@ class Run {
   // The prompts' ids, packed into passes of one kind.
   std::vector<Micro> passes_of(const std::vector<int>& fresh) const {
     std::vector<Micro> micros;
-    int64_t room = 0;
+    int64_t free_rows = 0;
     bool splits = false;  // of the last pass
     for (int request : fresh) {
       const std::vector<int32_t>& prompt = requests_[request].prompt;
@@ -142,20 +143,20 @@ class Run {
       for (int64_t at = 0; at < all;) {
         Piece piece = next_piece(at, all - at, was_split);
         // What is split stands alone or beside what is split whole: pieces are not cut for a place.
-        if (micros.empty() || piece.splits != splits || (piece.splits && piece.tokens > room) ||
-            room == 0) {
+        if (micros.empty() || piece.splits != splits ||
+            (piece.splits && piece.tokens > free_rows) || free_rows == 0) {
           micros.emplace_back();
           splits = piece.splits;
           if (splits) micros.back().split = LanguageRank::Split::kTokens;
-          room = options_.chunk * (splits ? rank_.replica().layout().sequence() : 1);
+          free_rows = options_.chunk * (splits ? rank_.replica().layout().sequence() : 1);
         }
-        piece.tokens = std::min(piece.tokens, room);
+        piece.tokens = std::min(piece.tokens, free_rows);
         Micro& micro = micros.back();
         micro.parts.push_back({request, {prompt.begin() + at, prompt.begin() + at + piece.tokens}});
         at += piece.tokens;
-        room -= piece.tokens;
+        free_rows -= piece.tokens;
         was_split = piece.splits;
-        micro.speaks.push_back(at == all);
+        micro.samples.push_back(at == all);
         if (at == all) micro.requests.push_back(request);
       }
     }
@@ -213,7 +214,7 @@ class Run {
     micro.parts.clear();
     for (int request : micro.requests)
       micro.parts.push_back({request, {completions_[request].ids.back()}});
-    micro.speaks.assign(micro.parts.size(), true);
+    micro.samples.assign(micro.parts.size(), true);
     stats_.decode_tokens += static_cast<int64_t>(micro.parts.size());
     stats_.decode_passes += !micro.parts.empty();
   }
@@ -285,14 +286,14 @@ class Run {
 
   void choose(const Pass& pass, Micro& micro) {
     micro.results.assign(micro.parts.size(), -1);
-    if (std::ranges::find(micro.speaks, true) == micro.speaks.end()) return;
+    if (std::ranges::find(micro.samples, true) == micro.samples.end()) return;
     const HostCopy logits(
         rank_.stream(),
         rank_.logits(pass, rank_.wanted_rows(pass, micro.parts, micro.share, micro.hidden,
                                              LanguageRank::Tokens::kLast)));
     const int64_t vocab = rank_.config().vocab;
     for (size_t i = 0; i < micro.parts.size(); ++i) {
-      if (!micro.speaks[i]) continue;
+      if (!micro.samples[i]) continue;
       const int request = micro.parts[i].sequence;
       const float* row = logits.view().as<float>() + static_cast<int64_t>(i) * vocab;
       micro.results[i] = choose_token({row, static_cast<size_t>(vocab)},
@@ -304,7 +305,7 @@ class Run {
   // Every rank learns every token.
   void learn(Micro& micro) {
     for (size_t i = 0; i < micro.parts.size(); ++i) {
-      if (!micro.speaks[i]) continue;
+      if (!micro.samples[i]) continue;
       const int request = micro.parts[i].sequence;
       const CompletionRequest& asked = requests_[request];
       Completion& completion = completions_[request];
@@ -332,7 +333,7 @@ class Run {
     const bool hidden = step.payload == Payload::kHidden;
     return {.kind = hidden ? Traffic::kHidden : Traffic::kControl,
             .step = step.pass.step,
-            .branch = hidden ? 0 : kJobWord,
+            .branch = hidden ? 0 : kJobDecision,
             .segment = step.pass.micro};
   }
 

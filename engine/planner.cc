@@ -156,9 +156,9 @@ std::string MemoryPlan::to_string() const {
   const auto number = [&](uint64_t bytes) {
     return fixed2(static_cast<double>(bytes) / (large ? kGiB : kMiB));
   };
-  std::string words;
+  std::string host_text;
   if (host.total() > 0)
-    words =
+    host_text =
         "; host " + format_bytes(host.total()) + ", " + format_bytes(host.pinned()) +
         " of it pinned" +
         (host_available == UINT64_MAX ? std::string() : ", of " + format_bytes(host_available)) +
@@ -167,7 +167,7 @@ std::string MemoryPlan::to_string() const {
          " | denoise " + number(parts.denoise) + " | decode " + number(parts.decode) +
          " -> high-water " + number(high_water) + (large ? " GiB" : " MiB") + " of " +
          format_bytes(available) + "  " + (fits_device() ? "OK" : "DOES NOT FIT") + " (" +
-         std::string(weft::to_string(residency)) + ")" + words;
+         std::string(weft::to_string(residency)) + ")" + host_text;
 }
 
 }  // namespace weft

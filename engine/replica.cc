@@ -64,11 +64,11 @@ Communicator Replica::group(const std::vector<int>& ranks, int id) const {
   return communicator_->group(std::move(world), id);
 }
 
-int64_t Replica::agreed(Stream& stream, const Tag& tag, int64_t word) {
-  if (alone()) return word;
-  const TensorView view(&word, DType::kI64, {1});
+int64_t Replica::agreed(Stream& stream, const Tag& tag, int64_t value) {
+  if (alone()) return value;
+  const TensorView view(&value, DType::kI64, {1});
   communicator_->broadcast(stream, tag, view, 0);
-  return word;
+  return value;
 }
 
 int Replica::stage_peer(int stages) const {

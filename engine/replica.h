@@ -14,8 +14,14 @@
 
 namespace weft {
 
-// Branch of the root's words (Traffic::kControl), so that none is taken for another.
-enum Word : int { kStepWord = 0, kStartWord = 1, kDecodeWord = 2, kJobWord = 3 };
+// The root broadcasts its decisions as Traffic::kControl messages. Tag::branch holds one of these,
+// so that no decision is taken for another.
+enum Decision : int {
+  kStepDecision = 0,
+  kStartDecision = 1,
+  kDecodeDecision = 2,
+  kJobDecision = 3
+};
 
 class Replica {
  public:
@@ -52,7 +58,7 @@ class Replica {
   WidthSlice text_width(const Umt5Config& config) const;
 
   // The root's word on all ranks, which call it with the same tag: 8 bytes to each from the root.
-  int64_t agreed(Stream& stream, const Tag& tag, int64_t word);
+  int64_t agreed(Stream& stream, const Tag& tag, int64_t value);
 
   // The rank that stands `stages` further along the layers and as this one elsewhere.
   int stage_peer(int stages) const;
