@@ -32,7 +32,7 @@ std::string shown(const json& value) {
 constexpr std::string_view kMark{"\0py:", 4};
 constexpr std::string_view kMarkSpelled = "\"\\u0000py:";
 struct Literal {
-  std::string_view word;
+  std::string_view name;
   double value;
 };
 constexpr Literal kLiterals[] = {{"NaN", std::numeric_limits<double>::quiet_NaN()},
@@ -55,10 +55,10 @@ size_t mark_literals(std::string_view text, std::string& out) {
     }
     const Literal* found = nullptr;
     for (const Literal& literal : kLiterals)
-      if (text.substr(i, literal.word.size()) == literal.word) found = &literal;
+      if (text.substr(i, literal.name.size()) == literal.name) found = &literal;
     if (found) {
-      out.append(kMarkSpelled).append(found->word).push_back('"');
-      i += found->word.size();
+      out.append(kMarkSpelled).append(found->name).push_back('"');
+      i += found->name.size();
       ++marked;
     } else {
       quoted = c == '"';
@@ -89,7 +89,7 @@ class Builder : public nlohmann::json_sax<json> {
     if (value.starts_with(kMark)) {
       ++marks_;
       for (const Literal& literal : kLiterals)
-        if (value.substr(kMark.size()) == literal.word) return add(literal.value);
+        if (value.substr(kMark.size()) == literal.name) return add(literal.value);
     }
     return add(std::move(value));
   }

@@ -24,7 +24,7 @@ using JitStack = std::unique_ptr<pcre2_jit_stack, Free<pcre2_jit_stack_free>>;
 using Code = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
 
 template <class Owner>
-Owner made(typename Owner::pointer pointer) {
+Owner owned(typename Owner::pointer pointer) {
   if (!pointer) throw std::bad_alloc();
   return Owner(pointer);
 }
@@ -56,10 +56,10 @@ int count_step(pcre2_callout_block* block, void* data) {
 
 struct SplitPattern::Scratch::Impl {
   Budget budget;
-  MatchData data = made<MatchData>(pcre2_match_data_create(1, nullptr));
-  MatchContext context = made<MatchContext>(pcre2_match_context_create(nullptr));
+  MatchData data = owned<MatchData>(pcre2_match_data_create(1, nullptr));
+  MatchContext context = owned<MatchContext>(pcre2_match_context_create(nullptr));
   JitStack stack =
-      made<JitStack>(pcre2_jit_stack_create(size_t{32} << 10, size_t{8} << 20, nullptr));
+      owned<JitStack>(pcre2_jit_stack_create(size_t{32} << 10, size_t{8} << 20, nullptr));
 
   explicit Impl(int64_t steps) : budget{steps} {
     pcre2_set_callout(context.get(), count_step, &budget);
@@ -82,7 +82,7 @@ SplitPattern::~SplitPattern() = default;
 
 SplitPattern SplitPattern::from_regex(std::string_view pattern, const std::string& what) {
   const std::string translated = pcre2_pattern(pattern, what);
-  const auto context = made<CompileContext>(pcre2_compile_context_create(nullptr));
+  const auto context = owned<CompileContext>(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE at = 0;

@@ -52,12 +52,13 @@ class Mapping {
     }
   }
   // Memory that is empty until it is written, and again after its pages were dropped.
-  explicit Mapping(uint64_t bytes) : path_("made in memory"), size_(std::max<uint64_t>(bytes, 1)) {
+  explicit Mapping(uint64_t bytes)
+      : path_("generated in memory"), size_(std::max<uint64_t>(bytes, 1)) {
     void* data = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED)
-      throw Error(ErrorKind::kMemory,
-                  "no room for " + size_text(size_) + " of made tensors: " + std::strerror(errno));
+      throw Error(ErrorKind::kMemory, "no memory for " + size_text(size_) +
+                                          " of generated tensors: " + std::strerror(errno));
     data_ = static_cast<char*>(data);
   }
   ~Mapping() {
@@ -327,13 +328,13 @@ TensorFile TensorFile::open(const std::string& path) {
 const std::vector<std::string>& TensorFile::names() const { return impl_->names; }
 bool TensorFile::contains(std::string_view name) const { return impl_->find(name) >= 0; }
 
-TensorFile TensorFile::made(const std::vector<Made>& tensors, Fill fill) {
-  CHECK(fill, "made tensors need their maker");
+TensorFile TensorFile::generated(const std::vector<Generated>& tensors, Fill fill) {
+  CHECK(fill, "generated tensors need a function that fills them");
   auto impl = std::make_unique<Impl>();
   Shard shard;
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   uint64_t at = 0;
-  for (const Made& tensor : tensors) {
+  for (const Generated& tensor : tensors) {
     TensorEntry entry{.name = tensor.name, .dtype = tensor.dtype};
     entry.rank = static_cast<int>(tensor.shape.size());
     CHECK(entry.rank <= kMaxRank, tensor.name, "rank", entry.rank);
@@ -434,7 +435,7 @@ size_t TensorFile::bytes() const { return impl_->bytes; }
 const std::vector<std::string>& TensorFile::files() const { return impl_->files; }
 
 std::string TensorFile::header_hash() const {
-  CHECK(!impl_->fill, "made tensors have no header");
+  CHECK(!impl_->fill, "generated tensors have no header");
   Sha256 hash;
   for (const Shard& shard : impl_->shards) {
     shard.mapping->check_size();

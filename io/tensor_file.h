@@ -21,13 +21,13 @@ class TensorFile {
 
   // The same in memory and without a file: `fill` makes a tensor's values when they are first asked
   // for, and again after their pages were dropped, so that only what is in use is held.
-  struct Made {
+  struct Generated {
     std::string name;
     DType dtype = DType::kF32;
     std::vector<int64_t> shape;
   };
   using Fill = std::function<void(const std::string& name, const TensorView& out)>;
-  static TensorFile made(const std::vector<Made>& tensors, Fill fill);
+  static TensorFile generated(const std::vector<Generated>& tensors, Fill fill);
 
   TensorFile(TensorFile&&) noexcept;
   TensorFile& operator=(TensorFile&&) noexcept;

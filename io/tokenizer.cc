@@ -78,18 +78,18 @@ class Fields {
 // size, so here every unit's children and every value must lie inside.
 bool sound_charsmap(std::string_view map) {
   if (map.empty()) return true;
-  const auto word = [&](uint64_t at) {
+  const auto read_u32 = [&](uint64_t at) {
     uint32_t value;
     std::memcpy(&value, map.data() + at, sizeof value);
     return value;
   };
   if (map.size() < 4) return false;
-  const uint64_t bytes = word(0), units = bytes / 4;
+  const uint64_t bytes = read_u32(0), units = bytes / 4;
   if (bytes % 4 || bytes > map.size() - 4) return false;
   const std::string_view replacements = map.substr(4 + bytes);
   if (replacements.empty() || replacements.back() != 0) return false;
   for (uint64_t i = 0; i < units; ++i) {
-    const uint32_t unit = word(4 + 4 * i);
+    const uint32_t unit = read_u32(4 + 4 * i);
     if (unit >> 31) {  // a leaf's value
       if ((unit & 0x7fffffffu) >= replacements.size()) return false;
       continue;

@@ -170,10 +170,10 @@ size_t qwen_workspace_bytes(const QwenConfig& config, int64_t rows, int64_t last
   const size_t attention =
       h + 2 * size(dtype, rows, q) + 2 * size(dtype, rows, kv) + std::max(seams.attend, sums);
   const size_t ffn = h + 2 * size(dtype, rows, part.ffn.size()) + sums;
-  const int64_t words = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
+  const int64_t vocab = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
   const size_t head = size(dtype, last, config.hidden) +
                       // Of parts the own one, and all of them as they are joined.
-                      (words < config.vocab ? size(DType::kF32, last, words + config.vocab) : 0);
+                      (vocab < config.vocab ? size(DType::kF32, last, vocab + config.vocab) : 0);
   return std::max({attention, ffn, head});
 }
 
@@ -182,7 +182,7 @@ size_t qwen_scratch_bytes(const QwenConfig& config, int64_t rows, int64_t last, 
   const WidthSlice part = load.width.of(config.heads, config.ffn);
   const int64_t heads = part.heads.size(), kv_heads = qwen_kv_heads(config, part.heads).size();
   const int64_t q = heads * config.head_dim, kv = kv_heads * config.head_dim;
-  const int64_t words = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
+  const int64_t vocab = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
   size_t most = std::max(kTransferPiece,
                          attention_scratch_bytes({.queries = rows,
                                                   .keys = keys,
@@ -207,7 +207,7 @@ size_t qwen_scratch_bytes(const QwenConfig& config, int64_t rows, int64_t last, 
     consider(rows, config.hidden, out, load.dtype, load.weights);
   for (const int64_t in : {q, part.ffn.size()})
     consider(rows, in, config.hidden, DType::kF32, load.weights);
-  consider(last, config.hidden, words, DType::kF32, WeightFormat::kCompute);
+  consider(last, config.hidden, vocab, DType::kF32, WeightFormat::kCompute);
   return most;
 }
 

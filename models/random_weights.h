@@ -26,6 +26,6 @@ TensorFile random_tensors(const std::vector<TensorSpec>& tensors, uint64_t first
 TensorFile random_wan(const WanConfig& config);
 
 // All tensors of a made file, written to a real one.
-void write_random(const std::string& path, const TensorFile& made);
+void write_random(const std::string& path, const TensorFile& tensors);
 
 }  // namespace weft

@@ -272,8 +272,8 @@ Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> st
   return make_rope(grid, start, config_.head_dim);
 }
 
-void WanTransformer::time_waves(Stream& stream, std::span<const TimeSegment> times,
-                                const TensorView& out) const {
+void WanTransformer::timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
+                                        const TensorView& out) const {
   CHECK(out.rank == 2 && out[0] == static_cast<int64_t>(times.size()) && out[1] == config_.freq_dim,
         out.to_string_shape());
   make_on_host(stream, out, [&](const TensorView& to) {
@@ -286,14 +286,14 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
                              std::span<const TimeSegment> times, const WanText& text,
                              const Rope& rope, const TensorView& out) const {
   const Arena::Scope scope(context.arena);
-  const TensorView waves =
+  const TensorView embedding =
       context.arena.alloc(DType::kF32, {static_cast<int64_t>(times.size()), config_.freq_dim});
-  time_waves(context.stream, times, waves);
-  forward(context, blocks, in, times, waves, text, rope, out);
+  timestep_embedding(context.stream, times, embedding);
+  forward(context, blocks, in, times, embedding, text, rope, out);
 }
 
 void WanTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
-                             std::span<const TimeSegment> times, const TensorView& waves,
+                             std::span<const TimeSegment> times, const TensorView& embedding,
                              const WanText& text, const Rope& rope, const TensorView& out) const {
   const int64_t n = context.tokens.size(), d = config_.width();
   CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
@@ -311,7 +311,7 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
     embed_patches(context, in, x);
   else
     copy(context.stream, in, x);
-  const std::vector<TimeRows> rows = embed_times(context, times, waves);
+  const std::vector<TimeRows> rows = embed_times(context, times, embedding);
   context.mixer.begin(context.pass);
   for (int i = blocks.begin; i < blocks.end; ++i)
     with_block(context.stream, i,
@@ -330,7 +330,7 @@ void WanTransformer::embed_patches(Context& context, const TensorView& latent,
 }
 
 std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
-    Context& context, std::span<const TimeSegment> times, const TensorView& waves) const {
+    Context& context, std::span<const TimeSegment> times, const TensorView& embedding) const {
   Stream& stream = context.stream;
   Arena& arena = context.arena;
   const int64_t s = static_cast<int64_t>(times.size()), d = config_.width();
@@ -340,7 +340,7 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
     Arena::Scope scope(arena);
     const TensorView hidden = arena.alloc(DType::kF32, {s, d});
     const TensorView active = arena.alloc(DType::kF32, {s, d});
-    linear(stream, waves, time_linear_1_, LinearActivation::kSilu, hidden);
+    linear(stream, embedding, time_linear_1_, LinearActivation::kSilu, hidden);
     linear(stream, hidden, time_linear_2_, LinearActivation::kNone, temb);
     silu(stream, temb, active);
     linear(stream, active, time_proj_, LinearActivation::kNone, proj.reshape({s, 6 * d}));

@@ -110,12 +110,13 @@ class WanTransformer {
   void forward(Context& context, BlockRange blocks, const TensorView& in,
                std::span<const TimeSegment> times, const WanText& text, const Rope& rope,
                const TensorView& out) const;
-  // The same in two parts, so that the second can be recorded (DeviceGraph) and given again for
-  // other timesteps: time_waves makes what a forward wants to know of them on the host, out
-  // [segments, freq_dim] f32 on the stream's device.
-  void time_waves(Stream& stream, std::span<const TimeSegment> times, const TensorView& out) const;
+  // The same in two parts. timestep_embedding computes the sinusoidal embedding of every segment's
+  // timestep on the host and copies it to `out` [segments, freq_dim] f32 on the stream's device.
+  // The forward that reads it can be recorded (DeviceGraph) and replayed for other timesteps.
+  void timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
+                          const TensorView& out) const;
   void forward(Context& context, BlockRange blocks, const TensorView& in,
-               std::span<const TimeSegment> times, const TensorView& waves, const WanText& text,
+               std::span<const TimeSegment> times, const TensorView& embedding, const WanText& text,
                const Rope& rope, const TensorView& out) const;
 
  private:
@@ -157,7 +158,7 @@ class WanTransformer {
   void check_reducer(const Context& context) const;
   void text_keys(Context& context, const Attention& weights, WanText& text) const;
   std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times,
-                                    const TensorView& waves) const;
+                                    const TensorView& embedding) const;
   void embed_patches(Context& context, const TensorView& latent, const TensorView& x) const;
   void block(Context& context, int index, const Block& weights, std::span<const TimeRows> times,
              const WanText& text, const Rope& rope, const TensorView& x) const;

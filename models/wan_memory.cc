@@ -67,7 +67,7 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
   const size_t heads = arena_bytes(dtype, {n, part.heads.size() * config.head_dim});
   const size_t patches = blocks.first() ? arena_bytes(f32, {n, config.in_channels * per_token}) : 0;
   const size_t times = row + arena_bytes(f32, {1, 6, d});
-  const size_t waves = arena_bytes(f32, {1, config.freq_dim}), time_scratch = 2 * row;
+  const size_t embedding = arena_bytes(f32, {1, config.freq_dim}), time_scratch = 2 * row;
   const int64_t chunk = std::min(n, kFfnRows);
   const size_t attention =
       3 * heads + std::max({sums + seams.of_sum(n), seams.attend, seams.of_sum(n * d)});
@@ -77,7 +77,7 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
                           ? std::max(arena_bytes(f32, {2, d}),
                                      arena_bytes(f32, {n, config.out_channels * per_token}))
                           : 0;
-  const size_t forward = waves + (blocks.last() ? x : 0) +
+  const size_t forward = embedding + (blocks.last() ? x : 0) +
                          std::max(patches, times + std::max({time_scratch, block, head}));
   const size_t text = arena_bytes(dtype, {text_rows, config.text_dim}) +
                       arena_bytes(dtype, {text_rows, d}) + arena_bytes(f32, {text_rows}) +

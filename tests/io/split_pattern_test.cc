@@ -16,40 +16,40 @@ std::vector<std::string> matches(const std::string& pattern, const std::string& 
     out.push_back(text.substr(begin, end - begin));
   return out;
 }
-using Words = std::vector<std::string>;
+using Strings = std::vector<std::string>;
 
 TEST(SplitPattern, FindsWordsAsQwenSplitsThem) {
   EXPECT_EQ(matches(test::kQwenPattern, "It'S 12  a\xc3\xa9\n\n  ok!?\r\n \xe7\x8c\xab"),
-            (Words{"It", "'S", " ", "1", "2", " ", " a\xc3\xa9", "\n\n", " ", " ok", "!?\r\n",
-                   " \xe7\x8c\xab"}));
+            (Strings{"It", "'S", " ", "1", "2", " ", " a\xc3\xa9", "\n\n", " ", " ok", "!?\r\n",
+                     " \xe7\x8c\xab"}));
 }
 
 TEST(SplitPattern, EmptyMatchesNeverTouchTheOneBefore) {
-  EXPECT_EQ(matches("a*", "ba\xc3\xa9"), (Words{"", "a", ""}));
-  EXPECT_EQ(matches("a*", ""), Words{""});
-  EXPECT_EQ(matches("x", ""), Words{});
+  EXPECT_EQ(matches("a*", "ba\xc3\xa9"), (Strings{"", "a", ""}));
+  EXPECT_EQ(matches("a*", ""), Strings{""});
+  EXPECT_EQ(matches("x", ""), Strings{});
 }
 
 // What PCRE2 alone would read otherwise; checked against Oniguruma 6.9.
 TEST(SplitPattern, ReadsClassesAsOniguruma) {
-  EXPECT_EQ(matches("\\s", "\xe1\xa0\x8e\xe2\x80\x8b\xc2\x85\x1c"), Words{"\xc2\x85"});
-  EXPECT_EQ(matches("[\\s]", "\xe1\xa0\x8e\xc2\xa0"), Words{"\xc2\xa0"});
+  EXPECT_EQ(matches("\\s", "\xe1\xa0\x8e\xe2\x80\x8b\xc2\x85\x1c"), Strings{"\xc2\x85"});
+  EXPECT_EQ(matches("[\\s]", "\xe1\xa0\x8e\xc2\xa0"), Strings{"\xc2\xa0"});
   EXPECT_EQ(matches("\\w+",
                     "a\xcc\x81\xe2\x80\xbf"
                     "1\xc2\xb2\xe2\x81\xb4"),
-            Words{"a\xcc\x81\xe2\x80\xbf"
-                  "1\xc2\xb2"});
-  EXPECT_EQ(matches("\\W", "a-"), Words{"-"});
-  EXPECT_EQ(matches("[\\w]", "a-\xc2\xb2"), Words{"a"});
-  EXPECT_EQ(matches("\\p{Han}", "\xe6\xbc\xa2\xe3\x80\x81"), Words{"\xe6\xbc\xa2"});
-  EXPECT_EQ(matches("\\v", "\n\x0b"), Words{"\x0b"});
+            Strings{"a\xcc\x81\xe2\x80\xbf"
+                    "1\xc2\xb2"});
+  EXPECT_EQ(matches("\\W", "a-"), Strings{"-"});
+  EXPECT_EQ(matches("[\\w]", "a-\xc2\xb2"), Strings{"a"});
+  EXPECT_EQ(matches("\\p{Han}", "\xe6\xbc\xa2\xe3\x80\x81"), Strings{"\xe6\xbc\xa2"});
+  EXPECT_EQ(matches("\\v", "\n\x0b"), Strings{"\x0b"});
   EXPECT_EQ(matches("\\u4e00\\x41\\x{1F680}",
                     "\xe4\xb8\x80"
                     "A\xf0\x9f\x9a\x80")
                 .size(),
             1u);
-  EXPECT_EQ(matches("^a|b$|.", "ab\nab"), (Words{"a", "b", "a", "b"}));
-  EXPECT_EQ(matches("(?i:'s|k)", "'\xc5\xbf\xe2\x84\xaa"), (Words{"'\xc5\xbf", "\xe2\x84\xaa"}));
+  EXPECT_EQ(matches("^a|b$|.", "ab\nab"), (Strings{"a", "b", "a", "b"}));
+  EXPECT_EQ(matches("(?i:'s|k)", "'\xc5\xbf\xe2\x84\xaa"), (Strings{"'\xc5\xbf", "\xe2\x84\xaa"}));
 }
 
 TEST(SplitPattern, LiteralsMeanThemselves) {

@@ -466,14 +466,15 @@ TEST(TensorFile, GoldenShardedFolder) {
 
 TEST(TensorFile, MadeTensorsAreMadeWhenAskedForAndDroppedWithTheirLastView) {
   std::map<std::string, int> made;
-  const TensorFile file = TensorFile::made({{.name = "b", .dtype = DType::kF32, .shape = {3, 4}},
-                                            {.name = "a", .dtype = DType::kBF16, .shape = {2}}},
-                                           [&](const std::string& name, const TensorView& out) {
-                                             ++made[name];
-                                             if (name != "b") return;
-                                             for (int64_t i = 0; i < out.count(); ++i)
-                                               out.as<float>()[i] = static_cast<float>(i);
-                                           });
+  const TensorFile file =
+      TensorFile::generated({{.name = "b", .dtype = DType::kF32, .shape = {3, 4}},
+                             {.name = "a", .dtype = DType::kBF16, .shape = {2}}},
+                            [&](const std::string& name, const TensorView& out) {
+                              ++made[name];
+                              if (name != "b") return;
+                              for (int64_t i = 0; i < out.count(); ++i)
+                                out.as<float>()[i] = static_cast<float>(i);
+                            });
   EXPECT_EQ(file.names(), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(file.bytes(), 4u + 48u);
   EXPECT_EQ(file.describe("b")[1], 4);

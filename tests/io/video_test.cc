@@ -243,9 +243,9 @@ TEST(Video, APartLeftByAKilledJobIsTakenOver) {
 // Noise does not compress, so the limit is met soon: while frames come, or in the last step.
 TEST(Video, AFullDiskLeavesNothing) {
   for (const char* name : {"a.mp4", "a.webm", "a.gif", "frames/"})
-    for (const rlim_t room : {rlim_t{200}, rlim_t{30000}}) {
+    for (const rlim_t bytes : {rlim_t{200}, rlim_t{30000}}) {
       const TempFolder folder;
-      const FileSizeLimit limit(room);
+      const FileSizeLimit limit(bytes);
       expect_output_error([&] {
         auto sink = make_sink(folder / name, settings_for(128, 128), Overwrite::kRefuse);
         Frame frame(128, 128);
@@ -257,7 +257,7 @@ TEST(Video, AFullDiskLeavesNothing) {
         }
         sink->finish();
       });
-      EXPECT_TRUE(folder.entries().empty()) << name << " " << room;
+      EXPECT_TRUE(folder.entries().empty()) << name << " " << bytes;
     }
 }
 

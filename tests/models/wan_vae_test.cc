@@ -323,9 +323,9 @@ class VaeConfigFile : public testing::Test {
     }
     return "";
   }
-  void expect_fault(const std::string& words) {
+  void expect_fault(const std::string& part) {
     const std::string message = fault();
-    EXPECT_NE(message.find(words), std::string::npos) << "'" << message << "' without " << words;
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << message << "' without " << part;
   }
   nlohmann::json json_;
 };
