@@ -14,6 +14,7 @@
 #include "apps/bench_vae.h"
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/model_folder.h"
 #include "apps/profile.h"
 #include "engine/generator.h"
 #include "kernels/arena.h"
@@ -152,7 +153,8 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
   Profiling profiling(flags, {});
   options.ops = profiling.ops();
   const auto recorded = profiling.record(0);
-  const std::string path = flags.text("model").empty() ? "models/pocket" : flags.text("model");
+  const std::string given = flags.text("model");
+  const std::string path = model_folder(given.empty() ? "pocket" : given);
   Generator generator(path, options);
   Request request;
   request.prompt = "a big red ball, moving left on a navy background";

@@ -11,6 +11,7 @@
 
 #include "apps/bench_limits.h"
 #include "apps/device.h"
+#include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/language.h"
 #include "kernels/read_limit.h"
@@ -35,7 +36,7 @@ struct Subject {
 };
 
 Subject subject_of(const Flags& flags) {
-  Subject subject{"qwen3-0.6b", flags.text("model"), qwen3_0_6b()};
+  Subject subject{"qwen3-0.6b", model_folder(flags.text("model")), qwen3_0_6b()};
   if (!subject.folder.empty()) {
     subject.config = LanguageModel::read_config(subject.folder);
     subject.name = std::filesystem::canonical(subject.folder).filename().string();

@@ -11,6 +11,7 @@
 #include "apps/complete_output.h"
 #include "apps/device.h"
 #include "apps/language_memory.h"
+#include "apps/model_folder.h"
 #include "apps/profile.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
@@ -116,7 +117,7 @@ void add_requests(const Flags& flags, uint64_t seed, Job& job) {
 }
 
 Job job_of(const Flags& flags, const Ranks& ranks, uint64_t seed, const Ops* ops) {
-  Job job{.folder = LanguageFolder::open(flags.text("model")), .prompts = {}};
+  Job job{.folder = LanguageFolder::open(model_folder(flags.text("model"))), .prompts = {}};
   job.prompts = agreed_texts(ranks, [&] { return read_prompts(flags); });
   add_requests(flags, seed, job);
   job.how = {.stop = &stop_requested(),

@@ -13,6 +13,7 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "apps/self_test.h"
 #include "engine/generator.h"
@@ -188,9 +189,10 @@ HealthCheck read_check(const std::string& model) {
   return check;
 }
 
-HealthChecks model_checks(const std::string& model) {
+HealthChecks model_checks(std::string model) {
   HealthCheck check{.name = "model", .detail = {}, .remedy = {}};
   try {
+    model = model_folder(model);
     const Generator generator(model, {.dtype = cpu_has_bf16() ? DType::kBF16 : DType::kF32});
     Request request;
     request.prompt = "a cat";

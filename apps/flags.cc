@@ -615,7 +615,7 @@ std::string nearest(const std::string& word, std::span<const std::string> candid
 }
 
 std::vector<std::string> unknown_environment() {
-  std::vector<std::string> known{"WEFT_CPU"}, warnings;
+  std::vector<std::string> known{"WEFT_CPU", "WEFT_MODEL_DIRS"}, warnings;
   for (const FlagSpec& spec : kFlags)
     if (spec.environment) known.push_back(spec.environment);
   for (char** entry = environ; *entry; ++entry) {

@@ -12,6 +12,7 @@
 #include "apps/device.h"
 #include "apps/expand.h"
 #include "apps/memory.h"
+#include "apps/model_folder.h"
 #include "apps/output_name.h"
 #include "apps/profile.h"
 #include "apps/progress.h"
@@ -272,7 +273,8 @@ int generate(const Flags& flags, const ResultListener& on_result,
   if (checkpoint_seconds(flags)) options.keeping = Keeping::kCheckpoints;
   Profiling profiling(flags, ranks);
   options.ops = profiling.ops();
-  Generator generator(flags.text("model"), options);
+  const std::string model = model_folder(flags.text("model"));
+  Generator generator(model, options);
 
   Request base = request_of(flags, generator);
   base.prompt = prompts.front();
@@ -305,7 +307,7 @@ int generate(const Flags& flags, const ResultListener& on_result,
   LayoutLimits limits = generator.layout_limits(first);
   limits.requests = static_cast<int64_t>(prompts.size());
   const Layout layout = parse_layout(layout_text(flags), ranks.count, limits);
-  const MemoryPlan plan = plan_of_rank(flags.text("model"), options, layout, first);
+  const MemoryPlan plan = plan_of_rank(model, options, layout, first);
   const UploadForecast upload = upload_of(flags, options.device, plan);
   if (flags.on("dry-run")) {
     if (ranks.speaks && flags.on("json"))
@@ -360,7 +362,7 @@ int generate(const Flags& flags, const ResultListener& on_result,
       const int index = world.rank() / replica.ranks();
       GeneratorOptions own = options;
       own.device = device_of(flags, ranks, world.rank());
-      Generator mine(flags.text("model"), own, std::move(replica));
+      Generator mine(model, own, std::move(replica));
       run_all(mine, index, layout[Axis::kData], root);
       profiling.gather(world);
     });

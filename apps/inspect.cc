@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/language_memory.h"
 #include "apps/memory.h"
+#include "apps/model_folder.h"
 #include "io/json.h"
 #include "io/media_probe.h"
 #include "io/tensor_file.h"
@@ -163,7 +164,8 @@ void print(const nlohmann::json& value, const std::string& indent) {
 int run_inspect(const Flags& flags) {
   if (flags.operands().empty())
     throw Error(ErrorKind::kUsage, "weft inspect needs at least one file or folder");
-  for (const std::string& path : flags.operands()) {
+  for (const std::string& operand : flags.operands()) {
+    const std::string path = model_folder(operand);
     if (flags.given("memory")) {
       const bool language = LanguageFolder::recognise(path);
       for (const char* flag : {"device", "weights", "attention", "resident-layers"})

@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/memory.h"
+#include "apps/model_folder.h"
 #include "apps/request_flags.h"
 #include "apps/streaming.h"
 #include "engine/generator.h"
@@ -274,9 +275,9 @@ void print_all(const std::vector<Outlook>& all, double alone_s) {
 
 int run_plan(const Flags& flags) {
   check_request_flags(flags);
-  const std::string model = flags.text("model");
-  if (model.empty())
+  if (flags.text("model").empty())
     throw Error(ErrorKind::kUsage, "weft plan needs --model FOLDER (or WEFT_MODEL_PATH)");
+  const std::string model = model_folder(flags.text("model"));
   Ranks ranks;
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
   const Target target = target_of(flags, ranks, compute_dtype(flags));

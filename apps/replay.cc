@@ -7,6 +7,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate.h"
+#include "apps/model_folder.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
 #include "apps/scratch_folder.h"
@@ -237,7 +238,7 @@ int run_replay(const Flags& flags) {
     throw Error(ErrorKind::kUsage,
                 "weft replay takes one file, got " + std::to_string(flags.operands().size()));
   const Record record = record_of(flags.operands().front());
-  const std::string model = flags.given("model") ? flags.text("model") : record.model;
+  const std::string model = model_folder(flags.given("model") ? flags.text("model") : record.model);
   if (model.empty())
     throw Error(ErrorKind::kUsage, "weft replay needs --model FOLDER: " + record.path +
                                        " was made with " + text_of(record.engine, "model") +

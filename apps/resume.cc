@@ -8,6 +8,7 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/model_folder.h"
 #include "apps/progress.h"
 #include "io/json.h"
 #include "io/tensor_file.h"
@@ -22,9 +23,15 @@ namespace fs = std::filesystem;
 const std::set<std::string> kNotStored = {"config", "set",      "print-config", "dry-run",
                                           "json",   "progress", "log-level",    "verbose",
                                           "quiet",  "resume",   "profile",      "trace"};
-const std::set<std::string> kPaths = {"model", "prompt-file", "expand-prompt"};
+const std::set<std::string> kModels = {"model", "expand-prompt"};
 
 std::string absolute(const std::string& path) { return fs::absolute(path).string(); }
+
+// What a flag says, in words that mean the same in every working folder.
+std::string anywhere(const std::string& name, const std::string& value) {
+  if (name == "prompt-file") return absolute(value);
+  return kModels.count(name) && value != "auto" ? absolute(model_folder(value)) : value;
+}
 
 // Every file that a job at `names` may have left, the furthest first.
 std::vector<std::string> files_left(const OutputNames& names) {
@@ -155,8 +162,7 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const Genera
   nlohmann::json given = nlohmann::json::object();
   for (const auto& [name, value] : flags.values())
     if (value.second != "default" && !kNotStored.count(name))
-      given[name] =
-          kPaths.count(name) && value.first != "auto" ? absolute(value.first) : value.first;
+      given[name] = anywhere(name, value.first);
   for (const char* name : {"prompt", "negative-prompt"})
     if (const std::string text = flags.text(name); text.starts_with('@'))
       given[name] = "@" + absolute(text.substr(1));

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "apps/commands.h"
+#include "apps/commit.h"
 #include "apps/resume.h"
 #include "apps/stop.h"
 #include "io/part_file.h"
@@ -209,7 +210,8 @@ int main_checked(int argc, char** argv) {
     return 0;
   }
   if (word == "--version") {
-    std::printf("%s\n", version_text().c_str());
+    std::printf("%s\nlicence: Apache-2.0; NOTICE lists the libraries and their licences\n",
+                version_text().c_str());
     return 0;
   }
   std::vector<std::string> names;
@@ -234,7 +236,7 @@ const std::string& program_name() { return g_program; }
 
 std::string version_text() {
   return std::string("weft " WEFT_VERSION ", numerics epoch ") + std::to_string(kNumericsEpoch) +
-         ", commit " WEFT_COMMIT;
+         ", commit " + kCommit;
 }
 
 }  // namespace weft
