@@ -35,8 +35,8 @@ std::array<int64_t, 4> conv_output_shape(const TensorView& x, const PackedConv& 
   std::array<int64_t, 4> shape{0, 0, 0, packed.out()};
   for (int i = 0; i < 3; ++i) {
     CHECK(args.stride[i] > 0, "stride", args.stride[i]);
-    const int64_t room = padded[i] - packed.kernel()[i];
-    shape[i] = room < 0 ? 0 : room / args.stride[i] + 1;
+    const int64_t last_start = padded[i] - packed.kernel()[i];
+    shape[i] = last_start < 0 ? 0 : last_start / args.stride[i] + 1;
   }
   return shape;
 }

@@ -60,7 +60,7 @@ struct LinearPlaces {
 // as bf16. `stride` and `columns`: of the weight's rows and their number, as packed.
 LinearPlaces places_of_sums(int64_t rows, int64_t stride);
 LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns);
-LinearPlaces places_of_few(int64_t rows, int64_t stride);
+LinearPlaces places_of_gemv(int64_t rows, int64_t stride);
 LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns);
 
 // Whether a linear has a bias, and whether bf16 holds its values: the library adds it then.
@@ -105,8 +105,8 @@ size_t attention_scratch_bytes(const AttentionShape& shape, const DeviceTraits& 
 // of all the query heads that share keys; keys of a tile; in how many parts the tiles are done.
 int flash_rows(DType dtype, int64_t rows, int64_t kv_heads, int multiprocessors);
 int flash_tile_keys(DType dtype, int rows, int64_t size);
-int flash_blocks(int rows, bool group);  // of a multiprocessor at once
-int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t room);
+int flash_blocks(int rows, bool sm90);  // of a multiprocessor at once
+int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t resident_blocks);
 inline constexpr int64_t kLibraryRows = 64;  // fewer queries only read keys and values
 // Multiplications of q k^T from which on a call is the library's: 17 Gflop in all, some 45 us by
 // our kernels; preparing a shape takes it about half a second of the host, once. The same for
@@ -114,14 +114,14 @@ inline constexpr int64_t kLibraryRows = 64;  // fewer queries only read keys and
 inline constexpr int64_t kLargeAttention = int64_t{1} << 32;
 // Floats of one state: [N, A, E] and lse [A, N].
 int64_t flash_state_floats(int64_t queries, int64_t heads, int64_t size);
-inline constexpr int kFlashLargest = 256;     // the largest head size; larger ones by products:
-inline constexpr int kFlashProductTile = 64;  // keys
-struct ProductPlaces {
+inline constexpr int kFlashLargest = 256;      // the largest head size; larger ones by products:
+inline constexpr int kAttentionGemmTile = 64;  // keys
+struct AttentionGemmPlaces {
   int64_t strip = 0;  // queries at a time
   size_t logits = 0, powers = 0, values = 0, used = 0;
 };
 // Behind the caller's `before` bytes; `columns`: keys, each segment's rounded up to tiles.
-ProductPlaces product_places(int64_t queries, int64_t columns, int64_t size, DType dtype,
-                             size_t before);
+AttentionGemmPlaces attention_gemm_places(int64_t queries, int64_t columns, int64_t size,
+                                          DType dtype, size_t before);
 
 }  // namespace weft

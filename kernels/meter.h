@@ -87,7 +87,7 @@ class ZoneScope {
 };
 
 // Whether the ops of this thread and stream are left out, so that values need not be read.
-bool left_out(const Stream& stream);
+bool is_dry_run(const Stream& stream);
 
 // Time, work and calls per family.
 class TimingMeter final : public Meter {

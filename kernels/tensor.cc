@@ -127,17 +127,17 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // Pages that begin where a huge one may, so that none of 2 MiB is left to small ones: reading
 // weights that lie in small pages costs a third more.
 void* map_pages(size_t bytes) {
-  const size_t room = bytes >= kHugePage ? kHugePage : 0;
+  const size_t slack = bytes >= kHugePage ? kHugePage : 0;
   void* whole =
-      mmap(nullptr, bytes + room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (whole == MAP_FAILED) return nullptr;
-  if (room == 0) return whole;
+  if (slack == 0) return whole;
   char* begin = static_cast<char*>(whole);
   const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
   constexpr size_t kPage = 4096;
   const size_t kept = (bytes + kPage - 1) / kPage * kPage;
   if (before > 0) munmap(begin, before);
-  if (bytes + room > before + kept) munmap(begin + before + kept, bytes + room - before - kept);
+  if (bytes + slack > before + kept) munmap(begin + before + kept, bytes + slack - before - kept);
   // One fault for 2 MiB instead of 512: filling fresh memory is most of what loading costs.
   madvise(begin + before, bytes, MADV_HUGEPAGE);
   return begin + before;

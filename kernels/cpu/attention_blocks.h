@@ -10,7 +10,7 @@ namespace weft::cpu {
 
 // Some query rows against one block of keys: logits become probabilities, the running state and the
 // running sums follow the new maximum (Milakov & Gimelshein 2018, algorithm 3).
-struct SoftenRows {
+struct OnlineSoftmaxRows {
   int64_t rows = 0, keys = 0, size = 0;  // size = E
   float* logits = nullptr;               // [rows, keys]: products in, probabilities out
   bf16* narrow = nullptr;                // [rows, keys] the probabilities rounded, or null
@@ -21,7 +21,7 @@ struct SoftenRows {
   float* top = nullptr;        // [rows] running maximum
   float* total = nullptr;      // [rows] running sum of probabilities
 };
-void soften_rows(const SoftenRows& block);
+void online_softmax_rows(const OnlineSoftmaxRows& block);
 
 void divide_row(float* x, int64_t count, float by);  // in place
 void narrow_bf16(const float* x, int64_t count, bf16* out);
@@ -32,9 +32,9 @@ void attention_fp8(Stream& stream, const AttentionArgs& args);
 // attention() of the "simd" table.
 void attention_simd(Stream& stream, const AttentionArgs& args);
 
-// At most 32 rows of queries per key/value head, E a multiple of 16: attention_few() is faster.
-bool is_few_queries(const AttentionArgs& args);
-void attention_few(Stream& stream, const AttentionArgs& args);
+// At most 32 rows of queries per key/value head, E a multiple of 16: attention_decode() is faster.
+bool is_decode_attention(const AttentionArgs& args);
+void attention_decode(Stream& stream, const AttentionArgs& args);
 
 // One row's sums [E], destroyed, and its state become its output and log-sum-exp.
 void store_attention_row(const AttentionArgs& args, int64_t row, int64_t head, float* sums,

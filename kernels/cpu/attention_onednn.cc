@@ -33,7 +33,7 @@ constexpr int64_t kPackedBytes = int64_t{64} << 20;  // of heads packed together
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // One of the two products of a block: its kernel, and how its right operand is packed.
-struct Product {
+struct BlockGemm {
   OnednnCall call;
   dnnl::reorder pack;
   memory::desc from;
@@ -48,7 +48,7 @@ struct BlockKey {
 
 // logits [rows, keys] = q [rows, E] k^T; sums [rows, E] += p [rows, keys] v.
 struct Block {
-  Product logits, sums;
+  BlockGemm logits, sums;
   bool fast() const {
     return is_fast_implementation(logits.call.implementation) &&
            is_fast_implementation(sums.call.implementation);
@@ -56,38 +56,38 @@ struct Block {
 };
 
 // `transposed`: the right operand lies as [columns, depth].
-Product make_product(int64_t rows, int64_t depth, int64_t columns, DType type, bool transposed,
-                     bool add) {
-  const memory::data_type word = onednn_type(type);
-  Product product;
-  OnednnCall& call = product.call;
-  call.in = {{rows, depth}, word, memory::dims{depth, 1}};
+BlockGemm make_gemm(int64_t rows, int64_t depth, int64_t columns, DType type, bool transposed,
+                    bool add) {
+  const memory::data_type element = onednn_type(type);
+  BlockGemm gemm;
+  OnednnCall& call = gemm.call;
+  call.in = {{rows, depth}, element, memory::dims{depth, 1}};
   call.out = {{rows, columns}, memory::data_type::f32, memory::dims{columns, 1}};
   dnnl::post_ops after;
   if (add) after.append_sum(1);
   dnnl::primitive_attr attr;
   attr.set_post_ops(after);
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const memory::desc any({depth, columns}, word, memory::format_tag::any);
+  const memory::desc any({depth, columns}, element, memory::format_tag::any);
   const dnnl::matmul::primitive_desc chosen({call.in, any, call.out}, attr, onednn_engine());
   call.implementation = chosen.impl_info_str();
   call.weight = chosen.weights_desc();
   call.scratchpad = chosen.scratchpad_desc();
   call.primitive = dnnl::matmul(chosen);
-  product.from = {
-      {depth, columns}, word, transposed ? memory::dims{1, depth} : memory::dims{columns, 1}};
-  product.pack = dnnl::reorder(
-      dnnl::reorder::primitive_desc(onednn_engine(), product.from, onednn_engine(), call.weight));
-  product.bytes = (call.weight.get_size() + 63) / 64 * 64;
-  return product;
+  gemm.from = {
+      {depth, columns}, element, transposed ? memory::dims{1, depth} : memory::dims{columns, 1}};
+  gemm.pack = dnnl::reorder(
+      dnnl::reorder::primitive_desc(onednn_engine(), gemm.from, onednn_engine(), call.weight));
+  gemm.bytes = (call.weight.get_size() + 63) / 64 * 64;
+  return gemm;
 }
 
 std::shared_ptr<const Block> block_of(const BlockKey& key) {
   static OnednnCache<BlockKey, Block> cache;
   return cache.get(key, [&] {
     const OmpThreads one(1);
-    return Block{make_product(key.rows, key.size, key.keys, key.type, true, false),
-                 make_product(key.rows, key.keys, key.size, key.type, false, true)};
+    return Block{make_gemm(key.rows, key.size, key.keys, key.type, true, false),
+                 make_gemm(key.rows, key.keys, key.size, key.type, false, true)};
   });
 }
 
@@ -163,10 +163,9 @@ char* load_keys(const Job& job, TensorView KVSegment::*part, int64_t head, int64
   return dense;
 }
 
-void pack(const Product& product, char* dense, char* packed) {
-  memory from(product.from, onednn_engine(), dense),
-      to(product.call.weight, onednn_engine(), packed);
-  product.pack.execute(onednn_stream(), from, to);
+void pack(const BlockGemm& gemm, char* dense, char* packed) {
+  memory from(gemm.from, onednn_engine(), dense), to(gemm.call.weight, onednn_engine(), packed);
+  gemm.pack.execute(onednn_stream(), from, to);
   onednn_stream().wait();
 }
 
@@ -249,18 +248,18 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
     const Seen seen = seen_of(job, row, count, b);
     if (seen == Seen::kNone) continue;
     const Block& block = job.block(b);
-    SoftenRows rows{.rows = count,
-                    .keys = job.width(b),
-                    .size = size,
-                    .logits = logits,
-                    .narrow = narrowed,
-                    .scale = args.scale,
-                    .sums = sums,
-                    .top = top,
-                    .total = total};
+    OnlineSoftmaxRows rows{.rows = count,
+                           .keys = job.width(b),
+                           .size = size,
+                           .logits = logits,
+                           .narrow = narrowed,
+                           .scale = args.scale,
+                           .sums = sums,
+                           .top = top,
+                           .total = total};
     rows.add = row_terms(job, head, row, count, b, seen, &rows.add_stride);
     run_onednn(block.logits.call, query, job.keys_of(kv_head, b), nullptr, logits);
-    soften_rows(rows);
+    online_softmax_rows(rows);
     if (rounds) std::fill_n(narrowed + count * rows.keys, (job.rows - count) * rows.keys, bf16{});
     run_onednn(block.sums.call, rounds ? static_cast<void*>(narrowed) : logits,
                job.values_of(kv_head, b), nullptr, sums);
@@ -301,7 +300,7 @@ void run(Stream& stream, Job& job) {
 }
 
 DType operand_type(DType dtype) {
-  return dtype == DType::kBF16 && has_bf16_products() ? DType::kBF16 : DType::kF32;
+  return dtype == DType::kBF16 && has_bf16_dot_products() ? DType::kBF16 : DType::kF32;
 }
 
 // Below, packing costs more than the products win.
@@ -325,12 +324,12 @@ void attention(Stream& stream, const AttentionArgs& args) {
 
 }  // namespace
 
-void attention_by_products(Stream& stream, const AttentionArgs& args, DType compute) {
+void attention_by_gemm(Stream& stream, const AttentionArgs& args, DType compute) {
   Job job = make_job(args, compute);
   run(stream, job);
 }
 
-bool takes_products(const AttentionArgs& args) {
+bool takes_gemm_attention(const AttentionArgs& args) {
   if (!large(args) || !has_avx512()) return false;
   const Job job = make_job(args, operand_type(args.q.dtype));
   return job.full->fast() && job.last->fast();

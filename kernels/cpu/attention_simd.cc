@@ -121,7 +121,7 @@ void adjust_logits(const QueryBlock& block, const KeyBlock& keys, int64_t group)
 }
 
 // logits [count, lanes] become exponentials; the state follows the new maximum.
-void soften(const QueryBlock& block, int64_t count, int64_t group) {
+void online_softmax(const QueryBlock& block, int64_t count, int64_t group) {
   const TileTag d;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d)), lanes = block.lanes;
   for (int64_t lane = 0; lane < lanes; lane += step) {
@@ -140,12 +140,12 @@ void soften(const QueryBlock& block, int64_t count, int64_t group) {
       total = hn::Add(total, p);
     }
     hn::StoreU(top, d, top_at);
-    const TileVec fade = exp_f32(hn::Sub(before, shift));
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, total_at), fade, total), d, total_at);
-    if (hn::AllTrue(d, hn::Eq(fade, hn::Set(d, 1.0f)))) continue;
+    const TileVec rescale = exp_f32(hn::Sub(before, shift));
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, total_at), rescale, total), d, total_at);
+    if (hn::AllTrue(d, hn::Eq(rescale, hn::Set(d, 1.0f)))) continue;
     float* sum = block.sum + group * block.size * lanes + lane;
     for (int64_t e = 0; e < block.size; ++e, sum += lanes)
-      hn::StoreU(hn::Mul(hn::LoadU(d, sum), fade), d, sum);
+      hn::StoreU(hn::Mul(hn::LoadU(d, sum), rescale), d, sum);
   }
 }
 
@@ -189,12 +189,12 @@ void attend_segment(const QueryBlock& block, const KVSegment& segment, int64_t c
     keys.v_columns.data = dense_rows<T>(segment.v, begin, keys.count, head, copy, Scratch::kValues,
                                         &keys.v_columns.step);
     for (int64_t g = 0; g < block.groups(); ++g) {
-      tile_product(keys.k, keys.count, lanes, size, block.query + g * size * lanes, lanes,
-                   block.logits, lanes, false);
+      tile_gemm(keys.k, keys.count, lanes, size, block.query + g * size * lanes, lanes,
+                block.logits, lanes, false);
       if (args.bias || args.causal || segment.log_bias != 0) adjust_logits(block, keys, g);
-      soften(block, keys.count, g);
-      tile_product(keys.v_columns, size, lanes, keys.count, block.logits, lanes,
-                   block.sum + g * size * lanes, lanes, true);
+      online_softmax(block, keys.count, g);
+      tile_gemm(keys.v_columns, size, lanes, keys.count, block.logits, lanes,
+                block.sum + g * size * lanes, lanes, true);
     }
   }
 }
@@ -262,8 +262,8 @@ HWY_EXPORT(attend);
 void attention_simd(Stream& stream, const AttentionArgs& args) {
   if (args.format == AttentionFormat::kFp8)
     attention_fp8(stream, args);
-  else if (is_few_queries(args))
-    attention_few(stream, args);
+  else if (is_decode_attention(args))
+    attention_decode(stream, args);
   else
     HWY_DYNAMIC_DISPATCH(attend)(stream, args);
 }

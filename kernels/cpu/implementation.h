@@ -19,8 +19,8 @@ std::string conv_implementation(const Stream& stream, const PackedConv& packed, 
 // Attention through products of oneDNN, whatever its kernels for them are: operands in `compute`
 // (bf16 rounds the probabilities to it). The table takes it where they are fast and the call is
 // large.
-void attention_by_products(Stream& stream, const AttentionArgs& args, DType compute);
+void attention_by_gemm(Stream& stream, const AttentionArgs& args, DType compute);
 // Whether the "cpu" table takes the products for this call.
-bool takes_products(const AttentionArgs& args);
+bool takes_gemm_attention(const AttentionArgs& args);
 
 }  // namespace weft::cpu

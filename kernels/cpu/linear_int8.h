@@ -10,7 +10,7 @@ PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const Te
 void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out);
 
-// Where has_int8_products().
+// Where has_int8_dot_products().
 PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
                                      const TensorView& bias, DType dtype);
 void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear& packed,

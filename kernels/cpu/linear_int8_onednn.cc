@@ -17,7 +17,7 @@ using dnnl::memory;
 constexpr int64_t kRows = 128;  // of one product; sums of 8960 outputs take 4.4 MiB
 
 // So few rows that reading the weights is most of the work: the threads share the columns.
-constexpr int64_t kFewRows = 16;
+constexpr int64_t kGemvRows = 16;
 
 struct Key {
   int64_t rows = 0;
@@ -127,7 +127,7 @@ void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear&
                         LinearActivation activation, const TensorView& out) {
   auto& storage = *static_cast<Storage*>(packed.storage_.get());
   const int64_t rows = x.rows();
-  if (rows <= kFewRows && packed.in() * packed.out() >= int64_t{1} << 18) {
+  if (rows <= kGemvRows && packed.in() * packed.out() >= int64_t{1} << 18) {
     run_rows(stream, packed, storage, x, activation, out, 0,
              {.rows = rows, .threads = stream.threads()});
     return;

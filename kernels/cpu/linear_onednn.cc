@@ -45,7 +45,7 @@ constexpr int64_t kFixedRows = 64;
 constexpr int64_t kPanelRows = 16;
 
 // Multiply-adds from which a second thread pays, about 20 us of one core.
-constexpr int64_t kThreadedProducts = int64_t{1} << 20;
+constexpr int64_t kThreadedMultiplications = int64_t{1} << 20;
 
 memory::desc plain(int64_t rows, int64_t columns, DType dtype) {
   return {{rows, columns}, onednn_type(dtype), memory::dims{columns, 1}};
@@ -100,8 +100,8 @@ bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& p
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
   if (format == WeightFormat::kInt8)
-    return has_int8_products() ? pack_linear_int8_onednn(stream, weight, bias, dtype)
-                               : pack_linear_int8(stream, weight, bias, dtype);
+    return has_int8_dot_products() ? pack_linear_int8_onednn(stream, weight, bias, dtype)
+                                   : pack_linear_int8(stream, weight, bias, dtype);
   if (is_fp8(format)) return pack_linear_fp8(stream, weight, bias, dtype, format);
   PackedLinear packed;
   packed.out_ = weight[0];
@@ -114,8 +114,8 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   }
   auto* storage = new LinearStorage;
   packed.storage_ = {storage, [](void* data) { delete static_cast<LinearStorage*>(data); }};
-  const bool vendor =
-      dtype == DType::kBF16 && has_bf16_products() && pack_vendor(stream, weight, packed, *storage);
+  const bool vendor = dtype == DType::kBF16 && has_bf16_dot_products() &&
+                      pack_vendor(stream, weight, packed, *storage);
   if (!vendor) {
     storage->panels = LinearPanels(stream, weight, dtype);
     const memory::desc shared({packed.in_, packed.out_}, memory::data_type::f32,
@@ -175,13 +175,14 @@ bool takes_panels(const LinearStorage& storage, int64_t rows, bool dense) {
 }
 
 int fast_threads(const Stream& stream, const PackedLinear& packed, int64_t rows) {
-  return rows * packed.in() * packed.out() < kThreadedProducts ? 1 : stream.threads();
+  return rows * packed.in() * packed.out() < kThreadedMultiplications ? 1 : stream.threads();
 }
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
   if (packed.format() == WeightFormat::kInt8) {
-    (has_int8_products() ? linear_int8_onednn : linear_int8)(stream, x, packed, activation, out);
+    (has_int8_dot_products() ? linear_int8_onednn : linear_int8)(stream, x, packed, activation,
+                                                                 out);
     return;
   }
   if (is_fp8(packed.format())) {

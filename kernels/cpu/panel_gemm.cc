@@ -20,7 +20,7 @@ namespace weft::cpu::HWY_NAMESPACE {
 // slice of weights (256 x 32 f32, 32 KiB) in L1.
 constexpr int64_t kTaskRows = 96, kTaskColumns = 256, kDepth = 256, kSlice = 32;
 constexpr int64_t kCopyRows = 24;
-constexpr int64_t kMostFewRows = 16;
+constexpr int64_t kMostGemvRows = 16;
 
 void finish_rows(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t column, int64_t columns,
                  float* sums, int64_t sums_row) {
@@ -78,8 +78,8 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
           right = slice;
           right_row = kSlice;
         }
-        tile_product(left, rows, columns, depth, right, right_row, sums + p * w.block + j, sums_row,
-                     k > 0);
+        tile_gemm(left, rows, columns, depth, right, right_row, sums + p * w.block + j, sums_row,
+                  k > 0);
       }
     }
   }
@@ -89,21 +89,21 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
 
 // Few rows times one panel, chunk by chunk so that passes over it after the first find it in L1.
 template <class W>
-void run_few_panel(const PanelGemm& gemm, const TileLeft& left, int64_t panel) {
+void run_gemv_panel(const PanelGemm& gemm, const TileLeft& left, int64_t panel) {
   constexpr int64_t kBlock = 64, kChunk = 128;
-  alignas(64) float sums[kMostFewRows * kBlock];
+  alignas(64) float sums[kMostGemvRows * kBlock];
   const Panels& w = gemm.weight;
   const W* data = static_cast<const W*>(w.data) + panel * w.stride;
   for (int64_t k = 0; k < w.in; k += kChunk)
-    few_rows_product({left.data + k, left.row, 1}, gemm.rows, kBlock, std::min(kChunk, w.in - k),
-                     data + k * kBlock, kBlock, sums, kBlock, k > 0);
+    tile_gemv({left.data + k, left.row, 1}, gemm.rows, kBlock, std::min(kChunk, w.in - k),
+              data + k * kBlock, kBlock, sums, kBlock, k > 0);
   const int64_t column = panel * kBlock;
   finish_rows(gemm, 0, gemm.rows, column, std::min(kBlock, w.out - column), sums, kBlock);
 }
 
 // So few rows that reading the weights is most of the work: panels one by one, each in the order
 // of its memory.
-void run_few(const Stream& stream, const PanelGemm& gemm) {
+void run_gemv(const Stream& stream, const PanelGemm& gemm) {
   const Panels& w = gemm.weight;
   TileLeft left{gemm.left, gemm.left_stride, 1};
   if (!gemm.left) {
@@ -113,9 +113,9 @@ void run_few(const Stream& stream, const PanelGemm& gemm) {
   }
   const auto panel = [&](int64_t p) {
     if (w.dtype == DType::kF32)
-      run_few_panel<float>(gemm, left, p);
+      run_gemv_panel<float>(gemm, left, p);
     else
-      run_few_panel<bf16>(gemm, left, p);
+      run_gemv_panel<bf16>(gemm, left, p);
   };
   const int64_t panels = (w.out + w.block - 1) / w.block;
   // 256 KiB of weights, or 1 Mi products, take one core about 20 us.
@@ -128,8 +128,8 @@ void run_few(const Stream& stream, const PanelGemm& gemm) {
 
 void run(const Stream& stream, const PanelGemm& gemm) {
   const Panels& w = gemm.weight;
-  if (gemm.rows <= kMostFewRows && w.block == 64) {
-    run_few(stream, gemm);
+  if (gemm.rows <= kMostGemvRows && w.block == 64) {
+    run_gemv(stream, gemm);
     return;
   }
   const int64_t all_panels = (w.out + w.block - 1) / w.block;

@@ -31,8 +31,8 @@ inline constexpr int kTileRows = (HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86) || !HW
 inline constexpr int kTileVectors = 2;
 // Few rows: four vectors side by side are whole cache lines of what streams through once; their
 // sums, 4 weights and a broadcast fit the same registers.
-inline constexpr int kFewVectors = 4;
-inline constexpr int kFewRows = kTileRows > 6 ? 6 : 2;
+inline constexpr int kGemvTileVectors = 4;
+inline constexpr int kGemvTileRows = kTileRows > 6 ? 6 : 2;
 
 // One vector of f32 from either type.
 HWY_INLINE TileVec load(const float* x) { return hn::LoadU(TileTag(), x); }
@@ -118,9 +118,9 @@ HWY_INLINE void tile_rows(TileLeft left, int64_t rows, int64_t depth, const floa
 
 // sum [rows, columns] (+)= left [rows, depth] * right [depth, columns]; columns is a multiple
 // of 16.
-HWY_INLINE void tile_product(const TileLeft& left, int64_t rows, int64_t columns, int64_t depth,
-                             const float* right, int64_t right_row, float* sum, int64_t sum_row,
-                             bool add) {
+HWY_INLINE void tile_gemm(const TileLeft& left, int64_t rows, int64_t columns, int64_t depth,
+                          const float* right, int64_t right_row, float* sum, int64_t sum_row,
+                          bool add) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
   int64_t j = 0;
   for (; j + kTileVectors * lanes <= columns; j += kTileVectors * lanes)
@@ -141,27 +141,27 @@ HWY_INLINE void with_rows(int64_t count, Block&& block) {
   block(std::integral_constant<int, kMost>());
 }
 
-// tile_product for few rows and a right operand of either type: each of its lines is read by as few
+// tile_gemm for few rows and a right operand of either type: each of its lines is read by as few
 // passes as the registers allow. Same bits.
 template <class Right>
-HWY_INLINE void few_rows_product(TileLeft left, int64_t rows, int64_t columns, int64_t depth,
-                                 const Right* right, int64_t right_row, float* sum, int64_t sum_row,
-                                 bool add) {
+HWY_INLINE void tile_gemv(TileLeft left, int64_t rows, int64_t columns, int64_t depth,
+                          const Right* right, int64_t right_row, float* sum, int64_t sum_row,
+                          bool add) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const int64_t width = kFewVectors * lanes, whole = columns / width * width;
+  const int64_t width = kGemvTileVectors * lanes, whole = columns / width * width;
   // Equal groups: 8 rows are 4 and 4, since a group of 2 costs more than two thirds of one of 4.
   // 4 KiB ahead: the second miss of a page's walk and of DRAM is then over when the line is used.
   constexpr int kAhead = 4096 / (64 * static_cast<int>(sizeof(Right)));
   bool first = true;
-  for (int64_t groups = (rows + kFewRows - 1) / kFewRows; groups > 0; --groups) {
+  for (int64_t groups = (rows + kGemvTileRows - 1) / kGemvTileRows; groups > 0; --groups) {
     const int64_t count = rows / groups;
-    with_rows<kFewRows>(count, [&](auto n) {
+    with_rows<kGemvTileRows>(count, [&](auto n) {
       for (int64_t j = 0; j < whole; j += width)
         if (first)
-          tile_block<n, kFewVectors, kAhead>(left, depth, right + j, right_row, sum + j, sum_row,
-                                             add);
+          tile_block<n, kGemvTileVectors, kAhead>(left, depth, right + j, right_row, sum + j,
+                                                  sum_row, add);
         else
-          tile_block<n, kFewVectors>(left, depth, right + j, right_row, sum + j, sum_row, add);
+          tile_block<n, kGemvTileVectors>(left, depth, right + j, right_row, sum + j, sum_row, add);
       for (int64_t j = whole; j < columns; j += lanes)
         tile_block<n, 1>(left, depth, right + j, right_row, sum + j, sum_row, add);
     });

@@ -152,19 +152,19 @@ int64_t multiplications(const AttentionArgs& args) {
 }
 
 // The kernels of a call that is not the library's.
-enum class Kernels : uint8_t { kFlash, kGroup, kProducts };
+enum class Kernels : uint8_t { kFlash, kSm90, kGemm };
 
 Kernels kernels_of(const Stream& stream, const AttentionArgs& args) {
-  if (args.format == AttentionFormat::kFp8) return Kernels::kGroup;
+  if (args.format == AttentionFormat::kFp8) return Kernels::kSm90;
   const TensorView& q = args.q;
-  if (q[2] > kFlashLargest) return Kernels::kProducts;
+  if (q[2] > kFlashLargest) return Kernels::kGemm;
   CudaQueue& queue = cuda_queue(stream);
   // Narrower heads are padded to the largest, few queries only read keys and values.
-  const bool group = queue.properties().major == 9 && q.dtype == DType::kBF16 && !args.bias &&
-                     q[2] <= kFlashGroupLargest && 2 * q[2] > kFlashGroupLargest &&
-                     q[0] >= kLibraryRows &&
-                     multiplications(args) >= queue.part<AttentionPaths>().group_from;
-  return group ? Kernels::kGroup : Kernels::kFlash;
+  const bool sm90 = queue.properties().major == 9 && q.dtype == DType::kBF16 && !args.bias &&
+                    q[2] <= kFlashSm90LargestHead && 2 * q[2] > kFlashSm90LargestHead &&
+                    q[0] >= kLibraryRows &&
+                    multiplications(args) >= queue.part<AttentionPaths>().sm90_from;
+  return sm90 ? Kernels::kSm90 : Kernels::kFlash;
 }
 
 bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flash) {
@@ -209,7 +209,7 @@ class FlashCall {
   // `flash` holds the first launch's segments; `next` and `key` lie behind them.
   void run(FlashArgs flash, size_t next, int64_t key) {
     AttentionPaths& paths = cuda_queue(stream_).part<AttentionPaths>();
-    ++(products() ? paths.products : group() ? paths.group : paths.flash);
+    ++(by_gemm() ? paths.gemm : sm90() ? paths.sm90 : paths.flash);
     flash.share = static_cast<int>(args_.q[1]) / kv_heads_;
     for (int merged = 0;;) {
       const bool last = next == args_.segments.size();
@@ -232,8 +232,8 @@ class FlashCall {
   }
 
  private:
-  bool group() const { return kernels_ == Kernels::kGroup; }
-  bool products() const { return kernels_ == Kernels::kProducts; }
+  bool sm90() const { return kernels_ == Kernels::kSm90; }
+  bool by_gemm() const { return kernels_ == Kernels::kGemm; }
   int64_t elements() const { return args_.q.count(); }
   int64_t stride() const { return flash_state_floats(args_.q[0], args_.q[1], args_.q[2]); }
   int multiprocessors() const { return cuda_queue(stream_).properties().multiprocessors; }
@@ -245,7 +245,7 @@ class FlashCall {
   // Large blocks read keys and values less often, two of them fill a multiprocessor; small ones
   // fill the device sooner.
   FlashRows rows_of(const FlashArgs& flash) const {
-    if (group()) return FlashRows::k128;
+    if (sm90()) return FlashRows::k128;
     return static_cast<FlashRows>(
         flash_rows(args_.q.dtype, flash.rows(), kv_heads_, multiprocessors()));
   }
@@ -253,27 +253,27 @@ class FlashCall {
   // Counts tiles and cuts them in parts where blocks alone do not fill the device.
   void cut(FlashArgs& flash) const {
     const int rows = static_cast<int>(rows_);
-    const int keys = products() ? kFlashProductTile
-                     : group()  ? kFlashGroupTile
-                                : flash_tile_keys(args_.q.dtype, rows, flash.size);
+    const int keys = by_gemm() ? kAttentionGemmTile
+                     : sm90()  ? kFlashSm90Tile
+                               : flash_tile_keys(args_.q.dtype, rows, flash.size);
     flash.tiles = 0;
     for (int s = 0; s < flash.segments; ++s) {
       flash.segment[s].first_tile = flash.tiles;
       flash.tiles += (flash.segment[s].keys + keys - 1) / keys;
     }
     const int64_t parts = flash_parts(blocks(flash, rows_), flash.tiles,
-                                      int64_t{multiprocessors()} * flash_blocks(rows, group()));
-    flash.parts = products() ? 1 : static_cast<int>(parts);
+                                      int64_t{multiprocessors()} * flash_blocks(rows, sm90()));
+    flash.parts = by_gemm() ? 1 : static_cast<int>(parts);
   }
 
   // `states` of f32 lie in scratch.
   void launch_one(const FlashArgs& flash, int states) const {
     const DType dtype = args_.q.dtype;
     const size_t used = static_cast<size_t>(states * stride()) * sizeof(float);
-    if (products())
-      attention_products(stream_, dtype, kv_heads_, flash, used);
-    else if (group())
-      launch_flash_group(stream_, dtype, args_.format, kv_heads_, flash, used);
+    if (by_gemm())
+      attention_gemm(stream_, dtype, kv_heads_, flash, used);
+    else if (sm90())
+      launch_flash_sm90(stream_, dtype, args_.format, kv_heads_, flash, used);
     else
       launch_flash(stream_, dtype, rows_, kv_heads_, flash);
   }

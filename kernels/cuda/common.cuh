@@ -34,11 +34,11 @@ __device__ __forceinline__ void load_lanes(const bf16* p, float (&out)[N]) {
     out[0] = to_float(*p);
   } else {
     const uint4 eight = *reinterpret_cast<const uint4*>(p);
-    const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+    const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      out[2 * w] = std::bit_cast<float>(words[w] << 16);
-      out[2 * w + 1] = std::bit_cast<float>(words[w] & 0xffff0000u);
+      out[2 * w] = std::bit_cast<float>(pairs[w] << 16);
+      out[2 * w + 1] = std::bit_cast<float>(pairs[w] & 0xffff0000u);
     }
   }
 }
@@ -62,13 +62,13 @@ __device__ __forceinline__ void store_lanes(const float (&value)[N], bf16* p) {
   if constexpr (N == 1) {
     *p = to_bf16(value[0]);
   } else {
-    uint32_t words[N / 2];
+    uint32_t pairs[N / 2];
 #pragma unroll
-    for (int w = 0; w < N / 2; ++w) words[w] = bf16_pair(value[2 * w], value[2 * w + 1]);
+    for (int w = 0; w < N / 2; ++w) pairs[w] = bf16_pair(value[2 * w], value[2 * w + 1]);
     if constexpr (N == 4)
-      *reinterpret_cast<uint2*>(p) = make_uint2(words[0], words[1]);
+      *reinterpret_cast<uint2*>(p) = make_uint2(pairs[0], pairs[1]);
     else
-      *reinterpret_cast<uint4*>(p) = make_uint4(words[0], words[1], words[2], words[3]);
+      *reinterpret_cast<uint4*>(p) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
   }
 }
 

@@ -98,19 +98,20 @@ __device__ __forceinline__ void stage_pixels(const Problem& p, const Window (&wi
       copy_async16(to[i], x + (at < 0 ? 0 : at), at >= 0);
     }
   } else {
-    uint32_t word[2][4] = {};
+    uint32_t packed[2][4] = {};
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int64_t at = offset_of(p, windows[i], tap);
-        if (at >= 0) word[i][e / 2] |= static_cast<uint32_t>(x[at].bits) << e % 2 * 16;
+        if (at >= 0) packed[i][e / 2] |= static_cast<uint32_t>(x[at].bits) << e % 2 * 16;
       }
       advance(p, tap, 1);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      *reinterpret_cast<uint4*>(to[i]) = make_uint4(word[i][0], word[i][1], word[i][2], word[i][3]);
+      *reinterpret_cast<uint4*>(to[i]) =
+          make_uint4(packed[i][0], packed[i][1], packed[i][2], packed[i][3]);
   }
 }
 

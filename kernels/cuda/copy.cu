@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(256)
   if (first >= pixels) return;
 #pragma unroll 1
   for (int64_t frame = first_row(); frame < frames; frame += row_step()) {
-    uint32_t words[(3 * N + 3) / 4] = {};
+    uint32_t packed[(3 * N + 3) / 4] = {};
 #pragma unroll
     for (int c = 0; c < 3; ++c) {
       float value[N];
@@ -354,16 +354,16 @@ __global__ void __launch_bounds__(256)
       for (int k = 0; k < N; ++k) {
         const float unit = fminf(fmaxf(value[k] * 0.5f + 0.5f, 0.0f), 1.0f);
         const int byte = 3 * k + c;
-        words[byte / 4] |= static_cast<uint32_t>(nearbyintf(unit * 255.0f)) << 8 * (byte % 4);
+        packed[byte / 4] |= static_cast<uint32_t>(nearbyintf(unit * 255.0f)) << 8 * (byte % 4);
       }
     }
     uint8_t* rgb = out + (frame * pixels + first) * 3;
     if constexpr (N == 4) {
 #pragma unroll
-      for (int w = 0; w < 3; ++w) reinterpret_cast<uint32_t*>(rgb)[w] = words[w];
+      for (int w = 0; w < 3; ++w) reinterpret_cast<uint32_t*>(rgb)[w] = packed[w];
     } else {
 #pragma unroll
-      for (int c = 0; c < 3; ++c) rgb[c] = static_cast<uint8_t>(words[0] >> 8 * c);
+      for (int c = 0; c < 3; ++c) rgb[c] = static_cast<uint8_t>(packed[0] >> 8 * c);
     }
   }
 }

@@ -18,7 +18,7 @@ int cuda_device_count();
 std::string cuda_versions();
 
 // "NVIDIA H200, 139.8 GiB, compute capability 9.0".
-std::string cuda_device_words(int index);
+std::string cuda_device_description(int index);
 
 // Whether attention in 8 bits runs on CUDA device `index`.
 bool cuda_attends_in_fp8(int index);

@@ -43,9 +43,9 @@ struct FlashArgs {
 };
 
 // Larger heads, by products; the first `scratch_used` bytes of the queue's scratch are the
-// caller's. One part, and tiles of kFlashProductTile keys.
-void attention_products(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
-                        size_t scratch_used);
+// caller's. One part, and tiles of kAttentionGemmTile keys.
+void attention_gemm(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
+                    size_t scratch_used);
 
 // Rows of a block. A few rows lie in blocks of one warp.
 enum class FlashRows { k16 = 16, k64 = 64, k128 = 128 };
@@ -55,20 +55,22 @@ void launch_flash(const Stream& stream, DType dtype, FlashRows rows, int kv_head
                   const FlashArgs& args);
 
 // By products of warpgroups: compute capability 9.0, heads of up to 128, no bias.
-inline constexpr int kFlashGroupTile = 128;  // keys
-inline constexpr int kFlashGroupLargest = 128;
+inline constexpr int kFlashSm90Tile = 128;  // keys
+inline constexpr int kFlashSm90LargestHead = 128;
 // What it takes of scratch for `rows` of FlashArgs over tiles of keys, in words of 1 or 2 bytes.
-inline size_t flash_group_most_bytes(int kv_heads) {
+inline size_t flash_sm90_maxima_bytes(int kv_heads) {
   return (3 * sizeof(uint32_t) * static_cast<size_t>(kv_heads) + 255) / 256 * 256;
 }
-inline size_t flash_group_bytes(size_t word_bytes, int64_t rows, int64_t tiles, int kv_heads) {
-  return flash_group_most_bytes(kv_heads) + static_cast<size_t>(kv_heads) * 128 * 128 * word_bytes *
-                                                static_cast<size_t>((rows + 127) / 128 + 2 * tiles);
+inline size_t flash_sm90_scratch_bytes(size_t element_bytes, int64_t rows, int64_t tiles,
+                                       int kv_heads) {
+  return flash_sm90_maxima_bytes(kv_heads) +
+         static_cast<size_t>(kv_heads) * 128 * 128 * element_bytes *
+             static_cast<size_t>((rows + 127) / 128 + 2 * tiles);
 }
 // One launch over args.parts x kv_heads x blocks of 128 rows: q, k, v bf16, or in 8 bits f32 too.
 // The first `scratch_used` bytes of the queue's scratch are the caller's.
-void launch_flash_group(const Stream& stream, DType dtype, AttentionFormat format, int kv_heads,
-                        const FlashArgs& args, size_t scratch_used);
+void launch_flash_sm90(const Stream& stream, DType dtype, AttentionFormat format, int kv_heads,
+                       const FlashArgs& args, size_t scratch_used);
 
 // Instantiations, by the padded head size.
 // f32 knows blocks of 64 rows only.

@@ -208,7 +208,7 @@ __device__ __forceinline__ void mask(FlashState<Shape>& state, const FlashArgs& 
 // The largest logit so far of every row; what was summed before, relative to it.
 template <class Shape>
 __device__ __forceinline__ void raise_top(FlashState<Shape>& state, float scale, float shift) {
-  float shrink[Shape::kFragments][2];
+  float rescale[Shape::kFragments][2];
   bool any = false;
 #pragma unroll
   for (int f = 0; f < Shape::kFragments; ++f)
@@ -221,8 +221,8 @@ __device__ __forceinline__ void raise_top(FlashState<Shape>& state, float scale,
       high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
       high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
       const float top = fmaxf(state.top[f][h], fmaf(high, scale, shift));
-      shrink[f][h] = top == state.top[f][h] ? 1.0f : fast_exp2(state.top[f][h] - top);
-      any = any || shrink[f][h] != 1.0f;
+      rescale[f][h] = top == state.top[f][h] ? 1.0f : fast_exp2(state.top[f][h] - top);
+      any = any || rescale[f][h] != 1.0f;
       state.top[f][h] = top;
     }
   if (!__any_sync(0xffffffffu, any)) return;  // as in most tiles
@@ -230,18 +230,18 @@ __device__ __forceinline__ void raise_top(FlashState<Shape>& state, float scale,
   for (int f = 0; f < Shape::kFragments; ++f)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      state.total[f][h] *= shrink[f][h];
+      state.total[f][h] *= rescale[f][h];
 #pragma unroll
       for (int n = 0; n < Shape::kSize / 8; ++n) {
-        state.sum[f][n][2 * h] *= shrink[f][h];
-        state.sum[f][n][2 * h + 1] *= shrink[f][h];
+        state.sum[f][n][2 * h] *= rescale[f][h];
+        state.sum[f][n][2 * h + 1] *= rescale[f][h];
       }
     }
 }
 
 // Turns logit * scale + shift into probabilities relative to the largest.
 template <class Shape>
-__device__ __forceinline__ void soften(FlashState<Shape>& state, float scale, float shift) {
+__device__ __forceinline__ void online_softmax(FlashState<Shape>& state, float scale, float shift) {
   raise_top(state, scale, shift);
 #pragma unroll
   for (int f = 0; f < Shape::kFragments; ++f)
@@ -338,7 +338,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     for (int h = 0; h < 2; ++h) state.top[f][h] = minus_infinity(), state.total[f][h] = 0;
   }
   FlashCursor at = first_tile<Shape::kKeys>(args, block);
-  bool more = settle<Shape::kKeys>(args, block, at);
+  bool more = skip_to_visible_tile<Shape::kKeys>(args, block, at);
   if (more) {
     load_queries<Shape>(queries, args, block);
     load_keys<Shape>(keys, args, block, at);
@@ -351,10 +351,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const bool plain = !args.bias && args.scale > 0;
     if (!plain) scale_logits(state, args, block, at);
     if (cut<Shape::kKeys>(args, block, at)) mask(state, args, block, at);
-    soften(state, plain ? args.scale : 1.0f, plain ? args.segment[at.segment].shift : 0.0f);
+    online_softmax(state, plain ? args.scale : 1.0f, plain ? args.segment[at.segment].shift : 0.0f);
     wait_tile();  // the values are here, and nobody reads the keys any more
     at.key += Shape::kKeys;
-    more = settle<Shape::kKeys>(args, block, at);
+    more = skip_to_visible_tile<Shape::kKeys>(args, block, at);
     if (more) load_keys<Shape>(keys, args, block, at);
     add_values(state, values);
   }

@@ -91,9 +91,9 @@ __device__ __forceinline__ void multiply_keys(float (&logit)[4][S::kKeysEach], c
 // Probabilities of the tile relative to the largest logit so far, into `powers`; what was summed
 // before, relative to it.
 template <class S>
-__device__ __forceinline__ void soften(State<S>& state, float (&logit)[4][S::kKeysEach],
-                                       float* powers, const FlashArgs& args,
-                                       const FlashBlock& block, const FlashCursor& at) {
+__device__ __forceinline__ void online_softmax(State<S>& state, float (&logit)[4][S::kKeysEach],
+                                               float* powers, const FlashArgs& args,
+                                               const FlashBlock& block, const FlashCursor& at) {
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
   const float shift = args.segment[at.segment].shift;
 #pragma unroll
@@ -113,13 +113,13 @@ __device__ __forceinline__ void soften(State<S>& state, float (&logit)[4][S::kKe
     for (int lane = 1; lane < 16; lane *= 2)
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lane));
     const float base = top == minus_infinity() ? 0.0f : top;  // no key seen yet
-    const float shrink = fast_exp2(state.top[r] - base);
+    const float rescale = fast_exp2(state.top[r] - base);
     state.top[r] = top;
-    state.total[r] *= shrink;
+    state.total[r] *= rescale;
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) state.sum[r][c][i] *= shrink;
+      for (int i = 0; i < 4; ++i) state.sum[r][c][i] *= rescale;
 #pragma unroll
     for (int j = 0; j < S::kKeysEach; ++j) {
       const float power = fast_exp2(logit[r][j] - base);
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(S::kThreads)
   }
   load_queries<S>(queries, args, block);
   FlashCursor at = first_tile<S::kKeys>(args, block);
-  while (settle<S::kKeys>(args, block, at)) {
+  while (skip_to_visible_tile<S::kKeys>(args, block, at)) {
     const FlashSegment& segment = args.segment[at.segment];
     const int count = segment.keys - at.key;
     load_tile<S>(tile,
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(S::kThreads)
     __syncthreads();
     float logit[4][S::kKeysEach];
     multiply_keys<S>(logit, queries, tile);
-    soften(state, logit, powers, args, block, at);
+    online_softmax(state, logit, powers, args, block, at);
     __syncthreads();  // nobody reads the keys any more
     load_tile<S>(tile,
                  static_cast<const float*>(segment.v) + block.kv_head * segment.v_head +

@@ -43,8 +43,8 @@ __device__ __forceinline__ FlashBlock flash_block(const FlashArgs& args) {
 // Moves on to the first tile from the cursor on that a row of the block sees; false where there is
 // none in the block's part.
 template <int kKeys>
-__device__ __forceinline__ bool settle(const FlashArgs& args, const FlashBlock& block,
-                                       FlashCursor& at) {
+__device__ __forceinline__ bool skip_to_visible_tile(const FlashArgs& args, const FlashBlock& block,
+                                                     FlashCursor& at) {
   while (at.segment < args.segments) {
     const FlashSegment& segment = args.segment[at.segment];
     const bool hidden = args.causal && at.key > block.last_query + segment.diagonal;

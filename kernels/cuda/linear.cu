@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "kernels/copy.h"
-#include "kernels/cuda/few_rows.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemv.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed_matrix.h"
 #include "kernels/cuda/quantize.h"
@@ -79,19 +79,19 @@ void for_blocks(const Call& call, int64_t row_bytes, Run&& run) {
   }
 }
 
-void few(const Call& call) {
-  few_rows(call.stream, {.m = call.m,
-                         .n = call.n,
-                         .k = call.k,
-                         .x = reinterpret_cast<const bf16*>(call.x),
-                         .x_stride = call.x_stride,
-                         .w = call.matrix().weight.view().data,
-                         .w_stride = call.matrix().stride(),
-                         .bias = call.bias(),
-                         .activation = call.activation,
-                         .out = call.out,
-                         .out_dtype = call.out_dtype,
-                         .out_stride = call.out_stride});
+void gemv_bf16(const Call& call) {
+  gemv(call.stream, {.m = call.m,
+                     .n = call.n,
+                     .k = call.k,
+                     .x = reinterpret_cast<const bf16*>(call.x),
+                     .x_stride = call.x_stride,
+                     .w = call.matrix().weight.view().data,
+                     .w_stride = call.matrix().stride(),
+                     .bias = call.bias(),
+                     .activation = call.activation,
+                     .out = call.out,
+                     .out_dtype = call.out_dtype,
+                     .out_stride = call.out_stride});
 }
 
 // The product with its bias to f32 results, then the activation in place. False where refused.
@@ -112,8 +112,8 @@ bool library_wide(const Call& call) {
 }
 
 void linear_f32(const Call& call) {
-  if (call.m > kFewDotRows && library_wide(call)) return;
-  dot_rows(call.stream, {.m = call.m,
+  if (call.m > kGemvDotRows && library_wide(call)) return;
+  gemv_dot(call.stream, {.m = call.m,
                          .n = call.n,
                          .k = call.k,
                          .x = call.x,
@@ -127,9 +127,9 @@ void linear_f32(const Call& call) {
 }
 
 void linear_bf16(const Call& call) {
-  if (call.m <= kFewRows) return few(call);
+  if (call.m <= kGemvRows) return gemv_bf16(call);
   if (call.out_dtype == DType::kF32) {
-    if (!library_wide(call)) few(call);
+    if (!library_wide(call)) gemv_bf16(call);
     return;
   }
   Gemm product{.m = call.m,
@@ -142,7 +142,7 @@ void linear_bf16(const Call& call) {
   product.gelu = call.activation == LinearActivation::kGeluTanh;
   if (call.activation != LinearActivation::kSilu && call.library_does_bias()) {
     if (gemm(call.stream, product)) return;
-    if (!product.gelu) return few(call);
+    if (!product.gelu) return gemv_bf16(call);
   }
   const int64_t stride = (call.n + 3) / 4 * 4;
   product.bias = nullptr;
@@ -153,7 +153,7 @@ void linear_bf16(const Call& call) {
     product.x = part.x_matrix();
     product.out = {cuda_queue(call.stream).scratch(places.used), DType::kF32, stride};
     product.scratch_used = places.used;
-    if (!gemm(call.stream, product)) return few(part);
+    if (!gemm(call.stream, product)) return gemv_bf16(part);
     finish_rows(call.stream, part.finish(product.out.data, stride));
   });
 }
@@ -175,7 +175,7 @@ void linear_int8(const Call& call) {
                                          .out = {sums, DType::kI32, columns},
                                          .scratch_used = places.used});
     if (!done)
-      dot_rows(call.stream, {.m = part.m,
+      gemv_dot(call.stream, {.m = part.m,
                              .n = call.n,
                              .k = call.k,
                              .dtype = DType::kI8,
@@ -193,17 +193,17 @@ void linear_int8(const Call& call) {
   });
 }
 
-// A queue's word for the bits of the largest magnitude of all of x, whatever blocks it is done in.
+// A queue keeps the bits of the largest magnitude of all of x, whatever blocks it is done in.
 struct LargestOfX {
   explicit LargestOfX(CudaQueue& queue)
-      : word(DType::kI32, {1}, {Device::Kind::kCuda, static_cast<int8_t>(queue.index())}) {}
-  Tensor word;
+      : bits(DType::kI32, {1}, {Device::Kind::kCuda, static_cast<int8_t>(queue.index())}) {}
+  Tensor bits;
 };
 
 // Null of formats whose rows have scales of their own.
 uint32_t* largest_of_x(const Call& call) {
   if (call.packed.format() != WeightFormat::kFp8Tensor) return nullptr;
-  return static_cast<uint32_t*>(cuda_queue(call.stream).part<LargestOfX>().word.view().data);
+  return static_cast<uint32_t*>(cuda_queue(call.stream).part<LargestOfX>().bits.view().data);
 }
 
 // The scales of x's rows in scratch, its numbers beside them.
@@ -215,26 +215,26 @@ float* quantize_e4m3(const Call& call, Numbers kind, char* scratch, const Linear
 }
 
 // Few rows of e4m3, or as many as the library refuses: the numbers of x as bf16.
-void few_fp8(const Call& call) {
+void gemv_fp8(const Call& call) {
   const int64_t stride = call.matrix().stride();
-  const LinearPlaces places = places_of_few(call.m, stride);
+  const LinearPlaces places = places_of_gemv(call.m, stride);
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
   const float* scales = quantize_e4m3(call, Numbers::kE4m3AsBf16, scratch, places);
-  few_rows(call.stream, {.m = call.m,
-                         .n = call.n,
-                         .k = call.k,
-                         .x = reinterpret_cast<const bf16*>(scratch + places.numbers),
-                         .x_stride = stride,
-                         .w = call.matrix().weight.view().data,
-                         .w_dtype = DType::kF8E4M3,
-                         .w_stride = stride,
-                         .x_scales = scales,
-                         .w_scales = call.matrix().scales.as<float>(),
-                         .bias = call.bias(),
-                         .activation = call.activation,
-                         .out = call.out,
-                         .out_dtype = call.out_dtype,
-                         .out_stride = call.out_stride});
+  gemv(call.stream, {.m = call.m,
+                     .n = call.n,
+                     .k = call.k,
+                     .x = reinterpret_cast<const bf16*>(scratch + places.numbers),
+                     .x_stride = stride,
+                     .w = call.matrix().weight.view().data,
+                     .w_dtype = DType::kF8E4M3,
+                     .w_stride = stride,
+                     .x_scales = scales,
+                     .w_scales = call.matrix().scales.as<float>(),
+                     .bias = call.bias(),
+                     .activation = call.activation,
+                     .out = call.out,
+                     .out_dtype = call.out_dtype,
+                     .out_stride = call.out_stride});
 }
 
 // A block of rows in e4m3: with scales and bias where the library takes them, else its bare sums
@@ -306,7 +306,7 @@ void linear_fp8(const Call& call) {
     measure_rows(call.stream, call.x_view(), largest);
   }
   for_blocks(call, 2 * matrix.stride() + matrix.rows() * 4, [&](const Call& part) {
-    if (part.m <= kFewRows || (!library_fp8(part) && !library_fp8_as_bf16(part))) few_fp8(part);
+    if (part.m <= kGemvRows || (!library_fp8(part) && !library_fp8_as_bf16(part))) gemv_fp8(part);
   });
 }
 

@@ -21,10 +21,10 @@ __device__ __forceinline__ uint32_t byte_of(float x, uint8_t) { return to_e4m3(x
 // Eight numbers at once; N int8_t, uint8_t (e4m3) or bf16 (e4m3 as bf16).
 template <class N>
 __device__ __forceinline__ void store_numbers(N* at, const float (&x)[8]) {
-  uint32_t word[2] = {0, 0};
+  uint32_t packed[2] = {0, 0};
 #pragma unroll
-  for (int i = 0; i < 8; ++i) word[i / 4] |= byte_of(x[i], N{}) << i % 4 * 8;
-  *reinterpret_cast<uint2*>(at) = make_uint2(word[0], word[1]);
+  for (int i = 0; i < 8; ++i) packed[i / 4] |= byte_of(x[i], N{}) << i % 4 * 8;
+  *reinterpret_cast<uint2*>(at) = make_uint2(packed[0], packed[1]);
 }
 template <>
 __device__ __forceinline__ void store_numbers<bf16>(bf16* at, const float (&x)[8]) {
@@ -141,11 +141,11 @@ __global__ void __launch_bounds__(kThreads)
     widen_kernel(const uint8_t* numbers, int64_t count, bf16* out) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (at >= count) return;
-  const uint2 words = *reinterpret_cast<const uint2*>(numbers + at);
+  const uint2 packed = *reinterpret_cast<const uint2*>(numbers + at);
   float v[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    v[i] = from_e4m3(static_cast<uint8_t>((i < 4 ? words.x : words.y) >> i % 4 * 8));
+    v[i] = from_e4m3(static_cast<uint8_t>((i < 4 ? packed.x : packed.y) >> i % 4 * 8));
   store8(out + at, 8, true, v);
 }
 

@@ -1,6 +1,6 @@
 // Attention of heads that are too large for the flash kernels (a VAE has one head of its whole
 // width), by the library's products: strips of queries against all keys, with the logits of a strip
-// in scratch. Every segment begins at a multiple of kFlashProductTile columns; the columns between
+// in scratch. Every segment begins at a multiple of kAttentionGemmTile columns; the columns between
 // are zeros in the powers and in the values.
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace weft::cuda {
 
 namespace {
 
-constexpr int kTile = kFlashProductTile, kThreads = 256, kWarps = kThreads / 32;
+constexpr int kTile = kAttentionGemmTile, kThreads = 256, kWarps = kThreads / 32;
 
 // One head's values, transposed: [size, columns] <- [keys, size] of every segment.
 template <class T>
@@ -59,8 +59,8 @@ __device__ __forceinline__ float over_block(float value, float* shared) {
 // columns. T's rows may lie over the logits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    soften_rows(const __grid_constant__ FlashArgs args, int kv_head, int head, int first_query,
-                float* logits, T* powers, int columns) {
+    softmax_rows(const __grid_constant__ FlashArgs args, int kv_head, int head, int first_query,
+                 float* logits, T* powers, int columns) {
   __shared__ float shared[kWarps];
   const int row = (first_query + blockIdx.x) * args.share + head;
   const FlashBlock block{.first_row = row, .rows = args.queries * args.share, .kv_head = kv_head};
@@ -102,20 +102,20 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) store_lse(args, block, row, top, total);
 }
 
-void multiply(const Stream& stream, const Gemm& product) {
-  if (!gemm(stream, product))
-    throw Error(ErrorKind::kInternal,
-                "attention: the library has no product of " + std::to_string(product.m) + " x " +
-                    std::to_string(product.n) + " x " + std::to_string(product.k));
+void multiply(const Stream& stream, const Gemm& call) {
+  if (!gemm(stream, call))
+    throw Error(ErrorKind::kInternal, "attention: the library has no GEMM of " +
+                                          std::to_string(call.m) + " x " + std::to_string(call.n) +
+                                          " x " + std::to_string(call.k));
 }
 
 template <class T>
-class Products {
+class GemmAttention {
  public:
-  Products(const Stream& stream, const FlashArgs& args, size_t scratch_used)
+  GemmAttention(const Stream& stream, const FlashArgs& args, size_t scratch_used)
       : stream_(stream), args_(args), columns_(std::max(args.tiles, 1) * kTile) {
-    const ProductPlaces places =
-        product_places(args.queries, columns_, args.size, kType, scratch_used);
+    const AttentionGemmPlaces places =
+        attention_gemm_places(args.queries, columns_, args.size, kType, scratch_used);
     strip_ = static_cast<int>(places.strip);
     used_ = places.used;
     char* scratch = static_cast<char*>(cuda_queue(stream).scratch(used_ + kGemmWorkspace));
@@ -157,7 +157,7 @@ class Products {
                         .row_stride = columns_},
                 .scratch_used = used_});
     }
-    launch(stream_, {.grid = dim3(rows), .block = dim3(kThreads)}, soften_rows<T>, args_, kv_head,
+    launch(stream_, {.grid = dim3(rows), .block = dim3(kThreads)}, softmax_rows<T>, args_, kv_head,
            head, query, logits_, powers_, columns_);
     const int64_t to = query * args_.out_row + q_head * args_.out_head;
     GemmMatrix out = matrix(args_.out, args_.f32_out ? 0 : to, args_.out_row);
@@ -184,11 +184,11 @@ class Products {
 
 }  // namespace
 
-void attention_products(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
-                        size_t scratch_used) {
+void attention_gemm(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
+                    size_t scratch_used) {
   visit_dtype(dtype, [&](auto tag) {
-    Products<decltype(tag)> products(stream, args, scratch_used);
-    for (int head = 0; head < kv_heads; ++head) products.run(head);
+    GemmAttention<decltype(tag)> heads(stream, args, scratch_used);
+    for (int head = 0; head < kv_heads; ++head) heads.run(head);
   });
 }
 

@@ -6,11 +6,11 @@
 namespace weft::cuda {
 
 // So many rows share one pass over the weights.
-inline constexpr int64_t kFewRows = 16;    // of bf16: one tile of the tensor cores
-inline constexpr int64_t kFewDotRows = 4;  // of f32 and whole numbers: a thread's sums
+inline constexpr int64_t kGemvRows = 16;    // of bf16: one tile of the tensor cores
+inline constexpr int64_t kGemvDotRows = 4;  // of f32 and whole numbers: a thread's sums
 
 // out = act(x w^T * x_scales * w_scales + bias), any number of rows.
-struct FewRows {
+struct Gemv {
   int64_t m = 0, n = 0, k = 0;
   const bf16* x = nullptr;  // [m, k], any stride
   int64_t x_stride = 0;
@@ -25,10 +25,10 @@ struct FewRows {
   DType out_dtype = DType::kBF16;  // or f32
   int64_t out_stride = 0;
 };
-void few_rows(const Stream& stream, const FewRows& p);
+void gemv(const Stream& stream, const Gemv& p);
 
 // sums [m, n] = x w^T of f32, or of i8 to i32.
-struct DotRows {
+struct GemvDot {
   int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kF32;  // or i8
   const void* x = nullptr;    // [m, k], any stride
@@ -38,6 +38,6 @@ struct DotRows {
   void* sums = nullptr;
   int64_t sums_stride = 0;
 };
-void dot_rows(const Stream& stream, const DotRows& p);
+void gemv_dot(const Stream& stream, const GemvDot& p);
 
 }  // namespace weft::cuda

@@ -12,7 +12,7 @@
 #include "kernels/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/attention_few.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_decode.cc"
 #include "hwy/foreach_target.h"
 // Highway's order: this header sees every target.
 #include "kernels/cpu/tile-inl.h"
@@ -26,7 +26,7 @@ constexpr int64_t kKeysAtOnce = 4, kDotRows = kTileRows > 6 ? 4 : 2;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 // Row r of a key/value head is query r / share of its query head r % share.
-struct FewJob {
+struct DecodeJob {
   const AttentionArgs* args;
   int64_t heads, share, rows, size;  // key/value heads, query heads of each, N share, E
   int64_t keys, part, parts;         // part = keys of each part
@@ -37,7 +37,7 @@ struct FewJob {
 };
 
 // Keys [begin, begin + count) of one segment for one head, count <= kBlock.
-struct FewBlock {
+struct DecodeBlock {
   const KVSegment* segment;
   int64_t begin, count, column, head;
   int64_t width;  // of a row of logits: count in whole groups of keys
@@ -105,7 +105,7 @@ const T* head_row(const TensorView& x, int64_t row, int64_t head) {
 }
 
 template <class T>
-void fill_logits(const FewJob& job, const FewBlock& block, float* logits) {
+void fill_logits(const DecodeJob& job, const DecodeBlock& block, float* logits) {
   constexpr int64_t kAhead = 32;  // keys; the processor's own prefetch does not follow such strides
   const TensorView& k = block.segment->k;
   for (int64_t j = 0; j < block.count; j += kKeysAtOnce) {
@@ -125,7 +125,7 @@ void fill_logits(const FewJob& job, const FewBlock& block, float* logits) {
 }
 
 // Bias, the segment's logarithm and the causal mask; -inf where a row has no key.
-void adjust_logits(const FewJob& job, const FewBlock& block, float* logits) {
+void adjust_logits(const DecodeJob& job, const DecodeBlock& block, float* logits) {
   const AttentionArgs& args = *job.args;
   for (int64_t r = 0; r < job.rows; ++r, logits += block.width) {
     const int64_t i = r / job.share, head = block.head * job.share + r % job.share;
@@ -147,7 +147,7 @@ void adjust_logits(const FewJob& job, const FewBlock& block, float* logits) {
 }
 
 template <class T>
-void attend_part(const FewJob& job, int64_t head, int64_t part) {
+void attend_part(const DecodeJob& job, int64_t head, int64_t part) {
   const AttentionArgs& args = *job.args;
   float* logits = thread_scratch<float>(Scratch::kLogits, job.rows * kBlock);
   float* sums = job.sums + (part * job.heads + head) * job.rows * job.size;
@@ -162,32 +162,31 @@ void attend_part(const FewJob& job, int64_t head, int64_t part) {
     if (args.causal)  // keys past the last query are seen by none
       end = std::min(end, args.query_position + args.q[0] - segment.position);
     for (int64_t begin = run.begin; begin < end; begin += kBlock) {
-      FewBlock block{.segment = &segment,
-                     .begin = begin,
-                     .count = std::min(kBlock, end - begin),
-                     .column = run.column + begin - run.begin,
-                     .head = head,
-                     .width = 0};
+      DecodeBlock block{.segment = &segment,
+                        .begin = begin,
+                        .count = std::min(kBlock, end - begin),
+                        .column = run.column + begin - run.begin,
+                        .head = head,
+                        .width = 0};
       block.width = (block.count + kKeysAtOnce - 1) / kKeysAtOnce * kKeysAtOnce;
       fill_logits<T>(job, block, logits);
       if (args.causal || args.bias || segment.log_bias != 0 || block.width != block.count)
         adjust_logits(job, block, logits);
-      soften_rows({.rows = job.rows,
-                   .keys = block.width,
-                   .size = job.size,
-                   .logits = logits,
-                   .sums = sums,
-                   .top = top,
-                   .total = top + job.rows});
-      few_rows_product({logits, block.width, 1}, job.rows, job.size, block.count,
-                       head_row<T>(segment.v, begin, head), segment.v.stride[0], sums, job.size,
-                       true);
+      online_softmax_rows({.rows = job.rows,
+                           .keys = block.width,
+                           .size = job.size,
+                           .logits = logits,
+                           .sums = sums,
+                           .top = top,
+                           .total = top + job.rows});
+      tile_gemv({logits, block.width, 1}, job.rows, job.size, block.count,
+                head_row<T>(segment.v, begin, head), segment.v.stride[0], sums, job.size, true);
     }
   });
 }
 
 // The parts' states of one head in order, into the first part's, and its rows of the output.
-void merge_parts(const FewJob& job, int64_t head) {
+void merge_parts(const DecodeJob& job, int64_t head) {
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t state_step = job.heads * 2 * job.rows, sums_step = job.heads * job.rows * job.size;
@@ -213,7 +212,7 @@ void merge_parts(const FewJob& job, int64_t head) {
 }
 
 template <class T>
-void load_queries(const FewJob& job) {
+void load_queries(const DecodeJob& job) {
   const AttentionArgs& args = *job.args;
   float* to = job.query;
   for (int64_t head = 0; head < job.heads; ++head)
@@ -223,8 +222,8 @@ void load_queries(const FewJob& job) {
     }
 }
 
-void attend_few(const Stream& stream, const AttentionArgs& args) {
-  FewJob job{};
+void attend_decode(const Stream& stream, const AttentionArgs& args) {
+  DecodeJob job{};
   job.args = &args;
   job.heads = args.segments[0].k[1];
   job.share = args.q[1] / job.heads;
@@ -270,16 +269,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft::cpu {
 
-HWY_EXPORT(attend_few);
+HWY_EXPORT(attend_decode);
 
-bool is_few_queries(const AttentionArgs& args) {
+bool is_decode_attention(const AttentionArgs& args) {
   if (args.segments.empty()) return false;
   const int64_t rows = args.q[0] * (args.q[1] / args.segments[0].k[1]);
   return rows <= 32 && args.q[2] % 16 == 0;
 }
 
-void attention_few(Stream& stream, const AttentionArgs& args) {
-  HWY_DYNAMIC_DISPATCH(attend_few)(stream, args);
+void attention_decode(Stream& stream, const AttentionArgs& args) {
+  HWY_DYNAMIC_DISPATCH(attend_decode)(stream, args);
 }
 
 int64_t fill_starts(std::span<const KVSegment> segments, int64_t* starts) {
