@@ -15,7 +15,7 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
                   is_near(stream, bias)),
         "bias", bias.to_string_shape(), "weight", weight.to_string_shape());
   if (weight.rank == 5) return stream.ops().conv.pack_conv(stream, weight, bias, dtype);
-  // A 2D kernel is a 3D one of one frame: put the time dimension in.
+  // A 2D kernel is a 3D kernel of one frame: insert the time dimension.
   TensorView weight5 = weight;
   weight5.rank = 5;
   for (int i = 4; i > 2; --i) {

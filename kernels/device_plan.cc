@@ -9,9 +9,11 @@ namespace weft {
 
 namespace {
 
-constexpr int64_t kLeastRows = 128;                   // of a block
-constexpr int64_t kLogitBytes = int64_t{64} << 20;    // of a strip: what a large L2 holds
-constexpr int64_t kPackingBytes = int64_t{32} << 20;  // of rows that wait to become numbers
+constexpr int64_t kLeastRows = 128;  // smallest block of rows
+// The logits of a strip of queries take at most this much, which a large L2 holds.
+constexpr int64_t kLogitBytes = int64_t{64} << 20;
+// Source rows that wait to be packed to 8 bits take at most this much.
+constexpr int64_t kPackingBytes = int64_t{32} << 20;
 
 class Places {
  public:
@@ -38,7 +40,7 @@ DeviceTraits assumed_device() {
           .multiprocessors = 132,
           .major = 9,
           .minor = 0,
-          .bytes = size_t{143156} << 20};  // 139.8 GiB, as the driver tells it
+          .bytes = size_t{143156} << 20};  // 139.8 GiB, as the driver reports it
 }
 
 RowBlocks row_blocks(int64_t rows, int64_t row_bytes) {
@@ -166,7 +168,7 @@ AttentionGemmPlaces attention_gemm_places(int64_t queries, int64_t columns, int6
   made.strip = std::min(std::max<int64_t>(fit, 64), queries);
   Places places(before);
   made.logits = places.take(made.strip * columns * 4);
-  // Of f32 the powers lie over the logits.
+  // In f32 the probabilities overwrite the logits.
   made.powers = dtype == DType::kF32 ? made.logits : places.take(made.strip * columns * 2);
   made.values = places.take(size * columns * static_cast<int64_t>(size_of(dtype)));
   made.used = places.used();
@@ -180,7 +182,7 @@ bool large(const AttentionShape& s) {
          s.queries * s.keys * s.heads * s.size >= kLargeAttention;
 }
 
-// By warpgroups, as cuda/attention.cu chooses them.
+// True if cuda/attention.cu chooses flash_sm90 for this shape.
 bool takes_sm90(const AttentionShape& s, const DeviceTraits& device) {
   if (s.format == AttentionFormat::kFp8) return true;
   return large(s) && !s.bias && device.has_warpgroups() && s.size <= cuda::kFlashSm90LargestHead &&
@@ -190,7 +192,7 @@ bool takes_sm90(const AttentionShape& s, const DeviceTraits& device) {
 }  // namespace
 
 size_t attention_scratch_bytes(const AttentionShape& s, const DeviceTraits& device) {
-  const int64_t chained = (s.segments - 1) / cuda::kFlashSegments;  // launches behind the first
+  const int64_t chained = (s.segments - 1) / cuda::kFlashSegments;  // launches after the first
   const auto states = [&](int64_t count) {
     return static_cast<size_t>(count * flash_state_floats(s.queries, s.heads, s.size)) *
            sizeof(float);

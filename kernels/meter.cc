@@ -19,7 +19,7 @@ Work linear_work(const TensorView& x, const PackedLinear& packed, const TensorVi
           bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "linear"};
 }
 
-// Pairs that a causal mask hides are left out.
+// Query-key pairs hidden by a causal mask are not counted.
 Work attention_work(const AttentionArgs& args) {
   double pairs = 0, held = 0;
   const int64_t n = args.q[0];
@@ -45,12 +45,13 @@ Work conv_work(const TensorView& x, const PackedConv& packed, const TensorView& 
           bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "conv3d"};
 }
 
-// What the metered table of a stream stands before.
+// Returns the table that the metered table of this stream wraps.
 const Ops& base(const Stream& stream) {
   return stream.device().kind == Device::Kind::kCuda ? cuda_ops() : cpu_ops();
 }
 
-// A device's op is over when the device says so: a meter of times waits for it.
+// An op on a device ends when the device has finished it, so a meter that needs times waits for the
+// device.
 void metered(const Stream& stream, const Work& work, const std::function<void()>& run) {
   Meter* meter = thread_meter();
   if (!meter) return run();
@@ -61,7 +62,7 @@ void metered(const Stream& stream, const Work& work, const std::function<void()>
   });
 }
 
-// Packs are loading, not work; where ops are left out there is nothing to pack.
+// Packing counts as loading, not as an op. In a dry run there is nothing to pack.
 PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                                  DType dtype, WeightFormat format) {
   if (!is_dry_run(stream))
