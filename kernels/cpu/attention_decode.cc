@@ -1,7 +1,8 @@
-// Attention of few queries over many keys: reading keys and values once is most of the work. All
-// query heads of one key/value head pass together over its keys; head elements lie in the vector
-// lanes, so nothing is padded where a step has one query. The keys are cut in parts at fixed
-// places, whose states merge in order: results do not depend on the number of threads.
+// Attention of few queries over many keys (as in decoding a token): reading keys and values once is
+// most of the work. All query heads of one key/value head pass over its keys together. Head
+// elements lie in the vector lanes, so nothing is padded when a step has one query. The keys are
+// cut in parts at fixed places, whose states merge in order: results do not depend on the number of
+// threads.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,27 +21,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
-// Keys of one pass of the softmax: 16 KiB each of bf16 keys and values at E = 128.
+// The keys of one pass of the softmax: 16 KiB each of bf16 keys and values at E = 128.
 constexpr int64_t kBlock = 64;
 constexpr int64_t kKeysAtOnce = 4, kDotRows = kTileRows > 6 ? 4 : 2;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Row r of a key/value head is query r / share of its query head r % share.
+// One call. Row r of a key/value head is query r / share of its query head r % share.
 struct DecodeJob {
   const AttentionArgs* args;
-  int64_t heads, share, rows, size;  // key/value heads, query heads of each, N share, E
-  int64_t keys, part, parts;         // part = keys of each part
-  const int64_t* starts;             // of the segments
-  float* query;                      // [heads, rows, E], scaled
-  float* sums;                       // [parts, heads, rows, E]
-  float* state;                      // [parts, heads, 2, rows]: running maximum, running sum
+  // heads counts key/value heads, share the query heads of each; rows = N share; size = E.
+  int64_t heads, share, rows, size;
+  int64_t keys, part, parts;  // part: keys of each part
+  const int64_t* starts;      // first key of each segment
+  float* query;               // [heads, rows, E], scaled
+  float* sums;                // [parts, heads, rows, E]
+  float* state;               // [parts, heads, 2, rows]: running maximum, running sum
 };
 
 // Keys [begin, begin + count) of one segment for one head, count <= kBlock.
 struct DecodeBlock {
   const KVSegment* segment;
   int64_t begin, count, column, head;
-  int64_t width;  // of a row of logits: count in whole groups of keys
+  int64_t width;  // logits row stride: count rounded up to whole groups of keys
 };
 
 #if HWY_TARGET == HWY_SCALAR
@@ -58,7 +60,8 @@ HWY_INLINE void store_folded(D d, hn::Vec<D> x, float* out) {
   }
 }
 
-// out[i] = the sum over the lanes of x[i]: two exchanges inside blocks of four, then the blocks.
+// out[i] = the sum over the lanes of x[i]: two exchanges inside blocks of four, then the sum of the
+// blocks.
 HWY_INLINE void sum_four(const TileVec* x, float* out) {
   const TileTag d;
   const hn::RepartitionToWide<TileTag> pairs;
@@ -106,7 +109,7 @@ const T* head_row(const TensorView& x, int64_t row, int64_t head) {
 
 template <class T>
 void fill_logits(const DecodeJob& job, const DecodeBlock& block, float* logits) {
-  constexpr int64_t kAhead = 32;  // keys; the processor's own prefetch does not follow such strides
+  constexpr int64_t kAhead = 32;  // keys; the hardware prefetcher does not follow such strides
   const TensorView& k = block.segment->k;
   for (int64_t j = 0; j < block.count; j += kKeysAtOnce) {
     const T* keys[kKeysAtOnce];
@@ -124,7 +127,8 @@ void fill_logits(const DecodeJob& job, const DecodeBlock& block, float* logits) 
   }
 }
 
-// Bias, the segment's logarithm and the causal mask; -inf where a row has no key.
+// Adds the bias and the segment's log_bias and applies the causal mask; logits without a key become
+// -inf.
 void adjust_logits(const DecodeJob& job, const DecodeBlock& block, float* logits) {
   const AttentionArgs& args = *job.args;
   for (int64_t r = 0; r < job.rows; ++r, logits += block.width) {
@@ -159,7 +163,7 @@ void attend_part(const DecodeJob& job, int64_t head, int64_t part) {
   over_keys(args.segments, job.starts, first, count, [&](const KeyRun& run) {
     const KVSegment& segment = *run.segment;
     int64_t end = run.begin + run.count;
-    if (args.causal)  // keys past the last query are seen by none
+    if (args.causal)  // no query sees keys past the last query
       end = std::min(end, args.query_position + args.q[0] - segment.position);
     for (int64_t begin = run.begin; begin < end; begin += kBlock) {
       DecodeBlock block{.segment = &segment,
@@ -185,7 +189,8 @@ void attend_part(const DecodeJob& job, int64_t head, int64_t part) {
   });
 }
 
-// The parts' states of one head in order, into the first part's, and its rows of the output.
+// Merges the parts' states of one head, in order, into the first part's, and stores the head's rows
+// of the output.
 void merge_parts(const DecodeJob& job, int64_t head) {
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -196,7 +201,7 @@ void merge_parts(const DecodeJob& job, int64_t head) {
     float* sums = job.sums + (head * job.rows + r) * job.size;
     for (int64_t part = 1; part < job.parts; ++part) {
       const float other = top[part * state_step], most = std::max(*top, other);
-      if (total[part * state_step] == 0) continue;  // it has seen nothing
+      if (total[part * state_step] == 0) continue;  // this part has seen no key
       const float keep = std::exp(*top - most), take = std::exp(other - most);
       const float* from = sums + part * sums_step;
       const TileVec kept = hn::Set(d, keep), taken = hn::Set(d, take);
@@ -233,7 +238,7 @@ void attend_decode(const Stream& stream, const AttentionArgs& args) {
   int64_t* starts = thread_scratch<int64_t>(Scratch::kStarts, segments + 1);
   job.starts = starts;
   job.keys = fill_starts(args.segments, starts);
-  // The states of all parts are at most an eighth of the keys and values.
+  // With this size the states of all parts take at most an eighth of the keys' and values' memory.
   job.part = 256 * ((job.rows + 7) / 8);
   job.parts = std::max<int64_t>(1, (job.keys + job.part - 1) / job.part);
   const int64_t states = job.parts * job.heads * job.rows;
@@ -242,7 +247,7 @@ void attend_decode(const Stream& stream, const AttentionArgs& args) {
   job.state = thread_scratch<float>(Scratch::kState, 2 * states);
   const bool wide = args.q.dtype == DType::kF32;
   wide ? load_queries<float>(job) : load_queries<bf16>(job);
-  // Parts outermost: neighbours in time read neighbouring heads of the same rows.
+  // Parts are the outer loop, so that tasks close in time read neighbouring heads of the same rows.
   const auto task = [&](int64_t i) {
     wide ? attend_part<float>(job, i % job.heads, i / job.heads)
          : attend_part<bf16>(job, i % job.heads, i / job.heads);
@@ -250,7 +255,7 @@ void attend_decode(const Stream& stream, const AttentionArgs& args) {
   const int64_t tasks = job.parts * job.heads;
   const int64_t bytes =
       2 * job.keys * job.heads * job.size * static_cast<int64_t>(size_of(args.q.dtype));
-  // 256 KiB of keys and values take one core about 20 us.
+  // One core takes about 20 us for 256 KiB of keys and values.
   if (bytes < int64_t{1} << 18) {
     for (int64_t i = 0; i < tasks; ++i) task(i);
     for (int64_t head = 0; head < job.heads; ++head) merge_parts(job, head);

@@ -18,8 +18,8 @@ namespace {
 // "amx" is the highest level there is, so it caps nothing.
 CpuCap read_cap() {
   const CpuCap cap = parse_cpu_cap(std::getenv("WEFT_CPU"));
-  // Both libraries must hear of it before their first kernel is chosen; the op tables are made
-  // before any op runs, and making them calls this.
+  // Both libraries must be told before their first kernel is chosen; the op tables are made before
+  // any op runs, and making them calls this function.
   if (cap == CpuCap::kAvx2 || cap == CpuCap::kReference) {
     dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
 #if HWY_ARCH_X86

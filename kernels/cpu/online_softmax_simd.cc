@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
 // Calls body(load, store, only) for whole vectors and once for the rest, whose missing lanes load
-// as 0 and are not stored; only(x, other) puts `other` into them.
+// as 0 and are not stored; only(x, other) puts `other` into those lanes.
 template <class Body>
 HWY_INLINE void over_row(int64_t count, Body&& body) {
   const TileTag d;
@@ -44,7 +44,7 @@ void online_softmax(const OnlineSoftmaxRows& block) {
     });
     const float before = block.top[r];
     const float top = std::max(before, hn::GetLane(hn::MaxOfLanes(d, most)));
-    // Nothing seen yet: any finite shift turns -inf into 0.
+    // No key has been seen yet if the maximum is -inf: any finite shift then turns -inf into 0.
     const float shift = top == kMinusInfinity ? 0 : top;
     const TileVec down = hn::Set(d, -shift);
     TileVec sum = hn::Zero(d);
