@@ -1,7 +1,7 @@
 // Attention of heads that are too large for the flash kernels (a VAE has one head of its whole
-// width), by the library's products: strips of queries against all keys, with the logits of a strip
-// in scratch. Every segment begins at a multiple of kAttentionGemmTile columns; the columns between
-// are zeros in the powers and in the values.
+// width), by the library's GEMM: a strip of queries against all keys at a time, with the strip's
+// logits in scratch. Every segment begins at a multiple of kAttentionGemmTile columns; the columns
+// between segments are zeros in the probabilities and in the values.
 #include <algorithm>
 
 #include "kernels/cuda/flash.h"
@@ -15,14 +15,15 @@ namespace {
 
 constexpr int kTile = kAttentionGemmTile, kThreads = 256, kWarps = kThreads / 32;
 
-// One head's values, transposed: [size, columns] <- [keys, size] of every segment.
+// Transposes one head's values: [size, columns] <- [keys, size] of every segment.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     transpose_values(const __grid_constant__ FlashArgs args, int kv_head, T* out, int columns) {
   __shared__ T tile[32][33];
   const int first_column = blockIdx.x * 32, first_row = blockIdx.y * 32;
   const int x = threadIdx.x % 32, y = threadIdx.x / 32;
-  int at = 0;  // the segment: its columns begin and end at multiples of kTile, so it is one
+  // Segments begin and end at multiples of kTile, so the block's columns have one segment.
+  int at = 0;
   while (at + 1 < args.segments && args.segment[at + 1].first_tile * kTile <= first_column) ++at;
   const FlashSegment& segment = args.segment[at];
   for (int j = y; j < 32; j += kWarps) {
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
       out[static_cast<int64_t>(first_row + j) * columns + first_column + x] = tile[x][j];
 }
 
-// The largest or the sum over the block's threads.
+// Returns the sum (kSum) or the maximum over the block's threads.
 template <bool kSum>
 __device__ __forceinline__ float over_block(float value, float* shared) {
   for (int lane = 16; lane > 0; lane /= 2) {
@@ -55,8 +56,8 @@ __device__ __forceinline__ float over_block(float value, float* shared) {
   return value;
 }
 
-// Rows of logits into probabilities, rounded to T; a block for a row. Every thread stays with its
-// columns. T's rows may lie over the logits.
+// Turns rows of logits into probabilities rounded to T; one block per row. Every thread keeps to
+// its own columns. T's rows may overlap the logits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     softmax_rows(const __grid_constant__ FlashArgs args, int kv_head, int head, int first_query,
@@ -80,7 +81,8 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   top = over_block<false>(top, shared);
-  const float base = top == minus_infinity() ? 0.0f : top;  // no key seen
+  // The maximum is -infinity if no key is seen.
+  const float base = top == minus_infinity() ? 0.0f : top;
   float total = 0;
   for (int s = 0; s < args.segments; ++s) {
     const int seen = seen_keys(args, block, {s, 0}, row);

@@ -1,12 +1,12 @@
-// Flash attention by products of warpgroups, for compute capability 9.0. q, k and v are copied into
-// tiles as the products want them (values transposed), in bf16 or as e4m3; then two warpgroups of
-// 64 rows each walk over tiles of 128 keys, one at its products while the other is at its
-// exponentials. The copy engine fills pairs of a tile of keys and one of values; a warp gives a
-// pair back when it has read it, so the warpgroups need not walk in step.
+// Flash attention by wgmma, for compute capability 9.0. q, k and v are first copied into tiles in
+// the layout of wgmma (values transposed), in bf16 or as e4m3. Then two warpgroups of 64 rows each
+// walk over tiles of 128 keys; one multiplies while the other computes exponentials. The copy
+// engine fills stages of one tile of keys and one of values; a warp releases a stage when it has
+// read it, so the warpgroups need not run in step.
 //
-// Tensor cores of e4m3 add with 14 bits alone (DeepSeek-V3, 2024, 3.3.2), so a tile's sums are made
-// anew and added in f32. Products of e4m3 by mma would be done in f16 (seen in sm_90's machine
-// code).
+// The tensor cores add e4m3 products with only 14 bits (DeepSeek-V3, 2024, 3.3.2), so each tile's
+// sums start at zero and are added to the running sums in f32. The mma instruction would multiply
+// e4m3 in f16 (seen in sm_90's machine code).
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/flash_tiles.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -19,35 +19,37 @@ namespace {
 
 constexpr int kRows = 128, kKeys = kFlashSm90Tile, kColumns = 128, kThreads = 256;
 constexpr int kPanelBytes = 128 * 128;  // 128 rows of 128 bytes
-constexpr int kSwizzled = 1024;         // the first panel begins at a multiple of it
+constexpr int kSwizzled = 1024;         // the first panel begins at a multiple of this
 
-// An element is e4m3 (1 byte) or bf16 (2). A tile is one panel for each byte of an element: of
-// queries and keys by columns, of transposed values by keys.
+// An element is e4m3 (1 byte) or bf16 (2 bytes). A tile has one panel of 128 bytes a row for each
+// byte of an element: queries and keys are cut by columns, transposed values by keys.
 template <class Element>
 struct Tiles {
   static constexpr bool kEightBits = sizeof(Element) == 1;
   static constexpr int kBytes = kPanelBytes * static_cast<int>(sizeof(Element));
-  static constexpr int kInstructions = 4 * static_cast<int>(sizeof(Element));  // over 128 columns
+  // A depth of 128 takes this many wgmmas.
+  static constexpr int kInstructions = 4 * static_cast<int>(sizeof(Element));
   static constexpr int kStages = kEightBits ? 6 : 3, kAhead = kEightBits ? 4 : 2;
   static constexpr int kOfShared = 1 + 2 * kStages;
   static constexpr size_t kSharedBytes = kOfShared * kBytes + kSwizzled + 2 * kStages * 8;
-  static constexpr float kOneBits = kEightBits ? 8 : 0;  // the power of two that stands for 1
+  // Probability 1 is stored as 2 to this power.
+  static constexpr float kOneBits = kEightBits ? 8 : 0;
 };
 
-// A launch's packed operands, in scratch. Tile t of key/value head h is the (h x tiles + t)-th.
+// A launch's packed operands, in scratch. Tile t of key/value head h is number h x tiles + t.
 struct Packed {
-  uint32_t* most = nullptr;  // [q, k, v][kv_heads] bits of the largest magnitudes; of e4m3 alone
+  uint32_t* most = nullptr;  // [q, k, v][kv_heads] bits of the largest magnitudes; e4m3 only
   uint8_t *q = nullptr, *k = nullptr, *v = nullptr;
   int kv_heads = 0, row_blocks = 0;
 };
 enum Operand { kQ, kK, kV };
 
-// The largest magnitude that may not be finite.
+// Returns the largest magnitude, which may be NaN or infinite.
 __device__ __forceinline__ float largest(const Packed& packed, Operand operand, int kv_head) {
   return __uint_as_float(packed.most[operand * packed.kv_heads + kv_head]);
 }
 
-// Rows of a tile that are there, and where they lie: row r at data + r x stride.
+// The existing rows of a tile: row r begins at data + r x stride.
 template <class T>
 struct TileRows {
   const T* data = nullptr;
@@ -68,7 +70,7 @@ __device__ __forceinline__ TileRows<T> tile_rows(const FlashArgs& args, bool val
   return {data + kv_head * head + key * stride, stride, min(segment.keys - key, kKeys)};
 }
 
-// Eight columns of row `row` from `column` on, zeros beyond what there is.
+// Loads eight columns of one row from `column` on, with zeros after the last.
 template <class T>
 __device__ __forceinline__ void load_columns(const FlashArgs& args, const T* row, int column,
                                              float (&x)[8]) {
@@ -88,14 +90,14 @@ __device__ __forceinline__ void load_columns(const FlashArgs& args, const T* row
   for (int i = 0; i < 8; ++i) x[i] = i < valid ? to_float(row[column + i]) : 0.0f;
 }
 
-// Where query head `share_head` of `row` lies; rows are those of FlashArgs.
+// Returns the address of a row of q; rows are those of FlashArgs.
 template <class T>
 __device__ __forceinline__ const T* query_row(const FlashArgs& args, int row, int kv_head) {
   return static_cast<const T*>(args.q) + row / args.share * args.q_row +
          (kv_head * args.share + row % args.share) * args.q_head;
 }
 
-// Row r of tile `tile` of an operand; null beyond the last.
+// Returns row r of tile `tile` of an operand, or null after the last row.
 template <class T>
 __device__ __forceinline__ const T* operand_row(const FlashArgs& args, Operand operand, int tile,
                                                 int kv_head, int r) {
@@ -107,7 +109,7 @@ __device__ __forceinline__ const T* operand_row(const FlashArgs& args, Operand o
   return r < rows.count ? rows.data + r * rows.stride : nullptr;
 }
 
-// What a pass over all operands does: block (x, kv head) takes a tile of one of them.
+// In a pass over all operands, block (x, kv head) takes one tile of one of them.
 __device__ __forceinline__ Operand operand_of(const FlashArgs& args, const Packed& packed,
                                               int& tile) {
   tile = blockIdx.x;
@@ -122,7 +124,8 @@ __global__ void clear(uint32_t* most, int count) {
   for (int i = threadIdx.x; i < count; i += blockDim.x) most[i] = 0;
 }
 
-// The largest magnitudes. As whole numbers, bits of NaN are larger than those of infinity.
+// Computes the largest magnitudes. Compared as integers, the bits of NaN are larger than those of
+// infinity.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     measure(const __grid_constant__ FlashArgs args, const Packed packed) {
@@ -145,20 +148,22 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % 32 == 0) atomicMax(&packed.most[operand * packed.kv_heads + kv_head], most);
 }
 
-// Where byte `at` of row `row` of a tile lies: pieces of 16 bytes are exchanged within eight.
+// Returns the place of byte `at` of row `row` of a tile: the 128-byte swizzle permutes pieces of 16
+// bytes within groups of eight.
 __device__ __forceinline__ int place_in_tile(int row, int at) {
   return at / 128 * kPanelBytes + row * 128 + ((at / 16 % 8) ^ (row % 8)) * 16 + at % 16;
 }
 
-// Where in a row of transposed values `key` stands: probabilities lie in registers as the logits'
-// products left them, those of e4m3 four by four in the order that products take them.
+// Returns the column of `key` in a row of transposed values. Probabilities stay in registers in the
+// order of the wgmma that computed the logits; for e4m3, groups of four keys follow the order in
+// which the next wgmma reads them.
 template <class Element>
 __device__ __forceinline__ int value_column(int key) {
   return Tiles<Element>::kEightBits ? key / 16 * 16 + key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2
                                     : key;
 }
 
-// Eight columns as registers, lower ones first.
+// Packs eight columns into registers, lower columns first.
 __device__ __forceinline__ void pack_columns(const float (&x)[8], float scale,
                                              uint32_t (&registers)[2]) {
 #pragma unroll
@@ -171,7 +176,7 @@ __device__ __forceinline__ void pack_columns(const float (&x)[8], float, uint32_
   for (int w = 0; w < 4; ++w) registers[w] = bf16_pair(x[2 * w], x[2 * w + 1]);
 }
 
-// Writes the tiles as they lie in shared memory, values transposed.
+// Writes the tiles as they will lie in shared memory, values transposed.
 template <class Element, class T>
 __global__ void __launch_bounds__(kThreads)
     pack(const __grid_constant__ FlashArgs args, const Packed packed) {
@@ -221,18 +226,18 @@ struct Stages {
   using Of = Tiles<Element>;
 
   uint8_t* queries;
-  uint8_t* tiles;  // keys and values in turns
+  uint8_t* tiles;  // keys and values alternate
   uint64_t *full, *empty;
 
   __device__ __forceinline__ uint8_t* keys(int n) const {
     return tiles + n % Of::kStages * 2 * Of::kBytes;
   }
   __device__ __forceinline__ uint8_t* values(int n) const { return keys(n) + Of::kBytes; }
-  // The n-th tile is here.
+  // Waits until the n-th tile has arrived.
   __device__ __forceinline__ void await(int n) const {
     barrier_wait(&full[n % Of::kStages], n / Of::kStages & 1);
   }
-  // This warp has read it.
+  // Tells the loader that this warp has read the n-th tile.
   __device__ __forceinline__ void release(int n) const {
     if (threadIdx.x % 32 == 0) barrier_arrive(&empty[n % Of::kStages]);
   }
@@ -259,7 +264,7 @@ __device__ __forceinline__ Stages<Element> make_stages() {
   return stages;
 }
 
-// Asks for tile after tile; one thread's.
+// Requests one tile after the other; only one thread uses it.
 template <class Element>
 struct Loader {
   using Of = Tiles<Element>;
@@ -285,14 +290,14 @@ struct Loader {
   }
 };
 
-// What a thread keeps of its two rows, lane / 4 + 8 h of the warp: columns 8 n + 2 (lane % 4) + c
-// at [4 n + 2 h + c].
+// The registers of a thread for its two rows, lane / 4 + 8 h of the warp: columns 8 n + 2 (lane %
+// 4) + c at [4 n + 2 h + c].
 struct State {
   float sum[64];
   float top[2], total[2];
 };
 
-// logit = q k^T of the n-th tile.
+// Starts logit = q k^T of the n-th tile.
 template <class Element>
 __device__ __forceinline__ void start_logits(float (&logit)[64], const Stages<Element>& stages,
                                              int n) {
@@ -307,7 +312,7 @@ __device__ __forceinline__ void start_logits(float (&logit)[64], const Stages<El
   }
 }
 
-// sum += probabilities v of the n-th tile; sum = ... of 8 bits.
+// Starts sum += probabilities v of the n-th tile; in 8 bits, sum = probabilities v.
 template <class Element>
 __device__ __forceinline__ void start_sums(
     float (&sum)[64], const uint32_t (&probability)[Tiles<Element>::kInstructions][4],
@@ -321,7 +326,7 @@ __device__ __forceinline__ void start_sums(
                        wgmma_descriptor(values + k / 4 * kPanelBytes, k % 4 * 32));
 }
 
-// -infinity where a row does not see a key.
+// Sets logits to -infinity where a row does not see a key.
 __device__ __forceinline__ void mask(float (&logit)[64], const FlashArgs& args,
                                      const FlashBlock& block, const FlashCursor& at) {
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
@@ -336,8 +341,8 @@ __device__ __forceinline__ void mask(float (&logit)[64], const FlashArgs& args,
   }
 }
 
-// Probabilities as a product takes them: registers of keys 2 i and 2 i + 1 of each eight, as the
-// logits' product left them.
+// Packs probabilities as an operand of wgmma: each register holds keys 2 i and 2 i + 1 of a group
+// of eight, in the order in which the wgmma of the logits left them.
 __device__ __forceinline__ void pack_probabilities(const float (&p)[64],
                                                    uint32_t (&registers)[4][4]) {
 #pragma unroll
@@ -359,8 +364,9 @@ __device__ __forceinline__ void pack_probabilities(const float (&p)[64],
     }
 }
 
-// Turns logit x scale + shift, scale > 0 or NaN, into probabilities relative to the largest, of 8
-// bits relative to that rounded up; rescale is what the sums so far become relative to it.
+// Turns logit x scale + shift (scale > 0 or NaN) into probabilities relative to the running
+// maximum; in 8 bits the maximum is rounded up to an integer. `rescale` returns the factors of the
+// earlier sums.
 template <class Element>
 __device__ __forceinline__ void online_softmax(State& state, float (&logit)[64], float scale,
                                                float shift, float (&rescale)[2]) {
@@ -378,7 +384,8 @@ __device__ __forceinline__ void online_softmax(State& state, float (&logit)[64],
     rescale[h] = top == state.top[h] ? 1.0f : fast_exp2(state.top[h] - top);
     state.top[h] = top;
     const float offset =
-        shift + Of::kOneBits - (top == minus_infinity() ? 0.0f : top);  // no key seen yet
+        // The maximum is -infinity until a key is seen.
+        shift + Of::kOneBits - (top == minus_infinity() ? 0.0f : top);
     float total = 0;
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
@@ -398,13 +405,15 @@ __device__ __forceinline__ void scale_logits(float (&logit)[64], float scale) {
 }
 
 __device__ __forceinline__ void rescale_sums(State& state, const float (&rescale)[2]) {
-  if (!__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;  // as mostly
+  // This is true for most tiles.
+  if (!__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
 #pragma unroll
   for (int i = 0; i < 64; ++i) state.sum[i] *= rescale[i / 2 % 2];
 }
 
-// One tile, the n-th, whose logits are ready: adds it to the sums. The next tile's logits are made
-// meanwhile; where there is none, this one's again, since a branch would cut the pipeline.
+// Adds the n-th tile, whose logits are ready, to the sums. Meanwhile it starts the next tile's
+// logits; after the last tile it computes the same logits again, since a branch would stall the
+// pipeline.
 template <class Element>
 __device__ __forceinline__ void add_tile(State& state, float (&logit)[64], const FlashArgs& args,
                                          const Packed& packed, const FlashBlock& block,
@@ -420,7 +429,8 @@ __device__ __forceinline__ void add_tile(State& state, float (&logit)[64], const
   pack_probabilities(logit, probability);
   if constexpr (!Of::kEightBits) rescale_sums(state, rescale);
   float(&sum)[64] = Of::kEightBits ? fresh : state.sum;
-  // Here and not before the exponentials: it waits for the other warps to have read an older tile.
+  // The load comes after the exponentials, because it waits until the other warps have read an
+  // older tile.
   if (threadIdx.x == 0) loader.load(args, packed, block, stages);
   __syncwarp();
   const int next = last ? n : n + 1;

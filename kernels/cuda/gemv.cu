@@ -10,13 +10,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kTiles = 2;             // of eight columns, per block
+constexpr int kTiles = 2;             // tiles of eight columns per block
 constexpr int kColumns = 8 * kTiles;  // kGemvRows x kColumns outputs: one per thread
-constexpr int kUnroll = 4;            // 16-byte loads per tile under way in a thread
+constexpr int kUnroll = 4;            // 16-byte loads per tile in flight in a thread
 constexpr unsigned kMostGroups = 65535;
 static_assert(kGemvRows * kColumns == kThreads);
 
-// Eight elements of a row from `at`, zeros behind its end; no row, no elements.
+// Loads eight elements of a row from `at`, with zeros after its end; a null row gives zeros.
 __device__ __forceinline__ uint4 load_row(const bf16* row, int64_t at, int64_t k, bool aligned) {
   if (!row || at >= k) return make_uint4(0, 0, 0, 0);
   if (aligned && at + 8 <= k) return *reinterpret_cast<const uint4*>(row + at);
@@ -27,7 +27,7 @@ __device__ __forceinline__ uint4 load_row(const bf16* row, int64_t at, int64_t k
   return make_uint4(packed[0], packed[1], packed[2], packed[3]);
 }
 
-// Two e4m3 in the low bytes of `pair` as bf16; there is no NaN among weights.
+// Converts two e4m3 in the low bytes of `pair` to bf16; weights contain no NaN.
 __device__ __forceinline__ uint32_t widen_pair(uint32_t pair) {
   const auto widen = [](uint32_t byte) {
     return __float_as_uint(__uint_as_float((byte & 0x80u) << 24 | (byte & 0x7fu) << 20) * 0x1p120f);
@@ -35,7 +35,7 @@ __device__ __forceinline__ uint32_t widen_pair(uint32_t pair) {
   return widen(pair & 0xffu) >> 16 | (widen(pair >> 8 & 0xffu) & 0xffff0000u);
 }
 
-// The 16 bytes of weights as pairs of two bf16: four pairs, of e4m3 eight.
+// Converts 16 bytes of weights to pairs of bf16: four pairs from bf16, eight from e4m3.
 __device__ __forceinline__ void spread(uint4 w, uint32_t (&pairs)[4]) {
   pairs[0] = w.x;
   pairs[1] = w.y;
@@ -51,9 +51,9 @@ __device__ __forceinline__ void spread(uint4 w, uint32_t (&pairs)[8]) {
   }
 }
 
-// One warp's share of k: acc[t] += the products of its 16 rows with tile t of eight columns. A
-// product does not mind in which order k comes: thread i of four takes 16 consecutive bytes of
-// weights and the same elements of x for whichever k the tensor core means.
+// Computes one warp's share of k: acc[t] += its 16 rows times tile t of eight columns. The order of
+// k does not matter, as long as both operands have the same: thread i of four loads 16 consecutive
+// bytes of weights, and the same elements of x, for whichever k the tensor core expects.
 template <class W>
 __device__ __forceinline__ void multiply_share(const Gemv& p, bool x_aligned, int64_t row,
                                                int64_t column, float (&acc)[kTiles][4]) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply_share(const Gemv& p, bool x_aligned, in
   }
 }
 
-// A block: 16 columns, 16 rows at a time; its warps share k.
+// A block computes 16 columns, 16 rows at a time; its warps divide k.
 template <class W, class Out>
 __global__ void __launch_bounds__(kThreads) gemv_kernel(Gemv p, bool x_aligned) {
   __shared__ float sums[kWarps][kGemvRows][kColumns];
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(Gemv p, bool x_aligned) 
        first_row += int64_t{gridDim.y} * kGemvRows) {
     float acc[kTiles][4] = {};
     multiply_share<W>(p, x_aligned, first_row + g, first_column + g, acc);
-    __syncthreads();  // the sums of the rows before have been read
+    __syncthreads();  // the sums of the previous rows have been read
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
 #pragma unroll
@@ -147,7 +147,7 @@ __device__ __forceinline__ void multiply_add(float a, float b, float& sum) {
 }
 __device__ __forceinline__ void multiply_add(int32_t a, int32_t b, int32_t& sum) { sum += a * b; }
 
-// A warp per column, kGemvDotRows rows at a time.
+// One warp computes one column, kGemvDotRows rows at a time.
 template <class T, class Sum>
 __global__ void __launch_bounds__(kThreads) gemv_dot_kernel(GemvDot p) {
   constexpr int kPer = 16 / sizeof(T), kRows = kGemvDotRows;

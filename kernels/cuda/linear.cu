@@ -1,7 +1,8 @@
-// Linear layers: few rows by our own kernels, the rest by the library, which adds the bias where
-// that is exact: a f32 bias to f32 results, one that bf16 holds to bf16 results. Otherwise, and for
-// SiLU, it leaves f32 sums, a block of rows at a time, and a kernel of ours finishes them: 8
-// more bytes per result through memory than fused, against 2 in products.
+// Linear layers: GEMVs use our own kernels, the rest uses the library. The library adds the bias if
+// it does so exactly: an f32 bias to f32 results, or a bias that bf16 holds exactly to bf16
+// results. Otherwise, and for SiLU, it computes f32 sums, a block of rows at a time, and a kernel
+// of ours finishes them. That moves 8 more bytes per result through memory than a fused epilogue,
+// which writes 2.
 #include <algorithm>
 
 #include "kernels/copy.h"
@@ -17,7 +18,7 @@ namespace weft::cuda {
 
 namespace {
 
-// One call, of all rows or of a block of them.
+// The arguments of one call, for all rows or for a block of them.
 struct Call {
   Stream& stream;
   const PackedLinear& packed;
@@ -49,13 +50,14 @@ struct Call {
   GemmMatrix w_matrix() const {
     return {matrix().weight.view().data, matrix().weight.view().dtype, matrix().stride()};
   }
-  // The bias as the library adds it exactly, and whether there is one or none is wanted.
+  // Returns the bias in the type in which the library adds it exactly, or null. library_does_bias()
+  // is also true if there is no bias.
   const void* library_bias() const {
     if (out_dtype == DType::kF32) return bias();
     return matrix().bias_bf16 ? matrix().bias_bf16.view().data : nullptr;
   }
   bool library_does_bias() const { return !packed.has_bias() || library_bias() != nullptr; }
-  // Sums or results without activation to results.
+  // Arguments that turn sums, or results without activation, into results.
   FinishRows finish(const void* sums, int64_t sums_stride) const {
     return {.rows = m,
             .columns = n,
@@ -69,7 +71,7 @@ struct Call {
   }
 };
 
-// Calls run(block of rows) for as many rows at a time as take linear_block_bytes of scratch.
+// Calls run(block of rows), with as many rows at a time as take linear_block_bytes of scratch.
 template <class Run>
 void for_blocks(const Call& call, int64_t row_bytes, Run&& run) {
   const int64_t blocks = row_blocks(call.m, row_bytes).count;
@@ -94,7 +96,8 @@ void gemv_bf16(const Call& call) {
                      .out_stride = call.out_stride});
 }
 
-// The product with its bias to f32 results, then the activation in place. False where refused.
+// Computes the GEMM with its bias to f32 results, then applies the activation in place. Returns
+// false if the library refuses.
 bool library_wide(const Call& call) {
   if (!gemm(call.stream, {.m = call.m,
                           .n = call.n,
@@ -193,20 +196,20 @@ void linear_int8(const Call& call) {
   });
 }
 
-// A queue keeps the bits of the largest magnitude of all of x, whatever blocks it is done in.
+// A queue keeps the bits of the largest magnitude of all of x, for every block of rows.
 struct LargestOfX {
   explicit LargestOfX(CudaQueue& queue)
       : bits(DType::kI32, {1}, {Device::Kind::kCuda, static_cast<int8_t>(queue.index())}) {}
   Tensor bits;
 };
 
-// Null of formats whose rows have scales of their own.
+// Null in formats with one scale per row.
 uint32_t* largest_of_x(const Call& call) {
   if (call.packed.format() != WeightFormat::kFp8Tensor) return nullptr;
   return static_cast<uint32_t*>(cuda_queue(call.stream).part<LargestOfX>().bits.view().data);
 }
 
-// The scales of x's rows in scratch, its numbers beside them.
+// Quantizes x into scratch and returns its scales, also in scratch.
 float* quantize_e4m3(const Call& call, Numbers kind, char* scratch, const LinearPlaces& places) {
   auto* scales = reinterpret_cast<float*>(scratch + places.scales);
   quantize_rows(call.stream, kind, call.x_view(), scratch + places.numbers, call.matrix().stride(),
@@ -214,7 +217,8 @@ float* quantize_e4m3(const Call& call, Numbers kind, char* scratch, const Linear
   return scales;
 }
 
-// Few rows of e4m3, or as many as the library refuses: the numbers of x as bf16.
+// GEMV with e4m3 weights, for few rows or for as many as the library refuses; the quantized x is
+// widened to bf16.
 void gemv_fp8(const Call& call) {
   const int64_t stride = call.matrix().stride();
   const LinearPlaces places = places_of_gemv(call.m, stride);
@@ -237,8 +241,8 @@ void gemv_fp8(const Call& call) {
                      .out_stride = call.out_stride});
 }
 
-// A block of rows in e4m3: with scales and bias where the library takes them, else its bare sums
-// finished here. False where it has no such products.
+// A block of rows in e4m3: the library applies scales and bias if it can; else it computes plain
+// sums, which are finished here. Returns false if the library has no e4m3 GEMM.
 bool library_fp8(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
@@ -275,7 +279,8 @@ bool library_fp8(const Call& call) {
   return true;
 }
 
-// The numbers of both as bf16, which holds them exactly: for devices without products of e4m3.
+// Widens both e4m3 operands to bf16, which holds them exactly: for devices whose tensor cores do
+// not multiply e4m3.
 bool library_fp8_as_bf16(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();

@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t byte_of(float x, int8_t) {
 }
 __device__ __forceinline__ uint32_t byte_of(float x, uint8_t) { return to_e4m3(x); }
 
-// Eight numbers at once; N int8_t, uint8_t (e4m3) or bf16 (e4m3 as bf16).
+// Stores eight quantized values at once; N is int8_t, uint8_t (e4m3) or bf16 (e4m3 as bf16).
 template <class N>
 __device__ __forceinline__ void store_numbers(N* at, const float (&x)[8]) {
   uint32_t packed[2] = {0, 0};
@@ -36,7 +36,7 @@ __device__ __forceinline__ void store_numbers<bf16>(bf16* at, const float (&x)[8
 
 struct RowRange {
   float most;    // the largest magnitude
-  float poison;  // NaN where a value is not finite, else 0
+  float poison;  // NaN if a value is NaN or Inf, else 0
 };
 
 template <class T>
@@ -70,7 +70,7 @@ __device__ RowRange row_range(const T* x, int64_t count, bool aligned) {
   return range;
 }
 
-// A block per row: once over it for the scale, once more, from cache, for the numbers.
+// One block per row reads it once for the scale, and once more, from cache, to quantize it.
 template <class T, class N>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, N* numbers,
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) scales[row] = scale;
 }
 
-// A block per row.
+// One block per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     measure_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, uint32_t* most) {

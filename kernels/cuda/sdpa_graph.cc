@@ -11,7 +11,7 @@ SdpaShape SdpaShape::of(const Sdpa& p) {
 
 namespace {
 
-// One batch of [heads, rows, columns]; strides in elements.
+// One batch of [heads, rows, columns]; strides are in elements.
 CudnnDescriptor make_tensor(SdpaTensor id, cudnnDataType_t type, int64_t heads, int64_t rows,
                             int64_t columns, int64_t head_stride, int64_t row_stride) {
   return make_cudnn_tensor(

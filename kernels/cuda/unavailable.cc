@@ -50,7 +50,7 @@ void DeviceGraph::launch(Stream&) { unavailable(); }
 PinnedMemory::PinnedMemory(size_t) { unavailable(); }
 void PinnedMemory::Free::operator()(void*) const {}
 
-// Of CPU streams, whose work is done when its call returns.
+// DeviceEvents only exist for CPU streams here, whose work is done when its call returns.
 struct DeviceEvent::Impl {};
 DeviceEvent::DeviceEvent() = default;
 DeviceEvent::~DeviceEvent() = default;
