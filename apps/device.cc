@@ -219,7 +219,7 @@ int planned_sharers(const Flags& flags, int ranks) {
 
 std::string device_words(Device device) {
   if (device.kind == Device::Kind::kCpu) return "cpu, " + cpu_isa();
-  return to_string(device) + ", " + cuda_device_words(device.index) + ", " + cuda_versions();
+  return to_string(device) + ", " + cuda_device_description(device.index) + ", " + cuda_versions();
 }
 
 Stream stream_of(const Flags& flags, const Ops* ops) {

@@ -122,7 +122,7 @@ HealthCheck cuda_check() {
     check.detail = versions + ", " + std::to_string(devices) + " devices";
     for (int device = 0; device < devices; ++device)
       check.detail +=
-          "; cuda:" + std::to_string(device) + " " + cuda_device_words(device) + ", " +
+          "; cuda:" + std::to_string(device) + " " + cuda_device_description(device) + ", " +
           format_bytes(available_memory({Device::Kind::kCuda, static_cast<int8_t>(device)})) +
           " free";
     if (devices > 0) return check;

@@ -90,7 +90,7 @@ struct Generator::Impl {
                                          "scales would be others; legal with them: tensor=1");
     check_attention();
     if (given.memory_limit) {
-      available = left_out(stream) || given.planned
+      available = is_dry_run(stream) || given.planned
                       ? given.memory_limit
                       : std::min<uint64_t>(available, given.memory_limit);
     }
@@ -122,7 +122,7 @@ struct Generator::Impl {
     const Device device = options.device;
     if (device.kind == Device::Kind::kCuda && !cuda_attends_in_fp8(device.index))
       refuse(to_string(device) +
-             " is no device of compute capability 9.0: " + cuda_device_words(device.index));
+             " is no device of compute capability 9.0: " + cuda_device_description(device.index));
   }
 
   SamplerConfig sampler_for(const Request& request) const {

@@ -14,7 +14,7 @@ float quantize_row_e4m3(const float* x, int64_t count, uint8_t* out) {
   float most = 0, poison = 0;
   for (int64_t i = 0; i < count; ++i) {
     most = std::fmax(most, std::fabs(x[i]));
-    poison += x[i] * 0;  // NaN where x is not finite
+    poison += x[i] * 0;  // NaN if x[i] is NaN or Inf
   }
   const bool finite = poison == 0;
   const float unit = finite ? e4m3_unit(most) : 0;
@@ -23,7 +23,7 @@ float quantize_row_e4m3(const float* x, int64_t count, uint8_t* out) {
 }
 
 void quantize_e4m3(const float* x, int64_t count, float scale, uint8_t* out) {
-  const float unit = std::isnan(scale) ? 0 : 1 / scale;  // exact, of a power of two
+  const float unit = std::isnan(scale) ? 0 : 1 / scale;  // exact, since scale is a power of two
   for (int64_t i = 0; i < count; ++i) out[i] = unit > 0 ? to_e4m3(x[i] * unit) : uint8_t{0};
 }
 
@@ -51,7 +51,7 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
   struct Numbers {
     const uint8_t* weights;
     std::vector<uint8_t> rounded;
-    float tensor_scale;  // 0: every row its own
+    float tensor_scale;  // 0: every row has its own
     float quantize(std::vector<float>& x) {
       const auto in = static_cast<int64_t>(x.size());
       float scale = tensor_scale;

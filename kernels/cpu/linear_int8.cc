@@ -1,4 +1,4 @@
-// Reference of 8-bit products.
+// Reference GEMM of 8-bit integers.
 #include "kernels/cpu/linear_int8.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ float quantize_row_reference(const float* x, int64_t count, int8_t* out) {
   float most = 0, poison = 0;
   for (int64_t i = 0; i < count; ++i) {
     most = std::fmax(most, std::fabs(x[i]));
-    poison += x[i] * 0;  // NaN where x is not finite
+    poison += x[i] * 0;  // NaN if x[i] is NaN or Inf
   }
   const bool finite = poison == 0;
   const float to_unit = most > 0 && finite ? 127 / most : 0;
@@ -36,7 +36,7 @@ EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const
   const bool whole = format == WeightFormat::kInt8;
   EightBitWeights weights{Tensor(whole ? DType::kI8 : DType::kF8E4M3, {out, in}),
                           Tensor(DType::kF32, {out})};
-  constexpr int64_t kRows = 64;  // converted at a time
+  constexpr int64_t kRows = 64;  // rows converted at a time
   const Tensor wide(DType::kF32, {std::min(kRows, out), in});
   const auto for_rows = [&](auto&& body) {
     for (int64_t row = 0; row < out; row += kRows) {
@@ -45,7 +45,7 @@ EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const
       body(row, count);
     }
   };
-  float scale = 0;  // of all rows
+  float scale = 0;  // one scale for all rows
   if (format == WeightFormat::kFp8Tensor) {
     float most = 0;
     for_rows([&](int64_t, int64_t count) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the references of 8-bit whole numbers and 8-bit floats share.
+// The references of 8-bit integers and 8-bit floats share these loops.
 #include <vector>
 
 #include "kernels/cpu/linear_int8.h"
@@ -8,8 +8,9 @@
 
 namespace weft::cpu {
 
-// The loops of both references over rows of x. `make()` gives a thread's numbers: quantize(row)
-// rounds a row [in] f32 and returns its scale, sum(row, o) is its product with output o.
+// Computes a linear layer row by row. `make()` returns a thread's quantizer: quantize(row) rounds a
+// row [in] f32 to 8 bits and returns its scale; sum(row, o) is the dot product of that row with the
+// weights of output o.
 template <class Make>
 void linear_of_numbers(Stream& stream, const TensorView& x, const PackedLinear& packed,
                        LinearActivation activation, const TensorView& out, Make&& make) {

@@ -31,7 +31,7 @@ std::string cuda_versions() {
   return "driver " + text(driver) + ", toolkit " + text(runtime);
 }
 
-std::string cuda_device_words(int index) {
+std::string cuda_device_description(int index) {
   cudaDeviceProp properties{};
   WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   char text[384];

@@ -127,12 +127,13 @@ class Call {
 
   static Tensor clone_columns(const Tensor& x, int64_t begin) {
     Tensor out(x.view().dtype, {x.view()[0], x.view()[1] - begin});
-    const size_t word = size_of(x.view().dtype), bytes = static_cast<size_t>(out.view()[1]) * word;
+    const size_t element_bytes = size_of(x.view().dtype),
+                 bytes = static_cast<size_t>(out.view()[1]) * element_bytes;
     for (int64_t r = 0; r < x.view()[0] && bytes > 0; ++r)
-      std::memcpy(
-          static_cast<char*>(out.view().data) + static_cast<size_t>(r) * bytes,
-          static_cast<char*>(x.view().data) + static_cast<size_t>(r * x.view()[1] + begin) * word,
-          bytes);
+      std::memcpy(static_cast<char*>(out.view().data) + static_cast<size_t>(r) * bytes,
+                  static_cast<char*>(x.view().data) +
+                      static_cast<size_t>(r * x.view()[1] + begin) * element_bytes,
+                  bytes);
     return out;
   }
 
@@ -154,11 +155,11 @@ class Call {
   AttentionArgs args_;
 };
 
-enum class Way { kLibrary, kFlash, kSplit, kChained, kProducts };
+enum class Way { kLibrary, kFlash, kSplit, kChained, kGemm };
 
 Way way_of(const cuda::AttentionPaths& before, const cuda::AttentionPaths& after) {
   if (after.library > before.library) return Way::kLibrary;
-  if (after.products > before.products) return Way::kProducts;
+  if (after.gemm > before.gemm) return Way::kGemm;
   if (after.chained > before.chained) return Way::kChained;
   return after.split > before.split ? Way::kSplit : Way::kFlash;
 }
@@ -233,7 +234,7 @@ const Expected kCases[] = {
       .state = true},
      Way::kChained},
     // Large heads.
-    {{.queries = 70, .heads = 1, .kv_heads = 1, .e = 384, .keys = {70}}, Way::kProducts},
+    {{.queries = 70, .heads = 1, .kv_heads = 1, .e = 384, .keys = {70}}, Way::kGemm},
     {{.queries = 5,
       .heads = 4,
       .kv_heads = 2,
@@ -244,11 +245,10 @@ const Expected kCases[] = {
       .bias = true,
       .query_position = 63,
       .log_bias = 1},
-     Way::kProducts},
+     Way::kGemm},
     {{.queries = 3, .heads = 1, .kv_heads = 1, .e = 264, .keys = pages(35, 2), .gap = 1},
-     Way::kProducts},
-    {{.queries = 3, .heads = 1, .kv_heads = 1, .e = 300, .keys = {}, .state = true},
-     Way::kProducts},
+     Way::kGemm},
+    {{.queries = 3, .heads = 1, .kv_heads = 1, .e = 300, .keys = {}, .state = true}, Way::kGemm},
 };
 
 TEST(AttentionFlash, EveryWayEqualsTheDefinition) {
@@ -340,7 +340,7 @@ TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
     attention(stream, args);
     stream.sync();
     const cuda::AttentionPaths& after = cuda_queue(stream).part<cuda::AttentionPaths>();
-    EXPECT_EQ(after.group - before.group, 1);
+    EXPECT_EQ(after.sm90 - before.sm90, 1);
     EXPECT_EQ(after.flash, before.flash);
     EXPECT_EQ(after.chained - before.chained, 1);
     EXPECT_EQ(after.split - before.split, 2);
@@ -357,11 +357,11 @@ TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
 
 // Products of warpgroups in bf16: edges of their tiles, more tiles than shared memory holds, masks,
 // pages, more segments than a launch takes.
-TEST(AttentionGroup, EveryEdgeEqualsTheDefinition) {
+TEST(AttentionSm90, EveryEdgeEqualsTheDefinition) {
   Stream stream = cuda_stream(0);
   auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
   if (cuda_queue(stream).properties().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
-  paths.group_from = 0;
+  paths.sm90_from = 0;
   const Case cases[] = {
       {.queries = 64, .heads = 1, .kv_heads = 1, .e = 128, .keys = {1}, .state = true},
       {.queries = 129, .heads = 2, .kv_heads = 2, .e = 128, .keys = {129}, .state = true},
@@ -390,9 +390,9 @@ TEST(AttentionGroup, EveryEdgeEqualsTheDefinition) {
   for (const Case& c : cases) {
     SCOPED_TRACE("case " + std::to_string(&c - cases));
     Call call(c, DType::kBF16);
-    const int64_t before = paths.group;
+    const int64_t before = paths.sm90;
     call.run(stream);
-    EXPECT_EQ(paths.group - before, 1);
+    EXPECT_EQ(paths.sm90 - before, 1);
     call.check(stream, &report);
   }
 }

@@ -45,7 +45,7 @@ TEST(BenchOnADevice, LoadingHoldsTheWeightsOnceOnTheDevice) {
 }
 
 TEST(BenchOnADevice, LayoutsOfRanksOnOneDeviceAndOnTwo) {
-  for (const auto& [devices, words] :
+  for (const auto& [devices, ranks] :
        {std::pair{"1", "2 threads on cuda:0"}, {"2", "2 threads on cuda:0 and cuda:1"}}) {
     setenv("WEFT_EMULATED_DEVICES", devices, 1);
     const Outcome outcome = run(
@@ -57,7 +57,7 @@ TEST(BenchOnADevice, LayoutsOfRanksOnOneDeviceAndOnTwo) {
     std::istringstream lines(outcome.out);
     for (std::string line; std::getline(lines, line);) {
       const auto object = nlohmann::json::parse(line);
-      EXPECT_EQ(object["ranks"], words);
+      EXPECT_EQ(object["ranks"], ranks);
       EXPECT_FALSE(object.contains("simulated"));  // the meter would wait behind every op
       ++methods[object["method"]];
     }

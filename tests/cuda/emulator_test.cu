@@ -179,8 +179,7 @@ constexpr int kRowBytes = 128, kLeftBytes = 64 * kRowBytes, kRightBytes = 128 * 
 
 // out [3, 64, 128]: a b^T over bytes 32 to 63 from registers, over bytes 64 to 127 from shared
 // memory, and what the first products hold before the wait.
-__global__ void group_product_kernel(const uint8_t* left, const uint8_t* right, float* out,
-                                     int arrivals) {
+__global__ void wgmma_kernel(const uint8_t* left, const uint8_t* right, float* out, int arrivals) {
   uint8_t* const shared = cuda::dynamic_shared<uint8_t>();  // a multiple of 1024 bytes of it
   auto* const barrier = reinterpret_cast<uint64_t*>(shared + kLeftBytes + kRightBytes);
   if (threadIdx.x == 0) {
@@ -201,15 +200,15 @@ __global__ void group_product_kernel(const uint8_t* left, const uint8_t* right, 
     memcpy(&a[part], shared + r * kRowBytes + (piece ^ (r % 8)) * 16 + lane % 4 * 4, 4);
   }
   float sum[2][64], early[64];
-  cuda::group_fence();
-  cuda::group_multiply<uint8_t>(sum[0], a, cuda::group_rows(shared + kLeftBytes, 32));
+  cuda::wgmma_fence();
+  cuda::wgmma_multiply<uint8_t>(sum[0], a, cuda::wgmma_descriptor(shared + kLeftBytes, 32));
   memcpy(early, sum[0], sizeof early);
-  cuda::group_multiply<uint8_t>(sum[1], cuda::group_rows(shared, 64),
-                                cuda::group_rows(shared + kLeftBytes, 64));
-  cuda::group_add<uint8_t>(sum[1], cuda::group_rows(shared, 96),
-                           cuda::group_rows(shared + kLeftBytes, 96));
-  cuda::group_commit();
-  cuda::group_wait<0>();
+  cuda::wgmma_multiply<uint8_t>(sum[1], cuda::wgmma_descriptor(shared, 64),
+                                cuda::wgmma_descriptor(shared + kLeftBytes, 64));
+  cuda::wgmma_add<uint8_t>(sum[1], cuda::wgmma_descriptor(shared, 96),
+                           cuda::wgmma_descriptor(shared + kLeftBytes, 96));
+  cuda::wgmma_commit();
+  cuda::wgmma_wait<0>();
   for (int n = 0; n < 16; ++n)
     for (int at = 0; at < 4; ++at) {
       const int to = (row + at / 2 * 8) * 128 + 8 * n + lane % 4 * 2 + at % 2;
@@ -237,8 +236,8 @@ TEST_F(Emulator, MultipliesRowsOfAWarpgroup) {
   const auto [b, right] = swizzled_rows(128, 5);
   const Buffer<uint8_t> left_rows(left), right_rows(right);
   const Buffer<float> out(3 * 64 * 128);
-  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, group_product_kernel,
-                  left_rows.data, right_rows.data, out.data, 1),
+  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, wgmma_kernel, left_rows.data,
+                  right_rows.data, out.data, 1),
             cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   const std::vector<float> measured = out.get();
@@ -256,7 +255,7 @@ TEST_F(Emulator, MultipliesRowsOfAWarpgroup) {
 TEST_F(Emulator, ABarrierThatNeverEndsAPhaseIsAFault) {
   const Buffer<uint8_t> left(kLeftBytes), right(kRightBytes);
   const Buffer<float> out(3 * 64 * 128);
-  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, group_product_kernel, left.data,
+  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, wgmma_kernel, left.data,
                   right.data, out.data, 2),
             cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);

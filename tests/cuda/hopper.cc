@@ -1,5 +1,5 @@
 // What compute capability 9.0 adds to a block: barriers that count bytes, the copy engine, and
-// products of warpgroups. Copies and products happen as late as they may.
+// wgmmas of warpgroups. Copies and wgmmas happen as late as they may.
 #include "kernels/cuda/hopper.cuh"
 
 #include <algorithm>
@@ -32,17 +32,17 @@ struct Barrier {
 };
 
 // One product under way, as one thread sees it: its rows of a and of c.
-struct Product {
+struct Wgmma {
   float (*c)[64];
   std::array<float, 64> start;
   bool add, in_registers;
-  int word_bytes;
+  int element_bytes;
   uint8_t a[2][32];
   uint64_t a_rows, b;
 };
 
-struct Products {
-  std::deque<Product> all;
+struct Wgmmas {
+  std::deque<Wgmma> all;
   std::deque<size_t> groups;
   size_t open = 0;
 };
@@ -51,7 +51,7 @@ struct Products {
 struct Hopper {
   uint64_t block = 0;
   std::map<const uint64_t*, Barrier> barriers;
-  std::map<int, Products> products;  // by thread
+  std::map<int, Wgmmas> wgmmas;  // by thread
 };
 
 Hopper& hopper() {
@@ -59,7 +59,7 @@ Hopper& hopper() {
   if (made->block != block_number()) {
     made->block = block_number();
     made->barriers.clear();
-    made->products.clear();
+    made->wgmmas.clear();
   }
   return *made;
 }
@@ -90,30 +90,30 @@ void read_row(uint64_t descriptor, int row, uint8_t (&out)[32]) {
   }
 }
 
-using Words = std::array<float, 32>;  // the first 32 or 16
+using RowValues = std::array<float, 32>;  // the first 32 or 16
 
-Words words_of(const uint8_t (&bytes)[32], int word_bytes) {
-  Words words{};
-  for (int i = 0; i < 32 / word_bytes; ++i)
-    words[i] = word_bytes == 1
-                   ? from_e4m3(bytes[i])
-                   : to_float(bf16{static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8)});
-  return words;
+RowValues values_of(const uint8_t (&bytes)[32], int element_bytes) {
+  RowValues values{};
+  for (int i = 0; i < 32 / element_bytes; ++i)
+    values[i] = element_bytes == 1
+                    ? from_e4m3(bytes[i])
+                    : to_float(bf16{static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8)});
+  return values;
 }
 
-void finish_product(Product& product, int row) {
+void finish_wgmma(Wgmma& product, int row) {
   if (!product.in_registers) {
     read_row(product.a_rows, row, product.a[0]);
     read_row(product.a_rows, row + 8, product.a[1]);
   }
-  const int count = 32 / product.word_bytes;
-  const Words a[2] = {words_of(product.a[0], product.word_bytes),
-                      words_of(product.a[1], product.word_bytes)};
+  const int count = 32 / product.element_bytes;
+  const RowValues a[2] = {values_of(product.a[0], product.element_bytes),
+                          values_of(product.a[1], product.element_bytes)};
   for (int n = 0; n < 16; ++n)
     for (int c = 0; c < 2; ++c) {
       uint8_t bytes[32];
       read_row(product.b, 8 * n + lane() % 4 * 2 + c, bytes);
-      const Words b = words_of(bytes, product.word_bytes);
+      const RowValues b = values_of(bytes, product.element_bytes);
       for (int h = 0; h < 2; ++h) {
         float sum = 0;
         for (int k = 0; k < count; ++k) sum += a[h][k] * b[k];
@@ -188,52 +188,52 @@ void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
   barrier_at(barrier).copies.push_back({shared, global, bytes});
 }
 
-void group_multiply(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add,
-                    int word_bytes) {
+void wgmma_multiply(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add,
+                    int element_bytes) {
   if (blockDim.x % 128) device_fault("a product of a warpgroup in a block without one");
-  Product product{.c = &c,
-                  .start = {},
-                  .add = add,
-                  .in_registers = a != nullptr,
-                  .word_bytes = word_bytes,
-                  .a = {},
-                  .a_rows = a_rows,
-                  .b = b};
+  Wgmma product{.c = &c,
+                .start = {},
+                .add = add,
+                .in_registers = a != nullptr,
+                .element_bytes = element_bytes,
+                .a = {},
+                .a_rows = a_rows,
+                .b = b};
   if (a) {
     Fragment fragment{.mine = a, .a = {}};
     collective(~0u, "a product of a warpgroup", spread_rows, &fragment, true);
     std::memcpy(product.a, fragment.a, sizeof fragment.a);
   }
-  Products& products = hopper().products[thread_number()];
+  Wgmmas& wgmmas = hopper().wgmmas[thread_number()];
   std::copy(std::begin(c), std::end(c), product.start.begin());
   std::fill(std::begin(c), std::end(c), std::numeric_limits<float>::quiet_NaN());
-  products.all.push_back(product);
-  ++products.open;
+  wgmmas.all.push_back(product);
+  ++wgmmas.open;
 }
 
-void group_commit() {
-  Products& products = hopper().products[thread_number()];
-  products.groups.push_back(std::exchange(products.open, 0));
+void wgmma_commit() {
+  Wgmmas& wgmmas = hopper().wgmmas[thread_number()];
+  wgmmas.groups.push_back(std::exchange(wgmmas.open, 0));
 }
 
-void group_wait(int newest) {
-  Products& products = hopper().products[thread_number()];
+void wgmma_wait(int newest) {
+  Wgmmas& wgmmas = hopper().wgmmas[thread_number()];
   const int row = thread_number() % 128 / 32 * 16 + lane() / 4;
   std::set<const void*> begun;
-  while (products.groups.size() > static_cast<size_t>(newest)) {
-    for (size_t i = products.groups.front(); i > 0; --i) {
-      Product& product = products.all.front();
+  while (wgmmas.groups.size() > static_cast<size_t>(newest)) {
+    for (size_t i = wgmmas.groups.front(); i > 0; --i) {
+      Wgmma& product = wgmmas.all.front();
       // The first product over registers finds them as they were when it began.
       if (begun.insert(product.c).second)
         std::copy(product.start.begin(), product.start.end(), std::begin(*product.c));
-      finish_product(product, row);
-      products.all.pop_front();
+      finish_wgmma(product, row);
+      wgmmas.all.pop_front();
     }
-    products.groups.pop_front();
+    wgmmas.groups.pop_front();
   }
   // No lane goes on before all have their results.
   collective(
-      ~0u, "group_wait", [](void* const(&)[32], uint32_t) {}, nullptr, true);
+      ~0u, "wgmma_wait", [](void* const(&)[32], uint32_t) {}, nullptr, true);
 }
 
 }  // namespace weft::emulated

@@ -31,7 +31,7 @@ class Libraries : public ::testing::Test {
     LinearActivation activation = LinearActivation::kNone;
   };
   // Runs the problem, compares it, and returns how many products the library did.
-  int64_t products(const Problem& p) {
+  int64_t library_gemms(const Problem& p) {
     const Tensor x = make_normal(p.dtype, {p.rows, p.in}, 1),
                  weight = make_normal(p.dtype, {p.out, p.in}, 2, 0.2),
                  bias = make_normal(DType::kF32, {p.out}, 3);
@@ -63,14 +63,14 @@ class Libraries : public ::testing::Test {
 constexpr WeightFormat kFormats[] = {WeightFormat::kCompute, WeightFormat::kInt8,
                                      WeightFormat::kFp8, WeightFormat::kFp8Tensor};
 
-TEST_F(Libraries, FewRowsAreOurs) {
-  EXPECT_EQ(products({.rows = 16}), 0);
-  EXPECT_EQ(products({.rows = 17}), 1);
-  EXPECT_EQ(products({.rows = 4, .dtype = DType::kF32, .out_dtype = DType::kF32}), 0);
-  EXPECT_EQ(products({.rows = 5, .dtype = DType::kF32, .out_dtype = DType::kF32}), 1);
-  EXPECT_EQ(products({.rows = 16, .format = WeightFormat::kFp8}), 0);
-  EXPECT_EQ(products({.rows = 17, .format = WeightFormat::kFp8}), 1);
-  EXPECT_EQ(products({.rows = 1, .format = WeightFormat::kInt8}), 1);
+TEST_F(Libraries, GemvIsOurOwn) {
+  EXPECT_EQ(library_gemms({.rows = 16}), 0);
+  EXPECT_EQ(library_gemms({.rows = 17}), 1);
+  EXPECT_EQ(library_gemms({.rows = 4, .dtype = DType::kF32, .out_dtype = DType::kF32}), 0);
+  EXPECT_EQ(library_gemms({.rows = 5, .dtype = DType::kF32, .out_dtype = DType::kF32}), 1);
+  EXPECT_EQ(library_gemms({.rows = 16, .format = WeightFormat::kFp8}), 0);
+  EXPECT_EQ(library_gemms({.rows = 17, .format = WeightFormat::kFp8}), 1);
+  EXPECT_EQ(library_gemms({.rows = 1, .format = WeightFormat::kInt8}), 1);
 }
 
 TEST_F(Libraries, EveryEpilogueGivesTheResults) {
@@ -80,18 +80,18 @@ TEST_F(Libraries, EveryEpilogueGivesTheResults) {
         for (bool exact : {false, true})
           for (LinearActivation activation :
                {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})
-            EXPECT_EQ(products({.out_dtype = out_dtype,
-                                .format = format,
-                                .bias = bias,
-                                .exact_bias = exact,
-                                .activation = activation}),
+            EXPECT_EQ(library_gemms({.out_dtype = out_dtype,
+                                     .format = format,
+                                     .bias = bias,
+                                     .exact_bias = exact,
+                                     .activation = activation}),
                       1);
 }
 
 TEST_F(Libraries, BlocksOfRowsAreWhole) {
   linear_block_bytes = 1;  // 128 rows at a time
   for (WeightFormat format : kFormats)
-    EXPECT_EQ(products({.rows = 300, .in = 20, .out = 16, .format = format}), 3);
+    EXPECT_EQ(library_gemms({.rows = 300, .in = 20, .out = 16, .format = format}), 3);
 }
 
 // What is not finite in one row reaches the scale of all, in whatever block they are done.
@@ -113,24 +113,24 @@ TEST_F(Libraries, OurKernelsDoWhatIsRefused) {
       for (WeightFormat format : kFormats)
         for (DType dtype : {DType::kF32, DType::kBF16})
           for (DType out_dtype : {dtype, DType::kF32})
-            EXPECT_EQ(products({.rows = rows,
-                                .in = in,
-                                .out = 21,
-                                .dtype = dtype,
-                                .out_dtype = out_dtype,
-                                .format = format,
-                                .activation = LinearActivation::kSilu}),
+            EXPECT_EQ(library_gemms({.rows = rows,
+                                     .in = in,
+                                     .out = 21,
+                                     .dtype = dtype,
+                                     .out_dtype = out_dtype,
+                                     .format = format,
+                                     .activation = LinearActivation::kSilu}),
                       0);
 }
 
 TEST_F(Libraries, EightBitFloatsWithoutScalesOrWithoutHardware) {
   libraries_.refuse_scales = true;
-  EXPECT_EQ(products({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
-  EXPECT_EQ(products({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
   libraries_.refuse_fp8 = true;
-  EXPECT_EQ(products({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
-  EXPECT_EQ(products({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
-  EXPECT_EQ(products({.out = 33, .format = WeightFormat::kFp8}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.out = 33, .format = WeightFormat::kFp8}), 1);
 }
 
 TEST_F(Libraries, OurConvolutionDoesWhatIsRefused) {
@@ -169,7 +169,7 @@ TEST_F(Libraries, OurConvolutionDoesWhatIsRefused) {
       }
 }
 
-TEST_F(Libraries, PointwiseConvolutionsAreProducts) {
+TEST_F(Libraries, PointwiseConvolutionsAreGemms) {
   const Tensor x = make_normal(DType::kBF16, {2, 4, 5, 6}, 7),
                weight = make_normal(DType::kBF16, {9, 6, 1, 1, 1}, 8);
   const PackedConv packed = pack_conv(stream_, weight, {}, DType::kBF16);

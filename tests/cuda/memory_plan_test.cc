@@ -201,9 +201,9 @@ TEST(Jobs, ThatTheHostsMemoryCannotPinAreRefusedBeforeAnythingIsLoaded) {
     FAIL() << "it ran";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory);
-    const std::string words = error.what();
-    EXPECT_NE(words.find("of host memory beside the device's"), std::string::npos) << words;
-    EXPECT_NE(words.find("Try --resident-layers "), std::string::npos) << words;
+    const std::string message = error.what();
+    EXPECT_NE(message.find("of host memory beside the device's"), std::string::npos) << message;
+    EXPECT_NE(message.find("Try --resident-layers "), std::string::npos) << message;
   }
   EXPECT_EQ(device_use(kCuda).peak, live);
 }

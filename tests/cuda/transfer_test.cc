@@ -141,15 +141,16 @@ TEST(CudaTransfer, PinnedMemoryIsReadAndWrittenInTheStreamsOrder) {
 TEST(CudaTransfer, RowsAreGatheredFromTheHostAndTheDevice) {
   Stream stream = cuda_stream(0, Determinism::kFixed, 2);
   Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
-  for (const auto& [words, rows, width] : {std::array<int64_t, 3>{9, 5, 37}, {20, 270, 4096}})
+  for (const auto& [vocabulary, rows, width] : {std::array<int64_t, 3>{9, 5, 37}, {20, 270, 4096}})
     for (const DType from : {DType::kBF16, DType::kF16})
       for (const DType to : {DType::kF32, DType::kBF16}) {
         if (rows > 5 && from != DType::kF16) continue;
         SCOPED_TRACE(std::string(to_string(from)) + " to " + std::string(to_string(to)));
-        Tensor table(from, {words, width}), ids(DType::kI32, {rows}), expected(to, {rows, width});
-        copy(reference, make_normal(DType::kF32, {words, width}, 5), table);
+        Tensor table(from, {vocabulary, width}), ids(DType::kI32, {rows}),
+            expected(to, {rows, width});
+        copy(reference, make_normal(DType::kF32, {vocabulary, width}, 5), table);
         for (int64_t i = 0; i < rows; ++i)
-          ids.as<int32_t>()[i] = static_cast<int32_t>(i * 7 % words);
+          ids.as<int32_t>()[i] = static_cast<int32_t>(i * 7 % vocabulary);
         gather_rows(reference, table, ids, expected);
         const Tensor table_there = to_device(stream, table), ids_there = to_device(stream, ids);
         const Tensor wider(to, {rows, width + 3}, stream.device());

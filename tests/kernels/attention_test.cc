@@ -87,7 +87,7 @@ const Problem kProblems[] = {
 };
 constexpr size_t kFirstLarge = 16;
 
-bool has_products() { return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_avx512(); }
+bool has_gemm_attention() { return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_avx512(); }
 
 TEST(Attention, EqualsTheDefinition) {
   for (const Table& table : all_tables()) {
@@ -119,8 +119,8 @@ TEST(Attention, EqualsTheDefinition) {
 
 // The blocks of products themselves: with operands in either type, whatever kernels oneDNN has
 // here.
-TEST(Attention, ByProductsEqualsTheDefinition) {
-  if (!has_products()) GTEST_SKIP() << "needs AVX-512";
+TEST(Attention, ByGemmEqualsTheDefinition) {
+  if (!has_gemm_attention()) GTEST_SKIP() << "needs AVX-512";
   for (DType dtype : {DType::kF32, DType::kBF16})
     for (DType compute : {DType::kF32, DType::kBF16}) {
       if (dtype == DType::kF32 && compute == DType::kBF16) continue;
@@ -132,14 +132,14 @@ TEST(Attention, ByProductsEqualsTheDefinition) {
         const AttentionArgs args = setup.args(kProblems[i]);
         ExpectedAttention expected = expect_attention(args);
         if (compute == DType::kBF16) allow_rounded_probabilities(expected);
-        EXPECT_TRUE(cpu::takes_products(args));
+        EXPECT_TRUE(cpu::takes_gemm_attention(args));
         Stream one = Stream::cpu(1), two = Stream::cpu(2);
-        cpu::attention_by_products(one, args, compute);
+        cpu::attention_by_gemm(one, args, compute);
         EXPECT_TRUE(within(setup.out, expected.out));
         EXPECT_TRUE(within(setup.lse, expected.lse));
         EXPECT_TRUE(similar(setup.out, expected.out));
         const Tensor out = clone(setup.out), lse = clone(setup.lse);
-        cpu::attention_by_products(two, args, compute);
+        cpu::attention_by_gemm(two, args, compute);
         EXPECT_TRUE(bitwise_equal(setup.out, out)) << "two threads against one";
         EXPECT_TRUE(bitwise_equal(setup.lse, lse));
       }

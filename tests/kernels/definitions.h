@@ -152,7 +152,8 @@ inline void allow_rounded_probabilities(ExpectedAttention& expected) {
 // Whether the table multiplies probabilities in bf16.
 inline bool rounds_probabilities(const Ops& ops, const AttentionArgs& args) {
   if (args.q.dtype != DType::kBF16) return false;
-  return ops.name == "cuda" || (cpu_has_bf16() && &ops == &cpu_ops() && cpu::takes_products(args));
+  return ops.name == "cuda" ||
+         (cpu_has_bf16() && &ops == &cpu_ops() && cpu::takes_gemm_attention(args));
 }
 
 inline ExpectedAttention expect_attention(const AttentionArgs& args, const Ops& ops) {

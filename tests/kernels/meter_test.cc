@@ -22,7 +22,7 @@ struct LeaveOut final : Meter {
   void op(const Work& work, const std::function<void()>&) override { seen.push_back(work); }
 };
 
-TEST(Meter, RunsAndCountsProducts) {
+TEST(Meter, RunsAndCountsFlop) {
   Stream metered = Stream::cpu(1, Determinism::kFast, &metered_ops()), plain = Stream::cpu(1);
   const Tensor x = filled(DType::kF32, {5, 24}), weight = filled(DType::kF32, {12, 24});
   const PackedLinear packed = pack_linear(metered, weight, {}, DType::kF32);
@@ -61,11 +61,11 @@ TEST(Meter, LeavesOut) {
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   const Tensor x = filled(DType::kF32, {3, 8});
   Tensor out(DType::kF32, {3, 8});
-  EXPECT_FALSE(left_out(stream));
+  EXPECT_FALSE(is_dry_run(stream));
   LeaveOut meter;
   const MeterScope scope(meter);
-  EXPECT_TRUE(left_out(stream));
-  EXPECT_FALSE(left_out(Stream::cpu(1)));
+  EXPECT_TRUE(is_dry_run(stream));
+  EXPECT_FALSE(is_dry_run(Stream::cpu(1)));
   copy(stream, x, out);
   EXPECT_EQ(out.as<float>()[0], 0);
   const PackedLinear packed = pack_linear(stream, x, {}, DType::kBF16);

@@ -351,7 +351,7 @@ TEST(CpuAttention, QueriesDoNotDependOnTheirNeighbours) {
   }
 }
 
-TEST(SimdProducts, EveryTargetEqualsTheReference) {
+TEST(SimdGemm, EveryTargetEqualsTheReference) {
   const ConvShape shape{20, 37, 3, 3, 4, 6, 7, 1, 1};
   Tensor x = make_normal(DType::kF32, {4, 6, 7, 20}, 26);
   Tensor weight = make_normal(DType::kF32, {37, 20, 3, 3, 3}, 27, 0.1);

@@ -390,12 +390,12 @@ TEST(Property, CopiesHaveTheBitsOfTheReference) {
 
 TEST(Property, GatheredAndClearedRowsAndDoubledPixels) {
   for_cases(60, [](Draw& draw) {
-    const int64_t words = draw.size(50), rows = draw.size(40), d = draw.size(140);
-    Box table_of_rows(draw, any_float(draw), {words, d}, {0, 1});
+    const int64_t vocabulary = draw.size(50), rows = draw.size(40), d = draw.size(140);
+    Box table_of_rows(draw, any_float(draw), {vocabulary, d}, {0, 1});
     table_of_rows.fill(draw);
     Tensor ids(DType::kI32, {rows});
     for (int64_t i = 0; i < rows; ++i)
-      ids.as<int32_t>()[i] = static_cast<int32_t>(draw.below(words));
+      ids.as<int32_t>()[i] = static_cast<int32_t>(draw.below(vocabulary));
     const DType dtype = any_float(draw), pixel = any_compute(draw);
     Box x(draw, pixel, {draw.size(3), draw.size(9), draw.size(9), draw.size(70)}, {0});
     x.fill(draw);
