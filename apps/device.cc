@@ -32,7 +32,7 @@ Ranks ranks_of(const Flags& flags) {
                                        " weft ..., srun --mpi=pmix, or one process with --ranks " +
                                        std::to_string(launch.ranks));
   if (!launch.mpi()) {
-    if (!ranks.alone()) ranks.words = std::to_string(ranks.count) + " threads of one process";
+    if (!ranks.alone()) ranks.description = std::to_string(ranks.count) + " threads of one process";
     return ranks;
   }
   const MpiReports reports{.warning =
@@ -58,7 +58,7 @@ Ranks ranks_of(const Flags& flags) {
           .processes = true,
           .on_this_host = launch.ranks_here,
           .speaks = transport->rank() == 0,
-          .words = to_string(launch)};
+          .description = to_string(launch)};
 }
 
 void use_all_cpus() {
@@ -188,7 +188,7 @@ Device device_of(const Flags& flags, const Ranks& ranks, int rank) {
   return {Device::Kind::kCuda, static_cast<int8_t>(index)};
 }
 
-int device_sharers(const Flags& flags, const Ranks& ranks) {
+int ranks_per_device(const Flags& flags, const Ranks& ranks) {
   if (!wants_cuda(flags) || cuda_index(flags) >= 0) return ranks.on_this_host;
   const int count = std::max(1, cuda_device_count());
   return (ranks.on_this_host + count - 1) / count;
@@ -199,7 +199,7 @@ namespace {
 int cuda_devices_here() { return cuda_versions().empty() ? 0 : cuda_device_count(); }
 }  // namespace
 
-std::string PlannedDevice::words() const {
+std::string PlannedDevice::description() const {
   return traits.name + (here ? ", " + to_string(*here) : " (assumed: no such device is here)");
 }
 
@@ -211,13 +211,13 @@ std::optional<PlannedDevice> planned_device(const Flags& flags) {
   return PlannedDevice{device_traits(device), device};
 }
 
-int planned_sharers(const Flags& flags, int ranks) {
+int planned_ranks_per_device(const Flags& flags, int ranks) {
   if (cuda_index(flags) >= 0) return ranks;
   const int count = cuda_devices_here();
   return count > 0 ? (ranks + count - 1) / count : 1;
 }
 
-std::string device_words(Device device) {
+std::string device_description(Device device) {
   if (device.kind == Device::Kind::kCpu) return "cpu, " + cpu_isa();
   return to_string(device) + ", " + cuda_device_words(device.index) + ", " + cuda_versions();
 }

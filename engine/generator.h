@@ -69,10 +69,10 @@ struct GeneratorOptions {
   uint64_t memory_limit = 0;  // bytes, of all ranks that share it; 0: what the machine has free now
   const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:
                               // memory_limit is not held to what this one has
-  int memory_sharers = 1;     // ranks that share the memory of this machine or device
-  // Beside a device: the host's memory, as memory_limit and memory_sharers are the device's.
+  int ranks_per_device = 1;   // ranks that share the device's memory (without one, the machine's)
+  // The same limits for host memory, where ranks compute on a device.
   uint64_t host_memory_limit = 0;
-  int host_sharers = 1;
+  int ranks_per_host = 1;
   // A device that plans are for in place of `device`, which is a CPU then: what runs computes
   // nothing (metered_ops()). memory_limit 0: what such a device has.
   std::optional<DeviceTraits> planned{};

@@ -17,7 +17,7 @@ Launch detect_launch(const Environment& environment) {
   if (environment("OMPI_COMM_WORLD_SIZE"))
     return launch(Launcher::kMpirun, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                   "OMPI_COMM_WORLD_LOCAL_SIZE");
-  // Of the step: a batch script has SLURM_NTASKS too, and is one process.
+  // The step's variable: a batch script has SLURM_NTASKS too, but is one process.
   if (number("SLURM_STEP_NUM_TASKS", 1) > 1)
     return launch(environment("PMIX_NAMESPACE") ? Launcher::kSlurm : Launcher::kSlurmRaw,
                   "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE");

@@ -1,5 +1,5 @@
 #pragma once
-// Launch: who started this process, and as which of how many, by the environment alone.
+// Launch: reads from the environment which launcher started this process, and with which rank.
 #include <functional>
 #include <string>
 
@@ -10,7 +10,7 @@ enum class Launcher : uint8_t {
   kMpirun,    // Open MPI's mpirun
   kSlurm,     // srun with PMIx
   kSlurmRaw,  // srun without: the tasks cannot find each other
-  kTorchrun,  // recognised to say so
+  kTorchrun,  // recognised only to refuse it with a helpful error
 };
 
 struct Launch {
@@ -22,9 +22,10 @@ struct Launch {
 
 using Environment = std::function<const char*(const char* name)>;
 
-// The first that matches, in the order of Launcher. One torchrun or srun task is no job.
+// The first launcher that matches, in the order of the enum. A single torchrun or srun task counts
+// as kNone.
 Launch detect_launch(const Environment& environment);
-Launch detect_launch();  // of this process
+Launch detect_launch();  // reads this process's environment
 
 // "3 processes by mpirun"; "one process".
 std::string to_string(const Launch& launch);

@@ -1,4 +1,4 @@
-// Who started the process, by the environment.
+// Tests that the environment tells which launcher started the process.
 #include "parallel/launch.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(Launch, SrunNeedsPmix) {
   step["PMIX_NAMESPACE"] = "slurm.pmix.1.0";
   EXPECT_EQ(in(step).launcher, Launcher::kSlurm);
   EXPECT_EQ(in(step).rank, 1);
-  // A batch script is one process, whatever its allocation.
+  // A batch script is one process, however large its allocation.
   EXPECT_EQ(in({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}).launcher, Launcher::kNone);
 }
 
