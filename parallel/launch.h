@@ -2,6 +2,7 @@
 // Launch: reads from the environment which launcher started this process, and with which rank.
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace weft {
 
@@ -15,17 +16,23 @@ enum class Launcher : uint8_t {
 
 struct Launch {
   Launcher launcher = Launcher::kNone;
-  int rank = 0, ranks = 1, ranks_here = 1;
+  int rank = 0, ranks = 1;
+  int rank_here = 0, ranks_here = 1;  // among the processes of this host
 
   bool mpi() const { return launcher == Launcher::kMpirun || launcher == Launcher::kSlurm; }
+  bool one_host() const { return ranks_here == ranks; }
 };
 
 using Environment = std::function<const char*(const char* name)>;
 
 // The first launcher that matches, in the order of the enum. A single torchrun or srun task counts
-// as kNone.
+// as kNone. Where srun started tasks on several nodes but does not say how many run on this one,
+// ranks_here is an even share of them, and never all.
 Launch detect_launch(const Environment& environment);
 Launch detect_launch();  // reads this process's environment
+
+// Slurm's short list of tasks per node: "2(x3),1" is {2, 2, 2, 1}. Empty where it is malformed.
+std::vector<int> parse_tasks_per_node(const std::string& text);
 
 // "3 processes by mpirun"; "one process".
 std::string to_string(const Launch& launch);

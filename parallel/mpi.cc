@@ -117,7 +117,7 @@ class MpiTransport final : public Transport {
     // Uses the network that the user chose for MPI, or the loopback where all ranks are on one
     // host.
     const char* chosen = std::getenv("OMPI_MCA_btl_tcp_if_include");
-    const std::string interfaces = chosen ? chosen : launch.ranks_here == size_ ? "lo" : "";
+    const std::string interfaces = chosen ? chosen : launch.one_host() ? "lo" : "";
     control_ = std::make_unique<ControlPlane>(rank_, size_, interfaces, share, control);
   }
 
