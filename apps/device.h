@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/device_choice.h"
 #include "apps/flags.h"
 #include "kernels/attention.h"
 #include "kernels/device_plan.h"
@@ -20,6 +21,9 @@ struct Ranks {
   int count = 1;
   bool processes = false;
   int on_this_host = 1;
+  int first = 0;  // the world rank of this process, or of its first thread
+  // Processes with --device cuda: what every rank sees. Empty for threads, which see the same.
+  std::vector<VisibleDevices> visible{};
   bool speaks = true;                    // this process prints results
   std::string description = "one rank";  // the number of ranks and their launcher
 
@@ -50,10 +54,10 @@ std::vector<std::string> agreed_texts(const Ranks& ranks,
 // The threads of each rank: --threads, or the machine's threads divided among its ranks; 0 = all.
 int threads_per_rank(const Flags& flags, const Ranks& ranks);
 
-// --device. cuda:N is that one for all ranks; cuda gives rank r of a machine its device r, in turns
-// where there are fewer. Error(kUsage) naming the build option, the missing device or what is
-// legal.
-Device device_of(const Flags& flags, const Ranks& ranks = {}, int rank = 0);
+// The device that --device gives a rank (choose_devices), or this process's first rank.
+// Error(kUsage) that names the build option or the missing device.
+Device device_of(const Flags& flags, const Ranks& ranks, int rank);
+Device device_of(const Flags& flags, const Ranks& ranks = {});
 bool wants_cuda(const Flags& flags);  // true for --device cuda, even where no GPU is present
 // The largest number of ranks that share one device's memory.
 int ranks_per_device(const Flags& flags, const Ranks& ranks);

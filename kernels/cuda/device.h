@@ -1,6 +1,7 @@
 #pragma once
 // The CUDA backend's door. Built from the other files here where WEFT_CUDA is on, else from
 // unavailable.cc.
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,14 @@ std::string cuda_versions();
 
 // "NVIDIA H200, 139.8 GiB, compute capability 9.0".
 std::string cuda_device_words(int index);
+
+// What identifies the physical device behind visible device `index`: its UUID, or zeros where the
+// driver gives none, and its PCI address, "0000:3b:00.0".
+struct CudaDeviceNames {
+  std::array<unsigned char, 16> uuid{};
+  std::string pci;
+};
+CudaDeviceNames cuda_device_names(int index);
 
 // Whether attention in 8 bits runs on CUDA device `index`.
 bool cuda_attends_in_fp8(int index);
