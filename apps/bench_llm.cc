@@ -313,7 +313,7 @@ void print_table(const Subject& subject, LanguageRank& rank, const MachineLimits
               rank.config().layers, std::string(to_string(rank.options().dtype)).c_str(),
               rank.options().device == Device{}
                   ? (std::to_string(rank.options().threads) + " threads, " + cpu_isa()).c_str()
-                  : device_words(rank.options().device).c_str(),
+                  : device_description(rank.options().device).c_str(),
               weights * 0x1p-30);
   print_families(figures.prefill_meter, figures.prefill_seconds, limits);
   std::printf("prefill %lld tokens %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f\n",

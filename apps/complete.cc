@@ -137,8 +137,9 @@ Job job_of(const Flags& flags, const Ranks& ranks, uint64_t seed, const Ops* ops
   job.options.cache_tokens = size.cache_tokens;
   job.layout = parse_layout(layout_text(flags), ranks.count,
                             LanguageRank::limits(job.folder.config, size.positions));
-  job.bytes = plan_language(job.folder.config, job.options, job.layout, size, job.how.chunk,
-                            memory_share(flags, job.options.device, device_sharers(flags, ranks)));
+  job.bytes =
+      plan_language(job.folder.config, job.options, job.layout, size, job.how.chunk,
+                    memory_share(flags, job.options.device, ranks_per_device(flags, ranks)));
   return job;
 }
 
@@ -156,8 +157,9 @@ void print_header(const Flags& flags, const Job& job, const Ranks& ranks, uint64
                std::string(to_string(job.options.dtype)).c_str(),
                job.options.weights != WeightFormat::kCompute ? ", 8-bit weights" : "",
                job.requests.size(), static_cast<long long>(tokens));
-  std::fprintf(stderr, "device  %s\n", device_words(job.options.device).c_str());
-  std::fprintf(stderr, "layout  %s (%s)\n", to_string(job.layout).c_str(), ranks.words.c_str());
+  std::fprintf(stderr, "device  %s\n", device_description(job.options.device).c_str());
+  std::fprintf(stderr, "layout  %s (%s)\n", to_string(job.layout).c_str(),
+               ranks.description.c_str());
   std::fprintf(
       stderr, "memory  %sweights %s%s | cache %s | workspace %s\n",
       job.layout.ranks() > 1 ? "per rank: " : "", format_bytes(job.bytes.weights).c_str(),

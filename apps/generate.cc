@@ -82,8 +82,8 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
           ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
           : "",
       static_cast<long long>(generator.tokens(request)));
-  std::fprintf(out, "device  %s\n", device_words(generator.options().device).c_str());
-  std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.words.c_str());
+  std::fprintf(out, "device  %s\n", device_description(generator.options().device).c_str());
+  std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.description.c_str());
   std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                plan.to_string().c_str());
   if (upload.bytes_per_forward > 0) std::fprintf(out, "upload  %s\n", to_string(upload).c_str());
@@ -265,11 +265,11 @@ int generate(const Flags& flags, const ResultListener& on_result,
   options.device = device_of(flags, ranks);
   options.threads = threads_per_rank(flags, ranks);
   if (options.threads == 0) options.threads = Stream::cpu().threads();
-  options.memory_sharers = device_sharers(flags, ranks);
+  options.ranks_per_device = ranks_per_device(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
   options.host_memory_limit = bytes_of("host-memory-limit", flags.text("host-memory-limit"));
-  options.host_sharers = ranks.on_this_host;
+  options.ranks_per_host = ranks.on_this_host;
   if (checkpoint_seconds(flags)) options.keeping = Keeping::kCheckpoints;
   Profiling profiling(flags, ranks);
   options.ops = profiling.ops();

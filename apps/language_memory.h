@@ -19,8 +19,8 @@ struct LanguageSize {
 // What requests need, at most `batch` at once; pages of `page_rows`.
 LanguageSize size_of(std::span<const CompletionRequest> requests, int batch, int64_t page_rows);
 
-// --memory-limit or what is free, of one of `sharers` ranks on this machine.
-uint64_t memory_share(const Flags& flags, Device device, int sharers);
+// --memory-limit or what is free, of one of `ranks_per_device` ranks on this machine.
+uint64_t memory_share(const Flags& flags, Device device, int ranks_per_device);
 
 // Of the first rank. Error(kMemory) where it is more than `available`, with what would fit.
 LanguageBytes plan_language(const QwenConfig& config, const LanguageOptions& options,

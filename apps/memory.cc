@@ -84,11 +84,11 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   options.threads = 1;
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
-  options.memory_sharers = ranks;
+  options.ranks_per_device = ranks;
   const std::optional<PlannedDevice> device = planned_device(flags);
   if (device) {
     options.planned = device->traits;
-    options.memory_sharers = planned_sharers(flags, ranks);
+    options.ranks_per_device = planned_ranks_per_device(flags, ranks);
   }
   const Generator generator(model, options);
   request.prompt = flags.text("prompt");
@@ -107,7 +107,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
     object["dtype"] = dtype;
     object["layout"] = to_string(layout);
     describe_device_memory(plan, object);
-    if (device) object["device"] = device->words();
+    if (device) object["device"] = device->description();
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -126,7 +126,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   if (device)
     std::printf("of it scratch of single ops %s; host memory %s, %s of it pinned; device %s\n",
                 format_bytes(plan.parts.scratch).c_str(), format_bytes(plan.host.total()).c_str(),
-                format_bytes(plan.host.pinned()).c_str(), printable(device->words()).c_str());
+                format_bytes(plan.host.pinned()).c_str(), printable(device->description()).c_str());
 }
 
 }  // namespace weft

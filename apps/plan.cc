@@ -31,10 +31,10 @@ struct StageTimes final : ProgressListener {
 struct Target {
   std::optional<PlannedDevice> planned;  // nullopt: a CPU
   DeviceModel model;
-  std::string words;  // of it
+  std::string description;  // of the device model and its source
   Link link;
-  int sharers = 1;          // ranks that share the device's memory and its link to the host
-  UploadForecast upload{};  // of the rate alone
+  int ranks_per_device = 1;  // ranks that share the device's memory and its link to the host
+  UploadForecast upload{};   // of the rate alone
 };
 
 // Of the weights that pass through a device, per step and rank, the slowest's.
@@ -84,7 +84,7 @@ void add_uploads(const Target& target, const Request& request, bool guided, Outl
     out.uploads.bytes = std::max(out.uploads.bytes, forwards * streamed_by(plan));
   if (out.uploads.bytes == 0) return;
   out.uploads.seconds =
-      static_cast<double>(out.uploads.bytes) * target.sharers / target.upload.bytes_per_s;
+      static_cast<double>(out.uploads.bytes) * target.ranks_per_device / target.upload.bytes_per_s;
   for (auto& [stage, seconds] : out.stages)
     if (stage == "denoise") {
       out.uploads.hidden_s = std::min(out.uploads.seconds, seconds / request.steps);
@@ -149,7 +149,8 @@ Link link_of(const Flags& flags) {
 }
 
 Target target_of(const Flags& flags, const Ranks& ranks, DType dtype) {
-  Target target{.planned = planned_device(flags), .model = {}, .words = {}, .link = link_of(flags)};
+  Target target{
+      .planned = planned_device(flags), .model = {}, .description = {}, .link = link_of(flags)};
   const std::optional<DeviceModel> given = given_model(flags);
   std::string source;
   if (given) {
@@ -162,10 +163,10 @@ Target target_of(const Flags& flags, const Ranks& ranks, DType dtype) {
     target.model = measure_device(threads, dtype);
     source = " (measured here, " + std::to_string(threads) + " threads)";
   }
-  target.words = to_string(target.model) + source;
+  target.description = to_string(target.model) + source;
   if (!target.planned) return target;
-  target.words = target.planned->words() + ", " + target.words;
-  target.sharers = planned_sharers(flags, ranks.count);
+  target.description = target.planned->description() + ", " + target.description;
+  target.ranks_per_device = planned_ranks_per_device(flags, ranks.count);
   std::optional<Stream> here;
   if (target.planned->here && flags.integer("resident-layers"))
     here = stream_on(*target.planned->here);
@@ -187,8 +188,8 @@ GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks)
   options.host_memory_limit = bytes_of("host-memory-limit", flags.text("host-memory-limit"));
   if (target.planned) {
     options.planned = target.planned->traits;
-    options.memory_sharers = target.sharers;
-    options.host_sharers = ranks;
+    options.ranks_per_device = target.ranks_per_device;
+    options.ranks_per_host = ranks;
   } else if (!options.memory_limit) {
     options.memory_limit = UINT64_MAX;
   }
@@ -203,7 +204,7 @@ nlohmann::json to_json(const Outlook& out, const Target& target, double alone_s)
                         {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
   if (target.planned) {
-    object["device"] = target.planned->words();
+    object["device"] = target.planned->description();
     object["available_bytes"] = out.memory.front().available;
     object["fits"] = out.fits();
   }
@@ -315,7 +316,7 @@ int run_plan(const Flags& flags) {
         static_cast<long long>(request.width), static_cast<long long>(request.height),
         static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
         static_cast<long long>(generator.tokens(request)));
-    std::printf("device  %s\n", printable(target.words).c_str());
+    std::printf("device  %s\n", printable(target.description).c_str());
     const std::string bandwidth = flags.text("link-gbit");
     std::printf("link    %s, %g ms\n",
                 bandwidth.empty() ? "unlimited" : (bandwidth + " Gbit/s").c_str(),

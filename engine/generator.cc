@@ -89,17 +89,17 @@ struct Generator::Impl {
                                          " splits the width, which 8-bit weights cannot: their "
                                          "scales would be others; legal with them: tensor=1");
     check_attention();
-    if (given.memory_limit) {
+    if (given.memory_limit)
       available = is_dry_run(stream) || given.planned
                       ? given.memory_limit
                       : std::min<uint64_t>(available, given.memory_limit);
-    }
-    available /= static_cast<uint64_t>(given.memory_sharers);
+    available /= static_cast<uint64_t>(given.ranks_per_device);
     if (parts.device()) {
       if (!given.planned) host_available = available_memory();
       if (given.host_memory_limit)
         host_available = std::min<uint64_t>(host_available, given.host_memory_limit);
-      if (host_available < UINT64_MAX) host_available /= static_cast<uint64_t>(given.host_sharers);
+      if (host_available < UINT64_MAX)
+        host_available /= static_cast<uint64_t>(given.ranks_per_host);
     }
     const WanConfig& config = parts.directory().config;
     limits.size_multiple =

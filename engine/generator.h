@@ -71,10 +71,10 @@ struct GeneratorOptions {
   uint64_t memory_limit = 0;  // bytes of all ranks on the device together; 0: what is free now
   const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:
                               // memory_limit may then exceed this machine's memory
-  int memory_sharers = 1;     // ranks that share the memory of this machine or device
+  int ranks_per_device = 1;   // ranks that share the device's memory (without one, the machine's)
   // The same two limits for the host's memory, where the job runs on a device.
   uint64_t host_memory_limit = 0;
-  int host_sharers = 1;
+  int ranks_per_host = 1;
   // Plans memory for this device instead of `device`, which is then a CPU whose ops compute nothing
   // (metered_ops()). memory_limit 0: all the memory of such a device.
   std::optional<DeviceTraits> planned{};

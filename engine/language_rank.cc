@@ -44,7 +44,7 @@ LayoutLimits LanguageRank::limits(const QwenConfig& config, int64_t tokens) {
           .ffn = config.ffn,
           .guided = false,
           .decode_kv_heads = config.kv_heads,
-          .words = config.vocab};
+          .vocabulary = config.vocab};
 }
 
 QwenLoad LanguageRank::load(const QwenConfig& config, const LanguageOptions& options,

@@ -25,15 +25,15 @@ namespace weft {
 
 namespace {
 
-// MPI's own tags: headers arrive in order under one, payloads under their number, and the last word
-// of an aborted job under a third.
+// MPI tags: one for headers, which arrive in order, one for the error line of an aborted job, and a
+// tag per payload, made of its number.
 constexpr int kHeaderTag = 0, kAbortTag = 1, kFirstPayloadTag = 2, kPayloadTags = 1 << 20;
 constexpr size_t kAbortBytes = 1024;
 constexpr double kStartupSeconds = 60;
 
 struct WireHeader {
   MessageHeader message;
-  int64_t number = 0;  // of the sender's messages to this peer
+  int64_t number = 0;  // counts the sender's messages to this peer
 };
 
 void check_mpi(int code, const char* call) {
@@ -53,8 +53,8 @@ int byte_count(int64_t bytes) {
   return static_cast<int>(bytes);
 }
 
-// A message on its way in: its header has come, its payload lands in the receiver's memory where
-// somebody waits for it, else in `held`.
+// An incoming message whose header has arrived. Its payload is received into the memory of a posted
+// receive, or into `held` where none is posted yet.
 struct Arrival {
   WireHeader header;
   std::vector<char> held;
@@ -66,17 +66,17 @@ struct MpiTransfer final : Transfer {
   using Transfer::Transfer;
   int peer = 0;
   MessageHeader header;
-  // Of a send; the wire header's memory must stay until it has gone.
+  // Used by a send; the wire header's memory must stay until it is sent.
   WireHeader wire;
   MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-  // Of a receive.
+  // Used by a receive.
   void* data = nullptr;
   std::shared_ptr<Arrival> arrival;
   std::list<MpiTransfer*>* posted = nullptr;  // the list it waits in, until claimed
 
   ~MpiTransfer() override {
     if (posted) posted->remove(this);
-    // A job that unwinds is being aborted: its peers are told, and MPI may drop the rest.
+    // Only an aborted job destroys unfinished sends; MPI may drop them.
     for (MPI_Request& request : requests)
       if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   }
@@ -87,7 +87,7 @@ class MpiTransport final : public Transport {
   explicit MpiTransport(const MpiReports& reports) {
     // MPI_Init waits for every rank, however long.
     const Launch launch = detect_launch();
-    const char* folder = std::getenv("PMIX_SERVER_TMPDIR");  // of this job on this host
+    const char* folder = std::getenv("PMIX_SERVER_TMPDIR");  // a folder of this job on this host
     const StartupWatch watch(folder ? folder : "", launch.rank, launch.ranks, launch.ranks_here,
                              kStartupSeconds, reports.stuck);
     int given = 0;
@@ -114,9 +114,10 @@ class MpiTransport final : public Transport {
                                  .warning = reports.warning,
                                  .failure = [this](const std::string& line) { hear(line); },
                                  .stuck = reports.stuck};
-    // The network that the user chose for MPI; the loopback where all ranks are on one host.
+    // Uses the network that the user chose for MPI, or the loopback where all ranks are on one
+    // host.
     const char* chosen = std::getenv("OMPI_MCA_btl_tcp_if_include");
-    const std::string interfaces = chosen ? chosen : launch.ranks_here == size_ ? "lo" : "";
+    const std::string interfaces = chosen ? chosen : launch.one_host() ? "lo" : "";
     control_ = std::make_unique<ControlPlane>(rank_, size_, interfaces, share, control);
   }
 
@@ -194,19 +195,19 @@ class MpiTransport final : public Transport {
     for (int peer = 0; peer < size_; ++peer) {
       MPI_Request request = MPI_REQUEST_NULL;
       if (peer != rank_) {
-        last_words_.push_back(text);
-        MPI_Isend(last_words_.back().data(), kAbortBytes, MPI_BYTE, peer, kAbortTag, MPI_COMM_WORLD,
-                  &request);
+        abort_texts_.push_back(text);
+        MPI_Isend(abort_texts_.back().data(), kAbortBytes, MPI_BYTE, peer, kAbortTag,
+                  MPI_COMM_WORLD, &request);
       }
     }
-    for (int i = 0; i < 20; ++i) {  // give them a moment to leave
+    for (int i = 0; i < 20; ++i) {  // gives the messages time to be sent
       progress();
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
 
   void finish() {
-    control_->await_all();  // asleep, which MPI's own barrier is not
+    control_->await_all();  // sleeps; MPI's own barrier would spin
     {
       const std::lock_guard guard(lock_);
       for (Link& link : links_)
@@ -229,7 +230,7 @@ class MpiTransport final : public Transport {
 
   struct Link {
     int64_t sent = 0;
-    WireHeader header;  // of the next message
+    WireHeader header;  // of the message that comes next
     MPI_Request request = MPI_REQUEST_NULL;
     std::list<MpiTransfer*> posted;                // receives without a message, oldest first
     std::deque<std::shared_ptr<Arrival>> early;    // messages without a receive
@@ -255,7 +256,7 @@ class MpiTransport final : public Transport {
     return done;
   }
 
-  // Takes in every header that has come and looks at what is under way.
+  // Accepts every header that has arrived and tests the payloads under way.
   void progress() {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
@@ -273,7 +274,7 @@ class MpiTransport final : public Transport {
       aborted_ = std::string(abort_text_, strnlen(abort_text_, kAbortBytes));
   }
 
-  // A header has come: its payload goes where the oldest receive with this tag wants it.
+  // A header has arrived: posts the receive of its payload, into the oldest matching receive.
   void accept(int peer) {
     Link& link = links_[peer];
     auto arrival = std::make_shared<Arrival>();
@@ -292,7 +293,7 @@ class MpiTransport final : public Transport {
     } else {
       link.early.push_back(arrival);
     }
-    if (!to) {  // nobody's yet, or of another size than expected
+    if (!to) {  // no receive is posted yet, or it expects another size
       arrival->held.resize(static_cast<size_t>(header.bytes));
       to = arrival->held.data();
     }
@@ -314,10 +315,10 @@ class MpiTransport final : public Transport {
   char abort_text_[kAbortBytes] = {};
   MPI_Request abort_request_ = MPI_REQUEST_NULL;
   std::string aborted_;
-  std::list<std::string> last_words_;
+  std::list<std::string> abort_texts_;
   std::mutex watched_lock_;
   std::shared_ptr<const FlightRecorder> watched_;
-  std::unique_ptr<ControlPlane> control_;  // last: its thread uses the rest
+  std::unique_ptr<ControlPlane> control_;  // declared last: its thread uses the members above
 };
 
 std::shared_ptr<MpiTransport>& the_transport() {

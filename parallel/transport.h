@@ -1,6 +1,6 @@
 #pragma once
-// Transport: what a communicator stands on. It moves single messages between the ranks of one job;
-// everything else (groups, collectives, counters, checks) is the Communicator's, once for all.
+// Transport: moves single messages between the ranks of one job. Groups, collectives, counters and
+// checks are implemented once, by the Communicator on top of it.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,10 +12,10 @@ namespace weft {
 
 class FlightRecorder;
 
-// Travels before every payload and is checked on arrival.
+// Sent before every payload and checked on arrival.
 struct MessageHeader {
   uint64_t tag = 0;    // Tag::bits()
-  int64_t bytes = 0;   // of the payload
+  int64_t bytes = 0;   // size of the payload
   int64_t due_ns = 0;  // steady clock: not to be handed over earlier (LinkTransport); 0 = at once
 };
 
@@ -32,24 +32,23 @@ struct Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Whether messages may lie in memory of a device: the work that its stream was given before a
-  // post is done before they are read or written, and the work given after the wait sees what came.
-  // Else the communicator carries them through memory of the host.
+  // True where messages may lie in device memory: a message then waits for the work that its stream
+  // was given before the post, and work given after the wait sees what arrived. Otherwise the
+  // communicator copies such messages through host memory.
   virtual bool takes_device_memory() const { return false; }
 
-  // None of these blocks. `view`, header.bytes from its data on, must stay untouched until the wait
-  // returns; its shape says nothing. Messages
-  // between two ranks with the same tag arrive in the order in which they were sent; a receive
-  // takes the oldest with its tag.
+  // Neither send nor receive blocks. A message is the header.bytes from view.data on, whatever the
+  // shape; they must stay untouched until the wait returns. Messages between two ranks with the
+  // same tag arrive in the order in which they were sent; a receive takes the oldest with its tag.
   virtual std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                          const TensorView& view) = 0;
   virtual std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
                                             const TensorView& view) = 0;
-  // Blocks until the transfer is done; for a receive gives the header that came. Sleeps, never
-  // spins. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
+  // Blocks until the transfer is done, asleep and not spinning. A receive returns the header that
+  // arrived. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
   virtual MessageHeader wait(Transfer& transfer) = 0;
 
-  // The rank's last operations, for the peers' reports.
+  // Gives the transport the rank's last operations, for other ranks' error reports.
   virtual void watch(std::shared_ptr<const FlightRecorder>) {}
 
   // Ends every rank's present and future waits with Error(kComm) carrying `why`. The first call of

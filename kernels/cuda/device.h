@@ -1,6 +1,7 @@
 #pragma once
 // The interface of the CUDA backend. With WEFT_CUDA it is built from the other files of this
 // folder, else from unavailable.cc.
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,14 @@ std::string cuda_versions();
 
 // Returns for example "NVIDIA H200, 139.8 GiB, compute capability 9.0".
 std::string cuda_device_description(int index);
+
+// Identifies the physical device behind visible device `index` by its UUID (zeros where the driver
+// gives none) and its PCI address, such as "0000:3b:00.0".
+struct CudaDeviceNames {
+  std::array<unsigned char, 16> uuid{};
+  std::string pci;
+};
+CudaDeviceNames cuda_device_names(int index);
 
 // True if 8-bit attention runs on CUDA device `index`.
 bool cuda_attends_in_fp8(int index);

@@ -205,6 +205,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->maxThreadsPerBlock = 1024;
   properties->maxThreadsPerMultiProcessor = 2048;
   properties->multiProcessorCount = 3;  // few: persistent kernels go round
+  properties->uuid.bytes[0] = static_cast<char>(1 + device);
+  properties->pciBusID = 1 + device;
   properties->l2CacheSize = 1 << 20;
   properties->major = 9;
   properties->minor = 0;

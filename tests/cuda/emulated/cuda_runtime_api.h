@@ -43,11 +43,18 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
+struct CUuuid_st {
+  char bytes[16];
+};
+using cudaUUID_t = CUuuid_st;
+
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
   int regsPerBlock, regsPerMultiprocessor, warpSize, maxThreadsPerBlock;
   int maxThreadsPerMultiProcessor, multiProcessorCount, l2CacheSize, major, minor;
+  int pciDomainID, pciBusID, pciDeviceID;
 };
 
 enum cudaMemcpyKind {
