@@ -13,7 +13,7 @@ namespace {
 
 using namespace test;
 
-constexpr double kBound = 1e-5;  // rel. L2 in f32, architecture.md section 2
+constexpr double kBound = 1e-5;  // relative L2 error in f32
 constexpr size_t kKinds = static_cast<size_t>(Traffic::kCount);
 
 double rel_l2(const std::vector<float>& value, const std::vector<float>& expected) {
