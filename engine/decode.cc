@@ -88,7 +88,7 @@ void FrameCopies::hand_over(Chunk& chunk) {
 
 namespace {
 
-// video[:, first ..] = frames / 2 + 1/2, clamped.
+// Writes frames / 2 + 1/2, clamped to [0, 1], to video[:, first ..].
 void keep(const TensorView& frames, const TensorView& video, int64_t first) {
   const int64_t pixels = frames[2] * frames[3];
   for (int64_t f = 0; f < frames[0]; ++f) {

@@ -23,8 +23,8 @@ struct CompletionRequest {
 struct Completion {
   enum class End : uint8_t {
     kStopId,     // one of CompletionRequest::stop
-    kMaxTokens,  // as many as were asked for
-    kCut,        // stopped from outside
+    kMaxTokens,  // it has CompletionRequest::max_tokens tokens
+    kCut,        // CompletionOptions::stop ended it
   };
   std::vector<int32_t> ids{};
   End end = End::kCut;

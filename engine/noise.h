@@ -36,7 +36,7 @@ std::array<float, 4> normals_of_block(uint64_t seed, uint32_t element_block, uin
 float portable_log(uint32_t bits);  // ln(u), u = (bits + 1/2) 2^-32 rounded to f32
 void portable_sincos(uint32_t bits, float* sine, float* cosine);  // angle 2 pi bits 2^-32
 
-// One coordinated noise tensor [C, F, H, W].
+// A noise tensor [C, F, H, W] of which every rank can draw its own part.
 class NoiseField {
  public:
   // `portable` noise does not depend on the number of frames; shape[1] only has to cover the frames

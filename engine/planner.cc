@@ -57,7 +57,8 @@ uint64_t cgroup_left() {
     const bool v2 = controllers.empty();
     if (!v2 && controllers.find("memory") == std::string::npos) continue;
     const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    // In a container the path is the host's and the root is the group itself: walk up to the root.
+    // In a container the path is the host's, but the root is the group itself. So the walk goes up
+    // to the root.
     for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
       if (path == "/") path.clear();
       const std::string folder = root + path + "/memory.";

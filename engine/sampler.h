@@ -26,7 +26,7 @@ enum class SolverKind : uint8_t {
 };
 
 std::string_view to_string(SolverKind kind);
-// Error(kUsage) that lists the names where `name` is none of them.
+// Throws Error(kUsage) that lists the legal names if `name` is none of them.
 SolverKind solver_from_name(std::string_view name);
 
 struct SamplerConfig {

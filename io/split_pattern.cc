@@ -37,11 +37,12 @@ std::string message(int code) {
 
 struct Budget {
   int64_t steps_left;
-  size_t position = 0;  // in the text, of the last step
+  size_t position = 0;  // position in the text at the last step
 };
 
-// Called before every item of the pattern that is tried; a negative answer ends the match. A repeat
-// of one class runs through the text within one item, so the way it took counts too.
+// PCRE2 calls this before it tries an item of the pattern; a negative result ends the match. A
+// repeat of one class runs through the text within one item, so the distance in the text counts,
+// too.
 int count_step(pcre2_callout_block* block, void* data) {
   constexpr size_t kBytesPerStep = 8;
   auto& [steps_left, position] = *static_cast<Budget*>(data);
@@ -93,7 +94,8 @@ SplitPattern SplitPattern::from_regex(std::string_view pattern, const std::strin
   if (!code)
     throw Error(ErrorKind::kModel, what + ": the pattern cannot be read as \"" + translated +
                                        "\": " + message(error) + " at byte " + std::to_string(at));
-  // Where the machine allows no compiled patterns they are interpreted, with the same matches.
+  // If the machine does not allow JIT compilation, the pattern is interpreted, with the same
+  // matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return SplitPattern(std::make_unique<Impl>(Impl{std::move(code), what}));
 }

@@ -29,7 +29,7 @@ std::string section(const char* title, const std::vector<std::string>& faults) {
   return text;
 }
 
-constexpr int64_t kStaging = int64_t{1} << 16;  // values between the file's dtype and ours
+constexpr int64_t kStaging = int64_t{1} << 16;  // values converted at a time
 
 }  // namespace
 

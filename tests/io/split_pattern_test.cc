@@ -30,7 +30,7 @@ TEST(SplitPattern, EmptyMatchesNeverTouchTheOneBefore) {
   EXPECT_EQ(matches("x", ""), Strings{});
 }
 
-// What PCRE2 alone would read otherwise; checked against Oniguruma 6.9.
+// These patterns mean something else in plain PCRE2. The values were checked with Oniguruma 6.9.
 TEST(SplitPattern, ReadsClassesAsOniguruma) {
   EXPECT_EQ(matches("\\s", "\xe1\xa0\x8e\xe2\x80\x8b\xc2\x85\x1c"), Strings{"\xc2\x85"});
   EXPECT_EQ(matches("[\\s]", "\xe1\xa0\x8e\xc2\xa0"), Strings{"\xc2\xa0"});
@@ -107,7 +107,7 @@ TEST(SplitPattern, PatternsThatExplodeAreStopped) {
     });
 }
 
-// One class repeated at every place of the text: few items, and a long way in each.
+// One class is repeated at every position of the text: there are few items, but each runs far.
 TEST(SplitPattern, LongWaysCountAsSteps) {
   const std::string text = std::string(50'000, ' ') + "ax";
   SplitPattern::Scratch scratch(5'000'000);
@@ -121,7 +121,7 @@ TEST(Utf8, IncompleteTailIsWhatMoreBytesCanComplete) {
     std::string text;
     for (uint32_t n = random() % 5; n > 0; --n)
       text += "a\x80\xbf\x9f\xa0\xc3\xe0\xe7\xed\xf0\xf4\xff"[random() % 12];
-    // The longest ill-formed end that some bytes turn into a single character.
+    // Finds the longest ill-formed end that some further bytes turn into a single character.
     size_t expected = 0;
     for (size_t tail = 1; tail <= std::min<size_t>(3, text.size()); ++tail)
       for (const char* rest : {"\x80", "\x80\x80", "\x80\x80\x80", "\xa0\x80", "\x90\x80\x80"}) {

@@ -1,5 +1,5 @@
-// What a forward executes is what the formula of FLOP says, so that shares of a rate mean
-// something.
+// A forward executes the number of FLOP that the formula gives. Otherwise the rates in benchmarks
+// would be wrong.
 #include <gtest/gtest.h>
 
 #include "kernels/meter.h"
@@ -15,9 +15,10 @@ struct Counting final : Meter {
   void op(const Work& work, const std::function<void()>&) override { flop += work.flop; }
 };
 
-// Per block of n tokens of width d, f hidden columns and m rows of text whose keys and values are
-// there: projections 8 n d^2, attention 4 n^2 d; across 4 n d^2 and 4 n m d; feed-forward 4 n d f.
-// Around them the patches in and out and the time embedding.
+// A block has n tokens of width d, f hidden columns and m rows of text, whose keys and values are
+// already computed. Its FLOP are: self-attention 8 n d^2 for projections and 4 n^2 d;
+// cross-attention 4 n d^2 and 4 n m d; feed-forward 4 n d f. Outside of the blocks there are the
+// patches in and out and the time embedding.
 TEST(WanFlop, AForwardExecutesTheFormula) {
   const WanConfig config = wan_1_3b(2);
   const TensorFile weights = random_wan(config);
