@@ -38,16 +38,17 @@ TEST(E4m3, ExponentsKeepTheLargestWithin448) {
 
 // Returns the values of x after quantization, by the definition: each head has one power-of-two
 // scale for the magnitude in `most`; heads that share a key/value head share one.
-std::vector<double> numbers_of(const TensorView& x, const std::vector<double>& most) {
-  std::vector<double> numbers = to_f64(x);
+std::vector<double> quantize(const TensorView& x, const std::vector<double>& most) {
+  std::vector<double> quantized = to_f64(x);
   const auto heads = x[1], share = heads / static_cast<int64_t>(most.size());
-  for (size_t i = 0; i < numbers.size(); ++i) {
+  for (size_t i = 0; i < quantized.size(); ++i) {
     const int64_t head = static_cast<int64_t>(i) / x[2] % heads / share;
     int n = -200;
     while (std::ldexp(448, n) < most[head]) ++n;
-    numbers[i] = std::ldexp(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(numbers[i], -n)))), n);
+    quantized[i] =
+        std::ldexp(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(quantized[i], -n)))), n);
   }
-  return numbers;
+  return quantized;
 }
 
 void measure(const TensorView& x, std::vector<double>& most) {
@@ -71,12 +72,12 @@ double rounding_doubt(double p, double relative) {
          (p * 256 < 0x1p-5 ? 0x1p-10 / 256 : 0);
 }
 
-struct Numbers {
+struct Quantized {
   std::vector<double> q;
   std::vector<std::vector<double>> k, v;  // by segment
 };
 
-Numbers numbers_of(const AttentionArgs& args) {
+Quantized quantize(const AttentionArgs& args) {
   const size_t kv_heads = args.segments.empty() ? 1 : static_cast<size_t>(args.segments[0].k[1]);
   std::vector<double> q(kv_heads), k(kv_heads), v(kv_heads);
   measure(args.q, q);
@@ -84,12 +85,12 @@ Numbers numbers_of(const AttentionArgs& args) {
     measure(segment.k, k);
     measure(segment.v, v);
   }
-  Numbers numbers{.q = numbers_of(args.q, q), .k = {}, .v = {}};
+  Quantized quantized{.q = quantize(args.q, q), .k = {}, .v = {}};
   for (const KVSegment& segment : args.segments) {
-    numbers.k.push_back(numbers_of(segment.k, k));
-    numbers.v.push_back(numbers_of(segment.v, v));
+    quantized.k.push_back(quantize(segment.k, k));
+    quantized.v.push_back(quantize(segment.v, v));
   }
-  return numbers;
+  return quantized;
 }
 
 struct Logit {
@@ -99,7 +100,7 @@ struct Logit {
 };
 
 // Returns the logits of query i, head a, for the keys that it sees.
-std::vector<Logit> logits_of(const AttentionArgs& args, const Numbers& numbers, int64_t i,
+std::vector<Logit> logits_of(const AttentionArgs& args, const Quantized& quantized, int64_t i,
                              int64_t a, double sum_error) {
   const int64_t heads = args.q[1], e = args.q[2];
   std::vector<Logit> logits;
@@ -112,12 +113,12 @@ std::vector<Logit> logits_of(const AttentionArgs& args, const Numbers& numbers, 
       double sum = segment.log_bias, sum_abs = std::fabs(segment.log_bias);
       for (int64_t x = 0; x < e; ++x) {
         const double product =
-            numbers.q[(i * heads + a) * e + x] * numbers.k[s][at + x] * args.scale;
+            quantized.q[(i * heads + a) * e + x] * quantized.k[s][at + x] * args.scale;
         sum += product;
         sum_abs += std::fabs(product);
       }
       logits.push_back(
-          {sum, chain_bound(e + 4, sum_abs) + sum_error * sum_abs, numbers.v[s].data() + at});
+          {sum, chain_bound(e + 4, sum_abs) + sum_error * sum_abs, quantized.v[s].data() + at});
     }
   }
   return logits;
@@ -125,12 +126,12 @@ std::vector<Logit> logits_of(const AttentionArgs& args, const Numbers& numbers, 
 
 ExpectedAttention expect_fp8(const AttentionArgs& args, double sum_error) {
   const int64_t queries = args.q[0], heads = args.q[1], e = args.q[2];
-  const Numbers numbers = numbers_of(args);
+  const Quantized quantized = quantize(args);
   ExpectedAttention expected{
       std::vector<Bounded>(queries * heads * e), std::vector<Bounded>(heads * queries), {}};
   for (int64_t i = 0; i < queries; ++i)
     for (int64_t a = 0; a < heads; ++a) {
-      std::vector<Logit> logits = logits_of(args, numbers, i, a, sum_error);
+      std::vector<Logit> logits = logits_of(args, quantized, i, a, sum_error);
       double top = kNoKey, total = 0, logit_error = 0;
       for (const Logit& logit : logits) {
         top = std::max(top, logit.value);

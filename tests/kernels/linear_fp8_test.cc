@@ -57,12 +57,12 @@ TEST(E4m3, UnitsOfRowsStayFinite) {
 }
 
 // The rows of `x` in 8 bits with their scales, by the definition.
-struct Numbers {
+struct Quantized {
   std::vector<double> values;  // as f64, rows dense
   std::vector<float> scales;
 };
-Numbers numbers_of(const TensorView& x, WeightFormat format) {
-  Numbers numbers;
+Quantized quantize(const TensorView& x, WeightFormat format) {
+  Quantized quantized;
   const std::vector<double> all = to_f64(x);
   if (format == WeightFormat::kFp8Tensor) {
     double most = 0;
@@ -70,26 +70,26 @@ Numbers numbers_of(const TensorView& x, WeightFormat format) {
     int n = -200;
     while (std::ldexp(448, n) < most) ++n;
     for (double value : all)
-      numbers.values.push_back(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(value, -n)))));
-    numbers.scales.assign(x[0], std::ldexp(1.0f, n));
-    return numbers;
+      quantized.values.push_back(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(value, -n)))));
+    quantized.scales.assign(x[0], std::ldexp(1.0f, n));
+    return quantized;
   }
   for (int64_t r = 0; r < x[0]; ++r) {
     float most = 0;
     for (int64_t i = 0; i < x[1]; ++i)
       most = std::max(most, static_cast<float>(std::fabs(all[r * x[1] + i])));
     for (int64_t i = 0; i < x[1]; ++i)
-      numbers.values.push_back(
+      quantized.values.push_back(
           from_e4m3(to_e4m3(static_cast<float>(all[r * x[1] + i]) * e4m3_unit(most))));
-    numbers.scales.push_back(most / 448);
+    quantized.scales.push_back(most / 448);
   }
-  return numbers;
+  return quantized;
 }
 
 std::vector<Bounded> expect_fp8(const TensorView& x, const TensorView& weight,
                                 const TensorView& bias, LinearActivation activation,
                                 WeightFormat format, double sum_error) {
-  const Numbers a = numbers_of(x, format), w = numbers_of(weight, format);
+  const Quantized a = quantize(x, format), w = quantize(weight, format);
   const int64_t in = weight[1];
   std::vector<Bounded> out;
   for (int64_t r = 0; r < x[0]; ++r)
