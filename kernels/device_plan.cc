@@ -57,10 +57,10 @@ LinearPlaces places_of_sums(int64_t rows, int64_t stride) {
   return made;
 }
 
-LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns) {
+LinearPlaces places_of_quantized(int64_t rows, int64_t stride, int64_t columns) {
   Places places;
   LinearPlaces made;
-  made.numbers = places.take(rows * stride);
+  made.quantized = places.take(rows * stride);
   made.scales = places.take(rows * 4);
   made.sums = places.take(rows * columns * 4);
   made.used = places.used();
@@ -70,7 +70,7 @@ LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns) {
 LinearPlaces places_of_gemv(int64_t rows, int64_t stride) {
   Places places;
   LinearPlaces made;
-  made.numbers = places.take(rows * stride * 2);
+  made.quantized = places.take(rows * stride * 2);
   made.scales = places.take(rows * 4);
   made.used = places.used();
   return made;
@@ -80,7 +80,7 @@ LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns) {
   Places places;
   LinearPlaces made;
   made.weight = places.take(columns * stride * 2);
-  made.numbers = places.take(rows * stride * 2);
+  made.quantized = places.take(rows * stride * 2);
   made.scales = places.take(rows * 4);
   made.sums = places.take(rows * columns * 4);
   made.used = places.used();
@@ -91,14 +91,14 @@ size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device
   const auto [columns, stride] = packed_extents(shape.out, shape.in, shape.dtype, shape.format);
   if (shape.format == WeightFormat::kInt8) {
     const int64_t rows = row_blocks(shape.rows, stride + columns * 4).largest;
-    return with_gemm(places_of_numbers(rows, stride, columns));
+    return with_gemm(places_of_quantized(rows, stride, columns));
   }
   if (is_fp8(shape.format)) {
     const int64_t rows = row_blocks(shape.rows, 2 * stride + columns * 4).largest;
     const size_t gemv = places_of_gemv(rows, stride).used;
     if (rows <= cuda::kGemvRows) return gemv;
     return std::max(gemv,
-                    with_gemm(device.multiplies_e4m3() ? places_of_numbers(rows, stride, columns)
+                    with_gemm(device.multiplies_e4m3() ? places_of_quantized(rows, stride, columns)
                                                        : places_of_widened(rows, stride, columns)));
   }
   if (shape.dtype == DType::kF32) return shape.rows > cuda::kGemvDotRows ? kGemmWorkspace : 0;

@@ -55,14 +55,14 @@ RowBlocks row_blocks(int64_t rows, int64_t row_bytes);
 
 // Offsets in a queue's scratch, each a multiple of 256 bytes; `used` is the end of the last part.
 struct LinearPlaces {
-  size_t weight = 0, numbers = 0, scales = 0, sums = 0, used = 0;
+  size_t weight = 0, quantized = 0, scales = 0, sums = 0, used = 0;
 };
-// The scratch of a GEMM over `rows` rows. places_of_sums: the f32 sums. places_of_numbers: x in 8
+// The scratch of a GEMM over `rows` rows. places_of_sums: the f32 sums. places_of_quantized: x in 8
 // bits, its scales and the 4-byte sums. places_of_gemv: x in 8 bits widened to bf16, and its
 // scales. places_of_widened: the same with the sums and the weight as bf16. `stride` and `columns`
 // are the row stride and the number of rows of the packed weight.
 LinearPlaces places_of_sums(int64_t rows, int64_t stride);
-LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns);
+LinearPlaces places_of_quantized(int64_t rows, int64_t stride, int64_t columns);
 LinearPlaces places_of_gemv(int64_t rows, int64_t stride);
 LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns);
 

@@ -238,7 +238,7 @@ void attend_decode(const Stream& stream, const AttentionArgs& args) {
   int64_t* starts = thread_scratch<int64_t>(Scratch::kStarts, segments + 1);
   job.starts = starts;
   job.keys = fill_starts(args.segments, starts);
-  // With this size the states of all parts take at most an eighth of the keys' and values' memory.
+  // The states of all parts then take at most an eighth of the memory of the keys and values.
   job.part = 256 * ((job.rows + 7) / 8);
   job.parts = std::max<int64_t>(1, (job.keys + job.part - 1) / job.part);
   const int64_t states = job.parts * job.heads * job.rows;

@@ -171,7 +171,7 @@ bool run_vendor(const PackedConv& packed, ConvStorage& storage, const ConvKey& k
 }
 
 // From this many frames on, deterministic mode gives each output frame to oneDNN on one thread.
-// With fewer frames, panel_gemm shares out the pixels, with the same bits for any number of
+// For fewer frames, panel_gemm shares out the pixels, with the same bits for any number of
 // threads.
 constexpr int64_t kFixedFrames = 4;
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/linear_int8.h"
-#include "kernels/cpu/linear_numbers.h"
+#include "kernels/cpu/linear_quantized.h"
 #include "kernels/fp8.h"
 
 namespace weft::cpu {
@@ -48,7 +48,7 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
     for (int i = 0; i < 256; ++i) all[i] = from_e4m3(static_cast<uint8_t>(i));
     return all;
   }();
-  struct Numbers {
+  struct Quantizer {
     const uint8_t* weights;
     std::vector<uint8_t> rounded;
     float tensor_scale;  // 0: every row has its own
@@ -82,9 +82,9 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
     scale = e4m3_scale(most);
   }
   const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
-  linear_of_numbers(stream, x, packed, activation, out, [&] {
-    return Numbers{static_cast<const uint8_t*>(packed_weights.values.view().data),
-                   std::vector<uint8_t>(packed.in()), scale};
+  linear_quantized(stream, x, packed, activation, out, [&] {
+    return Quantizer{static_cast<const uint8_t*>(packed_weights.values.view().data),
+                     std::vector<uint8_t>(packed.in()), scale};
   });
 }
 

@@ -6,7 +6,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/cpu/linear_fp8.h"
-#include "kernels/cpu/linear_numbers.h"
+#include "kernels/cpu/linear_quantized.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/fp8.h"
@@ -89,7 +89,7 @@ PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const Te
 
 void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out) {
-  struct Numbers {
+  struct Quantizer {
     const int8_t* weights;
     std::vector<int8_t> row;
     float quantize(std::vector<float>& x) {
@@ -103,9 +103,9 @@ void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed
     }
   };
   const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
-  linear_of_numbers(stream, x, packed, activation, out, [&] {
-    return Numbers{static_cast<const int8_t*>(packed_weights.values.view().data),
-                   std::vector<int8_t>(packed.in())};
+  linear_quantized(stream, x, packed, activation, out, [&] {
+    return Quantizer{static_cast<const int8_t*>(packed_weights.values.view().data),
+                     std::vector<int8_t>(packed.in())};
   });
 }
 

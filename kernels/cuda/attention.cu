@@ -353,8 +353,9 @@ void attention(Stream& stream, const AttentionArgs& args) {
   CHECK(args.q[0] * args.q[1] < int64_t{1} << 30 && keys < int64_t{1} << 30, "q",
         args.q.to_string_shape(), "keys", keys);
   if (args.format == AttentionFormat::kFp8 && cuda_queue(stream).properties().major != 9)
-    throw Error(ErrorKind::kUsage, "8-bit attention on " + cuda_queue(stream).properties().name +
-                                       ", legal: compute capability 9.0 (Hopper)");
+    throw Error(ErrorKind::kUsage,
+                "--attention is fp8, but " + cuda_queue(stream).properties().name +
+                    " cannot compute it; legal: compute capability 9.0 (Hopper)");
   FlashArgs flash = flash_args(args);
   size_t next = 0;
   int64_t key = 0;

@@ -41,13 +41,13 @@ struct Library {
 
 Plan make_plan(Library& library, const ConvShape& shape) {
   const CudnnTarget target{.handle = library.handle};
-  std::string refusal = "no engine of cuDNN's keeps the contract for this shape";
+  std::string refusal = "cuDNN has no engine within the contract for this shape";
   try {
     for (const CudnnDescriptor& configuration : propose_conv(shape, target)) try {
         Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
         plan.workspace = cudnn_workspace(plan.descriptor);
         if (plan.workspace <= static_cast<int64_t>(kConvWorkspace)) return plan;
-        refusal = "a workspace of " + std::to_string(plan.workspace) + " bytes";
+        refusal = "the plan needs " + std::to_string(plan.workspace) + " bytes of workspace";
       } catch (const CudnnRefusal& reason) {  // the next configuration may work
         refusal = reason.text;
       }

@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll 1
   for (int64_t pixel = first_row(); pixel < pixels; pixel += row_step()) {
     const uint32_t line = static_cast<uint32_t>(pixel) / width;
-    // That is 2 line width + the place in the line.
+    // `at` is 2 line width + the place in the line.
     const int64_t at = pixel + static_cast<int64_t>(line) * width;
     const Unit value = x[pixel * groups + group];
     Unit* to = out + 2 * at * groups + group;

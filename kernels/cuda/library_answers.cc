@@ -95,7 +95,7 @@ class Questions {
     answers_.push_back({.family = family,
                         .what = std::move(what),
                         .refusal = taken             ? ""
-                                   : refusal.empty() ? "without a reason"
+                                   : refusal.empty() ? "it gave no reason"
                                                      : refusal});
   }
 

@@ -165,11 +165,11 @@ void linear_int8(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
   for_blocks(call, stride + columns * 4, [&](const Call& part) {
-    const LinearPlaces places = places_of_numbers(part.m, stride, columns);
+    const LinearPlaces places = places_of_quantized(part.m, stride, columns);
     char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
     auto* scales = reinterpret_cast<float*>(scratch + places.scales);
-    char *numbers = scratch + places.numbers, *sums = scratch + places.sums;
-    quantize_rows(call.stream, Numbers::kInt8, part.x_view(), numbers, stride, scales);
+    char *numbers = scratch + places.quantized, *sums = scratch + places.sums;
+    quantize_rows(call.stream, QuantizedType::kInt8, part.x_view(), numbers, stride, scales);
     const bool done = gemm(call.stream, {.m = part.m,
                                          .n = columns,
                                          .k = stride,
@@ -210,10 +210,11 @@ uint32_t* largest_of_x(const Call& call) {
 }
 
 // Quantizes x into scratch and returns its scales, also in scratch.
-float* quantize_e4m3(const Call& call, Numbers kind, char* scratch, const LinearPlaces& places) {
+float* quantize_e4m3(const Call& call, QuantizedType kind, char* scratch,
+                     const LinearPlaces& places) {
   auto* scales = reinterpret_cast<float*>(scratch + places.scales);
-  quantize_rows(call.stream, kind, call.x_view(), scratch + places.numbers, call.matrix().stride(),
-                scales, largest_of_x(call));
+  quantize_rows(call.stream, kind, call.x_view(), scratch + places.quantized,
+                call.matrix().stride(), scales, largest_of_x(call));
   return scales;
 }
 
@@ -223,11 +224,11 @@ void gemv_fp8(const Call& call) {
   const int64_t stride = call.matrix().stride();
   const LinearPlaces places = places_of_gemv(call.m, stride);
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
-  const float* scales = quantize_e4m3(call, Numbers::kE4m3AsBf16, scratch, places);
+  const float* scales = quantize_e4m3(call, QuantizedType::kE4m3AsBf16, scratch, places);
   gemv(call.stream, {.m = call.m,
                      .n = call.n,
                      .k = call.k,
-                     .x = reinterpret_cast<const bf16*>(scratch + places.numbers),
+                     .x = reinterpret_cast<const bf16*>(scratch + places.quantized),
                      .x_stride = stride,
                      .w = call.matrix().weight.view().data,
                      .w_dtype = DType::kF8E4M3,
@@ -246,14 +247,14 @@ void gemv_fp8(const Call& call) {
 bool library_fp8(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
-  const LinearPlaces places = places_of_numbers(call.m, stride, columns);
+  const LinearPlaces places = places_of_quantized(call.m, stride, columns);
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
-  const float* scales = quantize_e4m3(call, Numbers::kE4m3, scratch, places);
+  const float* scales = quantize_e4m3(call, QuantizedType::kE4m3, scratch, places);
   char* sums = scratch + places.sums;
   Gemm product{.m = call.m,
                .n = call.n,
                .k = stride,
-               .x = {scratch + places.numbers, DType::kF8E4M3, stride},
+               .x = {scratch + places.quantized, DType::kF8E4M3, stride},
                .w = call.w_matrix(),
                .out = call.out_matrix(),
                .bias = call.library_bias(),
@@ -288,11 +289,11 @@ bool library_fp8_as_bf16(const Call& call) {
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
   widen_e4m3(call.stream, matrix.weight.view().data, columns * stride,
              reinterpret_cast<bf16*>(scratch + places.weight));
-  const float* scales = quantize_e4m3(call, Numbers::kE4m3AsBf16, scratch, places);
+  const float* scales = quantize_e4m3(call, QuantizedType::kE4m3AsBf16, scratch, places);
   if (!gemm(call.stream, {.m = call.m,
                           .n = columns,
                           .k = stride,
-                          .x = {scratch + places.numbers, DType::kBF16, stride},
+                          .x = {scratch + places.quantized, DType::kBF16, stride},
                           .w = {scratch + places.weight, DType::kBF16, stride},
                           .out = {scratch + places.sums, DType::kF32, columns},
                           .scratch_used = places.used}))

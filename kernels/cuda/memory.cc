@@ -38,7 +38,7 @@ void check_driver(CUresult status, const char* call, size_t bytes) {
 std::string out_of_memory(Device device, size_t wanted) {
   const DeviceMemoryInfo info = device_memory_info(device);
   return "out of memory on cuda:" + std::to_string(device.index) + ": " + std::to_string(wanted) +
-         " bytes wanted, " + std::to_string(info.free) + " of " + std::to_string(info.total) +
+         " bytes requested, " + std::to_string(info.free) + " of " + std::to_string(info.total) +
          " free";
 }
 
@@ -187,8 +187,8 @@ PinnedMemory::PinnedMemory(size_t bytes) : bytes_(bytes) {
   const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw Error(ErrorKind::kMemory,
-                "out of memory: " + std::to_string(bytes) + " bytes of pinned host memory wanted");
+    throw Error(ErrorKind::kMemory, "out of memory: " + std::to_string(bytes) +
+                                        " bytes of pinned host memory requested");
   }
   WEFT_CUDA_CHECK(status);
   data_.reset(data);

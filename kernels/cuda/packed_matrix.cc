@@ -42,7 +42,7 @@ void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat for
     fill_zero(stream, most);
     for_parts([&](const TensorView& part, int64_t) { measure_rows(stream, part, largest); });
   }
-  const Numbers kind = is_fp8(format) ? Numbers::kE4m3 : Numbers::kInt8;
+  const QuantizedType kind = is_fp8(format) ? QuantizedType::kE4m3 : QuantizedType::kInt8;
   for_parts([&](const TensorView& part, int64_t row) {
     quantize_rows(stream, kind, part, static_cast<char*>(matrix.weight.view().data) + row * stride,
                   stride, matrix.scales.as<float>() + row, largest);

@@ -20,14 +20,14 @@ __device__ __forceinline__ uint32_t byte_of(float x, uint8_t) { return to_e4m3(x
 
 // Stores eight quantized values at once; N is int8_t, uint8_t (e4m3) or bf16 (e4m3 as bf16).
 template <class N>
-__device__ __forceinline__ void store_numbers(N* at, const float (&x)[8]) {
+__device__ __forceinline__ void store_quantized(N* at, const float (&x)[8]) {
   uint32_t packed[2] = {0, 0};
 #pragma unroll
   for (int i = 0; i < 8; ++i) packed[i / 4] |= byte_of(x[i], N{}) << i % 4 * 8;
   *reinterpret_cast<uint2*>(at) = make_uint2(packed[0], packed[1]);
 }
 template <>
-__device__ __forceinline__ void store_numbers<bf16>(bf16* at, const float (&x)[8]) {
+__device__ __forceinline__ void store_quantized<bf16>(bf16* at, const float (&x)[8]) {
   float number[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) number[i] = from_e4m3(to_e4m3(x[i]));
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
     load8(x + at, count - at, aligned, v);
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = finite ? v[i] * unit : 0.0f;
-    store_numbers(numbers + at, v);
+    store_quantized(numbers + at, v);
   }
   if (threadIdx.x == 0) scales[row] = scale;
 }
@@ -151,9 +151,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void* numbers,
+void quantize_rows(const Stream& stream, QuantizedType kind, const TensorView& x, void* numbers,
                    int64_t stride, float* scales, const uint32_t* most) {
-  CHECK(!most || kind != Numbers::kInt8, "whole numbers have scales of rows");
+  CHECK(!most || kind != QuantizedType::kInt8, "whole numbers have scales of rows");
   CHECK(stride % 16 == 0 && stride >= x[-1], stride);
   const int64_t rows = x.rows(), row_stride = x.row_stride();
   visit_dtype(x.dtype, [&](auto tag) {
@@ -164,9 +164,9 @@ void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void
       launch(stream, {static_cast<unsigned>(rows), kThreads}, quantize_kernel<T, N>, x.as<T>(),
              row_stride, x[-1], aligned, to, stride, scales, most);
     };
-    if (kind == Numbers::kInt8) start(static_cast<int8_t*>(numbers));
-    if (kind == Numbers::kE4m3) start(static_cast<uint8_t*>(numbers));
-    if (kind == Numbers::kE4m3AsBf16) start(static_cast<bf16*>(numbers));
+    if (kind == QuantizedType::kInt8) start(static_cast<int8_t*>(numbers));
+    if (kind == QuantizedType::kE4m3) start(static_cast<uint8_t*>(numbers));
+    if (kind == QuantizedType::kE4m3AsBf16) start(static_cast<bf16*>(numbers));
   });
 }
 

@@ -6,12 +6,12 @@ namespace weft::cuda {
 
 // The type that rows are rounded to. kE4m3AsBf16 stores the values of kE4m3 as bf16, which holds
 // them exactly.
-enum class Numbers : uint8_t { kInt8, kE4m3, kE4m3AsBf16 };
+enum class QuantizedType : uint8_t { kInt8, kE4m3, kE4m3AsBf16 };
 
 // Fills numbers [rows, stride] with x [rows, count] (f32 or bf16) in 8 bits, then zeros, and scales
 // [rows] f32. `stride` is a multiple of 16 and `numbers` 16-byte aligned. If `most` is given (for
 // e4m3), every row gets the scale of a tensor with that largest magnitude.
-void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void* numbers,
+void quantize_rows(const Stream& stream, QuantizedType kind, const TensorView& x, void* numbers,
                    int64_t stride, float* scales, const uint32_t* most = nullptr);
 
 // Raises *most to the bits of x's largest magnitude, or beyond infinity's bits if x holds NaN or

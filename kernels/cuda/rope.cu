@@ -123,7 +123,7 @@ void run(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_to
   }
   // A block takes as many heads at once as fit, the same number for each thread.
   const int64_t across = std::min(groups, kThreads), at_once = kThreads / across;
-  // With many tokens a thread takes a few heads, so that loading its cosines and sines pays off.
+  // For many tokens a thread takes a few heads, so that loading its cosines and sines pays off.
   const int64_t few = x[0] >= kManyTokens ? std::min<int64_t>(x[1], 3) : 1;
   const int64_t turns = std::max(few, (x[1] + at_once - 1) / at_once);
   const int64_t heads = (x[1] + turns - 1) / turns;

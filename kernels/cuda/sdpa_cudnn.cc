@@ -47,12 +47,12 @@ struct Sdpas {
 Plan make_plan(Sdpas& sdpas, const SdpaShape& shape) {
   try {
     const CudnnTarget target{.handle = sdpas.library->handle};
-    std::string refusal = "no engine for this shape";
+    std::string refusal = "cuDNN has no engine for this shape";
     for (const CudnnDescriptor& configuration : propose_sdpa(shape, target)) try {
         Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
         plan.workspace = cudnn_workspace(plan.descriptor);
         if (plan.workspace <= static_cast<int64_t>(kSdpaWorkspace)) return plan;
-        refusal = "an engine wants " + std::to_string(plan.workspace) + " bytes of workspace";
+        refusal = "the plan needs " + std::to_string(plan.workspace) + " bytes of workspace";
       } catch (const CudnnRefusal& reason) {
         refusal = reason.text;
       }

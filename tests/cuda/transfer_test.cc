@@ -1,4 +1,4 @@
-// Copies and gathers with one end on the host, on a stream of a device.
+// Copies and gathers with one end on the host, on a device's stream.
 #include <array>
 #include <cstring>
 
@@ -18,7 +18,7 @@ DType any_float(Draw& draw) {
   return draw.one_of({DType::kF32, DType::kBF16, DType::kF16, DType::kF64});
 }
 
-// How a view lies in its storage: room around every dimension, and another order of them.
+// The layout of a view in its storage: gaps around every dimension, and a permutation of them.
 struct Layout5 {
   std::vector<int64_t> outer, begin, shape;
   std::array<int, kMaxRank> order{0, 1, 2, 3, 4};
@@ -64,7 +64,7 @@ struct Case {
   bool dense_x, dense_out;
 };
 
-// The copy of a case up and down, against the reference's, gaps included.
+// Copies a case up and down, and compares it with the reference's result, gaps included.
 void check_both_ways(Draw& draw, Stream& stream, const Case& c) {
   const Layout5 x_layout(draw, c.shape, c.dense_x), out_layout(draw, c.shape, c.dense_out);
   Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
@@ -84,7 +84,7 @@ void check_both_ways(Draw& draw, Stream& stream, const Case& c) {
   const Tensor up = to_device(stream, start), there = to_device(stream, x);
   Tensor kept = clone(x);
   copy(stream, x_layout.view(x), out_layout.view(up));
-  mark(x);  // what is pageable has been read
+  mark(x);  // pageable memory has been read when copy() returns
   EXPECT_TRUE(bitwise_equal(to_host(stream, up), expected)) << "up";
 
   Tensor down = clone(start);
@@ -111,7 +111,7 @@ TEST(CudaTransfer, AnyViewGoesUpAndDown) {
   });
 }
 
-// More than one piece of pinned memory, cut along one dimension and along two.
+// The view takes more than one piece of pinned memory, cut along one dimension and along two.
 TEST(CudaTransfer, LargeViewsGoInPieces) {
   Stream stream = cuda_stream(0, Determinism::kFixed, 2);
   Draw draw(1);

@@ -1,5 +1,5 @@
-// Metered ops: the results of the table below, the work they stand for, and nothing where the meter
-// leaves them out.
+// Metered ops have the results of the table below and report their work; in a dry run they do
+// nothing.
 #include "kernels/meter.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ Tensor filled(DType dtype, std::initializer_list<int64_t> shape) {
   return tensor;
 }
 
-struct LeaveOut final : Meter {
+struct DryRunMeter final : Meter {
   std::vector<Work> seen;
   bool runs() const override { return false; }
   void op(const Work& work, const std::function<void()>&) override { seen.push_back(work); }
@@ -34,7 +34,7 @@ TEST(Meter, RunsAndCountsFlop) {
     linear(metered, x, packed, LinearActivation::kNone, b);
     copy(metered, a, b);
   }
-  linear(metered, x, packed, LinearActivation::kNone, b);  // outside of the scope: not seen
+  linear(metered, x, packed, LinearActivation::kNone, b);  // outside the scope: not counted
   EXPECT_EQ(std::memcmp(a.view().data, b.view().data, a.view().bytes()), 0);
   const TimingMeter::Total& total = meter.total(OpFamily::kLinear);
   EXPECT_EQ(total.calls, 1);
@@ -44,25 +44,25 @@ TEST(Meter, RunsAndCountsFlop) {
   EXPECT_EQ(meter.total(OpFamily::kCopy).bytes, 2 * 4 * 5 * 12);
 }
 
-TEST(Meter, CausalAttentionCountsWhatIsSeen) {
+TEST(Meter, CausalAttentionCountsVisibleKeys) {
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   const Tensor q = filled(DType::kF32, {4, 2, 8}), out(DType::kF32, {4, 2, 8});
   const KVSegment segment{.k = q, .v = q, .position = 2};
-  LeaveOut meter;
+  DryRunMeter meter;
   const MeterScope scope(meter);
-  // Queries 3 ... 6 over keys 2 ... 5 see 2, 3, 4 and 4 of them.
+  // Queries 3 ... 6 see 2, 3, 4 and 4 of the keys 2 ... 5.
   attention(stream,
             {.q = q, .segments = {&segment, 1}, .causal = true, .query_position = 3, .out = out});
   ASSERT_EQ(meter.seen.size(), 1u);
   EXPECT_EQ(meter.seen[0].flop, 4 * (2 + 3 + 4 + 4) * 2 * 8);
 }
 
-TEST(Meter, LeavesOut) {
+TEST(Meter, DryRunSkipsOps) {
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   const Tensor x = filled(DType::kF32, {3, 8});
   Tensor out(DType::kF32, {3, 8});
   EXPECT_FALSE(is_dry_run(stream));
-  LeaveOut meter;
+  DryRunMeter meter;
   const MeterScope scope(meter);
   EXPECT_TRUE(is_dry_run(stream));
   EXPECT_FALSE(is_dry_run(Stream::cpu(1)));

@@ -1,9 +1,9 @@
 #pragma once
 // The part of CUDA's runtime that kernels/cuda uses, with CUDA's names and meaning, on the host
-// (tests/cuda/README.md). This folder stands first on the include path of what is emulated.
+// (tests/cuda/README.md). For emulated sources this folder comes first on the include path.
 #include <cstddef>
 
-// Names and numbers of the CUDA runtime (driver_types.h).
+// The names and numbers are those of the CUDA runtime (driver_types.h).
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,

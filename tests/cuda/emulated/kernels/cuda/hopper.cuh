@@ -10,8 +10,8 @@ void barrier_init(uint64_t* barrier, int arrivals);
 void barrier_arrive(uint64_t* barrier, int bytes);
 void barrier_wait(uint64_t* barrier, int parity);
 void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier);
-// a: of the thread's registers, or null and the rows of a_rows. Words of 1 byte are e4m3, of 2
-// bf16.
+// `a` points to the thread's registers, or is null and a_rows describes a's rows. Elements of 1
+// byte are e4m3, of 2 bytes bf16.
 void wgmma_multiply(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add,
                     int element_bytes);
 void wgmma_commit();
@@ -30,7 +30,7 @@ inline void barrier_expect(uint64_t* barrier, int bytes) {
   emulated::barrier_arrive(barrier, bytes);
 }
 inline void barrier_wait(uint64_t* barrier, int parity) { emulated::barrier_wait(barrier, parity); }
-// The bytes come when somebody waits for them, not before; until then they are NaNs.
+// The bytes are only copied when a thread waits for them; until then they are NaNs.
 inline void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
   emulated::copy_bulk(shared, global, bytes, barrier);
 }
@@ -48,7 +48,7 @@ inline uint64_t wgmma_descriptor(const void* shared, int column_byte) {
   const unsigned at = emulated::shared_address(shared) + static_cast<unsigned>(column_byte);
   return uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (at >> 4 & 0x3fffu);
 }
-// The result comes at the wait; until then it is NaN.
+// The result is only written at the wait; until then it is NaN.
 template <class Element>
 void wgmma_multiply(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
   emulated::wgmma_multiply(c, a, 0, b, false, sizeof(Element));
