@@ -55,8 +55,8 @@ std::string model_folder(const std::string& path) {
     for (const std::string& name : models_in(root)) there.push_back(name);
   }
   throw Error(ErrorKind::kModel, path + ": no such file or folder, and no model of that name in " +
-                                     listed(roots) + "; models there: " +
-                                     (there.empty() ? "none" : listed(there)));
+                                     listed(roots) +
+                                     "; models there: " + (there.empty() ? "none" : listed(there)));
 }
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building needs and is missing (Debian 12). `setup.sh tests` adds what the tests need,
-# `setup.sh fuzz` what the fuzzer needs.
+# `setup.sh fuzz` what the fuzzer needs, `setup.sh package` what making a .deb needs.
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config ca-certificates
@@ -8,6 +8,7 @@ packages=(g++ cmake ninja-build ccache pkg-config ca-certificates
   nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libpcre2-dev libssl-dev
   libavcodec-dev libavformat-dev libavutil-dev libswscale-dev libpng-dev ffmpeg)
 [ "${1:-}" = fuzz ] && packages+=(clang libclang-rt-14-dev libomp-dev)
+[ "${1:-}" = package ] && packages+=(dpkg-dev file git)
 [ "${1:-}" = tests ] && packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema git)
 
 optional=(libopenmpi-dev openmpi-bin)  # without them ranks are threads only
