@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that building needs and that are missing.
 # usage: apps/setup.sh [GROUP...]   GROUP adds the packages of one more activity:
-#   tests    the test suite     fuzz  the fuzzer     bare  tests/bare_root.sh
+#   tests    the test suite     fuzz  the fuzzer     package  making a .deb     bare  tests/bare_root.sh
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config ca-certificates git
@@ -15,9 +15,10 @@ for group in "$@"; do
   case $group in
     tests) packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema) ;;
     fuzz) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
+    package) packages+=(dpkg-dev file) ;;
     bare) packages+=(mmdebstrap) ;;
     *)
-      echo "setup: no group '$group', legal: tests fuzz bare" >&2
+      echo "setup: no group '$group', legal: tests fuzz package bare" >&2
       exit 2
       ;;
   esac
