@@ -74,9 +74,19 @@ std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
   return all;
 }
 
+// --heartbeat-timeout. Heartbeats come every half second, so less than 2 s would end sound jobs.
+double heartbeat_timeout(const Flags& flags) {
+  const double seconds = flags.real("heartbeat-timeout").value_or(MpiOptions{}.heartbeat_timeout_s);
+  if (seconds > 0 && seconds < 2)
+    throw Error(ErrorKind::kUsage, "--heartbeat-timeout is " + flags.text("heartbeat-timeout") +
+                                       ", legal: 0 (never), 2 ... 86400 seconds; nearest: 2");
+  return seconds;
+}
+
 }  // namespace
 
 Ranks ranks_of(const Flags& flags) {
+  heartbeat_timeout(flags);  // refused without mpirun, too
   Ranks ranks;
   ranks.count = static_cast<int>(flags.integer("ranks").value_or(1));
   ranks.on_this_host = ranks.count;
@@ -91,7 +101,7 @@ Ranks ranks_of(const Flags& flags) {
     if (!ranks.alone()) ranks.description = std::to_string(ranks.count) + " threads of one process";
     return ranks;
   }
-  const MpiReports reports{.warning =
+  const MpiOptions options{.warning =
                                [](const std::string& line) {
                                  std::fprintf(stderr, "weft: warning: %s\n",
                                               printable(line).c_str());
@@ -100,12 +110,13 @@ Ranks ranks_of(const Flags& flags) {
                                [](const std::string& line) {
                                  std::fprintf(stderr, "weft: %s\n", printable(line).c_str());
                                  std::_Exit(static_cast<int>(ErrorKind::kComm));
-                               }};
+                               },
+                           .heartbeat_timeout_s = heartbeat_timeout(flags)};
   cpu_set_t bound;
   const int online = static_cast<int>(std::thread::hardware_concurrency());
   const int64_t wanted = flags.integer("threads").value_or(std::max(1, online / launch.ranks_here));
   if (sched_getaffinity(0, sizeof bound, &bound) == 0 && CPU_COUNT(&bound) < wanted) use_all_cpus();
-  const std::shared_ptr<Transport> transport = make_mpi_transport(reports);
+  const std::shared_ptr<Transport> transport = make_mpi_transport(options);
   if (flags.given("ranks") && ranks.count != transport->size())
     throw Error(ErrorKind::kUsage, "--ranks is " + std::to_string(ranks.count) +
                                        ", but mpirun started " + std::to_string(transport->size()) +

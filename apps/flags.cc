@@ -178,6 +178,9 @@ constexpr FlagSpec kFlags[] = {
     {"ranks", "", kInteger, "1",
      "ranks, each a thread of this process; under mpirun, its processes",
      kGenerate | kReplay | kComplete | kPlan | kVerify | kBench | kInspect, nullptr, "1 ... 1024"},
+    {"heartbeat-timeout", "", kReal, "4.5",
+     "under mpirun or srun: end the job when a rank is silent for so many seconds; 0 = never",
+     kGenerate | kComplete | kVerify | kBench, nullptr, "0 ... 86400"},
     {"layout", "", kText, "auto",
      "how the ranks share the work: key=n,... with data, cfg, layers, ring, token_ring, ulysses, "
      "tensor; their product is --ranks; plan takes all, too",

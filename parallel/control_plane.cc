@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -36,13 +37,17 @@ std::string seconds_text(const char* format, double seconds) {
   return std::string(text) + " s";
 }
 
-enum class Opcode : int32_t { kHello, kBeat, kFailure, kReady, kAllReady, kGoodbye };
+constexpr int kFirstClockSamples = 8;  // before the constructor returns
+
+enum class Opcode : int32_t { kHello, kBeat, kClock, kFailure, kReady, kAllReady, kGoodbye };
 
 struct ControlMessage {
   Opcode opcode = Opcode::kBeat;
   int32_t rank = 0;
-  uint64_t token = 0;  // the job's; a connection without it is dropped
-  char text[496] = {};
+  uint64_t token = 0;   // the job's; a connection without it is dropped
+  int64_t sent_ns = 0;  // by the sender's clock
+  int64_t echo_ns = 0;  // kClock: sent_ns of the beat it answers
+  char text[480] = {};
 };
 
 // One connection, and the bytes read so far of its next message.
@@ -58,6 +63,17 @@ struct PeerConnection {
 
 }  // namespace
 
+ControlSettings settings_for_timeout(double seconds) {
+  ControlSettings settings;
+  if (seconds > 0) {
+    settings.suspect_s *= seconds / settings.dead_s;
+    settings.dead_s = seconds;
+  } else {
+    settings.dead_s = std::numeric_limits<double>::infinity();
+  }
+  return settings;
+}
+
 struct ControlPlane::Impl {
   int rank, size;
   ControlReports reports;
@@ -72,6 +88,7 @@ struct ControlPlane::Impl {
   // Guarded by the lock: the error the job ended with; one that fail() asked to end it with.
   std::string failed, to_fail;
   bool ready = false, all_ready = false;  // guarded by the lock; see await_all()
+  ClockOffset offset;                     // guarded by the lock; to the first rank's clock
   std::condition_variable changed;
   std::atomic<bool> leaving{false};
   std::thread thread;
@@ -85,6 +102,9 @@ struct ControlPlane::Impl {
   void check_silence();
   void lost(PeerConnection& link);
   void fail_job(const std::string& why);
+  void answer_clock(const PeerConnection& link, const ControlMessage& beat);
+  void learn_clock(const ControlMessage& answer);
+  void send_beat();
   void send_to_all(const ControlMessage& message);
   ControlMessage make_message(Opcode opcode, const std::string& text) const;
 };
@@ -94,6 +114,7 @@ ControlMessage ControlPlane::Impl::make_message(Opcode opcode, const std::string
   out.opcode = opcode;
   out.rank = rank;
   out.token = token;
+  out.sent_ns = settings.clock_ns();
   std::snprintf(out.text, sizeof out.text, "%s", text.c_str());
   return out;
 }
@@ -102,6 +123,28 @@ void ControlPlane::Impl::send_to_all(const ControlMessage& out) {
   for (PeerConnection& link : links)  // never blocks: only a dead peer's buffer is full
     if (link.socket >= 0 && !link.left)
       (void)send(link.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void ControlPlane::Impl::answer_clock(const PeerConnection& link, const ControlMessage& beat) {
+  ControlMessage answer = make_message(Opcode::kClock, "");
+  answer.echo_ns = beat.sent_ns;
+  (void)send(link.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void ControlPlane::Impl::learn_clock(const ControlMessage& answer) {
+  const int64_t now = settings.clock_ns();
+  bool more = false;
+  {
+    const std::lock_guard guard(lock);
+    offset.add(answer.echo_ns, answer.sent_ns, now);
+    more = offset.samples() < kFirstClockSamples;
+    changed.notify_all();
+  }
+  if (more) send_beat();
+}
+
+void ControlPlane::Impl::send_beat() {
+  send_to_all(make_message(Opcode::kBeat, reports.last_operation ? reports.last_operation() : ""));
 }
 
 void ControlPlane::Impl::fail_job(const std::string& why) {
@@ -134,6 +177,8 @@ void ControlPlane::Impl::handle(PeerConnection& link, const ControlMessage& in) 
   link.suspected = false;
   const std::string text(in.text, strnlen(in.text, sizeof in.text));
   if (in.opcode == Opcode::kBeat) link.last = text;
+  if (in.opcode == Opcode::kBeat && rank == 0) answer_clock(link, in);
+  if (in.opcode == Opcode::kClock) learn_clock(in);
   if (in.opcode == Opcode::kReady) link.ready = true;
   if (in.opcode == Opcode::kAllReady) set_all_ready();
   if (in.opcode == Opcode::kGoodbye) link.left = true;
@@ -241,8 +286,7 @@ void ControlPlane::Impl::run() {
     check_all_ready();
     if (since(last_beat) >= settings.beat_s) {
       last_beat = Clock::now();
-      send_to_all(
-          make_message(Opcode::kBeat, reports.last_operation ? reports.last_operation() : ""));
+      send_beat();
     }
     if (failed.empty()) continue;
     if (failed_at == Clock::time_point{}) failed_at = Clock::now();
@@ -273,6 +317,11 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
     impl_->send_to_all(impl_->make_message(Opcode::kHello, ""));
   }
   impl_->thread = std::thread([this] { impl_->run(); });
+  if (rank == 0) return;
+  std::unique_lock guard(impl_->lock);
+  impl_->changed.wait_for(guard, std::chrono::duration<double>(settings.startup_s), [this] {
+    return impl_->offset.samples() >= kFirstClockSamples || !impl_->failed.empty();
+  });
 }
 
 ControlPlane::~ControlPlane() {
@@ -289,6 +338,11 @@ void ControlPlane::await_all() {
   impl_->ready = true;
   impl_->changed.wait(guard, [this] { return impl_->all_ready || !impl_->failed.empty(); });
   if (!impl_->failed.empty()) throw Error(ErrorKind::kComm, impl_->failed);
+}
+
+int64_t ControlPlane::job_clock_ns() const {
+  const std::lock_guard guard(impl_->lock);
+  return impl_->settings.clock_ns() + impl_->offset.ns();
 }
 
 void ControlPlane::fail(const std::string& line) {

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "parallel/clock_offset.h"
+
 namespace weft {
 
 struct ControlSettings {
@@ -14,7 +16,11 @@ struct ControlSettings {
   double dead_s = 4.5;    // silence that ends the job
   double startup_s = 60;  // every rank must have said hello within this time
   double grace_s = 1;     // time from a failure to `stuck`, for the rank to end by itself
+  int64_t (*clock_ns)() = steady_clock_ns;
 };
+// Settings that end the job after `seconds` of silence. 0: silence gives a warning but never ends
+// the job; a closed connection still does.
+ControlSettings settings_for_timeout(double seconds);
 
 // Callbacks; the control plane's thread calls them.
 struct ControlReports {
@@ -41,6 +47,9 @@ class ControlPlane {
   void await_all();
   // Ends the job with `line` on every rank.
   void fail(const std::string& line);
+  // The first rank's clock, as every rank knows it from the heartbeats: within half the fastest
+  // round trip. Clocks of different hosts have nothing else in common.
+  int64_t job_clock_ns() const;
 
  private:
   struct Impl;

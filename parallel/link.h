@@ -13,6 +13,8 @@ struct Link {
   double bytes_per_s = 0;  // 0 = unlimited
 };
 
+// `inner` must have a job clock (Transport::job_clock_ns), by which the sender dates a message and
+// the receiver holds it.
 std::shared_ptr<Transport> make_link(std::shared_ptr<Transport> inner, const Link& link);
 
 }  // namespace weft

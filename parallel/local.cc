@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
+#include "parallel/clock_offset.h"
 
 namespace weft {
 
@@ -196,9 +197,13 @@ class LocalTransport final : public Transport {
     return mail->header;
   }
 
+  std::optional<int64_t> job_clock_ns() const override { return steady_clock_ns(); }
+
   void abort(std::string_view why) noexcept override {
-    const std::lock_guard guard(world_->lock);
-    world_->end_with(std::string(why));
+    without_throwing([&] {
+      const std::lock_guard guard(world_->lock);
+      world_->end_with(std::string(why));
+    });
   }
 
   void set_state(World::State state) {

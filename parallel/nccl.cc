@@ -105,9 +105,10 @@ class NcclTransport final : public Transport, private MatchReceiver {
   }
 
   void abort(std::string_view why) noexcept override {
-    const std::string text(why.empty() ? "aborted" : why);
-    matchmaker_->abort(text);
-    ended(text);  // also where the matchmaker's process does not answer
+    const std::string_view text = why.empty() ? std::string_view("aborted") : why;
+    without_throwing([&] { matchmaker_->abort(std::string(text)); });
+    without_throwing(
+        [&] { ended(std::string(text)); });  // also where the matchmaker's process does not answer
   }
 
   // Withdraws a transfer that is destroyed before its wait, so that neither the matchmaker nor the

@@ -3,6 +3,7 @@
 // checks are implemented once, by the Communicator on top of it.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -16,7 +17,7 @@ class FlightRecorder;
 struct MessageHeader {
   uint64_t tag = 0;    // Tag::bits()
   int64_t bytes = 0;   // size of the payload
-  int64_t due_ns = 0;  // steady clock: not to be handed over earlier (LinkTransport); 0 = at once
+  int64_t due_ns = 0;  // not to be delivered before this time of the job clock (LinkTransport)
 };
 
 // One message under way. Destroying one before its wait takes the message back where the peer has
@@ -51,9 +52,22 @@ struct Transport {
   // Gives the transport the rank's last operations, for other ranks' error reports.
   virtual void watch(std::shared_ptr<const FlightRecorder>) {}
 
+  // A clock that all ranks of the job share, in nanoseconds; nullopt where the transport has none.
+  // (Steady clocks of different hosts have nothing in common.)
+  virtual std::optional<int64_t> job_clock_ns() const { return std::nullopt; }
+
   // Ends every rank's present and future waits with Error(kComm) carrying `why`. The first call of
   // the job wins. Safe from any thread.
   virtual void abort(std::string_view why) noexcept = 0;
 };
+
+// Runs `work` and drops what it throws: abort() must not fail while it reports a failure.
+template <class Work>
+void without_throwing(Work&& work) noexcept {
+  try {
+    work();
+  } catch (...) {
+  }
+}
 
 }  // namespace weft

@@ -2,13 +2,13 @@
 # Kills or stops one rank of a job of several processes and checks how the others end: all within the
 # time limit, with one line that names the rank, and without a partly written file.
 # usage: faults.sh WEFT [PHASE...]
-#   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow decode-kill decode-stop
-#           write-kill write-stop; all of them where none is given (start-stop takes 60 s)
+#   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient decode-kill
+#           decode-stop write-kill write-stop; all of them where none is given (start-stop takes 60 s)
 set -u
 weft=$(realpath "$1")
 shift
-[ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow decode-kill \
-  decode-stop write-kill write-stop
+[ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient \
+  decode-kill decode-stop write-kill write-stop
 command -v mpirun > /dev/null || { echo "skipped: no mpirun"; exit 77; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -44,6 +44,9 @@ for phase in "$@"; do
   [ "$stage" = start ] && pause=1000 patience=80
   steps=1000 frames=25
   [ "$stage" = denoise ] || { steps=2; frames=161; }
+  # A stop of 3 s is shorter than the usual limit; one of 8 s needs --heartbeat-timeout.
+  stopped=3 timeout=()
+  [ "$act" = patient ] && stopped=8 timeout=(--heartbeat-timeout 14) act=slow
   [ "$act" = slow ] && steps=200 patience=120
   timeout -k 5 "$patience" mpirun --allow-run-as-root --oversubscribe -n 3 sh -c '
     echo $$ > "$0/pid.$OMPI_COMM_WORLD_RANK"
@@ -51,7 +54,7 @@ for phase in "$@"; do
     shift 2
     exec "$@"' "$folder" "$victim" "$pause" "$weft" generate --model models/pocket \
     --prompt "a red ball moves right on a gray floor" --layout ulysses=3 --threads 1 --seed 1 \
-    --steps "$steps" --num-frames "$frames" --progress plain --output "$folder/clip.mp4" \
+    --steps "$steps" --num-frames "$frames" --progress plain --output "$folder/clip.mp4" "${timeout[@]}" \
     > "$folder/out" 2> "$folder/err" &
   job=$!
   reach "$marker" || { fault "the job ended before $marker"; continue; }
@@ -69,7 +72,7 @@ for phase in "$@"; do
       ;;
     slow)
       kill -STOP "$pid"
-      sleep 3
+      sleep $stopped
       kill -CONT "$pid"
       limit=600
       ;;
