@@ -4,6 +4,8 @@
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
 #   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
 #   cuda          compile the CUDA build and run its stubs (no GPU needed)
+#   bare          the README's first command in a Debian root that holds nothing but apt (needs root)
+#   release       the README's commands and the installed .deb, each in such a root (needs root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOMP_SPINCOUNT=2000  # idle OpenMP threads sleep soon: tests share the cores
@@ -65,6 +67,17 @@ fuzz() {
     xargs -P "$(nproc)" -L 1 bash -c 'fuzz_one "$1" "$2" "$0"' "${1:-60}"
 }
 
+release() {  # builds in one bare root, installs what it built in another
+  local folder
+  folder=$(mktemp -d)
+  tests/bare_root.sh --out "$folder" "bash apps/demo.sh" "bash tests/run.sh" \
+    "bash apps/setup.sh package" "cmake --build build --target deb" "cp build/*.deb outputs"
+  tests/bare_root.sh --put "$(echo "$folder"/weft_*.deb)" --out "$folder" \
+    "apt-get update -qq && apt-get install -y -qq --no-install-recommends /root/weft_*.deb >/dev/null" \
+    "mkdir outputs && cd outputs && weft generate --model pocket --prompt 'a big red ball, moving left' -o deb.mp4"
+  ls -l "$folder"
+}
+
 case "${1:-}" in
   lint) lint "${2:-}" ;;
   build) build ;;
@@ -72,6 +85,8 @@ case "${1:-}" in
   asan) sanitized asan ;;
   tsan) TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized tsan parallel io engine ;;
   fuzz) fuzz "${2:-}" ;;
+  bare) tests/bare_root.sh "bash apps/demo.sh" ;;
+  release) release ;;
   cuda)
     cmake --preset cuda -DBUILD_TESTING=ON >/dev/null
     cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check conv_graph_check
@@ -81,7 +96,7 @@ case "${1:-}" in
     build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
     ;;
   *)
-    sed -n '2,6p' "$0" >&2
+    sed -n '2,8p' "$0" >&2
     exit 2
     ;;
 esac
