@@ -23,6 +23,7 @@ class SentencePieceTokenizer {
   // Pieces, then </s>; at most max_length ids, the last always </s>. Ill-formed UTF-8 reads as
   // U+FFFD.
   std::vector<int32_t> encode(std::string_view text, int max_length) const;
+  std::string decode(const std::vector<int32_t>& ids) const;  // normalised text
   int vocab_size() const;
 
  private:
