@@ -27,10 +27,6 @@ struct Ranks {
 // processes.
 Ranks ranks_of(const Flags& flags);
 
-// --layout, or what --ulysses N and the like put together ("auto" where there is neither).
-// Error(kUsage) where both are given.
-std::string layout_text(const Flags& flags);
-
 // Lifts the binding that mpirun gives a process of few ranks (one core, whatever its threads).
 void use_all_cpus();
 

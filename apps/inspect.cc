@@ -1,4 +1,4 @@
-// weft inspect: what a model folder, a weights file, a config or a finished result holds.
+// weft inspect: shows what a model folder, a weights file, a config or a finished result holds.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/language_memory.h"
 #include "apps/memory.h"
+#include "apps/model_folder.h"
 #include "io/json.h"
 #include "io/media_probe.h"
 #include "io/tensor_file.h"
@@ -113,7 +114,7 @@ nlohmann::json inspect_media(const std::string& path) {
   const MediaInfo info = probe_media(path);
   nlohmann::json metadata = nlohmann::json::object();
   for (const auto& [key, value] : info.metadata) {
-    // Our own key is JSON inside a string: shown as what it is.
+    // The value of our own key is JSON inside a string; it is shown as JSON.
     const nlohmann::json parsed =
         key == "weft" ? nlohmann::json::parse(value, nullptr, false) : nlohmann::json(value);
     metadata[key] = parsed.is_discarded() ? nlohmann::json(value) : parsed;
@@ -124,7 +125,11 @@ nlohmann::json inspect_media(const std::string& path) {
 }
 
 nlohmann::json inspect(const std::string& path, bool every_tensor) {
-  if (!fs::exists(path)) throw Error(ErrorKind::kModel, path + ": no such file or folder");
+  if (!fs::exists(path)) {
+    const std::string advice = download_advice(path);
+    throw Error(ErrorKind::kModel,
+                path + ": no such file or folder" + (advice.empty() ? "" : "; " + advice));
+  }
   if (fs::is_directory(path)) {
     if (fs::exists(path + "/model_index.json")) return inspect_model(path);
     if (LanguageFolder::recognise(path)) return inspect_language(path);
@@ -168,9 +173,9 @@ int run_inspect(const Flags& flags) {
       const bool language = LanguageFolder::recognise(path);
       for (const char* flag : {"device", "weights", "attention", "resident-layers"})
         if (language && flags.given(flag))
-          throw Error(ErrorKind::kUsage, "--" + std::string(flag) +
+          throw Error(ErrorKind::kUsage, flags.label(flag) +
                                              " is given, but the memory of a language model is "
-                                             "told of whole weights on the cpu alone");
+                                             "predicted for whole weights on a CPU alone");
       language ? inspect_language_memory(flags, path) : inspect_memory(flags, path);
       continue;
     }
