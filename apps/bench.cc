@@ -27,7 +27,7 @@ namespace {
 // One measured entry: the median of `repeat` runs after a warm-up.
 struct Entry {
   std::string op, shape;
-  double flop = 0, bytes = 0;  // of one run; 0 = not counted
+  double flop = 0, bytes = 0;  // per run; 0: not counted
   std::function<void()> work;
 };
 
@@ -35,7 +35,7 @@ Tensor filled(Stream& stream, DType dtype, std::initializer_list<int64_t> shape)
   Tensor tensor(dtype, shape);
   uint32_t state = 12345;
   for (int64_t i = 0; i < tensor.count(); ++i) {
-    state = state * 1664525u + 1013904223u;  // any values that are neither zero nor huge
+    state = state * 1664525u + 1013904223u;  // gives values that are neither zero nor huge
     const float value = static_cast<float>(state >> 8) * 0x1p-24f - 0.5f;
     if (dtype == DType::kF32)
       tensor.as<float>()[i] = value;
@@ -77,7 +77,8 @@ std::string shape_text(std::initializer_list<int64_t> extents) {
   return text;
 }
 
-// Wan 1.3B's widths at a short clip's token count: 1560 tokens, D 1536, 12 heads of 128, ffn 8960.
+// The ops run at Wan 1.3B's widths and a short clip's token count: 1560 tokens, D 1536, 12 heads of
+// 128, ffn 8960.
 void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   constexpr int64_t kTokens = 1560, kWidth = 1536, kHeads = 12, kHead = 128, kFfn = 8960;
   const double element = static_cast<double>(size_of(dtype));
@@ -144,7 +145,8 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   }
 }
 
-// Seconds per clip at the folder's defaults, stage by stage; the first clip, which loads, is apart.
+// Measures the seconds of each stage of a clip at the folder's defaults. The first clip, which
+// loads the model, is marked.
 void bench_model(const Flags& flags, DType dtype, int repeat) {
   GeneratorOptions options;
   options.device = device_of(flags);
@@ -153,8 +155,7 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
   Profiling profiling(flags, {});
   options.ops = profiling.ops();
   const auto recorded = profiling.record(0);
-  const std::string given = flags.text("model");
-  const std::string path = model_folder(given.empty() ? "pocket" : given);
+  const std::string path = flags.given("model") ? model_folder(flags) : find_model("pocket");
   Generator generator(path, options);
   Request request;
   request.prompt = "a big red ball, moving left on a navy background";
@@ -181,6 +182,7 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
 }  // namespace
 
 int run_bench(const Flags& flags) {
+  if (flags.given("model")) model_folder(flags);
   const DType dtype = compute_dtype(flags);
   const int repeat = static_cast<int>(*flags.integer("repeat"));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
@@ -196,7 +198,7 @@ int run_bench(const Flags& flags) {
   if (flags.operands().size() > 1 || (found == benches.end() && name != "ops" && name != "pocket"))
     throw Error(
         ErrorKind::kUsage,
-        "weft bench takes one name, '" + name + "' is none; legal: ops, pocket, " + [&] {
+        "weft bench takes one name, but got '" + name + "'; legal: ops, pocket, " + [&] {
           std::string names;
           for (const auto& [legal, run] : benches) names += (names.empty() ? "" : ", ") + legal;
           return names;

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kTextRows = 512;                 // all of them a prompt's
 constexpr size_t kBenchArena = size_t{256} << 30;  // bytes of addresses
 
-// Values in -1 ... 1, none of them rare.
+// Fills the tensor with values in -1 ... 1 that no hardware computes slowly (no denormals).
 Tensor waves(Stream& stream, DType dtype, std::initializer_list<int64_t> shape) {
   Tensor values(DType::kF32, shape), out(dtype, shape, stream.device());
   for (int64_t i = 0; i < values.count(); ++i)
@@ -30,7 +30,7 @@ Tensor waves(Stream& stream, DType dtype, std::initializer_list<int64_t> shape) 
   return out;
 }
 
-// Measures the machine's limits behind every block; the forward's clock stands still meanwhile.
+// Measures the machine's limits after every block; the forward's clock is stopped meanwhile.
 struct BetweenBlocks final : Observer {
   explicit BetweenBlocks(MachineLimits& limits) : limits(limits) {}
   void see(Context&, const char* name, int, const TensorView&) override {
@@ -46,7 +46,7 @@ std::array<int64_t, 4> latent_of(int64_t tokens, int64_t channels) {
   return {channels, 1, 2 * (tokens / width), 2 * width};
 }
 
-// Of f32 tensors on the stream's device.
+// The relative L2 error of f32 tensors on the stream's device.
 double relative_l2(Stream& stream, const Tensor& actual, const Tensor& expected) {
   const Tensor is(DType::kF32, actual.view().shape()), wants(DType::kF32, is.view().shape());
   copy(stream, actual, is);
@@ -60,13 +60,15 @@ double relative_l2(Stream& stream, const Tensor& actual, const Tensor& expected)
   return std::sqrt(error / norm);
 }
 
-// --resident-layers, 0 where not given. Error(kUsage) outside 2 ... blocks - 1 and on a CPU.
+// Reads --resident-layers; 0 where it is not given. Error(kUsage) outside 2 ... blocks - 1 and on a
+// CPU.
 int resident_of(const Flags& flags, const Stream& stream, int blocks) {
   const auto given = flags.integer("resident-layers");
   if (!given) return 0;
   if (!stream.queue() || *given < 2 || *given >= blocks)
     throw Error(ErrorKind::kUsage,
-                "--resident-layers is " + std::to_string(*given) + " of " + std::to_string(blocks) +
+                flags.label("resident-layers") + " is " + std::to_string(*given) + " of " +
+                    std::to_string(blocks) +
                     " blocks, legal: 2 to one less than all, with --device cuda");
   return static_cast<int>(*given);
 }
@@ -76,8 +78,8 @@ uint64_t device_bytes(Device device) {
   return info.total - info.free;
 }
 
-// Of one forward and what it needs, as weft plan predicts a job's stage. (Tables of positions are
-// small.)
+// The memory of one forward, predicted as weft plan predicts a job's stage. The small tables of
+// positions are left out.
 uint64_t planned_bytes(const WanConfig& config, int64_t tokens, const WanLoad& load,
                        const Stream& stream) {
   constexpr Bias kBiases = Bias::kInBf16;  // random_wan()'s
@@ -95,11 +97,11 @@ uint64_t planned_bytes(const WanConfig& config, int64_t tokens, const WanLoad& l
   return weights.weights + stage.held(true);
 }
 
-// What only a device's forward has: how long the host takes to give it, one by one or as a graph,
-// the graph's own time, and the device's memory.
+// Figures that only a device's forward has: the time the host takes to enqueue it, op by op or as a
+// graph, the graph's own time, and the device's memory.
 class DeviceTimes {
  public:
-  // Seconds of the ops given one by one.
+  // The seconds of the ops when they are enqueued one by one.
   double time(Stream& stream, bool recordable, const std::function<void()>& forward) {
     if (recordable && !graph_) graph_.record(stream, forward);
     const auto timed = [&](std::vector<double>& host, const std::function<void()>& give) {
@@ -256,7 +258,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
               stream.threads(), cpu_isa().c_str());
   print_families(meter, total, limits);
   std::printf("forward %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n", seconds,
-              gflops, limits.gemm_gflops(), limits.gemm_words().c_str(),
+              gflops, limits.gemm_gflops(), limits.gemm_description().c_str(),
               gflops / limits.gemm_gflops(), limits.copy_gbs());
   if (resident > 0)
     std::printf("%d of %d blocks resident: %s\n", resident, config.layers,
@@ -289,7 +291,7 @@ int bench_attention(const Flags& flags, DType dtype, int repeat) {
     MachineLimits limits(
         stream, dtype,
         {{rows, kWidth, kWidth, 6}, {rows, kWidth, kFfn, 1}, {rows, kFfn, kWidth, 1}});
-    // Long calls are made head by head, so that the limits are measured in between.
+    // Long calls are split by heads, so that the limits can be measured in between.
     const int64_t heads = n > 4096 && !stream.queue() ? 1 : kHeads;
     std::vector<double> times;
     const AttentionFormat format = attention_format(flags);
@@ -335,7 +337,7 @@ int bench_attention(const Flags& flags, DType dtype, int repeat) {
           "attention %6lld tokens, 12 heads of 128, %s: %9.4f s, %7.1f GFLOP/s of %.1f (%s): "
           "share %.3f\n",
           static_cast<long long>(n), std::string(to_string(dtype)).c_str(), median(times), gflops,
-          limits.gemm_gflops(), limits.gemm_words().c_str(), gflops / limits.gemm_gflops());
+          limits.gemm_gflops(), limits.gemm_description().c_str(), gflops / limits.gemm_gflops());
     if (object.contains("rel_l2") && !flags.on("json"))
       std::printf("--attention fp8: relative L2 of the output %.4f\n",
                   object["rel_l2"].get<double>());

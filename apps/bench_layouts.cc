@@ -18,7 +18,8 @@ namespace weft {
 namespace {
 
 constexpr int64_t kTextRows = 60, kTextLength = 512;
-// The first prepares the text and warms up; on a device another records; the last counts.
+// The first run prepares the text and warms up; on a device a second one records a graph; the last
+// one counts.
 constexpr int kMostSteps = 3;
 int steps_on(const Stream& stream) { return stream.queue() ? kMostSteps : 2; }
 
@@ -30,12 +31,12 @@ struct Shape {
   int64_t tokens = 0;
 };
 
-// The slices that one rank holds of a model, each loaded once.
+// The slices of a model that one rank holds; each is loaded once.
 class Slices final : public Experts {
  public:
   Slices(const Shape& shape, const TensorFile& file) : shape_(shape), file_(file) {}
 
-  // What the next job runs with.
+  // The layout that the next job runs with.
   void choose(const Replica& replica) {
     load_ = replica.load(shape_.config, {.dtype = shape_.dtype});
   }
@@ -58,8 +59,8 @@ class Slices final : public Experts {
   std::map<std::array<int64_t, 4>, WanTransformer> held_;
 };
 
-// Runs guided steps as one rank; the seconds of the last by `now`, 0 where this rank updates
-// nothing.
+// Runs guided steps as one rank and returns the seconds of the last one by `now`; 0 where this rank
+// updates nothing.
 double last_step(const Shape& shape, Slices& slices, Replica& replica, Stream& stream,
                  const std::function<double()>& now) {
   slices.choose(replica);
@@ -99,7 +100,7 @@ double last_step(const Shape& shape, Slices& slices, Replica& replica, Stream& s
   return ended[steps - 1] - ended[steps - 2];
 }
 
-// Every rank's number, on every rank.
+// Gives every rank the number of every rank.
 std::vector<double> gathered(Communicator& world, double value) {
   Stream stream = Stream::cpu(1);
   Tensor all(DType::kF64, {world.size()});
@@ -138,11 +139,12 @@ struct Entry {
   Layout layout;
   int threads;
   Wire wire;
-  std::vector<double> seconds, waiting;  // of the rounds; waiting as a share
+  std::vector<double> seconds, waiting;  // one per round; waiting is a share
   double simulated = 0;
 };
 
-// The steps of all entries; a process of several holds one rank's slices, else every rank's.
+// Runs the steps of all entries. A process under mpirun holds the slices of one rank, any other
+// process those of every rank.
 class Bench {
  public:
   Bench(const Shape& shape, const Ranks& ranks, const TensorFile& file, std::vector<Device> devices)
@@ -152,7 +154,7 @@ class Bench {
     streams_.resize(devices_.size());
   }
 
-  // Slowest rank's seconds and waiting share.
+  // The seconds of the slowest rank, and the share that it waited.
   std::pair<double, double> run(const Layout& layout, int threads, const Link& link) {
     std::pair<double, double> result;
     on_ranks(ranks_, link, [&](Communicator& world) {
@@ -182,7 +184,7 @@ class Bench {
     return result;
   }
 
-  // This machine's device while every rank computes: a step that all ranks take alone at once.
+  // Measures this machine while all ranks compute at once: each takes a whole step alone.
   DeviceModel calibrate() {
     DeviceModel device;
     on_ranks(ranks_, {}, [&](Communicator& world) {
@@ -216,7 +218,7 @@ class Bench {
   }
 
  private:
-  // A device's queue stays, with what its libraries prepared for the shapes.
+  // A device's queue is kept, because its libraries have prepared it for the shapes.
   Stream stream_of_rank(int rank, int threads) {
     if (devices_[rank] == Device{}) return Stream::cpu(threads);
     std::optional<Stream>& kept = streams_[rank];
@@ -224,7 +226,7 @@ class Bench {
     return *kept;
   }
 
-  // What a message costs the processors at its ends: bytes per second of one end, and seconds.
+  // A message costs the processors at both ends time: bytes per second of one end, and seconds.
   std::pair<double, double> measure_messages(Communicator& world) {
     constexpr int kRounds = 9;
     constexpr int64_t kBytes = 8 << 20;
@@ -244,7 +246,7 @@ class Bench {
     return {2 * static_cast<double>(kBytes) / median(large), median(small) / 2};
   }
 
-  // on_ranks with slow wires.
+  // Runs on_ranks() over slow links.
   static void on_ranks(const Ranks& ranks, const Link& link,
                        const std::function<void(Communicator&)>& work) {
     const bool slow = link.latency_s > 0 || link.bytes_per_s > 0;
@@ -254,7 +256,7 @@ class Bench {
   const Shape& shape_;
   const Ranks& ranks_;
   const TensorFile& file_;
-  std::vector<Device> devices_;  // of the ranks
+  std::vector<Device> devices_;  // one per rank
   std::vector<std::optional<Stream>> streams_;
   std::vector<Slices> slices_;
   Stream stream_ = Stream::cpu(1);
@@ -305,7 +307,8 @@ Shape shape_of(const Flags& flags, DType dtype) {
   return shape;
 }
 
-// One rank, also with two threads on a CPU, and every layout of two over every wire.
+// Measures one rank (on a CPU also with two threads), and every layout of two ranks over every
+// link.
 std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires, bool on_cpu) {
   std::vector<Entry> entries;
   for (int threads = 1; threads <= (on_cpu ? 2 : 1); ++threads)
@@ -355,7 +358,7 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
     words += devices[0] == devices[1]
                  ? " on " + to_string(devices[0])
                  : " on " + to_string(devices[0]) + " and " + to_string(devices[1]);
-  // A device's messages do not leave the machine unless that is asked for.
+  // Messages between devices stay inside the machine unless the user asks otherwise.
   std::vector<Wire> wires = wires_of(flags);
   if (!on_cpu && !flags.given("link-gbit") && !flags.given("link-ms")) wires.resize(1);
   std::vector<Entry> entries = entries_of(shape, wires, on_cpu);
@@ -365,7 +368,7 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   for (const Entry& entry : entries)  // loads
     if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1)
       bench.run(entry.layout, entry.threads, {});
-  // Of a device the ops alone are not known: a meter waits behind each.
+  // Ops on a device cannot be timed alone: a meter waits for the device after each.
   std::optional<DeviceModel> model;
   if (on_cpu) model = bench.calibrate();
   for (int round = 0; round < repeat; ++round)

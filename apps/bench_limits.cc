@@ -16,14 +16,15 @@
 namespace weft {
 namespace {
 
-// Past every cache, and on a GPU long beside a launch but little of its memory.
+// The copy is larger than every cache; on a GPU it takes long compared with a launch, but little of
+// the memory.
 int64_t copy_bytes(const Stream& stream) {
   if (!stream.queue()) return int64_t{64} << 20;
   const size_t most = device_memory_info(stream.device()).total / 32;
   return static_cast<int64_t>(std::min(most, size_t{1} << 30));
 }
 
-// The rate of a family and its limit's.
+// The rate of an op family, and its limit.
 struct Rate {
   double value, limit;
   const char* unit;
@@ -39,14 +40,16 @@ Rate rate_of(const TimingMeter::Total& total, const MachineLimits& limits) {
 int blocks_of(const Flags& flags, int fallback, int low, int high) {
   const int64_t blocks = flags.integer("blocks").value_or(fallback);
   if (blocks < low || blocks > high)
-    throw Error(ErrorKind::kUsage, "--blocks is " + std::to_string(blocks) + ", legal here: " +
-                                       std::to_string(low) + " ... " + std::to_string(high));
+    throw Error(ErrorKind::kUsage, flags.label("blocks") + " is " + std::to_string(blocks) +
+                                       ", legal here: " + std::to_string(low) + " ... " +
+                                       std::to_string(high));
   return static_cast<int>(blocks);
 }
 
 WanExtents wan_extents(const Flags& flags, int most) {
-  WanExtents extents{flags.text("config"), {}};
-  if (const std::string model = model_folder(flags.text("model")); !model.empty()) {
+  WanExtents extents{flags.text("arch"), {}};
+  if (flags.given("model")) {
+    const std::string model = model_folder(flags);
     const ModelDirectory directory = open_model_directory(model);
     extents = {directory.defaults.name, directory.config};
   } else {
@@ -143,7 +146,7 @@ double MachineLimits::copy_gbs() const { return copied_bytes() * 1e-9 / median(c
 double MachineLimits::copied_bytes() const { return 2 * static_cast<double>(from_.count()); }
 double MachineLimits::seconds() const { return spent_; }
 
-std::string MachineLimits::gemm_words() const {
+std::string MachineLimits::gemm_description() const {
   const GemmLimit& gemm = *entries_.front().gemm;
   return std::string(to_string(gemm.dtype())) + " " + gemm.implementation();
 }

@@ -1,7 +1,7 @@
 #pragma once
 // The machine's own limits, measured between the parts of a benchmark so that both see the same
-// machine: the library's rate at the model's shapes and the bandwidth of a copy. And what benches
-// share.
+// machine: the library's rate at the model's shapes and the bandwidth of a copy. Helpers that all
+// benches use are here too.
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -15,50 +15,50 @@
 
 namespace weft {
 
-// --blocks, or `fallback`. Error(kUsage) outside [low, high].
+// Reads --blocks, or takes `fallback`. Error(kUsage) outside [low, high].
 int blocks_of(const Flags& flags, int fallback, int low, int high);
 
-// The extents of a transformer and their name: of --model's, else --config's; --blocks of them,
-// else all or `most`.
+// The sizes of a transformer and their name: from --model, else from --arch; with --blocks layers,
+// else all of them or at most `most`.
 struct WanExtents {
   std::string name;
   WanConfig config;
 };
 WanExtents wan_extents(const Flags& flags, int most);
 
-// --threads and --deterministic.
+// The stream that --device, --threads and --deterministic ask for.
 Stream bench_stream(const Flags& flags, const Ops& ops);
 
 double wall_seconds();
 double seconds_of(const std::function<void()>& work);
 double median(std::vector<double> values);
 
-// What /proc/self/status says under `key` ("RssAnon:", "VmHWM:"), in bytes.
+// Reads `key` ("RssAnon:", "VmHWM:") from /proc/self/status, in bytes.
 uint64_t process_bytes(const char* key);
-// Starts VmHWM, the peak of resident memory, anew.
+// Resets VmHWM, the peak of resident memory.
 void reset_peak();
 
-// Bytes per second from pinned memory to the stream's device: what weights that come from the host
-// are held to.
+// Measures bytes per second from pinned memory to the stream's device. Weights that are copied from
+// the host are compared with it.
 double upload_rate(Stream& stream);
 
 class MachineLimits {
  public:
   struct Product {
     int64_t rows, in, out;
-    int count;  // how often the model multiplies so, next to the others
+    int count;  // the number of such products in the model
   };
   MachineLimits(Stream& stream, DType dtype, const std::vector<Product>& products);
 
   void sample();         // each product once, the copy once
   double sample_copy();  // its seconds
   double copied_bytes() const;
-  // Of all products as often as they are counted, from the medians.
+  // The rate of all products, each counted as often as the model has it, from the medians.
   double gemm_gflops() const;
-  double copy_gbs() const;         // read and written
-  double seconds() const;          // that the samples took
-  std::string gemm_words() const;  // "f32 brg:avx512_core"
-  // gemm_gflops, gemm, gemm_dtype, copy_gbs
+  double copy_gbs() const;               // read and written
+  double seconds() const;                // spent on samples
+  std::string gemm_description() const;  // "f32 brg:avx512_core"
+  // Adds gemm_gflops, gemm, gemm_dtype and copy_gbs.
   void describe(nlohmann::json& object) const;
 
  private:
@@ -74,10 +74,11 @@ class MachineLimits {
   double spent_ = 0;
 };
 
-// FLOP of all families.
+// The FLOP of all op families.
 double executed_flop(const TimingMeter& meter);
 
-// A line per op family that was used: seconds, share of `seconds`, rate, share of its own limit.
+// Prints a line per op family that was used: seconds, share of `seconds`, rate, share of its own
+// limit.
 void print_families(const TimingMeter& meter, double seconds, const MachineLimits& limits);
 nlohmann::json families_json(const TimingMeter& meter, double seconds, const MachineLimits& limits);
 

@@ -25,7 +25,7 @@ using Part = LanguageRank::Part;
 
 constexpr int kDecodeTokens = 8;  // between two samples of the limits
 
-// What is measured: a model's folder, or the extents of a known one with random weights.
+// The model that is measured: a folder, or random weights in the sizes of a known model.
 struct Subject {
   std::string name, folder;
   QwenConfig config;
@@ -36,8 +36,9 @@ struct Subject {
 };
 
 Subject subject_of(const Flags& flags) {
-  Subject subject{"qwen3-0.6b", model_folder(flags.text("model")), qwen3_0_6b()};
-  if (!subject.folder.empty()) {
+  Subject subject{"qwen3-0.6b", "", qwen3_0_6b()};
+  if (flags.given("model")) {
+    subject.folder = model_folder(flags);
     subject.config = LanguageModel::read_config(subject.folder);
     subject.name = std::filesystem::canonical(subject.folder).filename().string();
   }
@@ -45,7 +46,7 @@ Subject subject_of(const Flags& flags) {
   return subject;
 }
 
-// One pass and the likeliest next token of each part, as LanguageModel takes them.
+// Runs one pass and takes the likeliest next token of each part, as LanguageModel does.
 struct Passes {
   LanguageRank& rank;
   int step = 0;
@@ -79,8 +80,8 @@ std::vector<Part> prompts(const QwenConfig& config, int sequences, int64_t token
   return parts;
 }
 
-// The rate of memory that reading weights is a share of: a host's of reading alone, a device's of a
-// copy, whose bytes count as read and as written.
+// The memory bandwidth that decoding is compared with: on a host that of reading alone, on a device
+// that of a copy, whose bytes count as read and as written.
 class Reading {
  public:
   Reading(Stream& stream, MachineLimits& limits) : limits_(limits) {
@@ -100,10 +101,10 @@ class Reading {
 struct Decode {
   int batch = 1;
   std::vector<double> seconds{};  // per pass
-  std::vector<double> read{};     // of Reading right before it
+  std::vector<double> read{};     // measured right before each pass
 
-  // Bytes of weights per second, as a share of the rate of reading: of pass and neighbour, since
-  // the machine changes over a run.
+  // The share of the reading rate at which weights are read. Each pass is compared with the reading
+  // measured beside it, because the machine changes over a run.
   double share(double weights, double read_bytes) const {
     std::vector<double> shares;
     for (size_t i = 0; i < seconds.size(); ++i)
@@ -112,7 +113,7 @@ struct Decode {
   }
 };
 
-// The pages of a file leave the system's cache.
+// Drops the pages of a file from the system's cache.
 void forget(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY);
   if (file < 0) return;
@@ -121,7 +122,8 @@ void forget(const std::string& path) {
   ::close(file);
 }
 
-// Decoding with part of the blocks resident and the others read from a file again and again.
+// Measures decoding where some blocks are resident and the others are read from a file for every
+// token.
 nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& options,
                               int64_t tokens, int resident) {
   const QwenConfig& config = subject.config;
@@ -186,11 +188,11 @@ nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& opt
           {"overlap", 1 - waited / reading}};
 }
 
-// What one run of rounds measured.
+// The measurements of one run.
 struct Figures {
   std::vector<double> prefill{};  // seconds
   std::vector<Decode> decodes{{1}, {4}, {16}};
-  TimingMeter prefill_meter{}, decode_meter{};  // of one sequence
+  TimingMeter prefill_meter{}, decode_meter{};  // with one sequence
   double prefill_seconds = 0, decode_seconds = 0;
 
   double gflops(int repeat) const {
@@ -201,9 +203,9 @@ struct Figures {
   }
 };
 
-// The first round makes primitives and scratch, and does not count. Sequence 0 has the prompt
-// behind it, the others begin anew. A meter waits for a device behind every op: there the times are
-// of passes that it does not see, and the families of others.
+// The first round prepares primitives and scratch memory and does not count. Sequence 0 has the
+// prompt before it; the others begin anew. A meter waits for a device after every op, so a device's
+// passes are timed without one, and its op families are measured in passes of their own.
 class Measurement {
  public:
   Measurement(LanguageRank& rank, MachineLimits& limits, Reading& reading, int64_t tokens)
@@ -251,7 +253,7 @@ class Measurement {
     }
   }
 
-  // Seconds of a pass that the meter sees, where it counts.
+  // The seconds of a pass with the meter, where those count.
   double metered(std::vector<Part>& parts, TimingMeter& meter, double& all) {
     TimingMeter unused;
     const MeterScope scope(counts_ ? meter : unused);
@@ -318,7 +320,7 @@ void print_table(const Subject& subject, LanguageRank& rank, const MachineLimits
   print_families(figures.prefill_meter, figures.prefill_seconds, limits);
   std::printf("prefill %lld tokens %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f\n",
               static_cast<long long>(tokens), median(figures.prefill), gflops, limits.gemm_gflops(),
-              limits.gemm_words().c_str(), gflops / limits.gemm_gflops());
+              limits.gemm_description().c_str(), gflops / limits.gemm_gflops());
   print_families(figures.decode_meter, figures.decode_seconds, limits);
   for (const Decode& decode : figures.decodes) {
     const double seconds = median(decode.seconds);
@@ -347,9 +349,9 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
                           .cache_tokens = 16 * positions};
   if (const auto resident = flags.integer("resident-layers")) {
     if (*resident < 2 || *resident >= config.layers)
-      throw Error(ErrorKind::kUsage, "--resident-layers is " + std::to_string(*resident) + " of " +
-                                         std::to_string(config.layers) +
-                                         " blocks, legal: at least 2, less than all");
+      throw Error(ErrorKind::kUsage,
+                  flags.label("resident-layers") + " is " + std::to_string(*resident) + " of " +
+                      std::to_string(config.layers) + " blocks, legal: at least 2, less than all");
     const nlohmann::json result =
         bench_streamed(subject, options, tokens, static_cast<int>(*resident));
     std::printf("%s\n", result.dump(flags.on("json") ? -1 : 1).c_str());

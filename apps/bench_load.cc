@@ -29,7 +29,7 @@
 namespace weft {
 namespace {
 
-// Anonymous memory of this process, in bytes.
+// The anonymous memory of this process, in bytes.
 uint64_t anonymous_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -37,7 +37,7 @@ uint64_t anonymous_bytes() {
   return 0;
 }
 
-// The highest anonymous memory while it lives, above what there was before.
+// Measures the highest anonymous memory during its lifetime, above that at its start.
 class AnonymousPeak {
  public:
   AnonymousPeak() : before_(anonymous_bytes()), thread_([this] { watch(); }) {}
@@ -46,7 +46,7 @@ class AnonymousPeak {
     if (thread_.joinable()) thread_.join();
     return peak_ > before_ ? peak_ - before_ : 0;
   }
-  // A point that the thread may have slept over.
+  // Takes a sample by hand, where the thread may be asleep.
   void look() {
     const uint64_t bytes = anonymous_bytes();
     const std::lock_guard lock(mutex_);
@@ -65,8 +65,8 @@ class AnonymousPeak {
   std::thread thread_;
 };
 
-// Every byte of the files by read(2) into memory that nothing has touched: what a loader that does
-// no work at all takes.
+// Reads every byte of the files with read(2) into fresh memory: the time of a loader that does no
+// other work.
 double read_seconds(const std::vector<std::string>& files, int threads) {
   constexpr uint64_t kPiece = uint64_t{4} << 20;
   struct Piece {
@@ -115,7 +115,7 @@ double read_seconds(const std::vector<std::string>& files, int threads) {
   return seconds;
 }
 
-// What is loaded: its files, and a load that returns the bytes it holds and looks at them.
+// The files that are loaded, and a function that loads them and returns the bytes it then holds.
 struct Loaded {
   std::string name;
   std::vector<std::string> files;
@@ -150,7 +150,7 @@ Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
           }};
 }
 
-// Medians of the rounds, and the most memory that any of them took.
+// The medians of the rounds, and the most memory that any of them took.
 struct Measured {
   uint64_t source = 0, weights = 0, peak = 0, device_peak = 0;
   double read = 0, load = 0;  // seconds
@@ -181,8 +181,8 @@ int bench_load(const Flags& flags, DType dtype, int repeat) {
   Stream stream = stream_of(flags);
   std::optional<ScratchFolder> scratch;
   Loaded loaded;
-  if (const std::string model = model_folder(flags.text("model")); !model.empty()) {
-    loaded = parts_of(model, stream, dtype);
+  if (flags.given("model")) {
+    loaded = parts_of(model_folder(flags), stream, dtype);
   } else {
     const WanConfig config = wan_1_3b(static_cast<int>(flags.integer("blocks").value_or(30)));
     const std::string path = scratch.emplace().file("model.safetensors");

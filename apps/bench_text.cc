@@ -13,9 +13,9 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kTokens = 60;  // of a prompt of some forty words
+constexpr int64_t kTokens = 60;  // the length of a prompt of some forty words
 
-// UMT5-XXL's extents, one of its layers; the vocabulary is only as large as the prompt asks.
+// One layer of UMT5-XXL's sizes; the vocabulary is only as large as the prompt needs.
 Umt5Config one_layer() {
   Umt5Config config;
   config.num_layers = 1;
@@ -25,8 +25,8 @@ Umt5Config one_layer() {
 
 }  // namespace
 
-// Layers stand in memory one at a time: each is made, runs `repeat` + 1 times and goes. What a
-// layer reads are always the embeddings: their values do not change its time.
+// Layers are in memory one at a time: each is made, runs `repeat` + 1 times and is freed. Every
+// layer reads the embeddings instead of its predecessor's output, which does not change its time.
 int bench_text(const Flags& flags, DType dtype, int repeat) {
   const int layers = blocks_of(flags, 24, 1, 24);
   const int64_t tokens = flags.given("tokens") ? *flags.integer("tokens") : kTokens;
@@ -93,7 +93,7 @@ int bench_text(const Flags& flags, DType dtype, int repeat) {
               stream.threads(), cpu_isa().c_str());
   print_families(meter, all_seconds, limits);
   std::printf("encode %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n", seconds,
-              gflops, limits.gemm_gflops(), limits.gemm_words().c_str(),
+              gflops, limits.gemm_gflops(), limits.gemm_description().c_str(),
               gflops / limits.gemm_gflops(), limits.copy_gbs());
   std::printf("weights %.2f GiB in all, peak resident %.2f GiB\n",
               static_cast<double>(weights) * 0x1p-30, static_cast<double>(peak) * 0x1p-30);

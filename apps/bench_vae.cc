@@ -32,10 +32,12 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   const auto [width, height] = size_of_flag(flags).value_or(std::pair<int64_t, int64_t>{832, 480});
   const int64_t scale = config.spatial_factor(), h = height / scale, w = width / scale;
   if (width % scale || height % scale || h < 1 || w < 1)
-    throw Error(ErrorKind::kUsage, "--size is " + flags.text("size") + ", legal: multiples of " +
-                                       std::to_string(scale));
+    throw Error(ErrorKind::kUsage, flags.label("size") + " is '" + flags.text("size") +
+                                       "', legal: multiples of " + std::to_string(scale));
   const int64_t frames = config.latent_frames(flags.integer("num-frames").value_or(81));
-  if (frames == 1) throw Error(ErrorKind::kUsage, "--num-frames is 1, legal here: 5, 9, ...");
+  if (frames == 1)
+    throw Error(ErrorKind::kUsage,
+                flags.label("num-frames") + " is 1, legal here: 4n+1 from 5; nearest: 5");
   Stream bare = stream_of(flags), stream = bare.with(metered_ops());
   const WanVae vae = [&] {
     const TensorFile weights = random_tensors(wan_vae_tensors(config));
@@ -43,8 +45,8 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   }();
   const size_t workspace = vae_decode_workspace_bytes(config, h, w, dtype, frames);
   const size_t state = vae_decode_state_bytes(config, h, w, dtype);
-  // The transformer's products, so that all benches are shares of one rate; of a device those of a
-  // whole clip's tokens.
+  // The limits are measured with the transformer's products, so that all benches compare with one
+  // rate; on a device with the tokens of a whole clip.
   const int64_t rows = std::max<int64_t>(1, h * w / 4) * (bare.queue() ? frames : 1);
   MachineLimits limits(bare, dtype,
                        {{rows, 1536, 1536, 6}, {rows, 1536, 8960, 1}, {rows, 8960, 1536, 1}});
@@ -77,8 +79,8 @@ int bench_vae(const Flags& flags, DType dtype, int) {
     }
     return chunks;
   };
-  // A meter waits for a device behind every op: there the times are of a decode that it does not
-  // see, and the families of a second one.
+  // A meter waits for a device after every op. So a device is timed without one, and its op
+  // families are measured in a second decode.
   std::vector<Measured> chunks = decode(bare.queue() ? bare : stream);
   const std::vector<Measured> metered = bare.queue() ? decode(stream) : chunks;
   const double seconds = median_from(chunks, 1);
@@ -114,8 +116,8 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   }
   print_families(later, total, limits);
   std::printf("latent frame %.3f s (first %.3f), floor %.3f s at %.1f GFLOP/s (%s): ratio %.2f\n",
-              seconds, chunks[0].seconds, floor, limits.gemm_gflops(), limits.gemm_words().c_str(),
-              seconds / floor);
+              seconds, chunks[0].seconds, floor, limits.gemm_gflops(),
+              limits.gemm_description().c_str(), seconds / floor);
   std::printf(
       "workspace %.1f MiB, predicted %.1f; resident after the second latent frame %.1f MiB, "
       "after the last %.1f\n",

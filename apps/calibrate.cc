@@ -56,7 +56,7 @@ DeviceModel assumed_device_model(DType dtype) {
   };
   rate(OpFamily::kLinear) = half ? 790e12 : 50e12;
   rate(OpFamily::kAttention) = half ? 620e12 : 30e12;
-  rate(OpFamily::kConv) = 30e12;  // of the decoder, which computes in f32
+  rate(OpFamily::kConv) = 30e12;  // the decoder computes in f32
   device.bytes_per_s.fill(4.3e12);
   device.copy_bytes_per_s = 4.3e12 / 2;
   device.message_s = 30e-6;

@@ -19,10 +19,10 @@ int run_replay(const Flags& flags);
 int run_doctor(const Flags& flags);
 int run_completion(const Flags& flags);
 
-// The first word of the command line, for commands that are printed.
+// The program's name as the user typed it, for commands that are printed.
 const std::string& program_name();
 
-// "weft 0.1.0, numerics epoch 1, commit abc1234".
+// "weft 0.1.0, numerics epoch 1, commit abc1234"
 std::string version_text();
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// weft compare: how alike two results are: clips, pictures, folders of frames, or weights files.
+// weft compare: measures how alike two clips, pictures, folders of frames or weights files are.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What gives frames, with what it says of itself before any is decoded.
+// A source of frames, and its facts that are known before any frame is decoded.
 struct Pictures {
   std::string path;
   int width = 0, height = 0;
@@ -98,9 +98,8 @@ nlohmann::json picture_json(double mse, double similarity) {
 
 int compare_pictures(const Flags& flags, const std::string& path_a, const std::string& path_b) {
   if (flags.given("max-rel-l2"))
-    throw Error(ErrorKind::kUsage,
-                "--max-rel-l2 is for weights files; legal here: --min-psnr, "
-                "--min-ssim");
+    throw Error(ErrorKind::kUsage, flags.label("max-rel-l2") +
+                                       " is for weights files; legal here: --min-psnr, --min-ssim");
   Pictures a = open_pictures(path_a), b = open_pictures(path_b);
   require_alike(a, b);
   double mse_sum = 0, ssim_sum = 0;
@@ -142,7 +141,7 @@ int compare_pictures(const Flags& flags, const std::string& path_a, const std::s
   return pass ? 0 : 1;
 }
 
-// Names that one file has and the other has not are a difference of the files, not of numbers.
+// A tensor that only one file has makes the files different; it has no numbers to compare.
 void require_same_names(const TensorFile& a, const TensorFile& b, const std::string& path_a,
                         const std::string& path_b) {
   const auto missing = [](const TensorFile& from, const TensorFile& in) {
@@ -175,8 +174,8 @@ void print_tensor(const std::string& name, const Comparison& c, bool pass, bool 
 
 int compare_tensors(const Flags& flags, const std::string& path_a, const std::string& path_b) {
   if (flags.given("min-psnr") || flags.given("min-ssim"))
-    throw Error(ErrorKind::kUsage,
-                "--min-psnr and --min-ssim are for pictures; legal here: --max-rel-l2");
+    throw Error(ErrorKind::kUsage, flags.label(flags.given("min-psnr") ? "min-psnr" : "min-ssim") +
+                                       " is for pictures; legal here: --max-rel-l2");
   const TensorFile a = TensorFile::open(path_a), b = TensorFile::open(path_b);
   require_same_names(a, b, path_a, path_b);
   const double bound = flags.real("max-rel-l2").value_or(HUGE_VAL);

@@ -1,4 +1,4 @@
-// weft complete: prompts in, texts out, by a language model.
+// weft complete: a language model continues or answers prompts.
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "apps/device.h"
 #include "apps/language_memory.h"
 #include "apps/model_folder.h"
+#include "apps/placement.h"
 #include "apps/profile.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
@@ -25,20 +26,18 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Refuses what is wrong in the flags by themselves, before a model is opened.
+// Refuses wrong flags before a model is opened.
 void check_flags(const Flags& flags) {
-  wants_cuda(flags);  // refuses what is no device
-  if (flags.text("model").empty())
-    throw Error(ErrorKind::kUsage, "weft complete needs --model FOLDER (or WEFT_LANGUAGE_MODEL)");
+  wants_cuda(flags);  // refuses an illegal --device
   for (const char* flag : {"system", "think"})
     if (flags.given(flag) && !flags.on("chat"))
-      throw Error(ErrorKind::kUsage, std::string("--") + flag + " needs --chat");
+      throw Error(ErrorKind::kUsage, flags.label(flag) + " needs --chat");
   for (const char* flag : {"prompt", "prompt-file"})
     if (flags.given(flag) && !flags.operands().empty())
       throw Error(ErrorKind::kUsage,
-                  std::string("--") + flag + " and prompts as operands exclude each other");
+                  flags.label(flag) + " and prompts as operands exclude each other");
   seed_of(flags);
-  bytes_of("memory-limit", flags.text("memory-limit"));
+  model_folder(flags);
 }
 
 std::vector<std::string> read_prompts(const Flags& flags) {
@@ -47,7 +46,7 @@ std::vector<std::string> read_prompts(const Flags& flags) {
   if (isatty(STDIN_FILENO))
     throw Error(ErrorKind::kUsage,
                 "weft complete needs a prompt: an operand, --prompt-file FILE, or standard input");
-  return {text_argument("prompt", "-")};
+  return {standard_input()};
 }
 
 RingBalance ring_balance(const Flags& flags) {
@@ -67,8 +66,8 @@ struct Job {
   LanguageBytes bytes{};
 };
 
-// The most new tokens of a prompt of `prompt` tokens. Error(kUsage) where what was asked for does
-// not fit.
+// The most new tokens for a prompt of `prompt` tokens. Error(kUsage) where --max-tokens does not
+// fit the context.
 int64_t max_tokens(const Flags& flags, const QwenConfig& config, int64_t prompt,
                    const std::string& what) {
   const int64_t context = flags.integer("context").value_or(config.max_positions);
@@ -79,25 +78,26 @@ int64_t max_tokens(const Flags& flags, const QwenConfig& config, int64_t prompt,
     throw Error(ErrorKind::kUsage, what + std::to_string(prompt) + " tokens, more than the " +
                                        std::to_string(context) + " of " + limit);
   if (asked && *asked > room)
-    throw Error(ErrorKind::kUsage, "--max-tokens is " + std::to_string(*asked) + ", but " + what +
-                                       std::to_string(prompt) + " tokens, which leaves room for " +
-                                       std::to_string(room) + " of the " + std::to_string(context) +
-                                       " of " + limit + "; nearest: " + std::to_string(room));
+    throw Error(ErrorKind::kUsage, flags.label("max-tokens") + " is " + std::to_string(*asked) +
+                                       ", but " + what + std::to_string(prompt) +
+                                       " tokens, which leaves room for " + std::to_string(room) +
+                                       " of the " + std::to_string(context) + " of " + limit +
+                                       "; nearest: " + std::to_string(room));
   return asked.value_or(std::min<int64_t>(CompletionRequest{}.max_tokens, room));
 }
 
 void add_requests(const Flags& flags, uint64_t seed, Job& job) {
   const QwenConfig& config = job.folder.config;
   if (const auto context = flags.integer("context"); context && *context > config.max_positions)
-    throw Error(ErrorKind::kUsage, "--context is " + std::to_string(*context) + ", legal: 1 ... " +
-                                       std::to_string(config.max_positions) +
+    throw Error(ErrorKind::kUsage, flags.label("context") + " is " + std::to_string(*context) +
+                                       ", legal: 1 ... " + std::to_string(config.max_positions) +
                                        ", the model's positions");
   const TokenSampling sampling{.temperature = flags.real("temperature").value_or(0),
                                .top_p = flags.real("top-p").value_or(1),
                                .top_k = static_cast<int>(flags.integer("top-k").value_or(0)),
                                .seed = seed};
   std::optional<std::string> system;
-  if (flags.given("system")) system = text_argument("system", flags.text("system"));
+  if (flags.given("system")) system = text_argument(flags, "system");
   const bool chat = flags.on("chat");
   const Thinking thinking = flags.on("think") ? Thinking::kOn : Thinking::kOff;
   std::vector<int32_t> ends = chat ? job.folder.chat_end_ids() : job.folder.end_ids;
@@ -117,7 +117,7 @@ void add_requests(const Flags& flags, uint64_t seed, Job& job) {
 }
 
 Job job_of(const Flags& flags, const Ranks& ranks, uint64_t seed, const Ops* ops) {
-  Job job{.folder = LanguageFolder::open(model_folder(flags.text("model"))), .prompts = {}};
+  Job job{.folder = LanguageFolder::open(model_folder(flags)), .prompts = {}};
   job.prompts = agreed_texts(ranks, [&] { return read_prompts(flags); });
   add_requests(flags, seed, job);
   job.how = {.stop = &stop_requested(),
@@ -157,7 +157,8 @@ void print_header(const Flags& flags, const Job& job, const Ranks& ranks, uint64
                std::string(to_string(job.options.dtype)).c_str(),
                job.options.weights != WeightFormat::kCompute ? ", 8-bit weights" : "",
                job.requests.size(), static_cast<long long>(tokens));
-  std::fprintf(stderr, "device  %s\n", device_description(job.options.device).c_str());
+  std::fprintf(stderr, "device  %s%s\n", device_description(job.options.device).c_str(),
+               flags.origin("device") == "auto" ? " (chosen by --device auto)" : "");
   std::fprintf(stderr, "layout  %s (%s)\n", to_string(job.layout).c_str(),
                ranks.description.c_str());
   std::fprintf(
@@ -172,7 +173,7 @@ void print_header(const Flags& flags, const Job& job, const Ranks& ranks, uint64
     std::fprintf(stderr, "%s", flags.to_string().c_str());
 }
 
-// What the first rank has to tell.
+// The figures that the first rank reports.
 struct Report {
   CompletionStats stats{};
   uint64_t weights = 0;
@@ -220,7 +221,8 @@ void print_figures(const Job& job, const Report& report) {
                job.layout.ranks() > 1 ? " per rank" : "");
 }
 
-// On one rank; the root prints. `silence` is broken on the terminal where it is given.
+// Runs the job on one rank; the root prints through `printer`. `silence`, where it is given,
+// reports on the terminal while nothing else is printed.
 Report run_rank(const Job& job, Device device, Replica replica, CompletionPrinter* printer,
                 Silence* silence, Profiling& profiling) {
   profiling.restart();
@@ -241,7 +243,7 @@ Report run_rank(const Job& job, Device device, Replica replica, CompletionPrinte
   if (printer) {
     how.on_token = [&](int request, int32_t id) {
       if (silence && tokens == 0) silence->doing("writing");
-      // A streamed text breaks the silence by itself.
+      // A single prompt's text appears as it is written, which is sign of life enough.
       if (silence && job.prompts.size() == 1) silence->heard();
       ++tokens;
       printer->token(request, id);
@@ -301,7 +303,7 @@ int run_complete(const Flags& flags) {
     if (!report.profile.is_null() && !json) print_profile(report.profile);
   });
   if (report.cut)
-    throw Error(ErrorKind::kStopped, "stopped behind " + std::to_string(report.tokens) + " tokens");
+    throw Error(ErrorKind::kStopped, "stopped after " + std::to_string(report.tokens) + " tokens");
   return 0;
 }
 

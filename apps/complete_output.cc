@@ -22,14 +22,14 @@ const char* name_of(Completion::End end) {
   }
 }
 
-// What a model says is nobody's command to a terminal.
+// Removes control characters: a model's text must not steer the terminal.
 std::string tame(std::string text) {
   for (char& c : text)
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f) c = '?';
   return text;
 }
 
-// The first line of a prompt, or its beginning.
+// The first line of a prompt, shortened where it is long.
 std::string heading(const std::string& prompt) {
   constexpr size_t kMost = 72;
   std::string text = prompt.substr(0, prompt.find('\n'));

@@ -1,5 +1,5 @@
 #pragma once
-// What weft complete prints: one completion as its tokens come, several one behind the other.
+// The output of weft complete: a single completion token by token, several one after the other.
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -18,17 +18,17 @@ namespace weft {
 
 enum class CompletionStyle : uint8_t { kText, kJson };
 
-// Error(kOutput) where `out` takes no more.
+// Prints completions. Error(kOutput) where `out` cannot be written.
 class CompletionPrinter {
  public:
-  // `prompts`, as they were given, and the tokenizer outlive it.
+  // The tokenizer, the prompts and the requests must outlive the printer.
   CompletionPrinter(const ByteBpeTokenizer& tokenizer, std::span<const std::string> prompts,
                     std::span<const CompletionRequest> requests, CompletionStyle style,
                     FILE* out = stdout);
 
   void token(int request, int32_t id);
   void end(int request, const Completion& completion);
-  // A line of JSON behind them.
+  // Prints a line of JSON after them.
   void line(const nlohmann::json& object);
 
  private:
@@ -47,28 +47,28 @@ class CompletionPrinter {
   size_t next_ = 0;
 };
 
-// A line on standard error for each ten seconds in which nothing was heard.
+// Prints a line on standard error after every ten seconds without a sign of life.
 class Silence {
  public:
   using Clock = std::chrono::steady_clock;
 
   explicit Silence(FILE* out = stderr, Clock::duration every = std::chrono::seconds(10));
   void doing(const std::string& what);  // "loading the model"
-  void heard();                         // a token
+  void heard();                         // a token was written
 
  private:
   void tick(const std::stop_token& stop);
 
   FILE* const out_;
   const Clock::duration every_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable_any stopping_;
   std::string what_;
   Clock::time_point since_ = Clock::now(), heard_at_ = since_;
-  std::jthread ticker_;  // last: it uses all of the above
+  std::jthread ticker_;  // declared last, because it uses the members above
 };
 
-// Tokens per second behind the first one; 0 where there is no second.
+// Tokens per second after the first token; 0 where there is no second.
 double decode_rate(const Completion& completion);
 
 }  // namespace weft

@@ -1,22 +1,26 @@
-// weft completion: a shell's completion script, or the manual, made from the one table of flags.
+// weft completion: a shell's completion script, the manual or the guide of all flags, made from the
+// one table of flags.
 #include <cstdio>
+#include <map>
 
+#include "apps/cli_guide.h"
 #include "apps/commands.h"
+#include "apps/help.h"
 #include "kernels/check.h"
 
 namespace weft {
 namespace {
 
-// What may follow a flag, for a shell: words of a legal set, else a file's name.
-std::string words_of(const FlagSpec& spec) {
+// The values that a shell offers after a flag: those of its legal set; "" where it takes any.
+std::string value_choices(const FlagSpec& spec) {
   if (!spec.legal || spec.type != FlagType::kText) return "";
   std::string words;
   for (const std::string& word : split(spec.legal, '|')) words += (words.empty() ? "" : " ") + word;
   return words;
 }
 
-// Operands that are words and not files: "bash|zsh|fish".
-std::string operand_words(const CommandSpec& command) {
+// The operands that a shell offers, where they are words and not files: "bash zsh fish".
+std::string operand_choices(const CommandSpec& command) {
   const std::string operands = command.operands;
   if (operands.find('|') == std::string::npos) return "";
   std::string words;
@@ -31,7 +35,7 @@ std::string names_of_commands() {
   return names;
 }
 
-// Inside single quotes of any of the three shells.
+// The text in single quotes, which all three shells read alike.
 std::string quoted(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '\'' ? std::string("’") : std::string(1, c);
@@ -47,12 +51,12 @@ std::string bash_script() {
       "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
       "    COMPREPLY=($(compgen -W '" +
       names_of_commands() +
-      " --help --version' -- \"$word\"))\n"
+      " help version --help --version' -- \"$word\"))\n"
       "    return\n"
       "  fi\n"
       "  case ${COMP_WORDS[1]} in\n";
   for (const CommandSpec& command : command_table()) {
-    std::string flags = "--help", values;
+    std::string flags = "--help --help-all", values;
     for (const FlagSpec& spec : flag_table()) {
       if (!(spec.commands & command.command)) continue;
       std::string pattern;
@@ -60,12 +64,12 @@ std::string bash_script() {
         flags += " " + name;
         pattern += (pattern.empty() ? "" : "|") + name;
       }
-      if (const std::string words = words_of(spec); !words.empty())
+      if (const std::string words = value_choices(spec); !words.empty())
         values += "        " + pattern + ") values='" + words + "' ;;\n";
     }
     out += std::string("    ") + command.name + ")\n      flags='" + flags + "'\n";
     if (!values.empty()) out += "      case $before in\n" + values + "      esac\n";
-    if (const std::string words = operand_words(command); !words.empty())
+    if (const std::string words = operand_choices(command); !words.empty())
       out += "      case $word in -*) ;; *) values='" + words + "' ;; esac\n";
     out += "      ;;\n";
   }
@@ -107,7 +111,7 @@ std::string zsh_script() {
     out += std::string("    ") + command.name + ")\n      _arguments";
     for (const FlagSpec& spec : flag_table()) {
       if (!(spec.commands & command.command)) continue;
-      const std::string words = words_of(spec);
+      const std::string words = value_choices(spec);
       const std::string value = spec.type == FlagType::kSwitch ? ""
                                 : !words.empty()               ? ":value:(" + words + ")"
                                 : spec.type == FlagType::kText ? ":text:_files"
@@ -115,7 +119,7 @@ std::string zsh_script() {
       for (const std::string& name : spellings(spec))
         out += " \\\n        " + quoted(name + "[" + plain(spec.help) + "]" + value);
     }
-    const std::string words = operand_words(command);
+    const std::string words = operand_choices(command);
     out += " \\\n        " + quoted(words.empty() ? "*:file:_files" : "1:word:(" + words + ")") +
            "\n      ;;\n";
   }
@@ -135,7 +139,7 @@ std::string fish_script() {
         std::string("complete -c weft -n '__fish_seen_subcommand_from ") + command.name + "'";
     for (const FlagSpec& spec : flag_table()) {
       if (!(spec.commands & command.command)) continue;
-      const std::string words = words_of(spec);
+      const std::string words = value_choices(spec);
       const std::string value = spec.type == FlagType::kSwitch ? ""
                                 : words.empty()                ? " -r"
                                                                : " -x -a " + quoted(words);
@@ -143,13 +147,13 @@ std::string fish_script() {
         out += here + (name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1)) +
                value + " -d " + quoted(spec.help) + "\n";
     }
-    if (const std::string words = operand_words(command); !words.empty())
+    if (const std::string words = operand_choices(command); !words.empty())
       out += here + " -f -a " + quoted(words) + "\n";
   }
   return out;
 }
 
-// Text as troff takes it: hyphens that can be searched for, nothing that reads as a request.
+// Text for troff: hyphens become ones that can be searched for, and no line reads as a request.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char c : text) out += c == '-' ? "\\-" : c == '\\' ? "\\e" : std::string(1, c);
@@ -172,29 +176,35 @@ std::string manual() {
       for (const std::string& alias : split(spec.aliases, ' '))
         if (alias.size() == 2) names += ", " + alias;
       const std::string value = value_name(spec);
-      out += "\\fB" + roff(names) + "\\fR" + (value.empty() ? "" : " \\fI" + value + "\\fR") +
-             "\n" + roff(description(spec)) + "\n";
+      out += "\\fB" + roff(names) + "\\fR" + (value.empty() ? "" : " \\fI" + roff(value) + "\\fR") +
+             "\n" + roff(full_description(spec)) + "\n";
     }
   }
   out += ".SH ENVIRONMENT\n";
   for (const FlagSpec& spec : flag_table())
     if (spec.environment)
       out += std::string(".TP\n\\fB") + spec.environment + "\\fR\n\\-\\-" + roff(spec.name) + "\n";
-  return out + ".SH EXIT STATUS\n" + roff(exit_codes()) + "\n";
+  out += ".SH EXIT STATUS\n";
+  for (const ExitCode& exit : exit_code_table())
+    out += ".TP\n\\fB" + std::to_string(exit.code) + "\\fR\n" + roff(exit.meaning) + "\n";
+  return out;
 }
 
 }  // namespace
 
 int run_completion(const Flags& flags) {
-  const std::string shell = flags.operands().size() == 1 ? flags.operands().front() : "";
-  if (shell != "bash" && shell != "zsh" && shell != "fish" && shell != "man")
-    throw Error(ErrorKind::kUsage, "weft completion takes one shell, legal: bash, zsh, fish, man" +
-                                       (shell.empty() ? "" : "; got '" + shell + "'"));
-  const std::string script = shell == "bash"   ? bash_script()
-                             : shell == "zsh"  ? zsh_script()
-                             : shell == "fish" ? fish_script()
-                                               : manual();
-  std::fputs(script.c_str(), stdout);
+  const std::map<std::string, std::string (*)()> forms{{"bash", bash_script},
+                                                       {"zsh", zsh_script},
+                                                       {"fish", fish_script},
+                                                       {"man", manual},
+                                                       {"markdown", cli_guide}};
+  const std::string form = flags.operands().size() == 1 ? flags.operands().front() : "";
+  const auto found = forms.find(form);
+  if (found == forms.end())
+    throw Error(ErrorKind::kUsage,
+                "weft completion takes one operand, legal: bash, zsh, fish, man, markdown" +
+                    (form.empty() ? "" : "; got '" + form + "'"));
+  std::fputs(found->second().c_str(), stdout);
   return 0;
 }
 

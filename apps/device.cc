@@ -16,7 +16,6 @@
 #include "kernels/transfer.h"
 #include "parallel/launch.h"
 #include "parallel/local.h"
-#include "parallel/mesh.h"
 #include "parallel/mpi.h"
 
 namespace weft {
@@ -78,7 +77,8 @@ std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
 double heartbeat_timeout(const Flags& flags) {
   const double seconds = flags.real("heartbeat-timeout").value_or(MpiOptions{}.heartbeat_timeout_s);
   if (seconds > 0 && seconds < 2)
-    throw Error(ErrorKind::kUsage, "--heartbeat-timeout is " + flags.text("heartbeat-timeout") +
+    throw Error(ErrorKind::kUsage, flags.label("heartbeat-timeout") + " is " +
+                                       flags.text("heartbeat-timeout") +
                                        ", legal: 0 (never), 2 ... 86400 seconds; nearest: 2");
   return seconds;
 }
@@ -118,7 +118,7 @@ Ranks ranks_of(const Flags& flags) {
   if (sched_getaffinity(0, sizeof bound, &bound) == 0 && CPU_COUNT(&bound) < wanted) use_all_cpus();
   const std::shared_ptr<Transport> transport = make_mpi_transport(options);
   if (flags.given("ranks") && ranks.count != transport->size())
-    throw Error(ErrorKind::kUsage, "--ranks is " + std::to_string(ranks.count) +
+    throw Error(ErrorKind::kUsage, flags.label("ranks") + " is " + std::to_string(ranks.count) +
                                        ", but mpirun started " + std::to_string(transport->size()) +
                                        " processes");
   ranks = {.count = transport->size(),
@@ -135,22 +135,6 @@ void use_all_cpus() {
   cpu_set_t all;
   std::memset(&all, 0xff, sizeof all);
   sched_setaffinity(0, sizeof all, &all);  // what the machine and its cpusets allow of them
-}
-
-std::string layout_text(const Flags& flags) {
-  std::string text;
-  for (int axis = 0; axis < kAxes; ++axis) {
-    const std::string key = to_string(static_cast<Axis>(axis));
-    std::string flag = key;
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    const auto parts = flags.integer(flag);
-    if (parts) text += (text.empty() ? "" : ",") + key + "=" + std::to_string(*parts);
-  }
-  if (text.empty()) return flags.text("layout");
-  if (flags.given("layout"))
-    throw Error(ErrorKind::kUsage, "--layout is '" + flags.text("layout") +
-                                       "', and other flags say " + text + "; give the layout once");
-  return text;
 }
 
 void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,
@@ -230,8 +214,8 @@ int cuda_index(const Flags& flags) {
                       number.find_first_not_of("0123456789") == std::string::npos;
   if (device == "cuda") return -1;
   if (!device.starts_with("cuda:") || !digits || std::atoi(number.c_str()) > 127)
-    throw Error(ErrorKind::kUsage,
-                "--device is '" + device + "', legal: cpu, cuda, cuda:N (N 0 ... 127)");
+    throw Error(ErrorKind::kUsage, flags.label("device") + " is '" + device +
+                                       "', legal: auto, cpu, cuda, cuda:N (N 0 ... 127)");
   return std::atoi(number.c_str());
 }
 
@@ -313,7 +297,7 @@ WeightFormat weight_format(const Flags& flags) {
   if (wants_cuda(flags)) return WeightFormat::kInt8;
   const std::string legal = cpu_has_int8() ? "compute, int8" : "compute";
   if (fp8 || !cpu_has_int8())
-    throw Error(ErrorKind::kUsage, "--weights is " + weights + ", which wants " +
+    throw Error(ErrorKind::kUsage, flags.label("weights") + " is " + weights + ", which needs " +
                                        (fp8 ? "--device cuda" : "AVX512-VNNI or AMX") +
                                        "; this is " + cpu_isa() + ", legal here: " + legal);
   return WeightFormat::kInt8;
@@ -322,8 +306,9 @@ WeightFormat weight_format(const Flags& flags) {
 AttentionFormat attention_format(const Flags& flags) {
   if (flags.text("attention") == "compute") return AttentionFormat::kCompute;
   if (!wants_cuda(flags))
-    throw Error(ErrorKind::kUsage, "--attention is fp8, which wants --device cuda; this is " +
-                                       cpu_isa() + ", legal here: compute");
+    throw Error(ErrorKind::kUsage, flags.label("attention") +
+                                       " is fp8, which needs --device cuda; this is " + cpu_isa() +
+                                       ", legal here: compute");
   return AttentionFormat::kFp8;
 }
 

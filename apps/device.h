@@ -33,10 +33,6 @@ struct Ranks {
 // processes.
 Ranks ranks_of(const Flags& flags);
 
-// The text of --layout, or the one that --ulysses N and the like stand for; "auto" without either.
-// Error(kUsage) where both are given.
-std::string layout_text(const Flags& flags);
-
 // Lifts the binding that mpirun gives a process of few ranks (one core, whatever its threads).
 void use_all_cpus();
 

@@ -1,4 +1,4 @@
-// weft doctor: whether this machine and this build can do the work, with a remedy where not.
+// weft doctor: checks whether this machine and this build can do the work.
 #include "apps/doctor.h"
 
 #include <fcntl.h>
@@ -46,7 +46,7 @@ HealthCheck cpu_check() {
   return check;
 }
 
-// One check per op family: every op of it in both precisions against the reference.
+// One check per op family: every op in both precisions, compared with the reference.
 HealthChecks op_checks() {
   std::map<std::string, HealthCheck> families;
   for (const OpCheck& op : self_test(cpu_ops(), reference_ops())) {
@@ -65,7 +65,7 @@ HealthChecks op_checks() {
   return out;
 }
 
-// A picture or a short clip through the encoder and back.
+// Writes a picture or a short clip and reads it back.
 HealthCheck encoder_check(const ScratchFolder& scratch, const std::string& extension) {
   HealthCheck check{.name = "encoder " + extension, .detail = {}, .remedy = {}};
   constexpr int kSide = 64;
@@ -134,7 +134,7 @@ HealthCheck cuda_check() {
   return check;
 }
 
-// Of --device: whether the vendor's libraries take what models ask for, a line per op family.
+// One check per op family: whether the vendor's libraries on --device accept what models need.
 HealthChecks library_checks(const Flags& flags) {
   std::map<std::string, HealthCheck> families;
   Stream stream = stream_of(flags);
@@ -145,14 +145,16 @@ HealthChecks library_checks(const Flags& flags) {
                     (answer.refusal.empty() ? " taken" : " refused: " + answer.refusal);
     if (answer.refusal.empty()) continue;
     check.health = Health::kWarn;
-    check.remedy = "kernels of ours do what is refused, slower; CUDA 13 and cuDNN 9.19 are known";
+    check.remedy =
+        "slower kernels of our own are used in their place; CUDA 13 and cuDNN 9.19 are known to "
+        "work";
   }
   HealthChecks out;
   for (auto& [family, check] : families) out.push_back(std::move(check));
   return out;
 }
 
-// Seconds to read up to 1 GiB of a model's weights.
+// Measures how fast up to 1 GiB of a model's weights is read.
 HealthCheck read_check(const std::string& model) {
   HealthCheck check{.name = "weights", .detail = {}, .remedy = {}};
   constexpr uint64_t kMost = uint64_t{1} << 30;
@@ -189,11 +191,11 @@ HealthCheck read_check(const std::string& model) {
   return check;
 }
 
-HealthChecks model_checks(std::string model) {
+HealthChecks model_checks(const Flags& flags) {
   HealthCheck check{.name = "model", .detail = {}, .remedy = {}};
   try {
-    model = model_folder(model);
-    const Generator generator(model, {.dtype = cpu_has_bf16() ? DType::kBF16 : DType::kF32});
+    const Generator generator(model_folder(flags),
+                              {.dtype = cpu_has_bf16() ? DType::kBF16 : DType::kF32});
     Request request;
     request.prompt = "a cat";
     const MemoryPlan plan = generator.plan(generator.resolve(request));
@@ -208,7 +210,7 @@ HealthChecks model_checks(std::string model) {
     check.remedy = "--model takes a diffusers folder, complete and of a model known here";
     return {check};
   }
-  return {check, read_check(model)};
+  return {check, read_check(model_folder(flags))};
 }
 
 void print(const HealthCheck& check, bool json) {
@@ -249,8 +251,8 @@ int run_doctor(const Flags& flags) {
   take(cuda_check());
   if (wants_cuda(flags))
     for (const HealthCheck& check : library_checks(flags)) take(check);
-  if (const std::string model = flags.text("model"); !model.empty())
-    for (const HealthCheck& check : model_checks(model)) take(check);
+  if (!flags.text("model").empty())
+    for (const HealthCheck& check : model_checks(flags)) take(check);
   if (!flags.on("json"))
     std::printf("%d passed, %d warned, %d failed\n", counts[0], counts[1], counts[2]);
   return counts[2] ? 1 : 0;

@@ -1,5 +1,5 @@
 #pragma once
-// What `weft doctor` finds out: one line per check, with a remedy where something is wrong.
+// The checks of `weft doctor`: one line each, with a remedy where something is wrong.
 #include <string>
 #include <vector>
 
@@ -16,9 +16,9 @@ struct HealthCheck {
 };
 using HealthChecks = std::vector<HealthCheck>;
 
-// The machine: cores, memory, limits, locale, environment. Nothing of it is changed.
+// Checks cores, memory, limits, locale and environment, and changes nothing.
 HealthChecks host_checks();
-// A file is written into `folder` (or where it would be made), renamed and removed.
+// Writes a file into `folder` (or where it would be made), renames and removes it.
 HealthCheck output_check(const std::string& folder);
 
 }  // namespace weft

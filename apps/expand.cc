@@ -17,17 +17,18 @@ std::string expander_folder(const Flags& flags) {
   std::string folder = flags.text("expand-prompt");
   if (folder.empty()) {
     if (flags.given("expand-temperature"))
-      throw Error(ErrorKind::kUsage, "--expand-temperature needs --expand-prompt");
+      throw Error(ErrorKind::kUsage, flags.label("expand-temperature") + " needs --expand-prompt");
     return "";
   }
   if (folder == "auto") {
-    folder = (std::filesystem::path(model_folder(flags.text("model"))) / "language").string();
+    folder = (std::filesystem::path(model_folder(flags)) / "language").string();
     if (!std::filesystem::is_directory(folder))
-      throw Error(ErrorKind::kUsage, "--expand-prompt is 'auto', but there is no folder " + folder +
+      throw Error(ErrorKind::kUsage, flags.label("expand-prompt") +
+                                         " is 'auto', but there is no folder " + folder +
                                          "; legal: the folder of a Qwen2.5 or Qwen3");
   }
-  folder = model_folder(folder);
-  LanguageFolder::open(folder).chat_end_ids();  // refuses what cannot answer
+  folder = find_model(folder);
+  LanguageFolder::open(folder).chat_end_ids();  // refuses a model that cannot chat
   return folder;
 }
 
@@ -41,7 +42,7 @@ std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const 
         .threads = static_cast<int>(flags.integer("threads").value_or(0)),
         .determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast};
     options.sampling = {.temperature = *flags.real("expand-temperature"), .seed = seed};
-    options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
+    options.memory_limit = flags.bytes("memory-limit");
     options.stop = &stop_requested();
     return expand_prompts(folder, prompts, options);
   });

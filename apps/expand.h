@@ -1,5 +1,6 @@
 #pragma once
-// weft generate --expand-prompt: short prompts as full captions, before anything else is loaded.
+// weft generate --expand-prompt: writes full captions from short prompts, before anything else is
+// loaded.
 #include <string>
 #include <vector>
 
@@ -8,11 +9,13 @@
 
 namespace weft {
 
-// The folder of the language model: --expand-prompt, where "auto" is the folder `language` of
-// --model; "" where prompts stay as they are. Error(kUsage), Error(kModel) before anything is run.
+// The folder of the language model that --expand-prompt names; "auto" is the folder `language`
+// inside
+// --model. "" where prompts are not expanded. Error(kUsage), Error(kModel) before anything is run.
 std::string expander_folder(const Flags& flags);
 
-// The captions of `prompts`, the same in every process, shown to the user; by the first process.
+// Writes the captions of `prompts` and shows them. The first process does the work, and every
+// process gets the result.
 std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const std::string& folder,
                                   const std::vector<std::string>& prompts, uint64_t seed);
 

@@ -1,5 +1,5 @@
 #pragma once
-// The one table of command-line flags. It feeds parsing, --help, --print-config and the run header.
+// The command line as values: the table of flags (flag_table.cc) and the parser that reads it.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// Commands as bits, so that a flag can belong to several.
+// Commands are bits, so that a flag can belong to several.
 enum Command : unsigned {
   kGenerate = 1,
   kVerify = 2,
@@ -31,40 +31,59 @@ struct CommandSpec {
   const char* summary;
 };
 std::span<const CommandSpec> command_table();
+const CommandSpec& command_spec(Command command);
 
-enum class FlagType : uint8_t { kText, kInteger, kReal, kSwitch };
+enum class FlagType : uint8_t { kText, kInteger, kReal, kBytes, kSwitch };
+enum class FlagGroup : uint8_t { kInput, kModel, kDevice, kRanks, kOutput, kSettings, kCount };
+// --help lists the basic flags, --help-all the advanced ones too.
+enum class FlagLevel : uint8_t { kBasic, kAdvanced };
 
 struct FlagSpec {
-  const char* name;  // canonical long name without dashes
-  const char*
-      aliases;  // space-separated, with dashes; '-' and '_' inside names are interchangeable
-  FlagType type;
-  const char* fallback;  // what --help shows as the default; a real default only where `is_default`
+  const char* name;  // the canonical long name, without dashes
+  // Both are separated by spaces and have their dashes; '-' and '_' inside names are
+  // interchangeable. Former spellings are accepted and stand in apps/guide/cli.md alone.
+  const char* aliases = "";
+  const char* former = "";
+  FlagType type = FlagType::kText;
+  const char* value = nullptr;  // stands for the value in help texts, as "FOLDER"
+  const char* fallback = "";    // the default; help texts show it
+  bool is_default = true;       // false: `fallback` describes the default ("model's")
+  // Parsing refuses values outside: "a|b|c" of a text, "1 ... 1000" of a number.
+  const char* legal = nullptr;
   const char* help;
   unsigned commands;
-  const char* environment = nullptr;  // WEFT_* name that sets it where the flag is absent
-  // The legal set, checked at parsing: "a|b|c" of a text, "1 ... 1000" of a number.
-  const char* legal = nullptr;
-  bool is_default = true;  // false: `fallback` describes ("model's"), it is no value
+  FlagGroup group = FlagGroup::kInput;  // set by flag_table()
+  FlagLevel level = FlagLevel::kBasic;
+  const char* environment = nullptr;  // the WEFT_* variable that sets it where the flag is absent
 };
 std::span<const FlagSpec> flag_table();
+// The command's flag of this name, alias or former name, without dashes; null where it has none.
+const FlagSpec* find_flag(Command command, const std::string& name);
 
 // Parsed values with their origins: flag > --set > environment > --config file > built-in default.
 class Flags {
  public:
-  // Throws Error(kUsage). `arguments` excludes the program and command names.
+  // Throws Error(kUsage). `arguments` excludes the program and command names. Values that follow
+  // from others (placement.h) are filled in.
   static Flags parse(Command command, std::span<const std::string> arguments);
 
   Command command() const { return command_; }
   const std::vector<std::string>& operands() const { return operands_; }
 
-  bool given(const std::string& name) const;        // by the user, from wherever
+  bool given(const std::string& name) const;        // by the user: no default, not chosen by auto
   bool on(const std::string& name) const;           // a switch
   std::string text(const std::string& name) const;  // "" where there is no value
-  // Within the flag's legal set; nullopt where there is no value.
+  // A number within the flag's legal set; nullopt where there is no value.
   std::optional<int64_t> integer(const std::string& name) const;
   std::optional<double> real(const std::string& name) const;
+  uint64_t bytes(const std::string& name) const;  // 0 where there is no value
   std::string origin(const std::string& name) const;
+  // The flag as the user gave it, for messages: "--vram-limit", "--threads (environment
+  // WEFT_THREADS)".
+  std::string label(const std::string& name) const;
+
+  // Gives a flag the value that follows from another one; `origin` names that one.
+  void imply(const std::string& name, const std::string& value, const std::string& origin);
 
   // One line per flag of the command: "name = value   (origin)".
   std::string to_string() const;
@@ -76,28 +95,22 @@ class Flags {
 
  private:
   void set(const FlagSpec& spec, const std::string& value, const std::string& origin);
+  void read_config_file(const std::string& path);
+  void read_assignment(const std::string& assignment);
+  void check(const FlagSpec& spec) const;
 
   Command command_ = kGenerate;
   std::vector<std::string> operands_;
   std::map<std::string, std::pair<std::string, std::string>> values_;
+  std::map<std::string, std::string> typed_;  // name -> the spelling on the command line
 };
 
-// Every name and alias with its dashes, and their forms with underscores; the name comes first.
+// Every current name and alias with its dashes, and their forms with underscores; the name comes
+// first. accepted_spellings() has the former ones too.
 std::vector<std::string> spellings(const FlagSpec& spec);
-// "a|b|c" or "a b" in its parts, empty ones left out.
+std::vector<std::string> accepted_spellings(const FlagSpec& spec);
+// Splits "a|b|c" or "a b" into its parts; empty ones are left out.
 std::vector<std::string> split(const std::string& text, char separator);
-
-// A flag's help, its legal set, default and longer aliases, and what stands for its value, as
-// "N"; "" of a switch.
-std::string description(const FlagSpec& spec);
-std::string value_name(const FlagSpec& spec);
-std::string exit_codes();  // "0 ok, 1 internal, ..."
-
-std::string help_text();                 // weft --help
-std::string help_text(Command command);  // weft generate --help
-
-// The candidate nearest to `word` by edit distance, or "" when none is near.
-std::string nearest(const std::string& word, std::span<const std::string> candidates);
 
 // Warnings for WEFT_* environment names that nothing reads, one line each.
 std::vector<std::string> unknown_environment();

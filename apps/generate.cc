@@ -1,4 +1,4 @@
-// weft generate: prompts in, clips or pictures out.
+// weft generate: draws clips and pictures from prompts.
 #include "apps/generate.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "apps/commands.h"
 #include "apps/device.h"
@@ -14,6 +15,7 @@
 #include "apps/memory.h"
 #include "apps/model_folder.h"
 #include "apps/output_name.h"
+#include "apps/placement.h"
 #include "apps/profile.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
@@ -28,30 +30,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string output_pattern(const Flags& flags, const Request& request, bool several) {
-  const std::string default_name = several ? "{idx:05}" : "{date}-{time}_{model}_{seed}_{idx:05}";
-  const std::string extension = request.frames == 1 ? ".png" : ".mp4";
-  const std::string output = flags.text("output");
-  const bool is_directory_flag = flags.origin("output") != "flag";
-  if (is_directory_flag) {
-    fs::create_directories(output);
-    return (fs::path(output) / (default_name + extension)).string();
-  }
-  if (several && output.ends_with('/')) {  // a folder of results, one per prompt
-    fs::create_directories(output);
-    return output + default_name + extension;
-  }
-  if (!output.ends_with('/') && fs::is_directory(output))
-    throw Error(ErrorKind::kUsage,
-                "--output is '" + output +
-                    "', an existing folder; end it with / for PNG frames, or name "
-                    "a file in it");
-  if (several && output.find("{idx") == std::string::npos &&
-      output.find("{id") == std::string::npos)
-    throw Error(ErrorKind::kUsage, "--output is '" + output +
-                                       "': several prompts need {idx} in the name, or a folder "
-                                       "ending in /");
-  return output;
+OutputChoice output_choice(const Flags& flags, bool several) {
+  OutputChoice choice{.output = flags.text("output"),
+                      .label = flags.label("output"),
+                      .frames_as_pictures = flags.text("frames") == "png",
+                      .several = several};
+  const bool names_folder = flags.origin("output") == "environment WEFT_OUTPUT_DIR";
+  if (names_folder && !choice.output.ends_with('/')) choice.output += '/';
+  return choice;
 }
 
 VideoSettings video_settings(const Flags& flags, const Request& request, int threads) {
@@ -61,7 +47,7 @@ VideoSettings video_settings(const Flags& flags, const Request& request, int thr
   const bool whole = request.fps == std::floor(request.fps);
   settings.fps_den = whole ? 1 : 1000;
   settings.fps_num = static_cast<int>(std::lround(request.fps * settings.fps_den));
-  // Equal counts give equal files: the encoder's own choice would follow the machine.
+  // The encoder's own choice of threads depends on the machine, and files depend on the threads.
   settings.threads = threads;
   settings.deterministic = flags.on("deterministic");
   return settings;
@@ -82,7 +68,8 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
           ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
           : "",
       static_cast<long long>(generator.tokens(request)));
-  std::fprintf(out, "device  %s\n", device_description(generator.options().device).c_str());
+  std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),
+               flags.origin("device") == "auto" ? " (chosen by --device auto)" : "");
   std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.description.c_str());
   std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                plan.to_string().c_str());
@@ -91,7 +78,7 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
     std::fprintf(out, "%s", flags.to_string().c_str());
 }
 
-// A pattern whose names do not depend on when it is used.
+// The pattern with the present date and time in place of their fields.
 std::string stamped(std::string pattern, const NameFields& fields) {
   for (const auto& [field, text] : {std::pair{"{date}", fields.date}, {"{time}", fields.time}})
     for (size_t at; (at = pattern.find(field)) != std::string::npos;)
@@ -124,7 +111,7 @@ void print_plan_json(const Generator& generator, const Request& request, const L
   std::printf("%s\n", object.dump().c_str());
 }
 
-// Measured before the job, where its plan has weights pass through the device.
+// Predicts the time that weights take which are copied to the device for every forward.
 UploadForecast upload_of(const Flags& flags, Device device, const MemoryPlan& plan) {
   const std::vector<uint64_t>& streamed = plan.parts.streamed;
   const uint64_t most = streamed.empty() ? 0 : *std::max_element(streamed.begin(), streamed.end());
@@ -132,6 +119,37 @@ UploadForecast upload_of(const Flags& flags, Device device, const MemoryPlan& pl
   if (!plan.fits()) return upload_forecast(flags, static_cast<int64_t>(most), nullptr);
   Stream stream = stream_on(device);
   return upload_forecast(flags, static_cast<int64_t>(most), &stream);
+}
+
+// "moving left on a navy background ...": at most eight words.
+std::string first_words(const std::string& text) {
+  constexpr int kMost = 8;
+  std::istringstream stream(text);
+  std::string shown, word;
+  for (int count = 0; stream >> word; ++count) {
+    if (count == kMost) return shown + " ...";
+    shown += (count ? " " : "") + word;
+  }
+  return shown;
+}
+
+void warn_of_cut(const std::string& what, const PromptCut& cut) {
+  std::fprintf(
+      stderr,
+      "weft: warning: the %s has %lld tokens, but this model's text encoder reads %lld; it "
+      "ignores everything from '%s' on\n",
+      what.c_str(), static_cast<long long>(cut.tokens), static_cast<long long>(cut.read),
+      printable(first_words(cut.lost)).c_str());
+}
+
+// Warns of prompts that the text encoder does not read to their end; returns the prompt's own cut.
+std::optional<PromptCut> checked_prompt(const Generator& generator, const Request& request) {
+  const std::optional<PromptCut> cut = generator.prompt_cut(request.prompt);
+  if (cut) warn_of_cut("prompt", *cut);
+  if (generator.layout_limits(request).guided)
+    if (const auto negative = generator.prompt_cut(request.negative_prompt.value_or("")))
+      warn_of_cut("negative prompt", *negative);
+  return cut;
 }
 
 void print_result(const Flags& flags, const Finished& done) {
@@ -145,6 +163,7 @@ void print_result(const Flags& flags, const Finished& done) {
       object["prompt"] = result.request.prompt;
       object["expanded_from"] = done.expanded_from;
     }
+    if (done.cut) object["prompt_cut"] = to_json(*done.cut);
     object["arena_high_water"] = result.arena_high_water;
     object["decode_high_water"] = result.decode_high_water;
     object["tensor_bytes_peak"] = result.tensor_bytes_peak;
@@ -161,27 +180,34 @@ void print_result(const Flags& flags, const Finished& done) {
     std::fprintf(stderr, "upload  %s\n", to_string(done.upload, result.streaming).c_str());
 }
 
-// Seconds between checkpoints; nullopt: none.
+// The seconds between checkpoints; nullopt where none are written.
 std::optional<double> checkpoint_seconds(const Flags& flags) {
   const std::string text = flags.text("checkpoint-every");
   if (text == "none") return std::nullopt;
   char* end = nullptr;
   const double seconds = std::strtod(text.c_str(), &end);
   if (text.empty() || *end || !(seconds >= 0) || !std::isfinite(seconds))
-    throw Error(ErrorKind::kUsage,
-                "--checkpoint-every is '" + text + "', legal: seconds from 0 up, or none");
+    throw Error(ErrorKind::kUsage, flags.label("checkpoint-every") + " is '" + text +
+                                       "', legal: seconds from 0 up, or none");
   return seconds;
 }
 
-// What only a job under way needs. Behind the sidecar, so that a job killed before it goes on, and
-// one killed behind it is complete and tidied by the next.
+// Removes the files that only a running job needs. This comes after the sidecar: a job that is
+// killed before it can be resumed, and one that is killed after it is complete; the next run of the
+// same command tidies up.
 void drop_leftovers(const Flags& flags, const OutputNames& names) {
   remove_checkpoints(names.checkpoint);
   if (!flags.on("keep-latents")) fs::remove(names.latents);
 }
 
-// One prompt: the names are claimed before anything is computed, and nothing half-written stays.
-// `notes`: what its checkpoints tell.
+// The job's name in progress events: the name of its file or folder.
+std::string job_name(const std::string& path) {
+  const fs::path name(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
+  return name.filename().string();
+}
+
+// Draws one prompt. Its file names are claimed before anything is computed, and nothing
+// half-written stays. `notes` go into its checkpoints.
 void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const Request& request,
              const std::string& expanded_from, const std::string& path,
              const std::map<std::string, std::string>& notes, const UploadForecast& upload,
@@ -195,14 +221,14 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
   }
   RunOptions options;
   options.resume = left_by_earlier_run(flags, generator, request, names);
-  // Killed behind its last frame: the result is whole, what stands beside it is not.
+  // A job that was killed after its last frame has a whole result but no sidecar.
   const bool whole = options.resume && options.resume->final() && with_sidecar &&
                      overwrite == Overwrite::kRefuse && fs::exists(path) && !fs::is_empty(path);
   VideoSettings settings = video_settings(flags, request, generator.options().threads);
   if (with_sidecar) settings.metadata = embedded_metadata(flags, generator, request, expanded_from);
   std::unique_ptr<FrameSink> sink = whole ? nullptr : make_sink(path, settings, overwrite);
 
-  ProgressPrinter printer(progress_mode(flags), fs::path(path).filename().string());
+  ProgressPrinter printer(progress_mode(flags), job_name(path));
   options.latents_path = names.latents;
   const std::optional<double> seconds = checkpoint_seconds(flags);
   if (seconds) options.checkpoint_path = names.checkpoint;
@@ -214,14 +240,15 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
                 .result = {},
                 .expanded_from = expanded_from,
                 .profile = nullptr,
-                .upload = upload};
+                .upload = upload,
+                .cut = checked_prompt(generator, request)};
   profiling.restart();
   try {
     done.result = generator.run(request, sink.get(), options);
   } catch (const Error& error) {
     const std::string advice = resume_advice(ranks, names);
     if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
-    // Of several ranks another's error may be the one that is told.
+    // Among several ranks, main() may print another rank's error instead of this one.
     const bool several = error.kind() == ErrorKind::kStopped && !ranks.alone();
     if (several) std::fprintf(stderr, "weft: %s\n", advice.c_str());
     throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
@@ -233,7 +260,7 @@ void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const
   on_result(done);
 }
 
-// What a rank that is not its replica's root runs with.
+// The options of a rank that is not its replica's root.
 RunOptions joining() {
   RunOptions options;
   options.stop = &stop_requested();
@@ -247,11 +274,12 @@ int generate(const Flags& flags, const ResultListener& on_result,
   check_request_flags(flags);
   const std::vector<std::string> prompts = prompts_of(flags);
   std::vector<std::string> captions = prompts;
-  if (flags.text("model").empty())
-    throw Error(ErrorKind::kUsage, "weft generate needs --model FOLDER (or WEFT_MODEL_PATH)");
-  if (flags.given("output") && flags.origin("output") == "flag") output_kind(flags.text("output"));
+  const bool several = prompts.size() > 1 || flags.given("prompt-file");
+  OutputChoice output = output_choice(flags, several);
+  output_pattern(output);  // refuses an illegal --output before anything is loaded
   if (flags.on("overwrite") && flags.on("no-clobber") && flags.given("no-clobber"))
-    throw Error(ErrorKind::kUsage, "--overwrite and --no-clobber exclude each other");
+    throw Error(ErrorKind::kUsage, flags.label("overwrite") + " and " + flags.label("no-clobber") +
+                                       " exclude each other");
   const std::string expander = expander_folder(flags);
 
   GeneratorOptions options;
@@ -267,25 +295,20 @@ int generate(const Flags& flags, const ResultListener& on_result,
   if (options.threads == 0) options.threads = Stream::cpu().threads();
   options.ranks_per_device = ranks_per_device(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
-  options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
-  options.host_memory_limit = bytes_of("host-memory-limit", flags.text("host-memory-limit"));
+  options.memory_limit = flags.bytes("memory-limit");
+  options.host_memory_limit = flags.bytes("host-memory-limit");
   options.ranks_per_host = ranks.on_this_host;
   if (checkpoint_seconds(flags)) options.keeping = Keeping::kCheckpoints;
   Profiling profiling(flags, ranks);
   options.ops = profiling.ops();
-  const std::string model = model_folder(flags.text("model"));
+  const std::string model = model_folder(flags);
   Generator generator(model, options);
 
   Request base = request_of(flags, generator);
   base.prompt = prompts.front();
-  const bool several = prompts.size() > 1 || flags.given("prompt-file");
   Request first = generator.resolve(base);
-  const std::string pattern = output_pattern(flags, first, several);
-  if (output_kind(pattern) == OutputKind::kPng && first.frames > 1)
-    throw Error(ErrorKind::kUsage, "--output is '" + pattern + "', one picture, but the job has " +
-                                       std::to_string(first.frames) +
-                                       " frames; end the path with / for a folder of pictures, or "
-                                       "give --num-frames 1");
+  output.frames = first.frames;
+  const std::string pattern = output_pattern(output);
   NameFields fields{.seed = base.seed,
                     .model = generator.model_name(),
                     .prompt = prompts.front(),
@@ -310,6 +333,7 @@ int generate(const Flags& flags, const ResultListener& on_result,
   const MemoryPlan plan = plan_of_rank(model, options, layout, first);
   const UploadForecast upload = upload_of(flags, options.device, plan);
   if (flags.on("dry-run")) {
+    if (ranks.speaks) checked_prompt(generator, first);
     if (ranks.speaks && flags.on("json"))
       print_plan_json(generator, first, layout, plan, upload);
     else if (ranks.speaks)

@@ -1,7 +1,8 @@
 #pragma once
-// The job of `weft generate`, for the commands that run it and print something else.
+// The job of `weft generate`, also for commands that run it and print something else.
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "apps/flags.h"
@@ -10,18 +11,21 @@
 
 namespace weft {
 
-// What is told of a finished file.
+// The facts of a finished file, for its result line and its sidecar.
 struct Finished {
   std::string path;
   RunResult result;
-  std::string expanded_from;  // what a language model made the prompt of, or ""
+  std::string expanded_from;  // the short prompt from which a language model wrote this one, or ""
   nlohmann::json profile;     // null where none was asked for
-  UploadForecast upload{};    // of weights that pass through the device, made before the job
+  UploadForecast upload{};    // predicted before the job, where weights are copied in all the time
+  std::optional<PromptCut> cut{};  // where the prompt was too long for the text encoder
 };
+// {"tokens", "read", "lost"}
+nlohmann::json to_json(const PromptCut& cut);
 using ResultListener = std::function<void(const Finished&)>;
 
-// Runs what flags of kGenerate ask for; `on_result` hears of every finished file. Where the prompt
-// is what another job made of `expanded_from`, that is recorded again. Returns the exit code.
+// Runs the job of these flags of kGenerate and calls `on_result` for every finished file.
+// `expanded_from` is recorded where an earlier job wrote the prompt from it. Returns the exit code.
 int generate(const Flags& flags, const ResultListener& on_result,
              const std::string& expanded_from = "");
 

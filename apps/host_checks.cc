@@ -1,4 +1,4 @@
-// The checks of `weft doctor` that look at the machine and not at Weft.
+// The checks of `weft doctor` that concern the machine and not Weft.
 #include <langinfo.h>
 #include <locale.h>
 #include <sched.h>
@@ -126,7 +126,7 @@ HealthCheck locale_check() {
   return check;
 }
 
-// What this program or a library in it reads. WEFT_* are those of the table of flags.
+// True for variables that this program or a library in it reads; the table of flags has the WEFT_*.
 bool is_read(const std::string& name) {
   for (const char* known : {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "TMPDIR",
                             "CUDA_VISIBLE_DEVICES", "LANG", "LC_ALL", "LC_CTYPE"})
@@ -173,7 +173,7 @@ HealthCheck output_check(const std::string& folder) {
   try {
     if (!fs::is_directory(place)) throw Error(ErrorKind::kOutput, place.string() + " is no folder");
     const fs::path file = place / (".weft-doctor-" + std::to_string(getpid()));
-    write_file(file.string(), std::string(kMiB, 'x'), Overwrite::kRefuse);  // and renamed
+    write_file(file.string(), std::string(kMiB, 'x'), Overwrite::kRefuse);  // and renames it
     fs::remove(file);
   } catch (const std::exception& error) {
     check.health = Health::kFail;

@@ -1,4 +1,4 @@
-// weft inspect: what a model folder, a weights file, a config or a finished result holds.
+// weft inspect: shows what a model folder, a weights file, a config or a finished result holds.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -114,7 +114,7 @@ nlohmann::json inspect_media(const std::string& path) {
   const MediaInfo info = probe_media(path);
   nlohmann::json metadata = nlohmann::json::object();
   for (const auto& [key, value] : info.metadata) {
-    // Our own key is JSON inside a string: shown as what it is.
+    // The value of our own key is JSON inside a string; it is shown as JSON.
     const nlohmann::json parsed =
         key == "weft" ? nlohmann::json::parse(value, nullptr, false) : nlohmann::json(value);
     metadata[key] = parsed.is_discarded() ? nlohmann::json(value) : parsed;
@@ -125,7 +125,6 @@ nlohmann::json inspect_media(const std::string& path) {
 }
 
 nlohmann::json inspect(const std::string& path, bool every_tensor) {
-  if (!fs::exists(path)) throw Error(ErrorKind::kModel, path + ": no such file or folder");
   if (fs::is_directory(path)) {
     if (fs::exists(path + "/model_index.json")) return inspect_model(path);
     if (LanguageFolder::recognise(path)) return inspect_language(path);
@@ -165,14 +164,19 @@ int run_inspect(const Flags& flags) {
   if (flags.operands().empty())
     throw Error(ErrorKind::kUsage, "weft inspect needs at least one file or folder");
   for (const std::string& operand : flags.operands()) {
-    const std::string path = model_folder(operand);
+    const std::string path = search_model(operand);
+    if (!fs::exists(path)) {
+      const std::string advice = download_advice(operand);
+      throw Error(ErrorKind::kModel, operand + ": no such file or folder, and " +
+                                         places_searched() + (advice.empty() ? "" : "; " + advice));
+    }
     if (flags.given("memory")) {
       const bool language = LanguageFolder::recognise(path);
       for (const char* flag : {"device", "weights", "attention", "resident-layers"})
         if (language && flags.given(flag))
-          throw Error(ErrorKind::kUsage, "--" + std::string(flag) +
+          throw Error(ErrorKind::kUsage, flags.label(flag) +
                                              " is given, but the memory of a language model is "
-                                             "told of whole weights on the cpu alone");
+                                             "predicted for whole weights on a CPU alone");
       language ? inspect_language_memory(flags, path) : inspect_memory(flags, path);
       continue;
     }

@@ -20,7 +20,8 @@ LanguageOptions with(LanguageOptions options, const LanguageSize& size) {
   return options;
 }
 
-// The first rank holds the fullest share of every axis; the last stage has the output layer.
+// Takes the largest of all pipeline stages: the first rank of a stage holds the largest share of
+// every other axis, and the last stage has the output layer too.
 LanguageBytes predict(const QwenConfig& config, const LanguageOptions& options,
                       const Layout& layout, const LanguageSize& size, int64_t chunk) {
   LanguageBytes most;
@@ -36,7 +37,7 @@ LanguageBytes predict(const QwenConfig& config, const LanguageOptions& options,
   return most;
 }
 
-// What would fit, the least loss first; at most two.
+// Up to two changes that make the job fit; the one that costs least comes first.
 std::string advice(const QwenConfig& config, const LanguageOptions& options, const Layout& layout,
                    const LanguageSize& size, int64_t chunk, uint64_t available) {
   std::vector<std::string> ways;
@@ -80,11 +81,12 @@ std::string advice(const QwenConfig& config, const LanguageOptions& options, con
   return ". Try " + ways[0] + (ways.size() > 1 ? " or " + ways[1] : "");
 }
 
-int64_t tokens_of(const std::string& text) {
+int64_t tokens_of(const Flags& flags) {
+  const std::string text = flags.text("memory");
   const int64_t tokens = std::atoll(text.c_str());
   if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos || tokens < 1 ||
       text.size() > 8)
-    throw Error(ErrorKind::kUsage, "--memory is '" + text +
+    throw Error(ErrorKind::kUsage, flags.label("memory") + " is '" + text +
                                        "', legal for a language model: tokens of a sequence, "
                                        "1 ... 99999999, as 4096");
   return tokens;
@@ -114,8 +116,7 @@ LanguageSize size_of(std::span<const CompletionRequest> requests, int batch, int
 
 uint64_t memory_share(const Flags& flags, Device device, int ranks_per_device) {
   uint64_t available = available_memory(device);
-  if (const uint64_t limit = bytes_of("memory-limit", flags.text("memory-limit")))
-    available = std::min(available, limit);
+  if (const uint64_t limit = flags.bytes("memory-limit")) available = std::min(available, limit);
   return available / static_cast<uint64_t>(ranks_per_device);
 }
 
@@ -167,10 +168,10 @@ nlohmann::json inspect_language(const std::string& path) {
 
 void inspect_language_memory(const Flags& flags, const std::string& path) {
   const QwenConfig config = LanguageModel::read_config(path);
-  const int64_t tokens = tokens_of(flags.text("memory"));
+  const int64_t tokens = tokens_of(flags);
   if (tokens > config.max_positions)
-    throw Error(ErrorKind::kUsage, "--memory is " + std::to_string(tokens) + ", legal: 1 ... " +
-                                       std::to_string(config.max_positions) +
+    throw Error(ErrorKind::kUsage, flags.label("memory") + " is " + std::to_string(tokens) +
+                                       ", legal: 1 ... " + std::to_string(config.max_positions) +
                                        ", the model's positions");
   LanguageOptions options{.dtype = compute_dtype(flags)};
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));

@@ -4,21 +4,24 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "apps/device.h"
 #include "apps/printable.h"
+#include "apps/request_flags.h"
 
 namespace weft {
 namespace {
 
-Request clip_of(const std::string& text) {
+Request clip_of(const Flags& flags) {
+  const std::string text = flags.text("memory");
   Request request;
   long long frames = 0, height = 0, width = 0;
   int used = 0;
   if (std::sscanf(text.c_str(), "%lldx%lldx%lld%n", &frames, &height, &width, &used) != 3 ||
       used != static_cast<int>(text.size()) || frames < 1 || height < 1 || width < 1 ||
       frames > 1 << 20 || height > 16384 || width > 16384)
-    throw Error(ErrorKind::kUsage, "--memory is '" + text +
+    throw Error(ErrorKind::kUsage, flags.label("memory") + " is '" + text +
                                        "', legal: FRAMESxHEIGHTxWIDTH, as 81x480x832 (up to 16384 "
                                        "pixels a side)");
   request.frames = frames;
@@ -74,8 +77,9 @@ MemoryPlan plan_of_rank(const std::string& model, const GeneratorOptions& option
 void inspect_memory(const Flags& flags, const std::string& model) {
   if (!std::filesystem::exists(model + "/model_index.json"))
     throw Error(ErrorKind::kUsage,
-                "--memory needs a model folder (with model_index.json), " + model + " is none");
-  Request request = clip_of(flags.text("memory"));
+                flags.label("memory") + " is given, but " + model +
+                    " is no model folder; legal: a folder with model_index.json");
+  Request request = clip_of(flags);
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
   options.weights = weight_format(flags);
@@ -91,6 +95,12 @@ void inspect_memory(const Flags& flags, const std::string& model) {
     options.ranks_per_device = planned_ranks_per_device(flags, ranks);
   }
   const Generator generator(model, options);
+  const std::string clip = flags.label("memory") + " is '" + flags.text("memory") + "': its ";
+  for (const auto& [name, value, grid] :
+       {std::tuple{"number of frames", request.frames, frame_grid(generator.limits())},
+        {"height", request.height, side_grid(generator.limits())},
+        {"width", request.width, side_grid(generator.limits())}})
+    check_on_grid(clip + name + " is " + std::to_string(value), value, grid);
   request.prompt = flags.text("prompt");
   if (request.prompt.empty())
     for (int64_t i = 0; i < generator.limits().text_length; ++i) request.prompt += "a ";

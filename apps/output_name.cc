@@ -12,7 +12,15 @@ namespace {
 
 constexpr size_t kMaxPromptBytes = 40;
 
-// Names of devices on Windows, whatever follows after a dot.
+// In small letters, with the dot; "" where there is none.
+std::string file_extension(const std::string& path) {
+  std::string extension = std::filesystem::path(path).extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return extension;
+}
+
+// Windows reserves these names for devices, with any extension.
 bool is_device_name(const std::string& text) {
   std::string stem = text.substr(0, text.find('.'));
   std::transform(stem.begin(), stem.end(), stem.begin(),
@@ -45,18 +53,43 @@ std::string padded(uint64_t value, size_t width) {
 
 }  // namespace
 
-OutputKind output_kind(const std::string& path) {
-  if (path.ends_with('/')) return OutputKind::kPngFolder;
-  std::string extension = path.substr(std::min(path.rfind('.'), path.size()));
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  if (extension == ".mp4") return OutputKind::kMp4;
-  if (extension == ".webm") return OutputKind::kWebm;
-  if (extension == ".gif") return OutputKind::kGif;
-  if (extension == ".png") return OutputKind::kPng;
-  throw Error(ErrorKind::kUsage,
-              "--output is '" + path +
-                  "', legal: a name ending in .mp4, .webm, .gif or .png, or a folder ending in /");
+std::string output_pattern(const OutputChoice& choice) {
+  const std::string& output = choice.output;
+  const std::string what = choice.label + " is '" + output + "'";
+  const std::string extension = file_extension(output);
+  const bool is_folder = output.ends_with('/');
+  const auto is_one_of = [&](std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), extension) != names.end();
+  };
+  const bool is_media = is_one_of({".mp4", ".webm", ".gif", ".png"});
+  if (!is_folder && choice.frames_as_pictures && is_media)
+    throw Error(ErrorKind::kUsage, what +
+                                       ", but --frames png writes a folder of pictures; legal: the "
+                                       "name of a folder, or a folder ending in /, which receives "
+                                       "one folder per prompt");
+  if (!is_folder && !choice.frames_as_pictures && std::filesystem::is_directory(output))
+    throw Error(ErrorKind::kUsage, what + ", an existing folder; legal: " + output +
+                                       "/, which puts the result into it, or the name of a file");
+  if (!is_folder && !choice.frames_as_pictures && !is_media)
+    throw Error(ErrorKind::kUsage,
+                what +
+                    ", legal: a name ending in .mp4, .webm or .gif (a clip) or .png (a picture), "
+                    "or a folder ending in /, which receives one file per prompt");
+  if (extension == ".png" && choice.frames > 1)
+    throw Error(ErrorKind::kUsage,
+                what + ", one picture, but the job has " + std::to_string(choice.frames) +
+                    " frames; legal: a clip (.mp4, .webm, .gif), --frames png for a folder of "
+                    "pictures, or --num-frames 1");
+  if (!is_folder && choice.several && output.find("{idx") == std::string::npos &&
+      output.find("{id") == std::string::npos)
+    throw Error(ErrorKind::kUsage,
+                what +
+                    ", one name for several prompts; legal: a name with {idx}, or a folder ending "
+                    "in /");
+  std::string pattern = output;
+  if (is_folder) pattern += choice.several ? "{idx:05}" : "{date}-{time}_{model}_{seed}";
+  if (choice.frames_as_pictures) return pattern + "/";
+  return is_folder ? pattern + (choice.frames == 1 ? ".png" : ".mp4") : pattern;
 }
 
 std::string expand_name(const std::string& pattern, const NameFields& fields) {
@@ -111,7 +144,7 @@ std::string output_path(const std::string& pattern, const NameFields& fields) {
   namespace fs = std::filesystem;
   const std::string path = expand_name(pattern, fields);
   const size_t brace = pattern.find('{');
-  const size_t slash = path.find_last_of('/', path.size() - 2);  // a folder's own end aside
+  const size_t slash = path.find_last_of('/', path.size() - 2);  // not a folder's own last /
   const size_t root_end = pattern.find_last_of('/', brace);
   if (brace == std::string::npos || slash == std::string::npos || root_end == slash) return path;
   const fs::path root =

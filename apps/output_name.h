@@ -1,33 +1,43 @@
 #pragma once
-// Where a result goes: the kind of output from the path's form, and the fields of a name template.
+// The path of a result: the rule by which --output and --frames name it, and the fields of a name
+// template.
 #include <cstdint>
 #include <string>
 
 namespace weft {
 
-enum class OutputKind : uint8_t { kMp4, kWebm, kGif, kPng, kPngFolder };
+// The inputs of the rule.
+struct OutputChoice {
+  std::string output;  // a file, a folder of frames, or a folder of results, which ends in /
+  std::string label = "--output";   // for messages
+  bool frames_as_pictures = false;  // --frames png
+  bool several = false;             // more than one prompt
+  int64_t frames = 0;               // frames of each result
+};
 
-// By extension; a path ending in '/' is a folder of PNG frames. Error(kUsage) listing the legal
-// extensions otherwise.
-OutputKind output_kind(const std::string& path);
+// The pattern of the results' paths, for output_path(). A result of its own has the name that
+// `output` says; in a folder of results each gets a name by number, or by date, model and seed
+// where there is one. A pattern that ends in / is a folder of PNG frames. Error(kUsage) where
+// `output` is not legal.
+std::string output_pattern(const OutputChoice& choice);
 
 struct NameFields {
   uint64_t seed = 0;
   std::string model, prompt;
   int64_t width = 0, height = 0, frames = 0;
-  int index = 0;     // of the prompt, from 0
+  int index = 0;     // the number of the prompt, from 0
   std::string date;  // 20260131
   std::string time;  // 142359
 };
 
 // Expands {seed} {model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time} {id}; a
 // number after the colon is a length (prompt) or a zero-padded width (numbers). Error(kUsage) for
-// an unknown field. Text is reduced to [A-Za-z0-9._-], at most 40 bytes, and never hidden, a way
-// up, or a name that Windows keeps for itself.
+// an unknown field. Text is reduced to [A-Za-z0-9._-] and at most 40 bytes; it never begins with a
+// dot, leads out of its folder, or is a name that Windows reserves.
 std::string expand_name(const std::string& pattern, const NameFields& fields);
 
-// expand_name(), for a file to be written: Error(kOutput) where a link inside the pattern's folder
-// (what stands before the first field) would lead out of it.
+// expand_name() for a file to be written. Error(kOutput) where a link inside the pattern's folder
+// (the part before the first field) would lead out of it.
 std::string output_path(const std::string& pattern, const NameFields& fields);
 
 // The present moment in `date` and `time`, local.

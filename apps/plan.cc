@@ -1,4 +1,5 @@
-// weft plan: what a job would hold, send and take under a layout, on this or another device.
+// weft plan: predicts the memory, messages and time of a job under a layout, on this or another
+// device.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include "apps/device.h"
 #include "apps/memory.h"
 #include "apps/model_folder.h"
+#include "apps/placement.h"
 #include "apps/request_flags.h"
 #include "apps/streaming.h"
 #include "engine/generator.h"
@@ -27,20 +29,20 @@ struct StageTimes final : ProgressListener {
   }
 };
 
-// What a plan is made for.
+// The device and the link that a plan is made for.
 struct Target {
   std::optional<PlannedDevice> planned;  // nullopt: a CPU
   DeviceModel model;
-  std::string description;  // of the device model and its source
+  std::string description;
   Link link;
   int ranks_per_device = 1;  // ranks that share the device's memory and its link to the host
-  UploadForecast upload{};   // of the rate alone
+  UploadForecast upload{};   // its rate alone is used
 };
 
-// Of the weights that pass through a device, per step and rank, the slowest's.
+// The copying of weights that do not stay on the device, for each step, on the slowest rank.
 struct Uploads {
   int64_t bytes = 0;
-  double seconds = 0, hidden_s = 0;  // behind the computing
+  double seconds = 0, hidden_s = 0;  // hidden_s overlaps with computing
 };
 
 struct Outlook {
@@ -76,8 +78,8 @@ int64_t streamed_by(const MemoryPlan& plan) {
   return all.empty() ? 0 : static_cast<int64_t>(*std::max_element(all.begin(), all.end()));
 }
 
-// A step takes as long as its forwards compute, or as long as their weights come. Adds what is not
-// hidden to the time.
+// Adds the part of the copying that does not overlap with computing: a step takes as long as its
+// forwards compute or as long as their weights arrive, whichever is longer.
 void add_uploads(const Target& target, const Request& request, bool guided, Outlook& out) {
   const int forwards = guided && out.layout[Axis::kCfg] == 1 ? 2 : 1;
   for (const MemoryPlan& plan : out.memory)
@@ -99,7 +101,7 @@ Outlook look(const std::string& model, const GeneratorOptions& options, const Re
   Outlook out;
   out.layout = layout;
   out.memory.resize(layout.ranks());
-  // What is simulated computes nothing and need not fit.
+  // A simulated job computes nothing, so it need not fit into memory.
   GeneratorOptions simulated = options;
   if (target.planned) {
     simulated.planned.reset();
@@ -135,7 +137,9 @@ std::optional<DeviceModel> given_model(const Flags& flags) {
   const auto gbs = flags.real("device-gbs");
   if (!gflops && !gbs) return {};
   if (!gflops || !gbs)
-    throw Error(ErrorKind::kUsage, "--device-gflops and --device-gbs describe a device together");
+    throw Error(ErrorKind::kUsage, flags.label(gflops ? "device-gflops" : "device-gbs") +
+                                       " describes a device only together with " +
+                                       (gflops ? "--device-gbs" : "--device-gflops"));
   DeviceModel device;
   for (OpFamily family : {OpFamily::kLinear, OpFamily::kAttention, OpFamily::kConv})
     device.flop_per_s[static_cast<size_t>(family)] = *gflops * 1e9;
@@ -184,8 +188,8 @@ GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks)
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   options.ops = &metered_ops();
   options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
-  options.memory_limit = bytes_of("memory-limit", flags.text("memory-limit"));
-  options.host_memory_limit = bytes_of("host-memory-limit", flags.text("host-memory-limit"));
+  options.memory_limit = flags.bytes("memory-limit");
+  options.host_memory_limit = flags.bytes("host-memory-limit");
   if (target.planned) {
     options.planned = target.planned->traits;
     options.ranks_per_device = target.ranks_per_device;
@@ -276,11 +280,9 @@ void print_all(const std::vector<Outlook>& all, double alone_s) {
 
 int run_plan(const Flags& flags) {
   check_request_flags(flags);
-  if (flags.text("model").empty())
-    throw Error(ErrorKind::kUsage, "weft plan needs --model FOLDER (or WEFT_MODEL_PATH)");
-  const std::string model = model_folder(flags.text("model"));
   Ranks ranks;
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
+  const std::string model = model_folder(flags);
   const Target target = target_of(flags, ranks, compute_dtype(flags));
   const GeneratorOptions options = options_of(flags, target, ranks.count);
   const Generator generator(model, options);
@@ -297,7 +299,8 @@ int run_plan(const Flags& flags) {
   const bool several = layouts.size() > 1;
   const std::string svg = flags.text("svg");
   if (several && !svg.empty())
-    throw Error(ErrorKind::kUsage, "--svg draws one layout, --layout is all");
+    throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
+                                       flags.label("layout") + " is all; legal: one layout");
 
   const double alone_s = look(model, options, request, Layout{}, target).seconds;
   std::vector<Outlook> outlooks;

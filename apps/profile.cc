@@ -40,7 +40,7 @@ double all_seconds(const Profile& profile) {
   return seconds;
 }
 
-// In the order in which a job passes through them.
+// The order in which a job passes through the stages.
 constexpr Zone kStages[] = {Zone::kLoad,   Zone::kEncodeText,  Zone::kDenoise,
                             Zone::kDecode, Zone::kEncodeVideo, Zone::kWrite};
 
@@ -100,7 +100,7 @@ void print_profile(const nlohmann::json& profile) {
     print_line("  between ops", between, between / seconds, {});
   }
   for (const auto& [name, seconds] : profile["helpers"].items())
-    std::fprintf(stderr, "%-18s %10.4f  beside the stages, on a thread of its own\n",
+    std::fprintf(stderr, "%-18s %10.4f  at the same time as the stages, on another thread\n",
                  (name + " thread").c_str(), seconds.get<double>());
 }
 
@@ -143,7 +143,7 @@ nlohmann::json Profiling::result() {
 
 Profiling::RankLine Profiling::line_of(const Recorder& recorder) {
   const Profile& profile = recorder.profile();
-  // A language model's passes are in the two others.
+  // A language model's passes are in these two stages.
   std::vector<Zone> stages{Zone::kDenoise};
   if (profile.of(Zone::kDenoise, Zone::kDenoise).calls == 0)
     stages = {Zone::kEncodeText, Zone::kDecode};
@@ -176,7 +176,7 @@ void Profiling::around(const std::map<std::string, std::string>& metadata,
   } catch (...) {
     try {
       write(metadata);
-    } catch (const Error& error) {  // the first error is the one to tell
+    } catch (const Error& error) {  // the first error is the one that is reported
       std::fprintf(stderr, "weft: warning: %s\n", printable(error.what()).c_str());
     }
     throw;

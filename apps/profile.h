@@ -18,45 +18,45 @@ namespace weft {
 
 class Profiling {
  public:
-  // Error before anything is run where the trace could not be written.
+  // Throws, before anything is run, where the trace could not be written.
   Profiling(const Flags& flags, const Ranks& ranks);
 
   bool tables() const { return profile_; }  // --profile was given
-  // What streams run: metered ops where anything is recorded, else null (the default).
+  // The op table for streams: metered ops where anything is recorded, else null (the default).
   const Ops* ops() const { return recorders_.empty() ? nullptr : &metered_ops(); }
 
-  // Records the calling thread as a rank while the result lives; null where nothing is recorded.
-  // In a process that is one rank of several, `rank` is its number.
+  // Records the calling thread as rank `rank` during the lifetime of the returned object; null
+  // where nothing is recorded.
   std::unique_ptr<MeterScope> record(int rank);
 
-  // A result begins on the calling thread, which record() was called on; and its profile so far,
-  // null where none was asked for.
+  // restart() begins a new result on the calling thread, which must have called record(); result()
+  // returns its profile so far, or null without --profile.
   void restart();
   nlohmann::json result();
 
-  // Where ranks are processes, each with --profile: the first one learns what the others say. At
-  // the end of a job, outside of any stage.
+  // If ranks are processes with --profile, the first one receives the figures of the others. Must
+  // be called at the end of a job, outside of any stage.
   void gather(Communicator& world);
 
-  // Runs `work`, then writes the trace, also where it fails: of what was done until then. With
-  // --profile, of what no result() was asked of: the first rank's table; and a line per rank.
+  // Runs `work`, then writes the trace, also where `work` fails. With --profile it prints a line
+  // per rank, and the first rank's table where result() was never called.
   void around(const std::map<std::string, std::string>& metadata,
               const std::function<void()>& work);
 
  private:
   struct RankLine {
-    double seconds, messages, bytes;  // of the models' passes; in messages; moved by them
+    double seconds, messages, bytes;  // in passes of the models, in messages, in bytes sent
   };
   static RankLine line_of(const Recorder& recorder);
   void write(const std::map<std::string, std::string>& metadata) const;
   void print() const;
 
   bool profile_, processes_, json_;
-  std::atomic<bool> told_ = false;  // by a replica's root, each on its thread
+  std::atomic<bool> told_ = false;  // the threads of several replicas may set it
   std::string trace_;
   Overwrite overwrite_;
   std::map<int, std::unique_ptr<Recorder>> recorders_;
-  std::vector<RankLine> lines_;  // of every rank, where gather() made them known
+  std::vector<RankLine> lines_;  // one per rank, after gather()
 };
 
 // {"rank", "seconds", "stages": [{"stage", "seconds", "share", "between_ops", "families": {name:

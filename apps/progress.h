@@ -18,16 +18,16 @@ enum class ProgressMode : uint8_t { kBar, kPlain, kJson, kNone };
 // True where --log-level and --quiet let informative lines through.
 bool informative(const Flags& flags);
 
-// --progress with auto resolved: a bar on a terminal, else lines; nothing with --quiet.
+// Reads --progress; auto is a bar on a terminal, else lines. --quiet prints nothing.
 ProgressMode progress_mode(const Flags& flags);
 
-// Prints from progress(), and by itself where a step says nothing for long. Destroyed before
-// finish(), it says that the job stopped.
+// Prints when progress() is called, and by itself where a step takes long. Where it is destroyed
+// before finish(), it reports that the job stopped.
 class ProgressPrinter final : public ProgressListener {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `every`: the longest silence.
+  // `every` is the longest time without a line.
   ProgressPrinter(ProgressMode mode, std::string job, FILE* out = stderr,
                   Clock::duration every = std::chrono::seconds(10));
   ~ProgressPrinter() override;
@@ -47,17 +47,18 @@ class ProgressPrinter final : public ProgressListener {
   const std::string job_;
   FILE* const out_;
   const Clock::duration every_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable_any stopping_;
   Progress last_;
   Clock::time_point heard_at_{}, printed_at_{};
   double percent_ = 0;  // never falls
   double printed_percent_ = -100;
   bool finished_ = false;
-  std::jthread ticker_;  // last: it uses all of the above
+  std::jthread ticker_;  // declared last, because it uses the members above
 };
 
-// The job's percentage: stages weigh what they cost on a CPU; below 100 until finish().
+// The job's percentage, with stages weighted by their usual time on a CPU; below 100 until
+// finish().
 double overall_percent(const Progress& progress);
 
 }  // namespace weft

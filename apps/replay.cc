@@ -1,4 +1,4 @@
-// weft replay: makes a finished file again from what it, or the sidecar beside it, says of itself.
+// weft replay: makes a finished file again from its metadata or the sidecar beside it.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -24,13 +24,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is known of a finished file.
+// The facts that a finished file and its sidecar state.
 struct Record {
-  std::string path;        // of the media; a folder of frames ends in '/'
+  std::string path;        // a folder of frames ends in '/'
   nlohmann::json request;  // as resolved
   nlohmann::json engine;   // version, weights, device, layout
-  std::string framehash;   // of the frames before encoding; empty where only the file is left
-  std::string model;       // the folder it was made with; empty where nothing tells
+  std::string framehash;   // of the frames before encoding; empty without a sidecar
+  std::string model;       // the folder it was made with, or ""
 };
 
 nlohmann::json embedded(const std::string& path) {
@@ -65,15 +65,15 @@ Record record_of(const std::string& operand) {
   if (fs::is_regular_file(sidecar_path)) beside = read_json_file(sidecar_path);
   const bool has_inside = describes(inside);
   bool has_beside = describes(beside);
-  // A sidecar of another clip that had this name says nothing about this one.
+  // The sidecar may belong to another clip that had this name before.
   if (has_inside && has_beside && inside["request"] != beside["request"]) {
     std::fprintf(stderr, "weft: warning: %s belongs to another job and is not used\n",
                  sidecar_path.c_str());
     has_beside = false;
   }
   if (!has_inside && !has_beside)
-    throw Error(ErrorKind::kMedia, operand + ": says nothing of how it was made, and " +
-                                       sidecar_path + " does not either; made with --no-metadata?");
+    throw Error(ErrorKind::kMedia, operand + ": holds no metadata of Weft, and " + sidecar_path +
+                                       " does not either; made with --no-metadata?");
   const nlohmann::json& source = has_inside ? inside : beside;
   record.request = source["request"];
   record.engine = source["engine"];
@@ -86,7 +86,7 @@ Record record_of(const std::string& operand) {
   return record;
 }
 
-// The hash of the frames as the file gives them back.
+// The hash of the frames that decoding the file gives.
 std::string decoded_hash(const std::string& path) {
   FrameHash hash;
   if (path.ends_with('/')) {
@@ -131,8 +131,8 @@ void add(std::vector<std::string>& arguments, const std::string& flag, const std
   if (!value.empty()) arguments.push_back("--" + flag + "=" + value);
 }
 
-// What the file says is data: every value passes as a flag's own, checked as one, and a prompt as
-// the contents of a file, where no @ or - has a meaning.
+// The flags that make the file again. Values from the file are data: each is passed as the value of
+// a flag and checked as one; a prompt is passed in a file, where @ and - have no meaning.
 std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
                                       const ScratchFolder& scratch) {
   std::vector<std::string> out;
@@ -158,8 +158,8 @@ std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
        {std::pair{"prompt", "prompt"}, {"negative-prompt", "negative_prompt"}}) {
     const bool told = record.request.contains(key);
     if (told && flags.given(flag))
-      throw Error(ErrorKind::kUsage, std::string("--") + flag + ": " + record.path +
-                                         " says its own; use weft generate for another");
+      throw Error(ErrorKind::kUsage, flags.label(flag) + " is given, but " + record.path +
+                                         " holds its own; weft generate draws another");
     if (!told && !flags.given(flag) && std::string(flag) == "prompt")
       throw Error(ErrorKind::kUsage,
                   record.path + " was made with --no-prompt-metadata; give --" + std::string(flag));
@@ -195,18 +195,28 @@ std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
   return out;
 }
 
-// Where the new file goes: the user's --output, or beside the prompts, removed at the end.
-std::string target_of(const Record& record, const Flags& flags, const ScratchFolder& scratch) {
-  const bool folder = record.path.ends_with('/');
-  const std::string extension = folder ? "/" : fs::path(record.path).extension().string();
-  if (!flags.given("output") || flags.origin("output") != "flag")
-    return scratch.file("replay" + extension);
+// The --output and --frames of the job: the user's --output, or a scratch file that is removed at
+// the end.
+struct Target {
+  std::string output;
+  bool frames_as_pictures = false;
+  bool kept = false;
+};
+
+Target target_of(const Record& record, const Flags& flags, const ScratchFolder& scratch) {
+  const bool was_folder = record.path.ends_with('/');
+  const std::string extension = was_folder ? "" : fs::path(record.path).extension().string();
+  if (flags.origin("output") != "flag")
+    return {scratch.file("replay" + extension), was_folder, false};
   const std::string output = flags.text("output");
-  if (record.framehash.empty() && !output.ends_with(extension))
+  const std::string theirs = fs::path(output).extension().string();
+  const bool same_kind = was_folder ? theirs.empty() : theirs == extension || output.ends_with('/');
+  if (record.framehash.empty() && !same_kind)
     throw Error(ErrorKind::kUsage,
-                "--output is '" + output + "', legal: a name that ends in " + extension +
+                flags.label("output") + " is '" + output + "', legal: a " +
+                    (was_folder ? "folder" : "name that ends in " + extension) +
                     " (without its sidecar the file is compared with one of its own kind)");
-  return output;
+  return {output, was_folder && theirs.empty(), true};
 }
 
 void report(const Flags& flags, const Record& record, const std::vector<Difference>& differ,
@@ -238,7 +248,7 @@ int run_replay(const Flags& flags) {
     throw Error(ErrorKind::kUsage,
                 "weft replay takes one file, got " + std::to_string(flags.operands().size()));
   const Record record = record_of(flags.operands().front());
-  const std::string model = model_folder(flags.given("model") ? flags.text("model") : record.model);
+  const std::string model = flags.given("model") ? model_folder(flags) : find_model(record.model);
   if (model.empty())
     throw Error(ErrorKind::kUsage, "weft replay needs --model FOLDER: " + record.path +
                                        " was made with " + text_of(record.engine, "model") +
@@ -246,14 +256,14 @@ int run_replay(const Flags& flags) {
   const ScratchFolder scratch;
   std::vector<std::string> arguments = arguments_of(record, flags, scratch);
   add(arguments, "model", model);
-  const std::string target = target_of(record, flags, scratch);
-  const bool kept = target == flags.text("output");
-  add(arguments, "output", target);
+  const Target target = target_of(record, flags, scratch);
+  add(arguments, "output", target.output);
+  add(arguments, "frames", target.frames_as_pictures ? "png" : "file");
   for (const char* flag : {"progress", "log-level", "memory-limit"})
     if (flags.given(flag)) add(arguments, flag, flags.text(flag));
   for (const char* flag : {"quiet", "verbose", "overwrite"})
     if (flags.on(flag)) arguments.push_back(std::string("--") + flag);
-  if (!kept) arguments.insert(arguments.end(), {"--no-metadata", "--checkpoint-every=none"});
+  if (!target.kept) arguments.insert(arguments.end(), {"--no-metadata", "--checkpoint-every=none"});
   const Flags job = Flags::parse(kGenerate, arguments);
 
   const std::string weights = Generator(model, {}).weights_hash();
@@ -273,16 +283,17 @@ int run_replay(const Flags& flags) {
     if (flags.on("json")) report(flags, record, differ, record.framehash, "", "");
     return 0;
   }
-  std::string expected = record.framehash, measured;
+  std::string expected = record.framehash, measured, output;
   if (expected.empty()) expected = decoded_hash(record.path);
   const int code = generate(
       job,
       [&](const Finished& done) {
-        measured = record.framehash.empty() ? decoded_hash(target) : done.result.framehash;
+        measured = record.framehash.empty() ? decoded_hash(done.path) : done.result.framehash;
+        if (target.kept) output = done.path;
       },
       text_of(record.request, "expanded_from"));
   if (code) return code;
-  report(flags, record, differ, expected, measured, kept ? target : "");
+  report(flags, record, differ, expected, measured, output);
   return expected == measured ? 0 : 1;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the flags of a job say: prompts, sizes, schedule, seed.
+// The flags that say what to draw: prompts, sizes, schedule, seed.
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,21 +10,23 @@
 
 namespace weft {
 
-// The text itself, the contents of the file behind '@', or standard input for "-".
-std::string text_argument(const std::string& flag, const std::string& value);
+// The flag's text: as it stands, the contents of the file behind '@', or standard input for "-".
+std::string text_argument(const Flags& flags, const std::string& name);
+// Standard input, without the line ends at its end.
+std::string standard_input();
 // --seed, or a random one of 32 bits. Error(kUsage).
 uint64_t seed_of(const Flags& flags);
 // --prompt, or the lines of --prompt-file. Error(kUsage) where there is none.
 std::vector<std::string> prompts_of(const Flags& flags);
-// Refuses what is wrong in the flags by themselves, before a model is opened. Error(kUsage).
+// Error(kUsage) where the flags alone are wrong; no model is opened.
 void check_request_flags(const Flags& flags);
 // --size as width and height; none where it is not given.
 std::optional<std::pair<int64_t, int64_t>> size_of_flag(const Flags& flags);
-// Everything of the request but the prompt; open fields stay open.
+// The request without its prompt; fields that the user leaves open stay open. Error(kUsage) naming
+// the flag where a size or a frame count is not legal for the model.
 Request request_of(const Flags& flags, const Generator& generator);
-// The solver's name as --solver takes it, from the engine's as metadata have it.
+// Error(kUsage) where `value` is not on the grid; `where` begins the message: "--width is 40".
+void check_on_grid(const std::string& where, int64_t value, const Grid& grid);
+// The solver's name for --solver, from the engine's name in metadata.
 std::string solver_flag(const std::string& name);
-// "20G", "512M", "1000000": bytes, powers of 1024; 0 for "".
-uint64_t bytes_of(const std::string& flag, const std::string& text);
-
 }  // namespace weft

@@ -9,6 +9,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/model_folder.h"
+#include "apps/placement.h"
 #include "apps/progress.h"
 #include "io/json.h"
 #include "io/tensor_file.h"
@@ -19,21 +20,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How results are shown is the new command line's to say; what was in files is stored by value.
-const std::set<std::string> kNotStored = {"config", "set",      "print-config", "dry-run",
-                                          "json",   "progress", "log-level",    "verbose",
+// A checkpoint stores neither the flags that say how results are shown, which the new command line
+// decides, nor those whose values are stored under the flags that they set.
+const std::set<std::string> kNotStored = {"config", "gpus",     "print-config", "dry-run",
+                                          "json",   "progress", "verbose",      "log-level",
                                           "quiet",  "resume",   "profile",      "trace"};
 const std::set<std::string> kModels = {"model", "expand-prompt"};
 
 std::string absolute(const std::string& path) { return fs::absolute(path).string(); }
 
-// What a flag says, in words that mean the same in every working folder.
+// The value of a flag, made independent of the working folder.
 std::string anywhere(const std::string& name, const std::string& value) {
   if (name == "prompt-file") return absolute(value);
-  return kModels.count(name) && value != "auto" ? absolute(model_folder(value)) : value;
+  return kModels.count(name) && value != "auto" ? absolute(find_model(value)) : value;
 }
 
-// Every file that a job at `names` may have left, the furthest first.
+// The files that an interrupted job left at `names`; the one with the most work done comes first.
 std::vector<std::string> files_left(const OutputNames& names) {
   std::vector<std::string> files{names.latents, names.checkpoint,
                                  older_checkpoint(names.checkpoint)};
@@ -41,7 +43,7 @@ std::vector<std::string> files_left(const OutputNames& names) {
   return files;
 }
 
-// `path` is one of the files or the output.
+// `path` is one of those files or the output.
 OutputNames names_of_left(const std::string& path) {
   for (const char* ending :
        {".latents.safetensors", ".checkpoint.old.safetensors", ".checkpoint.safetensors"})
@@ -49,7 +51,7 @@ OutputNames names_of_left(const std::string& path) {
       return output_names(path.substr(0, path.size() - std::string(ending).size()) + ".any");
   if (!path.ends_with('/') && fs::path(path).extension().empty())
     throw Error(ErrorKind::kUsage,
-                "--resume is '" + path + "', legal: auto, never, or a file that a job has left");
+                "--resume is '" + path + "', legal: auto, never, or a checkpoint file");
   return output_names(path);
 }
 
@@ -63,7 +65,7 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-// What may change the last bits of a result although the job is the same.
+// Warns of differences that may change the last bits of a result although the job is the same.
 void warn_of_changes(const Flags& flags, const std::map<std::string, std::string>& there,
                      const std::map<std::string, std::string>& here) {
   for (const char* name : {"engine", "isa", "threads", "layout"}) {
@@ -87,6 +89,26 @@ std::map<std::string, std::string> place_notes(const Generator& generator) {
 
 }  // namespace
 
+namespace {
+
+// True where the flag, or one that sets it, stands on the present command line.
+bool is_on_command_line(const Flags& flags, const std::string& name) {
+  const std::string origin = flags.origin(name);
+  return origin == "flag" || origin.starts_with("--") || origin.starts_with("layout ");
+}
+
+// Earlier versions wrote frames into any --output that ends in /.
+void as_of_today(nlohmann::json& stored) {
+  if (!stored.is_object() || !stored.contains("output") || !stored["output"].is_string()) return;
+  std::string output = stored["output"];
+  if (!output.ends_with('/')) return;
+  output.pop_back();
+  stored["output"] = output;
+  stored["frames"] = "png";
+}
+
+}  // namespace
+
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments) {
   const std::string resume = flags.text("resume");
   if (resume == "auto" || resume == "never") return flags;
@@ -100,15 +122,15 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
       continue;
     }
     std::vector<std::string> all(arguments.begin(), arguments.end());
+    as_of_today(stored);
     for (const auto& [name, value] : stored.items()) {
-      const auto is_it = [&, &key = name](const FlagSpec& spec) { return spec.name == key; };
-      const auto spec = std::ranges::find_if(flag_table(), is_it);
-      if (spec == flag_table().end() || flags.origin(name) == "flag") continue;
+      const FlagSpec* spec = find_flag(flags.command(), name);
+      if (!spec || is_on_command_line(flags, spec->name)) continue;
       const std::string text = value.get<std::string>();
       if (spec->type != FlagType::kSwitch)
-        all.push_back("--" + name + "=" + text);
+        all.push_back("--" + std::string(spec->name) + "=" + text);
       else if (text == "on" || text == "true" || text == "1")
-        all.push_back("--" + name);
+        all.push_back("--" + std::string(spec->name));
     }
     return Flags::parse(flags.command(), all);
   }
@@ -139,7 +161,7 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
       return left;
     }
     if (flags.on("overwrite") && flags.text("resume") == "auto") return nullptr;
-    throw Error(ErrorKind::kUsage, path + " is of another job: " + differs + advice);
+    throw Error(ErrorKind::kUsage, path + " belongs to another job: " + differs + advice);
   }
   if (faults.empty() || flags.on("overwrite")) return nullptr;
   throw Error(ErrorKind::kUsage, "nothing whole is left to resume: " + faults + advice);
@@ -166,7 +188,12 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const Genera
   for (const char* name : {"prompt", "negative-prompt"})
     if (const std::string text = flags.text(name); text.starts_with('@'))
       given[name] = "@" + absolute(text.substr(1));
-  given["output"] = absolute(output);
+  const bool is_folder_of_frames = output.ends_with('/');
+  given["output"] = absolute(output.substr(0, output.size() - is_folder_of_frames));
+  if (const std::string layout = layout_text(flags); layout != "auto") {
+    for (int axis = 0; axis < kAxes; ++axis) given.erase(flag_of_axis(static_cast<Axis>(axis)));
+    given["layout"] = layout;
+  }
   given["seed"] = std::to_string(seed);
   std::map<std::string, std::string> notes = place_notes(generator);
   notes["given"] = given.dump();

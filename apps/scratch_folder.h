@@ -1,5 +1,5 @@
 #pragma once
-// ScratchFolder: a place for files that nobody keeps.
+// ScratchFolder: a temporary folder.
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// Beneath TMPDIR; removed with everything in it when this ends. Error(kOutput).
+// Made inside TMPDIR; the destructor removes it with everything in it. Error(kOutput).
 class ScratchFolder {
  public:
   ScratchFolder() {

@@ -23,7 +23,7 @@ Tensor filled(DType dtype, std::initializer_list<int64_t> shape, uint32_t seed) 
   return tensor;
 }
 
-// The two tables side by side.
+// Runs an op of both tables and compares the results.
 struct Bench {
   Stream measured, expected;
   DType dtype;

@@ -41,7 +41,7 @@ nlohmann::json as_resolved(const Flags& flags, const Generator& generator, const
   if (request.sigmas.empty())
     out["flow_shift"] = request.flow_shift.value_or(sampler.shift);
   else
-    out["sigmas"] = request.sigmas;  // as they stand: no shift
+    out["sigmas"] = request.sigmas;  // used as they are, without a shift
   if (!hide_prompts(flags)) {
     out["prompt"] = request.prompt;
     if (!expanded_from.empty()) out["expanded_from"] = expanded_from;
@@ -67,6 +67,10 @@ nlohmann::json engine_facts(const Generator& generator) {
 }
 
 }  // namespace
+
+nlohmann::json to_json(const PromptCut& cut) {
+  return {{"tokens", cut.tokens}, {"read", cut.read}, {"lost", cut.lost}};
+}
 
 OutputNames output_names(const std::string& path) {
   std::string stem = path;
@@ -126,6 +130,10 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
       {"signature", result.signature}};
   if (result.streaming.forwards > 0) sidecar["streaming"] = to_json(done.upload, result.streaming);
   if (!done.profile.is_null()) sidecar["profile"] = done.profile;
+  if (done.cut) {
+    sidecar["prompt_cut"] = to_json(*done.cut);
+    if (hide_prompts(flags)) sidecar["prompt_cut"].erase("lost");
+  }
   write_text_file(path, sidecar.dump(1) + "\n", overwrite);
 }
 

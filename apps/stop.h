@@ -1,5 +1,5 @@
 #pragma once
-// The flag that signals raise and long jobs look at between steps.
+// The flag that signals set and long jobs read between steps.
 #include <atomic>
 
 namespace weft {

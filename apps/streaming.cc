@@ -42,7 +42,7 @@ nlohmann::json to_json(const UploadForecast& forecast, const Streaming& measured
 }
 
 std::string to_string(const UploadForecast& forecast) {
-  return format("%s a forward from the host at %.1f GB/s (%s): %.3g s where nothing hides it",
+  return format("%s a forward from the host at %.1f GB/s (%s): %.3g s where nothing overlaps",
                 format_bytes(static_cast<uint64_t>(forecast.bytes_per_forward)).c_str(),
                 forecast.bytes_per_s * 1e-9, forecast.source.c_str(), forecast.seconds());
 }
@@ -50,7 +50,7 @@ std::string to_string(const UploadForecast& forecast) {
 std::string to_string(const UploadForecast& forecast, const Streaming& measured) {
   const auto forwards = static_cast<double>(std::max<int64_t>(measured.forwards, 1));
   return format(
-      "%s a forward from the host at %.1f GB/s in %.3g s, %.0f %% of it hidden behind %.3g s of "
+      "%s a forward from the host at %.1f GB/s in %.3g s, %.0f %% of it during %.3g s of "
       "forward; predicted %.1f GB/s (%s), %.3g s",
       format_bytes(static_cast<uint64_t>(measured.bytes_per_forward)).c_str(),
       measured.weights.bytes_per_s() * 1e-9, measured.weights.copying_s / forwards,

@@ -1,6 +1,6 @@
 #pragma once
-// What it costs that weights pass through a device: predicted from its link to the host, and
-// measured by the job.
+// The cost of weights that are copied to a device for every forward: predicted from the link to the
+// host, and measured by the job.
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -10,27 +10,28 @@
 
 namespace weft {
 
-// The host's link of a device that is not here: PCIe of generation 5, 16 lanes, as measured
-// (stas00/ml-engineering, network/README.md).
+// The link between host and device that is assumed where there is no device: PCIe of generation 5,
+// 16 lanes, as measured (stas00/ml-engineering, network/README.md).
 inline constexpr double kAssumedLinkGbs = 55;
 
 struct UploadForecast {
   int64_t bytes_per_forward = 0;
   double bytes_per_s = 0;
-  std::string source;  // of the rate: "given", "measured", "assumed"
+  std::string source;  // where the rate comes from: "given", "measured", "assumed"
 
-  double seconds() const {  // of a forward, where nothing hides it
+  double seconds() const {  // of a forward, where nothing overlaps with it
     return bytes_per_s > 0 ? static_cast<double>(bytes_per_forward) / bytes_per_s : 0;
   }
 };
-// By --device-host-gbs, else as `device` does it from pinned memory (some ms), else assumed.
+// Predicts with the rate of --device-host-gbs, else with the rate measured on `device` (which takes
+// some milliseconds), else with the assumed rate.
 UploadForecast upload_forecast(const Flags& flags, int64_t bytes_per_forward, Stream* device);
 
 // {"bytes_per_forward", "predicted_gbs", "predicted_from", "predicted_seconds", and where forwards
 // were made "forwards", "forward_seconds", "upload_gbs", "upload_seconds", "hidden_share"}.
 nlohmann::json to_json(const UploadForecast& forecast, const Streaming& measured = {});
-// "1.20 GiB a forward from the host at 55.0 GB/s (measured): 0.023 s where nothing hides it", and
-// behind a job "..., 97 % of it hidden behind 0.81 s a forward; predicted ...".
+// "1.20 GiB a forward from the host at 55.0 GB/s (measured): 0.023 s where nothing overlaps", and
+// after a job "..., 97 % of it during 0.81 s of forward; predicted ...".
 std::string to_string(const UploadForecast& forecast);
 std::string to_string(const UploadForecast& forecast, const Streaming& measured);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Comparing a produced tensor with the expected one: the numbers `weft verify` and `weft compare`
-// print.
+// Compares a produced tensor with the expected one, in the numbers that `weft verify` and
+// `weft compare` print.
 #include <string>
 
 #include "kernels/tensor.h"
@@ -15,7 +15,7 @@ struct Comparison {
   bool finite = true;  // no NaN or infinity in `actual`
 };
 
-// Shapes must be equal; any float or integer dtypes. `offset` is subtracted from both first.
+// Shapes must be equal; any float or integer dtype is fine. `offset` is subtracted from both first.
 Comparison compare(const TensorView& actual, const TensorView& expected, double offset = 0);
 
 }  // namespace weft

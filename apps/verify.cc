@@ -6,6 +6,7 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/placement.h"
 #include "apps/profile.h"
 #include "apps/verify_case.h"
 

@@ -43,7 +43,7 @@ std::vector<VerifyRow> run_case(const std::string& folder, const nlohmann::json&
   std::vector<VerifyRow> rows;
   const NamedTensors produced = run_stage(folder, spec, options, rows, std::move(replica));
   const std::string expected_path = folder + "/expected.safetensors";
-  if (!root || !rows.empty()) return rows;  // the stage compared by itself
+  if (!root || !rows.empty()) return rows;  // the stage has compared its results itself
   const double bound = case_bound(folder, spec, options.dtype);
   const TensorFile expected = TensorFile::open(expected_path);
   for (const std::string& name : expected.names())

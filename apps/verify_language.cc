@@ -1,4 +1,4 @@
-// Stage llm: all logits and hidden states of one pass, then a greedy continuation, under any
+// Stage llm: checks all logits and hidden states of one pass, then a greedy continuation, under any
 // layout.
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace weft {
 
 namespace {
 
-// input_ids of the case, in its file.
+// Reads input_ids from the case's file.
 TensorView given_ids(const Case& c, const TensorFile& inputs) {
   if (!inputs.contains("input_ids") || inputs.view("input_ids").rank != 1 ||
       inputs.view("input_ids").dtype != DType::kI32 || inputs.view("input_ids")[0] == 0)
@@ -21,7 +21,7 @@ TensorView given_ids(const Case& c, const TensorFile& inputs) {
   return inputs.view("input_ids");
 }
 
-// Rows that every rank of stage `stage` has, on the root.
+// Gives the root the rows that every rank of stage `stage` has.
 Tensor on_root(Stream& stream, Replica& replica, int stage, int index, const TensorView& own,
                int64_t rows, int64_t columns) {
   const int source = replica.rank_of(stage, 0);
@@ -39,8 +39,8 @@ Tensor on_root(Stream& stream, Replica& replica, int stage, int index, const Ten
   return whole;
 }
 
-// One pass over all ids through the stages; the root gets logits and hidden states by their golden
-// names.
+// Runs one pass over all ids through the stages; the root gets logits and hidden states under their
+// golden names.
 NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
   Replica& replica = rank.replica();
   Stream& stream = rank.stream();
@@ -98,10 +98,10 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
   return out;
 }
 
-// Greedy ids in bf16: where two logits are closer than their error, either of them is right. At the
-// first difference both the expected id and ours must be the best but for that error, six times the
-// bound's share of the row's root mean square, behind the ids that are equal; what comes behind it
-// continues another text, and is taken for the expected.
+// Compares greedy ids in bf16. Where two logits are closer than their error, either id is right. At
+// the first difference, both the expected id and ours must have a logit within that error of the
+// best one; the error is six times the bound times the root mean square of the row. All ids after
+// the first difference continue another text and count as right.
 void take_near_tie(LanguageRank& rank, const std::vector<int32_t>& prompt,
                    const TensorView& expected, double bound, std::vector<int32_t>& ids) {
   const auto* want = expected.as<int32_t>();
@@ -111,7 +111,7 @@ void take_near_tie(LanguageRank& rank, const std::vector<int32_t>& prompt,
   all.insert(all.end(), ids.begin(), ids.begin() + differs);
   const NamedTensors scored = score(rank, all);
   const auto logits = scored.find("logits");
-  if (logits == scored.end()) return;  // not the root
+  if (logits == scored.end()) return;  // this is not the root
   const int64_t vocab = rank.config().vocab;
   const float* row = logits->second.as<float>() + (static_cast<int64_t>(all.size()) - 1) * vocab;
   double squares = 0;
@@ -122,7 +122,8 @@ void take_near_tie(LanguageRank& rank, const std::vector<int32_t>& prompt,
     std::copy(want, want + ids.size(), ids.begin());
 }
 
-// Whether greedy_ids are so many ids of the vocabulary; what is else is compared as it is.
+// True where greedy_ids holds so many ids of the vocabulary; anything else is compared number by
+// number.
 bool has_ids(const TensorFile& expected, size_t count, int64_t vocab) {
   if (!expected.contains("greedy_ids")) return false;
   const TensorView ids = expected.view("greedy_ids");

@@ -1,5 +1,5 @@
 #pragma once
-// What the stages of `weft verify` share: the case at hand, and a collector of intermediate
+// Shared by the stages of `weft verify`: the case that runs, and a collector of intermediate
 // results.
 #include <nlohmann/json.hpp>
 #include <string>

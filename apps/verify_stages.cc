@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kMaxSteps = 1000;
 
-// "seed": any of the 64-bit seeds that --seed takes.
+// Reads "seed", which may be any of the 64-bit seeds that --seed takes.
 uint64_t json_seed(const nlohmann::json& object, const std::string& what) {
   const nlohmann::json& value = json_field(object, "seed", what);
   if (!value.is_number_unsigned())
@@ -47,7 +47,7 @@ struct Bench {
   Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {
     return Tensor(dtype, shape, stream.device());
   }
-  // An f32 copy of a file's tensor on the stream's device.
+  // Returns an f32 copy of a file's tensor on the stream's device.
   Tensor load(const TensorFile& file, const std::string& name) {
     if (!file.contains(name))
       throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
@@ -58,8 +58,9 @@ struct Bench {
   }
 };
 
-// One forward in the stages of the replica: hidden rows come from the stage before and go to the
-// next in the compute dtype. `out` [C, F, H, W] gets this rank's tokens on the last stage.
+// Runs one forward in the pipeline stages of the replica: hidden rows come from the stage before
+// and go to the next in the compute dtype. `out` [C, F, H, W] gets this rank's tokens on the last
+// stage.
 void forward_in_stages(Bench& bench, Replica& replica, Context& context,
                        const WanTransformer& model, const TensorView& latent, float timestep,
                        const WanText& text, const Rope& rope, const TensorView& out) {
@@ -80,8 +81,8 @@ void forward_in_stages(Bench& bench, Replica& replica, Context& context,
   replica.communicator().send(bench.stream, replica.stage_peer(1), tag, wire);
 }
 
-// Token rows [n, columns] of every sequence index, on the host and held by stage `stage`, joined on
-// the root as [total, columns]; empty elsewhere.
+// Joins the token rows [n, columns] of every sequence index, which stage `stage` holds on the host,
+// on the root as [total, columns]; returns an empty tensor elsewhere.
 Tensor join_rows(Bench& bench, Replica& replica, const Tensor* own, int stage, int index,
                  int64_t total, int64_t columns) {
   Tensor whole;
@@ -102,7 +103,7 @@ Tensor join_rows(Bench& bench, Replica& replica, const Tensor* own, int stage, i
   return whole;
 }
 
-// What the ranks' collectors saw, joined on the root under the golden names.
+// Joins on the root what the ranks' collectors saw, under the golden names.
 void join_seen(Bench& bench, Replica& replica, const WanConfig& config, int64_t tokens,
                NamedTensors& seen) {
   if (replica.alone()) return;
@@ -162,7 +163,7 @@ NamedTensors run_transformer(Case& c) {
   return std::move(collector.tensors);
 }
 
-// Bands of rows of [C, F, H, W] joined on the root.
+// Joins bands of rows of [C, F, H, W] on the root.
 void join_bands(Bench& bench, Replica& replica, int64_t latent_rows, const TensorView& whole) {
   const int64_t scale = whole[2] / latent_rows;
   for (int rank = 1; rank < replica.bands(latent_rows); ++rank) {
@@ -244,7 +245,7 @@ NamedTensors run_text_encoder(Case& c) {
   return out;
 }
 
-// Compares a list of produced values with the expected list, a row each.
+// Compares a list of produced values with the expected list and adds a row.
 template <class T>
 void compare_lists(Case& c, const std::string& what, const std::vector<T>& produced,
                    const std::vector<T>& expected) {

@@ -1,5 +1,5 @@
 #pragma once
-// What `weft verify` runs per stage: a case folder in, the tensors it produced out.
+// The stages of `weft verify`: each runs a case folder and returns the tensors that it produced.
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -14,7 +14,7 @@ namespace weft {
 class Profiling;
 
 struct VerifyOptions {
-  std::vector<Device> devices{Device{}};  // of the replicas' ranks, in turns
+  std::vector<Device> devices{Device{}};  // the ranks of a replica take them in turns
   DType dtype = DType::kF32;
   int threads = 0;
   Determinism determinism = Determinism::kFast;
@@ -28,21 +28,21 @@ struct VerifyRow {
   double rel_l2 = 0, cosine = 1, max_abs = 0, bound = 0;
   std::string worst;
   bool pass = false;
-  std::string note;  // why it failed where numbers do not say it
+  std::string note;  // why it failed, where the numbers do not show it
 };
 
 using NamedTensors = std::map<std::string, Tensor>;
 
-// The case's bound in a compute dtype. Error(kModel): malformed case.
+// The case's bound in a compute dtype. Error(kModel) for a malformed case.
 double case_bound(const std::string& folder, const nlohmann::json& spec, DType dtype);
 
-// What a layout for the case may split. Error(kModel): malformed case.
+// The limits of layouts for the case. Error(kModel) for a malformed case.
 LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec);
 
-// Runs the case of stage `stage` at `folder` as one rank of `replica`; the root returns what all of
-// them made. Integer and text stages compare by themselves and add
-// rows; the others return the tensors they produced. A stage that is known and not built adds a
-// FAIL row. Error(kModel): malformed case or weights.
+// Runs the case of stage `stage` at `folder` as one rank of `replica`; the root returns the
+// tensors that all of them made. Integer and text stages compare their results themselves and add
+// rows instead. A stage that is known but not built adds a FAIL row. Error(kModel) for a malformed
+// case or weights.
 NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
                        const VerifyOptions& options, std::vector<VerifyRow>& rows,
                        Replica replica = {});

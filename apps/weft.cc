@@ -13,12 +13,15 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "apps/commands.h"
 #include "apps/commit.h"
+#include "apps/help.h"
 #include "apps/resume.h"
 #include "apps/stop.h"
+#include "apps/suggest.h"
 #include "io/part_file.h"
 #include "kernels/check.h"
 #include "parallel/mpi.h"
@@ -26,19 +29,19 @@
 namespace weft {
 namespace {
 
-std::atomic<int> g_signal{0};       // all written by the handler only
-std::atomic<int64_t> g_stop_ms{0};  // when
-int g_hurry[2] = {-1, -1};          // a pipe: the second signal's number
+std::atomic<int> g_signal{0};       // the three are written by the handler alone
+std::atomic<int64_t> g_stop_ms{0};  // the time of the first signal
+int g_hurry[2] = {-1, -1};          // a pipe that carries the second signal's number
 std::string g_program = "weft";
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
-// SIGUSR1 is how batch systems announce the end of a job's time: what is stopped is resumable.
+// Batch systems send SIGUSR1 before a job's time ends; the stopped job can be resumed.
 int code_of(int signal) {
   return signal == SIGUSR1 ? static_cast<int>(ErrorKind::kStopped) : 128 + signal;
 }
 
-// mpirun, timeout and terminals send one signal to a process and to its group: what comes this
-// close behind the first is the same.
+// mpirun, timeout and terminals send one signal to a process and again to its group. A signal that
+// comes so soon after the first is the same one.
 constexpr int64_t kSameMs = 100;
 
 int64_t now_ms() {
@@ -48,8 +51,8 @@ int64_t now_ms() {
 }
 
 // On Ctrl-C mpirun sends SIGTERM to its processes, and SIGKILL one second later unless it was told
-// otherwise: what has not stopped by half of that ends by itself, in good time on a busy machine.
-// 0: no such thing.
+// otherwise. A process that has not stopped by half of that time ends by itself, which leaves
+// enough time on a busy machine. 0: this process was not started by mpirun.
 std::atomic<int> g_killed_after_ms{0};
 
 int killed_after_ms() {
@@ -65,18 +68,18 @@ extern "C" void on_signal(int number, siginfo_t* info, void*) {
     g_signal = number;
     g_stop_ms = now_ms();
     request_stop();
-    // Of another sender nothing is known.
+    // Only mpirun, the parent, is known to kill later.
     if (number == SIGTERM && info->si_pid == getppid() && g_killed_after_ms) to_waiting_thread(0);
     return;
   }
   if (now_ms() - g_stop_ms < kSameMs) return;
-  // The second one stops at once; a third, should that hang, by itself.
+  // The second signal stops at once. Should that hang, a third one kills by the default action.
   std::signal(number, SIG_DFL);
   to_waiting_thread(static_cast<char>(number));
 }
 
-// Waits for the second signal, or for the time when mpirun kills, on a thread of its own: what is
-// half written goes, then the process.
+// Runs on a thread of its own. It waits for the second signal, or until shortly before mpirun
+// kills, then removes half-written files and ends the process.
 void await_hurry() {
   char number = 0;
   if (read(g_hurry[0], &number, 1) != 1) return;
@@ -86,11 +89,11 @@ void await_hurry() {
     if (poll(&second, 1, g_killed_after_ms / 2) == 0) {
       remove_parts();
       if (std::string(rank) == "0")
-        std::fprintf(stderr,
-                     "weft: stopped at once: mpirun kills its processes %g s after Ctrl-C. What a "
-                     "checkpoint holds is kept; kill -USR1 on mpirun stops behind the step, "
-                     "however long it takes\n",
-                     g_killed_after_ms / 1000.0);
+        std::fprintf(
+            stderr,
+            "weft: stopped at once: mpirun kills its processes %g s after Ctrl-C. The last "
+            "checkpoint is kept; kill -USR1 on mpirun waits for the end of the step\n",
+            g_killed_after_ms / 1000.0);
       _exit(code_of(SIGTERM));
     }
     if (read(g_hurry[0], &number, 1) != 1) return;
@@ -108,10 +111,10 @@ void heed_signals() {
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   for (const int number : {SIGINT, SIGTERM, SIGUSR1}) sigaction(number, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is an error of write(), not a death
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit makes write() fail and does not kill
 }
 
-// A weights file cut short while it is mapped: reads beyond its end arrive as a signal.
+// Reading beyond the end of a mapped weights file, which was cut short meanwhile, raises SIGBUS.
 extern "C" void on_bus_error(int) {
   constexpr char kLine[] =
       "weft: a mapped weights file became shorter or unreadable while it was in use\n";
@@ -119,9 +122,14 @@ extern "C" void on_bus_error(int) {
   _exit(static_cast<int>(ErrorKind::kModel));
 }
 
-bool asks_for_help(std::span<const std::string> arguments) {
-  return std::any_of(arguments.begin(), arguments.end(),
-                     [](const std::string& a) { return a == "--help" || a == "-h"; });
+// The help that the arguments ask for, if any.
+std::optional<FlagLevel> help_asked(std::span<const std::string> arguments) {
+  const auto has = [&](const char* word) {
+    return std::find(arguments.begin(), arguments.end(), word) != arguments.end();
+  };
+  if (has("--help-all") || has("--help_all")) return FlagLevel::kAdvanced;
+  if (has("--help") || has("-h")) return FlagLevel::kBasic;
+  return std::nullopt;
 }
 
 // libgomp reads its settings before main. Its default lets idle threads spin for milliseconds,
@@ -131,16 +139,16 @@ bool asks_for_help(std::span<const std::string> arguments) {
 void restart_with_short_spin(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   setenv("GOMP_SPINCOUNT", "2000", 1);
-  execv("/proc/self/exe", argv);  // where that fails, the defaults serve
+  execv("/proc/self/exe", argv);  // where that fails, the defaults stay
 }
 
-// The end of a job that may have been one of several processes.
+// Ends a job that may be one of several processes.
 int finished(int code) {
   finish_mpi();
   return code;
 }
 
-// Of a job that was asked to stop, by agreement of all its processes.
+// Ends a job that was asked to stop; all its processes have agreed on it.
 int stopped() {
   try {
     return finished(code_of(g_signal));
@@ -150,22 +158,23 @@ int stopped() {
   }
 }
 
-// What every process of a job would say alike is said by the first alone.
-bool says(const Error& error) {
+// Errors that every process of a job has are printed by the first alone.
+bool prints(const Error& error) {
   const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
   const bool alike = error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kStopped;
   return !rank || std::string(rank) == "0" || !alike;
 }
 
 int run(Command command, std::span<const std::string> arguments) {
-  if (asks_for_help(arguments)) {
-    std::fputs(help_text(command).c_str(), stdout);
+  if (const auto level = help_asked(arguments)) {
+    std::fputs(help_text(command, *level).c_str(), stdout);
     return 0;
   }
   const Flags given = Flags::parse(command, arguments);
   const Flags flags = command == kGenerate ? flags_to_resume(given, arguments) : given;
-  for (const std::string& warning : command == kDoctor ? std::vector<std::string>()  // lists them
-                                                       : unknown_environment())
+  for (const std::string& warning : command == kDoctor
+                                        ? std::vector<std::string>()  // doctor lists them
+                                        : unknown_environment())
     std::fprintf(stderr, "weft: warning: %s\n", warning.c_str());
   if (flags.on("print-config")) {
     std::fputs((flags.on("json") ? flags.to_json() : flags.to_string()).c_str(), stdout);
@@ -197,6 +206,19 @@ int run(Command command, std::span<const std::string> arguments) {
   }
 }
 
+Command command_of(const std::string& word) {
+  std::vector<std::string> names{"help", "version"};
+  std::string legal;
+  for (const CommandSpec& spec : command_table()) {
+    if (word == spec.name) return spec.command;
+    names.push_back(spec.name);
+    legal += spec.name + std::string(", ");
+  }
+  const std::string near = nearest(word, names);
+  throw Error(ErrorKind::kUsage, "no command '" + word + "'; legal: " + legal + "help, version" +
+                                     (near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
 int main_checked(int argc, char** argv) {
   g_program = argv[0];
   const std::vector<std::string> arguments(argv + 1, argv + argc);
@@ -205,29 +227,28 @@ int main_checked(int argc, char** argv) {
     return static_cast<int>(ErrorKind::kUsage);
   }
   const std::string& word = arguments.front();
-  if (word == "--help" || word == "-h" || word == "help") {
-    std::fputs(help_text().c_str(), stdout);
-    return 0;
-  }
-  if (word == "--version") {
+  if (word == "--version" || word == "version") {
     std::printf("%s\nlicence: Apache-2.0; NOTICE lists the libraries and their licences\n",
                 version_text().c_str());
     return 0;
   }
-  std::vector<std::string> names;
-  for (const CommandSpec& spec : command_table()) {
-    if (word == spec.name) {
-      constexpr unsigned kComputing = kGenerate | kComplete | kVerify | kPlan | kBench | kReplay;
-      if ((spec.command & kComputing) && !asks_for_help(arguments)) restart_with_short_spin(argv);
-      return run(spec.command, std::span(arguments).subspan(1));
-    }
-    names.push_back(spec.name);
+  const bool asks_help = word == "help" || word == "-h" || help_asked({&word, 1});
+  if (asks_help && arguments.size() == 1) {
+    std::fputs(help_text().c_str(), stdout);
+    return 0;
   }
-  std::string legal;
-  for (const std::string& name : names) legal += (legal.empty() ? "" : ", ") + name;
-  const std::string near = nearest(word, names);
-  throw Error(ErrorKind::kUsage, "no command '" + word + "'; legal: " + legal +
-                                     (near.empty() ? "" : "; did you mean " + near + "?"));
+  if (asks_help) {  // weft help generate
+    const bool all = help_asked(arguments) == FlagLevel::kAdvanced;
+    std::fputs(help_text(command_of(arguments[1] == "--help-all" ? arguments.back() : arguments[1]),
+                         all ? FlagLevel::kAdvanced : FlagLevel::kBasic)
+                   .c_str(),
+               stdout);
+    return 0;
+  }
+  const Command command = command_of(word);
+  constexpr unsigned kComputing = kGenerate | kComplete | kVerify | kPlan | kBench | kReplay;
+  if ((command & kComputing) && !help_asked(arguments)) restart_with_short_spin(argv);
+  return run(command, std::span(arguments).subspan(1));
 }
 
 }  // namespace
@@ -246,13 +267,13 @@ int main(int argc, char** argv) {
   try {
     return main_checked(argc, argv);
   } catch (const Error& error) {
-    if (says(error)) std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
+    if (prints(error)) std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
     if (error.kind() == ErrorKind::kStopped && g_signal) return stopped();
     return static_cast<int>(error.kind());
   } catch (const std::bad_alloc&) {
     std::fputs("weft: out of memory\n", stderr);
     return static_cast<int>(ErrorKind::kMemory);
-  } catch (const std::filesystem::filesystem_error& error) {  // of the places results go to
+  } catch (const std::filesystem::filesystem_error& error) {  // thrown where results are written
     std::fprintf(stderr, "weft: %s\n", printable(error.what()).c_str());
     return static_cast<int>(ErrorKind::kOutput);
   } catch (const std::exception& error) {

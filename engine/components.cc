@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "io/sha256.h"
+#include "io/text_clean.h"
 
 namespace weft {
 namespace {
@@ -67,6 +69,28 @@ std::string Components::weights_hash() const {
   std::string all = text_file_.header_hash() + vae_file_.header_hash();
   for (const TensorFile& file : expert_files_) all += file.header_hash();
   return sha256_hex(all);
+}
+
+std::vector<int32_t> Components::ids_of(const std::string& prompt) const {
+  return tokenizer_.encode(clean_prompt(prompt), static_cast<int>(text_length_));
+}
+
+std::optional<PromptCut> Components::prompt_cut(const std::string& prompt) const {
+  const std::vector<int32_t> ids =
+      tokenizer_.encode(clean_prompt(prompt), std::numeric_limits<int>::max());
+  const auto tokens = static_cast<int64_t>(ids.size());
+  if (tokens <= text_length_) return std::nullopt;
+  // The last row, like the last token, is the end of the text.
+  const auto first_lost = ids.begin() + text_length_ - 1;
+  const std::string read = tokenizer_.decode({ids.begin(), first_lost});
+  std::string lost = tokenizer_.decode({first_lost, ids.end() - 1});
+  // A word that is cut in two is told whole.
+  const std::string all = tokenizer_.decode({ids.begin(), ids.end() - 1});
+  if (all.starts_with(read) && all.ends_with(lost)) {
+    const size_t space = all.find_last_of(' ', read.size());
+    lost = all.substr(space == std::string::npos ? 0 : space + 1);
+  }
+  return PromptCut{tokens, text_length_, lost};
 }
 
 uint64_t Components::text_encoder_bytes() const {

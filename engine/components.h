@@ -9,6 +9,7 @@
 
 #include "engine/planner.h"
 #include "engine/replica.h"
+#include "engine/request.h"
 #include "io/tensor_file.h"
 #include "io/tokenizer.h"
 #include "models/registry.h"
@@ -44,6 +45,8 @@ class Components final : public Experts {
   const WanVaeConfig& vae_config() const { return vae_config_; }
   const SentencePieceTokenizer& tokenizer() const { return tokenizer_; }
   int64_t text_length() const override { return text_length_; }
+  std::vector<int32_t> ids_of(const std::string& prompt) const;  // at most text_length()
+  std::optional<PromptCut> prompt_cut(const std::string& prompt) const;
   std::string weights_hash() const;
 
   // Predicted bytes of this rank: packed weights per part, the extra memory that an expert needs

@@ -13,7 +13,6 @@
 #include "engine/memory_meter.h"
 #include "engine/stages.h"
 #include "io/sha256.h"
-#include "io/text_clean.h"
 #include "kernels/cuda/device.h"
 #include "kernels/meter.h"
 #include "kernels/pointwise.h"
@@ -140,15 +139,12 @@ struct Generator::Impl {
     return any;
   }
 
-  std::vector<int32_t> ids_of(const std::string& text) const {
-    return parts.tokenizer().encode(clean_prompt(text), static_cast<int>(parts.text_length()));
-  }
-
   JobFacts job_facts(const Request& request) const;
 
   std::array<int64_t, 2> prompt_rows(const Request& request) const {
-    return {static_cast<int64_t>(ids_of(request.prompt).size()),
-            guided(request) ? static_cast<int64_t>(ids_of(*request.negative_prompt).size()) : 0};
+    return {
+        static_cast<int64_t>(parts.ids_of(request.prompt).size()),
+        guided(request) ? static_cast<int64_t>(parts.ids_of(*request.negative_prompt).size()) : 0};
   }
 
   MemoryPlan plan(const Request& request) const {
@@ -246,8 +242,8 @@ void Generator::Impl::load_all(StageClock& clock, const RunOptions& run_options)
 std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, StageClock& clock,
                                                       const RunOptions& run_options) {
   std::array<Prompt, 2> prompts;
-  prompts[0].ids = ids_of(request.prompt);
-  if (guided(request)) prompts[1].ids = ids_of(*request.negative_prompt);
+  prompts[0].ids = parts.ids_of(request.prompt);
+  if (guided(request)) prompts[1].ids = parts.ids_of(*request.negative_prompt);
   clock.enter(Zone::kEncodeText, prompts[1].ids.empty() ? 1 : 2);
   int done = 0;
   for (Prompt& prompt : prompts) {
@@ -584,6 +580,10 @@ Request Generator::resolve(const Request& request) const {
   Sampler(impl_->sampler_for(resolved), resolved.steps,
           resolved.sigmas);  // refuses what is illegal
   return resolved;
+}
+
+std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const {
+  return impl_->parts.prompt_cut(prompt);
 }
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }

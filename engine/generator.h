@@ -153,6 +153,9 @@ class Generator {
   JobFacts job_facts(const Request& request) const;
   std::string weights_hash() const;  // SHA-256 over the header hashes of all components
 
+  // The end of a prompt that the text encoder does not read; nullopt where it reads all of it.
+  std::optional<PromptCut> prompt_cut(const std::string& prompt) const;
+
   // Fills open fields from the model's defaults and validates the result. Throws Error(kUsage).
   Request resolve(const Request& request) const;
   // The memory plan of a resolved request. Loads nothing.

@@ -24,20 +24,37 @@ void check_number(const std::string& field, double value, double low, double hig
   refuse(field, shown(value), shown(low) + " to " + shown(high));
 }
 
-// Refuses a value that is not multiple * k + offset for some integer k, or not within [low, high].
-void check_grid(const std::string& field, int64_t value, int64_t multiple, int64_t offset,
-                int64_t low, int64_t high, const std::string& rule) {
-  if (value >= low && value <= high && (value - offset) % multiple == 0) return;
-  const int64_t top = (high - offset) / multiple * multiple + offset;
-  const int64_t below = (std::clamp(value, low, top) - offset) / multiple * multiple + offset;
-  const int64_t above = std::min(below + multiple, top);
-  std::string nearest = "nearest " + std::to_string(below);
-  if (value > below && above != below) nearest += " and " + std::to_string(above);
-  if (value < low) nearest += " and " + std::to_string(low + multiple);
-  refuse(field, std::to_string(value), rule + ", " + nearest);
+// Refuses a value that is not on the grid, and names the nearest ones that are.
+void check_grid(const std::string& field, int64_t value, const Grid& grid) {
+  if (grid.holds(value)) return;
+  std::string nearest;
+  for (const int64_t near : grid.nearest(value))
+    nearest += (nearest.empty() ? "nearest " : " and ") + std::to_string(near);
+  refuse(field, std::to_string(value), grid.rule() + ", " + nearest);
 }
 
 }  // namespace
+
+std::string Grid::rule() const {
+  return offset == 0 ? "multiples of " + std::to_string(multiple)
+                     : std::to_string(multiple) + "n+" + std::to_string(offset);
+}
+
+std::vector<int64_t> Grid::nearest(int64_t value) const {
+  const int64_t top = (high - offset) / multiple * multiple + offset;
+  const int64_t below = (std::clamp(value, low, top) - offset) / multiple * multiple + offset;
+  const int64_t above = std::min(below + multiple, top);
+  std::vector<int64_t> values{below};
+  if (value > below && above != below) values.push_back(above);
+  if (value < low) values.push_back(low + multiple);
+  return values;
+}
+
+Grid side_grid(const ModelLimits& limits) {
+  return {limits.size_multiple, 0, limits.size_multiple, kMaxSide};
+}
+
+Grid frame_grid(const ModelLimits& limits) { return {limits.frame_multiple, 1, 1, kMaxFrames}; }
 
 Request resolve(const Request& request, const DefaultSettings& defaults) {
   Request out = request;
@@ -62,13 +79,9 @@ Request resolve(const Request& request, const DefaultSettings& defaults) {
 }
 
 void validate(const Request& request, const ModelLimits& limits) {
-  const std::string multiple = "multiples of " + std::to_string(limits.size_multiple);
-  check_grid("width", request.width, limits.size_multiple, 0, limits.size_multiple, kMaxSide,
-             multiple);
-  check_grid("height", request.height, limits.size_multiple, 0, limits.size_multiple, kMaxSide,
-             multiple);
-  check_grid("frames", request.frames, limits.frame_multiple, 1, 1, kMaxFrames,
-             std::to_string(limits.frame_multiple) + "n+1");
+  check_grid("width", request.width, side_grid(limits));
+  check_grid("height", request.height, side_grid(limits));
+  check_grid("frames", request.frames, frame_grid(limits));
   check_number("fps", request.fps, 0.1, 1000);
   check_number("guidance scale", *request.guidance_scale, 0, 1000);
   check_number("guidance scale 2", *request.guidance_scale_2, 0, 1000);

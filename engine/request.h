@@ -43,6 +43,26 @@ struct ModelLimits {
   int64_t text_length = 512;
 };
 
+// A prompt that is longer than what the text encoder reads.
+struct PromptCut {
+  int64_t tokens = 0;  // of the whole prompt
+  int64_t read = 0;    // by the text encoder
+  std::string lost;    // the text after them, from the beginning of its first word
+};
+
+// The legal values of a size or a frame count: multiple * n + offset, from `low` to `high`.
+struct Grid {
+  int64_t multiple, offset, low, high;
+
+  bool holds(int64_t value) const {
+    return value >= low && value <= high && (value - offset) % multiple == 0;
+  }
+  std::string rule() const;                           // "multiples of 16", "4n+1"
+  std::vector<int64_t> nearest(int64_t value) const;  // the nearest legal values, at most two
+};
+Grid side_grid(const ModelLimits& limits);   // of width and height
+Grid frame_grid(const ModelLimits& limits);  // of the frame count
+
 // Returns `request` with every open field filled from `defaults`.
 Request resolve(const Request& request, const DefaultSettings& defaults);
 

@@ -153,6 +153,14 @@ std::vector<int32_t> SentencePieceTokenizer::encode(std::string_view text, int m
   return {ids.begin(), ids.end()};
 }
 
+std::string SentencePieceTokenizer::decode(const std::vector<int32_t>& ids) const {
+  std::string text;
+  const auto status = impl_->processor.Decode(std::vector<int>(ids.begin(), ids.end()), &text);
+  if (!status.ok())
+    throw Error(ErrorKind::kModel, std::string("the tokenizer failed: ") + status.message());
+  return text;
+}
+
 int SentencePieceTokenizer::vocab_size() const { return impl_->processor.GetPieceSize(); }
 
 int tokenizer_model_max_length(const std::string& config_path) {

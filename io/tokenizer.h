@@ -23,6 +23,7 @@ class SentencePieceTokenizer {
   // Returns the ids of the text's pieces and then </s>. There are at most max_length ids; the last
   // is always </s>. Ill-formed UTF-8 becomes U+FFFD.
   std::vector<int32_t> encode(std::string_view text, int max_length) const;
+  std::string decode(const std::vector<int32_t>& ids) const;  // normalised text
   int vocab_size() const;
 
  private:

@@ -115,7 +115,7 @@ TEST_F(Complete, ChatFramesATurnThatCannotLeaveIt) {
   EXPECT_EQ(chat.at("text"), plain.at("text"));
   const auto thinking = told("-n 12 --chat --think --system 'say little' hello")[0];
   EXPECT_LT(thinking.at("prompt_tokens"), chat.at("prompt_tokens"));
-  // Of a prompt that spells a token, every character is one of the prompt.
+  // A prompt that spells a special token is read as plain characters.
   EXPECT_GT(told("-n 1 --chat '<|im_end|>'")[0].at("prompt_tokens").get<int>(),
             told("-n 1 --chat 'x'")[0].at("prompt_tokens").get<int>() + 3);
 }
@@ -170,7 +170,7 @@ TEST_F(Complete, SaysWhatAFolderLacks) {
     EXPECT_EQ(outcome.code, 3) << outcome.err;
     EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
   };
-  refused(path("none"), "no such language model folder");
+  refused(path("none"), "no folder that exists");
   refused("models/pocket", "is a video model's folder");
   refused("models/pocket/transformer", "a WanTransformer3DModel");
   refused("models/pocket/text_encoder", "model_type \"umt5\"; legal: the folder of a Qwen2.5");
@@ -198,7 +198,7 @@ TEST_F(Complete, CtrlCKeepsWhatWasPrinted) {
   EXPECT_EQ(out.find("[400]"), std::string::npos);
   std::ifstream said(path("err"));
   const std::string err((std::istreambuf_iterator<char>(said)), {});
-  EXPECT_NE(err.find("stopped behind "), std::string::npos) << err;
+  EXPECT_NE(err.find("stopped after "), std::string::npos) << err;
 }
 
 TEST_F(Complete, AClosedPipeEndsTheJob) {
@@ -235,7 +235,7 @@ TEST_F(Complete, InspectReadsTheFolder) {
   EXPECT_NE(wrong.err.find("--memory is '81x480x832'"), std::string::npos) << wrong.err;
 }
 
-// What was predicted is loaded; matrices as narrow as these are packed with columns of zeros.
+// The loaded bytes agree with the prediction. Matrices as narrow as these are padded with zeros.
 TEST_F(Complete, PredictedWeightsAreThoseLoaded) {
   for (const char* layout : {"", "ulysses=2", "ring=2", "tensor=2"}) {
     const std::string ranks = *layout ? std::string(" --ranks 2 --layout ") + layout : "";
@@ -273,15 +273,15 @@ TEST_F(Complete, ProcessesSayItOnce) {
     std::ifstream file(path("out"));
     EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), want) << layout;
   }
-  // What the first process cannot read is an error of all, said once.
+  // A prompt file that the first process cannot read is an error of all processes, printed once.
   std::ofstream(path("job.sh")) << "mpirun --allow-run-as-root --oversubscribe -n 2 " WEFT_BINARY
                                    " "
                                 << job("--prompt-file " + path("none")) << " 2> " << path("err");
   EXPECT_EQ(WEXITSTATUS(std::system(("sh " + path("job.sh")).c_str())), 2);
   std::ifstream said(path("err"));
   const std::string err((std::istreambuf_iterator<char>(said)), {});
-  EXPECT_EQ(err.find("cannot read"), err.rfind("cannot read")) << err;
-  EXPECT_NE(err.find("cannot read"), std::string::npos) << err;
+  EXPECT_EQ(err.find("cannot be read"), err.rfind("cannot read")) << err;
+  EXPECT_NE(err.find("cannot be read"), std::string::npos) << err;
   EXPECT_EQ(err.find("rank 0 failed"), std::string::npos) << err;
   // Standard input goes to the first process alone.
   const std::string command =

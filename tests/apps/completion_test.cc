@@ -1,4 +1,4 @@
-// What shells offer is what the table of flags holds.
+// Shells, the manual and the help offer exactly the flags of the table.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "apps/flags.h"
+#include "apps/help.h"
 
 namespace weft {
 namespace {
@@ -52,7 +53,7 @@ TEST(Completion, EveryFlagOfEveryCommandInHelpManualAndThreeShells) {
   for (const CommandSpec& command : command_table()) {
     const std::string name = command.name;
     EXPECT_TRUE(has_word(help_text(), name)) << name;
-    const std::string help = help_text(command.command);
+    const std::string help = help_text(command.command, FlagLevel::kAdvanced);
     const std::string in_bash = part(bash, "\n    " + name + ")", "\n      ;;");
     const std::string in_zsh = part(zsh, "\n    " + name + ")", "\n      ;;");
     const std::string in_man = part(man, ".SS weft " + name + " ", "\n.S");
@@ -85,7 +86,7 @@ TEST(Completion, EveryFlagOfEveryCommandInHelpManualAndThreeShells) {
   }
 }
 
-// troff reads a line that begins with a dot as a request: there are those of ours alone.
+// troff reads a line that begins with a dot as a request; the manual has only its own.
 TEST(Completion, TheManualHasNoStrayRequest) {
   std::istringstream lines(script("man"));
   int commands = 0;

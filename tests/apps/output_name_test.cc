@@ -10,14 +10,49 @@
 namespace weft {
 namespace {
 
-TEST(OutputName, KindFollowsTheForm) {
-  EXPECT_EQ(output_kind("a/b.mp4"), OutputKind::kMp4);
-  EXPECT_EQ(output_kind("b.WEBM"), OutputKind::kWebm);
-  EXPECT_EQ(output_kind("b.gif"), OutputKind::kGif);
-  EXPECT_EQ(output_kind("b.png"), OutputKind::kPng);
-  EXPECT_EQ(output_kind("frames/"), OutputKind::kPngFolder);
-  EXPECT_THROW(output_kind("a.avi"), Error);
-  EXPECT_THROW(output_kind("plain"), Error);
+std::string refusal(const OutputChoice& choice) {
+  try {
+    return output_pattern(choice);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+}
+
+TEST(OutputName, AFolderReceivesOneResultPerPrompt) {
+  const auto pattern = [](const char* output, bool pictures, bool several, int64_t frames) {
+    return output_pattern(
+        {.output = output, .frames_as_pictures = pictures, .several = several, .frames = frames});
+  };
+  EXPECT_EQ(pattern("o/", false, true, 9), "o/{idx:05}.mp4");
+  EXPECT_EQ(pattern("o/", false, true, 1), "o/{idx:05}.png");
+  EXPECT_EQ(pattern("o/", false, false, 9), "o/{date}-{time}_{model}_{seed}.mp4");
+  EXPECT_EQ(pattern("o/", true, true, 9), "o/{idx:05}/");
+  EXPECT_EQ(pattern("o/", true, false, 1), "o/{date}-{time}_{model}_{seed}/");
+  EXPECT_EQ(pattern("o/{prompt}/", false, true, 9), "o/{prompt}/{idx:05}.mp4");
+}
+
+TEST(OutputName, AnyOtherNameIsTheResults) {
+  for (const char* name : {"a/b.mp4", "b.WEBM", "b.gif", "{seed}.mp4"})
+    EXPECT_EQ(output_pattern({.output = name, .frames = 9}), name);
+  EXPECT_EQ(output_pattern({.output = "a.png", .frames = 1}), "a.png");
+  EXPECT_EQ(output_pattern({.output = "shot", .frames_as_pictures = true, .frames = 9}), "shot/");
+  EXPECT_EQ(output_pattern({.output = "s{idx}", .frames_as_pictures = true, .several = true}),
+            "s{idx}/");
+}
+
+TEST(OutputName, IllegalOutputsNameFlagValueAndLegalSet) {
+  EXPECT_EQ(refusal({.output = "a.avi"}),
+            "--output is 'a.avi', legal: a name ending in .mp4, .webm or .gif (a clip) or .png (a "
+            "picture), or a folder ending in /, which receives one file per prompt");
+  EXPECT_EQ(refusal({.output = "plain", .label = "-o"}).substr(0, 20), "-o is 'plain', legal");
+  EXPECT_NE(refusal({.output = "/tmp"}).find("an existing folder; legal: /tmp/,"),
+            std::string::npos);
+  EXPECT_NE(refusal({.output = "a.png", .frames = 5}).find("--frames png"), std::string::npos);
+  EXPECT_NE(refusal({.output = "a.gif", .frames_as_pictures = true}).find("folder of pictures"),
+            std::string::npos);
+  EXPECT_NE(refusal({.output = "a.mp4", .several = true}).find("a name with {idx}"),
+            std::string::npos);
 }
 
 TEST(OutputName, FieldsExpand) {

@@ -31,7 +31,7 @@ TEST(Progress, PercentIsMonotoneOverAJobAndBelow100) {
   EXPECT_GT(last, 90);
 }
 
-// What a printer wrote: the file behind its FILE*.
+// Collects what a printer wrote, through a temporary file.
 class Written {
  public:
   Written() : file_(std::tmpfile()) {}

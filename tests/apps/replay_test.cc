@@ -17,10 +17,13 @@ class Replay : public Cli {
   // Makes a result of 5 frames, or of 1 for .png; returns its frame hash.
   std::string made(const std::string& name, const std::string& more = "") {
     const std::string frames = name.ends_with(".png") ? "1" : "5";
-    const Outcome outcome = run("generate --json --progress none -q --model " + kModel +
-                                " --width 32 --height 16 --steps 2 --threads 1 --num-frames " +
-                                frames + " -p '@" + prompt() + "' -n '-' --guidance-scale 3.5 -o " +
-                                path(name) + " " + more + " </dev/null");
+    const bool folder = name.ends_with('/');
+    const std::string output =
+        folder ? path(name.substr(0, name.size() - 1)) + " --frames png" : path(name);
+    const Outcome outcome =
+        run("generate --json --progress none -q --model " + kModel +
+            " --width 32 --height 16 --steps 2 --threads 1 --num-frames " + frames + " -p '@" +
+            prompt() + "' -n '-' --guidance-scale 3.5 -o " + output + " " + more + " </dev/null");
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return json::parse(outcome.out).at("framehash");
   }
@@ -124,7 +127,7 @@ TEST_F(Replay, MetadataIsDataOnly) {
   record = good;
   record["request"]["solver"] = "@/etc/passwd";
   refused(record, 2, "--solver is");
-  refused(json{{"schema", "weft.params/v1"}}, 8, "says nothing");
+  refused(json{{"schema", "weft.params/v1"}}, 8, "holds no metadata");
   // Overriding what the file says would be another job.
   EXPECT_EQ(run("replay -q -p other " + path("a.mp4")).code, 2);
   EXPECT_EQ(run("replay -q " + path("none.mp4")).code, 2);
@@ -140,6 +143,27 @@ TEST_F(Replay, OutputIsKeptWhereAsked) {
   const std::string hash = made("a.mp4");
   EXPECT_EQ(run("replay -q -o " + path("b.mp4") + " " + path("a.mp4")).code, 0);
   EXPECT_EQ(json::parse(std::ifstream(path("b.json"))).at("framehash"), hash);
+  // A folder receives the result under a name of its own.
+  const Outcome inside = run("replay -q --json -o " + path("c/") + " " + path("a.mp4"));
+  ASSERT_EQ(inside.code, 0) << inside.err;
+  EXPECT_TRUE(fs::exists(json::parse(inside.out).at("output").get<std::string>())) << inside.out;
+  // Frames go into the folder that is named.
+  const std::string frames = made("d/");
+  EXPECT_EQ(run("replay -q -o " + path("e") + " " + path("d/")).code, 0);
+  EXPECT_EQ(json::parse(std::ifstream(path("e.json"))).at("framehash"), frames);
+  EXPECT_TRUE(fs::exists(path("e/00004.png")));
+}
+
+// Sidecars of earlier versions say less, and name folders of frames by a last /.
+TEST_F(Replay, SidecarsOfEarlierVersionsReplay) {
+  made("d/");
+  json record = json::parse(std::ifstream(path("d.json")));
+  EXPECT_TRUE(record.at("output").get<std::string>().ends_with("/d/"));
+  record["given"].erase("frames");
+  record["given"]["output"] = {{"value", path("d/")}, {"origin", "flag"}};
+  std::ofstream(path("d.json")) << record.dump();
+  EXPECT_EQ(run("replay -q " + path("d/")).code, 0);
+  EXPECT_EQ(run("replay -q " + path("d.json")).code, 0);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ class Resume : public testing::Test {
     EXPECT_EQ(child.wait(), 0) << child.err();
     return nlohmann::json::parse(child.out()).at("framehash");
   }
-  // Everything in the folder that a user would see, and what he would not.
+  // Everything in the folder, hidden files too.
   std::vector<std::string> files() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_ + "/clips"))
@@ -138,7 +138,7 @@ TEST_F(Resume, KilledAtTwentyMomentsMakesTheSameFrames) {
   const std::chrono::duration<double, std::micro> takes = std::chrono::steady_clock::now() - begun;
   std::mt19937 random(20);
   int kills = 0, resumed = 0;
-  // As many as make sure that some fall between two steps.
+  // Kills until some have fallen between two steps.
   const auto more = [&] { return kills < kKills || resumed <= 3; };
   for (int clip = 0; more(); ++clip) {
     ASSERT_LT(clip, 200);
@@ -232,7 +232,7 @@ TEST_F(Resume, ASecondSignalStopsAtOnceAndLeavesNoPart) {
   EXPECT_TRUE(files().empty());
 }
 
-// What is nearly decoded is finished: the clip is there, and the code says so.
+// A job that is nearly decoded is finished: the clip is there, and the exit code is 0.
 TEST_F(Resume, ASignalWhileTheLastFramesAreMadeFinishesTheFile) {
   Child child = start(job(2, "--num-frames=241 -o " + path("a.mp4")));
   ASSERT_EQ(child.wait(), 2);  // given twice: a usage error, no job
@@ -308,6 +308,38 @@ TEST_F(Resume, APromptFileGoesOnWhereItWas) {
   EXPECT_NE(again.err().find("0.mp4 is complete"), std::string::npos) << again.err();
   EXPECT_EQ(fs::last_write_time(path("0.mp4")), made);
   EXPECT_EQ(files().size(), 6u);
+}
+
+// Folders of frames resume too, also from a checkpoint of an earlier version, whose --output ends
+// in /.
+TEST_F(Resume, FoldersOfFramesGoOn) {
+  constexpr int kSteps = 300;
+  const std::string whole = hash_of(kSteps);
+  for (const bool earlier : {false, true}) {
+    const std::string name = earlier ? "old" : "new";
+    Child child = start(job(kSteps, "--frames png -o " + path(name)));
+    ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
+    child.signal(SIGINT);
+    EXPECT_EQ(child.wait(), 130) << child.err();
+    const std::string file = path(name + ".checkpoint.safetensors");
+    if (earlier) {
+      Checkpoint left = read_checkpoint(file);
+      nlohmann::json given = nlohmann::json::parse(left.notes.at("given"));
+      given.erase("frames");
+      given["output"] = path(name) + "/";
+      given["layers"] = "1";  // the former name of --pp
+      left.notes["given"] = given.dump();
+      write_checkpoint(file, left, left.latent);
+      fs::remove(path(name + ".checkpoint.old.safetensors"));
+    }
+    Child again = start("generate --json --resume " + file);
+    ASSERT_EQ(again.wait(), 0) << again.err();
+    const nlohmann::json result = nlohmann::json::parse(again.out());
+    EXPECT_EQ(result.at("framehash"), whole);
+    EXPECT_EQ(result.at("output"), path(name) + "/");
+    EXPECT_NE(again.err().find("resuming after step"), std::string::npos) << again.err();
+    EXPECT_TRUE(fs::exists(path(name + "/00008.png")));
+  }
 }
 
 // A result that could not be written keeps its latents, and they alone are decoded.

@@ -1,0 +1,73 @@
+#include "apps/model_search.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "apps/flags.h"
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+// The names of the models that lie in `root`, without those inside a model.
+std::vector<std::string> models_in(const std::string& root) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root, error))
+    if (fs::exists(entry.path() / "model_index.json", error) ||
+        fs::exists(entry.path() / "config.json", error))
+      names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> model_roots() {
+  std::vector<std::string> roots;
+  if (const char* folders = std::getenv("WEFT_MODEL_DIRS")) roots = split(folders, ':');
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error)
+    for (const fs::path& folder : {program.parent_path(), program.parent_path().parent_path()})
+      roots.push_back((folder / "share/weft").string());
+  return roots;
+}
+
+std::string search_model(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || path.starts_with('/') || path.starts_with('.') || fs::exists(path, error))
+    return path;
+  for (const std::string& root : model_roots()) {
+    const std::string found = (fs::path(root) / path).string();
+    if (fs::exists(found, error)) return found;
+  }
+  return "";
+}
+
+std::string places_searched() {
+  const std::vector<std::string> roots = model_roots();
+  std::vector<std::string> there;
+  for (const std::string& root : roots)
+    for (const std::string& name : models_in(root)) there.push_back(name);
+  return "no model of that name in " + listed(roots) +
+         "; models there: " + (there.empty() ? "none" : listed(there));
+}
+
+std::string find_model(const std::string& path) {
+  const std::string found = search_model(path);
+  if (found.empty() && !path.empty())
+    throw Error(ErrorKind::kModel, path + ": no such file or folder, and " + places_searched());
+  return found;
+}
+
+}  // namespace weft

@@ -1,0 +1,132 @@
+// The paths of results: a folder that ends in / receives one result per prompt, and --frames png
+// makes folders of pictures.
+#include <nlohmann/json.hpp>
+
+#include "tests/apps/cli_testing.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Cli, test::kJob, test::kModel, test::lines, test::Outcome, test::run;
+
+class OutputRule : public Cli {
+ protected:
+  // The result paths of a job, relative to the folder.
+  std::vector<std::string> results(const std::string& arguments) {
+    const Outcome outcome = run("generate -q --json --model " + kModel + kJob + arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::istringstream stream(outcome.out);
+    std::vector<std::string> paths;
+    for (std::string line; std::getline(stream, line);)
+      paths.push_back(json::parse(line).at("output").get<std::string>().substr(folder_.size() + 1));
+    return paths;
+  }
+  std::string prompts() {
+    std::ofstream(path("prompts.txt")) << "a red ball\nblue star\n";
+    return "--prompt-file " + path("prompts.txt");
+  }
+};
+
+TEST_F(OutputRule, AFolderReceivesAClipPerPrompt) {
+  const std::vector<std::string> one = results("-p x -o " + path("clips/"));
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_TRUE(one[0].starts_with("clips/20") && one[0].ends_with("_5.mp4")) << one[0];  // the seed
+  EXPECT_TRUE(fs::is_regular_file(path(one[0])));
+  EXPECT_TRUE(fs::exists(path(one[0].substr(0, one[0].size() - 4) + ".json")));
+  EXPECT_EQ(results(prompts() + " -o " + path("more/clips/")),
+            (std::vector<std::string>{"more/clips/00000.mp4", "more/clips/00001.mp4"}));
+  EXPECT_EQ(results("-p x -o '" + path("by/{prompt}-{seed}.gif'")),
+            (std::vector<std::string>{"by/x-5.gif"}));
+  setenv("WEFT_OUTPUT_DIR", path("env").c_str(), 1);
+  const std::vector<std::string> environment = results("-p x");
+  unsetenv("WEFT_OUTPUT_DIR");
+  EXPECT_TRUE(environment.at(0).starts_with("env/20")) << environment[0];
+}
+
+TEST_F(OutputRule, FramesAsPicturesAreFolders) {
+  EXPECT_EQ(results("-p x --frames png -o " + path("shot")), (std::vector<std::string>{"shot/"}));
+  EXPECT_TRUE(fs::exists(path("shot/00008.png")));
+  EXPECT_TRUE(fs::exists(path("shot.json")));
+  EXPECT_EQ(results(prompts() + " --frames png -o " + path("shots/")),
+            (std::vector<std::string>{"shots/00000/", "shots/00001/"}));
+  EXPECT_TRUE(fs::exists(path("shots/00001/00008.png")));
+  EXPECT_TRUE(fs::exists(path("shots/00001.json")));
+  const std::vector<std::string> one = results("-p x --frames png -o " + path("one/"));
+  EXPECT_TRUE(fs::exists(path(one.at(0) + "00000.png"))) << one[0];
+}
+
+TEST_F(OutputRule, ADryRunMakesNoFolder) {
+  EXPECT_EQ(run("generate --dry-run --model " + kModel + kJob + "-p x -o " + path("new/")).code, 0);
+  EXPECT_TRUE(files().empty());
+}
+
+TEST_F(OutputRule, ResultLinesAreThePathTheHashAndTheSeconds) {
+  const Outcome outcome = run("generate --model " + kModel + kJob + "-p x -o " + path("a.mp4"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::istringstream line(outcome.out);
+  std::string name, hash, seconds, more;
+  line >> name >> hash >> seconds;
+  EXPECT_EQ(name, path("a.mp4"));
+  EXPECT_EQ(hash.size(), 64u);
+  EXPECT_EQ(hash.find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_EQ(seconds.find_first_not_of("0123456789."), std::string::npos);
+  EXPECT_EQ(outcome.out, name + " " + hash + " " + seconds + "\n");
+}
+
+// The model's text encoder reads 64 tokens.
+TEST_F(OutputRule, PromptsThatAreTooLongAreCutWithAWarning) {
+  std::string prompt;
+  for (int i = 0; i < 40; ++i) prompt += "red ball ";
+  prompt += "then a very quiet green lake under the moon of autumn";
+  const std::string job = "generate --json --model " + kModel + kJob + "-p '" + prompt + "' -o ";
+  const Outcome outcome = run(job + path("a.mp4"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json cut = json::parse(outcome.out).at("prompt_cut");
+  EXPECT_EQ(cut.at("read"), 64);
+  EXPECT_GT(cut.at("tokens"), 64);
+  const std::string lost = cut.at("lost"), warning = "weft: warning: the prompt has " +
+                                                     cut.at("tokens").dump() +
+                                                     " tokens, but this model's text encoder reads "
+                                                     "64; it ignores everything from '";
+  const size_t at = outcome.err.find(warning);
+  ASSERT_NE(at, std::string::npos) << outcome.err;
+  const std::string shown = outcome.err.substr(at + warning.size());
+  EXPECT_EQ(shown.substr(0, 12), lost.substr(0, 12));
+  EXPECT_TRUE(lost.ends_with("under the moon of autumn")) << lost;
+  EXPECT_TRUE(lost.starts_with("red ") || lost.starts_with("ball ")) << lost;  // whole words
+  EXPECT_EQ(json::parse(std::ifstream(path("a.json"))).at("prompt_cut"), cut);
+
+  const Outcome hidden = run(job + path("b.mp4") + " --no-prompt-metadata");
+  EXPECT_FALSE(json::parse(std::ifstream(path("b.json"))).at("prompt_cut").contains("lost"));
+  const Outcome planned = run(job + path("c.mp4") + " --dry-run");
+  EXPECT_NE(planned.err.find(warning), std::string::npos) << planned.err;
+  const Outcome negative = run("generate --model " + kModel + kJob +
+                               "-p x --guidance-scale 3 -n '" + prompt + "' -o " + path("d.mp4"));
+  EXPECT_NE(negative.err.find("warning: the negative prompt has "), std::string::npos)
+      << negative.err;
+  const Outcome fits =
+      run("generate --json --model " + kModel + kJob + "-p 'red ball' -o " + path("e.mp4"));
+  EXPECT_EQ(fits.err.find("warning"), std::string::npos) << fits.err;
+  EXPECT_FALSE(json::parse(fits.out).contains("prompt_cut"));
+}
+
+// The text encoder reads 64 tokens, the last of which ends the text: of the prompts that grow word
+// by word, the first that is cut has 65 tokens.
+TEST_F(OutputRule, ThePromptThatJustFitsIsNotCut) {
+  std::string prompt;
+  for (int words = 1; words < 80; ++words) {
+    prompt += "a ";
+    if (words < 25) continue;
+    const Outcome outcome =
+        run("generate --dry-run --model " + kModel + kJob + "-p '" + prompt + "'");
+    if (outcome.err.find("warning") == std::string::npos) continue;
+    EXPECT_NE(outcome.err.find("has 65 tokens"), std::string::npos) << outcome.err;
+    return;
+  }
+  ADD_FAILURE() << "no prompt is too long";
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,115 @@
+// --gpus, --device auto and the ranks of a layout.
+#include "apps/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "kernels/check.h"
+#include "kernels/cuda/device.h"
+#include "tests/apps/cli_testing.h"
+
+namespace weft {
+namespace {
+
+using test::Cli, test::kJob, test::kModel, test::Outcome, test::run;
+
+Flags parse(std::vector<std::string> arguments, Command command = kGenerate) {
+  return Flags::parse(command, arguments);
+}
+
+std::string refusal(std::vector<std::string> arguments, Command command = kGenerate) {
+  try {
+    parse(std::move(arguments), command);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "no error";
+}
+
+bool has_gpu() { return !cuda_versions().empty() && cuda_device_count() > 0; }
+
+// A plan runs nothing, so it needs no GPU.
+TEST(Placement, GpusAreTheDeviceCudaAndAsManyRanks) {
+  for (const char* flag : {"--gpus", "--num-gpus", "--num_gpus"}) {
+    const Flags flags = parse({flag, "4"}, kPlan);
+    EXPECT_EQ(flags.text("device"), "cuda");
+    EXPECT_EQ(flags.integer("ranks"), 4);
+    EXPECT_TRUE(flags.given("device") && flags.given("ranks"));
+  }
+  EXPECT_EQ(parse({"--gpus", "4", "--device", "cuda", "--ranks", "4"}, kPlan).integer("ranks"), 4);
+  EXPECT_EQ(
+      refusal({"--gpus", "4", "--device", "cpu"}, kPlan),
+      "--gpus 4 means --device cuda --ranks 4, but --device is 'cpu'; legal beside it: --device "
+      "cuda");
+  EXPECT_EQ(
+      refusal({"--num-gpus", "4", "--ranks", "2"}, kPlan),
+      "--num-gpus 4 means --device cuda --ranks 4, but --ranks is 2; legal beside it: --ranks "
+      "4");
+}
+
+TEST_F(Cli, GpusAreRefusedWhereThereIsNone) {
+  if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
+  for (const char* command : {"generate -p x -o a.mp4 --model", "verify", "complete x --model"}) {
+    const Outcome outcome = run(std::string(command) + " /nowhere --num-gpus 4");
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_EQ(outcome.err.find("weft: --num-gpus 4 means --device cuda --ranks 4, but this "), 0u)
+        << outcome.err;
+    EXPECT_NE(outcome.err.find("; on CPUs: --ranks 4\n"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(Placement, AutoIsCudaWhereThereIsAGpu) {
+  const std::string expected = has_gpu() ? "cuda" : "cpu";
+  EXPECT_EQ(parse({}).text("device"), expected);
+  EXPECT_EQ(parse({"--device", "auto"}).text("device"), expected);
+  EXPECT_FALSE(parse({"--device", "auto"}).given("device"));
+  EXPECT_TRUE(parse({"--device", "cpu"}).given("device"));
+  // A build without CUDA has chosen nothing.
+  EXPECT_EQ(parse({}).origin("device"), cuda_versions().empty() ? "default" : "auto");
+  EXPECT_EQ(parse({"--device", "auto"}).origin("device"), "auto");
+}
+
+TEST_F(Cli, TheHeaderTellsWhatAutoChose) {
+  const std::string job = "generate --model " + kModel + kJob + "-p x --dry-run ";
+  const Outcome chosen = run(job + "--device auto");
+  EXPECT_NE(chosen.out.find("(chosen by --device auto)\nlayout"), std::string::npos) << chosen.out;
+  EXPECT_EQ(run(job + "--device cpu").out.find("chosen by"), std::string::npos);
+}
+
+TEST(Placement, LayoutsSayHowManyRanks) {
+  const auto ranks = [](std::vector<std::string> arguments, Command command = kGenerate) {
+    return parse(std::move(arguments), command).integer("ranks").value_or(1);
+  };
+  EXPECT_EQ(ranks({"--ulysses", "2", "--cfg", "2"}), 4);
+  EXPECT_EQ(ranks({"--layout", "layers=2,ring=3"}), 6);
+  EXPECT_EQ(ranks({"--set", "layout=cfg=2,tensor=2"}, kReplay), 4);
+  EXPECT_EQ(ranks({"--pp", "3"}, kComplete), 3);
+  EXPECT_EQ(ranks({"--tp", "2"}, kVerify), 2);
+  EXPECT_EQ(ranks({"--layout", "ring=2"}, kInspect), 2);
+  EXPECT_EQ(ranks({"--ulysses", "1"}), 1);
+  EXPECT_EQ(ranks({}), 1);
+  EXPECT_EQ(ranks({"--layout", "auto"}), 1);
+  EXPECT_EQ(ranks({"--layout", "all"}, kPlan), 1);
+  // An explicit number of ranks counts; it is compared with the layout later.
+  EXPECT_EQ(ranks({"--ulysses", "2", "--ranks", "3"}), 3);
+  EXPECT_EQ(ranks({"--gpus", "4", "--ulysses", "2"}, kPlan), 4);
+  setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+  setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+  EXPECT_EQ(ranks({"--ulysses", "2", "--cfg", "2"}), 1);  // the processes of mpirun are the ranks
+  unsetenv("OMPI_COMM_WORLD_RANK");
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+}
+
+TEST(Placement, EveryAxisHasAFlag) {
+  for (int axis = 0; axis < kAxes; ++axis) {
+    const std::string flag = flag_of_axis(static_cast<Axis>(axis));
+    ASSERT_NE(find_flag(kGenerate, flag), nullptr) << flag;
+    EXPECT_EQ(layout_text(parse({"--" + flag, "2"})),
+              to_string(static_cast<Axis>(axis)) + std::string("=2"));
+  }
+}
+
+}  // namespace
+}  // namespace weft
