@@ -412,13 +412,14 @@ TEST(Language, WhatCannotRunIsRefusedByName) {
     return "";
   };
   EXPECT_NE(message({.prompt = {}}).find("the prompt has no tokens"), std::string::npos);
-  EXPECT_NE(message({.prompt = {1}, .max_tokens = 97}).find("there are 96"), std::string::npos);
+  EXPECT_NE(message({.prompt = {1}, .max_tokens = 97}).find("the context of 96 tokens"),
+            std::string::npos);
   EXPECT_NE(message({.prompt = {1}, .max_tokens = 0}).find("max tokens is 0"), std::string::npos);
   EXPECT_NE(message({.prompt = {1}, .sampling = {.temperature = -1}}).find("temperature"),
             std::string::npos);
   EXPECT_NE(message({.prompt = {53}, .max_tokens = 1}).find("token id 53"), std::string::npos);
   EXPECT_NE(message({.prompt = {1, -1}, .max_tokens = 1}).find("token id -1"), std::string::npos);
-  EXPECT_NE(message({.prompt = {1}, .max_tokens = INT64_MAX}).find("there are 96"),
+  EXPECT_NE(message({.prompt = {1}, .max_tokens = INT64_MAX}).find("the context of 96 tokens"),
             std::string::npos);
   EXPECT_EQ(message({.prompt = {1}, .max_tokens = 3}), "");  // the model is still usable
 }

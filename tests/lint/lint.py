@@ -1,4 +1,5 @@
-"""Structural lint: include direction, preprocessor use, sizes, and that every op is tested.
+"""Lint of structure and wording: include direction, preprocessor use, sizes, a test for every op, comments
+that begin as fragments, and old names.
 
 Prints one line per fault and exits 1 when there are any.
 """
@@ -35,6 +36,40 @@ def op_names():
     return re.findall(r"decltype\(&weft::(\w+)\)", text)
 
 
+# A comment is a sentence. One that begins with these words is a fragment without subject and verb.
+COMMENT = {**dict.fromkeys([".h", ".cc", ".cu", ".cuh"], "//"),
+           **dict.fromkeys([".py", ".sh", ".cmake"], "#")}
+FRAGMENT = re.compile(r"(Of|What|Whether)\b")
+# Names that were replaced because only insiders understood them, and the names to use instead.
+OLD_NAMES = {
+    "time_waves": "timestep_embedding", "flash_group": "flash_sm90", "few_rows": "gemv",
+    "attention_few": "attention_decode", "soften": "online_softmax", "left_out": "is_dry_run",
+    "settle": "wait_for_send or skip_to_visible_tile", "sharers": "ranks_per_device",
+    "device_words": "device_description", "linear_numbers": "linear_quantized",
+    "knock": "connect", "Knock": "PeerConnection", "Guest": "Peer", "MessageBoard": "Matchmaker",
+    "message_board": "matchmaker", "TensorFile::made": "TensorFile::generated",
+    "kStepWord": "kStepDecision", "kStartWord": "kStartDecision",
+    "kDecodeWord": "kDecodeDecision", "kJobWord": "kJobDecision",
+}
+OLD_NAME = re.compile(rf"(?<![A-Za-z])({'|'.join(OLD_NAMES)})(?![a-z])")
+TEXT = {*COMMENT, ".md", ".txt"}
+
+
+def wording_faults(path, lines):
+    """Comments that begin as fragments, and old names, in one file."""
+    mark = COMMENT.get(path.suffix)
+    in_comment = False
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        was_comment, in_comment = in_comment, bool(mark) and line.startswith(mark)
+        if in_comment and not was_comment:
+            fragment = FRAGMENT.match(line.removeprefix(mark).lstrip())
+            if fragment:
+                yield f"{path}:{number}: a comment is a sentence, it may not begin with '{fragment[1]}'"
+        for old in OLD_NAME.findall(line):
+            yield f"{path}:{number}: '{old}' is an old name, use {OLD_NAMES[old]}"
+
+
 def main():
     faults = []
     files = tracked()
@@ -42,6 +77,8 @@ def main():
         top = path.parts[0]
         if top not in TOP_LEVEL and not top.startswith("."):
             faults.append(f"{path}: the top level holds only {sorted(TOP_LEVEL)}")
+        if path.suffix in TEXT and str(path) != "tests/lint/lint.py":
+            faults += wording_faults(path, pathlib.Path(path).read_text().splitlines())
         if path.suffix in {".h", ".cc", ".cu", ".cuh"}:
             text = pathlib.Path(path).read_text()
             lines = text.splitlines()
