@@ -45,7 +45,7 @@ std::vector<std::string> visible_identities() {
   return identities;
 }
 
-// What every rank sees, on every rank.
+// Gathers on every rank the devices that each rank sees.
 std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
   // "RANK_HERE identity\nidentity\n..." per rank, after an exchange of the texts' sizes.
   std::string own = std::to_string(rank_here) + "\n";

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// What the driver and the environment say about one visible device.
+// DeviceNames holds what the driver and the environment say about one visible device.
 struct DeviceNames {
   std::array<unsigned char, 16> uuid{};  // zeros: unknown
   std::string pci;                       // "0000:3b:00.0"; "": unknown

@@ -1,4 +1,4 @@
-# What `cmake --install` and the packages hold. The component "program" is enough to run weft; "development" adds what
+# These rules fill `cmake --install` and the packages. The component "program" is enough to run weft; "development" adds what
 # find_package(weft) takes.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

@@ -134,9 +134,10 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   std::printf("\nhigh-water %s of %s available: %s\n", format_bytes(plan.high_water).c_str(),
               format_bytes(plan.available).c_str(), plan.fits() ? "fits" : "does not fit");
   if (device)
-    std::printf("of it scratch of single ops %s; host memory %s, %s of it pinned; device %s\n",
-                format_bytes(plan.parts.scratch).c_str(), format_bytes(plan.host.total()).c_str(),
-                format_bytes(plan.host.pinned()).c_str(), printable(device->description()).c_str());
+    std::printf(
+        "scratch of single ops %s (included); host memory %s, of which pinned %s; device %s\n",
+        format_bytes(plan.parts.scratch).c_str(), format_bytes(plan.host.total()).c_str(),
+        format_bytes(plan.host.pinned()).c_str(), printable(device->description()).c_str());
 }
 
 }  // namespace weft

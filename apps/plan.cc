@@ -161,7 +161,7 @@ Target target_of(const Flags& flags, const Ranks& ranks, DType dtype) {
     target.model = *given;
   } else if (target.planned) {
     target.model = assumed_device_model(dtype);
-    source = " (of a NVIDIA H200; --device-gflops and --device-gbs say otherwise)";
+    source = " (assumed: an NVIDIA H200; --device-gflops and --device-gbs describe another)";
   } else {
     const int threads = std::max(1, threads_per_rank(flags, ranks));
     target.model = measure_device(threads, dtype);
@@ -240,7 +240,7 @@ void print_one(const Outlook& out, const Target& target, double alone_s) {
   const bool device = target.planned.has_value();
   std::printf("layout  %s\n\n%-5s %12s %12s", to_string(out.layout).c_str(), "rank", "weights",
               "high-water");
-  if (device) std::printf(" %12s %12s %12s", "of it ops'", "host", "pinned");
+  if (device) std::printf(" %12s %12s %12s", "ops' scratch", "host", "pinned");
   std::printf(" %12s %10s %10s\n", "sent", "messages", "seconds");
   for (size_t rank = 0; rank < out.ranks.size(); ++rank) {
     const CommCounters::Count sent = out.ranks[rank].counters.total_sent();
@@ -256,10 +256,12 @@ void print_one(const Outlook& out, const Target& target, double alone_s) {
   }
   if (device) std::printf("\nmemory  %s\n", out.memory.front().to_string().c_str());
   if (out.uploads.bytes > 0)
-    std::printf("upload  %s a step from the host at %.1f GB/s (%s): %.4g s, %.4g s of it hidden\n",
-                format_bytes(static_cast<uint64_t>(out.uploads.bytes)).c_str(),
-                target.upload.bytes_per_s * 1e-9, target.upload.source.c_str(), out.uploads.seconds,
-                out.uploads.hidden_s);
+    std::printf(
+        "upload  %s a step from the host at %.1f GB/s (%s): %.4g s, of which %.4g s "
+        "during computation\n",
+        format_bytes(static_cast<uint64_t>(out.uploads.bytes)).c_str(),
+        target.upload.bytes_per_s * 1e-9, target.upload.source.c_str(), out.uploads.seconds,
+        out.uploads.hidden_s);
   std::printf("\ntime    %.4g s:", out.seconds);
   for (const auto& [stage, seconds] : out.stages)
     std::printf(" %s %.4g s,", stage.c_str(), seconds);

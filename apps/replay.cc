@@ -252,7 +252,7 @@ int run_replay(const Flags& flags) {
   if (model.empty())
     throw Error(ErrorKind::kUsage, "weft replay needs --model FOLDER: " + record.path +
                                        " was made with " + text_of(record.engine, "model") +
-                                       " and does not say where that lies");
+                                       " and does not say in which folder that is");
   const ScratchFolder scratch;
   std::vector<std::string> arguments = arguments_of(record, flags, scratch);
   add(arguments, "model", model);

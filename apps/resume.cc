@@ -98,7 +98,7 @@ bool is_on_command_line(const Flags& flags, const std::string& name) {
 }
 
 // Earlier versions wrote frames into any --output that ends in /.
-void as_of_today(nlohmann::json& stored) {
+void translate_earlier_output(nlohmann::json& stored) {
   if (!stored.is_object() || !stored.contains("output") || !stored["output"].is_string()) return;
   std::string output = stored["output"];
   if (!output.ends_with('/')) return;
@@ -122,7 +122,7 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
       continue;
     }
     std::vector<std::string> all(arguments.begin(), arguments.end());
-    as_of_today(stored);
+    translate_earlier_output(stored);
     for (const auto& [name, value] : stored.items()) {
       const FlagSpec* spec = find_flag(flags.command(), name);
       if (!spec || is_on_command_line(flags, spec->name)) continue;
@@ -134,14 +134,14 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
     }
     return Flags::parse(flags.command(), all);
   }
-  throw Error(ErrorKind::kUsage, "--resume is '" + resume + "': nothing to go on from" +
-                                     (faults.empty() ? " is there" : faults));
+  throw Error(ErrorKind::kUsage,
+              "--resume is '" + resume + "', but no whole checkpoint is there" + faults);
 }
 
 std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Generator& generator,
                                                 const Request& request, const OutputNames& names) {
   if (flags.text("resume") == "never") return nullptr;
-  const std::string advice = "; --resume never starts over, another --output leaves it where it is";
+  const std::string advice = "; --resume never starts over, another --output keeps the checkpoint";
   std::string faults;
   for (const std::string& path : files_left(names)) {
     std::shared_ptr<Checkpoint> left;
@@ -164,7 +164,7 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
     throw Error(ErrorKind::kUsage, path + " belongs to another job: " + differs + advice);
   }
   if (faults.empty() || flags.on("overwrite")) return nullptr;
-  throw Error(ErrorKind::kUsage, "nothing whole is left to resume: " + faults + advice);
+  throw Error(ErrorKind::kUsage, "no checkpoint of this job is whole: " + faults + advice);
 }
 
 std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) {

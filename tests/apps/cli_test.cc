@@ -1,4 +1,4 @@
-// The binary as a user meets it: exit codes, one clear line, nothing half-written.
+// The binary as a user meets it: exit codes, errors of one line, nothing half-written.
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>

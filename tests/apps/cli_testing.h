@@ -1,5 +1,5 @@
 #pragma once
-// Running the binary as a user does, with what it says and leaves behind.
+// Runs the binary as a user does, and collects its output and the files that it leaves.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ struct Outcome {
   std::string out, err;
 };
 
-// `arguments` go through a shell.
+// The shell reads `arguments`.
 inline Outcome run(const std::string& arguments) {
   const std::string err_path = testing::TempDir() + "/weft_stderr_" + std::to_string(getpid());
   const std::string command = std::string(WEFT_BINARY) + " " + arguments + " 2>" + err_path;
@@ -41,7 +41,7 @@ inline Outcome run(const std::string& arguments) {
   return outcome;
 }
 
-// A fresh folder for one test, removed at its end.
+// Gives each test a fresh folder, which is removed at its end.
 class Cli : public testing::Test {
  protected:
   void SetUp() override {

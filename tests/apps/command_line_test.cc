@@ -1,5 +1,5 @@
-// The command line as a whole: what is wrong is said in one line, before anything is loaded;
-// results are JSON where asked; the same job gives the same frames.
+// The command line as a whole: errors are one line, before anything is loaded; results are JSON
+// where that is asked for; the same job gives the same frames.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::Cli, test::kJob, test::kModel, test::Outcome, test::run;
 
-// The model is a folder that does not exist: where a message is about the flag and not about the
-// folder, nothing was loaded.
+// The model folder does not exist: a message about the flag and not about the folder shows that
+// nothing was loaded.
 TEST_F(Cli, WrongValuesAreToldBeforeAnythingIsLoaded) {
   struct Case {
     const char* arguments;
@@ -79,7 +79,7 @@ TEST_F(Cli, WrongValuesAreToldBeforeAnythingIsLoaded) {
   EXPECT_NE(command.err.find("did you mean generate?"), std::string::npos) << command.err;
 }
 
-// Every command but completion takes --json, and all that it then prints is JSON, an object a line.
+// Every command but completion takes --json and then prints JSON alone, one object per line.
 TEST_F(Cli, ResultsAreJsonWhereAsked) {
   ASSERT_EQ(run("generate -q --model " + kModel + kJob + "-p x -o " + path("a.mp4")).code, 0);
   const std::string job = "--model " + kModel + " --width 32 --height 16 --num-frames 9 --steps 2 ";
@@ -133,7 +133,7 @@ TEST_F(Cli, ProgressIsOnStandardErrorAndEndsAt100) {
     EXPECT_TRUE(stages.contains(stage)) << stage;
 }
 
-// Prompts that want out of the output folder, through the binary.
+// Hostile prompts as parts of names never lead out of the output folder.
 TEST_F(Cli, PromptsNeverLeaveTheOutputFolder) {
   fs::create_directories(path("out"));
   fs::create_directories(path("elsewhere"));
@@ -152,7 +152,7 @@ TEST_F(Cli, PromptsNeverLeaveTheOutputFolder) {
   }
   const Outcome link = run(job + "-p link -o '" + path("out/{prompt}/a.png") + "'");
   EXPECT_EQ(link.code, 7) << link.err;
-  // A link in the result's own place is not followed.
+  // A link at the path of the result is not followed.
   std::ofstream(path("victim.png")) << "mine";
   fs::create_symlink(path("victim.png"), path("out/a.png"));
   fs::create_symlink(path("nobody.png"), path("out/b.png"));
@@ -183,7 +183,7 @@ TEST_F(Cli, EncodersThreadsAndFormatsGiveOneFrameHash) {
       hashes.insert(json::parse(outcome.out).at("framehash"));
     }
   EXPECT_EQ(hashes.size(), 1u);
-  // And the files are equal, whatever the threads of the encoder.
+  // The files are equal, too, for every number of encoder threads.
   for (const char* pair : {"0.mp4 1.mp4", "2.webm 3.webm", "4.gif 5.gif"}) {
     const std::string a = std::string(pair).substr(0, std::string(pair).find(' '));
     const std::string b = std::string(pair).substr(a.size() + 1);

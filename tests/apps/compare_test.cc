@@ -1,4 +1,4 @@
-// weft compare over every kind of result.
+// weft compare accepts every kind of result.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ std::vector<nlohmann::json> objects(const std::string& text) {
 
 class Compare : public Cli {
  protected:
-  // A clip of flat frames that brighten; `shift` is added to every sample of frame 1.
+  // Makes a clip of flat frames that brighten; `shift` is added to every sample of frame 1.
   std::string clip(const std::string& name, int frames = 3, int width = 32, int shift = 0) {
     VideoSettings settings;
     settings.width = width;

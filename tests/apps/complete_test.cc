@@ -1,5 +1,5 @@
-// weft complete as a user meets it: what it prints and refuses, and that neither the batch nor the
-// layout shows in a text.
+// weft complete as a user meets it: its output and its errors. Neither the batch nor the layout
+// changes a text.
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -25,7 +25,7 @@ class Complete : public Cli {
   std::string job(const std::string& more) const {
     return "complete --model " + path("model") + " --threads 1 --dtype f32 -q " + more;
   }
-  // The lines of --json.
+  // Runs the job with --json and returns its lines.
   std::vector<json> told(const std::string& more) {
     const Outcome outcome = run(job("--json " + more));
     EXPECT_EQ(outcome.code, 0) << more << ": " << outcome.err;
@@ -121,7 +121,7 @@ TEST_F(Complete, ChatFramesATurnThatCannotLeaveIt) {
 }
 
 TEST_F(Complete, StopsAtAnEndUnlessTold) {
-  // Whatever the first token is, it is an end.
+  // Every token is made an end, so the first one ends the text.
   json config = json::parse(std::ifstream(path("model/generation_config.json")));
   std::vector<int> ids;
   for (int id = 0; id < 512; ++id) ids.push_back(id);
@@ -227,7 +227,7 @@ TEST_F(Complete, InspectReadsTheFolder) {
   const Outcome memory = run("inspect --json --dtype f32 --memory 1000 " + path("model"));
   ASSERT_EQ(memory.code, 0) << memory.err;
   const json plan = json::parse(memory.out);
-  // Two layers of keys and values, two heads of 16.
+  // The model has keys and values in two layers, with two heads of 16.
   EXPECT_EQ(plan.at("cache_bytes_per_token"), 2 * 2 * 2 * 16 * 4);
   EXPECT_EQ(plan.at("cache_bytes"), 1024 * 512);
   const Outcome wrong = run("inspect --memory 81x480x832 " + path("model"));
@@ -247,7 +247,7 @@ TEST_F(Complete, PredictedWeightsAreThoseLoaded) {
   }
 }
 
-// Widths that need no padding are predicted to the norms' few bytes.
+// Widths without padding are predicted exactly but for the norms' few bytes.
 TEST_F(Complete, PredictedWeightsOfThePocketModel) {
   const std::string folder = "models/pocket/language";
   for (const char* dtype : {"f32", "bf16"}) {
@@ -280,7 +280,7 @@ TEST_F(Complete, ProcessesSayItOnce) {
   EXPECT_EQ(WEXITSTATUS(std::system(("sh " + path("job.sh")).c_str())), 2);
   std::ifstream said(path("err"));
   const std::string err((std::istreambuf_iterator<char>(said)), {});
-  EXPECT_EQ(err.find("cannot be read"), err.rfind("cannot read")) << err;
+  EXPECT_EQ(err.find("cannot be read"), err.rfind("cannot be read")) << err;
   EXPECT_NE(err.find("cannot be read"), std::string::npos) << err;
   EXPECT_EQ(err.find("rank 0 failed"), std::string::npos) << err;
   // Standard input goes to the first process alone.

@@ -26,7 +26,7 @@ std::string script(const std::string& shell) {
   return output_of(std::string(WEFT_BINARY) + " completion " + shell);
 }
 
-// The lines of a script from `begin` to the next line `end`.
+// Cuts the part from `begin` to the next `end` out of a script.
 std::string part(const std::string& text, const std::string& begin, const std::string& end) {
   const size_t at = text.find(begin);
   return at == std::string::npos ? "" : text.substr(at, text.find(end, at) - at);

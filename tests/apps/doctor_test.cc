@@ -22,7 +22,7 @@ TEST(SelfTest, EveryTableAgreesWithTheReference) {
       EXPECT_TRUE(check.pass()) << ops->name << " " << check.op << " " << check.error;
 }
 
-// A family whose op does something else is caught, in both precisions, and no other.
+// The self-test finds an op that computes something else, in both precisions, and no other op.
 TEST(SelfTest, AWrongOpFails) {
   Ops wrong = cpu_ops();
   wrong.pointwise.gelu_tanh = wrong.pointwise.silu;

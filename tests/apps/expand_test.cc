@@ -1,4 +1,4 @@
-// weft generate --expand-prompt: the caption is drawn, both are recorded, and replay needs no
+// weft generate --expand-prompt: the caption is drawn, both texts are recorded, and replay needs no
 // language model.
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -130,7 +130,7 @@ TEST_F(Expand, RefusesByName) {
   EXPECT_EQ(none.code, 2);
   EXPECT_NE(none.err.find("--expand-prompt is 'auto', but there is no folder"), std::string::npos);
 
-  // A model that never ends, and one that says nothing.
+  // Refuses a model that never ends a caption, and one that writes an empty one.
   fs::copy("tests/golden/llm_qwen3_tied/model", path("model"));
   fs::copy_file("tests/golden/tokenizer_bpe_qwen/model/tokenizer/tokenizer.json",
                 path("model/tokenizer.json"));

@@ -62,7 +62,7 @@ TEST(Flags, EveryFlagStandsInTheHelpOfItsCommands) {
     }
 }
 
-// The first value of the legal set; a number's lower end.
+// Returns the first value of the legal set; for a number the lower end.
 std::string legal_value(const FlagSpec& spec) {
   const std::string legal = spec.legal ? spec.legal : "3";
   return legal.substr(0, legal.find_first_of("| "));
@@ -85,8 +85,8 @@ TEST(Flags, EveryFlagParsesUnderEverySpelling) {
     }
 }
 
-// Every flag with a legal set refuses what is outside, naming itself, the value, the set and the
-// nearest legal value.
+// Every flag with a legal set refuses values outside; the message names the flag, the value, the
+// set and the nearest legal value.
 TEST(Flags, EveryLegalSetIsHeld) {
   for (const CommandSpec& command : command_table())
     for (const FlagSpec& spec : flag_table()) {
@@ -171,7 +171,7 @@ TEST(Flags, PrecedenceIsFlagSetEnvironmentFile) {
   EXPECT_TRUE(contains(usage_error({"--config", path + ".none"}), "--config"));
 }
 
-// The parser's own texts ("1 required TEXT missing") reach nobody.
+// No text of the parsing library ("1 required TEXT missing") reaches users.
 TEST(Flags, MissingDoubledAndMisplacedValuesAreSentences) {
   EXPECT_EQ(usage_error({"--steps"}), "--steps needs a value, legal: a whole number, 1 ... 1000");
   EXPECT_EQ(usage_error({"--quiet", "--rng"}), "--rng needs a value, legal: portable|torch-cpu");

@@ -23,7 +23,7 @@ struct Family {
   int most_ranks;
 };
 
-// gtest prints it.
+// Lets gtest print it.
 void PrintTo(const Family& family, std::ostream* out) { *out << family.name; }
 
 class Layouts : public testing::TestWithParam<Family> {};
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
         Family{"Pipeline", {"pipeline_t2v", "pipeline_two_experts"}, 8}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// A whole clip of the pocket model at its defaults: twenty guided steps add up no more.
+// A whole clip of the pocket model at its defaults: errors do not add up over twenty guided steps.
 TEST(PocketModel, IsOneRanksUnderEveryKindOfSplit) {
   struct LatentTap final : PipelineTap {
     std::vector<float> latents;

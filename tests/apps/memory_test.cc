@@ -1,4 +1,4 @@
-// weft inspect --memory: what it predicts is what the job then holds, within 5 %.
+// weft inspect --memory: its prediction agrees with the memory of the job within 5 %.
 #include <nlohmann/json.hpp>
 
 #include "tests/apps/cli_testing.h"

@@ -80,7 +80,7 @@ TEST(OutputName, UnknownFieldsAreRefused) {
   EXPECT_THROW(expand_name("{idx:x}", {}), Error);
 }
 
-// Whatever a prompt or a model's name holds, it stays one plain, visible component.
+// Every prompt and model name becomes one plain, visible component of a path.
 TEST(OutputName, HostileTextStaysAPlainName) {
   const std::string nul("a\0b", 3), windows = "C:\\Users\\x";
   for (const std::string& text : {std::string(".."),

@@ -48,7 +48,7 @@ class Written {
   FILE* file_;
 };
 
-// A job of 1000 steps, each told at once.
+// Runs a job of 1000 steps that take no time.
 void tell(ProgressPrinter& printer) {
   for (const auto& [stage, total] : std::vector<std::pair<std::string, int>>{
            {"load", 1}, {"encode_text", 2}, {"denoise", 1000}, {"decode", 100}, {"write", 1}})

@@ -1,4 +1,4 @@
-// Any finished file can be made again from what it says of itself.
+// Every finished file can be made again from its metadata.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -27,7 +27,7 @@ class Replay : public Cli {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return json::parse(outcome.out).at("framehash");
   }
-  // Commas, quotes and what looks like a flag's own forms.
+  // The prompt has commas, quotes and parts that look like flags.
   std::string prompt() {
     std::ofstream(path("prompt.txt")) << "@a \"red\" ball, --steps 9, größer";
     return path("prompt.txt");
@@ -49,7 +49,7 @@ TEST_F(Replay, EveryFormatGivesItsFrames) {
     EXPECT_EQ(report.at("compared"), "frames") << name;
     EXPECT_TRUE(report.at("differences").empty()) << name << outcome.out;
 
-    // Without its sidecar the file alone tells, and its own pictures are compared.
+    // Without the sidecar the metadata inside the file is used, and decoded frames are compared.
     fs::rename(sidecar(name), path("kept.json"));
     const Outcome alone = run("replay -q --json --model " + kModel + " " + path(name));
     if (name.ends_with(".gif")) {
@@ -60,7 +60,7 @@ TEST_F(Replay, EveryFormatGivesItsFrames) {
       EXPECT_EQ(json::parse(alone.out).at("compared"), "decoded frames");
       EXPECT_EQ(run("replay -q " + path(name)).code, 2) << "the model's folder is not known";
     }
-    // The sidecar by itself.
+    // The sidecar alone is enough.
     EXPECT_EQ(run("replay -q " + path("kept.json")).code, 0) << name;
     fs::remove(path("kept.json"));
   }
@@ -128,7 +128,7 @@ TEST_F(Replay, MetadataIsDataOnly) {
   record["request"]["solver"] = "@/etc/passwd";
   refused(record, 2, "--solver is");
   refused(json{{"schema", "weft.params/v1"}}, 8, "holds no metadata");
-  // Overriding what the file says would be another job.
+  // Flags that contradict the file would make another job.
   EXPECT_EQ(run("replay -q -p other " + path("a.mp4")).code, 2);
   EXPECT_EQ(run("replay -q " + path("none.mp4")).code, 2);
 }
@@ -154,7 +154,7 @@ TEST_F(Replay, OutputIsKeptWhereAsked) {
   EXPECT_TRUE(fs::exists(path("e/00004.png")));
 }
 
-// Sidecars of earlier versions say less, and name folders of frames by a last /.
+// Sidecars of earlier versions have no --frames; a folder of frames is an --output that ends in /.
 TEST_F(Replay, SidecarsOfEarlierVersionsReplay) {
   made("d/");
   json record = json::parse(std::ifstream(path("d.json")));

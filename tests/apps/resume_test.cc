@@ -1,5 +1,5 @@
-// Jobs that are killed, stopped and resumed as a user meets them: the same frames, nothing left
-// over, and the command that goes on is the one that is printed.
+// Jobs that are killed or stopped and resumed give the same frames and leave no file behind; the
+// printed command is the one that resumes them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ std::string text_of(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The binary as a process of its own, its output in files of `folder`.
+// Runs the binary as a process of its own, with its output in files of `folder`.
 class Child {
  public:
   Child(const std::string& folder, const std::string& arguments)
@@ -44,7 +44,7 @@ class Child {
     wait();
   }
   void signal(int number) const { kill(pid_, number); }
-  // False where the process ends before its standard error says `word`.
+  // Waits for `word` on standard error; false where the process ends before.
   bool says(const std::string& word) {
     while (err().find(word) == std::string::npos) {
       int status = 0;
@@ -80,7 +80,7 @@ class Child {
 class Resume : public testing::Test {
  protected:
   void SetUp() override {
-    // In memory where that can be: a checkpoint waits for its disk.
+    // /dev/shm is preferred, because writing a checkpoint waits for the disk.
     const std::string root = fs::is_directory("/dev/shm") ? "/dev/shm" : testing::TempDir();
     folder_ = root + "/weft_resume_" + std::to_string(getpid());
     fs::remove_all(folder_);
@@ -118,7 +118,7 @@ class Resume : public testing::Test {
   std::string folder_;
 };
 
-// Steps done that an output of --progress json tells of.
+// The highest step that the events of --progress json report.
 int steps_told(const std::string& err) {
   int step = 0;
   std::istringstream lines(err);
@@ -202,7 +202,7 @@ TEST_F(Resume, StoppedJobsPrintTheCommandThatGoesOn) {
   }
 }
 
-// The same of several ranks: threads.
+// Several ranks, here threads, stop and resume together.
 TEST_F(Resume, RanksStopAndGoOn) {
   const std::string more = "--ranks 3 --layout ring=3 -o " + path("a.mp4");
   Child child = start(job(400, more));
@@ -216,7 +216,7 @@ TEST_F(Resume, RanksStopAndGoOn) {
   EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
 }
 
-// A step of this job takes long enough for a second signal in it.
+// A step of this job takes long enough to send a second signal during it.
 TEST_F(Resume, ASecondSignalStopsAtOnceAndLeavesNoPart) {
   Child child = start(
       "generate --model models/pocket --num-frames 161 --threads 1 --steps 2 "
@@ -283,7 +283,7 @@ TEST_F(Resume, AnotherJobsCheckpointIsRefusedByItsDifference) {
   EXPECT_EQ(other.wait(), 2);
   EXPECT_NE(other.err().find("steps is '300' there and '301' here"), std::string::npos)
       << other.err();
-  // Flags beside --resume FILE count, too.
+  // Flags beside --resume FILE take precedence and are compared, too.
   Child named = start("generate --resume " + path("a.mp4") + " --seed 6");
   EXPECT_EQ(named.wait(), 2);
   EXPECT_NE(named.err().find("seed is '5' there and '6' here"), std::string::npos) << named.err();
@@ -292,7 +292,8 @@ TEST_F(Resume, AnotherJobsCheckpointIsRefusedByItsDifference) {
   EXPECT_EQ(files(), (std::vector<std::string>{"a.checkpoint.safetensors"}));
 }
 
-// A job of several prompts goes on with the one it was at, and keeps those that are complete.
+// A job of several prompts continues with the one that was interrupted, and keeps the complete
+// ones.
 TEST_F(Resume, APromptFileGoesOnWhereItWas) {
   std::ofstream(folder_ + "/prompts") << "one\ntwo\nthree\n";
   std::string arguments = job(200, "-o " + folder_ + "/clips/{idx}.mp4");
@@ -342,7 +343,7 @@ TEST_F(Resume, FoldersOfFramesGoOn) {
   }
 }
 
-// A result that could not be written keeps its latents, and they alone are decoded.
+// A job whose result is missing but whose latents were kept only decodes them.
 TEST_F(Resume, LatentsAreDecodedAgain) {
   const std::string whole = hash_of(2);
   Child child("" + folder_, job(2, "--keep-latents -o " + path("a.mp4")));
