@@ -300,7 +300,7 @@ TEST_F(Emulator, BarriersThatNotAllReachAreFaults) {
   const char* const expected[] = {
       "63 threads at __syncthreads, the first is (0, 0, 0); "
       "1 threads exited, the first is (7, 0, 0)",
-      "the mask of a warp's call lacks the caller",
+      "the mask of a warp instruction lacks the calling lane",
       "1 threads at a vote of lanes ffffffff, the first is (3, 0, 0)"};
   for (int how = 0; how < 3; ++how) {
     ASSERT_EQ(start(stream, 1, 64, 0, divergent_kernel, how), cudaSuccess);
