@@ -42,7 +42,7 @@ def fit(mask):
         for step in (6.0, 3.0, 1.5, 0.75, 0.4):
             for _ in range(12):
                 tries = at + move * step
-                tries[:, 2].clamp_(min=2)
+                tries[:, 2].clamp_(2, 0.42 * min(h, w))  # no clip has a larger shape
                 x, y, r = (tries[:, k].view(-1, 1, 1) for k in range(3))
                 near = float(tries[:, 2].max()) * 1.3 + step + 1  # no shape reaches farther
                 dx, dy = torch.remainder(px - x + w / 2, w) - w / 2, torch.remainder(py - y[..., 0] + h / 2, h)[..., None] - h / 2
