@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "kernels/check.h"
+#include "tests/support/shape_fit.h"
 
 namespace weft {
 namespace {
@@ -13,10 +14,6 @@ namespace {
 constexpr double kPi = std::numbers::pi;
 constexpr double kMinContrast = 60;  // RGB distance under which nothing stands out
 constexpr double kNoise = 0.25;      // cover below this is taken for noise
-constexpr int kGrid = 32;            // side of the canonical picture of a shape
-// Half side of the canonical picture in units of sqrt(area); the longest reach of a shape is the
-// star's tip, at 0.91.
-constexpr double kReach = 1.1;
 
 double distance(const Rgb& a, const Rgb& b) {
   return std::sqrt((a[0] - b[0]) * (a[0] - b[0]) + (a[1] - b[1]) * (a[1] - b[1]) +
@@ -120,21 +117,6 @@ struct Mask {
   std::vector<double> cover;
   double x = 0, y = 0;  // of the centroid on the torus, pixels
   double area = 0;
-
-  double at(int px, int py) const {
-    px = (px % width + width) % width;
-    py = (py % height + height) % height;
-    return cover[static_cast<size_t>(py) * width + px];
-  }
-  // Bilinear, round the torus; pixel middles at .5.
-  double sample(double px, double py) const {
-    px -= 0.5;
-    py -= 0.5;
-    const int x0 = static_cast<int>(std::floor(px)), y0 = static_cast<int>(std::floor(py));
-    const double fx = px - x0, fy = py - y0;
-    return (at(x0, y0) * (1 - fx) + at(x0 + 1, y0) * fx) * (1 - fy) +
-           (at(x0, y0 + 1) * (1 - fx) + at(x0 + 1, y0 + 1) * fx) * fy;
-  }
 };
 
 // The mean index (plus a half) of weights on a circle.
@@ -207,78 +189,29 @@ Mask make_mask(const Frame& frame, const GroundModel& ground, const Rgb& colour)
   return mask;
 }
 
-using Canonical = std::array<double, kGrid * kGrid>;
-
-// Adds the shape, centred on its centroid and scaled to unit area, times its weight.
-void add_canonical(const Mask& mask, double weight, Canonical& out) {
-  const double cell = 2 * kReach * std::sqrt(mask.area) / kGrid;
-  const int samples = std::max(1, static_cast<int>(std::ceil(cell)));
-  for (int j = 0; j < kGrid; ++j)
-    for (int i = 0; i < kGrid; ++i) {
-      double sum = 0;
-      for (int v = 0; v < samples; ++v)
-        for (int u = 0; u < samples; ++u)
-          sum += mask.sample(mask.x + (i + (u + 0.5) / samples - kGrid / 2) * cell,
-                             mask.y + (j + (v + 0.5) / samples - kGrid / 2) * cell);
-      out[j * kGrid + i] += weight * sum / (samples * samples);
+// The shape that fits the views best, taken together, and every view's own best fit.
+void read_shape(const std::vector<Frame>& frames, const GroundModel& ground, const Rgb& colour,
+                ClipReading& reading) {
+  std::array<double, kShapes> total{};
+  const int last = static_cast<int>(frames.size()) - 1;
+  for (int i = 0; i < kViews; ++i) {
+    const int index = i * last / (kViews - 1);
+    if (i > 0 && index == reading.views.back().frame)
+      continue;  // a clip of fewer frames than views
+    const Frame& frame = frames[static_cast<size_t>(index)];
+    Silhouette silhouette{frame.width, frame.height, {}};
+    for (int y = 0; y < frame.height; ++y) {
+      const Rgb under = ground.at(y, frame.height);
+      for (int x = 0; x < frame.width; ++x)
+        if (distance(pixel(frame, x, y), under) > 0.5 * distance(colour, under))
+          silhouette.pixels.push_back({x + 0.5, y + 0.5});
     }
-}
-
-struct Template {
-  Shape shape;
-  Canonical picture{};
-};
-
-// Every shape at radii (in pixels) over the range that occurs: small ones have softer edges.
-const std::vector<Template>& templates() {
-  static const std::vector<Template> all = [] {
-    std::vector<Template> out;
-    for (const double r : {7.0, 10.0, 14.0, 20.0, 30.0})
-      for (int s = 0; s < kShapes; ++s) {
-        const int side = static_cast<int>(4 * r);
-        Mask mask{side, side, {}};
-        for (int y = 0; y < side; ++y)
-          for (int x = 0; x < side; ++x) {
-            const double a = coverage(Shape(s), x + 0.5 - side / 2.0, y + 0.5 - side / 2.0, r);
-            mask.cover.push_back(a < kNoise ? 0 : a);
-          }
-        locate(mask);
-        Template entry{Shape(s), {}};
-        add_canonical(mask, 1, entry.picture);
-        out.push_back(entry);
-      }
-    return out;
-  }();
-  return all;
-}
-
-double overlap(const Canonical& a, const Canonical& b) {
-  double both = 0, either = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    both += std::min(a[i], b[i]);
-    either += std::max(a[i], b[i]);
+    const std::array<double, kShapes> overlap = best_overlaps(silhouette);
+    const auto best = std::ranges::max_element(overlap);
+    reading.views.push_back({index, Shape(best - overlap.begin()), *best});
+    for (int k = 0; k < kShapes; ++k) total[k] += overlap[k];
   }
-  return either > 0 ? both / either : 0;
-}
-
-// The shape does not turn, so the mean of its canonical pictures shows it with the noise averaged
-// out.
-void read_shape(const std::vector<Mask>& masks, ClipReading& reading) {
-  double largest = 0, total = 0;
-  for (const Mask& mask : masks) largest = std::max(largest, mask.area);
-  Canonical mean{};
-  for (const Mask& mask : masks) {
-    if (mask.area < 0.4 * largest) continue;
-    add_canonical(mask, mask.area, mean);
-    total += mask.area;
-  }
-  for (double& value : mean) value /= total;
-  for (const Template& entry : templates()) {
-    const double fit = overlap(mean, entry.picture);
-    if (fit <= reading.shape_fit) continue;
-    reading.shape_fit = fit;
-    reading.shape = entry.shape;
-  }
+  reading.shape = Shape(std::ranges::max_element(total) - total.begin());
 }
 
 // The sum of squares that remains after the best fit of `columns` functions of the index; their
@@ -404,16 +337,28 @@ ClipReading read_clip(const std::vector<Frame>& frames) {
   }
   std::vector<Mask> masks;
   for (const Frame& frame : frames) masks.push_back(make_mask(frame, ground, *colour));
-  read_shape(masks, reading);
+  read_shape(frames, ground, *colour, reading);
   if (frames.size() >= 5) reading.motion = read_motion(masks);
   return reading;
+}
+
+bool ClipReading::torn() const {
+  return views.empty() ||
+         std::ranges::any_of(views, [](const View& view) { return view.overlap < kTorn; });
+}
+
+bool ClipReading::every_view_shows(Shape kind) const {
+  return !views.empty() &&
+         std::ranges::all_of(views, [&](const View& view) { return view.shape == kind; });
 }
 
 ClipScore score(const ClipReading& reading, const ClipWords& asked) {
   return {!asked.colour || reading.colour == asked.colour,
           !asked.ground || reading.ground == *asked.ground,
           !asked.shape || reading.shape == asked.shape,
-          !asked.motion || reading.motion == asked.motion};
+          !asked.motion || reading.motion == asked.motion,
+          !asked.shape || reading.every_view_shows(*asked.shape),
+          reading.torn()};
 }
 
 }  // namespace weft

@@ -9,13 +9,27 @@
 
 namespace weft {
 
+constexpr int kViews = 6;      // frames of a clip that are looked at one by one
+constexpr double kTorn = 0.6;  // a view that overlaps less with every ideal shape is torn
+
+// One frame: the ideal shape that fits best what stands out in it, and their intersection over
+// union.
+struct View {
+  int frame;
+  Shape shape;
+  double overlap;
+};
+
 struct ClipReading {
   Ground ground = Ground::kBlack;
   std::optional<Colour> colour;  // these three: nullopt where nothing stands out from the ground
-  std::optional<Shape> shape;
+  std::optional<Shape> shape;    // fits all views together best
   std::optional<Motion> motion;  // nullopt for fewer than 5 frames too
-  double shape_fit = 0;          // soft intersection over union with the best template, 0..1
+  std::vector<View> views;       // evenly spaced, the first and the last frame among them
   double ground_offset = 0;      // RGB distance to the named ground, for reports
+
+  bool torn() const;  // any view is, or nothing stands out at all
+  bool every_view_shows(Shape kind) const;
 };
 
 ClipReading read_clip(const std::vector<Frame>& frames);
@@ -24,6 +38,8 @@ ClipReading read_clip(const std::vector<Frame>& frames);
 // right.
 struct ClipScore {
   bool colour, ground, shape, motion;
+  bool every_view;  // each view for itself shows the shape asked for
+  bool torn;
 };
 ClipScore score(const ClipReading& reading, const ClipWords& asked);
 

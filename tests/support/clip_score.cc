@@ -1,7 +1,10 @@
 // Measures how well a model draws its prompts, by reading its clips.
 //   clip_score --prompts N [SEED]      prints N prompts, trained and held-out combinations in turn
-//   clip_score CLIP...                 reads each clip and the prompt in its metadata; prints the
-//   table
+//   clip_score CLIP...                 reads each clip and the prompt in its metadata; prints each
+//                                      that is wrong or torn, and the table
+// The table's shares: "shape" fits the six views together, "in all" each of them for itself;
+// "right" has colour, ground, shape and motion as asked; "torn" has a view that no ideal shape
+// fits.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -30,21 +33,23 @@ void print_prompts(int count, uint64_t seed) {
 
 struct Row {
   const char* name;
-  int clips = 0, colour = 0, ground = 0, shape = 0, motion = 0, all = 0;
+  int clips = 0, colour = 0, ground = 0, shape = 0, every_view = 0, motion = 0, all = 0, torn = 0;
 
   void add(const ClipScore& s) {
     ++clips;
     colour += s.colour;
     ground += s.ground;
     shape += s.shape;
+    every_view += s.every_view;
+    torn += s.torn;
     motion += s.motion;
     all += s.colour && s.ground && s.shape && s.motion;
   }
   void print() const {
     const double percent = 100.0 / std::max(clips, 1);
-    std::printf("%-9s %5d  %5.1f%% %6.1f%% %5.1f%% %6.1f%% %6.1f%%\n", name, clips,
-                colour * percent, ground * percent, shape * percent, motion * percent,
-                all * percent);
+    std::printf("%-9s %5d  %5.1f%% %6.1f%% %5.1f%% %5.1f%% %6.1f%% %6.1f%% %6.1f%%\n", name, clips,
+                colour * percent, ground * percent, shape * percent, every_view * percent,
+                motion * percent, all * percent, torn * percent);
   }
 };
 
@@ -76,14 +81,16 @@ void print_scores(const std::vector<std::string>& paths) {
           held_out({*words->colour, *words->shape, *words->motion, *words->ground, Size::kBig});
       (out ? held : trained).add(s);
     }
-    if (!(s.colour && s.ground && s.shape && s.motion))
-      std::printf("%s: %s -> %s %s, %s on %s (fit %.2f)\n", path.c_str(), prompt.c_str(),
-                  text_of(reading.colour).c_str(), text_of(reading.shape).c_str(),
-                  text_of(reading.motion).c_str(), std::string(to_string(reading.ground)).c_str(),
-                  reading.shape_fit);
+    if (s.colour && s.ground && s.shape && s.every_view && s.motion && !s.torn) continue;
+    std::printf("%s: %s -> %s %s, %s on %s; views", path.c_str(), prompt.c_str(),
+                text_of(reading.colour).c_str(), text_of(reading.shape).c_str(),
+                text_of(reading.motion).c_str(), std::string(to_string(reading.ground)).c_str());
+    for (const View& view : reading.views)
+      std::printf(" %s %.2f", std::string(to_string(view.shape)).c_str(), view.overlap);
+    std::printf("%s\n", s.torn ? " (torn)" : "");
   }
-  std::printf("%-9s %5s  %6s %7s %6s %7s %7s\n", "", "clips", "colour", "ground", "shape", "motion",
-              "all");
+  std::printf("%-9s %5s  %6s %7s %6s %6s %7s %7s %7s\n", "", "clips", "colour", "ground", "shape",
+              "in all", "motion", "right", "torn");
   for (const Row& row : {trained, held, all}) row.print();
 }
 

@@ -20,7 +20,8 @@ TEST(ClipReader, AfterMp4) {
     sink->finish();
     const ClipScore s =
         score(read_clip(read_video(path)), {spec.colour, spec.shape, spec.motion, spec.ground, {}});
-    EXPECT_TRUE(s.colour && s.ground && s.shape && s.motion) << prompt_of(spec);
+    EXPECT_TRUE(s.colour && s.ground && s.shape && s.every_view && s.motion && !s.torn)
+        << prompt_of(spec);
   }
   std::remove(path.c_str());
 }

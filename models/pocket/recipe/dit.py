@@ -32,6 +32,29 @@ def make_dit(**over):
     return m
 
 
+def layers(state):
+    """How many blocks the weights of a checkpoint have."""
+    return 1 + max(int(k.split(".")[1]) for k in state if k.startswith("blocks."))
+
+
+def deepen(state, count):
+    """The weights of a DiT of `count` blocks that computes the same: copies of blocks, spread over the depth, whose
+    last matrices are zero."""
+    old, out = layers(state), {}
+    fresh = {(j + 1) * old // (count - old + 1) - 1 for j in range(count - old)}  # the blocks that a copy follows
+    assert len(fresh) == count - old, "at most twice as many blocks"
+    place = 0
+    for i in range(old):
+        for copy in [False] + [True] * (i in fresh):
+            for k, v in state.items():
+                if k.startswith(f"blocks.{i}."):
+                    name = k.split(".", 2)[2]
+                    zero = copy and any(name.startswith(z) for z in ("attn1.to_out", "attn2.to_out", "ffn.net.2"))
+                    out[f"blocks.{place}.{name}"] = torch.zeros_like(v) if zero else v.clone()
+            place += 1
+    return {**{k: v for k, v in state.items() if not k.startswith("blocks.")}, **out}
+
+
 def make_text():
     m = UMT5EncoderModel(UMT5Config(**TEXT))
     m.get_input_embeddings().weight.data.normal_(std=1.0)

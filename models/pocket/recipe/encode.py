@@ -8,6 +8,8 @@ ap = argparse.ArgumentParser()
 ap.add_argument("--out", default="work")
 ap.add_argument("--scale", type=float, default=1.0, help="how many times the default number of clips")
 ap.add_argument("--threads", type=int, default=1)
+ap.add_argument("--fine", action="store_true",
+                help="for training on from exported weights: few pictures, and the hard clips (stars, rings, circles) more often")
 args = ap.parse_args()
 torch.set_num_threads(args.threads)
 dev = "cuda" if torch.cuda.is_available() else "cpu"
@@ -17,6 +19,8 @@ PLAN = [(80, 25, 128, 128), (2000, 1, 128, 128), (2000, 1, 128, 128), Q, Q, (150
         (40, 37, 128, 128), (300, 1, 96, 128), (300, 1, 128, 96), (200, 1, 160, 160), Q, (40, 25, 96, 128),
         (40, 25, 128, 96), (30, 25, 160, 160), Q, (2000, 1, 128, 128), (150, 13, 128, 128), Q, (40, 61, 128, 128), Q, Q,
         (40, 37, 128, 128)] + [Q, Q, Q, (40, 25, 96, 128), (40, 25, 128, 96), (30, 25, 160, 160), (40, 61, 128, 128)] * 4
+FINE = [Q, (40, 37, 128, 128), (100, 13, 128, 128), (400, 1, 128, 128), Q, (20, 61, 128, 128), (20, 25, 96, 128),
+        (20, 25, 128, 96), (20, 25, 160, 160), Q, (40, 37, 128, 128)] + [Q, Q, (40, 37, 128, 128), Q] * 8
 
 model = V.make().to(dev)
 model.load_state_dict(torch.load(os.path.join(args.out, "vae.pt"), weights_only=False, map_location=dev)["model"])
@@ -27,7 +31,10 @@ for p in model.parameters():
 lat = os.path.join(args.out, "latents")
 os.makedirs(lat, exist_ok=True)
 ALL, SIZE = clips.combos(), list(clips.SIZES)
-for k, (n, frames, w, h) in enumerate(PLAN):
+PLACE = {c: i for i, c in enumerate(ALL)}
+if args.fine:
+    ALL += [c for c in ALL if c[1] in ("star", "ring")] + [c for c in ALL if c[2] == "circling"]
+for k, (n, frames, w, h) in enumerate(FINE if args.fine else PLAN):
     name = os.path.join(lat, f"{k:03d}.pt")
     if os.path.exists(name):
         continue
@@ -45,9 +52,9 @@ for k, (n, frames, w, h) in enumerate(PLAN):
             z = V.encode(model, torch.stack(x).to(dev).contiguous(memory_format=torch.channels_last_3d))[0]
         out.append(z.contiguous().half().cpu())
     z = torch.cat(out)
-    torch.save(dict(z=z, combo=torch.tensor(which), size=torch.tensor(sizes)), name + ".tmp")
+    torch.save(dict(z=z, combo=torch.tensor([PLACE[ALL[c]] for c in which]), size=torch.tensor(sizes)), name + ".tmp")
     os.replace(name + ".tmp", name)
-    if k == 0:
+    if not os.path.exists(os.path.join(args.out, "stats.json")):
         f = z.float().transpose(0, 1).flatten(1)
         stats = dict(mean=f.mean(1).tolist(), std=f.std(1).tolist())
         json.dump(stats, open(os.path.join(args.out, "stats.json"), "w"))

@@ -8,43 +8,6 @@ def nearest(table, rgb):
     return min(table, key=lambda k: np.abs(np.array(table[k]) - rgb).sum())
 
 
-_templates = {}
-
-
-def template(shape, size=48):
-    if shape not in _templates:
-        c = torch.arange(size) + 0.5 - size / 2
-        for s in clips.SHAPES:
-            _templates[s] = {}
-        r = np.linspace(4, 22, 73)
-        for s in clips.SHAPES:
-            m = [clips.coverage(s, c[None, :].expand(size, size), c[:, None].expand(size, size), float(q)).numpy() for q in r]
-            _templates[s] = [(a.sum(), a) for a in m]
-    return _templates[shape]
-
-
-def shape_of(cov):
-    """cov: (h, w) in [0, 1], the shape anywhere (wrapped round): best overlap with the five shapes of equal area."""
-    h, w = cov.shape
-    cx, cy, area = centre(cov)
-    cov = np.roll(cov, (int(h // 2 - round(cy)), int(w // 2 - round(cx))), (0, 1))
-    f = max(1.0, np.sqrt(area / (np.pi * 14 ** 2)))  # shrink big ones
-    t = torch.from_numpy(cov)[None, None].float()
-    t = torch.nn.functional.interpolate(t, scale_factor=1 / f, mode="bilinear", antialias=True, align_corners=False)[0, 0].numpy()
-    s = 48
-    pad = max(0, s + 8 - t.shape[0]), max(0, s + 8 - t.shape[1])
-    t = np.pad(t, ((pad[0] // 2 + 1, pad[0] // 2 + 1), (pad[1] // 2 + 1, pad[1] // 2 + 1)))
-    y0, x0 = (t.shape[0] - s) // 2, (t.shape[1] - s) // 2
-    best = {}
-    for name in clips.SHAPES:
-        area = t.sum()
-        tm = min(template(name), key=lambda a: abs(a[0] - area))[1]
-        best[name] = max(np.minimum(tm, v).sum() / np.maximum(tm, v).sum()
-                         for dy in range(-3, 4) for dx in range(-3, 4)
-                         for v in [t[y0 + dy:y0 + dy + s, x0 + dx:x0 + dx + s]])
-    return best
-
-
 def centre(cov):
     h, w = cov.shape
     sx, sy = cov.sum(0), cov.sum(1)
@@ -52,6 +15,50 @@ def centre(cov):
     cx = np.arctan2((sx * np.sin(ax)).sum(), (sx * np.cos(ax)).sum()) % (2 * np.pi) / (2 * np.pi) * w
     cy = np.arctan2((sy * np.sin(ay)).sum(), (sy * np.cos(ay)).sum()) % (2 * np.pi) / (2 * np.pi) * h
     return cx, cy, cov.sum()
+
+
+AREA = {"ball": np.pi, "square": 3.24, "ring": 0.736 * np.pi, "triangle": 1.08 * 3 ** 0.5, "star": 1.911}  # at radius 1
+
+
+def views(frames):
+    """The six frames of a clip that are looked at one by one."""
+    return [i * (frames - 1) // 5 for i in range(6)] if frames > 5 else list(range(frames))
+
+
+def fit(mask):
+    """mask: bool (h, w). For each shape the best intersection over union with an ideal one of any centre (wrapped
+    round) and radius, found by climbing from the mask's centroid and area. Every pixel of the mask counts."""
+    h, w = mask.shape
+    out = dict.fromkeys(clips.SHAPES, 0.0)
+    if not mask.any():
+        return out
+    mask = torch.from_numpy(np.ascontiguousarray(mask))
+    area = int(mask.sum())
+    cx, cy, _ = centre(mask.numpy().astype(float))
+    px, py = torch.arange(w) + 0.5, torch.arange(h) + 0.5
+    move = torch.tensor([[0, 0, 0]] + [[s if k == a else 0 for k in range(3)] for a in range(3) for s in (-1, 1)])
+    for shape in clips.SHAPES:
+        at, best = torch.tensor([cx, cy, (area / AREA[shape]) ** 0.5]), -1.0
+        for step in (6.0, 3.0, 1.5, 0.75, 0.4):
+            for _ in range(12):
+                tries = at + move * step
+                tries[:, 2].clamp_(2, 0.42 * min(h, w))  # no clip has a larger shape
+                x, y, r = (tries[:, k].view(-1, 1, 1) for k in range(3))
+                near = float(tries[:, 2].max()) * 1.3 + step + 1  # no shape reaches farther
+                dx, dy = torch.remainder(px - x + w / 2, w) - w / 2, torch.remainder(py - y[..., 0] + h / 2, h)[..., None] - h / 2
+                cols, rows = (dx.abs() < near).any(0)[0], (dy.abs() < near).any(0)[:, 0]
+                ideal = clips.coverage(shape, dx[:, :, cols].expand(-1, int(rows.sum()), -1),
+                                       dy[:, rows].expand(-1, -1, int(cols.sum())), r) > 0.5
+                both = (ideal & mask[rows][:, cols]).flatten(1).sum(1)
+                iou = both / (ideal.flatten(1).sum(1) + area - both)
+                k = int(iou.argmax())
+                if float(iou[k]) <= best:
+                    break
+                at, best = tries[k], float(iou[k])
+                if k == 0:
+                    break
+        out[shape] = best
+    return out
 
 
 def read(v):
@@ -87,13 +94,13 @@ def read(v):
             out["motion"] = "?"
     else:
         out["motion"] = None
-    pick = np.argsort(area)[::-1][:max(1, t // 2)][:: max(1, t // 10)]
-    score = {s: 0.0 for s in clips.SHAPES}
-    for i in pick:
-        for s, q in shape_of(cov[i]).items():
-            score[s] += q / len(pick)
-    out["shape"] = max(score, key=score.get)
-    out["iou"] = score[out["shape"]]
+    apart = np.sqrt(((v - bg) ** 2).sum(-1)) > 0.5 * np.sqrt(d @ d)  # whatever stands out, of any colour
+    fits = [fit(apart[i]) for i in views(t)]
+    out["views"] = [max(f.values()) for f in fits]
+    out["kinds"] = [max(f, key=f.get) for f in fits]
+    total = {s: sum(f[s] for f in fits) for s in clips.SHAPES}
+    out["shape"] = max(total, key=total.get)
+    out["iou"] = min(out["views"])
     return out
 
 

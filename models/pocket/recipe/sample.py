@@ -99,7 +99,7 @@ if __name__ == "__main__":
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     s = torch.load(os.path.join(a.out, "dit.pt"), weights_only=False, map_location="cpu")
-    model, text, vae = D.make_dit(), D.make_text(), V.make()
+    model, text, vae = D.make_dit(num_layers=D.layers(s["model"])), D.make_text(), V.make()
     model.load_state_dict(s["model"]); text.load_state_dict(s["text"])
     if not a.raw:
         for p, e in zip(list(model.parameters()) + list(text.parameters()), s["ema"]):

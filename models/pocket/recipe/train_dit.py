@@ -16,12 +16,12 @@ ap.add_argument("--pictures", type=float, default=20, help="minutes on single pi
 ap.add_argument("--decay", type=float, default=0.35, help="last fraction of the time, in which the rate falls to zero")
 ap.add_argument("--tokens", type=int, default=5376, help="tokens of a step")
 ap.add_argument("--crops", type=float, default=0.55, help="fraction of the steps on crops around the shape")
-ap.add_argument("--early", type=float, default=0.5, help="fraction of the clips seen in almost pure noise")
+ap.add_argument("--early", type=float, default=0.2, help="fraction of the clips seen in almost pure noise")
 ap.add_argument("--average", type=float, default=0.998)
-ap.add_argument("--lr", type=float, default=0.02)
+ap.add_argument("--lr", type=float, default=0.02, help="of Muon; a twentieth of it is Adam's")
 ap.add_argument("--init", default="", help="a checkpoint whose weights to start from")
-ap.add_argument("--whole", type=float, default=0.9,
-                help="share of batches that begin with their clips; others may begin in mid-clip, whose first latent differs")
+ap.add_argument("--layers", type=int, default=0, help="blocks of the DiT, where --init has fewer; the new ones begin as nothing")
+ap.add_argument("--whole", type=float, default=0.75, help="share of batches that begin with their clips; others may begin in mid-clip")
 ap.add_argument("--compile", action="store_true")
 ap.add_argument("--threads", type=int, default=1, help="of each process")
 ap.add_argument("--port", type=int, default=29517)
@@ -41,23 +41,26 @@ sp = spm.SentencePieceProcessor(model_file=os.path.join(args.out, "tokenizer", "
 stats = json.load(open(os.path.join(args.out, "stats.json")))
 MEAN = torch.tensor(stats["mean"], device=dev).view(1, 16, 1, 1, 1)
 STD = torch.tensor([max(x, D.STD_FLOOR) for x in stats["std"]], device=dev).view(1, 16, 1, 1, 1)
-model, text = D.make_dit().to(dev), D.make_text().to(dev)
+start_from = path if os.path.exists(path) else args.init
+first = torch.load(start_from, weights_only=False, map_location=dev) if start_from else {}
+if start_from == args.init and args.layers > D.layers(first["model"]):
+    first["model"] = D.deepen(first["model"], args.layers)
+model = D.make_dit(**(dict(num_layers=D.layers(first["model"])) if first else {})).to(dev)
+text = D.make_text().to(dev)
 params = list(model.parameters()) + list(text.parameters())
 matrices = [p for n, p in list(model.named_parameters()) + list(text.named_parameters())
             if p.ndim == 2 and not any(k in n for k in ("shared", "embed_tokens", "relative", "proj_out", "patch",
                                                            "text_embedder", "SelfAttention", "DenseReluDense"))]
 ids = {id(p) for p in matrices}
-opt = Muon(matrices, [p for p in params if id(p) not in ids], lr=args.lr)
-ema = [p.detach().clone() for p in params]
+opt = Muon(matrices, [p for p in params if id(p) not in ids], lr=args.lr, other_lr=args.lr / 20)
 step, spent = 0, 0.0
-if args.init and not os.path.exists(path):
-    s = torch.load(args.init, weights_only=False, map_location=dev)
-    model.load_state_dict(s["model"]); text.load_state_dict(s["text"])
-    ema = [p.detach().clone() for p in params]
-if os.path.exists(path):
-    s = torch.load(path, weights_only=False, map_location=dev)
-    model.load_state_dict(s["model"]); text.load_state_dict(s["text"]); opt.load_state_dict(s["opt"])
-    ema, step, spent = s["ema"], s["step"], s["spent"]
+if first:
+    model.load_state_dict(first["model"]); text.load_state_dict(first["text"])
+ema = [p.detach().clone() for p in params]
+if start_from == path:
+    opt.load_state_dict(first["opt"])
+    ema, step, spent = first["ema"], first["step"], first["spent"]
+del first
 rng, both = np.random.default_rng(9000 + step + 100000 * rank), np.random.default_rng(step)
 torch.manual_seed(step * 10 + rank)
 ALL, SIZE = clips.combos(), list(clips.SIZES)
@@ -84,15 +87,15 @@ def rescan():
 
 
 def pick(frames, h, w, crop=0):
-    """A batch of windows of so many latent frames: mostly whole clips, else a window of longer ones.
-    crop: only so many latents each way, somewhere on the shape."""
+    """A batch of windows of so many latent frames (mostly whole clips, else windows of longer ones), at which latent
+    frame each begins, and the captions. crop: only so many latents each way, somewhere on the shape."""
     n = max(1, round(args.tokens / args.ranks / (frames * (crop * crop or h * w) / 4)))
     longer = [g for g in groups if g[1:] == (h, w) and g[0] > frames > 1]
     whole = (frames, h, w) in groups and (rng.random() < args.whole or not longer)
     src = groups[(frames, h, w) if whole else longer[rng.integers(len(longer))]]
     sizes = np.array([len(d["z"]) for d in src])
     where = rng.choice(len(src), n, p=sizes / sizes.sum())
-    z, caps = [], []
+    z, begin, caps = [], [], []
     for k in where:
         d = src[k]
         i = int(rng.integers(len(d["z"])))
@@ -106,8 +109,9 @@ def pick(frames, h, w, crop=0):
             x = min(max(x - int(rng.integers(0, crop)), 0), w - crop)
             one = one[:, :, y:y + crop, x:x + crop]
         z.append(one)
+        begin.append(at)
         caps.append("" if rng.random() < 0.1 else clips.caption(ALL[int(d["combo"][i])], SIZE[int(d["size"][i])], rng))
-    return torch.stack(z).to(dev).float(), caps
+    return torch.stack(z).to(dev).float(), torch.tensor(begin, device=dev), caps
 
 
 def save():
@@ -116,8 +120,11 @@ def save():
     os.replace(path + ".tmp", path)
 
 
-def once(z, caps, fn, local=False):
-    """The loss of one batch. local: less noise, since only the shape's near surroundings are in sight."""
+def once(z, begin, caps, fn, local=False):
+    """The loss of one batch. local: less noise, since only the shape's near surroundings are in sight.
+    A window that begins in mid-clip is trained as a long video uses it: its first one to three latents are the end of
+    the block before, one step of the sampler cleaner, and nobody asks what the model makes of them. So nothing
+    teaches it to begin a clip with a latent that only the middle of a clip has."""
     x0 = (z - MEAN) / STD
     b = len(x0)
     noise = torch.randn_like(x0)
@@ -128,12 +135,17 @@ def once(z, caps, fn, local=False):
         t = torch.where(torch.rand(b, device=dev) < args.early, 1 - 0.08 * torch.rand(b, device=dev).square(), t)
     if local:
         t = torch.sigmoid(torch.randn(b, device=dev) - 0.3).clamp(max=0.85)
-    tt = t.view(-1, 1, 1, 1, 1)
+    given = torch.randint(1, 4, (b,), device=dev).clamp(max=max(1, z.shape[2] // 2)) * begin.gt(0)
+    given = torch.arange(z.shape[2], device=dev) < given[:, None]  # (b, f)
+    cleaner = (t / (3 - 2 * t) - 0.05).clamp(min=0)
+    cleaner = 3 * cleaner / (1 + 2 * cleaner)
+    tt = torch.where(given, cleaner[:, None], t[:, None]).view(b, 1, -1, 1, 1)
+    asked = (~given).float().view(b, 1, -1, 1, 1)
     tok = token_rows(sp, caps).to(dev)
     rows, _ = D.text_rows(text, tok)
     length = torch.where(torch.rand(b, device=dev) < 0.2, 512, 24)
     v = D.forward(model, (1 - tt) * x0 + tt * noise, t * 1000, rows, pad_bias(tok, length), fn)
-    return (v - (noise - x0)).square().mean()
+    return ((v - (noise - x0)).square() * asked).mean() / asked.mean()
 
 
 rescan()
@@ -153,14 +165,14 @@ while spent < total:
     else:
         odd = [g for g in groups if g[0] == 7 and g[1:] != (16, 16)]
         u = both.random()
-        shape = ((1, 16, 16) if u < 0.14 else (4, 16, 16) if u < 0.34 else (7, 16, 16) if u < 0.84 else
+        shape = ((1, 16, 16) if u < 0.06 else (4, 16, 16) if u < 0.22 else (7, 16, 16) if u < 0.84 else
                  (10, 16, 16) if u < 0.90 else (16, 16, 16) if u < 0.95 else odd[both.integers(len(odd))] if odd else (7, 16, 16))
     crop = 8 if both.random() < args.crops * min(1, (1 - f) / 0.2) and shape[1:] == (16, 16) and 1 < shape[0] < 10 else 0
     try:
-        z, caps = pick(*shape, crop)
+        window = pick(*shape, crop)
     except (KeyError, IndexError, ValueError):
-        z, caps = pick(7, 16, 16)
-    loss = once(z, caps, compiled if args.compile else D.block, crop > 0)
+        window = pick(7, 16, 16)
+    loss = once(*window, compiled if args.compile else D.block, crop > 0)
     opt.zero_grad()
     loss.backward()
     now = time.time()
