@@ -146,10 +146,14 @@ std::string layout_text(const Flags& flags) {
     const auto parts = flags.integer(flag);
     if (parts) text += (text.empty() ? "" : ",") + key + "=" + std::to_string(*parts);
   }
-  if (text.empty()) return flags.text("layout");
-  if (flags.given("layout"))
+  if (!text.empty() && flags.given("layout"))
     throw Error(ErrorKind::kUsage, "--layout is '" + flags.text("layout") +
                                        "', and other flags say " + text + "; give the layout once");
+  if (text.empty()) text = flags.text("layout");
+  for (const auto& [flag, key] :
+       {std::pair{"text-ranks", "text_ranks"}, std::pair{"vae-ranks", "vae_ranks"}})
+    if (const auto ranks = flags.integer(flag))
+      text += (text.empty() ? "auto," : ",") + std::string(key) + "=" + std::to_string(*ranks);
   return text;
 }
 

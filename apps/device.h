@@ -33,8 +33,8 @@ struct Ranks {
 // processes.
 Ranks ranks_of(const Flags& flags);
 
-// The text of --layout, or the one that --ulysses N and the like stand for; "auto" without either.
-// Error(kUsage) where both are given.
+// The text of --layout, or the one that --ulysses N and the like stand for, "auto" without either,
+// and behind it --text-ranks and --vae-ranks. Error(kUsage) where the layout is given twice.
 std::string layout_text(const Flags& flags);
 
 // Lifts the binding that mpirun gives a process of few ranks (one core, whatever its threads).

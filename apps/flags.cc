@@ -203,6 +203,12 @@ constexpr FlagSpec kFlags[] = {
     {"tensor", "--tp --tp-degree --tp-size", kInteger, "",
      "short for --layout tensor=N: heads and feed-forward columns",
      kGenerate | kComplete | kPlan | kVerify, nullptr, "1 ... 4096"},
+    {"text-ranks", "", kInteger, "all",
+     "how many ranks share the text encoder, from the first on; few of one host are faster on slow "
+     "links",
+     kGenerate | kPlan | kVerify, nullptr, "1 ... 4096", false},
+    {"vae-ranks", "", kInteger, "all", "how many ranks share the VAE's rows, from the first on",
+     kGenerate | kPlan | kVerify, nullptr, "1 ... 4096", false},
     {"ring-balance", "", kText, "zigzag",
      "how a causal ring shares the work: pieces from both ends, plain pieces, or plain pieces "
      "whose "

@@ -45,8 +45,8 @@ class Replica {
   // Which weights: this rank's blocks, and of them its heads and feed-forward columns.
   BlockRange blocks(int layers) const;
   WanLoad load(const WanConfig& config, WanLoad how) const;  // `how` with these
-  // The text encoder's width is split over the first ranks, at most one per head; the others get
-  // the rows it makes. {} = whole.
+  // The text encoder's width is split over the first ranks (Layout::text_ranks), at most one per
+  // head; the others get the rows it makes. {} = whole.
   int text_parts(const Umt5Config& config) const;
   bool encodes_text(const Umt5Config& config) const { return rank() < text_parts(config); }
   WidthSlice text_width(const Umt5Config& config) const;
@@ -70,8 +70,8 @@ class Replica {
   SeamBytes seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const;
   SeamBytes text_seam_bytes(const Umt5Config& config) const;
 
-  // Which rows of a picture's latent this rank decodes or encodes: at most one band per latent
-  // row, the last ranks idle (empty) where there are more.
+  // Which rows of a picture's latent this rank decodes or encodes: the first ranks
+  // (Layout::vae_ranks) have a band each, at most one per latent row; the others are idle (empty).
   int bands(int64_t latent_rows) const;
   Range band(int64_t latent_rows) const { return band_of(rank(), latent_rows); }
   Range band_of(int rank, int64_t latent_rows) const;
