@@ -54,11 +54,13 @@ void resolve_device(Flags& flags) {
     flags.imply("device", gpus_here().count > 0 ? "cuda" : "cpu", "auto");
 }
 
-// The ranks that "cfg=2,ulysses=2" needs; 0 where the text is no such list.
+// The ranks that "cfg=2,ulysses=2" needs; 0 where the text is no list of axes. The keys text_ranks
+// and vae_ranks are no axes: they choose among the ranks that there are.
 int64_t product_of(const std::string& layout) {
   int64_t product = 1;
   for (const std::string& part : split(layout, ',')) {
     const size_t equals = part.find('=');
+    if (part.starts_with("text_ranks=") || part.starts_with("vae_ranks=")) continue;
     if (equals == std::string::npos) return 0;
     int64_t parts = 0;
     const char* end = part.data() + part.size();
@@ -107,10 +109,14 @@ std::string layout_text(const Flags& flags) {
       text +=
           (text.empty() ? "" : ",") + std::string(to_string(axis)) + "=" + std::to_string(*parts);
   }
-  if (text.empty()) return flags.text("layout");
-  if (flags.given("layout"))
+  if (!text.empty() && flags.given("layout"))
     throw Error(ErrorKind::kUsage, flags.label("layout") + " is '" + flags.text("layout") +
                                        "', and other flags say " + text + "; give the layout once");
+  if (text.empty()) text = flags.text("layout");
+  for (const auto& [flag, key] :
+       {std::pair{"text-ranks", "text_ranks"}, std::pair{"vae-ranks", "vae_ranks"}})
+    if (const auto ranks = flags.integer(flag))
+      text += (text.empty() ? "auto," : ",") + std::string(key) + "=" + std::to_string(*ranks);
   return text;
 }
 

@@ -14,8 +14,8 @@ namespace weft {
 // contradict each other and where --gpus finds no GPU.
 void resolve_placement(Flags& flags);
 
-// --layout, or what --ulysses N and the like put together ("auto" where there is neither).
-// Error(kUsage) where both are given.
+// The text of --layout, or the one that --ulysses N and the like put together ("auto" without
+// either), followed by --text-ranks and --vae-ranks. Error(kUsage) where the layout is given twice.
 std::string layout_text(const Flags& flags);
 
 // The flag that splits this axis, "tp" for tensor.

@@ -292,12 +292,7 @@ int run_plan(const Flags& flags) {
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   request = generator.resolve(request);
   const LayoutLimits limits = generator.layout_limits(request);
-  std::vector<Layout> layouts;
-  const std::string layout = layout_text(flags);
-  if (layout == "all")
-    layouts = legal_layouts(ranks.count, limits);
-  else
-    layouts = {parse_layout(layout, ranks.count, limits)};
+  const std::vector<Layout> layouts = parse_layouts(layout_text(flags), ranks.count, limits);
   const bool several = layouts.size() > 1;
   const std::string svg = flags.text("svg");
   if (several && !svg.empty())

@@ -188,7 +188,8 @@ std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
   } else if (!layout.empty() && layout != "one rank") {
     int ranks = 1;
     for (const std::string& part : split(layout, ','))
-      ranks *= std::max(1, std::atoi(part.substr(part.find('=') + 1).c_str()));
+      if (!part.starts_with("text_ranks=") && !part.starts_with("vae_ranks="))
+        ranks *= std::max(1, std::atoi(part.substr(part.find('=') + 1).c_str()));
     add(out, "ranks", std::to_string(std::min(ranks, 1024)));
     add(out, "layout", layout);
   }

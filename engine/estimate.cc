@@ -33,14 +33,21 @@ int64_t token_count(const Components& parts, const Request& request) {
 namespace {
 
 StageBytes encoding(const Components& parts, const Replica& replica, uint64_t embeds,
-                    int64_t longest) {
+                    std::array<int64_t, 2> prompt_rows) {
   const Umt5Config& config = parts.text_config();
+  if (!replica.encodes_text(config)) return {.tensors = embeds};
   const WidthSlice width = replica.text_width(config);
-  StageBytes stage{.tensors = embeds,
-                   .arena = umt5_workspace_bytes(config, longest, parts.dtype(), width,
-                                                 replica.text_seam_bytes(config))};
-  if (parts.device())
-    stage.scratch = umt5_scratch_bytes(config, longest, parts.dtype(), width, *parts.device());
+  StageBytes stage{.tensors = embeds};
+  for (const int64_t rows : prompt_rows) {
+    if (rows == 0) continue;  // no negative prompt
+    // The sums of a short prompt may take a star, which holds more than the ring of a long one.
+    stage.arena = std::max<uint64_t>(
+        stage.arena,
+        umt5_workspace_bytes(config, rows, parts.dtype(), width, replica.text_seam_bytes(config)));
+    if (parts.device())
+      stage.scratch = std::max<uint64_t>(
+          stage.scratch, umt5_scratch_bytes(config, rows, parts.dtype(), width, *parts.device()));
+  }
   return stage;
 }
 
@@ -129,8 +136,7 @@ ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
     total = std::max(total, stage.held(device));
     bytes.scratch = std::max(bytes.scratch, stage.scratch);
   };
-  book(bytes.encode_text,
-       encoding(parts, replica, embeds, std::max(prompt_rows[0], prompt_rows[1])));
+  book(bytes.encode_text, encoding(parts, replica, embeds, prompt_rows));
   constexpr int kHistory = 3;  // SamplerState
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies = device ? std::min<uint64_t>(kept, 1) : kept;

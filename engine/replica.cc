@@ -11,6 +11,11 @@
 
 namespace weft {
 
+namespace {
+// The sums over a short prompt are small: a star takes two hops where a ring takes 2 (P - 1).
+constexpr AllReduce kTextSums = AllReduce::kBySize;
+}  // namespace
+
 // The seams in use. Each is made when it is first needed and kept until its size changes.
 struct Replica::Seams {
   // Communicator group ids, one per kind of exchange.
@@ -129,7 +134,7 @@ SeamBytes Replica::seam_bytes(const WanConfig& config, int64_t tokens, DType dty
 
 SeamBytes Replica::text_seam_bytes(const Umt5Config& config) const {
   return {.attend = 0, .sum = [parts = text_parts(config), part = rank()](int64_t values) {
-            return part < parts ? tensor_arena_bytes(values, parts, part, AllReduce::kRing) : 0;
+            return part < parts ? tensor_arena_bytes(values, parts, part, kTextSums) : 0;
           }};
 }
 
@@ -161,7 +166,7 @@ Context Replica::text_context(Stream& stream, Arena& arena, const Pass& pass,
     std::vector<int> ranks;
     for (int rank = 0; rank < parts; ++rank) ranks.push_back(rank);
     if (seams.text_ranks != parts)
-      seams.text = std::make_unique<TensorReducer>(group(ranks, Seams::kText));
+      seams.text = std::make_unique<TensorReducer>(group(ranks, Seams::kText), kTextSums);
     seams.text_ranks = parts;
     reducer = seams.text.get();
   }
@@ -199,7 +204,8 @@ WanLoad Replica::load(const WanConfig& config, WanLoad how) const {
 }
 
 int Replica::text_parts(const Umt5Config& config) const {
-  return static_cast<int>(std::min<int64_t>(ranks(), std::min(config.num_heads, config.d_ff)));
+  const int64_t most = layout().text_ranks > 0 ? layout().text_ranks : ranks();
+  return static_cast<int>(std::min({most, config.num_heads, config.d_ff}));
 }
 
 WidthSlice Replica::text_width(const Umt5Config& config) const {
@@ -224,7 +230,8 @@ bool Replica::computes(int branch) const {
 }
 
 int Replica::bands(int64_t latent_rows) const {
-  return static_cast<int>(std::min<int64_t>(ranks(), latent_rows));
+  const int64_t most = layout().vae_ranks > 0 ? layout().vae_ranks : ranks();
+  return static_cast<int>(std::min(most, latent_rows));
 }
 
 Range Replica::band_of(int rank, int64_t latent_rows) const {

@@ -52,8 +52,8 @@ class Replica {
   // returns `how` with these filled in.
   BlockRange blocks(int layers) const;
   WanLoad load(const WanConfig& config, WanLoad how) const;
-  // The text encoder's width is split over the first ranks, at most one rank per head. The other
-  // ranks receive its output. {} means the whole width.
+  // The text encoder's width is split over the first ranks (Layout::text_ranks), at most one rank
+  // per head. The other ranks receive its output. {} means the whole width.
   int text_parts(const Umt5Config& config) const;
   bool encodes_text(const Umt5Config& config) const { return rank() < text_parts(config); }
   WidthSlice text_width(const Umt5Config& config) const;
@@ -78,8 +78,8 @@ class Replica {
   SeamBytes seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const;
   SeamBytes text_seam_bytes(const Umt5Config& config) const;
 
-  // The latent rows that this rank decodes or encodes. There is at most one band per latent row; if
-  // there are more ranks than rows, the last ranks have an empty band and do nothing.
+  // The latent rows that this rank decodes or encodes. The first ranks (Layout::vae_ranks) have a
+  // band each, at most one per latent row; the others have an empty band and do nothing.
   int bands(int64_t latent_rows) const;
   Range band(int64_t latent_rows) const { return band_of(rank(), latent_rows); }
   Range band_of(int rank, int64_t latent_rows) const;

@@ -11,10 +11,18 @@ namespace {
 
 constexpr const char* kNames[kAxes] = {"data",       "cfg",     "layers", "ring",
                                        "token_ring", "ulysses", "tensor"};
+// Keys of a layout that are no axes.
+struct StageKey {
+  const char* name;
+  int Layout::*ranks;
+};
+constexpr StageKey kStageKeys[] = {{"text_ranks", &Layout::text_ranks},
+                                   {"vae_ranks", &Layout::vae_ranks}};
 
 std::string list_of_keys() {
   std::string text;
   for (const char* name : kNames) text += (text.empty() ? "" : ", ") + std::string(name);
+  for (const StageKey& key : kStageKeys) text += ", " + std::string(key.name);
   return text;
 }
 
@@ -79,6 +87,9 @@ std::string to_string(const Layout& layout) {
     if (layout.parts[axis] > 1)
       text += (text.empty() ? "" : ",") + std::string(kNames[axis]) + "=" +
               std::to_string(layout.parts[axis]);
+  for (const StageKey& key : kStageKeys)
+    if (layout.*key.ranks > 0 && !text.empty())
+      text += "," + std::string(key.name) + "=" + std::to_string(layout.*key.ranks);
   return text.empty() ? "one rank" : text;
 }
 
@@ -97,6 +108,16 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
     return "ring and token_ring are two ways of one split: one of them must be 1";
   // A tensor rank's heads are split again over this many ranks.
   const bool decodes = limits.decode_kv_heads > 0;
+  const int members = layout.ranks() / layout[Axis::kData];
+  for (const StageKey& key : kStageKeys) {
+    const int ranks = layout.*key.ranks;
+    if (ranks > 0 && decodes)
+      return std::string(key.name) + " is " + std::to_string(ranks) +
+             ", but a language model has no such stage";
+    if (ranks > members)
+      return std::string(key.name) + " is " + std::to_string(ranks) + ", legal: 1 to " +
+             std::to_string(members) + ", the ranks of one result";
+  }
   const int shares = decodes ? layout.sequence() : layout[Axis::kUlysses];
   const std::string split_again = decodes ? "ring * token_ring * ulysses" : "ulysses";
   const int64_t width_parts = int64_t{layout[Axis::kTensor]} * (decodes ? layout.sequence() : 1);
@@ -129,39 +150,74 @@ std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits) {
   return out;
 }
 
-Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits) {
-  CHECK(ranks > 0, "ranks", ranks);
-  if (text == "auto" || text.empty()) return automatic(ranks, limits);
-  Layout layout;
-  std::array<bool, kAxes> given{};
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    const std::string pair = text.substr(at, comma - at);
+namespace {
+
+// The keys and values of "key=n,...", in order. Errors name `whole`, the text that it is part of.
+std::vector<std::pair<std::string, int>> parse_pairs(const std::string& whole,
+                                                     const std::string& pairs) {
+  std::vector<std::pair<std::string, int>> out;
+  for (size_t at = 0; at <= pairs.size();) {
+    const size_t comma = std::min(pairs.find(',', at), pairs.size());
+    const std::string pair = pairs.substr(at, comma - at);
     const size_t equals = std::min(pair.find('='), pair.size());
     const std::string key = pair.substr(0, equals),
                       value = pair.substr(std::min(equals + 1, pair.size()));
-    const auto axis = std::find(std::begin(kNames), std::end(kNames), key) - std::begin(kNames);
     int parts = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parts);
-    if (axis == kAxes || error != std::errc() || end != value.data() + value.size() || parts < 1 ||
-        parts > 4096)
-      throw Error(ErrorKind::kUsage, "--layout is '" + text + "': '" + pair +
+    if (error != std::errc() || end != value.data() + value.size() || parts < 1 || parts > 4096 ||
+        (std::find(std::begin(kNames), std::end(kNames), key) == std::end(kNames) &&
+         std::none_of(std::begin(kStageKeys), std::end(kStageKeys),
+                      [&](const StageKey& stage) { return stage.name == key; })))
+      throw Error(ErrorKind::kUsage, "--layout is '" + whole + "': '" + pair +
                                          "' is not legal: key=n with n >= 1 and a key of " +
                                          list_of_keys());
-    if (given[axis])
-      throw Error(ErrorKind::kUsage, "--layout is '" + text + "': " + key + " stands twice");
-    given[axis] = true;
-    layout.parts[axis] = parts;
+    for (const auto& [given, n] : out)
+      if (given == key)
+        throw Error(ErrorKind::kUsage, "--layout is '" + whole + "': " + key + " stands twice");
+    out.emplace_back(key, parts);
     at = comma + 1;
   }
-  if (layout.ranks() != ranks)
+  return out;
+}
+
+}  // namespace
+
+std::vector<Layout> parse_layouts(const std::string& text, int ranks, const LayoutLimits& limits) {
+  CHECK(ranks > 0, "ranks", ranks);
+  const std::string first = text.substr(0, text.find(','));
+  const bool chosen = first != "auto" && first != "all" && !text.empty();
+  Layout given;
+  if (chosen || text.size() > first.size())
+    for (const auto& [key, n] : parse_pairs(text, chosen ? text : text.substr(first.size() + 1))) {
+      const auto axis = std::find(std::begin(kNames), std::end(kNames), key) - std::begin(kNames);
+      if (axis < kAxes && !chosen)
+        throw Error(ErrorKind::kUsage, "--layout is '" + text + "': " + key + " beside " + first);
+      if (axis < kAxes) given.parts[axis] = n;
+      for (const StageKey& stage : kStageKeys)
+        if (stage.name == key) given.*stage.ranks = n;
+    }
+  if (given.ranks() != ranks && chosen)
     refuse_with_list(text,
-                     "the product of its axes is " + std::to_string(layout.ranks()) +
+                     "the product of its axes is " + std::to_string(given.ranks()) +
                          ", there are " + std::to_string(ranks) + " ranks",
                      ranks, limits);
-  if (const std::string why = refuse(layout, limits); !why.empty())
-    refuse_with_list(text, why, ranks, limits);
-  return layout;
+  std::vector<Layout> layouts{given};
+  if (!chosen)
+    layouts = first == "all" ? legal_layouts(ranks, limits)
+                             : std::vector<Layout>{automatic(ranks, limits)};
+  for (Layout& layout : layouts) {
+    layout.text_ranks = given.text_ranks;
+    layout.vae_ranks = given.vae_ranks;
+    if (const std::string why = refuse(layout, limits); !why.empty())
+      refuse_with_list(text, why, ranks, limits);
+  }
+  return layouts;
+}
+
+Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits) {
+  if (text.substr(0, text.find(',')) == "all")
+    throw Error(ErrorKind::kUsage, "--layout is '" + text + "': all is for weft plan alone");
+  return parse_layouts(text, ranks, limits).front();
 }
 
 int Mesh::at(Axis axis, int rank) const {

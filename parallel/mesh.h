@@ -18,6 +18,9 @@ const char* to_string(Axis axis);  // the key of --layout
 
 struct Layout {
   std::array<int, kAxes> parts{1, 1, 1, 1, 1, 1, 1};
+  // The first ranks of a replica that share the text encoder's width and the VAE's rows; 0: as many
+  // as there can be. On slow links few ranks, on one host, are faster.
+  int text_ranks = 0, vae_ranks = 0;
   int operator[](Axis axis) const { return parts[static_cast<int>(axis)]; }
   int& operator[](Axis axis) { return parts[static_cast<int>(axis)]; }
   int ranks() const;
@@ -25,7 +28,7 @@ struct Layout {
   int sequence() const;
   bool operator==(const Layout&) const = default;
 };
-std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2"; "one rank"
+std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1"; "one rank"
 
 // The sizes that bound how a job can be split; 0 sets no bound.
 struct LayoutLimits {
@@ -42,10 +45,13 @@ struct LayoutLimits {
 std::string refuse(const Layout& layout, const LayoutLimits& limits);
 // Every layout of exactly `ranks` ranks that can, by the order of Axis.
 std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits);
-// "auto" or "key=n,...". Error(kUsage) that names the fault and lists every legal factorisation
-// where the product is not `ranks` or the layout cannot work. auto: guidance first, then Ulysses as
-// far as the heads go, ring beyond, layers last.
+// "auto" or "key=n,...", where text_ranks and vae_ranks are keys too and may follow "auto".
+// Error(kUsage) that names the fault and lists every legal factorisation where the product is not
+// `ranks` or the layout cannot work. auto: guidance first, then Ulysses as far as the heads go,
+// ring beyond, layers last.
 Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits);
+// The same, and "all", which may stand in the place of "auto", for every legal layout.
+std::vector<Layout> parse_layouts(const std::string& text, int ranks, const LayoutLimits& limits);
 
 class Mesh {
  public:

@@ -2,10 +2,13 @@
 # Two ranks on two "machines": network namespaces joined by a veth pair of a limited rate, one MPI
 # process in each, real TCP between them. Golden cases pass, and a clip of the pocket model equals
 # that of two threads and of one rank. Exits with 77 where root, namespaces or mpirun are missing.
-# usage: netns.sh WEFT [RATE]    RATE as tc writes it [100mbit]
+# The second machine's steady clock is a day ahead, as those of two hosts differ by their uptimes.
+# usage: netns.sh WEFT [RATE [MPI_TEST]]    RATE as tc writes it [100mbit]; MPI_TEST is the program
+#                                           of tests/parallel/mpi_test.cc
 set -u
 weft=$(realpath "$1")
 rate=${2:-100mbit}
+mpi_test=${3:+$(realpath "$3")}
 cd "$(dirname "$0")/.."
 skip() { echo "skipped: $*"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "needs root"
@@ -34,11 +37,15 @@ for side in "$a 10.231.0.1" "$b 10.231.0.2"; do
 done
 echo "link: $rate, latency $latency"
 
+ahead="--time --monotonic 86400"
+unshare $ahead true 2> /dev/null || ahead=
+echo "second clock: ${ahead:-the same, this kernel has no time namespaces}"
+
 # mpirun runs in the first namespace and starts its daemon in the second as it would by ssh.
 cat > "$folder/agent" << END
 #!/bin/sh
 shift
-exec ip netns exec $b unshare --uts sh -c "hostname weft-b; \$*"
+exec ip netns exec $b unshare --uts $ahead sh -c "hostname weft-b; \$*"
 END
 chmod +x "$folder/agent"
 sent() { ip netns exec "$1" cat /sys/class/net/weft0/statistics/tx_bytes; }
@@ -61,6 +68,8 @@ apart() {
     [ "$bytes" -ge "$least" ] || fault "fewer bytes than the $least of the messages"
   done
 }
+
+[ -z "$mpi_test" ] || apart 100000 "$mpi_test" --gtest_brief=1 '--gtest_filter=Mpi.*'
 
 for layout in ulysses=2 cfg=2 tensor=2; do
   apart 10000 "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1

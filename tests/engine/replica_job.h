@@ -154,7 +154,7 @@ class Formula {
       if (replica_.encodes_text(text_))
         bytes_[Traffic::kPartial] +=
             text_.num_layers * 2 *
-            tensor_sent_bytes(ids * text_.d_model, parts, rank(), AllReduce::kRing);
+            tensor_sent_bytes(ids * text_.d_model, parts, rank(), AllReduce::kBySize);
       if (rank() == 0)
         bytes_[Traffic::kText] += (mesh_.layout().ranks() - parts) * ids * text_.d_model * 4;
     }
@@ -221,7 +221,7 @@ inline std::vector<std::string> byte_faults(const Layout& layout, DType dtype,
                          std::to_string(formula[traffic]));
     }
   }
-  if (halo_sent != halo_received || halo_sent == 0)
+  if (halo_sent != halo_received || (halo_sent == 0) != (layout.vae_ranks == 1))
     faults.push_back(to_string(layout) + ": halo bytes sent " + std::to_string(halo_sent) +
                      ", received " + std::to_string(halo_received));
   return faults;

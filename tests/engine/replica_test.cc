@@ -28,6 +28,46 @@ TEST(ReplicaBytes, AreTheMethodsFormulasForAWholeJob) {
   EXPECT_GE(layouts, 40);
 }
 
+double rel_l2(const std::vector<float>& got, const std::vector<float>& expected) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{got[i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+// The text encoder and the VAE use fewer ranks than the transformer. The video is that of one rank,
+// the bytes follow the formulas, and the other ranks send nothing for them.
+TEST(ReplicaBytes, TextEncoderAndVaeMayHaveFewerRanks) {
+  const std::vector<float> whole = run_rank(Replica(), DType::kF32);
+  for (const auto& [ranks, text] :
+       {std::pair{2, "ulysses=2,text_ranks=1"}, std::pair{3, "ring=3,text_ranks=2,vae_ranks=2"},
+        std::pair{4, "layers=2,ring=2,text_ranks=1,vae_ranks=1"},
+        std::pair{4, "cfg=2,ulysses=2,text_ranks=3,vae_ranks=3"},
+        std::pair{4, "tensor=2,cfg=2,vae_ranks=2"}}) {
+    const Layout layout = parse_layout(text, ranks, {});
+    const Outcome outcome = run_threads(layout, DType::kF32);
+    for (const std::string& fault : byte_faults(layout, DType::kF32, outcome.counters))
+      ADD_FAILURE() << text << ": " << fault;
+    ASSERT_EQ(outcome.video.size(), whole.size()) << text;
+    EXPECT_LE(rel_l2(outcome.video, whole), 1e-5) << text;
+    const int bands = layout.vae_ranks > 0 ? layout.vae_ranks : ranks;
+    for (int rank = bands; rank < ranks; ++rank)
+      EXPECT_EQ(outcome.counters[rank].sent[static_cast<size_t>(Traffic::kFrames)].bytes, 0)
+          << text << ", rank " << rank;
+  }
+}
+
+// A short prompt's sums take the star where it has fewer hops: with three ranks or more.
+TEST(ReplicaBytes, TextSumsChooseStarOrRingBySize) {
+  const Layout layout = parse_layout("ring=3", 3, {});
+  const CommCounters leaf = run_threads(layout, DType::kF32).counters[2];
+  // A star has two messages of a leaf per sum, one of them sent; a ring sends four.
+  const Umt5Config text = Umt5Config::from_json_file(kModel + "/text_encoder/config.json");
+  EXPECT_EQ(leaf.sent[static_cast<size_t>(Traffic::kPartial)].messages, 2 * 2 * text.num_layers);
+}
+
 // The prediction contains every allocation of a forward on every rank, including the seams'.
 TEST(Replica, AForwardTakesThePredictedArena) {
   const TensorFile file = TensorFile::open(kModel + "/transformer");

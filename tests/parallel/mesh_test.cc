@@ -78,6 +78,35 @@ TEST(Layout, ParsesAndPrints) {
   EXPECT_EQ(to_string(parse_layout("auto", 8, few)), "ring=4,ulysses=2");
 }
 
+TEST(Layout, RanksOfTheTextEncoderAndTheVaeArePartOfIt) {
+  const Layout layout = parse_layout("ulysses=4,text_ranks=2,vae_ranks=4", 4, kWan);
+  EXPECT_EQ(layout.text_ranks, 2);
+  EXPECT_EQ(layout.vae_ranks, 4);
+  EXPECT_EQ(layout.ranks(), 4);
+  EXPECT_EQ(to_string(layout), "ulysses=4,text_ranks=2,vae_ranks=4");
+  EXPECT_EQ(parse_layout(to_string(layout), 4, kWan), layout);
+  EXPECT_EQ(to_string(parse_layout("auto,text_ranks=1", 8, kWan)), "cfg=2,ulysses=4,text_ranks=1");
+  EXPECT_EQ(parse_layouts("all", 4, kWan), legal_layouts(4, kWan));
+  for (const Layout& one : parse_layouts("all,vae_ranks=3", 4, kWan)) EXPECT_EQ(one.vae_ranks, 3);
+  EXPECT_EQ(parse_layouts("all,vae_ranks=3", 4, kWan).size(), legal_layouts(4, kWan).size());
+
+  EXPECT_NE(fault("ulysses=4,text_ranks=5", 4, kWan)
+                .find("text_ranks is 5, legal: 1 to 4, the ranks of one result"),
+            std::string::npos);
+  LayoutLimits two = kWan;
+  two.requests = 2;
+  EXPECT_NE(fault("data=2,ulysses=2,vae_ranks=3", 4, two).find("vae_ranks is 3, legal: 1 to 2"),
+            std::string::npos);
+  LayoutLimits language = kWan;
+  language.decode_kv_heads = 4;
+  EXPECT_NE(fault("tensor=2,text_ranks=1", 2, language).find("a language model has no such stage"),
+            std::string::npos);
+  EXPECT_NE(fault("text_ranks=0", 1, kWan).find("'text_ranks=0' is not legal"), std::string::npos);
+  EXPECT_NE(fault("auto,ring=2", 2, kWan).find("ring beside auto"), std::string::npos);
+  EXPECT_NE(fault("auto,", 2, kWan).find("'' is not legal"), std::string::npos);
+  EXPECT_NE(fault("all", 2, kWan).find("weft plan alone"), std::string::npos);
+}
+
 TEST(Layout, RefusesWithTheReasonAndTheLegalOnes) {
   LayoutLimits limits = kWan;
   limits.heads = 3;

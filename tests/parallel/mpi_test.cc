@@ -11,7 +11,9 @@
 #include <numeric>
 
 #include "kernels/check.h"
+#include "parallel/clock_offset.h"
 #include "parallel/communicator.h"
+#include "parallel/link.h"
 
 namespace {
 std::atomic<bool> g_fails{false};
@@ -113,6 +115,29 @@ TEST(Mpi, RanksShareAClock) {
     const int64_t after = *world.transport().job_clock_ns();
     EXPECT_LT(before - 20'000'000, other);
     EXPECT_LT(other, after + 20'000'000);
+  }
+}
+
+// A message and its answer over a slow link, begun by either rank. tests/netns.sh runs it between
+// two network namespaces whose steady clocks are far apart.
+TEST(Mpi, SlowLinksDelayMessagesBothWays) {
+  Communicator world(make_link(transport(), {.latency_s = 0.2, .bytes_per_s = 1e6}));
+  Stream stream = Stream::cpu(1);
+  std::vector<uint8_t> data(100'000);
+  const TensorView large(data.data(), DType::kU8, {100'000}), small(data.data(), DType::kU8, {1});
+  for (int first = 0; first < 2; ++first) {
+    const Tag tag{.step = first};
+    if (world.rank() != first) {
+      world.receive(stream, first, tag, large);
+      world.send(stream, first, tag, small);
+      continue;
+    }
+    const int64_t begun = steady_clock_ns();
+    world.send(stream, 1 - first, tag, large);
+    world.receive(stream, 1 - first, tag, small);
+    const double seconds = static_cast<double>(steady_clock_ns() - begun) * 1e-9;
+    EXPECT_GT(seconds, 0.1 + 2 * 0.2 - 0.05) << "begun by rank " << first;
+    EXPECT_LT(seconds, 0.1 + 2 * 0.2 + 5) << "begun by rank " << first;
   }
 }
 
