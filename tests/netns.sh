@@ -75,6 +75,19 @@ for layout in ulysses=2 cfg=2 tensor=2; do
   apart 10000 "$weft" verify tests/golden/pipeline_t2v --layout "$layout" --dtype f32 --threads 1
 done
 
+# The same with the variables that srun sets on two nodes without --ntasks-per-node.
+cat > "$folder/as-srun" << 'END'
+#!/bin/sh
+export SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2 SLURM_STEP_TASKS_PER_NODE="1(x2)"
+export SLURM_PROCID=$OMPI_COMM_WORLD_RANK SLURM_NODEID=$OMPI_COMM_WORLD_RANK SLURM_LOCALID=0
+for name in SIZE RANK LOCAL_SIZE LOCAL_RANK; do unset OMPI_COMM_WORLD_$name; done
+unset OMPI_MCA_btl_tcp_if_include
+exec "$@"
+END
+chmod +x "$folder/as-srun"
+apart 10000 "$folder/as-srun" "$weft" verify tests/golden/pipeline_t2v --layout ulysses=2 \
+  --dtype f32 --threads 1
+
 # The pocket model: the bits of the same two ranks as threads, and one rank's latents after a step.
 # (Over more steps guidance multiplies the rounding of another order of sums.)
 clip=("$weft" generate --model models/pocket --prompt "a red ball moves right on a gray floor"
