@@ -14,6 +14,7 @@
 #include "apps/bench_vae.h"
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/model_argument.h"
 #include "apps/model_folder.h"
 #include "apps/profile.h"
 #include "engine/generator.h"
@@ -155,7 +156,8 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
   Profiling profiling(flags, {});
   options.ops = profiling.ops();
   const auto recorded = profiling.record(0);
-  const std::string path = flags.text("model").empty() ? "models/pocket" : flags.text("model");
+  const std::string given = flags.text("model");
+  const std::string path = model_folder(given.empty() ? "pocket" : given);
   Generator generator(path, options);
   Request request;
   request.prompt = "a big red ball, moving left on a navy background";
@@ -182,7 +184,7 @@ void bench_model(const Flags& flags, DType dtype, int repeat) {
 }  // namespace
 
 int run_bench(const Flags& flags) {
-  if (flags.given("model")) model_folder(flags);
+  if (flags.given("model")) model_argument(flags);
   const DType dtype = compute_dtype(flags);
   const int repeat = static_cast<int>(*flags.integer("repeat"));
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();

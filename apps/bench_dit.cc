@@ -163,7 +163,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const Rope rope = weft::on_device(stream, model.rope(wan_grid(config, frames, height, width)));
   const TimeSegment time{{0, tokens}, 500};
   const Tensor timestep(DType::kF32, {1, config.freq_dim}, stream.device());
-  model.time_waves(stream, {&time, 1}, timestep);
+  model.timestep_embedding(stream, {&time, 1}, timestep);
   const auto run = [&](Stream& on, const WanTransformer& of, const WanText& words,
                        const Tensor& out, Observer* observer) {
     Context context = seams.context(on, arena, {}, TokenRanges::all(tokens), observer);

@@ -344,7 +344,7 @@ void print_all(const std::vector<Entry>& entries, bool on_cpu, bool json, int re
 int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   Ranks ranks = ranks_of(flags);
   if (!ranks.processes && !flags.given("ranks"))
-    ranks = {.count = 2, .on_this_host = 2, .words = "2 threads"};
+    ranks = {.count = 2, .on_this_host = 2, .description = "2 threads"};
   if (ranks.count != 2)
     throw Error(ErrorKind::kUsage, "weft bench layouts compares layouts of 2 ranks, --ranks is " +
                                        std::to_string(ranks.count));
@@ -353,7 +353,7 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   std::vector<Device> devices;
   for (int rank = 0; rank < ranks.count; ++rank) devices.push_back(device_of(flags, ranks, rank));
   const bool on_cpu = devices.front() == Device{};
-  std::string words = ranks.words;
+  std::string words = ranks.description;
   if (!on_cpu)
     words += devices[0] == devices[1]
                  ? " on " + to_string(devices[0])

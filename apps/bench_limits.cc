@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "apps/device.h"
+#include "apps/model_folder.h"
 #include "kernels/copy.h"
 #include "models/random_weights.h"
 #include "models/registry.h"
@@ -47,7 +48,7 @@ int blocks_of(const Flags& flags, int fallback, int low, int high) {
 
 WanExtents wan_extents(const Flags& flags, int most) {
   WanExtents extents{flags.text("arch"), {}};
-  if (const std::string model = flags.text("model"); !model.empty()) {
+  if (const std::string model = model_folder(flags.text("model")); !model.empty()) {
     const ModelDirectory directory = open_model_directory(model);
     extents = {directory.defaults.name, directory.config};
   } else {

@@ -11,6 +11,7 @@
 
 #include "apps/bench_limits.h"
 #include "apps/device.h"
+#include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/language.h"
 #include "kernels/read_limit.h"
@@ -35,7 +36,7 @@ struct Subject {
 };
 
 Subject subject_of(const Flags& flags) {
-  Subject subject{"qwen3-0.6b", flags.text("model"), qwen3_0_6b()};
+  Subject subject{"qwen3-0.6b", model_folder(flags.text("model")), qwen3_0_6b()};
   if (!subject.folder.empty()) {
     subject.config = LanguageModel::read_config(subject.folder);
     subject.name = std::filesystem::canonical(subject.folder).filename().string();
@@ -313,7 +314,7 @@ void print_table(const Subject& subject, LanguageRank& rank, const MachineLimits
               rank.config().layers, std::string(to_string(rank.options().dtype)).c_str(),
               rank.options().device == Device{}
                   ? (std::to_string(rank.options().threads) + " threads, " + cpu_isa()).c_str()
-                  : device_words(rank.options().device).c_str(),
+                  : device_description(rank.options().device).c_str(),
               weights * 0x1p-30);
   print_families(figures.prefill_meter, figures.prefill_seconds, limits);
   std::printf("prefill %lld tokens %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f\n",

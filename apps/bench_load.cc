@@ -20,6 +20,7 @@
 
 #include "apps/bench_limits.h"
 #include "apps/device.h"
+#include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/components.h"
 #include "kernels/transfer.h"
@@ -180,7 +181,7 @@ int bench_load(const Flags& flags, DType dtype, int repeat) {
   Stream stream = stream_of(flags);
   std::optional<ScratchFolder> scratch;
   Loaded loaded;
-  if (const std::string model = flags.text("model"); !model.empty()) {
+  if (const std::string model = model_folder(flags.text("model")); !model.empty()) {
     loaded = parts_of(model, stream, dtype);
   } else {
     const WanConfig config = wan_1_3b(static_cast<int>(flags.integer("blocks").value_or(30)));

@@ -11,7 +11,7 @@
 #include "apps/complete_output.h"
 #include "apps/device.h"
 #include "apps/language_memory.h"
-#include "apps/model_folder.h"
+#include "apps/model_argument.h"
 #include "apps/placement.h"
 #include "apps/profile.h"
 #include "apps/progress.h"
@@ -37,7 +37,7 @@ void check_flags(const Flags& flags) {
       throw Error(ErrorKind::kUsage,
                   flags.label(flag) + " and prompts as operands exclude each other");
   seed_of(flags);
-  model_folder(flags);
+  model_argument(flags);
 }
 
 std::vector<std::string> read_prompts(const Flags& flags) {
@@ -117,7 +117,7 @@ void add_requests(const Flags& flags, uint64_t seed, Job& job) {
 }
 
 Job job_of(const Flags& flags, const Ranks& ranks, uint64_t seed, const Ops* ops) {
-  Job job{.folder = LanguageFolder::open(flags.text("model")), .prompts = {}};
+  Job job{.folder = LanguageFolder::open(model_argument(flags)), .prompts = {}};
   job.prompts = agreed_texts(ranks, [&] { return read_prompts(flags); });
   add_requests(flags, seed, job);
   job.how = {.stop = &stop_requested(),
@@ -137,8 +137,9 @@ Job job_of(const Flags& flags, const Ranks& ranks, uint64_t seed, const Ops* ops
   job.options.cache_tokens = size.cache_tokens;
   job.layout = parse_layout(layout_text(flags), ranks.count,
                             LanguageRank::limits(job.folder.config, size.positions));
-  job.bytes = plan_language(job.folder.config, job.options, job.layout, size, job.how.chunk,
-                            memory_share(flags, job.options.device, device_sharers(flags, ranks)));
+  job.bytes =
+      plan_language(job.folder.config, job.options, job.layout, size, job.how.chunk,
+                    memory_share(flags, job.options.device, ranks_per_device(flags, ranks)));
   return job;
 }
 
@@ -156,9 +157,10 @@ void print_header(const Flags& flags, const Job& job, const Ranks& ranks, uint64
                std::string(to_string(job.options.dtype)).c_str(),
                job.options.weights != WeightFormat::kCompute ? ", 8-bit weights" : "",
                job.requests.size(), static_cast<long long>(tokens));
-  std::fprintf(stderr, "device  %s%s\n", device_words(job.options.device).c_str(),
+  std::fprintf(stderr, "device  %s%s\n", device_description(job.options.device).c_str(),
                flags.origin("device") == "auto" ? " (chosen by --device auto)" : "");
-  std::fprintf(stderr, "layout  %s (%s)\n", to_string(job.layout).c_str(), ranks.words.c_str());
+  std::fprintf(stderr, "layout  %s (%s)\n", to_string(job.layout).c_str(),
+               ranks.description.c_str());
   std::fprintf(
       stderr, "memory  %sweights %s%s | cache %s | workspace %s\n",
       job.layout.ranks() > 1 ? "per rank: " : "", format_bytes(job.bytes.weights).c_str(),

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# The main job from nothing: install, build, and draw one prompt with the pocket model.
+# Installs what is missing, builds weft and draws one prompt with the pocket model.
 # usage: apps/demo.sh ["a prompt"]; writes outputs/demo.mp4, outputs/demo.gif and outputs/demo.png.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prompt=${1:-"a big red ball, moving left on a navy background"}
+# Clones of the repository share compiled files in the compiler cache, wherever they lie.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 bash apps/setup.sh
-cmake --preset default >/dev/null
+# The demo needs no tests; a folder that is configured already keeps its choice.
+[ -e build/build.ninja ] || cmake --preset default -DBUILD_TESTING=OFF >/dev/null
 cmake --build build --target weft
 mkdir -p outputs
 ./build/weft generate --model models/pocket --prompt "$prompt" --seed 7 \

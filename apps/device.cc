@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "apps/printable.h"
@@ -19,7 +20,73 @@
 
 namespace weft {
 
+namespace {
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// The identities of the devices that this process sees.
+std::vector<std::string> visible_identities() {
+  const std::string host = first_line("/proc/sys/kernel/random/boot_id");
+  const char* listed = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<std::string> identities;
+  for (int index = 0, count = cuda_device_count(); index < count; ++index) {
+    const CudaDeviceNames names = cuda_device_names(index);
+    identities.push_back(device_identity({.uuid = names.uuid,
+                                          .pci = names.pci,
+                                          .host = host,
+                                          .visible_list = listed ? listed : "",
+                                          .index = index}));
+  }
+  return identities;
+}
+
+// What every rank sees, on every rank.
+std::vector<VisibleDevices> gather_devices(const Ranks& ranks, int rank_here) {
+  // "RANK_HERE identity\nidentity\n..." per rank, after an exchange of the texts' sizes.
+  std::string own = std::to_string(rank_here) + "\n";
+  for (const std::string& identity : visible_identities()) own += identity + "\n";
+  std::vector<std::string> texts(ranks.count);
+  on_ranks(ranks, [&](Communicator& world) {
+    Stream stream = Stream::cpu(1);
+    std::vector<int64_t> sizes(ranks.count);
+    std::vector<TensorView> views;
+    sizes[world.rank()] = static_cast<int64_t>(own.size());
+    for (int64_t& size : sizes) views.push_back({&size, DType::kI64, {1}});
+    world.all_gather_v(stream, {.segment = 0}, views[world.rank()], views);
+    for (int rank = 0; rank < ranks.count; ++rank) {
+      texts[rank] = rank == world.rank() ? own : std::string(sizes[rank], '\0');
+      views[rank] = {texts[rank].data(), DType::kU8, {sizes[rank]}};
+    }
+    world.all_gather_v(stream, {.segment = 1}, views[world.rank()], views);
+  });
+  std::vector<VisibleDevices> all;
+  for (const std::string& text : texts) {
+    std::vector<std::string> lines = split(text, '\n');
+    all.push_back({.rank_here = std::atoi(lines.front().c_str()), .identities = {}});
+    all.back().identities.assign(lines.begin() + 1, lines.end());
+  }
+  return all;
+}
+
+// --heartbeat-timeout. Heartbeats come every half second, so less than 2 s would end sound jobs.
+double heartbeat_timeout(const Flags& flags) {
+  const double seconds = flags.real("heartbeat-timeout").value_or(MpiOptions{}.heartbeat_timeout_s);
+  if (seconds > 0 && seconds < 2)
+    throw Error(ErrorKind::kUsage, flags.label("heartbeat-timeout") + " is " +
+                                       flags.text("heartbeat-timeout") +
+                                       ", legal: 0 (never), 2 ... 86400 seconds; nearest: 2");
+  return seconds;
+}
+
+}  // namespace
+
 Ranks ranks_of(const Flags& flags) {
+  heartbeat_timeout(flags);  // refused without mpirun, too
   Ranks ranks;
   ranks.count = static_cast<int>(flags.integer("ranks").value_or(1));
   ranks.on_this_host = ranks.count;
@@ -31,10 +98,10 @@ Ranks ranks_of(const Flags& flags) {
                                        " weft ..., srun --mpi=pmix, or one process with --ranks " +
                                        std::to_string(launch.ranks));
   if (!launch.mpi()) {
-    if (!ranks.alone()) ranks.words = std::to_string(ranks.count) + " threads of one process";
+    if (!ranks.alone()) ranks.description = std::to_string(ranks.count) + " threads of one process";
     return ranks;
   }
-  const MpiReports reports{.warning =
+  const MpiOptions options{.warning =
                                [](const std::string& line) {
                                  std::fprintf(stderr, "weft: warning: %s\n",
                                               printable(line).c_str());
@@ -43,21 +110,25 @@ Ranks ranks_of(const Flags& flags) {
                                [](const std::string& line) {
                                  std::fprintf(stderr, "weft: %s\n", printable(line).c_str());
                                  std::_Exit(static_cast<int>(ErrorKind::kComm));
-                               }};
+                               },
+                           .heartbeat_timeout_s = heartbeat_timeout(flags)};
   cpu_set_t bound;
   const int online = static_cast<int>(std::thread::hardware_concurrency());
   const int64_t wanted = flags.integer("threads").value_or(std::max(1, online / launch.ranks_here));
   if (sched_getaffinity(0, sizeof bound, &bound) == 0 && CPU_COUNT(&bound) < wanted) use_all_cpus();
-  const std::shared_ptr<Transport> transport = make_mpi_transport(reports);
+  const std::shared_ptr<Transport> transport = make_mpi_transport(options);
   if (flags.given("ranks") && ranks.count != transport->size())
     throw Error(ErrorKind::kUsage, flags.label("ranks") + " is " + std::to_string(ranks.count) +
                                        ", but mpirun started " + std::to_string(transport->size()) +
                                        " processes");
-  return {.count = transport->size(),
-          .processes = true,
-          .on_this_host = launch.ranks_here,
-          .speaks = transport->rank() == 0,
-          .words = to_string(launch)};
+  ranks = {.count = transport->size(),
+           .processes = true,
+           .on_this_host = launch.ranks_here,
+           .first = transport->rank(),
+           .speaks = transport->rank() == 0,
+           .description = to_string(launch)};
+  if (wants_cuda(flags)) ranks.visible = gather_devices(ranks, launch.rank_here);
+  return ranks;
 }
 
 void use_all_cpus() {
@@ -158,23 +229,30 @@ bool wants_cuda(const Flags& flags) {
   return true;
 }
 
-Device device_of(const Flags& flags, const Ranks& ranks, int rank) {
-  if (!wants_cuda(flags)) return {};
-  const int given = cuda_index(flags), count = cuda_device_count();
-  const int index = given >= 0 ? given : rank % ranks.on_this_host % std::max(1, count);
-  if (index >= count)
-    throw Error(ErrorKind::kUsage,
-                flags.label("device") + " is '" + flags.text("device") + "', the machine has " +
-                    std::to_string(count) + " CUDA devices" +
-                    (count > 0 ? ", legal: cpu, cuda, cuda:0 to cuda:" + std::to_string(count - 1)
-                               : ", legal: cpu"));
-  return {Device::Kind::kCuda, static_cast<int8_t>(index)};
+namespace {
+
+std::vector<DeviceChoice> device_choices(const Flags& flags, const Ranks& ranks) {
+  if (!ranks.visible.empty()) return choose_devices(ranks.visible, cuda_index(flags));
+  std::vector<VisibleDevices> visible;
+  for (int rank = 0; rank < ranks.count; ++rank)
+    visible.push_back({.rank_here = rank, .identities = visible_identities()});
+  return choose_devices(visible, cuda_index(flags));
 }
 
-int device_sharers(const Flags& flags, const Ranks& ranks) {
-  if (!wants_cuda(flags) || cuda_index(flags) >= 0) return ranks.on_this_host;
-  const int count = std::max(1, cuda_device_count());
-  return (ranks.on_this_host + count - 1) / count;
+}  // namespace
+
+Device device_of(const Flags& flags, const Ranks& ranks, int rank) {
+  if (!wants_cuda(flags)) return {};
+  return {Device::Kind::kCuda, static_cast<int8_t>(device_choices(flags, ranks)[rank].index)};
+}
+
+Device device_of(const Flags& flags, const Ranks& ranks) {
+  return device_of(flags, ranks, ranks.first);
+}
+
+int ranks_per_device(const Flags& flags, const Ranks& ranks) {
+  if (!wants_cuda(flags)) return ranks.on_this_host;
+  return most_ranks_per_device(device_choices(flags, ranks));
 }
 
 namespace {
@@ -182,7 +260,7 @@ namespace {
 int cuda_devices_here() { return cuda_versions().empty() ? 0 : cuda_device_count(); }
 }  // namespace
 
-std::string PlannedDevice::words() const {
+std::string PlannedDevice::description() const {
   return traits.name + (here ? ", " + to_string(*here) : " (assumed: no such device is here)");
 }
 
@@ -194,15 +272,15 @@ std::optional<PlannedDevice> planned_device(const Flags& flags) {
   return PlannedDevice{device_traits(device), device};
 }
 
-int planned_sharers(const Flags& flags, int ranks) {
+int planned_ranks_per_device(const Flags& flags, int ranks) {
   if (cuda_index(flags) >= 0) return ranks;
   const int count = cuda_devices_here();
   return count > 0 ? (ranks + count - 1) / count : 1;
 }
 
-std::string device_words(Device device) {
+std::string device_description(Device device) {
   if (device.kind == Device::Kind::kCpu) return "cpu, " + cpu_isa();
-  return to_string(device) + ", " + cuda_device_words(device.index) + ", " + cuda_versions();
+  return to_string(device) + ", " + cuda_device_description(device.index) + ", " + cuda_versions();
 }
 
 Stream stream_of(const Flags& flags, const Ops* ops) {

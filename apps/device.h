@@ -1,10 +1,12 @@
 #pragma once
-// The flags that say where and how work runs, resolved for the commands that share them.
+// Resolves the flags that say on which ranks and devices work runs, for the commands that share
+// them.
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/device_choice.h"
 #include "apps/flags.h"
 #include "kernels/attention.h"
 #include "kernels/device_plan.h"
@@ -13,65 +15,70 @@
 
 namespace weft {
 
-// The ranks of a job: the processes that mpirun started, else --ranks threads of this process.
+// The ranks of a job: the processes that mpirun or srun started, else --ranks threads of this
+// process.
 struct Ranks {
   int count = 1;
   bool processes = false;
   int on_this_host = 1;
-  bool speaks = true;              // this process prints results
-  std::string words = "one rank";  // what the ranks are and who started them
+  int first = 0;  // the world rank of this process, or of its first thread
+  // Processes with --device cuda: what every rank sees. Empty for threads, which see the same.
+  std::vector<VisibleDevices> visible{};
+  bool speaks = true;                    // this process prints results
+  std::string description = "one rank";  // the number of ranks and their launcher
 
   bool alone() const { return count == 1; }
 };
-// Error(kUsage) where --ranks contradicts mpirun, and where the launcher is none that connects its
+// Error(kUsage) where --ranks contradicts mpirun, and where the launcher does not connect its
 // processes.
 Ranks ranks_of(const Flags& flags);
 
 // Lifts the binding that mpirun gives a process of few ranks (one core, whatever its threads).
 void use_all_cpus();
 
-// Runs work(world) as every rank of this process, over slow wires where a link is given. An error
-// of one rank ends all of them.
+// Runs work(world) as every rank of this process, over slow links where one is given. An error of
+// one rank ends all of them.
 void on_ranks(const Ranks& ranks, const std::function<void(Communicator&)>& work,
               const Link* link = nullptr);
 
-// The first rank's value, in every process.
+// Returns the first rank's value in every process.
 uint64_t agreed(const Ranks& ranks, uint64_t value);
-// What `make` gives in the first process, in every process, its Error too.
+// Calls `make` in the first process and returns its texts, or throws its Error, in every process.
 std::vector<std::string> agreed_texts(const Ranks& ranks,
                                       const std::function<std::vector<std::string>()>& make);
 
-// --threads of each rank: given, or the machine's shared among its ranks; 0 = all of them.
+// The threads of each rank: --threads, or the machine's threads divided among its ranks; 0 = all.
 int threads_per_rank(const Flags& flags, const Ranks& ranks);
 
-// --device. cuda:N is that one for all ranks; cuda gives rank r of a machine its device r, in turns
-// where there are fewer. Error(kUsage) naming the build option, the missing device or what is
-// legal.
-Device device_of(const Flags& flags, const Ranks& ranks = {}, int rank = 0);
-bool wants_cuda(const Flags& flags);  // whether there is such a device or not
-// How many ranks share a device's memory, at most.
-int device_sharers(const Flags& flags, const Ranks& ranks);
-// "cuda:0 NVIDIA H200, ..."; the instructions of a CPU.
-std::string device_words(Device device);
-// On device_of(), with --threads of the host and --deterministic.
+// The device that --device gives a rank (choose_devices), or this process's first rank.
+// Error(kUsage) that names the build option or the missing device.
+Device device_of(const Flags& flags, const Ranks& ranks, int rank);
+Device device_of(const Flags& flags, const Ranks& ranks = {});
+bool wants_cuda(const Flags& flags);  // true for --device cuda, even where no GPU is present
+// The largest number of ranks that share one device's memory.
+int ranks_per_device(const Flags& flags, const Ranks& ranks);
+// "cuda:0, NVIDIA H200, ...", or a CPU's instruction set.
+std::string device_description(Device device);
+// A stream on device_of(), with --threads of the host and --deterministic.
 Stream stream_of(const Flags& flags, const Ops* ops = nullptr);
 
-// What --device asks a plan for: the device that is here, else an H200; nullopt: a CPU.
+// The device that a plan is made for: the one that --device names where it is present, else an
+// H200; nullopt for a CPU.
 struct PlannedDevice {
   DeviceTraits traits;
   std::optional<Device> here;
 
-  std::string words() const;  // "NVIDIA H200 (assumed: no such device is here)"
+  std::string description() const;  // "NVIDIA H200 (assumed: no such device is here)"
 };
 std::optional<PlannedDevice> planned_device(const Flags& flags);
-// How many of `ranks` share such a device, at most.
-int planned_sharers(const Flags& flags, int ranks);
+// The largest number of `ranks` that share such a device.
+int planned_ranks_per_device(const Flags& flags, int ranks);
 
 // --weights. Error(kUsage) for int8 where the CPU has no fast products of 8-bit numbers, and for
 // fp8 on a CPU.
 WeightFormat weight_format(const Flags& flags);
 
-// --attention. Error(kUsage) for fp8 on a CPU.
+// The attention format that --attention asks for. Error(kUsage) for fp8 on a CPU.
 AttentionFormat attention_format(const Flags& flags);
 
 // --dtype with auto resolved: bf16 where the device multiplies it in hardware, else f32.

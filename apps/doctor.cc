@@ -13,7 +13,7 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
-#include "apps/model_folder.h"
+#include "apps/model_argument.h"
 #include "apps/scratch_folder.h"
 #include "apps/self_test.h"
 #include "engine/generator.h"
@@ -122,7 +122,7 @@ HealthCheck cuda_check() {
     check.detail = versions + ", " + std::to_string(devices) + " devices";
     for (int device = 0; device < devices; ++device)
       check.detail +=
-          "; cuda:" + std::to_string(device) + " " + cuda_device_words(device) + ", " +
+          "; cuda:" + std::to_string(device) + " " + cuda_device_description(device) + ", " +
           format_bytes(available_memory({Device::Kind::kCuda, static_cast<int8_t>(device)})) +
           " free";
     if (devices > 0) return check;
@@ -194,7 +194,7 @@ HealthCheck read_check(const std::string& model) {
 HealthChecks model_checks(const Flags& flags) {
   HealthCheck check{.name = "model", .detail = {}, .remedy = {}};
   try {
-    const Generator generator(model_folder(flags),
+    const Generator generator(model_argument(flags),
                               {.dtype = cpu_has_bf16() ? DType::kBF16 : DType::kF32});
     Request request;
     request.prompt = "a cat";
@@ -210,7 +210,7 @@ HealthChecks model_checks(const Flags& flags) {
     check.remedy = "--model takes a diffusers folder, complete and of a model known here";
     return {check};
   }
-  return {check, read_check(flags.text("model"))};
+  return {check, read_check(model_argument(flags))};
 }
 
 void print(const HealthCheck& check, bool json) {

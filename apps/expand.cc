@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "apps/commands.h"
+#include "apps/model_folder.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
 #include "apps/stop.h"
@@ -20,12 +21,13 @@ std::string expander_folder(const Flags& flags) {
     return "";
   }
   if (folder == "auto") {
-    folder = (std::filesystem::path(flags.text("model")) / "language").string();
+    folder = (std::filesystem::path(model_folder(flags.text("model"))) / "language").string();
     if (!std::filesystem::is_directory(folder))
       throw Error(ErrorKind::kUsage, flags.label("expand-prompt") +
                                          " is 'auto', but there is no folder " + folder +
                                          "; legal: the folder of a Qwen2.5 or Qwen3");
   }
+  folder = model_folder(folder);
   LanguageFolder::open(folder).chat_end_ids();  // refuses a model that cannot chat
   return folder;
 }

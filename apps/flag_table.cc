@@ -36,7 +36,8 @@ constexpr FlagSpec kModel[] = {
     {.name = "model",
      .aliases = "-m --model-path --ckpt-dir",
      .value = "FOLDER",
-     .help = "model folder in the diffusers layout (it has a model_index.json)",
+     .help =
+         "folder in the diffusers layout (it has a model_index.json), or an installed model's name",
      .commands = kGenerate | kReplay | kPlan | kDoctor,
      .environment = "WEFT_MODEL_PATH"},
     {.name = "model",
@@ -173,6 +174,15 @@ constexpr FlagSpec kRanks[] = {
      .help = "parallel workers, each a thread of this process; under mpirun its processes are the "
              "ranks",
      .commands = kGenerate | kReplay | kComplete | kPlan | kVerify | kBench | kInspect},
+    {.name = "heartbeat-timeout",
+     .type = kReal,
+     .value = "SECONDS",
+     .fallback = "4.5",
+     .legal = "0 ... 86400",
+     .help =
+         "under mpirun or srun: end the job when a rank is silent for so many seconds; 0 is never",
+     .commands = kGenerate | kComplete | kVerify | kBench,
+     .level = kAdvanced},
     {.name = "layout",
      .value = "KEY=N,...",
      .fallback = "auto",

@@ -396,7 +396,7 @@ std::string Flags::to_json() const {
 }
 
 std::vector<std::string> unknown_environment() {
-  std::vector<std::string> known{"WEFT_CPU"}, warnings;
+  std::vector<std::string> known{"WEFT_CPU", "WEFT_MODEL_DIRS"}, warnings;
   for (const FlagSpec& spec : flag_table())
     if (spec.environment) known.push_back(spec.environment);
   for (char** entry = environ; *entry; ++entry) {

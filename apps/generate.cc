@@ -13,7 +13,7 @@
 #include "apps/device.h"
 #include "apps/expand.h"
 #include "apps/memory.h"
-#include "apps/model_folder.h"
+#include "apps/model_argument.h"
 #include "apps/output_name.h"
 #include "apps/placement.h"
 #include "apps/profile.h"
@@ -68,9 +68,9 @@ void print_header(const Flags& flags, const Generator& generator, const Request&
           ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
           : "",
       static_cast<long long>(generator.tokens(request)));
-  std::fprintf(out, "device  %s%s\n", device_words(generator.options().device).c_str(),
+  std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),
                flags.origin("device") == "auto" ? " (chosen by --device auto)" : "");
-  std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.words.c_str());
+  std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.description.c_str());
   std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
                plan.to_string().c_str());
   if (upload.bytes_per_forward > 0) std::fprintf(out, "upload  %s\n", to_string(upload).c_str());
@@ -293,15 +293,15 @@ int generate(const Flags& flags, const ResultListener& on_result,
   options.device = device_of(flags, ranks);
   options.threads = threads_per_rank(flags, ranks);
   if (options.threads == 0) options.threads = Stream::cpu().threads();
-  options.memory_sharers = device_sharers(flags, ranks);
+  options.ranks_per_device = ranks_per_device(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
   options.memory_limit = flags.bytes("memory-limit");
   options.host_memory_limit = flags.bytes("host-memory-limit");
-  options.host_sharers = ranks.on_this_host;
+  options.ranks_per_host = ranks.on_this_host;
   if (checkpoint_seconds(flags)) options.keeping = Keeping::kCheckpoints;
   Profiling profiling(flags, ranks);
   options.ops = profiling.ops();
-  const std::string model = model_folder(flags);
+  const std::string model = model_argument(flags);
   Generator generator(model, options);
 
   Request base = request_of(flags, generator);

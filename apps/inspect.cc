@@ -125,11 +125,7 @@ nlohmann::json inspect_media(const std::string& path) {
 }
 
 nlohmann::json inspect(const std::string& path, bool every_tensor) {
-  if (!fs::exists(path)) {
-    const std::string advice = download_advice(path);
-    throw Error(ErrorKind::kModel,
-                path + ": no such file or folder" + (advice.empty() ? "" : "; " + advice));
-  }
+  if (!fs::exists(path)) throw Error(ErrorKind::kModel, path + ": no such file or folder");
   if (fs::is_directory(path)) {
     if (fs::exists(path + "/model_index.json")) return inspect_model(path);
     if (LanguageFolder::recognise(path)) return inspect_language(path);
@@ -168,7 +164,8 @@ void print(const nlohmann::json& value, const std::string& indent) {
 int run_inspect(const Flags& flags) {
   if (flags.operands().empty())
     throw Error(ErrorKind::kUsage, "weft inspect needs at least one file or folder");
-  for (const std::string& path : flags.operands()) {
+  for (const std::string& operand : flags.operands()) {
+    const std::string path = model_folder(operand);
     if (flags.given("memory")) {
       const bool language = LanguageFolder::recognise(path);
       for (const char* flag : {"device", "weights", "attention", "resident-layers"})

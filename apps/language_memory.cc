@@ -114,10 +114,10 @@ LanguageSize size_of(std::span<const CompletionRequest> requests, int batch, int
   return size;
 }
 
-uint64_t memory_share(const Flags& flags, Device device, int sharers) {
+uint64_t memory_share(const Flags& flags, Device device, int ranks_per_device) {
   uint64_t available = available_memory(device);
   if (const uint64_t limit = flags.bytes("memory-limit")) available = std::min(available, limit);
-  return available / static_cast<uint64_t>(sharers);
+  return available / static_cast<uint64_t>(ranks_per_device);
 }
 
 LanguageBytes plan_language(const QwenConfig& config, const LanguageOptions& options,

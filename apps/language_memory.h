@@ -19,9 +19,9 @@ struct LanguageSize {
 // The sizes that requests need, at most `batch` of them together, with pages of `page_rows`.
 LanguageSize size_of(std::span<const CompletionRequest> requests, int batch, int64_t page_rows);
 
-// The memory of one of `sharers` ranks on this machine: its share of --memory-limit or of what is
-// free.
-uint64_t memory_share(const Flags& flags, Device device, int sharers);
+// The memory of one of `ranks_per_device` ranks on this machine: its share of --memory-limit or of
+// what is free.
+uint64_t memory_share(const Flags& flags, Device device, int ranks_per_device);
 
 // Predicts the memory of the first rank. Error(kMemory) where it is more than `available`; the
 // message says what would fit.

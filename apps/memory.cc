@@ -88,11 +88,11 @@ void inspect_memory(const Flags& flags, const std::string& model) {
   options.threads = 1;
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
-  options.memory_sharers = ranks;
+  options.ranks_per_device = ranks;
   const std::optional<PlannedDevice> device = planned_device(flags);
   if (device) {
     options.planned = device->traits;
-    options.memory_sharers = planned_sharers(flags, ranks);
+    options.ranks_per_device = planned_ranks_per_device(flags, ranks);
   }
   const Generator generator(model, options);
   const std::string clip = flags.label("memory") + " is '" + flags.text("memory") + "': its ";
@@ -117,7 +117,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
     object["dtype"] = dtype;
     object["layout"] = to_string(layout);
     describe_device_memory(plan, object);
-    if (device) object["device"] = device->words();
+    if (device) object["device"] = device->description();
     std::printf("%s\n", object.dump().c_str());
     return;
   }
@@ -137,7 +137,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
     std::printf(
         "scratch of single ops %s (included); host memory %s, of which pinned %s; device %s\n",
         format_bytes(plan.parts.scratch).c_str(), format_bytes(plan.host.total()).c_str(),
-        format_bytes(plan.host.pinned()).c_str(), printable(device->words()).c_str());
+        format_bytes(plan.host.pinned()).c_str(), printable(device->description()).c_str());
 }
 
 }  // namespace weft

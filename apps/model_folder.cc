@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <filesystem>
 
+#include "apps/flags.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -11,103 +13,83 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The kind of folder that a command reads, and a repository that has one.
-struct Layout {
-  std::string legal, repository;
-};
-
-Layout layout_for(Command command) {
-  if (command == kComplete)
-    return {
-        "a language model's folder: config.json, tokenizer.json and safetensors (Qwen2.5, "
-        "Qwen3)",
-        "Qwen/Qwen3-0.6B"};
-  return {
-      "a model folder in the diffusers layout: model_index.json beside transformer/, "
-      "text_encoder/, tokenizer/, vae/ and scheduler/",
-      "Wan-AI/Wan2.1-T2V-1.3B-Diffusers"};
+std::string listed(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
 }
 
-std::string download(const std::string& repository) {
-  const std::string folder = "models/" + repository.substr(repository.find('/') + 1);
-  return "hf download " + repository + " --local-dir " + folder + ", then give --model " + folder;
+// The names of the models that lie in `root`, without those inside a model.
+std::vector<std::string> models_in(const std::string& root) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(root, error))
+    if (fs::exists(entry.path() / "model_index.json", error) ||
+        fs::exists(entry.path() / "config.json", error))
+      names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
-std::string lower_extension(const std::string& path) {
-  std::string extension = fs::path(path).extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return extension;
-}
-
-// The model folder that a file lies in, at most two folders up; "" where there is none.
-std::string folder_around(const std::string& file, Command command) {
-  const char* mark = command == kComplete ? "tokenizer.json" : "model_index.json";
-  fs::path folder = fs::path(file).parent_path();
-  for (int up = 0; up < 2; ++up, folder = folder.parent_path())
-    if (fs::exists(folder / mark)) return folder.empty() ? "." : folder.string();
-  return "";
-}
-
+// True for OWNER/NAME where neither the working folder nor an installed model is called OWNER.
 bool is_repository_name(const std::string& path) {
   const size_t slash = path.find('/');
   if (slash == std::string::npos || slash == 0 || slash + 1 == path.size() ||
       path.find('/', slash + 1) != std::string::npos || path.starts_with('.') ||
-      path.starts_with('~') || fs::exists(path.substr(0, slash)))
+      path.starts_with('~'))
     return false;
+  const std::string owner = path.substr(0, slash);
+  std::error_code error;
+  if (fs::exists(owner, error)) return false;
+  for (const std::string& root : model_roots())
+    if (fs::exists(fs::path(root) / owner, error)) return false;
   return std::ranges::all_of(path, [](unsigned char c) {
     return std::isalnum(c) || c == '/' || c == '.' || c == '-' || c == '_';
   });
 }
 
-// Says what a path is that is no folder, and what to do.
-std::string fault(const std::string& path, Command command) {
-  const Layout layout = layout_for(command);
-  const std::string legal = "; legal: " + layout.legal;
-  const std::string instead = legal + ". Download one with " + download(layout.repository);
-  const std::string extension = lower_extension(path);
-  if (extension == ".gguf")
-    return "a GGUF file (quantized weights of llama.cpp or stable-diffusion.cpp), which is not "
-           "supported yet; 8-bit weights are made while loading, with --weights int8 on a CPU and "
-           "--weights fp8 on a GPU" +
-           instead;
-  if (extension == ".safetensors") {
-    const std::string folder = folder_around(path, command);
-    return "a single file of weights; checkpoints of one file are not supported yet" +
-           (folder.empty()
-                ? instead
-                : legal + ". This file belongs to such a folder: give --model " + folder);
-  }
-  for (const char* pickle : {".pth", ".pt", ".ckpt", ".bin"})
-    if (extension == pickle)
-      return "a pickle file, which is not read because loading it can run code" + instead;
-  if (fs::exists(path)) return "a file" + instead;
-  const std::string advice = download_advice(path);
-  return "no folder that exists" + (advice.empty() ? legal : "; " + advice + legal);
-}
-
 }  // namespace
 
-std::string download_advice(const std::string& path) {
-  if (path.starts_with("https://huggingface.co/"))
-    return download_advice(path.substr(std::string("https://huggingface.co/").size()));
-  if (!is_repository_name(path)) return "";
-  return "it looks like the name of a Hugging Face repository, and Weft downloads nothing: run " +
-         download(path);
+std::string download_command(const std::string& repository) {
+  const std::string folder = "models/" + repository.substr(repository.find('/') + 1);
+  return "hf download " + repository + " --local-dir " + folder + ", then give --model " + folder;
 }
 
-std::string model_folder(const Flags& flags) {
-  const std::string path = flags.text("model");
-  const CommandSpec& command = command_spec(flags.command());
-  const FlagSpec* spec = find_flag(flags.command(), "model");
-  if (path.empty())
-    throw Error(ErrorKind::kUsage,
-                std::string("weft ") + command.name + " needs --model FOLDER" +
-                    (spec->environment ? std::string(" (or ") + spec->environment + ")" : ""));
-  if (!fs::is_directory(path))
-    throw Error(ErrorKind::kModel,
-                flags.label("model") + " is '" + path + "', " + fault(path, flags.command()));
-  return path;
+std::string download_advice(const std::string& path) {
+  const std::string site = "https://huggingface.co/";
+  if (path.starts_with(site)) return download_advice(path.substr(site.size()));
+  if (!is_repository_name(path)) return "";
+  return "it looks like the name of a Hugging Face repository, and Weft downloads nothing: run " +
+         download_command(path);
+}
+
+std::vector<std::string> model_roots() {
+  std::vector<std::string> roots;
+  if (const char* folders = std::getenv("WEFT_MODEL_DIRS")) roots = split(folders, ':');
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error)
+    for (const fs::path& folder : {program.parent_path(), program.parent_path().parent_path()})
+      roots.push_back((folder / "share/weft").string());
+  return roots;
+}
+
+std::string model_folder(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || path.starts_with('/') || path.starts_with('.') || fs::exists(path, error))
+    return path;
+  const std::vector<std::string> roots = model_roots();
+  std::vector<std::string> there;
+  for (const std::string& root : roots) {
+    const std::string found = (fs::path(root) / path).string();
+    if (fs::exists(found, error)) return found;
+    for (const std::string& name : models_in(root)) there.push_back(name);
+  }
+  const std::string advice = download_advice(path);
+  throw Error(ErrorKind::kModel, path + ": no such file or folder, and no model of that name in " +
+                                     listed(roots) +
+                                     "; models there: " + (there.empty() ? "none" : listed(there)) +
+                                     (advice.empty() ? "" : "; " + advice));
 }
 
 }  // namespace weft

@@ -1,16 +1,24 @@
 #pragma once
-// --model: the folder it names, or a message that says what it names instead.
+// Models by name: `--model pocket` means the folder pocket of the installed models.
 #include <string>
-
-#include "apps/flags.h"
+#include <vector>
 
 namespace weft {
 
-// --model. Error(kUsage) where it is not given; Error(kModel) where it is not a folder, saying what
-// it is (a single file of weights, a GGUF file, the name of a repository) and what to do.
-std::string model_folder(const Flags& flags);
+// The path itself where it exists, is absolute or begins with a dot. Any other is searched for as a
+// name, such as pocket or pocket/language, in model_roots(). Error(kModel) tells where it was not
+// found and which models are there, and how to download what looks like a Hugging Face repository.
+std::string model_folder(const std::string& path);
 
-// "download it with ..." where `path` looks like the name of a Hugging Face repository, else "".
+// "hf download OWNER/NAME --local-dir models/NAME, then give --model models/NAME"
+std::string download_command(const std::string& repository);
+// "it looks like ..." with that command where `path` looks like the name of a Hugging Face
+// repository, else "".
 std::string download_advice(const std::string& path);
+
+// The folders in which models have names, in the order of the search: those of WEFT_MODEL_DIRS
+// (separated by colons), then share/weft beside or above the program's folder, which holds the
+// models of a build tree or of an installed program.
+std::vector<std::string> model_roots();
 
 }  // namespace weft

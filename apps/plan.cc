@@ -9,7 +9,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/memory.h"
-#include "apps/model_folder.h"
+#include "apps/model_argument.h"
 #include "apps/placement.h"
 #include "apps/request_flags.h"
 #include "apps/streaming.h"
@@ -35,8 +35,8 @@ struct Target {
   DeviceModel model;
   std::string description;
   Link link;
-  int sharers = 1;          // ranks that share the device's memory and its link to the host
-  UploadForecast upload{};  // its rate alone is used
+  int ranks_per_device = 1;  // ranks that share the device's memory and its link to the host
+  UploadForecast upload{};   // its rate alone is used
 };
 
 // The copying of weights that do not stay on the device, for each step, on the slowest rank.
@@ -86,7 +86,7 @@ void add_uploads(const Target& target, const Request& request, bool guided, Outl
     out.uploads.bytes = std::max(out.uploads.bytes, forwards * streamed_by(plan));
   if (out.uploads.bytes == 0) return;
   out.uploads.seconds =
-      static_cast<double>(out.uploads.bytes) * target.sharers / target.upload.bytes_per_s;
+      static_cast<double>(out.uploads.bytes) * target.ranks_per_device / target.upload.bytes_per_s;
   for (auto& [stage, seconds] : out.stages)
     if (stage == "denoise") {
       out.uploads.hidden_s = std::min(out.uploads.seconds, seconds / request.steps);
@@ -169,8 +169,8 @@ Target target_of(const Flags& flags, const Ranks& ranks, DType dtype) {
   }
   target.description = to_string(target.model) + source;
   if (!target.planned) return target;
-  target.description = target.planned->words() + ", " + target.description;
-  target.sharers = planned_sharers(flags, ranks.count);
+  target.description = target.planned->description() + ", " + target.description;
+  target.ranks_per_device = planned_ranks_per_device(flags, ranks.count);
   std::optional<Stream> here;
   if (target.planned->here && flags.integer("resident-layers"))
     here = stream_on(*target.planned->here);
@@ -192,8 +192,8 @@ GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks)
   options.host_memory_limit = flags.bytes("host-memory-limit");
   if (target.planned) {
     options.planned = target.planned->traits;
-    options.memory_sharers = target.sharers;
-    options.host_sharers = ranks;
+    options.ranks_per_device = target.ranks_per_device;
+    options.ranks_per_host = ranks;
   } else if (!options.memory_limit) {
     options.memory_limit = UINT64_MAX;
   }
@@ -208,7 +208,7 @@ nlohmann::json to_json(const Outlook& out, const Target& target, double alone_s)
                         {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
   if (target.planned) {
-    object["device"] = target.planned->words();
+    object["device"] = target.planned->description();
     object["available_bytes"] = out.memory.front().available;
     object["fits"] = out.fits();
   }
@@ -286,7 +286,7 @@ int run_plan(const Flags& flags) {
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
   const Target target = target_of(flags, ranks, compute_dtype(flags));
   const GeneratorOptions options = options_of(flags, target, ranks.count);
-  const std::string model = model_folder(flags);
+  const std::string model = model_argument(flags);
   const Generator generator(model, options);
   Request request = request_of(flags, generator);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";

@@ -7,6 +7,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate.h"
+#include "apps/model_argument.h"
 #include "apps/model_folder.h"
 #include "apps/progress.h"
 #include "apps/request_flags.h"
@@ -248,7 +249,8 @@ int run_replay(const Flags& flags) {
     throw Error(ErrorKind::kUsage,
                 "weft replay takes one file, got " + std::to_string(flags.operands().size()));
   const Record record = record_of(flags.operands().front());
-  const std::string model = flags.given("model") ? model_folder(flags) : record.model;
+  const std::string model =
+      flags.given("model") ? model_argument(flags) : model_folder(record.model);
   if (model.empty())
     throw Error(ErrorKind::kUsage, "weft replay needs --model FOLDER: " + record.path +
                                        " was made with " + text_of(record.engine, "model") +

@@ -8,6 +8,7 @@
 
 #include "apps/commands.h"
 #include "apps/device.h"
+#include "apps/model_folder.h"
 #include "apps/placement.h"
 #include "apps/progress.h"
 #include "io/json.h"
@@ -24,9 +25,15 @@ namespace fs = std::filesystem;
 const std::set<std::string> kNotStored = {"config", "gpus",     "print-config", "dry-run",
                                           "json",   "progress", "verbose",      "log-level",
                                           "quiet",  "resume",   "profile",      "trace"};
-const std::set<std::string> kPaths = {"model", "prompt-file", "expand-prompt"};
+const std::set<std::string> kModels = {"model", "expand-prompt"};
 
 std::string absolute(const std::string& path) { return fs::absolute(path).string(); }
+
+// A flag's value in a form that means the same in every working folder.
+std::string anywhere(const std::string& name, const std::string& value) {
+  if (name == "prompt-file") return absolute(value);
+  return kModels.count(name) && value != "auto" ? absolute(model_folder(value)) : value;
+}
 
 // The files that an interrupted job left at `names`; the one with the most work done comes first.
 std::vector<std::string> files_left(const OutputNames& names) {
@@ -177,8 +184,7 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const Genera
   nlohmann::json given = nlohmann::json::object();
   for (const auto& [name, value] : flags.values())
     if (value.second != "default" && !kNotStored.count(name))
-      given[name] =
-          kPaths.count(name) && value.first != "auto" ? absolute(value.first) : value.first;
+      given[name] = anywhere(name, value.first);
   for (const char* name : {"prompt", "negative-prompt"})
     if (const std::string text = flags.text(name); text.starts_with('@'))
       given[name] = "@" + absolute(text.substr(1));

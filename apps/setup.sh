@@ -1,43 +1,52 @@
 #!/usr/bin/env bash
-# Installs what building needs and is missing (Debian 12). `setup.sh tests` adds what the tests need,
-# `setup.sh fuzz` what the fuzzer needs.
+# Installs the Debian 12 packages that building needs and that are missing.
+# usage: apps/setup.sh [GROUP...]   GROUP adds the packages of one more activity:
+#   tests    the test suite     fuzz  the fuzzer     package  making a .deb     bare  tests/bare_root.sh
 set -euo pipefail
 
-packages=(g++ cmake ninja-build ccache pkg-config ca-certificates
+packages=(g++ cmake ninja-build ccache pkg-config ca-certificates git
   libhwy-dev libdnnl-dev ocl-icd-opencl-dev opencl-c-headers
   nlohmann-json3-dev libcli11-dev libsentencepiece-dev libicu-dev libpcre2-dev libssl-dev
   libavcodec-dev libavformat-dev libavutil-dev libswscale-dev libpng-dev ffmpeg)
-[ "${1:-}" = fuzz ] && packages+=(clang libclang-rt-14-dev libomp-dev)
-[ "${1:-}" = tests ] && packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema git)
-
-optional=(libopenmpi-dev openmpi-bin)  # without them ranks are threads only
+optional=(libopenmpi-dev openmpi-bin)  # Without them ranks are threads only.
 # The CUDA build (-DWEFT_CUDA=ON) takes nvcc, cudart, cuBLASLt, cuDNN and NCCL (libcudnn9-dev-cuda-13 and
 # libnccl-dev of NVIDIA's repository) from an installed CUDA toolkit.
+for group in "$@"; do
+  case $group in
+    tests) packages+=(libgtest-dev libboost-context-dev clang-format python3 python3-jsonschema) ;;
+    fuzz) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
+    package) packages+=(dpkg-dev file) ;;
+    bare) packages+=(mmdebstrap) ;;
+    *)
+      echo "setup: no group '$group', legal: tests fuzz package bare" >&2
+      exit 2
+      ;;
+  esac
+done
 
-absent() {  # of the packages named
-  local package
-  for package in "$@"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
-  done
+absent() {  # prints those of the named packages that are not installed
+  local installed
+  installed=$({ dpkg-query -W -f '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null || true; } | sed -n 's/ installed$//p')
+  printf '%s\n' "$@" | grep -vxF "${installed:-none}" || true
 }
 mapfile -t missing < <(absent "${packages[@]}")
 mapfile -t wished < <(absent "${optional[@]}")
-[ $((${#missing[@]} + ${#wished[@]})) -eq 0 ] && exit 0
+[ $((${#missing[@]} + ${#wished[@]})) -gt 0 ] || exit 0
 
 root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || {
-    [ ${#missing[@]} -eq 0 ] && exit 0
-    echo "setup: run as root, or install these packages first: ${missing[*]}" >&2
-    exit 1
-  }
   root=(sudo)
+  # Where nobody can type a password, sudo must not need one.
+  if ! command -v sudo >/dev/null || { ! [ -t 0 ] && ! sudo -n true 2>/dev/null; }; then
+    [ ${#missing[@]} -gt 0 ] || exit 0
+    echo "setup: neither root nor sudo here; have these packages installed first: ${missing[*]}" >&2
+    exit 1
+  fi
 fi
 install() {
   echo "setup: installing $*" >&2
-  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends \
-    "$@" >/dev/null
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 "${root[@]}" apt-get update -qq || [ ${#missing[@]} -eq 0 ]
 [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
-[ ${#wished[@]} -eq 0 ] || install "${wished[@]}" || echo "setup: going on without ${wished[*]}" >&2
+[ ${#wished[@]} -eq 0 ] || install "${wished[@]}" || echo "setup: continuing without ${wished[*]}" >&2

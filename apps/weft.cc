@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "apps/commands.h"
+#include "apps/commit.h"
 #include "apps/help.h"
 #include "apps/resume.h"
 #include "apps/stop.h"
@@ -227,7 +228,8 @@ int main_checked(int argc, char** argv) {
   }
   const std::string& word = arguments.front();
   if (word == "--version" || word == "version") {
-    std::printf("%s\n", version_text().c_str());
+    std::printf("%s\nlicence: Apache-2.0; NOTICE lists the libraries and their licences\n",
+                version_text().c_str());
     return 0;
   }
   const bool asks_help = word == "help" || word == "-h" || help_asked({&word, 1});
@@ -255,7 +257,7 @@ const std::string& program_name() { return g_program; }
 
 std::string version_text() {
   return std::string("weft " WEFT_VERSION ", numerics epoch ") + std::to_string(kNumericsEpoch) +
-         ", commit " WEFT_COMMIT;
+         ", commit " + kCommit;
 }
 
 }  // namespace weft

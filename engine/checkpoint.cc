@@ -19,13 +19,13 @@ namespace {
 
 constexpr const char* kStepsSchema = "weft.checkpoint/v1";
 constexpr const char* kLatentsSchema = "weft.latents/v1";
-constexpr const char* kNote = "note.";  // before the notes' names
+constexpr const char* kNote = "note.";  // prefix of the metadata keys that hold notes
 
 std::string hash_of(const TensorView& view) {
   return sha256_hex({static_cast<const char*>(view.data), view.bytes()});
 }
 
-// Of every entry but itself.
+// Hashes every metadata entry except the one that holds this hash.
 std::string metadata_hash(const std::map<std::string, std::string>& metadata) {
   nlohmann::json rest(metadata);
   rest.erase("metadata_sha256");
@@ -46,7 +46,7 @@ Tensor owned(const TensorView& mapped) {
   throw Error(ErrorKind::kModel, path + ": " + reason);
 }
 
-// Metadata of a file that its own hash proves to be what was written.
+// Reads the metadata of a checkpoint. Metadata whose hash differs from the stored one is refused.
 Checkpoint from_metadata(const std::string& path,
                          const std::map<std::string, std::string>& metadata) {
   const auto at = [&](const char* key) -> const std::string& {
@@ -56,7 +56,7 @@ Checkpoint from_metadata(const std::string& path,
   };
   if (at("schema") != kStepsSchema && at("schema") != kLatentsSchema)
     refuse(path,
-           "is of schema '" + at("schema") + "', legal: " + kStepsSchema + ", " + kLatentsSchema);
+           "has the schema '" + at("schema") + "', legal: " + kStepsSchema + ", " + kLatentsSchema);
   if (at("metadata_sha256") != metadata_hash(metadata))
     refuse(path, "its metadata are damaged (their SHA-256 differs)");
   Checkpoint out;
@@ -147,7 +147,7 @@ Checkpoint read_checkpoint(const std::string& path) {
     return read_whole(path);
   } catch (const Error&) {
     throw;
-  } catch (const std::exception& error) {  // of the JSON and number readers
+  } catch (const std::exception& error) {  // thrown by the JSON and number readers
     refuse(path, std::string("is no checkpoint: ") + error.what());
   }
 }
@@ -162,7 +162,7 @@ void remove_checkpoints(const std::string& path) {
   std::error_code ignored;
   fs::remove(path, ignored);
   fs::remove(older_checkpoint(path), ignored);
-  const PartFile left(path, Overwrite::kReplace);  // takes it over and removes it
+  const PartFile left(path, Overwrite::kReplace);  // removes the part file of a killed job
 }
 
 void CheckpointWriter::wait() {
@@ -176,7 +176,8 @@ void CheckpointWriter::write(Checkpoint checkpoint) {
   busy_ = true;
   thread_ = std::thread([this, checkpoint = std::move(checkpoint)] {
     try {
-      // Until the new one is whole, the one before is the newest under its other name.
+      // The previous checkpoint is renamed first. It stays the newest until the new one is
+      // complete.
       if (std::rename(path_.c_str(), older_checkpoint(path_).c_str()) != 0 && errno != ENOENT)
         throw Error(ErrorKind::kOutput, system_error_line("rename", path_, errno));
       write_checkpoint(path_, checkpoint, checkpoint.latent);

@@ -1,6 +1,7 @@
 #pragma once
-// Checkpoint: a job between two steps, as a file: what it takes to go on as if nothing had
-// happened. Latents that wait for decoding are one of them, too: with no step to come.
+// Checkpoint: the state of a job between two denoising steps, as a file. A job that resumes from it
+// makes the same frames as one that never stopped. Final latents that wait for decoding are stored
+// as a checkpoint with no steps left.
 #include <atomic>
 #include <functional>
 #include <map>
@@ -14,18 +15,18 @@
 
 namespace weft {
 
-// What a job's result depends on, by name: jobs with the same facts make the same frames.
+// Everything that a job's result depends on, by name. Jobs with equal facts make equal frames.
 using JobFacts = std::map<std::string, std::string>;
 std::string job_hash(const JobFacts& facts);  // SHA-256, hex
-// "seed is 5 there and 6 here; ..."; empty where the two agree.
+// Lists the differences: "seed is 5 there and 6 here; ...". Empty where the two agree.
 std::string difference(const JobFacts& there, const JobFacts& here);
 
 struct Checkpoint {
-  std::string path{};                        // where it was read from
-  JobFacts facts{};                          // of the job
+  std::string path{};                        // the file it was read from
+  JobFacts facts{};                          // the job's facts
   std::map<std::string, std::string> notes;  // who made it and how; not compared
-  int step = 0, total = 0;                   // steps done, of all
-  double seconds = 0;                        // the job has taken so far
+  int step = 0, total = 0;                   // steps done; steps of the job
+  double seconds = 0;                        // time that the job has taken so far
   std::string text_hash{};                   // SHA-256 of the prompts' embeddings; empty: no step
   std::string signature{};                   // SHA-256 of final latents; empty before the last step
   Tensor latent{};                           // [C, F, H, W] f32, as kept between steps
@@ -34,22 +35,22 @@ struct Checkpoint {
   bool final() const { return step == total; }
 };
 
-// One safetensors file: "latent.clip.0" ("latents" where no step is to come), the solver's tensors,
-// and in its metadata everything else with a SHA-256 of every tensor and of the metadata. `latent`
-// stands for checkpoint.latent. Error(kOutput).
+// Writes one safetensors file. It holds the tensor "latent.clip.0" ("latents" where no step is
+// left) and the solver's history. Its metadata holds everything else, a SHA-256 of every tensor and
+// one of the metadata. `latent` is written in place of checkpoint.latent. Throws Error(kOutput).
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                       const TensorView& latent);
-// Error(kModel) that names the fault where the file is not whole.
+// Throws Error(kModel) with the reason where the file is incomplete or damaged.
 Checkpoint read_checkpoint(const std::string& path);
 
-// The generation before the one at `path`: a.checkpoint.safetensors ->
+// The name under which the previous checkpoint is kept: a.checkpoint.safetensors ->
 // a.checkpoint.old.safetensors.
 std::string older_checkpoint(const std::string& path);
-// Both generations, and what a killed job left of a third.
+// Removes both checkpoints, and the unfinished part file that a killed job may have left.
 void remove_checkpoints(const std::string& path);
 
-// Writes checkpoints on a thread of its own, two generations of them, one at a time. A failed write
-// costs the job nothing: it is told, and the next one tries again.
+// Writes checkpoints on a background thread, one at a time, and keeps the newest two. A failed
+// write does not stop the job: the error is reported and the next write tries again.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::string path) : path_(std::move(path)) {}
@@ -58,10 +59,10 @@ class CheckpointWriter {
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
   bool idle() const { return !busy_; }
-  void wait();                        // until idle
-  void write(Checkpoint checkpoint);  // waits until idle, then returns at once
-  int kept() const { return kept_; }  // steps done in the newest whole file; -1: none
-  // What the last write failed with, once; empty where it did not. Only where idle.
+  void wait();                        // returns when idle
+  void write(Checkpoint checkpoint);  // waits until idle, then writes in the background
+  int kept() const { return kept_; }  // steps done in the newest complete file; -1: none
+  // Returns the error of the last write once; empty where it succeeded. Call it only while idle.
   std::string take_error();
 
  private:

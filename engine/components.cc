@@ -28,8 +28,7 @@ ModelDirectory checked(ModelDirectory directory, const Umt5Config& text, const W
   return directory;
 }
 
-// Matrices are packed in the compute dtype; everything of rank 1, and the position biases, stay
-// f32.
+// Matrices are packed in the compute dtype. Tensors of rank 1 and the position biases stay f32.
 uint64_t host_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
                     const std::function<bool(const std::string&)>& skip) {
   uint64_t total = 0;
@@ -143,7 +142,7 @@ void Components::load(const std::string& name, const std::function<void()>& body
 
 const Umt5Encoder& Components::text_encoder(Stream& stream) {
   if (!text_encoder_) {
-    if (residency_ != Residency::kAll) {  // it stands alone
+    if (residency_ != Residency::kAll) {  // the text encoder is then resident alone
       for (auto& expert : experts_) expert.reset();
       vae_.reset();
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Components: the parts of a model directory that one rank of a replica holds, each loaded when
-// asked for and kept as long as the memory plan's residency allows.
+// Components: the parts of a model directory that one rank of a replica holds. Each is loaded when
+// it is first used and kept as long as the memory plan's residency allows.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,21 +19,21 @@
 
 namespace weft {
 
-// The transformers of a job, as the executor asks for them.
+// The transformers of a job, as the executor requests them.
 struct Experts {
   virtual ~Experts() = default;
   virtual DType dtype() const = 0;
-  virtual int64_t text_length() const = 0;  // rows the model was trained to see
+  virtual int64_t text_length() const = 0;  // prompt rows, padded, that the model was trained on
   virtual const WanTransformer& expert(Stream& stream, int model) = 0;
   virtual void done_with_experts() = 0;
 };
 
 class Components final : public Experts {
  public:
-  // Opens every configuration and every tensor header; no weights.
-  // `replica` says which slices are this rank's, and must outlive the object. `how` the experts are
-  // loaded; its dtype is the text encoder's too. `device`: what is planned for where it is not the
-  // host.
+  // Opens every configuration and every tensor header, but loads no weights. `how` says how the
+  // experts are loaded; its dtype is also the text encoder's. `replica` says which slices this rank
+  // holds, and must outlive the object. `device` is set where memory is planned for a device that
+  // is not the host.
   Components(const std::string& directory, const WanLoad& how, DType vae_dtype,
              const Replica& replica, std::optional<DeviceTraits> device = {});
 
@@ -49,8 +49,8 @@ class Components final : public Experts {
   std::optional<PromptCut> prompt_cut(const std::string& prompt) const;
   std::string weights_hash() const;
 
-  // Predicted bytes of this rank's packed weights, and what its expert takes more while it loads
-  // and copies for every forward.
+  // Predicted bytes of this rank: packed weights per part, the extra memory that an expert needs
+  // while it loads, and the weights that each of its forwards copies from the host.
   uint64_t text_encoder_bytes() const;
   uint64_t expert_bytes(int model) const;
   uint64_t expert_loading_bytes(int model) const;
@@ -62,18 +62,19 @@ class Components final : public Experts {
   Bias expert_biases(int model) const { return biases_of(expert_files_[model]); }
   Bias vae_biases() const { return biases_of(vae_file_); }
   int resident_blocks() const { return how_.resident; }
-  void set_resident_blocks(int blocks) { how_.resident = blocks; }  // of what is loaded later
+  void set_resident_blocks(int blocks) { how_.resident = blocks; }  // for parts loaded later
 
-  // What may be resident from now on; releases what may not.
+  // Sets which parts may be resident from now on, and releases the others.
   void set_residency(Residency residency);
-  // Called around every load with the component's name, for progress and time.
+  // Called around every load with the component's name, to report progress and time.
   std::function<void(const std::string& name, const std::function<void()>& load)> on_load;
 
-  // Each loads what is missing, after releasing what may not stand beside it.
+  // Each loads its part if it is missing, after releasing the parts that may not be resident with
+  // it.
   const Umt5Encoder& text_encoder(Stream& stream);
   const WanTransformer& expert(Stream& stream, int model) override;
   const WanVae& vae(Stream& stream);
-  // The part is not needed again in this job.
+  // Says that this job no longer needs the part.
   void done_with_text_encoder();
   void done_with_experts() override;
 

@@ -51,7 +51,7 @@ FrameCopies::FrameCopies(Stream& stream, FrameWriter& writer) : stream_(stream),
 
 void FrameCopies::push(Arena& arena, const TensorView& frames) {
   const int64_t n = frames[0], height = frames[2], width = frames[3];
-  if (!stream_.queue()) {  // straight into the frames' own memory
+  if (!stream_.queue()) {  // on a CPU, convert straight into the frames' own memory
     for (int64_t f = 0; f < n; ++f) {
       Frame frame(static_cast<int>(width), static_cast<int>(height));
       const TensorView rgb(frame.rgb.data(), DType::kU8, {1, height, width, 3});
@@ -88,7 +88,7 @@ void FrameCopies::hand_over(Chunk& chunk) {
 
 namespace {
 
-// video[:, first ..] = frames / 2 + 1/2, clamped.
+// Writes frames / 2 + 1/2, clamped to [0, 1], to video[:, first ..].
 void keep(const TensorView& frames, const TensorView& video, int64_t first) {
   const int64_t pixels = frames[2] * frames[3];
   for (int64_t f = 0; f < frames[0]; ++f) {
@@ -100,7 +100,7 @@ void keep(const TensorView& frames, const TensorView& video, int64_t first) {
   }
 }
 
-// The bands of a chunk joined on the root: frames [n, 3, H, W] there, empty elsewhere.
+// Joins the bands of a chunk. Returns frames [n, 3, H, W] on the root and an empty view elsewhere.
 TensorView join_bands(Stream& stream, Arena& arena, Replica& replica, int64_t latent_rows,
                       const TensorView& band, const Tag& tag) {
   if (replica.bands(latent_rows) == 1) return band;
@@ -121,7 +121,8 @@ TensorView join_bands(Stream& stream, Arena& arena, Replica& replica, int64_t la
   return whole;
 }
 
-// Error(kStopped) on every rank where the root is asked to stop, unless little is left to do.
+// Throws Error(kStopped) on every rank when the root was asked to stop and more than kFinishSeconds
+// of work are left.
 void heed_stop(Stream& stream, Replica& replica, const DecodeJob& job, int chunk,
                std::chrono::steady_clock::time_point begun) {
   if (!job.stop) return;
@@ -129,7 +130,7 @@ void heed_stop(Stream& stream, Replica& replica, const DecodeJob& job, int chunk
   const auto chunks = static_cast<int>(job.latents[1]);
   const double left = chunk ? taken.count() / chunk * (chunks - chunk) : HUGE_VAL;
   const bool stop = job.stop->load() && left > kFinishSeconds;
-  const Tag tag{.kind = Traffic::kControl, .branch = kDecodeWord, .segment = chunk};
+  const Tag tag{.kind = Traffic::kControl, .branch = kDecodeDecision, .segment = chunk};
   if (!replica.agreed(stream, tag, stop)) return;
   throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(chunk) +
                                        " of " + std::to_string(chunks));

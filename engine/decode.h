@@ -1,5 +1,5 @@
 #pragma once
-// Decoding of latents to frames, chunk by chunk, with the writer on a thread of its own.
+// Decodes latents to frames, chunk by chunk. A writer thread encodes the frames meanwhile.
 #include <atomic>
 #include <exception>
 #include <functional>
@@ -15,14 +15,14 @@
 
 namespace weft {
 
-// Frames that may wait for the writer: two chunks of the decoder.
+// At most this many frames wait for the writer: two chunks of the decoder.
 inline constexpr size_t kFramesWaiting = 8;
 
-// Hands frames to a sink on a thread of its own and hashes them on the way. One producer.
+// Hashes frames and passes them to a sink on a thread of its own. One thread may push.
 class FrameWriter {
  public:
   explicit FrameWriter(FrameSink* sink);  // null: frames are only hashed
-  ~FrameWriter();                         // without finish(): drops what waits
+  ~FrameWriter();                         // without finish(): drops the frames that still wait
   FrameWriter(const FrameWriter&) = delete;
   FrameWriter& operator=(const FrameWriter&) = delete;
 
@@ -35,7 +35,7 @@ class FrameWriter {
   void work();
 
   FrameSink* sink_;
-  Meter* meter_;  // of the thread, or null
+  Meter* meter_;  // the writer thread's meter, or null
   FrameQueue queue_{kFramesWaiting};
   FrameHash hash_;
   int frames_ = 0;
@@ -43,13 +43,14 @@ class FrameWriter {
   std::thread thread_;
 };
 
-// Decoded chunks on their way from the stream's device to a writer, as frames_to_rgb8 has them.
-// From a device they are copied while the next chunk is decoded: the writer gets them behind that.
+// Converts decoded chunks to 8-bit RGB (frames_to_rgb8) and passes them to a writer. On a device,
+// the copy of a chunk to the host overlaps with the decoding of the next chunk, so the writer
+// receives it one chunk later.
 class FrameCopies {
  public:
   FrameCopies(Stream& stream, FrameWriter& writer);
   void push(Arena& arena, const TensorView& frames);  // [n, 3, H, W] f32 in [-1, 1]
-  void finish();                                      // hands over the last
+  void finish();                                      // passes on the last chunk
 
  private:
   struct Chunk {
@@ -61,25 +62,25 @@ class FrameCopies {
 
   Stream& stream_;
   FrameWriter& writer_;
-  Chunk chunks_[2];  // of a device, in turns
+  Chunk chunks_[2];  // on a device: used alternately
   int next_ = 0;
 };
 
 struct DecodeJob {
-  // Of the host.
+  // `latents` and `video` are in host memory.
   TensorView latents;                       // [z, F, h, w] f32, normalised; the same on every rank
-  FrameWriter* writer = nullptr;            // the root's
+  FrameWriter* writer = nullptr;            // used on the root only
   TensorView video;                         // [3, frames, H, W] f32, filled with [0, 1] if given
-  std::function<void(int chunk)> on_chunk;  // chunks done
-  const std::atomic<bool>* stop = nullptr;  // every rank has one, or none; the root's decides
+  std::function<void(int chunk)> on_chunk;  // called with the number of chunks done
+  const std::atomic<bool>* stop = nullptr;  // all ranks set it or none; the root's value decides
 };
 
-// Work this close to its end is finished although the user asked to stop.
+// Decoding that would end within this time is finished even if the user asked to stop.
 inline constexpr double kFinishSeconds = 2;
 
-// Every rank of the replica decodes its band of rows, chunk by chunk, and sends the root
-// n * 3 * rows * W * 4 bytes for a chunk of n frames, and hears of the root before each whether to
-// stop (8 bytes). Error(kNonFinite) naming the chunk.
+// Every rank of the replica decodes its band of rows, chunk by chunk. For a chunk of n frames it
+// sends n * 3 * rows * W * 4 bytes to the root. Before every chunk the root tells each rank whether
+// to stop (8 bytes). Throws Error(kNonFinite) that names the chunk.
 void decode(Stream& stream, Arena& arena, const WanVae& vae, Replica& replica,
             const DecodeJob& job);
 

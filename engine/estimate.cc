@@ -10,7 +10,7 @@ namespace {
 
 uint64_t f32_bytes(int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); }
 
-// Tables of make_rope: cos and sin of every position of each axis.
+// Bytes of make_rope's tables, which hold cos and sin of every position of each axis.
 uint64_t rope_bytes(const WanConfig& config, std::array<int64_t, 3> grid) {
   const int64_t side = config.head_dim / 6 * 2;
   return f32_bytes(grid[0] * (config.head_dim - 2 * side) + (grid[1] + grid[2]) * side);
@@ -44,7 +44,8 @@ StageBytes encoding(const Components& parts, const Replica& replica, uint64_t em
   return stage;
 }
 
-// `embeds`, `latents`: bytes of the prompts' rows, and of latents and what has their size.
+// `embeds` is the size of the prompt embeddings, `latents` that of all tensors shaped like a
+// latent.
 StageBytes denoising(const Components& parts, const Replica& replica, int model,
                      std::array<int64_t, 4> shape, std::array<int64_t, 2> prompt_rows,
                      uint64_t embeds, uint64_t latents) {
@@ -62,7 +63,8 @@ StageBytes denoising(const Components& parts, const Replica& replica, int model,
     text += wan_text_bytes(config, held, load);
     most_rows = std::max(most_rows, held);
   }
-  // Hidden rows of every branch on the wire, and in f32 on both sides of the blocks.
+  // A pipeline stage holds the hidden rows of every branch in the dtype they are sent in, and f32
+  // copies of the blocks' input and output.
   const auto rows = static_cast<uint64_t>(own * config.width());
   const bool whole = load.blocks.first() && load.blocks.last();
   StageBytes stage{.tensors = embeds + latents + text + rope_bytes(config, grid) +
@@ -130,7 +132,7 @@ ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
   book(bytes.encode_text,
        encoding(parts, replica, embeds, std::max(prompt_rows[0], prompt_rows[1])));
   constexpr int kHistory = 3;  // SamplerState
-  // A device hands what a checkpoint copies to the host, one after the other.
+  // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies = device ? std::min<uint64_t>(kept, 1) : kept;
   const uint64_t latents = latent * (1 + branches + kHistory + copies);
   for (int model = 0; model < parts.experts(); ++model) {
@@ -149,8 +151,8 @@ ComponentBytes predict_bytes(const Components& parts, const Replica& replica,
 
 namespace {
 
-// The most layers that may be resident; where the host's memory is what is short, the fewest that
-// leave it enough. Nothing where no number fits.
+// Suggests the largest --resident-layers that fits. Where host memory is short, suggests the
+// smallest one instead that leaves the host enough. Empty where no number fits.
 std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
   constexpr int kLeast = 2;
   const auto offer = [&](int layers) {
@@ -163,8 +165,8 @@ std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
   };
   const int last = plan.fits_host() ? changes.layers - 1 : changes.layers;
   for (int i = kLeast; i <= last; ++i) {
-    const std::string words = offer(plan.fits_host() ? last + kLeast - i : i);
-    if (!words.empty()) return words;
+    const std::string line = offer(plan.fits_host() ? last + kLeast - i : i);
+    if (!line.empty()) return line;
   }
   return {};
 }

@@ -13,13 +13,13 @@
 namespace weft {
 namespace {
 
-// Values of the latent that stand behind one token.
+// The number of latent values in one token.
 int64_t latent_row(const WanConfig& config) {
   return config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
 }
 
-// Of a step's latent tags: 0 goes back to the first stage, 1 is the gather before decoding, then
-// what a checkpoint keeps.
+// Tag::segment of a step's latent messages: 0 returns the latent to the first pipeline stage, 1
+// gathers it before decoding, and 2 onwards gather the tensors of a checkpoint.
 constexpr int kGatheredSegment = 1, kFirstKeptSegment = 2;
 
 }  // namespace
@@ -55,13 +55,13 @@ void Executor::run(const Plan& plan, Job& job) {
   history_.reset();
   recorded_ = {};
   streaming_ = {};
-  std::optional<ZoneScope> zone;  // of the step; loading and decoding stand beside it
+  std::optional<ZoneScope> zone;  // the step's; loading and decoding are zones of their own
   int open = -1, at = job.first_step - 1;
   for (const Step& step : plan.steps) {
     const bool in_step = step.kind != Step::Kind::kLoad && step.kind != Step::Kind::kDecode;
     const int wanted = in_step ? step.pass.step : -1;
     if (at < step.pass.step || wanted != open) zone.reset();
-    while (at < step.pass.step) at_boundary(++at, job);  // a rank may have no part in a step
+    while (at < step.pass.step) at_boundary(++at, job);  // this rank may skip whole steps
     if (wanted != open) {
       if (wanted >= 0) zone.emplace(Zone::kStep, wanted);
       open = wanted;
@@ -91,10 +91,10 @@ void Executor::walk(const Step& step, Job& job) {
       wait(step);
       break;
     case Step::Kind::kDecode:
-      CHECK(sending_.empty(), "a send is under way");
+      CHECK(sending_.empty(), "a send is still pending");
       wires_.clear();
       recorded_ = {};
-      texts_ = {};  // decoding needs the latents alone
+      texts_ = {};  // decoding needs only the latents
       velocities_ = {};
       history_.reset();
       release_expert();
@@ -113,7 +113,7 @@ void Executor::at_boundary(int done, Job& job) {
     if (replica_.root()) job.keep(done, std::move(snapshot));
   }
   if (what == Boundary::kGoOn || what == Boundary::kKeep) return;
-  // Every rank stops here, so that what is under way is taken.
+  // Every rank stops at this boundary, so all pending sends will be received.
   for (auto& [slot, sends] : sending_)
     for (Communicator::Pending& send : sends) replica_.communicator().wait(send);
   sending_.clear();
@@ -121,7 +121,8 @@ void Executor::at_boundary(int done, Job& job) {
                                        " of " + std::to_string(job.sampler.steps()));
 }
 
-// Of every sequence index the first rank of the last stage has the tokens' newest values.
+// Gathers the newest latent and history on the root. For each sequence index they are on the first
+// rank of the last pipeline stage.
 Snapshot Executor::gather(int done, const Job& job) {
   const auto patch = expert_->config().patch;
   const int64_t row = latent_row(expert_->config());
@@ -159,7 +160,7 @@ Snapshot Executor::gather(int done, const Job& job) {
 
 void Executor::load(const Job& job, int model) {
   recorded_ = {};
-  texts_ = {};  // keys and values belong to their expert
+  texts_ = {};  // the prompts' keys and values belong to one expert
   release_expert();
   expert_ = &experts_.expert(stream_, model);
   apart_ = expert_->streamed();
@@ -198,8 +199,8 @@ void Executor::compute(const Step& step, const Job& job) {
 
 int64_t Executor::tokens() const { return rope_->grid[0] * rope_->grid[1] * rope_->grid[2]; }
 
-// Forwards that exchange nothing, of weights that stay where they are; a meter wants to see every
-// op.
+// A forward can be recorded as a device graph if it sends nothing to other ranks and its weights
+// are all resident. While a meter is attached nothing is recorded, because it must see every op.
 bool Executor::recordable(const Step& step) const {
   return graphs_ == Graphs::kRecord && stream_.queue() && replica_.alone() && !thread_meter() &&
          step.blocks.first() && step.blocks.last() && expert_->streamed_bytes() == 0;
@@ -211,18 +212,18 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
   };
   const auto begun = std::chrono::steady_clock::now();
   const Arena::Scope scope(arena_);
-  const TensorView waves = arena_.alloc(DType::kF32, {1, expert_->config().freq_dim});
+  const TensorView embedding = arena_.alloc(DType::kF32, {1, expert_->config().freq_dim});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
-  expert_->time_waves(stream_, {&time, 1}, waves);
+  expert_->timestep_embedding(stream_, {&time, 1}, embedding);
   Recorded& recorded = recorded_[step.pass.branch];
   if (!recordable(step) || !recorded.ran) {
     watch_.begin(report);
-    give(step, job, waves, text);
+    give(step, job, embedding, text);
     recorded.ran = true;
   } else if (!recorded.graph || recorded.arena != arena_.used()) {
     watch_.begin(report);
     recorded.arena = arena_.used();
-    recorded.graph.record(stream_, [&] { give(step, job, waves, text); });
+    recorded.graph.record(stream_, [&] { give(step, job, embedding, text); });
     recorded.graph.launch(stream_);
   } else {
     watch_.again(report);
@@ -237,8 +238,8 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
-// All of a forward's work into the stream.
-void Executor::give(const Step& step, const Job& job, const TensorView& waves,
+// Enqueues all of a forward's work on the stream.
+void Executor::give(const Step& step, const Job& job, const TensorView& embedding,
                     const WanText& text) {
   const Arena::Scope scope(arena_);
   Context context = replica_.context(stream_, arena_, step.pass, tokens(), &watch_);
@@ -252,7 +253,7 @@ void Executor::give(const Step& step, const Job& job, const TensorView& waves,
   }
   if (!last) out = arena_.alloc(DType::kF32, {n, d});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
-  expert_->forward(context, step.blocks, in, {&time, 1}, waves, text, *rope_, out);
+  expert_->forward(context, step.blocks, in, {&time, 1}, embedding, text, *rope_, out);
   if (!last) copy(stream_, out, wire(slot, experts_.dtype(), n, d));
 }
 
@@ -318,7 +319,7 @@ void Executor::receive(const Step& step, const Job& job) {
 
 void Executor::wait(const Step& step) {
   const auto pending = sending_.extract(step.reads.at(0));
-  CHECK(!pending.empty(), to_string(step), "with nothing under way");
+  CHECK(!pending.empty(), to_string(step), "but no send is pending");
   for (Communicator::Pending& send : pending.mapped()) replica_.communicator().wait(send);
 }
 

@@ -16,7 +16,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text.substr(begin, text.find_last_not_of(kSpace) - begin + 1));
 }
 
-// Refuses what does not fit, before anything is loaded.
+// Throws Error(kMemory) before anything is loaded if the language model does not fit in memory.
 void check_memory(const LanguageFolder& folder, const LanguageOptions& language,
                   std::span<const CompletionRequest> requests, uint64_t limit) {
   int64_t tokens = 0;
@@ -29,8 +29,8 @@ void check_memory(const LanguageFolder& folder, const LanguageOptions& language,
   const uint64_t free = available_memory(language.device);
   const uint64_t available = limit ? std::min(limit, free) : free;
   if (bytes.total() > available)
-    throw Error(ErrorKind::kMemory, folder.path + ": to expand prompts takes " +
-                                        format_bytes(bytes.total()) + ", there are " +
+    throw Error(ErrorKind::kMemory, folder.path + ": expanding prompts needs " +
+                                        format_bytes(bytes.total()) + " of memory; available are " +
                                         format_bytes(available));
 }
 
@@ -51,9 +51,9 @@ std::vector<std::string> expand_prompts(const std::string& path,
     const auto asked = static_cast<int64_t>(request.prompt.size());
     request.max_tokens = std::min(options.max_tokens, folder.config.max_positions - asked + 1);
     if (request.max_tokens < 1)
-      throw Error(ErrorKind::kModel, path + ": to expand a prompt of " +
-                                         std::to_string(prompt.size()) + " bytes takes " +
-                                         std::to_string(asked) + " tokens, the model reads " +
+      throw Error(ErrorKind::kModel, path + ": expanding a prompt of " +
+                                         std::to_string(prompt.size()) + " bytes needs " +
+                                         std::to_string(asked) + " tokens, the model reads up to " +
                                          std::to_string(folder.config.max_positions));
     const int64_t positions = asked + request.max_tokens - 1;
     language.positions = std::max(language.positions, positions);
@@ -70,10 +70,10 @@ std::vector<std::string> expand_prompts(const std::string& path,
   for (size_t i = 0; i < completions.size(); ++i) {
     if (completions[i].end == Completion::End::kCut)
       throw Error(ErrorKind::kStopped, "stopped while prompts were expanded");
-    const std::string what = path + ": the prompt '" + std::string(prompts[i]) + "' expanded ";
+    const std::string what = path + ": the caption for '" + std::string(prompts[i]) + "' ";
     if (completions[i].end == Completion::End::kMaxTokens)
-      throw Error(ErrorKind::kModel,
-                  what + "has no end within " + std::to_string(requests[i].max_tokens) + " tokens");
+      throw Error(ErrorKind::kModel, what + "does not end within " +
+                                         std::to_string(requests[i].max_tokens) + " tokens");
     const std::string reply = folder.tokenizer.decode(completions[i].ids, SpecialTokens::kSkip);
     captions.push_back(trimmed(without_thoughts(reply)));
     if (captions.back().empty()) throw Error(ErrorKind::kModel, what + "is empty");

@@ -9,7 +9,7 @@ namespace weft {
 
 namespace {
 
-constexpr int64_t kSlots = 256;  // blocks, and what lies before and behind them
+constexpr int64_t kSlots = 256;  // one per watched result: every block, the embedding, the output
 
 Tensor unset_slots(Stream& stream) {
   Tensor slots(DType::kI64, {kSlots});

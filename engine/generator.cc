@@ -26,7 +26,7 @@ struct Prompt {
   Tensor embeds;  // [ids, d] f32, on the device
 };
 
-// `embeds` with zero rows up to the text length, as the models were trained to see them.
+// Pads `embeds` with zero rows to the text length that the models were trained with.
 Tensor padded(Stream& stream, const Tensor& embeds, int64_t text_length) {
   const HostCopy rows(stream, embeds);
   Tensor out(DType::kF32, {text_length, embeds.view()[1]});
@@ -34,7 +34,7 @@ Tensor padded(Stream& stream, const Tensor& embeds, int64_t text_length) {
   return out;
 }
 
-// The shortest text that reads back as the same number.
+// Returns the shortest text that reads back as the same number.
 std::string exact(double value) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, value).ptr};
@@ -49,7 +49,7 @@ std::string text_hash(Stream& stream, const std::array<Prompt, 2>& prompts) {
   return hash.hex();
 }
 
-// How far a job is when it starts, and its state there.
+// The step at which a job starts, and its state at that step.
 struct Start {
   int step = 0;
   Tensor latent{};
@@ -88,17 +88,17 @@ struct Generator::Impl {
                                          " splits the width, which 8-bit weights cannot: their "
                                          "scales would be others; legal with them: tensor=1");
     check_attention();
-    if (given.memory_limit) {
-      available = left_out(stream) || given.planned
+    if (given.memory_limit)
+      available = is_dry_run(stream) || given.planned
                       ? given.memory_limit
                       : std::min<uint64_t>(available, given.memory_limit);
-    }
-    available /= static_cast<uint64_t>(given.memory_sharers);
+    available /= static_cast<uint64_t>(given.ranks_per_device);
     if (parts.device()) {
       if (!given.planned) host_available = available_memory();
       if (given.host_memory_limit)
         host_available = std::min<uint64_t>(host_available, given.host_memory_limit);
-      if (host_available < UINT64_MAX) host_available /= static_cast<uint64_t>(given.host_sharers);
+      if (host_available < UINT64_MAX)
+        host_available /= static_cast<uint64_t>(given.ranks_per_host);
     }
     const WanConfig& config = parts.directory().config;
     limits.size_multiple =
@@ -116,12 +116,12 @@ struct Generator::Impl {
     };
     const int size = parts.directory().config.head_dim;
     if (size > kLargestFp8Head)
-      refuse("the model's heads have " + std::to_string(size) + " columns, fp8 takes up to " +
+      refuse("the model's heads have " + std::to_string(size) + " columns, fp8 supports up to " +
              std::to_string(kLargestFp8Head));
     const Device device = options.device;
     if (device.kind == Device::Kind::kCuda && !cuda_attends_in_fp8(device.index))
       refuse(to_string(device) +
-             " is no device of compute capability 9.0: " + cuda_device_words(device.index));
+             " is no device of compute capability 9.0: " + cuda_device_description(device.index));
   }
 
   SamplerConfig sampler_for(const Request& request) const {
@@ -182,8 +182,8 @@ struct Generator::Impl {
   SamplerConfig sampler;
   ModelLimits limits;
   Stream stream;
-  uint64_t available;                    // at the start: what is loaded later is part of the plan
-  uint64_t host_available = UINT64_MAX;  // beside a device's
+  uint64_t available;                    // measured before anything is loaded
+  uint64_t host_available = UINT64_MAX;  // host memory where the job runs on a device
   Arena arena{size_t{256} << 30, options.device};
 };
 
@@ -210,15 +210,15 @@ JobFacts Generator::Impl::job_facts(const Request& request) const {
                  {"flow_shift", exact(sampler.shift)},
                  {"seed", std::to_string(request.seed)},
                  {"rng", std::string(to_string(request.rng))}};
-  // Sums are rounded in another order there: to go on from one on the other would make frames that
-  // neither makes.
+  // A device rounds sums in another order. A job that changes devices midway would make frames that
+  // neither device makes alone.
   if (options.device.kind != Device::Kind::kCpu) facts["device"] = to_string(options.device.kind);
   for (const double sigma : request.sigmas)
     facts["sigmas"] += (facts["sigmas"].empty() ? "" : ",") + exact(sigma);
   return facts;
 }
 
-// One rank may end by itself; several hear the root's word between their steps.
+// A single rank stops here. Several ranks stop together, between steps, when the root decides it.
 void Generator::Impl::heed_stop(const char* stage, const RunOptions& run_options) const {
   if (replica.alone() && run_options.stop && run_options.stop->load())
     throw Error(ErrorKind::kStopped, std::string("stopped in ") + stage);
@@ -267,8 +267,8 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
   return prompts;
 }
 
-// The ranks that hold a part of the encoder make the rows together; the root gives them to the
-// rest.
+// The ranks that hold a part of the encoder compute the rows together. The root sends the rows to
+// the other ranks.
 void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
   const Umt5Config& config = parts.text_config();
   const Tag tag{.kind = Traffic::kText, .branch = pass.branch};
@@ -311,13 +311,13 @@ void Generator::Impl::check_resume(const Request& request, const Sampler& sample
     throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: " + why);
   };
   const std::string differs = difference(checkpoint.facts, job_facts(request));
-  if (!differs.empty()) refuse("it is of another job: " + differs);
+  if (!differs.empty()) refuse("it belongs to another job: " + differs);
   const auto shape = latent_shape(parts, request);
   const int64_t count =
       std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   if (checkpoint.total != sampler.steps() || checkpoint.step < 1 ||
       checkpoint.step > checkpoint.total)
-    refuse("it stands at step " + std::to_string(checkpoint.step) + " of " +
+    refuse("it was written after step " + std::to_string(checkpoint.step) + " of " +
            std::to_string(checkpoint.total) + ", the job has " + std::to_string(sampler.steps()));
   if (!std::ranges::equal(checkpoint.latent.view().shape(), shape))
     refuse("its latent is " + checkpoint.latent.view().to_string_shape());
@@ -332,8 +332,8 @@ void Generator::Impl::check_resume(const Request& request, const Sampler& sample
     refuse("it does not hold the history that " + sampler.config().to_string() + " needs");
 }
 
-// What the root was given to go on from, on every rank. Costs the root (1 + tensors of the history)
-// latents to every other rank.
+// Gives every rank the state that the job starts from. When resuming, the root sends every other
+// rank the latent and the tensors of the solver's history, each the size of a latent.
 Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
                                 const RunOptions& run_options) {
   constexpr int kStopped = -1;
@@ -342,7 +342,7 @@ Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
   Start start{.step = from ? from->step : 0};
   if (run_options.stop) {
     if (run_options.stop->load()) start.step = kStopped;
-    const Tag tag{.kind = Traffic::kControl, .branch = kStartWord};
+    const Tag tag{.kind = Traffic::kControl, .branch = kStartDecision};
     start.step = static_cast<int>(replica.agreed(stream, tag, start.step));
   }
   if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
@@ -455,12 +455,12 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
   for (const Tensor& tensor : start.history) job.history.push_back(tensor);
   if (run_options.stop)
     job.boundary = [&](int done) {
-      // The first of several stages updates nothing.
+      // With several stages the first one updates nothing, so it reports the finished step here.
       if (done > start.step && replica.layout()[Axis::kLayers] > 1)
         clock.step(done, sampler.sigmas()[done - 1]);
-      const Tag tag{.kind = Traffic::kControl, .step = done, .branch = kStepWord};
-      const Boundary word = replica.root() ? keeper.decide(done) : Boundary::kGoOn;
-      return static_cast<Boundary>(replica.agreed(stream, tag, static_cast<int64_t>(word)));
+      const Tag tag{.kind = Traffic::kControl, .step = done, .branch = kStepDecision};
+      const Boundary decision = replica.root() ? keeper.decide(done) : Boundary::kGoOn;
+      return static_cast<Boundary>(replica.agreed(stream, tag, static_cast<int64_t>(decision)));
     };
   job.keep = [&](int done, Snapshot snapshot) { keeper.keep(done, std::move(snapshot)); };
   clock.enter(Zone::kDenoise, sampler.steps(), start.step);
@@ -588,9 +588,9 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
 
-bool Generator::agreed(bool word) {
-  const Tag tag{.kind = Traffic::kControl, .branch = kJobWord};
-  return impl_->replica.agreed(impl_->stream, tag, word);
+bool Generator::agreed(bool value) {
+  const Tag tag{.kind = Traffic::kControl, .branch = kJobDecision};
+  return impl_->replica.agreed(impl_->stream, tag, value);
 }
 
 RunResult Generator::run(const Request& request, FrameSink* sink, const RunOptions& options) {

@@ -4,10 +4,10 @@
 
 namespace weft {
 
-// Forwards a step takes: 2 with guidance, 1 where the scale switches it off.
+// The number of forwards per step: 2 with guidance, 1 where the scale switches guidance off.
 constexpr int guidance_branches(double scale) { return scale > 1.0 ? 2 : 1; }
 
-// conditional <- unconditional + scale (conditional - unconditional); f32, one shape.
+// Writes unconditional + scale (conditional - unconditional) to `conditional`; f32, equal shapes.
 void guide(Stream& stream, double scale, const TensorView& unconditional,
            const TensorView& conditional);
 

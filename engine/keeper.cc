@@ -11,7 +11,8 @@ double between(std::chrono::steady_clock::time_point a, std::chrono::steady_cloc
 
 Keeper::Keeper(const RunOptions& options, Checkpoint job, int first, double earlier_seconds)
     : options_(options), job_(std::move(job)), first_(first), earlier_seconds_(earlier_seconds) {
-  CHECK(options.checkpoint_path.empty() || options.stop, "checkpoints need every rank's word");
+  CHECK(options.checkpoint_path.empty() || options.stop,
+        "checkpoints need a stop flag on every rank");
   if (!options.checkpoint_path.empty())
     writer_ = std::make_unique<CheckpointWriter>(options.checkpoint_path);
 }
@@ -24,7 +25,8 @@ Boundary Keeper::decide(int done) {
   tell_error();
   asked_ = Clock::now();
   if (stop) return Boundary::kKeepAndStop;
-  // A disk slower than the steps gets every n-th; with 0 seconds the job waits for it.
+  // While the previous checkpoint is still being written this one is skipped, except with an
+  // interval of 0 seconds: then the job waits for the disk.
   const bool due = options_.checkpoint_seconds == 0 ||
                    (between(last_, asked_) >= options_.checkpoint_seconds && writer_->idle());
   return due ? Boundary::kKeep : Boundary::kGoOn;
@@ -44,7 +46,7 @@ void Keeper::keep(int done, Snapshot snapshot) {
   checkpoint.latent = std::move(snapshot.latent);
   checkpoint.history = std::move(snapshot.history);
   writer_->write(std::move(checkpoint));
-  if (options_.checkpoint_seconds == 0) writer_->wait();  // a kill loses no whole step
+  if (options_.checkpoint_seconds == 0) writer_->wait();  // so a kill loses less than one step
   ++count_;
   seconds_ += between(asked_, Clock::now());
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Keeper: decides between two steps, on the root, whether a job stops and whether it is kept, and
-// writes its checkpoints.
+// Keeper: runs on the root between two steps. It decides whether the job stops and whether a
+// checkpoint is written, and writes the checkpoints.
 #include <chrono>
 
 #include "engine/checkpoint.h"
@@ -11,8 +11,8 @@ namespace weft {
 
 class Keeper {
  public:
-  // `job`: facts, notes, total, hash of the text. `first`: steps done when it starts;
-  // `earlier_seconds`: what they took.
+  // `job` gives facts, notes, total and the hash of the text. `first` is the number of steps done
+  // when the job starts, `earlier_seconds` the time that they took.
   Keeper(const RunOptions& options, Checkpoint job, int first, double earlier_seconds);
   // Waits for the writer.
   ~Keeper();
@@ -21,7 +21,7 @@ class Keeper {
 
   Boundary decide(int done);
   void keep(int done, Snapshot snapshot);
-  // Waits for the writer, tells its error and books what was kept.
+  // Waits for the writer, reports its error and stores the checkpoint counts in `result`.
   void finish(RunResult& result);
   int kept() const { return writer_ ? writer_->kept() : -1; }
 

@@ -22,7 +22,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// One complete() of one rank. All ranks take the same decisions from the same tokens.
+// One call of complete() on one rank. All ranks see the same tokens and so make the same decisions.
 class Run {
  public:
   Run(LanguageRank& rank, std::span<const CompletionRequest> requests,
@@ -51,11 +51,11 @@ class Run {
   }
 
  private:
-  // A pass that travels through the stages.
+  // A micro-batch: one pass through the pipeline stages.
   struct Micro {
-    std::vector<int> requests{};  // that still go on
-    std::vector<Part> parts{};    // of the round; none: there is nothing left to do
-    std::vector<bool> speaks{};   // whose next token the pass gives
+    std::vector<int> requests{};  // requests that have not ended
+    std::vector<Part> parts{};    // tokens of this round; empty: nothing is left to do
+    std::vector<bool> samples{};  // per part: whether the pass samples its next token
     LanguageRank::Split split = LanguageRank::Split::kHeads;
     LanguageRank::Share share{};
     Tensor hidden{}, wire{};
@@ -78,8 +78,8 @@ class Run {
     if (prompt > places || asked.max_tokens > places - prompt + 1)
       throw Error(ErrorKind::kUsage, what + std::to_string(prompt) + " prompt tokens and up to " +
                                          std::to_string(asked.max_tokens) +
-                                         " new ones do not fit the positions: there are " +
-                                         std::to_string(places));
+                                         " new ones are more than the context of " +
+                                         std::to_string(places) + " tokens");
     for (const int32_t id : asked.prompt)
       if (id < 0 || id >= rank_.config().vocab)
         throw Error(ErrorKind::kUsage, what + "token id " + std::to_string(id) +
@@ -87,7 +87,7 @@ class Run {
                                            std::to_string(rank_.config().vocab));
   }
 
-  // The last token is never fed back.
+  // The last generated token is not fed back, so it needs no place in the cache.
   int64_t tokens_of(int request) const {
     return static_cast<int64_t>(requests_[request].prompt.size()) + requests_[request].max_tokens -
            1;
@@ -95,11 +95,13 @@ class Run {
 
   bool stopped() {
     if (!options_.stop) return false;
-    return rank_.replica().agreed(rank_.stream(), {.kind = Traffic::kControl, .branch = kStepWord},
+    return rank_.replica().agreed(rank_.stream(),
+                                  {.kind = Traffic::kControl, .branch = kStepDecision},
                                   options_.stop->load()) != 0;
   }
 
-  // Requests that begin now: in order, while there are places and pages for all of their tokens.
+  // Starts waiting requests in order, while the batch has a place and the cache has pages for all
+  // of their tokens.
   std::vector<int> admit() {
     std::vector<int> fresh;
     while (!waiting_.empty() && static_cast<int>(running_.size()) < options_.batch) {
@@ -117,9 +119,10 @@ class Run {
     return fresh;
   }
 
-  // The next tokens of a prompt that make a pass: as many as `chunk` rows on every rank allow.
+  // The next tokens of a prompt that go into one pass. A pass has at most `chunk` rows on each
+  // rank.
   struct Piece {
-    bool splits = false;  // by tokens
+    bool splits = false;  // split by tokens over the ranks
     int64_t tokens = 0;
   };
   Piece next_piece(int64_t past, int64_t left, bool was_split) const {
@@ -130,32 +133,32 @@ class Run {
     return {splits, splits ? most : std::min(left, options_.chunk)};
   }
 
-  // The prompts' ids, packed into passes of one kind.
+  // Packs the prompts' ids into passes. All parts of a pass are split the same way.
   std::vector<Micro> passes_of(const std::vector<int>& fresh) const {
     std::vector<Micro> micros;
-    int64_t room = 0;
-    bool splits = false;  // of the last pass
+    int64_t free_rows = 0;
+    bool splits = false;  // whether the last pass is split by tokens
     for (int request : fresh) {
       const std::vector<int32_t>& prompt = requests_[request].prompt;
       const auto all = static_cast<int64_t>(prompt.size());
       bool was_split = false;
       for (int64_t at = 0; at < all;) {
         Piece piece = next_piece(at, all - at, was_split);
-        // What is split stands alone or beside what is split whole: pieces are not cut for a place.
-        if (micros.empty() || piece.splits != splits || (piece.splits && piece.tokens > room) ||
-            room == 0) {
+        // A piece that is split by tokens is never cut to fill up a pass; it starts a new one.
+        if (micros.empty() || piece.splits != splits ||
+            (piece.splits && piece.tokens > free_rows) || free_rows == 0) {
           micros.emplace_back();
           splits = piece.splits;
           if (splits) micros.back().split = LanguageRank::Split::kTokens;
-          room = options_.chunk * (splits ? rank_.replica().layout().sequence() : 1);
+          free_rows = options_.chunk * (splits ? rank_.replica().layout().sequence() : 1);
         }
-        piece.tokens = std::min(piece.tokens, room);
+        piece.tokens = std::min(piece.tokens, free_rows);
         Micro& micro = micros.back();
         micro.parts.push_back({request, {prompt.begin() + at, prompt.begin() + at + piece.tokens}});
         at += piece.tokens;
-        room -= piece.tokens;
+        free_rows -= piece.tokens;
         was_split = piece.splits;
-        micro.speaks.push_back(at == all);
+        micro.samples.push_back(at == all);
         if (at == all) micro.requests.push_back(request);
       }
     }
@@ -170,7 +173,7 @@ class Run {
     for (int request : fresh)
       stats_.prefill_tokens += static_cast<int64_t>(requests_[request].prompt.size());
     stats_.prefill_passes += static_cast<int64_t>(micros.size());
-    // Some at a time: each holds its hidden rows until all of them are through.
+    // Only some passes run together, because each holds its hidden rows until all have finished.
     const auto together = static_cast<size_t>(rank_.passes_together());
     for (size_t at = 0; at < micros.size(); at += together) {
       const size_t count = std::min(together, micros.size() - at);
@@ -180,8 +183,8 @@ class Run {
     stats_.prefill_s += seconds_since(start);
   }
 
-  // Some rounds of one token for every running sequence, in as many micro-batches as there are
-  // stages to keep busy.
+  // Runs some rounds. Each round adds one token to every running sequence. The sequences form as
+  // many micro-batches as there are pipeline stages, so that all stages are busy.
   void decode() {
     leave();
     if (running_.empty()) return;
@@ -207,13 +210,13 @@ class Run {
 
   bool ended(int request) const { return completions_[request].seconds > 0; }
 
-  // The last token of each sequence that goes on.
+  // Feeds the last token of each sequence that has not ended.
   void next_parts(Micro& micro) {
     std::erase_if(micro.requests, [&](int request) { return ended(request); });
     micro.parts.clear();
     for (int request : micro.requests)
       micro.parts.push_back({request, {completions_[request].ids.back()}});
-    micro.speaks.assign(micro.parts.size(), true);
+    micro.samples.assign(micro.parts.size(), true);
     stats_.decode_tokens += static_cast<int64_t>(micro.parts.size());
     stats_.decode_passes += !micro.parts.empty();
   }
@@ -267,7 +270,7 @@ class Run {
     }
   }
 
-  // What the pass is made of, once per round and micro-batch.
+  // Prepares the parts and buffers of the pass, once per round and micro-batch.
   void begin_round(const Pass& pass, Micro& micro) {
     if (pass.step == micro.round) return;
     micro.round = pass.step;
@@ -285,14 +288,14 @@ class Run {
 
   void choose(const Pass& pass, Micro& micro) {
     micro.results.assign(micro.parts.size(), -1);
-    if (std::ranges::find(micro.speaks, true) == micro.speaks.end()) return;
+    if (std::ranges::find(micro.samples, true) == micro.samples.end()) return;
     const HostCopy logits(
         rank_.stream(),
         rank_.logits(pass, rank_.wanted_rows(pass, micro.parts, micro.share, micro.hidden,
                                              LanguageRank::Tokens::kLast)));
     const int64_t vocab = rank_.config().vocab;
     for (size_t i = 0; i < micro.parts.size(); ++i) {
-      if (!micro.speaks[i]) continue;
+      if (!micro.samples[i]) continue;
       const int request = micro.parts[i].sequence;
       const float* row = logits.view().as<float>() + static_cast<int64_t>(i) * vocab;
       micro.results[i] = choose_token({row, static_cast<size_t>(vocab)},
@@ -301,10 +304,10 @@ class Run {
     }
   }
 
-  // Every rank learns every token.
+  // Appends the sampled tokens to their sequences. Every rank does this for every token.
   void learn(Micro& micro) {
     for (size_t i = 0; i < micro.parts.size(); ++i) {
-      if (!micro.speaks[i]) continue;
+      if (!micro.samples[i]) continue;
       const int request = micro.parts[i].sequence;
       const CompletionRequest& asked = requests_[request];
       Completion& completion = completions_[request];
@@ -332,7 +335,7 @@ class Run {
     const bool hidden = step.payload == Payload::kHidden;
     return {.kind = hidden ? Traffic::kHidden : Traffic::kControl,
             .step = step.pass.step,
-            .branch = hidden ? 0 : kJobWord,
+            .branch = hidden ? 0 : kJobDecision,
             .segment = step.pass.micro};
   }
 
@@ -341,7 +344,7 @@ class Run {
     return {micro.results.data(), DType::kI32, {static_cast<int64_t>(micro.results.size())}};
   }
 
-  // What the plan says; less where sequences have ended since.
+  // A message has the size that the plan says, or is smaller if sequences have ended since.
   static void check_bytes(const Step& step, const TensorView& view) {
     const auto bytes = static_cast<int64_t>(view.bytes());
     CHECK(step.pass.step == 0 ? bytes == step.bytes : bytes <= step.bytes, to_string(step), bytes);

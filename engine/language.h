@@ -1,6 +1,6 @@
 #pragma once
-// LanguageModel: a decoder loaded once; prompts in, tokens out, many at a time. In a replica of
-// several ranks each has one and all complete the same requests; every rank learns every token.
+// LanguageModel: loads a decoder once and completes many prompts at a time. In a replica of several
+// ranks each rank has one, all complete the same requests, and every rank receives every token.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -17,14 +17,14 @@ struct CompletionRequest {
   std::vector<int32_t> prompt{};  // at least one id
   int64_t max_tokens = 256;
   TokenSampling sampling{};
-  std::vector<int32_t> stop{};  // ids that end it; they are not part of the result
+  std::vector<int32_t> stop{};  // ids that end the completion; they are not part of the result
 };
 
 struct Completion {
   enum class End : uint8_t {
     kStopId,     // one of CompletionRequest::stop
-    kMaxTokens,  // as many as were asked for
-    kCut,        // stopped from outside
+    kMaxTokens,  // it has CompletionRequest::max_tokens tokens
+    kCut,        // CompletionOptions::stop ended it
   };
   std::vector<int32_t> ids{};
   End end = End::kCut;
@@ -37,38 +37,40 @@ struct CompletionStats {
 };
 
 struct CompletionOptions {
-  // Called on every rank, in the order the tokens are known; a request's are in its order.
+  // Called on every rank for each token as soon as it is known. A request's tokens come in order.
   std::function<void(int request, int32_t id)> on_token{};
-  // Called on every rank when a request has ended, kCut ones at the end.
+  // Called on every rank when a request has ended. Requests that were cut (kCut) come last.
   std::function<void(int request, const Completion& completion)> on_end{};
-  // Read by the root between rounds; every rank has one or none has.
+  // Read by the root between rounds. Either every rank sets it or none does.
   const std::atomic<bool>* stop = nullptr;
-  int batch = 16;       // sequences at once, at most
-  int64_t chunk = 512;  // rows of a prefill pass, at most, on each rank
-  int rounds = 8;       // tokens of each sequence between two looks at the queue and at `stop`
+  int batch = 16;       // at most this many sequences at once
+  int64_t chunk = 512;  // at most this many rows of a prefill pass on each rank
+  int rounds = 8;       // tokens per sequence before the queue and `stop` are checked again
 };
 
 class LanguageModel {
  public:
-  // A transformers folder: config.json and safetensors. Error(kModel) for what cannot be served.
+  // Loads a transformers folder: config.json and safetensors. Throws Error(kModel) for a model that
+  // is not supported.
   LanguageModel(const std::string& folder, const LanguageOptions& options, Replica replica = {});
-  // The same of a file opened or made elsewhere.
+  // The same from a file that is already open.
   LanguageModel(TensorFile file, const QwenConfig& config, const LanguageOptions& options,
                 Replica replica = {});
 
   static QwenConfig read_config(const std::string& folder);
-  // The ids that end a text, of generation_config.json, else of config.json; may be empty.
+  // The ids that end a text, from generation_config.json or else from config.json. May be empty.
   static std::vector<int32_t> end_ids(const std::string& folder);
 
   LanguageRank& rank() { return rank_; }
 
-  // Continuous batching (Orca: Yu et al. 2022): a request joins as soon as a place in the batch and
-  // pages for all of its tokens are free, and leaves when it ends. A request's tokens do not depend
-  // on the others' but for the rounding of sums that packed rows change, and its draws belong to
-  // its place in the list. Error(kUsage) for a request that could never run.
+  // Completes the requests with continuous batching (Orca: Yu et al. 2022). A request joins as soon
+  // as a place in the batch and cache pages for all of its tokens are free, and leaves when it
+  // ends. Other requests change its tokens only through rounding, because packed rows change the
+  // order of sums. Its random draws depend on its place in the list. Throws Error(kUsage) for a
+  // request that could never run.
   std::vector<Completion> complete(std::span<const CompletionRequest> requests,
                                    const CompletionOptions& options = {});
-  const CompletionStats& stats() const { return stats_; }  // of the last complete()
+  const CompletionStats& stats() const { return stats_; }  // statistics of the last complete()
 
  private:
   TensorFile file_;

@@ -63,7 +63,7 @@ LanguageFolder LanguageFolder::open(const std::string& path) {
 
 std::vector<int32_t> LanguageFolder::chat(const std::optional<std::string>& system,
                                           const std::string& user, Thinking thinking) const {
-  chat_end_ids();  // refuses a model without it
+  chat_end_ids();  // throws where the model has no token that ends a turn
   std::vector<ChatTurn> turns;
   if (system) turns.push_back({ChatRole::kSystem, *system});
   turns.push_back({ChatRole::kUser, user});

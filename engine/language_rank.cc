@@ -15,12 +15,12 @@ namespace weft {
 
 namespace {
 
-// Ids of the groups, apart from those of the replica's own seams.
+// Communicator group ids of this class. They differ from those that Replica uses.
 enum Group : int { kUlyssesGroup = 32, kRingGroup, kWidthGroup, kStageGroup, kSequenceGroup };
 
 Range offset(const Range& range, int64_t by) { return {range.begin + by, range.end + by}; }
 
-// Part `index` of `parts` of a range of heads, by whole groups where there are enough.
+// Returns part `index` of `parts` of a range of heads. Query groups stay whole if there are enough.
 HeadPart heads_within(const QwenConfig& config, const Range& heads, int parts, int index) {
   const Range kv = qwen_kv_heads(config, heads);
   const HeadPart part = partition_heads(heads.size(), kv.size(), parts, index);
@@ -33,7 +33,7 @@ struct LanguageRank::Groups {
   FullMixer full;
   IdentityReducer whole;
   IdentityHalo one_band;
-  std::unique_ptr<TensorReducer> width, stage;  // of a pass split by tokens, and by heads
+  std::unique_ptr<TensorReducer> width, stage;  // for passes split by tokens; for those by heads
   std::optional<Communicator> sequence;
 };
 
@@ -44,7 +44,7 @@ LayoutLimits LanguageRank::limits(const QwenConfig& config, int64_t tokens) {
           .ffn = config.ffn,
           .guided = false,
           .decode_kv_heads = config.kv_heads,
-          .words = config.vocab};
+          .vocabulary = config.vocab};
 }
 
 QwenLoad LanguageRank::load(const QwenConfig& config, const LanguageOptions& options,
@@ -59,7 +59,7 @@ QwenLoad LanguageRank::load(const QwenConfig& config, const LanguageOptions& opt
   const Range ffn = partition(config.ffn, parts, part);
   if (split) {
     if (parts > 1) load.width = {heads, ffn};
-    load.vocab = {0, 1};  // its output layer is never asked
+    load.vocab = {0, 1};  // the output layer of this packing is never used
     return load;
   }
   if (parts * shares == 1) return load;
@@ -77,17 +77,18 @@ LanguageOptions filled(LanguageOptions options, const QwenConfig& config, const 
   if (!options.cache_tokens) options.cache_tokens = options.positions;
   if (!options.split_tokens) options.split_tokens = 16 * layout.sequence();
   if (options.resident == 1)
-    throw Error(ErrorKind::kUsage,
-                "resident layers are 1, legal: 0 (all) or at least 2 (one in use, one being read)");
+    throw Error(
+        ErrorKind::kUsage,
+        "--resident-layers is 1, legal: 0 (all) or at least 2 (one in use, one being read)");
   if (options.positions > config.max_positions)
     throw Error(ErrorKind::kUsage, "a context of " + std::to_string(options.positions) +
-                                       " tokens, the model has positions for " +
+                                       " tokens is too long; the model has positions for " +
                                        std::to_string(config.max_positions));
   if (options.weights != WeightFormat::kCompute && layout[Axis::kTensor] * layout.sequence() > 1)
     throw Error(ErrorKind::kUsage,
                 "8-bit weights under " + to_string(layout) +
-                    ": their scales are of whole rows, which tensor, ulysses, ring and token_ring "
-                    "split; legal here: data, layers");
+                    ": each scale belongs to a whole row, and tensor, ulysses, ring and token_ring "
+                    "split rows; legal here: data, layers");
   return options;
 }
 
@@ -101,14 +102,14 @@ KVShape cache_shape(const QwenConfig& config, const LanguageOptions& options, co
           .device = options.device};
 }
 
-// Of passes split by heads.
+// The cache's shape for passes split by heads.
 KVShape shape_by_heads(const QwenConfig& config, const LanguageOptions& options,
                        const QwenLoad& load) {
   const Range heads = load.width.of(config.heads, config.ffn).heads;
   return cache_shape(config, options, load, qwen_kv_heads(config, heads).size());
 }
 
-// Of a ring's passes split by tokens.
+// The cache's shape for a ring's passes, which are split by tokens.
 KVShape shape_by_tokens(const QwenConfig& config, const LanguageOptions& options,
                         const QwenLoad& load, const Replica& replica) {
   const Range heads = load.width.of(config.heads, config.ffn).heads;
@@ -120,13 +121,13 @@ KVShape shape_by_tokens(const QwenConfig& config, const LanguageOptions& options
 
 bool has_rings(const Layout& layout) { return layout[Axis::kRing] * layout[Axis::kTokenRing] > 1; }
 
-// Of the packed weights those that are in memory at once.
+// The bytes of packed weights that are in memory at once.
 uint64_t resident_bytes(const QwenConfig& config, const QwenLoad& load) {
   const BlockRange& blocks = load.blocks;
   const int layers = blocks.end - blocks.begin;
   const uint64_t all = qwen_weights_bytes(config, load);
   if (!load.resident || load.resident >= layers) return all;
-  QwenLoad one = load;  // without what the last stage has
+  QwenLoad one = load;  // one block, without the output layer of the last stage
   one.blocks = {blocks.begin, blocks.begin + 1, blocks.total + 1};
   return all - static_cast<uint64_t>(layers - load.resident) * qwen_weights_bytes(config, one);
 }
@@ -230,7 +231,8 @@ const KVCache& LanguageRank::cache(int sequence) const {
   return state.pieces ? *state.pieces : *state.cache;
 }
 
-// Every sequence index needs a token; token rings and LightSeq see no past.
+// Every sequence index needs at least one token. Token rings and LightSeq cannot attend to tokens
+// of earlier passes.
 bool LanguageRank::can_split(int64_t past, int64_t tokens) const {
   const Layout& layout = replica_.layout();
   if (layout.sequence() == 1 || tokens < layout.sequence()) return false;
@@ -238,7 +240,7 @@ bool LanguageRank::can_split(int64_t past, int64_t tokens) const {
          (layout[Axis::kRing] > 1 && options_.balance != RingBalance::kLightSeq);
 }
 
-// What was gathered by heads behind a ring stays so.
+// Once a ring's cache was gathered by heads, later passes of that sequence stay split by heads.
 bool LanguageRank::may_split(const Part& part) const {
   const Sequence& sequence = at(part.sequence);
   return can_split(sequence.length, static_cast<int64_t>(part.ids.size())) &&
@@ -290,7 +292,7 @@ LanguageRank::Share LanguageRank::share(std::span<const Part> parts, Split split
   return share;
 }
 
-// Ulysses over a ring, a ring, or Ulysses.
+// Makes the mixer of the layout: Ulysses over a ring, a ring alone, or Ulysses alone.
 std::unique_ptr<TokenMixer> LanguageRank::make_mixer(const SequenceMap& tokens,
                                                      const Sequence& sequence) const {
   const Layout& layout = replica_.layout();
@@ -340,7 +342,7 @@ std::vector<KVPlace> LanguageRank::wanted_places(int64_t tokens) const {
   return places;
 }
 
-// What a ring left by tokens, by heads.
+// Moves a cache that a ring split by tokens to one that is split by heads.
 void LanguageRank::gather_heads(Sequence& sequence) {
   if (!sequence.pieces) return;
   const ZoneScope zone(Zone::kCommunication);
@@ -380,8 +382,8 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
     const int64_t end = length(part.sequence) + static_cast<int64_t>(part.ids.size());
     if (end > options_.positions)
       throw Error(ErrorKind::kUsage, "a sequence of " + std::to_string(end) +
-                                         " tokens is longer than the " +
-                                         std::to_string(options_.positions) + " it may have");
+                                         " tokens is too long; at most " +
+                                         std::to_string(options_.positions) + " are legal");
   }
   try {
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -443,7 +445,7 @@ WindowCounts LanguageRank::window() const {
 
 namespace {
 
-// Rows [rows, columns] of f32 in a buffer that grows as it must.
+// Returns f32 rows [rows, columns] in a buffer, which is enlarged if it is too small.
 TensorView grown(Tensor& buffer, int64_t rows, int64_t columns, Device device) {
   if (!buffer || buffer.view()[0] < rows) buffer = Tensor(DType::kF32, {rows, columns}, device);
   return buffer.view().slice(0, 0, rows);
@@ -454,14 +456,15 @@ TensorView grown(Tensor& buffer, int64_t rows, int64_t columns, Device device) {
 TensorView LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> parts,
                                      const Share& share, const TensorView& hidden, Tokens which) {
   const bool all = which == Tokens::kAll;
-  // The wanted rows of a sequence index: (its row, the row they become), in the order of its rows.
+  // The wanted rows that a sequence index holds: (its row, the row in the result), in the order of
+  // its rows.
   const auto wanted_of = [&](int index) {
     std::vector<std::pair<int64_t, int64_t>> list;
     int64_t row = 0, first = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
       const auto n = static_cast<int64_t>(parts[i].ids.size());
       const TokenRanges& tokens = share.split ? share.maps[i][index] : share.tokens[i];
-      const int64_t end = length(parts[i].sequence);  // the caches have grown
+      const int64_t end = length(parts[i].sequence);  // includes this pass
       for (const Range& range : tokens.ranges)
         for (int64_t token = range.begin; token < range.end; ++token, ++row)
           if (all)

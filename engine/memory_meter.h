@@ -1,5 +1,5 @@
 #pragma once
-// MemoryMeter: what a job's stages held at most, where the arena lies.
+// MemoryMeter: measures the peak memory of a job's stages.
 #include <algorithm>
 
 #include "kernels/arena.h"
@@ -7,14 +7,15 @@
 
 namespace weft {
 
-// The highest sum of what is held over the stages of a job, where the arena lies.
+// Measures the memory of the device (or host) that the arena is in. high_water is the highest peak
+// of any stage.
 class MemoryMeter {
  public:
   MemoryMeter(const Stream& stream, Arena& arena) : stream_(stream), arena_(arena) {
     reset_tensor_bytes_peak(kind());
     if (stream.queue()) reset_device_use_peak(arena.device());
   }
-  // Ends a stage: books its peaks and gives back what arena and ops took.
+  // Ends a stage: records its peaks and frees the memory of the arena and of the ops' scratch.
   size_t stage_ended() {
     const size_t arena_peak = arena_.high_water();
     arena_high_water = std::max<uint64_t>(arena_high_water, arena_peak);

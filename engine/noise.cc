@@ -46,8 +46,8 @@ class Mt19937 {
   uint32_t at_ = kSize;
 };
 
-// Sixteen uniforms become sixteen normals in place: pairs (j, j + 8). The angle is rounded to f32
-// as torch has it; the functions are evaluated in f64.
+// Turns sixteen uniforms into sixteen normals in place, in pairs (j, j + 8). As in torch the angle
+// is rounded to f32. The functions are evaluated in f64.
 void box_muller_16(float* values) {
   constexpr float kTwoPi = 2.0f * 3.14159265358979323846f;
   for (int j = 0; j < 8; ++j) {
@@ -109,7 +109,7 @@ std::vector<float> torch_cpu_randn(uint64_t seed, int64_t count) {
 }
 
 // u = 2^e m with m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh(s), s = (m - 1) / (m + 1), |s| <=
-// 0.1716, by the odd series to s^9 (what is left out is below 2.3e-9 of the result). m - 1 is
+// 0.1716, by the odd series to s^9 (the omitted terms are below 2.3e-9 of the result). m - 1 is
 // exact, so the result keeps its relative precision near u = 1. ln 2 is split so that e * kLn2High
 // is exact.
 float portable_log(uint32_t bits) {
@@ -139,9 +139,9 @@ float portable_log(uint32_t bits) {
   return e * kLn2High + (e * kLn2Low + log_m);
 }
 
-// Quarter turns by integer arithmetic, exactly: bits = q 2^30 + rest, rest in [-2^29, 2^29). On
-// t = rest 2^-30 in [-1/2, 1/2) the Taylor polynomials of sin(pi t / 2) to t^9 and cos(pi t / 2) to
-// t^10 (what is left out is below 2e-9 and 2e-10).
+// Integer arithmetic splits off quarter turns exactly: bits = q 2^30 + rest, rest in
+// [-2^29, 2^29). For t = rest 2^-30 in [-1/2, 1/2) it evaluates the Taylor polynomials of
+// sin(pi t / 2) to t^9 and cos(pi t / 2) to t^10 (the omitted terms are below 2e-9 and 2e-10).
 void portable_sincos(uint32_t bits, float* sine, float* cosine) {
   const uint32_t shifted = bits + 0x20000000u;  // wraps: a whole turn
   const uint32_t quadrant = shifted >> 30;
@@ -178,7 +178,7 @@ std::array<float, 4> normals_of_block(uint64_t seed, uint32_t element_block, uin
 
 NoiseField::NoiseField(Rng rng, uint64_t seed, std::array<int64_t, 4> shape, uint32_t stream)
     : rng_(rng), seed_(seed), shape_(shape), stream_(stream) {
-  // An element's block index is one 32-bit counter word.
+  // The counter has one 32-bit word for the block index of an element.
   CHECK(shape[0] * shape[2] * shape[3] / 4 < (int64_t{1} << 32), "elements of a frame");
   if (rng == Rng::kTorchCpu) {
     drawn_ = torch_cpu_randn(seed + stream, shape[0] * shape[1] * shape[2] * shape[3]);

@@ -24,13 +24,13 @@ std::string fixed2(double value) {
   return text;
 }
 
-// The number in a control file, or nothing ("max", or no such file).
+// Reads the number in a control file. False where the file is missing or holds "max".
 bool read_number(const std::string& path, uint64_t& value) {
   std::ifstream file(path);
   return static_cast<bool>(file >> value);
 }
 
-// Page cache that a control group counts as used and gives back when asked.
+// Page cache bytes that a control group counts as used but frees when memory is needed.
 uint64_t reclaimable(const std::string& folder) {
   std::ifstream file(folder + "/memory.stat");
   std::string name;
@@ -40,7 +40,7 @@ uint64_t reclaimable(const std::string& folder) {
   return 0;
 }
 
-// What the control group of this process and its parents leave; cgroup v2, then v1.
+// The memory that the control groups of this process and its parents still allow; cgroup v2 and v1.
 uint64_t cgroup_left() {
   uint64_t left = std::numeric_limits<uint64_t>::max();
   const auto consider = [&](const std::string& limit_file, const std::string& use_file) {
@@ -57,7 +57,8 @@ uint64_t cgroup_left() {
     const bool v2 = controllers.empty();
     if (!v2 && controllers.find("memory") == std::string::npos) continue;
     const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    // In a container the path is the host's and the root is the group itself: walk up to the root.
+    // In a container the path is the host's, but the root is the group itself. So the walk goes up
+    // to the root.
     for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
       if (path == "/") path.clear();
       const std::string folder = root + path + "/memory.";
@@ -81,7 +82,8 @@ std::string format_bytes(uint64_t bytes) {
                        : fixed2(static_cast<double>(bytes) / kMiB) + " MiB";
 }
 
-// Of a device less what no plan counts: kernels' code, recorded graphs, libraries' own.
+// Free device memory minus a reserve for memory that no plan counts: kernel code, recorded graphs
+// and the libraries' own allocations.
 uint64_t left_of_device(uint64_t free) { return free - std::min(free / 16, kGiB); }
 
 uint64_t available_memory(const DeviceTraits& device) { return left_of_device(device.bytes); }
@@ -156,9 +158,9 @@ std::string MemoryPlan::to_string() const {
   const auto number = [&](uint64_t bytes) {
     return fixed2(static_cast<double>(bytes) / (large ? kGiB : kMiB));
   };
-  std::string words;
+  std::string host_text;
   if (host.total() > 0)
-    words =
+    host_text =
         "; host " + format_bytes(host.total()) + ", " + format_bytes(host.pinned()) +
         " of it pinned" +
         (host_available == UINT64_MAX ? std::string() : ", of " + format_bytes(host_available)) +
@@ -167,7 +169,7 @@ std::string MemoryPlan::to_string() const {
          " | denoise " + number(parts.denoise) + " | decode " + number(parts.decode) +
          " -> high-water " + number(high_water) + (large ? " GiB" : " MiB") + " of " +
          format_bytes(available) + "  " + (fits_device() ? "OK" : "DOES NOT FIT") + " (" +
-         std::string(weft::to_string(residency)) + ")" + words;
+         std::string(weft::to_string(residency)) + ")" + host_text;
 }
 
 }  // namespace weft

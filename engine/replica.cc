@@ -11,9 +11,9 @@
 
 namespace weft {
 
-// The seams that are in use, each made when it is first asked for and kept while its size stays.
+// The seams in use. Each is made when it is first needed and kept until its size changes.
 struct Replica::Seams {
-  // Ids of the groups, one per kind of exchange.
+  // Communicator group ids, one per kind of exchange.
   enum Group : int { kUlysses = 1, kRing, kTensor, kText, kBands };
 
   FullMixer full;
@@ -38,7 +38,7 @@ Replica::Replica(const Layout& layout, int rank) : Replica() {
 Replica::Replica(const Communicator& communicator, const Layout& layout)
     : Replica(layout, communicator.rank()) {
   CHECK(layout.ranks() == communicator.size(), to_string(layout), "of", communicator.size());
-  // Groups of groups are given by ranks of the world.
+  // Communicator::group takes ranks of the world, even for a group within a group.
   std::vector<int> all;
   for (int rank = 0; rank < communicator.size(); ++rank)
     all.push_back(communicator.world_rank(rank));
@@ -64,11 +64,11 @@ Communicator Replica::group(const std::vector<int>& ranks, int id) const {
   return communicator_->group(std::move(world), id);
 }
 
-int64_t Replica::agreed(Stream& stream, const Tag& tag, int64_t word) {
-  if (alone()) return word;
-  const TensorView view(&word, DType::kI64, {1});
+int64_t Replica::agreed(Stream& stream, const Tag& tag, int64_t value) {
+  if (alone()) return value;
+  const TensorView view(&value, DType::kI64, {1});
   communicator_->broadcast(stream, tag, view, 0);
-  return word;
+  return value;
 }
 
 int Replica::stage_peer(int stages) const {
@@ -86,7 +86,7 @@ int Replica::rank_of(int stage, int sequence) const {
   return -1;
 }
 
-// Ulysses over a ring, a ring, or all tokens at once.
+// Makes the mixer of the layout: Ulysses over a ring, a ring alone, or attention over all tokens.
 std::unique_ptr<TokenMixer> Replica::make_mixer(int64_t tokens) const {
   const int ulysses = layout()[Axis::kUlysses];
   const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());

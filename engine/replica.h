@@ -1,7 +1,7 @@
 #pragma once
-// Replica: the ranks that make one result together, seen from one of them. It answers which
-// weights, tokens, branches and rows are this rank's, and gives the seams that join them. A rank
-// alone is a replica too.
+// Replica: the ranks that make one result together, as seen from one of them. It says which
+// weights, tokens, branches and picture rows belong to this rank, and provides the seams (mixer,
+// reducer, halo) that connect it to the others. A single rank is a replica, too.
 #include <memory>
 #include <optional>
 #include <vector>
@@ -14,17 +14,23 @@
 
 namespace weft {
 
-// Branch of the root's words (Traffic::kControl), so that none is taken for another.
-enum Word : int { kStepWord = 0, kStartWord = 1, kDecodeWord = 2, kJobWord = 3 };
+// The root broadcasts its decisions as Traffic::kControl messages. Tag::branch holds one of these,
+// so that no decision is taken for another.
+enum Decision : int {
+  kStepDecision = 0,
+  kStartDecision = 1,
+  kDecodeDecision = 2,
+  kJobDecision = 3
+};
 
 class Replica {
  public:
-  Replica();  // alone
+  Replica();  // a single rank
   // `communicator` holds the ranks of the replica, layout.ranks() of them; layout[kData] = 1.
   Replica(const Communicator& communicator, const Layout& layout);
-  // The replica that rank of `world` belongs to: layout[kData] of them share the world.
+  // The replica that this rank of `world` belongs to. The world holds layout[kData] replicas.
   static Replica of(const Communicator& world, const Layout& layout);
-  // A rank's place for plans: nothing may be sent.
+  // One rank's position in a layout, for planning only: it has no communicator.
   Replica(const Layout& layout, int rank);
   ~Replica();
   Replica(Replica&&) noexcept;
@@ -34,50 +40,53 @@ class Replica {
   const Layout& layout() const { return mesh_.layout(); }
   int rank() const { return rank_; }
   int ranks() const { return layout().ranks(); }
-  bool root() const { return rank() == 0; }  // holds what leaves the replica: frames, reports
+  bool root() const { return rank() == 0; }  // the root delivers frames and reports
   bool alone() const { return ranks() == 1; }
-  Communicator& communicator() { return *communicator_; }  // not where alone
+  Communicator& communicator() { return *communicator_; }  // only where there are several ranks
 
-  // The communicator of some of its ranks; ids as Communicator::group has them, those below 32 are
-  // the replica's own.
+  // The communicator of some of its ranks. `id` is as in Communicator::group; ids below 32 are
+  // reserved for the replica.
   Communicator group(const std::vector<int>& ranks, int id) const;
 
-  // Which weights: this rank's blocks, and of them its heads and feed-forward columns.
+  // The weights of this rank: its blocks, and its heads and feed-forward columns of them. `load`
+  // returns `how` with these filled in.
   BlockRange blocks(int layers) const;
-  WanLoad load(const WanConfig& config, WanLoad how) const;  // `how` with these
-  // The text encoder's width is split over the first ranks, at most one per head; the others get
-  // the rows it makes. {} = whole.
+  WanLoad load(const WanConfig& config, WanLoad how) const;
+  // The text encoder's width is split over the first ranks, at most one rank per head. The other
+  // ranks receive its output. {} means the whole width.
   int text_parts(const Umt5Config& config) const;
   bool encodes_text(const Umt5Config& config) const { return rank() < text_parts(config); }
   WidthSlice text_width(const Umt5Config& config) const;
 
-  // The root's word on all ranks, which call it with the same tag: 8 bytes to each from the root.
-  int64_t agreed(Stream& stream, const Tag& tag, int64_t word);
+  // Returns the root's value on all ranks. All of them must call it with the same tag; the root
+  // sends 8 bytes to each.
+  int64_t agreed(Stream& stream, const Tag& tag, int64_t value);
 
-  // The rank that stands `stages` further along the layers and as this one elsewhere.
+  // The rank that is `stages` pipeline stages further and has the same coordinates on other axes.
   int stage_peer(int stages) const;
-  // The rank of a stage that holds a sequence index; coordinate 0 along every other axis.
+  // The rank with this stage and sequence index, and coordinate 0 along every other axis.
   int rank_of(int stage, int sequence) const;
 
-  // Which of a forward's tokens are this rank's, and how many each sequence index has.
+  // This rank's tokens of a forward, those of another rank, and the count per sequence index.
   TokenRanges tokens(int64_t total) const { return tokens_of(rank_, total); }
   TokenRanges tokens_of(int rank, int64_t total) const;
   std::vector<int64_t> token_counts(int64_t total) const;
-  // Whether this rank computes the branch.
+  // Returns whether this rank computes the branch (0: conditional, 1: unconditional).
   bool computes(int branch) const;
 
-  // What the seams of a forward over `tokens` tokens, and of the text encoder, take of the arena.
+  // Arena bytes that the seams need in a forward over `tokens` tokens, and in the text encoder.
   SeamBytes seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const;
   SeamBytes text_seam_bytes(const Umt5Config& config) const;
 
-  // Which rows of a picture's latent this rank decodes or encodes: at most one band per latent
-  // row, the last ranks idle (empty) where there are more.
+  // The latent rows that this rank decodes or encodes. There is at most one band per latent row; if
+  // there are more ranks than rows, the last ranks have an empty band and do nothing.
   int bands(int64_t latent_rows) const;
   Range band(int64_t latent_rows) const { return band_of(rank(), latent_rows); }
   Range band_of(int rank, int64_t latent_rows) const;
 
-  // The seams of a DiT forward over `tokens` tokens, of the text encoder over `rows`, and of the
-  // VAE over bands of `latent_rows`. Each is valid until the next call of its kind.
+  // Contexts with the seams of a DiT forward over `tokens` tokens, of the text encoder over `rows`,
+  // and of the VAE over bands of `latent_rows`. Each is valid until the next call of the same
+  // function.
   Context context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
                   Observer* observer = nullptr);
   Context text_context(Stream& stream, Arena& arena, const Pass& pass, const Umt5Config& config,

@@ -64,13 +64,14 @@ Request resolve(const Request& request, const DefaultSettings& defaults) {
   if (out.fps == 0) out.fps = defaults.fps;
   if (!out.sigmas.empty()) out.steps = static_cast<int>(out.sigmas.size());
   if (out.steps == 0) out.steps = defaults.steps;
-  // A scale given for the high-noise expert alone counts for both.
+  // A guidance scale that is given only for the high-noise expert is used for both.
   if (!out.guidance_scale_2) {
     out.guidance_scale_2 = out.guidance_scale ? out.guidance_scale : defaults.guidance_scale_2;
   }
   if (!out.guidance_scale) out.guidance_scale = defaults.guidance_scale;
   if (!out.guidance_scale_2) out.guidance_scale_2 = out.guidance_scale;
-  // A published shift belongs to the original solver's grid; scheduler_config.json is nearer.
+  // The published shift belongs to the grid of the original solver, so scheduler_config.json takes
+  // precedence; a shift in weft.json is used.
   const bool own = defaults.origin == "weft.json";
   if (own && !out.flow_shift && out.sigmas.empty()) out.flow_shift = defaults.flow_shift;
   return out;

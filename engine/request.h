@@ -1,5 +1,5 @@
 #pragma once
-// Request: one generation as asked, and what a model says about requests it can serve.
+// Request: the settings of one generation, and the limits that a model sets for them.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,13 +10,14 @@
 
 namespace weft {
 
-// Raised whenever default results change (product contract on seeds).
+// Incremented whenever the results of default settings change, because a seed must then give other
+// frames than before.
 inline constexpr int kNumericsEpoch = 3;
 
-// The largest request: memory plans of anything up to here stay within 64-bit integers.
+// The largest request. Memory plans up to these sizes fit in 64-bit integers.
 inline constexpr int64_t kMaxSide = 16384, kMaxFrames = 1 << 20;
 
-// Zero, empty and nullopt mean "the model's"; Generator::resolve fills them.
+// Zero, empty and nullopt mean the model's default. Generator::resolve fills them in.
 struct Request {
   std::string prompt;
   std::optional<std::string> negative_prompt;
@@ -24,8 +25,8 @@ struct Request {
   int64_t frames = 0;
   double fps = 0;
   int steps = 0;
-  std::optional<double> guidance_scale;    // the high-noise expert's, or the only one's
-  std::optional<double> guidance_scale_2;  // the low-noise expert's; default: the first
+  std::optional<double> guidance_scale;    // for the high-noise expert, or the only one
+  std::optional<double> guidance_scale_2;  // for the low-noise expert; default: guidance_scale
   std::optional<double> flow_shift;        // default: scheduler_config.json
   std::string solver;                      // default: scheduler_config.json
   std::vector<double> sigmas;              // the grid itself, without the final 0
@@ -33,7 +34,7 @@ struct Request {
   Rng rng = Rng::kPortable;
 };
 
-// What a request is checked against.
+// The limits that a request is checked against.
 struct ModelLimits {
   int64_t size_multiple = 16;  // pixels per token, both ways
   int64_t frame_multiple = 4;  // frames = frame_multiple k + 1
@@ -62,11 +63,11 @@ struct Grid {
 Grid side_grid(const ModelLimits& limits);   // of width and height
 Grid frame_grid(const ModelLimits& limits);  // of the frame count
 
-// `request` with every open field filled from `defaults`.
+// Returns `request` with every open field filled from `defaults`.
 Request resolve(const Request& request, const DefaultSettings& defaults);
 
-// Error(kUsage) naming the field, its value and what is legal; sizes and frame counts with the two
-// nearest legal ones. `request` is resolved.
+// Checks a resolved request. Throws Error(kUsage) that names the field, its value and the legal
+// values; for sizes and frame counts it names the two nearest legal ones.
 void validate(const Request& request, const ModelLimits& limits);
 
 }  // namespace weft

@@ -15,7 +15,8 @@ namespace {
 constexpr std::array<std::string_view, static_cast<size_t>(SolverKind::kCount)> kNames = {
     "unipc-diffusers", "unipc-wan", "dpmpp-diffusers", "dpmpp-wan", "euler", "distill-4"};
 
-// The values of numpy.linspace to the bit: start + k * step, the last one exact.
+// Returns the values of numpy.linspace bit for bit: start + k * step, and exactly `stop` at the
+// end.
 std::vector<double> linspace(double start, double stop, int count) {
   std::vector<double> values(count);
   const double step = count > 1 ? (stop - start) / (count - 1) : 0.0;
@@ -26,8 +27,8 @@ std::vector<double> linspace(double start, double stop, int count) {
 
 double shifted(double shift, double sigma) { return shift * sigma / (1 + (shift - 1) * sigma); }
 
-// Flow-match Euler keeps its shifted bounds in f32 and spreads the timesteps evenly between them,
-// then shifts again.
+// diffusers' flow-match Euler rounds its shifted bounds to f32, spaces the timesteps evenly between
+// them, and then shifts them again.
 std::vector<double> euler_grid(const SamplerConfig& config, int steps) {
   const double train = config.train_timesteps;
   const auto bound = [&](float sigma) {
@@ -172,8 +173,8 @@ double Sampler::lambda(int i) const {
   return std::log(1.0 - sigma) - std::log(sigma);  // -inf at sigma 1, +inf at sigma 0
 }
 
-// UniC (Zhao et al. 2023, algorithm 1) with the data prediction: x_i again, from the saved x_{i-1}
-// and the prediction m_i made at the uncorrected x_i.
+// UniC (Zhao et al. 2023, algorithm 1) with data prediction: computes x_i again from the saved
+// x_{i-1} and from the prediction m_i that was made at the uncorrected x_i.
 Sampler::Correct Sampler::correct(int i) const {
   const double alpha = 1.0 - sigmas_[i];
   const double h = lambda(i) - lambda(i - 1), hh = -h;
@@ -196,7 +197,7 @@ Sampler::Correct Sampler::correct(int i) const {
   return c;
 }
 
-// UniP, respectively DPM-Solver++ 2M: the two differ in the sign convention of r alone.
+// UniP or DPM-Solver++ 2M. The two differ only in the sign convention of r.
 Sampler::Predict Sampler::predict(int i) const {
   Predict p;
   const double next = sigmas_[i + 1], alpha = 1.0 - next;

@@ -1,10 +1,10 @@
 #pragma once
-// Sampler: the noise schedule and the update rule of a flow-matching solver, as pure functions of
-// the step on any slice of the latent with the same slice of its history.
+// Sampler: the noise schedule and the update rule of a flow-matching solver. They are pure
+// functions of the step and work on any slice of the latent, given the same slice of its history.
 //
 // Convention: x_sigma = (1 - sigma) x0 + sigma eps, the model predicts v = eps - x0, hence
-// x0 = x - sigma v; alpha = 1 - sigma, lambda = ln alpha - ln sigma. Coefficients are f64 from the
-// grid's f32 sigmas; the state is f32.
+// x0 = x - sigma v; alpha = 1 - sigma, lambda = ln alpha - ln sigma. Coefficients are computed in
+// f64 from the grid's f32 sigmas; the state is f32.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -26,7 +26,7 @@ enum class SolverKind : uint8_t {
 };
 
 std::string_view to_string(SolverKind kind);
-// Error(kUsage) that lists the names where `name` is none of them.
+// Throws Error(kUsage) that lists the legal names if `name` is none of them.
 SolverKind solver_from_name(std::string_view name);
 
 struct SamplerConfig {
@@ -37,20 +37,20 @@ struct SamplerConfig {
   std::vector<int> disable_corrector;  // UniPC: steps after which the corrector is not applied
   int train_timesteps = 1000;
 
-  // Reads scheduler_config.json: UniPCMultistepScheduler, DPMSolverMultistepScheduler or
-  // FlowMatchEulerDiscreteScheduler. A setting that is not built is an Error(kModel) naming the
-  // field, its value and the legal ones.
+  // Reads scheduler_config.json of a UniPCMultistepScheduler, DPMSolverMultistepScheduler or
+  // FlowMatchEulerDiscreteScheduler. A setting that is not supported is an Error(kModel) that names
+  // the field, its value and the legal ones.
   static SamplerConfig from_json_file(const std::string& path);
   std::string to_string() const;
 };
 
-// What a step needs from the steps before it, for one slice of the latent.
+// The tensors that a step needs from earlier steps, for one slice of the latent.
 class SamplerState {
  public:
   explicit SamplerState(int64_t count, Device device = {});  // elements of the slice
 
   int64_t count() const { return count_; }
-  // Everything that is kept, in a fixed order, f32 [count].
+  // All tensors of the state, in a fixed order, f32 [count].
   std::vector<std::pair<std::string, TensorView>> tensors() const;
 
  private:
@@ -62,27 +62,32 @@ class SamplerState {
 
 class Sampler {
  public:
-  // `sigmas`, where given, is the grid itself: strictly falling, in (0, 1], used as it stands (no
-  // shift); a final 0 is appended. Error(kUsage) where steps or sigmas are not legal.
+  // `sigmas`, if not empty, is the grid itself: strictly falling values in (0, 1]. It is used
+  // without a shift, and a final 0 is appended. Throws Error(kUsage) where steps or sigmas are not
+  // legal.
   Sampler(const SamplerConfig& config, int steps, const std::vector<double>& sigmas = {});
 
   const SamplerConfig& config() const { return config_; }
   int steps() const { return static_cast<int>(sigmas_.size()) - 1; }
-  const std::vector<float>& sigmas() const { return sigmas_; }        // steps + 1, the last is 0
-  const std::vector<float>& timesteps() const { return timesteps_; }  // steps; whole but for Euler
+  const std::vector<float>& sigmas() const { return sigmas_; }  // steps + 1, the last is 0
+  const std::vector<float>& timesteps() const {
+    return timesteps_;
+  }  // one per step; whole numbers
+     // except for Euler
 
-  // Of SamplerState::tensors() those that this rule reads in a later step: what a checkpoint keeps
-  // beside the latent and the number of steps done.
+  // The tensors of SamplerState::tensors() that this rule reads in a later step. A checkpoint
+  // stores them with the latent and the number of steps done.
   std::vector<std::pair<std::string, TensorView>> history(const SamplerState& state) const;
 
-  // x <- the sample at sigma[i + 1], from x at sigma[i] and the model's velocity there. velocity
-  // and x hold state.count() contiguous f32. Steps run in order on one state. Ops of f64 sums: the
-  // same bits on every device.
+  // Advances x from sigma[i] to sigma[i + 1], given the model's velocity at sigma[i]. velocity and
+  // x hold state.count() contiguous f32. Steps must run in order on one state. Sums are computed in
+  // f64, so the bits are the same on every device.
   void step(Stream& stream, Arena& arena, int i, const TensorView& velocity, const TensorView& x,
             SamplerState& state) const;
 
  private:
-  // A step is linear in what it reads: coefficients of the corrector and of the predictor.
+  // A step is a linear combination of tensors. These are the coefficients of the corrector and of
+  // the predictor.
   struct Correct {
     double base = 0, m = 0, previous = 0, older = 0;
   };

@@ -1,5 +1,5 @@
-// SamplerConfig::from_json_file: diffusers' scheduler_config.json, with everything that would
-// change a number either honoured or refused by name.
+// SamplerConfig::from_json_file reads diffusers' scheduler_config.json. Every field that would
+// change a number is either honoured or refused by name.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -16,7 +16,7 @@ class SchedulerFields {
   [[noreturn]] void refuse(const char* field, const std::string& value,
                            const std::string& legal) const {
     throw Error(ErrorKind::kModel, path_ + ": \"" + field + "\" is " + value +
-                                       ", which is not built; legal here: " + legal);
+                                       ", which is not supported; legal here: " + legal);
   }
 
   std::string text(const char* field, const std::string& fallback) const {
@@ -41,7 +41,8 @@ class SchedulerFields {
     return {values.begin(), values.end()};
   }
 
-  // The field has one legal value; `fallback` is what its absence means to diffusers.
+  // Checks a field with one legal value. `fallback` is the value that diffusers assumes if the
+  // field is absent.
   void only_text(const char* field, const std::string& fallback, const std::string& legal) const {
     const std::string value = text(field, fallback);
     if (value != legal) refuse(field, "\"" + value + "\"", "\"" + legal + "\"");
@@ -59,7 +60,7 @@ class SchedulerFields {
   nlohmann::json object_;
 };
 
-// What UniPC and DPM-Solver++ share.
+// Reads the fields that UniPC and DPM-Solver++ have in common.
 void read_multistep(const SchedulerFields& fields, SamplerConfig& config) {
   fields.only_text("prediction_type", "epsilon", "flow_prediction");
   fields.only_flag("use_flow_sigmas", false, true);

@@ -13,7 +13,7 @@ double StageClock::elapsed() const {
   return stage_.elapsed + std::chrono::duration<double>(Clock::now() - stage_.since).count();
 }
 
-// Books the time since the stage was entered or went on.
+// Adds the time since the stage was entered or resumed.
 void StageClock::pause() {
   if (stage_.zone == Zone::kCount) return;
   const double since = elapsed() - stage_.elapsed;

@@ -1,6 +1,6 @@
 #pragma once
-// StageClock: which stage a job is in, how long each took, the progress events it gives, and the
-// stages' zones of the thread's meter.
+// StageClock: tracks the stage a job is in and the time each stage took, sends progress events, and
+// opens the stages' zones in the thread's meter.
 #include <chrono>
 #include <functional>
 #include <string>
@@ -13,18 +13,19 @@ namespace weft {
 
 class StageClock {
  public:
-  // `memory` gives the bytes held now. `listener` may be null.
+  // `memory` returns the bytes held now. `listener` may be null.
   StageClock(ProgressListener* listener, std::function<uint64_t()> memory);
   ~StageClock() { leave(); }
   StageClock(const StageClock&) = delete;
   StageClock& operator=(const StageClock&) = delete;
 
-  // Ends the stage before and begins `stage` of `total` steps.
-  // `done` of them are an earlier run's.
+  // Ends the current stage and begins `stage`, which has `total` steps. An earlier run did `done`
+  // of them.
   void enter(Zone stage, int total, int done = 0);
   void step(int done, double sigma = 0);
   void kept(int steps) { kept_ = steps; }
-  // Runs `body` as a stage of its own inside the present one, whose time stands still meanwhile.
+  // Runs `body` as a stage of its own inside the current one. The current stage's clock is paused
+  // meanwhile.
   void inside(Zone stage, int total, const std::function<void()>& body);
   void leave();
 

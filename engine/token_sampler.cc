@@ -13,9 +13,9 @@ namespace weft {
 
 namespace {
 
-constexpr uint32_t kTokenStream = 0x30000000u;  // apart from the streams of noise
+constexpr uint32_t kTokenStream = 0x30000000u;  // differs from the streams of noise
 
-// Uniform in (0, 1), of 32 bits.
+// Draws a uniform number in (0, 1) with 32 random bits.
 double uniform(uint64_t seed, uint32_t request, uint32_t position) {
   const PhiloxCounter bits =
       philox4x32_10({position, request, kTokenStream, 0},
@@ -30,8 +30,8 @@ struct Likelier {
   }
 };
 
-// Of `kept` the fewest that together weigh `enough`, likeliest first; their weight. As a rule few
-// are enough, so that only those are put in order.
+// Reduces `kept` to the fewest likeliest tokens whose weights add up to `enough`, in falling order,
+// and returns the sum of their weights. Usually few tokens are enough, so only those are sorted.
 template <class Weight>
 double keep_likeliest(std::span<const float> logits, const Weight& weight, double enough,
                       std::vector<int32_t>& kept) {

@@ -1,5 +1,5 @@
 #pragma once
-// The choice of the next token from its logits.
+// Samples the next token from its logits.
 #include <cstdint>
 #include <span>
 
@@ -7,17 +7,18 @@ namespace weft {
 
 struct TokenSampling {
   double temperature = 0;  // 0: the most likely token
-  double top_p = 1;        // of the likeliest tokens, as many as together reach it
+  double top_p = 1;        // keep the likeliest tokens whose probabilities add up to it
   int top_k = 0;           // 0: all
   uint64_t seed = 0;
 
-  // Error(kUsage) that names the field, its value and what is legal.
+  // Throws Error(kUsage) that names the field, its value and the legal values.
   void check() const;
 };
 
-// The token at `position` of request `request`. What is drawn belongs to (seed, request, position)
-// alone (one word of Philox4x32-10), not to the batch or the layout. Ties go to the lower id.
-// Softmax and sums are f64. A logit that is not finite throws Error(kNonFinite).
+// Chooses the token at `position` of request `request`. The random number (32 bits of
+// Philox4x32-10) depends on (seed, request, position) alone, not on the batch or the layout. Ties
+// go to the lower id. Softmax and sums are f64. A logit that is not finite throws
+// Error(kNonFinite).
 int32_t choose_token(std::span<const float> logits, const TokenSampling& sampling, uint32_t request,
                      uint32_t position);
 

@@ -16,8 +16,8 @@ namespace {
   throw Error(ErrorKind::kOutput, system_error_line(action, path, error));
 }
 
-// A device or a pipe must never be renamed over. A symbolic link is replaced itself, not its
-// target.
+// Checks that the path may be written. Renaming must never replace a device or a pipe. If the path
+// is a symbolic link, the link is replaced and not its target.
 const std::string& checked(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))

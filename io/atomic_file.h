@@ -1,5 +1,5 @@
 #pragma once
-// AtomicFile: bytes written under a hidden name; the file appears whole, or not at all.
+// AtomicFile: writes bytes under a hidden name, so that the file appears complete or not at all.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -8,7 +8,8 @@
 
 namespace weft {
 
-// Destroyed before commit(), it leaves nothing behind. Every fault is Error(kOutput) with the path.
+// If it is destroyed before commit(), nothing remains. Every fault is an Error(kOutput) that names
+// the path.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path, Overwrite overwrite = Overwrite::kReplace);
@@ -18,7 +19,7 @@ class AtomicFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  void commit();  // to disk, renamed, folder to disk
+  void commit();  // syncs the file, renames it, and syncs its folder
 
  private:
   PartFile part_;

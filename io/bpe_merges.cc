@@ -18,7 +18,7 @@ void BpeMerges::add(int32_t left, int32_t right, int32_t merged, int32_t rank) {
   merges_.insert_or_assign(key(left, right), Merge{rank, merged});
 }
 
-// The pair that begins at symbol `at` becomes a candidate where the table has it.
+// Adds the pair that begins at symbol `at` to the candidates if the table has it.
 void BpeMerges::consider(Scratch& scratch, int32_t at) const {
   if (at < 0 || scratch.symbols[at].next < 0) return;
   const int32_t left = scratch.symbols[at].id;
@@ -43,7 +43,8 @@ void BpeMerges::apply(std::vector<int32_t>& word, Scratch& scratch) const {
     const Scratch::Candidate best = heap.back();
     heap.pop_back();
     Scratch::Symbol& left = symbols[best.at];
-    // Merges since it was proposed may have changed either side; a symbol merged away has id -1.
+    // Later merges may have changed either side of the candidate. A symbol that was merged away has
+    // id -1.
     if (left.id != best.left || left.next < 0 || symbols[left.next].id != best.right) continue;
     Scratch::Symbol& right = symbols[left.next];
     left.id = merges_.find(key(best.left, best.right))->second.merged;

@@ -1,5 +1,5 @@
 #pragma once
-// The merging half of byte-pair encoding: the table of pairs and its use on one word.
+// The merge step of byte-pair encoding: the table of pairs, and its application to one word.
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -8,7 +8,7 @@ namespace weft {
 
 class BpeMerges {
  public:
-  // Reused from word to word; belongs to one thread.
+  // Buffers that are reused from word to word. Only one thread at a time may use them.
   struct Scratch {
     struct Symbol {
       int32_t id, previous, next;  // -1: none
@@ -20,12 +20,12 @@ class BpeMerges {
     std::vector<Candidate> heap;
   };
 
-  // `rank` is the place in the file's list: lower merges first. A pair given twice has its last.
+  // `rank` is the pair's position in the file's list; lower ranks merge first. If a pair is added
+  // twice, its last rank counts.
   void add(int32_t left, int32_t right, int32_t merged, int32_t rank);
 
-  // Replaces the word's ids by those left when the pair of lowest rank, the leftmost of equals, has
-  // been merged until no neighbours are a pair of the table. O(n log n) for n ids, at most 2^31
-  // - 1.
+  // Merges the word's ids: repeatedly merges the pair of lowest rank, the leftmost of equal ones,
+  // until no two neighbours form a pair of the table. Takes O(n log n) for n ids, n < 2^31.
   void apply(std::vector<int32_t>& word, Scratch& scratch) const;
 
  private:

@@ -14,10 +14,11 @@ namespace weft {
 namespace {
 
 constexpr size_t kMaxFileBytes = size_t{64} << 20, kMaxTextBytes = size_t{64} << 20;
-// Steps all the patterns may take on a text. Those of Qwen and o200k take 4 per byte of prose.
+// Limits the matching steps of all patterns on a text. Those of Qwen and o200k take 4 steps per
+// byte of prose.
 constexpr int64_t kStepsPerByte = 100, kStepsAtLeast = 100'000;
 
-// The added tokens of one kind, found by narrowing a sorted list byte by byte.
+// Finds the added tokens of one kind in a text, by narrowing a sorted list byte by byte.
 class AddedTokenSet {
  public:
   struct Hit {
@@ -28,7 +29,7 @@ class AddedTokenSet {
   void add(const std::string& content, int32_t id) { tokens_.emplace_back(content, id); }
   void sort() { std::ranges::sort(tokens_); }
 
-  // The leftmost hit at `from` or later, the longest of those that begin there.
+  // Returns the leftmost token at `from` or later; if several begin there, the longest.
   std::optional<Hit> find(std::string_view text, size_t from) const {
     if (tokens_.empty()) return std::nullopt;
     for (size_t begin = from; begin < text.size(); ++begin)
@@ -42,7 +43,7 @@ class AddedTokenSet {
     auto first = tokens_.begin(), last = tokens_.end();
     for (size_t depth = 0; begin + depth < text.size() && first != last; ++depth) {
       const auto wanted = static_cast<unsigned char>(text[begin + depth]);
-      // Those in the range share `depth` bytes, so the shorter stand first.
+      // All tokens in the range share their first `depth` bytes, so the shorter ones come first.
       const auto byte = [&](const auto& token) {
         return token.first.size() > depth ? static_cast<unsigned char>(token.first[depth]) : -1;
       };
@@ -57,11 +58,11 @@ class AddedTokenSet {
   std::vector<std::pair<std::string, int32_t>> tokens_;
 };
 
-// A token found, or a run of text between two of them.
+// An added token, or the text between two of them.
 struct Segment {
   std::optional<int32_t> id;
   std::string text;
-  bool split = true;  // all of it kSplit
+  bool split = true;  // all parts of the text are AddedTokens::kSplit
 };
 
 struct Token {
@@ -75,7 +76,7 @@ struct ByteBpeTokenizer::Impl {
   ByteBpeFile file;
   std::array<int32_t, 256> byte_ids;
   std::vector<Token> tokens;      // by id
-  AddedTokenSet raw, normalized;  // by the text they are looked for in
+  AddedTokenSet raw, normalized;  // searched in the given text; in the normalised text
 
   struct Work {
     explicit Work(int64_t steps) : patterns(steps) {}
@@ -100,7 +101,7 @@ ByteBpeTokenizer::Impl::Impl(ByteBpeFile parsed, const std::string& what)
     const std::string spelled = encode_utf8(std::u32string(1, byte_letter(byte)));
     const auto found = file.vocab.find(spelled);
     byte_ids[byte] = found == file.vocab.end() ? -1 : found->second;
-    // C0, C1 and F5 to FF occur in no well-formed text.
+    // The bytes C0, C1 and F5 to FF do not occur in well-formed UTF-8.
     const bool occurs = byte < 0xc0 || (byte > 0xc1 && byte < 0xf5);
     if (byte_ids[byte] < 0 && occurs)
       throw Error(ErrorKind::kModel, what + ", model: \"vocab\" lacks the byte " +
@@ -154,7 +155,7 @@ void ByteBpeTokenizer::Impl::encode_run(const Segment& run, Work& work) const {
   encode_text(text.substr(from), work);
 }
 
-// Steps [first, last) of the pre-tokeniser. Empty pieces vanish.
+// Applies steps [first, last) of the pre-tokeniser and drops empty pieces.
 std::vector<std::string_view> ByteBpeTokenizer::Impl::split(std::vector<std::string_view> pieces,
                                                             size_t first, size_t last,
                                                             Work& work) const {

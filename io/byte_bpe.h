@@ -1,5 +1,5 @@
 #pragma once
-// Byte-level BPE as GPT-2, Llama 3 and Qwen take it, from a Hugging Face tokenizer.json.
+// Byte-level BPE as GPT-2, Llama 3 and Qwen use it, read from a Hugging Face tokenizer.json.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// Whether the file's added tokens (<|im_start|>, <think>) are looked for in a text, or stay the
-// characters they are: a text from elsewhere must not be able to bring them in.
+// kSplit turns the file's added tokens (<|im_start|>, <think>) in a text into their ids. kAsText
+// keeps them as ordinary characters, so that untrusted text cannot inject such tokens.
 enum class AddedTokens { kSplit, kAsText };
 enum class SpecialTokens { kKeep, kSkip };
 
@@ -23,27 +23,31 @@ struct TextPart {
 // Const members may be called from several threads.
 class ByteBpeTokenizer {
  public:
-  static ByteBpeTokenizer open(const std::string& path);  // of tokenizer.json
-  // `what` stands in messages. Error(kModel) names the field that is not read or not sound.
+  static ByteBpeTokenizer open(const std::string& path);  // path of a tokenizer.json
+  // Messages begin with `what`. Throws Error(kModel) that names the field that is not supported or
+  // not valid.
   static ByteBpeTokenizer from_json(std::string_view json, const std::string& what);
 
   ByteBpeTokenizer(ByteBpeTokenizer&&) noexcept;
   ByteBpeTokenizer& operator=(ByteBpeTokenizer&&) noexcept;
   ~ByteBpeTokenizer();
 
-  // Added tokens are split off first, the longest of those that begin leftmost; the rest is
-  // normalised, split by the file's patterns and merged. Ill-formed UTF-8 reads as U+FFFD.
-  // Error(kUsage) over 64 MiB, Error(kModel) when a pattern takes too long.
+  // Returns the ids of a text. Added tokens are split off first, the longest of those that begin
+  // leftmost. The rest is normalised, split by the file's patterns and merged. Ill-formed UTF-8
+  // becomes U+FFFD. Throws Error(kUsage) for more than 64 MiB, and Error(kModel) when a pattern
+  // takes too long.
   std::vector<int32_t> encode(std::string_view text, AddedTokens added = AddedTokens::kSplit) const;
-  // The parts as one text: what stands between two added tokens is split into words as a whole. No
-  // token is found across two parts; those looked for in the normalised text only where all that
-  // stands between two other tokens is kSplit.
+  // Encodes the parts as one text: the text between two added tokens is split into words as a
+  // whole, even if it spans parts. An added token must lie within one part. Tokens that are
+  // searched in the normalised text are found only if all of the text between two other tokens is
+  // kSplit.
   std::vector<int32_t> encode(std::span<const TextPart> parts) const;
 
-  // Bytes that are no UTF-8 become U+FFFD; an id without a token gives nothing.
+  // Bytes that are not UTF-8 become U+FFFD. An id without a token adds no text.
   std::string decode(std::span<const int32_t> ids,
                      SpecialTokens special = SpecialTokens::kKeep) const;
-  // What one id adds to a text, not always whole characters; empty for an id without a token.
+  // The bytes that one id adds to a text. They may be parts of a character, and are empty for an id
+  // without a token.
   std::string_view bytes_of(int32_t id) const;
 
   std::optional<int32_t> id_of(std::string_view token) const;  // as spelled in the file
@@ -56,15 +60,15 @@ class ByteBpeTokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Decodes id by id. What push() and finish() return, joined, is decode() of all the ids.
+// Decodes id by id. The concatenated results of push() and finish() equal decode() of all ids.
 class StreamingDecoder {
  public:
-  // `tokenizer` outlives the decoder.
+  // `tokenizer` must outlive the decoder.
   StreamingDecoder(const ByteBpeTokenizer& tokenizer, SpecialTokens special)
       : tokenizer_(tokenizer), special_(special) {}
 
-  std::string push(int32_t id);  // the text that is whole by now
-  std::string finish();          // U+FFFD where a character was left unfinished
+  std::string push(int32_t id);  // returns the characters that are complete now
+  std::string finish();          // returns U+FFFD if a character is incomplete
 
  private:
   const ByteBpeTokenizer& tokenizer_;

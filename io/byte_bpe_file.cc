@@ -12,9 +12,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMaxId = (int64_t{1} << 21) - 1;  // vocabularies in use end near 2^18
-constexpr size_t kMaxAddedBytes = 256;              // of one token, so that looking for it is cheap
+constexpr size_t kMaxAddedBytes = 256;              // per token; keeps the search cheap
 constexpr size_t kMaxSplits = 16;
-// The pattern of ByteLevel itself, GPT-2's.
+// The pattern that ByteLevel itself has, which is GPT-2's.
 constexpr const char* kByteLevelPattern =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
@@ -203,7 +203,8 @@ class Reader {
          flag(split, "invert", "pre_tokenizer")});
   }
 
-  // ByteLevel moves offsets, which nobody reads here; a template that adds tokens would change ids.
+  // ByteLevel only changes offsets, which are not used here. A template that adds tokens would
+  // change ids and is refused.
   void read_post_processor() const {
     if (!json_has(root_, "post_processor")) return;
     const std::string type = type_of(root_["post_processor"], "post_processor");

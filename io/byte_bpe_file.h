@@ -1,6 +1,6 @@
 #pragma once
-// What a Hugging Face tokenizer.json says, for byte-level BPE: read and checked, nothing that bears
-// on ids or text left aside in silence.
+// Reads and checks a Hugging Face tokenizer.json for byte-level BPE. A field that would change ids
+// or text is honoured or refused, never ignored.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,18 +17,18 @@ struct ByteBpeFile {
     std::string content;
     int32_t id = 0;
     bool special = false;
-    bool normalized = false;  // looked for in the normalised text, not in the given one
+    bool normalized = false;  // searched in the normalised text, not in the given one
   };
   enum class Behavior { kIsolated, kRemoved };
   struct Split {
     SplitPattern pattern;
     Behavior behavior = Behavior::kIsolated;
-    bool invert = false;  // what lies between the matches is the delimiter
+    bool invert = false;  // the text between the matches is the delimiter
   };
 
   std::unordered_map<std::string, int32_t> vocab;  // as spelled in the byte alphabet
   BpeMerges merges;
-  bool ignore_merges = false;  // a word that is a token is that token
+  bool ignore_merges = false;  // a word that is in the vocabulary becomes one token without merging
   std::vector<AddedToken> added;
   bool nfc = false;
   std::vector<Split> splits;  // in their order; ByteLevel's own pattern is the last of them

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxTemplate = size_t{64} << 10;
 
-// The parts of the file by name, comments dropped.
+// Reads the parts of the file by name and drops comments.
 std::map<std::string, std::string> read_parts(std::string_view text, const std::string& what) {
   std::map<std::string, std::string> parts;
   std::string* part = nullptr;

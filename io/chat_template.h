@@ -1,5 +1,5 @@
 #pragma once
-// Turns of a conversation as the text a language model was trained on.
+// Formats the turns of a conversation as the text that a language model was trained on.
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,22 +13,22 @@ enum class ChatRole { kSystem, kUser, kAssistant };
 
 struct ChatTurn {
   ChatRole role;
-  std::string content;  // of the assistant: without its thoughts
+  std::string content;  // an assistant's turn: without its thoughts
 };
 
-// kOff opens the reply with an empty think block, as Qwen3 was trained; kOn adds nothing, and is
-// right for models that do not think.
+// kOff begins the reply with an empty think block, as Qwen3 was trained. kOn adds nothing; it is
+// also the right choice for models that do not think.
 enum class Thinking { kOn, kOff };
 
 class ChatTemplate {
  public:
   static const ChatTemplate& chatml();  // io/chatml.txt, part of the binary
-  // The format is told in io/chatml.txt; `what` stands in messages. Error(kModel).
+  // io/chatml.txt describes the format. Messages begin with `what`. Throws Error(kModel).
   static ChatTemplate parse(std::string_view text, const std::string& what);
 
-  // The turns in their order and the opening of the assistant's next one, for
-  // ByteBpeTokenizer::encode. The parts view the template and the turns. Contents are kAsText: what
-  // somebody wrote cannot end a turn or begin another.
+  // Returns the turns in order and the opening of the assistant's next turn, for
+  // ByteBpeTokenizer::encode. The parts point into the template and the turns. Contents are
+  // kAsText, so that a user's text cannot end a turn or begin another.
   std::vector<TextPart> prompt(std::span<const ChatTurn> turns, Thinking thinking) const;
   // The token with which the assistant ends its turn.
   const std::string& end_of_turn() const { return end_of_turn_; }
@@ -43,7 +43,7 @@ class ChatTemplate {
   std::string no_thinking_, end_of_turn_;
 };
 
-// What follows the last </think> and its line ends; all of a reply that has none.
+// Returns the text after the last </think> and its line ends, or the whole reply if it has none.
 std::string_view without_thoughts(std::string_view reply);
 
 namespace detail {

@@ -1,6 +1,6 @@
 #pragma once
-// What the FFmpeg files share: owners of its objects and its errors as text. Included by them
-// alone.
+// Shared by the files that use FFmpeg, and included only by them: owners of FFmpeg objects, and its
+// errors as text.
 #include <memory>
 #include <string>
 
@@ -29,7 +29,8 @@ struct Delete {
 template <class T>
 using Owner = std::unique_ptr<T, Delete>;
 
-// An AVDictionary that frees itself; FFmpeg calls take its address and remove what they used.
+// An AVDictionary that frees itself. FFmpeg calls take its address and remove the entries they
+// used.
 class Options {
  public:
   Options() = default;
@@ -51,7 +52,7 @@ inline std::string reason(int error) {
   return text;
 }
 
-// FFmpeg writes its log to stderr by itself; only apps print.
+// Turns off FFmpeg's own log to stderr, because only apps may print.
 inline void silence_log() {
   static const bool once = [] {
     av_log_set_callback([](void*, int, const char*, va_list) {});
@@ -60,9 +61,9 @@ inline void silence_log() {
   (void)once;
 }
 
-// A converter between RGB24 (full range) and a Y'CbCr format, BT.709, rounding accurately.
-// `limited` says whether the Y'CbCr side is in limited range. For other formats the colour details
-// do not matter.
+// Makes a converter between pixel formats that rounds accurately. `colorspace` is the matrix of a
+// Y'CbCr side; from_full and to_full say whether each side has full range. For formats other than
+// RGB and Y'CbCr these do not matter.
 Owner<SwsContext> make_converter(int width, int height, AVPixelFormat from, AVPixelFormat to,
                                  int colorspace, bool from_full, bool to_full);
 

@@ -16,7 +16,7 @@ struct Close {
 };
 using Folder = std::unique_ptr<DIR, Close>;
 
-// The next name, or null at the end or a fault, which `error` then holds.
+// Returns the next name, or null at the end or after a fault, whose errno is then in `error`.
 const char* next_name(DIR* folder, int& error) {
   for (;;) {
     errno = 0;
@@ -42,7 +42,7 @@ int list_folder(const std::string& path, std::vector<std::string>& names) {
 
 int remove_flat(const char* path) noexcept {
   if (unlink(path) == 0 || errno == ENOENT) return 0;
-  if (errno != EISDIR && errno != EPERM) return errno;  // POSIX has EPERM for a folder
+  if (errno != EISDIR && errno != EPERM) return errno;  // POSIX gives EPERM for a folder
   {
     const Folder folder(opendir(path));
     if (!folder) return errno;

@@ -1,5 +1,5 @@
 #pragma once
-// Frame: one RGB picture; FrameHash: the hash by which two clips are compared.
+// Frame: one RGB picture. FrameHash: the hash that clips are compared by.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,8 +20,8 @@ struct Frame {
   const uint8_t* at(int x, int y) const { return rgb.data() + 3 * (size_t(y) * width + x); }
 };
 
-// SHA-256 over the RGB bytes of the frames in order, and nothing else, so that any tool that writes
-// raw rgb24 can check it.
+// The SHA-256 over the RGB bytes of the frames in order, and nothing else, so that any tool that
+// writes raw rgb24 can reproduce it.
 class FrameHash {
  public:
   void add(const Frame& frame) { hash_.update(frame.rgb.data(), frame.rgb.size()); }

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-// One value per pixel, rows from the top.
+// A picture with one value per pixel, rows from the top.
 struct Plane {
   int width = 0, height = 0;
   std::vector<double> values;
@@ -28,7 +28,7 @@ Plane luma(const Frame& frame) {
   return out;
 }
 
-// A Gaussian of sigma 1.5 at the centres of min(11, side) pixels; the sum is 1.
+// Returns a Gaussian of sigma 1.5 at the centres of min(11, side) pixels, normalised to sum 1.
 std::vector<double> window(int side) {
   constexpr double kSigma = 1.5;
   std::vector<double> taps(std::min(11, side));
@@ -41,7 +41,7 @@ std::vector<double> window(int side) {
   return taps;
 }
 
-// The window is a product of one along x and one along y; only whole windows count.
+// Applies the window separably, first along x and then along y. Only whole windows give a value.
 Plane filtered(const Plane& in) {
   const std::vector<double> across = window(in.width), down = window(in.height);
   Plane rows(in.width - int(across.size()) + 1, in.height);

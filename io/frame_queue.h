@@ -1,6 +1,6 @@
 #pragma once
-// FrameQueue: a bounded hand-over of frames from the decoder's thread to the encoder's. The bound
-// is what keeps memory constant however long the clip is.
+// FrameQueue: a bounded queue of frames from the decoder's thread to the encoder's. The bound keeps
+// memory constant for clips of any length.
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -11,19 +11,19 @@
 
 namespace weft {
 
-// One producer and one consumer, each on a thread of its own; any thread may cancel.
+// The queue has one producer and one consumer, each on a thread of its own. Any thread may cancel.
 class FrameQueue {
  public:
   explicit FrameQueue(size_t capacity);
 
   // Blocks while the queue is full. Rethrows the error of cancel().
   void push(Frame frame);
-  // The producer's last call: frames already pushed are still handed out.
+  // The producer's last call. Frames that were pushed before are still delivered.
   void close();
   // Blocks while the queue is empty; nullopt after the last frame. Rethrows the error of cancel().
   std::optional<Frame> pop();
-  // Either side failed: both sides' calls, waiting ones included, throw `error` from now on and the
-  // frames waiting are dropped. The first cancel counts.
+  // Called by a side that failed. From now on all calls of both sides, including blocked ones,
+  // throw `error`, and the waiting frames are dropped. Only the first cancel has an effect.
   void cancel(std::exception_ptr error);
 
  private:

@@ -1,5 +1,5 @@
-// The GIF writer: frames are spooled to an unnamed file, a palette is chosen for the whole clip by
-// median cut, and libavcodec's GIF encoder gets dithered indices.
+// The GIF writer. It spools frames to an unnamed file, chooses a palette for the whole clip by
+// median cut, and passes dithered indices to libavcodec's GIF encoder.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -20,16 +20,16 @@ using ffmpeg::Owner;
 
 namespace {
 
-// One index stays free for "as before", with which the encoder skips what has not changed.
+// One index is reserved for transparency, with which the encoder skips unchanged pixels.
 constexpr int kColours = 255;
 constexpr int kTransparent = 255;
-// Ordered dithering moves a channel by less than this either way: enough to hide the steps of 255
-// colours, and still from frame to frame, unlike error diffusion.
+// Ordered dithering changes a channel by less than this in either direction. This is enough to hide
+// the steps of 255 colours, and unlike error diffusion the pattern does not change between frames.
 constexpr int kDitherRange = 4;
 
 using Rgb = std::array<int, 3>;
 
-// Counts and sums of colours in cells of 32 levels' resolution per channel.
+// Counts and sums of colours in cells. Each channel is divided into 32 levels.
 struct Histogram {
   static constexpr int kCells = 32 * 32 * 32;
   std::vector<uint64_t> count = std::vector<uint64_t>(kCells);
@@ -50,7 +50,8 @@ struct Cell {
   uint64_t count;
 };
 
-// A run of cells with its spread: the split goes where count times variance is largest.
+// A range of cells. `error` is the largest count times variance along any axis; the box with the
+// largest error is split next.
 struct Box {
   size_t begin, end;
   int axis = 0;
@@ -75,7 +76,7 @@ Box measure(const std::vector<Cell>& cells, size_t begin, size_t end) {
   return box;
 }
 
-// Median cut (Heckbert 1982) by variance.
+// Chooses a palette by median cut (Heckbert 1982), using the variance.
 std::vector<Rgb> choose_palette(const Histogram& histogram) {
   std::vector<Cell> cells;
   for (size_t i = 0; i < Histogram::kCells; ++i) {
@@ -100,7 +101,8 @@ std::vector<Rgb> choose_palette(const Histogram& histogram) {
       sum += static_cast<double>(cell->count) * cell->mean[box.axis];
       n += static_cast<double>(cell->count);
     }
-    // Split at the mean; both sides keep at least one cell because the variance is not zero.
+    // The box is split at the mean. Both sides keep at least one cell, because the variance is not
+    // 0.
     auto middle =
         std::find_if(first, last, [&](const Cell& cell) { return cell.mean[box.axis] * n > sum; });
     const size_t at = static_cast<size_t>(middle - cells.begin());
@@ -120,7 +122,7 @@ std::vector<Rgb> choose_palette(const Histogram& histogram) {
   return palette;
 }
 
-// Nearest palette entry by colour, remembered per 6-bit cell.
+// Finds the nearest palette entry of a colour, and caches it per cell of 6 bits per channel.
 class Quantiser {
  public:
   explicit Quantiser(std::vector<Rgb> palette) : palette_(std::move(palette)) {}
@@ -147,7 +149,7 @@ class Quantiser {
   std::vector<int16_t> cache_ = std::vector<int16_t>(size_t{1} << 18, -1);
 };
 
-// Bayer's 8x8 threshold 0..63: the bits of x ^ y and y, interleaved from the lowest up.
+// Returns Bayer's 8x8 threshold 0..63: the bits of x ^ y and y, interleaved from the lowest bit up.
 int bayer(int x, int y) {
   int value = 0;
   for (int bit = 0; bit < 3; ++bit)

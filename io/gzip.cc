@@ -6,7 +6,7 @@
 namespace weft {
 
 std::string gzip(const std::string& bytes) {
-  constexpr int kGzip = 16;  // added to the window's bits: a gzip header instead of zlib's
+  constexpr int kGzip = 16;  // added to the window bits, it selects a gzip header instead of zlib's
   z_stream stream{};
   CHECK(deflateInit2(&stream, 6, Z_DEFLATED, MAX_WBITS + kGzip, 8, Z_DEFAULT_STRATEGY) == Z_OK);
   std::string out(deflateBound(&stream, bytes.size()), '\0');

@@ -8,15 +8,15 @@ namespace weft {
 namespace {
 
 struct HtmlEntity {
-  std::string_view name;  // without '&', with ';' where the reference has one
-  char32_t text[3];       // filled up with 0
+  std::string_view name;  // without '&', with ';' if the reference has one
+  char32_t text[3];       // padded with 0
 };
 
 #include "io/html_entities.inc"
 
 constexpr char32_t kLastPoint = 0x10ffff;
 
-// The entry of exactly this name, or null.
+// Returns the entry with exactly this name, or null.
 const HtmlEntity* find(std::span<const HtmlEntity> table, std::string_view name) {
   const auto it = std::lower_bound(
       table.begin(), table.end(), name,
@@ -41,8 +41,8 @@ bool alphanumeric(char32_t point) {
          (point >= 'a' && point <= 'z');
 }
 
-// What a numeric reference stands for (HTML standard, "numeric character reference end state", with
-// Python's choice to drop controls and noncharacters).
+// Appends the character of a numeric reference (HTML standard, "numeric character reference end
+// state"). Like Python it drops controls and noncharacters.
 void append_number(std::u32string& out, char32_t number) {
   if (number >= 0x80 && number <= 0x9f) return out.push_back(windows_1252(number));
   if (number == 0 || number > kLastPoint || (number >= 0xd800 && number <= 0xdfff))
@@ -68,8 +68,8 @@ size_t read_number(std::u32string_view text, size_t at, char32_t& number) {
   return i > digits ? i - at : 0;
 }
 
-// The run of characters that a name may hold, at most `limit`, with its semicolon. Names are ASCII;
-// other characters become '\x7f', which is in no name.
+// Reads the characters that may belong to a name, at most `limit`, including its semicolon. Names
+// are ASCII. Other characters become '\x7f', which no name contains.
 std::string read_name(std::u32string_view text, size_t at, size_t limit) {
   std::string name;
   for (; at < text.size() && name.size() < limit; ++at) {
@@ -135,8 +135,8 @@ std::u32string html_unescape_cautious(std::u32string_view text) {
     if (end == begin || end >= text.size() || text[end] != ';') continue;
     if (numeric) {
       char32_t number;
-      // A reference to ';' itself stays: ftfy takes a semicolon in the result for a partial
-      // reading.
+      // A reference to ';' itself is kept, because ftfy takes a semicolon in the result as a sign
+      // that only part of the reference was read.
       if (read_number(text, i, number) != end - i || number == ';') continue;
       out.pop_back();
       append_number(out, number);

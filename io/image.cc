@@ -1,5 +1,6 @@
-// PNG through libpng. Its errors arrive by longjmp, so the functions that call it hold no C++
-// object with a destructor between setjmp and the call; results live in the caller's objects.
+// Reads and writes PNG with libpng. libpng reports errors by longjmp. The functions that call it
+// therefore have no C++ object with a destructor between setjmp and the call; the results are in
+// the caller's objects.
 #include "io/image.h"
 
 #include <fcntl.h>
@@ -43,7 +44,7 @@ void append(png_structp png, png_bytep data, size_t size) {
 
 void no_flush(png_structp) {}
 
-// False on failure, with the reason in `failure`.
+// Encodes a picture. Returns false on failure, with the reason in `failure`.
 bool write_image(const Frame& frame, const std::vector<png_text>& texts, std::string* out,
                  Failure* failure) {
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, failure, on_error, on_warning);
@@ -130,8 +131,8 @@ void read_input(png_structp png, png_bytep data, size_t size) {
 
 enum class Depth { kHeader, kPixels };
 
-// Fills `info` (its size and depth from IHDR) and with kPixels `frame` too; texts are appended to
-// `texts` as flat pairs, so that no constructor stands between setjmp and libpng's longjmp.
+// Fills `info` (size and depth from IHDR), and with kPixels also `frame`. Texts are appended to
+// `texts` as flat pairs, so that nothing is constructed between setjmp and libpng's longjmp.
 bool read_image(Input* input, Depth depth, PngInfo* info, std::vector<std::string>* texts,
                 Frame* frame, std::vector<png_bytep>* rows, Failure* failure) {
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, failure, on_error, on_warning);

@@ -1,5 +1,6 @@
 #pragma once
-// PNG pictures: one file, or a folder of frames, with text chunks; and a reader for untrusted ones.
+// Writes PNG pictures with text chunks, as one file or as a folder of frames, and reads untrusted
+// ones.
 #include <map>
 #include <memory>
 #include <string>
@@ -10,19 +11,19 @@
 
 namespace weft {
 
-// One picture; `texts` become tEXt chunks (iTXt where not ASCII, in UTF-8). The file appears whole
-// or not at all. Errors: kOutput.
+// Writes one picture. `texts` become tEXt chunks, or iTXt chunks in UTF-8 if they are not ASCII.
+// The file appears complete or not at all. Errors: kOutput.
 void write_png(const std::string& path, const Frame& frame,
                const std::map<std::string, std::string>& texts, Overwrite overwrite);
 
-// The PNG file's bytes.
+// Returns the bytes of a PNG file.
 std::string encode_png(const Frame& frame, const std::map<std::string, std::string>& texts);
 
-// A sink for exactly one frame: a second one is Error(kUsage).
+// Makes a sink for exactly one frame. A second frame is an Error(kUsage).
 std::unique_ptr<FrameSink> make_png_sink(const std::string& path, const VideoSettings& settings,
                                          Overwrite overwrite);
-// `path` ends in '/': 00000.png, 00001.png, ...; every one carries the metadata. The folder appears
-// whole.
+// Makes a sink that writes the folder `path`, which ends in '/': 00000.png, 00001.png, ... Every
+// file carries the metadata. The folder appears complete or not at all.
 std::unique_ptr<FrameSink> make_png_folder_sink(const std::string& path,
                                                 const VideoSettings& settings, Overwrite overwrite);
 
@@ -33,11 +34,12 @@ struct PngInfo {
   std::map<std::string, std::string> texts;
 };
 
-// Any PNG as 8-bit RGB: 16 bits are rounded, gray and palettes expanded, transparency dropped.
-// Refused before decoding: more than 64 MiB, 64 Mpixel or a side outside 1..16384. Errors: kMedia.
+// Reads any PNG as 8-bit RGB: 16 bits are rounded, gray and palettes expanded, transparency
+// dropped. Files of more than 64 MiB, 64 Mpixel or a side outside 1..16384 are refused before
+// decoding. Errors: kMedia.
 Frame read_png(const std::string& path, PngInfo* info = nullptr);
 
-// Header and text chunks alone.
+// Reads only the header and the text chunks.
 PngInfo probe_png(const std::string& path);
 
 }  // namespace weft

@@ -1,5 +1,6 @@
 #pragma once
-// InputMedia: an untrusted media file opened for its packets, within the limits of VideoReader.
+// InputMedia: opens an untrusted media file and reads its packets, within the limits of
+// VideoReader.
 #include <chrono>
 #include <string>
 
@@ -18,7 +19,7 @@ class InputMedia {
   const std::string& path() const { return path_; }
   AVFormatContext* format() const { return format_.get(); }
   AVStream* stream() const { return format_->streams[stream_]; }
-  // The next packet of the video stream; false at the end.
+  // Reads the next packet of the video stream. Returns false at the end.
   bool read(AVPacket* packet);
   void extend_deadline(Deadline::duration pause);
 

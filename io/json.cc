@@ -20,26 +20,27 @@ using nlohmann::json;
   throw Error(ErrorKind::kModel, what + ": " + reason);
 }
 
-// A value as messages show it: short, one line, never throwing.
+// Returns a value as messages show it: short and on one line. It never throws.
 std::string shown(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
 }
 
-// Python's three extra literals travel through the parser as these strings (a NUL never begins a
-// real one); the builder turns them into doubles and checks that as many came out as went in.
+// The parser does not know Python's three extra literals, so they are replaced by these strings. No
+// real string begins with a NUL. The builder turns them into doubles and checks that it found as
+// many as were replaced.
 constexpr std::string_view kMark{"\0py:", 4};
 constexpr std::string_view kMarkSpelled = "\"\\u0000py:";
 struct Literal {
-  std::string_view word;
+  std::string_view name;
   double value;
 };
 constexpr Literal kLiterals[] = {{"NaN", std::numeric_limits<double>::quiet_NaN()},
                                  {"Infinity", std::numeric_limits<double>::infinity()},
                                  {"-Infinity", -std::numeric_limits<double>::infinity()}};
 
-// Marks the literals outside strings; returns how many there were.
+// Replaces the literals outside of strings, and returns their number.
 size_t mark_literals(std::string_view text, std::string& out) {
   size_t marked = 0;
   bool quoted = false;
@@ -55,10 +56,10 @@ size_t mark_literals(std::string_view text, std::string& out) {
     }
     const Literal* found = nullptr;
     for (const Literal& literal : kLiterals)
-      if (text.substr(i, literal.word.size()) == literal.word) found = &literal;
+      if (text.substr(i, literal.name.size()) == literal.name) found = &literal;
     if (found) {
-      out.append(kMarkSpelled).append(found->word).push_back('"');
-      i += found->word.size();
+      out.append(kMarkSpelled).append(found->name).push_back('"');
+      i += found->name.size();
       ++marked;
     } else {
       quoted = c == '"';
@@ -69,7 +70,7 @@ size_t mark_literals(std::string_view text, std::string& out) {
   return marked;
 }
 
-// Builds the document from parse events, so that a limit ends the parse where it is crossed.
+// Builds the document from parse events, so that parsing ends as soon as a limit is exceeded.
 class Builder : public nlohmann::json_sax<json> {
  public:
   Builder(const std::string& what, const JsonLimits& limits) : what_(what), limits_(limits) {}
@@ -89,7 +90,7 @@ class Builder : public nlohmann::json_sax<json> {
     if (value.starts_with(kMark)) {
       ++marks_;
       for (const Literal& literal : kLiterals)
-        if (value.substr(kMark.size()) == literal.word) return add(literal.value);
+        if (value.substr(kMark.size()) == literal.name) return add(literal.value);
     }
     return add(std::move(value));
   }
@@ -215,7 +216,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& what, JsonDi
     if (marked)
       text = marked_text;
     else
-      std::string().swap(marked_text);  // a second copy of a large file
+      std::string().swap(marked_text);  // frees the second copy of a large file
   }
   Builder builder(what, limits);
   json::sax_parse(text.begin(), text.end(), &builder);

@@ -1,6 +1,7 @@
 #pragma once
-// Our gate over nlohmann-json: parsing with limits, and typed fields whose faults name file, field,
-// value and legal set. Callers that touch values include <nlohmann/json.hpp> in their .cc.
+// A layer over nlohmann-json: parses with limits, and reads typed fields with errors that name
+// file, field, value and legal values. Callers that use values include <nlohmann/json.hpp> in their
+// .cc.
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +11,7 @@
 
 namespace weft {
 
-// kPython also takes NaN, Infinity and -Infinity, which Python writes into config files.
+// kPython also accepts NaN, Infinity and -Infinity, which Python writes into config files.
 enum class JsonDialect { kStrict, kPython };
 
 struct JsonLimits {
@@ -19,23 +20,23 @@ struct JsonLimits {
   int depth = 100;            // nested containers
 };
 
-// `what` stands in messages (a path or the name of an input). Text that is not JSON, not UTF-8,
-// over a limit or with a key twice in one object throws Error(kModel).
+// Messages begin with `what`, a path or the name of an input. Text that is not JSON, not UTF-8,
+// over a limit or has a key twice in one object throws Error(kModel).
 nlohmann::json parse_json(std::string_view text, const std::string& what,
                           JsonDialect dialect = JsonDialect::kStrict,
                           const JsonLimits& limits = {});
 nlohmann::json read_json_file(const std::string& path, JsonDialect dialect = JsonDialect::kPython,
                               const JsonLimits& limits = {});
-// The bytes of a regular file of at most `max_bytes`; Error(kModel) otherwise.
+// Returns the bytes of a regular file of at most `max_bytes`. Throws Error(kModel) otherwise.
 std::string read_text_file(const std::string& path, size_t max_bytes);
 
 struct IntRange {
   int64_t min = std::numeric_limits<int64_t>::min(), max = std::numeric_limits<int64_t>::max();
 };
 
-// The typed getters throw Error(kModel). An absent field and null are the same; json_*_or then give
-// the fallback. A whole number spelled 8.0 is an integer.
-bool json_has(const nlohmann::json& object, std::string_view field);  // there and not null
+// The typed getters throw Error(kModel). A field that is null counts as absent; json_*_or then
+// return the fallback. A whole number spelled 8.0 is an integer.
+bool json_has(const nlohmann::json& object, std::string_view field);  // present and not null
 const nlohmann::json& json_field(const nlohmann::json& object, std::string_view field,
                                  const std::string& what);
 int64_t json_int(const nlohmann::json& object, std::string_view field, const std::string& what,

@@ -23,7 +23,7 @@ bool is_png(const std::string& path) {
   return std::memcmp(head.data(), "\x89PNG\r\n\x1a\n", head.size()) == 0;
 }
 
-// Keys in lower case: Matroska stores them in capitals.
+// Adds the tags with keys in lower case, because Matroska stores them in capitals.
 void add_tags(const AVDictionary* tags, std::map<std::string, std::string>& out) {
   const AVDictionaryEntry* entry = nullptr;
   while ((entry = av_dict_get(tags, "", entry, AV_DICT_IGNORE_SUFFIX))) {

@@ -1,4 +1,4 @@
-// Stands in for the media files in a build without them.
+// Replaces the media files in a build without media support.
 #include "io/image.h"
 #include "io/media_probe.h"
 #include "io/trace_file.h"

@@ -7,8 +7,8 @@
 namespace weft {
 namespace {
 
-// Values with a comma, a colon or a line break are quoted, as A1111 does, so that the pairs can be
-// told apart again.
+// Quotes values with a comma, a colon or a line break, as A1111 does, so that the pairs can be
+// separated again.
 std::string quoted(const std::string& value) {
   if (value.find_first_of(",:\n") == std::string::npos) return value;
   std::string out = "\"";

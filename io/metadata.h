@@ -1,6 +1,6 @@
 #pragma once
-// What a result says about how it was made: the text that picture tools read, and text files beside
-// the result.
+// Describes how a result was made: the text that picture tools read, and text files beside the
+// result.
 #include <cstdint>
 #include <string>
 
@@ -18,11 +18,11 @@ struct GenerationFacts {
   std::string model, rng, version;
 };
 
-// The form that A1111's web UI writes into the PNG key "parameters" and other tools read back: the
-// prompt, "Negative prompt: ..." where there is one, and a last line of "Name: value" pairs.
+// Returns the text that A1111's web UI writes under the PNG key "parameters" and that other tools
+// read: the prompt, "Negative prompt: ..." if there is one, and a last line of "Name: value" pairs.
 std::string parameters_text(const GenerationFacts& facts);
 
-// A text file that appears whole or not at all. Errors: kOutput.
+// Writes a text file that appears complete or not at all. Errors: kOutput.
 void write_text_file(const std::string& path, const std::string& text, Overwrite overwrite);
 
 }  // namespace weft

@@ -50,7 +50,7 @@ const UNormalizer2* form(const UNormalizer2* (*get)(UErrorCode*)) {
 }  // namespace
 
 std::u32string to_nfc(std::u32string text) {
-  // Everything below U+0300 is composed already.
+  // Text of characters below U+0300 is already in NFC.
   if (std::all_of(text.begin(), text.end(), [](char32_t c) { return c < 0x300; })) return text;
   return normalize(form(unorm2_getNFCInstance), text);
 }

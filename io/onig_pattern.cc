@@ -1,4 +1,4 @@
-// From Oniguruma's Ruby syntax, the one of tokenizer.json, to PCRE2's.
+// Translates Oniguruma's Ruby syntax, which tokenizer.json uses, to that of PCRE2.
 #include <unicode/uchar.h>
 
 #include "io/split_pattern.h"
@@ -73,7 +73,7 @@ class Translator {
     take(1);
   }
 
-  // {n}, {n,} and {n,m}; a + or ? after them means another thing to each of the two readers.
+  // Translates {n}, {n,} and {n,m}. The two libraries read a + or ? after them differently.
   void counted_repeat() {
     size_t end = 1, digits = 0;
     while (end < rest_.size() && rest_[end] >= '0' && rest_[end] <= '9') ++end, ++digits;
@@ -88,7 +88,8 @@ class Translator {
   }
 
   void escape() {
-    // Oniguruma's word characters; outside of a class it counts Latin-1's fractions and powers too.
+    // Oniguruma's word characters. Outside of a class they include the fractions and powers of
+    // Latin-1.
     const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
     const std::string alone = word + "\\xb2\\xb3\\xb9\\xbc-\\xbe]";
     if (rest_.size() < 2) refuse(1, "nothing follows the backslash");
@@ -133,13 +134,13 @@ class Translator {
     const std::string name(rest_.substr(3, end - 3));
     for (const char c : name)
       if (!is_alnum(c) && c != '_' && c != '^') refuse(end + 1, "this property is not supported");
-    // A bare script's name means its extensions too to PCRE2, and not to Oniguruma.
+    // In PCRE2 a bare script name includes the script's extensions. In Oniguruma it does not.
     if (name.size() > 2 && u_getPropertyValueEnum(UCHAR_SCRIPT, name.c_str()) != UCHAR_INVALID_CODE)
       return replace(end + 1, std::string(rest_.substr(0, 3)) + "sc:" + name + "}");
     take(end + 1);
   }
 
-  // \xHH of ASCII, \x{H...} and \uHHHH.
+  // Translates \xHH (ASCII only), \x{H...} and \uHHHH.
   void code_point() {
     const auto digits = [&](size_t at) {
       size_t end = at;

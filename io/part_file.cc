@@ -20,7 +20,7 @@ namespace weft {
 namespace fs = std::filesystem;
 namespace {
 
-// The hidden names of the parts that live.
+// The hidden names of all PartFiles that exist now.
 struct Parts {
   std::mutex lock;
   std::set<std::string> names;
@@ -44,7 +44,7 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// Missing folders above `path`, made one by one so that they can be taken back.
+// Creates the missing folders above `path` and returns them, so that they can be removed again.
 std::vector<std::string> make_parents(const std::string& path) {
   std::vector<std::string> missing, made;
   for (std::string dir = parent_of(path);; dir = parent_of(dir)) {
@@ -71,7 +71,7 @@ void sync_path(const std::string& path) {
   const int result = fsync(fd);
   const int error = errno;
   close(fd);
-  // Some file systems cannot sync a folder; that is no fault of the output.
+  // Some file systems cannot sync a folder. This is not treated as an error.
   if (result != 0 && error != EINVAL) fail("write", path, error);
 }
 
@@ -88,7 +88,7 @@ void remove_entries(const std::string& folder) {
   }
 }
 
-// True where every entry is a frame that make_sink would write.
+// Returns true if every entry has the name of a frame that make_sink would write.
 bool holds_only_frames(const std::string& folder) {
   return std::ranges::all_of(entries_of(folder), [](const std::string& name) {
     const fs::path path = name;
@@ -98,8 +98,8 @@ bool holds_only_frames(const std::string& folder) {
   });
 }
 
-// Takes the lock of `part`, which another job may rename or remove between our open and our lock:
-// then the descriptor no longer stands for the name, and we try again.
+// Locks `part`. Another job may rename or remove it after it was opened and before it was locked.
+// The descriptor then belongs to another file than the name, and it is opened again.
 int lock_part(const std::string& part, bool folder) {
   for (;;) {
     int fd = -1;
@@ -112,7 +112,7 @@ int lock_part(const std::string& part, bool folder) {
     if (fd < 0 && folder && errno == ENOENT) continue;
     if (fd < 0) {
       const int error = errno;
-      if (folder) rmdir(part.c_str());  // only where it is empty
+      if (folder) rmdir(part.c_str());  // fails unless it is empty
       fail("create", part, error);
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -120,7 +120,7 @@ int lock_part(const std::string& part, bool folder) {
       close(fd);
       if (error == EWOULDBLOCK)
         throw Error(ErrorKind::kOutput, "'" + part + "' is being written by another job");
-      // No locks on this file system: go on without.
+      // The file system has no locks, so the part is used without one.
       return open(part.c_str(), O_RDONLY | O_CLOEXEC);
     }
     struct stat ours, named;
@@ -226,7 +226,7 @@ void PartFile::take(PartFile& other) {
   sync_path(other.part_);
   if (rename(other.part_.c_str(), part_.c_str()) != 0) fail("write", final_, errno);
   other.published_ = true;
-  std::swap(lock_, other.lock_);  // of what stands under our hidden name now
+  std::swap(lock_, other.lock_);  // the lock of the file that now has our hidden name
 }
 
 void PartFile::publish() {
@@ -246,7 +246,8 @@ void PartFile::publish_file() {
     return;
   }
   if (renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, final_.c_str(), RENAME_NOREPLACE) == 0) return;
-  // File systems without that flag: a second name is as exclusive, and the first one goes.
+  // The file system does not support RENAME_NOREPLACE. A hard link also fails if the name exists;
+  // the first name is then removed.
   if (errno == EINVAL || errno == ENOSYS) {
     if (link(part_.c_str(), final_.c_str()) == 0) {
       unlink(part_.c_str());
@@ -260,14 +261,14 @@ void PartFile::publish_file() {
 void PartFile::publish_folder() {
   for (const std::string& name : entries_of(part_)) sync_path(part_ + "/" + name);
   sync_path(part_);
-  // rename() replaces an empty folder and no other.
+  // rename() replaces a folder only if it is empty.
   if (rename(part_.c_str(), final_.c_str()) == 0) return;
   if (errno != ENOTEMPTY && errno != EEXIST) fail("write", final_, errno);
   if (overwrite_ == Overwrite::kRefuse) fail_exists(final_);
   if (!holds_only_frames(final_)) fail("replace", final_, ENOTEMPTY);
   if (renameat2(AT_FDCWD, part_.c_str(), AT_FDCWD, final_.c_str(), RENAME_EXCHANGE) != 0)
     fail("replace", final_, errno);
-  remove_flat(part_.c_str());  // the old frames, which have our hidden name now
+  remove_flat(part_.c_str());  // removes the old frames, which now have our hidden name
 }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
 #pragma once
-// PartFile: the hidden name under which an output grows, and its change into the final one.
+// PartFile: the hidden file that an output is written to, and its renaming to the final name.
 #include <string>
 #include <vector>
 
@@ -7,13 +7,13 @@ namespace weft {
 
 enum class Overwrite { kRefuse, kReplace };
 
-// Owns `.<stem>.part<extension>` beside `path` (a folder `.<name>.part` where `path` ends in '/').
-// The name is locked while this lives, so two jobs never share it, and a part left by a killed job
-// is taken over. Missing parent folders are made. Destroyed unpublished, it removes everything it
-// made. Errors: kOutput.
+// Owns `.<stem>.part<extension>` beside `path` (a folder `.<name>.part` if `path` ends in '/'). The
+// file is locked while this object exists, so two jobs never share it. A part that a killed job
+// left is reused. Missing parent folders are created. If it is destroyed before publish(), it
+// removes everything that it created. Errors: kOutput.
 class PartFile {
  public:
-  // `tag` tells several parts of one output from each other.
+  // `tag` distinguishes several parts of one output.
   PartFile(const std::string& path, Overwrite overwrite, const std::string& tag = "part");
   ~PartFile();
   PartFile(const PartFile&) = delete;
@@ -23,13 +23,13 @@ class PartFile {
   const std::string& final_path() const { return final_; }  // without a trailing '/'
   Overwrite overwrite() const { return overwrite_; }
 
-  // `other`, another part of the same output, in place of what was written here, in one step: so
-  // that at no moment one stands beside the final file. `other` is over.
+  // Replaces the content of this part by `other`, another part of the same output, in one step. So
+  // no second part ever exists beside the final file. `other` must not be used afterwards.
   void take(PartFile& other);
 
-  // To disk, then renamed in one step. With kRefuse a file that came into being meanwhile stays and
-  // this throws; with kReplace it is replaced (of folders only those that hold numbered PNG
-  // frames).
+  // Syncs the part to disk and renames it in one step. If the final name was created meanwhile,
+  // kRefuse throws and keeps that file, and kReplace replaces it. A folder is replaced only if it
+  // contains nothing but numbered PNG frames.
   void publish();
 
  private:
@@ -40,18 +40,18 @@ class PartFile {
   Overwrite overwrite_;
   bool folder_ = false;
   bool published_ = false;
-  int lock_ = -1;                       // descriptor that holds the lock
-  std::vector<std::string> made_dirs_;  // parents this made, outermost first
+  int lock_ = -1;                       // the descriptor that holds the lock
+  std::vector<std::string> made_dirs_;  // parent folders that it created, outermost first
 };
 
-// Removes what every living PartFile has under its hidden name: for a process that ends at once.
+// Removes the hidden files of all PartFiles that exist, for a process that is about to end.
 void remove_parts() noexcept;
 
-// All of `bytes` under that very name, which is created or emptied. Errors: kOutput.
+// Writes `bytes` directly to `path`, without a hidden name. Errors: kOutput.
 void fill_file(const std::string& path, const std::string& bytes);
 
-// One line for a failed system call: "cannot <action> '<path>': <reason>", with advice where the
-// reason is a full disk or a missing permission.
+// Returns one line for a failed system call: "cannot <action> '<path>': <reason>". For a full disk
+// or a missing permission it adds advice.
 std::string system_error_line(const std::string& action, const std::string& path, int error);
 
 }  // namespace weft

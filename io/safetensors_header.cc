@@ -22,12 +22,12 @@ constexpr uint64_t kMaxExtent = uint64_t{1} << 48;
 }
 
 std::string percent(uint64_t part, uint64_t whole) {
-  // Rounded down: an incomplete file is never "100 %".
+  // It is rounded down, so that an incomplete file is never "100 %".
   return std::to_string(static_cast<uint64_t>(static_cast<long double>(part) * 100 / whole)) + " %";
 }
 
-// Walks the header's events: {name: {dtype, shape: [..], data_offsets: [begin, end]},
-// "__metadata__": {string: string}}. Anything else is refused where it stands.
+// Reads the header from parse events: {name: {dtype, shape: [..], data_offsets: [begin, end]},
+// "__metadata__": {string: string}}. Anything else is refused at once.
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
   HeaderReader(const std::string& path, SafetensorsHeader& out) : path_(path), out_(out) {}
@@ -148,7 +148,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
     for (int field = 0; field < kFields; ++field)
       if (!seen_[field]) fault(std::string("has no ") + kFieldNames[field]);
     if (offset_count_ != 2) fault("must have two data_offsets");
-    // Strides are products of extents too, so an extent of 0 excuses no overflow.
+    // Strides are products of extents, too, so they must not overflow even if an extent is 0.
     unsigned __int128 span = size_of(entry_.dtype);
     bool empty = false;
     for (int i = 0; i < dims_; ++i) {
@@ -183,7 +183,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   uint64_t shape_[kMaxHeaderDims] = {}, offsets_[2] = {};
 };
 
-// Sorted by offset, every tensor begins where the one before it ends.
+// Checks that the tensors, sorted by offset, each begin where the previous one ends.
 void check_cover(const SafetensorsHeader& header, uint64_t data_bytes, uint64_t header_bytes,
                  const std::string& path) {
   std::vector<uint32_t> order(header.tensors.size());

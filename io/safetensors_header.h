@@ -1,5 +1,5 @@
 #pragma once
-// The JSON header of a safetensors file, checked before a byte of data is touched.
+// Reads the JSON header of a safetensors file and checks it before any data is read.
 #include <array>
 #include <cstdint>
 #include <map>
@@ -29,19 +29,19 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// "9.8 GB", for messages.
+// Formats a size for messages: "9.8 GB".
 std::string size_text(uint64_t bytes);
-// A name as messages show it: quoted, escaped to one line, at most 120 of its bytes.
+// Formats a name for messages: quoted, escaped to one line, at most 120 of its bytes.
 std::string quoted_name(std::string_view name);
-// The header's dtype words, "F32" ...
+// The name of a dtype in the header: "F32", ...
 std::string_view safetensors_name(DType dtype);
 
-// `start`: the first bytes of the file, at least 8 where there are so many. Returns the header's
-// length N once 8 + N bytes are known to exist.
+// Returns the header's length N after checking that the file has 8 + N bytes. `start` holds the
+// first bytes of the file, at least 8 unless the file is shorter.
 uint64_t safetensors_header_bytes(std::string_view start, uint64_t file_bytes,
                                   const std::string& path);
-// `text`: the N header bytes; `data_bytes`: what follows them in the file. Throws Error(kModel)
-// unless the tensors cover the data section exactly: in order, no hole, no overlap, no rest.
+// Parses the N header bytes `text`; `data_bytes` more bytes follow them in the file. Throws
+// Error(kModel) unless the tensors cover the data exactly: in order, with no gap, overlap or rest.
 SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_bytes,
                                            const std::string& path);
 

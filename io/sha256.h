@@ -1,5 +1,5 @@
 #pragma once
-// SHA-256 (FIPS 180-4) of bytes and files, as lower-case hex.
+// Computes SHA-256 (FIPS 180-4) of bytes and files, as lower-case hex.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -15,7 +15,7 @@ class Sha256 {
 
   void update(const void* data, size_t bytes);
   void update(std::string_view text) { update(text.data(), text.size()); }
-  // 64 hex digits of everything so far; the object is spent afterwards.
+  // Returns the 64 hex digits of all bytes so far. The object cannot be used afterwards.
   std::string hex();
 
  private:
@@ -23,6 +23,6 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view bytes);
-std::string sha256_file(const std::string& path);  // Error(kModel) where it cannot be read
+std::string sha256_file(const std::string& path);  // Error(kModel) if it cannot be read
 
 }  // namespace weft

@@ -24,7 +24,7 @@ using JitStack = std::unique_ptr<pcre2_jit_stack, Free<pcre2_jit_stack_free>>;
 using Code = std::unique_ptr<pcre2_code, Free<pcre2_code_free>>;
 
 template <class Owner>
-Owner made(typename Owner::pointer pointer) {
+Owner owned(typename Owner::pointer pointer) {
   if (!pointer) throw std::bad_alloc();
   return Owner(pointer);
 }
@@ -37,11 +37,12 @@ std::string message(int code) {
 
 struct Budget {
   int64_t steps_left;
-  size_t position = 0;  // in the text, of the last step
+  size_t position = 0;  // position in the text at the last step
 };
 
-// Called before every item of the pattern that is tried; a negative answer ends the match. A repeat
-// of one class runs through the text within one item, so the way it took counts too.
+// PCRE2 calls this before it tries an item of the pattern; a negative result ends the match. A
+// repeat of one class runs through the text within one item, so the distance in the text counts,
+// too.
 int count_step(pcre2_callout_block* block, void* data) {
   constexpr size_t kBytesPerStep = 8;
   auto& [steps_left, position] = *static_cast<Budget*>(data);
@@ -56,10 +57,10 @@ int count_step(pcre2_callout_block* block, void* data) {
 
 struct SplitPattern::Scratch::Impl {
   Budget budget;
-  MatchData data = made<MatchData>(pcre2_match_data_create(1, nullptr));
-  MatchContext context = made<MatchContext>(pcre2_match_context_create(nullptr));
+  MatchData data = owned<MatchData>(pcre2_match_data_create(1, nullptr));
+  MatchContext context = owned<MatchContext>(pcre2_match_context_create(nullptr));
   JitStack stack =
-      made<JitStack>(pcre2_jit_stack_create(size_t{32} << 10, size_t{8} << 20, nullptr));
+      owned<JitStack>(pcre2_jit_stack_create(size_t{32} << 10, size_t{8} << 20, nullptr));
 
   explicit Impl(int64_t steps) : budget{steps} {
     pcre2_set_callout(context.get(), count_step, &budget);
@@ -82,7 +83,7 @@ SplitPattern::~SplitPattern() = default;
 
 SplitPattern SplitPattern::from_regex(std::string_view pattern, const std::string& what) {
   const std::string translated = pcre2_pattern(pattern, what);
-  const auto context = made<CompileContext>(pcre2_compile_context_create(nullptr));
+  const auto context = owned<CompileContext>(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   PCRE2_SIZE at = 0;
@@ -93,7 +94,8 @@ SplitPattern SplitPattern::from_regex(std::string_view pattern, const std::strin
   if (!code)
     throw Error(ErrorKind::kModel, what + ": the pattern cannot be read as \"" + translated +
                                        "\": " + message(error) + " at byte " + std::to_string(at));
-  // Where the machine allows no compiled patterns they are interpreted, with the same matches.
+  // If the machine does not allow JIT compilation, the pattern is interpreted, with the same
+  // matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return SplitPattern(std::make_unique<Impl>(Impl{std::move(code), what}));
 }

@@ -1,7 +1,7 @@
 #pragma once
-// The patterns of a tokenizer.json, which are Oniguruma's (Ruby syntax), matched by PCRE2 with the
-// same meaning: \s, \w, \d and scripts are spelled out, and what the two read differently is
-// refused by name.
+// Matches the patterns of a tokenizer.json, which are written for Oniguruma (Ruby syntax), with
+// PCRE2 and with the same meaning. \s, \w, \d and scripts are spelled out. Anything else that the
+// two libraries read differently is refused by name.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,8 +12,9 @@ namespace weft {
 
 class SplitPattern {
  public:
-  // What one text needs while it is split; not for two threads at once. `steps` is what all matches
-  // together may cost: more than a sound pattern ever takes, so that none can hang.
+  // Buffers for splitting one text; only one thread at a time may use them. `steps` limits the cost
+  // of all matches together, so that no pattern can hang. It is more than any sensible pattern
+  // needs.
   class Scratch {
    public:
     explicit Scratch(int64_t steps);
@@ -31,8 +32,8 @@ class SplitPattern {
     size_t begin, end;  // bytes; may be empty
   };
 
-  // `what` names the pattern's place in messages. Error(kModel) where it is no pattern or uses what
-  // is not supported.
+  // Messages begin with `what`, the pattern's place in the file. Throws Error(kModel) if it is not
+  // a pattern or uses something that is not supported.
   static SplitPattern from_regex(std::string_view pattern, const std::string& what);
   static SplitPattern from_literal(std::string_view text, const std::string& what);
 
@@ -40,9 +41,9 @@ class SplitPattern {
   SplitPattern& operator=(SplitPattern&&) noexcept;
   ~SplitPattern();
 
-  // All matches in order, as a regular expression's iterator gives them; an empty one that touches
-  // the match before it is left out. `text` is well-formed UTF-8. Error(kModel) when the steps are
-  // used up.
+  // Returns all matches in order, as a regular expression's iterator gives them. An empty match
+  // that touches the previous one is skipped. `text` must be well-formed UTF-8. Throws
+  // Error(kModel) when the steps are used up.
   std::vector<Match> find_all(std::string_view text, Scratch& scratch) const;
 
  private:
@@ -51,7 +52,7 @@ class SplitPattern {
   std::unique_ptr<Impl> impl_;
 };
 
-// The PCRE2 pattern that means what Oniguruma reads in `pattern`.
+// Translates an Oniguruma pattern to a PCRE2 pattern with the same meaning.
 std::string pcre2_pattern(std::string_view pattern, const std::string& what);
 
 }  // namespace weft

@@ -28,13 +28,13 @@ namespace {
   throw Error(ErrorKind::kModel, path + ": " + reason);
 }
 
-// One file, mapped read-only for as long as this lives. A file that is cut short while it is mapped
-// would raise SIGBUS at the first touch of a lost page; check_size() before a read turns all but
-// the narrow race between check and read into an Error.
+// Maps one file read-only. If the file becomes shorter while it is mapped, access to a lost page
+// raises SIGBUS. check_size() before a read makes it an Error instead, unless the file is cut
+// between the check and the read.
 class Mapping {
  public:
   explicit Mapping(const std::string& path) : path_(path) {
-    // O_NONBLOCK: opening a pipe must not wait for a writer.
+    // With O_NONBLOCK, opening a pipe does not wait for a writer.
     fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0) refuse(path, std::string("cannot be opened: ") + std::strerror(errno));
     struct stat info;
@@ -51,13 +51,14 @@ class Mapping {
                            : "is not a regular file");
     }
   }
-  // Memory that is empty until it is written, and again after its pages were dropped.
-  explicit Mapping(uint64_t bytes) : path_("made in memory"), size_(std::max<uint64_t>(bytes, 1)) {
+  // Reserves memory whose pages are committed when they are written. Dropped pages are empty again.
+  explicit Mapping(uint64_t bytes)
+      : path_("generated in memory"), size_(std::max<uint64_t>(bytes, 1)) {
     void* data = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED)
-      throw Error(ErrorKind::kMemory,
-                  "no room for " + size_text(size_) + " of made tensors: " + std::strerror(errno));
+      throw Error(ErrorKind::kMemory, "no memory for " + size_text(size_) +
+                                          " of generated tensors: " + std::strerror(errno));
     data_ = static_cast<char*>(data);
   }
   ~Mapping() {
@@ -73,7 +74,7 @@ class Mapping {
     if (fstat(fd_, &info) != 0 || static_cast<uint64_t>(info.st_size) < size_)
       refuse(path_, "became shorter while it was in use (" + size_text(size_) + " when opened)");
   }
-  // Exactly `bytes` at `offset`, of `what`, whatever pieces the system hands them out in.
+  // Reads exactly `bytes` at `offset`, in as many calls as the system needs. Messages name `what`.
   void read(uint64_t offset, uint64_t bytes, char* out, std::string_view what) const {
     if (fd_ < 0) std::memcpy(out, data_ + offset, bytes);
     for (uint64_t done = fd_ < 0 ? bytes : 0; done < bytes;) {
@@ -115,9 +116,9 @@ Shard open_shard(const std::string& path) {
   return shard;
 }
 
-// The index's weight_map, by tensor name; shard names are checked to stay in the index's folder.
+// Reads the index's weight_map, by tensor name. Checks that no shard is outside the index's folder.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
-  // Each tensor is a value; what else an index says is short.
+  // Each tensor is one value. The other fields of an index are short.
   const nlohmann::json index =
       read_json_file(path, JsonDialect::kPython, {.values = kMaxTensors + 10'000});
   const nlohmann::json& entries = json_field(index, "weight_map", path);
@@ -138,8 +139,8 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   return map;
 }
 
-// The file that stands for a component folder; standard names first, as diffusers and transformers
-// read them when no variant is asked for.
+// Finds the weight file of a component folder. Standard names come first, as in diffusers and
+// transformers when no variant is requested.
 std::string find_in_folder(const std::string& folder) {
   std::vector<std::string> indexes, singles, pickles;
   std::vector<std::string> all;
@@ -186,12 +187,12 @@ struct TensorFile::Impl {
     uint32_t shard, entry;
   };
   std::vector<Shard> shards;
-  std::vector<std::string> names, files;  // names sorted, places beside them
+  std::vector<std::string> names, files;  // names are sorted; places[i] belongs to names[i]
   std::vector<Place> places;
   size_t bytes = 0;
   std::atomic<uint64_t> bytes_read{0};
-  Fill fill;  // of made tensors; empty for files
-  // Of made tensors, by entry: views given out and not dropped. Ranks as threads share a file.
+  Fill fill;  // fills generated tensors; empty for files
+  // Per generated tensor: the number of views in use. Ranks that are threads share a TensorFile.
   struct InUse {
     bool present = false;
     int views = 0;
@@ -199,7 +200,7 @@ struct TensorFile::Impl {
   std::vector<InUse> in_use;
   std::mutex making;
 
-  // The tensor where it lies; `making` is held where tensors are made.
+  // Returns a view of the tensor's data. For generated tensors, `making` must be locked.
   TensorView data_of(const Place& place) {
     const Shard& shard = shards[place.shard];
     const TensorEntry& entry = shard.header.tensors[place.entry];
@@ -209,7 +210,7 @@ struct TensorFile::Impl {
     return view;
   }
 
-  // One view less of the made tensor at `data`: whether it was the last.
+  // Releases one view of the generated tensor at `data`. Returns whether it was the last.
   bool last_view(const void* data) {
     const auto& tensors = shards[0].header.tensors;
     const char* base = shards[0].mapping->data();
@@ -229,7 +230,7 @@ struct TensorFile::Impl {
     return places[index];
   }
 
-  // Index of a name, or -1.
+  // Returns the index of a name, or -1.
   ptrdiff_t find(std::string_view name) const {
     const auto it = std::lower_bound(names.begin(), names.end(), name);
     return it != names.end() && *it == name ? it - names.begin() : -1;
@@ -268,7 +269,7 @@ struct TensorFile::Impl {
     place_all(map, shard_names, path);
   }
 
-  // Index and shards must agree in both directions.
+  // Places all tensors. The index and the shards must list the same ones.
   void place_all(const std::map<std::string, std::string>& map,
                  const std::vector<std::string>& shard_names, const std::string& path) {
     std::map<std::string_view, Place> found;
@@ -327,18 +328,18 @@ TensorFile TensorFile::open(const std::string& path) {
 const std::vector<std::string>& TensorFile::names() const { return impl_->names; }
 bool TensorFile::contains(std::string_view name) const { return impl_->find(name) >= 0; }
 
-TensorFile TensorFile::made(const std::vector<Made>& tensors, Fill fill) {
-  CHECK(fill, "made tensors need their maker");
+TensorFile TensorFile::generated(const std::vector<Generated>& tensors, Fill fill) {
+  CHECK(fill, "generated tensors need a function that fills them");
   auto impl = std::make_unique<Impl>();
   Shard shard;
   const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   uint64_t at = 0;
-  for (const Made& tensor : tensors) {
+  for (const Generated& tensor : tensors) {
     TensorEntry entry{.name = tensor.name, .dtype = tensor.dtype};
     entry.rank = static_cast<int>(tensor.shape.size());
     CHECK(entry.rank <= kMaxRank, tensor.name, "rank", entry.rank);
     std::copy(tensor.shape.begin(), tensor.shape.end(), entry.extent.begin());
-    entry.begin = at;  // whole pages each, so that one can be dropped alone
+    entry.begin = at;  // each has whole pages, so that it can be dropped alone
     entry.end = at + entry_view(entry).bytes();
     at = (entry.end + page - 1) / page * page;
     shard.header.tensors.push_back(std::move(entry));
@@ -379,12 +380,12 @@ void TensorFile::read(std::string_view name, std::span<const int64_t> begin,
           out.to_string_shape(), "of", entry.extent[i]);
   if (out.count() == 0) return;
 
-  // One run per combination of the dimensions before the last one that is cut; behind it all is
-  // dense on both sides.
+  // The box is read in contiguous runs, one per index of the dimensions before `cut`, the last
+  // dimension that is not taken whole.
   int cut = out.rank - 1;
   while (cut > 0 && out[cut] == entry.extent[cut]) --cut;
   const uint64_t size = size_of(out.dtype);
-  std::array<uint64_t, kMaxRank> stride{};  // of the file's elements
+  std::array<uint64_t, kMaxRank> stride{};  // bytes between elements in the file
   uint64_t step = size, run = size;
   for (int i = out.rank - 1; i >= 0; --i) {
     stride[i] = step;
@@ -434,7 +435,7 @@ size_t TensorFile::bytes() const { return impl_->bytes; }
 const std::vector<std::string>& TensorFile::files() const { return impl_->files; }
 
 std::string TensorFile::header_hash() const {
-  CHECK(!impl_->fill, "made tensors have no header");
+  CHECK(!impl_->fill, "generated tensors have no header");
   Sha256 hash;
   for (const Shard& shard : impl_->shards) {
     shard.mapping->check_size();
@@ -449,7 +450,7 @@ std::string TensorFile::header_hash() const {
 
 void TensorFile::read_ahead(std::string_view name) const {
   if (impl_->fill) return;
-  constexpr uintptr_t kStep = 128 << 10;  // Linux heeds no more than its readahead of one call
+  constexpr uintptr_t kStep = 128 << 10;  // Linux reads ahead at most this much per call
   const TensorView view = this->view(name);
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto data = reinterpret_cast<uintptr_t>(view.data), end = data + view.bytes();
@@ -459,8 +460,8 @@ void TensorFile::read_ahead(std::string_view name) const {
 
 void TensorFile::drop_pages(const TensorView& view) const {
   if (!view.data || view.count() == 0) return;
-  // Of a strided view the whole stretch from its first to its last element is dropped: the mapping
-  // is read-only, so a page too many costs one more look into the page cache and nothing else.
+  // For a strided view all pages from its first to its last element are dropped. The mapping is
+  // read-only, so dropping a page too many costs only one more access to the page cache.
   int64_t last = 0;
   for (int i = 0; i < view.rank; ++i) last += (view.extent[i] - 1) * view.stride[i];
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -484,7 +485,8 @@ void TensorFile::drop_pages(const TensorView& view) const {
 void write_safetensors(const std::string& path,
                        const std::vector<std::pair<std::string, TensorView>>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  // Wide types first, then by name: with the header padded to 8 bytes every tensor is aligned.
+  // Wide types come first, then names in order. With the header padded to 8 bytes, every tensor is
+  // aligned.
   std::vector<const std::pair<std::string, TensorView>*> order;
   for (const auto& tensor : tensors) order.push_back(&tensor);
   std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {

@@ -1,5 +1,5 @@
 #pragma once
-// TensorFile: named tensors of one safetensors file, or of a sharded index, by read-only mmap.
+// TensorFile: the named tensors of a safetensors file or of a sharded index, mapped read-only.
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,20 +14,20 @@ namespace weft {
 
 class TensorFile {
  public:
-  // `path`: a .safetensors file, a *.safetensors.index.json, or a folder that holds one of either
-  // (a component folder: the index first, then the only .safetensors file). Hostile or truncated
-  // files throw Error(kModel) that names the file and the reason.
+  // Opens a .safetensors file, a *.safetensors.index.json, or a component folder. In a folder the
+  // index comes first, then the only .safetensors file. Hostile or truncated files throw
+  // Error(kModel) that names the file and the reason.
   static TensorFile open(const std::string& path);
 
-  // The same in memory and without a file: `fill` makes a tensor's values when they are first asked
-  // for, and again after their pages were dropped, so that only what is in use is held.
-  struct Made {
+  // Makes a TensorFile in memory without a file. `fill` computes a tensor's values when a view is
+  // first requested, and again after its pages were dropped. So only tensors in use take memory.
+  struct Generated {
     std::string name;
     DType dtype = DType::kF32;
     std::vector<int64_t> shape;
   };
   using Fill = std::function<void(const std::string& name, const TensorView& out)>;
-  static TensorFile made(const std::vector<Made>& tensors, Fill fill);
+  static TensorFile generated(const std::vector<Generated>& tensors, Fill fill);
 
   TensorFile(TensorFile&&) noexcept;
   TensorFile& operator=(TensorFile&&) noexcept;
@@ -35,28 +35,29 @@ class TensorFile {
 
   const std::vector<std::string>& names() const;  // sorted
   bool contains(std::string_view name) const;
-  // The tensor's bytes in the mapping: dtype and extents as in the header (rank above kMaxRank is
-  // an Error). The data may be misaligned for its dtype; copy and pack ops take it as it is. Valid
-  // while the TensorFile lives. A name that is not there is a bug.
+  // Returns a view of the tensor in the mapped file, with dtype and extents from the header (a rank
+  // above kMaxRank is an Error). The data may be misaligned for its dtype; copy and pack ops accept
+  // that. The view is valid as long as the TensorFile exists. An unknown name is a bug.
   TensorView view(std::string_view name) const;
-  // Dtype and extents alone, without data.
+  // Returns only dtype and extents, without data.
   TensorView describe(std::string_view name) const;
-  // Reads a box of the tensor past the mapping, exactly its bytes: into `out` (contiguous, the
-  // tensor's dtype and rank) from the element `begin` on, one index per dimension. Error(kModel)
-  // that names file and tensor where the file does not give them.
+  // Reads a box of the tensor with pread, exactly its bytes and not through the mapping. The box
+  // begins at the element `begin`, one index per dimension, and has the extents of `out`, which is
+  // contiguous and has the tensor's dtype and rank. Throws Error(kModel) that names file and tensor
+  // if the file cannot be read.
   void read(std::string_view name, std::span<const int64_t> begin, const TensorView& out) const;
-  // The same for [begin, begin + count) of one dimension and all of the others.
+  // Reads [begin, begin + count) of dimension `dim` and all of the others.
   Tensor read(std::string_view name, int dim, int64_t begin, int64_t count) const;
-  uint64_t bytes_read() const;  // by read() since the opening
+  uint64_t bytes_read() const;  // bytes that read() has read since the file was opened
   // The `__metadata__` strings of the (first) file.
   const std::map<std::string, std::string>& metadata() const;
   size_t bytes() const;  // tensor bytes in all shards
   const std::vector<std::string>& files() const;
   std::string header_hash() const;  // SHA-256 over the shards' headers and sizes, hex
-  // Has the system begin to read a tensor that is asked for soon; nothing waits for it.
+  // Asks the system to start reading a tensor that is needed soon. Does not wait for it.
   void read_ahead(std::string_view name) const;
-  // The pages behind a view are dropped from this process (they stay in the page cache). A made
-  // tensor goes with the last of its views that is dropped.
+  // Drops the pages of a view from this process; they stay in the page cache. A generated tensor is
+  // freed when the last of its views is dropped.
   void drop_pages(const TensorView& view) const;
 
  private:
@@ -65,7 +66,7 @@ class TensorFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// Writes tensors (contiguous views) and metadata; the file appears whole or not at all.
+// Writes tensors (contiguous views) and metadata. The file appears complete or not at all.
 void write_safetensors(const std::string& path,
                        const std::vector<std::pair<std::string, TensorView>>& tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// Latin ligatures and digraphs, spelled out; empty for every other character.
+// Returns a Latin ligature or digraph spelled out, or an empty text for any other character.
 std::u32string_view ligature(char32_t c) {
   switch (c) {
     case 0x132:
@@ -74,8 +74,8 @@ bool is_removed_control(char32_t c) {
          (c >= 0x206a && c <= 0x206f) || c == 0xfeff || (c >= 0xfff9 && c <= 0xfffc);
 }
 
-// C1 controls, ligatures, widths, quotes and line breaks, which look at one character each (CRLF
-// aside); what one of them makes, the later ones see.
+// Fixes C1 controls, ligatures, widths, quotes and line breaks. Each fix looks at one character
+// (except CRLF), and later fixes see the results of earlier ones.
 std::u32string fix_characters(std::u32string_view text) {
   std::u32string out;
   out.reserve(text.size());
@@ -96,7 +96,8 @@ std::u32string fix_characters(std::u32string_view text) {
   return out;
 }
 
-// Drops `ESC [ digits and ; any letter`, then the controls.
+// Removes terminal escapes (`ESC [`, digits and semicolons, one letter), and then control
+// characters.
 std::u32string remove_controls(std::u32string_view text) {
   std::u32string out;
   out.reserve(text.size());
@@ -117,7 +118,7 @@ std::u32string remove_controls(std::u32string_view text) {
 
 enum class Entities { kKeep, kUnescape };
 
-// ftfy's fix_and_explain: every fix in its order, again until nothing changes.
+// ftfy's fix_and_explain: applies every fix in order, and repeats until nothing changes.
 std::u32string fix_segment(std::u32string text, Entities entities) {
   for (;;) {
     std::u32string fixed = entities == Entities::kUnescape ? html_unescape_cautious(text) : text;
@@ -127,7 +128,7 @@ std::u32string fix_segment(std::u32string text, Entities entities) {
   }
 }
 
-// ftfy's fix_text: line by line; the first line with a '<' ends the reading of entities.
+// ftfy's fix_text: works line by line. From the first line with a '<' on, entities are not decoded.
 std::u32string fix_text(std::u32string_view text) {
   constexpr size_t kLongestSegment = 1'000'000;
   std::u32string out;
@@ -142,7 +143,7 @@ std::u32string fix_text(std::u32string_view text) {
   return out;
 }
 
-// Python's str.isspace, which its regular expressions use for \s.
+// Python's str.isspace, which Python's regular expressions use for \s.
 bool is_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
          c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||

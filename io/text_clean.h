@@ -5,8 +5,9 @@
 
 namespace weft {
 
-// ftfy.fix_text without its repair of wrongly decoded text, then html.unescape twice, then runs of
-// white space become one space and none at the ends. Ill-formed UTF-8 reads as U+FFFD.
+// Applies ftfy.fix_text, without its repair of wrongly decoded text, and then html.unescape twice.
+// Then runs of white space become one space, and none is left at the ends. Ill-formed UTF-8 becomes
+// U+FFFD.
 std::string clean_prompt(std::string_view text);
 
 }  // namespace weft

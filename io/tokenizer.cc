@@ -38,8 +38,8 @@ SentencePieceTokenizer SentencePieceTokenizer::load(const std::string& path) {
 
 namespace {
 
-// Walks a serialized protobuf message. Field 0 at its end, or where the rest is no message: those
-// that read the model complain of it themselves.
+// Reads the fields of a serialized protobuf message. next() returns field 0 at the end, or if the
+// rest is not a valid message; SentencePiece itself then reports the error.
 class Fields {
  public:
   explicit Fields(std::string_view message) : rest_(message) {}
@@ -73,23 +73,23 @@ class Fields {
   bool sound_ = true;
 };
 
-// A normalizer's precompiled_charsmap: u32 bytes of a double-array trie (Darts-clone: u32 units),
-// the trie, then the replacements as C strings. SentencePiece follows it without a look at its
-// size, so here every unit's children and every value must lie inside.
+// Checks a normalizer's precompiled_charsmap: a u32 with the size of a double-array trie
+// (Darts-clone: u32 units), the trie, then the replacements as C strings. SentencePiece reads it
+// without checking bounds, so all children of a unit and all values must lie inside.
 bool sound_charsmap(std::string_view map) {
   if (map.empty()) return true;
-  const auto word = [&](uint64_t at) {
+  const auto read_u32 = [&](uint64_t at) {
     uint32_t value;
     std::memcpy(&value, map.data() + at, sizeof value);
     return value;
   };
   if (map.size() < 4) return false;
-  const uint64_t bytes = word(0), units = bytes / 4;
+  const uint64_t bytes = read_u32(0), units = bytes / 4;
   if (bytes % 4 || bytes > map.size() - 4) return false;
   const std::string_view replacements = map.substr(4 + bytes);
   if (replacements.empty() || replacements.back() != 0) return false;
   for (uint64_t i = 0; i < units; ++i) {
-    const uint32_t unit = word(4 + 4 * i);
+    const uint32_t unit = read_u32(4 + 4 * i);
     if (unit >> 31) {  // a leaf's value
       if ((unit & 0x7fffffffu) >= replacements.size()) return false;
       continue;
@@ -127,7 +127,7 @@ SentencePieceTokenizer SentencePieceTokenizer::from_bytes(std::string_view model
     status = impl->processor.LoadFromSerializedProto(model);
   } catch (const std::bad_alloc&) {
     throw;
-  } catch (const std::exception& error) {  // of its trie, for a model as well as for memory
+  } catch (const std::exception& error) {  // its trie throws for a bad model and for lack of memory
     if (std::string_view(error.what()).find("bad_alloc") != std::string_view::npos)
       throw std::bad_alloc();
     throw Error(ErrorKind::kModel, what + ": is not a SentencePiece model (" + error.what() + ")");
@@ -167,7 +167,7 @@ int tokenizer_model_max_length(const std::string& config_path) {
   if (!std::filesystem::exists(config_path)) return kDefaultTextLength;
   const nlohmann::json config = read_json_file(config_path);
   if (!json_has(config, "model_max_length")) return kDefaultTextLength;
-  // Unlimited tokenizers hold 1e30 here, which is no 64-bit integer.
+  // Tokenizers without a limit have 1e30 here, which does not fit in a 64-bit integer.
   const double length = json_number(config, "model_max_length", config_path);
   if (!(length >= 1))
     throw Error(ErrorKind::kModel, config_path + ": \"model_max_length\" must be at least 1");

@@ -1,5 +1,5 @@
 #pragma once
-// SentencePiece text to ids, as UMT5 and T5 take them.
+// Converts text to SentencePiece ids, as UMT5 and T5 expect them.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -12,16 +12,16 @@ inline constexpr int32_t kPadId = 0, kEndId = 1;  // <pad> and </s> of every T5 
 
 class SentencePieceTokenizer {
  public:
-  static SentencePieceTokenizer load(const std::string& path);  // of spiece.model
-  // `what` stands in messages. Bytes that are no SentencePiece model throw Error(kModel).
+  static SentencePieceTokenizer load(const std::string& path);  // path of a spiece.model
+  // Messages begin with `what`. Bytes that are not a SentencePiece model throw Error(kModel).
   static SentencePieceTokenizer from_bytes(std::string_view model, const std::string& what);
 
   SentencePieceTokenizer(SentencePieceTokenizer&&) noexcept;
   SentencePieceTokenizer& operator=(SentencePieceTokenizer&&) noexcept;
   ~SentencePieceTokenizer();
 
-  // Pieces, then </s>; at most max_length ids, the last always </s>. Ill-formed UTF-8 reads as
-  // U+FFFD.
+  // Returns the ids of the text's pieces and then </s>. There are at most max_length ids; the last
+  // is always </s>. Ill-formed UTF-8 becomes U+FFFD.
   std::vector<int32_t> encode(std::string_view text, int max_length) const;
   std::string decode(const std::vector<int32_t>& ids) const;  // normalised text
   int vocab_size() const;
@@ -32,8 +32,8 @@ class SentencePieceTokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// `model_max_length` of a tokenizer_config.json when it is at most 4096, else 512: models trained
-// without a limit carry a huge number there. A missing file or field gives 512 too.
+// Returns `model_max_length` of a tokenizer_config.json if it is at most 4096, else 512, because
+// models trained without a limit have a huge number there. A missing file or field gives 512, too.
 int tokenizer_model_max_length(const std::string& config_path);
 
 }  // namespace weft

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// Names here are our own words: nothing in them needs an escape. Metadata may hold anything.
+// Escapes metadata, which may hold any text. The names of zones and ops need no escapes.
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -38,7 +38,7 @@ void add_name(std::string& out, const char* what, int pid, int tid, const std::s
       tid ? tid : pid);
 }
 
-// An op goes by its own name, a message by what it carries, a step by its number from 1.
+// Names an event: an op by its own name, a message by its payload, a step by its number from 1.
 std::string name_of(const Recorder::Event& event) {
   if (event.zone == Zone::kCommunication) return std::string("communication ") + event.what;
   if (*event.what) return event.what;

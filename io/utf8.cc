@@ -5,10 +5,10 @@
 namespace weft {
 namespace {
 
-// What may follow a lead byte: so many bytes, the first of them in [low, high], which keeps out
-// overlong forms, surrogates and values that are too large (Unicode table 3-7).
+// The bytes that must follow a lead byte: `more` of them, the first one in [low, high]. This range
+// excludes overlong forms, surrogates and values that are too large (Unicode table 3-7).
 struct Sequence {
-  int more;  // 0 for bytes that lead no longer sequence
+  int more;  // 0 for a byte that is no lead byte
   unsigned char low, high;
 };
 
@@ -82,7 +82,7 @@ size_t incomplete_utf8_tail(std::string_view text) {
     const auto byte = [&](size_t i) {
       return static_cast<unsigned char>(text[text.size() - tail + i]);
     };
-    if ((byte(0) & 0xc0) == 0x80) continue;  // goes on with an earlier lead
+    if ((byte(0) & 0xc0) == 0x80) continue;  // continues an earlier lead byte
     const Sequence s = sequence(byte(0));
     const bool sound = tail == 1 || (byte(1) >= s.low && byte(1) <= s.high);
     return sound && static_cast<size_t>(s.more) >= tail ? tail : 0;

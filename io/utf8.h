@@ -1,5 +1,5 @@
 #pragma once
-// UTF-8 to code points and back.
+// Converts UTF-8 to code points and back.
 #include <string>
 #include <string_view>
 
@@ -10,7 +10,8 @@ namespace weft {
 std::u32string decode_utf8(std::string_view text);
 // Surrogates and values above U+10FFFF are written as U+FFFD.
 std::string encode_utf8(std::u32string_view text);
-// Bytes at the end, 0 to 3, that begin a character and lack its rest: more bytes can complete them.
+// Returns the number of bytes at the end, 0 to 3, that are the beginning of an incomplete
+// character.
 size_t incomplete_utf8_tail(std::string_view text);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The clip writers: H.264 in MP4 and VP9 in WebM through libavcodec and libavformat.
+// Writes clips as H.264 in MP4 and VP9 in WebM, with libavcodec and libavformat.
 #include "io/video.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@ using ffmpeg::Owner;
 
 namespace {
 
-// Visually lossless for drawn and generated material: x264's own scale, where 18 is the usual
-// bound.
+// These are visually lossless for drawn and generated material. On x264's scale 18 is usually
+// considered so.
 constexpr const char* kX264Crf = "16";
 constexpr int kNoLookaheadSide = 32;  // pixels: two macroblocks
 constexpr const char* kVp9Crf = "20";
@@ -55,12 +55,12 @@ Owner<AVFormatContext> open_muxer(const std::string& path, const char* format) {
 }
 
 void open_file(AVFormatContext* context, const std::string& path) {
-  // The prefix keeps a name such as "http:x.mp4" a file name.
+  // With the prefix, FFmpeg takes a name such as "http:x.mp4" as a file name.
   const int result = avio_open(&context->pb, ("file:" + path).c_str(), AVIO_FLAG_WRITE);
   if (result < 0) fail_write(path, result);
 }
 
-// Everything buffered reaches the file, and its errors reach us.
+// Flushes and closes the file, and reports errors of both.
 void close_file(AVFormatContext* context, const std::string& path) {
   avio_flush(context->pb);
   const int late = context->pb->error;
@@ -85,7 +85,7 @@ class EncodedSink : public FrameSink {
     stream->avg_frame_rate = encoder_->framerate;
     avcodec_parameters_from_context(stream->codecpar, encoder_.get());
     set_metadata(muxer_.get(), settings_);
-    // What is encoded is on its way to the disk, not in a buffer that a kill would lose.
+    // Encoded packets are written at once, so that a killed job does not lose them.
     muxer_->flush_packets = 1;
     if (settings_.deterministic) muxer_->flags |= AVFMT_FLAG_BITEXACT;
     open_file(muxer_.get(), part_.path());
@@ -112,7 +112,7 @@ class EncodedSink : public FrameSink {
   void push(const Frame& frame) override {
     CHECK(frame.width == settings_.width && frame.height == settings_.height, frame.width,
           frame.height);
-    // The encoder may still read the last buffer: a fresh one each time, from FFmpeg's pool.
+    // The encoder may still read the last buffer, so each frame gets a new one from FFmpeg's pool.
     av_buffer_unref(&picture_->buf[0]);
     for (int plane = 1; plane < 3; ++plane) av_buffer_unref(&picture_->buf[plane]);
     if (av_frame_get_buffer(picture_.get(), 0) < 0)
@@ -159,7 +159,8 @@ class EncodedSink : public FrameSink {
     encoder_->color_primaries = AVCOL_PRI_BT709;
     encoder_->color_trc = AVCOL_TRC_BT709;
     encoder_->chroma_sample_location = AVCHROMA_LOC_LEFT;
-    // A key frame every two seconds: what a killed job leaves is readable up to the last one.
+    // There is a key frame every two seconds. A clip of a killed job is readable up to the last
+    // one.
     encoder_->gop_size = std::clamp(2 * settings_.fps_num / settings_.fps_den, 12, 250);
     encoder_->thread_count = settings_.deterministic ? 1 : settings_.threads;
     if (muxer_->oformat->flags & AVFMT_GLOBALHEADER) encoder_->flags |= AV_CODEC_FLAG_GLOBAL_HEADER;
@@ -169,8 +170,8 @@ class EncodedSink : public FrameSink {
       encoder_->profile = FF_PROFILE_H264_HIGH;
       options.set("preset", "medium");
       options.set("crf", kX264Crf);
-      // x264's lookahead costs blocks by what happens to lie beside a picture this small: about one
-      // encode in 500 came out otherwise.
+      // For a picture this small, the cost estimates of x264's lookahead depend on memory beside
+      // the picture: about one encode in 500 gave other bytes.
       if (std::min(settings_.width, settings_.height) <= kNoLookaheadSide)
         options.set("rc-lookahead", "0");
     } else if (name == "libvpx-vp9") {
@@ -203,7 +204,7 @@ class EncodedSink : public FrameSink {
     }
   }
 
-  // The fragments become one file with its index in front. The coded pictures are copied.
+  // Rewrites the fragments as one file with its index in front. The coded pictures are copied.
   void remux() {
     PartFile whole(part_.final_path(), part_.overwrite(), "whole.part");
     const std::string& path = whole.path();
@@ -223,8 +224,8 @@ class EncodedSink : public FrameSink {
     out->avg_frame_rate = encoder_->framerate;
     if (settings_.deterministic) target->flags |= AVFMT_FLAG_BITEXACT;
     set_metadata(target.get(), settings_);
-    // Decoding times start below zero where pictures are reordered; an edit list says so, and the
-    // first picture shows at 0.
+    // Decoding times start below zero if pictures are reordered. An edit list says so, and the
+    // first picture is shown at time 0.
     target->avoid_negative_ts = AVFMT_AVOID_NEG_TS_DISABLED;
     open_file(target.get(), path);
     const auto close = [&](int error) {
@@ -236,7 +237,7 @@ class EncodedSink : public FrameSink {
     if (result = avformat_write_header(target.get(), options.address()); result < 0) close(result);
     int64_t copied = 0, first = AV_NOPTS_VALUE;
     for (; av_read_frame(source.get(), packet_.get()) >= 0; ++copied) {
-      // The first packet is a key frame and the first one shown.
+      // The first packet is a key frame and the first frame that is shown.
       if (first == AV_NOPTS_VALUE) first = packet_->pts;
       packet_->pts -= first;
       packet_->dts -= first;
@@ -316,7 +317,7 @@ Owner<SwsContext> make_converter(int width, int height, AVPixelFormat from, AVPi
     throw Error(ErrorKind::kMedia, "no conversion from this pixel format at " +
                                        std::to_string(width) + "x" + std::to_string(height));
   const int* table = sws_getCoefficients(colorspace);
-  constexpr int kOne = 1 << 16;  // brightness 0, contrast and saturation 1
+  constexpr int kOne = 1 << 16;  // 1.0, for contrast and saturation
   sws_setColorspaceDetails(converter.get(), table, from_full, table, to_full, 0, kOne, kOne);
   return converter;
 }

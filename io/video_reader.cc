@@ -1,4 +1,5 @@
-// Reads clips that may be hostile: few demuxers, no protocol but file, every extent bounded.
+// Reads clips that may be hostile: with few demuxers, only the protocol "file", and limits on every
+// size.
 #include <chrono>
 #include <optional>
 
@@ -20,7 +21,7 @@ constexpr int64_t kMaxFrames = 20000;
 constexpr int64_t kMaxSeconds = 600;
 constexpr auto kMaxWork = std::chrono::seconds(30);
 
-// FFmpeg asks this between reads.
+// FFmpeg calls this between reads.
 int past_deadline(void* deadline) {
   return std::chrono::steady_clock::now() > *static_cast<ffmpeg::Deadline*>(deadline);
 }
@@ -45,7 +46,7 @@ InputMedia::InputMedia(const std::string& path) : path_(path) {
   options.set("codec_whitelist", kCodecs);
   options.set("protocol_whitelist", "file");
   options.set("probesize", "8388608");
-  // On failure this frees the context.
+  // On failure avformat_open_input frees the context.
   int result = avformat_open_input(&context, ("file:" + path).c_str(), nullptr, options.address());
   if (result < 0)
     refuse(path, result == AVERROR_INVALIDDATA
@@ -99,7 +100,7 @@ struct VideoReader::Impl {
     height = parameters->height;
   }
 
-  // The next decoded picture, or false at the end.
+  // Decodes the next picture. Returns false at the end.
   bool decode() {
     for (;;) {
       const int result = avcodec_receive_frame(decoder.get(), picture.get());
@@ -118,7 +119,7 @@ struct VideoReader::Impl {
       refuse(media.path(), "the frame size changes within the clip");
     const auto format = static_cast<AVPixelFormat>(picture->format);
     if (!converter || format != converter_format) {
-      // Untagged files are BT.709 from HD on and BT.601 below, as players assume.
+      // Like players, it takes untagged files as BT.709 from HD on, and as BT.601 below.
       int space = picture->colorspace;
       if (space == AVCOL_SPC_UNSPECIFIED) space = height >= 720 ? AVCOL_SPC_BT709 : SWS_CS_ITU601;
       converter = ffmpeg::make_converter(width, height, format, AV_PIX_FMT_RGB24, space,
@@ -154,7 +155,8 @@ double VideoReader::fps() const {
 }
 
 bool VideoReader::next(Frame& frame) {
-  // Only time spent in here counts against the limit, not what the caller does with the frames.
+  // Only time spent in this function counts against the limit, not what the caller does with
+  // frames.
   const auto now = [] { return std::chrono::steady_clock::now(); };
   if (impl_->paused) impl_->media.extend_deadline(now() - *impl_->paused);
   const bool more = impl_->decode();

@@ -59,7 +59,8 @@ void Arena::trim() {
 void Arena::release(size_t mark) {
 #ifndef NDEBUG
   if (!range_)
-    std::memset(base_ + mark, 0xff, used_ - mark);  // NaN in every float format: stale reads show
+    // These bytes are NaN in every float format, so that stale reads show.
+    std::memset(base_ + mark, 0xff, used_ - mark);
 #endif
   used_ = mark;
 }

@@ -1,6 +1,7 @@
 #pragma once
-// Arena: the step's workspace. A bump allocator over one reserved address range; nothing else
-// allocates in the loop. Scopes nest; the high-water mark is reported and planned for.
+// The Arena is the step's workspace: a bump allocator over one reserved address range. Nothing else
+// allocates in the loop. Scopes nest; the high-water mark is reported, and the memory plan accounts
+// for it.
 #include <cstddef>
 #include <initializer_list>
 #include <memory>
@@ -13,15 +14,16 @@ namespace weft {
 
 class Arena {
  public:
-  // Reserves address space only; the host's pages are taken as they are touched, a device's memory
-  // as it is allocated first, and kept until trim. `limit` in bytes: exceeding it throws
-  // Error(kMemory) with both numbers. On a device, work of one stream at a time may use it.
+  // The constructor only reserves addresses. The host's pages are taken as they are first touched;
+  // a device's memory is taken when it is first allocated and kept until trim(). Exceeding `limit`
+  // (in bytes) throws Error(kMemory) with both numbers. On a device, only one stream's work may use
+  // the arena at a time.
   explicit Arena(size_t limit = size_t{256} << 30, Device device = {});
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Contiguous, 64-byte aligned, contents undefined.
+  // The view is contiguous and 64-byte aligned; its contents are undefined.
   TensorView alloc(DType dtype, std::span<const int64_t> shape);
   TensorView alloc(DType dtype, std::initializer_list<int64_t> shape) {
     return alloc(dtype, std::span<const int64_t>(shape.begin(), shape.size()));
@@ -31,7 +33,7 @@ class Arena {
   size_t used() const { return used_; }
   size_t high_water() const { return high_water_; }
   void reset_high_water() { high_water_ = used_; }
-  void trim();  // gives untouched-by-now pages above used() back to the system
+  void trim();  // gives unused pages above used() back to the system
 
   // Everything allocated inside a scope is released at its end.
   class Scope {
@@ -50,14 +52,14 @@ class Arena {
   void release(size_t mark);
 
   Device device_;
-  std::unique_ptr<DeviceRange> range_;  // of a device
+  std::unique_ptr<DeviceRange> range_;  // only where the arena is on a device
   char* base_ = nullptr;
   size_t limit_ = 0;
   size_t used_ = 0;
   size_t high_water_ = 0;
 };
 
-// What an Arena takes for one allocation, for predictions.
+// Returns the bytes an Arena takes for one allocation; memory plans use it.
 size_t arena_bytes(DType dtype, std::initializer_list<int64_t> shape);
 
 }  // namespace weft

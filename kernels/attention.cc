@@ -6,7 +6,7 @@
 namespace weft {
 
 namespace {
-// [rows, heads, E] with a dense innermost dimension.
+// True for views of [rows, heads, E] with a dense innermost dimension.
 bool is_heads(const Stream& stream, const TensorView& x) {
   return x.rank == 3 && x.device == stream.device() && is_compute(x.dtype) &&
          (x.extent[2] == 1 || x.stride[2] == 1);

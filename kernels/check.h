@@ -1,6 +1,7 @@
 #pragma once
-// The three kinds of failure: CHECK (a bug: prints operands and aborts), Error (environment or bad
-// input: thrown, caught by apps only), and expected outcomes, which are return values.
+// There are three kinds of failure: CHECK is for a bug (it prints the operands and aborts), Error
+// is for the environment or bad input (it is thrown, and only apps catch it), and expected outcomes
+// are return values.
 #include <sstream>
 #include <stdexcept>
 #include <string>

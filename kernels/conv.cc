@@ -15,7 +15,7 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
                   is_near(stream, bias)),
         "bias", bias.to_string_shape(), "weight", weight.to_string_shape());
   if (weight.rank == 5) return stream.ops().conv.pack_conv(stream, weight, bias, dtype);
-  // A 2D kernel is a 3D one of one frame: put the time dimension in.
+  // A 2D kernel is a 3D kernel of one frame: insert the time dimension.
   TensorView weight5 = weight;
   weight5.rank = 5;
   for (int i = 4; i > 2; --i) {
@@ -35,8 +35,8 @@ std::array<int64_t, 4> conv_output_shape(const TensorView& x, const PackedConv& 
   std::array<int64_t, 4> shape{0, 0, 0, packed.out()};
   for (int i = 0; i < 3; ++i) {
     CHECK(args.stride[i] > 0, "stride", args.stride[i]);
-    const int64_t room = padded[i] - packed.kernel()[i];
-    shape[i] = room < 0 ? 0 : room / args.stride[i] + 1;
+    const int64_t last_start = padded[i] - packed.kernel()[i];
+    shape[i] = last_start < 0 ? 0 : last_start / args.stride[i] + 1;
   }
   return shape;
 }

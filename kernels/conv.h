@@ -1,6 +1,6 @@
 #pragma once
-// Convolution family, channels last ([F, H, W, C]), weights packed once at load. Time is causal:
-// the caller puts the history frames in front of x; nothing is padded behind.
+// The convolution family works channels last ([F, H, W, C]); weights are packed once at load. Time
+// is causal: the caller puts the history frames in front of x; nothing is padded behind.
 #include <array>
 #include <memory>
 
@@ -18,7 +18,7 @@ class PackedConv {
   size_t bytes() const { return bytes_; }
   explicit operator bool() const { return out_ > 0; }
 
-  // For implementations of ConvOps.
+  // The members below are for implementations of ConvOps.
   int64_t in_ = 0, out_ = 0;
   std::array<int64_t, 3> kernel_{1, 1, 1};
   DType dtype_ = DType::kF32;
@@ -27,8 +27,8 @@ class PackedConv {
   std::unique_ptr<void, void (*)(void*)> storage_{nullptr, [](void*) {}};
 };
 
-// weight [Cout, Cin, kt, kh, kw] (or [Cout, Cin, kh, kw]: kt = 1), any float dtype; bias [Cout] or
-// empty; on the stream's device or the host.
+// weight [Cout, Cin, kt, kh, kw] (or [Cout, Cin, kh, kw]: kt = 1) has any float dtype; bias [Cout]
+// may be empty; both lie on the stream's device or the host.
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias, DType dtype);
 
 struct ConvArgs {
@@ -42,8 +42,8 @@ struct ConvArgs {
 std::array<int64_t, 4> conv_output_shape(const TensorView& x, const PackedConv& packed,
                                          const ConvArgs& args);
 
-// x [F, H, W, Cin], out [F', H', W', Cout] contiguous, dtype = packed.dtype(); f32 accumulation.
-// Not aliased. Frames with kt = 1 are independent pictures (2D convolution).
+// x [F, H, W, Cin] and out [F', H', W', Cout] are contiguous, of packed.dtype(), and may not alias;
+// accumulation is f32. With kt = 1 frames are independent pictures (2D convolution).
 void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
             const TensorView& out);
 

@@ -48,7 +48,7 @@ constexpr float to_odd_float(double value) {
   return std::bit_cast<float>(bits | 1u);
 }
 
-// From and To are among float, bf16, half, double; raw 16-bit moves never come here.
+// From and To are among float, bf16, half and double; moves without conversion do not come here.
 template <class From>
 constexpr double load_exact(From value) {
   if constexpr (std::is_same_v<From, half>)

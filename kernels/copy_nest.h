@@ -1,17 +1,18 @@
 #pragma once
-// The loop nest behind two views of one shape: what copies of every backend start from.
+// A CopyNest is the loop nest over two views of one shape; the copies of every backend start from
+// it.
 #include <algorithm>
 
 #include "kernels/tensor.h"
 
 namespace weft {
 
-// Outermost first, without dimensions of one element; strides in elements.
+// Dimensions are outermost first, without those of one element; strides are in elements.
 struct CopyNest {
   int rank = 0;
   int64_t extent[kMaxRank] = {}, x[kMaxRank] = {}, out[kMaxRank] = {};
 
-  // Of the first `dims` dimensions.
+  // The number of elements in the first `dims` dimensions.
   int64_t product(int dims) const {
     int64_t n = 1;
     for (int i = 0; i < dims; ++i) n *= extent[i];
@@ -19,7 +20,7 @@ struct CopyNest {
   }
 };
 
-// Dimensions in order of the output's stride, neighbours merged where both sides allow it.
+// Sorts the dimensions by the output's stride and merges neighbours where both views allow it.
 inline CopyNest make_copy_nest(const TensorView& x, const TensorView& out) {
   int order[kMaxRank], dims = 0;
   for (int i = 0; i < x.rank; ++i)

@@ -1,6 +1,6 @@
 #pragma once
-// DeviceGraph: a stretch of a device stream's work, recorded once and given again as a whole (CUDA
-// graphs): one call of the host instead of one per op.
+// A DeviceGraph is a stretch of a device stream's work that is recorded once and launched again as
+// a whole (a CUDA graph): one call of the host instead of one per op.
 #include <functional>
 #include <memory>
 
@@ -8,7 +8,7 @@
 
 namespace weft {
 
-// Whether what can be recorded is; results are the same.
+// kRecord records every stretch of work that can be recorded. The results are the same either way.
 enum class Graphs : uint8_t { kRecord, kNone };
 
 class DeviceGraph {
@@ -20,12 +20,12 @@ class DeviceGraph {
 
   explicit operator bool() const { return impl_ != nullptr; }
 
-  // Records what `work` gives the stream; nothing of it runs. It may neither wait nor allocate, and
-  // of host memory copies pinned alone, which is read anew at every launch. All that it touches
-  // must stay where it is: arenas and a queue's scratch do. Error where the stream is no device's,
-  // or where `work` throws; then nothing is recorded.
+  // Records what `work` enqueues on the stream; none of it runs yet. `work` may neither wait nor
+  // allocate, and the only host memory it may copy is pinned memory, which is read anew at every
+  // launch. Everything it touches must keep its address, as arenas and a queue's scratch do. Throws
+  // Error if the stream is not a device's or if `work` throws; then nothing is recorded.
   void record(Stream& stream, const std::function<void()>& work);
-  // Puts all of it behind what the stream was given.
+  // Enqueues the recorded work behind everything the stream has been given.
   void launch(Stream& stream);
 
  private:

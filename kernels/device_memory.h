@@ -1,7 +1,7 @@
 #pragma once
-// Memory of a device, and the order of work on it. A CPU needs none of this: its memory is the
-// process's and its work runs inline. Built with the CUDA backend (cuda/memory.cc), else every
-// function throws (cuda/unavailable.cc).
+// This header declares device memory and the order of work on a device. A CPU needs none of it: its
+// memory is the process's, and its work runs inline. The functions are implemented by the CUDA
+// backend (cuda/memory.cc); without it every function throws (cuda/unavailable.cc).
 #include <cstddef>
 #include <memory>
 
@@ -11,17 +11,18 @@ namespace weft {
 
 class Stream;
 
-// One ordered queue of work on a device; what a backend keeps with it (library handles, a
-// workspace) is its implementation's.
+// A DeviceQueue is one ordered queue of work on a device. The backend's implementation also holds
+// the library handles and the workspace.
 class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
   virtual void sync() = 0;  // waits until all work given so far is done
-  virtual void trim() {}    // gives back what single ops took for a moment; waits
+  virtual void trim() {}    // frees the scratch of single ops; waits for the device
 };
 
-// Zeroed memory, 256-byte aligned, that every stream of the device may use at once. Error(kMemory)
-// with what was wanted and what is free. Freeing waits for the device; not for a step.
+// Returns zeroed, 256-byte aligned memory that every stream of the device may use at once. Throws
+// Error(kMemory) with the wanted and the free bytes. Freeing waits for the device, so neither call
+// belongs in a step.
 void* device_malloc(Device device, size_t bytes);
 void device_free(Device device, void* data, size_t bytes);
 
@@ -30,16 +31,17 @@ struct DeviceMemoryInfo {
 };
 DeviceMemoryInfo device_memory_info(Device device);
 
-// What this process holds of a device by device_malloc and DeviceRange, and the most since the last
-// reset: tensors, arenas and the scratch of ops, not a driver's context, code and graphs.
+// DeviceUse counts the bytes this process holds on a device through device_malloc and DeviceRange,
+// and their maximum since the last reset: tensors, arenas and the scratch of ops. It leaves out the
+// driver's context, code and graphs.
 struct DeviceUse {
   size_t live = 0, peak = 0;
 };
 DeviceUse device_use(Device device);
 void reset_device_use_peak(Device device);
 
-// Addresses without memory behind them; memory comes by commit. What an Arena lies in: its
-// addresses stay the same over steps, as captured graphs want them.
+// A DeviceRange reserves addresses without memory behind them; commit() adds the memory. An Arena
+// lies in one, so that its addresses stay the same over steps, as captured graphs require.
 class DeviceRange {
  public:
   DeviceRange(Device device, size_t limit);
@@ -49,8 +51,8 @@ class DeviceRange {
 
   char* base() const { return base_; }
   size_t committed() const { return committed_; }
-  void commit(size_t bytes);  // at least the first `bytes` have memory. Error(kMemory)
-  void trim(size_t bytes);    // what lies behind them goes back; waits for the device
+  void commit(size_t bytes);  // gives the first `bytes` (at least) memory; throws Error(kMemory)
+  void trim(size_t bytes);    // frees the memory behind them; waits for the device
 
  private:
   struct Pieces;
@@ -60,8 +62,9 @@ class DeviceRange {
   std::unique_ptr<Pieces> pieces_;
 };
 
-// Host memory that a device copies from and to while the host goes on. A copy() with one end here
-// is asynchronous: whoever pins memory waits (DeviceEvent, Stream::sync) before touching it again.
+// PinnedMemory is host memory that a device copies from and to while the host goes on. A copy()
+// with one end here is asynchronous: the owner must wait (DeviceEvent, Stream::sync) before
+// touching the memory again.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
@@ -77,7 +80,7 @@ class PinnedMemory {
   size_t bytes_ = 0;
 };
 
-// A point in a stream's order. On a CPU stream all of this is free.
+// A DeviceEvent is a point in a stream's order. On a CPU stream every call is free.
 class DeviceEvent {
  public:
   DeviceEvent();
@@ -85,18 +88,18 @@ class DeviceEvent {
   DeviceEvent(DeviceEvent&&) noexcept;
   DeviceEvent& operator=(DeviceEvent&&) noexcept;
 
-  void record(Stream& stream);   // behind all that `stream` has been given so far
-  void wait_on(Stream& stream);  // what `stream` is given from now on runs behind the point
+  void record(Stream& stream);   // the point lies behind all work `stream` has been given so far
+  void wait_on(Stream& stream);  // work that `stream` is given from now on runs after the point
   void sync();                   // the host waits for the point
-  bool done();                   // whether it has been passed; true where nothing was recorded
+  bool done();  // true once the point has been passed, or where nothing was recorded
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// A device's time between pairs of points in a stream's order, added up; the host never waits for
-// it. Not in what a graph records. On a CPU stream it stands still.
+// A DeviceClock adds up the device's time between pairs of points in a stream's order; the host
+// never waits for it. It may not be used inside a recorded graph. On a CPU stream it stays at zero.
 class DeviceClock {
  public:
   DeviceClock();
@@ -106,7 +109,7 @@ class DeviceClock {
 
   void begin(Stream& stream);
   void end(Stream& stream);
-  double seconds();  // of the pairs that have been passed
+  double seconds();  // the sum over the pairs that have been passed
 
  private:
   struct Impl;

@@ -2,16 +2,18 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/few_rows.h"
 #include "kernels/cuda/flash.h"
+#include "kernels/cuda/gemv.h"
 
 namespace weft {
 
 namespace {
 
-constexpr int64_t kLeastRows = 128;                   // of a block
-constexpr int64_t kLogitBytes = int64_t{64} << 20;    // of a strip: what a large L2 holds
-constexpr int64_t kPackingBytes = int64_t{32} << 20;  // of rows that wait to become numbers
+constexpr int64_t kLeastRows = 128;  // smallest block of rows
+// The logits of a strip of queries take at most this much, which a large L2 holds.
+constexpr int64_t kLogitBytes = int64_t{64} << 20;
+// Source rows that wait to be packed to 8 bits take at most this much.
+constexpr int64_t kPackingBytes = int64_t{32} << 20;
 
 class Places {
  public:
@@ -38,7 +40,7 @@ DeviceTraits assumed_device() {
           .multiprocessors = 132,
           .major = 9,
           .minor = 0,
-          .bytes = size_t{143156} << 20};  // 139.8 GiB, as the driver tells it
+          .bytes = size_t{143156} << 20};  // 139.8 GiB, as the driver reports it
 }
 
 RowBlocks row_blocks(int64_t rows, int64_t row_bytes) {
@@ -55,20 +57,20 @@ LinearPlaces places_of_sums(int64_t rows, int64_t stride) {
   return made;
 }
 
-LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns) {
+LinearPlaces places_of_quantized(int64_t rows, int64_t stride, int64_t columns) {
   Places places;
   LinearPlaces made;
-  made.numbers = places.take(rows * stride);
+  made.quantized = places.take(rows * stride);
   made.scales = places.take(rows * 4);
   made.sums = places.take(rows * columns * 4);
   made.used = places.used();
   return made;
 }
 
-LinearPlaces places_of_few(int64_t rows, int64_t stride) {
+LinearPlaces places_of_gemv(int64_t rows, int64_t stride) {
   Places places;
   LinearPlaces made;
-  made.numbers = places.take(rows * stride * 2);
+  made.quantized = places.take(rows * stride * 2);
   made.scales = places.take(rows * 4);
   made.used = places.used();
   return made;
@@ -78,7 +80,7 @@ LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns) {
   Places places;
   LinearPlaces made;
   made.weight = places.take(columns * stride * 2);
-  made.numbers = places.take(rows * stride * 2);
+  made.quantized = places.take(rows * stride * 2);
   made.scales = places.take(rows * 4);
   made.sums = places.take(rows * columns * 4);
   made.used = places.used();
@@ -89,18 +91,18 @@ size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device
   const auto [columns, stride] = packed_extents(shape.out, shape.in, shape.dtype, shape.format);
   if (shape.format == WeightFormat::kInt8) {
     const int64_t rows = row_blocks(shape.rows, stride + columns * 4).largest;
-    return with_gemm(places_of_numbers(rows, stride, columns));
+    return with_gemm(places_of_quantized(rows, stride, columns));
   }
   if (is_fp8(shape.format)) {
     const int64_t rows = row_blocks(shape.rows, 2 * stride + columns * 4).largest;
-    const size_t few = places_of_few(rows, stride).used;
-    if (rows <= cuda::kFewRows) return few;
-    return std::max(few,
-                    with_gemm(device.multiplies_e4m3() ? places_of_numbers(rows, stride, columns)
+    const size_t gemv = places_of_gemv(rows, stride).used;
+    if (rows <= cuda::kGemvRows) return gemv;
+    return std::max(gemv,
+                    with_gemm(device.multiplies_e4m3() ? places_of_quantized(rows, stride, columns)
                                                        : places_of_widened(rows, stride, columns)));
   }
-  if (shape.dtype == DType::kF32) return shape.rows > cuda::kFewDotRows ? kGemmWorkspace : 0;
-  if (shape.rows <= cuda::kFewRows) return 0;
+  if (shape.dtype == DType::kF32) return shape.rows > cuda::kGemvDotRows ? kGemmWorkspace : 0;
+  if (shape.rows <= cuda::kGemvRows) return 0;
   if (shape.result == DType::kF32 ||
       (shape.activation != LinearActivation::kSilu && shape.bias != Bias::kInF32))
     return kGemmWorkspace;
@@ -147,25 +149,26 @@ int flash_tile_keys(DType dtype, int rows, int64_t size) {
   return size > 128 || (dtype == DType::kBF16 && rows == 128) ? 32 : 64;
 }
 
-int flash_blocks(int rows, bool group) { return rows == 16 ? 8 : group ? 1 : 2; }
+int flash_blocks(int rows, bool sm90) { return rows == 16 ? 8 : sm90 ? 1 : 2; }
 
-int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t room) {
+int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t resident_blocks) {
   constexpr int64_t kMostParts = 64, kTilesOfPart = 2;
-  return std::max<int64_t>(std::min({room / blocks, tiles / kTilesOfPart, kMostParts}), 1);
+  return std::max<int64_t>(std::min({resident_blocks / blocks, tiles / kTilesOfPart, kMostParts}),
+                           1);
 }
 
 int64_t flash_state_floats(int64_t queries, int64_t heads, int64_t size) {
   return whole(queries * heads * size + queries * heads, 64);
 }
 
-ProductPlaces product_places(int64_t queries, int64_t columns, int64_t size, DType dtype,
-                             size_t before) {
+AttentionGemmPlaces attention_gemm_places(int64_t queries, int64_t columns, int64_t size,
+                                          DType dtype, size_t before) {
   const int64_t fit = kLogitBytes / (columns * 4) / 64 * 64;
-  ProductPlaces made;
+  AttentionGemmPlaces made;
   made.strip = std::min(std::max<int64_t>(fit, 64), queries);
   Places places(before);
   made.logits = places.take(made.strip * columns * 4);
-  // Of f32 the powers lie over the logits.
+  // In f32 the probabilities overwrite the logits.
   made.powers = dtype == DType::kF32 ? made.logits : places.take(made.strip * columns * 2);
   made.values = places.take(size * columns * static_cast<int64_t>(size_of(dtype)));
   made.used = places.used();
@@ -179,41 +182,43 @@ bool large(const AttentionShape& s) {
          s.queries * s.keys * s.heads * s.size >= kLargeAttention;
 }
 
-// By warpgroups, as cuda/attention.cu chooses them.
-bool grouped(const AttentionShape& s, const DeviceTraits& device) {
+// True if cuda/attention.cu chooses flash_sm90 for this shape.
+bool takes_sm90(const AttentionShape& s, const DeviceTraits& device) {
   if (s.format == AttentionFormat::kFp8) return true;
-  return large(s) && !s.bias && device.has_warpgroups() && s.size <= cuda::kFlashGroupLargest &&
-         2 * s.size > cuda::kFlashGroupLargest;
+  return large(s) && !s.bias && device.has_warpgroups() && s.size <= cuda::kFlashSm90LargestHead &&
+         2 * s.size > cuda::kFlashSm90LargestHead;
 }
 
 }  // namespace
 
 size_t attention_scratch_bytes(const AttentionShape& s, const DeviceTraits& device) {
-  const int64_t chained = (s.segments - 1) / cuda::kFlashSegments;  // launches behind the first
+  const int64_t chained = (s.segments - 1) / cuda::kFlashSegments;  // launches after the first
   const auto states = [&](int64_t count) {
     return static_cast<size_t>(count * flash_state_floats(s.queries, s.heads, s.size)) *
            sizeof(float);
   };
   if (s.size > kFlashLargest) {
-    const int64_t columns = whole(s.keys, kFlashProductTile) + (s.segments - 1) * kFlashProductTile;
-    return product_places(s.queries, std::max<int64_t>(columns, kFlashProductTile), s.size, s.dtype,
-                          states(chained > 0 ? 2 : 0))
+    const int64_t columns =
+        whole(s.keys, kAttentionGemmTile) + (s.segments - 1) * kAttentionGemmTile;
+    return attention_gemm_places(s.queries, std::max<int64_t>(columns, kAttentionGemmTile), s.size,
+                                 s.dtype, states(chained > 0 ? 2 : 0))
                .used +
            kGemmWorkspace;
   }
   if (large(s) && s.plain && s.format == AttentionFormat::kCompute && s.segments == 1)
     return kSdpaWorkspace;
-  const bool group = grouped(s, device);
+  const bool sm90 = takes_sm90(s, device);
   const int64_t rows = s.queries * (s.heads / s.kv_heads);
-  const int block = group ? 128 : flash_rows(s.dtype, rows, s.kv_heads, device.multiprocessors);
-  const int64_t keys = group ? cuda::kFlashGroupTile : flash_tile_keys(s.dtype, block, s.size);
+  const int block = sm90 ? 128 : flash_rows(s.dtype, rows, s.kv_heads, device.multiprocessors);
+  const int64_t keys = sm90 ? cuda::kFlashSm90Tile : flash_tile_keys(s.dtype, block, s.size);
   const int64_t tiles = (s.keys + keys - 1) / keys + s.segments - 1;
   const int64_t parts = flash_parts((rows + block - 1) / block * s.kv_heads, tiles,
-                                    int64_t{device.multiprocessors} * flash_blocks(block, group));
+                                    int64_t{device.multiprocessors} * flash_blocks(block, sm90));
   const size_t flash = parts > 1 || chained > 0 ? states(parts + (chained > 0 ? 1 : 0)) : 0;
-  if (!group) return flash;
-  return flash + cuda::flash_group_bytes(s.format == AttentionFormat::kFp8 ? 1 : sizeof(bf16), rows,
-                                         tiles, static_cast<int>(s.kv_heads));
+  if (!sm90) return flash;
+  return flash +
+         cuda::flash_sm90_scratch_bytes(s.format == AttentionFormat::kFp8 ? 1 : sizeof(bf16), rows,
+                                        tiles, static_cast<int>(s.kv_heads));
 }
 
 }  // namespace weft

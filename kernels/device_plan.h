@@ -1,7 +1,7 @@
 #pragma once
-// What ops hold and take of a device beyond their arguments, by formulas of their shapes: for plans
-// made where no such device need be. The device's own kernels lay out their scratch by the same
-// functions. A queue holds the largest scratch of its ops (Stream's queue, trimmed between stages).
+// These functions predict the weight and scratch bytes of every op from its shapes, for memory
+// plans. They need no device. The CUDA kernels lay out their scratch by the same functions. A queue
+// holds the largest scratch of its ops (Stream's queue, trimmed between stages).
 #include <cstdint>
 #include <string>
 
@@ -10,7 +10,7 @@
 
 namespace weft {
 
-// What of a device decides how its ops are done.
+// DeviceTraits holds the properties of a device that decide which kernels an op uses.
 struct DeviceTraits {
   std::string name;
   int multiprocessors = 0;
@@ -20,50 +20,54 @@ struct DeviceTraits {
   bool multiplies_e4m3() const { return major > 8 || (major == 8 && minor == 9); }
   bool has_warpgroups() const { return major == 9; }
 };
-DeviceTraits device_traits(Device device);  // of one that is here
-DeviceTraits assumed_device();              // an H200, where none is
+DeviceTraits device_traits(Device device);  // the traits of an installed device
+DeviceTraits assumed_device();  // the traits of an H200, for plans where no device is installed
 
-// Ranges (Arena, scratch) get their memory in pieces: a multiple of every device's granularity.
+// DeviceRanges (arenas, scratch) get their memory in pieces of this size, a multiple of every
+// device's allocation granularity.
 inline constexpr size_t kDevicePiece = size_t{32} << 20;
 inline size_t committed_bytes(size_t bytes) {
   return (bytes + kDevicePiece - 1) / kDevicePiece * kDevicePiece;
 }
-// What a stream may hold of small tensors that no formula names; the driver gives them slabs.
+// A stream may hold this much in small tensors that no formula counts; the driver allocates them
+// from slabs.
 inline constexpr size_t kDeviceSlab = size_t{2} << 20;
 
-// What libraries may take behind the caller's own scratch: a product, an attention, a convolution.
-// They are asked for ways that need no more.
+// Libraries may take this much scratch behind the caller's own: for a GEMM, an attention, a
+// convolution. They are only asked for algorithms that need no more.
 inline constexpr size_t kGemmWorkspace = size_t{64} << 20;
 inline constexpr size_t kSdpaWorkspace = size_t{64} << 20;
 inline constexpr size_t kConvWorkspace = size_t{256} << 20;
-// The most that goes in one piece between host and device, where it is converted on the way.
+// A copy between host and device that converts on the way goes in pieces of at most this size.
 inline constexpr size_t kTransferPiece = size_t{4} << 20;
-inline constexpr int kTransferSlots = 4;  // of pinned memory, with each queue that copies
+inline constexpr int kTransferSlots = 4;  // pinned buffers of each queue that copies
 
-// Scratch for the sums and numbers of a block of rows; no result depends on it. Tests make it
-// small.
+// Scratch for the sums and 8-bit operands of one block of rows. No result depends on its size;
+// tests make it small.
 inline int64_t linear_block_bytes = int64_t{256} << 20;
 
-// Rows of the largest of the equal blocks that a product over `rows` is cut in, where a row takes
-// `row_bytes` of scratch; and how many blocks.
+// A GEMM over `rows` rows is cut in `count` equal blocks of at most `largest` rows, where a row
+// takes `row_bytes` of scratch.
 struct RowBlocks {
   int64_t count, largest;
 };
 RowBlocks row_blocks(int64_t rows, int64_t row_bytes);
 
-// Places in a queue's scratch, each a multiple of 256 bytes; `used` is behind the last.
+// Offsets in a queue's scratch, each a multiple of 256 bytes; `used` is the end of the last part.
 struct LinearPlaces {
-  size_t weight = 0, numbers = 0, scales = 0, sums = 0, used = 0;
+  size_t weight = 0, quantized = 0, scales = 0, sums = 0, used = 0;
 };
-// Of `rows` rows: f32 sums alone; 8-bit numbers of x, their scales and 4-byte sums; numbers as
-// bf16 and scales; the same with sums and the weight
-// as bf16. `stride` and `columns`: of the weight's rows and their number, as packed.
+// The scratch of a GEMM over `rows` rows. places_of_sums: the f32 sums. places_of_quantized: x in 8
+// bits, its scales and the 4-byte sums. places_of_gemv: x in 8 bits widened to bf16, and its
+// scales. places_of_widened: the same with the sums and the weight as bf16. `stride` and `columns`
+// are the row stride and the number of rows of the packed weight.
 LinearPlaces places_of_sums(int64_t rows, int64_t stride);
-LinearPlaces places_of_numbers(int64_t rows, int64_t stride, int64_t columns);
-LinearPlaces places_of_few(int64_t rows, int64_t stride);
+LinearPlaces places_of_quantized(int64_t rows, int64_t stride, int64_t columns);
+LinearPlaces places_of_gemv(int64_t rows, int64_t stride);
 LinearPlaces places_of_widened(int64_t rows, int64_t stride, int64_t columns);
 
-// Whether a linear has a bias, and whether bf16 holds its values: the library adds it then.
+// Says whether a linear has a bias and whether bf16 holds its values exactly; if so, the library
+// adds it.
 enum class Bias : uint8_t { kNone, kInBf16, kInF32 };
 
 struct LinearShape {
@@ -76,17 +80,19 @@ struct LinearShape {
 };
 size_t linear_scratch_bytes(const LinearShape& shape, const DeviceTraits& device);
 
-// Extents as packed: rows of whole 16 bytes; of 8-bit numbers a multiple of 16 rows.
+// The extents of a packed weight: rows are padded to whole 16 bytes; in 8-bit formats their number
+// is a multiple of 16.
 struct PackedExtents {
   int64_t rows, stride;
 };
 PackedExtents packed_extents(int64_t out, int64_t in, DType dtype, WeightFormat format);
-// Bytes of a packed matrix as it computes; `movable`: without what is kept twice for speed, as it
-// passes through a device (DeviceWindow), where each piece begins at a multiple of 256 bytes.
+// packed_bytes() is the size of a packed matrix as it computes. movable_bytes() leaves out what is
+// kept twice for speed: it is the size in transit through a DeviceWindow, where each piece begins
+// at a multiple of 256 bytes.
 size_t packed_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, Bias bias);
 size_t movable_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, Bias bias);
 inline size_t movable_piece(size_t bytes) { return (bytes + 255) / 256 * 256; }
-// On top of that while it is packed to 8 bits: so many rows that wait to become numbers.
+// While a matrix is packed to 8 bits, so many source rows wait on the device in addition.
 int64_t packing_rows(int64_t out, int64_t in, DType dtype);
 
 struct AttentionShape {
@@ -96,32 +102,35 @@ struct AttentionShape {
   DType dtype = DType::kBF16;
   AttentionFormat format = AttentionFormat::kCompute;
   bool bias = false;
-  bool plain = true;  // no bias, no mask, no f32 state: the library takes it
+  bool plain = true;  // no bias, no mask, no f32 state: then the library takes it
 };
-// Where the library is asked first it is taken to do the call (doctor says what it refuses).
+// This assumes that the library accepts every call that it is asked first (doctor says what it
+// refuses).
 size_t attention_scratch_bytes(const AttentionShape& shape, const DeviceTraits& device);
 
-// How the flash kernels cut a call (kernels/cuda/attention.cu): rows of a block, of `rows` queries
-// of all the query heads that share keys; keys of a tile; in how many parts the tiles are done.
+// These functions say how the flash kernels cut a call (kernels/cuda/attention.cu): the rows of a
+// block, where `rows` counts the queries of all query heads that share a key/value head; the keys
+// of a tile; the parts in which the tiles are processed (split-K).
 int flash_rows(DType dtype, int64_t rows, int64_t kv_heads, int multiprocessors);
 int flash_tile_keys(DType dtype, int rows, int64_t size);
-int flash_blocks(int rows, bool group);  // of a multiprocessor at once
-int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t room);
-inline constexpr int64_t kLibraryRows = 64;  // fewer queries only read keys and values
-// Multiplications of q k^T from which on a call is the library's: 17 Gflop in all, some 45 us by
-// our kernels; preparing a shape takes it about half a second of the host, once. The same for
-// products of warpgroups, whose operands are copied into tiles first.
+int flash_blocks(int rows, bool sm90);  // resident on a multiprocessor at once
+int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t resident_blocks);
+inline constexpr int64_t kLibraryRows = 64;  // with fewer queries a call only reads keys and values
+// From this many multiplications of q k^T on, a call goes to the library: 17 Gflop in all, some 45
+// us in our kernels. Preparing a shape costs the library about half a second of host time, once.
+// The same threshold holds for flash_sm90, whose operands are first copied into tiles.
 inline constexpr int64_t kLargeAttention = int64_t{1} << 32;
-// Floats of one state: [N, A, E] and lse [A, N].
+// The floats of one attention state: out [N, A, E] and lse [A, N].
 int64_t flash_state_floats(int64_t queries, int64_t heads, int64_t size);
-inline constexpr int kFlashLargest = 256;     // the largest head size; larger ones by products:
-inline constexpr int kFlashProductTile = 64;  // keys
-struct ProductPlaces {
+inline constexpr int kFlashLargest = 256;  // the largest head size; larger heads use attention_gemm
+inline constexpr int kAttentionGemmTile = 64;  // keys of a tile there
+struct AttentionGemmPlaces {
   int64_t strip = 0;  // queries at a time
   size_t logits = 0, powers = 0, values = 0, used = 0;
 };
-// Behind the caller's `before` bytes; `columns`: keys, each segment's rounded up to tiles.
-ProductPlaces product_places(int64_t queries, int64_t columns, int64_t size, DType dtype,
-                             size_t before);
+// Offsets behind the caller's `before` bytes. `columns` counts the keys, each segment rounded up to
+// whole tiles.
+AttentionGemmPlaces attention_gemm_places(int64_t queries, int64_t columns, int64_t size,
+                                          DType dtype, size_t before);
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #pragma once
-// The scalar f8_e4m3 (OCP 8-bit floating point, Micikevicius et al. 2022): a sign, four bits of
-// exponent, three of fraction; no infinity, 0x7f is NaN, the largest is 448, the least 2^-9.
+// The scalar type f8_e4m3 (OCP 8-bit floating point, Micikevicius et al. 2022) has a sign, four
+// bits of exponent and three of fraction. It has no infinity; 0x7f is NaN, the largest value is
+// 448, the smallest positive one 2^-9.
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -13,11 +14,12 @@ inline constexpr float kLargestE4m3 = 448;
 constexpr float from_e4m3(uint8_t value) {
   const uint32_t magnitude = value & 0x7fu, sign = static_cast<uint32_t>(value & 0x80u) << 24;
   if (magnitude == 0x7f) return std::bit_cast<float>(sign | 0x7fc00000u);
-  // As bits of f32 the exponent is 120 too small; the product is exact, of subnormals too.
+  // Reading the bits as f32 leaves the exponent 120 too small. The multiplication is exact, for
+  // subnormals too.
   return std::bit_cast<float>(sign | magnitude << 20) * 0x1p120f;
 }
 
-// Round to nearest, ties to even; beyond the largest becomes the largest, NaN stays NaN.
+// Rounds to nearest, ties to even. Values beyond the largest become the largest; NaN stays NaN.
 constexpr uint8_t to_e4m3(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
@@ -32,17 +34,17 @@ constexpr uint8_t to_e4m3(float value) {
   return static_cast<uint8_t>(sign | (rounded - 0x3c000000u) >> 20);
 }
 
-// A row whose largest magnitude is `most` becomes the numbers to_e4m3(value * e4m3_unit(most))
-// times the scale most / 448.
+// A row whose largest magnitude is `most` is stored as to_e4m3(value * e4m3_unit(most)), with the
+// scale most / 448.
 constexpr float e4m3_unit(float most) {
   constexpr float kMost = std::numeric_limits<float>::max();
   if (!(most > 0)) return 0;
   return most < kLargestE4m3 / kMost ? kMost : kLargestE4m3 / most;
 }
 
-// The least n for which magnitudes of up to `most` times 2^-n are no larger than 448; within what
-// f32 holds. A power of two changes the exponent alone, so which numbers share a scale does not
-// show: only what is below 2^-14 of the largest loses bits.
+// Returns the smallest n for which `most` * 2^-n is at most 448, within what f32 holds. A power of
+// two only changes the exponent, so the numbers that share a scale do not affect each other's
+// rounding: only values below 2^-14 of the largest lose bits.
 constexpr int e4m3_exponent(float most) {
   if (!(most > 0)) return 0;
   constexpr int kLeast = -118, kBias = 127;
@@ -52,12 +54,13 @@ constexpr int e4m3_exponent(float most) {
   return exponent < kLeast ? kLeast : exponent;
 }
 
-// 2^n for n -126 ... 127.
+// Returns 2^n for n from -126 to 127.
 constexpr float power_of_two(int n) {
   return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
 }
 
-// The scale of numbers of up to `most`, a power of two; NaN where that is not finite.
+// Returns the power-of-two scale of numbers of magnitude up to `most`, or NaN if `most` is not
+// finite.
 constexpr float e4m3_scale(float most) {
   return most <= std::numeric_limits<float>::max() ? power_of_two(e4m3_exponent(most))
                                                    : std::bit_cast<float>(0x7fc00000u);

@@ -1,6 +1,6 @@
 #pragma once
-// GemmLimit: one plain product by the library alone (oneDNN's matmul, cuBLASLt), with nothing
-// before or behind it: the rate of this device that the engine's own figures are shares of.
+// A GemmLimit runs one plain GEMM of the library alone (oneDNN's matmul, cuBLASLt), with nothing
+// before or after it. Its rate is the limit that benchmarks divide the engine's rates by.
 #include <memory>
 #include <string>
 
@@ -14,9 +14,9 @@ class GemmLimit {
       : dtype_(dtype), rows_(rows), in_(in), out_(out) {}
   virtual ~GemmLimit() = default;
 
-  virtual double run() = 0;  // until the product is there; the seconds of one product
+  virtual double run() = 0;                        // returns when the GEMM is done; its seconds
   virtual std::string implementation() const = 0;  // the library's name, "brg:avx512_core"
-  DType dtype() const { return dtype_; }           // of the operands
+  DType dtype() const { return dtype_; }           // the dtype of the operands
   double flop() const {
     return 2.0 * static_cast<double>(rows_) * static_cast<double>(in_) * static_cast<double>(out_);
   }
@@ -26,13 +26,14 @@ class GemmLimit {
   int64_t rows_, in_, out_;
 };
 
-// x [rows, in] times weights [in, out] on the stream's device, as its library likes them best. On a
-// CPU bf16 where the machine multiplies it in hardware, else f32, which is then the faster one.
+// The GEMM is x [rows, in] times weights [in, out] on the stream's device, packed as its library
+// prefers. On a CPU it runs in bf16 if the machine multiplies bf16 in hardware, else in f32, which
+// is then faster.
 std::unique_ptr<GemmLimit> make_gemm_limit(Stream& stream, DType dtype, int64_t rows, int64_t in,
                                            int64_t out);
 
-// Values of +-1 to 2 in host memory, f32 or bf16. Zeros draw less power, so a product of them may
-// run at a higher clock.
+// Fills host memory (f32 or bf16) with values of magnitude 1 to 2. Zeros draw less power, so a GEMM
+// of them may run at a higher clock.
 void fill_for_limit(void* data, DType dtype, int64_t count);
 
 }  // namespace weft

@@ -10,7 +10,7 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   CHECK(is_compute(dtype), "dtype", to_string(dtype));
   CHECK(weight.rank == 2 && is_float(weight.dtype) && weight.count() > 0 && is_near(stream, weight),
         "weight", weight.to_string_shape());
-  // The largest sum of products fits 32 bits.
+  // The largest possible int8 dot product must fit 32 bits.
   CHECK(format != WeightFormat::kInt8 || weight[1] <= INT32_MAX / (255 * 127), "weight",
         weight.to_string_shape());
   CHECK(!bias || (bias.rank == 1 && bias[0] == weight[0] && is_float(bias.dtype) &&

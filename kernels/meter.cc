@@ -19,7 +19,7 @@ Work linear_work(const TensorView& x, const PackedLinear& packed, const TensorVi
           bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "linear"};
 }
 
-// Pairs that a causal mask hides are left out.
+// Query-key pairs hidden by a causal mask are not counted.
 Work attention_work(const AttentionArgs& args) {
   double pairs = 0, held = 0;
   const int64_t n = args.q[0];
@@ -45,13 +45,14 @@ Work conv_work(const TensorView& x, const PackedConv& packed, const TensorView& 
           bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "conv3d"};
 }
 
-// What the metered table of a stream stands before.
+// Returns the table that the metered table of this stream wraps.
 const Ops& base(const Stream& stream) {
   return stream.device().kind == Device::Kind::kCuda ? cuda_ops() : cpu_ops();
 }
 
-// A device's op is over when the device says so: a meter of times waits for it.
-void meet(const Stream& stream, const Work& work, const std::function<void()>& run) {
+// An op on a device ends when the device has finished it, so a meter that needs times waits for the
+// device.
+void metered(const Stream& stream, const Work& work, const std::function<void()>& run) {
   Meter* meter = thread_meter();
   if (!meter) return run();
   if (!stream.queue() || !meter->waits()) return meter->op(work, run);
@@ -61,10 +62,10 @@ void meet(const Stream& stream, const Work& work, const std::function<void()>& r
   });
 }
 
-// Packs are loading, not work; where ops are left out there is nothing to pack.
+// Packing counts as loading, not as an op. In a dry run there is nothing to pack.
 PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                                  DType dtype, WeightFormat format) {
-  if (!left_out(stream))
+  if (!is_dry_run(stream))
     return base(stream).linear.pack_linear(stream, weight, bias, dtype, format);
   PackedLinear packed;
   packed.out_ = weight[0];
@@ -79,7 +80,7 @@ PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const
 
 PackedConv pack_conv_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                              DType dtype) {
-  if (!left_out(stream)) return base(stream).conv.pack_conv(stream, weight, bias, dtype);
+  if (!is_dry_run(stream)) return base(stream).conv.pack_conv(stream, weight, bias, dtype);
   PackedConv packed;
   packed.out_ = weight[0];
   packed.in_ = weight[1];
@@ -95,131 +96,131 @@ Ops make_metered() {
   ops.name = "metered";
   ops.norm = {[](Stream& s, const TensorView& x, const TensorView& weight, const TensorView& bias,
                  float eps, const TensorView& out) {
-                meet(s, moved(OpFamily::kNorm, "layer_norm", bytes(x) + bytes(out)),
-                     [&] { base(s).norm.layer_norm(s, x, weight, bias, eps, out); });
+                metered(s, moved(OpFamily::kNorm, "layer_norm", bytes(x) + bytes(out)),
+                        [&] { base(s).norm.layer_norm(s, x, weight, bias, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& scale, const TensorView& shift,
                  float eps, const TensorView& out) {
-                meet(s, moved(OpFamily::kNorm, "modulated_layer_norm", bytes(x) + bytes(out)),
-                     [&] { base(s).norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
+                metered(s, moved(OpFamily::kNorm, "modulated_layer_norm", bytes(x) + bytes(out)),
+                        [&] { base(s).norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& weight, float eps,
                  const TensorView& out) {
-                meet(s, moved(OpFamily::kNorm, "rms_norm", bytes(x) + bytes(out)),
-                     [&] { base(s).norm.rms_norm(s, x, weight, eps, out); });
+                metered(s, moved(OpFamily::kNorm, "rms_norm", bytes(x) + bytes(out)),
+                        [&] { base(s).norm.rms_norm(s, x, weight, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& sums) {
-                meet(s, moved(OpFamily::kNorm, "sum_squares", bytes(x)),
-                     [&] { base(s).norm.sum_squares(s, x, sums); });
+                metered(s, moved(OpFamily::kNorm, "sum_squares", bytes(x)),
+                        [&] { base(s).norm.sum_squares(s, x, sums); });
               },
               [](Stream& s, const TensorView& x, const TensorView& sums, int64_t width,
                  const TensorView& weight, float eps, const TensorView& out) {
-                meet(s, moved(OpFamily::kNorm, "rms_scale", bytes(x) + bytes(out)),
-                     [&] { base(s).norm.rms_scale(s, x, sums, width, weight, eps, out); });
+                metered(s, moved(OpFamily::kNorm, "rms_scale", bytes(x) + bytes(out)),
+                        [&] { base(s).norm.rms_scale(s, x, sums, width, weight, eps, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& gamma, Activation activation,
                  const TensorView& out) {
-                meet(s, moved(OpFamily::kNorm, "channel_rms_norm", bytes(x) + bytes(out)),
-                     [&] { base(s).norm.channel_rms_norm(s, x, gamma, activation, out); });
+                metered(s, moved(OpFamily::kNorm, "channel_rms_norm", bytes(x) + bytes(out)),
+                        [&] { base(s).norm.channel_rms_norm(s, x, gamma, activation, out); });
               }};
   ops.linear = {pack_linear_metered, [](Stream& s, const TensorView& x, const PackedLinear& packed,
                                         LinearActivation activation, const TensorView& out) {
-                  meet(s, linear_work(x, packed, out),
-                       [&] { base(s).linear.linear(s, x, packed, activation, out); });
+                  metered(s, linear_work(x, packed, out),
+                          [&] { base(s).linear.linear(s, x, packed, activation, out); });
                 }};
-  ops.attention = {[](Stream& s, const AttentionArgs& args) {
-                     meet(s, attention_work(args), [&] { base(s).attention.attention(s, args); });
-                   },
-                   [](Stream& s, const TensorView& out_a, const TensorView& lse_a,
-                      const TensorView& out_b, const TensorView& lse_b) {
-                     meet(s, moved(OpFamily::kPointwise, "merge_attention", 3 * bytes(out_a)), [&] {
-                       base(s).attention.merge_attention(s, out_a, lse_a, out_b, lse_b);
-                     });
-                   }};
+  ops.attention = {
+      [](Stream& s, const AttentionArgs& args) {
+        metered(s, attention_work(args), [&] { base(s).attention.attention(s, args); });
+      },
+      [](Stream& s, const TensorView& out_a, const TensorView& lse_a, const TensorView& out_b,
+         const TensorView& lse_b) {
+        metered(s, moved(OpFamily::kPointwise, "merge_attention", 3 * bytes(out_a)),
+                [&] { base(s).attention.merge_attention(s, out_a, lse_a, out_b, lse_b); });
+      }};
   ops.rope = {[](Stream& s, const TensorView& x, const Rope& rope, int64_t first_token,
                  const TensorView& out) {
-    meet(s, moved(OpFamily::kRope, "apply_rope", bytes(x) + bytes(out)),
-         [&] { base(s).rope.apply_rope(s, x, rope, first_token, out); });
+    metered(s, moved(OpFamily::kRope, "apply_rope", bytes(x) + bytes(out)),
+            [&] { base(s).rope.apply_rope(s, x, rope, first_token, out); });
   }};
   ops.pointwise = {
       [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "add", bytes(a) + bytes(b) + bytes(out)),
-             [&] { base(s).pointwise.add(s, a, b, out); });
+        metered(s, moved(OpFamily::kPointwise, "add", bytes(a) + bytes(b) + bytes(out)),
+                [&] { base(s).pointwise.add(s, a, b, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& y, const TensorView& gate,
          const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "gated_add", bytes(x) + bytes(y) + bytes(out)),
-             [&] { base(s).pointwise.gated_add(s, x, y, gate, out); });
+        metered(s, moved(OpFamily::kPointwise, "gated_add", bytes(x) + bytes(y) + bytes(out)),
+                [&] { base(s).pointwise.gated_add(s, x, y, gate, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& bias, const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "add_bias", bytes(x) + bytes(out)),
-             [&] { base(s).pointwise.add_bias(s, x, bias, out); });
+        metered(s, moved(OpFamily::kPointwise, "add_bias", bytes(x) + bytes(out)),
+                [&] { base(s).pointwise.add_bias(s, x, bias, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "silu", bytes(x) + bytes(out)),
-             [&] { base(s).pointwise.silu(s, x, out); });
+        metered(s, moved(OpFamily::kPointwise, "silu", bytes(x) + bytes(out)),
+                [&] { base(s).pointwise.silu(s, x, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "gelu_tanh", bytes(x) + bytes(out)),
-             [&] { base(s).pointwise.gelu_tanh(s, x, out); });
+        metered(s, moved(OpFamily::kPointwise, "gelu_tanh", bytes(x) + bytes(out)),
+                [&] { base(s).pointwise.gelu_tanh(s, x, out); });
       },
       [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "gelu_tanh_mul", bytes(a) + bytes(b) + bytes(out)),
-             [&] { base(s).pointwise.gelu_tanh_mul(s, a, b, out); });
+        metered(s, moved(OpFamily::kPointwise, "gelu_tanh_mul", bytes(a) + bytes(b) + bytes(out)),
+                [&] { base(s).pointwise.gelu_tanh_mul(s, a, b, out); });
       },
       [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "silu_mul", bytes(a) + bytes(b) + bytes(out)),
-             [&] { base(s).pointwise.silu_mul(s, a, b, out); });
+        metered(s, moved(OpFamily::kPointwise, "silu_mul", bytes(a) + bytes(b) + bytes(out)),
+                [&] { base(s).pointwise.silu_mul(s, a, b, out); });
       },
       [](Stream& s, float a, const TensorView& x, float b, const TensorView& y,
          const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "axpby", bytes(x) + bytes(y) + bytes(out)),
-             [&] { base(s).pointwise.axpby(s, a, x, b, y, out); });
+        metered(s, moved(OpFamily::kPointwise, "axpby", bytes(x) + bytes(y) + bytes(out)),
+                [&] { base(s).pointwise.axpby(s, a, x, b, y, out); });
       },
       [](Stream& s, std::span<const Term> terms, const TensorView& out) {
         const double views = static_cast<double>(terms.size() + 1);
-        meet(s, moved(OpFamily::kPointwise, "combine", views * bytes(out)),
-             [&] { base(s).pointwise.combine(s, terms, out); });
+        metered(s, moved(OpFamily::kPointwise, "combine", views * bytes(out)),
+                [&] { base(s).pointwise.combine(s, terms, out); });
       },
       [](Stream& s, const TensorView& x, float low, float high, const TensorView& out) {
-        meet(s, moved(OpFamily::kPointwise, "clamp", bytes(x) + bytes(out)),
-             [&] { base(s).pointwise.clamp(s, x, low, high, out); });
+        metered(s, moved(OpFamily::kPointwise, "clamp", bytes(x) + bytes(out)),
+                [&] { base(s).pointwise.clamp(s, x, low, high, out); });
       },
       [](Stream& s, const TensorView& x) {
         int64_t first = -1;
-        meet(s, moved(OpFamily::kPointwise, "first_non_finite", bytes(x)),
-             [&] { first = base(s).pointwise.first_non_finite(s, x); });
+        metered(s, moved(OpFamily::kPointwise, "first_non_finite", bytes(x)),
+                [&] { first = base(s).pointwise.first_non_finite(s, x); });
         return first;
       },
       [](Stream& s, const TensorView& x, const TensorView& slot) {
-        meet(s, moved(OpFamily::kPointwise, "note_non_finite", bytes(x)),
-             [&] { base(s).pointwise.note_non_finite(s, x, slot); });
+        metered(s, moved(OpFamily::kPointwise, "note_non_finite", bytes(x)),
+                [&] { base(s).pointwise.note_non_finite(s, x, slot); });
       }};
   ops.conv = {pack_conv_metered,
               [](Stream& s, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
                  const TensorView& out) {
-                meet(s, conv_work(x, packed, out),
-                     [&] { base(s).conv.conv3d(s, x, packed, args, out); });
+                metered(s, conv_work(x, packed, out),
+                        [&] { base(s).conv.conv3d(s, x, packed, args, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& out) {
-                meet(s, moved(OpFamily::kCopy, "upsample_nearest2", bytes(x) + bytes(out)),
-                     [&] { base(s).conv.upsample_nearest2(s, x, out); });
+                metered(s, moved(OpFamily::kCopy, "upsample_nearest2", bytes(x) + bytes(out)),
+                        [&] { base(s).conv.upsample_nearest2(s, x, out); });
               }};
   ops.copy = {[](Stream& s, const TensorView& x, const TensorView& out) {
-                meet(s, moved(OpFamily::kCopy, "copy", bytes(x) + bytes(out)),
-                     [&] { base(s).copy.copy(s, x, out); });
+                metered(s, moved(OpFamily::kCopy, "copy", bytes(x) + bytes(out)),
+                        [&] { base(s).copy.copy(s, x, out); });
               },
               [](Stream& s, const TensorView& out) {
-                meet(s, moved(OpFamily::kCopy, "fill_zero", bytes(out)),
-                     [&] { base(s).copy.fill_zero(s, out); });
+                metered(s, moved(OpFamily::kCopy, "fill_zero", bytes(out)),
+                        [&] { base(s).copy.fill_zero(s, out); });
               },
               [](Stream& s, const TensorView& table, const TensorView& ids, const TensorView& out) {
-                meet(s, moved(OpFamily::kCopy, "gather_rows", 2 * bytes(out)),
-                     [&] { base(s).copy.gather_rows(s, table, ids, out); });
+                metered(s, moved(OpFamily::kCopy, "gather_rows", 2 * bytes(out)),
+                        [&] { base(s).copy.gather_rows(s, table, ids, out); });
               },
               [](Stream& s, const TensorView& x, const TensorView& out) {
-                meet(s, moved(OpFamily::kCopy, "frames_to_rgb8", bytes(x) + bytes(out)),
-                     [&] { base(s).copy.frames_to_rgb8(s, x, out); });
+                metered(s, moved(OpFamily::kCopy, "frames_to_rgb8", bytes(x) + bytes(out)),
+                        [&] { base(s).copy.frames_to_rgb8(s, x, out); });
               }};
   return ops;
 }
@@ -238,7 +239,7 @@ const Ops& metered_ops() {
   return ops;
 }
 
-bool left_out(const Stream& stream) {
+bool is_dry_run(const Stream& stream) {
   const Meter* meter = thread_meter();
   return meter && &stream.ops() == &metered_ops() && !meter->runs();
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Meter: sees every op of a thread with the work it stands for, and runs it, times it or leaves it
-// out, and the zones that the ops are in. What profiles, calibration and simulated devices hang on.
+// A Meter sees every op of a thread, with its work (flop, bytes) and the zones around it. It runs
+// and times the op, or skips it (dry run). Profiles, calibration and simulated devices are meters.
 #include <array>
 #include <functional>
 
@@ -25,39 +25,40 @@ inline const char* to_string(OpFamily family) { return to_string(zone_of(family)
 
 struct Work {
   OpFamily family = OpFamily::kCopy;
-  double flop = 0;   // of products: linear, attention, convolution
+  double flop = 0;   // of linear, attention and convolution
   double bytes = 0;  // read and written, weights included
   const char* op = "";
 };
 
 struct Meter {
   virtual ~Meter() = default;
-  // False: ops are left out and results are whatever the memory holds.
+  // False means a dry run: ops are skipped, and results are whatever the memory holds.
   virtual bool runs() const = 0;
-  // Whether an op's `run` returns only when a device has done it, as times want it.
+  // True if an op's `run` returns only when the device has finished the op, as timing requires.
   virtual bool waits() const { return true; }
-  // Called for every op; `run` does it, and is only there where runs().
+  // This is called for every op. `run` executes it; it is only set where runs().
   virtual void op(const Work& work, const std::function<void()>& run) = 0;
 
-  // Zones of the thread; they nest. `what` lives as long as the program.
+  // begin() and end() bracket the zones of the thread; zones nest. `what` must live as long as the
+  // program.
   virtual void begin(Zone, int /*index*/, const char* /*what*/, double /*bytes*/) {}
   virtual void end() {}
   virtual void counter(const char* /*name*/, double /*value*/) {}
-  // The meter of a thread that helps this one, by the thread's name; null: it is not seen.
+  // Returns the meter of a helper thread, by the thread's name, or null if it is not to be seen.
   virtual Meter* helper(const char* /*name*/) { return nullptr; }
 };
 
 namespace detail {
 inline thread_local constinit Meter* t_meter = nullptr;
 }
-// The calling thread's; null: none.
+// The calling thread's meter, or null.
 inline Meter* thread_meter() { return detail::t_meter; }
 
-// The ops of the stream's device (cpu_ops() or cuda_ops()) seen by the calling thread's meter; by
-// none where there is none.
+// Returns the ops of the stream's device (cpu_ops() or cuda_ops()) as seen by the calling thread's
+// meter, if it has one.
 const Ops& metered_ops();
 
-// Puts a meter on the calling thread for the time of its life.
+// A MeterScope puts a meter on the calling thread for the scope's lifetime.
 class MeterScope {
  public:
   explicit MeterScope(Meter& meter) : before_(detail::t_meter) { detail::t_meter = &meter; }
@@ -69,7 +70,7 @@ class MeterScope {
   Meter* before_;
 };
 
-// A zone of the calling thread, where it has a meter.
+// A ZoneScope opens a zone on the calling thread if it has a meter.
 class ZoneScope {
  public:
   explicit ZoneScope(Zone zone, int index = -1, const char* what = "", double bytes = 0)
@@ -86,10 +87,10 @@ class ZoneScope {
   Meter* meter_;
 };
 
-// Whether the ops of this thread and stream are left out, so that values need not be read.
-bool left_out(const Stream& stream);
+// True if this thread's ops on this stream are skipped, so that values need not be read.
+bool is_dry_run(const Stream& stream);
 
-// Time, work and calls per family.
+// A TimingMeter adds up time, work and calls per family.
 class TimingMeter final : public Meter {
  public:
   struct Total {

@@ -1,9 +1,9 @@
 #pragma once
-// Norm family. Rows are the last dimension; leading dimensions are free (they must collapse, see
-// TensorView::rows_collapse). x and out share one dtype (f32 or bf16) and may alias exactly; of
-// layer_norm, modulated_layer_norm and rms_norm out may also be bf16 where x is f32. Statistics and
-// arithmetic are f32, a result rounds once; weights, scales and shifts are f32. Empty inputs are
-// no-ops.
+// The norm family. Rows are the last dimension; leading dimensions are free (they must collapse,
+// see TensorView::rows_collapse). x and out share one dtype (f32 or bf16) and may alias exactly;
+// layer_norm, modulated_layer_norm and rms_norm also take f32 x with bf16 out. Statistics and
+// arithmetic are f32, and a result rounds once; weights, scales and shifts are f32. Empty inputs
+// are no-ops.
 #include "kernels/stream.h"
 
 namespace weft {
@@ -23,8 +23,8 @@ void modulated_layer_norm(Stream& stream, const TensorView& x, const TensorView&
 void rms_norm(Stream& stream, const TensorView& x, const TensorView& weight, float eps,
               const TensorView& out);
 
-// The two halves of a full-width RMS norm whose width may be split over ranks: sums [N] f32 holds
-// sum(x^2) of this rank's part; between the two, Reducer::sum adds the parts.
+// These are the two halves of a full-width RMS norm whose width may be split over ranks: sums [N]
+// f32 holds sum(x^2) of this rank's part; between the two calls Reducer::sum adds the parts.
 void sum_squares(Stream& stream, const TensorView& x, const TensorView& sums);  // x [N, D]
 // out = x * rsqrt(sums / width + eps) * weight. x, out [N, D]; weight [D]; width = the full width.
 void rms_scale(Stream& stream, const TensorView& x, const TensorView& sums, int64_t width,

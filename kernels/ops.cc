@@ -41,7 +41,7 @@ namespace {
 Ops make_ops(const char* name, bool simd, bool vendor) {
   Ops ops{};
   ops.name = name;
-  cpu::cpu_cap();  // before any kernel is chosen
+  cpu::cpu_cap();  // reads WEFT_CPU before any kernel is chosen
   cpu::fill_reference(ops);
   if (simd) cpu::fill_simd(ops);
   if (vendor) cpu::fill_onednn(ops);

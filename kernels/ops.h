@@ -1,7 +1,8 @@
 #pragma once
-// The op tables: function pointers per family, filled from the reference upward (reference, Highway
-// SIMD, oneDNN, CUDA). Callers never branch on the machine; tests and benches iterate over tables.
-// Entries take arguments already checked by the family's .cc file and never see empty tensors.
+// The op tables hold function pointers per family. Each CPU table starts as a copy of the slower
+// one: reference, Highway SIMD, oneDNN; the CUDA table has every entry of its own. Callers never
+// branch on the machine; tests and benches iterate over tables. Entries get arguments that the
+// family's .cc file has checked, and never see empty tensors.
 #include <string>
 #include <vector>
 
@@ -78,19 +79,19 @@ struct Ops {
   CopyOps copy;
 };
 
-// Plain loops, the oracle for ever (f64 sums where order matters).
+// Plain loops with f64 sums where order matters; every other table is tested against them.
 const Ops& reference_ops();
-// Reference overwritten by the Highway SIMD versions; no vendor library.
+// The reference table with Highway SIMD versions in place of most ops; no vendor library.
 const Ops& simd_ops();
-// The fastest table this machine allows: simd overwritten by oneDNN. WEFT_CPU=ref|avx2|avx512|amx
-// in the environment caps it, read once.
+// The fastest table this machine allows: the simd table with oneDNN in place of some ops.
+// WEFT_CPU=ref|avx2|avx512|amx in the environment caps it; it is read once.
 const Ops& cpu_ops();
-// Every table that can run here, for tests and benches.
+// Returns every table that can run here, for tests and benches.
 std::vector<const Ops*> all_ops();
 
-// "avx2", "avx512", "avx512_bf16", "amx", ...: what cpu_ops() uses, for run headers.
+// Names what cpu_ops() uses, for run headers: "avx2", "avx512", "avx512_bf16", "amx", ...
 std::string cpu_isa();
-// True where bf16 products have hardware (AVX512-BF16 or AMX): the default compute dtype follows.
+// True if the hardware multiplies bf16 (AVX512-BF16 or AMX); the default compute dtype follows.
 bool cpu_has_bf16();
 
 }  // namespace weft

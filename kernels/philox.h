@@ -1,5 +1,6 @@
 #pragma once
-// Philox4x32-10 (Salmon et al. 2011), one counter-based generator for host and device.
+// Philox4x32-10 (Salmon et al. 2011) is a counter-based random generator; host and device share
+// this code.
 #include <array>
 #include <cstdint>
 

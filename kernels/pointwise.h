@@ -1,5 +1,5 @@
 #pragma once
-// Pointwise family. Tensors are [.., D] with collapsing rows, f32 or bf16 (arithmetic f32, one
+// The pointwise family. Tensors are [.., D] with collapsing rows, f32 or bf16 (arithmetic f32, one
 // rounding); out may alias an input exactly.
 #include <span>
 
@@ -30,8 +30,9 @@ void silu_mul(Stream& stream, const TensorView& a, const TensorView& b, const Te
 void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorView& y,
            const TensorView& out);
 
-// out = the sum of factor * x over 1 ... kMaxTerms terms, every product and sum in f64 and in their
-// order, rounded once (the solvers' updates). All f32, contiguous, of one shape; out may be any x.
+// out = the sum of factor * x over 1 ... kMaxTerms terms (the solvers' updates). Every
+// multiplication and addition is f64, in the order of the terms, and the result rounds once. All
+// views are f32, contiguous and of one shape; out may be any x.
 struct Term {
   double factor = 0;
   TensorView x{};
@@ -39,14 +40,16 @@ struct Term {
 inline constexpr int kMaxTerms = 4;
 void combine(Stream& stream, std::span<const Term> terms, const TensorView& out);
 
-// out = x held between low and high; NaN stays. f32, contiguous.
+// out = min(max(x, low), high); NaN stays. f32, contiguous.
 void clamp(Stream& stream, const TensorView& x, float low, float high, const TensorView& out);
 
-// The index of the first element that is NaN or infinite, or -1. x contiguous f32 or bf16.
+// Returns the index of the first element that is NaN or infinite, or -1. x is contiguous f32 or
+// bf16.
 int64_t first_non_finite(Stream& stream, const TensorView& x);
 
-// The same without waiting for a device: slot, one i64 on the stream's device, becomes that index
-// where it is -1 or larger, and stays otherwise. Whoever wants an answer sets it to -1 before.
+// Does the same without waiting for a device. `slot` is one i64 on the stream's device; it becomes
+// the index if it was -1 or larger than the index, and stays otherwise. The caller sets it to -1
+// first.
 void note_non_finite(Stream& stream, const TensorView& x, const TensorView& slot);
 
 }  // namespace weft

@@ -12,7 +12,7 @@ namespace weft {
 
 namespace {
 
-// [tokens, pairs, 2] cosines and sines of (start + i) theta^(-j / pairs).
+// Makes [tokens, pairs, 2] cosines and sines of (start + i) theta^(-j / pairs).
 Tensor angle_table(int64_t tokens, int64_t start, int pairs, double theta) {
   Tensor out(DType::kF32, {tokens, pairs, 2});
   float* table = out.as<float>();
@@ -32,8 +32,8 @@ Tensor angle_table(int64_t tokens, int64_t start, int pairs, double theta) {
 Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start, int head_dim,
                double theta) {
   CHECK(head_dim > 0 && head_dim % 2 == 0 && head_dim >= 6, "head_dim", head_dim);
-  // Rows and columns take the even number of dimensions that a third rounds down to, frames take
-  // what is left.
+  // Rows and columns each get the largest even number of dimensions up to a third; frames get the
+  // rest.
   const int side = head_dim / 6;
   Rope rope;
   rope.grid = grid;

@@ -113,32 +113,33 @@ std::string TensorView::to_string_shape() const {
 }
 
 namespace {
-struct Counter {  // counters only: no behaviour depends on them
+struct Counter {  // no behaviour depends on these counters
   std::atomic<size_t> live{0}, peak{0};
 };
-Counter g_counters[2];  // by Device::Kind
+Counter g_counters[2];  // indexed by Device::Kind
 Counter& counter(Device::Kind kind) { return g_counters[static_cast<int>(kind)]; }
 
-// Large blocks come from mmap so that freed weights go back to the system at once and fresh pages
+// Large blocks come from mmap, so that freed weights return to the system at once and fresh pages
 // are zero without a write.
 constexpr size_t kMapThreshold = size_t{1} << 20;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// Pages that begin where a huge one may, so that none of 2 MiB is left to small ones: reading
-// weights that lie in small pages costs a third more.
+// Maps pages from a 2 MiB boundary on, so that every 2 MiB can be one huge page: reading weights
+// from small pages takes a third longer.
 void* map_pages(size_t bytes) {
-  const size_t room = bytes >= kHugePage ? kHugePage : 0;
+  const size_t slack = bytes >= kHugePage ? kHugePage : 0;
   void* whole =
-      mmap(nullptr, bytes + room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (whole == MAP_FAILED) return nullptr;
-  if (room == 0) return whole;
+  if (slack == 0) return whole;
   char* begin = static_cast<char*>(whole);
   const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
   constexpr size_t kPage = 4096;
   const size_t kept = (bytes + kPage - 1) / kPage * kPage;
   if (before > 0) munmap(begin, before);
-  if (bytes + room > before + kept) munmap(begin + before + kept, bytes + room - before - kept);
-  // One fault for 2 MiB instead of 512: filling fresh memory is most of what loading costs.
+  if (bytes + slack > before + kept) munmap(begin + before + kept, bytes + slack - before - kept);
+  // One page fault per 2 MiB instead of 512: page faults are most of the cost of filling fresh
+  // memory at load.
   madvise(begin + before, bytes, MADV_HUGEPAGE);
   return begin + before;
 }
@@ -150,7 +151,8 @@ void reset_tensor_bytes_peak(Device::Kind kind) { counter(kind).peak = counter(k
 
 Tensor::Tensor(DType dtype, std::span<const int64_t> shape, Device device) {
   view_ = TensorView(nullptr, dtype, shape, device);
-  const size_t bytes = (view_.bytes() + 63) / 64 * 64 + 64;  // never null, room for a vector's tail
+  // The extra bytes make the pointer non-null and let vectors read past the end.
+  const size_t bytes = (view_.bytes() + 63) / 64 * 64 + 64;
   void* data = nullptr;
   if (device.kind != Device::Kind::kCpu) {
     data = device_malloc(device, bytes);

@@ -1,5 +1,6 @@
 #pragma once
-// TensorView (a value: pointer, dtype, extents, strides, device) and Tensor (its move-only owner).
+// A TensorView is a value: pointer, dtype, extents, strides, device. A Tensor is its move-only
+// owner.
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -20,8 +21,8 @@ struct Device {
 
 inline constexpr int kMaxRank = 5;
 
-// No ownership. Strides are in elements, the innermost dimension last. An empty view (data null,
-// rank 0) stands for "not given" where an argument is optional.
+// A TensorView owns nothing. Strides are in elements, the innermost dimension last. An empty view
+// (data null, rank 0) stands for "not given" where an argument is optional.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -62,8 +63,8 @@ struct TensorView {
   std::string to_string_shape() const;  // "[2, 3] f32"
 };
 
-// Owns memory of the host (64-byte aligned) or of a device. Fresh memory is zero. On a device,
-// allocating and freeing wait for it: not for a step.
+// A Tensor owns memory of the host (64-byte aligned) or of a device. Fresh memory is zero. On a
+// device, allocating and freeing wait for the device, so neither belongs in a step.
 class Tensor {
  public:
   Tensor() = default;
@@ -92,8 +93,8 @@ class Tensor {
   TensorView view_;
 };
 
-// Bytes held by this process's live Tensors of the host or of its devices, and the highest value
-// since the last reset; tests and the memory report read them.
+// These count the bytes of this process's live Tensors on the host or its devices, and their
+// maximum since the last reset; tests and the memory report read them.
 size_t tensor_bytes_live(Device::Kind kind = Device::Kind::kCpu);
 size_t tensor_bytes_peak(Device::Kind kind = Device::Kind::kCpu);
 void reset_tensor_bytes_peak(Device::Kind kind = Device::Kind::kCpu);

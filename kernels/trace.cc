@@ -70,7 +70,7 @@ void Recorder::book(Zone stage, const Event& event, int64_t ns) {
 }
 
 void Recorder::op(const Work& work, const std::function<void()>& run) {
-  if (in_op_) return run();  // a part of the op that called it
+  if (in_op_) return run();  // this op is part of the op that called it
   struct Inside {
     bool& flag;
     Inside(bool& in, const char* name) : flag(in) {

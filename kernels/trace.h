@@ -1,6 +1,7 @@
 #pragma once
-// Recorder: the meter behind profiles and traces. It adds up every stage's op families and, where
-// asked, keeps every zone with its times. NVIDIA's profilers see the same zones as ranges (NVTX).
+// The Recorder is the meter behind profiles and traces. It adds up every stage's op families and,
+// if asked, keeps every zone with its times. NVIDIA's profilers see the same zones as ranges
+// (NVTX).
 #include <array>
 #include <cstdint>
 #include <map>
@@ -12,12 +13,12 @@
 
 namespace weft {
 
-// Where the time of one thread went. `seconds` of a stage are its own: another stage inside of it
-// (a load) has its time to itself. Those of steps, forwards, chunks and blocks include what is
-// inside of them.
+// A Profile says where the time of one thread went. A stage's `seconds` leave out the stages inside
+// it (a load). The `seconds` of steps, forwards, chunks and blocks include everything inside them.
 struct Profile {
   using Total = TimingMeter::Total;
-  // By stage (kCount: outside of any), then by zone; a stage's own line is of(stage, stage).
+  // Indexed by stage (kCount: outside any stage), then by zone; a stage's own time is of(stage,
+  // stage).
   std::array<std::array<Total, kZones>, kZones + 1> totals{};
 
   const Total& of(Zone stage, Zone zone) const {
@@ -26,7 +27,8 @@ struct Profile {
   double family_seconds(Zone stage) const;
 };
 
-// One thread's, and those of its helpers. Called on that thread, or after it has ended.
+// A Recorder belongs to one thread and owns the recorders of its helpers. It is called on that
+// thread, or after the thread has ended.
 class Recorder final : public Meter {
  public:
   enum class Keep : uint8_t { kTotals, kEvents };
@@ -36,7 +38,7 @@ class Recorder final : public Meter {
     Zone zone;
     int index;                 // -1: none
     const char* what;          // the op's or the traffic's name, or ""
-    int64_t begin_ns, end_ns;  // of the steady clock
+    int64_t begin_ns, end_ns;  // by the steady clock
     double flop, bytes;
   };
   struct Sample {
@@ -52,9 +54,9 @@ class Recorder final : public Meter {
   void counter(const char* name, double value) override;
   Meter* helper(const char* name) override;
 
-  // Totals begin anew, the helpers' too; events stay. No zone may be open.
+  // Sets the totals to zero, the helpers' too; events stay. No zone may be open.
   void restart();
-  const Profile& profile() const { return profile_; }           // since then
+  const Profile& profile() const { return profile_; }           // since restart()
   const std::vector<Event>& events() const { return events_; }  // in order of their ends
   const std::vector<Sample>& samples() const { return samples_; }
   const std::map<std::string, std::unique_ptr<Recorder>>& helpers() const { return helpers_; }
@@ -62,7 +64,7 @@ class Recorder final : public Meter {
  private:
   struct Open {
     Event event;
-    Zone stage;  // that it is in, or is
+    Zone stage;  // the stage it is in, or itself
     int64_t inner_stages_ns;
   };
   Zone stage() const { return open_.empty() ? Zone::kCount : open_.back().stage; }

@@ -1,5 +1,6 @@
 #pragma once
-// Between the host and a stream's device. On a CPU both are one and nothing is copied.
+// Transfers between the host and a stream's device. On a CPU both are the same and nothing is
+// copied.
 #include <functional>
 #include <string>
 
@@ -10,24 +11,28 @@ namespace weft {
 std::string to_string(Device::Kind kind);  // "cpu", "cuda"
 std::string to_string(Device device);      // "cpu", "cuda:1"
 
-// A stream on `device`, of Stream::cpu() or cuda_stream(), with `ops` in place of its own where
-// given.
+// Makes a stream on `device`: Stream::cpu() or cuda_stream(), with `ops` in place of its own table
+// if given.
 Stream stream_on(Device device, int threads = 0, Determinism determinism = Determinism::kFast,
                  const Ops* ops = nullptr);
 
-// For what is made on the host: `stream` itself on a CPU, else a CPU stream like it.
+// Returns a stream for work on the host: `stream` itself on a CPU, else a CPU stream with the same
+// options.
 Stream host_stream(const Stream& stream);
 
-// out = what `fill` writes to a view of the host like it: `out` itself on a CPU. What a pass makes
-// on the host (its timesteps, tables of positions) reaches a device through here.
+// Calls `fill` with a host view shaped like `out` (`out` itself on a CPU), and copies the result to
+// `out`. Values that a pass makes on the host (timesteps, tables of positions) reach a device this
+// way.
 void make_on_host(Stream& stream, const TensorView& out,
                   const std::function<void(const TensorView& to)>& fill);
 
-// The tensor where the stream's ops take it, and where the host reads it (waited for).
+// on_device() moves the tensor to where the stream's ops need it; on_host() moves it to where the
+// host can read it, and waits.
 Tensor on_device(Stream& stream, Tensor tensor);
 Tensor on_host(Stream& stream, Tensor tensor);
 
-// x for the host to read: x itself where it lies there, else a copy that has been waited for.
+// A HostCopy makes x readable on the host: it views x itself if x lies there, else a copy that has
+// been waited for.
 class HostCopy {
  public:
   HostCopy(Stream& stream, const TensorView& x);

@@ -1,18 +1,19 @@
 #pragma once
-// Predicates that the family files put inside CHECK: what an op asks of its views.
+// Predicates for the CHECKs of the family files: the conditions that an op puts on its views.
 #include "kernels/stream.h"
 
 namespace weft {
 
-// The dtypes arithmetic runs in.
+// Arithmetic runs in these dtypes.
 inline bool is_compute(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16; }
 
-// The dtypes that convert among each other.
+// These dtypes convert among each other.
 inline bool is_float(DType dtype) {
   return is_compute(dtype) || dtype == DType::kF16 || dtype == DType::kF64;
 }
 
-// What is packed once, and one end of a copy, may lie on the host, wherever the stream works.
+// True if x lies on the stream's device or on the host. Weights to be packed and one end of a copy
+// may lie on the host.
 inline bool is_near(const Stream& stream, const TensorView& x) {
   return x.device == stream.device() || x.device == Device{};
 }
@@ -24,12 +25,12 @@ inline bool same_shape(const TensorView& a, const TensorView& b) {
   return true;
 }
 
-// Rows over the last dimension, on the stream's device, in a compute dtype.
+// True for rows over the last dimension, on the stream's device, in a compute dtype.
 inline bool is_rows(const Stream& stream, const TensorView& x) {
   return x.device == stream.device() && is_compute(x.dtype) && x.rows_collapse();
 }
 
-// A dense f32 vector of `size`.
+// True for a dense f32 vector of length `size`.
 inline bool is_vector(const Stream& stream, const TensorView& v, int64_t size) {
   return v.device == stream.device() && v.dtype == DType::kF32 && v.rank == 1 &&
          v.extent[0] == size && v.contiguous();

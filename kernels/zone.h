@@ -1,13 +1,14 @@
 #pragma once
-// Zone: what time is spent on. The one set of names of profiles and traces, sorted by name.
+// A Zone names what time is spent on. Profiles and traces use this one set of names, sorted by
+// name.
 #include <cstdint>
 
 namespace weft {
 
 enum class Zone : uint8_t {
   kAttention,
-  kBlock,  // index = of the model
-  kChunk,  // of the decoder; index = latent frame
+  kBlock,  // index = block of the model
+  kChunk,  // chunk of the decoder; index = latent frame
   kCommunication,
   kConv,
   kCopy,
@@ -15,13 +16,13 @@ enum class Zone : uint8_t {
   kDenoise,
   kEncodeText,
   kEncodeVideo,
-  kForward,  // index = branch of guidance
+  kForward,  // index = branch of classifier-free guidance
   kLinear,
   kLoad,
   kNorm,
   kPointwise,
   kRope,
-  kStep,  // of the schedule, with its update
+  kStep,  // step of the schedule, with the sampler's update
   kWrite,
   kCount
 };
@@ -29,8 +30,8 @@ inline constexpr int kZones = static_cast<int>(Zone::kCount);
 
 const char* to_string(Zone zone);
 
-// Stages of a job, by the names users see. Ops and messages (families) happen inside of stages;
-// steps, forwards, chunks and blocks stand between the two.
+// Stages are the parts of a job that users see by name. Ops and messages (families) happen inside
+// stages; steps, forwards, chunks and blocks lie between the two.
 bool is_stage(Zone zone);
 bool is_family(Zone zone);
 

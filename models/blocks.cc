@@ -6,7 +6,7 @@ namespace weft {
 
 namespace {
 
-// The patches of a rectangle of tokens, seen in a latent: [rows, columns, C, ph, pw].
+// A view of a latent as the patches of a rectangle of tokens: [rows, columns, C, ph, pw].
 TensorView latent_patches(const TensorView& latent, std::array<int64_t, 3> patch, int64_t frame,
                           int64_t row, int64_t rows, int64_t column, int64_t columns) {
   const TensorView picture = latent.select(1, frame)
@@ -20,7 +20,8 @@ TensorView latent_patches(const TensorView& latent, std::array<int64_t, 3> patch
   return view;
 }
 
-// The same patches in rows of R values, [rows, columns, C, ph, pw] by the strides of one patch.
+// A view of token rows as the same patches, [rows, columns, C, ph, pw], with the strides of a
+// patch.
 TensorView row_patches(const TensorView& rows, int64_t first, const TensorView& like,
                        std::array<int64_t, 3> inner, int64_t offset) {
   TensorView view = rows.slice(0, first, like[0] * like[1]).slice(1, offset, 1);
@@ -31,8 +32,8 @@ TensorView row_patches(const TensorView& rows, int64_t first, const TensorView& 
   return view;
 }
 
-// Calls f(latent view, rows view) for every rectangle the token ranges fall into and every frame of
-// a patch. `channels_last`: the order of values within a row.
+// Cuts the token ranges into rectangles, and calls f(latent view, rows view) for every rectangle
+// and every frame of a patch. `order` is the order of the values within a row.
 enum class PatchOrder : uint8_t { kChannelsFirst, kChannelsLast };
 template <class F>
 void for_patches(const TensorView& latent, const TensorView& rows, std::array<int64_t, 3> patch,
@@ -72,7 +73,7 @@ size_t RowLinear::bytes() const { return packed.bytes() + (bias ? bias.view().by
 
 void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
                 const TensorView& out) {
-  CHECK(context.reducer.parts() == 1 || !weights.packed.has_bias(), "a bias before the sum over",
+  CHECK(context.reducer.parts() == 1 || !weights.packed.has_bias(), "bias added before a sum over",
         context.reducer.parts(), "parts");
   linear(context.stream, x, weights.packed, LinearActivation::kNone, out);
   context.reducer.sum(context, out);

@@ -1,8 +1,9 @@
 #pragma once
-// DeviceWindow: a model's layers on a device that cannot hold them all: some are kept there, the
-// others lie in pinned host memory and pass through two slots, each copied by a queue of its own
-// while the layer before it computes (as LayerWindow does between files and memory). The host never
-// waits: events order the copies and the work.
+// DeviceWindow: weight offload for a model whose layers do not all fit on the device. Some layers
+// are kept on the device. The others are in pinned host memory and are copied into one of two slots
+// on the device when needed. A separate queue copies the next layer while the current one computes
+// (LayerWindow does the same between files and memory). Events order the copies and the work, so
+// the host never waits.
 #include <functional>
 #include <optional>
 #include <vector>
@@ -16,19 +17,19 @@
 
 namespace weft {
 
-// Through which the layers pass that are not kept.
+// The number of slots that offloaded layers are copied into.
 inline constexpr int kWindowSlots = 2;
 
-// Layer: owns tensors of one device; `pieces(layer)` names them, of all layers alike: the same
-// number, extents and dtypes in the same order.
+// Layer owns tensors on one device. `pieces(layer)` lists them. All layers must have the same
+// number of tensors with the same extents and dtypes, in the same order.
 template <class Layer>
 class DeviceWindow {
  public:
   using Load = std::function<Layer(Stream& stream, int index)>;
   using Pieces = std::function<std::vector<TensorView>(const Layer&)>;
 
-  // `load` puts layer `index` on the device by work of `copies`, a queue for this window alone. At
-  // least 2 of `layers` are resident, and fewer than all.
+  // `load` loads layer `index` to the device through `copies`, a queue that only this window uses.
+  // `resident` is at least 2 and less than `layers`.
   DeviceWindow(Stream copies, int layers, int resident, const Load& load, Pieces pieces)
       : copies_(std::move(copies)), pieces_(std::move(pieces)), kept_(layers), places_(layers, -1) {
     const int kept = resident - kWindowSlots;
@@ -44,21 +45,21 @@ class DeviceWindow {
       if (slots_.size() < kWindowSlots) slots_.push_back({std::move(layer), places_[i], {}, {}});
     }
     copies_.sync();
-    if (copies_.queue()) copies_.queue()->trim();  // loading converts, copying does not
+    if (copies_.queue()) copies_.queue()->trim();  // only loading needs memory for conversions
   }
 
   int size() const { return static_cast<int>(kept_.size()); }
-  // Bytes that one pass over all layers copies to the device.
+  // The bytes that one pass over all layers copies to the device.
   size_t bytes_per_pass() const { return streamed_.size() * layer_bytes_; }
   int64_t copies() const { return count_; }  // layers copied so far
-  // Waits for what is under way.
+  // Waits for pending copies and returns the totals so far.
   StreamedWeights streamed() {
     copies_.sync();
     return {count_ * static_cast<int64_t>(layer_bytes_), copying_.seconds(), waiting_.seconds()};
   }
 
-  // Runs f(layer), which puts work into `stream`. In the order of the layers, again and again, the
-  // next streamed layer is under way meanwhile; any other order is served too, later.
+  // Runs f(layer), which enqueues work on `stream`. If layers are used cyclically in their order,
+  // the next offloaded layer is copied meanwhile. Any other order works too, but waits for copies.
   template <class F>
   void use(Stream& stream, int index, F&& f) {
     if (kept_[index]) return f(*kept_[index]);
@@ -70,16 +71,16 @@ class DeviceWindow {
     try {
       f(slot.layer);
     } catch (...) {
-      stream.sync();  // what was given reads the slot
+      stream.sync();  // work that is already enqueued reads the slot
       throw;
     }
     slot.used.record(stream);
-    // The slot is the next but one's, whose copy waits for what was given just now.
+    // This slot is for the offloaded layer after the next one. Its copy waits for the work above.
     const int next = (place + kWindowSlots) % static_cast<int>(streamed_.size());
     if (!held(next)) fill(slot, next);
   }
 
-  // Calls f(layer, whether others pass through its place) for every layer that lies on the device.
+  // Calls f(layer, is_slot) for every layer on the device. is_slot is true for the two slots.
   template <class F>
   void for_resident(F&& f) const {
     for (const std::optional<Layer>& layer : kept_)
@@ -90,8 +91,8 @@ class DeviceWindow {
  private:
   struct Slot {
     Layer layer;
-    int place;                 // of the streamed layer whose weights it has
-    DeviceEvent filled, used;  // by copies_; by the stream of the work
+    int place;                 // index among the offloaded layers of the one it holds
+    DeviceEvent filled, used;  // recorded after the copy; after the work that reads it
   };
 
   bool held(int place) const {
@@ -103,7 +104,7 @@ class DeviceWindow {
   Slot& slot_of(int place) {
     for (Slot& slot : slots_)
       if (slot.place == place) return slot;
-    // Out of order: whichever was not filled last.
+    // Used out of order: the slot that was not filled last is replaced.
     Slot& slot = slots_[newest_ == 0 ? 1 : 0];
     fill(slot, place);
     return slot;
@@ -124,7 +125,7 @@ class DeviceWindow {
     ++count_;
   }
 
-  // A layer's weights in pinned memory.
+  // Copies a layer's weights to pinned memory.
   PinnedMemory store(const Layer& layer) {
     size_t bytes = 0;
     for (const TensorView& piece : pieces_(layer)) bytes += movable_piece(piece.bytes());
@@ -143,7 +144,7 @@ class DeviceWindow {
   Stream copies_;
   Pieces pieces_;
   std::vector<std::optional<Layer>> kept_;
-  std::vector<int> places_;  // among the streamed layers, -1: it is kept
+  std::vector<int> places_;  // per layer: index among the offloaded layers; -1: it is kept
   std::vector<PinnedMemory> streamed_;
   std::vector<Slot> slots_;
   DeviceClock copying_, waiting_;

@@ -1,8 +1,8 @@
 #pragma once
-// LayerWindow: a model's layers in the order of their use, all of them resident, or some, the
-// others read ahead of use by a thread (TPI-LLM, arXiv 2410.00531, section 3.4). Of `resident`
-// slots two carry the layers that are streamed, one in use and one being read; the others keep
-// theirs, spread evenly, so that there is something to compute while a layer is read.
+// LayerWindow: a model's layers, all or some of them in memory. A thread reads the others from
+// their file before they are used (TPI-LLM, arXiv 2410.00531, section 3.4). Of `resident` layers in
+// memory two are streamed, one in use and one being read. The others are kept; they are spread
+// evenly over the model, so that there is something to compute while a layer is read.
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -17,13 +17,13 @@
 
 namespace weft {
 
-// Whether layer `i` of `layers` is one of the `kept`, spread evenly: where their count steps up.
+// Returns whether layer `i` of `layers` is one of the `kept` layers, which are spread evenly.
 inline bool layer_is_kept(int i, int layers, int kept) {
   return int64_t{i + 1} * kept / layers > int64_t{i} * kept / layers;
 }
 
 struct WindowCounts {
-  int64_t reads = 0;  // layers
+  int64_t reads = 0;  // layers read
   double reading_s = 0, waited_s = 0;
 };
 
@@ -32,7 +32,7 @@ class LayerWindow {
  public:
   using Load = std::function<Layer(int index)>;
 
-  // `load` makes layer `index`; where layers are streamed it also runs on a thread of the window's.
+  // `load` returns layer `index`. If layers are streamed, the window's thread calls it, too.
   LayerWindow(int layers, int resident, Load load) : load_(std::move(load)), slots_(layers) {
     const int kept = resident >= layers ? layers : resident - 2;
     CHECK(kept >= 0, "resident", resident, "of", layers);
@@ -57,8 +57,8 @@ class LayerWindow {
 
   int size() const { return static_cast<int>(slots_.size()); }
 
-  // Runs f(layer). In the order of the layers, again and again, the next one is being read
-  // meanwhile; any other order is served too, late. What the reader met is thrown here.
+  // Runs f(layer). If layers are used cyclically in their order, the next one is read meanwhile.
+  // Any other order works too, but waits. An exception of the reading thread is rethrown here.
   template <class F>
   void use(int index, F&& f) {
     std::unique_lock lock(mutex_);
@@ -74,7 +74,7 @@ class LayerWindow {
     f(*slots_[index]);
   }
 
-  // Calls f for every layer that is resident now; only between uses.
+  // Calls f for every layer that is in memory now. Call it only between uses.
   template <class F>
   void for_resident(F&& f) const {
     const std::lock_guard lock(mutex_);
@@ -92,7 +92,7 @@ class LayerWindow {
   static double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
   }
-  // Ends the use of a layer: a streamed one goes.
+  // Ends the use of a layer. A streamed layer is freed.
   struct Release {
     LayerWindow& window;
     int index;
@@ -107,13 +107,13 @@ class LayerWindow {
     }
   };
 
-  int place(int index) const {  // among the streamed layers, -1: it is kept
+  int place(int index) const {  // index among the streamed layers; -1: it is kept
     for (size_t i = 0; i < streamed_.size(); ++i)
       if (streamed_[i] == index) return static_cast<int>(i);
     return -1;
   }
 
-  // Where the reader is elsewhere, what it read is dropped and it goes on from `index`.
+  // If the reader has read other layers, they are dropped and it continues from `index`.
   void ask_for(int index) {
     const int at = place(index);
     if (reading_ == index || (next_ == at && held_ < 2)) return;
@@ -162,7 +162,7 @@ class LayerWindow {
   std::exception_ptr failure_;
   WindowCounts counts_;
   int held_ = 0;                 // streamed layers in memory or being read
-  int next_ = 0, reading_ = -1;  // place of the next to read; index of the one being read
+  int next_ = 0, reading_ = -1;  // place of the next layer to read; index of the one being read
   bool ended_ = false;
 };
 

@@ -13,7 +13,7 @@ namespace weft {
 
 namespace {
 
-// In front of the names of the blocks, by whoever saved the checkpoint.
+// Prefixes of the block names; they depend on the tool that saved the checkpoint.
 constexpr const char* kPrefixes[] = {"model.", "", "model.language_model.",
                                      "language_model.model."};
 
@@ -23,7 +23,7 @@ std::string find_prefix(const TensorFile& file) {
   return kPrefixes[0];
 }
 
-// The output layer's name beside that prefix.
+// The output layer's name in a checkpoint with that prefix.
 std::string head_name(const std::string& prefix) {
   return prefix == "language_model.model." ? "language_model.lm_head.weight" : "lm_head.weight";
 }
@@ -32,8 +32,8 @@ std::string spelled(const std::string& prefix, const std::string& name) {
   return name == "lm_head.weight" ? head_name(prefix) : prefix + name;
 }
 
-// What may stand beside the decoder: a picture encoder, tables that follow from the configuration,
-// and the output layer of one that is tied.
+// Returns whether a tensor does not belong to the decoder: a picture encoder's tensor, or a table
+// that follows from the configuration.
 bool belongs_elsewhere(const std::string& name) {
   return name.starts_with("visual.") || name.starts_with("model.visual.") ||
          name.ends_with("rotary_emb.inv_freq");
@@ -123,7 +123,7 @@ QwenDecoder QwenDecoder::load(const TensorFile& file, const QwenConfig& config, 
        own = stream_on(stream.device(), resident < count ? 1 : stream.threads(), Determinism::kFast,
                        &stream.ops())](int index) mutable {
         Block block = load_block(own, file, config, loaded, prefix, index);
-        own.sync();  // other streams use it
+        own.sync();  // another stream uses the block
         return block;
       });
   return model;

@@ -1,7 +1,7 @@
 #pragma once
 // Qwen2.5 and Qwen3 decoders (Yang et al. 2024, arXiv 2412.15115; 2025, arXiv 2505.09388): pre-norm
-// blocks of causal attention with grouped queries and SwiGLU. Qwen3 norms every head of q and k,
-// Qwen2.5 has biases there instead.
+// blocks of causal attention with grouped queries and SwiGLU. Qwen3 normalises every head of q and
+// k. Qwen2.5 has biases on q, k and v instead.
 #include <memory>
 #include <span>
 #include <string>
@@ -24,79 +24,81 @@ struct QwenConfig {
   double rope_theta = 1e6;
   int64_t max_positions = 32768;
 
-  // A transformers config.json of model_type qwen2 or qwen3. Error(kModel) names the field, its
-  // value and what is legal; what would change a number is honoured or refused.
+  // Reads a transformers config.json of model_type qwen2 or qwen3. Every field that would change a
+  // number is honoured or refused: Error(kModel) names the field, its value and the legal values.
   static QwenConfig from_json_file(const std::string& path);
 
   int64_t inner() const { return int64_t{heads} * head_dim; }
   int64_t kv_inner() const { return int64_t{kv_heads} * head_dim; }
 };
 
-// The whole checkpoint without the prefix of its names; lm_head.weight where it is not tied.
+// Every tensor of the checkpoint, named without prefix. lm_head.weight is listed if it is not tied.
 std::vector<TensorSpec> qwen_tensors(const QwenConfig& config);
 
-// What one rank loads. `width` counts query heads; the key/value heads are those that they use, so
-// that ranks that share a group each hold its key/value head.
+// The part of the model that one rank loads. `width` counts query heads. A rank also holds the
+// key/value heads that its query heads use, so ranks that share a group each hold that group's
+// head.
 struct QwenLoad {
-  DType dtype = DType::kF32;  // of matrices, keys and values; the hidden rows stay f32
+  DType dtype = DType::kF32;  // dtype of matrices, keys and values; the hidden rows stay f32
   BlockRange blocks{};        // total 0 = all
-  WidthSlice width{};         // of every block
-  Range vocab{};              // of the output layer; {} = all
-  WeightFormat weights = WeightFormat::kCompute;  // of the blocks' matrices
-  int resident = 0;  // blocks in memory at once, the others read ahead of use; 0 = all
+  WidthSlice width{};         // slice of every block
+  Range vocab{};              // rows of the output layer; {} = all
+  WeightFormat weights = WeightFormat::kCompute;  // format of the blocks' matrices
+  int resident = 0;  // blocks in memory at once; the others are read before use; 0 = all
 };
 
 // The key/value heads of a range of query heads: whole groups, or a part of one.
 Range qwen_kv_heads(const QwenConfig& config, const Range& heads);
 
-// Which part of a tensor the load holds: of q, k, v, gate and up the outputs, of o and down the
-// inputs, of the output layer its words, of everything else all.
+// Returns the part of a tensor that `load` holds: outputs of q, k, v, gate and up; inputs of o and
+// down; vocabulary rows of the output layer; all of any other tensor.
 TensorPart qwen_part(const QwenConfig& config, const TensorSpec& tensor, const QwenLoad& load);
 
-// Memory predictions of one rank: packed weights of all its blocks and the output layer (the
-// embedding stays in the file's mapping), and arena bytes of one forward of `rows` rows with
+// Memory predictions for one rank: the packed weights of all its blocks and the output layer (the
+// embedding stays in the mapped file), and the arena bytes of one forward of `rows` rows with
 // logits of `last` of them.
 size_t qwen_weights_bytes(const QwenConfig& config, const QwenLoad& load);
 size_t qwen_workspace_bytes(const QwenConfig& config, int64_t rows, int64_t last,
                             const QwenLoad& load, const SeamBytes& seams = {});
-// On a device, the largest scratch of an op of such a forward; every sequence sees up to `keys`,
-// in pages of `page_rows`.
+// The largest scratch of an op of such a forward on a device. Every sequence attends to up to
+// `keys` keys, in pages of `page_rows`.
 size_t qwen_scratch_bytes(const QwenConfig& config, int64_t rows, int64_t last, int64_t keys,
                           int64_t page_rows, const QwenLoad& load, const DeviceTraits& device);
 
-// One sequence's rows of a pass.
+// The rows of one sequence in a pass.
 struct SequenceRows {
-  Range rows{};                 // of the pass's
-  TokenRanges tokens{};         // their positions
-  std::span<ContextKV> past{};  // per loaded block; empty: nothing before and nothing kept
-  TokenMixer* mixer = nullptr;  // null: the context's
+  Range rows{};                 // its rows among the pass's rows
+  TokenRanges tokens{};         // the positions of these rows
+  std::span<ContextKV> past{};  // KV cache per loaded block; empty: no past, and nothing is kept
+  TokenMixer* mixer = nullptr;  // null: the context's mixer
 };
 
 class QwenDecoder {
  public:
-  // Reads and packs what `load` names; `file` must outlive the decoder (its mapping holds the
-  // embedding, and streamed blocks are read from it again and again).
+  // Reads and packs the part that `load` describes. `file` must outlive the decoder: its mapping
+  // holds the embedding, and streamed blocks are read from it in every pass.
   static QwenDecoder load(const TensorFile& file, const QwenConfig& config, Stream& stream,
                           const QwenLoad& load = {});
 
   const QwenConfig& config() const { return config_; }
   const QwenLoad& loaded() const { return load_; }
   Range kv_heads() const { return qwen_kv_heads(config_, load_.width.heads); }
-  size_t bytes() const;  // packed weights that are resident
-  // Bytes, seconds of reading and seconds waited for it; zeros where all blocks are resident.
+  size_t bytes() const;  // bytes of packed weights in memory now
+  // The number of blocks read, the seconds spent reading and the seconds waited for it. All are
+  // zero if all blocks are resident.
   WindowCounts window() const { return blocks_->counts(); }
 
-  // The angles of positions 0 ... positions - 1.
+  // The rotary angles of positions 0 ... positions - 1.
   Rope rope(int64_t positions) const;
 
-  // The loaded blocks over rows [n] of several sequences, one behind the other. in: ids [n] i32
-  // where the blocks begin at 0, else hidden rows [n, D] f32. out: hidden rows [n, D] f32, not yet
-  // normed; may be `in`. An id outside of the vocabulary throws Error(kModel).
+  // Runs the loaded blocks on n rows of several sequences, concatenated. in: ids [n] i32 if the
+  // blocks begin at 0, else hidden rows [n, D] f32. out: hidden rows [n, D] f32 before the final
+  // norm; it may be `in`. An id outside the vocabulary throws Error(kModel).
   void forward(Context& context, const TensorView& in, std::span<const SequenceRows> sequences,
                const Rope& rope, const TensorView& out) const;
 
-  // Of the last stage: the final norm of hidden rows [m, D] f32, and their logits [m, V] f32, of
-  // which each rank of the reducer makes the loaded words.
+  // Only on the last stage: the final norm of hidden rows [m, D] f32, and their logits [m, V] f32.
+  // Each rank of the reducer computes the logits of its part of the vocabulary.
   void norm(Context& context, const TensorView& hidden, const TensorView& out) const;
   void logits(Context& context, const TensorView& hidden, const TensorView& out) const;
 
@@ -123,8 +125,8 @@ class QwenDecoder {
   QwenLoad load_;
   TensorView embedding_;  // [V, D], in the file's mapping
   std::unique_ptr<LayerWindow<Block>> blocks_;
-  Tensor final_norm_;  // [D] f32, of the last stage
-  PackedLinear head_;  // [V part, D], of the last stage
+  Tensor final_norm_;  // [D] f32, on the last stage
+  PackedLinear head_;  // [V part, D], on the last stage
 };
 
 }  // namespace weft

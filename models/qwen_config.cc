@@ -1,4 +1,4 @@
-// What a transformers config.json of a Qwen2.5 or Qwen3 decoder says.
+// Reads the transformers config.json of a Qwen2.5 or Qwen3 decoder; tensor lists and memory.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -17,7 +17,7 @@ constexpr IntRange kCounts{1, 4096};
   throw Error(ErrorKind::kModel, path + ": " + field + " is " + value + ", legal: " + legal);
 }
 
-// rope_theta, in rope_parameters where newer files have it; every scaling of positions is refused.
+// Reads rope_theta, which newer files have in rope_parameters. Any scaling of positions is refused.
 double read_theta(const nlohmann::json& json, const std::string& path) {
   double theta = json_number_or(json, "rope_theta", path, 10000.0);
   for (const char* field : {"rope_parameters", "rope_scaling"}) {
@@ -27,7 +27,7 @@ double read_theta(const nlohmann::json& json, const std::string& path) {
     if (!rope.is_object()) throw Error(ErrorKind::kModel, what + " must be an object or null");
     const std::string type =
         json_string_or(rope, "rope_type", what, json_string_or(rope, "type", what, "default"));
-    // Sections of a rotation over pictures, which text does not turn differently in.
+    // "mrope" has sections for the rows and columns of pictures. For text it equals "default".
     if (type != "default" && type != "mrope")
       refuse(path, std::string(field) + ".rope_type", "\"" + type + "\"", "\"default\"");
     theta = json_number_or(rope, "rope_theta", what, theta);
@@ -140,7 +140,7 @@ size_t qwen_weights_bytes(const QwenConfig& config, const QwenLoad& load) {
     const auto values = static_cast<size_t>(qwen_part(config, tensor, load).count(tensor));
     const bool eight = tensor.shape.size() == 2 && load.weights != WeightFormat::kCompute &&
                        tensor.name.starts_with("layers.");
-    // Of 8 bits also a scale and a correction per output.
+    // 8-bit weights also have a scale and a correction per output.
     bytes += eight ? values + static_cast<size_t>(tensor.shape[0]) * 2 * sizeof(float)
                    : values * size_of(dtype);
   };
@@ -170,10 +170,10 @@ size_t qwen_workspace_bytes(const QwenConfig& config, int64_t rows, int64_t last
   const size_t attention =
       h + 2 * size(dtype, rows, q) + 2 * size(dtype, rows, kv) + std::max(seams.attend, sums);
   const size_t ffn = h + 2 * size(dtype, rows, part.ffn.size()) + sums;
-  const int64_t words = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
+  const int64_t vocab = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
   const size_t head = size(dtype, last, config.hidden) +
-                      // Of parts the own one, and all of them as they are joined.
-                      (words < config.vocab ? size(DType::kF32, last, words + config.vocab) : 0);
+                      // If the vocabulary is split: this rank's logits, and all of them, gathered.
+                      (vocab < config.vocab ? size(DType::kF32, last, vocab + config.vocab) : 0);
   return std::max({attention, ffn, head});
 }
 
@@ -182,7 +182,7 @@ size_t qwen_scratch_bytes(const QwenConfig& config, int64_t rows, int64_t last, 
   const WidthSlice part = load.width.of(config.heads, config.ffn);
   const int64_t heads = part.heads.size(), kv_heads = qwen_kv_heads(config, part.heads).size();
   const int64_t q = heads * config.head_dim, kv = kv_heads * config.head_dim;
-  const int64_t words = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
+  const int64_t vocab = (load.vocab == Range{} ? Range{0, config.vocab} : load.vocab).size();
   size_t most = std::max(kTransferPiece,
                          attention_scratch_bytes({.queries = rows,
                                                   .keys = keys,
@@ -207,7 +207,7 @@ size_t qwen_scratch_bytes(const QwenConfig& config, int64_t rows, int64_t last, 
     consider(rows, config.hidden, out, load.dtype, load.weights);
   for (const int64_t in : {q, part.ffn.size()})
     consider(rows, in, config.hidden, DType::kF32, load.weights);
-  consider(last, config.hidden, words, DType::kF32, WeightFormat::kCompute);
+  consider(last, config.hidden, vocab, DType::kF32, WeightFormat::kCompute);
   return most;
 }
 

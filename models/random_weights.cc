@@ -45,22 +45,22 @@ void fill_random(uint64_t seed, const TensorView& out) {
 }
 
 TensorFile random_tensors(const std::vector<TensorSpec>& specs, uint64_t first_seed) {
-  std::vector<TensorFile::Made> tensors;
+  std::vector<TensorFile::Generated> tensors;
   std::map<std::string, uint64_t> seeds;
   for (const TensorSpec& spec : specs) {
     seeds.emplace(spec.name, first_seed + seeds.size());
     tensors.push_back({.name = spec.name, .dtype = DType::kBF16, .shape = spec.shape});
   }
-  return TensorFile::made(tensors, [seeds](const std::string& name, const TensorView& out) {
+  return TensorFile::generated(tensors, [seeds](const std::string& name, const TensorView& out) {
     fill_random(seeds.at(name), out);
   });
 }
 
 TensorFile random_wan(const WanConfig& config) { return random_tensors(wan_tensors(config)); }
 
-void write_random(const std::string& path, const TensorFile& made) {
+void write_random(const std::string& path, const TensorFile& tensors) {
   std::vector<std::pair<std::string, TensorView>> list;
-  for (const std::string& name : made.names()) list.emplace_back(name, made.view(name));
+  for (const std::string& name : tensors.names()) list.emplace_back(name, tensors.view(name));
   write_safetensors(path, list);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Random checkpoints of a model's true shapes, for figures and tests that need no picture.
+// Random checkpoints with the true shapes of a model, for benchmarks and tests that need no real
+// picture.
 #include <string>
 
 #include "models/qwen.h"
@@ -7,25 +8,26 @@
 
 namespace weft {
 
-// Wan 2.1 1.3B's widths with `layers` of its 30 blocks.
+// The config of Wan 2.1 1.3B with `layers` of its 30 blocks.
 WanConfig wan_1_3b(int layers = 30);
-// The same of 14B's 40.
+// The config of Wan 2.1 14B with `layers` of its 40 blocks.
 WanConfig wan_14b(int layers = 40);
 
-// Qwen3-0.6B's extents.
+// The config of Qwen3-0.6B.
 QwenConfig qwen3_0_6b();
 
-// bf16 values of +-2^-6 to 2^-5 at 2^-6's spacing, the same for the same seed.
+// Fills `out` with bf16 values of either sign and magnitude 2^-6 to 2^-5, spaced as bf16 is there.
+// The same seed gives the same values.
 void fill_random(uint64_t seed, const TensorView& out);
 
-// Every tensor in bf16 by fill_random, seeds counted from `first_seed`, in memory, made when it is
-// asked for.
+// Tensors in memory, in bf16, filled by fill_random when they are first used. The first one has the
+// seed `first_seed`, the next one a seed one higher, and so on.
 TensorFile random_tensors(const std::vector<TensorSpec>& tensors, uint64_t first_seed = 0);
 
-// The transformer's so: its activations stay finite, its picture is noise.
+// random_tensors of a Wan transformer. Its activations stay finite; its picture is noise.
 TensorFile random_wan(const WanConfig& config);
 
-// All tensors of a made file, written to a real one.
-void write_random(const std::string& path, const TensorFile& made);
+// Writes generated tensors to a file.
+void write_random(const std::string& path, const TensorFile& tensors);
 
 }  // namespace weft

@@ -12,11 +12,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Published defaults of the Wan family (Wan-Video/Wan2.1 and Wan2.2, generate.py and configs),
-// found by what the configuration says: width, channels and experts.
+// Published defaults of the Wan family (Wan-Video/Wan2.1 and Wan2.2, generate.py and configs). A
+// row is found by the configuration's width, channels and number of experts.
 struct DefaultsRow {
   const char* name;
-  int64_t width, in_channels, out_channels;  // of the transformer
+  int64_t width, in_channels, out_channels;  // the transformer's
   int experts;
   int steps;
   double shift, guidance, guidance_2;  // guidance_2 0: one expert
@@ -85,7 +85,7 @@ DefaultSettings read_weft_json(const std::string& path) {
   return out;
 }
 
-// The folder of a component, or "" where model_index.json has [null, null], null or nothing.
+// Returns the folder of a component, or "" if model_index.json has [null, null], null or no entry.
 std::string component(const nlohmann::json& index, const char* name, const std::string& folder,
                       const std::string& what) {
   if (!json_has(index, name)) return "";
@@ -106,7 +106,7 @@ WanConfig expert(const std::string& folder) {
   return WanConfig::from_json_file(path);
 }
 
-// What to try where a folder has no model_index.json.
+// Suggests what to do about a folder without model_index.json.
 std::string advice(const std::string& path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path))
     if (entry.path().extension() == ".pth")
@@ -127,7 +127,7 @@ DefaultSettings default_settings(const std::string& path, const WanConfig& confi
     if (row.width == config.width() && row.in_channels == config.in_channels &&
         row.out_channels == config.out_channels && row.experts == experts)
       return built_in(row);
-  DefaultSettings out = built_in(kDefaults[0]);  // of the family, for a size that nobody published
+  DefaultSettings out = built_in(kDefaults[0]);  // the family's, for an unpublished size
   out.name = fs::path(path).filename().string();
   if (out.name.empty()) out.name = fs::path(path).parent_path().filename().string();
   out.flow_shift.reset();

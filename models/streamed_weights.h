@@ -1,12 +1,13 @@
 #pragma once
-// What passes through a device that does not hold all of a model, counted and timed.
+// Counters and times of weight offload: weights that are copied to a device that does not hold all
+// of a model.
 #include <algorithm>
 #include <cstdint>
 
 namespace weft {
 
-// Of any number of passes: the copies' time, and the work's while it stood still for them. What is
-// left of the former was hidden behind the latter.
+// Totals of any number of passes: the time that the copies took, and the time that the work waited
+// for them. The difference overlapped with computation.
 struct StreamedWeights {
   int64_t bytes = 0;
   double copying_s = 0, waited_s = 0;
@@ -26,10 +27,10 @@ struct StreamedWeights {
   }
 };
 
-// Of a job's forwards; bytes_per_forward 0: all weights stayed.
+// Totals of a job's forwards. bytes_per_forward is 0 if all weights were resident.
 struct Streaming {
   int64_t bytes_per_forward = 0, forwards = 0;
-  double forward_s = 0;  // all of them
+  double forward_s = 0;  // time of all forwards together
   StreamedWeights weights{};
 };
 

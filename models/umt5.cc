@@ -24,8 +24,8 @@ std::string block_name(int64_t layer, const char* rest) {
   return "encoder.block." + std::to_string(layer) + ".layer." + rest;
 }
 
-// bias [A, n, n] of one layer's table [buckets, A], a host tensor. It depends on key - query alone:
-// row i of a head is a window of that head's 2n - 1 values.
+// Expands one layer's table [buckets, A], a host tensor, to the bias [A, n, n]. The bias depends
+// only on key - query, so row i of a head is a window into that head's 2n - 1 values.
 void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Context& context,
                  const TensorView& bias) {
   const Arena::Scope scope(context.arena);
@@ -124,7 +124,7 @@ size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlic
   return bytes;
 }
 
-// The tables of positions stay on the host.
+// The position bias tables stay on the host.
 size_t umt5_device_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width) {
   size_t bytes = 0;
   for (const TensorSpec& tensor : umt5_tensors(config)) {
@@ -196,7 +196,7 @@ Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, 
     binder.take(tensors[i].name, tensors[i].shape);
     parts[tensors[i].name] = umt5_part(config, tensors[i], width);
   }
-  binder.ignore("spiece_model");  // the tokenizer, embedded in single-file repacks
+  binder.ignore("spiece_model");  // the tokenizer, which single-file repacks contain
   binder.finish();
 
   Stream host = host_stream(stream);
@@ -270,7 +270,7 @@ void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView&
   expand_bias(config_, layer.bias, n, context, bias);
   const TensorView mixed = context.arena.alloc(dtype_, {n, heads, config_.d_kv});
   const KVSegment keys{.k = k, .v = v};
-  // scale 1: the initialisation of q carries what 1 / sqrt(E) does elsewhere.
+  // The scale is 1, because T5 puts the factor 1 / sqrt(E) into the initialisation of q.
   attention(context.stream,
             {.q = q, .segments = {&keys, 1}, .bias = bias, .scale = 1, .out = mixed});
   const TensorView y = context.arena.alloc(DType::kF32, x.shape());

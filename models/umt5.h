@@ -1,6 +1,6 @@
 #pragma once
-// UMT5 encoder (Chung et al. 2023; Raffel et al. 2020): pre-norm blocks of biased attention and
-// gated GELU. Unlike T5, every layer has a relative position bias of its own.
+// UMT5 encoder (Chung et al. 2023; Raffel et al. 2020): pre-norm blocks of attention with relative
+// position bias and gated GELU. Unlike in T5, every layer has a position bias of its own.
 #include <span>
 #include <string>
 #include <vector>
@@ -24,15 +24,15 @@ struct Umt5Config {
 
   int64_t inner() const { return num_heads * d_kv; }
 
-  // A transformers config.json; Error(kModel) names the field, its value and what is legal.
+  // Reads a transformers config.json. Error(kModel) names the field, its value and what is legal.
   static Umt5Config from_json_file(const std::string& path);
 };
 
-// Every tensor of the encoder, embedding included (as shared.weight).
+// Every tensor of the encoder, including the embedding (as shared.weight).
 std::vector<TensorSpec> umt5_tensors(const Umt5Config& config);
 
-// Which part of one of them the slice `width` holds: of q, k, v and the gated layers the outputs,
-// of o and wo the inputs, of the position biases the heads, of everything else all.
+// Returns the part of a tensor that the slice `width` holds: outputs of q, k, v and the gated
+// layers; inputs of o and wo; heads of the position biases; all of any other tensor.
 TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const WidthSlice& width);
 
 // The row of relative_attention_bias for delta = key position - query position, bidirectional
@@ -41,10 +41,10 @@ TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const W
 // trained.
 int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
 
-// Memory predictions of one rank that loads the slice `width`: packed weights (the embedding is not
-// among them), and arena bytes of one encode of n tokens.
+// Memory predictions for one rank that loads the slice `width`: the packed weights (without the
+// embedding), and the arena bytes of one encode of n tokens.
 size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width = {});
-// On a device: its weights there, and the largest scratch of an op over `n` ids.
+// On a device: the bytes of its weights, and the largest scratch of an op over `n` ids.
 size_t umt5_device_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width);
 size_t umt5_scratch_bytes(const Umt5Config& config, int64_t n, DType dtype, const WidthSlice& width,
                           const DeviceTraits& device);
@@ -53,15 +53,16 @@ size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
 
 class Umt5Encoder {
  public:
-  // Packs the linear layers in `dtype`, of them the slice `width`: with a part of it, encode wants
-  // a Context whose Reducer joins the parts. The embedding stays in the file's mapping, in the
-  // file's dtype: `file` must outlive the encoder.
+  // Packs the slice `width` of the linear layers in `dtype`. If it is only a part of the width,
+  // encode needs a Context whose Reducer sums over the parts. The embedding stays in the mapped
+  // file, in the file's dtype, so `file` must outlive the encoder.
   static Umt5Encoder load(const TensorFile& file, const Umt5Config& config, Stream& stream,
                           DType dtype, const WidthSlice& width = {});
 
-  // out [n, d_model] f32 = the final norm's rows for the n ids of one prompt (its </s> included, no
-  // padding: keys beyond the prompt are masked in the model, so leaving them out is the same).
-  // An id outside the vocabulary throws Error(kModel).
+  // Writes the final norm's rows for the n ids of one prompt to out [n, d_model] f32. The ids
+  // include
+  // </s> but no padding: the model masks keys beyond the prompt, so the result is the same without
+  // them. An id outside the vocabulary throws Error(kModel).
   void encode(Context& context, std::span<const int32_t> ids, const TensorView& out) const;
 
   const Umt5Config& config() const { return config_; }
@@ -75,7 +76,7 @@ class Umt5Encoder {
     RowLinear o;               // [d_model, inner part]
     Tensor bias;               // [num_buckets, heads part] f32, on the host
     Tensor feed_forward_norm;  // [d_model] f32
-    PackedLinear wi_0, wi_1;   // [d_ff part, d_model]: the gate, then what it multiplies
+    PackedLinear wi_0, wi_1;   // [d_ff part, d_model]: the gate, then the values it multiplies
     RowLinear wo;              // [d_model, d_ff part]
   };
 

@@ -16,7 +16,8 @@ namespace {
 // Rows of the modulation tables (Wan's order: shift, scale, gate, for attention and feed-forward).
 enum Modulation { kShift = 0, kScale = 1, kGate = 2, kAttention = 0, kFeedForward = 3 };
 
-// Memory of `x` under another shape of no more elements; x is no longer needed.
+// Returns the memory of `x` as a view of another shape with at most as many elements. The values of
+// x are no longer needed.
 TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
   TensorView out(x.data, x.dtype, shape, x.device);
   CHECK(x.contiguous() && out.count() <= x.count(), out.to_string_shape(), "in",
@@ -24,16 +25,17 @@ TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
   return out;
 }
 
-// A checkpoint's tensors by our names, the part of them that the slice holds, and the packing.
+// Gives access to a checkpoint's tensors by their diffusers names, cuts out the part that the slice
+// holds, and packs it.
 class Source {
  public:
   Source(Stream& stream, const TensorFile& file, const WanConfig& config, const WidthSlice& width)
       : stream_(stream), file_(file), names_(detect_wan_names(file)) {
     WeightBinder binder(file, "transformer", names_);
-    // Old diffusers saves hold a norm that the model never had.
+    // Checkpoints that old diffusers versions saved contain a norm that the model does not use.
     for (int i = 0; i < config.layers; ++i)
       binder.ignore(names_("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
-    // Other parts may stand beside the transformer in a single-file checkpoint.
+    // A single-file checkpoint may contain other models beside the transformer.
     if (!names_.prefix.empty())
       for (const std::string& name : file.names())
         if (!name.starts_with(names_.prefix)) binder.ignore(name);
@@ -44,7 +46,7 @@ class Source {
     binder.finish();
   }
 
-  // Convolution weights become matrices [out, rest].
+  // Packs a linear layer. Convolution weights become matrices [out, rest].
   PackedLinear linear(const std::string& name, DType dtype,
                       WeightFormat format = WeightFormat::kCompute) const {
     const HeldWeight weight = held(name + ".weight", dtype), bias = held(name + ".bias");
@@ -52,7 +54,7 @@ class Source {
     return pack_linear(stream_, view.reshape({view[0], view.count() / view[0]}), bias.view(), dtype,
                        format);
   }
-  // Of a part of the inputs the bias stays aside.
+  // If only a part of the inputs is held, the bias is stored separately.
   RowLinear row_linear(const std::string& name, DType dtype, WeightFormat format) const {
     const HeldWeight weight = held(name + ".weight", dtype);
     if (weight.mapped()) return {.packed = linear(name, dtype, format), .bias = {}};
@@ -188,7 +190,7 @@ size_t WanTransformer::bytes(const Block& block) {
 std::vector<TensorView> WanTransformer::pieces(const Block& block) {
   std::vector<TensorView> all;
   const auto add = [&](const PackedLinear& linear) {
-    CHECK(!linear.pieces_.empty(), "weights that cannot move");
+    CHECK(!linear.pieces_.empty(), "weights that cannot be copied");
     linear.let_go_(linear.storage_.get());
     all.insert(all.end(), linear.pieces_.begin(), linear.pieces_.end());
   };
@@ -204,7 +206,7 @@ std::vector<TensorView> WanTransformer::pieces(const Block& block) {
   return all;
 }
 
-// f(tensor) for everything of a block that no linear holds.
+// Calls f(tensor) for every tensor of a block that is not part of a linear layer.
 template <class F>
 void WanTransformer::for_vectors(const Block& block, F&& f) {
   for (const Attention* part : {&block.attn1, &block.attn2}) {
@@ -216,7 +218,7 @@ void WanTransformer::for_vectors(const Block& block, F&& f) {
   f(block.norm2_bias);
 }
 
-// Sums over ranks belong to a part of the width, and to nothing else.
+// The reducer must sum over several ranks exactly if this rank holds only a part of the width.
 void WanTransformer::check_reducer(const Context& context) const {
   const bool whole = load_.width.heads.size() == config_.heads;
   CHECK((context.reducer.parts() == 1) == whole, "a sum over", context.reducer.parts(),
@@ -234,7 +236,7 @@ WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
   const int64_t rows = text.rows(), d = config_.width();
   Arena::Scope scope(context.arena);
 
-  // Rows behind the prompt are zero before the MLP, so they all become the same row.
+  // Padding rows are zero before the MLP, so they all become the same row.
   const TensorView in = context.arena.alloc(load_.dtype, {rows, config_.text_dim});
   copy(stream, embeds, in.slice(0, 0, text.length));
   fill_zero(stream, in.slice(0, text.length, rows - text.length));
@@ -256,7 +258,7 @@ WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
   return text;
 }
 
-// The next layer's keys and values of the prompt.
+// Appends the next layer's keys and values of the prompt.
 void WanTransformer::text_keys(Context& context, const Attention& weights, WanText& text) const {
   Stream& stream = context.stream;
   const int64_t rows = text.rows(), width = weights.to_k.out();
@@ -272,8 +274,8 @@ Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> st
   return make_rope(grid, start, config_.head_dim);
 }
 
-void WanTransformer::time_waves(Stream& stream, std::span<const TimeSegment> times,
-                                const TensorView& out) const {
+void WanTransformer::timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
+                                        const TensorView& out) const {
   CHECK(out.rank == 2 && out[0] == static_cast<int64_t>(times.size()) && out[1] == config_.freq_dim,
         out.to_string_shape());
   make_on_host(stream, out, [&](const TensorView& to) {
@@ -286,14 +288,14 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
                              std::span<const TimeSegment> times, const WanText& text,
                              const Rope& rope, const TensorView& out) const {
   const Arena::Scope scope(context.arena);
-  const TensorView waves =
+  const TensorView embedding =
       context.arena.alloc(DType::kF32, {static_cast<int64_t>(times.size()), config_.freq_dim});
-  time_waves(context.stream, times, waves);
-  forward(context, blocks, in, times, waves, text, rope, out);
+  timestep_embedding(context.stream, times, embedding);
+  forward(context, blocks, in, times, embedding, text, rope, out);
 }
 
 void WanTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
-                             std::span<const TimeSegment> times, const TensorView& waves,
+                             std::span<const TimeSegment> times, const TensorView& embedding,
                              const WanText& text, const Rope& rope, const TensorView& out) const {
   const int64_t n = context.tokens.size(), d = config_.width();
   CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
@@ -311,7 +313,7 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
     embed_patches(context, in, x);
   else
     copy(context.stream, in, x);
-  const std::vector<TimeRows> rows = embed_times(context, times, waves);
+  const std::vector<TimeRows> rows = embed_times(context, times, embedding);
   context.mixer.begin(context.pass);
   for (int i = blocks.begin; i < blocks.end; ++i)
     with_block(context.stream, i,
@@ -330,7 +332,7 @@ void WanTransformer::embed_patches(Context& context, const TensorView& latent,
 }
 
 std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
-    Context& context, std::span<const TimeSegment> times, const TensorView& waves) const {
+    Context& context, std::span<const TimeSegment> times, const TensorView& embedding) const {
   Stream& stream = context.stream;
   Arena& arena = context.arena;
   const int64_t s = static_cast<int64_t>(times.size()), d = config_.width();
@@ -340,7 +342,7 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
     Arena::Scope scope(arena);
     const TensorView hidden = arena.alloc(DType::kF32, {s, d});
     const TensorView active = arena.alloc(DType::kF32, {s, d});
-    linear(stream, waves, time_linear_1_, LinearActivation::kSilu, hidden);
+    linear(stream, embedding, time_linear_1_, LinearActivation::kSilu, hidden);
     linear(stream, hidden, time_linear_2_, LinearActivation::kNone, temb);
     silu(stream, temb, active);
     linear(stream, active, time_proj_, LinearActivation::kNone, proj.reshape({s, 6 * d}));
@@ -367,7 +369,7 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
   return rows;
 }
 
-// One transformer block (Wan Team 2025, figure 10): x [N, D] f32, in place.
+// Applies one transformer block (Wan Team 2025, figure 10) to x [N, D] f32 in place.
 void WanTransformer::block(Context& context, int index, const Block& weights,
                            std::span<const TimeRows> times, const WanText& text, const Rope& rope,
                            const TensorView& x) const {
@@ -418,7 +420,7 @@ void WanTransformer::gated_residual(Stream& stream, std::span<const TimeRows> ti
   }
 }
 
-// y [N, D] f32 = attention of h [N, D] over itself; h is overwritten.
+// Writes the self-attention of h [N, D] to y [N, D] f32; h is overwritten.
 void WanTransformer::self_attention(Context& context, int index, const Attention& weights,
                                     const Rope& rope, const TensorView& h,
                                     const TensorView& y) const {
@@ -444,8 +446,9 @@ void WanTransformer::self_attention(Context& context, int index, const Attention
   row_linear(context, merged, weights.to_out, y);
 }
 
-// y [N, D] f32 = attention of h [N, D] over the prompt, every row of the text length seen (models
-// trained so): the rows behind the prompt are one key with the logarithm of their number as bias.
+// Writes the cross-attention of h [N, D] over the prompt to y [N, D] f32. The models were trained
+// to attend to the padding rows, too. These are equal, so one key stands for all of them, with the
+// logarithm of their number as bias.
 void WanTransformer::cross_attention(Context& context, int index, const Attention& weights,
                                      const WanText& text, const TensorView& h,
                                      const TensorView& y) const {
@@ -472,7 +475,7 @@ void WanTransformer::cross_attention(Context& context, int index, const Attentio
   row_linear(context, merged, weights.to_out, y);
 }
 
-// y [N, D] f32 = W2 gelu(W1 h + b1) + b2, some rows at a time.
+// Writes W2 gelu(W1 h + b1) + b2 to y [N, D] f32, kFfnRows rows at a time.
 void WanTransformer::feed_forward(Context& context, const Block& weights, const TensorView& h,
                                   const TensorView& y) const {
   Arena::Scope scope(context.arena);

@@ -1,4 +1,4 @@
-// The configuration side of the Wan transformer: config files, tensor lists, counts and memory.
+// The Wan transformer's configuration: config files, tensor lists and counts.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -10,8 +10,7 @@ namespace weft {
 
 namespace {
 
-// The keys of one spelling of a config file. The values of the middle group are taken, those of the
-// last are looked at (only one value runs) or mean nothing to us.
+// The legal keys of one spelling of a config file. `others` are all keys besides the named ones.
 struct ConfigKeys {
   const char *heads, *layers, *ffn_dim, *in_channels, *out_channels;
   std::vector<const char*> others;
@@ -33,8 +32,8 @@ const ConfigKeys kOriginal{"num_heads",
                            {"dim", "text_dim", "freq_dim", "eps", "patch_size", "text_len",
                             "model_type", "cross_attn_norm", "qk_norm", "window_size"}};
 
-// Far beyond any model, and so that counts of values and of bytes fit 64 bits: the largest matrix
-// is kMaxWidth by kMaxSize.
+// Limits far beyond any model. They keep counts of values and of bytes within 64 bits: the largest
+// matrix is kMaxWidth by kSize.max.
 constexpr int64_t kMaxWidth = 1 << 20;
 constexpr IntRange kSize{1, 1 << 22}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
     kChannels{1, 1 << 12};
@@ -51,7 +50,7 @@ std::vector<std::string> required_keys(const ConfigKeys& keys, bool original) {
           keys.in_channels, keys.out_channels};
 }
 
-// Values that would need parts this build does not have, each as "key = value (why)".
+// Lists the values that this build does not support, each as "key = value (why)".
 std::vector<std::string> unsupported(const nlohmann::json& json, bool original,
                                      const std::string& what) {
   std::vector<std::string> out;
@@ -98,7 +97,7 @@ std::string file_name(const TensorFile& file) {
   return file.files().empty() ? std::string("the file") : file.files().front();
 }
 
-// Sizes that no checkpoint can have together.
+// Refuses combinations of sizes that no checkpoint can have.
 void check_sizes(const WanConfig& config, const std::string& what) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::kModel, what + ": " + why);
@@ -153,7 +152,7 @@ WanConfig WanConfig::from_json_file(const std::string& path) {
 }
 
 WanConfig WanConfig::from_tensors(const TensorFile& file) {
-  constexpr int kHeadDim = 128;  // of every Wan model published in the original layout
+  constexpr int kHeadDim = 128;  // every Wan model published in the original layout has it
   const WanNames names = detect_wan_names(file);
   const std::string where = file_name(file);
   for (const auto& [mark, kind] : {std::pair{"img_emb.", "Wan 2.1 image to video"},

@@ -1,4 +1,4 @@
-// What a Wan transformer holds and takes, from its config alone: on a CPU, and on a device.
+// Predicts the memory that a Wan transformer needs on a CPU and on a device, from its config alone.
 #include <algorithm>
 #include <map>
 
@@ -8,7 +8,7 @@ namespace weft {
 
 namespace {
 
-// Which of a checkpoint's tensors a rank holds, by its blocks.
+// Returns whether a rank with these blocks holds the tensor.
 bool is_held(const std::string& name, const BlockRange& blocks) {
   if (name == "scale_shift_table" || name.starts_with("proj_out")) return blocks.last();
   if (name.starts_with("patch_embedding")) return blocks.first();
@@ -27,7 +27,7 @@ BlockRange held_blocks(const WanConfig& config, const WanLoad& load) {
 // f32.
 size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
   const BlockRange blocks = held_blocks(config, load);
-  size_t all[2] = {};  // what every pass needs; the blocks
+  size_t all[2] = {};  // bytes outside of the blocks; bytes of the blocks
   for (const TensorSpec& tensor : wan_tensors(config)) {
     if (!is_held(tensor.name, blocks)) continue;
     size_t& bytes = all[tensor.name.starts_with("blocks.")];
@@ -36,7 +36,7 @@ size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
                         !tensor.name.starts_with("proj_out");
     const auto count = static_cast<size_t>(wan_part(config, tensor, load.width).count(tensor));
     if (load.weights != WeightFormat::kCompute && matrix && tensor.name.starts_with("blocks.") &&
-        tensor.name.ends_with(".weight"))  // and a scale and a correction per output
+        tensor.name.ends_with(".weight"))  // 8-bit values, a scale and a correction per output
       bytes += count + static_cast<size_t>(tensor.shape[0]) * 2 * sizeof(float);
     else
       bytes += count * size_of(matrix ? load.dtype : DType::kF32);
@@ -54,7 +54,7 @@ size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad&
          size_of(load.dtype);
 }
 
-// The allocations of WanTransformer::forward and prepare_text, in their order and nesting.
+// This repeats the allocations of WanTransformer::forward and prepare_text in order and nesting.
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
                            const WanLoad& load, const SeamBytes& seams) {
   const BlockRange blocks = held_blocks(config, load);
@@ -67,7 +67,7 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
   const size_t heads = arena_bytes(dtype, {n, part.heads.size() * config.head_dim});
   const size_t patches = blocks.first() ? arena_bytes(f32, {n, config.in_channels * per_token}) : 0;
   const size_t times = row + arena_bytes(f32, {1, 6, d});
-  const size_t waves = arena_bytes(f32, {1, config.freq_dim}), time_scratch = 2 * row;
+  const size_t embedding = arena_bytes(f32, {1, config.freq_dim}), time_scratch = 2 * row;
   const int64_t chunk = std::min(n, kFfnRows);
   const size_t attention =
       3 * heads + std::max({sums + seams.of_sum(n), seams.attend, seams.of_sum(n * d)});
@@ -77,7 +77,7 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
                           ? std::max(arena_bytes(f32, {2, d}),
                                      arena_bytes(f32, {n, config.out_channels * per_token}))
                           : 0;
-  const size_t forward = waves + (blocks.last() ? x : 0) +
+  const size_t forward = embedding + (blocks.last() ? x : 0) +
                          std::max(patches, times + std::max({time_scratch, block, head}));
   const size_t text = arena_bytes(dtype, {text_rows, config.text_dim}) +
                       arena_bytes(dtype, {text_rows, d}) + arena_bytes(f32, {text_rows}) +
@@ -114,13 +114,14 @@ DType packed_dtype(const TensorSpec& matrix, DType dtype) {
   return conditioning ? DType::kF32 : dtype;
 }
 
-// One layer of the checkpoint: as it stays, in the place that layers pass through, on its way there
-// in whole pieces, and the most that waits while one of its matrices is packed.
+// The bytes of one layer: `kept` if it stays on the device, `slot` in a slot for offloaded layers,
+// `moved` as the pieces that are copied to a slot, and `packing` the most that is needed while one
+// of its matrices is packed.
 struct LayerBytes {
   size_t kept = 0, slot = 0, moved = 0, packing = 0;
 };
 
-// By block; -1: what every pass needs.
+// Returns the bytes by block index. Index -1 stands for the tensors outside of the blocks.
 std::map<int, LayerBytes> layer_bytes(const WanConfig& config, const WanLoad& load, Bias biases) {
   const BlockRange blocks = held_blocks(config, load);
   std::map<int, LayerBytes> layers;
@@ -143,7 +144,7 @@ std::map<int, LayerBytes> layer_bytes(const WanConfig& config, const WanLoad& lo
     const int64_t in = static_cast<int64_t>(count) / std::max<int64_t>(out, 1);
     const DType dtype = packed_dtype(tensor, load.dtype);
     const WeightFormat format = in_block ? load.weights : WeightFormat::kCompute;
-    const bool aside = part.dim == 1 && !part.whole(tensor);  // RowLinear's bias
+    const bool aside = part.dim == 1 && !part.whole(tensor);  // RowLinear stores its bias apart
     layer.kept += packed_bytes(out, in, dtype, format, aside ? Bias::kInF32 : biases);
     layer.slot += packed_bytes(out, in, dtype, format, Bias::kInF32);
     layer.moved += movable_bytes(out, in, dtype, format, Bias::kInF32);
@@ -175,8 +176,8 @@ DeviceBytes wan_device_bytes(const WanConfig& config, const WanLoad& load, Bias 
     if (index < 0 || index - blocks.begin < kept) bytes.weights += layer.kept;
     if (index >= 0 && index == blocks.begin && streams) {
       bytes.weights += kWindowSlots * layer.slot;
-      if (kept == 0) bytes.loading = layer.kept;  // beside both slots, on its way to the host
-      bytes.loading += kDevicePiece;              // the window's own queue converts meanwhile
+      if (kept == 0) bytes.loading = layer.kept;  // a layer on its way to the host, plus both slots
+      bytes.loading += kDevicePiece;              // conversions on the window's queue
     }
     packing = std::max(packing, layer.packing);
   }
@@ -193,7 +194,7 @@ size_t wan_scratch_bytes(const WanConfig& config, int64_t tokens, int64_t all_to
   const int64_t per_token = config.patch[0] * config.patch[1] * config.patch[2];
   const int64_t chunk = std::min(tokens, kFfnRows);
   const DType dtype = load.dtype;
-  // Of blocks that pass through a device the biases are kept once.
+  // Offloaded blocks keep only one copy of their biases.
   const Bias in_block = load.resident > 0 && biases == Bias::kInBf16 ? Bias::kInF32 : biases;
   size_t most = kTransferPiece;
   const auto consider = [&](const LinearShape& shape) {
@@ -239,7 +240,7 @@ size_t wan_scratch_bytes(const WanConfig& config, int64_t tokens, int64_t all_to
   attend(all_tokens, 1, load.attention);
   if (tokens < all_tokens) attend(tokens, 1, load.attention, true);  // a hop of a ring
   attend(text_rows, 1, AttentionFormat::kCompute);
-  attend(text_rows, 2, AttentionFormat::kCompute);  // the prompt's rows and what stands behind them
+  attend(text_rows, 2, AttentionFormat::kCompute);  // the prompt's rows, and the padding's one
   return most;
 }
 

@@ -9,8 +9,9 @@ namespace {
 
 constexpr std::array<const char*, 3> kPrefixes = {"model.diffusion_model.", "diffusion_model.", ""};
 
-// (diffusers, original), tried in order at any place of the name; every one that fits is applied.
-// The original's norm3 is diffusers' norm2: its own norm2 has no parameters.
+// Pairs of (diffusers, original) spellings. All that occur anywhere in a name are applied, in
+// order. The original's norm3 is diffusers' norm2, because the original's own norm2 has no
+// parameters.
 constexpr std::pair<const char*, const char*> kSpellings[] = {
     {"condition_embedder.time_embedder.linear_1", "time_embedding.0"},
     {"condition_embedder.time_embedder.linear_2", "time_embedding.2"},
@@ -30,7 +31,7 @@ constexpr std::pair<const char*, const char*> kSpellings[] = {
     {".ffn.net.2.", ".ffn.2."},
 };
 
-// Parts of names that only one of the two spellings has.
+// Parts of names that occur in only one of the two spellings.
 constexpr const char* kDiffusersMarks[] = {"condition_embedder.", "proj_out.", ".attn1.",
                                            ".attn2."};
 constexpr const char* kOriginalMarks[] = {"time_embedding.", "time_projection.", "text_embedding.",

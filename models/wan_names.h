@@ -1,6 +1,6 @@
 #pragma once
-// The spellings a Wan transformer checkpoint may use: diffusers names (ours), or those of the
-// original repository, either behind a prefix of a single-file checkpoint.
+// The spellings that a Wan transformer checkpoint may use: diffusers names, which are used here, or
+// the names of the original repository. In a single-file checkpoint either has a prefix.
 #include <string>
 
 #include "io/tensor_file.h"
@@ -15,7 +15,7 @@ struct WanNames {
   std::string operator()(const std::string& name) const;
 };
 
-// Found from the tensor names alone; Error(kModel) where neither spelling is there.
+// Detects the spelling from the tensor names. Throws Error(kModel) if it is neither of the two.
 WanNames detect_wan_names(const TensorFile& file);
 
 }  // namespace weft

@@ -43,7 +43,7 @@ VaeNetwork make_encoder(const WanVaeConfig& config, const VaeWeightSource& sourc
   add_mid_block(network, source, "encoder.mid_block", width);
   network.push_back(
       make_causal_conv(source, "encoder.conv_out", "encoder.norm_out", width, 2 * config.z_dim));
-  // Mean and log-variance; only the mean is used at inference.
+  // quant_conv gives mean and log-variance. Inference uses only the mean.
   network.push_back(
       make_pointwise(source, "quant_conv", 2 * config.z_dim, 2 * config.z_dim, config.z_dim));
   return network;
@@ -85,8 +85,8 @@ FrameShape encoder_input(const WanVaeConfig& config, int64_t h, int64_t w, Chunk
           config.in_channels};
 }
 
-// The pixels of a p x p cell become channels c p p + dw p + dh (column before row). Both views are
-// [C, dw, dh, H / p, W / p]: of a frame [C, H, W], and of its cells [H / p, W / p, C p p].
+// The pixels of a p x p cell become channels c p p + dw p + dh (column before row). `pixels` views
+// a frame [C, H, W], and `cells` its cells [H / p, W / p, C p p], as [C, dw, dh, H / p, W / p].
 TensorView pixels(const TensorView& frame, int64_t p) {
   return frame.reshape({frame[0], frame[1] / p, p, frame[2] / p, p}).permute({0, 4, 2, 1, 3});
 }
@@ -95,7 +95,7 @@ TensorView cells(const TensorView& x, int64_t p) {
   return x.reshape({x[0], x[1], x[2] / (p * p), p, p}).permute({2, 3, 4, 0, 1});
 }
 
-// Video is [3, F, H, W], chunks are [F, 3, H, W].
+// Returns `count` frames of a video [3, F, H, W] as a chunk [F, 3, H, W].
 TensorView frames_first(const TensorView& video, int64_t begin, int64_t count) {
   return video.slice(1, begin, count).permute({1, 0, 2, 3});
 }
@@ -196,7 +196,7 @@ size_t WanVae::bytes() const {
   return total;
 }
 
-// Beside the network's own buffers, one chunk needs nothing: frames belong to the caller.
+// One chunk needs only the network's own buffers, because the frames belong to the caller.
 size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
                                   int64_t latent_frames) {
   const FrameShape in = decoder_input(config, h, w);

@@ -1,7 +1,7 @@
 #pragma once
-// Wan's causal video VAE (Wan Team 2025, section 4.1), the 2.1 form and its patch_size form. The
-// chunked form is the definition: one latent frame is one chunk, each causal convolution remembers
-// the last frames of its input, and the first chunk stands for a single picture.
+// Wan's causal video VAE (Wan Team 2025, section 4.1), in the 2.1 form and the form with
+// patch_size. It works in chunks of one latent frame. Each causal convolution remembers the last
+// frames of its input. The first chunk is a single picture.
 #include <memory>
 #include <span>
 #include <string>
@@ -22,7 +22,8 @@ struct WanVaeConfig {
   std::vector<bool> temporal_downsample{false, true, true};
   int64_t in_channels = 3, out_channels = 3;  // after folding patch_size x patch_size pixels
   int64_t patch_size = 1;
-  // [z_dim], of the latents the DiT works on; these were published with the 2.1 VAE.
+  // [z_dim]: mean and standard deviation of the DiT's latents. These were published with the 2.1
+  // VAE.
   std::vector<float> latents_mean{-0.7571f, -0.7089f, -0.9113f, 0.1075f,  -0.1745f, 0.9653f,
                                   -0.1517f, 1.5508f,  0.4134f,  -0.0715f, 0.5517f,  -0.3632f,
                                   -0.1922f, -0.9497f, 0.2503f,  -0.2921f};
@@ -35,21 +36,22 @@ struct WanVaeConfig {
   int64_t frames(int64_t latent_frames) const {
     return 1 + (latent_frames - 1) * temporal_factor();
   }
-  // The inverse; a count that is not 1 + k * temporal_factor throws Error(kUsage) naming the
-  // nearest two that are.
+  // The inverse of frames(). A count that is not 1 + k * temporal_factor throws Error(kUsage) that
+  // names the nearest two that are.
   int64_t latent_frames(int64_t frames) const;
 
-  // A diffusers vae/config.json; Error(kModel) names the field, its value and what is legal.
+  // Reads a diffusers vae/config.json. Error(kModel) names the field, its value and what is legal.
   static WanVaeConfig from_json_file(const std::string& path);
 };
 
-// Every tensor of encoder and decoder, diffusers names.
+// Every tensor of encoder and decoder, with diffusers names.
 std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);
 
 // The name of a tensor in files with the original layout ("decoder.upsamples.3.resample.1.weight").
 std::string wan_vae_original_name(const WanVaeConfig& config, const std::string& name);
 
-// Between the DiT's latents and the VAE's, [z, F, h, w] f32 on the host; out may alias.
+// Convert between the VAE's latents and the normalised latents of the DiT, [z, F, h, w] f32 on the
+// host. `out` may alias `latents`.
 void normalize_latents(const WanVaeConfig& config, const TensorView& latents,
                        const TensorView& out);
 void denormalize_latents(const WanVaeConfig& config, const TensorView& latents,
@@ -59,15 +61,15 @@ enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
 
 class WanVae {
  public:
-  // The whole file is checked whatever `parts` says; only those are packed. Diffusers or original
-  // names. dtype f32 or bf16 is the compute dtype. The file may be closed afterwards.
+  // Checks the whole file, but packs only `parts`. Accepts diffusers and original names. `dtype`,
+  // f32 or bf16, is the compute dtype. The file may be closed afterwards.
   static WanVae load(const TensorFile& file, const WanVaeConfig& config, Stream& stream,
                      DType dtype, VaeParts parts = VaeParts::kBoth);
 
   const WanVaeConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
-  size_t bytes() const;                                   // packed weights
+  size_t bytes() const;                                   // bytes of packed weights
   const VaeNetwork& encoder() const { return encoder_; }  // empty where not loaded
   const VaeNetwork& decoder() const { return decoder_; }
 
@@ -78,30 +80,30 @@ class WanVae {
   VaeNetwork encoder_, decoder_;
 };
 
-// What a decoder (encoder) of latent size h x w takes besides the weights: `workspace` = arena
-// bytes of one chunk, `state` = the remembered frames. Neither depends on the number of frames, but
-// a single picture (latent_frames 1) needs the first chunk alone.
+// The memory of a decoder (encoder) of latent size h x w besides its weights. `workspace` is the
+// arena bytes of one chunk, `state` the remembered frames. Neither depends on the number of frames,
+// except that a single picture (latent_frames 1) needs only the first chunk.
 size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
                                   int64_t latent_frames = 2);
 size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
 size_t vae_encode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
 size_t vae_encode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
-// On a device: a decoder's weights there, and the largest scratch of an op; `bands`: ranks that
-// have a part of the rows each.
+// On a device: the bytes of a decoder's weights, and the largest scratch of an op when the rows are
+// split over `bands` ranks.
 size_t vae_decode_device_bytes(const WanVaeConfig& config, DType dtype, Bias biases);
 size_t vae_decode_scratch_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
                                 Bias biases, int64_t bands, const DeviceTraits& device);
 
-// One video being decoded, latent frame by latent frame. `vae` must outlive it.
+// Decodes one video, latent frame by latent frame. `vae` must outlive it.
 class WanVaeDecoder {
  public:
   WanVaeDecoder(const WanVae& vae, int64_t h, int64_t w);
 
   int64_t height() const;  // pixels
   int64_t width() const;
-  int64_t next_frames() const;  // frames the next chunk gives: 1, then temporal_factor
-  // latent [z, h, w] f32, de-normalised; frames [next_frames(), 3, H, W] f32 contiguous, clamped to
-  // [-1, 1].
+  int64_t next_frames() const;  // frames that the next chunk gives: 1, then temporal_factor
+  // Decodes latent [z, h, w] f32, de-normalised, to frames [next_frames(), 3, H, W] f32 contiguous,
+  // clamped to [-1, 1].
   void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames);
 
   void reset() { stream_.reset(); }
@@ -112,13 +114,13 @@ class WanVaeDecoder {
   VaeStream stream_;
 };
 
-// One video being encoded. `vae` must outlive it.
+// Encodes one video. `vae` must outlive it.
 class WanVaeEncoder {
  public:
   WanVaeEncoder(const WanVae& vae, int64_t h, int64_t w);  // latent size
 
-  int64_t next_frames() const;  // frames the next chunk takes: 1, then temporal_factor
-  // frames [next_frames(), 3, H, W] f32 in [-1, 1]; mean [z, h, w] f32, not normalised.
+  int64_t next_frames() const;  // frames that the next chunk takes: 1, then temporal_factor
+  // Encodes frames [next_frames(), 3, H, W] f32 in [-1, 1] to mean [z, h, w] f32, not normalised.
   void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean);
 
   void reset() { stream_.reset(); }
@@ -129,10 +131,10 @@ class WanVaeEncoder {
   VaeStream stream_;
 };
 
-// Whole videos. latents [z, F, h, w] f32, video [3, frames(F), H, W] f32.
+// Decode and encode whole videos: latents or mean [z, F, h, w] f32, video [3, frames(F), H, W] f32.
 void vae_decode(Context& context, const WanVae& vae, const TensorView& latents,
                 const TensorView& video);
-// Throws Error(kUsage) where the frame count or the size has no latent.
+// Throws Error(kUsage) for a frame count or size that no latent has.
 void vae_encode(Context& context, const WanVae& vae, const TensorView& video,
                 const TensorView& mean);
 

@@ -1,4 +1,4 @@
-// The VAE's configuration file and its two spellings of tensor names.
+// Reads the VAE's configuration file and translates between its two spellings of tensor names.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace weft {
 
 namespace {
 
-// Wide enough for any model, narrow enough that products of sizes cannot overflow.
+// This range is wide enough for any model and narrow enough that products of sizes cannot overflow.
 constexpr IntRange kWidths{1, 1 << 16};
 
 [[noreturn]] void reject(const std::string& path, const std::string& message) {
@@ -56,7 +56,7 @@ std::vector<float> read_latent_statistic(const nlohmann::json& json, const char*
     for (const double value : json_numbers(json, field, path))
       values.push_back(static_cast<float>(value));
   } else {
-    values = published;  // older files leave them out
+    values = published;  // older files lack the field
   }
   if (static_cast<int64_t>(values.size()) != z_dim)
     reject(path, std::string(field) + " has " + std::to_string(values.size()) +
@@ -83,7 +83,8 @@ void check_shape(const WanVaeConfig& config, const std::string& path) {
                        " is too narrow to be halved by an up-sampling");
 }
 
-// "down_blocks.3.conv1.weight": the next dot-separated part, taken off the front.
+// Removes the first dot-separated part of a name such as "down_blocks.3.conv1.weight" and returns
+// it.
 std::string next_part(std::string& name) {
   const size_t dot = name.find('.');
   const std::string part = name.substr(0, dot);
@@ -91,7 +92,8 @@ std::string next_part(std::string& name) {
   return part;
 }
 
-// A residual block's tensor, or a resampling's (whose names are the same in both spellings).
+// The original name of a tensor of a residual block, or of a resampling, whose names are the same
+// in both spellings.
 std::string original_block_tensor(const std::string& rest) {
   static constexpr std::pair<std::string_view, std::string_view> kTable[] = {
       {"norm1.", "residual.0."},
@@ -115,7 +117,7 @@ std::string wan_vae_original_name(const WanVaeConfig& config, const std::string&
   if (group == "conv_in") return side + ".conv1." + rest;
   if (group == "norm_out") return side + ".head.0." + rest;
   if (group == "conv_out") return side + ".head.2." + rest;
-  if (group == "mid_block") {  // resnets.0, attentions.0, resnets.1 stand in this order
+  if (group == "mid_block") {  // the order is resnets.0, attentions.0, resnets.1
     const bool attention = next_part(rest) == "attentions";
     const std::string index = next_part(rest);
     if (attention) return side + ".middle.1." + rest;
@@ -125,7 +127,7 @@ std::string wan_vae_original_name(const WanVaeConfig& config, const std::string&
     const std::string index = next_part(rest);
     return side + ".downsamples." + index + "." + original_block_tensor(rest);
   }
-  // up_blocks.B.resnets.J and up_blocks.B.upsamplers.0 are one flat list.
+  // The original numbers up_blocks.B.resnets.J and up_blocks.B.upsamplers.0 as one flat list.
   const int64_t block = std::stoll(next_part(rest));
   const bool upsampler = next_part(rest) == "upsamplers";
   const int64_t item = std::stoll(next_part(rest)) + (upsampler ? config.num_res_blocks + 1 : 0);

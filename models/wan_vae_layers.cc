@@ -12,7 +12,7 @@ namespace weft {
 
 namespace {
 
-// Frames of history that a kernel of three frames wants.
+// The frames of history that a kernel of three frames needs.
 constexpr int64_t kHistory = 2;
 
 FrameShape shape_of(const TensorView& x) { return {x[0], x[1], x[2], x[3]}; }
@@ -29,7 +29,7 @@ PackedConv pack(const VaeWeightSource& source, const std::string& name, int64_t 
   return pack_conv(*source.stream, weight, bias, source.dtype);
 }
 
-// A 1x1(x1) convolution is a linear layer over pixels.
+// Packs a 1x1 or 1x1x1 convolution, which is a linear layer over pixels.
 PackedLinear pack_pointwise(const VaeWeightSource& source, const std::string& name, int64_t in,
                             int64_t out, int64_t keep, std::initializer_list<int64_t> shape) {
   const TensorView weight = source.take(name + ".weight", shape);
@@ -52,7 +52,8 @@ struct Border {
   int64_t above = 1, below = 1, left = 1, right = 1;
 };
 
-// A convolution whose rows beyond x come from the neighbouring bands, zeros where there are none.
+// Applies a convolution. Rows beyond x come from the neighbouring bands; without neighbours they
+// are zeros.
 void convolve(Context& context, const TensorView& x, const PackedConv& conv, const Border& border,
               std::array<int64_t, 3> stride, const TensorView& out) {
   const Arena::Scope scope(context.arena);
@@ -64,7 +65,7 @@ void convolve(Context& context, const TensorView& x, const PackedConv& conv, con
   conv3d(context.stream, halo.view, conv, args, out);
 }
 
-// Room for `frames` frames behind the remembered ones, which are in place.
+// Returns a buffer that holds the remembered frames followed by space for `frames` more.
 TensorView behind_history(Context& context, const TensorView& history, int64_t frames) {
   FrameShape shape = shape_of(history);
   shape.frames += frames;
@@ -87,7 +88,7 @@ FrameShape with_channels(FrameShape shape, int64_t channels) {
   return shape;
 }
 
-// Of a linear over a chunk's pixels.
+// Scratch bytes of a linear layer over a chunk's pixels.
 size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
                       const DeviceTraits& device) {
   return linear_scratch_bytes({.rows = in.frames * in.height * in.width,
@@ -99,7 +100,7 @@ size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
                               device);
 }
 
-// out = the causal convolution of act(norm(x)); x as it is where gamma is empty.
+// Writes the causal convolution of act(norm(x)) to out. If gamma is empty, x is used as it is.
 void norm_convolve(Context& context, const TensorView& x, const Tensor& gamma,
                    const PackedConv& conv, const TensorView& history, const TensorView& out) {
   const Arena::Scope scope(context.arena);
@@ -211,7 +212,7 @@ class Attention final : public VaeLayer {
     const TensorView h = context.arena.alloc(in.dtype, {n, width_});
     const TensorView qkv = context.arena.alloc(in.dtype, {n, 3, width_});
     const TensorView projected(qkv.data, in.dtype, {n, width_},
-                               qkv.device);  // q, k and v are spent by then
+                               qkv.device);  // q, k and v are no longer needed
     for (int64_t frame = 0; frame < in[0]; ++frame) {
       const TensorView x = in.select(0, frame).reshape({n, width_});
       channel_rms_norm(context.stream, x, gamma_, Activation::kNone, h);
@@ -251,9 +252,10 @@ class Attention final : public VaeLayer {
   PackedLinear qkv_, proj_;
 };
 
-// Doubles rows and columns, and frames too (but the first chunk's) where it is temporal: its time
+// Doubles rows and columns. A temporal one doubles frames, too, except in the first chunk: its time
 // convolution gives two pictures per frame, the first from output channels [0, C), the second from
-// [C, 2C). They are packed apart, so that each picture is written where the next step reads it.
+// [C, 2C). The two halves are packed separately, so that each picture is written where the next
+// step reads it.
 class Upsample final : public VaeLayer {
  public:
   Upsample(const VaeWeightSource& source, const std::string& name, int64_t in, int64_t out,
@@ -280,7 +282,7 @@ class Upsample final : public VaeLayer {
     const int64_t picture = 4 + (doubles(chunk) ? 1 + kHistory + in.frames : 0);
     return with_frames(in, picture).bytes(dtype);
   }
-  // Frame by frame, so that only one enlarged picture of the wide input exists at a time.
+  // Works frame by frame, so that only one enlarged picture of the wide input exists at a time.
   void forward(Context& context, const TensorView& in, Chunk chunk, std::span<const Tensor> history,
                const TensorView& out) const override {
     const Arena::Scope scope(context.arena);
@@ -309,7 +311,7 @@ class Upsample final : public VaeLayer {
   }
 
  private:
-  // The first chunk is not even remembered: the second starts from zeros.
+  // The first chunk is not doubled, nor is it remembered: the second chunk's history is zeros.
   bool doubles(Chunk chunk) const { return temporal_ && chunk == Chunk::kLater; }
 
   int64_t out_;
@@ -317,7 +319,7 @@ class Upsample final : public VaeLayer {
   PackedConv conv_, time_[2];
 };
 
-// Halves rows and columns, and frames too (but the first chunk's) where it is temporal.
+// Halves rows and columns. A temporal one halves frames, too, except in the first chunk.
 class Downsample final : public VaeLayer {
  public:
   Downsample(const VaeWeightSource& source, const std::string& name, int64_t width, Resample kind)

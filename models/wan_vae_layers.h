@@ -1,7 +1,8 @@
 #pragma once
-// The layers of Wan's VAE over channels-last chunks [F, H, W, C], and VaeStream, which runs a list
-// of them chunk by chunk with what they remember. Rows may be a band of the picture: every
-// convolution asks Halo for its neighbours' rows, and the attention asks the mixer.
+// The layers of Wan's VAE, which work on channels-last chunks [F, H, W, C], and VaeStream, which
+// runs a list of layers chunk by chunk and holds their history. The rows may be a band of the
+// picture: every convolution gets its neighbours' rows through Halo, and the attention uses the
+// mixer.
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -25,8 +26,9 @@ struct FrameShape {
 // The first chunk is a single picture: temporal resampling passes it through.
 enum class Chunk : uint8_t { kFirst, kLater };
 
-// Where layers get their weights: `take` gives a tensor by name and shape, or an empty view where
-// only the list is wanted; then nothing is packed and `stream` may be null.
+// The source of the layers' weights. `take` returns a tensor by name and shape. If only a list of
+// tensors or a memory prediction is needed it returns an empty view; then nothing is packed and
+// `stream` may be null.
 struct VaeWeightSource {
   std::function<TensorView(const std::string&, std::initializer_list<int64_t>)> take;
   Stream* stream = nullptr;
@@ -40,14 +42,14 @@ class VaeLayer {
 
   const std::string& name() const { return name_; }
   virtual FrameShape output(const FrameShape& in, Chunk chunk) const = 0;
-  virtual bool in_place() const { return false; }  // forward wants out to be in
+  virtual bool in_place() const { return false; }  // true: forward needs out to be the same as in
   // The frames to remember between chunks, one entry per cached convolution.
   virtual std::vector<FrameShape> history(const FrameShape&) const { return {}; }
   // Arena bytes of forward, apart from in and out.
   virtual size_t workspace(const FrameShape&, Chunk, DType) const { return 0; }
   virtual void forward(Context& context, const TensorView& in, Chunk chunk,
                        std::span<const Tensor> history, const TensorView& out) const = 0;
-  // On a device, the largest scratch of an op; `bands`: ranks that have a part of the rows each.
+  // The largest scratch of an op on a device when the rows are split over `bands` ranks.
   virtual size_t scratch(const FrameShape&, DType, Bias, int64_t /*bands*/,
                          const DeviceTraits&) const {
     return kConvWorkspace;
@@ -60,13 +62,13 @@ class VaeLayer {
 
 using VaeNetwork = std::vector<std::unique_ptr<VaeLayer>>;
 
-// Each takes its tensors from `source` under `name`.
-// Causal 3x3x3 convolution; `norm` (or "") is the channel norm with SiLU before it.
+// Each function takes its tensors from `source` under `name`.
+// Makes a causal 3x3x3 convolution. `norm` names the channel norm with SiLU before it, or is "".
 std::unique_ptr<VaeLayer> make_causal_conv(const VaeWeightSource& source, const std::string& name,
                                            const std::string& norm, int64_t in, int64_t out);
 std::unique_ptr<VaeLayer> make_resnet(const VaeWeightSource& source, const std::string& name,
                                       int64_t in, int64_t out);
-// One head over each frame's H * W pixels.
+// Makes attention with one head over the H * W pixels of each frame.
 std::unique_ptr<VaeLayer> make_attention(const VaeWeightSource& source, const std::string& name,
                                          int64_t width);
 enum class Resample : uint8_t { kSpatial, kSpatialAndTime };
@@ -74,41 +76,44 @@ std::unique_ptr<VaeLayer> make_upsample(const VaeWeightSource& source, const std
                                         int64_t in, int64_t out, Resample kind);
 std::unique_ptr<VaeLayer> make_downsample(const VaeWeightSource& source, const std::string& name,
                                           int64_t width, Resample kind);
-// 1x1x1 convolution of which only the first `keep` output channels are computed.
+// Makes a 1x1x1 convolution that computes only the first `keep` output channels.
 std::unique_ptr<VaeLayer> make_pointwise(const VaeWeightSource& source, const std::string& name,
                                          int64_t in, int64_t out, int64_t keep);
 
-// Arena bytes of one chunk, input and output buffers included, and bytes to remember.
-// The order in which buffers live follows VaeStream: see there.
+// The order in which VaeStream allocates the layers' buffers.
 enum class VaeOrder : uint8_t {
-  kGrowing,    // decoder: buffers are laid from the largest (last) down, each freed once consumed
-  kShrinking,  // encoder: buffers are laid in order and kept until the chunk ends
+  kGrowing,    // decoder: from the last and largest buffer to the first; each is freed after use
+  kShrinking,  // encoder: from the first to the last; all are kept until the chunk ends
 };
-// `chunks`: of the whole run; 1 counts the first chunk alone.
+// Memory predictions: the arena bytes of one chunk, input and output included; the bytes of
+// history; the largest scratch of an op on a device. `chunks` counts the chunks of the whole run; 1
+// means that only the first chunk is run.
 size_t vae_workspace_bytes(const VaeNetwork& network, VaeOrder order, FrameShape first,
                            FrameShape later, DType dtype, int64_t chunks = 2);
 size_t vae_state_bytes(const VaeNetwork& network, FrameShape first, DType dtype);
 size_t vae_scratch_bytes(const VaeNetwork& network, FrameShape later, DType dtype, Bias biases,
                          int64_t bands, const DeviceTraits& device);
 
-// One run of a network over chunks. State is allocated once, here; all else is the arena's.
+// Runs a network over chunks. The history is allocated once, here; all other buffers are the
+// arena's.
 class VaeStream {
  public:
-  // `first` and `later`: the input's shape in the first and in later chunks.
+  // `first` and `later` are the shapes of the input in the first and in later chunks.
   VaeStream(const VaeNetwork& network, VaeOrder order, FrameShape first, FrameShape later,
             DType dtype, Device device);
 
   Chunk chunk() const { return chunks_ == 0 ? Chunk::kFirst : Chunk::kLater; }
-  int64_t chunks() const { return chunks_; }  // done so far
-  FrameShape input() const;                   // of the next chunk
+  int64_t chunks() const { return chunks_; }  // chunks done so far
+  FrameShape input() const;                   // the next chunk's input
   FrameShape output() const;
 
-  // Runs one chunk: `fill` writes the input, `use` reads the output; both views are the arena's.
+  // Runs one chunk. `fill` writes the input and `use` reads the output; both views are in the
+  // arena.
   using Access = std::function<void(const TensorView&)>;
   void run(Context& context, const Access& fill, const Access& use);
 
-  // The state as views in a fixed order; saving is copying them, resuming is writing them back and
-  // setting the count.
+  // The history as views in a fixed order. To save it, copy the views. To resume, write them back
+  // and call resume() with the number of chunks done.
   std::vector<TensorView> state() const;
   void resume(int64_t chunks) { chunks_ = chunks; }
   void reset() { chunks_ = 0; }

@@ -1,4 +1,4 @@
-// VaeStream: a network of VAE layers run chunk by chunk.
+// VaeStream: runs a network of VAE layers chunk by chunk.
 #include <algorithm>
 
 #include "kernels/copy.h"
@@ -14,7 +14,7 @@ std::vector<FrameShape> chain_shapes(const VaeNetwork& network, FrameShape shape
   return shapes;
 }
 
-// Mirrors VaeStream::growing, innermost call first.
+// Repeats the allocations of VaeStream::growing, innermost call first.
 size_t growing_bytes(const VaeNetwork& network, const std::vector<FrameShape>& shapes, Chunk chunk,
                      DType dtype) {
   size_t peak = 0;
@@ -25,7 +25,7 @@ size_t growing_bytes(const VaeNetwork& network, const std::vector<FrameShape>& s
   return shapes.back().bytes(dtype) + peak;
 }
 
-// Mirrors VaeStream::shrinking.
+// Repeats the allocations of VaeStream::shrinking.
 size_t shrinking_bytes(const VaeNetwork& network, const std::vector<FrameShape>& shapes,
                        Chunk chunk, DType dtype) {
   size_t live = shapes[0].bytes(dtype), peak = live;
@@ -99,7 +99,7 @@ std::span<const Tensor> VaeStream::history(size_t layer) const {
 
 void VaeStream::run(Context& context, const Access& fill, const Access& use) {
   const Arena::Scope scope(context.arena);
-  if (chunks_ == 0)  // the first chunk's missing history is zeros
+  if (chunks_ == 0)  // the history of the first chunk is zeros
     for (const Tensor& frames : history_) fill_zero(context.stream, frames);
   if (order_ == VaeOrder::kGrowing) {
     const TensorView out = alloc(context, dtype_, output());
@@ -111,8 +111,9 @@ void VaeStream::run(Context& context, const Access& fill, const Access& use) {
   ++chunks_;
 }
 
-// Runs the first `layers` layers into `out`. The input of the last of them is laid above `out` and
-// goes when this call ends, so a small early buffer never lies below a large late one.
+// Runs the first `layers` layers and writes their result to `out`. The input of the last of them is
+// allocated after `out` and freed when this call ends, so a small early buffer never keeps memory
+// below a large late one.
 void VaeStream::growing(Context& context, size_t layers, const Access& fill,
                         const TensorView& out) {
   const size_t last = layers - 1;

@@ -29,7 +29,7 @@ std::string section(const char* title, const std::vector<std::string>& faults) {
   return text;
 }
 
-constexpr int64_t kStaging = int64_t{1} << 16;  // values between the file's dtype and ours
+constexpr int64_t kStaging = int64_t{1} << 16;  // values converted at a time
 
 }  // namespace
 
@@ -71,7 +71,7 @@ HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string
   }
   const TensorView like = mapped_.slice(part.dim, part.range.begin, part.range.size());
   memory_ = Tensor(dtype, like.shape());
-  if (left_out(stream)) return;
+  if (is_dry_run(stream)) return;
   Stream host = host_stream(stream);
   const bool straight = like.dtype == dtype;
   const int64_t rows = like[0], row_values = like.count() / rows;

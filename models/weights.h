@@ -1,5 +1,5 @@
 #pragma once
-// WeightBinder: takes a checkpoint's tensors by name and shape and reports every fault at once.
+// WeightBinder: checks a checkpoint's tensors by name and shape and reports all faults at once.
 #include <functional>
 #include <set>
 #include <span>
@@ -14,34 +14,34 @@
 
 namespace weft {
 
-// Which part of a transformer's width is held: whole heads of its attentions and columns of its
-// feed-forwards' hidden layer, each by global index. What falls on another part is added by
-// Reducer::sum. {} = all; every other empty range is a bug, and so is a part of one with all of the
-// other: the sums would count it twice.
+// The part of a transformer's width that a rank holds: whole attention heads and columns of the
+// feed-forward's hidden layer, each by global index. Reducer::sum adds the results of the other
+// parts. {} means all. Any other empty range is a bug. So is a part of one range with all of the
+// other, because the sums would count the latter several times.
 struct WidthSlice {
   Range heads, ffn;
 
-  // With the ranges written out.
+  // The same slice with {} replaced by the full ranges.
   WidthSlice of(int64_t all_heads, int64_t all_ffn) const;
 };
 
 std::string to_string(WeightFormat format);     // "compute", "int8", "fp8", "fp8-tensor"
 std::string to_string(AttentionFormat format);  // "compute", "fp8"
 
-// One tensor of a checkpoint as its config demands it: diffusers name and extents. Every model
-// lists its own from the config alone.
+// The diffusers name and the extents that a config prescribes for one tensor of a checkpoint. Every
+// model lists its tensors from the config alone.
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
 };
 
-// What is held of a tensor: `range` of one of its dimensions, all of the others.
+// The part of a tensor that a rank holds: `range` of dimension `dim`, and all of the others.
 struct TensorPart {
   int dim = 0;
   Range range;
 
   bool whole(const TensorSpec& tensor) const { return range.size() == tensor.shape[dim]; }
-  int64_t count(const TensorSpec& tensor) const;  // values
+  int64_t count(const TensorSpec& tensor) const;  // number of values
 };
 
 inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
@@ -54,25 +54,27 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
   return total;
 }
 
-// What a model's weights take on a device, and more while they are loaded.
+// The bytes of a model's weights on a device, and the extra bytes needed while they are loaded.
 struct DeviceBytes {
   size_t weights = 0, loading = 0;
 };
 
-// How a file's biases are kept on a device: whether bf16 holds them all.
+// Returns kInBf16 if the file stores all of its biases in bf16, else kInF32. A device can then keep
+// the biases in bf16, too.
 Bias biases_of(const TensorFile& file);
 
-// Arena bytes that a pass's seams take while they run, on top of the model's own.
+// Arena bytes that the seams of a pass need while they run, in addition to the model's own.
 struct SeamBytes {
   size_t attend = 0;                            // TokenMixer::attend
-  std::function<size_t(int64_t values)> sum{};  // Reducer::sum of so many; empty = none
+  std::function<size_t(int64_t values)> sum{};  // Reducer::sum of so many values; empty = none
 
   size_t of_sum(int64_t values) const { return sum ? sum(values) : 0; }
 };
 
-// What is held of one tensor, by its name in the file: a view of the mapping where that is all of
-// it, else the part alone, read into memory of its own as `dtype` (the values are rounded once,
-// here or in the pack). Gives memory and pages back at its end, so the file must outlive it.
+// The part of one tensor that a rank holds, by its name in the file. The whole tensor is a view of
+// the mapped file. A part is read into memory of its own as `dtype`; values are rounded once, here
+// or when they are packed. The destructor frees the memory and drops the file's pages, so the file
+// must outlive it.
 class HeldWeight {
  public:
   HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
@@ -82,7 +84,7 @@ class HeldWeight {
   HeldWeight& operator=(const HeldWeight&) = delete;
 
   const TensorView& view() const { return memory_ ? memory_.view() : mapped_; }
-  bool mapped() const { return !memory_; }  // all of the tensor
+  bool mapped() const { return !memory_; }  // true: the whole tensor
 
  private:
   const TensorFile& file_;
@@ -92,25 +94,26 @@ class HeldWeight {
 
 class WeightBinder {
  public:
-  // `rename` maps a name of ours (diffusers spelling) to the file's spelling; empty = identity.
-  // `component` stands in messages ("transformer").
+  // `rename` maps a diffusers name to the file's spelling; empty = identity. Messages name the
+  // `component` ("transformer").
   WeightBinder(const TensorFile& file, std::string component,
                std::function<std::string(const std::string&)> rename = {});
 
-  // Whether the tensor is there with this shape and a float dtype (f32, bf16, f16, f64); else the
-  // fault is noted.
+  // Returns whether the file has the tensor with this shape and a float dtype (f32, bf16, f16,
+  // f64). Otherwise it notes the fault.
   bool take(const std::string& name, std::initializer_list<int64_t> shape) {
     return take(name, std::span<const int64_t>(shape.begin(), shape.size()));
   }
   bool take(const std::string& name, std::span<const int64_t> shape);
-  // Any one of several spellings of one tensor: its view, empty where there was a fault.
+  // Takes a tensor that may have any of several names. Returns its view, or an empty view if there
+  // was a fault.
   TensorView take_any(std::initializer_list<std::string> names,
                       std::initializer_list<int64_t> shape);
-  // Names (file spelling) that may stand in the file unused.
+  // Says that the file may contain this name (in the file's spelling) without its being used.
   void ignore(const std::string& name);
 
-  // Throws Error(kModel) that lists every missing, extra, misshapen and wrongly typed tensor, each
-  // by name; no-op when all is well.
+  // If there were faults, throws Error(kModel) that lists every missing, extra, misshapen and
+  // wrongly typed tensor by name.
   void finish();
 
  private:

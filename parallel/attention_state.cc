@@ -8,7 +8,7 @@ namespace weft {
 
 namespace {
 
-// Keys of `keys` that the last query of `queries` sees under a causal mask.
+// The number of keys of `keys` that the last query of `queries` sees under a causal mask.
 int64_t keys_seen(const Range& queries, const Range& keys) {
   return std::clamp<int64_t>(queries.end - keys.begin, 0, keys.size());
 }
@@ -35,7 +35,8 @@ size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim) {
 int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask mask) {
   if (mask == Mask::kFull) return 0;
   int64_t row = 0;
-  for (const Range& range : queries.ranges)  // ascending, so the rows that see are the last ones
+  for (const Range& range :
+       queries.ranges)  // ranges ascend, so the rows that see a key are the last ones
     row += std::clamp<int64_t>(keys.ranges[0].begin - range.begin, 0, range.size());
   return row;
 }
@@ -68,7 +69,7 @@ void attend_block(Context& context, const Attend& attend, const TensorView& q,
                                .lse = state.lse});
     return;
   }
-  // Query positions count along one stretch, so a call for each; its keys may lie in several.
+  // A call takes queries of one contiguous range; their keys may lie in several.
   int64_t row = 0;
   std::vector<KVSegment> segments;
   for (const Range& range : queries.ranges) {

@@ -1,6 +1,6 @@
 #pragma once
-// The attention of some queries over some of the keys, as a state that merges, and which queries a
-// causal mask lets see which keys. What all ring methods are made of.
+// Attention of some queries over some of the keys, as states that can be merged, and the pairs that
+// a causal mask allows. All ring methods are built from these functions.
 #include "kernels/arena.h"
 #include "parallel/sequence_map.h"
 #include "parallel/token_mixer.h"
@@ -15,25 +15,25 @@ struct AttentionState {
   }
 };
 AttentionState alloc_state(Arena& arena, int64_t rows, int64_t heads, int64_t head_dim);
-// The same in f32 memory of at least rows * heads * (head_dim + 1) values, out before lse.
+// A state in given f32 memory of at least rows * heads * (head_dim + 1) values, out before lse.
 AttentionState state_in(const TensorView& memory, int64_t rows, int64_t heads, int64_t head_dim);
-size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim);  // what it takes
+size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim);  // taken by alloc_state
 
-// Keys and values of one rank and where they stand.
+// Keys and values of one rank, and the tokens they belong to.
 struct KeyBlock {
   TensorView k, v;  // [n, Akv, E]
   const TokenRanges& tokens;
 };
 
-// The first row of `queries` that sees any of `keys`, and with it all rows behind it; their number
-// where none does.
+// The first row of `queries` that sees any of `keys`; all later rows do too. queries.size() where
+// no row does.
 int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
 // (query, key) pairs that the mask lets through: the work of a block.
 int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
 
-// state = q, the rows of `queries`, over one block, scaled, masked and in the format that `attend`
-// says: f32 and unrounded whatever the dtype of q, k and v. Keys that no query sees are not read; a
-// query that sees none gets (0, -inf).
+// state = attention of q, the rows of `queries`, over one block; `attend` gives scale, mask and
+// format. The state is f32 and not rounded to the dtype of q. Keys that no query sees are not read;
+// a query that sees no key gets (0, -inf).
 void attend_block(Context& context, const Attend& attend, const TensorView& q,
                   const TokenRanges& queries, const KeyBlock& block, const AttentionState& state);
 

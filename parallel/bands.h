@@ -23,7 +23,7 @@ namespace weft {
 
 class BandHalo final : public Halo {
  public:
-  // `bands`: the ranks in the order of their rows, from the top.
+  // The ranks of `bands` are in the order of their rows, from the top.
   explicit BandHalo(Communicator bands) : bands_(std::move(bands)) {}
   HaloView exchange(Context& context, const TensorView& band, int dim, int64_t before,
                     int64_t after) override;
@@ -31,13 +31,13 @@ class BandHalo final : public Halo {
  private:
   Communicator bands_;
   Pass pass_{};
-  int calls_ = 0;  // within the pass: the tag's segment
+  int calls_ = 0;  // counts calls within the pass, for the tag's segment
 };
 
-// All queries of the own rows over the keys and values of every band, in the order of rows.
+// Attention of this band's queries over the keys and values of all bands, in the order of rows.
 class BandMixer final : public TokenMixer {
  public:
-  // `rows[i]`: latent rows of band i; a frame's tokens are split in this proportion.
+  // Band i has rows[i] latent rows; a frame's tokens are split in this proportion.
   BandMixer(Communicator bands, std::vector<int64_t> rows);
   void begin(const Pass&) override {}
   void attend(Context& context, const Attend& attend) override;

@@ -8,8 +8,7 @@ namespace weft {
 
 namespace {
 
-// The rank that works on the owner's queries at `time` for it, or -1: it works itself, or nobody
-// need.
+// The rank that works on the owner's queries at `time` in its place, or -1 where there is none.
 int helper_of(int ranks, int owner, int time) {
   const int helper = owner + time - ranks;
   return time > 0 && helper >= 0 && !balance_step(ranks, helper, time).idle() ? helper : -1;
@@ -77,7 +76,7 @@ class Balance {
             .segment = pass.micro * (ranks() + 2) + segment};
   }
 
-  // Both ends of what the ranks need at `time`.
+  // Posts the sends and receives of the blocks that are needed at `time`.
   Communicator::Pending post_fetch(int time) {
     if (time > ranks() / 2) return {};
     std::vector<Message> sends, receives;
@@ -92,7 +91,7 @@ class Balance {
     return group_.post(context_.stream, sends, receives);
   }
 
-  // The state to send home where this rank helped.
+  // Sends the state to the queries' owner where this rank helped.
   AttentionState work(int time) {
     const BalanceStep step = balance_step(ranks(), own(), time);
     if (step.idle()) return {};
@@ -129,7 +128,7 @@ class Balance {
   const SequenceMap& tokens_;
   Context& context_;
   const Attend& attend_;
-  TensorView q_, kv_;  // the own ones
+  TensorView q_, kv_;  // this rank's own
   std::array<TensorView, 2> fetched_q_, fetched_kv_, helped_;
   AttentionState sum_, part_, arrived_;
 };
@@ -158,7 +157,7 @@ void LightSeqMixer::attend(Context& context, const Attend& attend) {
   CHECK(!attend.past || attend.past->segments.empty(), "balanced attention sees no past");
   CHECK(n == tokens_.rows(group_.rank()), "rows", n, "tokens", tokens_.rows(group_.rank()));
   apply_positions(context, attend);
-  keep(context.stream, attend.past, attend.k, attend.v);
+  append_to_cache(context.stream, attend.past, attend.k, attend.v);
   const Arena::Scope scope(context.arena);
   Balance(group_, tokens_, context, attend).run();
 }

@@ -1,5 +1,5 @@
 #pragma once
-// LightSeq: causal attention over contiguous tokens, where ranks that would idle help the others.
+// LightSeq: causal attention over contiguous tokens; ranks that would idle help the others.
 // (Zigzag, the other balance, is a SequenceMap under the rings.)
 //
 // Split: the sequence, contiguous and in rank order (uneven).
@@ -21,7 +21,7 @@ namespace weft {
 
 // The pair of blocks that a rank works on at time t in 0 ... P / 2.
 struct BalanceStep {
-  int queries = -1, keys = -1;  // ranks whose they are; -1: idle
+  int queries = -1, keys = -1;  // the ranks that own them; -1: idle
   bool idle() const { return queries < 0; }
   bool operator==(const BalanceStep&) const = default;
 };
@@ -29,7 +29,7 @@ BalanceStep balance_step(int ranks, int rank, int time);
 
 class LightSeqMixer final : public TokenMixer {
  public:
-  // `tokens[i]`: the global tokens of rank i of the group, one range each, ascending.
+  // Rank i of the group holds the global tokens tokens[i]: one range each, ascending.
   LightSeqMixer(Communicator group, SequenceMap tokens);
 
   void begin(const Pass&) override {}

@@ -1,4 +1,4 @@
-// Communicator's collectives, all of them of point-to-point messages, so that bytes are counted
+// The Communicator's collectives. All consist of point-to-point messages, so that bytes are counted
 // where they are sent.
 #include "kernels/copy.h"
 #include "kernels/pointwise.h"
@@ -23,7 +23,7 @@ void Communicator::all_to_all_v(Stream& stream, const Tag& tag, std::span<const 
   CHECK(static_cast<int>(in.size()) == size() && static_cast<int>(out.size()) == size(), "parts",
         in.size(), out.size(), "of", size());
   std::vector<Message> sends, receives;
-  for (int hop = 1; hop < size(); ++hop) {  // nobody begins with the same peer
+  for (int hop = 1; hop < size(); ++hop) {  // ranks start with different peers
     const int to = (rank_ + hop) % size(), from = (rank_ + size() - hop) % size();
     sends.push_back({to, tag, in[to]});
     receives.push_back({from, tag, out[from]});
@@ -42,8 +42,8 @@ void Communicator::all_gather_v(Stream& stream, const Tag& tag, const TensorView
 
 namespace {
 
-// P - 1 hops around the ring. Rank r begins by sending chunk r + first; each chunk that arrives is
-// added to (or laid over) the own one and is the next to go. `segment` numbers the hops.
+// P - 1 hops around the ring. Rank r first sends chunk r + first. Each chunk that arrives is added
+// to the own one, or replaces it, and is sent on in the next hop. `segment` numbers the hops.
 enum class Arrival : uint8_t { kAdd, kReplace };
 void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& tag, int segment,
           const TensorView& x, int first, Arrival arrival) {
@@ -121,7 +121,7 @@ void Communicator::broadcast(Stream& stream, const Tag& tag, const TensorView& v
 void Communicator::barrier(Stream& stream, const Tag& tag) {
   uint8_t token = 0, arrived = 0;
   const TensorView out(&token, DType::kU8, {1}), in(&arrived, DType::kU8, {1});
-  // Dissemination (Hensgen et al. 1988): after hop k everyone has heard of 2^(k + 1) ranks.
+  // Dissemination (Hensgen et al. 1988): after hop k every rank has heard of 2^(k + 1) ranks.
   for (int hop = 0, distance = 1; distance < size(); ++hop, distance *= 2) {
     const Message send{(rank_ + distance) % size(), with_segment(tag, hop), out};
     const Message receive{(rank_ + size() - distance) % size(), with_segment(tag, hop), in};

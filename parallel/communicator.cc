@@ -17,7 +17,7 @@ constexpr const char* kTraffic[] = {"control",   "text",     "hidden", "heads-in
                                     "gathered",  "velocity", "latent", "halo",     "frames"};
 static_assert(std::size(kTraffic) == static_cast<size_t>(Traffic::kCount));
 
-// Widths of a tag's fields, from the highest bit down.
+// The widths of a tag's fields, from the highest bit down.
 constexpr int kGroupBits = 8, kKindBits = 5, kBranchBits = 2, kStepBits = 16, kLayerBits = 12,
               kSegmentBits = 20;
 
@@ -37,12 +37,12 @@ const char* traffic_of(uint64_t bits) {
   return kTraffic[take(bits, kKindBits)];
 }
 
-// The buffer as `like` has its values.
+// The buffer with the shape and dtype of `like`.
 TensorView in_host(const Staging::Buffer& buffer, const TensorView& like) {
   return TensorView(buffer.memory.data(), like.dtype, like.shape());
 }
 
-// Bytes that a post sends and receives, where somebody asks.
+// The profiler's zone of a post, with its bytes where a meter is installed.
 ZoneScope zone_of(std::span<const Message> sends, std::span<const Message> receives) {
   double bytes = 0;
   const char* what = "";

@@ -19,7 +19,8 @@
 
 namespace weft {
 
-// What travels, for tags, counters and reports. Compute dtype, or f32 where the name says so.
+// The kinds of messages, for tags, counters and reports. Payloads have the compute dtype, or f32
+// where the comment says so.
 enum class Traffic : uint8_t {
   kControl,    // decisions, sizes, times
   kText,       // prompt rows, f32
@@ -40,8 +41,8 @@ enum class Traffic : uint8_t {
 };
 std::string_view to_string(Traffic kind);
 
-// 64 bits on the wire. Two messages that could be under way between the same ranks at the same time
-// must differ in it; the group's id is added by the Communicator.
+// A tag is 64 bits on the wire. Two messages that may be under way between the same ranks at the
+// same time must have different tags; the Communicator adds the group's id.
 struct Tag {
   Traffic kind = Traffic::kControl;
   int step = 0;                    // < 2^16
@@ -51,7 +52,7 @@ struct Tag {
   uint64_t bits(int group) const;  // group < 2^8; CHECKs every range
 };
 std::string to_string(const Tag& tag);
-std::string tag_text(uint64_t bits);  // of a tag in a header, group included
+std::string tag_text(uint64_t bits);  // describes the tag of a header, group included
 
 // One end of a message; `view` is contiguous, of the host or of the stream's device, and stays
 // untouched until the wait. Empty views are messages of 0 bytes: neither sent nor counted.
@@ -73,7 +74,6 @@ struct CommCounters {
   std::string to_string() const;
 };
 
-// The last operation of a rank, readable from another thread (heartbeats, reports).
 class FlightRecorder;
 
 enum class AllReduce : uint8_t {
@@ -81,7 +81,7 @@ enum class AllReduce : uint8_t {
   kStar,    // 2 hops: leaves send n e, the root (rank 0) adds in rank order and sends (P - 1) n e
   kBySize,  // whichever of the two is faster for n values, by chosen()
 };
-// kBySize resolved: with a the time of a hop and b the bytes per second of a link, the ring takes
+// Resolves kBySize. With a the time of a hop and b the bytes per second of a link, the ring takes
 // 2 (P - 1) (a + n e / (P b)), the star 2 a + 2 (P - 1) n e / b; a b is taken for 256 KiB, some
 // 30 us at 9 GB/s (TPI-LLM, arXiv 2410.00531, section 3.3).
 AllReduce chosen(AllReduce algorithm, int64_t count, int ranks);
@@ -113,23 +113,22 @@ class Communicator {
    private:
     friend class Communicator;
     struct Part {
-      std::optional<Staging::Buffer> staged;  // of a device's memory; goes behind the transfer
+      std::optional<Staging::Buffer> staged;  // used for device memory; must outlive the transfer
       std::unique_ptr<Transfer> transfer;
       uint64_t tag;
       int64_t bytes;
       int peer;  // world rank
       bool receive;
-      uint64_t number;  // of the flight recorder
+      uint64_t number;  // in the flight recorder
       TensorView view;
     };
     std::vector<Part> parts_;
-    std::optional<Stream> stream_;  // of what is staged
+    std::optional<Stream> stream_;  // copies to and from staged buffers
   };
 
-  // Posts receives and sends; blocks only until the stream has made what is sent from a device's
-  // memory through a transport of the host's. wait() ends all of them; what arrived is there for
-  // the stream's later work. A header that is not the
-  // expected one is an Error(kComm) with both tags in words.
+  // Posts receives and sends. It blocks only where device memory is sent by a transport that takes
+  // host memory, until the stream has written it. wait() ends all of them; the stream's later work
+  // sees what arrived. A header other than the expected one is an Error(kComm) with both tags.
   Pending post(Stream& stream, std::span<const Message> sends, std::span<const Message> receives);
   void wait(Pending& pending);
   void exchange(Stream& stream, std::span<const Message> sends, std::span<const Message> receives);

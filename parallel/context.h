@@ -1,5 +1,5 @@
 #pragma once
-// Context: everything a model's forward may ask, as one value made per pass by the executor.
+// Context: everything a model's forward may use, as one value that the executor makes per pass.
 #include "kernels/arena.h"
 #include "kernels/stream.h"
 #include "parallel/halo.h"
@@ -10,8 +10,8 @@
 
 namespace weft {
 
-// Sees named intermediate results: `weft verify`, the search for non-finite values and step caches
-// hang here. `name` is the golden cases' name ("patch_embedding", "blocks.3", "output").
+// Sees named intermediate results. `weft verify`, the search for non-finite values and step caches
+// are observers. `name` is as in the golden cases ("patch_embedding", "blocks.3", "output").
 struct Observer {
   virtual ~Observer() = default;
   virtual void see(Context& context, const char* name, int index, const TensorView& value) = 0;
@@ -27,13 +27,13 @@ struct Context {
   TokenRanges tokens;
   Observer* observer = nullptr;
 
-  // index < 0: the name alone.
+  // An index >= 0 is appended to the name.
   void observe(const char* name, const TensorView& value, int index = -1) {
     if (observer) observer->see(*this, name, index, value);
   }
 };
 
-// The four serial answers in one owner, for one rank.
+// Owns the one-rank answer of every seam.
 struct SerialSeams {
   FullMixer mixer;
   IdentityReducer reducer;

@@ -10,13 +10,14 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "kernels/check.h"
-#include "parallel/door.h"
+#include "parallel/listener.h"
 
 namespace weft {
 
@@ -36,27 +37,42 @@ std::string seconds_text(const char* format, double seconds) {
   return std::string(text) + " s";
 }
 
-enum class Word : int32_t { kHello, kBeat, kFailure, kReady, kAllReady, kFarewell };
+constexpr int kFirstClockSamples = 8;  // before the constructor returns
 
-struct Record {
-  Word word = Word::kBeat;
+enum class Opcode : int32_t { kHello, kBeat, kClock, kFailure, kReady, kAllReady, kGoodbye };
+
+struct ControlMessage {
+  Opcode opcode = Opcode::kBeat;
   int32_t rank = 0;
-  uint64_t token = 0;  // of the job: a stranger's connection is dropped
-  char text[496] = {};
+  uint64_t token = 0;   // the job's; a connection without it is dropped
+  int64_t sent_ns = 0;  // by the sender's clock
+  int64_t echo_ns = 0;  // kClock: sent_ns of the beat it answers
+  char text[480] = {};
 };
 
-// One connection with what has been read of the next record.
-struct Line {
+// One connection, and the bytes read so far of its next message.
+struct PeerConnection {
   int socket = -1;
   int rank = -1;  // -1 until its hello
-  char buffer[sizeof(Record)] = {};
+  char buffer[sizeof(ControlMessage)] = {};
   size_t filled = 0;
-  Clock::time_point sign = Clock::now();
+  Clock::time_point heard = Clock::now();
   bool suspected = false, ready = false, left = false;
-  std::string last;  // operation, as its beat told
+  std::string last;  // its last operation, from its heartbeat
 };
 
 }  // namespace
+
+ControlSettings settings_for_timeout(double seconds) {
+  ControlSettings settings;
+  if (seconds > 0) {
+    settings.suspect_s *= seconds / settings.dead_s;
+    settings.dead_s = seconds;
+  } else {
+    settings.dead_s = std::numeric_limits<double>::infinity();
+  }
+  return settings;
+}
 
 struct ControlPlane::Impl {
   int rank, size;
@@ -64,183 +80,213 @@ struct ControlPlane::Impl {
   ControlSettings settings;
   uint64_t token = 0;
   int listener = -1;
-  Clock::time_point begun = Clock::now();
-  bool complete = false;    // everybody has said hello
-  std::vector<Line> lines;  // the first rank's: everybody; another's: the first rank
+  Clock::time_point started = Clock::now();
+  bool complete = false;  // every rank has said hello
+  std::vector<PeerConnection>
+      links;  // the first rank has one to every other, the others to the first
   std::mutex lock;
-  std::string failed, to_fail;            // the line; one that waits to be told
-  bool ready = false, all_ready = false;  // for the end, under the lock
+  // Guarded by the lock: the error the job ended with; one that fail() asked to end it with.
+  std::string failed, to_fail;
+  bool ready = false, all_ready = false;  // guarded by the lock; see await_all()
+  ClockOffset offset;                     // guarded by the lock; to the first rank's clock
   std::condition_variable changed;
   std::atomic<bool> leaving{false};
   std::thread thread;
 
   void run();
-  void beat();
-  void read(Line& line);
-  void take(Line& line, const Record& record);
-  void await();
-  void look_for_the_end();
-  void end_is_reached();
-  void judge();
-  void gone(Line& line);
-  void end(const std::string& why);
-  void tell(const Record& record);
-  Record record(Word word, const std::string& text) const;
+  void read(PeerConnection& link);
+  void handle(PeerConnection& link, const ControlMessage& message);
+  void await_hellos();
+  void check_all_ready();
+  void set_all_ready();
+  void check_silence();
+  void lost(PeerConnection& link);
+  void fail_job(const std::string& why);
+  void answer_clock(const PeerConnection& link, const ControlMessage& beat);
+  void learn_clock(const ControlMessage& answer);
+  void send_beat();
+  void send_to_all(const ControlMessage& message);
+  ControlMessage make_message(Opcode opcode, const std::string& text) const;
 };
 
-Record ControlPlane::Impl::record(Word word, const std::string& text) const {
-  Record out;
-  out.word = word;
+ControlMessage ControlPlane::Impl::make_message(Opcode opcode, const std::string& text) const {
+  ControlMessage out;
+  out.opcode = opcode;
   out.rank = rank;
   out.token = token;
+  out.sent_ns = settings.clock_ns();
   std::snprintf(out.text, sizeof out.text, "%s", text.c_str());
   return out;
 }
 
-void ControlPlane::Impl::tell(const Record& out) {
-  for (Line& line : lines)  // small records into an empty buffer: a full one is a dead peer's
-    if (line.socket >= 0 && !line.left)
-      (void)send(line.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
+void ControlPlane::Impl::send_to_all(const ControlMessage& out) {
+  for (PeerConnection& link : links)  // never blocks: only a dead peer's buffer is full
+    if (link.socket >= 0 && !link.left)
+      (void)send(link.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void ControlPlane::Impl::end(const std::string& why) {
+void ControlPlane::Impl::answer_clock(const PeerConnection& link, const ControlMessage& beat) {
+  ControlMessage answer = make_message(Opcode::kClock, "");
+  answer.echo_ns = beat.sent_ns;
+  (void)send(link.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void ControlPlane::Impl::learn_clock(const ControlMessage& answer) {
+  const int64_t now = settings.clock_ns();
+  bool more = false;
+  {
+    const std::lock_guard guard(lock);
+    offset.add(answer.echo_ns, answer.sent_ns, now);
+    more = offset.samples() < kFirstClockSamples;
+    changed.notify_all();
+  }
+  if (more) send_beat();
+}
+
+void ControlPlane::Impl::send_beat() {
+  send_to_all(make_message(Opcode::kBeat, reports.last_operation ? reports.last_operation() : ""));
+}
+
+void ControlPlane::Impl::fail_job(const std::string& why) {
   {
     const std::lock_guard guard(lock);
     if (!failed.empty()) return;
     failed = why;
     changed.notify_all();
   }
-  tell(record(Word::kFailure, why));
+  send_to_all(make_message(Opcode::kFailure, why));
   reports.failure(why);
 }
 
-void ControlPlane::Impl::gone(Line& line) {
-  close(line.socket);
-  line.socket = -1;
-  if (line.left || line.rank < 0 || leaving) return;
-  end("rank " + std::to_string(line.rank) + " is gone; its last sign was " +
-      (line.last.empty() ? "none" : line.last));
+void ControlPlane::Impl::lost(PeerConnection& link) {
+  close(link.socket);
+  link.socket = -1;
+  if (link.left || link.rank < 0 || leaving) return;
+  fail_job("rank " + std::to_string(link.rank) + " is gone; its last sign was " +
+           (link.last.empty() ? "none" : link.last));
 }
 
-void ControlPlane::Impl::take(Line& line, const Record& in) {
+void ControlPlane::Impl::handle(PeerConnection& link, const ControlMessage& in) {
   if (in.token != token) {
-    close(line.socket);
-    line.socket = -1;
+    close(link.socket);
+    link.socket = -1;
     return;
   }
-  line.rank = in.rank;
-  line.sign = Clock::now();
-  line.suspected = false;
+  link.rank = in.rank;
+  link.heard = Clock::now();
+  link.suspected = false;
   const std::string text(in.text, strnlen(in.text, sizeof in.text));
-  if (in.word == Word::kBeat) line.last = text;
-  if (in.word == Word::kReady) line.ready = true;
-  if (in.word == Word::kAllReady) end_is_reached();
-  if (in.word == Word::kFarewell) line.left = true;
-  if (in.word == Word::kFailure) end(text);
+  if (in.opcode == Opcode::kBeat) link.last = text;
+  if (in.opcode == Opcode::kBeat && rank == 0) answer_clock(link, in);
+  if (in.opcode == Opcode::kClock) learn_clock(in);
+  if (in.opcode == Opcode::kReady) link.ready = true;
+  if (in.opcode == Opcode::kAllReady) set_all_ready();
+  if (in.opcode == Opcode::kGoodbye) link.left = true;
+  if (in.opcode == Opcode::kFailure) fail_job(text);
 }
 
-void ControlPlane::Impl::read(Line& line) {
-  while (line.socket >= 0) {
-    const ssize_t got =
-        recv(line.socket, line.buffer + line.filled, sizeof(Record) - line.filled, MSG_DONTWAIT);
+void ControlPlane::Impl::read(PeerConnection& link) {
+  while (link.socket >= 0) {
+    const ssize_t got = recv(link.socket, link.buffer + link.filled,
+                             sizeof(ControlMessage) - link.filled, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (got <= 0) return gone(line);
-    line.filled += static_cast<size_t>(got);
-    if (line.filled < sizeof(Record)) continue;
-    line.filled = 0;
-    Record in;
-    std::memcpy(&in, line.buffer, sizeof in);
-    take(line, in);
+    if (got <= 0) return lost(link);
+    link.filled += static_cast<size_t>(got);
+    if (link.filled < sizeof(ControlMessage)) continue;
+    link.filled = 0;
+    ControlMessage in;
+    std::memcpy(&in, link.buffer, sizeof in);
+    handle(link, in);
   }
 }
 
-// The first rank misses those that have not said hello.
-void ControlPlane::Impl::await() {
+// The first rank fails the job where a rank has not said hello in time.
+void ControlPlane::Impl::await_hellos() {
   std::set<int> missing;
   for (int peer = 1; peer < size; ++peer) missing.insert(peer);
-  for (const Line& line : lines) missing.erase(line.rank);
+  for (const PeerConnection& link : links) missing.erase(link.rank);
   if (missing.empty()) {
     complete = true;
-  } else if (since(begun) > settings.startup_s) {
+  } else if (since(started) > settings.startup_s) {
     std::string names;
     for (int peer : missing) names += (names.empty() ? "" : ", ") + std::to_string(peer);
-    end("start-up: no hello from rank " + names + " within " +
-        seconds_text("%g", settings.startup_s));
+    fail_job("start-up: no hello from rank " + names + " within " +
+             seconds_text("%g", settings.startup_s));
   }
 }
 
-// A rank says once that it is ready; the first one, when all are.
-void ControlPlane::Impl::look_for_the_end() {
+// A rank tells the first one once that it is ready; the first one tells all when every rank is.
+void ControlPlane::Impl::check_all_ready() {
   {
     const std::lock_guard guard(lock);
     if (!ready || all_ready) return;
   }
   if (rank != 0) {
-    if (!lines[0].ready) tell(record(Word::kReady, ""));
-    lines[0].ready = true;  // told
+    if (!links[0].ready) send_to_all(make_message(Opcode::kReady, ""));
+    links[0].ready = true;  // has been told
     return;
   }
   int count = 1;
-  for (const Line& line : lines) count += line.ready;
+  for (const PeerConnection& link : links) count += link.ready;
   if (count < size) return;
-  tell(record(Word::kAllReady, ""));
-  end_is_reached();
+  send_to_all(make_message(Opcode::kAllReady, ""));
+  set_all_ready();
 }
 
-void ControlPlane::Impl::end_is_reached() {
+void ControlPlane::Impl::set_all_ready() {
   const std::lock_guard guard(lock);
   all_ready = true;
   changed.notify_all();
 }
 
-void ControlPlane::Impl::judge() {
-  if (rank == 0 && !complete) await();
-  for (Line& line : lines) {
-    if (line.socket < 0 || line.left || line.rank < 0) continue;
-    const double silence = since(line.sign);
-    const std::string who = "rank " + std::to_string(line.rank) + " has given no sign for " +
+void ControlPlane::Impl::check_silence() {
+  if (rank == 0 && !complete) await_hellos();
+  for (PeerConnection& link : links) {
+    if (link.socket < 0 || link.left || link.rank < 0) continue;
+    const double silence = since(link.heard);
+    const std::string who = "rank " + std::to_string(link.rank) + " has given no sign for " +
                             seconds_text("%.1f", silence) + "; its last was " +
-                            (line.last.empty() ? "none" : line.last);
+                            (link.last.empty() ? "none" : link.last);
     if (silence > settings.dead_s) {
-      end(who);
-    } else if (silence > settings.suspect_s && !line.suspected) {
-      line.suspected = true;
+      fail_job(who);
+    } else if (silence > settings.suspect_s && !link.suspected) {
+      link.suspected = true;
       if (rank == 0 && reports.warning) reports.warning(who);
     }
   }
 }
 
 void ControlPlane::Impl::run() {
-  Clock::time_point beaten{}, looked = Clock::now(), failed_at{};
+  Clock::time_point last_beat{}, looked = Clock::now(), failed_at{};
   while (!leaving) {
     std::vector<pollfd> watched;
     if (listener >= 0) watched.push_back({listener, POLLIN, 0});
-    for (const Line& line : lines)
-      if (line.socket >= 0) watched.push_back({line.socket, POLLIN, 0});
+    for (const PeerConnection& link : links)
+      if (link.socket >= 0) watched.push_back({link.socket, POLLIN, 0});
     poll(watched.data(), watched.size(), kPollMs);
     if (listener >= 0) {
       for (int one; (one = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
-        Line line;
-        line.socket = one;
-        lines.push_back(line);
+        PeerConnection link;
+        link.socket = one;
+        links.push_back(link);
       }
     }
-    for (Line& line : lines) read(line);
-    // A rank that was stopped itself has heard nothing meanwhile: that is nobody's fault.
+    for (PeerConnection& link : links) read(link);
+    // After a pause of this very process the silence of the others proves nothing.
     if (since(looked) > 1)
-      for (Line& line : lines) line.sign = Clock::now();
+      for (PeerConnection& link : links) link.heard = Clock::now();
     looked = Clock::now();
-    std::string told;
+    std::string asked;
     {
       const std::lock_guard guard(lock);
-      told.swap(to_fail);
+      asked.swap(to_fail);
     }
-    if (!told.empty()) end(told);
-    if (failed.empty()) judge();
-    look_for_the_end();
-    if (since(beaten) >= settings.beat_s) {
-      beaten = Clock::now();
-      tell(record(Word::kBeat, reports.last_operation ? reports.last_operation() : ""));
+    if (!asked.empty()) fail_job(asked);
+    if (failed.empty()) check_silence();
+    check_all_ready();
+    if (since(last_beat) >= settings.beat_s) {
+      last_beat = Clock::now();
+      send_beat();
     }
     if (failed.empty()) continue;
     if (failed_at == Clock::time_point{}) failed_at = Clock::now();
@@ -256,29 +302,34 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
   impl_->size = size;
   impl_->reports = std::move(reports);
   impl_->settings = settings;
-  Door door;
-  if (rank == 0) door = open_door(interfaces, size);
-  impl_->listener = door.socket;
-  impl_->token = door.token;
-  const std::string text = share(door.text);
+  Listener listener;
+  if (rank == 0) listener = open_listener(interfaces, size);
+  impl_->listener = listener.socket;
+  impl_->token = listener.token;
+  const std::string text = share(listener.text);
   if (rank != 0) {
-    const Knock knocked = knock(text, settings.startup_s);
-    impl_->token = knocked.token;
-    Line line;
-    line.rank = 0;
-    line.socket = knocked.socket;
-    impl_->lines.push_back(line);
-    impl_->tell(impl_->record(Word::kHello, ""));
+    const Connection connection = connect_to_listener(text, settings.startup_s);
+    impl_->token = connection.token;
+    PeerConnection link;
+    link.rank = 0;
+    link.socket = connection.socket;
+    impl_->links.push_back(link);
+    impl_->send_to_all(impl_->make_message(Opcode::kHello, ""));
   }
   impl_->thread = std::thread([this] { impl_->run(); });
+  if (rank == 0) return;
+  std::unique_lock guard(impl_->lock);
+  impl_->changed.wait_for(guard, std::chrono::duration<double>(settings.startup_s), [this] {
+    return impl_->offset.samples() >= kFirstClockSamples || !impl_->failed.empty();
+  });
 }
 
 ControlPlane::~ControlPlane() {
   impl_->leaving = true;
   impl_->thread.join();
-  if (impl_->failed.empty()) impl_->tell(impl_->record(Word::kFarewell, ""));
-  for (Line& line : impl_->lines)
-    if (line.socket >= 0) close(line.socket);
+  if (impl_->failed.empty()) impl_->send_to_all(impl_->make_message(Opcode::kGoodbye, ""));
+  for (PeerConnection& link : impl_->links)
+    if (link.socket >= 0) close(link.socket);
   if (impl_->listener >= 0) close(impl_->listener);
 }
 
@@ -287,6 +338,11 @@ void ControlPlane::await_all() {
   impl_->ready = true;
   impl_->changed.wait(guard, [this] { return impl_->all_ready || !impl_->failed.empty(); });
   if (!impl_->failed.empty()) throw Error(ErrorKind::kComm, impl_->failed);
+}
+
+int64_t ControlPlane::job_clock_ns() const {
+  const std::lock_guard guard(impl_->lock);
+  return impl_->settings.clock_ns() + impl_->offset.ns();
 }
 
 void ControlPlane::fail(const std::string& line) {

@@ -34,7 +34,7 @@ class Writer {
     }
     const Pass last{.step = std::max(0, static_cast<int>(config_.steps.size()) - 1)};
     gather(last);
-    while (!sending_.empty()) settle(last, sending_.front());
+    while (!sending_.empty()) wait_for_send(last, sending_.front());
     std::vector<int> reads;
     if (this->last()) reads.push_back(kLatentSlot);
     if (gathered_) reads.push_back(kWholeSlot);
@@ -63,8 +63,8 @@ class Writer {
     add(step);
     if (kind == Step::Kind::kSend) sending_.push_back(slot);
   }
-  // Before a slot is written again.
-  void settle(const Pass& pass, int slot) {
+  // Adds a wait where the slot is still being sent, so that it may be written again.
+  void wait_for_send(const Pass& pass, int slot) {
     if (std::erase(sending_, slot) > 0)
       add({.kind = Step::Kind::kWait, .pass = pass, .reads = {slot}});
   }
@@ -75,7 +75,7 @@ class Writer {
     const int64_t latent = tokens_ * config_.latent_bytes;
     if (last()) {
       exchange_velocities(pass, branches, latent);
-      settle(pass, kLatentSlot);
+      wait_for_send(pass, kLatentSlot);
       std::vector<int> reads{kLatentSlot};
       for (int branch = 0; branch < branches; ++branch) reads.push_back(kVelocitySlot + branch);
       add({.kind = Step::Kind::kUpdate, .pass = pass, .reads = reads, .writes = {kLatentSlot}});
@@ -94,8 +94,8 @@ class Writer {
     forward.branch = branch;
     const int64_t hidden = tokens_ * config_.hidden_bytes;
     const int in = kHiddenSlot + branch, velocity = kVelocitySlot + branch;
-    // A stage hands on what it was handed: the hidden rows change in place.
-    settle(forward, in);
+    // A stage sends the buffer it received: the hidden rows change in place.
+    wait_for_send(forward, in);
     if (!first())
       message(Step::Kind::kReceive, forward, peer(branch_, stage_ - 1), Payload::kHidden, hidden,
               in);
@@ -121,13 +121,13 @@ class Writer {
     if (other < branches)
       message(Step::Kind::kReceive, theirs, peer(other, stage_), Payload::kVelocity, bytes,
               kVelocitySlot + other);
-    settle(pass, kVelocitySlot + branch_);
+    wait_for_send(pass, kVelocitySlot + branch_);
   }
 
-  // Each last stage's tokens to every rank of its branch and width, once.
+  // Sends each last stage's tokens to every rank of its branch and width, once.
   void gather(const Pass& pass) {
     if (plan_.ranks == 1) return;
-    if (last()) settle(pass, kLatentSlot);
+    if (last()) wait_for_send(pass, kLatentSlot);
     const std::vector<int> group =
         mesh_.along({Axis::kLayers, Axis::kRing, Axis::kTokenRing, Axis::kUlysses}, plan_.rank);
     const auto is_last = [&](int rank) { return mesh_.at(Axis::kLayers, rank) == stages_ - 1; };
@@ -142,7 +142,7 @@ class Writer {
                 config_.tokens[mesh_.sequence_index(from)] * config_.latent_bytes, kWholeSlot);
         gathered_ = true;
       }
-    if (last()) settle(pass, kLatentSlot);
+    if (last()) wait_for_send(pass, kLatentSlot);
   }
 
   const DenoisePlanConfig& config_;

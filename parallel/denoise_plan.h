@@ -21,7 +21,7 @@
 
 namespace weft {
 
-// What a plan's slots hold. Velocity and hidden rows: + branch.
+// Slots of a plan. Those of velocity and hidden rows are numbered from here, one per branch.
 enum Slot : int {
   kLatentSlot = 0,
   kVelocitySlot = 1,
@@ -39,16 +39,16 @@ struct DenoisePlanConfig {
   int first_step = 0;             // the steps before are done, and every rank has the whole latent
   std::vector<int> blocks{};      // blocks of each expert
   Layout layout{};                // data = 1: the plans of one replica
-  std::vector<int64_t> tokens{};  // of each sequence index
-  int64_t hidden_bytes = 0;       // of a token's hidden row on the wire
-  int64_t latent_bytes = 0;       // of a token's places of the latent
+  std::vector<int64_t> tokens{};  // per sequence index
+  int64_t hidden_bytes = 0;       // bytes of a token's hidden row on the wire
+  int64_t latent_bytes = 0;       // bytes of a token's part of the latent
 };
 
 // One plan per rank of the replica.
 std::vector<Plan> plan_denoise(const DenoisePlanConfig& config);
 
-// Blocks of stage `index` of `stages`. Where they do not divide, stages get one more in the order
-// of least load; embedding and head count as `ends` blocks each on the first and the last stage.
+// Blocks of stage `index` of `stages`. Blocks that remain after an even split go to the stages with
+// the least load; embedding and head count as `ends` blocks each on the first and the last stage.
 BlockRange stage_blocks(int blocks, int stages, int index, double ends = 0.5);
 
 }  // namespace weft

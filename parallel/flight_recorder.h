@@ -1,6 +1,6 @@
 #pragma once
-// FlightRecorder: a rank's last messages, written without locks and readable from any thread, for
-// the report of a failure.
+// FlightRecorder: keeps a rank's last messages for the report of a failure. It is written without
+// locks and may be read from any thread.
 #include <array>
 #include <atomic>
 #include <cstdint>

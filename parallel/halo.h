@@ -1,6 +1,6 @@
 #pragma once
-// Halo: the seam asked by convolutions whose picture may be split into bands of rows.
-// IdentityHalo is the serial answer.
+// Halo: the seam that convolutions ask whose picture may be split into bands of rows. IdentityHalo
+// is the answer for one rank.
 #include "kernels/tensor.h"
 
 namespace weft {

@@ -10,7 +10,7 @@ namespace {
 
 bool holds(const Range& heads, int64_t head) { return heads.begin <= head && head < heads.end; }
 
-// Whether `rank` gives its tokens of `head` to `reader`.
+// True where `rank` sends its tokens of `head` to `reader`.
 bool gives(std::span<const KVPlace> held, std::span<const KVPlace> wanted, int rank, int64_t head,
            int reader) {
   if (!holds(held[rank].heads, head) || !holds(wanted[reader].heads, head)) return false;
@@ -23,7 +23,7 @@ bool gives(std::span<const KVPlace> held, std::span<const KVPlace> wanted, int r
   return true;
 }
 
-// The heads that `rank` gives to `reader`: neighbours, since places are ranges.
+// The heads that `rank` sends to `reader`. They are contiguous, since places are ranges.
 Range given(std::span<const KVPlace> held, std::span<const KVPlace> wanted, int rank, int reader) {
   Range out;
   for (int64_t head = held[rank].heads.begin; head < held[rank].heads.end; ++head) {
@@ -35,7 +35,7 @@ Range given(std::span<const KVPlace> held, std::span<const KVPlace> wanted, int 
   return out;
 }
 
-// Heads `heads` (of those from `first` on) of the cache's segments, as dense rows.
+// Copies `heads` of the cache's segments to dense rows of `out`; `first` is the cache's first head.
 void gather(Stream& stream, const ContextKV& layer, TensorView KVSegment::*part, Range heads,
             int64_t first, const TensorView& out) {
   int64_t row = 0;
@@ -93,7 +93,7 @@ void KVCache::commit() {
   held_.total = reserved_.total;
   reserved_ = {};
   for (ContextKV& layer : layers_) {
-    for (const KVSegment& piece : layer.room) {
+    for (const KVSegment& piece : layer.append_slots) {
       KVSegment* last = layer.segments.empty() ? nullptr : &layer.segments.back();
       const bool goes_on = last && last->position + last->k[0] == piece.position &&
                            last->k.slice(0, last->k[0], 0).data == piece.k.data;
@@ -104,18 +104,19 @@ void KVCache::commit() {
         layer.segments.push_back(piece);
       }
     }
-    layer.room.clear();
+    layer.append_slots.clear();
   }
 }
 
 void KVCache::drop() {
   reserved_ = {};
-  for (ContextKV& layer : layers_) layer.room.clear();
+  for (ContextKV& layer : layers_) layer.append_slots.clear();
   const auto needed = static_cast<size_t>(pool_->pages_for(held_.size()));
   for (; pages_.size() > needed; pages_.pop_back()) pool_->give_back(std::move(pages_.back()));
 }
 
-// The room of what is reserved: a piece ends with its page and with its range of tokens.
+// Makes the append slots of the reserved tokens. A slot ends where its page or its range of tokens
+// ends.
 void KVCache::lay_out() {
   const int64_t page_rows = pool_->shape().rows;
   int64_t row = held_.size();
@@ -125,9 +126,9 @@ void KVCache::lay_out() {
       for (size_t layer = 0; layer < layers_.size(); ++layer) {
         const TensorView page =
             pages_[row / page_rows].view().select(0, static_cast<int64_t>(layer));
-        layers_[layer].room.push_back({.k = page.select(0, 0).slice(0, at, n),
-                                       .v = page.select(0, 1).slice(0, at, n),
-                                       .position = token});
+        layers_[layer].append_slots.push_back({.k = page.select(0, 0).slice(0, at, n),
+                                               .v = page.select(0, 1).slice(0, at, n),
+                                               .position = token});
       }
       token += n;
       row += n;
@@ -146,7 +147,7 @@ void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache
         "tokens", total);
   struct DropOnError {
     KVCache& cache;
-    ~DropOnError() { cache.drop(); }  // nothing, where it was committed
+    ~DropOnError() { cache.drop(); }  // does nothing after commit()
   } const drop{to};
   to.reserve(wanted[own].tokens);
   for (int layer = 0; layer < shape.layers; ++layer) {
@@ -181,7 +182,7 @@ void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache
         row += range.size();
       }
     }
-    keep(stream, &to.layers()[layer], whole.select(0, 0), whole.select(0, 1));
+    append_to_cache(stream, &to.layers()[layer], whole.select(0, 0), whole.select(0, 1));
   }
   to.commit();
 }

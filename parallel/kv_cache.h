@@ -1,7 +1,7 @@
 #pragma once
-// The keys and values that sequences leave behind in the layers of one rank: pages of one pool, so
-// that sequences of any length share memory without gaps (PagedAttention: Kwon et al. 2023,
-// arXiv 2309.06180, section 4), and the move from one split of them to another.
+// KV cache of one rank: pages of one pool, so that sequences of any length share memory without
+// gaps (PagedAttention: Kwon et al. 2023, arXiv 2309.06180, section 4). move_cache changes how a
+// cache is split among ranks.
 #include <span>
 #include <vector>
 
@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// What a pool's pages hold: `rows` tokens of every layer of the rank.
+// The shape of a page: `rows` tokens of every layer of the rank.
 struct KVShape {
   int layers = 0;
   int64_t kv_heads = 0, head_dim = 0;
@@ -46,7 +46,8 @@ class KVPool {
   std::vector<Tensor> idle_;
 };
 
-// One sequence. A pass writes to what was reserved before it and is committed behind it.
+// The cache of one sequence: reserve() before a pass, which writes the append slots, and commit()
+// after it.
 class KVCache {
  public:
   explicit KVCache(KVPool& pool);  // the pool must outlive it
@@ -56,13 +57,13 @@ class KVCache {
 
   // The tokens held, in the order of their rows.
   const TokenRanges& tokens() const { return held_; }
-  // Room for `tokens` behind them. Error(kMemory), with nothing changed, where the pool is short of
-  // pages.
+  // Makes append slots for `tokens`. Error(kMemory), with nothing changed, where the pool has too
+  // few pages.
   void reserve(const TokenRanges& tokens);
-  void commit();  // what was reserved is held
-  void drop();    // the pass failed: the room is given back
+  void commit();  // the reserved tokens are held from now on
+  void drop();    // the pass failed: the append slots are freed
 
-  // One per layer of the rank: what is held as segments, what is reserved as room.
+  // One per layer of the rank: held tokens are segments, reserved tokens are append slots.
   std::span<ContextKV> layers() { return layers_; }
   std::span<const ContextKV> layers() const { return layers_; }
   const KVShape& shape() const { return pool_->shape(); }
@@ -76,7 +77,7 @@ class KVCache {
   std::vector<ContextKV> layers_;
 };
 
-// Where keys and values lie: a rank holds these tokens of these heads.
+// A rank holds the keys and values of these tokens for these heads.
 struct KVPlace {
   TokenRanges tokens;
   Range heads;
@@ -84,7 +85,7 @@ struct KVPlace {
 
 // Moves a sequence from `held[i]` to `wanted[i]` (all tokens of some heads) for every rank i of the
 // group: one exchange per layer; `to` is empty before, and after an error. Where several ranks hold
-// the same, a rank takes its own, else the first one's.
+// the same, a rank reads its own copy, else the first one's.
 void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache& from,
                 std::span<const KVPlace> held, KVCache& to, std::span<const KVPlace> wanted);
 // Bytes that `rank` sends for it.

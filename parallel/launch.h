@@ -1,7 +1,8 @@
 #pragma once
-// Launch: who started this process, and as which of how many, by the environment alone.
+// Launch: reads from the environment which launcher started this process, and with which rank.
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace weft {
 
@@ -10,21 +11,28 @@ enum class Launcher : uint8_t {
   kMpirun,    // Open MPI's mpirun
   kSlurm,     // srun with PMIx
   kSlurmRaw,  // srun without: the tasks cannot find each other
-  kTorchrun,  // recognised to say so
+  kTorchrun,  // recognised only to refuse it with a helpful error
 };
 
 struct Launch {
   Launcher launcher = Launcher::kNone;
-  int rank = 0, ranks = 1, ranks_here = 1;
+  int rank = 0, ranks = 1;
+  int rank_here = 0, ranks_here = 1;  // among the processes of this host
 
   bool mpi() const { return launcher == Launcher::kMpirun || launcher == Launcher::kSlurm; }
+  bool one_host() const { return ranks_here == ranks; }
 };
 
 using Environment = std::function<const char*(const char* name)>;
 
-// The first that matches, in the order of Launcher. One torchrun or srun task is no job.
+// The first launcher that matches, in the order of the enum. A single torchrun or srun task counts
+// as kNone. Where srun started tasks on several nodes but does not say how many run on this one,
+// ranks_here is an even share of them, and never all.
 Launch detect_launch(const Environment& environment);
-Launch detect_launch();  // of this process
+Launch detect_launch();  // reads this process's environment
+
+// Slurm's short list of tasks per node: "2(x3),1" is {2, 2, 2, 1}. Empty where it is malformed.
+std::vector<int> parse_tasks_per_node(const std::string& text);
 
 // "3 processes by mpirun"; "one process".
 std::string to_string(const Launch& launch);

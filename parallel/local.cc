@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
+#include "parallel/clock_offset.h"
 
 namespace weft {
 
@@ -20,14 +21,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-bool of_host(Device device) { return device.kind == Device::Kind::kCpu; }
+bool on_host(Device device) { return device.kind == Device::Kind::kCpu; }
 
-// A message between its send and its receive. Of a device's memory the receiver's stream copies it,
-// behind `made`; `read` is passed when it has.
+// A message between its send and its receive. Device memory is copied by the receiver's stream
+// after `made`; `read` is passed when the copy is done.
 struct Mail {
   MessageHeader header;
   const void* data = nullptr;  // the sender's, or `copy`'s
-  Device device{};             // of the data
+  Device device{};             // the data's device
   std::vector<char> copy;
   DeviceEvent made, read;
   Clock::time_point visible;
@@ -40,14 +41,14 @@ struct LocalTransfer final : Transfer {
   ~LocalTransfer() override;
   int rank = 0, peer = 0;
   MessageHeader header;
-  std::optional<Stream> stream;  // of a device's memory: where it is made or used
-  TensorView view{};             // of a receive
-  DeviceEvent free;              // of a receive: passed when the stream is done with the memory
-  std::shared_ptr<Mail> mail;    // of a send
-  World* world = nullptr;        // of a send that the sender's memory lies behind
+  std::optional<Stream> stream;  // the stream that writes or reads device memory
+  TensorView view{};             // receive: the destination
+  DeviceEvent free;              // receive: passed when the stream no longer uses the memory
+  std::shared_ptr<Mail> mail;    // send: the message
+  World* world = nullptr;        // send: set where the message refers to the sender's memory
 };
 
-// What the ranks share; everything under one lock but the copying of payloads.
+// The state that the ranks share. One lock guards it; only payloads are copied outside of it.
 struct World {
   World(int ranks, const LocalOptions& given)
       : options(given), random(given.delay_seed), waiting(ranks), state(ranks, State::kMissing) {}
@@ -69,7 +70,7 @@ struct World {
         return !visible_only || mail->visible <= Clock::now() ? mail : nullptr;
     return nullptr;
   }
-  // Whether the transfer a rank waits for can end without anybody else moving.
+  // True where the transfer a rank waits for can end without another rank's action.
   bool can_end(int rank, const LocalTransfer& transfer) {
     return transfer.receive ? find(rank, transfer, false) != nullptr : transfer.mail->taken;
   }
@@ -79,8 +80,8 @@ struct World {
     changed.notify_all();
   }
 
-  // Every rank blocked or ended and nothing on its way to them.
-  void look_for_deadlock() {
+  // Ends the job where every rank is blocked or has ended and no message is on its way.
+  void check_deadlock() {
     std::string text = "deadlock:";
     for (size_t r = 0; r < state.size(); ++r) {
       const int rank = static_cast<int>(r);
@@ -97,7 +98,7 @@ struct World {
     end_with(text);
   }
 
-  void look_for_missing() {
+  void check_startup() {
     if (Clock::now() - started < std::chrono::duration<double>(options.startup_seconds)) return;
     std::string missing;
     for (size_t r = 0; r < state.size(); ++r)
@@ -130,13 +131,13 @@ class LocalTransport final : public Transport {
     mail->data = view.data;
     mail->device = view.device;
     auto transfer = std::make_unique<LocalTransfer>(false);
-    const bool stays = world_->options.rendezvous || !of_host(view.device);
+    const bool stays = world_->options.rendezvous || !on_host(view.device);
     if (!stays) {
       const char* bytes = static_cast<const char*>(view.data);
       mail->copy.assign(bytes, bytes + header.bytes);
       mail->data = mail->copy.data();
     }
-    if (!of_host(view.device)) {
+    if (!on_host(view.device)) {
       mail->made.record(stream);
       transfer->stream = stream;
     }
@@ -163,7 +164,7 @@ class LocalTransport final : public Transport {
     transfer->peer = peer;
     transfer->header = expected;
     transfer->view = view;
-    if (!of_host(view.device)) {
+    if (!on_host(view.device)) {
       transfer->stream = stream;
       transfer->free.record(stream);
     }
@@ -196,33 +197,37 @@ class LocalTransport final : public Transport {
     return mail->header;
   }
 
+  std::optional<int64_t> job_clock_ns() const override { return steady_clock_ns(); }
+
   void abort(std::string_view why) noexcept override {
-    const std::lock_guard guard(world_->lock);
-    world_->end_with(std::string(why));
+    without_throwing([&] {
+      const std::lock_guard guard(world_->lock);
+      world_->end_with(std::string(why));
+    });
   }
 
   void set_state(World::State state) {
     const std::lock_guard guard(world_->lock);
     world_->state[rank_] = state;
-    if (state == World::State::kEnded) world_->look_for_deadlock();
+    if (state == World::State::kEnded) world_->check_deadlock();
     world_->changed.notify_all();
   }
 
  private:
-  // By a stream beside the one that computes where either end lies on a device: the host waits only
-  // for what it reads itself.
+  // Copies the payload. Where either end lies on a device, a stream beside the one that computes
+  // does it, and the host waits only for memory that it reads itself.
   void deliver(Mail& mail, LocalTransfer& transfer) {
     const auto bytes = static_cast<size_t>(mail.header.bytes);
-    if (of_host(mail.device) && of_host(transfer.view.device)) {
+    if (on_host(mail.device) && on_host(transfer.view.device)) {
       std::memcpy(transfer.view.data, mail.data, bytes);
       return;
     }
-    Stream& side = side_stream(of_host(transfer.view.device) ? mail.device : transfer.view.device);
+    Stream& side = side_stream(on_host(transfer.view.device) ? mail.device : transfer.view.device);
     mail.made.wait_on(side);
     transfer.free.wait_on(side);
     cuda_copy_bytes(side, mail.data, transfer.view.data, bytes);
     mail.read.record(side);
-    if (of_host(mail.device) || of_host(transfer.view.device))
+    if (on_host(mail.device) || on_host(transfer.view.device))
       side.sync();
     else
       mail.read.wait_on(*transfer.stream);
@@ -239,9 +244,9 @@ class LocalTransport final : public Transport {
       world_->state[rank_] = World::State::kRunning;
     while (world_->aborted.empty() && !done()) {
       world_->waiting[rank_] = &transfer;
-      world_->look_for_deadlock();
-      world_->look_for_missing();
-      // Short naps: delayed mail and the start-up limit are not announced.
+      world_->check_deadlock();
+      world_->check_startup();
+      // The waits are short because nothing signals delayed mail and the start-up limit.
       if (world_->aborted.empty())
         world_->changed.wait_for(
             guard, std::chrono::microseconds(world_->options.delay_seed ? 50 : 20000));
@@ -252,10 +257,10 @@ class LocalTransport final : public Transport {
 
   std::shared_ptr<World> world_;
   int rank_;
-  std::optional<Stream> side_;  // that copies to this rank's device
+  std::optional<Stream> side_;  // copies to this rank's device
 };
 
-// The first failure of a job, and whose it was.
+// The first failure of a job and the rank it happened on.
 class FirstError {
  public:
   void set(int rank, std::exception_ptr error) {
@@ -269,7 +274,7 @@ class FirstError {
     try {
       std::rethrow_exception(error_);
     } catch (const Error& error) {
-      // What the user asked for or stopped is no fault of one rank.
+      // A usage error or a stop is not the fault of one rank.
       const bool named = error.kind() != ErrorKind::kComm && error.kind() != ErrorKind::kUsage &&
                          error.kind() != ErrorKind::kStopped;
       throw Error(error.kind(),
@@ -309,7 +314,7 @@ void run(std::span<const std::shared_ptr<Transport>> transports,
     } catch (const std::exception& error) {
       first.set(rank, std::current_exception());
       const auto* known = dynamic_cast<const Error*>(&error);
-      // Ranks stop by agreement, and each may still have to hear of another's last messages.
+      // Ranks stop by agreement, and others may still need this rank's last messages.
       if (!known || known->kind() != ErrorKind::kStopped)
         transports[rank]->abort("rank " + std::to_string(rank) + " failed: " + error.what());
     } catch (...) {

@@ -44,8 +44,8 @@ void collect(Layout& layout, int axis, int left, const LayoutLimits& limits,
                          : "; legal for " + std::to_string(ranks) + " ranks:" + legal));
 }
 
-// Guidance costs no bytes, Ulysses the least per layer, ring hides behind attention, layers need
-// nothing of the shape.
+// Prefers guidance, which costs no bytes per layer, then Ulysses, which sends the fewest, then the
+// ring, which overlaps with attention, and layers last.
 Layout automatic(int ranks, const LayoutLimits& limits) {
   const std::vector<Layout> legal = legal_layouts(ranks, limits);
   const auto score = [](const Layout& layout) {
@@ -95,7 +95,7 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
     return "cfg=2 where guidance is off: there is one branch to compute";
   if (layout[Axis::kRing] > 1 && layout[Axis::kTokenRing] > 1)
     return "ring and token_ring are two ways of one split: one of them must be 1";
-  // By how many ranks a tensor rank's heads are split again.
+  // A tensor rank's heads are split again over this many ranks.
   const bool decodes = limits.decode_kv_heads > 0;
   const int shares = decodes ? layout.sequence() : layout[Axis::kUlysses];
   const std::string split_again = decodes ? "ring * token_ring * ulysses" : "ulysses";
@@ -106,11 +106,11 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
         too_many("layers", layout[Axis::kLayers], limits.layers, "layers"),
         too_many(decodes ? split_again + " * tensor" : "tensor", width_parts, limits.ffn,
                  "feed-forward columns"),
-        too_many(split_again + " * tensor", width_parts, limits.words, "words"),
+        too_many(split_again + " * tensor", width_parts, limits.vocabulary, "vocabulary entries"),
         too_many("ring * token_ring * ulysses", layout.sequence(), limits.tokens, "tokens"),
         too_many("data", layout[Axis::kData], limits.requests, "requests")})
     if (!why.empty()) return why;
-  // Uneven heads: every tensor rank must keep a head for each of those.
+  // Heads may be uneven: every tensor rank needs a head for each of the ranks that split it again.
   int64_t fewest = limits.heads / layout[Axis::kTensor];
   for (int part = 0; decodes && part < layout[Axis::kTensor]; ++part)
     fewest = std::min(

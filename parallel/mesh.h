@@ -27,15 +27,15 @@ struct Layout {
 };
 std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2"; "one rank"
 
-// What a job can be split into. 0 = does not limit.
+// The sizes that bound how a job can be split; 0 sets no bound.
 struct LayoutLimits {
   int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
-  int64_t requests = 1;  // of the data axis
+  int64_t requests = 1;  // bounds the data axis
   bool guided = true;    // false: cfg must be 1
-  // Not 0: a pass of one token is split by heads, in groups of so many key/value heads, over the
-  // ranks that split a long one by tokens.
+  // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
+  // the number of key/value heads then.
   int64_t decode_kv_heads = 0;
-  int64_t words = 0;  // of the output layer, which is split with the feed-forward columns
+  int64_t vocabulary = 0;  // rows of the output layer, split like the feed-forward columns
 };
 
 // Why the layout cannot work for the job, or "".

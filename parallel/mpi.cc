@@ -25,15 +25,16 @@ namespace weft {
 
 namespace {
 
-// MPI's own tags: headers arrive in order under one, payloads under their number, and the last word
-// of an aborted job under a third.
+// MPI tags: one for headers, which arrive in order, one for the error line of an aborted job, and a
+// tag per payload, made of its number.
 constexpr int kHeaderTag = 0, kAbortTag = 1, kFirstPayloadTag = 2, kPayloadTags = 1 << 20;
 constexpr size_t kAbortBytes = 1024;
 constexpr double kStartupSeconds = 60;
 
 struct WireHeader {
   MessageHeader message;
-  int64_t number = 0;  // of the sender's messages to this peer
+  int64_t number = 0;  // counts the sender's messages to this peer
+  int64_t part = 0;    // the payload comes in MPI messages of so many bytes, and a rest
 };
 
 void check_mpi(int code, const char* call) {
@@ -48,48 +49,62 @@ int payload_tag(int64_t number) {
   return kFirstPayloadTag + static_cast<int>(number % kPayloadTags);
 }
 
-int byte_count(int64_t bytes) {
-  CHECK(bytes >= 0 && bytes <= INT_MAX, "a message of", bytes, "bytes");
-  return static_cast<int>(bytes);
+// Calls post(data, bytes) for every part of a payload; both ends call it with the same numbers, and
+// MPI keeps the order of messages with one tag.
+template <class Post>
+void for_each_part(void* data, int64_t bytes, int64_t part, Post&& post) {
+  for (int64_t at = 0; at < bytes; at += part)
+    post(static_cast<char*>(data) + at, static_cast<int>(std::min(part, bytes - at)));
 }
 
-// A message on its way in: its header has come, its payload lands in the receiver's memory where
-// somebody waits for it, else in `held`.
+bool finished(MPI_Request& request) {
+  int done = 0;
+  if (request == MPI_REQUEST_NULL) return true;
+  check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+  return done;
+}
+
+bool finished(std::vector<MPI_Request>& requests) {
+  while (!requests.empty() && finished(requests.back())) requests.pop_back();
+  return requests.empty();
+}
+
+// An incoming message whose header has arrived. Its payload is received into the memory of a posted
+// receive, or into `held` where none is posted yet.
 struct Arrival {
   WireHeader header;
   std::vector<char> held;
-  MPI_Request request = MPI_REQUEST_NULL;
-  bool done = false;
+  std::vector<MPI_Request> requests;  // those that are not finished
 };
 
 struct MpiTransfer final : Transfer {
   using Transfer::Transfer;
   int peer = 0;
   MessageHeader header;
-  // Of a send; the wire header's memory must stay until it has gone.
+  // Used by a send; the wire header's memory must stay until it is sent.
   WireHeader wire;
-  MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-  // Of a receive.
+  std::vector<MPI_Request> requests;  // those that are not finished: header and parts
+  // Used by a receive.
   void* data = nullptr;
   std::shared_ptr<Arrival> arrival;
   std::list<MpiTransfer*>* posted = nullptr;  // the list it waits in, until claimed
 
   ~MpiTransfer() override {
     if (posted) posted->remove(this);
-    // A job that unwinds is being aborted: its peers are told, and MPI may drop the rest.
-    for (MPI_Request& request : requests)
-      if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+    // Only an aborted job destroys unfinished sends; MPI may drop them.
+    for (MPI_Request& request : requests) MPI_Request_free(&request);
   }
 };
 
 class MpiTransport final : public Transport {
  public:
-  explicit MpiTransport(const MpiReports& reports) {
+  explicit MpiTransport(const MpiOptions& options) : part_(options.largest_part) {
+    CHECK(part_ > 0 && part_ <= INT_MAX, "parts of", part_, "bytes");
     // MPI_Init waits for every rank, however long.
     const Launch launch = detect_launch();
-    const char* folder = std::getenv("PMIX_SERVER_TMPDIR");  // of this job on this host
+    const char* folder = std::getenv("PMIX_SERVER_TMPDIR");  // a folder of this job on this host
     const StartupWatch watch(folder ? folder : "", launch.rank, launch.ranks, launch.ranks_here,
-                             kStartupSeconds, reports.stuck);
+                             kStartupSeconds, options.stuck);
     int given = 0;
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread");
     if (given < MPI_THREAD_SERIALIZED)
@@ -111,13 +126,15 @@ class MpiTransport final : public Transport {
       return std::string(shared);
     };
     const ControlReports control{.last_operation = [this] { return last_operation(); },
-                                 .warning = reports.warning,
+                                 .warning = options.warning,
                                  .failure = [this](const std::string& line) { hear(line); },
-                                 .stuck = reports.stuck};
-    // The network that the user chose for MPI; the loopback where all ranks are on one host.
+                                 .stuck = options.stuck};
+    // Uses the network that the user chose for MPI, or the loopback where all ranks are on one
+    // host.
     const char* chosen = std::getenv("OMPI_MCA_btl_tcp_if_include");
-    const std::string interfaces = chosen ? chosen : launch.ranks_here == size_ ? "lo" : "";
-    control_ = std::make_unique<ControlPlane>(rank_, size_, interfaces, share, control);
+    const std::string interfaces = chosen ? chosen : launch.one_host() ? "lo" : "";
+    control_ = std::make_unique<ControlPlane>(rank_, size_, interfaces, share, control,
+                                              settings_for_timeout(options.heartbeat_timeout_s));
   }
 
   int rank() const override { return rank_; }
@@ -134,13 +151,15 @@ class MpiTransport final : public Transport {
     auto transfer = std::make_unique<MpiTransfer>(false);
     transfer->peer = peer;
     transfer->header = header;
-    transfer->wire = {header, links_[peer].sent++};
-    check_mpi(MPI_Isend(&transfer->wire, sizeof(WireHeader), MPI_BYTE, peer, kHeaderTag,
-                        MPI_COMM_WORLD, &transfer->requests[0]),
-              "MPI_Isend");
-    check_mpi(MPI_Isend(view.data, byte_count(header.bytes), MPI_BYTE, peer,
-                        payload_tag(transfer->wire.number), MPI_COMM_WORLD, &transfer->requests[1]),
-              "MPI_Isend");
+    transfer->wire = {header, links_[peer].sent++, part_};
+    const auto post = [&](const void* data, int bytes, int tag) {
+      MPI_Request& request = transfer->requests.emplace_back(MPI_REQUEST_NULL);
+      check_mpi(MPI_Isend(data, bytes, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request), "MPI_Isend");
+    };
+    post(&transfer->wire, sizeof(WireHeader), kHeaderTag);
+    for_each_part(view.data, header.bytes, part_, [&](const void* data, int bytes) {
+      post(data, bytes, payload_tag(transfer->wire.number));
+    });
     return transfer;
   }
 
@@ -170,9 +189,9 @@ class MpiTransport final : public Transport {
     for (int naps = 0;; ++naps) {
       {
         const std::lock_guard guard(lock_);
-        progress();
+        if (aborted_.empty()) progress();
         if (!aborted_.empty()) throw Error(ErrorKind::kComm, aborted_);
-        if (finished(transfer)) break;
+        if (ended(transfer)) break;
       }
       std::this_thread::sleep_for(std::chrono::microseconds(std::min(5 << std::min(naps, 5), 100)));
     }
@@ -185,28 +204,19 @@ class MpiTransport final : public Transport {
   }
 
   void abort(std::string_view why) noexcept override {
-    const std::lock_guard guard(lock_);
-    if (!aborted_.empty()) return;
-    control_->fail(std::string(why));
-    aborted_ = why.empty() ? "aborted" : std::string(why);
-    std::string text = aborted_.substr(0, kAbortBytes - 1);
-    text.resize(kAbortBytes);
-    for (int peer = 0; peer < size_; ++peer) {
-      MPI_Request request = MPI_REQUEST_NULL;
-      if (peer != rank_) {
-        last_words_.push_back(text);
-        MPI_Isend(last_words_.back().data(), kAbortBytes, MPI_BYTE, peer, kAbortTag, MPI_COMM_WORLD,
-                  &request);
-      }
-    }
-    for (int i = 0; i < 20; ++i) {  // give them a moment to leave
-      progress();
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
+    without_throwing([&] {
+      const std::lock_guard guard(lock_);
+      if (!aborted_.empty()) return;
+      aborted_ = why.empty() ? "aborted" : std::string(why);
+      control_->fail(aborted_);  // reaches every rank where MPI itself has failed
+      send_abort();
+    });
   }
 
+  std::optional<int64_t> job_clock_ns() const override { return control_->job_clock_ns(); }
+
   void finish() {
-    control_->await_all();  // asleep, which MPI's own barrier is not
+    control_->await_all();  // sleeps; MPI's own barrier would spin
     {
       const std::lock_guard guard(lock_);
       for (Link& link : links_)
@@ -218,6 +228,23 @@ class MpiTransport final : public Transport {
   }
 
  private:
+  void send_abort() {
+    std::string text = aborted_.substr(0, kAbortBytes - 1);
+    text.resize(kAbortBytes);
+    for (int peer = 0; peer < size_; ++peer) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (peer != rank_) {
+        abort_texts_.push_back(text);
+        MPI_Isend(abort_texts_.back().data(), kAbortBytes, MPI_BYTE, peer, kAbortTag,
+                  MPI_COMM_WORLD, &request);
+      }
+    }
+    for (int i = 0; i < 20; ++i) {  // gives the messages time to be sent
+      progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
   std::string last_operation() {
     const std::lock_guard guard(watched_lock_);
     return watched_ ? watched_->last() : "nothing yet";
@@ -229,7 +256,7 @@ class MpiTransport final : public Transport {
 
   struct Link {
     int64_t sent = 0;
-    WireHeader header;  // of the next message
+    WireHeader header;  // of the message that comes next
     MPI_Request request = MPI_REQUEST_NULL;
     std::list<MpiTransfer*> posted;                // receives without a message, oldest first
     std::deque<std::shared_ptr<Arrival>> early;    // messages without a receive
@@ -248,32 +275,22 @@ class MpiTransport final : public Transport {
               "MPI_Irecv");
   }
 
-  static bool test(MPI_Request& request) {
-    int done = 0;
-    if (request == MPI_REQUEST_NULL) return true;
-    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-    return done;
-  }
-
-  // Takes in every header that has come and looks at what is under way.
+  // Accepts every header that has arrived and tests the payloads under way.
   void progress() {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       Link& link = links_[peer];
-      while (test(link.request)) {
+      while (finished(link.request)) {
         accept(peer);
         listen(peer);
       }
-      std::erase_if(link.coming, [](const auto& arrival) {
-        arrival->done = arrival->done || test(arrival->request);
-        return arrival->done;
-      });
+      std::erase_if(link.coming, [](const auto& arrival) { return finished(arrival->requests); });
     }
-    if (aborted_.empty() && test(abort_request_))
+    if (aborted_.empty() && finished(abort_request_))
       aborted_ = std::string(abort_text_, strnlen(abort_text_, kAbortBytes));
   }
 
-  // A header has come: its payload goes where the oldest receive with this tag wants it.
+  // A header has arrived: posts the receive of its payload, into the oldest matching receive.
   void accept(int peer) {
     Link& link = links_[peer];
     auto arrival = std::make_shared<Arrival>();
@@ -292,32 +309,34 @@ class MpiTransport final : public Transport {
     } else {
       link.early.push_back(arrival);
     }
-    if (!to) {  // nobody's yet, or of another size than expected
+    if (!to) {  // no receive is posted yet, or it expects another size
       arrival->held.resize(static_cast<size_t>(header.bytes));
       to = arrival->held.data();
     }
-    check_mpi(MPI_Irecv(to, byte_count(header.bytes), MPI_BYTE, peer,
-                        payload_tag(arrival->header.number), MPI_COMM_WORLD, &arrival->request),
-              "MPI_Irecv");
+    const int tag = payload_tag(arrival->header.number);
+    for_each_part(to, header.bytes, arrival->header.part, [&](void* data, int bytes) {
+      MPI_Request& request = arrival->requests.emplace_back(MPI_REQUEST_NULL);
+      check_mpi(MPI_Irecv(data, bytes, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request), "MPI_Irecv");
+    });
     link.coming.push_back(std::move(arrival));
   }
 
-  bool finished(MpiTransfer& transfer) {
-    if (transfer.receive) return transfer.arrival && transfer.arrival->done;
-    const bool header = test(transfer.requests[0]), payload = test(transfer.requests[1]);
-    return header && payload;
+  static bool ended(MpiTransfer& transfer) {
+    if (transfer.receive) return transfer.arrival && transfer.arrival->requests.empty();
+    return finished(transfer.requests);
   }
 
+  const int64_t part_;  // the largest MPI message's bytes
   std::mutex lock_;
   int rank_ = 0, size_ = 1;
   std::vector<Link> links_;
   char abort_text_[kAbortBytes] = {};
   MPI_Request abort_request_ = MPI_REQUEST_NULL;
   std::string aborted_;
-  std::list<std::string> last_words_;
+  std::list<std::string> abort_texts_;
   std::mutex watched_lock_;
   std::shared_ptr<const FlightRecorder> watched_;
-  std::unique_ptr<ControlPlane> control_;  // last: its thread uses the rest
+  std::unique_ptr<ControlPlane> control_;  // declared last: its thread uses the members above
 };
 
 std::shared_ptr<MpiTransport>& the_transport() {
@@ -336,9 +355,9 @@ std::string mpi_library() {
   return {text, static_cast<size_t>(length)};
 }
 
-std::shared_ptr<Transport> make_mpi_transport(const MpiReports& reports) {
+std::shared_ptr<Transport> make_mpi_transport(const MpiOptions& options) {
   auto& transport = the_transport();
-  if (!transport) transport = std::make_shared<MpiTransport>(reports);
+  if (!transport) transport = std::make_shared<MpiTransport>(options);
   return transport;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// MPI transport: the ranks are processes started by mpirun, on one host or several. Messages are
-// point-to-point messages of our own, so that bytes are counted where they are sent, and waits
-// sleep between looks, so that they never take the core from a rank that computes.
+// MPI transport: the ranks are processes started by mpirun, on one host or several. It uses
+// point-to-point messages alone, so that bytes are counted where they are sent, and its waits sleep
+// between polls, so that they never take the core from a rank that computes.
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,23 +10,26 @@
 
 namespace weft {
 
-// Whether this build can, and whether this process was started by mpirun.
+// True where this build has MPI.
 bool mpi_built();
 // "Open MPI v4.1.4, ..."; "" where this build has none. Needs no mpirun.
 std::string mpi_library();
 
-// What cannot be told by an Error: a peer that is silent (on the first rank), and a failure that
-// this process has not noticed within seconds, because it computes or still starts; `stuck` ends
-// it.
-struct MpiReports {
-  std::function<void(const std::string&line)> warning, stuck;
+struct MpiOptions {
+  // Callbacks for events that no Error can report. `warning` runs on the first rank where a peer is
+  // silent. `stuck` runs where this process has not noticed a failure within seconds, because it
+  // computes or still starts; it ends the process.
+  std::function<void(const std::string&line)> warning{}, stuck{};
+  double heartbeat_timeout_s = 4.5;  // as in settings_for_timeout (parallel/control_plane.h)
+  // The largest MPI message in bytes; a larger payload is sent in parts, because MPI counts with an
+  // int.
+  int64_t largest_part = int64_t{1} << 30;
 };
 
-// The ranks of MPI_COMM_WORLD, made once per process by the first call. Heartbeats
-// (parallel/control_plane.h) end every rank's waits within seconds of a peer's last sign.
-// Error(kUsage) that names the build option where this build has no MPI. A message holds less than
-// 2 GiB.
-std::shared_ptr<Transport> make_mpi_transport(const MpiReports& reports = {});
+// The ranks are those of MPI_COMM_WORLD; the first call makes the transport. Heartbeats
+// (parallel/control_plane.h) end every rank's waits soon after a peer's last sign.
+// Error(kUsage) that names the build option where this build has no MPI.
+std::shared_ptr<Transport> make_mpi_transport(const MpiOptions& options = {});
 
 // Ends MPI in good order; all ranks call it. A process that failed ends without it.
 void finish_mpi();

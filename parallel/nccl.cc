@@ -11,7 +11,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/queue.h"
 #include "parallel/communicator.h"
-#include "parallel/message_board.h"
+#include "parallel/matchmaker.h"
 #include "parallel/nccl_api.h"
 
 namespace weft {
@@ -20,13 +20,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kIdleLook{50};  // for errors, where nothing is under way
+constexpr std::chrono::milliseconds kIdleLook{50};  // the period of error checks while idle
 constexpr double kCloseSeconds = 5;
 
 class NcclTransport;
 
 struct NcclTransfer final : Transfer {
-  // Moving: the rank's thread has it, and its memory may be read or written.
+  // kMoving: the rank's thread works on it, and its memory may be read or written.
   enum class State : uint8_t { kOffered, kMatched, kMoving, kDone };
 
   NcclTransfer(NcclTransport& owner, bool receives) : Transfer(receives), transport(owner) {}
@@ -34,28 +34,28 @@ struct NcclTransfer final : Transfer {
 
   NcclTransport& transport;
   Offer offer;
-  void* data = nullptr;  // of a send only read
+  void* data = nullptr;  // a send only reads it
   bool on_host = true;
-  cudaEvent_t posted = nullptr;  // what the stream had been given, for memory of a device
+  cudaEvent_t posted = nullptr;  // device memory: passed when the stream's earlier work is done
   State state = State::kOffered;
   MessageHeader arrived;
 };
 
-// The rank's thread has nothing more to do: the job has ended, and why is known.
+// Thrown in the rank's thread where the job has ended for a reason that is known.
 struct Ended {};
 
-class NcclTransport final : public Transport, private BoardListener {
+class NcclTransport final : public Transport, private MatchReceiver {
  public:
   NcclTransport(const NcclApi& api, int rank, int size, int device, const NcclOptions& options,
-                std::shared_ptr<MessageBoard> board, const ncclUniqueId& id)
+                std::shared_ptr<Matchmaker> matchmaker, const ncclUniqueId& id)
       : api_(api),
         rank_(rank),
         size_(size),
         device_(device),
         options_(options),
-        board_(std::move(board)),
+        matchmaker_(std::move(matchmaker)),
         id_(id) {
-    board_->join(rank_, *this);
+    matchmaker_->join(rank_, *this);
     thread_ = std::thread([this] { work(); });
   }
 
@@ -66,7 +66,7 @@ class NcclTransport final : public Transport, private BoardListener {
     }
     changed_.notify_all();
     thread_.join();
-    board_->leave(rank_);
+    matchmaker_->leave(rank_);
   }
 
   void await_ready() {
@@ -96,7 +96,7 @@ class NcclTransport final : public Transport, private BoardListener {
     const auto over = [&] { return !why_.empty() || transfer.state == NcclTransfer::State::kDone; };
     if (!over() && transfer.state == NcclTransfer::State::kOffered) {
       guard.unlock();
-      board_->waiting(rank_, transfer.offer.number);
+      matchmaker_->waiting(rank_, transfer.offer.number);
       guard.lock();
     }
     changed_.wait(guard, over);
@@ -105,17 +105,19 @@ class NcclTransport final : public Transport, private BoardListener {
   }
 
   void abort(std::string_view why) noexcept override {
-    const std::string text(why.empty() ? "aborted" : why);
-    board_->abort(text);
-    ended(text);  // even where the board's keeper does not answer any more
+    const std::string_view text = why.empty() ? std::string_view("aborted") : why;
+    without_throwing([&] { matchmaker_->abort(std::string(text)); });
+    without_throwing(
+        [&] { ended(std::string(text)); });  // also where the matchmaker's process does not answer
   }
 
-  // Takes a transfer that ends before its wait out of the board's and the thread's hands.
+  // Withdraws a transfer that is destroyed before its wait, so that neither the matchmaker nor the
+  // rank's thread uses it any more.
   void take_back(NcclTransfer& transfer) {
     std::unique_lock guard(lock_);
     if (transfer.state == NcclTransfer::State::kOffered && !quiet_) {
       guard.unlock();
-      board_->withdraw(rank_, transfer.offer.number);
+      matchmaker_->withdraw(rank_, transfer.offer.number);
       guard.lock();
     }
     changed_.wait(guard, [&] { return quiet_ || transfer.state == NcclTransfer::State::kDone; });
@@ -128,7 +130,7 @@ class NcclTransport final : public Transport, private BoardListener {
                                  const MessageHeader& header, void* data) {
     auto transfer = std::make_unique<NcclTransfer>(*this, receive);
     transfer->data = data;
-    // Of the memory and not of the stream, so that either may be given.
+    // The memory decides and not the stream, so a host stream may send device memory.
     check(api_.set_device(device_), "cudaSetDevice");
     cudaPointerAttributes memory{};
     check(api_.pointer_get_attributes(&memory, data), "cudaPointerGetAttributes");
@@ -144,18 +146,18 @@ class NcclTransport final : public Transport, private BoardListener {
       transfer->offer = {next_++, receive, peer, header};
       open_.emplace(transfer->offer.number, transfer.get());
     }
-    board_->offer(rank_, transfer->offer);
+    matchmaker_->offer(rank_, transfer->offer);
     return transfer;
   }
 
-  // --- what the board tells ---
+  // --- called by the matchmaker ---
 
   void matched(std::span<const Match> matches) override {
     {
       const std::lock_guard guard(lock_);
       for (const Match& match : matches) {
         const auto at = open_.find(match.number);
-        if (at == open_.end()) continue;  // of a job that has ended
+        if (at == open_.end()) continue;  // the job has ended
         at->second->arrived = match.header;
         at->second->state =
             match.moves ? NcclTransfer::State::kMatched : NcclTransfer::State::kDone;
@@ -182,12 +184,12 @@ class NcclTransport final : public Transport, private BoardListener {
     changed_.notify_all();
   }
 
-  // --- the rank's thread: the only one that calls NCCL ---
+  // --- called by the rank's thread, the only one that calls NCCL ---
 
   void work() {
     try {
       open();
-      board_->ready(rank_);
+      matchmaker_->ready(rank_);
       set(ready_);
       while (turn()) {
       }
@@ -195,7 +197,7 @@ class NcclTransport final : public Transport, private BoardListener {
     } catch (const std::exception& error) {
       const std::string why = "rank " + std::to_string(rank_) + ": " + error.what();
       ended(why);
-      board_->abort(why);
+      matchmaker_->abort(why);
     }
     close();
     set(quiet_);
@@ -227,7 +229,7 @@ class NcclTransport final : public Transport, private BoardListener {
                                       (last && *last ? std::string(" (") + last + ")" : ""));
   }
 
-  // The communicator's own state; true where a call is still under way.
+  // Checks the communicator's own state; true where a call is still under way.
   bool look(const std::string& doing) {
     ncclResult_t state = ncclSuccess;
     check(api_.comm_get_async_error(comm_, &state), doing);
@@ -256,7 +258,7 @@ class NcclTransport final : public Transport, private BoardListener {
     sleep_until([&] {
       if (!look(doing)) return true;
       if (Clock::now() < limit) return false;
-      board_->late(rank_, options_.startup_seconds);
+      matchmaker_->late(rank_, options_.startup_seconds);
       std::unique_lock guard(lock_);
       changed_.wait(guard, [&] { return !why_.empty(); });
       return false;
@@ -288,7 +290,7 @@ class NcclTransport final : public Transport, private BoardListener {
     return true;
   }
 
-  static std::string in_words(const std::vector<NcclTransfer*>& batch) {
+  static std::string describe(const std::vector<NcclTransfer*>& batch) {
     const Offer& first = batch[0]->offer;
     std::string text = std::string(first.receive ? "receiving from rank " : "sending to rank ") +
                        std::to_string(first.peer) + " " + tag_text(first.header.tag);
@@ -297,18 +299,18 @@ class NcclTransport final : public Transport, private BoardListener {
   }
 
   void move(const std::vector<NcclTransfer*>& batch) {
-    const std::string doing = in_words(batch);
-    const auto room = [](const NcclTransfer& transfer) {
+    const std::string doing = describe(batch);
+    const auto padded_bytes = [](const NcclTransfer& transfer) {
       const auto bytes = static_cast<size_t>(transfer.offer.header.bytes);
       return transfer.on_host ? (bytes + 255) / 256 * 256 : 0;
     };
     size_t total = 0;
-    for (const NcclTransfer* transfer : batch) total += room(*transfer);
+    for (const NcclTransfer* transfer : batch) total += padded_bytes(*transfer);
     std::vector<char*> at;
     char* next = staging(total);
     for (NcclTransfer* transfer : batch) {
       at.push_back(transfer->on_host ? next : static_cast<char*>(transfer->data));
-      next += room(*transfer);
+      next += padded_bytes(*transfer);
       if (!transfer->on_host)
         check(api_.stream_wait_event(stream_, transfer->posted, 0), "cudaStreamWaitEvent");
       else if (!transfer->receive)
@@ -357,8 +359,8 @@ class NcclTransport final : public Transport, private BoardListener {
     });
   }
 
-  // Of cudaMalloc, which peers can reach; grown by new buffers, because a free waits for the
-  // device.
+  // The memory is from cudaMalloc, because peers can reach it. A larger buffer is added instead of
+  // replacing the old one, because cudaFree waits for the device.
   char* staging(size_t bytes) {
     if (bytes > staging_bytes_) {
       void* made = nullptr;
@@ -401,24 +403,25 @@ class NcclTransport final : public Transport, private BoardListener {
   const NcclApi api_;
   const int rank_, size_, device_;
   const NcclOptions options_;
-  const std::shared_ptr<MessageBoard> board_;
+  const std::shared_ptr<Matchmaker> matchmaker_;
   const ncclUniqueId id_;
 
-  std::mutex lock_;  // of what follows; never held while the board is called
+  std::mutex lock_;  // guards the members below; never held while the matchmaker is called
   std::condition_variable changed_;
   std::map<uint64_t, NcclTransfer*> open_;
-  std::vector<NcclTransfer*> queue_;  // matched, in the job's order
+  std::vector<NcclTransfer*> queue_;  // matched transfers in the job's order
   uint64_t next_ = 1;
-  std::string why_;  // of the job's end
-  // The communicator can move messages; the thread has ended and nothing touches memory any more.
+  std::string why_;  // the reason of the job's end
+  // ready_: the communicator can move messages. quiet_: the thread has ended, and nothing touches
+  // the transfers' memory any more.
   bool ready_ = false, quiet_ = false, leaving_ = false;
 
-  // The thread's own.
+  // Used by the rank's thread alone.
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t moved_ = nullptr;
   std::vector<void*> staging_;  // on the device, for memory of the host; the last is in use
-  size_t staging_bytes_ = 0;    // of the last
+  size_t staging_bytes_ = 0;    // size of the last one
   std::thread thread_;
 };
 
@@ -464,12 +467,12 @@ std::vector<std::shared_ptr<Transport>> make_nccl_transports(const NcclApi& api,
                                                              std::span<const int> devices,
                                                              const NcclOptions& options) {
   const int size = static_cast<int>(devices.size());
-  const auto board = make_message_board(size);
+  const auto matchmaker = make_matchmaker(size);
   const ncclUniqueId id = new_id(api);
   std::vector<std::shared_ptr<NcclTransport>> made;
   for (int rank = 0; rank < size; ++rank)
     made.push_back(
-        std::make_shared<NcclTransport>(api, rank, size, devices[rank], options, board, id));
+        std::make_shared<NcclTransport>(api, rank, size, devices[rank], options, matchmaker, id));
   for (const auto& transport : made) transport->await_ready();
   return {made.begin(), made.end()};
 }
@@ -478,10 +481,10 @@ std::shared_ptr<Transport> make_nccl_transport(
     const NcclApi& api, int rank, int size, int device,
     const std::function<std::string(const std::string&)>& share, const NcclOptions& options) {
   std::string note = rank == 0 ? in_digits(new_id(api)) : "";
-  const auto board =
-      connect_message_board(rank, size, options.interfaces, options.startup_seconds, note, share);
-  auto made =
-      std::make_shared<NcclTransport>(api, rank, size, device, options, board, from_digits(note));
+  const auto matchmaker =
+      connect_matchmaker(rank, size, options.interfaces, options.startup_seconds, note, share);
+  auto made = std::make_shared<NcclTransport>(api, rank, size, device, options, matchmaker,
+                                              from_digits(note));
   made->await_ready();
   return made;
 }

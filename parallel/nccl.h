@@ -1,13 +1,13 @@
 #pragma once
-// NCCL transport: the ranks own one GPU each, as threads of one process or as processes. Proven
-// with a stub of NCCL in host memory only (tests/parallel/nccl_test.cc), and by a test that runs
-// where there is one GPU; several GPUs have not been had.
+// NCCL transport: the ranks own one GPU each, as threads of one process or as processes. So far it
+// has been tested with a stub of NCCL in host memory (tests/parallel/nccl_test.cc) and on one GPU;
+// it has never run on several GPUs.
 //
 // NCCL's point-to-point messages have no tags and block the stream they are on, so none is issued
-// before both of its ends are posted: the ends meet on a MessageBoard, which gives all ranks one
-// order, and a thread of the rank's own issues what has met as one NCCL group on a stream of its
-// own. Posting order never deadlocks; ends that never meet end the job with both tags in the line,
-// ends of different sizes reach Communicator::wait as such and move nothing.
+// before both of its ends are posted. A Matchmaker pairs the ends and gives all ranks one order; a
+// thread of the rank's own then issues the paired messages as one NCCL group on its own stream.
+// Posting order never deadlocks. Ends that never match end the job with both tags in the error;
+// ends of different sizes move nothing, and Communicator::wait reports them.
 #include <functional>
 #include <memory>
 #include <span>
@@ -18,25 +18,25 @@
 
 namespace weft {
 
-// Whether this build can.
+// True where this build has NCCL.
 bool nccl_built();
 
 struct NcclOptions {
   double startup_seconds = 60;  // within which every rank must be ready
-  std::string interfaces = {};  // of the messages beside NCCL's ("eth0,eth1"), for processes
+  std::string interfaces = {};  // of the matchmaker's connections between processes ("eth0,eth1")
 };
 
-// Ranks as threads of this process: rank r on devices[r]. Memory of the host is carried through a
-// buffer on the device. Memory of the device is used as it is, and its messages wait for what the
-// stream (of a CPU: the device's default stream) has been given before the post; peers must be able
-// to reach it, which they cannot cudaMallocAsync's. Error(kUsage) that names the build option where
-// this build has no NCCL, Error(kComm) that names the ranks that were not ready.
+// The ranks are threads of this process, rank r on devices[r]. Host memory is copied through a
+// buffer on the device. Device memory is used in place: a message waits for the work its stream was
+// given before the post (a CPU stream stands for the device's default stream), and peers must be
+// able to reach the memory, so it may not come from cudaMallocAsync. Error(kUsage) that names the
+// build option where this build has no NCCL; Error(kComm) that names the ranks that were not ready.
 std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
                                                              const NcclOptions& options = {});
 
-// Ranks as processes. `share` gives every rank the first one's text (parallel/share.h). The first
-// rank's transport goes when the others' have gone. A process that dies ends the job at once; one
-// that is stopped is not told from one that computes (parallel/control_plane.h does that).
+// The ranks are processes. `share` gives every rank the first one's text (parallel/share.h). The
+// first rank's transport is destroyed after the others'. A process that dies ends the job at once;
+// a stopped one is not recognised here (parallel/control_plane.h does that).
 std::shared_ptr<Transport> make_nccl_transport(
     int rank, int size, int device, const std::function<std::string(const std::string&)>& share,
     const NcclOptions& options = {});

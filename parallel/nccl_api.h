@@ -39,7 +39,7 @@ struct NcclApi {
                               cudaStream_t) = &cudaMemcpyAsync;
 };
 
-// Those of nccl.h over other calls.
+// The functions of nccl.h with another table of calls.
 std::vector<std::shared_ptr<Transport>> make_nccl_transports(const NcclApi& api,
                                                              std::span<const int> devices,
                                                              const NcclOptions& options);

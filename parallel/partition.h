@@ -1,6 +1,6 @@
 #pragma once
-// Partition: pure index math, uneven everywhere. Global and local indices are different things and
-// have different types where they could be mistaken for each other.
+// Partition: pure index math for uneven splits. Global and local indices have different types where
+// they could be confused.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,14 +25,14 @@ struct HeadPart {
 };
 HeadPart partition_heads(int64_t heads, int64_t kv_heads, int parts, int index);
 
-// The ordered global token ranges that a rank's rows stand for: one as a rule, two for zigzag.
+// The global token ranges of a rank's rows, in order: usually one, two for zigzag.
 struct TokenRanges {
   std::vector<Range> ranges;
   int64_t total = 0;  // tokens of the whole sequence
 
   static TokenRanges all(int64_t total) { return {{{0, total}}, total}; }
   int64_t size() const;
-  // Adds a range behind the others; one that goes on where the last ends makes it longer.
+  // Appends a range; it is merged with the last one where it continues it.
   void append(const Range& range);
 };
 

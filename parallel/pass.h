@@ -1,5 +1,5 @@
 #pragma once
-// Pass: which forward this is. The key of every tag, cache slot and trace line.
+// Pass: identifies a forward. It is the key of every tag, cache slot and trace line.
 #include <compare>
 #include <string>
 

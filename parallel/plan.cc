@@ -58,9 +58,9 @@ std::string list(const std::vector<int>& slots) {
   return text + "]";
 }
 
-// Faults of one rank alone: slots and experts.
+// Finds faults within one rank: slots and experts.
 std::optional<std::string> check_rank(const Plan& plan) {
-  std::set<int> written{0};  // noise stands in the latent before the first step
+  std::set<int> written{0};  // the latent slot holds noise before the first step
   std::set<int> loaded, sending;
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
@@ -103,8 +103,8 @@ std::optional<std::string> check_rank(const Plan& plan) {
   return std::nullopt;
 }
 
-// Runs the plans with sends that end only when they are received: every rank's next step, until all
-// are through or none can go on.
+// Runs the plans with sends that end only when they are received. It takes every rank's next step
+// in turn until all are done or none can go on.
 std::optional<std::string> check_rendezvous(std::span<const Plan> plans) {
   struct Rank {
     size_t next = 0;

@@ -38,10 +38,10 @@ struct Plan {
   std::vector<Step> steps;
 };
 
-// nullopt = sound, else the first fault in words: every slot written before it is read and not
-// overwritten while a send reads it, every compute of an expert after its load, sends matched by
-// receives in order, and no deadlock where a send ends only when its receiver has come
-// (rendezvous).
+// Returns a description of the first fault, or nullopt where the plans are sound: every slot is
+// written before it is read and is not overwritten while a send reads it; every compute of an
+// expert comes after its load; sends are matched by receives in order; and there is no deadlock
+// even where a send ends only when its receiver has come (rendezvous).
 std::optional<std::string> check_plans(std::span<const Plan> plans);
 
 std::string to_string(const Step& step);

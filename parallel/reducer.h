@@ -1,6 +1,6 @@
 #pragma once
-// Reducer: the seam asked by row-parallel linears and full-width norms. IdentityReducer is the
-// serial answer.
+// Reducer: the seam that row-parallel linears and full-width norms ask. IdentityReducer is the
+// answer for one rank.
 #include "kernels/tensor.h"
 
 namespace weft {
@@ -9,7 +9,7 @@ struct Context;
 
 struct Reducer {
   virtual ~Reducer() = default;
-  virtual int parts() const = 0;  // over how many ranks the width is split; 1 = whole
+  virtual int parts() const = 0;  // the number of ranks that share the width
   // Adds `partial` (f32, any shape) over the ranks that share the width, in place.
   virtual void sum(Context& context, const TensorView& partial) = 0;
   // Joins every rank's `part` along `dim` into `whole`.

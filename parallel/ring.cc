@@ -6,7 +6,7 @@
 
 namespace weft {
 
-// `block` [2, keys of this rank, Akv, E] <- the past's keys and values, then the present ones.
+// Fills `block` [2, keys of this rank, Akv, E] with past keys and values, then the present ones.
 TensorView RingMixer::own_block(Stream& stream, const Attend& attend,
                                 const TensorView& block) const {
   int64_t row = 0;
@@ -29,7 +29,7 @@ void RingMixer::attend(Context& context, const Attend& attend) {
   CHECK(tokens_.size() == ranks && keys_.size() == ranks && n == tokens_.rows(own), "rows", n,
         "tokens", tokens_.rows(own));
   apply_positions(context, attend);
-  keep(stream, attend.past, attend.k, attend.v);
+  append_to_cache(stream, attend.past, attend.k, attend.v);
 
   const Arena::Scope scope(context.arena);
   // A block is its keys, then its values: [2, rows, Akv, E], so that it travels as one message.
@@ -56,7 +56,7 @@ void RingMixer::attend(Context& context, const Attend& attend) {
           receive{(own + ranks - 1) % ranks, tag, next};
       pending = group_.post(stream, {&send, 1}, {&receive, 1});
     }
-    // The own block comes first and every query sees some of it, so it fills the whole sum.
+    // The own block comes first and every query sees some of it, so it initialises the whole state.
     const int64_t first = first_seeing(tokens_[own], keys_[holder], attend.mask);
     const AttentionState state = hop == 0 ? sum : part.rows(first, n - first);
     attend_block(context, attend, attend.q.slice(0, first, n - first),

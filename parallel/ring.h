@@ -21,8 +21,8 @@ namespace weft {
 
 class RingMixer final : public TokenMixer {
  public:
-  // `tokens[i]`: the global tokens of rank i of the group; `keys[i]`: those whose keys and values
-  // it holds, past and present, in the order of Attend::past's segments with its own behind them.
+  // Rank i of the group computes the global tokens tokens[i] and holds the keys and values of
+  // keys[i]: past ones in the order of Attend::past's segments, then its own.
   RingMixer(Communicator group, SequenceMap tokens, SequenceMap keys)
       : group_(std::move(group)), tokens_(std::move(tokens)), keys_(std::move(keys)) {}
   RingMixer(Communicator group, SequenceMap tokens) : RingMixer(std::move(group), tokens, tokens) {}

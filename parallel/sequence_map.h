@@ -1,5 +1,6 @@
 #pragma once
-// SequenceMap: which tokens each rank of a sequence holds. Pure index math, known to every rank.
+// SequenceMap: says which tokens each rank of a sequence holds. Pure index math; every rank knows
+// all of it.
 #include <vector>
 
 #include "parallel/partition.h"
@@ -23,10 +24,10 @@ class SequenceMap {
   int size() const { return static_cast<int>(parts_.size()); }
   const TokenRanges& operator[](int index) const { return parts_[index]; }
   int64_t rows(int index) const { return parts_[index].size(); }
-  int64_t rows() const;        // of all indices
+  int64_t rows() const;        // sum over all indices
   int64_t longest() const;     // rows of the index with the most
   TokenRanges joined() const;  // the rows of all indices in turn; neighbours become one range
-  // The same of tokens that stand `by` further on in a sequence of as many more.
+  // The same map with every token `by` positions further on, in a sequence that is `by` longer.
   SequenceMap shifted(int64_t by) const;
   // Indices [begin, begin + count): a Ulysses group.
   SequenceMap slice(int begin, int count) const;
@@ -37,7 +38,7 @@ class SequenceMap {
   std::vector<TokenRanges> parts_;
 };
 
-// What is left of `tokens` behind its first `rows` rows.
+// The part of `tokens` after its first `rows` rows.
 TokenRanges rows_from(const TokenRanges& tokens, int64_t rows);
 
 }  // namespace weft

@@ -9,9 +9,10 @@ namespace weft {
 
 namespace {
 
-constexpr int64_t kCarried = 64 << 10;  // payloads up to here decide what happens next
+constexpr int64_t kCarried =
+    64 << 10;  // payloads up to this size may steer the program, so they are copied
 
-// One rank's time. Everything of a rank runs on its thread.
+// One rank's simulated time. Only the rank's own thread uses it.
 class Clock final : public Meter {
  public:
   explicit Clock(const DeviceModel& device) : device_(device) {}
@@ -180,7 +181,7 @@ std::string rectangle(double x, double y, double width, double height, const cha
   return text;
 }
 
-std::string words(double x, double y, const std::string& text) {
+std::string label(double x, double y, const std::string& text) {
   char head[96];
   std::snprintf(head, sizeof head, "<text x=\"%.1f\" y=\"%.1f\">", x, y);
   std::string escaped;
@@ -206,15 +207,15 @@ std::string timeline_svg(std::span<const SimulatedRank> ranks, const std::string
                     std::to_string(height) +
                     "\" font-family=\"sans-serif\" font-size=\"12\">\n"
                     "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
-  svg += words(10, 20, title);
+  svg += label(10, 20, title);
   double at = 10;
   for (int kind = 0; kind < kKinds; ++kind) {
     const Colour& colour = colour_of(kind);
-    svg += rectangle(at, 34, 12, 12, colour.fill) + words(at + 16, 44, colour.name);
+    svg += rectangle(at, 34, 12, 12, colour.fill) + label(at + 16, 44, colour.name);
     at += 34 + 7 * static_cast<double>(std::string(colour.name).size());
   }
   for (size_t index = 0; index < ranks.size(); ++index) {
-    // How much of every slice went to each kind.
+    // The share of every slice that was spent on each kind.
     std::vector<std::array<double, kKinds>> slices(kSlices);
     for (const TimelineSpan& span : ranks[index].spans) {
       const int kind = span.waits ? kOpFamilies : static_cast<int>(span.family);
@@ -225,7 +226,7 @@ std::string timeline_svg(std::span<const SimulatedRank> ranks, const std::string
                                std::max<double>(span.begin_s * scale, slice);
     }
     const double top = kTop + kRow * static_cast<double>(index);
-    svg += words(10, top + 22, "rank " + std::to_string(index));
+    svg += label(10, top + 22, "rank " + std::to_string(index));
     // One path per kind; slices alike are one rectangle.
     std::array<std::string, kKinds> paths;
     for (int begin = 0; begin < kSlices;) {
@@ -247,10 +248,10 @@ std::string timeline_svg(std::span<const SimulatedRank> ranks, const std::string
       if (!paths[kind].empty())
         svg += std::string("<path fill=\"") + colour_of(kind).fill + "\" d=\"" + paths[kind] +
                "\"/>\n";
-    svg += words(kLeft + kSlices + 6, top + 22, seconds_text(ranks[index].seconds));
+    svg += label(kLeft + kSlices + 6, top + 22, seconds_text(ranks[index].seconds));
   }
-  svg += words(kLeft, height - 10, "0 s") +
-         words(kLeft + kSlices - 40, height - 10, seconds_text(end));
+  svg += label(kLeft, height - 10, "0 s") +
+         label(kLeft + kSlices - 40, height - 10, seconds_text(end));
   return svg + "</svg>\n";
 }
 

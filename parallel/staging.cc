@@ -5,8 +5,8 @@
 
 namespace weft {
 
-// The smallest that is large enough; new ones are powers of two, so that sizes that change a little
-// share them.
+// Takes the smallest idle buffer that is large enough. New ones have a power of two of bytes, so
+// that similar sizes can share them.
 Staging::Buffer Staging::take(size_t bytes) {
   const auto fits = [&](const Buffer& buffer) { return buffer.memory.bytes() >= bytes; };
   auto best = idle_.end();

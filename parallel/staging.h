@@ -1,6 +1,6 @@
 #pragma once
-// Staging: the pinned host memory that a device's messages pass through where a transport takes the
-// host's memory alone. One rank's, of one thread.
+// Staging: pinned host memory that messages from and to a device pass through where a transport
+// takes host memory alone. It belongs to one rank and one thread.
 #include <memory>
 #include <vector>
 
@@ -12,10 +12,10 @@ class Staging {
  public:
   struct Buffer {
     PinnedMemory memory;
-    DeviceEvent read;  // passed: the device has taken what lay in it
+    DeviceEvent read;  // passed when the device has read the memory
   };
 
-  // At least `bytes`, that nobody reads any more: one that was given back, else a new one.
+  // A buffer of at least `bytes` that is no longer read: one that was given back, else a new one.
   Buffer take(size_t bytes);
   void give_back(Buffer buffer) { idle_.push_back(std::move(buffer)); }
 

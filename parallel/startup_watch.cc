@@ -20,7 +20,7 @@ constexpr auto kStale = std::chrono::seconds(2);
 std::string sign_of(const std::string& folder, int rank) {
   return folder + "/weft-rank-" + std::to_string(rank);
 }
-// A rank whose start-up is over gives no more signs and is not missed.
+// A rank whose start-up is over leaves this file, and its signs of life may end.
 std::string started_of(const std::string& folder, int rank) {
   return sign_of(folder, rank) + "-started";
 }
@@ -41,7 +41,7 @@ struct StartupWatch::Impl {
   std::string missing() const;
 };
 
-// What is wrong with whom.
+// Names the ranks that have not begun or give no sign of life.
 std::string StartupWatch::Impl::missing() const {
   std::string never, silent;
   int seen = 0;

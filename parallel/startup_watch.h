@@ -1,7 +1,7 @@
 #pragma once
-// StartupWatch: a limit on the time that a job's processes take to find each other. Each leaves a
-// sign of life in a folder that all processes of its host see, so that the one line names who is
-// missing.
+// StartupWatch: limits the time that a job's processes take to find each other. Each process keeps
+// touching a file in a folder that all processes of its host see, so that the error can name the
+// missing ranks.
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,9 +10,9 @@ namespace weft {
 
 class StartupWatch {
  public:
-  // From here to the destructor this process is starting. Where that takes `limit_s`,
-  // `late(line)` is called once, on a thread of the watch's own. `folder` exists or is "" (nothing
-  // can be said about others then); `ranks_here` of the `ranks` are on this host.
+  // This process counts as starting until the destructor. If that takes `limit_s`, a thread of the
+  // watch calls `late(line)` once. `folder` exists, or is "" and the line says nothing about other
+  // ranks; `ranks_here` of the `ranks` are on this host.
   StartupWatch(const std::string& folder, int rank, int ranks, int ranks_here, double limit_s,
                std::function<void(const std::string& line)> late);
   ~StartupWatch();

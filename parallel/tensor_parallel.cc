@@ -13,7 +13,7 @@ Tag TensorReducer::next_tag(Context& context, Traffic kind) {
           .step = pass_.step,
           .branch = pass_.branch,
           .layer = calls_++ % kLayers,
-          .segment = pass_.micro * 2 * group_.size()};  // of the first hop
+          .segment = pass_.micro * 2 * group_.size()};  // the first hop's
 }
 
 void TensorReducer::sum(Context& context, const TensorView& partial) {

@@ -20,25 +20,26 @@ void apply_positions(Context& context, const Attend& attend) {
   }
 }
 
-void keep(Stream& stream, const ContextKV* past, const TensorView& k, const TensorView& v) {
-  if (!past || past->room.empty()) return;
+void append_to_cache(Stream& stream, const ContextKV* past, const TensorView& k,
+                     const TensorView& v) {
+  if (!past || past->append_slots.empty()) return;
   int64_t row = 0;
-  for (const KVSegment& piece : past->room) {
+  for (const KVSegment& piece : past->append_slots) {
     const int64_t n = piece.k[0];
     copy(stream, k.slice(0, row, n), piece.k);
     copy(stream, v.slice(0, row, n), piece.v);
     row += n;
   }
-  CHECK(row == k[0], "room for", row, "rows of", k[0]);
+  CHECK(row == k[0], "append slots for", row, "rows of", k[0]);
 }
 
 void FullMixer::attend(Context& context, const Attend& attend) {
   const TokenRanges& tokens = context.tokens;
   apply_positions(context, attend);
-  keep(context.stream, attend.past, attend.k, attend.v);
+  append_to_cache(context.stream, attend.past, attend.k, attend.v);
   const bool causal = attend.mask == Mask::kCausal;
   const int64_t position = causal && !tokens.ranges.empty() ? tokens.ranges[0].begin : 0;
-  // Positions of a causal mask count along one stretch.
+  // A causal mask counts positions along one contiguous range.
   CHECK(!causal || tokens.ranges.size() <= 1, "causal over", tokens.ranges.size(), "token ranges");
 
   const KVSegment own{.k = attend.k, .v = attend.v, .position = position};

@@ -1,6 +1,6 @@
 #pragma once
-// TokenMixer: the seam asked by self-attention. Which keys and values does a rank's attention see,
-// where do they come from, and how old may they be? FullMixer is the serial answer.
+// TokenMixer: the seam that self-attention asks. It decides which keys and values a rank's
+// attention sees and where they come from. FullMixer is the answer for one rank.
 #include <vector>
 
 #include "kernels/attention.h"
@@ -11,12 +11,12 @@ namespace weft {
 
 struct Context;
 
-// What one layer's attention sees from before (KV cache, block context, sink), and where the
-// present tokens' keys and values are kept for later: pieces of [n, Akv, E] that together have a
-// row for each that the mixer holds, in its order. Keys are kept behind rope.
+// One layer's KV cache: the segments that attention reads before its own keys, and the append slots
+// that the present tokens' keys and values are written to. The slots are pieces of [n, Akv, E] that
+// together have one row per token the mixer holds, in its order. Keys are stored after rope.
 struct ContextKV {
-  std::vector<KVSegment> segments;  // by ascending position
-  std::vector<KVSegment> room{};    // empty: nothing is kept
+  std::vector<KVSegment> segments;        // by ascending position
+  std::vector<KVSegment> append_slots{};  // empty: nothing is written
 };
 
 enum class Mask : uint8_t { kFull, kCausal };
@@ -40,14 +40,15 @@ struct TokenMixer {
   virtual void attend(Context& context, const Attend& attend) = 0;
 };
 
-// Turns attend.q and attend.k in place by the global positions of context.tokens; nothing where
-// attend.rope is null.
+// Applies rope to attend.q and attend.k in place, at the global positions of context.tokens. Does
+// nothing where attend.rope is null.
 void apply_positions(Context& context, const Attend& attend);
 
-// Copies k and v [n, Akv, E], roped, to past->room; nothing where there is none.
-void keep(Stream& stream, const ContextKV* past, const TensorView& k, const TensorView& v);
+// Copies k and v [n, Akv, E], after rope, to past->append_slots. Does nothing where there are none.
+void append_to_cache(Stream& stream, const ContextKV* past, const TensorView& k,
+                     const TensorView& v);
 
-// All tokens are here: rope, then one attention over past and own keys.
+// This rank holds all tokens: rope, then one attention over past and own keys.
 class FullMixer final : public TokenMixer {
  public:
   void begin(const Pass&) override {}

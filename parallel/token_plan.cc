@@ -20,8 +20,9 @@ class Writer {
     add({.kind = Step::Kind::kLoad, .pass = {}});
     for (int round = 0; round < config_.rounds; ++round)
       for (int micro = 0; micro < micros; ++micro) pass({.step = round, .micro = micro});
-    for (int micro = 0; micro < micros; ++micro) learn({.step = config_.rounds, .micro = micro});
-    while (!sending_.empty()) settle({}, sending_.front());
+    for (int micro = 0; micro < micros; ++micro)
+      receive_results({.step = config_.rounds, .micro = micro});
+    while (!sending_.empty()) wait_for_send({}, sending_.front());
     return std::move(plan_);
   }
 
@@ -45,14 +46,14 @@ class Writer {
          .bytes = bytes,
          .writes = {slot}});
   }
-  // Before a slot is written again.
-  void settle(const Pass& pass, int slot) {
+  // Adds a wait where the slot is still being sent, so that it may be written again.
+  void wait_for_send(const Pass& pass, int slot) {
     if (std::erase(sending_, slot) > 0)
       add({.kind = Step::Kind::kWait, .pass = pass, .reads = {slot}});
   }
 
-  // The results of the round before.
-  void learn(Pass pass) {
+  // Receives the results of the round before.
+  void receive_results(Pass pass) {
     if (pass.step == 0 || last()) return;
     --pass.step;
     receive(pass, config_.stages - 1, Payload::kText,
@@ -62,8 +63,8 @@ class Writer {
   void pass(const Pass& pass) {
     const int hidden = hidden_slot(pass.micro), result = result_slot(pass.micro);
     const auto& [rows, results] = config_.micros[pass.micro];
-    learn(pass);
-    settle(pass, hidden);
+    receive_results(pass);
+    wait_for_send(pass, hidden);
     std::vector<int> reads{pass.step == 0 ? 0 : result};
     if (stage_ > 0) {
       receive(pass, stage_ - 1, Payload::kHidden, rows * config_.hidden_bytes, hidden);
@@ -78,7 +79,7 @@ class Writer {
       send(pass, stage_ + 1, Payload::kHidden, rows * config_.hidden_bytes, hidden);
       return;
     }
-    settle(pass, result);
+    wait_for_send(pass, result);
     add({.kind = Step::Kind::kUpdate, .pass = pass, .reads = {hidden}, .writes = {result}});
     for (int stage = 0; stage < stage_; ++stage)
       send(pass, stage, Payload::kText, results * config_.result_bytes, result);

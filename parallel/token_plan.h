@@ -1,9 +1,9 @@
 #pragma once
-// The schedule of rounds of passes through the stages of a model that feeds on its own output: what
-// the last stage makes of round t is what the first stage reads in round t + 1.
+// The schedule of token generation over pipeline stages. A round is one pass per micro-batch; the
+// last stage's results of round t are the first stage's input of round t + 1.
 //
 // Split: blocks (layers); tokens, heads and widths are split inside a pass, by the seams.
-// Talk: hidden rows from stage to stage; what the last stage made, to every other stage.
+// Talk: hidden rows from stage to stage; the last stage's results to every other stage.
 // Bytes sent per micro-batch of n rows and m results and round: n hidden_bytes by every stage but
 //   the last; (L - 1) m result_bytes by the last.
 // Memory: one hidden buffer and one of results per micro-batch.
@@ -21,15 +21,15 @@ struct TokenPlanConfig {
   int blocks = 1, stages = 1;
   int rounds = 1;
   struct Micro {
-    int64_t rows = 0;     // hidden, of this sequence index
-    int64_t results = 0;  // of the last stage
+    int64_t rows = 0;     // hidden rows of this sequence index
+    int64_t results = 0;  // results of the last stage
   };
-  std::vector<Micro> micros{};  // at most; a round may have less
-  int64_t hidden_bytes = 0;     // of a row
-  int64_t result_bytes = 0;     // of a result
+  std::vector<Micro> micros{};  // upper bounds; a round may have fewer rows
+  int64_t hidden_bytes = 0;     // bytes of a hidden row
+  int64_t result_bytes = 0;     // bytes of a result
 };
 
-// Slots of micro-batch m. Slot 0 holds what every stage knows before.
+// Slots of micro-batch m. Slot 0 holds what every stage has before the first round.
 constexpr int result_slot(int micro) { return 1 + 2 * micro; }
 constexpr int hidden_slot(int micro) { return 2 + 2 * micro; }
 

@@ -10,8 +10,8 @@ namespace weft {
 
 namespace {
 
-// Who meets whom, and the first row of the queries that still travels, works or goes home: all rows
-// behind it do too.
+// The route of the queries, and the first of their rows that still travels, computes or returns;
+// all later rows do too.
 struct Tour {
   const SequenceMap& tokens;
   Mask mask;
@@ -40,18 +40,18 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   CHECK(tokens_.size() == ranks && n == tokens_.rows(own), "rows", n, "tokens", tokens_.rows(own));
   CHECK(!attend.past || attend.past->segments.empty(), "a token ring sees no past");
   apply_positions(context, attend);
-  keep(context.stream, attend.past, attend.k, attend.v);
+  append_to_cache(context.stream, attend.past, attend.k, attend.v);
 
   const Arena::Scope scope(context.arena);
   const Tour tour{tokens_, attend.mask};
   const int64_t longest = tokens_.longest();
   const TensorView buffers = context.arena.alloc(attend.q.dtype, {2, longest, heads, e});
-  // What is left of the owner's queries at a hop.
+  // The owner's queries that are still needed at a hop.
   const auto queries = [&](int owner, int hop) {
     return buffers.select(0, hop % 2)
         .slice(0, 0, tokens_.rows(owner) - tour.travelling(owner, hop));
   };
-  // States of strangers: one is computed while the one before travels home.
+  // States of other ranks' queries: one is computed while the one before returns to its owner.
   const TensorView strangers = context.arena.alloc(DType::kF32, {2, longest * heads * (e + 1)});
   const TensorView landing = context.arena.alloc(DType::kF32, {longest * heads * (e + 1)});
   const AttentionState sum = alloc_state(context.arena, n, heads, e);
@@ -64,7 +64,7 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   };
   Communicator::Pending home;
   AttentionState arrived;
-  const auto take_home = [&](int hop) {  // what was posted at `hop`
+  const auto take_home = [&](int hop) {  // waits for the states posted at `hop`
     group_.wait(home);
     if (hop < 1) return;
     const int64_t first = tour.seeing(own, hop);
@@ -76,7 +76,7 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   const KeyBlock block{attend.k, attend.v, tokens_[own]};
   for (int hop = 0; hop < ranks; ++hop) {
     const int owner = tour.owner(own, hop);
-    // Row 0 of the buffer; the own queries are whole.
+    // Other ranks' queries start at row 0 of the buffer; the own queries are complete.
     const int64_t base = hop == 0 ? 0 : tour.travelling(owner, hop);
     const TensorView here = hop == 0 ? buffers.select(0, 0).slice(0, 0, n) : queries(owner, hop);
     Communicator::Pending onward;

@@ -1,5 +1,6 @@
 #pragma once
-// Token ring: keys and values stay, queries go around, and what they found goes straight home.
+// Token ring: keys and values stay, queries go around, and attention states go straight to the
+// owner of the queries.
 //
 // Split: the sequence (uneven).
 // Talk: queries to the next rank of the group, P - 1 times a layer; attention states from the rank
@@ -20,7 +21,7 @@ namespace weft {
 
 class TokenRingMixer final : public TokenMixer {
  public:
-  // `tokens[i]`: the global tokens of rank i of the group.
+  // Rank i of the group holds the global tokens tokens[i].
   TokenRingMixer(Communicator group, SequenceMap tokens)
       : group_(std::move(group)), tokens_(std::move(tokens)) {}
 

@@ -1,8 +1,9 @@
 #pragma once
-// Transport: what a communicator stands on. It moves single messages between the ranks of one job;
-// everything else (groups, collectives, counters, checks) is the Communicator's, once for all.
+// Transport: moves single messages between the ranks of one job. Groups, collectives, counters and
+// checks are implemented once, by the Communicator on top of it.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,11 +13,11 @@ namespace weft {
 
 class FlightRecorder;
 
-// Travels before every payload and is checked on arrival.
+// Sent before every payload and checked on arrival.
 struct MessageHeader {
   uint64_t tag = 0;    // Tag::bits()
-  int64_t bytes = 0;   // of the payload
-  int64_t due_ns = 0;  // steady clock: not to be handed over earlier (LinkTransport); 0 = at once
+  int64_t bytes = 0;   // size of the payload
+  int64_t due_ns = 0;  // not to be delivered before this time of the job clock (LinkTransport)
 };
 
 // One message under way. Destroying one before its wait takes the message back where the peer has
@@ -32,29 +33,41 @@ struct Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Whether messages may lie in memory of a device: the work that its stream was given before a
-  // post is done before they are read or written, and the work given after the wait sees what came.
-  // Else the communicator carries them through memory of the host.
+  // True where messages may lie in device memory: a message then waits for the work that its stream
+  // was given before the post, and work given after the wait sees what arrived. Otherwise the
+  // communicator copies such messages through host memory.
   virtual bool takes_device_memory() const { return false; }
 
-  // None of these blocks. `view`, header.bytes from its data on, must stay untouched until the wait
-  // returns; its shape says nothing. Messages
-  // between two ranks with the same tag arrive in the order in which they were sent; a receive
-  // takes the oldest with its tag.
+  // Neither send nor receive blocks. A message is the header.bytes from view.data on, whatever the
+  // shape; they must stay untouched until the wait returns. Messages between two ranks with the
+  // same tag arrive in the order in which they were sent; a receive takes the oldest with its tag.
   virtual std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                          const TensorView& view) = 0;
   virtual std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
                                             const TensorView& view) = 0;
-  // Blocks until the transfer is done; for a receive gives the header that came. Sleeps, never
-  // spins. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
+  // Blocks until the transfer is done, asleep and not spinning. A receive returns the header that
+  // arrived. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
   virtual MessageHeader wait(Transfer& transfer) = 0;
 
-  // The rank's last operations, for the peers' reports.
+  // Gives the transport the rank's last operations, for other ranks' error reports.
   virtual void watch(std::shared_ptr<const FlightRecorder>) {}
+
+  // A clock that all ranks of the job share, in nanoseconds; nullopt where the transport has none.
+  // (Steady clocks of different hosts have nothing in common.)
+  virtual std::optional<int64_t> job_clock_ns() const { return std::nullopt; }
 
   // Ends every rank's present and future waits with Error(kComm) carrying `why`. The first call of
   // the job wins. Safe from any thread.
   virtual void abort(std::string_view why) noexcept = 0;
 };
+
+// Runs `work` and drops what it throws: abort() must not fail while it reports a failure.
+template <class Work>
+void without_throwing(Work&& work) noexcept {
+  try {
+    work();
+  } catch (...) {
+  }
+}
 
 }  // namespace weft

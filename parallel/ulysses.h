@@ -25,8 +25,8 @@ namespace weft {
 
 class UlyssesMixer final : public TokenMixer {
  public:
-  // `tokens[i]`: the global tokens of rank i of the group. `inner` attends over the rows of all in
-  // turn (tokens.joined()) with this rank's heads.
+  // Rank i of the group holds the global tokens tokens[i]. `inner` attends over the rows of all
+  // ranks in turn (tokens.joined()) with this rank's heads.
   UlyssesMixer(Communicator group, SequenceMap tokens, std::unique_ptr<TokenMixer> inner);
 
   void begin(const Pass& pass) override { inner_->begin(pass); }

@@ -4,10 +4,13 @@
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
 #   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
 #   cuda          compile the CUDA build and run its stubs (no GPU needed)
+#   bare          the README's first command in a Debian root that holds nothing but apt (needs root)
+#   release       the README's commands and the installed .deb, each in such a root (needs root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOMP_SPINCOUNT=2000  # idle OpenMP threads sleep soon: tests share the cores
-export CCACHE_NOHASHDIR=1  # the presets' build folders share compiled files
+# Build folders and clones share compiled files in the compiler cache, wherever they lie.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 lint() {
   local files
@@ -21,7 +24,7 @@ lint() {
 }
 
 build() {
-  cmake --preset default >/dev/null
+  cmake --preset default -DBUILD_TESTING=ON >/dev/null
   cmake --build build
 }
 
@@ -31,7 +34,7 @@ sanitized() {  # preset, then the targets and tests to run (all when none are na
   local preset=$1
   shift
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-  cmake --preset "$preset" >/dev/null
+  cmake --preset "$preset" -DBUILD_TESTING=ON >/dev/null
   cmake --build "build-$preset"
   if [ $# -gt 0 ]; then
     OMP_NUM_THREADS=1 ctest --test-dir "build-$preset" --output-on-failure -R "$(IFS='|'; echo "$*")"
@@ -56,12 +59,23 @@ fuzz_one() {  # a target and its longest input
 
 fuzz() {
   bash apps/setup.sh fuzz
-  cmake --preset fuzz >/dev/null
+  cmake --preset fuzz -DBUILD_TESTING=ON >/dev/null
   cmake --build build-fuzz --target weft_fuzz
   export -f fuzz_one
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 OMP_NUM_THREADS=1
   build-fuzz/tests/fuzz/weft_fuzz --list | TMPDIR=build-fuzz \
     xargs -P "$(nproc)" -L 1 bash -c 'fuzz_one "$1" "$2" "$0"' "${1:-60}"
+}
+
+release() {  # builds in one bare root, installs what it built in another
+  local folder
+  folder=$(mktemp -d)
+  tests/bare_root.sh --out "$folder" "bash apps/demo.sh" "bash tests/run.sh" \
+    "bash apps/setup.sh package" "cmake --build build --target deb" "cp build/*.deb outputs"
+  tests/bare_root.sh --put "$(echo "$folder"/weft_*.deb)" --out "$folder" \
+    "apt-get update -qq && apt-get install -y -qq --no-install-recommends /root/weft_*.deb >/dev/null" \
+    "mkdir outputs && cd outputs && weft generate --model pocket --prompt 'a big red ball, moving left' -o deb.mp4"
+  ls -l "$folder"
 }
 
 case "${1:-}" in
@@ -71,8 +85,10 @@ case "${1:-}" in
   asan) sanitized asan ;;
   tsan) TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized tsan parallel io engine ;;
   fuzz) fuzz "${2:-}" ;;
+  bare) tests/bare_root.sh "bash apps/demo.sh" ;;
+  release) release ;;
   cuda)
-    cmake --preset cuda >/dev/null
+    cmake --preset cuda -DBUILD_TESTING=ON >/dev/null
     cmake --build build-cuda --target weft parallel_test cuda_test sdpa_graph_check conv_graph_check
     for check in sdpa conv; do
       LD_LIBRARY_PATH=$PWD/build-cuda/tests/cuda/driver "build-cuda/tests/cuda/${check}_graph_check"
@@ -80,7 +96,7 @@ case "${1:-}" in
     build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
     ;;
   *)
-    sed -n '2,6p' "$0" >&2
+    sed -n '2,8p' "$0" >&2
     exit 2
     ;;
 esac

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Kills and stops a rank of a job of several processes, and looks at how the others end: within the
-# time, all gone, with one line that names the rank, and no file half written.
+# Kills or stops one rank of a job of several processes and checks how the others end: all within the
+# time limit, with one line that names the rank, and without a partly written file.
 # usage: faults.sh WEFT [PHASE...]
-#   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow decode-kill decode-stop
-#           write-kill write-stop; all of them where none is given (start-stop takes 60 s)
+#   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient decode-kill
+#           decode-stop write-kill write-stop; all of them where none is given (start-stop takes 60 s)
 set -u
 weft=$(realpath "$1")
 shift
-[ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow decode-kill \
-  decode-stop write-kill write-stop
+[ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient \
+  decode-kill decode-stop write-kill write-stop
 command -v mpirun > /dev/null || { echo "skipped: no mpirun"; exit 77; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -25,7 +25,7 @@ seconds() { date +%s.%N; }
 elapsed() { echo "$2 $1" | awk '{ printf "%.1f", $1 - $2 }'; }
 over() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > b) }'; }
 
-# Waits until the victim is in the phase; false where the job ends before.
+# Waits until the job has reached the phase; false where it ends before.
 reach() {
   while kill -0 "$job" 2> /dev/null; do
     [ -s "$folder/pid.$victim" ] && { [ "$1" = start ] || grep -q "  $1" "$folder/err"; } && return 0
@@ -37,13 +37,16 @@ reach() {
 for phase in "$@"; do
   stage=${phase%-*} act=${phase#*-}
   rm -f "$folder"/*
-  word=$stage
-  [ "$stage" = write ] && word=encode_video  # the last that takes any time
+  marker=$stage
+  [ "$stage" = write ] && marker=encode_video  # the last stage that takes noticeable time
   # A start that hangs: the victim waits before it becomes a rank.
   pause=0 patience=30
   [ "$stage" = start ] && pause=1000 patience=80
   steps=1000 frames=25
   [ "$stage" = denoise ] || { steps=2; frames=161; }
+  # A stop of 3 s is shorter than the usual limit; one of 8 s needs --heartbeat-timeout.
+  stopped=3 timeout=()
+  [ "$act" = patient ] && stopped=8 timeout=(--heartbeat-timeout 14) act=slow
   [ "$act" = slow ] && steps=200 patience=120
   timeout -k 5 "$patience" mpirun --allow-run-as-root --oversubscribe -n 3 sh -c '
     echo $$ > "$0/pid.$OMPI_COMM_WORLD_RANK"
@@ -51,10 +54,10 @@ for phase in "$@"; do
     shift 2
     exec "$@"' "$folder" "$victim" "$pause" "$weft" generate --model models/pocket \
     --prompt "a red ball moves right on a gray floor" --layout ulysses=3 --threads 1 --seed 1 \
-    --steps "$steps" --num-frames "$frames" --progress plain --output "$folder/clip.mp4" \
+    --steps "$steps" --num-frames "$frames" --progress plain --output "$folder/clip.mp4" "${timeout[@]}" \
     > "$folder/out" 2> "$folder/err" &
   job=$!
-  reach "$word" || { fault "the job ended before $word"; continue; }
+  reach "$marker" || { fault "the job ended before $marker"; continue; }
   [ "$stage" = start ] && sleep 1
   pid=$(cat "$folder/pid.$victim")
   begun=$(seconds)
@@ -69,12 +72,12 @@ for phase in "$@"; do
       ;;
     slow)
       kill -STOP "$pid"
-      sleep 3
+      sleep $stopped
       kill -CONT "$pid"
       limit=600
       ;;
   esac
-  # The shell that waited leaves its sleep behind, which would hold mpirun's pipes.
+  # The waiting shell's sleep survives it and would keep mpirun's pipes open.
   [ "$phase" = start-kill ] && pkill -KILL -f "^sleep $pause\$"
   wait "$job"
   code=$?
@@ -92,13 +95,13 @@ for phase in "$@"; do
     [ "$(grep -c 'warning: rank 1 has given no sign' "$folder/err")" = 1 ] || fault "not one warning"
   else
     [ "$code" != 0 ] || fault "code 0"
-    # Whoever dies behind the last frame may miss a job that is complete.
+    # A rank that dies after the last frame may leave a job that is complete.
     if [ -e "$folder/clip.mp4" ]; then
       [ "$stage" = write ] && "$weft" inspect "$folder/clip.mp4" > /dev/null || fault "a clip is there"
       echo "$phase: $took s, code $code: the clip was complete"
       continue
     fi
-    # Who is killed before MPI_Init is mpirun's to name.
+    # A process that is killed before MPI_Init is reported by mpirun.
     [ "$phase" = start-kill ] || grep -q 'rank 1' <<< "$line" || fault "no line names rank 1"
     [ "$act" = stop ] && [ "$code" != 6 ] && fault "code $code instead of 6"
   fi

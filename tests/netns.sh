@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two ranks on two "machines": network namespaces joined by a veth pair of a limited rate, one MPI
-# process in each, real TCP between them. A golden case passes, and a clip of the pocket model is
-# that of threads and of one rank. Exits with 77 where root, namespaces or mpirun are missing.
+# process in each, real TCP between them. Golden cases pass, and a clip of the pocket model equals
+# that of two threads and of one rank. Exits with 77 where root, namespaces or mpirun are missing.
 # usage: netns.sh WEFT [RATE]    RATE as tc writes it [100mbit]
 set -u
 weft=$(realpath "$1")
@@ -34,7 +34,7 @@ for side in "$a 10.231.0.1" "$b 10.231.0.2"; do
 done
 echo "link: $rate, latency $latency"
 
-# mpirun stands in the first namespace and starts its daemon in the second as it would by ssh.
+# mpirun runs in the first namespace and starts its daemon in the second as it would by ssh.
 cat > "$folder/agent" << END
 #!/bin/sh
 shift

@@ -1,5 +1,5 @@
-// Reference attention: all logits of a query, then one softmax, in f64. Also the merge of two
-// states, whose order of operations makes it symmetric to the bit; this file must be compiled
+// Reference attention: all logits of a query, then one softmax, in f64. The merge of two states is
+// here too; its order of operations makes it symmetric to the bit, so this file must be compiled
 // without contraction to fused multiply-add.
 #include "kernels/attention.h"
 
@@ -28,7 +28,8 @@ const T* head_row(const TensorView& x, int64_t row, int64_t head) {
   return x.as<T>() + row * x.stride[0] + head * x.stride[1];
 }
 
-// The logits of query i, head a, over all keys in segment order; -inf where the mask hides a key.
+// Computes the logits of query i, head a, over all keys in segment order; -inf where the mask hides
+// a key.
 template <class T>
 void fill_logits(const AttentionArgs& args, int64_t i, int64_t a, std::vector<double>& logits) {
   const TensorView& q = args.q;
@@ -101,10 +102,11 @@ void attend_all(Stream& stream, const AttentionArgs& args) {
   });
 }
 
-// Copies of views as the numbers that their e4m3 stand for.
+// Copies views with every value rounded to e4m3 and back.
 class Rounded {
  public:
-  // The largest magnitude of a head of x, of `heads` heads in all, where that is finite; else NaN.
+  // Finds the largest magnitude of each key/value head of x, or NaN if the head holds NaN or Inf.
+  // most.size() is the number of key/value heads.
   static void measure(const TensorView& x, std::vector<float>& most) {
     const int64_t share = x[1] / static_cast<int64_t>(most.size());
     for_each(x, [&](int64_t, int64_t head, int64_t, float value) {
@@ -117,7 +119,7 @@ class Rounded {
     const int64_t share = x[1] / static_cast<int64_t>(most.size());
     std::vector<float>& copy = copies_.emplace_back(static_cast<size_t>(x.count()));
     for_each(x, [&](int64_t row, int64_t head, int64_t column, float value) {
-      const float scale = e4m3_scale(most[head / share]);  // NaN makes all of the head so
+      const float scale = e4m3_scale(most[head / share]);  // a NaN scale makes the whole head NaN
       copy[(row * x[1] + head) * x[2] + column] = from_e4m3(to_e4m3(value / scale)) * scale;
     });
     return TensorView(copy.data(), DType::kF32, {x[0], x[1], x[2]});
@@ -179,7 +181,7 @@ void merge_attention(Stream& stream, const TensorView& out_a, const TensorView& 
         const float top = std::max(la, lb);
         float* a = out_a.as<float>() + i * out_a.stride[0] + h * out_a.stride[1];
         const float* b = out_b.as<float>() + i * out_b.stride[0] + h * out_b.stride[1];
-        // Both empty; a NaN is no smaller than -inf and goes on.
+        // Both states are empty. NaN does not take this branch and propagates.
         if (la == lb && top == -std::numeric_limits<float>::infinity()) {
           for (int64_t x = 0; x < e; ++x) a[x] = 0;
           continue;

@@ -1,6 +1,6 @@
 #pragma once
-// What the versions of attention share: the online softmax in Highway, the list of all segments'
-// keys, the last step of a row, and the versions that others leave some calls to.
+// This header is shared by the CPU versions of attention: the online softmax in Highway, the list
+// of all segments' keys, the last step of a row, and the versions that handle special calls.
 #include <algorithm>
 
 #include "kernels/attention.h"
@@ -8,48 +8,52 @@
 
 namespace weft::cpu {
 
-// Some query rows against one block of keys: logits become probabilities, the running state and the
-// running sums follow the new maximum (Milakov & Gimelshein 2018, algorithm 3).
-struct SoftenRows {
+// One step of the online softmax, for some query rows and one block of keys: logits become
+// probabilities, and the running maximum, total and sums are rescaled to the new maximum (Milakov &
+// Gimelshein 2018, algorithm 3).
+struct OnlineSoftmaxRows {
   int64_t rows = 0, keys = 0, size = 0;  // size = E
-  float* logits = nullptr;               // [rows, keys]: products in, probabilities out
-  bf16* narrow = nullptr;                // [rows, keys] the probabilities rounded, or null
+  float* logits = nullptr;               // [rows, keys]: q k^T on entry, probabilities on return
+  bf16* narrow = nullptr;                // [rows, keys] the probabilities in bf16, or null
   float scale = 1;
   const float* add = nullptr;  // [rows, keys] added after the scale, or null
-  int64_t add_stride = 0;      // from row to row; 0 = one row for all
-  float* sums = nullptr;       // [rows, size], faded
+  int64_t add_stride = 0;      // row stride; 0 = one row for all
+  float* sums = nullptr;       // [rows, size], rescaled
   float* top = nullptr;        // [rows] running maximum
   float* total = nullptr;      // [rows] running sum of probabilities
 };
-void soften_rows(const SoftenRows& block);
+void online_softmax_rows(const OnlineSoftmaxRows& block);
 
 void divide_row(float* x, int64_t count, float by);  // in place
 void narrow_bf16(const float* x, int64_t count, bf16* out);
 
-// Attention in 8 bits by the definition: every table of the CPU has this alone.
+// Attention in 8 bits, by the definition: every CPU table uses this one version.
 void attention_fp8(Stream& stream, const AttentionArgs& args);
 
-// attention() of the "simd" table.
+// The attention() of the "simd" table.
 void attention_simd(Stream& stream, const AttentionArgs& args);
 
-// At most 32 rows of queries per key/value head, E a multiple of 16: attention_few() is faster.
-bool is_few_queries(const AttentionArgs& args);
-void attention_few(Stream& stream, const AttentionArgs& args);
+// True for at most 32 rows of queries per key/value head and E a multiple of 16, where
+// attention_decode() is faster.
+bool is_decode_attention(const AttentionArgs& args);
+void attention_decode(Stream& stream, const AttentionArgs& args);
 
-// One row's sums [E], destroyed, and its state become its output and log-sum-exp.
+// Divides one row's sums [E] by its total and stores the output and the log-sum-exp; destroys
+// `sums`.
 void store_attention_row(const AttentionArgs& args, int64_t row, int64_t head, float* sums,
                          float top, float total);
 
-// starts [segments + 1]: how many keys lie before each segment; returns how many there are.
+// Fills starts [segments + 1] with the number of keys before each segment; returns the number of
+// all keys.
 int64_t fill_starts(std::span<const KVSegment> segments, int64_t* starts);
 
-// Keys [begin, begin + count) of one segment; the first is key `column` of all.
+// Keys [begin, begin + count) of one segment; the first of them is key `column` of all.
 struct KeyRun {
   const KVSegment* segment;
   int64_t begin, count, column;
 };
 
-// Calls body(run) for what keys [begin, begin + count) of all are in their segments, in order.
+// Calls body(run) for every segment's share of keys [begin, begin + count) of all, in order.
 template <class Body>
 void over_keys(std::span<const KVSegment> segments, const int64_t* starts, int64_t begin,
                int64_t count, Body&& body) {

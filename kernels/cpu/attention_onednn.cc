@@ -1,8 +1,8 @@
-// Attention as products of oneDNN on blocks of queries and keys, with the softmax between them:
-// what the matrix units of a machine (AMX tiles, bf16 dot products, wide f32 FMAs) are reached
-// through. The keys and values of some heads are packed once and stay in the cache while every
-// block of their queries passes. Blocks follow from the numbers of queries and keys alone, so
-// results do not depend on the number of threads.
+// Attention by oneDNN's GEMMs on blocks of queries and keys, with the online softmax between them.
+// oneDNN uses the machine's matrix units (AMX tiles, bf16 dot products, wide f32 FMAs). The keys
+// and values of some heads are packed once and stay in the cache while every block of their queries
+// passes. The blocks follow from the numbers of queries and keys alone, so results do not depend on
+// the number of threads.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -23,21 +23,21 @@ namespace {
 
 using dnnl::memory;
 
-// Logits (512 KiB in f32), probabilities, a block of keys and one of values fit an L2 of 1 to 2
-// MiB.
+// Logits (512 KiB in f32), probabilities, a block of keys and one of values fit an L2 cache of 1 to
+// 2 MiB.
 constexpr int64_t kRows = 256, kKeys = 512;
-// Smaller ones under a mask, so that more of them are hidden whole: 3/8 of 512 queries on as many
-// keys.
+// Blocks are smaller under a mask, so that more of them are hidden entirely: 3/8 for 512 queries on
+// as many keys.
 constexpr int64_t kMaskedRows = 64, kMaskedKeys = 128;
 constexpr int64_t kPackedBytes = int64_t{64} << 20;  // of heads packed together
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// One of the two products of a block: its kernel, and how its right operand is packed.
-struct Product {
+// One of the two GEMMs of a block: its kernel, and the reorder that packs its right operand.
+struct BlockGemm {
   OnednnCall call;
   dnnl::reorder pack;
   memory::desc from;
-  size_t bytes = 0;  // packed, to whole cache lines
+  size_t bytes = 0;  // of the packed operand, in whole cache lines
 };
 
 struct BlockKey {
@@ -48,50 +48,51 @@ struct BlockKey {
 
 // logits [rows, keys] = q [rows, E] k^T; sums [rows, E] += p [rows, keys] v.
 struct Block {
-  Product logits, sums;
+  BlockGemm logits, sums;
   bool fast() const {
     return is_fast_implementation(logits.call.implementation) &&
            is_fast_implementation(sums.call.implementation);
   }
 };
 
-// `transposed`: the right operand lies as [columns, depth].
-Product make_product(int64_t rows, int64_t depth, int64_t columns, DType type, bool transposed,
-                     bool add) {
-  const memory::data_type word = onednn_type(type);
-  Product product;
-  OnednnCall& call = product.call;
-  call.in = {{rows, depth}, word, memory::dims{depth, 1}};
+// `transposed`: the right operand is stored as [columns, depth].
+BlockGemm make_gemm(int64_t rows, int64_t depth, int64_t columns, DType type, bool transposed,
+                    bool add) {
+  const memory::data_type element = onednn_type(type);
+  BlockGemm gemm;
+  OnednnCall& call = gemm.call;
+  call.in = {{rows, depth}, element, memory::dims{depth, 1}};
   call.out = {{rows, columns}, memory::data_type::f32, memory::dims{columns, 1}};
   dnnl::post_ops after;
   if (add) after.append_sum(1);
   dnnl::primitive_attr attr;
   attr.set_post_ops(after);
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const memory::desc any({depth, columns}, word, memory::format_tag::any);
+  const memory::desc any({depth, columns}, element, memory::format_tag::any);
   const dnnl::matmul::primitive_desc chosen({call.in, any, call.out}, attr, onednn_engine());
   call.implementation = chosen.impl_info_str();
   call.weight = chosen.weights_desc();
   call.scratchpad = chosen.scratchpad_desc();
   call.primitive = dnnl::matmul(chosen);
-  product.from = {
-      {depth, columns}, word, transposed ? memory::dims{1, depth} : memory::dims{columns, 1}};
-  product.pack = dnnl::reorder(
-      dnnl::reorder::primitive_desc(onednn_engine(), product.from, onednn_engine(), call.weight));
-  product.bytes = (call.weight.get_size() + 63) / 64 * 64;
-  return product;
+  gemm.from = {
+      {depth, columns}, element, transposed ? memory::dims{1, depth} : memory::dims{columns, 1}};
+  gemm.pack = dnnl::reorder(
+      dnnl::reorder::primitive_desc(onednn_engine(), gemm.from, onednn_engine(), call.weight));
+  gemm.bytes = (call.weight.get_size() + 63) / 64 * 64;
+  return gemm;
 }
 
 std::shared_ptr<const Block> block_of(const BlockKey& key) {
   static OnednnCache<BlockKey, Block> cache;
   return cache.get(key, [&] {
     const OmpThreads one(1);
-    return Block{make_product(key.rows, key.size, key.keys, key.type, true, false),
-                 make_product(key.rows, key.keys, key.size, key.type, false, true)};
+    return Block{make_gemm(key.rows, key.size, key.keys, key.type, true, false),
+                 make_gemm(key.rows, key.keys, key.size, key.type, false, true)};
   });
 }
 
-// Equal parts of at most `most`, in whole multiples of `unit` but for the last.
+// Returns the size of equal parts of at most `most`, rounded up to whole multiples of `unit`; the
+// last part may be smaller.
 int64_t part_of(int64_t all, int64_t most, int64_t unit) {
   const int64_t parts = (all + most - 1) / most;
   return std::min(all, ((all + parts - 1) / parts + unit - 1) / unit * unit);
@@ -100,15 +101,15 @@ int64_t part_of(int64_t all, int64_t most, int64_t unit) {
 // One call: its blocks, and the heads that are packed at present.
 struct Job {
   const AttentionArgs* args;
-  DType type;             // of the operands
-  int64_t keys = 0;       // of all segments
-  const int64_t* starts;  // of the segments, in the caller's scratch
+  DType type;             // of the GEMMs' operands
+  int64_t keys = 0;       // in all segments
+  const int64_t* starts;  // first key of each segment, in the caller's scratch
   int64_t rows, columns;  // of a block; the last block of keys may be smaller
   std::shared_ptr<const Block> full, last;
   size_t head_bytes = 0;   // of one head's packed keys and values
-  int64_t first_head = 0;  // key/value head that lies first
+  int64_t first_head = 0;  // the first packed key/value head
   char* packed = nullptr;
-  const float* key_terms = nullptr;  // [keys] the segments' logarithms, or null
+  const float* key_terms = nullptr;  // [keys] the segments' log_bias, or null
 
   int64_t blocks() const { return (keys + columns - 1) / columns; }
   const Block& block(int64_t b) const { return b + 1 < blocks() ? *full : *last; }
@@ -139,7 +140,7 @@ Job make_job(const AttentionArgs& args, DType type) {
   return job;
 }
 
-// Row of one head as the products' operand.
+// Copies one row of one head to `out` in the GEMM's operand type.
 void load_row(const TensorView& x, int64_t row, int64_t head, DType type, void* out) {
   const int64_t size = x[2];
   const char* from = static_cast<const char*>(x.data) +
@@ -150,7 +151,7 @@ void load_row(const TensorView& x, int64_t row, int64_t head, DType type, void* 
     widen_bf16(reinterpret_cast<const bf16*>(from), size, static_cast<float*>(out));
 }
 
-// Keys [begin, begin + count) of the segments' list, of keys or values, as dense rows.
+// Returns keys [begin, begin + count) of all segments (or their values) as dense rows.
 char* load_keys(const Job& job, TensorView KVSegment::*part, int64_t head, int64_t begin,
                 int64_t count) {
   const int64_t row_bytes = job.args->q[2] * static_cast<int64_t>(size_of(job.type));
@@ -163,10 +164,9 @@ char* load_keys(const Job& job, TensorView KVSegment::*part, int64_t head, int64
   return dense;
 }
 
-void pack(const Product& product, char* dense, char* packed) {
-  memory from(product.from, onednn_engine(), dense),
-      to(product.call.weight, onednn_engine(), packed);
-  product.pack.execute(onednn_stream(), from, to);
+void pack(const BlockGemm& gemm, char* dense, char* packed) {
+  memory from(gemm.from, onednn_engine(), dense), to(gemm.call.weight, onednn_engine(), packed);
+  gemm.pack.execute(onednn_stream(), from, to);
   onednn_stream().wait();
 }
 
@@ -179,7 +179,7 @@ void pack_block(const Job& job, int64_t head, int64_t b) {
        job.values_of(head, b));
 }
 
-// Which keys of block b the mask leaves to rows [row, row + count).
+// Says whether the mask shows all, some or none of the keys of block b to rows [row, row + count).
 enum class Seen : uint8_t { kAll, kSome, kNone };
 Seen seen_of(const Job& job, int64_t row, int64_t count, int64_t b) {
   const AttentionArgs& args = *job.args;
@@ -194,8 +194,8 @@ Seen seen_of(const Job& job, int64_t row, int64_t count, int64_t b) {
   return all ? Seen::kAll : none ? Seen::kNone : Seen::kSome;
 }
 
-// What is added to the logits of rows [row, row + count) against block b: bias, the segments'
-// logarithms, and -inf where a key lies behind the query.
+// Returns the terms to be added to the logits of rows [row, row + count) against block b: the bias,
+// the segments' log_bias, and -inf for keys after the query.
 const float* row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int64_t b,
                        Seen seen, int64_t* stride) {
   const AttentionArgs& args = *job.args;
@@ -216,7 +216,7 @@ const float* row_terms(const Job& job, int64_t head, int64_t row, int64_t count,
     }
     if (!masked) continue;
     over_keys(args.segments, job.starts, begin, width, [&](const KeyRun& run) {
-      // Keys of the run from here on lie behind the query.
+      // From here on, the keys of the run lie after the query.
       const int64_t seen = args.query_position + row + i + 1 - run.segment->position - run.begin;
       float* keys = to + run.column - begin;
       std::fill(keys + std::clamp<int64_t>(seen, 0, run.count), keys + run.count, kMinusInfinity);
@@ -225,7 +225,8 @@ const float* row_terms(const Job& job, int64_t head, int64_t row, int64_t count,
   return terms;
 }
 
-// Query rows [row, row + job.rows) of one head against all keys. Rows past the last are zeros.
+// Computes query rows [row, row + job.rows) of one head against all keys. Rows past the last query
+// are zeros.
 void attend_rows(const Job& job, int64_t head, int64_t row) {
   const OmpThreads one(1);
   const AttentionArgs& args = *job.args;
@@ -249,18 +250,18 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
     const Seen seen = seen_of(job, row, count, b);
     if (seen == Seen::kNone) continue;
     const Block& block = job.block(b);
-    SoftenRows rows{.rows = count,
-                    .keys = job.width(b),
-                    .size = size,
-                    .logits = logits,
-                    .narrow = narrowed,
-                    .scale = args.scale,
-                    .sums = sums,
-                    .top = top,
-                    .total = total};
+    OnlineSoftmaxRows rows{.rows = count,
+                           .keys = job.width(b),
+                           .size = size,
+                           .logits = logits,
+                           .narrow = narrowed,
+                           .scale = args.scale,
+                           .sums = sums,
+                           .top = top,
+                           .total = total};
     rows.add = row_terms(job, head, row, count, b, seen, &rows.add_stride);
     run_onednn(block.logits.call, query, job.keys_of(kv_head, b), nullptr, logits);
-    soften_rows(rows);
+    online_softmax_rows(rows);
     if (rounds) std::fill_n(narrowed + count * rows.keys, (job.rows - count) * rows.keys, bf16{});
     run_onednn(block.sums.call, rounds ? static_cast<void*>(narrowed) : logits,
                job.values_of(kv_head, b), nullptr, sums);
@@ -293,7 +294,7 @@ void run(Stream& stream, Job& job) {
     job.first_head = head;
     parallel_tasks(stream, count * job.blocks(),
                    [&](int64_t i) { pack_block(job, head + i / job.blocks(), i % job.blocks()); });
-    // Heads outermost: neighbours in time share keys and values in the cache.
+    // Heads are the outer loop, so that tasks close in time share keys and values in the cache.
     parallel_tasks(stream, count * share * row_blocks, [&](int64_t i) {
       attend_rows(job, head * share + i / row_blocks, i % row_blocks * job.rows);
     });
@@ -301,10 +302,10 @@ void run(Stream& stream, Job& job) {
 }
 
 DType operand_type(DType dtype) {
-  return dtype == DType::kBF16 && has_bf16_products() ? DType::kBF16 : DType::kF32;
+  return dtype == DType::kBF16 && has_bf16_dot_products() ? DType::kBF16 : DType::kF32;
 }
 
-// Below, packing costs more than the products win.
+// For smaller calls packing costs more than the GEMMs gain.
 bool large(const AttentionArgs& args) {
   int64_t keys = 0;
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
@@ -325,12 +326,12 @@ void attention(Stream& stream, const AttentionArgs& args) {
 
 }  // namespace
 
-void attention_by_products(Stream& stream, const AttentionArgs& args, DType compute) {
+void attention_by_gemm(Stream& stream, const AttentionArgs& args, DType compute) {
   Job job = make_job(args, compute);
   run(stream, job);
 }
 
-bool takes_products(const AttentionArgs& args) {
+bool takes_gemm_attention(const AttentionArgs& args) {
   if (!large(args) || !has_avx512()) return false;
   const Job job = make_job(args, operand_type(args.q.dtype));
   return job.full->fast() && job.last->fast();

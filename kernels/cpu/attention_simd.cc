@@ -1,8 +1,8 @@
 // Flash attention (Dao et al. 2022) with queries in the vector lanes: S^T = K Q^T, an online
-// softmax down the columns (Milakov & Gimelshein 2018), O^T += V^T P^T. Keys and values are then
-// read one value at a time, as they lie; only the queries are packed and only the result is turned
-// back. A query's arithmetic is that of its lane alone, in key order, in blocks at fixed places:
-// results do not depend on the number of threads or on the other queries.
+// softmax down the columns (Milakov & Gimelshein 2018), O^T += V^T P^T. Keys and values are read
+// one value at a time, in place; only the queries are packed and only the result is transposed
+// back. Each query is computed in its own lane, in key order, in blocks at fixed places: results do
+// not depend on the number of threads or on the other queries.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -23,8 +23,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
-// Per group of 32 queries: Q^T and O^T are 16 KiB each at E = 128, S^T 16 KiB; a block of keys and
-// one of values are 64 KiB each, in L2, shared by the groups of a task.
+// For each group of 32 queries, Q^T and O^T are 16 KiB each at E = 128, S^T 16 KiB. A block of keys
+// and one of values are 64 KiB each; they stay in L2 and are shared by the groups of a task.
 constexpr int64_t kLanes = 32, kKeys = 128, kGroups = 4;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -32,7 +32,7 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 struct QueryBlock {
   const AttentionArgs* args;
   int64_t head, row, rows;  // query rows [row, row + rows)
-  int64_t lanes;            // 32, or 16 where that holds all rows
+  int64_t lanes;            // 32, or 16 if that holds all rows
   int64_t size;             // E
   float* query;             // [groups, E, lanes], scaled
   float* sum;               // [groups, E, lanes]
@@ -47,7 +47,7 @@ struct QueryBlock {
 struct KeyBlock {
   const KVSegment* segment;
   int64_t begin, count;  // keys of the segment
-  int64_t column;        // of the first key in the bias
+  int64_t column;        // column of the first key in the bias
   TileLeft k;            // [count, E]
   TileLeft v_columns;    // [E, count]
 };
@@ -73,7 +73,8 @@ void load_queries(const QueryBlock& block) {
   std::fill_n(block.total, state, 0.0f);
 }
 
-// Rows of k or v as they lie where they are f32 and read by one group only, else a dense f32 copy.
+// Returns rows of k or v in place if they are f32 and only one group reads them, else a dense f32
+// copy.
 template <class T>
 const float* dense_rows(const TensorView& x, int64_t begin, int64_t count, int64_t head, bool copy,
                         Scratch slot, int64_t* stride) {
@@ -96,7 +97,7 @@ const float* dense_rows(const TensorView& x, int64_t begin, int64_t count, int64
   return dense;
 }
 
-// What is added to the products of one group: bias, the segment's logarithm, the causal mask.
+// Adds the bias and the segment's log_bias to the logits of one group, and applies the causal mask.
 void adjust_logits(const QueryBlock& block, const KeyBlock& keys, int64_t group) {
   const AttentionArgs& args = *block.args;
   const int64_t lanes = block.lanes, first = block.row + group * lanes;
@@ -112,7 +113,7 @@ void adjust_logits(const QueryBlock& block, const KeyBlock& keys, int64_t group)
     if (keys.segment->log_bias != 0)
       for (int64_t i = 0; i < lanes; ++i) row[i] += keys.segment->log_bias;
     if (args.causal) {
-      // The lanes before the key's own position do not see it.
+      // Queries before the key's position do not see it.
       const int64_t hidden =
           keys.segment->position + keys.begin + j - (args.query_position + first);
       for (int64_t i = 0; i < std::min(hidden, lanes); ++i) row[i] = kMinusInfinity;
@@ -120,8 +121,8 @@ void adjust_logits(const QueryBlock& block, const KeyBlock& keys, int64_t group)
   }
 }
 
-// logits [count, lanes] become exponentials; the state follows the new maximum.
-void soften(const QueryBlock& block, int64_t count, int64_t group) {
+// Turns logits [count, lanes] into exponentials and rescales the running state to the new maximum.
+void online_softmax(const QueryBlock& block, int64_t count, int64_t group) {
   const TileTag d;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d)), lanes = block.lanes;
   for (int64_t lane = 0; lane < lanes; lane += step) {
@@ -131,7 +132,7 @@ void soften(const QueryBlock& block, int64_t count, int64_t group) {
     const TileVec before = hn::LoadU(d, top_at);
     TileVec top = before;
     for (int64_t j = 0; j < count; ++j) top = hn::Max(top, hn::LoadU(d, column + j * lanes));
-    // Nothing seen yet: any finite shift turns -inf into 0.
+    // No key has been seen yet if the maximum is -inf: any finite shift then turns -inf into 0.
     const TileVec shift = hn::IfThenZeroElse(hn::Eq(top, hn::Set(d, kMinusInfinity)), top);
     TileVec total = hn::Zero(d);
     for (int64_t j = 0; j < count; ++j) {
@@ -140,12 +141,12 @@ void soften(const QueryBlock& block, int64_t count, int64_t group) {
       total = hn::Add(total, p);
     }
     hn::StoreU(top, d, top_at);
-    const TileVec fade = exp_f32(hn::Sub(before, shift));
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, total_at), fade, total), d, total_at);
-    if (hn::AllTrue(d, hn::Eq(fade, hn::Set(d, 1.0f)))) continue;
+    const TileVec rescale = exp_f32(hn::Sub(before, shift));
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, total_at), rescale, total), d, total_at);
+    if (hn::AllTrue(d, hn::Eq(rescale, hn::Set(d, 1.0f)))) continue;
     float* sum = block.sum + group * block.size * lanes + lane;
     for (int64_t e = 0; e < block.size; ++e, sum += lanes)
-      hn::StoreU(hn::Mul(hn::LoadU(d, sum), fade), d, sum);
+      hn::StoreU(hn::Mul(hn::LoadU(d, sum), rescale), d, sum);
   }
 }
 
@@ -155,7 +156,7 @@ void store_rows(const QueryBlock& block) {
   for (int64_t i = 0; i < block.rows; ++i) {
     const int64_t group = i / block.lanes, lane = i % block.lanes;
     const float total = block.total[i];
-    // No key seen: the sum is 0 and stays so.
+    // If no key was seen, the sum is 0 and stays 0.
     const float divisor = total == 0 ? 1.0f : total;
     const float* sum = block.sum + group * block.size * block.lanes + lane;
     Out* out = const_cast<Out*>(head_row<Out>(args.out, block.row + i, block.head));
@@ -172,7 +173,7 @@ template <class T>
 void attend_segment(const QueryBlock& block, const KVSegment& segment, int64_t column) {
   const AttentionArgs& args = *block.args;
   int64_t count = segment.k[0];
-  if (args.causal)  // keys past the last query are seen by none
+  if (args.causal)  // no query sees keys past the last query
     count = std::min(count, args.query_position + block.row + block.rows - segment.position);
   const int64_t head = block.head / (args.q[1] / segment.k[1]);
   const bool copy = block.groups() > 1;
@@ -189,12 +190,12 @@ void attend_segment(const QueryBlock& block, const KVSegment& segment, int64_t c
     keys.v_columns.data = dense_rows<T>(segment.v, begin, keys.count, head, copy, Scratch::kValues,
                                         &keys.v_columns.step);
     for (int64_t g = 0; g < block.groups(); ++g) {
-      tile_product(keys.k, keys.count, lanes, size, block.query + g * size * lanes, lanes,
-                   block.logits, lanes, false);
+      tile_gemm(keys.k, keys.count, lanes, size, block.query + g * size * lanes, lanes,
+                block.logits, lanes, false);
       if (args.bias || args.causal || segment.log_bias != 0) adjust_logits(block, keys, g);
-      soften(block, keys.count, g);
-      tile_product(keys.v_columns, size, lanes, keys.count, block.logits, lanes,
-                   block.sum + g * size * lanes, lanes, true);
+      online_softmax(block, keys.count, g);
+      tile_gemm(keys.v_columns, size, lanes, keys.count, block.logits, lanes,
+                block.sum + g * size * lanes, lanes, true);
     }
   }
 }
@@ -228,14 +229,14 @@ void attend_block(const AttentionArgs& args, int64_t head, int64_t row, int64_t 
 
 void attend(const Stream& stream, const AttentionArgs& args) {
   const int64_t queries = args.q[0], heads = args.q[1];
-  // Smaller blocks where large ones would leave threads without work.
+  // Blocks are smaller where large ones would leave threads without work.
   int64_t groups = kGroups;
   while (groups > 1 &&
          heads * ((queries + groups * kLanes - 1) / (groups * kLanes)) < 4 * stream.threads())
     groups /= 2;
   const int64_t rows = groups * kLanes, blocks = (queries + rows - 1) / rows;
   const auto task = [&](int64_t i) {
-    // Heads outermost: neighbours in time share keys and values in the cache.
+    // Heads are the outer loop, so that tasks close in time share keys and values in the cache.
     const int64_t row = i % blocks * rows, count = std::min(rows, queries - row);
     if (args.q.dtype == DType::kF32)
       attend_block<float>(args, i / blocks, row, count);
@@ -244,7 +245,7 @@ void attend(const Stream& stream, const AttentionArgs& args) {
   };
   int64_t keys = 0;
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
-  // Below about 20 us of work a second thread costs more than it brings.
+  // Below about 20 us of work a second thread costs more than it gains.
   if (queries * heads * keys * args.q[2] < int64_t{1} << 19)
     for (int64_t i = 0; i < heads * blocks; ++i) task(i);
   else
@@ -262,8 +263,8 @@ HWY_EXPORT(attend);
 void attention_simd(Stream& stream, const AttentionArgs& args) {
   if (args.format == AttentionFormat::kFp8)
     attention_fp8(stream, args);
-  else if (is_few_queries(args))
-    attention_few(stream, args);
+  else if (is_decode_attention(args))
+    attention_decode(stream, args);
   else
     HWY_DYNAMIC_DISPATCH(attend)(stream, args);
 }

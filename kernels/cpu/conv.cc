@@ -34,7 +34,7 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
   return packed;
 }
 
-// All channels of one output pixel.
+// Computes all channels of one output pixel.
 template <class T>
 void convolve_pixel(const TensorView& x, const PackedConv& packed, const ConvArgs& args, int64_t f,
                     int64_t h, int64_t w, std::vector<double>& sum, T* out) {

@@ -1,5 +1,5 @@
-// Convolution by oneDNN's BRGEMM kernels where they take the packed weights, by panel_gemm over
-// gathered windows where they do not.
+// Convolution by oneDNN's BRGEMM kernels if they accept the packed weights, else by panel_gemm over
+// gathered windows.
 #include <cstring>
 
 #include "kernels/cpu/conv_panels.h"
@@ -26,9 +26,10 @@ struct ConvKey {
 };
 
 struct ConvStorage {
-  PackedLinear pointwise;  // 1x1x1 kernels are a linear layer over pixels
+  PackedLinear pointwise;  // for 1x1x1 kernels, a linear layer over pixels
   ConvPanels panels;
-  memory::desc vendor_desc;  // the same bytes as oneDNN names them; zero where it reads nothing
+  // This is oneDNN's description of the same bytes; it is zero if oneDNN does not read them.
+  memory::desc vendor_desc;
   OnednnCache<ConvKey> calls;
 };
 
@@ -47,7 +48,7 @@ memory::desc weight_desc(const PackedConv& packed, int64_t block) {
   return {{packed.out(), packed.in(), kt, kh, kw}, memory::data_type::f32, kTag[i]};
 }
 
-// kt = 1: F pictures; otherwise one volume.
+// kt = 1 makes F independent pictures; otherwise x is one volume.
 OnednnCall make_conv(const PackedConv& packed, const memory::desc& weight, const ConvKey& key) {
   OmpThreads threads(key.threads);
   const auto [kt, kh, kw] = packed.kernel();
@@ -83,9 +84,9 @@ OnednnCall make_conv(const PackedConv& packed, const memory::desc& weight, const
   return call;
 }
 
-// Output channels per panel. oneDNN's BRGEMM convolution picks 16, 32 or 48 by the picture's size
-// and refuses any other; it is asked at the size of a 480p latent, the heavy case. Small pictures
-// it would have packed otherwise take the panel path.
+// Returns the output channels per panel. oneDNN's BRGEMM convolution picks 16, 32 or 48 by the
+// picture's size and refuses any other; it is asked at the size of a 480p latent, the heavy case.
+// Small pictures for which it would have chosen another block take the panel path.
 int64_t choose_block(const PackedConv& packed, int threads) {
   const int64_t best = ConvPanels::widest_block(packed.out());
   if (packed.dtype() != DType::kF32 || !has_avx512()) return best;
@@ -132,13 +133,14 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
   return packed;
 }
 
-// A 1x1x1 kernel: a linear layer over the pixels. Strides and padding around such a kernel are no
-// model's; they gather the pixels first.
+// A 1x1x1 kernel is a linear layer over the pixels. No model has strides or padding around such a
+// kernel; with them, the pixels are gathered first.
 void conv_pointwise(Stream& stream, const TensorView& x, const PackedLinear& packed,
                     const ConvArgs& args, const TensorView& out) {
   const LinearOps& ops = stream.ops().linear;
   const TensorView to = out.reshape({out[0] * out[1] * out[2], out[3]});
-  const bool shifted = args.pad_front || args.pad_h[0] || args.pad_w[0];  // of equal extent or not
+  // Padding shifts the pixels even if the extents are equal.
+  const bool shifted = args.pad_front || args.pad_h[0] || args.pad_w[0];
   if (!shifted && x[0] == out[0] && x[1] == out[1] && x[2] == out[2]) {
     ops.linear(stream, x.reshape({to[0], x[3]}), packed, LinearActivation::kNone, to);
     return;
@@ -156,7 +158,7 @@ void conv_pointwise(Stream& stream, const TensorView& x, const PackedLinear& pac
   ops.linear(stream, rows, packed, LinearActivation::kNone, to);
 }
 
-// Runs x in one oneDNN call; false where it has no fast kernel for the shape.
+// Runs x in one oneDNN call; returns false if oneDNN has no fast kernel for the shape.
 bool run_vendor(const PackedConv& packed, ConvStorage& storage, const ConvKey& key, const float* x,
                 float* out) {
   const auto call =
@@ -168,13 +170,14 @@ bool run_vendor(const PackedConv& packed, ConvStorage& storage, const ConvKey& k
   return true;
 }
 
-// Frames from which deterministic mode gives each output frame to oneDNN on one thread; with fewer
-// the panels share out pixels, with the same bits for any number of threads.
+// From this many frames on, deterministic mode gives each output frame to oneDNN on one thread.
+// For fewer frames, panel_gemm shares out the pixels, with the same bits for any number of
+// threads.
 constexpr int64_t kFixedFrames = 4;
 
 bool conv_frames(Stream& stream, const TensorView& x, const PackedConv& packed,
                  ConvStorage& storage, ConvKey key, const TensorView& out) {
-  // Padding in front would give the first frames shapes of their own.
+  // Padding in front would give the first frames other shapes.
   if (out[0] < kFixedFrames || key.pad[0] != 0) return false;
   key.threads = 1;
   key.extent[0] = packed.kernel()[0];
@@ -197,7 +200,7 @@ ConvKey key_of(const Stream& stream, const TensorView& x, const ConvArgs& args) 
           .threads = stream.threads()};
 }
 
-// oneDNN's 2D form knows no padding or stride over frames.
+// oneDNN's 2D convolution has no padding or stride over frames.
 bool takes_panels(const PackedConv& packed, const ConvStorage& storage, const ConvArgs& args) {
   if (!storage.vendor_desc.get_size()) return true;
   return packed.kernel()[0] == 1 && (args.pad_front != 0 || args.stride[0] != 1);

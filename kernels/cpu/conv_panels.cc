@@ -7,7 +7,7 @@ namespace weft::cpu {
 
 namespace {
 
-// The window of every output pixel as a row of the left operand: taps outside x are zero.
+// Gathers the window of every output pixel as a row of the left operand; taps outside x are zero.
 struct Windows {
   TensorView x;
   std::array<int64_t, 3> kernel, stride, pad, out;  // pad: before each extent

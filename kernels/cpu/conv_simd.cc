@@ -1,4 +1,4 @@
-// Convolution with Highway alone: panels on any machine.
+// Convolution with Highway alone: panels, on any machine.
 #include "kernels/cpu/conv_panels.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/ops.h"

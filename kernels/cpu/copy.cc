@@ -1,4 +1,4 @@
-// Reference movement and conversion.
+// Reference data movement and conversion.
 #include "kernels/copy.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace weft::cpu {
 
 namespace {
 
-// Element offset of row r, the row-major index over all dimensions but the last.
+// Returns the element offset of row r, the row-major index over all dimensions but the last.
 int64_t row_offset(const TensorView& x, int64_t r) {
   int64_t offset = 0;
   for (int i = x.rank - 2; i >= 0; --i) {

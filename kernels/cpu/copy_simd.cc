@@ -1,5 +1,5 @@
-// Movement and conversion: views are reduced to as few dimensions as their strides allow, dense
-// runs go by memcpy or a vector conversion, transpositions by tiles.
+// Data movement and conversion: views are reduced to as few dimensions as their strides allow,
+// dense runs use memcpy or a vector conversion, transpositions use tiles.
 #include <algorithm>
 #include <cstring>
 
@@ -54,10 +54,10 @@ void copy_run(const From* x, To* out, int64_t n) {
 }
 
 // A square of this many elements a side is staged between reads along x and writes along out: each
-// cache line of either side is touched once, whatever power of two the strides are.
+// cache line of either side is touched once, for any power-of-two strides.
 constexpr int64_t kTile = 64;
 
-// The two innermost loops, rows by columns: rows are dense in x, columns in out.
+// Handles the two innermost loops, rows by columns: rows are dense in x, columns in out.
 template <class From, class To>
 void copy_plane(const From* x, To* out, const CopyNest& nest, int row, int column,
                 int64_t row_begin, int64_t row_end) {
@@ -77,7 +77,7 @@ void copy_plane(const From* x, To* out, const CopyNest& nest, int row, int colum
   }
 }
 
-// Element offsets of outer iteration i over the first `dims` dimensions.
+// Computes the element offsets of outer iteration i over the first `dims` dimensions.
 void outer_offsets(const CopyNest& nest, int dims, int64_t i, int64_t& x, int64_t& out) {
   x = out = 0;
   for (int dim = dims - 1; dim >= 0; --dim) {
@@ -91,7 +91,7 @@ template <class From, class To>
 void copy_dense(Stream& stream, const CopyNest& nest, const From* x, To* out) {
   const int last = nest.rank - 1;
   const int64_t run = nest.extent[last];
-  if (last == 0) {  // one run: cut it
+  if (last == 0) {  // there is a single run: cut it among the threads
     parallel_for(stream, run, row_grain(1), [&](int64_t begin, int64_t end) {
       copy_run(x + begin, out + begin, end - begin);
     });
@@ -136,7 +136,7 @@ void copy_nest(Stream& stream, CopyNest nest, const From* x, To* out) {
                });
 }
 
-// Equal dtypes move as plain bits of their size.
+// Equal dtypes are moved as plain bits of their size.
 template <class Bits>
 void move_bits(Stream& stream, const CopyNest& nest, const TensorView& x, const TensorView& out) {
   copy_nest(stream, nest, static_cast<const Bits*>(x.data), static_cast<Bits*>(out.data));

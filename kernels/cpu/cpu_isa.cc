@@ -18,8 +18,8 @@ namespace {
 // "amx" is the highest level there is, so it caps nothing.
 CpuCap read_cap() {
   const CpuCap cap = parse_cpu_cap(std::getenv("WEFT_CPU"));
-  // Both libraries must hear of it before their first kernel is chosen; the op tables are made
-  // before any op runs, and making them calls this.
+  // Both libraries must be told before their first kernel is chosen; the op tables are made before
+  // any op runs, and making them calls this function.
   if (cap == CpuCap::kAvx2 || cap == CpuCap::kReference) {
     dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
 #if HWY_ARCH_X86
@@ -68,18 +68,18 @@ bool contains(dnnl::cpu_isa level) {
 
 bool has_avx512() { return contains(dnnl::cpu_isa::avx512_core); }
 
-bool has_bf16_products() {
+bool has_bf16_dot_products() {
   return contains(dnnl::cpu_isa::avx512_core_bf16) ||
          (cpu_cap() == CpuCap::kEmulatedBf16 && has_avx512());
 }
 
-bool has_int8_products() { return contains(dnnl::cpu_isa::avx512_core_vnni); }
+bool has_int8_dot_products() { return contains(dnnl::cpu_isa::avx512_core_vnni); }
 
 std::string isa_name() {
   if (cpu_cap() == CpuCap::kReference) return "reference";
   if (contains(dnnl::cpu_isa::avx512_core_amx)) return "amx";
   if (contains(dnnl::cpu_isa::avx512_core_bf16)) return "avx512_bf16";
-  if (has_bf16_products()) return "avx512, bf16 emulated";
+  if (has_bf16_dot_products()) return "avx512, bf16 emulated";
   if (has_avx512()) return "avx512";
   if (contains(dnnl::cpu_isa::avx2)) return "avx2";
   return "baseline";
@@ -90,11 +90,11 @@ std::string isa_name() {
 std::string cpu_isa() { return cpu::isa_name(); }
 
 bool cpu_has_int8() {
-  return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_int8_products();
+  return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_int8_dot_products();
 }
 
 bool cpu_has_bf16() {
-  return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_bf16_products();
+  return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_bf16_dot_products();
 }
 
 }  // namespace weft

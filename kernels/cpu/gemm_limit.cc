@@ -69,8 +69,8 @@ std::unique_ptr<GemmLimit> make_gemm_limit(Stream& stream, DType dtype, int64_t 
                                            int64_t out) {
   if (stream.device().kind == Device::Kind::kCuda)
     return make_cuda_gemm_limit(stream, dtype, rows, in, out);
-  const bool products = dtype == DType::kBF16 && cpu::has_bf16_products();
-  return std::make_unique<OnednnGemmLimit>(stream.threads(), products ? DType::kBF16 : DType::kF32,
+  const bool use_bf16 = dtype == DType::kBF16 && cpu::has_bf16_dot_products();
+  return std::make_unique<OnednnGemmLimit>(stream.threads(), use_bf16 ? DType::kBF16 : DType::kF32,
                                            rows, in, out);
 }
 

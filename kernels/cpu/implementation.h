@@ -1,6 +1,7 @@
 #pragma once
-// Which implementation the "cpu" table's linear, attention and convolution take for a call:
-// oneDNN's name of its kernel ("brg:avx512_core"), or "panels". For tests and benches.
+// These functions name the implementation that the "cpu" table's linear, attention and convolution
+// use for a call: oneDNN's name of its kernel ("brg:avx512_core"), or "panels". Tests and benches
+// use them.
 #include <string>
 
 #include "kernels/attention.h"
@@ -9,18 +10,18 @@
 
 namespace weft::cpu {
 
-// Dense rows. `packed` must come from cpu_ops().
+// `rows` are dense rows. `packed` must come from cpu_ops().
 std::string linear_implementation(const Stream& stream, const PackedLinear& packed, int64_t rows,
                                   LinearActivation activation, DType out);
 
 std::string conv_implementation(const Stream& stream, const PackedConv& packed, const TensorView& x,
                                 const ConvArgs& args);
 
-// Attention through products of oneDNN, whatever its kernels for them are: operands in `compute`
-// (bf16 rounds the probabilities to it). The table takes it where they are fast and the call is
-// large.
-void attention_by_products(Stream& stream, const AttentionArgs& args, DType compute);
-// Whether the "cpu" table takes the products for this call.
-bool takes_products(const AttentionArgs& args);
+// Attention by oneDNN's GEMMs with operands in `compute` (bf16 rounds the probabilities to it),
+// whichever kernels oneDNN has for them. The "cpu" table only takes this path if the kernels are
+// fast and the call is large.
+void attention_by_gemm(Stream& stream, const AttentionArgs& args, DType compute);
+// True if the "cpu" table computes this call by oneDNN's GEMMs.
+bool takes_gemm_attention(const AttentionArgs& args);
 
 }  // namespace weft::cpu

@@ -1,4 +1,4 @@
-// Reference linear: the weights as they are, rounded to the compute dtype, and f64 sums.
+// Reference linear: the weights in their own layout, rounded to the compute dtype, and f64 sums.
 #include "kernels/linear.h"
 
 #include <vector>
@@ -34,7 +34,8 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   return packed;
 }
 
-// Columns of the output computed together: independent chains, and x is read once for all of them.
+// This many output columns are computed together: the chains are independent, and x is read once
+// for all of them.
 constexpr int64_t kColumns = 4;
 
 template <class T, class Out>

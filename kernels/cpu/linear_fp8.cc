@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/linear_int8.h"
-#include "kernels/cpu/linear_numbers.h"
+#include "kernels/cpu/linear_quantized.h"
 #include "kernels/fp8.h"
 
 namespace weft::cpu {
@@ -14,7 +14,7 @@ float quantize_row_e4m3(const float* x, int64_t count, uint8_t* out) {
   float most = 0, poison = 0;
   for (int64_t i = 0; i < count; ++i) {
     most = std::fmax(most, std::fabs(x[i]));
-    poison += x[i] * 0;  // NaN where x is not finite
+    poison += x[i] * 0;  // NaN if x[i] is NaN or Inf
   }
   const bool finite = poison == 0;
   const float unit = finite ? e4m3_unit(most) : 0;
@@ -23,7 +23,7 @@ float quantize_row_e4m3(const float* x, int64_t count, uint8_t* out) {
 }
 
 void quantize_e4m3(const float* x, int64_t count, float scale, uint8_t* out) {
-  const float unit = std::isnan(scale) ? 0 : 1 / scale;  // exact, of a power of two
+  const float unit = std::isnan(scale) ? 0 : 1 / scale;  // exact, since scale is a power of two
   for (int64_t i = 0; i < count; ++i) out[i] = unit > 0 ? to_e4m3(x[i] * unit) : uint8_t{0};
 }
 
@@ -48,10 +48,10 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
     for (int i = 0; i < 256; ++i) all[i] = from_e4m3(static_cast<uint8_t>(i));
     return all;
   }();
-  struct Numbers {
+  struct Quantizer {
     const uint8_t* weights;
     std::vector<uint8_t> rounded;
-    float tensor_scale;  // 0: every row its own
+    float tensor_scale;  // 0: every row has its own
     float quantize(std::vector<float>& x) {
       const auto in = static_cast<int64_t>(x.size());
       float scale = tensor_scale;
@@ -82,9 +82,9 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
     scale = e4m3_scale(most);
   }
   const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
-  linear_of_numbers(stream, x, packed, activation, out, [&] {
-    return Numbers{static_cast<const uint8_t*>(packed_weights.values.view().data),
-                   std::vector<uint8_t>(packed.in()), scale};
+  linear_quantized(stream, x, packed, activation, out, [&] {
+    return Quantizer{static_cast<const uint8_t*>(packed_weights.values.view().data),
+                     std::vector<uint8_t>(packed.in()), scale};
   });
 }
 

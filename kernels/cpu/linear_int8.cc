@@ -1,4 +1,4 @@
-// Reference of 8-bit products.
+// Reference GEMM of 8-bit integers.
 #include "kernels/cpu/linear_int8.h"
 
 #include <cmath>
@@ -6,7 +6,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/cpu/linear_fp8.h"
-#include "kernels/cpu/linear_numbers.h"
+#include "kernels/cpu/linear_quantized.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
 #include "kernels/fp8.h"
@@ -17,7 +17,7 @@ float quantize_row_reference(const float* x, int64_t count, int8_t* out) {
   float most = 0, poison = 0;
   for (int64_t i = 0; i < count; ++i) {
     most = std::fmax(most, std::fabs(x[i]));
-    poison += x[i] * 0;  // NaN where x is not finite
+    poison += x[i] * 0;  // NaN if x[i] is NaN or Inf
   }
   const bool finite = poison == 0;
   const float to_unit = most > 0 && finite ? 127 / most : 0;
@@ -36,7 +36,7 @@ EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const
   const bool whole = format == WeightFormat::kInt8;
   EightBitWeights weights{Tensor(whole ? DType::kI8 : DType::kF8E4M3, {out, in}),
                           Tensor(DType::kF32, {out})};
-  constexpr int64_t kRows = 64;  // converted at a time
+  constexpr int64_t kRows = 64;  // rows converted at a time
   const Tensor wide(DType::kF32, {std::min(kRows, out), in});
   const auto for_rows = [&](auto&& body) {
     for (int64_t row = 0; row < out; row += kRows) {
@@ -45,7 +45,7 @@ EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const
       body(row, count);
     }
   };
-  float scale = 0;  // of all rows
+  float scale = 0;  // one scale for all rows
   if (format == WeightFormat::kFp8Tensor) {
     float most = 0;
     for_rows([&](int64_t, int64_t count) {
@@ -89,7 +89,7 @@ PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const Te
 
 void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out) {
-  struct Numbers {
+  struct Quantizer {
     const int8_t* weights;
     std::vector<int8_t> row;
     float quantize(std::vector<float>& x) {
@@ -103,9 +103,9 @@ void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed
     }
   };
   const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
-  linear_of_numbers(stream, x, packed, activation, out, [&] {
-    return Numbers{static_cast<const int8_t*>(packed_weights.values.view().data),
-                   std::vector<int8_t>(packed.in())};
+  linear_quantized(stream, x, packed, activation, out, [&] {
+    return Quantizer{static_cast<const int8_t*>(packed_weights.values.view().data),
+                     std::vector<int8_t>(packed.in())};
   });
 }
 

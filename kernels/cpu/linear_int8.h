@@ -1,37 +1,38 @@
 #pragma once
-// Products of 8-bit numbers (WeightFormat::kInt8): the reference, oneDNN's, and what both share.
+// GEMMs of 8-bit integers (WeightFormat::kInt8): the reference, oneDNN's version, and what both
+// share.
 #include "kernels/linear.h"
 
 namespace weft::cpu {
 
-// Plain loops; exact sums, so every other version has the same.
+// Plain loops. The integer sums are exact, so every other version gets the same ones.
 PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const TensorView& bias,
                               DType dtype);
 void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out);
 
-// Where has_int8_products().
+// These need has_int8_dot_products().
 PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
                                      const TensorView& bias, DType dtype);
 void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear& packed,
                         LinearActivation activation, const TensorView& out);
 
-// The weights as numbers of `format` [out, in] kI8 or kF8E4M3, their scales [out] f32; the rest of
-// `packed`.
+// `values` are the weights in `format`, [out, in] kI8 or kF8E4M3; `scales` are [out] f32.
+// quantize_weights() also fills the rest of `packed`.
 struct EightBitWeights {
   Tensor values, scales;
 };
 EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const TensorView& bias,
                                  DType dtype, WeightFormat format, PackedLinear& packed);
 
-// out[i] = round(x[i] / scale), to nearest even; returns the scale: largest magnitude / 127, 0 for
-// zeros, NaN where x holds a value that is not finite (out is 0 then).
+// out[i] = round(x[i] / scale), to nearest even. Returns the scale: the largest magnitude / 127, 0
+// if all values are zero, or NaN if x holds NaN or Inf (out is 0 then).
 float quantize_row_reference(const float* x, int64_t count, int8_t* out);
-// The same in Highway, plus 128 and without a sign.
+// The same in Highway, as unsigned values: 128 is added.
 float quantize_row(const float* x, int64_t count, uint8_t* out);
 
-// One row of sums to results: out = act((sums[i] - corrections[i]) * (scale * scales[i]) +
-// bias[i]), in place as f32.
+// Converts one row of integer sums to f32 results: out = act((sums[i] - corrections[i]) * (scale *
+// scales[i]) + bias[i]).
 struct FinishInt8 {
   int64_t count = 0;
   const int32_t* sums = nullptr;

@@ -1,5 +1,5 @@
-// 8-bit products by oneDNN: numbers of x get 128 added, because the instructions multiply numbers
-// without a sign by numbers with one; 128 times the sum of an output's weights is taken off again.
+// 8-bit integer GEMM by oneDNN. The instructions multiply unsigned by signed integers, so 128 is
+// added to the values of x, and 128 times the sum of an output's weights is subtracted again.
 #include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/linear_int8.h"
@@ -14,10 +14,10 @@ namespace {
 
 using dnnl::memory;
 
-constexpr int64_t kRows = 128;  // of one product; sums of 8960 outputs take 4.4 MiB
+constexpr int64_t kRows = 128;  // rows of one GEMM; the sums of 8960 outputs then take 4.4 MiB
 
-// So few rows that reading the weights is most of the work: the threads share the columns.
-constexpr int64_t kFewRows = 16;
+// Up to this many rows, reading the weights is most of the work: the threads share the columns.
+constexpr int64_t kGemvRows = 16;
 
 struct Key {
   int64_t rows = 0;
@@ -47,8 +47,8 @@ OnednnCall make_call(const Key& key, int64_t in, int64_t out, const memory::desc
   return call;
 }
 
-// x rows [begin, begin + key.rows) to results, by the threads of the stream where key has more
-// than one.
+// Computes the results of x rows [begin, begin + key.rows), on the stream's threads if key.threads
+// > 1.
 void run_rows(const Stream& stream, const PackedLinear& packed, Storage& storage,
               const TensorView& x, LinearActivation activation, const TensorView& out,
               int64_t begin, const Key& key) {
@@ -127,12 +127,12 @@ void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear&
                         LinearActivation activation, const TensorView& out) {
   auto& storage = *static_cast<Storage*>(packed.storage_.get());
   const int64_t rows = x.rows();
-  if (rows <= kFewRows && packed.in() * packed.out() >= int64_t{1} << 18) {
+  if (rows <= kGemvRows && packed.in() * packed.out() >= int64_t{1} << 18) {
     run_rows(stream, packed, storage, x, activation, out, 0,
              {.rows = rows, .threads = stream.threads()});
     return;
   }
-  // Equal blocks, as many as keep all threads busy.
+  // Rows are cut in equal blocks, as many as keep all threads busy.
   const int64_t turns = (rows + kRows * stream.threads() - 1) / (kRows * stream.threads());
   const int64_t blocks = std::min(rows, turns * stream.threads());
   parallel_tasks(stream, blocks, [&](int64_t i) {

@@ -1,5 +1,5 @@
-// Linear by oneDNN's matmul where it has a fast kernel for the packed weights, by panel_gemm where
-// it has none. Measured against each other in tests/bench.
+// Linear by oneDNN's matmul if it has a fast kernel for the packed weights, else by panel_gemm.
+// tests/bench measures one against the other.
 #include <cstring>
 
 #include "kernels/cpu/cpu_isa.h"
@@ -28,24 +28,25 @@ struct MatmulKey {
   bool operator==(const MatmulKey&) const = default;
 };
 
-// The weights once: as panels, which both libraries read, or (bf16 products in hardware) in the
-// layout oneDNN asked for, which only it reads.
+// Holds the weights once: as panels, which both libraries read, or (if the hardware multiplies
+// bf16) in the layout that oneDNN asked for, which only oneDNN reads.
 struct LinearStorage {
   LinearPanels panels;
   Tensor vendor;
-  memory::desc vendor_desc;  // of what oneDNN reads; zero where it reads nothing
+  // This is oneDNN's description of the weights; it is zero if oneDNN does not read them.
+  memory::desc vendor_desc;
   OnednnCache<MatmulKey> calls;
 };
 
-// Rows of one oneDNN call in deterministic mode.
+// The rows of one oneDNN call in deterministic mode.
 constexpr int64_t kFixedRows = 64;
 
-// Up to so many, panel_gemm on f32 panels is faster, for reading the weights is most of the work,
-// and needs no primitive per row count.
+// Up to this many rows, panel_gemm on f32 panels is faster: reading the weights is most of the
+// work, and it needs no primitive per row count.
 constexpr int64_t kPanelRows = 16;
 
-// Multiply-adds from which a second thread pays, about 20 us of one core.
-constexpr int64_t kThreadedProducts = int64_t{1} << 20;
+// From this many multiplications on (about 20 us of one core) a second thread pays.
+constexpr int64_t kThreadedMultiplications = int64_t{1} << 20;
 
 memory::desc plain(int64_t rows, int64_t columns, DType dtype) {
   return {{rows, columns}, onednn_type(dtype), memory::dims{columns, 1}};
@@ -78,7 +79,8 @@ OnednnCall make_matmul(const PackedLinear& packed, const memory::desc& weight,
   return call;
 }
 
-// bf16 weights in the layout oneDNN's bf16 kernels want. False: oneDNN has no such kernel here.
+// Packs bf16 weights in the layout of oneDNN's bf16 kernels. Returns false if oneDNN has no such
+// kernel here.
 bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& packed,
                  LinearStorage& storage) {
   const int64_t in = packed.in(), out = packed.out();
@@ -100,8 +102,8 @@ bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& p
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
   if (format == WeightFormat::kInt8)
-    return has_int8_products() ? pack_linear_int8_onednn(stream, weight, bias, dtype)
-                               : pack_linear_int8(stream, weight, bias, dtype);
+    return has_int8_dot_products() ? pack_linear_int8_onednn(stream, weight, bias, dtype)
+                                   : pack_linear_int8(stream, weight, bias, dtype);
   if (is_fp8(format)) return pack_linear_fp8(stream, weight, bias, dtype, format);
   PackedLinear packed;
   packed.out_ = weight[0];
@@ -114,8 +116,8 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   }
   auto* storage = new LinearStorage;
   packed.storage_ = {storage, [](void* data) { delete static_cast<LinearStorage*>(data); }};
-  const bool vendor =
-      dtype == DType::kBF16 && has_bf16_products() && pack_vendor(stream, weight, packed, *storage);
+  const bool vendor = dtype == DType::kBF16 && has_bf16_dot_products() &&
+                      pack_vendor(stream, weight, packed, *storage);
   if (!vendor) {
     storage->panels = LinearPanels(stream, weight, dtype);
     const memory::desc shared({packed.in_, packed.out_}, memory::data_type::f32,
@@ -127,7 +129,7 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   return packed;
 }
 
-// Dense rows in one oneDNN call, or in several where it has no kernel for so many.
+// Runs dense rows in one oneDNN call, or in several if it has no kernel for that many rows.
 void run_rows(const PackedLinear& packed, LinearStorage& storage, const MatmulKey& key,
               const char* x, char* out) {
   const auto call =
@@ -135,7 +137,8 @@ void run_rows(const PackedLinear& packed, LinearStorage& storage, const MatmulKe
   if (!*call) {
     CHECK(key.rows > 1, "no fast matmul", call->implementation);
     MatmulKey part = key;
-    part.rows = key.rows > kFixedRows ? kFixedRows : 1;  // pack_vendor made sure of both
+    // pack_vendor made sure that kernels for both exist.
+    part.rows = key.rows > kFixedRows ? kFixedRows : 1;
     const int64_t step = part.rows;
     for (int64_t row = 0; row < key.rows; row += step) {
       part.rows = std::min(step, key.rows - row);
@@ -153,7 +156,7 @@ const char* row_of(const TensorView& x, int64_t row) {
   return static_cast<const char*>(x.data) + row * x.row_stride() * size_of(x.dtype);
 }
 
-// Rows at any stride, through dense copies in the thread's scratch.
+// Runs rows of any stride through dense copies in the thread's scratch.
 void run_staged(const PackedLinear& packed, LinearStorage& storage, const MatmulKey& key,
                 const TensorView& x, const TensorView& out, int64_t begin) {
   const int64_t in_bytes = packed.in() * size_of(x.dtype);
@@ -175,13 +178,14 @@ bool takes_panels(const LinearStorage& storage, int64_t rows, bool dense) {
 }
 
 int fast_threads(const Stream& stream, const PackedLinear& packed, int64_t rows) {
-  return rows * packed.in() * packed.out() < kThreadedProducts ? 1 : stream.threads();
+  return rows * packed.in() * packed.out() < kThreadedMultiplications ? 1 : stream.threads();
 }
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
   if (packed.format() == WeightFormat::kInt8) {
-    (has_int8_products() ? linear_int8_onednn : linear_int8)(stream, x, packed, activation, out);
+    (has_int8_dot_products() ? linear_int8_onednn : linear_int8)(stream, x, packed, activation,
+                                                                 out);
     return;
   }
   if (is_fp8(packed.format())) {

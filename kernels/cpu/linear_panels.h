@@ -1,5 +1,6 @@
 #pragma once
-// One weight matrix as panels and the product with it: the linear family on any machine.
+// LinearPanels holds one weight matrix as panels and multiplies by it: the linear layer for any
+// machine.
 #include "kernels/cpu/panel_gemm.h"
 #include "kernels/tensor.h"
 
@@ -8,14 +9,14 @@ namespace weft::cpu {
 class LinearPanels {
  public:
   LinearPanels() = default;
-  // weight [out, in], any float dtype and alignment; held in `dtype`, f32 or bf16.
+  // weight [out, in] has any float dtype and alignment; it is stored in `dtype`, f32 or bf16.
   LinearPanels(Stream& stream, const TensorView& weight, DType dtype);
 
   explicit operator bool() const { return static_cast<bool>(data_); }
   const void* data() const { return data_.view().data; }
   size_t bytes() const { return data_.view().bytes(); }
 
-  // out = act(x weight^T + bias) as `linear`; bias [out] f32 or null. Any row strides.
+  // out = act(x weight^T + bias), as `linear`; bias [out] f32 or null. Rows may have any stride.
   void run(Stream& stream, const TensorView& x, const float* bias, LinearActivation activation,
            const TensorView& out) const;
 

@@ -1,4 +1,4 @@
-// Linear with Highway alone: panels on any machine.
+// Linear with Highway alone: panels, on any machine.
 #include "kernels/cpu/linear_fp8.h"
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/linear_panels.h"

@@ -1,6 +1,6 @@
-// The merge of two attention states with Highway. The operations and their order are those of the
-// reference, one rounding each, so the bits are too, and swapping the states changes none. This
-// file must be compiled without contraction to fused multiply-add.
+// The merge of two attention states with Highway. It does the operations of the reference in the
+// same order with one rounding each, so the bits are equal, and swapping the states changes none.
+// This file must be compiled without contraction to fused multiply-add.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-// Norms with Highway: the mean first, then the sum of squared differences (two passes do not
-// cancel), then the outputs; a row stays in L1 or L2 between the passes.
+// Norms with Highway: first the mean, then the sum of squared differences (two passes do not
+// cancel), then the outputs. A row stays in L1 or L2 between the passes.
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +18,7 @@
 #define WEFT_KERNELS_CPU_NORM_SIMD_ONCE
 namespace weft::cpu {
 
-// One call over rows.
+// The arguments of one call over rows.
 struct NormCall {
   enum class Kind { kLayer, kModulated, kRms, kSquares, kScale, kChannel } kind;
   TensorView x, out;
@@ -36,8 +36,8 @@ struct NormCall {
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
-// Sum over i of term(x[i]); four partial sums hide the latency of an addition. term gets zeros
-// behind the end; its value there is dropped.
+// Returns the sum over i of term(x[i]). Four partial sums hide the latency of an addition. term
+// gets zeros behind the end; its values there are dropped.
 template <class T, class Term>
 HWY_INLINE float sum_terms(const T* x, int64_t n, const Term& term) {
   const RowTag d;

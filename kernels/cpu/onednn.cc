@@ -11,7 +11,7 @@
 namespace weft::cpu {
 
 dnnl::engine& onednn_engine() {
-  cpu_cap();  // the cap must be set before oneDNN chooses anything
+  cpu_cap();  // the cap must be set before oneDNN chooses a kernel
   static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
 }
@@ -37,7 +37,8 @@ bool is_fast_implementation(std::string_view name) {
 void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory::desc& desc,
                     void* data) {
   using dnnl::memory;
-  constexpr int64_t kBlock = 192;  // a multiple of 16, 32, 48 and 64: no layout block is cut
+  // 192 is a multiple of 16, 32, 48 and 64, so no layout block is cut.
+  constexpr int64_t kBlock = 192;
   const int64_t out = weight[0], in = weight[1];
   const Tensor rows(DType::kBF16, {std::min(kBlock, out), in});
   memory whole(desc, onednn_engine(), data);

@@ -1,5 +1,5 @@
 #pragma once
-// What the oneDNN files share: the engine, thread counts per call, scratchpads and a small cache of
+// Shared by the oneDNN files: the engine, thread counts per call, scratchpads and a small cache of
 // primitives. Only *_onednn.cc include this.
 #include <algorithm>
 #include <dnnl.hpp>
@@ -15,10 +15,10 @@
 namespace weft::cpu {
 
 dnnl::engine& onednn_engine();
-dnnl::stream& onednn_stream();  // of the calling thread
+dnnl::stream& onednn_stream();  // one per calling thread
 
 // oneDNN takes its thread count from the calling thread's OpenMP setting, both when a primitive is
-// made and when it runs. Sets it for a scope.
+// made and when it runs. OmpThreads sets it for a scope.
 class OmpThreads {
  public:
   explicit OmpThreads(int threads);
@@ -34,8 +34,8 @@ inline dnnl::memory::data_type onednn_type(DType dtype) {
   return dtype == DType::kF32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
 }
 
-// A primitive with what a call needs to know about it. `primitive` empty: oneDNN has nothing but
-// its reference loops, or nothing at all, for this shape.
+// A OnednnCall is a primitive and its memory layouts. `primitive` is empty if oneDNN has only its
+// reference loops, or nothing at all, for the shape.
 struct OnednnCall {
   dnnl::primitive primitive;
   dnnl::memory::desc in, weight, bias, out, scratchpad;
@@ -43,21 +43,23 @@ struct OnednnCall {
   explicit operator bool() const { return static_cast<bool>(primitive); }
 };
 
-// What oneDNN calls the kernels worth running: JIT or BRGEMM code. "gemm:" paths unpack whole
-// operands into scratchpads as large as the result, "ref" are plain loops.
+// True for oneDNN's names of kernels worth running: JIT or BRGEMM code. "gemm:" paths unpack whole
+// operands into scratchpads as large as the result, and "ref" are plain loops.
 bool is_fast_implementation(std::string_view name);
 
-// bf16 weight [out, in] (any float dtype) into `data` of the layout `desc` [in, out], from blocks
-// of outputs so that the conversion's temporary stays small.
+// Converts weight [out, in] (any float dtype) to bf16 in `data`, in the layout `desc` [in, out]. It
+// works on blocks of outputs, so that the conversion's temporary stays small.
 void reorder_weight(Stream& stream, const TensorView& weight, const dnnl::memory::desc& desc,
                     void* data);
 
-// Runs with the calling thread's scratch as scratchpad; bias may be null where the call has none.
+// Runs the call with the calling thread's scratch as scratchpad; bias may be null if the call has
+// none.
 void run_onednn(const OnednnCall& call, const void* in, const void* weight, const void* bias,
                 void* out);
 
-// The primitives of one weight, by shape. Bounded: the oldest goes first (a call in flight keeps
-// its own reference). Equal shapes of other weights share their machine code inside oneDNN.
+// A cache of one weight's primitives, by shape. It is bounded: the oldest goes first (a call in
+// flight keeps its own reference). Equal shapes of other weights share their machine code inside
+// oneDNN.
 template <class Key, class Call = OnednnCall>
 class OnednnCache {
  public:

@@ -16,11 +16,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
-// One task's extent: the left chunk (96 x 256 f32, 96 KiB) and the sums (96 x 256) sit in L2, a
-// slice of weights (256 x 32 f32, 32 KiB) in L1.
+// The extent of one task: the left chunk (96 x 256 f32, 96 KiB) and the sums (96 x 256) stay in L2,
+// a slice of weights (256 x 32 f32, 32 KiB) in L1.
 constexpr int64_t kTaskRows = 96, kTaskColumns = 256, kDepth = 256, kSlice = 32;
 constexpr int64_t kCopyRows = 24;
-constexpr int64_t kMostFewRows = 16;
+constexpr int64_t kMostGemvRows = 16;
 
 void finish_rows(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t column, int64_t columns,
                  float* sums, int64_t sums_row) {
@@ -28,7 +28,7 @@ void finish_rows(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t colum
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t r = 0; r < rows; ++r) {
     float* sum = sums + r * sums_row;
-    // The sums' rows are padded to whole vectors; the bias is not.
+    // The rows of the sums are padded to whole vectors; the bias is not.
     if (gemm.bias)
       for (int64_t j = 0; j < columns; ++j) sum[j] += gemm.bias[column + j];
     if (gemm.activation != LinearActivation::kNone)
@@ -42,7 +42,7 @@ void finish_rows(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t colum
   }
 }
 
-// Rows [row, row + rows) times panels [panel, panel + panels).
+// Multiplies rows [row, row + rows) by panels [panel, panel + panels).
 void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, int64_t panels) {
   const Panels& w = gemm.weight;
   const int64_t sums_row = panels * w.block;
@@ -62,8 +62,8 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
       const int64_t width = dense ? w.block : std::min(kSlice, w.block);
       for (int64_t j = 0; j < w.block; j += width) {
         const int64_t columns = std::min(width, w.block - j);
-        // Narrow weights widen into the slice. Wide ones are copied where enough rows pay for it:
-        // a slice read in place at the panel's stride uses half the sets of L1.
+        // bf16 weights are widened into the slice. f32 weights are copied if enough rows pay for
+        // it: a slice read in place at the panel's stride uses only half the sets of L1.
         const float* right = static_cast<const float*>(w.data) + origin + j;
         int64_t right_row = w.block;
         if (!dense) {
@@ -78,8 +78,8 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
           right = slice;
           right_row = kSlice;
         }
-        tile_product(left, rows, columns, depth, right, right_row, sums + p * w.block + j, sums_row,
-                     k > 0);
+        tile_gemm(left, rows, columns, depth, right, right_row, sums + p * w.block + j, sums_row,
+                  k > 0);
       }
     }
   }
@@ -87,23 +87,24 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
   finish_rows(gemm, row, rows, column, std::min(sums_row, w.out - column), sums, sums_row);
 }
 
-// Few rows times one panel, chunk by chunk so that passes over it after the first find it in L1.
+// Multiplies few rows by one panel, in chunks, so that all passes over a chunk after the first find
+// it in L1.
 template <class W>
-void run_few_panel(const PanelGemm& gemm, const TileLeft& left, int64_t panel) {
+void run_gemv_panel(const PanelGemm& gemm, const TileLeft& left, int64_t panel) {
   constexpr int64_t kBlock = 64, kChunk = 128;
-  alignas(64) float sums[kMostFewRows * kBlock];
+  alignas(64) float sums[kMostGemvRows * kBlock];
   const Panels& w = gemm.weight;
   const W* data = static_cast<const W*>(w.data) + panel * w.stride;
   for (int64_t k = 0; k < w.in; k += kChunk)
-    few_rows_product({left.data + k, left.row, 1}, gemm.rows, kBlock, std::min(kChunk, w.in - k),
-                     data + k * kBlock, kBlock, sums, kBlock, k > 0);
+    tile_gemv({left.data + k, left.row, 1}, gemm.rows, kBlock, std::min(kChunk, w.in - k),
+              data + k * kBlock, kBlock, sums, kBlock, k > 0);
   const int64_t column = panel * kBlock;
   finish_rows(gemm, 0, gemm.rows, column, std::min(kBlock, w.out - column), sums, kBlock);
 }
 
-// So few rows that reading the weights is most of the work: panels one by one, each in the order
-// of its memory.
-void run_few(const Stream& stream, const PanelGemm& gemm) {
+// For so few rows that reading the weights is most of the work: panels are read one by one, each in
+// the order of its memory.
+void run_gemv(const Stream& stream, const PanelGemm& gemm) {
   const Panels& w = gemm.weight;
   TileLeft left{gemm.left, gemm.left_stride, 1};
   if (!gemm.left) {
@@ -113,12 +114,12 @@ void run_few(const Stream& stream, const PanelGemm& gemm) {
   }
   const auto panel = [&](int64_t p) {
     if (w.dtype == DType::kF32)
-      run_few_panel<float>(gemm, left, p);
+      run_gemv_panel<float>(gemm, left, p);
     else
-      run_few_panel<bf16>(gemm, left, p);
+      run_gemv_panel<bf16>(gemm, left, p);
   };
   const int64_t panels = (w.out + w.block - 1) / w.block;
-  // 256 KiB of weights, or 1 Mi products, take one core about 20 us.
+  // One core takes about 20 us for 256 KiB of weights or 1 Mi multiplications.
   const auto bytes = w.in * w.out * static_cast<int64_t>(size_of(w.dtype));
   if (std::max(bytes * 4, gemm.rows * w.in * w.out) < int64_t{1} << 20)
     for (int64_t p = 0; p < panels; ++p) panel(p);
@@ -128,8 +129,8 @@ void run_few(const Stream& stream, const PanelGemm& gemm) {
 
 void run(const Stream& stream, const PanelGemm& gemm) {
   const Panels& w = gemm.weight;
-  if (gemm.rows <= kMostFewRows && w.block == 64) {
-    run_few(stream, gemm);
+  if (gemm.rows <= kMostGemvRows && w.block == 64) {
+    run_gemv(stream, gemm);
     return;
   }
   const int64_t all_panels = (w.out + w.block - 1) / w.block;
@@ -141,7 +142,7 @@ void run(const Stream& stream, const PanelGemm& gemm) {
     run_task(gemm, row, std::min(kTaskRows, gemm.rows - row), panel,
              std::min(task_panels, all_panels - panel));
   };
-  // Below about 20 us of work a second thread costs more than it brings.
+  // Below about 20 us of work a second thread costs more than it gains.
   if (gemm.rows * w.in * w.out < int64_t{1} << 20)
     for (int64_t i = 0; i < across * down; ++i) task(i);
   else
@@ -150,13 +151,14 @@ void run(const Stream& stream, const PanelGemm& gemm) {
 
 void widen_all(const bf16* x, int64_t count, float* out) { widen(x, count, out); }
 
-// One panel of a dense matrix: `columns` rows of `from` side by side. A chunk of each is widened
-// into a square of L1, which is then gathered column by column; scalar moves made packing four
-// times slower than reading the file.
+// Packs one panel of a dense matrix: `columns` rows of `from` side by side. A chunk of each row is
+// widened into a square in L1, which is then gathered column by column; with scalar moves packing
+// took four times as long as reading the file.
 template <class From, class To>
 void pack_dense(const char* from, int64_t row_bytes, int64_t columns, int64_t in, int64_t block,
                 To* to) {
-  constexpr int64_t kChunk = 64, kRow = kChunk + 1;  // odd: columns fall into different sets
+  // The row length is odd, so that columns fall into different cache sets.
+  constexpr int64_t kChunk = 64, kRow = kChunk + 1;
   const TileTag d;
   const hn::RebindToSigned<TileTag> di;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -168,7 +170,7 @@ void pack_dense(const char* from, int64_t row_bytes, int64_t columns, int64_t in
   for (int64_t begin = 0; begin < in; begin += kChunk) {
     const int64_t depth = std::min(kChunk, in - begin);
     for (int64_t j = 0; j < columns; ++j) {
-      // The source may be mapped at any byte.
+      // The source may be mapped at any byte address.
       std::memcpy(chunk, from + j * row_bytes + begin * static_cast<int64_t>(sizeof(From)),
                   depth * sizeof(From));
       if constexpr (std::is_same_v<From, float>)
@@ -217,7 +219,7 @@ void widen_bf16(const bf16* x, int64_t count, float* out) {
 
 namespace {
 
-// One panel: every (tap, channel) of `block` output columns side by side.
+// Packs one panel: every (tap, channel) of `block` output columns side by side.
 template <class From, class To>
 void pack_panel(const TensorView& weight, int64_t first, int64_t block, To* to) {
   const int64_t columns = std::min(block, weight[0] - first), in = weight[-1];
@@ -232,7 +234,7 @@ void pack_panel(const TensorView& weight, int64_t first, int64_t block, To* to) 
       for (int64_t j = 0; j < columns; ++j) {
         const int64_t at =
             (first + j) * weight.stride[0] + offset + i * weight.stride[weight.rank - 1];
-        From value;  // the source may be mapped at any byte
+        From value;  // the source may be mapped at any byte address
         std::memcpy(&value, static_cast<const char*>(weight.data) + at * sizeof(From),
                     sizeof value);
         to[j] = convert<To>(value);

@@ -1,14 +1,14 @@
 #pragma once
-// Products with weights packed in panels, for every machine: what the oneDNN paths fall back to
-// where oneDNN has no fast implementation (bf16 without hardware for it, no AVX-512, strided rows).
+// GEMM with weights packed in panels, for every machine. The oneDNN paths fall back to it where
+// oneDNN has no fast implementation (bf16 without hardware for it, no AVX-512, strided rows).
 #include "kernels/linear.h"
 #include "kernels/stream.h"
 
 namespace weft::cpu {
 
-// Weights [in, out] as [ceil(out / block)][stride / block >= in][block], f32 or bf16; columns past
-// `out` are zero. With f32 and block 64 this is oneDNN's BA16a64b, with `in` split into taps and
-// channels its Odhwi<block>o, so both libraries read one copy.
+// Panels store weights [in, out] as [ceil(out / block)][stride / block >= in][block], f32 or bf16;
+// columns past `out` are zero. With f32 and block 64 this is oneDNN's layout BA16a64b, and with
+// `in` split into taps and channels its Odhwi<block>o, so both libraries read one copy.
 struct Panels {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -17,8 +17,9 @@ struct Panels {
   int64_t stride = 0;  // elements from one panel to the next
 };
 
-// weight [out, taps.., in] (rank 2 to 5, any strides, any float dtype, any alignment) into zeroed
-// `data`, which holds ceil(out / block) * stride elements of `dtype`; each value is rounded once.
+// Packs weight [out, taps.., in] (rank 2 to 5, any strides, any float dtype, any alignment) into
+// zeroed `data`, which holds ceil(out / block) * stride elements of `dtype`. Each value is rounded
+// once.
 void pack_panels(Stream& stream, const TensorView& weight, DType dtype, int64_t block,
                  int64_t stride, void* data);
 
@@ -40,9 +41,10 @@ struct PanelGemm {
   int64_t out_stride = 0;
 };
 
-// Sums run over `in` in ascending order whatever the number of threads and rows: the bits of an
-// output depend on its own row and column alone. Up to 16 rows read each weight once from memory.
-// Scratch: at most 0.5 MiB per thread, kept, or where rows are that few all of them in f32.
+// Sums run over `in` in ascending order for any number of threads and rows, so the bits of an
+// output depend on its own row and column alone. With up to 16 rows each weight is read from memory
+// once. Each thread keeps at most 0.5 MiB of scratch; with up to 16 gathered rows, scratch holds
+// all of them in f32.
 void panel_gemm(Stream& stream, const PanelGemm& gemm);
 
 // out[i] = x[i] in f32.

@@ -1,6 +1,6 @@
 #pragma once
-// Work sharing of one op call. Every index is computed alone by whoever gets it, so results do not
-// depend on the number of threads.
+// These functions share the work of one op call among threads. Every index is computed by one
+// thread alone, so results do not depend on the number of threads.
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -9,8 +9,8 @@
 
 namespace weft::cpu {
 
-// Carries what a body throws (that memory ran out: nothing else is thrown in there) out of the
-// region, which no exception may leave.
+// A FirstError carries an exception of a body (only out-of-memory is thrown there) out of the
+// OpenMP region, which no exception may leave.
 class FirstError {
  public:
   template <class Body>
@@ -21,7 +21,7 @@ class FirstError {
       if (!taken_.test_and_set()) error_ = std::current_exception();
     }
   }
-  void rethrow() const {  // behind the region
+  void rethrow() const {  // call it after the region
     if (error_) std::rethrow_exception(error_);
   }
 
@@ -30,8 +30,8 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-// Calls body(begin, end) over disjoint ranges that cover [0, n). A thread is worth starting for
-// `grain` indices or more. One thread runs inline, without OpenMP.
+// Calls body(begin, end) over disjoint ranges that cover [0, n). A thread is only worth starting
+// for `grain` indices or more. One thread runs inline, without OpenMP.
 template <class Body>
 void parallel_for(const Stream& stream, int64_t n, int64_t grain, Body&& body) {
   const int64_t useful = n / std::max<int64_t>(grain, 1);
@@ -47,7 +47,7 @@ void parallel_for(const Stream& stream, int64_t n, int64_t grain, Body&& body) {
   error.rethrow();
 }
 
-// Calls body(i) for i in [0, n), handed out one by one: for few, large or uneven tasks.
+// Calls body(i) for i in [0, n), handed out one by one; this suits few, large or uneven tasks.
 template <class Body>
 void parallel_tasks(const Stream& stream, int64_t n, Body&& body) {
   const int64_t threads = std::min<int64_t>(stream.threads(), n);
@@ -61,7 +61,7 @@ void parallel_tasks(const Stream& stream, int64_t n, Body&& body) {
   error.rethrow();
 }
 
-// Rows worth a thread of their own: about 16k elements, some microseconds of work.
+// Returns the number of rows that is worth a thread: about 16k elements, some microseconds of work.
 inline int64_t row_grain(int64_t elements_per_row) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(elements_per_row, 1));
 }

@@ -87,7 +87,7 @@ void axpby(Stream& stream, float a, const TensorView& x, float b, const TensorVi
   map2(stream, x, y, out, [a, b](float p, float q, int64_t) { return a * p + b * q; });
 }
 
-// Value by value, so that out may be any of the terms.
+// Works value by value, so that out may be any of the terms.
 void combine(Stream& stream, std::span<const Term> terms, const TensorView& out) {
   constexpr int64_t kGrain = 1 << 14;
   float* to = out.as<float>();

@@ -1,5 +1,5 @@
-// Pointwise ops with Highway. Sums and products are separate operations, so that add, gated_add,
-// add_bias and axpby give the bits of the reference on every target.
+// Pointwise ops with Highway. Multiplication and addition are separate operations, so that add,
+// gated_add, add_bias and axpby give the bits of the reference on every target.
 #include <atomic>
 
 #include "kernels/cpu/parallel_for.h"
@@ -17,10 +17,10 @@
 #define WEFT_KERNELS_CPU_POINTWISE_SIMD_ONCE
 namespace weft::cpu {
 
-// One call: out[r][i] = f(x[r][i], y[r][i], vector[i]).
+// The arguments of one call: out[r][i] = f(x[r][i], y[r][i], vector[i]).
 struct Map {
   enum class Kind { kAdd, kGatedAdd, kAddBias, kSilu, kGelu, kGeluMul, kSiluMul, kAxpby } kind;
-  TensorView x, y, out;  // y empty where f takes one tensor
+  TensorView x, y, out;  // y is empty if f takes one tensor
   const float* vector = nullptr;
   float a = 0, b = 0;
 };
@@ -31,7 +31,7 @@ struct Map {
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
-// What an op reads besides x.
+// Says which inputs an op reads besides x.
 enum Reads { kOnlyX, kY, kVector, kYAndVector };
 
 struct Add {
@@ -127,8 +127,8 @@ void map_typed(const Map& map, int64_t begin, int64_t end) {
     map_row(op, x + r * x_stride, y + r * y_stride, map.vector, out + r * stride, d);
 }
 
-// The dtypes that the family allows: all f32, all bf16, and where the header says so a wide y or a
-// wide x.
+// Dispatches over the dtypes that the family allows: all f32, all bf16, and f32 y or f32 x where
+// the header allows it.
 template <class Op>
 void map_op(const Map& map, int64_t begin, int64_t end) {
   const bool wide_y = map.y && map.y.dtype == DType::kF32;
@@ -163,8 +163,8 @@ void run_map(const Map& map, int64_t begin, int64_t end) {
   }
 }
 
-// The first non-finite element of [begin, end), or -1. Its exponent is all ones; a bf16 has the
-// exponent of the f32 it widens to.
+// Returns the first non-finite element of [begin, end), or -1. Its exponent bits are all ones; a
+// bf16 has the exponent of the f32 it widens to.
 template <class T>
 int64_t find_non_finite(const T* x, int64_t begin, int64_t end) {
   const hn::RebindToUnsigned<RowTag> d32;

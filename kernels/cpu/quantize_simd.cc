@@ -27,7 +27,7 @@ float quantize(const float* x, int64_t count, uint8_t* out) {
         poison = hn::GetLane(hn::SumOfLanes(d, zeros));
   for (int64_t j = i; j < count; ++j) {
     most = std::fmax(most, std::fabs(x[j]));
-    poison += x[j] * 0;  // NaN where x is not finite
+    poison += x[j] * 0;  // NaN if x[j] is NaN or Inf
   }
   if (!(poison == 0)) {
     for (int64_t j = 0; j < count; ++j) out[j] = 128;

@@ -1,5 +1,5 @@
-// Reading as fast as the few-row products read their weights: whole vectors into several sums, with
-// the lines that come asked for ahead.
+// Reads memory as the GEMV reads its weights: whole vectors into several sums, with prefetches
+// ahead.
 #include "kernels/read_limit.h"
 
 #include "kernels/cpu/parallel_for.h"
@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
-// The sum of n values, a multiple of 256.
+// Returns the sum of n values; n is a multiple of 256.
 float sum_of(const float* x, int64_t n) {
   constexpr int64_t kStep = 256, kAhead = 1024;  // values
   const RowTag d;

@@ -5,7 +5,8 @@
 
 namespace weft::cpu {
 
-// sum of a[i] * b[i] in f64, in four chains so that an addition does not wait for the one before.
+// Returns the sum of a[i] * b[i] in f64, in four chains, so that an addition does not wait for the
+// previous one.
 template <class A, class B>
 double dot(const A* a, const B* b, int64_t n) {
   double sum[4] = {0, 0, 0, 0};
@@ -17,7 +18,8 @@ double dot(const A* a, const B* b, int64_t n) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// x sigmoid(x) and the tanh form of GELU (Hendrycks & Gimpel 2016), in f64.
+// silu_exact() is x sigmoid(x), gelu_tanh_exact() the tanh form of GELU (Hendrycks & Gimpel 2016),
+// both in f64.
 double silu_exact(double x);
 double gelu_tanh_exact(double x);
 

@@ -1,6 +1,6 @@
-// Rotary embedding with Highway. Of neighbours a vector holds whole pairs, and cosines and sines
-// lie interleaved in the same order; of halves it holds one side of the pairs, and all cosines lie
-// before the sines. The bits are those of the reference.
+// Rotary embedding with Highway. With RopePairs::kNeighbours a vector holds whole pairs, and the
+// table interleaves cosines and sines in the same order. With kHalves a vector holds one side of
+// the pairs, and all cosines lie before the sines. The bits are those of the reference.
 #include <cstring>
 
 #include "kernels/cpu/parallel_for.h"
@@ -96,8 +96,8 @@ HWY_EXPORT(rotate_heads);
 
 namespace {
 
-// The (cos, sin) pairs of one token, the three axes in a row: [E]. Of halves the cosines, then the
-// sines.
+// Writes the (cos, sin) pairs of one token for the three axes in turn: [E]. With kHalves the
+// cosines come first, then the sines.
 void fill_table(const Rope& rope, int64_t token, float* table) {
   if (rope.order == RopePairs::kHalves) {
     const int64_t pairs = rope.pairs[0];

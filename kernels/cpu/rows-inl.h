@@ -1,4 +1,5 @@
-// Vectors of f32 from and to rows of f32 or bf16, with tails; compiled once per SIMD target.
+// Loads and stores vectors of f32 from and to rows of f32 or bf16, with tails. The file is compiled
+// once per SIMD target.
 #if defined(WEFT_KERNELS_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEFT_KERNELS_CPU_ROWS_INL_H_
 #undef WEFT_KERNELS_CPU_ROWS_INL_H_
@@ -22,7 +23,7 @@ HWY_INLINE int64_t row_lanes() { return static_cast<int64_t>(hn::Lanes(RowTag())
 
 HWY_INLINE void store(RowVec value, float* out) { hn::StoreU(value, RowTag(), out); }
 
-// Nearest even; NaN stays a quiet NaN, as to_bf16.
+// Rounds to nearest even; NaN stays a quiet NaN, as in to_bf16.
 HWY_INLINE void store(RowVec value, bf16* out) {
   const hn::RebindToUnsigned<RowTag> d32;
   const hn::Rebind<uint16_t, RowTag> d16;
@@ -36,7 +37,7 @@ HWY_INLINE void store(RowVec value, bf16* out) {
              reinterpret_cast<uint16_t*>(out));
 }
 
-// The first n < lanes elements, zeros behind them; nothing beyond x[n - 1] is read.
+// Loads the first n < lanes elements and zeros behind them; nothing beyond x[n - 1] is read.
 template <class T>
 HWY_INLINE RowVec load_part(const T* x, int64_t n) {
   T padded[16] = {};
@@ -51,8 +52,8 @@ HWY_INLINE void store_part(RowVec value, T* out, int64_t n) {
   std::memcpy(out, padded, static_cast<size_t>(n) * sizeof(T));
 }
 
-// x / (1 + e^-a), so x sigmoid(a); 0 where the quotient leaves the range of f32, also for infinite
-// x. NaN of x stays.
+// x / (1 + e^-a), that is x sigmoid(a). It is 0 where the quotient leaves the range of f32, also
+// for infinite x. NaN in x stays.
 HWY_INLINE RowVec gate(RowVec x, RowVec a) {
   const RowTag d;
   const RowVec minus = hn::Neg(a);

@@ -1,11 +1,12 @@
 #pragma once
-// Work buffers of one thread, kept from call to call so that nothing allocates in the loop.
+// Work buffers of one thread. They are kept from call to call, so that nothing allocates in the
+// loop.
 #include <cstddef>
 #include <cstdint>
 
 namespace weft::cpu {
 
-// One buffer per use; a use never calls into another that takes the same slot.
+// There is one buffer per use; code that uses a slot never calls code that takes the same slot.
 enum class Scratch : uint8_t {
   kLeft,
   kRight,
@@ -25,8 +26,9 @@ enum class Scratch : uint8_t {
   kCount
 };
 
-// At least `bytes` of 64-byte aligned memory, contents undefined, valid until the thread asks for
-// more of the same slot. Grows by need and stays until the thread ends.
+// Returns at least `bytes` of 64-byte aligned memory with undefined contents, valid until the
+// thread asks for more in the same slot. The buffer grows on demand and stays until the thread
+// ends.
 void* thread_scratch_bytes(Scratch slot, size_t bytes);
 
 template <class T>

@@ -1,13 +1,13 @@
 #pragma once
-// What fills the CPU op tables (ops.cc only). Each function overwrites the entries of its family;
-// ops.cc calls them from the reference upward and leaves out what WEFT_CPU caps.
+// These functions fill the CPU op tables (called by ops.cc only). Each overwrites the entries of
+// its family; ops.cc calls the reference first and skips what WEFT_CPU caps.
 namespace weft {
 struct Ops;
 }
 
 namespace weft::cpu {
 
-// Reference, one file per family: cpu/<family>.cc. Together they fill every entry.
+// The reference, one file per family: cpu/<family>.cc. Together these fill every entry.
 void fill_norm_reference(Ops& ops);
 void fill_linear_reference(Ops& ops);
 void fill_attention_reference(Ops& ops);
@@ -16,7 +16,7 @@ void fill_pointwise_reference(Ops& ops);
 void fill_conv_reference(Ops& ops);
 void fill_copy_reference(Ops& ops);
 
-// Highway, cpu/<family>_simd.cc: any x86-64 or NEON machine, dispatched at run time.
+// Highway, cpu/<family>_simd.cc: for any x86-64 or NEON machine, dispatched at run time.
 void fill_norm_simd(Ops& ops);
 void fill_rope_simd(Ops& ops);
 void fill_pointwise_simd(Ops& ops);
@@ -31,7 +31,7 @@ void fill_linear_onednn(Ops& ops);
 void fill_attention_onednn(Ops& ops);
 void fill_conv_onednn(Ops& ops);
 
-// All of a kind, in ops.cc.
+// Each of these fills all families of one kind; they are in ops.cc.
 void fill_reference(Ops& ops);
 void fill_simd(Ops& ops);
 void fill_onednn(Ops& ops);

@@ -1,5 +1,5 @@
-// The register tile every CPU product is made of, and the exponential; compiled once per SIMD
-// target by the files that include it between HWY_BEFORE_NAMESPACE and HWY_AFTER_NAMESPACE users.
+// The register tile of every CPU GEMM, and the exponential. The files that include this header
+// compile it once per SIMD target.
 #if defined(WEFT_KERNELS_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEFT_KERNELS_CPU_TILE_INL_H_
 #undef WEFT_KERNELS_CPU_TILE_INL_H_
@@ -20,21 +20,22 @@ HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// At most 16 lanes: packed weights are padded to 16 columns, so no tile ever has a column tail.
+// Vectors have at most 16 lanes: packed weights are padded to 16 columns, so no tile ever has a
+// column tail.
 using TileTag = hn::CappedTag<float, 16>;
 using TileVec = hn::Vec<TileTag>;
 
-// Rows by vectors held in registers: 12 x 2 sums, 2 weights and 1 broadcast fit the 32 registers of
-// AVX-512 and NEON with FMAs to spare for their latency (4 cycles x 2 ports = 8 chains); 6 x 2 + 3
-// fit the 16 of AVX2 and SSE.
+// The tile is rows x vectors of sums in registers: 12 x 2 sums, 2 weights and 1 broadcast fit the
+// 32 registers of AVX-512 and NEON, with enough independent FMAs for their latency (4 cycles x 2
+// ports = 8 chains); 6 x 2 + 3 fit the 16 registers of AVX2 and SSE.
 inline constexpr int kTileRows = (HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86) || !HWY_ARCH_X86 ? 12 : 6;
 inline constexpr int kTileVectors = 2;
-// Few rows: four vectors side by side are whole cache lines of what streams through once; their
-// sums, 4 weights and a broadcast fit the same registers.
-inline constexpr int kFewVectors = 4;
-inline constexpr int kFewRows = kTileRows > 6 ? 6 : 2;
+// The GEMV tile is for few rows: four vectors side by side are whole cache lines of the weights,
+// which stream through once; their sums, 4 weights and a broadcast fit the same registers.
+inline constexpr int kGemvTileVectors = 4;
+inline constexpr int kGemvTileRows = kTileRows > 6 ? 6 : 2;
 
-// One vector of f32 from either type.
+// Loads one vector of f32 from either type.
 HWY_INLINE TileVec load(const float* x) { return hn::LoadU(TileTag(), x); }
 
 HWY_INLINE TileVec load(const bf16* x) {
@@ -45,16 +46,16 @@ HWY_INLINE TileVec load(const bf16* x) {
   return hn::BitCast(d, hn::ShiftLeft<16>(wide));
 }
 
-// One matrix operand read as single values: element (r, k) is data[r * row + k * step].
+// The left operand, read one value at a time: element (r, k) is data[r * row + k * step].
 struct TileLeft {
   const float* data;
   int64_t row;
   int64_t step;
 };
 
-// sum[r, :] (+)= sum over k of left(r, k) * right[k, :], k ascending, one fused multiply-add each:
-// the bits of an element do not depend on how rows, columns or k are cut into tiles.
-// kAhead > 0: lines of the right operand that far ahead, in rows, are asked for.
+// sum[r, :] (+)= sum over k of left(r, k) * right[k, :], in ascending k, with one fused
+// multiply-add each: the bits of an element do not depend on how rows, columns or k are cut into
+// tiles. kAhead > 0 prefetches the cache lines of the right operand that many rows ahead.
 template <int kRows, int kVectors, int kAhead = 0, class Right>
 HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const Right* HWY_RESTRICT right,
                            int64_t right_row, float* HWY_RESTRICT sum, int64_t sum_row, bool add) {
@@ -116,11 +117,11 @@ HWY_INLINE void tile_rows(TileLeft left, int64_t rows, int64_t depth, const floa
     tile_block<1, kVectors>(left, depth, right, right_row, sum, sum_row, add);
 }
 
-// sum [rows, columns] (+)= left [rows, depth] * right [depth, columns]; columns is a multiple
-// of 16.
-HWY_INLINE void tile_product(const TileLeft& left, int64_t rows, int64_t columns, int64_t depth,
-                             const float* right, int64_t right_row, float* sum, int64_t sum_row,
-                             bool add) {
+// sum [rows, columns] (+)= left [rows, depth] * right [depth, columns]; columns is a multiple of
+// 16.
+HWY_INLINE void tile_gemm(const TileLeft& left, int64_t rows, int64_t columns, int64_t depth,
+                          const float* right, int64_t right_row, float* sum, int64_t sum_row,
+                          bool add) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
   int64_t j = 0;
   for (; j + kTileVectors * lanes <= columns; j += kTileVectors * lanes)
@@ -141,27 +142,28 @@ HWY_INLINE void with_rows(int64_t count, Block&& block) {
   block(std::integral_constant<int, kMost>());
 }
 
-// tile_product for few rows and a right operand of either type: each of its lines is read by as few
-// passes as the registers allow. Same bits.
+// tile_gemm for few rows and a right operand of either type: each line of the right operand is read
+// in as few passes as the registers allow. The bits are the same.
 template <class Right>
-HWY_INLINE void few_rows_product(TileLeft left, int64_t rows, int64_t columns, int64_t depth,
-                                 const Right* right, int64_t right_row, float* sum, int64_t sum_row,
-                                 bool add) {
+HWY_INLINE void tile_gemv(TileLeft left, int64_t rows, int64_t columns, int64_t depth,
+                          const Right* right, int64_t right_row, float* sum, int64_t sum_row,
+                          bool add) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
-  const int64_t width = kFewVectors * lanes, whole = columns / width * width;
-  // Equal groups: 8 rows are 4 and 4, since a group of 2 costs more than two thirds of one of 4.
-  // 4 KiB ahead: the second miss of a page's walk and of DRAM is then over when the line is used.
+  const int64_t width = kGemvTileVectors * lanes, whole = columns / width * width;
+  // Rows are cut in equal groups: 8 rows are 4 and 4, since a group of 2 costs more than two thirds
+  // of a group of 4. Prefetching 4 KiB ahead leaves time for a
+  // page walk and a DRAM access before the line is used.
   constexpr int kAhead = 4096 / (64 * static_cast<int>(sizeof(Right)));
   bool first = true;
-  for (int64_t groups = (rows + kFewRows - 1) / kFewRows; groups > 0; --groups) {
+  for (int64_t groups = (rows + kGemvTileRows - 1) / kGemvTileRows; groups > 0; --groups) {
     const int64_t count = rows / groups;
-    with_rows<kFewRows>(count, [&](auto n) {
+    with_rows<kGemvTileRows>(count, [&](auto n) {
       for (int64_t j = 0; j < whole; j += width)
         if (first)
-          tile_block<n, kFewVectors, kAhead>(left, depth, right + j, right_row, sum + j, sum_row,
-                                             add);
+          tile_block<n, kGemvTileVectors, kAhead>(left, depth, right + j, right_row, sum + j,
+                                                  sum_row, add);
         else
-          tile_block<n, kFewVectors>(left, depth, right + j, right_row, sum + j, sum_row, add);
+          tile_block<n, kGemvTileVectors>(left, depth, right + j, right_row, sum + j, sum_row, add);
       for (int64_t j = whole; j < columns; j += lanes)
         tile_block<n, 1>(left, depth, right + j, right_row, sum + j, sum_row, add);
     });
@@ -172,7 +174,7 @@ HWY_INLINE void few_rows_product(TileLeft left, int64_t rows, int64_t columns, i
   }
 }
 
-// Any number of bf16 values to f32.
+// Converts any number of bf16 values to f32.
 HWY_INLINE void widen(const bf16* x, int64_t count, float* out) {
   const TileTag d;
   const hn::Rebind<uint16_t, TileTag> d16;
@@ -186,8 +188,8 @@ HWY_INLINE void widen(const bf16* x, int64_t count, float* out) {
   for (; i < count; ++i) out[i] = to_float(x[i]);
 }
 
-// f32 to bf16, nearest even; NaN stays NaN (a carry out of its mantissa would make it infinite or
-// zero, so its top bits are kept and made quiet).
+// Rounds f32 to bf16, to nearest even. NaN stays NaN: a carry out of its mantissa would make it
+// infinite or zero, so its top bits are kept and made quiet.
 HWY_INLINE void narrow(const float* x, int64_t count, bf16* out) {
   const TileTag d;
   const hn::RebindToUnsigned<TileTag> d32;
@@ -209,16 +211,16 @@ HWY_INLINE void narrow(const float* x, int64_t count, bf16* out) {
 }
 
 // e^x within 2 ulp from -87.3 to 88.3; 0 below, infinite above, NaN kept. n = round(x / ln 2), and
-// e^r for |r| <= ln 2 / 2 by its series to r^7 (the next term is below 5e-9).
+// e^r for |r| <= ln 2 / 2 is its series to r^7 (the next term is below 5e-9).
 HWY_INLINE TileVec exp_f32(TileVec x) {
   const TileTag d;
   const hn::RebindToSigned<TileTag> di;
   const auto underflow = hn::Lt(x, hn::Set(d, -87.3f));
-  // x second: x86 returns the second operand of min and max where one is NaN. From 88.4 on the
-  // exponent below is 255 and the result infinite.
+  // x must be the second operand: x86 returns the second operand of min and max if one is NaN. From
+  // 88.4 on the exponent below is 255 and the result infinite.
   const TileVec bounded = hn::Min(hn::Set(d, 89.0f), hn::Max(hn::Set(d, -87.3f), x));
   const TileVec n = hn::Round(hn::Mul(bounded, hn::Set(d, 1.44269504088896341f)));
-  // ln 2 in two parts; the first has 12 trailing zero bits, so n * high is exact.
+  // ln 2 is split in two parts; the first has 12 trailing zero bits, so n * high is exact.
   TileVec r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), bounded);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   TileVec p = hn::Set(d, 1.0f / 5040);

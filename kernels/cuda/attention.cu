@@ -1,8 +1,8 @@
-// Attention's dispatch: the library for large plain problems, the flash kernels for the rest, and
-// matrix products for heads that are too large for them. Where blocks are few the keys are cut in
-// parts, and a list of more segments than a launch takes in several launches: every one leaves a
-// state in f32, and merge_states makes one of them. How a call is cut depends on its shape and the
-// device's size only.
+// Attention's dispatch: the library takes large plain problems, the flash kernels the rest, and
+// attention_gemm heads that are too large for them. If there are too few blocks to fill the device,
+// the keys are cut in parts; a list of more segments than a launch takes is cut in several
+// launches. Each part leaves its state in f32, and merge_states combines them. The way a call is
+// cut only depends on its shape and on the device's size.
 #include <algorithm>
 
 #include "kernels/cuda/attention_paths.h"
@@ -16,7 +16,7 @@ namespace weft::cuda {
 
 namespace {
 
-// `parts` states [N, A, E] with lse [A, N], `stride` floats apart.
+// The input is `parts` states [N, A, E] with lse [A, N], `stride` floats apart.
 struct MergeArgs {
   const float* states;
   int64_t stride;
@@ -30,7 +30,7 @@ struct MergeArgs {
 
 constexpr int kMergeWarps = 4;
 
-// One warp for a query of a head. The result may lie over the first state.
+// One warp merges one query of one head. The result may overwrite the first state.
 __global__ void __launch_bounds__(32 * kMergeWarps)
     merge_states(const __grid_constant__ MergeArgs args) {
   const int lane = threadIdx.x % 32;
@@ -59,20 +59,21 @@ __global__ void __launch_bounds__(32 * kMergeWarps)
     else
       static_cast<bf16*>(args.out)[to] = to_bf16(sum);
   }
-  __syncwarp();  // everybody has read what lane 0 may now write over
+  __syncwarp();  // all lanes have read what lane 0 may now overwrite
   if (lane == 0 && args.lse)
     args.lse[head * args.lse_head + query * args.lse_row] =
         total == 0 ? minus_infinity() : top + logf(total);
 }
 
-// Strides that nobody walks along may be anything.
+// True if 16-byte pieces of all rows are aligned. Strides of dimensions with one element do not
+// matter.
 bool whole_pieces(const TensorView& x) {
   const int64_t piece = 16 / static_cast<int64_t>(size_of(x.dtype));
   return x[2] % piece == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
          (x[0] <= 1 || x.stride[0] % piece == 0) && (x[1] <= 1 || x.stride[1] % piece == 0);
 }
 
-// Everything but segments, parts and where results go.
+// Fills everything but segments, parts and the output.
 FlashArgs flash_args(const AttentionArgs& args) {
   const TensorView& q = args.q;
   FlashArgs flash{};
@@ -94,12 +95,12 @@ FlashArgs flash_args(const AttentionArgs& args) {
   return flash;
 }
 
-// The key/value heads; 1 where there is no segment.
+// Returns the number of key/value heads; every query head counts as one if there is no segment.
 int64_t kv_heads_of(const AttentionArgs& args) {
   return args.segments.empty() ? args.q[1] : args.segments[0].k[1];
 }
 
-// Whether `next` lies right behind `last`, so that both are one stretch of keys.
+// True if `next` lies right behind `last` in memory, so that both are one stretch of keys.
 bool follows(const AttentionArgs& args, const KVSegment& last, const KVSegment& next) {
   const auto adjacent = [](const TensorView& a, const TensorView& b) {
     return a.stride == b.stride &&
@@ -111,8 +112,8 @@ bool follows(const AttentionArgs& args, const KVSegment& last, const KVSegment& 
          (!args.causal || last.position + last.k[0] == next.position);
 }
 
-// Fills the launch's list from segment `next` and `key` (of all keys) on; moves both behind it.
-// Tiles are counted once their size is chosen.
+// Fills the launch's list from segment `next` on, whose first key is number `key` of all; advances
+// both past the segments taken. The tiles are counted later, when their size is chosen.
 void take_segments(const AttentionArgs& args, size_t& next, int64_t& key, FlashArgs& flash) {
   flash.segments = 0;
   const KVSegment* last = nullptr;
@@ -144,27 +145,28 @@ void take_segments(const AttentionArgs& args, size_t& next, int64_t& key, FlashA
   }
 }
 
-// Of q k^T, those that a mask hides too.
+// Counts the multiplications of q k^T, masked ones included.
 int64_t multiplications(const AttentionArgs& args) {
   int64_t keys = 0;
   for (const KVSegment& segment : args.segments) keys += segment.k[0];
   return args.q.count() * keys;
 }
 
-// The kernels of a call that is not the library's.
-enum class Kernels : uint8_t { kFlash, kGroup, kProducts };
+// The kernels for a call that the library does not take.
+enum class Kernels : uint8_t { kFlash, kSm90, kGemm };
 
 Kernels kernels_of(const Stream& stream, const AttentionArgs& args) {
-  if (args.format == AttentionFormat::kFp8) return Kernels::kGroup;
+  if (args.format == AttentionFormat::kFp8) return Kernels::kSm90;
   const TensorView& q = args.q;
-  if (q[2] > kFlashLargest) return Kernels::kProducts;
+  if (q[2] > kFlashLargest) return Kernels::kGemm;
   CudaQueue& queue = cuda_queue(stream);
-  // Narrower heads are padded to the largest, few queries only read keys and values.
-  const bool group = queue.properties().major == 9 && q.dtype == DType::kBF16 && !args.bias &&
-                     q[2] <= kFlashGroupLargest && 2 * q[2] > kFlashGroupLargest &&
-                     q[0] >= kLibraryRows &&
-                     multiplications(args) >= queue.part<AttentionPaths>().group_from;
-  return group ? Kernels::kGroup : Kernels::kFlash;
+  // Narrower heads would be padded to the largest, and calls with few queries only read keys and
+  // values; both stay with the other flash kernels.
+  const bool sm90 = queue.properties().major == 9 && q.dtype == DType::kBF16 && !args.bias &&
+                    q[2] <= kFlashSm90LargestHead && 2 * q[2] > kFlashSm90LargestHead &&
+                    q[0] >= kLibraryRows &&
+                    multiplications(args) >= queue.part<AttentionPaths>().sm90_from;
+  return sm90 ? Kernels::kSm90 : Kernels::kFlash;
 }
 
 bool by_library(Stream& stream, const AttentionArgs& args, const FlashArgs& flash) {
@@ -209,7 +211,7 @@ class FlashCall {
   // `flash` holds the first launch's segments; `next` and `key` lie behind them.
   void run(FlashArgs flash, size_t next, int64_t key) {
     AttentionPaths& paths = cuda_queue(stream_).part<AttentionPaths>();
-    ++(products() ? paths.products : group() ? paths.group : paths.flash);
+    ++(by_gemm() ? paths.gemm : sm90() ? paths.sm90 : paths.flash);
     flash.share = static_cast<int>(args_.q[1]) / kv_heads_;
     for (int merged = 0;;) {
       const bool last = next == args_.segments.size();
@@ -232,8 +234,8 @@ class FlashCall {
   }
 
  private:
-  bool group() const { return kernels_ == Kernels::kGroup; }
-  bool products() const { return kernels_ == Kernels::kProducts; }
+  bool sm90() const { return kernels_ == Kernels::kSm90; }
+  bool by_gemm() const { return kernels_ == Kernels::kGemm; }
   int64_t elements() const { return args_.q.count(); }
   int64_t stride() const { return flash_state_floats(args_.q[0], args_.q[1], args_.q[2]); }
   int multiprocessors() const { return cuda_queue(stream_).properties().multiprocessors; }
@@ -242,38 +244,38 @@ class FlashCall {
     return blocks_for(flash.rows(), static_cast<int>(rows)) * int64_t{kv_heads_};
   }
 
-  // Large blocks read keys and values less often, two of them fill a multiprocessor; small ones
-  // fill the device sooner.
+  // Large blocks read keys and values less often, and two of them fill a multiprocessor; small
+  // blocks fill the device sooner.
   FlashRows rows_of(const FlashArgs& flash) const {
-    if (group()) return FlashRows::k128;
+    if (sm90()) return FlashRows::k128;
     return static_cast<FlashRows>(
         flash_rows(args_.q.dtype, flash.rows(), kv_heads_, multiprocessors()));
   }
 
-  // Counts tiles and cuts them in parts where blocks alone do not fill the device.
+  // Counts the tiles, and cuts them in parts if blocks alone do not fill the device.
   void cut(FlashArgs& flash) const {
     const int rows = static_cast<int>(rows_);
-    const int keys = products() ? kFlashProductTile
-                     : group()  ? kFlashGroupTile
-                                : flash_tile_keys(args_.q.dtype, rows, flash.size);
+    const int keys = by_gemm() ? kAttentionGemmTile
+                     : sm90()  ? kFlashSm90Tile
+                               : flash_tile_keys(args_.q.dtype, rows, flash.size);
     flash.tiles = 0;
     for (int s = 0; s < flash.segments; ++s) {
       flash.segment[s].first_tile = flash.tiles;
       flash.tiles += (flash.segment[s].keys + keys - 1) / keys;
     }
     const int64_t parts = flash_parts(blocks(flash, rows_), flash.tiles,
-                                      int64_t{multiprocessors()} * flash_blocks(rows, group()));
-    flash.parts = products() ? 1 : static_cast<int>(parts);
+                                      int64_t{multiprocessors()} * flash_blocks(rows, sm90()));
+    flash.parts = by_gemm() ? 1 : static_cast<int>(parts);
   }
 
-  // `states` of f32 lie in scratch.
+  // The scratch begins with `states` states in f32.
   void launch_one(const FlashArgs& flash, int states) const {
     const DType dtype = args_.q.dtype;
     const size_t used = static_cast<size_t>(states * stride()) * sizeof(float);
-    if (products())
-      attention_products(stream_, dtype, kv_heads_, flash, used);
-    else if (group())
-      launch_flash_group(stream_, dtype, args_.format, kv_heads_, flash, used);
+    if (by_gemm())
+      attention_gemm(stream_, dtype, kv_heads_, flash, used);
+    else if (sm90())
+      launch_flash_sm90(stream_, dtype, args_.format, kv_heads_, flash, used);
     else
       launch_flash(stream_, dtype, rows_, kv_heads_, flash);
   }
@@ -289,7 +291,7 @@ class FlashCall {
     flash.lse_row = lse.stride[1];
   }
 
-  // States from the `first` on, of `states` in all, in the queue's scratch.
+  // Directs the output to `states` states in the queue's scratch, from number `first` on.
   void aim_at_state(FlashArgs& flash, int first, int states) {
     states_ = static_cast<float*>(
         cuda_queue(stream_).scratch(static_cast<size_t>(states * stride()) * sizeof(float)));
@@ -304,7 +306,7 @@ class FlashCall {
     flash.out_part = flash.lse_part = stride();
   }
 
-  // All states into the result, or into the first of them.
+  // Merges all states into the result, or into the first of them.
   void merge(int states, bool last) const {
     FlashArgs to{};
     if (last) {
@@ -351,8 +353,9 @@ void attention(Stream& stream, const AttentionArgs& args) {
   CHECK(args.q[0] * args.q[1] < int64_t{1} << 30 && keys < int64_t{1} << 30, "q",
         args.q.to_string_shape(), "keys", keys);
   if (args.format == AttentionFormat::kFp8 && cuda_queue(stream).properties().major != 9)
-    throw Error(ErrorKind::kUsage, "8-bit attention on " + cuda_queue(stream).properties().name +
-                                       ", legal: compute capability 9.0 (Hopper)");
+    throw Error(ErrorKind::kUsage,
+                "--attention is fp8, but " + cuda_queue(stream).properties().name +
+                    " cannot compute it; legal: compute capability 9.0 (Hopper)");
   FlashArgs flash = flash_args(args);
   size_t next = 0;
   int64_t key = 0;

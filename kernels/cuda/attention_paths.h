@@ -1,5 +1,6 @@
 #pragma once
-// How attention of a queue is done and was done, call by call; a part of the queue, for tests.
+// Thresholds that choose the attention kernel, and counters of what was chosen (for tests). They
+// are a part of the queue.
 #include "kernels/cuda/queue.h"
 #include "kernels/device_plan.h"
 
@@ -7,15 +8,15 @@ namespace weft::cuda {
 
 struct AttentionPaths {
   explicit AttentionPaths(CudaQueue&) {}
-  // Multiplications of q k^T from which on a call is the library's, or done by warpgroups.
-  int64_t library_from = kLargeAttention, group_from = kLargeAttention;
+  // From this many multiplications of q k^T on, a call goes to the library, or to flash_sm90.
+  int64_t library_from = kLargeAttention, sm90_from = kLargeAttention;
 
-  int64_t library = 0;   // sdpa.h
-  int64_t flash = 0;     // the flash kernels
-  int64_t group = 0;     // by products of warpgroups; of these and the flash kernels:
-  int64_t split = 0;     // launches whose keys were cut in parts
-  int64_t chained = 0;   // launches behind the first of a call with many segments
-  int64_t products = 0;  // matrix products over large heads
+  int64_t library = 0;  // calls of the library (sdpa.h)
+  int64_t flash = 0;    // calls of the other flash kernels
+  int64_t sm90 = 0;     // calls of flash_sm90
+  int64_t split = 0;    // launches of either flash kernel whose keys were cut in parts
+  int64_t chained = 0;  // launches after the first of a call with many segments
+  int64_t gemm = 0;     // calls of attention_gemm, for large heads
 };
 
 }  // namespace weft::cuda

@@ -1,5 +1,5 @@
 #pragma once
-// What the memory-bound kernels share: accesses of 16 bytes, and how threads are laid over rows.
+// Shared by the memory-bound kernels: accesses of 16 bytes, and the layout of threads over rows.
 #include <algorithm>
 #include <bit>
 
@@ -8,8 +8,8 @@
 
 namespace weft::cuda {
 
-// N consecutive elements from and to memory, as f32. N is 1, or p is aligned to 16 bytes or to the
-// N elements.
+// Loads and stores N consecutive elements as f32. N is 1, or p is aligned to 16 bytes or to the N
+// elements.
 template <int N>
 __device__ __forceinline__ void load_lanes(const float* p, float (&out)[N]) {
   static_assert(N == 1 || N % 4 == 0);
@@ -34,11 +34,11 @@ __device__ __forceinline__ void load_lanes(const bf16* p, float (&out)[N]) {
     out[0] = to_float(*p);
   } else {
     const uint4 eight = *reinterpret_cast<const uint4*>(p);
-    const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+    const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      out[2 * w] = std::bit_cast<float>(words[w] << 16);
-      out[2 * w + 1] = std::bit_cast<float>(words[w] & 0xffff0000u);
+      out[2 * w] = std::bit_cast<float>(pairs[w] << 16);
+      out[2 * w + 1] = std::bit_cast<float>(pairs[w] & 0xffff0000u);
     }
   }
 }
@@ -62,35 +62,35 @@ __device__ __forceinline__ void store_lanes(const float (&value)[N], bf16* p) {
   if constexpr (N == 1) {
     *p = to_bf16(value[0]);
   } else {
-    uint32_t words[N / 2];
+    uint32_t pairs[N / 2];
 #pragma unroll
-    for (int w = 0; w < N / 2; ++w) words[w] = bf16_pair(value[2 * w], value[2 * w + 1]);
+    for (int w = 0; w < N / 2; ++w) pairs[w] = bf16_pair(value[2 * w], value[2 * w + 1]);
     if constexpr (N == 4)
-      *reinterpret_cast<uint2*>(p) = make_uint2(words[0], words[1]);
+      *reinterpret_cast<uint2*>(p) = make_uint2(pairs[0], pairs[1]);
     else
-      *reinterpret_cast<uint4*>(p) = make_uint4(words[0], words[1], words[2], words[3]);
+      *reinterpret_cast<uint4*>(p) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
   }
 }
 
-// x / (1 + e^-a), so x sigmoid(a); 0 where the quotient leaves the range of f32, also for infinite
-// x. NaN of x stays.
+// x / (1 + e^-a), that is x sigmoid(a). It is 0 where the quotient leaves the range of f32, also
+// for infinite x. NaN in x stays.
 __device__ __forceinline__ float gate(float x, float a) {
   return a < -88.0f ? 0.0f : x * fast_reciprocal(1 + expf(-a));
 }
 
 inline bool aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-// Whether the rows of x (or a vector of its own) may be accessed `lanes` elements at a time.
+// True if the rows of x (or a vector) may be accessed `lanes` elements at a time.
 inline bool wide_rows(const TensorView& x, int lanes) {
   if (!x) return true;
   return aligned16(x.data) && x[-1] % lanes == 0 && (x.rows() == 1 || x.row_stride() % lanes == 0);
 }
 
-// Elements per access where at least one operand is bf16, and where all are f32.
+// The elements per access if at least one operand is bf16, and if all are f32.
 inline constexpr int kBf16Lanes = 8, kF32Lanes = 4;
 
-// Threads over rows of `columns` items: x runs along a row, y over the rows. There are no more
-// blocks than a few for every place of the device: a thread goes on to further rows.
+// Lays threads over rows of `columns` items: x runs along a row, y over the rows. There are only a
+// few blocks for every resident slot of the device; a thread goes on to further rows.
 inline Launch over_rows(const Stream& stream, int64_t rows, int64_t columns) {
   constexpr int64_t kThreads = 256, kWarp = 32;
   const int64_t parts = (columns + kThreads - 1) / kThreads;

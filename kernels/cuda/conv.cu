@@ -1,7 +1,7 @@
-// Convolutions: 1x1x1 kernels are linear layers over pixels, channels in multiples of eight go to
-// the library, and what it refuses to a kernel of ours, which multiplies the pixels' windows as
-// rows of a matrix without writing them out (implicit GEMM). Weights are [Cout, kt kh kw Cin] for
-// all of them.
+// Convolutions: 1x1x1 kernels are linear layers over pixels, and channels in multiples of eight go
+// to the library. The rest, and what the library refuses, is computed by an implicit GEMM: the
+// kernel multiplies the pixels' windows as rows of a matrix without writing them out. Weights are
+// [Cout, kt kh kw Cin] for all of them.
 #include <algorithm>
 
 #include "kernels/cuda/conv_library.h"
@@ -31,7 +31,7 @@ struct Problem {
   int front, above, left;
 };
 
-// Where a tap and channel of a window lie: position k of its row is (dt, dh, dw, c), c fastest.
+// Position k of a window's row is tap (dt, dh, dw) and channel c, with c fastest.
 struct Tap {
   int dt, dh, dw, c;
 };
@@ -53,7 +53,8 @@ __device__ __forceinline__ void advance(const Problem& p, Tap& tap, int elements
   }
 }
 
-// The first frame, row and column of an output pixel's window; for no pixel, outside of everything.
+// The first frame, row and column of an output pixel's window. If there is no such pixel, they lie
+// outside of x.
 struct Window {
   int frame, row, column;
 };
@@ -64,7 +65,7 @@ __device__ __forceinline__ Window window_of(const Problem& p, int64_t pixel) {
           static_cast<int>(line % p.out_height) * p.stride_h - p.above,
           static_cast<int>(pixel % p.out_width) * p.stride_w - p.left};
 }
-// The element of x, or -1 in the padding and behind the last tap.
+// Returns the offset of the element in x, or -1 in the padding and after the last tap.
 __device__ __forceinline__ int64_t offset_of(const Problem& p, const Window& window,
                                              const Tap& tap) {
   const int frame = window.frame + tap.dt, row = window.row + tap.dh,
@@ -75,8 +76,9 @@ __device__ __forceinline__ int64_t offset_of(const Problem& p, const Window& win
   return ((int64_t{frame} * p.height + row) * p.width + column) * p.in + tap.c;
 }
 
-// bf16: a block makes 128 pixels by kColumns channels, 32 elements of k at a time, kStages - 1 of
-// them on their way. Shared rows are 80 bytes apart, so that eight of them cover all banks.
+// In bf16 a block computes 128 pixels by kColumns channels, 32 elements of k at a time, with
+// kStages - 1 such steps in flight. Shared rows are 80 bytes apart, so that eight of them cover all
+// banks.
 constexpr int kRows = 128, kDepth = 32, kStages = 3, kPitch = kDepth + 8;
 
 template <int kColumns>
@@ -84,7 +86,7 @@ constexpr size_t shared_bytes() {
   return sizeof(bf16) * kStages * (kRows + kColumns) * kPitch;
 }
 
-// The thread's two pieces of eight elements of the windows of its two pixels.
+// Loads the thread's two pieces of eight elements, from the windows of its two pixels.
 template <bool kVector>
 __device__ __forceinline__ void stage_pixels(const Problem& p, const Window (&windows)[2], Tap tap,
                                              bf16* tile) {
@@ -98,19 +100,20 @@ __device__ __forceinline__ void stage_pixels(const Problem& p, const Window (&wi
       copy_async16(to[i], x + (at < 0 ? 0 : at), at >= 0);
     }
   } else {
-    uint32_t word[2][4] = {};
+    uint32_t packed[2][4] = {};
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int64_t at = offset_of(p, windows[i], tap);
-        if (at >= 0) word[i][e / 2] |= static_cast<uint32_t>(x[at].bits) << e % 2 * 16;
+        if (at >= 0) packed[i][e / 2] |= static_cast<uint32_t>(x[at].bits) << e % 2 * 16;
       }
       advance(p, tap, 1);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      *reinterpret_cast<uint4*>(to[i]) = make_uint4(word[i][0], word[i][1], word[i][2], word[i][3]);
+      *reinterpret_cast<uint4*>(to[i]) =
+          make_uint4(packed[i][0], packed[i][1], packed[i][2], packed[i][3]);
   }
 }
 
@@ -170,7 +173,7 @@ __device__ __forceinline__ void store_pair(const Problem& p, int64_t pixel, int 
   }
 }
 
-// kPixelWarps of the eight warps share the pixels, the others the channels.
+// kPixelWarps of the eight warps divide the pixels, the others the channels.
 template <int kColumns, int kPixelWarps, bool kVector>
 __global__ void __launch_bounds__(kThreads) conv_bf16_kernel(Problem p) {
   constexpr int kChannelWarps = 8 / kPixelWarps;
@@ -201,7 +204,8 @@ __global__ void __launch_bounds__(kThreads) conv_bf16_kernel(Problem p) {
   float acc[kPixelTiles][kChannelTiles][4] = {};
   for (int step = 0; step < steps; ++step) {
     copy_async_wait<kStages - 2>();
-    __syncthreads();  // this step has come for all threads, the one before it is read by all
+    __syncthreads();  // all threads' copies of this step have arrived, and all have read the step
+                      // before
     stage(step + kStages - 1);
     multiply_stage(pixels + step % kStages * kPixelTile + pixel_warp * kPitch,
                    weights + step % kStages * kWeightTile + channel_warp * kPitch, acc);
@@ -218,7 +222,8 @@ __global__ void __launch_bounds__(kThreads) conv_bf16_kernel(Problem p) {
     }
 }
 
-// f32: 64 pixels by 64 channels, 16 elements of k at a time, 4 x 4 results per thread.
+// In f32 a block computes 64 pixels by 64 channels, 16 elements of k at a time, 4 x 4 results per
+// thread.
 constexpr int kSide = 64, kDepthF32 = 16;
 
 __global__ void __launch_bounds__(kThreads) conv_f32_kernel(Problem p) {
@@ -293,14 +298,14 @@ void run_kernel(const Stream& stream, DType dtype, const Problem& p) {
   }
 }
 
-// False where the library has nothing for the call.
+// Returns false if the library does not take the call.
 bool run_library(const Stream& stream, const TensorView& x, const PackedConv& packed,
                  const PackedLinear& matrix, const ConvArgs& args, const TensorView& out) {
   const void* weight = packed_matrix(matrix).weight.view().data;
   if (packed.in() % 8 || packed.out() % 8 || !aligned16(x.data) || !aligned16(out.data))
     return false;
   const float* bias = matrix.has_bias() ? matrix.bias_.as<float>() : nullptr;
-  const bool wide = x.dtype == DType::kF32;  // the library has no f32 sum with a bias behind it
+  const bool wide = x.dtype == DType::kF32;  // the library has no f32 convolution with a bias
   if (!library_conv(stream, {.dtype = x.dtype,
                              .x_shape = {x[0], x[1], x[2], x[3]},
                              .out_shape = {out[0], out[1], out[2], out[3]},
@@ -365,7 +370,7 @@ void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const
               .left = narrow(args.pad_w[0])});
 }
 
-// The matrix [Cout, kt kh kw Cin], of every kernel.
+// Packs the matrix [Cout, kt kh kw Cin], which every kernel uses.
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias,
                      DType dtype) {
   PackedConv packed;

@@ -11,11 +11,11 @@ namespace weft::cuda {
 namespace {
 
 struct Plan {
-  CudnnDescriptor descriptor;  // none: refused
+  CudnnDescriptor descriptor;  // empty if cuDNN refused
   int64_t workspace = 0;
 };
 
-// Of a queue; where there is no library every shape is refused.
+// One Library belongs to a queue. If cuDNN cannot be loaded, every shape is refused.
 struct Library {
   explicit Library(CudaQueue& queue) {
     try {
@@ -41,17 +41,17 @@ struct Library {
 
 Plan make_plan(Library& library, const ConvShape& shape) {
   const CudnnTarget target{.handle = library.handle};
-  std::string refusal = "no engine of cuDNN's keeps the contract for this shape";
+  std::string refusal = "cuDNN has no engine within the contract for this shape";
   try {
     for (const CudnnDescriptor& configuration : propose_conv(shape, target)) try {
         Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
         plan.workspace = cudnn_workspace(plan.descriptor);
         if (plan.workspace <= static_cast<int64_t>(kConvWorkspace)) return plan;
-        refusal = "a workspace of " + std::to_string(plan.workspace) + " bytes";
-      } catch (const CudnnRefusal& reason) {  // the next one may do
+        refusal = "the plan needs " + std::to_string(plan.workspace) + " bytes of workspace";
+      } catch (const CudnnRefusal& reason) {  // the next configuration may work
         refusal = reason.text;
       }
-  } catch (const CudnnRefusal& reason) {  // conv.cu has a kernel
+  } catch (const CudnnRefusal& reason) {  // conv.cu then computes it
     refusal = reason.text;
   }
   library.refusal = refusal;
@@ -65,7 +65,7 @@ bool library_conv(const Stream& stream, const LibraryConv& conv) {
   Library& library = queue.part<Library>();
   if (!library.handle) return false;
   const ConvShape shape = ConvShape::of(conv);
-  // Preparing a plan loads code, which a stream that is being captured does not allow.
+  // Preparing a plan loads code, which is not allowed while a stream is being captured.
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue.stream(), &status));
   if (status != cudaStreamCaptureStatusNone && !library.plans->has(shape)) return false;

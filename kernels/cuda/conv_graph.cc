@@ -6,8 +6,9 @@ namespace weft::cuda {
 
 namespace {
 
-// A convolution's dimensions as cuDNN orders them, [N, C, spatial...], with channels innermost in
-// memory. Pictures, where time is not touched, are a batch; a clip is one volume.
+// A convolution's dimensions in cuDNN's order, [N, C, spatial...], with channels innermost in
+// memory. If the kernel does not span time, frames are pictures of one batch; otherwise a clip is
+// one volume.
 CudnnTensor channels_last(int64_t id, cudnnDataType_t type, bool pictures,
                           const std::array<int64_t, 4>& shape) {
   const auto [f, h, w, c] = shape;
@@ -104,8 +105,9 @@ CudnnDescriptor make_graph(const ConvShape& s, const CudnnTarget& target) {
   return make_cudnn_graph(operations, target);
 }
 
-// What the contract does not allow: sums in fewer bits, transforms whose errors it does not bound,
-// results that differ between runs, and of f32 the tensor cores, which would round it to TF32.
+// False for engines outside the contract: sums in fewer bits, transforms whose errors it does not
+// bound, results that differ between runs, and for f32 the tensor cores, which would round it to
+// TF32.
 bool is_allowed(const CudnnDescriptor& configuration, DType dtype) {
   for (cudnnBackendNumericalNote_t note : cudnn_notes(configuration)) switch (note) {
       case CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP:

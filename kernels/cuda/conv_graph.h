@@ -1,5 +1,5 @@
 #pragma once
-// cuDNN's graph of a convolution: channels last, f32 sums, the bias behind them.
+// cuDNN's graph of a convolution: channels last, f32 sums, then the bias.
 #include <compare>
 
 #include "kernels/cuda/conv_library.h"
@@ -7,7 +7,7 @@
 
 namespace weft::cuda {
 
-// What a plan depends on.
+// A ConvShape is everything a plan depends on.
 struct ConvShape {
   DType dtype;
   std::array<int64_t, 4> x, out;  // F, H, W, C
@@ -20,11 +20,11 @@ struct ConvShape {
   static ConvShape of(const LibraryConv& conv);
 };
 
-// Unique ids of the plan's tensors.
+// These are the unique ids of the plan's tensors.
 enum ConvTensor : int64_t { kConvX = 1, kConvWeight, kConvOut, kConvBias, kConvSum };
 
-// Engine configurations in the order to try them: those that add in f32, always in the same order,
-// of f32 none that multiplies in TF32. Throws CudnnRefusal.
+// Returns engine configurations in the order to try them. All of them add in f32, always in the
+// same order; for f32 none multiplies in TF32. Throws CudnnRefusal.
 std::vector<CudnnDescriptor> propose_conv(const ConvShape& shape, const CudnnTarget& target);
 
 }  // namespace weft::cuda

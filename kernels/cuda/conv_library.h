@@ -1,6 +1,6 @@
 #pragma once
-// Convolutions by a library: cuDNN (conv_cudnn.cc), or plain loops where tests run on a host. It
-// refuses what the library does not do; conv.cu has a kernel for everything.
+// Convolutions by a library: cuDNN (conv_cudnn.cc), or plain loops where tests run on a host.
+// library_conv() refuses what the library cannot do; conv.cu has a kernel for everything.
 #include <string>
 
 #include "kernels/conv.h"
@@ -17,14 +17,14 @@ struct LibraryConv {
   const void* weight = nullptr;  // [Cout, kt, kh, kw, Cin]
   const float* bias = nullptr;   // [Cout] or null; added in f32 before the one rounding
   void* out = nullptr;
-  size_t scratch_used = 0;  // bytes of the queue's scratch that hold the caller's data
+  size_t scratch_used = 0;  // the queue's scratch holds this many bytes of the caller's data
 };
 
-// Puts the convolution behind what the stream was given; all dense and 16-byte aligned. False, and
-// nothing done, where the library has no plan for the shape.
+// Enqueues the convolution on the stream; all operands are dense and 16-byte aligned. Returns false
+// and does nothing if the library has no plan for the shape.
 bool library_conv(const Stream& stream, const LibraryConv& conv);
 
-// Why the library refused the last shape that it refused on this stream; or "".
+// Says why the library refused the last shape that it refused on this stream, or "".
 std::string library_conv_refusal(const Stream& stream);
 
 }  // namespace weft::cuda

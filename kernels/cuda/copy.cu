@@ -1,6 +1,6 @@
-// Movement and conversion on a device. Views are reduced to as few dimensions as their strides
-// allow; dense memory goes by the driver, rows in accesses of up to 16 bytes, transpositions by
-// tiles in shared memory.
+// Data movement and conversion on a device. Views are reduced to as few dimensions as their strides
+// allow. Dense memory is copied by the driver, rows in accesses of up to 16 bytes, transpositions
+// by tiles in shared memory.
 #include <limits>
 
 #include "kernels/convert.h"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kOuter = kMaxRank - 1;
 
-// The dimensions outside of what a kernel copies at once; strides in elements.
+// The dimensions outside those that a kernel copies at once; strides are in elements.
 struct Outer {
   int dims = 0;
   uint32_t extent[kOuter] = {};
@@ -45,7 +45,8 @@ Outer make_outer(const CopyNest& nest, int dims) {
   return outer;
 }
 
-// Rows are the innermost dimension. x null: zeros; ids: the outer dimension of x goes by them.
+// Copies rows, the innermost dimension. x null writes zeros; with ids, x's outer dimension is
+// indexed by them.
 template <class From, class To>
 struct RowCopy {
   const From* x;
@@ -60,7 +61,7 @@ template <class From, class To, int N>
 __global__ void __launch_bounds__(256, 6) copy_rows(RowCopy<From, To> p) {
   const int64_t group = column();
   if (group >= p.groups) return;
-#pragma unroll 1  // else its trip count takes a 64-bit division
+#pragma unroll 1  // otherwise its trip count takes a 64-bit division
   for (int64_t row = first_row(); row < p.rows; row += row_step()) {
     int64_t from = 0, to = 0;
     p.outer.offsets(static_cast<uint32_t>(row), from, to);
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(256, 6) copy_rows(RowCopy<From, To> p) {
 
 constexpr int kTile = 32, kTileRows = 8;
 
-// Tiles of `rows` (dense in x) by `columns` (dense in out).
+// Copies tiles of `rows` (dense in x) by `columns` (dense in out).
 template <class From, class To>
 struct TileCopy {
   const From* x;
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kTile* kTileRows) copy_tiles(TileCopy<From, To
   }
 }
 
-// One block's index, and a row's, are 32 bits: larger nests are cut along their outermost loop.
+// Block and row indices are 32 bits: larger nests are cut along their outermost loop.
 constexpr int64_t kMostRows = int64_t{1} << 30;
 
 template <class From, class To, class Run>
@@ -167,7 +168,7 @@ void launch_rows(Stream& stream, const CopyNest& nest, const From* x, To* out,
   });
 }
 
-// `row` is the dimension in which x is dense, out is in the last.
+// `row` is the dimension in which x is dense; out is dense in the last.
 template <class From, class To>
 void launch_tiles(Stream& stream, CopyNest nest, int row, const From* x, To* out) {
   const int last = nest.rank - 1;
@@ -201,7 +202,7 @@ bool multiples(const CopyNest& nest, int64_t of) {
   return true;
 }
 
-// The dimension that a copy by tiles reads along, or -1: only long sides are worth a tile.
+// Returns the dimension that a copy by tiles reads along, or -1: tiles only pay for long sides.
 int tile_row(const CopyNest& nest) {
   constexpr int64_t kWorthATile = 16;
   const int last = nest.rank - 1;
@@ -227,7 +228,7 @@ void copy_nest(Stream& stream, const CopyNest& nest, const From* x, To* out,
   launch_rows<From, To, 1>(stream, nest, x, out, ids);
 }
 
-// Bits move in the largest units that all addresses are multiples of. x null: zeros.
+// Moves bits in the largest units of which all addresses are multiples. x null writes zeros.
 template <class Unit>
 void move_units(Stream& stream, CopyNest nest, int64_t size, const void* x, void* out,
                 const int32_t* ids) {
@@ -313,7 +314,8 @@ __global__ void __launch_bounds__(256)
 #pragma unroll 1
   for (int64_t pixel = first_row(); pixel < pixels; pixel += row_step()) {
     const uint32_t line = static_cast<uint32_t>(pixel) / width;
-    const int64_t at = pixel + static_cast<int64_t>(line) * width;  // 2 line width + its place
+    // `at` is 2 line width + the place in the line.
+    const int64_t at = pixel + static_cast<int64_t>(line) * width;
     const Unit value = x[pixel * groups + group];
     Unit* to = out + 2 * at * groups + group;
     to[0] = to[groups] = value;
@@ -345,7 +347,7 @@ __global__ void __launch_bounds__(256)
   if (first >= pixels) return;
 #pragma unroll 1
   for (int64_t frame = first_row(); frame < frames; frame += row_step()) {
-    uint32_t words[(3 * N + 3) / 4] = {};
+    uint32_t packed[(3 * N + 3) / 4] = {};
 #pragma unroll
     for (int c = 0; c < 3; ++c) {
       float value[N];
@@ -354,16 +356,16 @@ __global__ void __launch_bounds__(256)
       for (int k = 0; k < N; ++k) {
         const float unit = fminf(fmaxf(value[k] * 0.5f + 0.5f, 0.0f), 1.0f);
         const int byte = 3 * k + c;
-        words[byte / 4] |= static_cast<uint32_t>(nearbyintf(unit * 255.0f)) << 8 * (byte % 4);
+        packed[byte / 4] |= static_cast<uint32_t>(nearbyintf(unit * 255.0f)) << 8 * (byte % 4);
       }
     }
     uint8_t* rgb = out + (frame * pixels + first) * 3;
     if constexpr (N == 4) {
 #pragma unroll
-      for (int w = 0; w < 3; ++w) reinterpret_cast<uint32_t*>(rgb)[w] = words[w];
+      for (int w = 0; w < 3; ++w) reinterpret_cast<uint32_t*>(rgb)[w] = packed[w];
     } else {
 #pragma unroll
-      for (int c = 0; c < 3; ++c) rgb[c] = static_cast<uint8_t>(words[0] >> 8 * c);
+      for (int c = 0; c < 3; ++c) rgb[c] = static_cast<uint8_t>(packed[0] >> 8 * c);
     }
   }
 }

@@ -88,7 +88,7 @@ std::vector<CudnnDescriptor> propose_cudnn(const CudnnDescriptor& graph,
     configurations.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     raw.push_back(configurations.back().get());
   }
-  // Engines that the device or the machine cannot run are left out here.
+  // cuDNN leaves out engines that the device or the machine cannot run.
   check_cudnn(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
               "heuristics' results");

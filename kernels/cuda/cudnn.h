@@ -1,6 +1,6 @@
 #pragma once
-// cuDNN's backend API: descriptors, and plans of graphs. Plans are also made without a device, from
-// a description of one: tests do.
+// cuDNN's backend API: descriptors, and plans of graphs. Plans can also be made without a device,
+// from a description of one; tests do so.
 #include <cudnn_graph.h>
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace weft::cuda {
 
-// A call of cuDNN's that failed, with its status and reason.
+// Thrown when a call of cuDNN fails, with its status and reason.
 struct CudnnRefusal {
   cudnnStatus_t status;
   std::string text;
@@ -54,7 +54,7 @@ struct CudnnTensor {
 };
 CudnnDescriptor make_cudnn_tensor(const CudnnTensor& tensor);
 
-// Where a plan is to run: a handle, or a finalised CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR.
+// The target of a plan: a handle, or a finalised CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   const CudnnDescriptor* device = nullptr;
@@ -63,7 +63,8 @@ struct CudnnTarget {
 // All of these throw CudnnRefusal.
 CudnnDescriptor make_cudnn_graph(std::span<const CudnnDescriptor> operations,
                                  const CudnnTarget& target);
-// The engine configurations that cuDNN's heuristics propose and its checks accept, best first.
+// Returns the engine configurations that cuDNN's heuristics propose and its checks accept, best
+// first.
 std::vector<CudnnDescriptor> propose_cudnn(const CudnnDescriptor& graph,
                                            cudnnBackendHeurMode_t mode, const CudnnTarget& target);
 std::vector<cudnnBackendNumericalNote_t> cudnn_notes(const CudnnDescriptor& configuration);

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
+#include <cstring>
 
 #include "kernels/cuda/queue.h"
 #include "kernels/cuda/tables.h"
@@ -31,7 +32,7 @@ std::string cuda_versions() {
   return "driver " + text(driver) + ", toolkit " + text(runtime);
 }
 
-std::string cuda_device_words(int index) {
+std::string cuda_device_description(int index) {
   cudaDeviceProp properties{};
   WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
   char text[384];
@@ -39,6 +40,19 @@ std::string cuda_device_words(int index) {
                 static_cast<double>(properties.totalGlobalMem) / (1 << 30), properties.major,
                 properties.minor);
   return text;
+}
+
+CudaDeviceNames cuda_device_names(int index) {
+  cudaDeviceProp properties{};
+  WEFT_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  CudaDeviceNames names;
+  static_assert(sizeof names.uuid == sizeof properties.uuid.bytes);
+  std::memcpy(names.uuid.data(), properties.uuid.bytes, sizeof names.uuid);
+  char text[64];
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", properties.pciDomainID, properties.pciBusID,
+                properties.pciDeviceID);
+  names.pci = text;
+  return names;
 }
 
 bool cuda_attends_in_fp8(int index) {

@@ -1,6 +1,7 @@
 #pragma once
-// The CUDA backend's door. Built from the other files here where WEFT_CUDA is on, else from
-// unavailable.cc.
+// The interface of the CUDA backend. With WEFT_CUDA it is built from the other files of this
+// folder, else from unavailable.cc.
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,39 +11,49 @@
 
 namespace weft {
 
-// The number of CUDA devices; throws Error(kUsage) naming the build option where there is no
+// Returns the number of CUDA devices. Throws Error(kUsage), naming the build option, if there is no
 // backend.
 int cuda_device_count();
 
-// "driver 12.4, toolkit 12.4"; "" where there is no backend.
+// Returns "driver 12.4, toolkit 12.4", or "" if there is no backend.
 std::string cuda_versions();
 
-// "NVIDIA H200, 139.8 GiB, compute capability 9.0".
-std::string cuda_device_words(int index);
+// Returns for example "NVIDIA H200, 139.8 GiB, compute capability 9.0".
+std::string cuda_device_description(int index);
 
-// Whether attention in 8 bits runs on CUDA device `index`.
+// Identifies the physical device behind visible device `index` by its UUID (zeros where the driver
+// gives none) and its PCI address, such as "0000:3b:00.0".
+struct CudaDeviceNames {
+  std::array<unsigned char, 16> uuid{};
+  std::string pci;
+};
+CudaDeviceNames cuda_device_names(int index);
+
+// True if 8-bit attention runs on CUDA device `index`.
 bool cuda_attends_in_fp8(int index);
 
-// A stream of its own on CUDA device `index`; its ops are cuda_ops(). `threads`: of the host, for
-// what is packed and converted there. Error(kUsage) where there is no such device or no backend.
+// Makes a new stream on CUDA device `index`; its ops are cuda_ops(). `threads` is the number of
+// host threads that pack and convert data. Throws Error(kUsage) if there is no such device or no
+// backend.
 Stream cuda_stream(int index, Determinism determinism = Determinism::kFast, int threads = 0);
 
-// `bytes` from one device's memory, or the host's, to another's, in the stream's order.
+// Copies `bytes` from the memory of one device, or of the host, to another's, in the stream's
+// order.
 void cuda_copy_bytes(Stream& stream, const void* from, void* to, size_t bytes);
 
-// kernels/gemm_limit.h's, by cuBLASLt.
+// Makes the GemmLimit of kernels/gemm_limit.h, by cuBLASLt.
 std::unique_ptr<GemmLimit> make_cuda_gemm_limit(Stream& stream, DType dtype, int64_t rows,
                                                 int64_t in, int64_t out);
 
-// Whether the vendor's libraries take plain problems of the kinds that models have. Where one does
-// not, kernels of ours do it, slower.
+// Reports whether the vendor's libraries accept plain problems of the kinds that models have. Where
+// one refuses, our own kernels do the work, more slowly.
 struct LibraryAnswer {
   std::string family, what;  // "attention", "bf16, heads of 128"
-  std::string refusal;       // "": it is taken
+  std::string refusal;       // "" if the library accepts it
 };
 std::vector<LibraryAnswer> ask_cuda_libraries(Stream& stream);
 
-// The op table of the CUDA backend. Error(kUsage) where there is none.
+// Returns the op table of the CUDA backend. Throws Error(kUsage) if there is none.
 const Ops& cuda_ops();
 
 }  // namespace weft

@@ -1,7 +1,7 @@
 #pragma once
-// What the flash kernels are given, by value. A row is one query of one query head; rows of the
-// `share` query heads of a key/value head follow each other, so that they share its tiles: row r is
-// query r / share, head r % share of the group.
+// FlashArgs is passed to the flash kernels by value. A row is one query of one query head. The rows
+// of the `share` query heads of a key/value head follow each other, so that they share its tiles:
+// row r is query r / share, head r % share of the group.
 #include <cstdint>
 
 #include "kernels/attention.h"
@@ -9,18 +9,18 @@
 
 namespace weft::cuda {
 
-// Keys and values of one segment. Strides are in elements.
+// The keys and values of one segment. Strides are in elements.
 struct FlashSegment {
   const void *k = nullptr, *v = nullptr;
   int64_t k_row = 0, k_head = 0, v_row = 0, v_head = 0;
   int keys = 0;
-  int first_key = 0;   // in the list of all keys: the bias's column
-  int first_tile = 0;  // in the list of this launch's tiles
+  int first_key = 0;   // index in the list of all keys: the bias's column
+  int first_tile = 0;  // index in the list of this launch's tiles
   int diagonal = 0;    // causal: query i sees keys up to i + diagonal
-  float shift = 0;     // added to its logits, which are powers of two
+  float shift = 0;     // added to the segment's logits, which are exponents of two
 };
 
-inline constexpr int kFlashSegments = 32;  // 2.3 of the 4 KiB of parameters
+inline constexpr int kFlashSegments = 32;  // they fill 2.3 of the 4 KiB of kernel parameters
 
 struct FlashArgs {
   const void* q = nullptr;
@@ -31,7 +31,7 @@ struct FlashArgs {
   int64_t lse_row = 0, lse_head = 0, lse_part = 0;
   const float* bias = nullptr;  // or null
   int64_t bias_head = 0, bias_row = 0, bias_key = 0;
-  float scale = 1;  // of q k^T, times log2(e)
+  float scale = 1;  // factor of q k^T: the softmax scale times log2(e)
   int queries = 0, share = 1, size = 0;
   int segments = 0, tiles = 0, parts = 1;  // part p takes the p-th share of the tiles
   bool causal = false;
@@ -42,36 +42,39 @@ struct FlashArgs {
   int rows() const { return queries * share; }
 };
 
-// Larger heads, by products; the first `scratch_used` bytes of the queue's scratch are the
-// caller's. One part, and tiles of kFlashProductTile keys.
-void attention_products(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
-                        size_t scratch_used);
+// Attention with larger heads, by GEMMs. The first `scratch_used` bytes of the queue's scratch hold
+// the caller's data. It takes one part, and tiles of kAttentionGemmTile keys.
+void attention_gemm(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
+                    size_t scratch_used);
 
-// Rows of a block. A few rows lie in blocks of one warp.
+// The rows of a block. A block of 16 rows is one warp.
 enum class FlashRows { k16 = 16, k64 = 64, k128 = 128 };
 
-// One launch over args.parts x kv_heads x blocks of rows. bf16 or f32 (whose blocks have 64 rows).
+// One launch covers args.parts x kv_heads x blocks of rows. dtype is bf16, or f32 (whose blocks
+// have 64 rows).
 void launch_flash(const Stream& stream, DType dtype, FlashRows rows, int kv_heads,
                   const FlashArgs& args);
 
-// By products of warpgroups: compute capability 9.0, heads of up to 128, no bias.
-inline constexpr int kFlashGroupTile = 128;  // keys
-inline constexpr int kFlashGroupLargest = 128;
-// What it takes of scratch for `rows` of FlashArgs over tiles of keys, in words of 1 or 2 bytes.
-inline size_t flash_group_most_bytes(int kv_heads) {
+// flash_sm90 multiplies with wgmma: compute capability 9.0, heads of up to 128, no bias.
+inline constexpr int kFlashSm90Tile = 128;  // keys
+inline constexpr int kFlashSm90LargestHead = 128;
+// The scratch of a call: the maxima of q, k and v per key/value head, then the packed operands for
+// `rows` of FlashArgs and `tiles` of keys, in elements of 1 or 2 bytes.
+inline size_t flash_sm90_maxima_bytes(int kv_heads) {
   return (3 * sizeof(uint32_t) * static_cast<size_t>(kv_heads) + 255) / 256 * 256;
 }
-inline size_t flash_group_bytes(size_t word_bytes, int64_t rows, int64_t tiles, int kv_heads) {
-  return flash_group_most_bytes(kv_heads) + static_cast<size_t>(kv_heads) * 128 * 128 * word_bytes *
-                                                static_cast<size_t>((rows + 127) / 128 + 2 * tiles);
+inline size_t flash_sm90_scratch_bytes(size_t element_bytes, int64_t rows, int64_t tiles,
+                                       int kv_heads) {
+  return flash_sm90_maxima_bytes(kv_heads) +
+         static_cast<size_t>(kv_heads) * 128 * 128 * element_bytes *
+             static_cast<size_t>((rows + 127) / 128 + 2 * tiles);
 }
-// One launch over args.parts x kv_heads x blocks of 128 rows: q, k, v bf16, or in 8 bits f32 too.
-// The first `scratch_used` bytes of the queue's scratch are the caller's.
-void launch_flash_group(const Stream& stream, DType dtype, AttentionFormat format, int kv_heads,
-                        const FlashArgs& args, size_t scratch_used);
+// One launch covers args.parts x kv_heads x blocks of 128 rows. q, k, v are bf16; in 8 bits also
+// f32. The first `scratch_used` bytes of the queue's scratch hold the caller's data.
+void launch_flash_sm90(const Stream& stream, DType dtype, AttentionFormat format, int kv_heads,
+                       const FlashArgs& args, size_t scratch_used);
 
-// Instantiations, by the padded head size.
-// f32 knows blocks of 64 rows only.
+// The instantiations, by padded head size. f32 only has blocks of 64 rows.
 void flash_bf16_64(const Stream& stream, FlashRows rows, int kv_heads, const FlashArgs& args);
 void flash_bf16_96(const Stream& stream, FlashRows rows, int kv_heads, const FlashArgs& args);
 void flash_bf16_128(const Stream& stream, FlashRows rows, int kv_heads, const FlashArgs& args);

@@ -1,38 +1,41 @@
 #pragma once
 // Flash attention in bf16 by mma (Dao 2023, FlashAttention-2): a warp owns kFragments x 16 rows and
-// keeps their logits, sums and softmax state in registers. One buffer each for a tile of keys and
-// of values: values arrive while the logits are computed, the next keys while the sums are. Logits
-// are powers of two; probabilities are rounded to bf16 for the sums, not for their total.
+// keeps their logits, sums and softmax state in registers. There is one buffer for a tile of keys
+// and one for a tile of values: values are loaded while the logits are computed, the next keys
+// while the values are multiplied. Softmax is in base 2; the sums use probabilities rounded to
+// bf16, their total uses unrounded ones.
 //
-// Registers of a thread (sm_80 / sm_90a) and blocks of a multiprocessor at 64 K registers:
+// Registers per thread (sm_80 / sm_90a), and blocks per multiprocessor with its 64 K registers:
 //   columns   128 rows         64 rows         16 rows
 //   64        168 / 168 x 3    128 / 128 x 4   206 / 156
 //   96        254 / 210 x 2    168 / 166 x 3   218 / 168
 //   128       254 / 255 x 2    168 / 168 x 3   229 / 182
 //   256       254 / 254 x 1    254 / 254 x 2   254 / 254
-// None spills but 128 columns x 64 rows on sm_80: 12 bytes. Two fragments load a tile's matrices
-// once for 32 rows: 48 loads of matrices for 128 products; with one fragment it is 72 for 128.
+// Only 128 columns x 64 rows on sm_80 spills, 12 bytes. Two fragments share the load of a tile's
+// matrices by 32 rows: 48 matrix loads for 128 mma; with one fragment it is 72 for 128.
 // Shared memory at 128 columns: 52 KB (128 rows or 64), 39 KB (16 rows).
 #include "kernels/cuda/flash_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace weft::cuda {
 
-// kBlocks of it on a multiprocessor.
+// kBlocks blocks of a shape run on a multiprocessor at a time.
 template <int kSize_, int kWarps_, int kFragments_, int kBlocks_>
 struct FlashShape {
   static constexpr int kSize = kSize_, kWarps = kWarps_, kFragments = kFragments_;
   static constexpr int kBlocks = kBlocks_;
-  static constexpr int kUnroll = kFragments == 1 ? 8 : 4;  // loads of a tile; more would spill
+  // So many loads of a tile are in flight; more would spill registers.
+  static constexpr int kUnroll = kFragments == 1 ? 8 : 4;
   static constexpr int kThreads = 32 * kWarps, kRows = 16 * kWarps * kFragments;
   static constexpr int kKeys = kSize <= 128 && kFragments == 1 ? 64 : 32;
-  // Eight rows of 16 bytes lie in different banks: a row is an odd number of 16 bytes.
+  // A row is an odd number of 16 bytes, so that 16-byte pieces of eight rows lie in different
+  // banks.
   static constexpr int kPitch = kSize + 8;
   static constexpr int kSharedBytes = (kRows + 2 * kKeys) * kPitch * 2;
 };
 
-// What a thread keeps of its rows: rows 16 f + lane / 4 + 8 h of the warp, fragment f, half h; and
-// columns 8 n + 2 (lane % 4) + c at [f][n][2 h + c].
+// The registers of a thread: rows 16 f + lane / 4 + 8 h of the warp (fragment f, half h), columns 8
+// n + 2 (lane % 4) + c at [f][n][2 h + c].
 template <class Shape>
 struct FlashState {
   float logit[Shape::kFragments][Shape::kKeys / 8][4];
@@ -40,7 +43,7 @@ struct FlashState {
   float top[Shape::kFragments][2], total[Shape::kFragments][2];
 };
 
-// 16 bytes of a tile; zeros where !real.
+// Loads 16 bytes of a tile; zeros if !real.
 __device__ __forceinline__ void load_piece(bf16* to, const bf16* head, int64_t offset, int column,
                                            const FlashArgs& args, bool real) {
   real = real && column < args.size;
@@ -56,7 +59,7 @@ __device__ __forceinline__ void load_piece(bf16* to, const bf16* head, int64_t o
   }
 }
 
-// `count` rows of one head from `head` on as a tile of kKeys rows; zeros behind them.
+// Loads `count` rows of one head, from `head` on, as a tile of kKeys rows, with zeros after them.
 template <class Shape>
 __device__ __forceinline__ void load_tile(bf16* tile, const void* head, int64_t row_stride,
                                           int count, const FlashArgs& args) {
@@ -103,20 +106,20 @@ __device__ __forceinline__ void load_values(bf16* tile, const FlashArgs& args,
   copy_async_commit();
 }
 
-// Everything this thread asked for and, behind the barrier, everything anybody did.
+// Waits for this thread's copies, then, by the barrier, for those of the whole block.
 __device__ __forceinline__ void wait_tile() {
   copy_async_wait<0>();
   __syncthreads();
 }
 
-// Row and column of the 8x8 matrices that this lane names to load_matrices: where matrices 1 and 3
-// lie below 0 and 2 (queries, and values, which are transposed), or beside them (keys).
+// The row and column of the 8x8 matrices whose address this lane gives to load_matrices. Matrices 1
+// and 3 lie below 0 and 2 for queries and for transposed values; they lie beside them for keys.
 __device__ __forceinline__ int below_row() { return threadIdx.x / 8 % 2 * 8 + threadIdx.x % 8; }
 __device__ __forceinline__ int below_column() { return threadIdx.x / 16 % 2 * 8; }
 __device__ __forceinline__ int beside_row() { return threadIdx.x / 16 % 2 * 8 + threadIdx.x % 8; }
 __device__ __forceinline__ int beside_column() { return threadIdx.x / 8 % 2 * 8; }
 
-// First row, in the block, of fragment f of this thread's warp.
+// Returns the first row, in the block, of fragment f of this thread's warp.
 template <class Shape>
 __device__ __forceinline__ int fragment_row(int f) {
   return (threadIdx.x / 32 * Shape::kFragments + f) * 16;
@@ -154,7 +157,7 @@ __device__ __forceinline__ void multiply_keys(FlashState<Shape>& state, const bf
   }
 }
 
-// Scaled logits with their bias.
+// Scales the logits and adds their bias.
 template <class Shape>
 __device__ __forceinline__ void scale_logits(FlashState<Shape>& state, const FlashArgs& args,
                                              const FlashBlock& block, const FlashCursor& at) {
@@ -186,7 +189,7 @@ __device__ __forceinline__ void scale_logits(FlashState<Shape>& state, const Fla
     }
 }
 
-// -infinity where a row does not see a key.
+// Sets logits to -infinity where a row does not see a key.
 template <class Shape>
 __device__ __forceinline__ void mask(FlashState<Shape>& state, const FlashArgs& args,
                                      const FlashBlock& block, const FlashCursor& at) {
@@ -205,10 +208,11 @@ __device__ __forceinline__ void mask(FlashState<Shape>& state, const FlashArgs& 
     }
 }
 
-// The largest logit so far of every row; what was summed before, relative to it.
+// Raises each row's running maximum to the tile's largest logit, and rescales the earlier sums to
+// it.
 template <class Shape>
 __device__ __forceinline__ void raise_top(FlashState<Shape>& state, float scale, float shift) {
-  float shrink[Shape::kFragments][2];
+  float rescale[Shape::kFragments][2];
   bool any = false;
 #pragma unroll
   for (int f = 0; f < Shape::kFragments; ++f)
@@ -221,34 +225,35 @@ __device__ __forceinline__ void raise_top(FlashState<Shape>& state, float scale,
       high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
       high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
       const float top = fmaxf(state.top[f][h], fmaf(high, scale, shift));
-      shrink[f][h] = top == state.top[f][h] ? 1.0f : fast_exp2(state.top[f][h] - top);
-      any = any || shrink[f][h] != 1.0f;
+      rescale[f][h] = top == state.top[f][h] ? 1.0f : fast_exp2(state.top[f][h] - top);
+      any = any || rescale[f][h] != 1.0f;
       state.top[f][h] = top;
     }
-  if (!__any_sync(0xffffffffu, any)) return;  // as in most tiles
+  if (!__any_sync(0xffffffffu, any)) return;  // true for most tiles
 #pragma unroll
   for (int f = 0; f < Shape::kFragments; ++f)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      state.total[f][h] *= shrink[f][h];
+      state.total[f][h] *= rescale[f][h];
 #pragma unroll
       for (int n = 0; n < Shape::kSize / 8; ++n) {
-        state.sum[f][n][2 * h] *= shrink[f][h];
-        state.sum[f][n][2 * h + 1] *= shrink[f][h];
+        state.sum[f][n][2 * h] *= rescale[f][h];
+        state.sum[f][n][2 * h + 1] *= rescale[f][h];
       }
     }
 }
 
-// Turns logit * scale + shift into probabilities relative to the largest.
+// Turns logit * scale + shift into probabilities relative to the running maximum.
 template <class Shape>
-__device__ __forceinline__ void soften(FlashState<Shape>& state, float scale, float shift) {
+__device__ __forceinline__ void online_softmax(FlashState<Shape>& state, float scale, float shift) {
   raise_top(state, scale, shift);
 #pragma unroll
   for (int f = 0; f < Shape::kFragments; ++f)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float top = state.top[f][h];
-      const float offset = shift - (top == minus_infinity() ? 0.0f : top);  // no key seen yet
+      // The maximum is -infinity until a key is seen.
+      const float offset = shift - (top == minus_infinity() ? 0.0f : top);
 #pragma unroll
       for (int n = 0; n < Shape::kKeys / 8; ++n)
 #pragma unroll
@@ -338,23 +343,23 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     for (int h = 0; h < 2; ++h) state.top[f][h] = minus_infinity(), state.total[f][h] = 0;
   }
   FlashCursor at = first_tile<Shape::kKeys>(args, block);
-  bool more = settle<Shape::kKeys>(args, block, at);
+  bool more = skip_to_visible_tile<Shape::kKeys>(args, block, at);
   if (more) {
     load_queries<Shape>(queries, args, block);
     load_keys<Shape>(keys, args, block, at);
   }
   while (more) {
-    wait_tile();  // the queries and the keys are here, and nobody reads the values any more
+    wait_tile();  // the queries and the keys are here, and no thread reads the values any more
     load_values<Shape>(values, args, block, at);
     multiply_keys(state, queries, keys);
-    // In a plain tile the scale goes with the exponential.
+    // Without bias, the scale is applied in the exponential.
     const bool plain = !args.bias && args.scale > 0;
     if (!plain) scale_logits(state, args, block, at);
     if (cut<Shape::kKeys>(args, block, at)) mask(state, args, block, at);
-    soften(state, plain ? args.scale : 1.0f, plain ? args.segment[at.segment].shift : 0.0f);
-    wait_tile();  // the values are here, and nobody reads the keys any more
+    online_softmax(state, plain ? args.scale : 1.0f, plain ? args.segment[at.segment].shift : 0.0f);
+    wait_tile();  // the values are here, and no thread reads the keys any more
     at.key += Shape::kKeys;
-    more = settle<Shape::kKeys>(args, block, at);
+    more = skip_to_visible_tile<Shape::kKeys>(args, block, at);
     if (more) load_keys<Shape>(keys, args, block, at);
     add_values(state, values);
   }

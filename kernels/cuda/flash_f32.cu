@@ -1,6 +1,6 @@
-// Flash attention in f32 on the plain units: 64 rows of 256 threads, thread (y, x) has rows
-// 4 y + r. Of the logits it has keys x + 16 j, of the sums columns 64 c + 4 x + i. Keys and values
-// pass through one buffer. f32 throughout: this is the path that answers for accuracy.
+// Flash attention in f32 without tensor cores: 64 rows by 256 threads, thread (y, x) has rows 4 y +
+// r. It holds the logits of keys x + 16 j and the sums of columns 64 c + 4 x + i. Keys and values
+// pass through one buffer. All arithmetic is f32: accuracy is measured against this path.
 #include "kernels/cuda/flash_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -13,7 +13,8 @@ struct Shape {
   static constexpr int kSize = kSize_;
   static constexpr int kThreads = 256, kRows = 64, kKeys = kSize <= 128 ? 64 : 32;
   static constexpr int kKeysEach = kKeys / 16, kColumns = kSize / 64;
-  static constexpr int kPitch = kSize + 4, kPowerPitch = kKeys + 4;  // rows in different banks
+  // Rows start in different banks.
+  static constexpr int kPitch = kSize + 4, kPowerPitch = kKeys + 4;
   static constexpr int kSharedBytes = 4 * ((kRows + kKeys) * kPitch + kRows * kPowerPitch);
 };
 
@@ -27,7 +28,7 @@ __device__ __forceinline__ float part_of(const float4& x, int i) {
   return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
 }
 
-// Four columns of a row, zeros behind the last.
+// Loads four columns of a row, with zeros after the last.
 __device__ __forceinline__ float4 load_four(const float* row, int column, const FlashArgs& args) {
   if (args.aligned && column < args.size) return *reinterpret_cast<const float4*>(row + column);
   float4 out = make_float4(0, 0, 0, 0);
@@ -88,12 +89,12 @@ __device__ __forceinline__ void multiply_keys(float (&logit)[4][S::kKeysEach], c
   }
 }
 
-// Probabilities of the tile relative to the largest logit so far, into `powers`; what was summed
-// before, relative to it.
+// Writes the tile's probabilities, relative to the running maximum, into `powers`, and rescales the
+// earlier sums to that maximum.
 template <class S>
-__device__ __forceinline__ void soften(State<S>& state, float (&logit)[4][S::kKeysEach],
-                                       float* powers, const FlashArgs& args,
-                                       const FlashBlock& block, const FlashCursor& at) {
+__device__ __forceinline__ void online_softmax(State<S>& state, float (&logit)[4][S::kKeysEach],
+                                               float* powers, const FlashArgs& args,
+                                               const FlashBlock& block, const FlashCursor& at) {
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
   const float shift = args.segment[at.segment].shift;
 #pragma unroll
@@ -112,14 +113,15 @@ __device__ __forceinline__ void soften(State<S>& state, float (&logit)[4][S::kKe
     }
     for (int lane = 1; lane < 16; lane *= 2)
       top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, lane));
-    const float base = top == minus_infinity() ? 0.0f : top;  // no key seen yet
-    const float shrink = fast_exp2(state.top[r] - base);
+    // The maximum is -infinity until a key is seen.
+    const float base = top == minus_infinity() ? 0.0f : top;
+    const float rescale = fast_exp2(state.top[r] - base);
     state.top[r] = top;
-    state.total[r] *= shrink;
+    state.total[r] *= rescale;
 #pragma unroll
     for (int c = 0; c < S::kColumns; ++c)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) state.sum[r][c][i] *= shrink;
+      for (int i = 0; i < 4; ++i) state.sum[r][c][i] *= rescale;
 #pragma unroll
     for (int j = 0; j < S::kKeysEach; ++j) {
       const float power = fast_exp2(logit[r][j] - base);
@@ -196,7 +198,7 @@ __global__ void __launch_bounds__(S::kThreads)
   }
   load_queries<S>(queries, args, block);
   FlashCursor at = first_tile<S::kKeys>(args, block);
-  while (settle<S::kKeys>(args, block, at)) {
+  while (skip_to_visible_tile<S::kKeys>(args, block, at)) {
     const FlashSegment& segment = args.segment[at.segment];
     const int count = segment.keys - at.key;
     load_tile<S>(tile,
@@ -206,15 +208,15 @@ __global__ void __launch_bounds__(S::kThreads)
     __syncthreads();
     float logit[4][S::kKeysEach];
     multiply_keys<S>(logit, queries, tile);
-    soften(state, logit, powers, args, block, at);
-    __syncthreads();  // nobody reads the keys any more
+    online_softmax(state, logit, powers, args, block, at);
+    __syncthreads();  // no thread reads the keys any more
     load_tile<S>(tile,
                  static_cast<const float*>(segment.v) + block.kv_head * segment.v_head +
                      at.key * segment.v_row,
                  segment.v_row, count, args);
     __syncthreads();
     add_values(state, powers, tile);
-    __syncthreads();  // nor the values and the powers
+    __syncthreads();  // no thread reads the values and the powers any more
     at.key += S::kKeys;
   }
   store_rows(state, args, block);

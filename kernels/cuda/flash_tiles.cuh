@@ -1,5 +1,6 @@
 #pragma once
-// Which tiles of keys a block of rows walks over; shared by the flash kernels.
+// The flash kernels share these functions, which say which tiles of keys a block of rows walks
+// over.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/flash.h"
@@ -10,7 +11,7 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 __device__ __forceinline__ float minus_infinity() { return __uint_as_float(0xff800000u); }
 
-// Rows [first_row, first_row + kRows) of the launch, cut at its last row.
+// A block covers rows [first_row, first_row + kRows) of the launch, up to its last row.
 struct FlashBlock {
   int first_row = 0, rows = 0;          // of the block, of the launch
   int first_query = 0, last_query = 0;  // of the block
@@ -18,7 +19,7 @@ struct FlashBlock {
   int end_tile = 0;
 };
 
-// A tile of keys: [key, key + kKeys) of a segment.
+// A cursor is a tile of keys: [key, key + kKeys) of a segment.
 struct FlashCursor {
   int segment, key;
 };
@@ -26,7 +27,7 @@ struct FlashCursor {
 template <int kRows>
 __device__ __forceinline__ FlashBlock flash_block(const FlashArgs& args) {
   FlashBlock block;
-  // Blocks of late rows see the most keys under a mask; they start first.
+  // Under a mask, blocks of late rows see the most keys; they start first.
   const int index = args.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   block.first_row = index * kRows;
   block.rows = args.queries * args.share;
@@ -40,11 +41,11 @@ __device__ __forceinline__ FlashBlock flash_block(const FlashArgs& args) {
   return block;
 }
 
-// Moves on to the first tile from the cursor on that a row of the block sees; false where there is
-// none in the block's part.
+// Moves the cursor to the first tile, from its place on, of which a row of the block sees a key.
+// Returns false if the block's part has no such tile.
 template <int kKeys>
-__device__ __forceinline__ bool settle(const FlashArgs& args, const FlashBlock& block,
-                                       FlashCursor& at) {
+__device__ __forceinline__ bool skip_to_visible_tile(const FlashArgs& args, const FlashBlock& block,
+                                                     FlashCursor& at) {
   while (at.segment < args.segments) {
     const FlashSegment& segment = args.segment[at.segment];
     const bool hidden = args.causal && at.key > block.last_query + segment.diagonal;
@@ -64,7 +65,7 @@ __device__ __forceinline__ FlashCursor first_tile(const FlashArgs& args, const F
   return {segment, args.segments > 0 ? (tile - args.segment[segment].first_tile) * kKeys : 0};
 }
 
-// Whether some row of the block does not see some key of the tile.
+// True if some row of the block does not see some key of the tile.
 template <int kKeys>
 __device__ __forceinline__ bool cut(const FlashArgs& args, const FlashBlock& block,
                                     const FlashCursor& at) {
@@ -73,7 +74,7 @@ __device__ __forceinline__ bool cut(const FlashArgs& args, const FlashBlock& blo
          (args.causal && at.key + kKeys - 1 > block.first_query + segment.diagonal);
 }
 
-// Keys of the tile, from its first, that `row` sees; 0 of rows behind the last.
+// Returns how many keys of the tile, from its first on, `row` sees; 0 for rows after the last.
 __device__ __forceinline__ int seen_keys(const FlashArgs& args, const FlashBlock& block,
                                          const FlashCursor& at, int row) {
   if (row >= block.rows) return 0;
@@ -82,12 +83,12 @@ __device__ __forceinline__ int seen_keys(const FlashArgs& args, const FlashBlock
   return args.causal ? min(keys, row / args.share + segment.diagonal + 1 - at.key) : keys;
 }
 
-// The head of q, out, lse and bias that `row` belongs to.
+// Returns the head of q, out, lse and bias that `row` belongs to.
 __device__ __forceinline__ int head_of(const FlashArgs& args, const FlashBlock& block, int row) {
   return block.kv_head * args.share + row % args.share;
 }
 
-// The bias of `row`'s logits against the tile, by key; or null.
+// Returns the bias of `row`'s logits for the tile's first key, or null.
 __device__ __forceinline__ const float* bias_row(const FlashArgs& args, const FlashBlock& block,
                                                  const FlashCursor& at, int row) {
   if (!args.bias || row >= block.rows) return nullptr;
@@ -95,8 +96,8 @@ __device__ __forceinline__ const float* bias_row(const FlashArgs& args, const Fl
          (args.segment[at.segment].first_key + at.key) * args.bias_key;
 }
 
-// Natural log-sum-exp of a row whose largest logit is `top` (a power of two) and whose sum of
-// powers relative to it is `sum`.
+// Stores the natural log-sum-exp of a row. `top` is its largest logit, as an exponent of two; `sum`
+// is its sum of powers of two relative to 2^top.
 __device__ __forceinline__ void store_lse(const FlashArgs& args, const FlashBlock& block, int row,
                                           float top, float sum) {
   if (args.lse)

@@ -1,5 +1,5 @@
-// gemm.h by cuBLASLt. Its matrices are columns of what ours are rows of: out^T = w x^T, w
-// transposed, k innermost in both ("TN"), which every kernel of the library takes.
+// gemm.h by cuBLASLt. The library's matrices are column-major, ours are row-major: out^T = w x^T,
+// with w transposed and k innermost in both ("TN"), which every kernel of the library accepts.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void check_cublas(cublasStatus_t status, const char* call, int line) {
 
 constexpr int kCandidates = 6;
 constexpr int kTimedRuns = 3;
-// A shape is worth timing when it comes again: not that of a prompt which is read once.
+// A shape is timed at this call. Shapes that come once, such as a prompt's, are not worth it.
 constexpr int kTimedCall = 3;
 
 cudaDataType_t type_of(DType dtype) {
@@ -44,13 +44,14 @@ cudaDataType_t type_of(DType dtype) {
   }
 }
 
-// The power of two that an address is a multiple of, up to what any kernel asks for.
+// Returns the power of two that an address is a multiple of, up to the largest that a kernel asks
+// for.
 uint32_t alignment(const void* data) {
   constexpr int kMost = 4;  // 16 bytes
   return 1u << std::min(kMost, std::countr_zero(reinterpret_cast<uintptr_t>(data)));
 }
 
-// What a plan depends on.
+// A Key is everything a plan depends on.
 using Key = std::array<int64_t, 19>;
 
 Key key_of(const Gemm& g) {
@@ -75,7 +76,7 @@ Key key_of(const Gemm& g) {
           g.one_scale};
 }
 
-// The descriptors of a shape and the library's ways to do it, the best first.
+// A Plan holds the descriptors of a shape and the library's algorithms for it, best first.
 class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Gemm& g) {
@@ -124,7 +125,7 @@ class Plan {
   cublasLtMatmulDesc_t operation_ = nullptr;
   std::array<cublasLtMatrixLayout_t, 3> layouts_{};  // w, x, out
   std::vector<Way> ways_;
-  std::string refusal_;  // where there is no way
+  std::string refusal_;  // set if the library has no algorithm
   int calls_ = 0;
 };
 
@@ -150,7 +151,7 @@ void Plan::describe(const Gemm& g) {
                                              whole ? CUDA_R_32I : CUDA_R_32F));
   set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-  // The library's GELU is the tanh form (TensorRT-LLM pull request 17693 builds on it).
+  // The library's GELU is the tanh form (TensorRT-LLM pull request 17693 relies on it).
   const auto plain = g.gelu ? CUBLASLT_EPILOGUE_GELU : CUBLASLT_EPILOGUE_DEFAULT;
   const auto with_bias = g.gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_BIAS;
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, g.bias ? with_bias : plain);
@@ -174,7 +175,7 @@ void Plan::find(cublasLtHandle_t handle, const Gemm& g) {
     return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value));
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kGemmWorkspace});
-  // Parts of a sum are added in f32, never in the type of the results.
+  // Partial sums are added in f32, never in the type of the results.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(g.w.data));
@@ -217,8 +218,8 @@ void Plan::launch(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, cons
       layouts_[2], g.out.data, layouts_[2], &way.algo, workspace, kGemmWorkspace, queue.stream()));
 }
 
-// Times every way on the call itself, whose result is the same each time, and puts the fastest
-// first. Waits for the device.
+// Times every algorithm on the call itself, whose result is the same each time, and puts the
+// fastest first. Waits for the device.
 void Plan::choose(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g) {
   cudaEvent_t begin = nullptr, end = nullptr;
   WEFT_CUDA_CHECK(cudaEventCreate(&begin));
@@ -226,7 +227,7 @@ void Plan::choose(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g) {
   size_t fastest = 0;
   float least = 0;
   for (size_t i = 0; i < ways_.size(); ++i) {
-    launch(handle, queue, g, ways_[i]);  // warm
+    launch(handle, queue, g, ways_[i]);  // warms up
     WEFT_CUDA_CHECK(cudaEventRecord(begin, queue.stream()));
     for (int run = 0; run < kTimedRuns; ++run) launch(handle, queue, g, ways_[i]);
     WEFT_CUDA_CHECK(cudaEventRecord(end, queue.stream()));
@@ -250,7 +251,7 @@ void Plan::run(cublasLtHandle_t handle, CudaQueue& queue, const Gemm& g, bool ma
   launch(handle, queue, g, ways_[0]);
 }
 
-// The queue's handle and plans.
+// The queue's library handle and plans.
 struct Library {
   explicit Library(CudaQueue&) { WEFT_CUBLAS_CHECK(cublasLtCreate(&handle)); }
   ~Library() { cublasLtDestroy(handle); }

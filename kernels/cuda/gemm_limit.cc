@@ -12,11 +12,11 @@ namespace weft {
 
 namespace {
 
-// A run is long beside a launch and the wait behind it, where products are short: these many of
-// them at most.
+// A run must be long compared with a launch and the wait after it. For small GEMMs it repeats the
+// GEMM until it reaches this time, at most kMostTimes times.
 constexpr double kLeastSeconds = 1e-3;
 constexpr int kMostTimes = 64;
-constexpr int kWarm = 4;  // the library has chosen its way by then (gemm.h)
+constexpr int kWarm = 4;  // by then gemm() has timed the algorithms (gemm.h)
 
 class CudaGemmLimit final : public GemmLimit {
  public:

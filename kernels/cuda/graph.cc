@@ -19,7 +19,7 @@ void DeviceGraph::record(Stream& stream, const std::function<void()>& work) {
   impl_.reset();
   CudaQueue& queue = cuda_queue(stream);
   cudaGraph_t graph = nullptr;
-  // Other threads' calls are none of this recording's.
+  // Calls of other threads do not belong to this recording.
   WEFT_CUDA_CHECK(cudaStreamBeginCapture(queue.stream(), cudaStreamCaptureModeThreadLocal));
   try {
     work();

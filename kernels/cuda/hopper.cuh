@@ -1,5 +1,5 @@
 #pragma once
-// Instructions that compute capability 9.0 alone has (PTX ISA 8.x, target sm_90a), one function
+// Instructions that only compute capability 9.0 has (PTX ISA 8.x, target sm_90a), one function
 // each. Tests that run kernels on a host have a file of this name with the same functions.
 #include "kernels/cuda/intrinsics.cuh"
 
@@ -9,14 +9,15 @@ __device__ __forceinline__ unsigned shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
-// A barrier of 8 bytes in shared memory. A phase ends once all `arrivals` came and all bytes that
-// they expect; the next one begins. One thread makes it, then all of the block meet.
+// An mbarrier: 8 bytes in shared memory. A phase ends, and the next begins, once `arrivals` threads
+// have arrived and all expected bytes have been copied. One thread initialises it, then the block
+// must synchronise.
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals)
                : "memory");
 }
-// Shows the barriers that this thread made to asynchronous copies.
+// Makes the barriers that this thread initialised visible to asynchronous copies.
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -25,14 +26,14 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-// Arrives, and expects `bytes` of copies before the phase ends.
+// Arrives, and makes the phase wait for `bytes` of copies.
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
 }
-// Waits until the phase of this parity is over: 0 for the first, 1 for the second, 0 again.
+// Waits until the phase of this parity has ended: 0 for the first, 1 for the second, then 0 again.
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
   unsigned over = 0;
   while (!over)
@@ -45,8 +46,8 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
         : "memory");
 }
 
-// `bytes` from global to shared memory by the copy engine, counted by the barrier. Addresses and
-// bytes are multiples of 16.
+// Starts a copy of `bytes` from global to shared memory by the copy engine; the barrier counts the
+// bytes. Addresses and bytes are multiples of 16.
 __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int bytes,
                                           uint64_t* barrier) {
   asm volatile(
@@ -56,28 +57,28 @@ __device__ __forceinline__ void copy_bulk(void* shared, const void* global, int 
       : "memory");
 }
 
-// Products of a warpgroup: four warps, the first of a number divisible by four. They run behind
-// its back: fence before the first one reads registers written by others, commit ends a group,
-// wait<N> waits until at most the N newest groups are under way. Meanwhile nobody may touch the
-// registers.
-__device__ __forceinline__ void group_fence() {
+// wgmma multiplies with a warpgroup: four warps, the first with a number divisible by four. It runs
+// asynchronously: wgmma_fence() comes before the first wgmma that reads registers written by other
+// instructions, wgmma_commit() ends a group, and wgmma_wait<N>() waits until at most the N newest
+// groups are in flight. Until then the registers may not be touched.
+__device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void group_commit() {
+__device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int N>
-__device__ __forceinline__ void group_wait() {
+__device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-// A thread's 64 registers of a product, and how a product names them. It reads them where `add` is
-// "eq".
-#define WEFT_GROUP_NUMBERS                                                                \
+// A thread's 64 accumulator registers, and their names in the instruction. With `add` = "eq" the
+// instruction adds to them, else it overwrites them.
+#define WEFT_WGMMA_NUMBERS                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, " \
   "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
   "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WEFT_GROUP_REGISTERS(how, c)                                                      \
+#define WEFT_WGMMA_REGISTERS(how, c)                                                      \
   how(c[0]), how(c[1]), how(c[2]), how(c[3]), how(c[4]), how(c[5]), how(c[6]), how(c[7]), \
       how(c[8]), how(c[9]), how(c[10]), how(c[11]), how(c[12]), how(c[13]), how(c[14]),   \
       how(c[15]), how(c[16]), how(c[17]), how(c[18]), how(c[19]), how(c[20]), how(c[21]), \
@@ -87,89 +88,91 @@ __device__ __forceinline__ void group_wait() {
       how(c[43]), how(c[44]), how(c[45]), how(c[46]), how(c[47]), how(c[48]), how(c[49]), \
       how(c[50]), how(c[51]), how(c[52]), how(c[53]), how(c[54]), how(c[55]), how(c[56]), \
       how(c[57]), how(c[58]), how(c[59]), how(c[60]), how(c[61]), how(c[62]), how(c[63])
-#define WEFT_GROUP_PRODUCT(types, add, operands) \
-  "{\n.reg .pred add;\nsetp." add                \
-  ".b32 add, 0, 0;\n"                            \
-  "wgmma.mma_async.sync.aligned.m64n128" types " {" WEFT_GROUP_NUMBERS "}, " operands ";\n}"
+#define WEFT_WGMMA(types, add, operands) \
+  "{\n.reg .pred add;\nsetp." add        \
+  ".b32 add, 0, 0;\n"                    \
+  "wgmma.mma_async.sync.aligned.m64n128" types " {" WEFT_WGMMA_NUMBERS "}, " operands ";\n}"
 #define WEFT_FROM_ROWS "%64, %65, add, 1, 1"
 #define WEFT_FROM_REGISTERS "{%64, %65, %66, %67}, %68, add, 1, 1"
 
-// Keeps the compiler from moving uses of the registers over this place.
-__device__ __forceinline__ void group_hold(float (&c)[64]) {
-  asm volatile("" : WEFT_GROUP_REGISTERS("+f", c)::"memory");
+// Keeps the compiler from moving accesses to these registers across this point.
+__device__ __forceinline__ void wgmma_hold(float (&c)[64]) {
+  asm volatile("" : WEFT_WGMMA_REGISTERS("+f", c)::"memory");
 }
-__device__ __forceinline__ void group_hold(uint32_t (&a)[4]) {
+__device__ __forceinline__ void wgmma_hold(uint32_t (&a)[4]) {
   asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
 
-// What names rows of 128 bytes in shared memory to a product: they follow each other, eight at a
-// time from a multiple of 1024 bytes; the 16 bytes at 16 c of row r lie at 16 (c xor r % 8).
-// Columns begin at a multiple of 32 bytes.
-__device__ __forceinline__ uint64_t group_rows(const void* shared, int column_byte) {
+// Returns the wgmma descriptor of rows of 128 bytes in shared memory. The rows follow each other,
+// in groups of eight that begin at a multiple of 1024 bytes; the 16 bytes at 16 c of row r are
+// stored at 16 (c xor r % 8) (the 128-byte swizzle). `column_byte` is a multiple of 32.
+__device__ __forceinline__ uint64_t wgmma_descriptor(const void* shared, int column_byte) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32,
                      kUnused = uint64_t{1} << 16;
   const unsigned at = shared_address(shared) + static_cast<unsigned>(column_byte);
   return kSwizzle128 | kEightRows | kUnused | (at >> 4 & 0x3fffu);
 }
 
-// c = a b^T, or c += a b^T; rows of 32 bytes of e4m3 (Word uint8_t) or bf16, of a 64 and of b 128,
-// c [64, 128] f32. With warp w of the group, g = lane / 4 and i = lane % 4 a thread holds of c: row
-// 16 w + g at columns 8 n + 2 i and + 1 (c[4 n], c[4 n + 1]) and of row + 8 (c[4 n + 2],
-// c[4 n + 3]); and of a, where that lies in registers: row 16 w + g at bytes 4 i to 4 i + 3 (a[0]),
-// the same of row + 8 (a[1]), then both at bytes + 16 (a[2], a[3]).
-template <class Word>
-__device__ __forceinline__ void group_multiply(float (&c)[64], uint64_t a, uint64_t b) {
-  if constexpr (sizeof(Word) == 1)
-    asm volatile(WEFT_GROUP_PRODUCT("k32.f32.e4m3.e4m3", "ne", WEFT_FROM_ROWS)
-                 : WEFT_GROUP_REGISTERS("=f", c)
+// c = a b^T (wgmma_multiply), or c += a b^T (wgmma_add). Operands are rows of 32 bytes of e4m3
+// (Element uint8_t) or bf16: 64 rows of a, 128 of b; c is [64, 128] f32. For warp w of the
+// warpgroup, g = lane / 4 and i = lane % 4, a thread's registers hold:
+//   c: row 16 w + g at columns 8 n + 2 i and + 1 in c[4 n] and c[4 n + 1]; row + 8 in c[4 n + 2]
+//   and c[4 n + 3].
+//   a, if in registers: row 16 w + g at bytes 4 i to 4 i + 3 in a[0], the same of row + 8 in a[1],
+//   then both at bytes + 16 in a[2] and a[3].
+template <class Element>
+__device__ __forceinline__ void wgmma_multiply(float (&c)[64], uint64_t a, uint64_t b) {
+  if constexpr (sizeof(Element) == 1)
+    asm volatile(WEFT_WGMMA("k32.f32.e4m3.e4m3", "ne", WEFT_FROM_ROWS)
+                 : WEFT_WGMMA_REGISTERS("=f", c)
                  : "l"(a), "l"(b));
   else
-    asm volatile(WEFT_GROUP_PRODUCT("k16.f32.bf16.bf16", "ne", WEFT_FROM_ROWS ", 0, 0")
-                 : WEFT_GROUP_REGISTERS("=f", c)
-                 : "l"(a), "l"(b));
-}
-template <class Word>
-__device__ __forceinline__ void group_multiply(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
-  if constexpr (sizeof(Word) == 1)
-    asm volatile(WEFT_GROUP_PRODUCT("k32.f32.e4m3.e4m3", "ne", WEFT_FROM_REGISTERS)
-                 : WEFT_GROUP_REGISTERS("=f", c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-  else
-    asm volatile(WEFT_GROUP_PRODUCT("k16.f32.bf16.bf16", "ne", WEFT_FROM_REGISTERS ", 0")
-                 : WEFT_GROUP_REGISTERS("=f", c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-template <class Word>
-__device__ __forceinline__ void group_add(float (&c)[64], uint64_t a, uint64_t b) {
-  if constexpr (sizeof(Word) == 1)
-    asm volatile(WEFT_GROUP_PRODUCT("k32.f32.e4m3.e4m3", "eq", WEFT_FROM_ROWS)
-                 : WEFT_GROUP_REGISTERS("+f", c)
-                 : "l"(a), "l"(b));
-  else
-    asm volatile(WEFT_GROUP_PRODUCT("k16.f32.bf16.bf16", "eq", WEFT_FROM_ROWS ", 0, 0")
-                 : WEFT_GROUP_REGISTERS("+f", c)
+    asm volatile(WEFT_WGMMA("k16.f32.bf16.bf16", "ne", WEFT_FROM_ROWS ", 0, 0")
+                 : WEFT_WGMMA_REGISTERS("=f", c)
                  : "l"(a), "l"(b));
 }
-template <class Word>
-__device__ __forceinline__ void group_add(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
-  if constexpr (sizeof(Word) == 1)
-    asm volatile(WEFT_GROUP_PRODUCT("k32.f32.e4m3.e4m3", "eq", WEFT_FROM_REGISTERS)
-                 : WEFT_GROUP_REGISTERS("+f", c)
+template <class Element>
+__device__ __forceinline__ void wgmma_multiply(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  if constexpr (sizeof(Element) == 1)
+    asm volatile(WEFT_WGMMA("k32.f32.e4m3.e4m3", "ne", WEFT_FROM_REGISTERS)
+                 : WEFT_WGMMA_REGISTERS("=f", c)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   else
-    asm volatile(WEFT_GROUP_PRODUCT("k16.f32.bf16.bf16", "eq", WEFT_FROM_REGISTERS ", 0")
-                 : WEFT_GROUP_REGISTERS("+f", c)
+    asm volatile(WEFT_WGMMA("k16.f32.bf16.bf16", "ne", WEFT_FROM_REGISTERS ", 0")
+                 : WEFT_WGMMA_REGISTERS("=f", c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+template <class Element>
+__device__ __forceinline__ void wgmma_add(float (&c)[64], uint64_t a, uint64_t b) {
+  if constexpr (sizeof(Element) == 1)
+    asm volatile(WEFT_WGMMA("k32.f32.e4m3.e4m3", "eq", WEFT_FROM_ROWS)
+                 : WEFT_WGMMA_REGISTERS("+f", c)
+                 : "l"(a), "l"(b));
+  else
+    asm volatile(WEFT_WGMMA("k16.f32.bf16.bf16", "eq", WEFT_FROM_ROWS ", 0, 0")
+                 : WEFT_WGMMA_REGISTERS("+f", c)
+                 : "l"(a), "l"(b));
+}
+template <class Element>
+__device__ __forceinline__ void wgmma_add(float (&c)[64], const uint32_t (&a)[4], uint64_t b) {
+  if constexpr (sizeof(Element) == 1)
+    asm volatile(WEFT_WGMMA("k32.f32.e4m3.e4m3", "eq", WEFT_FROM_REGISTERS)
+                 : WEFT_WGMMA_REGISTERS("+f", c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  else
+    asm volatile(WEFT_WGMMA("k16.f32.bf16.bf16", "eq", WEFT_FROM_REGISTERS ", 0")
+                 : WEFT_WGMMA_REGISTERS("+f", c)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-#undef WEFT_GROUP_NUMBERS
-#undef WEFT_GROUP_REGISTERS
-#undef WEFT_GROUP_PRODUCT
+#undef WEFT_WGMMA_NUMBERS
+#undef WEFT_WGMMA_REGISTERS
+#undef WEFT_WGMMA
 #undef WEFT_FROM_ROWS
 #undef WEFT_FROM_REGISTERS
 
-// Four values rounded to nearest e4m3, the first in the lowest byte; beyond the largest becomes
-// that.
+// Rounds four values to nearest e4m3, the first in the lowest byte; values beyond the largest
+// become the largest.
 __device__ __forceinline__ uint32_t e4m3_quad(float a, float b, float c, float d) {
   uint32_t out;
   asm("{\n.reg .b16 low, high;\n"

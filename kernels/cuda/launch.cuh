@@ -1,6 +1,6 @@
 #pragma once
-// How kernels of this folder are started. No kernel is started in another way: what runs kernels on
-// a host in the tests stands behind cudaLaunchKernelEx.
+// All kernels of this folder are launched by launch(). The tests run kernels on a host behind
+// cudaLaunchKernelEx, so there is no other way to start one.
 #include <cuda_runtime.h>
 
 #include <utility>
@@ -15,8 +15,8 @@ struct Launch {
   size_t shared = 0;  // dynamic shared memory, bytes
 };
 
-// Puts `kernel` behind what `stream` was given. Errors of the launch are thrown; those of the run
-// come with the next call that waits.
+// Enqueues `kernel` on `stream`. Launch errors are thrown here; errors of the run are thrown by the
+// next call that waits.
 template <class... Parameters, class... Arguments>
 void launch(const Stream& stream, const Launch& how, void (*kernel)(Parameters...),
             Arguments&&... arguments) {

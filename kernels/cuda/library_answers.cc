@@ -1,4 +1,5 @@
-// ask_cuda_libraries(): small problems, so that an answer takes no longer than preparing a plan.
+// ask_cuda_libraries() uses small problems, so that an answer takes no longer than preparing a
+// plan.
 #include "kernels/cuda/conv_library.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm.h"
@@ -94,7 +95,7 @@ class Questions {
     answers_.push_back({.family = family,
                         .what = std::move(what),
                         .refusal = taken             ? ""
-                                   : refusal.empty() ? "without a reason"
+                                   : refusal.empty() ? "it gave no reason"
                                                      : refusal});
   }
 

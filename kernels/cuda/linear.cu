@@ -1,12 +1,13 @@
-// Linear layers: few rows by our own kernels, the rest by the library, which adds the bias where
-// that is exact: a f32 bias to f32 results, one that bf16 holds to bf16 results. Otherwise, and for
-// SiLU, it leaves f32 sums, a block of rows at a time, and a kernel of ours finishes them: 8
-// more bytes per result through memory than fused, against 2 in products.
+// Linear layers: GEMVs use our own kernels, the rest uses the library. The library adds the bias if
+// it does so exactly: an f32 bias to f32 results, or a bias that bf16 holds exactly to bf16
+// results. Otherwise, and for SiLU, it computes f32 sums, a block of rows at a time, and a kernel
+// of ours finishes them. That moves 8 more bytes per result through memory than a fused epilogue,
+// which writes 2.
 #include <algorithm>
 
 #include "kernels/copy.h"
-#include "kernels/cuda/few_rows.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemv.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/packed_matrix.h"
 #include "kernels/cuda/quantize.h"
@@ -17,7 +18,7 @@ namespace weft::cuda {
 
 namespace {
 
-// One call, of all rows or of a block of them.
+// The arguments of one call, for all rows or for a block of them.
 struct Call {
   Stream& stream;
   const PackedLinear& packed;
@@ -49,13 +50,14 @@ struct Call {
   GemmMatrix w_matrix() const {
     return {matrix().weight.view().data, matrix().weight.view().dtype, matrix().stride()};
   }
-  // The bias as the library adds it exactly, and whether there is one or none is wanted.
+  // Returns the bias in the type in which the library adds it exactly, or null. library_does_bias()
+  // is also true if there is no bias.
   const void* library_bias() const {
     if (out_dtype == DType::kF32) return bias();
     return matrix().bias_bf16 ? matrix().bias_bf16.view().data : nullptr;
   }
   bool library_does_bias() const { return !packed.has_bias() || library_bias() != nullptr; }
-  // Sums or results without activation to results.
+  // Arguments that turn sums, or results without activation, into results.
   FinishRows finish(const void* sums, int64_t sums_stride) const {
     return {.rows = m,
             .columns = n,
@@ -69,7 +71,7 @@ struct Call {
   }
 };
 
-// Calls run(block of rows) for as many rows at a time as take linear_block_bytes of scratch.
+// Calls run(block of rows), with as many rows at a time as take linear_block_bytes of scratch.
 template <class Run>
 void for_blocks(const Call& call, int64_t row_bytes, Run&& run) {
   const int64_t blocks = row_blocks(call.m, row_bytes).count;
@@ -79,22 +81,23 @@ void for_blocks(const Call& call, int64_t row_bytes, Run&& run) {
   }
 }
 
-void few(const Call& call) {
-  few_rows(call.stream, {.m = call.m,
-                         .n = call.n,
-                         .k = call.k,
-                         .x = reinterpret_cast<const bf16*>(call.x),
-                         .x_stride = call.x_stride,
-                         .w = call.matrix().weight.view().data,
-                         .w_stride = call.matrix().stride(),
-                         .bias = call.bias(),
-                         .activation = call.activation,
-                         .out = call.out,
-                         .out_dtype = call.out_dtype,
-                         .out_stride = call.out_stride});
+void gemv_bf16(const Call& call) {
+  gemv(call.stream, {.m = call.m,
+                     .n = call.n,
+                     .k = call.k,
+                     .x = reinterpret_cast<const bf16*>(call.x),
+                     .x_stride = call.x_stride,
+                     .w = call.matrix().weight.view().data,
+                     .w_stride = call.matrix().stride(),
+                     .bias = call.bias(),
+                     .activation = call.activation,
+                     .out = call.out,
+                     .out_dtype = call.out_dtype,
+                     .out_stride = call.out_stride});
 }
 
-// The product with its bias to f32 results, then the activation in place. False where refused.
+// Computes the GEMM with its bias to f32 results, then applies the activation in place. Returns
+// false if the library refuses.
 bool library_wide(const Call& call) {
   if (!gemm(call.stream, {.m = call.m,
                           .n = call.n,
@@ -112,8 +115,8 @@ bool library_wide(const Call& call) {
 }
 
 void linear_f32(const Call& call) {
-  if (call.m > kFewDotRows && library_wide(call)) return;
-  dot_rows(call.stream, {.m = call.m,
+  if (call.m > kGemvDotRows && library_wide(call)) return;
+  gemv_dot(call.stream, {.m = call.m,
                          .n = call.n,
                          .k = call.k,
                          .x = call.x,
@@ -127,9 +130,9 @@ void linear_f32(const Call& call) {
 }
 
 void linear_bf16(const Call& call) {
-  if (call.m <= kFewRows) return few(call);
+  if (call.m <= kGemvRows) return gemv_bf16(call);
   if (call.out_dtype == DType::kF32) {
-    if (!library_wide(call)) few(call);
+    if (!library_wide(call)) gemv_bf16(call);
     return;
   }
   Gemm product{.m = call.m,
@@ -142,7 +145,7 @@ void linear_bf16(const Call& call) {
   product.gelu = call.activation == LinearActivation::kGeluTanh;
   if (call.activation != LinearActivation::kSilu && call.library_does_bias()) {
     if (gemm(call.stream, product)) return;
-    if (!product.gelu) return few(call);
+    if (!product.gelu) return gemv_bf16(call);
   }
   const int64_t stride = (call.n + 3) / 4 * 4;
   product.bias = nullptr;
@@ -153,7 +156,7 @@ void linear_bf16(const Call& call) {
     product.x = part.x_matrix();
     product.out = {cuda_queue(call.stream).scratch(places.used), DType::kF32, stride};
     product.scratch_used = places.used;
-    if (!gemm(call.stream, product)) return few(part);
+    if (!gemm(call.stream, product)) return gemv_bf16(part);
     finish_rows(call.stream, part.finish(product.out.data, stride));
   });
 }
@@ -162,11 +165,11 @@ void linear_int8(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
   for_blocks(call, stride + columns * 4, [&](const Call& part) {
-    const LinearPlaces places = places_of_numbers(part.m, stride, columns);
+    const LinearPlaces places = places_of_quantized(part.m, stride, columns);
     char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
     auto* scales = reinterpret_cast<float*>(scratch + places.scales);
-    char *numbers = scratch + places.numbers, *sums = scratch + places.sums;
-    quantize_rows(call.stream, Numbers::kInt8, part.x_view(), numbers, stride, scales);
+    char *numbers = scratch + places.quantized, *sums = scratch + places.sums;
+    quantize_rows(call.stream, QuantizedType::kInt8, part.x_view(), numbers, stride, scales);
     const bool done = gemm(call.stream, {.m = part.m,
                                          .n = columns,
                                          .k = stride,
@@ -175,7 +178,7 @@ void linear_int8(const Call& call) {
                                          .out = {sums, DType::kI32, columns},
                                          .scratch_used = places.used});
     if (!done)
-      dot_rows(call.stream, {.m = part.m,
+      gemv_dot(call.stream, {.m = part.m,
                              .n = call.n,
                              .k = call.k,
                              .dtype = DType::kI8,
@@ -193,63 +196,65 @@ void linear_int8(const Call& call) {
   });
 }
 
-// A queue's word for the bits of the largest magnitude of all of x, whatever blocks it is done in.
+// A queue keeps the bits of the largest magnitude of all of x, for every block of rows.
 struct LargestOfX {
   explicit LargestOfX(CudaQueue& queue)
-      : word(DType::kI32, {1}, {Device::Kind::kCuda, static_cast<int8_t>(queue.index())}) {}
-  Tensor word;
+      : bits(DType::kI32, {1}, {Device::Kind::kCuda, static_cast<int8_t>(queue.index())}) {}
+  Tensor bits;
 };
 
-// Null of formats whose rows have scales of their own.
+// Null in formats with one scale per row.
 uint32_t* largest_of_x(const Call& call) {
   if (call.packed.format() != WeightFormat::kFp8Tensor) return nullptr;
-  return static_cast<uint32_t*>(cuda_queue(call.stream).part<LargestOfX>().word.view().data);
+  return static_cast<uint32_t*>(cuda_queue(call.stream).part<LargestOfX>().bits.view().data);
 }
 
-// The scales of x's rows in scratch, its numbers beside them.
-float* quantize_e4m3(const Call& call, Numbers kind, char* scratch, const LinearPlaces& places) {
+// Quantizes x into scratch and returns its scales, also in scratch.
+float* quantize_e4m3(const Call& call, QuantizedType kind, char* scratch,
+                     const LinearPlaces& places) {
   auto* scales = reinterpret_cast<float*>(scratch + places.scales);
-  quantize_rows(call.stream, kind, call.x_view(), scratch + places.numbers, call.matrix().stride(),
-                scales, largest_of_x(call));
+  quantize_rows(call.stream, kind, call.x_view(), scratch + places.quantized,
+                call.matrix().stride(), scales, largest_of_x(call));
   return scales;
 }
 
-// Few rows of e4m3, or as many as the library refuses: the numbers of x as bf16.
-void few_fp8(const Call& call) {
+// GEMV with e4m3 weights, for few rows or for as many as the library refuses; the quantized x is
+// widened to bf16.
+void gemv_fp8(const Call& call) {
   const int64_t stride = call.matrix().stride();
-  const LinearPlaces places = places_of_few(call.m, stride);
+  const LinearPlaces places = places_of_gemv(call.m, stride);
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
-  const float* scales = quantize_e4m3(call, Numbers::kE4m3AsBf16, scratch, places);
-  few_rows(call.stream, {.m = call.m,
-                         .n = call.n,
-                         .k = call.k,
-                         .x = reinterpret_cast<const bf16*>(scratch + places.numbers),
-                         .x_stride = stride,
-                         .w = call.matrix().weight.view().data,
-                         .w_dtype = DType::kF8E4M3,
-                         .w_stride = stride,
-                         .x_scales = scales,
-                         .w_scales = call.matrix().scales.as<float>(),
-                         .bias = call.bias(),
-                         .activation = call.activation,
-                         .out = call.out,
-                         .out_dtype = call.out_dtype,
-                         .out_stride = call.out_stride});
+  const float* scales = quantize_e4m3(call, QuantizedType::kE4m3AsBf16, scratch, places);
+  gemv(call.stream, {.m = call.m,
+                     .n = call.n,
+                     .k = call.k,
+                     .x = reinterpret_cast<const bf16*>(scratch + places.quantized),
+                     .x_stride = stride,
+                     .w = call.matrix().weight.view().data,
+                     .w_dtype = DType::kF8E4M3,
+                     .w_stride = stride,
+                     .x_scales = scales,
+                     .w_scales = call.matrix().scales.as<float>(),
+                     .bias = call.bias(),
+                     .activation = call.activation,
+                     .out = call.out,
+                     .out_dtype = call.out_dtype,
+                     .out_stride = call.out_stride});
 }
 
-// A block of rows in e4m3: with scales and bias where the library takes them, else its bare sums
-// finished here. False where it has no such products.
+// A block of rows in e4m3: the library applies scales and bias if it can; else it computes plain
+// sums, which are finished here. Returns false if the library has no e4m3 GEMM.
 bool library_fp8(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
-  const LinearPlaces places = places_of_numbers(call.m, stride, columns);
+  const LinearPlaces places = places_of_quantized(call.m, stride, columns);
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
-  const float* scales = quantize_e4m3(call, Numbers::kE4m3, scratch, places);
+  const float* scales = quantize_e4m3(call, QuantizedType::kE4m3, scratch, places);
   char* sums = scratch + places.sums;
   Gemm product{.m = call.m,
                .n = call.n,
                .k = stride,
-               .x = {scratch + places.numbers, DType::kF8E4M3, stride},
+               .x = {scratch + places.quantized, DType::kF8E4M3, stride},
                .w = call.w_matrix(),
                .out = call.out_matrix(),
                .bias = call.library_bias(),
@@ -275,7 +280,8 @@ bool library_fp8(const Call& call) {
   return true;
 }
 
-// The numbers of both as bf16, which holds them exactly: for devices without products of e4m3.
+// Widens both e4m3 operands to bf16, which holds them exactly: for devices whose tensor cores do
+// not multiply e4m3.
 bool library_fp8_as_bf16(const Call& call) {
   const PackedMatrix& matrix = call.matrix();
   const int64_t stride = matrix.stride(), columns = matrix.rows();
@@ -283,11 +289,11 @@ bool library_fp8_as_bf16(const Call& call) {
   char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
   widen_e4m3(call.stream, matrix.weight.view().data, columns * stride,
              reinterpret_cast<bf16*>(scratch + places.weight));
-  const float* scales = quantize_e4m3(call, Numbers::kE4m3AsBf16, scratch, places);
+  const float* scales = quantize_e4m3(call, QuantizedType::kE4m3AsBf16, scratch, places);
   if (!gemm(call.stream, {.m = call.m,
                           .n = columns,
                           .k = stride,
-                          .x = {scratch + places.numbers, DType::kBF16, stride},
+                          .x = {scratch + places.quantized, DType::kBF16, stride},
                           .w = {scratch + places.weight, DType::kBF16, stride},
                           .out = {scratch + places.sums, DType::kF32, columns},
                           .scratch_used = places.used}))
@@ -306,7 +312,7 @@ void linear_fp8(const Call& call) {
     measure_rows(call.stream, call.x_view(), largest);
   }
   for_blocks(call, 2 * matrix.stride() + matrix.rows() * 4, [&](const Call& part) {
-    if (part.m <= kFewRows || (!library_fp8(part) && !library_fp8_as_bf16(part))) few_fp8(part);
+    if (part.m <= kGemvRows || (!library_fp8(part) && !library_fp8_as_bf16(part))) gemv_fp8(part);
   });
 }
 

@@ -15,7 +15,7 @@ namespace weft {
 
 namespace {
 
-// The driver's functions, reached through the runtime: nothing links libcuda.
+// A function of the driver, loaded through the runtime, so that nothing links libcuda.
 template <class F>
 F driver(const char* name) {
   void* function = nullptr;
@@ -38,11 +38,11 @@ void check_driver(CUresult status, const char* call, size_t bytes) {
 std::string out_of_memory(Device device, size_t wanted) {
   const DeviceMemoryInfo info = device_memory_info(device);
   return "out of memory on cuda:" + std::to_string(device.index) + ": " + std::to_string(wanted) +
-         " bytes wanted, " + std::to_string(info.free) + " of " + std::to_string(info.total) +
+         " bytes requested, " + std::to_string(info.free) + " of " + std::to_string(info.total) +
          " free";
 }
 
-// The device itself, and those that can reach its memory: messages are copied by either.
+// The device itself, and the devices that can reach its memory: messages are copied by either side.
 std::vector<CUmemAccessDesc> readers(int index) {
   int count = 0;
   WEFT_CUDA_CHECK(cudaGetDeviceCount(&count));
@@ -58,7 +58,7 @@ std::vector<CUmemAccessDesc> readers(int index) {
 
 size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-struct Counter {  // counters only: no behaviour depends on them
+struct Counter {  // no behaviour depends on these counters
   std::atomic<size_t> live{0}, peak{0};
 };
 Counter& counter(int index) {
@@ -66,7 +66,7 @@ Counter& counter(int index) {
   return counters[index];
 }
 
-constexpr size_t kAlign = 256;  // of cudaMalloc
+constexpr size_t kAlign = 256;  // cudaMalloc's alignment
 
 void count_taken(int index, size_t bytes) {
   Counter& count = counter(index);
@@ -83,13 +83,13 @@ void* device_malloc(Device device, size_t bytes) {
   void* data = nullptr;
   const cudaError_t status = cudaMalloc(&data, bytes);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it would be told again
+    cudaGetLastError();  // clears the error, which later calls would report again
     throw Error(ErrorKind::kMemory, out_of_memory(device, bytes));
   }
   WEFT_CUDA_CHECK(status);
   count_taken(device.index, rounded(bytes, kAlign));
   WEFT_CUDA_CHECK(cudaMemset(data, 0, bytes));
-  WEFT_CUDA_CHECK(cudaDeviceSynchronize());  // streams of ours do not wait for the default one
+  WEFT_CUDA_CHECK(cudaDeviceSynchronize());  // our streams do not wait for the default one
   return data;
 }
 
@@ -118,13 +118,13 @@ DeviceMemoryInfo device_memory_info(Device device) {
 }
 
 struct DeviceRange::Pieces {
-  std::vector<CUmemGenericAllocationHandle> handles;  // one per kDevicePiece from the base on
+  std::vector<CUmemGenericAllocationHandle> handles;  // one per kDevicePiece, from the base on
 };
 
 DeviceRange::DeviceRange(Device device, size_t limit)
     : device_(device), limit_(rounded(limit, kDevicePiece)), pieces_(std::make_unique<Pieces>()) {
   const CudaDeviceScope scope(device.index);
-  WEFT_CUDA_CHECK(cudaFree(nullptr));  // the context that the driver's calls want
+  WEFT_CUDA_CHECK(cudaFree(nullptr));  // makes the context that the driver's calls need
   CUdeviceptr base = 0;
   check_driver(WEFT_DRIVER(cuMemAddressReserve)(&base, limit_, kDevicePiece, 0, 0),
                "cuMemAddressReserve", limit_);
@@ -136,7 +136,7 @@ DeviceRange::~DeviceRange() {
   try {
     trim(0);
     WEFT_DRIVER(cuMemAddressFree)(reinterpret_cast<CUdeviceptr>(base_), limit_);
-  } catch (const Error&) {  // the device is gone with its memory
+  } catch (const Error&) {  // the device is gone, and its memory with it
   }
 }
 
@@ -187,8 +187,8 @@ PinnedMemory::PinnedMemory(size_t bytes) : bytes_(bytes) {
   const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw Error(ErrorKind::kMemory,
-                "out of memory: " + std::to_string(bytes) + " bytes of pinned host memory wanted");
+    throw Error(ErrorKind::kMemory, "out of memory: " + std::to_string(bytes) +
+                                        " bytes of pinned host memory requested");
   }
   WEFT_CUDA_CHECK(status);
   data_.reset(data);
@@ -259,7 +259,7 @@ DeviceClock& DeviceClock::operator=(DeviceClock&&) noexcept = default;
 
 void DeviceClock::begin(Stream& stream) {
   if (!stream.queue()) return;
-  if (impl_->open.size() >= 64) seconds();  // what is over need not be kept
+  if (impl_->open.size() >= 64) seconds();  // forgets the pairs that are over
   CudaQueue& queue = cuda_queue(stream);
   CHECK(impl_->index < 0 || impl_->index == queue.index(), "a clock of", impl_->index, "on",
         queue.index());

@@ -1,5 +1,5 @@
-// The merge of two attention states: the operations of the reference in their order. Compiled
-// without contraction to fused multiply-add, so that swapping the states changes no bit.
+// The merge of two attention states, with the operations of the reference in their order. It is
+// compiled without contraction to fused multiply-add, so that swapping the states changes no bit.
 #include <cmath>
 
 #include "kernels/attention.h"
@@ -10,7 +10,7 @@ namespace weft::cuda {
 
 namespace {
 
-// Strides in elements.
+// Strides are in elements.
 struct States {
   float* a;
   const float* b;
@@ -21,7 +21,7 @@ struct States {
   int64_t heads, groups;  // of N elements
 };
 
-// A block takes a token, its threads along y the heads; all threads of a head hold the two lse
+// A block takes a token; its threads along y are the heads. All threads of a head hold both lse
 // before one of them writes.
 template <int N>
 __global__ void __launch_bounds__(256) merge(States p) {

@@ -1,4 +1,4 @@
-// Norms: a row is read once and held in registers where it fits; the mean first, then the sum of
+// Norms: a row is read once and held in registers if it fits. First comes the mean, then the sum of
 // squared differences (two passes do not cancel). A few threads, a warp or a block take one row.
 #include <cmath>
 #include <limits>
@@ -12,13 +12,13 @@ namespace weft::cuda {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr int kMaxThreads = 512;  // of one row
+constexpr int kMaxThreads = 512;  // per row
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Where the factor of a row comes from.
+// The formula of a row's factor.
 enum class Factor : uint8_t {
   kMeanSquare,  // 1 / sqrt(sum / width + eps)
-  kGiven,       // the same of sums[row]
+  kGiven,       // 1 / sqrt(sums[row] / width + eps)
   kNorm,        // root / max(sqrt(sum), 1e-12)
 };
 
@@ -37,14 +37,14 @@ struct Rows {
   bool silu;
 };
 
-// The sum over the blockDim.x threads of a row, the same for all of them. blockDim.x is a power of
-// two up to a warp, or whole warps, which then are the block; `partial` is shared.
+// Returns the sum over the blockDim.x threads of a row, the same to all of them. blockDim.x is a
+// power of two up to a warp, or whole warps, which then are the block; `partial` is shared memory.
 __device__ __forceinline__ float row_sum(float value, float* partial) {
   const int threads = static_cast<int>(blockDim.x);
   for (int apart = min(threads, kWarp) / 2; apart > 0; apart /= 2)
     value += __shfl_xor_sync(kAllLanes, value, apart);
   if (threads <= kWarp) return value;
-  __syncthreads();  // the sum before has been read
+  __syncthreads();  // the previous sum has been read
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0;
@@ -52,7 +52,7 @@ __device__ __forceinline__ float row_sum(float value, float* partial) {
   return sum;
 }
 
-// In pairs, so that the error does not grow with N.
+// Adds in pairs, so that the error does not grow with N.
 template <int N>
 __device__ __forceinline__ float lane_sum(float (&lanes)[N]) {
 #pragma unroll
@@ -100,12 +100,13 @@ __device__ __forceinline__ void finish(const Rows<In, Out>& p, float (&x)[N], in
   store_lanes<N>(x, out + i);
 }
 
-// A row is at most K groups of every thread, and held.
+// For rows of at most K groups per thread: the row stays in registers.
 template <bool kCentred, class In, class Out, int N, int K>
 __global__ void __launch_bounds__(kMaxThreads, 1) norm_held(Rows<In, Out> p) {
   __shared__ float partial[kMaxThreads / kWarp];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  const bool real = row < p.rows;  // threads of no row take part in the sums of their warp
+  const bool real =
+      row < p.rows;  // threads without a row still take part in the sums of their warp
   float x[K][N];
   float lanes[N] = {};
 #pragma unroll
@@ -158,7 +159,7 @@ __device__ __forceinline__ float sum_row(const T* x, int groups, float mean, boo
   return row_sum(lane_sum<N>(lanes), partial);
 }
 
-// A row of any length, read again for every sum and for the result.
+// For rows of any length: the row is read again for every sum and for the result.
 template <bool kCentred, class In, class Out, int N>
 __global__ void __launch_bounds__(kMaxThreads) norm_read_again(Rows<In, Out> p) {
   __shared__ float partial[kMaxThreads / kWarp];
@@ -187,8 +188,8 @@ __global__ void __launch_bounds__(kMaxThreads) row_squares(Rows<T, T> p) {
   if (real && threadIdx.x == 0) p.sums[row] = sum;
 }
 
-// So many threads of a row that each has `held` groups, at most kMaxThreads; short rows share a
-// block.
+// Chooses the threads of a row so that each has `held` groups, at most kMaxThreads; short rows
+// share a block.
 Launch over_whole_rows(int64_t rows, int64_t groups, int64_t held) {
   constexpr int64_t kThreads = 256;
   const auto each = static_cast<uint64_t>((groups + held - 1) / held);
@@ -204,7 +205,8 @@ void run_typed(Stream& stream, const Rows<In, Out>& p) {
   const auto held = [&](auto kernel, int groups) {
     launch(stream, over_whole_rows(p.rows, p.groups, groups), kernel, p);
   };
-  // Rows of one warp or less need no barrier; few threads with much each have more loads under way.
+  // Rows of one warp or less need no barrier; few threads with several groups each have more loads
+  // in flight.
   constexpr int kMost = 4;
   if constexpr (N > 1) {
     if (p.groups <= kWarp) return held(norm_held<kCentred, In, Out, N, 1>, 1);
@@ -238,8 +240,8 @@ Rows<In, Out> make_rows(const TensorView& x, const TensorView& out) {
           .silu = false};
 }
 
-// Calls run(lanes as a constant) with the lanes that all views allow. They go by the dtype of x, so
-// that sums have the same order whatever dtype the result is rounded to.
+// Calls run(lanes as a constant) with the lanes that all views allow. The number depends on the
+// dtype of x, so that sums have the same order for any dtype of the result.
 template <class In, class Run>
 void with_lanes(std::initializer_list<TensorView> views, Run&& run) {
   constexpr int kLanes = sizeof(In) == 4 ? kF32Lanes : kBf16Lanes;
@@ -251,7 +253,7 @@ void with_lanes(std::initializer_list<TensorView> views, Run&& run) {
     run(std::integral_constant<int, 1>());
 }
 
-// `set` fills in what the op wants of Rows.
+// `set` fills in the members of Rows that the op needs.
 template <bool kCentred, class In, class Out, class Set>
 void run_rows(Stream& stream, const TensorView& x, const TensorView& weight, const TensorView& bias,
               const TensorView& out, Set&& set) {

@@ -11,15 +11,15 @@ namespace weft::cuda {
 
 namespace {
 
-// A view of x's shape whose rows, the first dimension, are `stride` elements apart.
+// A view of x's shape whose rows (the first dimension) are `stride` elements apart.
 TensorView padded_rows(const TensorView& x, const TensorView& rows) {
   TensorView view(rows.data, rows.dtype, x.shape(), rows.device);
   view.stride[0] = rows.stride[0];
   return view;
 }
 
-// The weights as numbers and scales: on the device as they come, or as f32 where the kernel does
-// not read them.
+// Quantizes the weights. Rows are copied to the device in their dtype, or as f32 if the kernel does
+// not read it.
 void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat format,
                       PackedMatrix& matrix) {
   const bool read = weight.dtype == DType::kBF16 || weight.dtype == DType::kF32;
@@ -42,18 +42,18 @@ void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat for
     fill_zero(stream, most);
     for_parts([&](const TensorView& part, int64_t) { measure_rows(stream, part, largest); });
   }
-  const Numbers kind = is_fp8(format) ? Numbers::kE4m3 : Numbers::kInt8;
+  const QuantizedType kind = is_fp8(format) ? QuantizedType::kE4m3 : QuantizedType::kInt8;
   for_parts([&](const TensorView& part, int64_t row) {
     quantize_rows(stream, kind, part, static_cast<char*>(matrix.weight.view().data) + row * stride,
                   stride, matrix.scales.as<float>() + row, largest);
   });
-  stream.sync();  // `rows` is given back
+  stream.sync();  // `rows` is freed below
 }
 
-// Whether bf16 holds every value of a bias.
+// True if bf16 holds every value of a bias.
 bool is_exact(const TensorView& bias) {
   if (bias.dtype == DType::kBF16) return true;
-  if (bias.device != Device{}) return false;  // not worth a look
+  if (bias.device != Device{}) return false;  // not worth a copy to look at it
   Stream host = Stream::cpu(1);
   const Tensor wide(DType::kF32, bias.shape());
   copy(host, bias, wide);

@@ -1,15 +1,17 @@
 #pragma once
-// Weights in device memory: what PackedLinear::storage_ and the convolutions hold on CUDA.
+// A PackedMatrix holds weights in device memory: PackedLinear::storage_ and the convolutions hold
+// one on CUDA.
 #include "kernels/linear.h"
 
 namespace weft::cuda {
 
 struct PackedMatrix {
-  // [out, stride] in the compute dtype, i8 or f8_e4m3; rows are whole multiples of 16 bytes with
-  // zeros behind `in`. Of 8-bit numbers `out` is rounded up to a multiple of 16 with rows of zeros.
+  // weight is [out, stride] in the compute dtype, i8 or f8_e4m3. Rows are whole multiples of 16
+  // bytes with zeros after `in`. In 8-bit formats `out` is rounded up to a multiple of 16 with rows
+  // of zeros.
   Tensor weight;
-  Tensor scales;     // [rows of weight] f32, of 8-bit numbers
-  Tensor bias_bf16;  // [out] where bf16 holds every value of the bias: the library adds it then
+  Tensor scales;     // [rows of weight] f32, in 8-bit formats
+  Tensor bias_bf16;  // [out] if bf16 holds every value of the bias; the library then adds it
   int64_t stride() const { return weight.view()[1]; }
   int64_t rows() const { return weight.view()[0]; }
 };
@@ -18,8 +20,9 @@ inline const PackedMatrix& packed_matrix(const PackedLinear& packed) {
   return *static_cast<const PackedMatrix*>(packed.storage_.get());
 }
 
-// weight [out, ...] of up to five dimensions and any strides, the rest read row by row; on the host
-// or the stream's device. It may go away when this returns; the work may not be done by then.
+// Packs weight [out, ...] of up to five dimensions and any strides as a matrix [out, all others].
+// It lies on the host or the stream's device and may be freed when this returns, although the
+// device may not have finished.
 PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format);
 

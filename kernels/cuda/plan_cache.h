@@ -1,5 +1,6 @@
 #pragma once
-// What a library prepared, by the shape it was prepared for. One of a queue, so of one thread.
+// A PlanCache holds what a library prepared, by shape. It belongs to one queue, so one thread uses
+// it.
 #include <cstdint>
 #include <map>
 
@@ -8,7 +9,7 @@ namespace weft::cuda {
 template <class Key, class Plan>
 class PlanCache {
  public:
-  // The plan of `key`; make() prepares it at the first call.
+  // Returns the plan of `key`; make() prepares it at the first call.
   template <class Make>
   Plan& get(const Key& key, Make&& make) {
     const auto found = plans_.find(key);

@@ -1,5 +1,5 @@
-// Pointwise ops: one pass, 16 bytes per access. Compiled without contraction to fused multiply-add,
-// so that sums and products have the bits of the other tables.
+// Pointwise ops: one pass, 16 bytes per access. They are compiled without contraction to fused
+// multiply-add, so that multiplications and additions have the bits of the other tables.
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/tables.h"
 #include "kernels/pointwise.h"
@@ -8,7 +8,7 @@ namespace weft::cuda {
 
 namespace {
 
-// What an op reads besides x, and which operands may be f32 beside bf16.
+// Each op says which inputs it reads besides x, and which operands may be f32 beside bf16.
 struct Add {
   static constexpr bool kY = true, kVector = false, kWideX = false, kWideY = false;
   __device__ __forceinline__ float operator()(float x, float y, float) const { return x + y; }
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(256, 6) map_rows(Op op, Rows<X, Y, Out> p) {
   const int64_t i = group * N;
   float x[N], y[N] = {}, v[N] = {};
   if constexpr (Op::kVector) load_lanes<N>(p.vector + i, v);
-#pragma unroll 1  // else its trip count takes a 64-bit division
+#pragma unroll 1  // otherwise its trip count takes a 64-bit division
   for (int64_t r = first_row(); r < p.rows; r += row_step()) {
     load_lanes<N>(p.x + r * p.x_stride + i, x);
     if constexpr (Op::kY) load_lanes<N>(p.y + r * p.y_stride + i, y);
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(256, 6) map_rows(Op op, Rows<X, Y, Out> p) {
   }
 }
 
-// A view as one long row where it is dense and columns do not matter.
+// Returns the view as one long row if it is dense and columns do not matter.
 TensorView as_one_row(const TensorView& x) {
   return x && x.contiguous() ? x.reshape({1, x.count()}) : x;
 }
@@ -182,7 +182,7 @@ void clamp(Stream& stream, const TensorView& x, float low, float high, const Ten
   map(stream, Clamp{.low = low, .high = high}, x, {}, {}, out);
 }
 
-// The first terms[i].factor * x[i], then the others to it, in f64.
+// Computes terms[i].factor * x[i], the first product first, and adds the others in order, in f64.
 struct Terms {
   const float* x[kMaxTerms];
   double factor[kMaxTerms];
@@ -223,8 +223,8 @@ void combine(Stream& stream, std::span<const Term> terms, const TensorView& out)
          out.as<float>(), groups);
 }
 
-// slot <- the lower of itself and the index of x's first element whose exponent is all ones; -1 is
-// the highest value of an unsigned slot.
+// Sets slot to the minimum of itself and the index of x's first element whose exponent bits are all
+// ones; as unsigned, -1 is the highest value.
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     find_non_finite(const T* x, int64_t begin, int64_t groups, unsigned long long* slot) {

@@ -18,16 +18,16 @@ __device__ __forceinline__ uint32_t byte_of(float x, int8_t) {
 }
 __device__ __forceinline__ uint32_t byte_of(float x, uint8_t) { return to_e4m3(x); }
 
-// Eight numbers at once; N int8_t, uint8_t (e4m3) or bf16 (e4m3 as bf16).
+// Stores eight quantized values at once; N is int8_t, uint8_t (e4m3) or bf16 (e4m3 as bf16).
 template <class N>
-__device__ __forceinline__ void store_numbers(N* at, const float (&x)[8]) {
-  uint32_t word[2] = {0, 0};
+__device__ __forceinline__ void store_quantized(N* at, const float (&x)[8]) {
+  uint32_t packed[2] = {0, 0};
 #pragma unroll
-  for (int i = 0; i < 8; ++i) word[i / 4] |= byte_of(x[i], N{}) << i % 4 * 8;
-  *reinterpret_cast<uint2*>(at) = make_uint2(word[0], word[1]);
+  for (int i = 0; i < 8; ++i) packed[i / 4] |= byte_of(x[i], N{}) << i % 4 * 8;
+  *reinterpret_cast<uint2*>(at) = make_uint2(packed[0], packed[1]);
 }
 template <>
-__device__ __forceinline__ void store_numbers<bf16>(bf16* at, const float (&x)[8]) {
+__device__ __forceinline__ void store_quantized<bf16>(bf16* at, const float (&x)[8]) {
   float number[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) number[i] = from_e4m3(to_e4m3(x[i]));
@@ -36,7 +36,7 @@ __device__ __forceinline__ void store_numbers<bf16>(bf16* at, const float (&x)[8
 
 struct RowRange {
   float most;    // the largest magnitude
-  float poison;  // NaN where a value is not finite, else 0
+  float poison;  // NaN if a value is NaN or Inf, else 0
 };
 
 template <class T>
@@ -70,7 +70,7 @@ __device__ RowRange row_range(const T* x, int64_t count, bool aligned) {
   return range;
 }
 
-// A block per row: once over it for the scale, once more, from cache, for the numbers.
+// One block per row reads it once for the scale, and once more, from cache, to quantize it.
 template <class T, class N>
 __global__ void __launch_bounds__(kThreads)
     quantize_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, N* numbers,
@@ -97,12 +97,12 @@ __global__ void __launch_bounds__(kThreads)
     load8(x + at, count - at, aligned, v);
 #pragma unroll
     for (int i = 0; i < 8; ++i) v[i] = finite ? v[i] * unit : 0.0f;
-    store_numbers(numbers + at, v);
+    store_quantized(numbers + at, v);
   }
   if (threadIdx.x == 0) scales[row] = scale;
 }
 
-// A block per row.
+// One block per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     measure_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, uint32_t* most) {
@@ -141,19 +141,19 @@ __global__ void __launch_bounds__(kThreads)
     widen_kernel(const uint8_t* numbers, int64_t count, bf16* out) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
   if (at >= count) return;
-  const uint2 words = *reinterpret_cast<const uint2*>(numbers + at);
+  const uint2 packed = *reinterpret_cast<const uint2*>(numbers + at);
   float v[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    v[i] = from_e4m3(static_cast<uint8_t>((i < 4 ? words.x : words.y) >> i % 4 * 8));
+    v[i] = from_e4m3(static_cast<uint8_t>((i < 4 ? packed.x : packed.y) >> i % 4 * 8));
   store8(out + at, 8, true, v);
 }
 
 }  // namespace
 
-void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void* numbers,
+void quantize_rows(const Stream& stream, QuantizedType kind, const TensorView& x, void* numbers,
                    int64_t stride, float* scales, const uint32_t* most) {
-  CHECK(!most || kind != Numbers::kInt8, "whole numbers have scales of rows");
+  CHECK(!most || kind != QuantizedType::kInt8, "whole numbers have scales of rows");
   CHECK(stride % 16 == 0 && stride >= x[-1], stride);
   const int64_t rows = x.rows(), row_stride = x.row_stride();
   visit_dtype(x.dtype, [&](auto tag) {
@@ -164,9 +164,9 @@ void quantize_rows(const Stream& stream, Numbers kind, const TensorView& x, void
       launch(stream, {static_cast<unsigned>(rows), kThreads}, quantize_kernel<T, N>, x.as<T>(),
              row_stride, x[-1], aligned, to, stride, scales, most);
     };
-    if (kind == Numbers::kInt8) start(static_cast<int8_t*>(numbers));
-    if (kind == Numbers::kE4m3) start(static_cast<uint8_t*>(numbers));
-    if (kind == Numbers::kE4m3AsBf16) start(static_cast<bf16*>(numbers));
+    if (kind == QuantizedType::kInt8) start(static_cast<int8_t*>(numbers));
+    if (kind == QuantizedType::kE4m3) start(static_cast<uint8_t*>(numbers));
+    if (kind == QuantizedType::kE4m3AsBf16) start(static_cast<bf16*>(numbers));
   });
 }
 

@@ -8,7 +8,7 @@
 namespace weft {
 
 namespace {
-constexpr size_t kScratchLimit = size_t{64} << 30;  // of addresses
+constexpr size_t kScratchLimit = size_t{64} << 30;  // address space, not memory
 }
 
 void check_cuda(cudaError_t status, const char* call, const char* file, int line) {

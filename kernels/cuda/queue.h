@@ -1,6 +1,6 @@
 #pragma once
-// CudaQueue: a CUDA stream with what the op families keep beside it. The only header of this folder
-// that host files include to reach the runtime.
+// A CudaQueue is a CUDA stream with the state that the op families keep beside it. This is the only
+// header of this folder that host files include to reach the runtime.
 #include <cuda_runtime_api.h>
 
 #include <map>
@@ -12,11 +12,12 @@
 
 namespace weft {
 
-// Throws Error(kInternal), for memory Error(kMemory), with the call's text, place and reason.
+// Throws Error(kInternal), or Error(kMemory) if memory ran out, with the call's text, place and
+// reason.
 void check_cuda(cudaError_t status, const char* call, const char* file, int line);
 #define WEFT_CUDA_CHECK(call) ::weft::check_cuda((call), #call, __FILE__, __LINE__)
 
-// Makes `device` the calling thread's for the time of its life.
+// Makes `device` the calling thread's device for the scope's lifetime.
 class CudaDeviceScope {
  public:
   explicit CudaDeviceScope(int index);
@@ -31,7 +32,7 @@ class CudaDeviceScope {
 struct CudaProperties {
   int multiprocessors = 0;
   int major = 0, minor = 0;     // compute capability
-  size_t shared_per_block = 0;  // the most a block may ask for
+  size_t shared_per_block = 0;  // the most dynamic shared memory a block may ask for
   size_t l2_bytes = 0;
   std::string name;
 };
@@ -47,13 +48,13 @@ class CudaQueue final : public DeviceQueue {
   int index() const { return index_; }
   const CudaProperties& properties() const { return properties_; }
 
-  // Device memory for the time of one op; the next op of this queue may overwrite it. Its address
-  // never changes, so captured graphs may hold it until trim(). 256-byte aligned.
+  // Returns 256-byte aligned device memory for the duration of one op; the next op of this queue
+  // may overwrite it. Its address never changes, so captured graphs may hold it until trim().
   void* scratch(size_t bytes);
-  size_t scratch_asked() const { return scratch_asked_; }  // the most since trim()
+  size_t scratch_asked() const { return scratch_asked_; }  // the maximum since trim()
 
-  // What an op family keeps with the queue (a library's handle, plans by shape), made by T(queue)
-  // at its first use. Gone before the stream is.
+  // Returns the state that an op family keeps with the queue (a library's handle, plans by shape).
+  // It is made by T(queue) at its first use and destroyed before the stream.
   template <class T>
   T& part() {
     std::shared_ptr<void>& slot = parts_[typeid(T)];
@@ -70,7 +71,7 @@ class CudaQueue final : public DeviceQueue {
   std::map<std::type_index, std::shared_ptr<void>> parts_;
 };
 
-// The queue of a CUDA stream; makes its device the calling thread's.
+// Returns the queue of a CUDA stream and makes its device the calling thread's.
 CudaQueue& cuda_queue(const Stream& stream);
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// Rotary embedding: a thread keeps the cosines and sines of its pairs over the heads of a token.
-// Compiled without contraction to fused multiply-add: the bits are those of the other tables.
+// Rotary embedding: a thread keeps the cosines and sines of its pairs over the heads of a token. It
+// is compiled without contraction to fused multiply-add: the bits are those of the other tables.
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/tables.h"
 #include "kernels/rope.h"
@@ -8,7 +8,7 @@ namespace weft::cuda {
 
 namespace {
 
-// Strides in elements.
+// Strides are in elements.
 template <class T>
 struct Heads {
   const T* x;
@@ -18,7 +18,7 @@ struct Heads {
   unsigned pairs[3];
   unsigned plane, columns;  // tokens of a frame, of a row
   unsigned first_token, heads, groups;
-  unsigned half;  // elements between the two of a pair, of halves
+  unsigned half;  // with kHalves: elements between the two of a pair
 };
 
 // (a, b) -> (a c - b s, a s + b c)
@@ -28,7 +28,8 @@ __device__ __forceinline__ void rotate(float& a, float& b, float2 turn) {
   a = real;
 }
 
-// Pairs of neighbours: x, y of a thread are the groups of N elements and the heads. One pair is 2.
+// Pairs of neighbours: a thread's x is its group of N elements, its y the heads. A single pair has
+// N = 2.
 template <class T, int N>
 __global__ void __launch_bounds__(256) rotate_neighbours(Heads<T> p) {
   constexpr int kPairs = N / 2;
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(256) rotate_halves(Heads<T> p) {
   }
 }
 
-// Whether every head of x begins at a multiple of 16 bytes.
+// True if every head of x begins at a multiple of 16 bytes.
 bool wide_heads(const TensorView& x, int lanes) {
   return aligned16(x.data) && (x[0] == 1 || x.stride[0] % lanes == 0) &&
          (x[1] == 1 || x.stride[1] % lanes == 0);
@@ -98,7 +99,7 @@ void run(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_to
   constexpr int kLanes = sizeof(T) == 4 ? kF32Lanes : kBf16Lanes;
   constexpr int64_t kThreads = 256, kManyTokens = 1024;
   const bool halves = rope.order == RopePairs::kHalves;
-  const int64_t span = halves ? x[2] / 2 : x[2];  // what is cut into groups
+  const int64_t span = halves ? x[2] / 2 : x[2];  // the elements that are cut into groups
   const bool wide = span % kLanes == 0 && wide_heads(x, kLanes) && wide_heads(out, kLanes);
   const int64_t groups = wide ? span / kLanes : halves ? span : span / 2;
   Heads<T> p{.x = x.as<T>(),
@@ -120,9 +121,9 @@ void run(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_to
     if (rope.table[axis])
       p.table[axis] = reinterpret_cast<const float2*>(rope.table[axis].as<float>());
   }
-  // As many heads at once as fit, each thread the same number of them.
+  // A block takes as many heads at once as fit, the same number for each thread.
   const int64_t across = std::min(groups, kThreads), at_once = kThreads / across;
-  // Of many tokens a thread takes a few heads, so that what it knows of its pairs is worth it.
+  // For many tokens a thread takes a few heads, so that loading its cosines and sines pays off.
   const int64_t few = x[0] >= kManyTokens ? std::min<int64_t>(x[1], 3) : 1;
   const int64_t turns = std::max(few, (x[1] + at_once - 1) / at_once);
   const int64_t heads = (x[1] + turns - 1) / turns;

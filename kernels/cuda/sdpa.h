@@ -1,13 +1,14 @@
 #pragma once
-// Attention by a library: cuDNN (sdpa_cudnn.cc), or plain loops where tests run on a host. It takes
-// plain problems only; the rest is for the flash kernels.
+// Attention by a library: cuDNN (sdpa_cudnn.cc), or plain loops where tests run on a host. It only
+// takes plain problems; the flash kernels do the rest.
 #include <string>
 
 #include "kernels/stream.h"
 
 namespace weft::cuda {
 
-// softmax(q k^T * scale) v in bf16 over one stretch of keys. Strides in elements, innermost dense.
+// softmax(q k^T * scale) v in bf16 over one stretch of keys. Strides are in elements; the innermost
+// dimension is dense.
 struct Sdpa {
   int64_t queries = 0, keys = 0, heads = 0, kv_heads = 0, size = 0;
   const void* q = nullptr;  // [queries, heads, size]
@@ -20,11 +21,11 @@ struct Sdpa {
   float scale = 1;
 };
 
-// Puts the problem behind what the stream was given. False, and nothing done, where the library has
-// no way to do it; the same shape is then refused at once. The first call of a shape prepares it.
+// Enqueues the problem on the stream. Returns false and does nothing if the library cannot do it;
+// the same shape is then refused at once. The first call of a shape prepares it.
 bool sdpa(const Stream& stream, const Sdpa& problem);
 
-// Why the library refused the last shape that it refused on this stream; or "".
+// Says why the library refused the last shape that it refused on this stream, or "".
 std::string sdpa_refusal(const Stream& stream);
 
 }  // namespace weft::cuda

@@ -11,7 +11,7 @@ namespace weft::cuda {
 namespace {
 
 struct Plan {
-  CudnnDescriptor descriptor;  // none: refused
+  CudnnDescriptor descriptor;  // empty if cuDNN refused
   int64_t workspace = 0;
 };
 
@@ -31,7 +31,7 @@ struct Library {
   std::map<SdpaShape, Plan> plans;
 };
 
-// Of a queue; where there is no library it says why.
+// Belongs to a queue. If cuDNN cannot be loaded, `refusal` says why.
 struct Sdpas {
   explicit Sdpas(CudaQueue& queue) {
     try {
@@ -47,12 +47,12 @@ struct Sdpas {
 Plan make_plan(Sdpas& sdpas, const SdpaShape& shape) {
   try {
     const CudnnTarget target{.handle = sdpas.library->handle};
-    std::string refusal = "no engine for this shape";
+    std::string refusal = "cuDNN has no engine for this shape";
     for (const CudnnDescriptor& configuration : propose_sdpa(shape, target)) try {
         Plan plan{.descriptor = make_cudnn_plan(configuration, target)};
         plan.workspace = cudnn_workspace(plan.descriptor);
         if (plan.workspace <= static_cast<int64_t>(kSdpaWorkspace)) return plan;
-        refusal = "an engine wants " + std::to_string(plan.workspace) + " bytes of workspace";
+        refusal = "the plan needs " + std::to_string(plan.workspace) + " bytes of workspace";
       } catch (const CudnnRefusal& reason) {
         refusal = reason.text;
       }
@@ -64,7 +64,7 @@ Plan make_plan(Sdpas& sdpas, const SdpaShape& shape) {
 }
 
 void execute(CudaQueue& queue, Library& library, const Plan& plan, const Sdpa& problem) {
-  float scale = problem.scale;  // by value: read before execute returns
+  float scale = problem.scale;  // passed by value: read before execute returns
   const int64_t ids[] = {kSdpaQ, kSdpaK, kSdpaV, kSdpaOut, kSdpaScale, kSdpaLse};
   void* const pointers[] = {const_cast<void*>(problem.q),
                             const_cast<void*>(problem.k),
@@ -79,7 +79,7 @@ void execute(CudaQueue& queue, Library& library, const Plan& plan, const Sdpa& p
                 std::span(pointers).first(count), workspace);
 }
 
-// Preparing a plan loads code, which a stream that is being captured does not allow.
+// Preparing a plan loads code, which is not allowed while a stream is being captured.
 bool capturing(const CudaQueue& queue) {
   cudaStreamCaptureStatus status{};
   WEFT_CUDA_CHECK(cudaStreamIsCapturing(queue.stream(), &status));

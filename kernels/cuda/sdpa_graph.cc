@@ -11,7 +11,7 @@ SdpaShape SdpaShape::of(const Sdpa& p) {
 
 namespace {
 
-// One batch of [heads, rows, columns]; strides in elements.
+// One batch of [heads, rows, columns]; strides are in elements.
 CudnnDescriptor make_tensor(SdpaTensor id, cudnnDataType_t type, int64_t heads, int64_t rows,
                             int64_t columns, int64_t head_stride, int64_t row_stride) {
   return make_cudnn_tensor(
@@ -23,16 +23,16 @@ CudnnDescriptor make_tensor(SdpaTensor id, cudnnDataType_t type, int64_t heads, 
 }
 
 CudnnDescriptor make_graph(const SdpaShape& s, const CudnnTarget& target) {
-  constexpr cudnnDataType_t kWord = CUDNN_DATA_BFLOAT16;
+  constexpr cudnnDataType_t kElement = CUDNN_DATA_BFLOAT16;
   CudnnDescriptor operation(CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR);
   operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC,
-                make_tensor(kSdpaQ, kWord, s.heads, s.queries, s.size, s.q_head, s.q_row));
+                make_tensor(kSdpaQ, kElement, s.heads, s.queries, s.size, s.q_head, s.q_row));
   operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC,
-                make_tensor(kSdpaK, kWord, s.kv_heads, s.keys, s.size, s.k_head, s.k_row));
+                make_tensor(kSdpaK, kElement, s.kv_heads, s.keys, s.size, s.k_head, s.k_row));
   operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC,
-                make_tensor(kSdpaV, kWord, s.kv_heads, s.keys, s.size, s.v_head, s.v_row));
+                make_tensor(kSdpaV, kElement, s.kv_heads, s.keys, s.size, s.v_head, s.v_row));
   operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC,
-                make_tensor(kSdpaOut, kWord, s.heads, s.queries, s.size, s.out_head, s.out_row));
+                make_tensor(kSdpaOut, kElement, s.heads, s.queries, s.size, s.out_head, s.out_row));
   if (s.lse)
     operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC,
                   make_tensor(kSdpaLse, CUDNN_DATA_FLOAT, s.heads, s.queries, 1, s.queries, 1));

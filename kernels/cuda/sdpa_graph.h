@@ -1,6 +1,7 @@
 #pragma once
 // cuDNN's plan of one attention problem, made from its native SDPA operation (cuDNN 9.13 and newer)
-// by the backend API. Also made without a device, from a description of one: a test does.
+// by the backend API. It can also be made without a device, from a description of one; a test does
+// so.
 #include <compare>
 #include <cstdint>
 #include <vector>
@@ -10,7 +11,7 @@
 
 namespace weft::cuda {
 
-// What a plan depends on.
+// An SdpaShape is everything a plan depends on.
 struct SdpaShape {
   int64_t queries, keys, heads, kv_heads, size;
   int64_t q_row, q_head, k_row, k_head, v_row, v_head, out_row, out_head;
@@ -20,10 +21,11 @@ struct SdpaShape {
   static SdpaShape of(const Sdpa& problem);
 };
 
-// Unique ids of the plan's tensors.
+// These are the unique ids of the plan's tensors.
 enum SdpaTensor : int64_t { kSdpaQ = 1, kSdpaK, kSdpaV, kSdpaOut, kSdpaLse, kSdpaScale };
 
-// The engine configurations that cuDNN's heuristics propose and its checks accept, best first.
+// Returns the engine configurations that cuDNN's heuristics propose and its checks accept, best
+// first.
 std::vector<CudnnDescriptor> propose_sdpa(const SdpaShape& shape, const CudnnTarget& target);
 
 }  // namespace weft::cuda

@@ -1,6 +1,6 @@
 #pragma once
-// What cuda_ops() is filled from: one function per family and file. Every entry but the packs takes
-// views of the stream's device; packs take the weights where they lie, on the host too.
+// These functions fill cuda_ops(): one per family and file. Every entry but the packs takes views
+// of the stream's device; packs also take weights on the host.
 #include "kernels/ops.h"
 
 namespace weft::cuda {
@@ -12,6 +12,6 @@ void fill_merge(Ops& ops);  // the merge of attention states
 void fill_rope(Ops& ops);
 void fill_pointwise(Ops& ops);
 void fill_conv(Ops& ops);
-void fill_copy(Ops& ops);  // and the doubling of pixels, a copy too
+void fill_copy(Ops& ops);  // also upsample_nearest2, which is a copy
 
 }  // namespace weft::cuda

@@ -10,16 +10,17 @@ namespace weft::cuda {
 
 namespace {
 
-// Pinned memory of a queue in a few slots: the host fills one while the device reads others.
+// Staging is a queue's pinned memory in a few slots: the host fills one while the device reads
+// others.
 class Staging {
  public:
   explicit Staging(CudaQueue&) {}
 
   struct Slot {
     PinnedMemory memory;
-    DeviceEvent used;  // behind the last transfer from or to it
+    DeviceEvent used;  // recorded after the last transfer from or to the slot
   };
-  // The next slot, with no transfer under way.
+  // Returns the next slot, after waiting for its transfer.
   Slot& next() {
     Slot& slot = slots_[at_++ % slots_.size()];
     if (slot.memory.bytes() == 0) slot.memory = PinnedMemory(kTransferPiece);
@@ -42,12 +43,12 @@ TensorView dense(void* data, DType dtype, const TensorView& like, Device device)
   return {data, dtype, like.shape(), device};
 }
 
-// A stream of the host with as many threads.
+// Makes a CPU stream with as many threads.
 Stream host_stream(const Stream& stream) {
   return Stream::cpu(stream.threads(), Determinism::kFast, &cpu_ops());
 }
 
-// Calls run(piece of x, piece of out) over pieces of at most kTransferPiece bytes.
+// Calls run(piece of x, piece of out) for pieces of at most kTransferPiece bytes.
 template <class Run>
 void in_pieces(const TensorView& x, const TensorView& out, Run&& run) {
   int dim = 0;
@@ -71,7 +72,7 @@ bool moves(const TensorView& x, const TensorView& out) {
   return x.dtype == out.dtype && out.contiguous();
 }
 
-// out = what lies dense at `data`, in pinned memory, in dtype `dtype`.
+// Copies the dense values at `data`, in pinned memory, of dtype `dtype`, to out.
 void deliver(Stream& stream, void* data, DType dtype, const TensorView& out) {
   const TensorView from = dense(data, dtype, out, {});
   if (moves(from, out))
@@ -82,7 +83,7 @@ void deliver(Stream& stream, void* data, DType dtype, const TensorView& out) {
   copy_on_device(stream, landed, out);
 }
 
-// x, a piece, dense in out's dtype on the device: itself or in scratch.
+// Returns the piece x as a dense view in out's dtype on the device: x itself, or a copy in scratch.
 TensorView gathered(Stream& stream, const TensorView& x, DType dtype) {
   if (x.dtype == dtype && x.contiguous()) return x;
   const TensorView there =
@@ -103,7 +104,7 @@ void copy_up(Stream& stream, const TensorView& x, const TensorView& out) {
         deliver(stream, from.data, from.dtype, to);
       });
     }
-    queue.sync();  // the stream may still have to write it
+    queue.sync();  // the stream may still be writing it
   }
   Stream host = host_stream(stream);
   in_pieces(x, out, [&](const TensorView& from, const TensorView& to) {

@@ -16,7 +16,8 @@ namespace {
 
 int cuda_device_count() { unavailable(); }
 std::string cuda_versions() { return ""; }
-std::string cuda_device_words(int) { unavailable(); }
+std::string cuda_device_description(int) { unavailable(); }
+CudaDeviceNames cuda_device_names(int) { unavailable(); }
 bool cuda_attends_in_fp8(int) { unavailable(); }
 void cuda_copy_bytes(Stream&, const void*, void*, size_t) { unavailable(); }
 Stream cuda_stream(int, Determinism, int) { unavailable(); }
@@ -50,7 +51,7 @@ void DeviceGraph::launch(Stream&) { unavailable(); }
 PinnedMemory::PinnedMemory(size_t) { unavailable(); }
 void PinnedMemory::Free::operator()(void*) const {}
 
-// Of CPU streams, whose work is done when its call returns.
+// DeviceEvents only exist for CPU streams here, whose work is done when its call returns.
 struct DeviceEvent::Impl {};
 DeviceEvent::DeviceEvent() = default;
 DeviceEvent::~DeviceEvent() = default;

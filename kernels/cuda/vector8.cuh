@@ -1,11 +1,11 @@
 #pragma once
-// Eight elements at a time: 16-byte accesses where the memory allows them, single ones elsewhere.
+// Accesses eight elements at a time: in 16 bytes where alignment allows, else one by one.
 #include "kernels/cuda/common.cuh"
 #include "kernels/linear.h"
 
 namespace weft::cuda {
 
-// Whether pieces of eight elements of every row begin at multiples of 16 bytes.
+// True if every eighth element of every row is aligned to 16 bytes.
 inline bool has_aligned_rows(const void* data, int64_t row_stride, size_t element) {
   return aligned16(data) && row_stride * static_cast<int64_t>(element) % 16 == 0;
 }
@@ -38,7 +38,7 @@ __device__ __forceinline__ void load8(const int32_t* at, int64_t valid, bool ali
   for (int i = 0; i < 8; ++i) v[i] = i < valid ? static_cast<float>(at[i]) : 0.0f;
 }
 
-// The first `valid` of v to `at`.
+// Stores the first `valid` elements of v at `at`.
 template <class T>
 __device__ __forceinline__ void store8(T* at, int64_t valid, bool aligned, const float (&v)[8]) {
   if (aligned && valid >= 8) return store_lanes<8>(v, at);
@@ -47,7 +47,8 @@ __device__ __forceinline__ void store8(T* at, int64_t valid, bool aligned, const
     if (i < valid) at[i] = from_float<T>(v[i]);
 }
 
-// x sigmoid(x) and the tanh form of GELU, which is x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
+// kSilu is x sigmoid(x); kGeluTanh is the tanh form of GELU, x sigmoid(2 sqrt(2 / pi) (x + 0.044715
+// x^3)).
 __device__ __forceinline__ float activate(float x, LinearActivation activation) {
   if (activation == LinearActivation::kNone) return x;
   const float argument = activation == LinearActivation::kSilu

@@ -134,13 +134,12 @@ TEST_F(Expand, RefusesByName) {
   fs::copy("tests/golden/llm_qwen3_tied/model", path("model"));
   fs::copy_file("tests/golden/tokenizer_bpe_qwen/model/tokenizer/tokenizer.json",
                 path("model/tokenizer.json"));
-  refused("--expand-prompt " + path("model"), 3,
-          "the prompt 'ball' expanded has no end within 512");
+  refused("--expand-prompt " + path("model"), 3, "the caption for 'ball' does not end within 512");
   json config = json::parse(std::ifstream(path("model/generation_config.json")));
   for (int id = 0; id < 512; ++id) config["eos_token_id"].push_back(id);
   std::ofstream(path("model/generation_config.json")) << config.dump();
-  refused("--expand-prompt " + path("model"), 3, "the prompt 'ball' expanded is empty");
-  refused("--memory-limit 10K --expand-prompt auto", 4, "to expand prompts takes");
+  refused("--expand-prompt " + path("model"), 3, "the caption for 'ball' is empty");
+  refused("--memory-limit 10K --expand-prompt auto", 4, "expanding prompts needs");
 }
 
 }  // namespace

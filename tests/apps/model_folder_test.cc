@@ -1,68 +1,117 @@
-// A --model that names no folder is told what it is and what to do.
+// Models by name, from any working folder.
 #include "apps/model_folder.h"
 
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "kernels/check.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Cli, test::lines, test::Outcome, test::run;
+using test::Cli, test::lines, test::Outcome;
 
+// WEFT_MODEL_DIRS for the life of a test.
 class ModelFolder : public Cli {
  protected:
-  std::string refusal(const std::string& model, const std::string& command = "generate -p x") {
-    const Outcome outcome = run(command + " -m " + model);
-    EXPECT_EQ(outcome.code, 3) << outcome.err;
-    EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
-    EXPECT_EQ(outcome.err.find("weft: -m is '" + model + "', "), 0u) << outcome.err;
-    return outcome.err;
+  void SetUp() override {
+    Cli::SetUp();
+    for (const char* name : {"one/clay", "two/clay", "two/chalk/inner", "two/no_model"})
+      fs::create_directories(path(name));
+    for (const char* name : {"one/clay", "two/clay", "two/chalk"})
+      std::ofstream(path(name) + "/model_index.json") << "{}";
+    setenv("WEFT_MODEL_DIRS", (path("one") + ":" + path("two")).c_str(), 1);
   }
-  static void expect_part(const std::string& text, const std::string& part) {
-    EXPECT_NE(text.find(part), std::string::npos) << text;
+  void TearDown() override {
+    unsetenv("WEFT_MODEL_DIRS");
+    Cli::TearDown();
+  }
+  std::string refusal(const std::string& name) {
+    try {
+      return "found " + model_folder(name);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel);
+      return error.what();
+    }
+  }
+  // The binary, in the test's own folder.
+  Outcome run_elsewhere(const std::string& arguments) {
+    const fs::path before = fs::current_path();
+    fs::current_path(folder_);
+    const Outcome outcome = test::run(arguments);
+    fs::current_path(before);
+    return outcome;
   }
 };
 
-TEST_F(ModelFolder, NamesOfRepositoriesGetTheDownloadCommand) {
-  const std::string error = refusal("Wan-AI/Wan2.1-T2V-1.3B-Diffusers");
-  expect_part(error, "Hugging Face repository");
-  expect_part(
-      error,
-      "hf download Wan-AI/Wan2.1-T2V-1.3B-Diffusers --local-dir "
-      "models/Wan2.1-T2V-1.3B-Diffusers, then give --model models/Wan2.1-T2V-1.3B-Diffusers");
-  expect_part(refusal("https://huggingface.co/Qwen/Qwen3-0.6B", "complete x"),
-              "hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B");
-  // A folder that is merely missing is not taken for one.
-  for (const char* path : {"./models/none", "/nowhere/at-all", "models/none", "none", "a/b/c"})
-    EXPECT_EQ(download_advice(path), "") << path;
-  const Outcome inspected = run("inspect Wan-AI/Wan2.1-T2V-1.3B-Diffusers");
-  EXPECT_EQ(inspected.code, 3);
-  expect_part(inspected.err, "hf download Wan-AI/Wan2.1-T2V-1.3B-Diffusers");
+TEST_F(ModelFolder, PathsThatExistOrAreNoNamesStay) {
+  for (const std::string& same :
+       {path("one"), path("nowhere"), std::string("./clay"), std::string("../clay"),
+        std::string("tests/golden"), std::string()})
+    EXPECT_EQ(model_folder(same), same);
 }
 
-TEST_F(ModelFolder, SingleFilesAreNamedForWhatTheyAre) {
-  std::ofstream(path("wan.safetensors")) << "x";
-  std::ofstream(path("wan.gguf")) << "x";
-  const std::string weights = refusal(path("wan.safetensors"));
-  expect_part(weights, "a single file of weights; checkpoints of one file are not supported yet");
-  expect_part(weights, "legal: a model folder in the diffusers layout");
-  expect_part(weights, "hf download Wan-AI/");
-  expect_part(refusal("models/pocket/vae/diffusion_pytorch_model.safetensors"),
-              "This file belongs to such a folder: give --model models/pocket\n");
-  const std::string gguf = refusal(path("wan.gguf"));
-  expect_part(gguf, "a GGUF file");
-  expect_part(gguf, "--weights int8");
-  expect_part(refusal(path("wan.pth")), "a pickle file");
-  expect_part(refusal("README.md"), "a file; legal: a model folder");
-  expect_part(refusal("models/none"), "no folder that exists; legal: a model folder");
-  for (const char* command : {"plan", "complete x", "bench load"})
-    expect_part(refusal(path("wan.gguf"), command), "a GGUF file");
+TEST_F(ModelFolder, TheFirstRootThatHasTheNameWins) {
+  EXPECT_EQ(model_folder("clay"), path("one/clay"));
+  EXPECT_EQ(model_folder("chalk"), path("two/chalk"));
+  EXPECT_EQ(model_folder("chalk/inner"), path("two/chalk/inner"));
 }
 
-TEST_F(ModelFolder, AMissingFlagIsAUsageError) {
-  const Outcome outcome = run("generate -p x");
-  EXPECT_EQ(outcome.code, 2);
-  EXPECT_EQ(outcome.err, "weft: weft generate needs --model FOLDER (or WEFT_MODEL_PATH)\n");
+TEST_F(ModelFolder, ARefusalTellsWhereItLookedAndWhatIsThere) {
+  const std::string words = refusal("cloy");
+  for (const std::string& root : model_roots())
+    EXPECT_NE(words.find(root), std::string::npos) << words;
+  EXPECT_EQ(model_roots().size(), 4u);
+  EXPECT_NE(words.find("models there: clay, chalk, clay"), std::string::npos) << words;
+  setenv("WEFT_MODEL_DIRS", path("nowhere").c_str(), 1);
+  EXPECT_NE(refusal("clay").find("models there: none"), std::string::npos) << refusal("clay");
+}
+
+TEST_F(ModelFolder, EveryCommandTakesTheNameOfAModel) {
+  for (const std::string& arguments : std::vector<std::string>{
+           "generate --model pocket --prompt x --dry-run",
+           "generate --model pocket --prompt x --expand-prompt pocket/language --dry-run",
+           "plan --model pocket --steps 1 --num-frames 1 --device-gflops 9 --device-gbs 9",
+           "complete --model pocket/language --prompt ball -n 2", "inspect pocket",
+           "inspect pocket/language", "inspect pocket/vae/config.json",
+           "bench load --model pocket --repeat 1"}) {
+    const Outcome outcome = run_elsewhere(arguments);
+    EXPECT_EQ(outcome.code, 0) << arguments << "\n" << outcome.err;
+    EXPECT_FALSE(outcome.out.empty()) << arguments;
+    EXPECT_EQ(outcome.err.find("warning"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST_F(ModelFolder, ANameThatNoModelHasIsRefusedInOneLine) {
+  for (const char* arguments : {"generate --model poket --prompt x", "plan --model poket",
+                                "complete --model poket --prompt x", "inspect poket"}) {
+    const Outcome outcome = run_elsewhere(arguments);
+    EXPECT_EQ(outcome.code, static_cast<int>(ErrorKind::kModel)) << arguments;
+    EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
+    EXPECT_NE(outcome.err.find("share/weft"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("pocket"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST_F(ModelFolder, AJobOfANamedModelIsReplayedAndResumedElsewhere) {
+  const std::string job =
+      "generate --model pocket --prompt x --num-frames 1 --steps 2 --seed 3 --keep-latents "
+      "--progress none -o a.png";
+  const Outcome whole = run_elsewhere(job);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_EQ(test::run("replay " + path("a.png") + " --progress none").code, 0);
+  for (const char* name : {"a.png", "a.json"}) ASSERT_TRUE(fs::remove(path(name))) << name;
+  const Outcome resumed =
+      test::run("generate --resume " + path("a.latents.safetensors") + " --progress none");
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  const auto hash = [](const Outcome& outcome) {
+    return outcome.out.substr(outcome.out.find(' ')).substr(0, 65);
+  };
+  EXPECT_EQ(hash(resumed), hash(whole));
 }
 
 }  // namespace

@@ -22,10 +22,10 @@ struct Settings {
   std::string filter;
   int threads = 0;
   std::optional<Stream> device;
-  int64_t tokens = 1560;  // a frame of 480p; of a device a clip, which no cache holds
+  int64_t tokens = 1560;  // a frame of 480p; on a device a clip, which no cache holds
 };
 
-// The tensor itself, or a copy on the device that is measured.
+// Returns the tensor itself, or a copy on the device that is measured.
 Tensor place(const Settings& settings, Tensor host) {
   if (!settings.device) return host;
   Stream stream = *settings.device;
@@ -40,7 +40,7 @@ struct Entry {
   std::function<void(Stream&)> run;
 };
 
-// Small integers around zero: no op slows down or overflows on them.
+// The values are small integers around zero: no op slows down or overflows on them.
 Tensor make_on_host(DType dtype, std::initializer_list<int64_t> shape) {
   Tensor tensor(dtype, shape);
   for (int64_t i = 0; i < tensor.count(); ++i) {
@@ -56,8 +56,8 @@ Tensor make(const Settings& settings, DType dtype, std::initializer_list<int64_t
   return place(settings, make_on_host(dtype, shape));
 }
 
-// Median of up to 20 runs after a warm-up, at most about half a second. A device gets ten calls at
-// once, so that it does not wait for the host.
+// Returns the median of up to 20 runs after a warm-up, in at most about half a second. A device
+// gets ten calls at once, so that it does not wait for the host.
 double median_us(Stream& stream, const std::function<void(Stream&)>& run) {
   using Clock = std::chrono::steady_clock;
   const int calls = stream.queue() ? 10 : 1;
@@ -77,7 +77,7 @@ double median_us(Stream& stream, const std::function<void(Stream&)>& run) {
   return times[times.size() / 2];
 }
 
-// All tables over one list of entries; the tensors live in the closures of the entries.
+// Measures all tables over one list of entries; the tensors live in the closures of the entries.
 void measure(const Settings& settings, DType dtype,
              const std::function<std::vector<Entry>(Stream&)>& entries) {
   std::vector<Stream> streams;
@@ -101,7 +101,7 @@ void measure(const Settings& settings, DType dtype,
   }
 }
 
-// The widths of the 1.3B model.
+// These are the widths of the 1.3B model.
 constexpr int64_t kWidth = 1536, kHeads = 12, kHeadSize = 128, kHidden = 8960;
 constexpr float kEps = 1e-6f;
 
@@ -196,7 +196,7 @@ void bench_linear(const Settings& settings, DType dtype) {
   }
 }
 
-// Whole, as a state to be merged, causal, and on a device that has it in 8 bits.
+// Attention with plain output, with an f32 state, causal, and in 8 bits on devices that have it.
 void bench_attention(const Settings& settings, DType dtype) {
   const bool device = settings.device.has_value();
   for (int64_t keys : {settings.tokens, int64_t{512}}) {

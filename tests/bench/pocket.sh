@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# How well the pocket model draws: prompts of trained and held-out combinations in turn, read back from
-# the MP4s. usage: tests/bench/pocket.sh [CLIPS] [SEED] [FOLDER]; needs the default build.
+# Measures how well the pocket model draws: it takes prompts of trained and held-out combinations in
+# turn and reads the clips back from the MP4s.
+# usage: tests/bench/pocket.sh [CLIPS] [SEED] [FOLDER]; needs the default build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 clips=${1:-40} seed=${2:-1} folder=${3:-outputs/pocket-bench}

@@ -114,13 +114,13 @@ def main():
         for _ in range(2):
             result = forward()
         assert torch.isfinite(result).all()
-        seconds, products = [], []
+        seconds, gemm_seconds = [], []
         for _ in range(args.repeat):
-            products.append(timed(lambda: a @ b))
+            gemm_seconds.append(timed(lambda: a @ b))
             seconds.append(timed(forward))
     n, d, s = args.tokens, width, TEXT_ROWS
     flop = layers * (12 * n * d * d + 4 * n * n * d + 4 * n * s * d + 4 * n * d * ffn)
-    rate = 2 * n * d * ffn / statistics.median(products)
+    rate = 2 * n * d * ffn / statistics.median(gemm_seconds)
     took = statistics.median(seconds)
     cuda = args.device == "cuda"
     print(json.dumps({

@@ -1,5 +1,5 @@
-// Which way attention goes on a CUDA device, and each way at the edges of its tiles. Runs on the
-// emulated device and on a real one.
+// Tests which kernel attention chooses on a CUDA device, and each kernel at the edges of its tiles.
+// It runs on the emulated device and on a real one.
 #include "kernels/cuda/attention_paths.h"
 
 #include <array>
@@ -24,7 +24,7 @@ Tensor to_device(const Tensor& host) {
   return out;
 }
 
-// `view` of `host`, in its copy on the device.
+// Returns the part of `device` (a copy of `host`) that corresponds to `view` of `host`.
 TensorView in_copy(TensorView view, const Tensor& host, const Tensor& device) {
   if (view.count() > 0)
     view.data = static_cast<char*>(device.view().data) +
@@ -42,11 +42,11 @@ struct Case {
   bool causal = false, bias = false, lse = true;
   int64_t query_position = 0;
   float log_bias = 0;  // of the last segment
-  int64_t pad = 0;     // elements behind every row of q, k, v and out
+  int64_t pad = 0;     // elements after every row of q, k, v and out
   bool state = false;  // f32 out
 };
 
-// One call on the device beside its definition on the host. Keys and values lie in one buffer.
+// One call on the device and its definition on the host. Keys and values lie in one buffer.
 class Call {
  public:
   Call(const Case& c, DType dtype) : case_(c) {
@@ -69,7 +69,8 @@ class Call {
   const AttentionArgs& args() const { return args_; }
   void run(Stream& stream) { attention(stream, args_); }
 
-  // The results of the device against the definition; nothing outside of them was written.
+  // Compares the device's results with the definition, and checks that nothing outside them was
+  // written.
   void check(Stream& stream, BoundReport* report = nullptr) {
     stream.sync();
     std::vector<KVSegment> segments;
@@ -86,7 +87,7 @@ class Call {
     EXPECT_TRUE(bitwise_equal(clone_columns(before, width), clone_columns(host_[3], width)));
   }
 
-  // The call on the host; its out is what the device's was at first.
+  // Returns the call on the host; its out is a copy of the device's initial out.
   AttentionArgs host_args(std::vector<KVSegment>& segments) {
     return make_args(segments, [](int, TensorView view) { return view; });
   }
@@ -127,12 +128,13 @@ class Call {
 
   static Tensor clone_columns(const Tensor& x, int64_t begin) {
     Tensor out(x.view().dtype, {x.view()[0], x.view()[1] - begin});
-    const size_t word = size_of(x.view().dtype), bytes = static_cast<size_t>(out.view()[1]) * word;
+    const size_t element_bytes = size_of(x.view().dtype),
+                 bytes = static_cast<size_t>(out.view()[1]) * element_bytes;
     for (int64_t r = 0; r < x.view()[0] && bytes > 0; ++r)
-      std::memcpy(
-          static_cast<char*>(out.view().data) + static_cast<size_t>(r) * bytes,
-          static_cast<char*>(x.view().data) + static_cast<size_t>(r * x.view()[1] + begin) * word,
-          bytes);
+      std::memcpy(static_cast<char*>(out.view().data) + static_cast<size_t>(r) * bytes,
+                  static_cast<char*>(x.view().data) +
+                      static_cast<size_t>(r * x.view()[1] + begin) * element_bytes,
+                  bytes);
     return out;
   }
 
@@ -154,16 +156,17 @@ class Call {
   AttentionArgs args_;
 };
 
-enum class Way { kLibrary, kFlash, kSplit, kChained, kProducts };
+enum class Way { kLibrary, kFlash, kSplit, kChained, kGemm };
 
 Way way_of(const cuda::AttentionPaths& before, const cuda::AttentionPaths& after) {
   if (after.library > before.library) return Way::kLibrary;
-  if (after.products > before.products) return Way::kProducts;
+  if (after.gemm > before.gemm) return Way::kGemm;
   if (after.chained > before.chained) return Way::kChained;
   return after.split > before.split ? Way::kSplit : Way::kFlash;
 }
 
-// What bf16 goes by where the library is asked from 2^20 multiplications on; f32 has no library.
+// The expected kernel for bf16, with the library asked from 2^20 multiplications on; f32 has no
+// library.
 struct Expected {
   Case c;
   Way way;
@@ -175,7 +178,7 @@ const Expected kCases[] = {
     {{.queries = 130, .heads = 2, .kv_heads = 1, .e = 64, .keys = {129}}, Way::kLibrary},
     {{.queries = 128, .heads = 2, .kv_heads = 2, .e = 80, .keys = {100, 28}, .pad = 16},
      Way::kLibrary},
-    // Each of these once keeps the library away.
+    // Each of these has one property that the library does not take.
     {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}, .state = true},
      Way::kFlash},
     {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}, .bias = true},
@@ -189,7 +192,7 @@ const Expected kCases[] = {
     {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {65, 65}, .gap = 1}, Way::kFlash},
     {{.queries = 128, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}, .pad = 1}, Way::kFlash},
     {{.queries = 127, .heads = 1, .kv_heads = 1, .e = 64, .keys = {128}}, Way::kFlash},
-    // Edges of tiles and of blocks.
+    // These are the edges of tiles and of blocks.
     {{.queries = 63, .heads = 1, .kv_heads = 1, .e = 40, .keys = {1}}, Way::kFlash},
     {{.queries = 64, .heads = 1, .kv_heads = 1, .e = 96, .keys = {63}}, Way::kFlash},
     {{.queries = 65, .heads = 1, .kv_heads = 1, .e = 128, .keys = {65}}, Way::kFlash},
@@ -205,7 +208,7 @@ const Expected kCases[] = {
       .query_position = 37},
      Way::kFlash},
     {{.queries = 5, .heads = 1, .kv_heads = 1, .e = 8, .keys = {}}, Way::kFlash},
-    // Few queries.
+    // These have few queries.
     {{.queries = 1, .heads = 12, .kv_heads = 2, .e = 128, .keys = {700}}, Way::kSplit},
     {{.queries = 3,
       .heads = 2,
@@ -219,7 +222,7 @@ const Expected kCases[] = {
     {{.queries = 2, .heads = 2, .kv_heads = 2, .e = 40, .keys = {300}, .bias = true, .pad = 3},
      Way::kSplit},
     {{.queries = 16, .heads = 1, .kv_heads = 1, .e = 96, .keys = {513}, .lse = false}, Way::kSplit},
-    // More segments than a launch takes.
+    // These have more segments than a launch takes.
     {{.queries = 20, .heads = 1, .kv_heads = 1, .e = 16, .keys = pages(40, 3), .gap = 1},
      Way::kChained},
     {{.queries = 4,
@@ -232,8 +235,8 @@ const Expected kCases[] = {
       .query_position = 80,
       .state = true},
      Way::kChained},
-    // Large heads.
-    {{.queries = 70, .heads = 1, .kv_heads = 1, .e = 384, .keys = {70}}, Way::kProducts},
+    // These have large heads.
+    {{.queries = 70, .heads = 1, .kv_heads = 1, .e = 384, .keys = {70}}, Way::kGemm},
     {{.queries = 5,
       .heads = 4,
       .kv_heads = 2,
@@ -244,11 +247,10 @@ const Expected kCases[] = {
       .bias = true,
       .query_position = 63,
       .log_bias = 1},
-     Way::kProducts},
+     Way::kGemm},
     {{.queries = 3, .heads = 1, .kv_heads = 1, .e = 264, .keys = pages(35, 2), .gap = 1},
-     Way::kProducts},
-    {{.queries = 3, .heads = 1, .kv_heads = 1, .e = 300, .keys = {}, .state = true},
-     Way::kProducts},
+     Way::kGemm},
+    {{.queries = 3, .heads = 1, .kv_heads = 1, .e = 300, .keys = {}, .state = true}, Way::kGemm},
 };
 
 TEST(AttentionFlash, EveryWayEqualsTheDefinition) {
@@ -286,8 +288,8 @@ TEST(AttentionFlash, RunsHaveTheSameBits) {
   }
 }
 
-// The library beside the flash kernels' unrounded state, at a size that only a real device walks
-// through: both round their probabilities to bf16, so that they differ by twice that.
+// Compares the library with the flash kernels' unrounded state, at a size that only a real device
+// can handle: both round their probabilities to bf16, so they differ by twice that.
 TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
   Stream stream = cuda_stream(0);
   auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
@@ -307,18 +309,18 @@ TEST(AttentionFlash, TheLibraryAgreesWithTheFlashKernels) {
   flash.run(stream);
   stream.sync();
   EXPECT_EQ(paths.flash, 1);
-  constexpr double kLargest = 6;  // of the normal values
+  constexpr double kLargest = 6;  // of the normally distributed inputs
   std::vector<Bounded> out, lse;
   for (double value : to_f64(flash.out())) out.push_back({value, 2 * kUnitBf16 * kLargest});
   EXPECT_TRUE(within(library.out(), out));
   EXPECT_LT(similarity_error(to_f64(library.out()), to_f64(flash.out())), 2 * kSimilarityBf16);
-  // Logits are sums of 128 products that all may be about 1, scaled by 1 / sqrt(128); a base of two
-  // in the place of e would be off by a third.
+  // Logits are sums of 128 products that all may be about 1, scaled by 1 / sqrt(128); softmax in
+  // base two instead of e would be off by a third.
   for (double value : to_f64(flash.lse())) lse.push_back({value, 2 * chain_bound(128 + 12, 12)});
   EXPECT_TRUE(within(library.lse(), lse));
 }
 
-// In 8 bits: more segments than one launch takes, each of its launches cut in parts.
+// In 8 bits: more segments than one launch takes, with the keys of each launch cut in parts.
 TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
   Stream stream = cuda_stream(0);
   if (cuda_queue(stream).properties().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
@@ -340,7 +342,7 @@ TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
     attention(stream, args);
     stream.sync();
     const cuda::AttentionPaths& after = cuda_queue(stream).part<cuda::AttentionPaths>();
-    EXPECT_EQ(after.group - before.group, 1);
+    EXPECT_EQ(after.sm90 - before.sm90, 1);
     EXPECT_EQ(after.flash, before.flash);
     EXPECT_EQ(after.chained - before.chained, 1);
     EXPECT_EQ(after.split - before.split, 2);
@@ -355,13 +357,13 @@ TEST(AttentionPaths, EightBitsHaveKernelsOfTheirOwn) {
   }
 }
 
-// Products of warpgroups in bf16: edges of their tiles, more tiles than shared memory holds, masks,
-// pages, more segments than a launch takes.
-TEST(AttentionGroup, EveryEdgeEqualsTheDefinition) {
+// flash_sm90 in bf16: edges of its tiles, more tiles than shared memory holds, masks, pages, more
+// segments than a launch takes.
+TEST(AttentionSm90, EveryEdgeEqualsTheDefinition) {
   Stream stream = cuda_stream(0);
   auto& paths = cuda_queue(stream).part<cuda::AttentionPaths>();
   if (cuda_queue(stream).properties().major != 9) GTEST_SKIP() << "needs compute capability 9.0";
-  paths.group_from = 0;
+  paths.sm90_from = 0;
   const Case cases[] = {
       {.queries = 64, .heads = 1, .kv_heads = 1, .e = 128, .keys = {1}, .state = true},
       {.queries = 129, .heads = 2, .kv_heads = 2, .e = 128, .keys = {129}, .state = true},
@@ -390,21 +392,21 @@ TEST(AttentionGroup, EveryEdgeEqualsTheDefinition) {
   for (const Case& c : cases) {
     SCOPED_TRACE("case " + std::to_string(&c - cases));
     Call call(c, DType::kBF16);
-    const int64_t before = paths.group;
+    const int64_t before = paths.sm90;
     call.run(stream);
-    EXPECT_EQ(paths.group - before, 1);
+    EXPECT_EQ(paths.sm90 - before, 1);
     call.check(stream, &report);
   }
 }
 
-// The instantiations that a device of another size would choose.
+// Covers the instantiations that a device of another size would choose.
 TEST(AttentionFlash, EveryBlockOfRowsEqualsTheDefinition) {
   using cuda::FlashRows;
   Stream stream = cuda_stream(0);
   for (FlashRows rows : {FlashRows::k16, FlashRows::k64, FlashRows::k128})
     for (int64_t e : {40, 64, 96, 128, 200}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(rows)) + " rows of " + std::to_string(e));
-      // Rows of the second block are behind the mask of the first's last tile.
+      // The rows of the second block see keys that the mask hides from the first block.
       const Case c{.queries = 45,
                    .heads = 3,
                    .kv_heads = 1,

@@ -1,5 +1,5 @@
-// The benches and the doctor of the program on the emulated device, over models of a few values:
-// what they count and say, not their times.
+// Tests the program's benches and the doctor on the emulated device, over models of a few values:
+// their counts and texts, not their times.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -28,7 +28,8 @@ TEST(BenchOnADevice, LanguageModelByFolder) {
   EXPECT_EQ(result["device"], "cuda:0");
   EXPECT_EQ(result["read_by"], "copy");
   EXPECT_EQ(result["gemm"], "cublasLt");
-  // Seven products of each of two layers, and the output's: of one pass, and of eight.
+  // There are seven GEMMs in each of two layers, and the output's: once for one pass, once for
+  // eight.
   EXPECT_EQ(result["prefill_families"]["linear"]["calls"], 15);
   EXPECT_EQ(result["decode_families"]["linear"]["calls"], 120);
   EXPECT_EQ(result["decode"].size(), 3u);
@@ -45,7 +46,7 @@ TEST(BenchOnADevice, LoadingHoldsTheWeightsOnceOnTheDevice) {
 }
 
 TEST(BenchOnADevice, LayoutsOfRanksOnOneDeviceAndOnTwo) {
-  for (const auto& [devices, words] :
+  for (const auto& [devices, ranks] :
        {std::pair{"1", "2 threads on cuda:0"}, {"2", "2 threads on cuda:0 and cuda:1"}}) {
     setenv("WEFT_EMULATED_DEVICES", devices, 1);
     const Outcome outcome = run(
@@ -57,8 +58,8 @@ TEST(BenchOnADevice, LayoutsOfRanksOnOneDeviceAndOnTwo) {
     std::istringstream lines(outcome.out);
     for (std::string line; std::getline(lines, line);) {
       const auto object = nlohmann::json::parse(line);
-      EXPECT_EQ(object["ranks"], words);
-      EXPECT_FALSE(object.contains("simulated"));  // the meter would wait behind every op
+      EXPECT_EQ(object["ranks"], ranks);
+      EXPECT_FALSE(object.contains("simulated"));  // the meter would have to wait after every op
       ++methods[object["method"]];
     }
     for (const char* method : {"one rank", "cfg=2", "layers=2", "ring=2", "ulysses=2", "tensor=2"})
@@ -79,7 +80,7 @@ TEST(DoctorOnADevice, SaysWhatTheLibrariesTake) {
     EXPECT_EQ(checks[name]["status"], "PASS") << checks[name].dump();
 }
 
-// Only what is refused says so, and why.
+// Only refused problems are reported as refused, with the reason.
 TEST(DoctorOnADevice, NamesARefusal) {
   test::EmulatedLibraries& libraries = test::emulated_libraries() = {};
   Stream stream = cuda_stream(0);

@@ -1,5 +1,5 @@
-// Runs kernels: block after block, a block's threads as fibers that change at barriers alone. One
-// fiber carries many threads where none of them waits.
+// Runs kernels block after block. A block's threads are fibers that only switch at barriers; one
+// fiber runs many threads as long as none of them waits.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -46,12 +46,12 @@ struct Thread {
   int linear = 0;
   State state = State::kUnstarted;
   Fiber* fiber = nullptr;
-  uint32_t mask = 0;  // of the collective it waits at
+  uint32_t mask = 0;  // lanes of the collective that it waits at
   const char* what = "";
   Finish finish = nullptr;
   void* argument = nullptr;
-  bool (*ready)(void*) = nullptr;  // of wait_until
-  std::vector<AsyncCopy> copies;   // under way, oldest first
+  bool (*ready)(void*) = nullptr;  // the condition of wait_until
+  std::vector<AsyncCopy> copies;   // in flight, oldest first
   std::deque<size_t> groups;       // the copies of each committed group
   size_t open_group = 0;           // copies not committed yet
 };
@@ -63,14 +63,14 @@ struct Warp {
 struct Block {
   const void* kernel = nullptr;
   const Work* thread_work = nullptr;
-  std::vector<Thread> threads;  // reused by the next blocks
+  std::vector<Thread> threads;  // reused by later blocks
   std::vector<Warp> warps;
   int count = 0, next = 0, exited = 0, at_barrier = 0;
   int any_predicate = 0, barrier_result = 0;
   bool reversed = false, reversed_release = false, failed = false;  // the order of the threads
   Thread* current = nullptr;
   std::deque<Thread*> ready;
-  std::vector<Thread*> waiting;  // of wait_until
+  std::vector<Thread*> waiting;  // threads in wait_until
   uint64_t number = 0;
   std::vector<Fiber*> idle;
   std::vector<std::unique_ptr<Fiber>> fibers;
@@ -122,7 +122,7 @@ void make_current(Thread& thread) {
   threadIdx = thread.index;
 }
 
-// The fiber of the first thread whose wait is over, else whoever ran the block.
+// Returns the fiber of the first thread whose wait is over, or the one that ran the block.
 Fiber& next_waiting() {
   Block& b = block();
   for (size_t i = 0; i < b.waiting.size(); ++i) {
@@ -135,8 +135,8 @@ Fiber& next_waiting() {
   return b.main;
 }
 
-// Who goes on where the running fiber stops: a thread that may, else a fiber for those not yet
-// started, else one that waits for something.
+// Chooses the next fiber when the running one stops: a thread that can run, else a fiber for
+// threads not yet started, else one whose wait is over.
 Fiber& next_fiber() {
   Block& b = block();
   if (!b.ready.empty()) {
@@ -162,7 +162,7 @@ void wait_here(State state) {
 
 void go_on(Thread& thread) { block().ready.push_back(&thread); }
 
-// Finishes the collective of `group` if all of its lanes wait for it; `self` runs already.
+// Finishes the collective of `group` if all of its lanes have arrived; `self` is already running.
 bool finish_if_complete(int warp_index, uint32_t group, const Thread* self) {
   Block& b = block();
   Warp& warp = b.warps[warp_index];
@@ -191,7 +191,7 @@ void thread_exits(Thread& thread) {
   ++b.exited;
   Warp& warp = b.warps[thread.linear / 32];
   warp.exited |= 1u << thread.linear % 32;
-  if (!warp.waiting) return;  // else somebody may have waited for this lane alone
+  if (!warp.waiting) return;  // another lane may have waited for this one alone
   const Thread& waiting = b.threads[thread.linear / 32 * 32 + __builtin_ctz(warp.waiting)];
   finish_if_complete(thread.linear / 32, waiting.mask & warp.exists & ~warp.exited, nullptr);
 }
@@ -251,7 +251,7 @@ void start_block(uint3 at) {
   for (const std::span<char> each : statics) std::memset(each.data(), 0xff, each.size());
 }
 
-// What keeps each thread of a block that cannot go on: the first thread of every reason.
+// Says why each thread of a stuck block cannot go on: the first thread for every reason.
 std::string stuck() {
   Block& b = block();
   std::map<std::string, std::pair<int, uint3>> reasons;
@@ -275,7 +275,7 @@ std::string stuck() {
   return text_of;
 }
 
-// The fibers of a block that broke off start anew.
+// Restarts the fibers of a block that was abandoned.
 void abandon() {
   Block& b = block();
   b.ready.clear();
@@ -388,7 +388,8 @@ void collective(uint32_t mask, const char* what, Finish finish, void* argument, 
   Thread& thread = *b.current;
   const int index = thread.linear / 32;
   Warp& warp = b.warps[index];
-  if (!(mask >> thread.linear % 32 & 1)) device_fault("the mask of a warp's call lacks the caller");
+  if (!(mask >> thread.linear % 32 & 1))
+    device_fault("the mask of a warp instruction lacks the calling lane");
   if (aligned && (warp.exited || warp.exists != ~0u))
     device_fault("a lane is missing at an instruction of the whole warp");
   thread.mask = mask;

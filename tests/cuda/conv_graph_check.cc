@@ -1,5 +1,5 @@
-// Proves, without a device, that cuDNN has engines for the VAE's convolutions on an H200. A plan's
-// code is made too; only loading it needs a driver, so that alone may fail here.
+// Proves, without a device, that cuDNN has engines for the VAE's convolutions on an H200. The
+// plan's code is generated too; only loading it needs a driver, so only that step may fail here.
 #include <cstdio>
 
 #include "kernels/cuda/conv_graph.h"

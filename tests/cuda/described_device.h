@@ -1,5 +1,5 @@
 #pragma once
-// An H200 as cuDNN's plans see it, without one.
+// Describes an H200 to cuDNN, so that plans can be made without one.
 #include <cstdio>
 #include <string>
 
@@ -7,7 +7,8 @@
 
 namespace weft::cuda {
 
-// What cudaGetDeviceProperties says of an H200, in the words of cuDNN 9.19.
+// The properties that cudaGetDeviceProperties reports for an H200, in the JSON format of cuDNN
+// 9.19.
 inline constexpr const char* kH200 = R"({
 "deviceName": "NVIDIA H200", "cudaDeviceId": 0, "pciDeviceId": 0, "deviceVer": 900, "driverVer": 13000,
 "isTccDriver": 0, "supportCoopLaunch": 1, "warpSize": 32, "multiProcessorCount": 132,
@@ -25,7 +26,8 @@ inline CudnnDescriptor describe_h200() {
   return device;
 }
 
-// What `run` returns; 1 where cuDNN refuses the description itself, and why on standard output.
+// Returns run()'s result. If cuDNN refuses the description itself, prints the reason on standard
+// output and returns 1.
 inline int exit_code_of(int (*run)()) {
   try {
     return run();

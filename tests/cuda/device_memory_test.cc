@@ -45,7 +45,7 @@ TEST(CudaMemory, RangesCommitAndTrim) {
     EXPECT_EQ(on_host(range.base() + 3 * kPiece - 2, 2), std::vector<unsigned char>(2, 7));
     range.trim(kPiece + 1);
     EXPECT_EQ(range.committed(), 2 * kPiece);
-    range.commit(3 * kPiece);  // fresh memory, not what was there
+    range.commit(3 * kPiece);  // gives fresh memory, not the old contents
     EXPECT_EQ(on_host(range.base() + 3 * kPiece - 2, 2), std::vector<unsigned char>(2, 0xff));
     EXPECT_EQ(on_host(range.base() + kPiece - 2, 2), std::vector<unsigned char>(2, 7));
     EXPECT_THROW(range.commit(10 * kPiece + 1), Error);
@@ -58,7 +58,7 @@ TEST(CudaMemory, OutOfMemorySaysHowMuch) {
   emulated::set_device_bytes(used + 2 * kPiece);
   try {
     const Tensor tensor(DType::kF32, {static_cast<int64_t>(kPiece)}, kCuda);
-    ADD_FAILURE() << "it fitted";
+    ADD_FAILURE() << "the allocation succeeded";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory);
     const std::string free = std::to_string(2 * kPiece);

@@ -11,7 +11,7 @@ namespace {
 constexpr int kLayers = 7;
 constexpr int64_t kWidth = 300;
 
-// Adds its values to a row; pieces of odd sizes.
+// A layer that adds its values to a row. Its pieces have odd sizes.
 struct Adder {
   Tensor row;   // [kWidth] f32
   Tensor mark;  // [3] f32: its index, to be read
@@ -62,7 +62,7 @@ TEST_F(Device, EveryLayerHasItsOwnWeightsForEverySize) {
       }
     expect_sum(used);
     const int streamed = kLayers - (resident - 2);
-    // The first two lie in their slots at the beginning; two more than used are under way.
+    // The first two are in their slots at the beginning; two more than were used are in flight.
     EXPECT_EQ(window.copies(), 3 * streamed);
     int on_device = 0;
     window.for_resident([&](const Adder&, bool) { ++on_device; });
@@ -76,7 +76,7 @@ TEST_F(Device, CopiesWaitForTheWorkThatReadsTheirSlot) {
   fill_zero(stream, sum);
   for (int i = 0; i < kLayers; ++i) {
     use(window, i);
-    copies.sync();  // the next but one layer is in the slot before anybody waited for the work
+    copies.sync();  // the layer after next is in its slot before anything waited for the work
   }
   expect_sum({0, 1, 2, 3, 4, 5, 6});
 }

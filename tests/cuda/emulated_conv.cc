@@ -1,4 +1,4 @@
-// kernels/cuda/conv_library.h in plain loops: what the library would answer.
+// Implements kernels/cuda/conv_library.h in plain loops, in place of cuDNN.
 #include "kernels/cuda/conv_library.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/device_plan.h"

@@ -1,4 +1,4 @@
-// kernels/cuda/gemm.h in plain loops: what the library would answer.
+// Implements kernels/cuda/gemm.h in plain loops, in place of cuBLASLt.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -35,7 +35,7 @@ float value_at(const GemmMatrix& matrix, int64_t at) {
   }
 }
 
-// Rows of a matrix as floats, which hold every number of 8 and 16 bits.
+// Returns rows of a matrix as floats, which hold every 8-bit and 16-bit value.
 std::vector<float> values_of(const GemmMatrix& matrix, int64_t batch, int64_t rows, int64_t k) {
   std::vector<float> values(rows * k);
   for (int64_t i = 0; i < rows; ++i)
@@ -44,7 +44,7 @@ std::vector<float> values_of(const GemmMatrix& matrix, int64_t batch, int64_t ro
   return values;
 }
 
-// Whole numbers of 8 bits: the sum of many is no float.
+// The dot product of 8-bit integers; a float could not hold the sum of many.
 int32_t whole_sum(const float* x, const float* w, int64_t k) {
   int32_t sum = 0;
   for (int64_t l = 0; l < k; ++l) sum += static_cast<int32_t>(x[l]) * static_cast<int32_t>(w[l]);
@@ -63,7 +63,7 @@ void store(const Gemm& g, int64_t out, int64_t i, int64_t j, float sum) {
     static_cast<bf16*>(g.out.data)[out] = to_bf16(sum);
 }
 
-// A few sums at a time, each in order: they do not wait for each other.
+// Computes a few sums at a time, each in order, so that they do not wait for each other.
 void compute(const Gemm& g, int64_t b) {
   constexpr int64_t kTogether = 8;
   const std::vector<float> x = values_of(g.x, b, g.m, g.k), w = values_of(g.w, b, g.n, g.k);

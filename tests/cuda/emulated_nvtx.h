@@ -1,5 +1,5 @@
 #pragma once
-// What a profiler would have seen of the calling thread's ranges.
+// Returns what a profiler would have seen of the calling thread's ranges.
 #include <map>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// sdpa.h by plain loops, in a stream of the emulated device. It refuses what cuDNN's engines do:
-// heads that are no whole number of 16 bytes.
+// Implements sdpa.h in plain loops, in a stream of the emulated device. It refuses what cuDNN's
+// engines refuse: heads that are not a whole number of 16 bytes.
 #include <cmath>
 #include <vector>
 

@@ -1,6 +1,6 @@
 #pragma once
-// The emulated machine (README.md): what tests set and ask, and what stands in for the vendor's
-// libraries puts its work into.
+// The emulated machine (README.md): tests set and query it here, and the stand-ins for the vendor's
+// libraries submit their work here.
 #include <cuda_runtime_api.h>
 
 #include <functional>
@@ -8,21 +8,22 @@
 
 namespace weft::emulated {
 
-// Takes effect for calls from now on; the defaults are 1 device of 8 GiB. WEFT_EMULATED_DEVICES and
-// WEFT_EMULATED_BYTES in the environment say otherwise.
+// Sets the machine for later calls. The default is 1 device of 8 GiB; WEFT_EMULATED_DEVICES and
+// WEFT_EMULATED_BYTES in the environment change it.
 void set_device_count(int count);
 void set_device_bytes(size_t bytes);
 size_t device_bytes_used(int device);
 
-// Puts work into a stream. It runs when somebody waits and may touch device memory.
+// Enqueues work on a stream. It runs when something waits for the stream, and it may touch device
+// memory.
 cudaError_t submit(cudaStream_t stream, std::function<void()> work);
 
-// Kernels run so far.
+// Returns the number of kernels run so far.
 uint64_t launches();
-// Graphs given so far.
+// Returns the number of graphs launched so far.
 uint64_t graph_launches();
-// What went wrong on the device last, with the kernel and the thread; "" for nothing.
-// cudaDeviceReset forgets it.
+// Describes the device's last fault, with the kernel and the thread, or "". cudaDeviceReset clears
+// it.
 std::string device_error();
 
 }  // namespace weft::emulated

@@ -1,4 +1,4 @@
-// The emulator itself: kernels with known answers, and faults it must report.
+// Tests the emulator itself: kernels with known answers, and faults it must report.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -89,7 +89,7 @@ __global__ void shuffle_kernel(int* out) {
   to[3] = __shfl_down_sync(0xffffffffu, lane, 4);
   to[4] = __shfl_up_sync(0xffffffffu, lane, 4, 16);
   to[5] = static_cast<int>(__ballot_sync(0xffffffffu, lane % 3 == 0));
-  if (lane < 16)  // the halves of a warp, each for itself
+  if (lane < 16)  // each half of the warp for itself
     to[6] = __any_sync(0x0000ffffu, lane == 20);
   else
     to[6] = __any_sync(0xffff0000u, lane == 20);
@@ -112,7 +112,7 @@ TEST_F(Emulator, ShufflesAndVotes) {
   }
 }
 
-// out [16, 8] = a [16, 16] b [16, 8], both by rows, through shared memory as real kernels do.
+// out [16, 8] = a [16, 16] b [16, 8], both row-major, through shared memory as in real kernels.
 __global__ void product_kernel(const bf16* a, const bf16* b, float* out) {
   bf16* const tile = cuda::dynamic_shared<bf16>();  // a, then b
   const int t = static_cast<int>(threadIdx.x), g = t / 4, i = t % 4;
@@ -122,9 +122,10 @@ __global__ void product_kernel(const bf16* a, const bf16* b, float* out) {
   cuda::copy_async_wait<0>();
   __syncwarp();
   uint32_t left[4], right[4];
-  // Matrices 0 ... 3: rows 0-7 and 8-15 of columns 0-7, then of columns 8-15.
+  // Matrices 0 ... 3 are rows 0-7 and 8-15 of columns 0-7, then of columns 8-15.
   cuda::load_matrices(left, tile + (t % 16) * 16 + t / 16 * 8);
-  cuda::load_matrices_transposed(right, tile + 256 + t % 16 * 8);  // lanes 16-31 name them again
+  // Lanes 16-31 give the same addresses again.
+  cuda::load_matrices_transposed(right, tile + 256 + t % 16 * 8);
   float sum[4] = {};
   cuda::multiply_bf16(sum, left, {right[0], right[1]});
   out[g * 8 + 2 * i] = sum[0];
@@ -174,14 +175,13 @@ TEST_F(Emulator, AMissingWaitForACopyShows) {
   }
 }
 
-// Rows of 128 bytes as products of warpgroups want them, from 64 rows of a and 128 of b.
+// The operands are rows of 128 bytes in wgmma's layout: 64 rows of a and 128 of b.
 constexpr int kRowBytes = 128, kLeftBytes = 64 * kRowBytes, kRightBytes = 128 * kRowBytes;
 
-// out [3, 64, 128]: a b^T over bytes 32 to 63 from registers, over bytes 64 to 127 from shared
-// memory, and what the first products hold before the wait.
-__global__ void group_product_kernel(const uint8_t* left, const uint8_t* right, float* out,
-                                     int arrivals) {
-  uint8_t* const shared = cuda::dynamic_shared<uint8_t>();  // a multiple of 1024 bytes of it
+// out [3, 64, 128]: a b^T over bytes 32 to 63 with a from registers, over bytes 64 to 127 with a
+// from shared memory, and the contents of the first accumulators before the wait.
+__global__ void wgmma_kernel(const uint8_t* left, const uint8_t* right, float* out, int arrivals) {
+  uint8_t* const shared = cuda::dynamic_shared<uint8_t>();  // aligned to 1024 bytes
   auto* const barrier = reinterpret_cast<uint64_t*>(shared + kLeftBytes + kRightBytes);
   if (threadIdx.x == 0) {
     cuda::barrier_init(barrier, arrivals);
@@ -201,15 +201,15 @@ __global__ void group_product_kernel(const uint8_t* left, const uint8_t* right, 
     memcpy(&a[part], shared + r * kRowBytes + (piece ^ (r % 8)) * 16 + lane % 4 * 4, 4);
   }
   float sum[2][64], early[64];
-  cuda::group_fence();
-  cuda::group_multiply<uint8_t>(sum[0], a, cuda::group_rows(shared + kLeftBytes, 32));
+  cuda::wgmma_fence();
+  cuda::wgmma_multiply<uint8_t>(sum[0], a, cuda::wgmma_descriptor(shared + kLeftBytes, 32));
   memcpy(early, sum[0], sizeof early);
-  cuda::group_multiply<uint8_t>(sum[1], cuda::group_rows(shared, 64),
-                                cuda::group_rows(shared + kLeftBytes, 64));
-  cuda::group_add<uint8_t>(sum[1], cuda::group_rows(shared, 96),
-                           cuda::group_rows(shared + kLeftBytes, 96));
-  cuda::group_commit();
-  cuda::group_wait<0>();
+  cuda::wgmma_multiply<uint8_t>(sum[1], cuda::wgmma_descriptor(shared, 64),
+                                cuda::wgmma_descriptor(shared + kLeftBytes, 64));
+  cuda::wgmma_add<uint8_t>(sum[1], cuda::wgmma_descriptor(shared, 96),
+                           cuda::wgmma_descriptor(shared + kLeftBytes, 96));
+  cuda::wgmma_commit();
+  cuda::wgmma_wait<0>();
   for (int n = 0; n < 16; ++n)
     for (int at = 0; at < 4; ++at) {
       const int to = (row + at / 2 * 8) * 128 + 8 * n + lane % 4 * 2 + at % 2;
@@ -219,7 +219,8 @@ __global__ void group_product_kernel(const uint8_t* left, const uint8_t* right, 
     }
 }
 
-// rows x 128 numbers, and the bytes of their e4m3 with every 16 bytes c of row r at c xor r % 8.
+// Returns rows x 128 values, and their e4m3 bytes with every piece c of 16 bytes of row r at c xor
+// r % 8.
 std::pair<std::vector<float>, std::vector<uint8_t>> swizzled_rows(int rows, int seed) {
   std::vector<float> values(rows * kRowBytes);
   std::vector<uint8_t> bytes(values.size());
@@ -237,8 +238,8 @@ TEST_F(Emulator, MultipliesRowsOfAWarpgroup) {
   const auto [b, right] = swizzled_rows(128, 5);
   const Buffer<uint8_t> left_rows(left), right_rows(right);
   const Buffer<float> out(3 * 64 * 128);
-  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, group_product_kernel,
-                  left_rows.data, right_rows.data, out.data, 1),
+  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, wgmma_kernel, left_rows.data,
+                  right_rows.data, out.data, 1),
             cudaSuccess);
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   const std::vector<float> measured = out.get();
@@ -256,7 +257,7 @@ TEST_F(Emulator, MultipliesRowsOfAWarpgroup) {
 TEST_F(Emulator, ABarrierThatNeverEndsAPhaseIsAFault) {
   const Buffer<uint8_t> left(kLeftBytes), right(kRightBytes);
   const Buffer<float> out(3 * 64 * 128);
-  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, group_product_kernel, left.data,
+  ASSERT_EQ(start(stream, 1, 128, kLeftBytes + kRightBytes + 1024, wgmma_kernel, left.data,
                   right.data, out.data, 2),
             cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
@@ -351,13 +352,13 @@ TEST_F(Emulator, StreamsRunWhenSomebodyWaitsAndEventsOrderThem) {
   cudaEventRecord(event, stream);
   cudaStreamWaitEvent(other, event);
   add_to(other, 1);
-  add_to(stream, 100);  // nobody waits for this one
+  add_to(stream, 100);  // nothing waits for this work
   EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
   EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
   EXPECT_EQ(x.get()[0], 21);
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
   float pageable = 5;
-  cudaMemcpyAsync(x.data, &pageable, 4, cudaMemcpyHostToDevice, stream);  // behind the 100
+  cudaMemcpyAsync(x.data, &pageable, 4, cudaMemcpyHostToDevice, stream);  // runs after the 100
   pageable = 6;
   EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
   EXPECT_EQ(cudaStreamQuery(stream), cudaSuccess);
@@ -379,7 +380,7 @@ class EmulatedGraph : public Emulator {
     for (const cudaEvent_t event : events) cudaEventDestroy(event);
     Emulator::TearDown();
   }
-  // x + 1 on the stream; then y + 2 on a side stream and x + 4 on the stream.
+  // Enqueues x + 1 on the stream, then y + 2 on a side stream and x + 4 on the stream.
   void forked_work(float* x, float* y, bool join) {
     start(stream, 1, 1, 0, add_kernel, x, 1.f);
     cudaEventRecord(events[0], stream);
@@ -473,7 +474,7 @@ TEST_F(EmulatorDeathTest, HostCodeThatTouchesDeviceMemory) {
   EXPECT_DEATH(x.data[1] = 1, "host code touched device memory");
 }
 
-TEST_F(EmulatorDeathTest, KernelsThatTouchWhatIsNotTheirs) {
+TEST_F(EmulatorDeathTest, KernelsThatAccessOtherMemory) {
   const Buffer<float> x(ramp(64));
   EXPECT_DEATH(
       {
@@ -502,7 +503,7 @@ TEST_F(EmulatorDeathTest, VectorLoadsOfAddressesThatAreNotAligned) {
       "misaligned address");
 }
 
-TEST_F(Emulator, WhatWasWrittenAroundAnAllocationIsFound) {
+TEST_F(Emulator, WritesAroundAnAllocationAreFound) {
   auto x = std::make_unique<Buffer<float>>(ramp(3));
   ASSERT_EQ(cudaMemsetAsync(x->data, 0, 13, stream), cudaSuccess);
   x.reset();

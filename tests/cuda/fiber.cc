@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-// Sanitizers follow fibers that tell them; null where there is none of them (LLVM's
+// Sanitizers must be told about fibers; without a sanitizer these functions are null (LLVM's
 // sanitizer/common_interface_defs.h, tsan_interface.h).
 extern "C" {
 [[gnu::weak]] void __sanitizer_start_switch_fiber(void** kept, const void* bottom, size_t bytes);

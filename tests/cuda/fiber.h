@@ -1,5 +1,5 @@
 #pragma once
-// Fibers on stacks of their own: contexts of Boost's, and what sanitizers want to know of them.
+// Fibers with stacks of their own: Boost contexts, and the calls that sanitizers need.
 #include <boost/context/detail/fcontext.hpp>
 #include <cstddef>
 
@@ -8,9 +8,9 @@ namespace weft::emulated {
 using FiberMain = void (*)(boost::context::detail::transfer_t from);
 
 struct Fiber {
-  char* stack = nullptr;  // its end; null: a thread's own
+  char* stack = nullptr;  // end of the stack; null for a thread's own stack
   void* context = nullptr;
-  // For sanitizers; of a thread's own stack known once it was left.
+  // The sanitizers need these. For a thread's own stack they are known once it has been left.
   const void* bottom = nullptr;
   size_t bytes = 0;
   void *kept = nullptr, *sanitized = nullptr;
@@ -18,11 +18,11 @@ struct Fiber {
 
 // Gives the fiber a stack with a guard below it.
 void make_fiber(Fiber& fiber, FiberMain main);
-// What stood on its stack is forgotten, `main` runs next.
+// Discards the fiber's stack contents; `main` runs next.
 void begin_anew(Fiber& fiber, FiberMain main);
-// Leaves `from`, which runs, for `to`; returns when somebody jumps back.
+// Switches from the running fiber `from` to `to`; returns when another fiber switches back.
 void jump(Fiber& from, Fiber& to);
-// The first thing that a fiber's main does, with what it was given.
+// A fiber's main calls this first, with the transfer it was given.
 void arrived(boost::context::detail::transfer_t from, Fiber& self);
 
 }  // namespace weft::emulated

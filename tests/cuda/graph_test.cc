@@ -1,4 +1,4 @@
-// Recorded work (kernels/device_graph.h), and what profilers see.
+// Tests recorded work (kernels/device_graph.h), and the ranges that profilers see.
 #include <gtest/gtest.h>
 
 #include "kernels/copy.h"
@@ -70,7 +70,7 @@ TEST_F(Graph, AnErrorWhileRecordingRecordsNothing) {
   EXPECT_FALSE(graph);
   fill(x, 2);
   fill(y, 3);
-  add(stream, x, y, y);  // the stream runs again
+  add(stream, x, y, y);  // the stream works again
   EXPECT_EQ(first(y), 5);
 }
 

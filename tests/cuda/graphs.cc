@@ -1,5 +1,5 @@
-// Captures and graphs. A graph's nodes run in an order that keeps what each waits for and else
-// differs from the order of their capture, so that a missing wait shows.
+// Captures and graphs. A graph's nodes run in an order that respects their dependencies but
+// otherwise differs from the order of capture, so that a missing dependency shows.
 #include <queue>
 
 #include "tests/cuda/machine.h"
@@ -15,7 +15,7 @@ namespace weft::emulated {
 
 namespace {
 
-// Every node must lie before the end of the stream that the capture began with.
+// True if every node precedes the end of the stream on which the capture began.
 bool joined(const Capture& capture) {
   std::vector<bool> reached(capture.nodes.size());
   std::vector<int> open = capture.origin->frontier;

@@ -1,5 +1,5 @@
-// What compute capability 9.0 adds to a block: barriers that count bytes, the copy engine, and
-// products of warpgroups. Copies and products happen as late as they may.
+// Emulates what compute capability 9.0 adds to a block: mbarriers, the copy engine and wgmma.
+// Copies and multiplications happen as late as possible.
 #include "kernels/cuda/hopper.cuh"
 
 #include <algorithm>
@@ -31,27 +31,27 @@ struct Barrier {
   }
 };
 
-// One product under way, as one thread sees it: its rows of a and of c.
-struct Product {
+// One wgmma in flight, as one thread sees it: its rows of a and of c.
+struct Wgmma {
   float (*c)[64];
   std::array<float, 64> start;
   bool add, in_registers;
-  int word_bytes;
+  int element_bytes;
   uint8_t a[2][32];
   uint64_t a_rows, b;
 };
 
-struct Products {
-  std::deque<Product> all;
+struct Wgmmas {
+  std::deque<Wgmma> all;
   std::deque<size_t> groups;
   size_t open = 0;
 };
 
-// Of the block that runs.
+// The state of the running block.
 struct Hopper {
   uint64_t block = 0;
   std::map<const uint64_t*, Barrier> barriers;
-  std::map<int, Products> products;  // by thread
+  std::map<int, Wgmmas> wgmmas;  // by thread
 };
 
 Hopper& hopper() {
@@ -59,14 +59,14 @@ Hopper& hopper() {
   if (made->block != block_number()) {
     made->block = block_number();
     made->barriers.clear();
-    made->products.clear();
+    made->wgmmas.clear();
   }
   return *made;
 }
 
 Barrier& barrier_at(const uint64_t* at) {
   const auto found = hopper().barriers.find(at);
-  if (found == hopper().barriers.end()) device_fault("a barrier that nobody made");
+  if (found == hopper().barriers.end()) device_fault("a barrier that was not initialised");
   return found->second;
 }
 
@@ -76,12 +76,12 @@ struct Waiting {
   bool over() const { return (barrier->phase & 1) != parity; }
 };
 
-// Row `row` of what a product was told about rows, 32 bytes.
+// Reads row `row` of a wgmma descriptor, 32 bytes.
 void read_row(uint64_t descriptor, int row, uint8_t (&out)[32]) {
   const auto start = static_cast<unsigned>(descriptor & 0x3fff) << 4;
   const auto eight_rows = static_cast<unsigned>(descriptor >> 32 & 0x3fff) << 4;
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0 || start % 1024 >= 128)
-    device_fault("rows of a product that do not begin at a multiple of 1024 bytes");
+    device_fault("rows of a wgmma that do not begin at a multiple of 1024 bytes");
   for (unsigned i = 0; i < 32; ++i) {
     unsigned at = start + static_cast<unsigned>(row) / 8 * eight_rows +
                   static_cast<unsigned>(row) % 8 * 128 + i;
@@ -90,35 +90,35 @@ void read_row(uint64_t descriptor, int row, uint8_t (&out)[32]) {
   }
 }
 
-using Words = std::array<float, 32>;  // the first 32 or 16
+using RowValues = std::array<float, 32>;  // the first 32 or 16
 
-Words words_of(const uint8_t (&bytes)[32], int word_bytes) {
-  Words words{};
-  for (int i = 0; i < 32 / word_bytes; ++i)
-    words[i] = word_bytes == 1
-                   ? from_e4m3(bytes[i])
-                   : to_float(bf16{static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8)});
-  return words;
+RowValues values_of(const uint8_t (&bytes)[32], int element_bytes) {
+  RowValues values{};
+  for (int i = 0; i < 32 / element_bytes; ++i)
+    values[i] = element_bytes == 1
+                    ? from_e4m3(bytes[i])
+                    : to_float(bf16{static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8)});
+  return values;
 }
 
-void finish_product(Product& product, int row) {
-  if (!product.in_registers) {
-    read_row(product.a_rows, row, product.a[0]);
-    read_row(product.a_rows, row + 8, product.a[1]);
+void finish_wgmma(Wgmma& wgmma, int row) {
+  if (!wgmma.in_registers) {
+    read_row(wgmma.a_rows, row, wgmma.a[0]);
+    read_row(wgmma.a_rows, row + 8, wgmma.a[1]);
   }
-  const int count = 32 / product.word_bytes;
-  const Words a[2] = {words_of(product.a[0], product.word_bytes),
-                      words_of(product.a[1], product.word_bytes)};
+  const int count = 32 / wgmma.element_bytes;
+  const RowValues a[2] = {values_of(wgmma.a[0], wgmma.element_bytes),
+                          values_of(wgmma.a[1], wgmma.element_bytes)};
   for (int n = 0; n < 16; ++n)
     for (int c = 0; c < 2; ++c) {
       uint8_t bytes[32];
-      read_row(product.b, 8 * n + lane() % 4 * 2 + c, bytes);
-      const Words b = words_of(bytes, product.word_bytes);
+      read_row(wgmma.b, 8 * n + lane() % 4 * 2 + c, bytes);
+      const RowValues b = values_of(bytes, wgmma.element_bytes);
       for (int h = 0; h < 2; ++h) {
         float sum = 0;
         for (int k = 0; k < count; ++k) sum += a[h][k] * b[k];
-        float& to = (*product.c)[4 * n + 2 * h + c];
-        to = product.add ? to + sum : sum;
+        float& to = (*wgmma.c)[4 * n + 2 * h + c];
+        to = wgmma.add ? to + sum : sum;
       }
     }
 }
@@ -128,7 +128,7 @@ struct Fragment {
   uint8_t a[2][32];
 };
 
-// Every thread gets its two rows of a from the four that hold them.
+// Gives every thread its two rows of a, from the four threads that hold them.
 void spread_rows(void* const (&arguments)[32], uint32_t) {
   for (int t = 0; t < 32; ++t) {
     auto* to = static_cast<Fragment*>(arguments[t]);
@@ -181,59 +181,59 @@ void barrier_wait(uint64_t* at, int parity) {
 void copy_bulk(void* shared, const void* global, int bytes, uint64_t* barrier) {
   if (reinterpret_cast<uintptr_t>(shared) % 16 || reinterpret_cast<uintptr_t>(global) % 16 ||
       bytes % 16)
-    device_fault("copy_bulk of addresses or bytes that are no multiples of 16");
+    device_fault("copy_bulk of addresses or bytes that are not multiples of 16");
   if (where(shared) == Where::kDevice || where(global) != Where::kDevice)
-    device_fault("copy_bulk from elsewhere than global, or to elsewhere than shared memory");
+    device_fault("copy_bulk that is not from global to shared memory");
   std::memset(shared, 0xff, static_cast<size_t>(bytes));
   barrier_at(barrier).copies.push_back({shared, global, bytes});
 }
 
-void group_multiply(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add,
-                    int word_bytes) {
-  if (blockDim.x % 128) device_fault("a product of a warpgroup in a block without one");
-  Product product{.c = &c,
-                  .start = {},
-                  .add = add,
-                  .in_registers = a != nullptr,
-                  .word_bytes = word_bytes,
-                  .a = {},
-                  .a_rows = a_rows,
-                  .b = b};
+void wgmma_multiply(float (&c)[64], const uint32_t* a, uint64_t a_rows, uint64_t b, bool add,
+                    int element_bytes) {
+  if (blockDim.x % 128) device_fault("a wgmma in a block without a whole warpgroup");
+  Wgmma wgmma{.c = &c,
+              .start = {},
+              .add = add,
+              .in_registers = a != nullptr,
+              .element_bytes = element_bytes,
+              .a = {},
+              .a_rows = a_rows,
+              .b = b};
   if (a) {
     Fragment fragment{.mine = a, .a = {}};
-    collective(~0u, "a product of a warpgroup", spread_rows, &fragment, true);
-    std::memcpy(product.a, fragment.a, sizeof fragment.a);
+    collective(~0u, "a wgmma", spread_rows, &fragment, true);
+    std::memcpy(wgmma.a, fragment.a, sizeof fragment.a);
   }
-  Products& products = hopper().products[thread_number()];
-  std::copy(std::begin(c), std::end(c), product.start.begin());
+  Wgmmas& wgmmas = hopper().wgmmas[thread_number()];
+  std::copy(std::begin(c), std::end(c), wgmma.start.begin());
   std::fill(std::begin(c), std::end(c), std::numeric_limits<float>::quiet_NaN());
-  products.all.push_back(product);
-  ++products.open;
+  wgmmas.all.push_back(wgmma);
+  ++wgmmas.open;
 }
 
-void group_commit() {
-  Products& products = hopper().products[thread_number()];
-  products.groups.push_back(std::exchange(products.open, 0));
+void wgmma_commit() {
+  Wgmmas& wgmmas = hopper().wgmmas[thread_number()];
+  wgmmas.groups.push_back(std::exchange(wgmmas.open, 0));
 }
 
-void group_wait(int newest) {
-  Products& products = hopper().products[thread_number()];
+void wgmma_wait(int newest) {
+  Wgmmas& wgmmas = hopper().wgmmas[thread_number()];
   const int row = thread_number() % 128 / 32 * 16 + lane() / 4;
   std::set<const void*> begun;
-  while (products.groups.size() > static_cast<size_t>(newest)) {
-    for (size_t i = products.groups.front(); i > 0; --i) {
-      Product& product = products.all.front();
-      // The first product over registers finds them as they were when it began.
-      if (begun.insert(product.c).second)
-        std::copy(product.start.begin(), product.start.end(), std::begin(*product.c));
-      finish_product(product, row);
-      products.all.pop_front();
+  while (wgmmas.groups.size() > static_cast<size_t>(newest)) {
+    for (size_t i = wgmmas.groups.front(); i > 0; --i) {
+      Wgmma& wgmma = wgmmas.all.front();
+      // The first wgmma on these registers starts from the values that they had when it was issued.
+      if (begun.insert(wgmma.c).second)
+        std::copy(wgmma.start.begin(), wgmma.start.end(), std::begin(*wgmma.c));
+      finish_wgmma(wgmma, row);
+      wgmmas.all.pop_front();
     }
-    products.groups.pop_front();
+    wgmmas.groups.pop_front();
   }
   // No lane goes on before all have their results.
   collective(
-      ~0u, "group_wait", [](void* const(&)[32], uint32_t) {}, nullptr, true);
+      ~0u, "wgmma_wait", [](void* const(&)[32], uint32_t) {}, nullptr, true);
 }
 
 }  // namespace weft::emulated

@@ -2,7 +2,7 @@
 
 namespace weft {
 
-// The tables that the tests of kernels/ run over, in place of the CPU's.
+// The tests of kernels/ run over these tables in place of the CPU's.
 std::vector<const Ops*> all_ops() { return {&test::hosted_ops()}; }
 
 }  // namespace weft

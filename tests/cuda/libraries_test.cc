@@ -1,5 +1,5 @@
-// Which way products and convolutions take: the library, its epilogues, or our own kernels where it
-// refuses. Every way gives the op's results.
+// Tests who computes GEMMs and convolutions: the library, its epilogues, or our own kernels after a
+// refusal. Every path gives the op's results.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/plan_cache.h"
@@ -12,7 +12,7 @@
 namespace weft::test {
 namespace {
 
-// The libraries as they are again, and their counts from zero, when a test ends.
+// Restores the emulated libraries and resets their counters when a test ends.
 class Libraries : public ::testing::Test {
  protected:
   ~Libraries() override {
@@ -30,8 +30,8 @@ class Libraries : public ::testing::Test {
     bool bias = true, exact_bias = false;  // exact: bf16 holds it
     LinearActivation activation = LinearActivation::kNone;
   };
-  // Runs the problem, compares it, and returns how many products the library did.
-  int64_t products(const Problem& p) {
+  // Runs the problem, checks the result, and returns how many GEMMs the library did.
+  int64_t library_gemms(const Problem& p) {
     const Tensor x = make_normal(p.dtype, {p.rows, p.in}, 1),
                  weight = make_normal(p.dtype, {p.out, p.in}, 2, 0.2),
                  bias = make_normal(DType::kF32, {p.out}, 3);
@@ -39,7 +39,7 @@ class Libraries : public ::testing::Test {
       for (int64_t o = 0; o < p.out; ++o)
         bias.as<float>()[o] = to_float(to_bf16(bias.as<float>()[o]));
     const TensorView b = p.bias ? bias.view() : TensorView();
-    // Rows that the library may write to as they are, and rows that only we can.
+    // The library may write directly to one kind of rows; to the other, only our kernels can.
     Tensor out(p.out_dtype, {p.rows, p.out + (p.exact_bias ? 16 : 5)});
     const TensorView part = out.view().slice(1, 0, p.out);
     const int64_t before = libraries_.gemms;
@@ -47,7 +47,7 @@ class Libraries : public ::testing::Test {
     if (p.format == WeightFormat::kCompute) {
       EXPECT_TRUE(within(part, expect_linear(x, weight, b, p.activation)));
     } else {
-      // The numbers are the reference's; sums of theirs in f32.
+      // The 8-bit values are the reference's; their sums are f32.
       Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
       Tensor exact(DType::kF32, {p.rows, p.out});
       linear(reference, x, pack_linear(reference, weight, b, p.dtype, p.format), p.activation,
@@ -63,14 +63,14 @@ class Libraries : public ::testing::Test {
 constexpr WeightFormat kFormats[] = {WeightFormat::kCompute, WeightFormat::kInt8,
                                      WeightFormat::kFp8, WeightFormat::kFp8Tensor};
 
-TEST_F(Libraries, FewRowsAreOurs) {
-  EXPECT_EQ(products({.rows = 16}), 0);
-  EXPECT_EQ(products({.rows = 17}), 1);
-  EXPECT_EQ(products({.rows = 4, .dtype = DType::kF32, .out_dtype = DType::kF32}), 0);
-  EXPECT_EQ(products({.rows = 5, .dtype = DType::kF32, .out_dtype = DType::kF32}), 1);
-  EXPECT_EQ(products({.rows = 16, .format = WeightFormat::kFp8}), 0);
-  EXPECT_EQ(products({.rows = 17, .format = WeightFormat::kFp8}), 1);
-  EXPECT_EQ(products({.rows = 1, .format = WeightFormat::kInt8}), 1);
+TEST_F(Libraries, GemvIsOurOwn) {
+  EXPECT_EQ(library_gemms({.rows = 16}), 0);
+  EXPECT_EQ(library_gemms({.rows = 17}), 1);
+  EXPECT_EQ(library_gemms({.rows = 4, .dtype = DType::kF32, .out_dtype = DType::kF32}), 0);
+  EXPECT_EQ(library_gemms({.rows = 5, .dtype = DType::kF32, .out_dtype = DType::kF32}), 1);
+  EXPECT_EQ(library_gemms({.rows = 16, .format = WeightFormat::kFp8}), 0);
+  EXPECT_EQ(library_gemms({.rows = 17, .format = WeightFormat::kFp8}), 1);
+  EXPECT_EQ(library_gemms({.rows = 1, .format = WeightFormat::kInt8}), 1);
 }
 
 TEST_F(Libraries, EveryEpilogueGivesTheResults) {
@@ -80,22 +80,22 @@ TEST_F(Libraries, EveryEpilogueGivesTheResults) {
         for (bool exact : {false, true})
           for (LinearActivation activation :
                {LinearActivation::kNone, LinearActivation::kGeluTanh, LinearActivation::kSilu})
-            EXPECT_EQ(products({.out_dtype = out_dtype,
-                                .format = format,
-                                .bias = bias,
-                                .exact_bias = exact,
-                                .activation = activation}),
+            EXPECT_EQ(library_gemms({.out_dtype = out_dtype,
+                                     .format = format,
+                                     .bias = bias,
+                                     .exact_bias = exact,
+                                     .activation = activation}),
                       1);
 }
 
-TEST_F(Libraries, BlocksOfRowsAreWhole) {
-  linear_block_bytes = 1;  // 128 rows at a time
+TEST_F(Libraries, BlocksOfRowsGiveTheWholeResult) {
+  linear_block_bytes = 1;  // makes blocks of 128 rows
   for (WeightFormat format : kFormats)
-    EXPECT_EQ(products({.rows = 300, .in = 20, .out = 16, .format = format}), 3);
+    EXPECT_EQ(library_gemms({.rows = 300, .in = 20, .out = 16, .format = format}), 3);
 }
 
-// What is not finite in one row reaches the scale of all, in whatever block they are done.
-TEST_F(Libraries, ATensorsScaleIsOneForAllBlocks) {
+// NaN or Inf in one row reaches the scale of all rows, in whichever block they are computed.
+TEST_F(Libraries, OneTensorScaleCoversAllBlocks) {
   linear_block_bytes = 1;
   const Tensor x = make_normal(DType::kF32, {300, 32}, 1),
                weight = make_normal(DType::kF32, {16, 32}, 2);
@@ -106,41 +106,41 @@ TEST_F(Libraries, ATensorsScaleIsOneForAllBlocks) {
   for (double value : to_f64(out)) ASSERT_TRUE(std::isnan(value));
 }
 
-TEST_F(Libraries, OurKernelsDoWhatIsRefused) {
+TEST_F(Libraries, OurKernelsHandleRefusals) {
   libraries_.refuse_gemm = true;
   for (int64_t rows : {1, 15, 33})
     for (int64_t in : {7, 64, 100})
       for (WeightFormat format : kFormats)
         for (DType dtype : {DType::kF32, DType::kBF16})
           for (DType out_dtype : {dtype, DType::kF32})
-            EXPECT_EQ(products({.rows = rows,
-                                .in = in,
-                                .out = 21,
-                                .dtype = dtype,
-                                .out_dtype = out_dtype,
-                                .format = format,
-                                .activation = LinearActivation::kSilu}),
+            EXPECT_EQ(library_gemms({.rows = rows,
+                                     .in = in,
+                                     .out = 21,
+                                     .dtype = dtype,
+                                     .out_dtype = out_dtype,
+                                     .format = format,
+                                     .activation = LinearActivation::kSilu}),
                       0);
 }
 
 TEST_F(Libraries, EightBitFloatsWithoutScalesOrWithoutHardware) {
   libraries_.refuse_scales = true;
-  EXPECT_EQ(products({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
-  EXPECT_EQ(products({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
   libraries_.refuse_fp8 = true;
-  EXPECT_EQ(products({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
-  EXPECT_EQ(products({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
-  EXPECT_EQ(products({.out = 33, .format = WeightFormat::kFp8}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8Tensor, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.format = WeightFormat::kFp8, .exact_bias = true}), 1);
+  EXPECT_EQ(library_gemms({.out = 33, .format = WeightFormat::kFp8}), 1);
 }
 
-TEST_F(Libraries, OurConvolutionDoesWhatIsRefused) {
+TEST_F(Libraries, OurConvolutionHandlesRefusals) {
   struct Case {
     std::array<int64_t, 4> x;
     int64_t out;
     std::array<int64_t, 3> kernel;
     ConvArgs args;
   };
-  // Channels of each width of block, several blocks of pixels, every edge.
+  // The cases cover channels for each width of block, several blocks of pixels, and every edge.
   const Case cases[] = {
       {{2, 9, 17, 24}, 72, {1, 3, 3}, {.pad_h = {1, 1}, .pad_w = {1, 1}}},
       {{3, 7, 9, 8}, 40, {3, 3, 3}, {.pad_front = 2, .pad_h = {1, 1}, .pad_w = {1, 1}}},
@@ -169,7 +169,7 @@ TEST_F(Libraries, OurConvolutionDoesWhatIsRefused) {
       }
 }
 
-TEST_F(Libraries, PointwiseConvolutionsAreProducts) {
+TEST_F(Libraries, PointwiseConvolutionsAreGemms) {
   const Tensor x = make_normal(DType::kBF16, {2, 4, 5, 6}, 7),
                weight = make_normal(DType::kBF16, {9, 6, 1, 1, 1}, 8);
   const PackedConv packed = pack_conv(stream_, weight, {}, DType::kBF16);

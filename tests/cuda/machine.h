@@ -1,5 +1,5 @@
 #pragma once
-// What the emulator's files share. Everything here is used under machine().mutex.
+// Shared by the emulator's files. Everything here is used under machine().mutex.
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -20,13 +20,14 @@ struct Capture;
 
 // ---- device memory (memory.cc)
 
-// Memory with addresses. Pages open at the first touch by device work, and close behind it.
+// A range of device memory. Its pages open when device work first touches them, and close after
+// that work.
 struct Region {
   size_t bytes = 0;
   int device = 0;
   uintptr_t page_begin = 0, page_end = 0;
-  std::vector<bool> filled;  // per chunk: has its first content, NaN bytes
-  uint64_t handle = 0;       // of cuMemCreate
+  std::vector<bool> filled;  // per chunk: true once it holds its first content, NaN bytes
+  uint64_t handle = 0;       // the handle of cuMemCreate
   bool accessible = true;    // cuMemSetAccess was called
 };
 
@@ -36,9 +37,9 @@ struct CUstream_st {
   int device = 0;
   std::deque<weft::emulated::Work> queue;
   uint64_t issued = 0, done = 0;
-  bool asked = false;  // cudaStreamQuery has answered "not ready" since the last work
+  bool asked = false;  // cudaStreamQuery has answered "not ready" since the last work was enqueued
   std::shared_ptr<weft::emulated::Capture> capture;
-  std::vector<int> frontier;  // in a capture: the nodes that the next one waits for
+  std::vector<int> frontier;  // in a capture: the nodes that the next node depends on
 };
 
 struct CUevent_st {
@@ -46,7 +47,7 @@ struct CUevent_st {
   CUstream_st* stream = nullptr;  // null before the first record
   uint64_t position = 0;
   bool asked = false;
-  std::shared_ptr<double> seconds;  // when it was passed
+  std::shared_ptr<double> seconds;  // the time at which it was passed
   std::shared_ptr<weft::emulated::Capture> capture;
   std::vector<int> frontier;
 };
@@ -70,7 +71,7 @@ struct Machine {
   std::recursive_mutex mutex;
   std::vector<std::unique_ptr<CUstream_st>> streams;  // never freed: events name them
   std::vector<CUstream_st*> default_streams;          // per device
-  std::vector<std::shared_ptr<Capture>> captures;     // under way
+  std::vector<std::shared_ptr<Capture>> captures;     // in progress
   std::string error;                                  // sticky
   cudaError_t status = cudaSuccess;
   uint64_t launches = 0;
@@ -80,9 +81,9 @@ Machine& machine();
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 int current_device();
-// Keeps the calling thread's last error, returns it.
+// Stores and returns the calling thread's last error.
 cudaError_t told(cudaError_t status);
-// The address of something of the calling thread: which thread.
+// Returns an address that identifies the calling thread.
 const void* this_thread_id();
 void fault(cudaError_t status, const std::string& what);  // sticky
 
@@ -90,12 +91,12 @@ void fault(cudaError_t status, const std::string& what);  // sticky
 CUstream_st& stream_of(cudaStream_t stream);
 void run_until(CUstream_st& stream, uint64_t position);
 void run_device(int device);
-// An error where a capture forbids what waits or allocates; such a call ends the capture.
+// Returns an error if a capture forbids waiting or allocating; such a call ends the capture.
 cudaError_t forbidden_in_capture();
 cudaError_t submit(CUstream_st& stream, Work work);
 
 // ---- memory.cc
-// Device memory may be touched by the calling thread while one lives.
+// While a DeviceWork lives, the calling thread may touch device memory.
 class DeviceWork {
  public:
   DeviceWork();
@@ -103,7 +104,7 @@ class DeviceWork {
   DeviceWork(const DeviceWork&) = delete;
   DeviceWork& operator=(const DeviceWork&) = delete;
 };
-// The opposite inside of it, for host functions in streams.
+// Inside a DeviceWork, a HostWork forbids it again, for host functions in streams.
 class HostWork {
  public:
   HostWork();
@@ -116,21 +117,24 @@ Where where(const void* data);
 
 // ---- symbols.cc
 std::string function_at(const void* address);
-// The kernels' __shared__ variables. Not those of templates that other files may share.
+// Returns the kernels' __shared__ variables, without those of templates that other files may share.
 std::vector<std::span<char>> find_static_shared();
 
 // ---- block.cc
-// "kernel f, block (0, 0, 0), thread (3, 0, 0)", "" outside of kernels.
+// Returns "kernel f, block (0, 0, 0), thread (3, 0, 0)", or "" outside of kernels.
 std::string running_thread();
-// Counts the blocks run; the number of the running thread in its block.
+// block_number() counts the blocks run; thread_number() is the running thread's number in its
+// block.
 uint64_t block_number();
 int thread_number();
-// A byte of shared memory by its address there, which counts from a multiple of 1024.
+// shared_address() returns the shared-memory address of a byte, counted from a multiple of 1024;
+// shared_byte() reads it.
 unsigned shared_address(const void* shared);
 uint8_t shared_byte(unsigned address);
-// Lets the others run until `ready` says yes; it is asked when nobody else can go on.
+// Lets other threads run until `ready` returns true; it is only asked when no other thread can go
+// on.
 void wait_until(const char* what, bool (*ready)(void*), void* argument);
-// Whether `data` lies behind the block's dynamic shared memory.
+// True if `data` lies after the end of the block's dynamic shared memory.
 bool beyond_shared(const void* data);
 
 }  // namespace weft::emulated

@@ -1,5 +1,5 @@
-// Device memory: addresses of one reservation that nothing may touch but device work. The handler
-// of SIGSEGV opens pages for device work as it touches them and names everybody else.
+// Device memory is a reservation of addresses that only device work may touch. The handler of
+// SIGSEGV opens pages when device work touches them, and reports any other access.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,8 +19,8 @@ namespace weft::emulated {
 namespace {
 
 constexpr size_t kPage = 4096, kChunk = size_t{256} << 10, kAlign = 256;
-constexpr size_t kMostAddresses = size_t{32} << 40;  // less where the thread sanitizer leaves less
-constexpr size_t kGranularity = size_t{2} << 20;     // of cuMemCreate
+constexpr size_t kMostAddresses = size_t{32} << 40;  // or less, if the thread sanitizer leaves less
+constexpr size_t kGranularity = size_t{2} << 20;     // as cuMemCreate reports it
 
 struct Handle {
   size_t bytes;
@@ -31,11 +31,11 @@ struct Handle {
 struct Memory {
   char* base = nullptr;
   size_t addresses = kMostAddresses;
-  size_t next = 0;                               // first address never given out
-  std::multimap<size_t, uintptr_t> free_ranges;  // reservations given back, by size
-  std::map<uintptr_t, size_t> ranges;            // reservations alive
-  std::map<uintptr_t, Region> regions;           // memory with an address, by its page_begin
-  std::map<uintptr_t, uintptr_t> allocations;    // of cudaMalloc: data, its region's page_begin
+  size_t next = 0;                               // first address never allocated
+  std::multimap<size_t, uintptr_t> free_ranges;  // freed reservations, by size
+  std::map<uintptr_t, size_t> ranges;            // live reservations
+  std::map<uintptr_t, Region> regions;           // mapped memory, by its page_begin
+  std::map<uintptr_t, uintptr_t> allocations;  // from cudaMalloc: data and its region's page_begin
   std::map<uint64_t, Handle> handles;
   uint64_t next_handle = 1;
   std::map<uintptr_t, size_t> pinned;
@@ -45,8 +45,8 @@ struct Memory {
   std::vector<std::pair<uintptr_t, size_t>> open;
 };
 
-// Device work that this thread is in. Atomic for the order against its reads of device memory,
-// which end in the handler.
+// The depth of DeviceWork on this thread. It is atomic to order it with the thread's reads of
+// device memory, which end in the signal handler.
 thread_local std::atomic<int> working = 0;
 
 size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
@@ -93,7 +93,7 @@ Region* region_at(uintptr_t at) {
   return at < region.page_end ? &region : nullptr;
 }
 
-// Opens the chunk at `at`; false where there is no memory.
+// Opens the chunk at `at`; returns false if there is no memory there.
 bool open_chunk(uintptr_t at) {
   Region* region = region_at(at);
   if (!region || !region->accessible) return false;
@@ -147,7 +147,7 @@ void on_fault(int, siginfo_t* info, void*) {
     }
     std::fprintf(stderr, "emulator: %s (address %p)\n", text.c_str(), info->si_addr);
   }
-  signal(SIGSEGV, SIG_DFL);  // the instruction runs again
+  signal(SIGSEGV, SIG_DFL);  // the instruction runs again and crashes
 }
 
 Region make_region(uintptr_t begin, size_t page_bytes, size_t bytes, int device) {
@@ -174,7 +174,8 @@ uintptr_t take_addresses(size_t bytes, size_t alignment) {
   return at;
 }
 
-// Whether the bytes around an allocation, up to its pages' ends, are still the NaNs they were.
+// True if the bytes around an allocation, up to the ends of its pages, are still the NaNs they
+// were.
 bool margins_intact(uintptr_t data, const Region& region) {
   const DeviceWork work;
   const auto clean = [](uintptr_t from, uintptr_t to) {
@@ -394,7 +395,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   const Lock lock(machine().mutex);
   const auto found = memory().handles.find(handle);
-  // The driver would wait for the unmapping; nobody here wants that.
+  // The driver would wait for the unmapping; no caller here needs that.
   if (found == memory().handles.end() || found->second.mapped) return CUDA_ERROR_INVALID_VALUE;
   memory().used[found->second.device] -= found->second.bytes;
   memory().handles.erase(found);
@@ -429,7 +430,7 @@ CUresult cuMemUnmap(CUdeviceptr data, size_t bytes) {
     const auto region = m.regions.find(data);
     if (region == m.regions.end() || !region->second.handle || region->second.bytes > bytes)
       return CUDA_ERROR_INVALID_VALUE;
-    // Unmapping does not wait for the device: what still wants the memory finds it gone.
+    // Unmapping does not wait for the device: work that still uses the memory faults.
     m.handles.at(region->second.handle).mapped = false;
     data += region->second.bytes;
     bytes -= region->second.bytes;

@@ -1,4 +1,4 @@
-// The memory plan of a device against what is taken there: scratch op by op, and whole jobs.
+// Compares a device's memory plan with what is allocated there: scratch op by op, and whole jobs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 constexpr Device kCuda{Device::Kind::kCuda, 0};
 constexpr const char* kPocket = "tests/golden/pipeline_t2v/model";
 
-// A copy of the small model whose transformer has bf16 weights of a size that matters: 24 MiB.
+// Makes a copy of the small model whose transformer has 24 MiB of bf16 weights, enough to matter.
 WanConfig wide() {
   WanConfig config = WanConfig::from_json_file(std::string(kPocket) + "/transformer/config.json");
   config.heads = 6;
@@ -69,7 +69,7 @@ GeneratorOptions options_of(const Way& way) {
   return options;
 }
 
-// 18 tokens: more than few rows.
+// 18 tokens are more rows than a GEMV takes.
 Request small() {
   Request request;
   request.prompt = "a red ball";
@@ -82,7 +82,7 @@ Request small() {
   return request;
 }
 
-// Above what is taken, by 5 % and the slab of small tensors at most.
+// The plan may exceed what is allocated by at most 5 % and the slab of small tensors.
 void expect_planned(uint64_t planned, uint64_t taken, const std::string& about) {
   EXPECT_GE(planned, taken) << about;
   EXPECT_LE(static_cast<double>(planned), 1.05 * static_cast<double>(taken) + kDeviceSlab) << about;
@@ -90,7 +90,7 @@ void expect_planned(uint64_t planned, uint64_t taken, const std::string& about) 
 
 class JobsOf : public testing::TestWithParam<Way> {};
 
-TEST_P(JobsOf, TakeWhatWasPlanned) {
+TEST_P(JobsOf, UseThePlannedMemory) {
   const Way& way = GetParam();
   const std::string model = way.model == std::string("wide") ? wide_model() : kPocket;
   const size_t before = device_use(kCuda).live;
@@ -100,12 +100,12 @@ TEST_P(JobsOf, TakeWhatWasPlanned) {
   ASSERT_EQ(plan.residency, Residency::kAll);
   const RunResult result = generator.run(request, nullptr);
   expect_planned(plan.high_water, result.memory_high_water - before, plan.to_string());
-  // The program's own count is the machine's.
+  // The program's own count must equal the machine's.
   EXPECT_EQ(device_use(kCuda).live, emulated::device_bytes_used(0));
   EXPECT_EQ(result.streaming.bytes_per_forward, static_cast<int64_t>(plan.parts.streamed.front()));
   if (way.resident == 0) return;
   EXPECT_EQ(plan.host.streamed, plan.parts.streamed.front());
-  // The window is ahead of the forwards by as much as at their beginning.
+  // The window stays as far ahead of the forwards as at the beginning.
   EXPECT_EQ(result.streaming.weights.bytes,
             result.streaming.forwards * result.streaming.bytes_per_forward);
   EXPECT_GT(result.streaming.forwards, 0);
@@ -128,8 +128,8 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// The denoising stage alone, whose peak a decoder's scratch hides in the small jobs above.
-TEST(Forwards, TakeWhatWasPlanned) {
+// Runs the denoising stage alone; in the small jobs above, a decoder's scratch hides its peak.
+TEST(Forwards, UseThePlannedMemory) {
   const WanConfig config = wide();
   const TensorFile weights = random_wan(config);
   const DeviceTraits device = device_traits(kCuda);
@@ -173,7 +173,7 @@ TEST(Forwards, TakeWhatWasPlanned) {
   }
 }
 
-TEST(Jobs, OfRanksThatShareADeviceTakeWhatWasPlanned) {
+TEST(Jobs, RanksThatShareADeviceUseThePlannedMemory) {
   const size_t before = device_use(kCuda).live;
   uint64_t planned[2] = {};
   auto transports = make_local_transports(2);
@@ -187,7 +187,7 @@ TEST(Jobs, OfRanksThatShareADeviceTakeWhatWasPlanned) {
   expect_planned(planned[0] + planned[1], device_use(kCuda).peak - before, "2 ranks");
 }
 
-TEST(Jobs, ThatTheHostsMemoryCannotPinAreRefusedBeforeAnythingIsLoaded) {
+TEST(Jobs, TooLargeForPinnedMemoryAreRefusedBeforeLoading) {
   GeneratorOptions options = options_of({"wide", WeightFormat::kCompute, 2});
   options.host_memory_limit = size_t{44} << 20;  // some 24 MiB of weights, 32 MiB of copies
   Generator generator(wide_model(), options);
@@ -198,17 +198,17 @@ TEST(Jobs, ThatTheHostsMemoryCannotPinAreRefusedBeforeAnythingIsLoaded) {
   const size_t live = device_use(kCuda).live;
   try {
     generator.run(request, nullptr);
-    FAIL() << "it ran";
+    FAIL() << "the job was not refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory);
-    const std::string words = error.what();
-    EXPECT_NE(words.find("of host memory beside the device's"), std::string::npos) << words;
-    EXPECT_NE(words.find("Try --resident-layers "), std::string::npos) << words;
+    const std::string message = error.what();
+    EXPECT_NE(message.find("of host memory beside the device's"), std::string::npos) << message;
+    EXPECT_NE(message.find("Try --resident-layers "), std::string::npos) << message;
   }
   EXPECT_EQ(device_use(kCuda).peak, live);
 }
 
-TEST(Jobs, ThatTheDeviceCannotHoldAreOfferedFewerLayersThere) {
+TEST(Jobs, TooLargeForTheDeviceAreOfferedFewerResidentLayers) {
   GeneratorOptions options = options_of({"wide"});
   Generator whole(wide_model(), options);
   const MemoryPlan plan = whole.plan(whole.resolve(small()));
@@ -216,7 +216,7 @@ TEST(Jobs, ThatTheDeviceCannotHoldAreOfferedFewerLayersThere) {
   Generator tight(wide_model(), options);
   try {
     tight.run(tight.resolve(small()), nullptr);
-    FAIL() << "it ran";
+    FAIL() << "the job was not refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kMemory) << error.what();
   }

@@ -1,5 +1,5 @@
 // Whole passes and jobs on the emulated device: golden cases under layouts of ranks that share a
-// device or have one each, a generation, and what does not fit.
+// device or have one each, a generation, and jobs that do not fit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr Device kCuda{Device::Kind::kCuda, 0}, kOther{Device::Kind::kCuda, 1};
 
-// Takes the machine's devices and memory back to what they were.
+// Restores the machine's devices and memory.
 struct Machine {
   ~Machine() {
     emulated::set_device_count(1);
@@ -70,9 +70,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Split{"llm_qwen3_tied", "ring=2,ulysses=2", 4, DType::kF32},
                     Split{"llm_qwen2_bias", "layers=2,tensor=2", 4, DType::kBF16}));
 
-// Sums on two devices by three ranks, one behind the other: each sum's messages read what the one
-// before wrote. A transport that takes the host's memory alone is what FaultyTransport is.
-TEST(Messages, OfADeviceGoStraightAndThroughTheHost) {
+// Three ranks on two devices run sums one after the other: the messages of each sum read what the
+// previous one wrote. FaultyTransport only takes host memory.
+TEST(Messages, OfDevicesGoDirectlyAndThroughTheHost) {
   const Machine machine;
   emulated::set_device_count(2);
   constexpr int64_t kCount = 1001;
@@ -160,7 +160,7 @@ TEST(Generation, StartsFromTheCpusNoiseAndEndsAtItsFrames) {
   }
 }
 
-TEST(Generation, RecordedForwardsGiveTheBitsOfThoseGivenOpByOp) {
+TEST(Generation, RecordedForwardsHaveTheBitsOfSingleOps) {
   std::map<std::string, std::vector<float>> seen[2];
   for (const Graphs graphs : {Graphs::kRecord, Graphs::kNone}) {
     GeneratorOptions options = on(kCuda, DType::kBF16);
@@ -174,17 +174,17 @@ TEST(Generation, RecordedForwardsGiveTheBitsOfThoseGivenOpByOp) {
     request.guidance_scale = 4;
     const uint64_t before = emulated::graph_launches();
     generator.run(request, nullptr, run);
-    // Of each branch's 5 forwards all but the first.
+    // All forwards of each branch but the first, of 5, are replayed graphs.
     EXPECT_EQ(emulated::graph_launches() - before, graphs == Graphs::kRecord ? 8u : 0u);
     seen[static_cast<int>(graphs)] = std::move(tap.seen);
   }
   EXPECT_EQ(seen[0], seen[1]);
 }
 
-// Every number of blocks that pass through the device, over several forwards.
+// Tries every number of blocks that stream through the device, over several forwards.
 constexpr int kLayers = 5;
 
-// The velocities of three steps by a small transformer of kLayers blocks.
+// Returns the velocities of three steps of a small transformer with kLayers blocks.
 std::vector<float> velocities(const WanLoad& load) {
   WanConfig config;
   config.heads = 2;
@@ -223,7 +223,7 @@ std::vector<float> velocities(const WanLoad& load) {
   return all;
 }
 
-TEST(Streaming, BlocksThatPassThroughGiveTheBitsOfResidentOnes) {
+TEST(Streaming, StreamedBlocksHaveTheBitsOfResidentOnes) {
   const std::vector<float> expected = velocities({.dtype = DType::kBF16});
   for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
   for (int resident = 2; resident < kLayers; ++resident)
@@ -231,9 +231,9 @@ TEST(Streaming, BlocksThatPassThroughGiveTheBitsOfResidentOnes) {
         << resident << " resident";
 }
 
-// Of what a transformer does, attention over its tokens alone; its error stays what three bits of
-// fraction cost.
-TEST(EightBitAttention, IsTheTransformersWhereItIsAskedFor) {
+// --attention fp8 only changes the transformer's attention over its own tokens; the error stays
+// that of three bits of fraction.
+TEST(EightBitAttention, OnlyChangesTheTransformersSelfAttention) {
   const std::vector<float> plain = velocities({.dtype = DType::kF32});
   const std::vector<float> eight =
       velocities({.dtype = DType::kF32, .attention = AttentionFormat::kFp8});
@@ -273,9 +273,9 @@ TEST(Generation, IsPlannedForTheDevicesMemoryAndRefusedWhereItDoesNotFit) {
   }
 }
 
-// A device is asked behind a forward, not after each block: the first block that went wrong is
-// named all the same.
-TEST(Generation, NamesWhereAValueWasNotFiniteFirst) {
+// A device is only checked after a forward, not after each block; still, the error names the first
+// block that went wrong.
+TEST(Generation, NamesTheFirstBlockWithANonFiniteValue) {
   for (const auto& [component, tensor, where] :
        {std::tuple{"transformer", "blocks.1.ffn.net.2.bias", "first in block 1"},
         {"transformer", "condition_embedder.time_proj.bias", "first in timestep_proj"},
@@ -291,7 +291,7 @@ TEST(Generation, NamesWhereAValueWasNotFiniteFirst) {
   }
 }
 
-TEST(Generation, FactsNameTheDeviceSoThatACpusCheckpointIsNotGoneOnFrom) {
+TEST(Generation, ACpuCheckpointIsNotResumedOnADevice) {
   Generator cpu(kModel, on({})), cuda(kModel, on(kCuda));
   const Request request = cpu.resolve(small());
   EXPECT_EQ(difference(cpu.job_facts(request), cuda.job_facts(request)),

@@ -1,4 +1,4 @@
-// What single ops take of their queue's scratch, against kernels/device_plan.h.
+// Compares the scratch that single ops take from their queue with kernels/device_plan.h.
 #include <gtest/gtest.h>
 
 #include "kernels/attention.h"
@@ -15,7 +15,7 @@ constexpr Device kCuda{Device::Kind::kCuda, 0};
 
 class Scratch : public testing::Test {
  protected:
-  // Of what `work` gives the stream.
+  // Returns the scratch that `work` takes.
   template <class F>
   size_t asked(F&& work) {
     stream.sync();
@@ -29,7 +29,7 @@ class Scratch : public testing::Test {
   const DeviceTraits device = device_traits(kCuda);
 };
 
-// A bias of f32 that bf16 does, or does not, hold.
+// Makes an f32 bias whose values bf16 holds exactly, or does not.
 Tensor bias_of(Bias bias, int64_t count) {
   if (bias == Bias::kNone) return {};
   Tensor values(DType::kF32, {count});
@@ -37,7 +37,7 @@ Tensor bias_of(Bias bias, int64_t count) {
   return values;
 }
 
-TEST_F(Scratch, OfLinears) {
+TEST_F(Scratch, Linears) {
   constexpr int64_t kIn = 40, kOut = 36;
   struct Case {
     DType dtype;
@@ -79,7 +79,7 @@ TEST_F(Scratch, OfLinears) {
         }
 }
 
-TEST_F(Scratch, OfAttention) {
+TEST_F(Scratch, Attention) {
   struct Case {
     DType dtype;
     int64_t queries, keys, heads, kv_heads, size;
@@ -112,8 +112,9 @@ TEST_F(Scratch, OfAttention) {
                                                     .dtype = dtype},
                                                    device);
     EXPECT_LE(taken, planned) << queries << "x" << keys << "x" << size;
-    // Small problems of one segment are not the library's, whose workspace is planned all the same;
-    // segments may end in the middle of tiles, which makes a part or a tile's columns less.
+    // Small problems of one segment do not go to the library, whose workspace is planned all the
+    // same. Segments may end in the middle of tiles, which makes a part or a tile's columns
+    // smaller.
     if (dtype == DType::kF32 && segments == 1) {
       EXPECT_EQ(taken, planned) << queries << "x" << keys << "x" << size;
     }
@@ -123,8 +124,9 @@ TEST_F(Scratch, OfAttention) {
   }
 }
 
-// Queries, keys and values as tiles of 8-bit words, and states where the keys are cut in parts.
-TEST_F(Scratch, OfAttentionInEightBits) {
+// The scratch holds queries, keys and values as tiles of 8-bit elements, and states if the keys are
+// cut in parts.
+TEST_F(Scratch, AttentionInEightBits) {
   for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{70, 100}, {3, 1300}}) {
     const Tensor q(DType::kBF16, {queries, 4, 64}, kCuda), k(DType::kBF16, {keys, 2, 64}, kCuda),
         v(DType::kBF16, {keys, 2, 64}, kCuda), out(DType::kBF16, {queries, 4, 64}, kCuda);
@@ -146,7 +148,7 @@ TEST_F(Scratch, OfAttentionInEightBits) {
   }
 }
 
-TEST_F(Scratch, OfConvolutions) {
+TEST_F(Scratch, Convolutions) {
   for (const int64_t channels : {16, 3}) {
     const Tensor weight(DType::kF32, {channels, 8, 3, 3, 3}), bias(DType::kF32, {channels});
     const PackedConv packed = pack_conv(stream, weight, bias, DType::kF32);
@@ -154,7 +156,7 @@ TEST_F(Scratch, OfConvolutions) {
               packed_bytes(channels, 8 * 27, DType::kF32, WeightFormat::kCompute, Bias::kInF32));
     const Tensor x(DType::kF32, {3, 6, 6, 8}, kCuda), out(DType::kF32, {1, 6, 6, channels}, kCuda);
     const ConvArgs args{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
-    // What the library does not take needs none.
+    // A convolution that the library does not take needs no scratch.
     EXPECT_EQ(asked([&] { conv3d(stream, x, packed, args, out); }),
               channels % 8 == 0 ? kConvWorkspace : 0);
   }

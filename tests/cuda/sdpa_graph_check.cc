@@ -1,6 +1,7 @@
 // Proves, without a device, that cuDNN has engines for our attention graphs on an H200: its
-// heuristics propose configurations from a description of the device and its checks accept them.
-// A plan's code is made too; only loading it needs a driver, so that alone may fail here.
+// heuristics propose configurations from a description of the device, and its checks accept them.
+// The plan's code is generated too; only loading it needs a driver, so only that step may fail
+// here.
 #include <cstdio>
 #include <string>
 

@@ -1,4 +1,4 @@
-// Devices, streams, events and copies. Work queues up and runs only when somebody waits for it.
+// Devices, streams, events and copies. Work is enqueued and only runs when something waits for it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -32,7 +32,7 @@ CUstream_st* make_stream(int device) {
   return machine().streams.back().get();
 }
 
-struct Rows {  // of a copy; one row where it is not 2D
+struct Rows {  // of a copy; a copy that is not 2D has one row
   size_t to_pitch, from_pitch, width, height;
 };
 
@@ -59,7 +59,8 @@ cudaError_t copy(void* to, const void* from, Rows rows, cudaMemcpyKind kind, CUs
     stream.capture->invalid = true;
     return cudaErrorStreamCaptureUnsupported;
   }
-  if (from_where == Where::kPageable && to_where != Where::kPageable) {  // as it is now
+  // Pageable memory is read now.
+  if (from_where == Where::kPageable && to_where != Where::kPageable) {
     auto kept = std::make_shared<std::vector<char>>(rows.width * rows.height);
     copy_rows(kept->data(), in, {rows.width, rows.from_pitch, rows.width, rows.height});
     return submit(stream, [=] {
@@ -99,7 +100,7 @@ cudaError_t told(cudaError_t status) {
 
 void fault(cudaError_t status, const std::string& what) {
   std::fprintf(stderr, "emulator: %s\n", what.c_str());
-  if (machine().status != cudaSuccess) return;  // the first
+  if (machine().status != cudaSuccess) return;  // keeps the first fault
   machine().status = status;
   machine().error = what;
 }
@@ -204,7 +205,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->warpSize = 32;
   properties->maxThreadsPerBlock = 1024;
   properties->maxThreadsPerMultiProcessor = 2048;
-  properties->multiProcessorCount = 3;  // few: persistent kernels go round
+  properties->multiProcessorCount = 3;  // few, so that persistent kernels loop
+  properties->uuid.bytes[0] = static_cast<char>(1 + device);
+  properties->pciBusID = 1 + device;
   properties->l2CacheSize = 1 << 20;
   properties->major = 9;
   properties->minor = 0;
@@ -349,7 +352,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 
-// What is queued still runs.
+// Work in the queue still runs.
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const Lock lock(machine().mutex);
   run_until(stream_of(stream), stream_of(stream).issued);

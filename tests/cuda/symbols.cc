@@ -1,4 +1,4 @@
-// What the binary's own symbol table says: kernels' names, and where the static shared memory is.
+// Reads the binary's own symbol table: the kernels' names, and the places of static shared memory.
 #include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -19,14 +19,14 @@ namespace weft::emulated {
 namespace {
 
 struct Symbol {
-  std::string_view name, file;  // file: of local symbols
+  std::string_view name, file;  // file: only for local symbols
   unsigned char type;
   uintptr_t address;
   size_t bytes;
-  bool zeroed;  // lies in memory that a program finds zeroed
+  bool zeroed;  // in zero-initialised memory
 };
 
-// Calls `meet` for every symbol; nothing where the binary is stripped.
+// Calls `meet` for every symbol, or not at all if the binary is stripped.
 void for_symbols(const std::function<void(const Symbol&)>& meet) {
   const int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   struct stat info {};
@@ -79,8 +79,8 @@ std::string function_at(const void* address) {
   return name.empty() ? "?" : name;
 }
 
-// __shared__ is "static": a zeroed variable of a function in a .cu file, without the guard that
-// constructed ones have.
+// __shared__ is compiled as "static": a zero-initialised variable of a function in a .cu file,
+// without the guard of variables with a constructor.
 std::vector<std::span<char>> find_static_shared() {
   std::vector<std::pair<std::string, std::span<char>>> found;
   std::set<std::string> guarded;

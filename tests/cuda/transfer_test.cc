@@ -1,4 +1,4 @@
-// Copies and gathers with one end on the host, on a stream of a device.
+// Copies and gathers with one end on the host, on a device's stream.
 #include <array>
 #include <cstring>
 
@@ -18,7 +18,7 @@ DType any_float(Draw& draw) {
   return draw.one_of({DType::kF32, DType::kBF16, DType::kF16, DType::kF64});
 }
 
-// How a view lies in its storage: room around every dimension, and another order of them.
+// The layout of a view in its storage: gaps around every dimension, and a permutation of them.
 struct Layout5 {
   std::vector<int64_t> outer, begin, shape;
   std::array<int, kMaxRank> order{0, 1, 2, 3, 4};
@@ -64,7 +64,7 @@ struct Case {
   bool dense_x, dense_out;
 };
 
-// The copy of a case up and down, against the reference's, gaps included.
+// Copies a case up and down, and compares it with the reference's result, gaps included.
 void check_both_ways(Draw& draw, Stream& stream, const Case& c) {
   const Layout5 x_layout(draw, c.shape, c.dense_x), out_layout(draw, c.shape, c.dense_out);
   Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
@@ -84,7 +84,7 @@ void check_both_ways(Draw& draw, Stream& stream, const Case& c) {
   const Tensor up = to_device(stream, start), there = to_device(stream, x);
   Tensor kept = clone(x);
   copy(stream, x_layout.view(x), out_layout.view(up));
-  mark(x);  // what is pageable has been read
+  mark(x);  // pageable memory has been read when copy() returns
   EXPECT_TRUE(bitwise_equal(to_host(stream, up), expected)) << "up";
 
   Tensor down = clone(start);
@@ -111,7 +111,7 @@ TEST(CudaTransfer, AnyViewGoesUpAndDown) {
   });
 }
 
-// More than one piece of pinned memory, cut along one dimension and along two.
+// The view takes more than one piece of pinned memory, cut along one dimension and along two.
 TEST(CudaTransfer, LargeViewsGoInPieces) {
   Stream stream = cuda_stream(0, Determinism::kFixed, 2);
   Draw draw(1);
@@ -141,15 +141,16 @@ TEST(CudaTransfer, PinnedMemoryIsReadAndWrittenInTheStreamsOrder) {
 TEST(CudaTransfer, RowsAreGatheredFromTheHostAndTheDevice) {
   Stream stream = cuda_stream(0, Determinism::kFixed, 2);
   Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
-  for (const auto& [words, rows, width] : {std::array<int64_t, 3>{9, 5, 37}, {20, 270, 4096}})
+  for (const auto& [vocabulary, rows, width] : {std::array<int64_t, 3>{9, 5, 37}, {20, 270, 4096}})
     for (const DType from : {DType::kBF16, DType::kF16})
       for (const DType to : {DType::kF32, DType::kBF16}) {
         if (rows > 5 && from != DType::kF16) continue;
         SCOPED_TRACE(std::string(to_string(from)) + " to " + std::string(to_string(to)));
-        Tensor table(from, {words, width}), ids(DType::kI32, {rows}), expected(to, {rows, width});
-        copy(reference, make_normal(DType::kF32, {words, width}, 5), table);
+        Tensor table(from, {vocabulary, width}), ids(DType::kI32, {rows}),
+            expected(to, {rows, width});
+        copy(reference, make_normal(DType::kF32, {vocabulary, width}, 5), table);
         for (int64_t i = 0; i < rows; ++i)
-          ids.as<int32_t>()[i] = static_cast<int32_t>(i * 7 % words);
+          ids.as<int32_t>()[i] = static_cast<int32_t>(i * 7 % vocabulary);
         gather_rows(reference, table, ids, expected);
         const Tensor table_there = to_device(stream, table), ids_there = to_device(stream, ids);
         const Tensor wider(to, {rows, width + 3}, stream.device());

@@ -1,6 +1,6 @@
-// A denoise step allocates nothing but the small change of calls (arguments of a vendor's call,
-// lists of segments), and gives all of it back: tensors come from the arena and the buffers that
-// the first step made. A binary of its own, because it stands in for malloc.
+// A denoise step allocates only small arguments of calls (of a vendor's call, lists of segments),
+// and frees all of them: tensors come from the arena and from buffers that the first step made.
+// This is a separate binary because it replaces malloc.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -19,7 +19,7 @@ void __libc_free(void*);
 
 namespace {
 
-// What the threads of the process ask of the heap while `watching`.
+// Counts the heap requests of all threads while `watching` is set.
 std::atomic<bool> watching{false};
 std::atomic<int64_t> calls{0}, largest{0}, live{0};
 
@@ -60,7 +60,8 @@ void free(void* data) {
 namespace weft {
 namespace {
 
-// Bytes of one call's arguments (728 seen): far below the rows of the pocket model's step.
+// The arguments of one call may take this many bytes (728 were seen). The rows of the pocket
+// model's step are much larger.
 constexpr int64_t kSmall = 1024;
 
 // Watches from the end of the first step to the end of the last but one.
@@ -99,7 +100,7 @@ TEST_P(Allocations, AStepTakesNoMemory) {
   std::printf("%lld calls in a step, the largest of %lld bytes, %lld bytes kept\n",
               static_cast<long long>(watch.steps_calls), static_cast<long long>(largest.load()),
               static_cast<long long>(live.load()));
-  EXPECT_GT(watch.steps_calls, 0);  // the hooks see the process
+  EXPECT_GT(watch.steps_calls, 0);  // proves that the hooks work
   EXPECT_LE(largest, kSmall);
   EXPECT_EQ(live, 0);
 }

@@ -1,5 +1,5 @@
-// Checkpoints: a job that is stopped and resumed makes the same frames as one that is not, under
-// every solver and layout; a file that is not whole is refused; a disk that fails costs no job.
+// Checkpoints: a job that is stopped and resumed makes the same frames as an uninterrupted one,
+// under every solver and layout. A damaged file is refused. A failing disk does not end the job.
 #include "engine/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -25,11 +25,11 @@ const std::string kTwoExperts = "tests/golden/pipeline_two_experts/model";
 constexpr const char* kSolvers[] = {"unipc-diffusers", "unipc-wan", "dpmpp-diffusers",
                                     "dpmpp-wan",       "euler",     "distill-4"};
 
-// Asks to stop after a step, and keeps what it is told.
+// Stops the job after a step, and stores the warnings it receives.
 struct Stopper final : ProgressListener {
   std::atomic<bool> stop{false};
   int after = -1;
-  int steps = 0;  // seen
+  int steps = 0;  // steps seen
   std::vector<std::string> warnings;
   void progress(const Progress& p) override {
     if (p.stage != "denoise" || p.step == 0 || p.seconds_per_step == 0) return;
@@ -39,7 +39,8 @@ struct Stopper final : ProgressListener {
   void warning(const std::string& line) override { warnings.push_back(line); }
 };
 
-// Of a run that `stopper` watches and may stop, kept at `path` every so many seconds.
+// Options of a run that `stopper` watches and may stop, with a checkpoint at `path` every
+// `seconds`.
 RunOptions kept_options(Stopper& stopper, const std::string& path, double seconds) {
   RunOptions options;
   options.listener = &stopper;
@@ -49,7 +50,7 @@ RunOptions kept_options(Stopper& stopper, const std::string& path, double second
   return options;
 }
 
-// In memory where that can be: every checkpoint waits for its disk, twice.
+// The path is in memory if possible, because every checkpoint waits for its disk twice.
 std::string file_of(const std::string& name) {
   const std::string folder = fs::is_directory("/dev/shm") ? "/dev/shm" : testing::TempDir();
   const std::string path =
@@ -58,7 +59,7 @@ std::string file_of(const std::string& name) {
   return path;
 }
 
-// Runs until `after` steps are done; what is then on the disk.
+// Runs until `after` steps are done, and returns the checkpoint on the disk.
 Checkpoint stopped_at(Generator& generator, const Request& request, int after,
                       const std::string& path) {
   Stopper stopper;
@@ -111,7 +112,8 @@ TEST(Checkpoint, AStoppedJobGoesOnToTheSameFrames) {
   remove_checkpoints(path);
 }
 
-// Bit for bit what the solver held, every tensor that it reads again and no other.
+// A checkpoint holds the solver's history bit for bit: every tensor that it reads again and no
+// other.
 TEST(Checkpoint, HoldsTheSolversHistory) {
   const std::string path = file_of("history");
   for (const char* solver : kSolvers) {
@@ -170,8 +172,8 @@ TEST(Checkpoint, LatentsAreOneWithNoStepToCome) {
   for (const StageSeconds& stage : result.stages) EXPECT_NE(stage.stage, "encode_text");
 }
 
-// The last seed differs, or the weights' format: refused with its name. So is one whose solver
-// reads more than is there.
+// A checkpoint whose seed or weight format differs is refused, and the message names the
+// difference. So is one that lacks history that the solver reads.
 TEST(Checkpoint, OfAnotherJobIsRefused) {
   const std::string path = file_of("other");
   Generator generator(test::kModel, options_of(DType::kF32));
@@ -205,7 +207,7 @@ TEST(Checkpoint, OfAnotherJobIsRefused) {
   remove_checkpoints(path);
 }
 
-// One bit anywhere, or one byte less, and the file is refused.
+// A file is refused if one bit is changed anywhere or if one byte is missing.
 TEST(Checkpoint, DamageIsSeen) {
   const std::string path = file_of("damage"), broken = file_of("broken");
   Generator generator(test::kModel, options_of(DType::kF32));
@@ -225,7 +227,7 @@ TEST(Checkpoint, DamageIsSeen) {
   for (size_t at = 0; at < bytes.size(); at += bytes.size() / 60 + 1) {
     std::string changed = bytes;
     changed[at] ^= 4;
-    // A space behind the header's JSON may become another character that JSON skips.
+    // A space after the header's JSON may change to another character that JSON skips.
     if (bytes[at] != ' ') {
       EXPECT_TRUE(refused(changed)) << "byte " << at;
     }
@@ -236,7 +238,7 @@ TEST(Checkpoint, DamageIsSeen) {
   remove_checkpoints(broken);
 }
 
-// Two generations, and nothing when the caller says that the result is complete.
+// Two checkpoints are kept, and none after the caller says that the result is complete.
 TEST(Checkpoint, TwoGenerationsAreKept) {
   const std::string path = file_of("generations");
   Generator generator(test::kModel, options_of(DType::kF32));
@@ -252,7 +254,7 @@ TEST(Checkpoint, TwoGenerationsAreKept) {
   EXPECT_FALSE(fs::exists(path) || fs::exists(older_checkpoint(path)));
 }
 
-// A limit on the size of files stands in for a full disk.
+// A limit on file sizes simulates a full disk.
 TEST(Checkpoint, AFullDiskCostsAWarningNotTheJob) {
   const std::string path = file_of("full");
   Generator generator(test::kModel, options_of(DType::kF32));
@@ -274,12 +276,13 @@ TEST(Checkpoint, AFullDiskCostsAWarningNotTheJob) {
 }
 
 struct Ranked {
-  RunResult result;      // of the root
-  bool stopped = false;  // on every rank
+  RunResult result;      // the root's
+  bool stopped = false;  // whether every rank stopped
   std::vector<CommCounters> counters;
 };
 
-// The job on several ranks; `after` as Stopper's, on every rank's own flag or on the root's alone.
+// Runs the job on several ranks. The root's flag is set after `after` steps; the other ranks have a
+// flag that is never set.
 Ranked run_ranked(const Layout& layout, const Request& request, const std::string& path, int after,
                   std::shared_ptr<Checkpoint> from) {
   Ranked out;
@@ -317,8 +320,8 @@ int64_t sent(const Ranked& ranked, Traffic kind, int rank) {
   return ranked.counters[rank].sent[static_cast<size_t>(kind)].bytes;
 }
 
-// No rank stops alone, the files are those of one rank, and every layout goes on from them to the
-// bits of its own uninterrupted run.
+// Ranks stop together, they write the same files as one rank, and every layout resumes from these
+// to the bits of its own uninterrupted run.
 TEST(Checkpoint, RanksStopTogetherAndGoOn) {
   const std::string path = file_of("ranks");
   Request request = test::job();
@@ -345,12 +348,12 @@ TEST(Checkpoint, RanksStopTogetherAndGoOn) {
       EXPECT_EQ(second.result.framehash, whole.result.framehash) << to_string(layout);
       remove_checkpoints(path);
 
-      // The root's words: at the start, before every step and every chunk.
+      // The root sends a decision at the start, before every step and before every chunk.
       const int64_t others = layout.ranks() - 1, chunks = 3;
       EXPECT_EQ(sent(whole, Traffic::kControl, 0), others * 8 * (1 + request.steps + chunks));
       EXPECT_EQ(sent(first, Traffic::kControl, 0), others * 8 * (1 + 3));
       EXPECT_EQ(sent(second, Traffic::kControl, 0), others * 8 * (1 + 2 + chunks));
-      // Going on costs it the whole state for every other rank.
+      // To resume, the root sends the whole state to every other rank.
       const bool last = layout[Axis::kLayers] == 1;
       const int64_t steps_back = last ? 0 : sent(whole, Traffic::kLatent, 0);
       EXPECT_EQ(sent(second, Traffic::kLatent, 0),

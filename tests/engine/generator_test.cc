@@ -1,4 +1,4 @@
-// Generator: golden pipelines, determinism, residency, memory, and what happens when a job fails.
+// Generator: golden pipelines, determinism, residency, memory, and jobs that fail.
 #include "engine/generator.h"
 
 #include <gtest/gtest.h>
@@ -136,15 +136,15 @@ INSTANTIATE_TEST_SUITE_P(
       return std::get<0>(info.param) + "_" + std::string(to_string(std::get<1>(info.param)));
     });
 
-// OMP_NUM_THREADS=1 is how the thread sanitizer's run asks for one thread: it does not see the
-// OpenMP runtime's barriers.
+// The thread sanitizer's run sets OMP_NUM_THREADS=1, because the sanitizer does not see the OpenMP
+// runtime's barriers.
 std::vector<int> thread_counts() {
   const char* limit = std::getenv("OMP_NUM_THREADS");
   if (limit && std::string(limit) == "1") return {1};
   return {1, 2, 3};
 }
 
-// Same seed: same frames, run after run, in a fresh generator, and whatever the thread count.
+// The same seed gives the same frames in every run, in a new generator and for any thread count.
 TEST(Determinism, FrameHashDependsOnTheRequestAlone) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     const Request request = small_request();
@@ -162,7 +162,7 @@ TEST(Determinism, FrameHashDependsOnTheRequestAlone) {
   }
 }
 
-// Twenty times one job in one generator, other jobs between them, then in a fresh one.
+// Runs one job twenty times in one generator with other jobs in between, and then in a new one.
 TEST(Determinism, OtherJobsLeaveNoTrace) {
   const Request request = small_request();
   Request longer = request, image = request, plain = request;
@@ -238,8 +238,8 @@ struct DenoiseBytes final : ProgressListener {
   }
 };
 
-// Whatever stays resident, the picture is the same; where memory asks for it, one expert is held at
-// a time, as the allocation counter shows.
+// The picture does not depend on which parts stay resident. If memory is short, only one expert is
+// held at a time; the allocation counter shows it.
 TEST(Residency, OneExpertAtATimeWhereMemoryAsksForIt) {
   const Request open = request_of(read_json_file(kGolden / "pipeline_two_experts/case.json"));
   struct Measured {
@@ -301,7 +301,7 @@ TEST(Memory, DecodeIsFlatInFrames) {
   EXPECT_GT(few, 0u);
 }
 
-// What the plan says and what the job holds agree within 5 %.
+// The memory plan and the measured memory agree within 5 %.
 TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
   for (const char* name : {"pipeline_t2v", "pipeline_two_experts", "pipeline_t2i_no_guidance"}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
@@ -332,7 +332,7 @@ struct DenoisePeak final : ProgressListener {
   }
 };
 
-// A checkpoint copies the latent and the solver's history; the plan has it where it may be written.
+// A checkpoint copies the latent and the solver's history. The plan counts these copies.
 TEST(Memory, ACheckpointsCopyIsPlanned) {
   for (const char* solver : {"unipc-diffusers", "euler"}) {
     const std::string path = testing::TempDir() + "/planned.checkpoint.safetensors";
@@ -380,8 +380,9 @@ TEST(Memory, AJobThatCannotFitIsRefusedWithNumbersAndAdvice) {
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
-// An 8-bit product errs by about 1 % (LinearInt8.ErrsByEightBits); the 14 of two blocks, added
-// squarely, by 4 % in a forward. Numbers are exact, so threads change no bit.
+// An 8-bit matrix product has an error of about 1 % (LinearInt8.ErrsByEightBits). The errors of the
+// 14 products in two blocks add in squares to 4 % in a forward. Integer sums are exact, so the
+// number of threads changes no bit.
 TEST(Int8, ErrsByEightBitsAndTheSameForEveryThreadCount) {
   const auto latents = [&](WeightFormat weights, int threads) {
     GeneratorOptions options = options_of(DType::kF32, threads);
@@ -430,7 +431,7 @@ TEST(NonFinite, IsFoundInTheTextEncoderAndBehindTheSolver) {
   EXPECT_NE(message_of([&] { sick.run(small_request(), nullptr); }, ErrorKind::kNonFinite)
                 .find("encode_text"),
             std::string::npos);
-  // Finite velocities whose guided sum is not.
+  // The velocities are finite but their guided sum is not.
   Generator large(test::poisoned(kModel, "transformer", "proj_out.bias", testing::TempDir(), 3e38f),
                   options_of(DType::kF32));
   const std::string text =

@@ -1,4 +1,4 @@
-// Golden cases of the stages scheduler and noise, and faults in scheduler_config.json.
+// Golden cases of the scheduler and noise stages, and faults in scheduler_config.json.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +62,7 @@ TEST_P(GoldenScheduler, Passes) {
   const TensorFile expected = TensorFile::open(folder / "expected.safetensors");
   const TensorFile inputs = TensorFile::open(folder / "inputs.safetensors");
 
-  // The grid is data: equal to the bit.
+  // The grid must be equal bit for bit.
   EXPECT_EQ(sampler.sigmas(), floats(expected, "sigmas"));
   EXPECT_EQ(sampler.timesteps(), floats(expected, "timesteps"));
 
@@ -103,7 +103,7 @@ TEST(GoldenNoise, TorchCpu) {
   }
 }
 
-// A setting that would change numbers and is not built is named, with its value.
+// A setting that would change numbers and is not supported is named with its value.
 TEST(SchedulerConfig, RefusesWhatIsNotBuilt) {
   const auto path = std::filesystem::path(testing::TempDir()) / "scheduler_config.json";
   const auto message = [&](const char* name, const nlohmann::json& changes) {

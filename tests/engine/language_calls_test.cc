@@ -1,4 +1,4 @@
-// What a language model tells while it works, and what a rank will hold before it does.
+// The callbacks of a language model, and the prediction of a rank's memory.
 #include <gtest/gtest.h>
 
 #include "engine/language.h"
@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// Widths that no packing pads.
+// A model with widths that need no padding when they are packed.
 QwenConfig even() {
   return {.hidden = 64,
           .ffn = 256,
@@ -88,10 +88,11 @@ TEST(LanguageCalls, BytesArePredicted) {
       const LanguageBytes bytes =
           LanguageRank::predict(config, options, Replica(layout, world.rank()), 64, 64, 1);
       LanguageRank rank(file, config, options, Replica::of(world, layout));
-      // Passes split by tokens have one word of the output layer, packed with 63 of zeros.
+      // The packing for passes split by tokens has one row of the output layer and 63 rows of
+      // padding.
       const uint64_t zeros = layout.sequence() > 1 ? 63 * config.hidden * 4 : 0;
       EXPECT_EQ(bytes.weights + zeros, rank.weights_bytes()) << text;
-      // A ring holds a second pool, of a page more, for what it splits by tokens.
+      // A ring has a second pool, with one more page, for caches that are split by tokens.
       const uint64_t pages = layout[Axis::kRing] > 1 ? 1 + 2 * 2 : 1;
       rank.open(0);
       EXPECT_EQ(bytes.cache, pages * rank.cache(0).shape().page_bytes()) << text;

@@ -1,5 +1,5 @@
-// A language model under every split of its prefill and its decoding: the same logits, the same
-// caches, the same tokens, whoever else is in the batch.
+// A language model under every split of prefill and decoding gives the same logits, caches and
+// tokens, whatever other requests are in the batch.
 #include "engine/language.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 using Part = LanguageRank::Part;
 
-// Uneven on purpose: 6 heads in 3 groups, 37 columns, 53 words.
+// The sizes are uneven on purpose: 6 heads in 3 groups, 37 columns, a vocabulary of 53.
 QwenConfig small(bool third = true) {
   return {.hidden = 24,
           .ffn = 37,
@@ -52,8 +52,8 @@ std::vector<int32_t> some_ids(int64_t count, int32_t vocab, int32_t first = 3) {
   return ids;
 }
 
-// All logits of `ids` fed in passes of the given sizes, through the stages of the rank's layout; on
-// the last stage, else empty.
+// Feeds `ids` in passes of the given sizes through the stages of the rank's layout. Returns all
+// logits on the last stage, and an empty tensor on the others.
 Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
                         const std::vector<int64_t>& sizes) {
   Replica& replica = rank.replica();
@@ -141,7 +141,7 @@ TEST(Language, EveryLayoutPrefillsInChunksAndDecodes) {
   EXPECT_GE(layouts, 40);
 }
 
-// The rows a sequence's cache holds in one layer, dense.
+// Returns the rows that a sequence's cache holds in one layer, as a dense tensor.
 Tensor cached(Stream& stream, const KVCache& cache, int layer, TensorView KVSegment::*part) {
   const ContextKV& context = cache.layers()[layer];
   int64_t rows = 0;
@@ -155,8 +155,8 @@ Tensor cached(Stream& stream, const KVCache& cache, int layer, TensorView KVSegm
   return out;
 }
 
-// Shift Parallelism's law: a pass split by tokens and one split by heads leave the same rows on the
-// same rank, so that the kind may change between any two passes and nothing moves.
+// The law of Shift Parallelism: a pass split by tokens and one split by heads leave the same rows
+// on the same rank. So the split may change between any two passes without moving data.
 TEST(Language, TokensAndHeadsLeaveTheSameCache) {
   const QwenConfig config = small();
   const std::vector<int32_t> ids = some_ids(13, 53);
@@ -165,7 +165,7 @@ TEST(Language, TokensAndHeadsLeaveTheSameCache) {
     const Layout layout = parse_layout(text, ranks, LanguageRank::limits(config, 13));
     const TensorFile file = weights(config);
     run_ranks(ranks, [&](Communicator& world) {
-      // Keys and values of every layer, layer by layer.
+      // Returns keys and values, layer by layer.
       const auto caches = [&](const std::vector<int64_t>& sizes, int64_t split_tokens) {
         LanguageRank rank(file, config,
                           one_thread({.ops = &reference_ops(), .split_tokens = split_tokens}),
@@ -178,10 +178,10 @@ TEST(Language, TokensAndHeadsLeaveTheSameCache) {
         return kept;
       };
       const std::vector<Tensor> tokens = caches({13}, 1), heads = caches({13}, 1000);
-      const std::vector<Tensor> both = caches({4, 1, 1, 6, 1}, 1);  // to and fro
+      const std::vector<Tensor> both = caches({4, 1, 1, 6, 1}, 1);  // alternates between the splits
       for (size_t i = 0; i < tokens.size(); ++i) {
         ASSERT_EQ(tokens[i].view()[0], 13);
-        if (i < 2) {  // no sum over ranks has come before
+        if (i < 2) {  // the first layer's: no sum over ranks precedes them
           EXPECT_TRUE(test::bitwise_equal(tokens[i], heads[i])) << text;
           EXPECT_TRUE(test::bitwise_equal(tokens[i], both[i])) << text;
         }
@@ -213,7 +213,7 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
   LanguageModel alone(weights(config), config, one_thread());
   std::vector<std::vector<int32_t>> expected;
   for (size_t i = 0; i < requests.size(); ++i) {
-    // The number of a request is part of what is drawn.
+    // The random draws depend on the number of a request.
     std::vector<CompletionRequest> padded(i + 1, {.prompt = {1}, .max_tokens = 1});
     padded[i] = requests[i];
     expected.push_back(alone.complete(padded)[i].ids);
@@ -222,7 +222,7 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
   for (const int batch : {1, 3, 16})
     for (const int64_t chunk : {2, 100})
       for (const int rounds : {1, 4}) {
-        // Room for four requests' pages at most: the others wait.
+        // The pages suffice for at most four requests; the others wait.
         LanguageModel model(weights(config), config, one_thread({.cache_tokens = 96}));
         EXPECT_EQ(
             tokens_of(model.complete(requests, {.batch = batch, .chunk = chunk, .rounds = rounds})),
@@ -273,8 +273,8 @@ TEST(Language, DelaysChangeNoBit) {
   }
 }
 
-// What one rank sends for a prompt of n tokens and m new ones, put together from the methods'
-// formulas.
+// Returns the bytes that one rank sends for a prompt of n tokens and m new ones, as the sum of the
+// methods' formulas.
 int64_t sent_for(const QwenConfig& config, const Layout& layout, int rank, int64_t n, int64_t m) {
   const Mesh mesh(layout);
   const int stages = layout[Axis::kLayers], stage = mesh.at(Axis::kLayers, rank);
@@ -337,7 +337,7 @@ TEST(Language, EveryByteIsInAFormula) {
   }
 }
 
-// Models, requests, layouts and batches by chance, against one rank that runs one request at a
+// Compares random models, requests, layouts and batches with one rank that runs one request at a
 // time.
 TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
   test::for_cases(12, [](test::Draw& draw) {
@@ -420,10 +420,10 @@ TEST(Language, WhatCannotRunIsRefusedByName) {
   EXPECT_NE(message({.prompt = {1, -1}, .max_tokens = 1}).find("token id -1"), std::string::npos);
   EXPECT_NE(message({.prompt = {1}, .max_tokens = INT64_MAX}).find("there are 96"),
             std::string::npos);
-  EXPECT_EQ(message({.prompt = {1}, .max_tokens = 3}), "");  // and the model goes on
+  EXPECT_EQ(message({.prompt = {1}, .max_tokens = 3}), "");  // the model is still usable
 }
 
-// Blocks read ahead of use: the same bits with a part of them in memory.
+// A model gives the same bits if only a part of its blocks is in memory and the others are read.
 TEST(Language, StreamedBlocksGiveTheSameBits) {
   const QwenConfig config = small();
   const std::vector<int32_t> ids = some_ids(9, 53);
@@ -436,14 +436,15 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
     LanguageRank rank(file, config, one_thread({.resident = resident}));
     EXPECT_TRUE(test::bitwise_equal(logits_in_passes(rank, ids, sizes), expected));
     EXPECT_LT(rank.weights_bytes(), all);
-    // The kept ones were read once, the others once a pass, some once more ahead.
+    // The kept blocks were read once and the others once per pass; some were read once more in
+    // advance.
     const int64_t streamed = config.layers - (resident - 2), passes = 6;
     EXPECT_GE(rank.window().reads, streamed * passes);
     EXPECT_LE(rank.window().reads, streamed * passes + 2);
   }
   EXPECT_THROW(LanguageRank(file, config, one_thread({.resident = 1})), Error);
 
-  // From a file, on ranks whose two packings stream each their own.
+  // The same from a file, on ranks with two packings, each of which streams its own blocks.
   const std::string path = testing::TempDir() + "streamed.safetensors";
   write_random(path, weights(config));
   const TensorFile on_disk = TensorFile::open(path);
@@ -460,7 +461,7 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
   }
 }
 
-// What a failed pass leaves is what was there before it.
+// A failed pass leaves all sequences unchanged.
 TEST(Language, AFailedPassChangesNoSequence) {
   const QwenConfig config = small();
   const TensorFile file = weights(config);
@@ -481,7 +482,7 @@ TEST(Language, AFailedPassChangesNoSequence) {
       EXPECT_THROW(pass({{0, ids}, {1, some_ids(90, 53)}}), Error) << text;
       EXPECT_EQ(rank.length(0), 0);
       pass({{0, ids}});
-      pass({{0, {7}}});  // by heads: what lay by tokens is moved
+      pass({{0, {7}}});  // split by heads: a cache that was split by tokens is moved
       EXPECT_EQ(rank.length(0), 13);
       EXPECT_EQ(rank.cache(0).tokens().size(), 13);
     });

@@ -1,6 +1,6 @@
-// A whole generation by processes that mpirun started, under every layout of so many ranks and in
-// both precisions: each rank sends the bytes of the methods' formulas, in as many messages and with
-// the same bits of video as threads, and in f32 the video is one rank's.
+// Runs a whole generation with the processes of mpirun, under every layout of that many ranks and
+// in both precisions. Each rank sends the bytes of the methods' formulas. The number of messages
+// and the bits of the video equal those of threads. In f32 the video equals that of one rank.
 // usage: mpi_job_test [LAYOUT...]   under mpirun; all legal ones where none is given
 #include <cmath>
 #include <cstdio>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace test;
 
-constexpr double kBound = 1e-5;  // rel. L2 in f32, architecture.md section 2
+constexpr double kBound = 1e-5;  // relative L2 error in f32
 constexpr size_t kKinds = static_cast<size_t>(Traffic::kCount);
 
 double rel_l2(const std::vector<float>& value, const std::vector<float>& expected) {
@@ -26,7 +26,7 @@ double rel_l2(const std::vector<float>& value, const std::vector<float>& expecte
   return std::sqrt(difference / norm);
 }
 
-// Every rank's counters, on the first.
+// Gathers every rank's counters on the first rank.
 std::vector<CommCounters> gather_counters(Communicator& world) {
   std::vector<int64_t> own;
   for (const auto* counts : {&world.counters().sent, &world.counters().received})

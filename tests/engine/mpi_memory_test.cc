@@ -1,6 +1,6 @@
-// Memory per rank, by processes: of a random model of Wan 1.3B's width each loads its slice, and
-// what its anonymous memory grows by over that of an empty process of the same job is the formula's
-// (wan_weights_bytes: replicated parts included).
+// Memory per rank, with processes. Each loads its slice of a random model of Wan 1.3B's width. Its
+// anonymous memory exceeds that of an empty process of the same job by the bytes of the formula
+// (wan_weights_bytes, which includes replicated parts).
 // usage: mpi_memory_test FILE BLOCKS            writes the model, bf16
 //        mpi_memory_test FILE BLOCKS LAYOUT     under mpirun with one process more than the layout
 //                                               has ranks: the last stays empty
@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kBound = 0.1;
 
-// What /proc/self/status says of this process' resident pages ("RssAnon:", "RssFile:").
+// Returns the resident bytes of this process from /proc/self/status ("RssAnon:", "RssFile:").
 int64_t resident_bytes(const std::string& kind) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)

@@ -23,7 +23,8 @@ TEST(Philox, KnownAnswers) {
             (PhiloxCounter{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}));
 }
 
-// The functions against f64: a few units in the last place, over the ends and a dense sweep.
+// Compares the functions with f64, at the ends and in a dense sweep: they differ by a few units in
+// the last place.
 TEST(PortableFunctions, ErrorIsAFewUlp) {
   double worst_log = 0, worst_sin = 0;
   const auto look = [&](uint32_t bits) {
@@ -46,7 +47,7 @@ TEST(PortableFunctions, ErrorIsAFewUlp) {
   const double ulp = 0x1p-23;
   EXPECT_LT(worst_log, 3 * ulp) << worst_log / ulp;    // relative
   EXPECT_LT(worst_sin, 1.5 * ulp) << worst_sin / ulp;  // absolute, on a range of 1
-  EXPECT_GT(worst_log, ulp / 8);                       // the measurement sees something
+  EXPECT_GT(worst_log, ulp / 8);                       // proves that the measurement works
   float sine, cosine;
   portable_sincos(0x40000000u, &sine, &cosine);
   EXPECT_EQ(sine, 1.0f);
@@ -59,7 +60,7 @@ Tensor noise(Rng rng, uint64_t seed, std::array<int64_t, 4> shape, uint32_t stre
   return out;
 }
 
-// These bits are the contract: they never change.
+// These bits are a contract and never change.
 TEST(Noise, PortableValuesArePinned) {
   const Tensor a = noise(Rng::kPortable, 42, {2, 2, 3, 5});
   const Tensor b = noise(Rng::kPortable, 0x123456789abcdef0u, {1, 1, 1, 4}, stream_of_step(3));
@@ -120,7 +121,7 @@ TEST(Noise, AnySliceIsThatSliceOfTheWhole) {
   }
 }
 
-// A frame's noise does not know how many frames there are.
+// A frame's noise does not depend on the number of frames.
 TEST(Noise, PortableFrameIsIndependentOfFrameCount) {
   const Tensor few = noise(Rng::kPortable, 5, {4, 2, 3, 3});
   const Tensor many = noise(Rng::kPortable, 5, {4, 9, 3, 3});

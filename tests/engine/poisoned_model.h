@@ -1,5 +1,5 @@
 #pragma once
-// A model folder in which one tensor holds a NaN, or another value that breaks it.
+// Makes a model folder in which one tensor holds a NaN or another value that breaks it.
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 namespace weft::test {
 
-// A copy of `model` below `folder` with `value` in the first element of the f32 `tensor` of
-// `component`; the copy's path. Error where there is no such tensor.
+// Copies `model` into `folder`, writes `value` to the first element of the f32 `tensor` of
+// `component`, and returns the copy's path. Throws Error if there is no such tensor.
 inline std::string poisoned(const std::string& model, const std::string& component,
                             const std::string& tensor, const std::string& folder,
                             float value = NAN) {

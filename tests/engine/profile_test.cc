@@ -1,4 +1,5 @@
-// A recorded job: every stage, step, block and message is there, sums agree, and no bit changes.
+// The recording of a job contains every stage, step, block and message, its sums agree, and it
+// changes no bit of the result.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -94,7 +95,7 @@ TEST(Profile, ChangesNoBit) {
   }
 }
 
-// A job that fails closes what it opened, so that the next one can be recorded.
+// A job that fails closes its zones, so that the next one can be recorded.
 TEST(Profile, OutlivesAFailedJob) {
   struct Full final : FrameSink {
     void push(const Frame&) override { throw Error(ErrorKind::kOutput, "the disk is full"); }

@@ -1,6 +1,6 @@
-// Ranks as threads that throw, are slow or meet a NaN, at the start and the middle of everything
-// they send, before they begin and while the clip is written: the others end with one line that
-// names the rank, or, where it was only slow, the video is what it was.
+// One of several ranks (threads) throws, is slow or finds a NaN: at the first and a middle send of
+// every kind, before it begins, and while the clip is written. The others end with one line that
+// names this rank. If it was only slow, the video is unchanged.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,12 +16,13 @@ namespace {
 
 using namespace test;
 
-constexpr int kVictim = 2;  // of four ranks
+constexpr int kVictim = 2;  // one of four ranks
 const char* const kLayouts[] = {"cfg=2,ulysses=2", "layers=2,token_ring=2", "tensor=2,ring=2"};
 
 std::string kind_of(const std::string& tag) { return tag.substr(0, tag.find(' ')); }
 
-// The job with a fault before send `at` of the victim; the root's video and the victim's sends.
+// The result of a job with a fault before send `at` of the victim: the root's video and the
+// victim's sends.
 struct FaultyRun {
   std::vector<float> video;
   std::vector<std::string> sent;
@@ -39,8 +40,8 @@ FaultyRun run(const Layout& layout, int at, const std::function<void()>& fault) 
   return outcome;
 }
 
-// The first and the middle send of every kind: among them the text encoder's, a block's of the
-// first and of a later step, the latents' and the decoder's.
+// Returns the first and the middle send of every kind, among them those of the text encoder, of a
+// block in the first and in a later step, of the latents and of the decoder.
 std::vector<int> places(const std::vector<std::string>& sent) {
   std::map<std::string, std::vector<int>> kinds;
   for (int i = 0; i < static_cast<int>(sent.size()); ++i) kinds[kind_of(sent[i])].push_back(i);
@@ -121,7 +122,8 @@ TEST(ReplicaFaults, ARankThatNeverBeginsAndARootThatCannotWriteEndAll) {
   }
 }
 
-// One rank alone has a NaN in its copy of block 0: it is named before the others see it in block 1.
+// One rank has a NaN in its copy of block 0. The error names that block, before the other ranks see
+// the NaN in block 1.
 TEST(ReplicaFaults, ANaNIsNamedByTheBlockWhereItBegan) {
   const std::string sick =
       poisoned(kModel, "transformer", "blocks.0.ffn.net.2.bias", testing::TempDir());

@@ -1,6 +1,6 @@
 #pragma once
-// One small generation on several ranks, and the bytes of every kind that each of them sends in it,
-// put together from the methods' formulas.
+// Runs a small generation on several ranks, and computes the bytes of every kind that each of them
+// must send, from the methods' formulas.
 #include <map>
 #include <string>
 #include <vector>
@@ -26,7 +26,7 @@ struct VideoTap final : PipelineTap {
   }
 };
 
-// Runs the job as one rank of a replica; the video on the root.
+// Runs the job as one rank of a replica. Returns the video on the root.
 inline std::vector<float> run_rank(Replica replica, DType dtype) {
   Generator generator(kModel, options_of(dtype), std::move(replica));
   VideoTap tap;
@@ -36,7 +36,7 @@ inline std::vector<float> run_rank(Replica replica, DType dtype) {
   return std::move(tap.video);
 }
 
-// The same by threads of this process: the root's video, and every rank's counters.
+// The same with threads of this process: the root's video and every rank's counters.
 struct Outcome {
   std::vector<float> video;
   std::vector<CommCounters> counters;
@@ -55,7 +55,7 @@ inline Outcome run_threads(const Layout& layout, DType dtype, const LocalOptions
   return outcome;
 }
 
-// What a rank sends of each kind in the whole job, put together from the methods' formulas.
+// The bytes that a rank sends of each kind in the whole job, from the methods' formulas.
 class Formula {
  public:
   Formula(const Generator& generator, const Layout& layout, int rank, DType dtype)
@@ -105,7 +105,7 @@ class Formula {
     const int place = mesh_.at(Axis::kUlysses, rank());
     if (row.size() > 1) {
       const int64_t all = ulysses_sent_bytes(own, place, heads, heads, wan_.head_dim, element_);
-      // The way out: the own heads of the others' tokens.
+      // On the way back each rank sends its own heads of the others' tokens.
       const int64_t mine = partition(heads, layout[Axis::kUlysses], place).size();
       int64_t others = 0;
       for (const Range& range : own) others += range.size();
@@ -144,7 +144,7 @@ class Formula {
     const int64_t n = range_of(rank()).size();
     bytes_[Traffic::kPartial] += forwards() * layers() * 3 * sum(n * wan_.width());
     bytes_[Traffic::kStatistic] += forwards() * layers() * 3 * sum(n);
-    for (int branch = 0; branch < 2; ++branch)  // the keys of the text, once per prompt
+    for (int branch = 0; branch < 2; ++branch)  // the prompt's keys are computed once per prompt
       if (replica_.computes(branch)) bytes_[Traffic::kStatistic] += layers() * sum(rows_[branch]);
   }
 
@@ -199,8 +199,8 @@ class Formula {
   std::map<Traffic, int64_t> bytes_;
 };
 
-// One line per rank and kind whose bytes are not the formula's. What bands exchange (kHalo) has its
-// formula per convolution in tests/models; here all that is sent arrives.
+// Returns one line for each rank and kind whose bytes differ from the formula. tests/models checks
+// the halo bytes (kHalo) per convolution; here only their sums are compared: sent equals received.
 inline std::vector<std::string> byte_faults(const Layout& layout, DType dtype,
                                             const std::vector<CommCounters>& counters) {
   const Generator generator(kModel, options_of(dtype));

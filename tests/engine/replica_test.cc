@@ -1,5 +1,5 @@
-// A whole generation on several ranks: every kind of message has the bytes of its method's formula,
-// and delays change no bit.
+// Runs a whole generation on several ranks. Every kind of message has the bytes of its method's
+// formula, and delays change no bit.
 #include "engine/replica.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ TEST(ReplicaBytes, AreTheMethodsFormulasForAWholeJob) {
   EXPECT_GE(layouts, 40);
 }
 
-// Every allocation of a forward on every rank, the seams' included, is in the prediction.
+// The prediction contains every allocation of a forward on every rank, including the seams'.
 TEST(Replica, AForwardTakesThePredictedArena) {
   const TensorFile file = TensorFile::open(kModel + "/transformer");
   const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
@@ -77,9 +77,9 @@ TEST(Replica, DelaysAndRendezvousChangeNoBitOfTheVideo) {
   }
 }
 
-// 8-bit weights: whole heads and layers may be elsewhere, parts of the width may not. A value on
-// the edge between two numbers may fall to either side where the text was summed in another order,
-// so a layout's difference is held to a tenth of what 8 bits themselves err by.
+// 8-bit weights allow layouts that split heads or layers, but not those that split the width. Where
+// the text was summed in another order, a value between two quantisation levels may be rounded to
+// either one. So a layout may differ by a tenth of the error that 8 bits have themselves.
 TEST(Replica, EightBitWeightsUnderEveryLayoutThatKeepsTheWidth) {
   struct LatentTap final : PipelineTap {
     std::vector<float> latents;

@@ -1,4 +1,5 @@
-// Requests: defaults, refusals with the nearest legal values; and the memory plan's arithmetic.
+// Requests: defaults, and refusals with the nearest legal values. Also the memory plan's
+// arithmetic.
 #include "engine/request.h"
 
 #include <gtest/gtest.h>

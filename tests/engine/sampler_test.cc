@@ -1,5 +1,5 @@
-// Samplers against the published check values, against long-hand trajectories, and as pure
-// functions of the step and the slice.
+// Compares samplers with published check values and with trajectories computed by hand, and checks
+// that they are pure functions of the step and the slice.
 #include "engine/sampler.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ SamplerConfig config_of(SolverKind kind, double shift) {
   return config;
 }
 
-// x after every step for the scalar model v(x, sigma) = 0.3 x + sigma from x = 1.
+// Returns x after every step for the scalar model v(x, sigma) = 0.3 x + sigma, starting at x = 1.
 std::vector<float> trajectory(const Sampler& sampler) {
   Stream stream = Stream::cpu(1);
   Arena arena;
@@ -100,7 +100,7 @@ TEST(Sampler, EulerKeepsFractionalTimesteps) {
   EXPECT_NE(sampler.timesteps()[1], std::trunc(sampler.timesteps()[1]));
 }
 
-// Two halves stepped apart with their own histories are the whole, bit for bit.
+// Two slices that are stepped separately, with their own histories, equal the whole bit for bit.
 TEST(Sampler, SlicesAreIndependent) {
   constexpr int64_t kCount = 10, kSplit = 3;
   Stream stream = Stream::cpu(1);
@@ -125,7 +125,7 @@ TEST(Sampler, SlicesAreIndependent) {
   }
 }
 
-// A state restored from its tensors continues as if nothing had happened.
+// A state that is restored from its tensors continues with the same bits.
 TEST(Sampler, HistoryIsWholeInItsTensors) {
   const Sampler sampler(config_of(K::kUniPCDiffusers, 3), 6);
   Tensor x(DType::kF32, {1}), v(DType::kF32, {1});
@@ -166,7 +166,8 @@ TEST(Sampler, ConvergesAtItsOrder) {
     for (int k = 0; k < steps; ++k) grid.push_back(1.0 - double(k) / steps);
     return std::abs(trajectory(Sampler(config, steps, grid)).back() - exact);
   };
-  // Four times the steps: 16 times closer but for the first and last step, which are order 1.
+  // With four times the steps the error is 16 times smaller, except in the first and last step,
+  // which have order 1.
   EXPECT_GT(error(K::kUniPCDiffusers, 2, 32) / error(K::kUniPCDiffusers, 2, 128), 8.0);
   for (K kind : {K::kUniPCDiffusers, K::kDpmppWan}) {
     EXPECT_LT(error(kind, 2, 32), error(kind, 1, 32) / 4) << to_string(kind);

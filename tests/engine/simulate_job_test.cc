@@ -1,4 +1,5 @@
-// A whole job on simulated devices: the messages of the real run, at the times of the model.
+// Runs a whole job on simulated devices. It sends the messages of the real run, at the times that
+// the model gives.
 #include <gtest/gtest.h>
 
 #include "parallel/simulate.h"
@@ -22,7 +23,7 @@ std::vector<SimulatedRank> simulated(const Layout& layout, const Link& link) {
   });
 }
 
-// Real runs are held to the formulas by replica_test.
+// replica_test compares real runs with the formulas.
 TEST(SimulatedJob, SendsWhatTheRealOneSends) {
   const Generator generator(kModel, options_of(DType::kF32));
   const LayoutLimits limits = generator.layout_limits(generator.resolve(job()));

@@ -1,5 +1,5 @@
 #pragma once
-// One small generation, for whatever may happen to it.
+// The request and options of one small generation, which several tests use.
 #include <string>
 
 #include "engine/generator.h"

@@ -1,5 +1,5 @@
-// What is drawn follows the softmax, belongs to (seed, request, position), and what cannot be drawn
-// from is refused.
+// Draws follow the softmax and depend on (seed, request, position). Logits that cannot be sampled
+// are refused.
 #include "engine/token_sampler.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(TokenSampler, FollowsTheSoftmax) {
 }
 
 TEST(TokenSampler, KeepsTheLikeliest) {
-  // Shares at temperature 1: 2 and 4 have 0.36 each, 5 has 0.17.
+  // At temperature 1 the ids 2 and 4 have 0.36 each and 5 has 0.17.
   expect_shares(shares(kLogits, {.temperature = 1, .top_k = 3}), softmax(kLogits, 1, {2, 4, 5}));
   expect_shares(shares(kLogits, {.temperature = 1, .top_k = 1}), {{2, 1.0}});
   expect_shares(shares(kLogits, {.temperature = 1, .top_k = 99}),
@@ -65,12 +65,12 @@ TEST(TokenSampler, KeepsTheLikeliest) {
   expect_shares(shares(kLogits, {.temperature = 1, .top_p = 1e-9}), {{2, 1.0}});
   expect_shares(shares(kLogits, {.temperature = 1, .top_p = 0.5}), softmax(kLogits, 1, {2, 4}));
   expect_shares(shares(kLogits, {.temperature = 1, .top_p = 0.8}), softmax(kLogits, 1, {2, 4, 5}));
-  // top_p counts what top_k has left.
+  // top_p applies to the tokens that top_k keeps.
   expect_shares(shares(kLogits, {.temperature = 1, .top_p = 0.8, .top_k = 2}),
                 softmax(kLogits, 1, {2, 4}));
 }
 
-// More words than are put in order at once, nearly all of them needed.
+// There are more tokens than are sorted at once, and nearly all of them are kept.
 TEST(TokenSampler, KeepsTheLikeliestOfManyEqualOnes) {
   std::vector<float> logits(5000, 0.25f);
   logits[4321] = 0.5f;

@@ -1,4 +1,5 @@
-// The binary on a machine that fails it: exit codes, one line, what is kept and what is not there.
+// Runs the binary on a machine whose calls fail. Checks exit codes, the error line, and which files
+// remain.
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,12 +14,12 @@ using test::Cli, test::kJob, test::kModel, test::lines, test::Outcome;
 
 class Faulty : public Cli {
  protected:
-  // One job with the rule in force from the start.
+  // Runs one job with the fault rule active from the start.
   Outcome generate(const std::string& rule, const std::string& name,
                    const std::string& model = kModel) {
     setenv("INJECT_FAULT", rule.c_str(), 1);
     setenv("LD_PRELOAD", WEFT_INJECT_LIBRARY, 1);
-    // The sanitizer's library wants to be first, and works behind ours as well.
+    // The sanitizer's library checks that it is the first one, but works after ours, too.
     setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 1);
     const Outcome outcome =
         test::run("generate --model " + model + kJob + "-p x -q -o " + path(name));
@@ -51,7 +52,7 @@ TEST_F(Faulty, AFullOrBrokenDiskExits7AndKeepsTheLatents) {
     EXPECT_EQ(files(), (std::vector<std::string>{"a.latents.safetensors"}));
     fs::remove(path("a.latents.safetensors"));
   }
-  // Pictures are encoded in memory and written when they are done.
+  // Pictures are encoded in memory and written when they are complete.
   expect(generate("write:.b.part:1:ENOSPC", "b/"), 7, "No space left");
   EXPECT_EQ(files().size(), 1u);
 }
@@ -64,7 +65,7 @@ TEST_F(Faulty, AFailedJobHasItsTrace) {
   for (const nlohmann::json& event : trace["traceEvents"])
     steps += event["name"].get<std::string>().starts_with("step");
   EXPECT_EQ(steps, 2);
-  // Where that fails too, the job's own error is told, and its code counts.
+  // If writing the trace fails, too, the job's own error and exit code are reported.
   fs::remove(path("t.json"));
   const Outcome both = generate("write:.:2:EIO", "b.mp4", traced);
   EXPECT_EQ(both.code, 7);
@@ -77,7 +78,7 @@ TEST_F(Faulty, LatentsThatCannotBeKeptExit7) {
   EXPECT_TRUE(files().empty());
 }
 
-// The clip is there by then: it stays, and so do the latents.
+// The clip exists by then. It is kept, and so are the latents.
 TEST_F(Faulty, ASidecarThatCannotBeWrittenExits7) {
   expect(generate("write:.a.part.json:1:ENOSPC", "a.mp4"), 7, "No space left");
   EXPECT_EQ(files(), (std::vector<std::string>{"a.latents.safetensors", "a.mp4"}));
@@ -101,7 +102,7 @@ TEST_F(Faulty, WeightsCutWhileTheyAreMappedExit3) {
   fs::copy(kModel, path("model"), fs::copy_options::recursive);
   int cut_in_use = 0;
   for (const char* part : {"transformer/diffusion", "vae/diffusion", "text_encoder/model"}) {
-    for (int nth = 1; nth <= 3; ++nth) {  // opened for its header, and again for its weights
+    for (int nth = 1; nth <= 3; ++nth) {  // a file is opened for its header and for its weights
       const std::string rule = std::string("mmap:") + part + ":" + std::to_string(nth) + ":cut";
       const Outcome outcome = generate(rule, "a.mp4", path("model"));
       if (outcome.code == 0) break;  // not mapped that often

@@ -1,4 +1,4 @@
-// Weight files made to hurt: refused with a line that says why, in bounded memory.
+// Hostile weight files are refused with a line that says why, in bounded memory.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -37,7 +37,8 @@ std::string entry(const std::string& name, const std::string& shape, const std::
          offsets + "}";
 }
 
-// Refuses `path` for the reason, and what operator new held meanwhile stays below the limit.
+// Expects that `path` is refused for `reason`, and that operator new stays below the limit
+// meanwhile.
 void expect_refused(const std::string& path, const std::string& reason) {
   SCOPED_TRACE(reason);
   const AllocationFault count(0);
@@ -105,13 +106,13 @@ TEST(HostileWeights, HeadersOfAnySize) {
   for (const uint64_t size :
        {uint64_t{100'000'001}, ~uint64_t{0}, uint64_t{1} << 63, uint64_t{1} << 40})
     expect_refused(dir.write("x.safetensors", le64(size) + "{}"), "limit 100000000");
-  // All of the largest header the format allows: sparse, so that it costs nothing to write.
+  // The largest header that the format allows. The file is sparse, so that it takes no disk space.
   const std::string path = dir.write("big.safetensors", le64(99'999'990) + "{");
   ASSERT_EQ(truncate(path.c_str(), 8 + 99'999'990), 0);
   expect_refused(path, "not valid JSON");
 }
 
-// As many entries as a header has room for: the reader stops at its own limit.
+// A header has as many entries as fit. The reader stops at its own limit.
 TEST(HostileWeights, MillionsOfEntries) {
   std::string header = "{";
   for (int i = 0; header.size() < kMaxHeaderBytes - 100; ++i)
@@ -141,8 +142,7 @@ TEST(HostileWeights, ShardsStayInTheirFolder) {
   }
 }
 
-// Values that are no numbers are the computation's to find (exit 5 with a place); reading them
-// works.
+// Weights that are NaN can be read. The computation finds them (exit code 5 and the place).
 TEST(HostileWeights, NaNPayloadsAreData) {
   TempDir dir;
   const std::string header = "{" + entry("a", "[2]", "[0,8]") + "}";

@@ -16,7 +16,7 @@
 #include <atomic>
 #include <new>
 
-// No allocation in here: everything below runs inside of the calls that it stands for.
+// Nothing below may allocate, because it runs inside of the calls that it replaces.
 namespace {
 
 struct Rule {
@@ -60,7 +60,7 @@ __attribute__((constructor)) void arm_from_environment() {
   if (const char* text = getenv("INJECT_FAULT")) arm(text);
 }
 
-// True where this call has the fault.
+// Returns true if this call must fail.
 bool struck(const char* call, const char* path) {
   if (!g_armed || strcmp(call, g_rule.call) || !strstr(path, g_rule.path)) return false;
   if (++g_calls < g_rule.nth) return false;
@@ -89,7 +89,7 @@ R fail() {
   return R(-1);
 }
 
-// Either an error or a call of half the size.
+// Makes the call fail, or transfer half the size.
 template <class F>
 ssize_t transfer(const char* call, int fd, size_t size, F&& real) {
   if (!struck(call, fd)) return real(size);
@@ -204,7 +204,7 @@ int fsync(int fd) {
 int close(int fd) {
   static auto* const real = next<int(int)>("close");
   const bool hit = struck("close", fd);
-  const int result = real(fd);  // the descriptor is gone either way
+  const int result = real(fd);  // the descriptor is closed in any case
   return hit ? fail<int>() : result;
 }
 

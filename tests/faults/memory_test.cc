@@ -1,4 +1,4 @@
-// An allocation that fails anywhere in a job ends the job, and nothing else.
+// An allocation that fails anywhere in a job ends only that job.
 #include <new>
 
 #include "io/tensor_file.h"
@@ -29,7 +29,7 @@ struct Job {
   Request request = test::job();
 };
 
-// The k-th allocation fails, for every `stride`-th k; the job after it gives the frames of the
+// Makes the k-th allocation fail, for every `stride`-th k. The next job gives the frames of the
 // first.
 void expect_clean_failures(int threads, int64_t stride) {
   const Job job(threads);
@@ -48,7 +48,7 @@ void expect_clean_failures(int threads, int64_t stride) {
     TempDir folder;
     try {
       const AllocationFault fault(k);
-      EXPECT_EQ(job.run(folder), hash);  // some are not needed: a buffer, a hint
+      EXPECT_EQ(job.run(folder), hash);  // a job may do without some allocations: a buffer, a hint
     } catch (const std::bad_alloc&) {
       ++failed;
       EXPECT_EQ(folder.entries(), 0u);

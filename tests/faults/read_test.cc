@@ -1,4 +1,4 @@
-// What reading does when the system does not give the bytes.
+// Readers must cope with a system that does not return all bytes.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 #pragma once
-// The clip whose files fail.
+// The settings of the clip whose files fail.
 #include "io/video.h"
 
 namespace weft::test {

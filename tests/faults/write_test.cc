@@ -1,4 +1,4 @@
-// What is left of an output when any one of the calls that write it fails.
+// Nothing remains of an output if any one of the calls that write it fails.
 #include <vector>
 
 #include "io/atomic_file.h"
@@ -20,13 +20,14 @@ constexpr const char* kFaults[] = {"write:%:ENOSPC", "write:%:EIO",   "write:%:E
                                    "fsync:%:EIO",    "close:%:EIO",   "rename:%:EROFS",
                                    "open:%:EMFILE",  "fsync:%:ENOSPC"};
 
-// The rule for files below `dir`, from the nth call on.
+// Returns the fault rule for files in `dir`, from the nth call on.
 std::string rule_of(std::string pattern, const TempDir& dir, int nth) {
   return pattern.replace(pattern.find('%'), 1, dir.path() + ":" + std::to_string(nth));
 }
 
-// Makes `write` fail at its 1st, 2nd, ... call of every kind until it is not called that often.
-// Each time: Error(kOutput), and nothing in the folder. `least`: faults that must have come.
+// Makes `write` fail at its 1st, 2nd, ... call of every kind, until there are no more calls. Each
+// time it must throw Error(kOutput) and leave nothing in the folder. At least `least` faults must
+// occur.
 template <class Write>
 void expect_nothing_is_left(int least, Write&& write) {
   int failures = 0;
@@ -41,7 +42,7 @@ void expect_nothing_is_left(int least, Write&& write) {
         EXPECT_EQ(error.kind(), ErrorKind::kOutput) << error.what();
         EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
         ++failures;
-        // A published file stays where only the folder could not be synced.
+        // A published file is kept if only the folder could not be synced.
         if (dir.entries() > 0) {
           EXPECT_EQ(dir.entries(), 1u);
           EXPECT_TRUE(std::string(pattern).starts_with("fsync") ||

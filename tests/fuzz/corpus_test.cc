@@ -1,4 +1,4 @@
-// Every committed input, among them each one that once was a finding, through its target.
+// Runs every committed input through its target. Among them is each input that once was a finding.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ TEST_P(Corpus, IsReadOrRefused) {
     SCOPED_TRACE(path);
     std::ifstream file(path, std::ios::binary);
     const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-    // Each also cut in two: readers meet files that end early.
+    // Each input is also run cut in half, because files may end early.
     for (const size_t size : {bytes.size(), bytes.size() / 2})
       GetParam().run({reinterpret_cast<const uint8_t*>(bytes.data()), size});
   }

@@ -1,4 +1,5 @@
-// libFuzzer's side: weft_fuzz --target=NAME [its own flags] CORPUS...; --list names the targets.
+// The entry point for libFuzzer: weft_fuzz --target=NAME [libFuzzer's flags] CORPUS...; --list
+// prints the targets.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -1,5 +1,5 @@
-"""Makes the first inputs of every fuzz target, small and well-formed or nearly so; findings are added
-beside them by hand. Run from the repository's root. Needs ffmpeg for the clips."""
+"""Makes the first inputs of every fuzz target: small files that are well-formed or nearly so. Findings are
+added by hand. Run it from the repository's root. It needs ffmpeg for the clips."""
 import json
 import pathlib
 import struct

@@ -39,7 +39,8 @@ std::string_view text_of(Bytes bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// A file without a name, filled anew for every input; read by path like any other.
+// Returns the path of an unnamed file, which is filled with the bytes and can be read like any
+// other.
 std::string anonymous_file(Bytes bytes) {
   static const int fd = memfd_create("weft_fuzz", MFD_CLOEXEC);
   CHECK(fd >= 0 && ftruncate(fd, 0) == 0);
@@ -47,7 +48,7 @@ std::string anonymous_file(Bytes bytes) {
   return "/proc/self/fd/" + std::to_string(fd);
 }
 
-// A folder that goes away with the process.
+// A folder that is removed when the process ends.
 class Folder {
  public:
   Folder() {
@@ -85,7 +86,7 @@ void refused_or_done(F&& f) {
   }
 }
 
-// Every byte of every tensor is touched, by the mapping and by read().
+// Reads every byte of every tensor, through the mapping and with read().
 void use(const TensorFile& file) {
   [[maybe_unused]] static volatile unsigned sink = 0;
   unsigned sum = 0;
@@ -131,7 +132,7 @@ int64_t values_of(std::span<const TensorSpec> tensors) {
   return values;
 }
 
-// All readers look at the same bytes: each refuses what is another's after a few keys.
+// All readers read the same bytes. Each refuses the others' files after a few keys.
 void config(Bytes bytes) {
   const std::string path = anonymous_file(bytes);
   refused_or_done([&] {
@@ -179,7 +180,7 @@ void model_index(Bytes bytes) {
   refused_or_done([&] { default_settings(described.path(), WanConfig{}, 1); });
 }
 
-// The stages that the file alone can make long run; of the others its reading.
+// Reads the case file, and runs the light stages, whose work the case file alone determines.
 void verify_case(Bytes bytes) {
   static const Folder folder;
   static const bool linked = [] {
@@ -238,8 +239,8 @@ void use(const ByteBpeTokenizer& tokenizer, std::string_view text) {
   }
 }
 
-// The bytes up to the first 0 as a tokenizer.json, then as a change (RFC 7386) of a sound one; the
-// rest is a text for it.
+// Takes the bytes up to the first 0 as a tokenizer.json, and then as a merge patch (RFC 7386) for a
+// valid one. The rest is a text to encode.
 void tokenizer_json(Bytes bytes) {
   static const nlohmann::json sound = [] {  // cut to a few merges, for speed
     auto file = read_json_file("tests/golden/tokenizer_bpe/model/tokenizer/tokenizer.json");
@@ -263,7 +264,7 @@ void tokenizer_json(Bytes bytes) {
 }
 
 void media(Bytes bytes) {
-  constexpr int64_t kPixels = int64_t{1} << 22;  // more take seconds and show nothing new
+  constexpr int64_t kPixels = int64_t{1} << 22;  // larger ones take seconds and test nothing more
   const std::string path = anonymous_file(bytes);
   MediaInfo info;
   refused_or_done([&] { info = probe_media(path); });

@@ -1,5 +1,5 @@
 #pragma once
-// What the fuzzer and the corpus test call: every reader of bytes that others wrote.
+// The targets of the fuzzer and of the corpus test: every reader of untrusted bytes.
 #include <cstdint>
 #include <span>
 
@@ -7,10 +7,10 @@ namespace weft::fuzz {
 
 struct Target {
   const char* name;  // its corpus is tests/fuzz/corpus/<name>
-  int max_bytes;     // of an input; longer ones bring nothing new
-  // Gives the bytes to the reader. Refusing them with Error is right; anything else than that or
-  // success ends the process: a signal, a sanitizer's report, another exception. Not thread-safe;
-  // the working directory is the repository's root.
+  int max_bytes;     // the longest input; longer ones test nothing more
+  // Passes the bytes to the reader, which may succeed or throw Error. Anything else ends the
+  // process: a signal, a sanitizer's report, another exception. It is not thread-safe. The working
+  // directory must be the repository's root.
   void (*run)(std::span<const uint8_t> bytes);
 };
 

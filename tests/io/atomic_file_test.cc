@@ -59,7 +59,7 @@ TEST(AtomicFile, RefusesPlacesThatTakeNoFile) {
   EXPECT_EQ(dir.entries(), 2u);
 }
 
-// The process's file size limit stands in for a full disk: write() fails in the middle.
+// The process's file size limit simulates a full disk: write() fails in the middle.
 TEST(AtomicFile, AFailedWriteLeavesNothing) {
   TempDir dir;
   struct rlimit before;

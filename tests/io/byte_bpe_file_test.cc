@@ -12,7 +12,7 @@ using test::expect_error;
 using test::sequence;
 using test::split_by;
 
-// The file with `value` at a JSON pointer.
+// Returns a tokenizer.json with `value` at a JSON pointer.
 nlohmann::json with(const char* pointer, const nlohmann::json& value) {
   auto file = byte_bpe_json({{"a", "b"}});
   test::add_token(file, "<s>", true);

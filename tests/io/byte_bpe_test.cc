@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ByteBpeGolden,
                          testing::Values("tokenizer_bpe", "tokenizer_bpe_qwen",
                                          "tokenizer_bpe_llama3"));
 
-// Byte-pair encoding as it is defined: the lowest merge anywhere, the leftmost of equals, again.
+// Byte-pair encoding by its definition: repeatedly applies the lowest merge, leftmost first.
 Ids slow_bpe(const std::string& text, const test::BytePairs& merges,
              const ByteBpeTokenizer& tokenizer) {
   std::vector<std::string> parts;
@@ -51,7 +51,7 @@ Ids slow_bpe(const std::string& text, const test::BytePairs& merges,
       for (int rank = static_cast<int>(merges.size()) - 1; rank >= 0; --rank)
         if (merges[rank].first == parts[i] && merges[rank].second == parts[i + 1]) {
           if (rank < best) best = rank, at = i;
-          break;  // a pair given twice has its last rank
+          break;  // the last rank of a pair that occurs twice counts
         }
     if (best == std::numeric_limits<int>::max()) break;
     parts[at] += parts[at + 1];
@@ -149,7 +149,7 @@ TEST(ByteBpe, PreTokenizersFollowTheFile) {
   const auto words = [&](const nlohmann::json& pre_tokenizer, const std::string& text) {
     auto file = byte_bpe_json({});
     for (const char* word : {"a", "b", "ab", "aa", " ", " a", " b", "  ", "12", "xa", "x"}) {
-      // Whole words become tokens of their own, so that the ids show the split.
+      // Every word is a token of its own, so that the ids show the split.
       const std::string token = spell_bytes(word);
       auto& vocab = file["model"]["vocab"];
       if (!vocab.contains(token)) vocab[token] = vocab.size();

@@ -1,5 +1,5 @@
 #pragma once
-// Small byte-level vocabularies for tests, as the tokenizer.json that holds them.
+// Makes small byte-level vocabularies for tests, in the form of a tokenizer.json.
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace weft::test {
 
-// Qwen's, as its tokenizer.json has it.
+// The pattern in Qwen's tokenizer.json.
 inline constexpr const char* kQwenPattern =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
@@ -31,7 +31,7 @@ inline nlohmann::json sequence(std::vector<nlohmann::json> steps) {
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
 }
 
-// The 256 bytes get the ids 0 to 255, each merge the next one, in its order.
+// Gives the 256 bytes the ids 0 to 255, and each merge in order the next id.
 inline nlohmann::json byte_bpe_json(const BytePairs& merges) {
   nlohmann::json vocab = nlohmann::json::object(), list = nlohmann::json::array();
   const auto put = [&](const std::string& bytes) {
@@ -66,7 +66,7 @@ inline ByteBpeTokenizer tokenizer_of(const nlohmann::json& file) {
   return ByteBpeTokenizer::from_json(file.dump(), "tokenizer.json");
 }
 
-// Merges of what exists already, `count` of them, over the bytes of `letters`.
+// Makes `count` merges of tokens that exist already, starting from the bytes of `letters`.
 inline BytePairs random_merges(std::mt19937& random, const std::string& letters, int count) {
   std::vector<std::string> tokens;
   for (const char letter : letters) tokens.emplace_back(1, letter);
@@ -81,7 +81,8 @@ inline BytePairs random_merges(std::mt19937& random, const std::string& letters,
   return merges;
 }
 
-// Of all planes but the surrogates, the near ones more often.
+// Makes a text of characters from all planes, without surrogates; lower code points are more
+// frequent.
 inline std::string random_text(std::mt19937& random, int points) {
   std::u32string text;
   for (int i = 0; i < points; ++i) {

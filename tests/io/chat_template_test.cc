@@ -50,7 +50,7 @@ TEST(ChatTemplate, ContentsBringNoTokensIn) {
     EXPECT_EQ(added(text, Thinking::kOn), (Ids{0, 1, 0})) << text;
 }
 
-// Where the text holds no token, the parts give the ids of the whole.
+// If the contents contain no added token, encoding the parts gives the ids of the whole text.
 TEST(ChatTemplate, PartsGiveTheIdsOfTheWholeText) {
   auto file = test::byte_bpe_json({{"\n", "\n"}, {" ", " "}, {"e", "r"}});
   for (const char* token : {"<|im_start|>", "<|im_end|>"}) test::add_token(file, token, true);

@@ -27,7 +27,7 @@ Frame flat(int width, int height, uint8_t value) {
   return frame;
 }
 
-// Sums of a few hundred f64 terms on values up to 255^2: far inside 1e-9.
+// The values are sums of a few hundred f64 terms of up to 255^2, whose error is far below 1e-9.
 constexpr double kTolerance = 1e-9;
 
 TEST(FrameMetrics, AgreeWithTheDirectEvaluation) {
@@ -53,7 +53,7 @@ TEST(FrameMetrics, EqualPicturesAreAlike) {
   EXPECT_NEAR(ssim(a, a), 1, kTolerance);
 }
 
-// Flat pictures have no variance: SSIM is (2ab + C1) / (a^2 + b^2 + C1).
+// Flat pictures have no variance, so SSIM is (2ab + C1) / (a^2 + b^2 + C1).
 TEST(FrameMetrics, FlatPicturesInClosedForm) {
   const double c1 = 2.55 * 2.55;
   EXPECT_NEAR(ssim(flat(16, 16, 100), flat(16, 16, 200)),

@@ -1,4 +1,4 @@
-// Packed traces come back whole from gzip.
+// The gzip program unpacks compressed traces completely.
 #include <gtest/gtest.h>
 
 #include <array>

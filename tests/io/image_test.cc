@@ -61,7 +61,7 @@ TEST(Png, FolderOfFramesAppearsWhole) {
   sink.reset();
   EXPECT_FALSE(fs::exists(folder / "deep/.frames.part"));
 
-  // There now: refused, unless asked for, and then whole again.
+  // The folder exists now. It is refused without kReplace, and replaced completely with it.
   EXPECT_EQ(error_of([&] { make_sink(folder / "deep/frames/", settings, Overwrite::kRefuse); }),
             ErrorKind::kOutput);
   sink = make_sink(folder / "deep/frames/", settings, Overwrite::kReplace);
@@ -71,7 +71,7 @@ TEST(Png, FolderOfFramesAppearsWhole) {
   EXPECT_EQ(read_png(folder / "deep/frames/00000.png").rgb, test_picture(8, 8, 9).rgb);
   EXPECT_FALSE(fs::exists(folder / "deep/.frames.part"));
 
-  // Never a folder that holds anything else.
+  // A folder that contains anything else is never replaced.
   std::ofstream(folder / "deep/frames/notes.txt") << "mine";
   EXPECT_EQ(error_of([&] { make_sink(folder / "deep/frames/", settings, Overwrite::kReplace); }),
             ErrorKind::kOutput);
@@ -85,7 +85,7 @@ TEST(Png, AnAbandonedSinkTakesTheFoldersItMadeWithIt) {
   EXPECT_TRUE(folder.entries().empty());
 }
 
-// Hand-made headers: a picture that would take gigabytes must not be started.
+// A header that announces a picture of gigabytes must be refused before decoding starts.
 TEST(Png, HostileFilesAreRefused) {
   const TempFolder folder;
   const std::string good = encode_png(test_picture(16, 16, 0), {});

@@ -1,5 +1,5 @@
 #pragma once
-// What the io tests share: a folder that goes away with the test, and the check of an Error's text.
+// Shared by the io tests: a folder that is removed with the test, and the check of an Error's text.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -43,7 +43,7 @@ inline std::string read_bytes(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// f() must throw Error of this kind; its one line must hold `part`.
+// Expects that f() throws an Error of this kind with one line that contains `part`.
 template <class F>
 void expect_error(ErrorKind kind, const std::string& part, F&& f) {
   try {

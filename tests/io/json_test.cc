@@ -65,7 +65,7 @@ TEST(Json, PythonLiterals) {
   for (const char* text : {"xNaN", "NaNx", "--Infinity", "+Infinity", "[NaN NaN]", "{NaN:1}",
                            "[1NaN]", "[NaN1]", "nan", "inf", "-NaN"})
     expect_refused(text, "the file: ", JsonDialect::kPython);
-  // Our own mark inside a text is no number.
+  // A string that begins with our own mark must not become a number.
   expect_refused("[\"\\u0000py:NaN\"]", "reserved mark", JsonDialect::kPython);
   expect_refused("[\"\\u0000py:NaN\", NaN]", "reserved mark", JsonDialect::kPython);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// What the media tests share: a folder that goes away, pictures, and faults of the file system.
+// Shared by the media tests: a temporary folder, pictures, and faults of the file system.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ class TempFolder {
 
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  // Names in it, hidden ones included, sorted.
+  // Returns the sorted names in the folder, including hidden ones.
   std::vector<std::string> entries() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_))
@@ -41,7 +41,7 @@ class TempFolder {
   std::string path_;
 };
 
-// A smooth coloured picture with a moving square: something an encoder can show its worth on.
+// Draws a smooth coloured picture with a moving square, which is a typical input for an encoder.
 inline Frame test_picture(int width, int height, int t) {
   Frame frame(width, height);
   for (int y = 0; y < height; ++y)
@@ -57,7 +57,7 @@ inline Frame test_picture(int width, int height, int t) {
   return frame;
 }
 
-// The kind of the Error that `call` throws; nullopt where it throws none.
+// Returns the kind of the Error that `call` throws, or nullopt if it throws none.
 template <class Call>
 std::optional<ErrorKind> error_of(Call&& call) {
   try {
@@ -68,7 +68,7 @@ std::optional<ErrorKind> error_of(Call&& call) {
   return std::nullopt;
 }
 
-// `call` throws an Error of that kind whose text is one readable line.
+// Expects that `call` throws an Error of that kind whose text is one readable line.
 template <class Call>
 void expect_output_error(Call&& call, ErrorKind kind = ErrorKind::kOutput) {
   try {
@@ -82,7 +82,8 @@ void expect_output_error(Call&& call, ErrorKind kind = ErrorKind::kOutput) {
   }
 }
 
-// Writes past `bytes` in any file fail with EFBIG while this lives: a disk that fills up.
+// While this object exists, writes beyond `bytes` in any file fail with EFBIG. It simulates a full
+// disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {

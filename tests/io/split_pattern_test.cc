@@ -16,40 +16,40 @@ std::vector<std::string> matches(const std::string& pattern, const std::string& 
     out.push_back(text.substr(begin, end - begin));
   return out;
 }
-using Words = std::vector<std::string>;
+using Strings = std::vector<std::string>;
 
 TEST(SplitPattern, FindsWordsAsQwenSplitsThem) {
   EXPECT_EQ(matches(test::kQwenPattern, "It'S 12  a\xc3\xa9\n\n  ok!?\r\n \xe7\x8c\xab"),
-            (Words{"It", "'S", " ", "1", "2", " ", " a\xc3\xa9", "\n\n", " ", " ok", "!?\r\n",
-                   " \xe7\x8c\xab"}));
+            (Strings{"It", "'S", " ", "1", "2", " ", " a\xc3\xa9", "\n\n", " ", " ok", "!?\r\n",
+                     " \xe7\x8c\xab"}));
 }
 
 TEST(SplitPattern, EmptyMatchesNeverTouchTheOneBefore) {
-  EXPECT_EQ(matches("a*", "ba\xc3\xa9"), (Words{"", "a", ""}));
-  EXPECT_EQ(matches("a*", ""), Words{""});
-  EXPECT_EQ(matches("x", ""), Words{});
+  EXPECT_EQ(matches("a*", "ba\xc3\xa9"), (Strings{"", "a", ""}));
+  EXPECT_EQ(matches("a*", ""), Strings{""});
+  EXPECT_EQ(matches("x", ""), Strings{});
 }
 
-// What PCRE2 alone would read otherwise; checked against Oniguruma 6.9.
+// These patterns mean something else in plain PCRE2. The values were checked with Oniguruma 6.9.
 TEST(SplitPattern, ReadsClassesAsOniguruma) {
-  EXPECT_EQ(matches("\\s", "\xe1\xa0\x8e\xe2\x80\x8b\xc2\x85\x1c"), Words{"\xc2\x85"});
-  EXPECT_EQ(matches("[\\s]", "\xe1\xa0\x8e\xc2\xa0"), Words{"\xc2\xa0"});
+  EXPECT_EQ(matches("\\s", "\xe1\xa0\x8e\xe2\x80\x8b\xc2\x85\x1c"), Strings{"\xc2\x85"});
+  EXPECT_EQ(matches("[\\s]", "\xe1\xa0\x8e\xc2\xa0"), Strings{"\xc2\xa0"});
   EXPECT_EQ(matches("\\w+",
                     "a\xcc\x81\xe2\x80\xbf"
                     "1\xc2\xb2\xe2\x81\xb4"),
-            Words{"a\xcc\x81\xe2\x80\xbf"
-                  "1\xc2\xb2"});
-  EXPECT_EQ(matches("\\W", "a-"), Words{"-"});
-  EXPECT_EQ(matches("[\\w]", "a-\xc2\xb2"), Words{"a"});
-  EXPECT_EQ(matches("\\p{Han}", "\xe6\xbc\xa2\xe3\x80\x81"), Words{"\xe6\xbc\xa2"});
-  EXPECT_EQ(matches("\\v", "\n\x0b"), Words{"\x0b"});
+            Strings{"a\xcc\x81\xe2\x80\xbf"
+                    "1\xc2\xb2"});
+  EXPECT_EQ(matches("\\W", "a-"), Strings{"-"});
+  EXPECT_EQ(matches("[\\w]", "a-\xc2\xb2"), Strings{"a"});
+  EXPECT_EQ(matches("\\p{Han}", "\xe6\xbc\xa2\xe3\x80\x81"), Strings{"\xe6\xbc\xa2"});
+  EXPECT_EQ(matches("\\v", "\n\x0b"), Strings{"\x0b"});
   EXPECT_EQ(matches("\\u4e00\\x41\\x{1F680}",
                     "\xe4\xb8\x80"
                     "A\xf0\x9f\x9a\x80")
                 .size(),
             1u);
-  EXPECT_EQ(matches("^a|b$|.", "ab\nab"), (Words{"a", "b", "a", "b"}));
-  EXPECT_EQ(matches("(?i:'s|k)", "'\xc5\xbf\xe2\x84\xaa"), (Words{"'\xc5\xbf", "\xe2\x84\xaa"}));
+  EXPECT_EQ(matches("^a|b$|.", "ab\nab"), (Strings{"a", "b", "a", "b"}));
+  EXPECT_EQ(matches("(?i:'s|k)", "'\xc5\xbf\xe2\x84\xaa"), (Strings{"'\xc5\xbf", "\xe2\x84\xaa"}));
 }
 
 TEST(SplitPattern, LiteralsMeanThemselves) {
@@ -107,7 +107,7 @@ TEST(SplitPattern, PatternsThatExplodeAreStopped) {
     });
 }
 
-// One class repeated at every place of the text: few items, and a long way in each.
+// One class is repeated at every position of the text: there are few items, but each runs far.
 TEST(SplitPattern, LongWaysCountAsSteps) {
   const std::string text = std::string(50'000, ' ') + "ax";
   SplitPattern::Scratch scratch(5'000'000);
@@ -121,7 +121,7 @@ TEST(Utf8, IncompleteTailIsWhatMoreBytesCanComplete) {
     std::string text;
     for (uint32_t n = random() % 5; n > 0; --n)
       text += "a\x80\xbf\x9f\xa0\xc3\xe0\xe7\xed\xf0\xf4\xff"[random() % 12];
-    // The longest ill-formed end that some bytes turn into a single character.
+    // Finds the longest ill-formed end that some further bytes turn into a single character.
     size_t expected = 0;
     for (size_t tail = 1; tail <= std::min<size_t>(3, text.size()); ++tail)
       for (const char* rest : {"\x80", "\x80\x80", "\x80\x80\x80", "\xa0\x80", "\x90\x80\x80"}) {

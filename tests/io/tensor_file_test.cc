@@ -34,7 +34,7 @@ std::string tensor(const std::string& name, const std::string& dtype, const std:
          ",\"data_offsets\":" + offsets + "}";
 }
 
-// Two f32 values and a u8 triple.
+// A header with two f32 values and three u8 values.
 const std::string kGood =
     "{" + tensor("a", "F32", "[2]", "[0,8]") + "," + tensor("b", "U8", "[1,3]", "[8,11]") + "}";
 
@@ -88,7 +88,7 @@ TEST(TensorFile, EveryDTypeScalarsAndEmptyTensors) {
   EXPECT_TRUE(none.names().empty());
 }
 
-// Cut at every byte, a file is refused; all others with more bytes are refused too.
+// A file that is cut at any byte is refused. So is a file with additional bytes.
 TEST(TensorFile, EveryTruncationIsRefused) {
   const std::string whole = file_of(kGood, 11);
   for (size_t size = 0; size < whole.size(); ++size) {
@@ -200,7 +200,7 @@ TEST(TensorFile, ShapesAndOffsetsThatLie) {
           "\"a\" and \"e\" overlap");
 }
 
-// Offsets need not be multiples of the element: the data is handed out as it lies.
+// Offsets need not be multiples of the element size. The view then points to misaligned data.
 TEST(TensorFile, MisalignedDataIsServed) {
   TempDir dir;
   const std::string header =
@@ -224,7 +224,7 @@ TEST(TensorFile, TooManyTensors) {
   expect_error(ErrorKind::kModel, "more than 1000000 tensors", [&] { TensorFile::open(path); });
 }
 
-// Every one-byte change of a small header either is refused or leaves tensors that still cover the
+// After any change of one byte a small header is either refused, or its tensors still cover the
 // data exactly.
 TEST(TensorFile, ChangedHeadersNeverReachPastTheData) {
   int refused = 0, passed = 0;
@@ -247,7 +247,7 @@ TEST(TensorFile, ChangedHeadersNeverReachPastTheData) {
       }
     }
   }
-  EXPECT_GT(passed, 0);  // another name
+  EXPECT_GT(passed, 0);  // for example, changes of a name
   EXPECT_GT(refused, 10 * passed);
 }
 
@@ -272,7 +272,7 @@ TEST(TensorFile, AFileCutWhileInUseIsAnError) {
   expect_error(ErrorKind::kModel, "became shorter", [&] { file.header_hash(); });
 }
 
-// Boxes of a [3, 4, 5] tensor: every range of every dimension, beside a misaligned neighbour.
+// Reads all boxes of a [3, 4, 5] tensor: every range of every dimension, misaligned by a neighbour.
 TEST(TensorFile, ReadsPartsPastTheMapping) {
   TempDir dir;
   const std::string header = "{" + tensor("odd", "U8", "[1]", "[0,1]") + "," +
@@ -336,7 +336,7 @@ TEST(TensorFile, WritesWhatItReads) {
     EXPECT_EQ(std::memcmp(view.data, tensor->view().data, view.bytes()), 0) << name;
     EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data) % size_of(view.dtype), 0u) << name;
   }
-  // The same content gives the same bytes, whatever the order it comes in.
+  // The same content gives the same bytes in any order.
   const std::string other = dir / "other.safetensors";
   write_safetensors(other, {{"e", empty}, {"i", i64}, {"s", scalar}, {"u8", u8}, {odd, f32}},
                     {{"k", ""}, {"prompt", "a \"red\" ball\n"}});
@@ -466,14 +466,15 @@ TEST(TensorFile, GoldenShardedFolder) {
 
 TEST(TensorFile, MadeTensorsAreMadeWhenAskedForAndDroppedWithTheirLastView) {
   std::map<std::string, int> made;
-  const TensorFile file = TensorFile::made({{.name = "b", .dtype = DType::kF32, .shape = {3, 4}},
-                                            {.name = "a", .dtype = DType::kBF16, .shape = {2}}},
-                                           [&](const std::string& name, const TensorView& out) {
-                                             ++made[name];
-                                             if (name != "b") return;
-                                             for (int64_t i = 0; i < out.count(); ++i)
-                                               out.as<float>()[i] = static_cast<float>(i);
-                                           });
+  const TensorFile file =
+      TensorFile::generated({{.name = "b", .dtype = DType::kF32, .shape = {3, 4}},
+                             {.name = "a", .dtype = DType::kBF16, .shape = {2}}},
+                            [&](const std::string& name, const TensorView& out) {
+                              ++made[name];
+                              if (name != "b") return;
+                              for (int64_t i = 0; i < out.count(); ++i)
+                                out.as<float>()[i] = static_cast<float>(i);
+                            });
   EXPECT_EQ(file.names(), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(file.bytes(), 4u + 48u);
   EXPECT_EQ(file.describe("b")[1], 4);

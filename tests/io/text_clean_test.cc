@@ -18,8 +18,8 @@ TEST(TextClean, GoldenTextsAreEqual) {
     EXPECT_EQ(clean_prompt(spec["texts"][i].get<std::string>()), spec["cleaned"][i]) << i;
 }
 
-// Answers of ftfy 6.3.1 (fix_encoding=False) and html.unescape of Python 3.11, texts that meet
-// every step and the places where steps feed each other.
+// Texts and their results from ftfy 6.3.1 (fix_encoding=False) and html.unescape of Python 3.11.
+// They exercise every step, and steps that act on the results of others.
 const std::pair<std::string, std::string> kCases[] = {
     {std::string("&notanentity;", 13),
      "\xc2\xac"
@@ -104,12 +104,12 @@ TEST(TextClean, TakesAnyBytes) {
     std::string text;
     for (int i = 0; i < 30; ++i) {
       state = state * 1664525u + 1013904223u;
-      // Half the bytes from the characters that steer the steps.
+      // Half of the bytes are characters that have a meaning for the steps.
       text += (state >> 31) ? static_cast<char>(state >> 20)
                             : kSteering[(state >> 16) % kSteering.size()];
     }
     const std::string cleaned = clean_prompt(text);
-    // Well-formed, and without white space at the ends.
+    // The result is well-formed and has no white space at its ends.
     EXPECT_EQ(encode_utf8(decode_utf8(cleaned)), cleaned);
     EXPECT_FALSE(cleaned.starts_with(' ') || cleaned.ends_with(' '));
     EXPECT_EQ(cleaned.find("  "), cleaned.npos);
@@ -117,7 +117,7 @@ TEST(TextClean, TakesAnyBytes) {
 }
 
 TEST(TextClean, LongTextsStayLinear) {
-  // Quadratic work on these would take minutes.
+  // With quadratic work these texts would take minutes.
   const std::string ampersands(1'000'000, '&'), references = [] {
     std::string text;
     while (text.size() < 1'000'000) text += "&amp;";

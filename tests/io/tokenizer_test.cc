@@ -49,7 +49,7 @@ TEST_P(TokenizerGolden, CutsWithTheEndLast) {
 TEST_P(TokenizerGolden, IllFormedTextReadsAsReplacementCharacters) {
   const auto tokenizer = SentencePieceTokenizer::load(model());
   const std::string mark = "\xef\xbf\xbd";
-  // One mark per maximal ill-formed stretch, as Python's errors="replace" gives.
+  // There is one mark per maximal ill-formed stretch, as with Python's errors="replace".
   const std::pair<std::string, std::string> cases[] = {
       {"a\xff"
        "b",
@@ -95,7 +95,7 @@ TEST(Tokenizer, RefusesWhatIsNoModel) {
   const std::string model =
       test::read_bytes("tests/golden/tokenizer_spm/model/tokenizer/spiece.model");
   ASSERT_GT(model.size(), 1000u);
-  // Cut anywhere, a model is refused or at least encodes without harm.
+  // A model that is cut anywhere is refused or encodes without harm.
   for (size_t size : {size_t{1}, size_t{100}, size_t{4000}, model.size() / 2, model.size() - 1}) {
     try {
       SentencePieceTokenizer::from_bytes(model.substr(0, size), "cut").encode("a red ball", 64);

@@ -1,4 +1,4 @@
-// Trace files: JSON that a viewer reads, with every zone's name, thread and time.
+// Trace files are JSON that a viewer reads, with every zone's name, thread and time.
 #include "io/trace_file.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(TraceFile, IsWhatAViewerReads) {
       trace_json({{0, &first}, {3, &second}}, {{"model", "a \"quoted\"\nname"}}));
   EXPECT_EQ(trace["otherData"]["model"], "a \"quoted\" name");
   std::map<std::string, int> names;
-  std::map<std::string, std::pair<double, double>> spans;  // of rank 3
+  std::map<std::string, std::pair<double, double>> spans;  // zones of rank 3
   for (const nlohmann::json& event : trace["traceEvents"]) {
     const int pid = event.at("pid"), tid = event.at("tid");
     EXPECT_TRUE(pid == 0 || pid == 3);
@@ -64,7 +64,7 @@ TEST(TraceFile, IsWhatAViewerReads) {
                                                {"X layer_norm", 2},
                                                {"X linear", 2},
                                                {"X step 1", 2}}));
-  constexpr double kRounding = 2e-3;  // both ends are written in thousandths of a microsecond
+  constexpr double kRounding = 2e-3;  // both ends are rounded to thousandths of a microsecond
   for (const auto& [outer, inner] : {std::pair{"denoise", "step 1"},
                                      {"step 1", "block 4"},
                                      {"block 4", "linear"},

@@ -65,7 +65,8 @@ TEST(Video, EveryFormatHoldsEveryFrameInOrder) {
     const auto frames = read_video(path);
     ASSERT_EQ(frames.size(), 40u) << format.name;
     for (int t = 0; t < 40; ++t) {
-      // The neighbours differ by two columns of the square's edges, far below this.
+      // Neighbouring frames differ by two columns at the square's edges, so their PSNR is far
+      // lower.
       const double right = psnr(frames[t], test_picture(96, 64, t));
       EXPECT_GT(right, 33) << format.name << " " << t;
       if (t > 0) {
@@ -163,14 +164,14 @@ TEST(Video, DeterministicBytes) {
   }
 }
 
-// Pictures of two macroblocks, where x264 with a lookahead gives other bytes once in 500 times.
+// For pictures of two macroblocks, x264 with a lookahead gives other bytes once in 500 encodes.
 TEST(Video, TinyPicturesHaveOneEncoding) {
   constexpr int kEncodes = 1000;
   const TempFolder folder;
   std::set<std::string> encodings;
   uint32_t seed = 1;
   for (int run = 0; run < kEncodes; ++run) {
-    // The heap is another one each time, as between two programs.
+    // The heap's layout differs each time, as it does between two programs.
     std::vector<std::vector<char>> heap(40);
     for (auto& block : heap) block.resize((seed = seed * 1664525u + 1013904223u) % 20000);
     for (size_t i = 0; i < heap.size(); i += 2) heap[i] = {};
@@ -194,7 +195,7 @@ TEST(Video, APartFileIsReadableWhileItGrows) {
   auto sink = make_sink(folder / "a.mp4", settings_for(64, 64), Overwrite::kRefuse);
   for (int t = 0; t < 200; ++t) sink->push(test_picture(64, 64, t % 20));
   EXPECT_EQ(folder.entries(), std::vector<std::string>{".a.part.mp4"});
-  // What a killed job would leave: whole groups of pictures.
+  // This is the file that a killed job would leave. It contains whole groups of pictures.
   fs::copy_file(folder / ".a.part.mp4", folder / "killed.mp4");
   EXPECT_GT(read_video(folder / "killed.mp4").size(), 60u);
   sink.reset();
@@ -210,7 +211,7 @@ TEST(Video, AnExistingFileStaysUnlessAskedFor) {
     write_clip(folder / name, settings_for(32, 32), 2, Overwrite::kReplace);
     EXPECT_EQ(read_video(folder / name).size(), 2u);
 
-    // A file that comes into being while the job runs.
+    // Another program creates the file while the job runs.
     auto sink =
         make_sink(folder / ("b" + std::string(name)), settings_for(32, 32), Overwrite::kRefuse);
     sink->push(test_picture(32, 32, 0));
@@ -240,12 +241,13 @@ TEST(Video, APartLeftByAKilledJobIsTakenOver) {
   EXPECT_EQ(folder.entries(), std::vector<std::string>{"a.mp4"});
 }
 
-// Noise does not compress, so the limit is met soon: while frames come, or in the last step.
+// Noise does not compress, so the limit is reached soon: while frames are pushed, or in the last
+// step.
 TEST(Video, AFullDiskLeavesNothing) {
   for (const char* name : {"a.mp4", "a.webm", "a.gif", "frames/"})
-    for (const rlim_t room : {rlim_t{200}, rlim_t{30000}}) {
+    for (const rlim_t bytes : {rlim_t{200}, rlim_t{30000}}) {
       const TempFolder folder;
-      const FileSizeLimit limit(room);
+      const FileSizeLimit limit(bytes);
       expect_output_error([&] {
         auto sink = make_sink(folder / name, settings_for(128, 128), Overwrite::kRefuse);
         Frame frame(128, 128);
@@ -257,11 +259,12 @@ TEST(Video, AFullDiskLeavesNothing) {
         }
         sink->finish();
       });
-      EXPECT_TRUE(folder.entries().empty()) << name << " " << room;
+      EXPECT_TRUE(folder.entries().empty()) << name << " " << bytes;
     }
 }
 
-// The fragments fit but the file they become does not: the limit falls between the two.
+// The limit lies between the sizes of the fragments, which fit, and of the final file, which does
+// not.
 TEST(Video, AFullDiskInTheLastStepLeavesNothing) {
   const TempFolder folder;
   auto sink = make_sink(folder / "a.mp4", settings_for(64, 64), Overwrite::kRefuse);
@@ -323,7 +326,7 @@ TEST(VideoReader, HostileFilesAreRefused) {
   EXPECT_TRUE(refused(folder.path()));
   EXPECT_TRUE(refused(write("empty.mp4", "")));
   EXPECT_TRUE(refused(write("cut.mp4", good.substr(0, 300))));
-  // Formats that name other files or hosts.
+  // These formats refer to other files or hosts.
   EXPECT_TRUE(refused(write("list.m3u8", "#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n")));
   EXPECT_TRUE(refused(write("list.ffconcat", "ffconcat version 1.0\nfile 'a.mp4'\n")));
   EXPECT_TRUE(refused("concat:" + (folder / "a.mp4")));

@@ -1,5 +1,5 @@
-// Attention in f8_e4m3: every table against the definition, what splits of keys and powers of two
-// change, what is not finite, and the error that eight bits cost.
+// Attention in f8_e4m3: every table against the definition, the effects of splitting keys and of
+// powers of two, NaN and Inf, and the error of eight bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,18 +36,19 @@ TEST(E4m3, ExponentsKeepTheLargestWithin448) {
   EXPECT_EQ(e4m3_exponent(0), 0);
 }
 
-// What the numbers of x stand for, by the definition: one power of two for each head's magnitudes
-// in `most`, of heads that share a key/value head together.
-std::vector<double> numbers_of(const TensorView& x, const std::vector<double>& most) {
-  std::vector<double> numbers = to_f64(x);
+// Returns the values of x after quantization, by the definition: each head has one power-of-two
+// scale for the magnitude in `most`; heads that share a key/value head share one.
+std::vector<double> quantize(const TensorView& x, const std::vector<double>& most) {
+  std::vector<double> quantized = to_f64(x);
   const auto heads = x[1], share = heads / static_cast<int64_t>(most.size());
-  for (size_t i = 0; i < numbers.size(); ++i) {
+  for (size_t i = 0; i < quantized.size(); ++i) {
     const int64_t head = static_cast<int64_t>(i) / x[2] % heads / share;
     int n = -200;
     while (std::ldexp(448, n) < most[head]) ++n;
-    numbers[i] = std::ldexp(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(numbers[i], -n)))), n);
+    quantized[i] =
+        std::ldexp(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(quantized[i], -n)))), n);
   }
-  return numbers;
+  return quantized;
 }
 
 void measure(const TensorView& x, std::vector<double>& most) {
@@ -59,24 +60,24 @@ void measure(const TensorView& x, std::vector<double>& most) {
   }
 }
 
-// p as the number that multiplies a value.
+// Rounds p as attention rounds a probability: to e4m3(256 p).
 double eight_bits(double p) { return from_e4m3(to_e4m3(static_cast<float>(256 * p))) / 256.0; }
 
-// How far eight_bits(p) may be from that of a p that errs by the factor 1 + relative. A table that
-// meets a larger logit later rounds relative to the smaller one: numbers below 2^-6 of 256 then
-// keep bits that they lose here.
+// Bounds the difference between eight_bits(p) and the same for a p with the relative error
+// `relative`. A table that meets a larger logit later rounds relative to the smaller one: stored
+// values below 2^-6 of 256 then keep bits that they lose here.
 double rounding_doubt(double p, double relative) {
   const double here = eight_bits(p);
   return std::max(eight_bits(p * (1 + relative)) - here, here - eight_bits(p * (1 - relative))) +
          (p * 256 < 0x1p-5 ? 0x1p-10 / 256 : 0);
 }
 
-struct Numbers {
+struct Quantized {
   std::vector<double> q;
   std::vector<std::vector<double>> k, v;  // by segment
 };
 
-Numbers numbers_of(const AttentionArgs& args) {
+Quantized quantize(const AttentionArgs& args) {
   const size_t kv_heads = args.segments.empty() ? 1 : static_cast<size_t>(args.segments[0].k[1]);
   std::vector<double> q(kv_heads), k(kv_heads), v(kv_heads);
   measure(args.q, q);
@@ -84,12 +85,12 @@ Numbers numbers_of(const AttentionArgs& args) {
     measure(segment.k, k);
     measure(segment.v, v);
   }
-  Numbers numbers{.q = numbers_of(args.q, q), .k = {}, .v = {}};
+  Quantized quantized{.q = quantize(args.q, q), .k = {}, .v = {}};
   for (const KVSegment& segment : args.segments) {
-    numbers.k.push_back(numbers_of(segment.k, k));
-    numbers.v.push_back(numbers_of(segment.v, v));
+    quantized.k.push_back(quantize(segment.k, k));
+    quantized.v.push_back(quantize(segment.v, v));
   }
-  return numbers;
+  return quantized;
 }
 
 struct Logit {
@@ -98,8 +99,8 @@ struct Logit {
   double power = 0, doubt = 0;  // in eight bits
 };
 
-// Of query i, head a, over the keys that it sees.
-std::vector<Logit> logits_of(const AttentionArgs& args, const Numbers& numbers, int64_t i,
+// Returns the logits of query i, head a, for the keys that it sees.
+std::vector<Logit> logits_of(const AttentionArgs& args, const Quantized& quantized, int64_t i,
                              int64_t a, double sum_error) {
   const int64_t heads = args.q[1], e = args.q[2];
   std::vector<Logit> logits;
@@ -112,12 +113,12 @@ std::vector<Logit> logits_of(const AttentionArgs& args, const Numbers& numbers, 
       double sum = segment.log_bias, sum_abs = std::fabs(segment.log_bias);
       for (int64_t x = 0; x < e; ++x) {
         const double product =
-            numbers.q[(i * heads + a) * e + x] * numbers.k[s][at + x] * args.scale;
+            quantized.q[(i * heads + a) * e + x] * quantized.k[s][at + x] * args.scale;
         sum += product;
         sum_abs += std::fabs(product);
       }
       logits.push_back(
-          {sum, chain_bound(e + 4, sum_abs) + sum_error * sum_abs, numbers.v[s].data() + at});
+          {sum, chain_bound(e + 4, sum_abs) + sum_error * sum_abs, quantized.v[s].data() + at});
     }
   }
   return logits;
@@ -125,19 +126,20 @@ std::vector<Logit> logits_of(const AttentionArgs& args, const Numbers& numbers, 
 
 ExpectedAttention expect_fp8(const AttentionArgs& args, double sum_error) {
   const int64_t queries = args.q[0], heads = args.q[1], e = args.q[2];
-  const Numbers numbers = numbers_of(args);
+  const Quantized quantized = quantize(args);
   ExpectedAttention expected{
       std::vector<Bounded>(queries * heads * e), std::vector<Bounded>(heads * queries), {}};
   for (int64_t i = 0; i < queries; ++i)
     for (int64_t a = 0; a < heads; ++a) {
-      std::vector<Logit> logits = logits_of(args, numbers, i, a, sum_error);
+      std::vector<Logit> logits = logits_of(args, quantized, i, a, sum_error);
       double top = kNoKey, total = 0, logit_error = 0;
       for (const Logit& logit : logits) {
         top = std::max(top, logit.value);
         logit_error = std::max(logit_error, logit.error);
       }
       const double base = std::ceil(top / std::log(2.0)) * std::log(2.0);
-      // Of a power: its logit's error and that of the exponential, whose argument is rounded too.
+      // The relative error of a probability: its logit's error and that of the exponential, whose
+      // argument is rounded too.
       const double relative =
           std::expm1(logit_error) + kUnit32 * (8 + 2 * std::fabs(top) + std::fabs(base));
       const double sums = chain_bound(static_cast<int64_t>(logits.size()) + 4, 1) + relative;
@@ -170,7 +172,7 @@ const Problem kProblems[] = {
     {.queries = 33, .heads = 2, .kv_heads = 1, .e = 24, .keys = {20, 1, 44}},
     {.queries = 17, .heads = 4, .kv_heads = 2, .e = 128, .keys = {65, 0, 3}},
     {.queries = 9, .heads = 2, .kv_heads = 2, .e = 17, .keys = {5, 140}},
-    // Two blocks of rows; more tiles than shared memory holds, some of them short.
+    // These have two blocks of rows and more tiles than shared memory holds, some of them short.
     {.queries = 140, .heads = 2, .kv_heads = 1, .e = 64, .keys = {300}},
     {.queries = 40, .heads = 1, .kv_heads = 1, .e = 128, .keys = {513, 1, 640}},
     {.queries = 6, .heads = 1, .kv_heads = 1, .e = 32, .keys = {150}, .magnitude = 30},
@@ -225,7 +227,7 @@ TEST(AttentionFp8, StridedViewsAndAnF32State) {
     }
 }
 
-// Scales are powers of two, so factors of two move exponents and nothing else.
+// Scales are powers of two, so multiplying inputs by powers of two only changes exponents.
 TEST(AttentionFp8, PowersOfTwoChangeNoFraction) {
   const Problem problem{.queries = 20, .heads = 2, .kv_heads = 1, .e = 32, .keys = {150}};
   for (const Ops* ops : all_ops()) {
@@ -247,8 +249,8 @@ TEST(AttentionFp8, PowersOfTwoChangeNoFraction) {
   }
 }
 
-// Which keys are attended together changes f32 roundings alone: states over parts of the keys, each
-// with scales and largest logits of its own, merge to the whole.
+// Splitting the keys only changes f32 roundings: states over parts of the keys, each with its own
+// scales and maxima, merge to the whole.
 TEST(AttentionFp8, PartsMergeToTheWhole) {
   const Problem problem{.queries = 30, .heads = 2, .kv_heads = 2, .e = 64, .keys = {400}};
   for (const Ops* ops : all_ops()) {
@@ -284,8 +286,9 @@ TEST(AttentionFp8, ErrsByThreeBitsOfFraction) {
     const std::vector<double> exact = to_f64(inputs.out);
     args.format = AttentionFormat::kFp8;
     attention(stream, args);
-    // Relative to the value's square, as in LinearFp8: each of two operands moves a logit, which is
-    // of unit variance, by `each`; so do rounded probabilities and values move a term.
+    // The error is relative to the value's square, as in LinearFp8. Each of the two operands
+    // changes a logit, which has unit variance, by `each`; rounded probabilities and values change
+    // a term by as much.
     const double each = 0.125 / std::sqrt(12.0) / std::sqrt(7.0 / 3);
     const double error = relative_l2(to_f64(inputs.out), exact);
     EXPECT_LT(error, each * 2 * 1.25) << ops->name;
@@ -293,14 +296,14 @@ TEST(AttentionFp8, ErrsByThreeBitsOfFraction) {
   }
 }
 
-TEST(AttentionFp8, WhatIsNotFiniteStaysVisible) {
+TEST(AttentionFp8, NonFiniteInputsStayVisible) {
   const Problem problem{.queries = 12, .heads = 4, .kv_heads = 2, .e = 16, .keys = {140}};
   for (const Ops* ops : all_ops())
     for (float bad : {NAN, INFINITY, -INFINITY})
       for (int which : {0, 1, 2}) {
         Inputs inputs(problem, DType::kF32);
         const Tensor& tensor = which == 0 ? inputs.q : which == 1 ? inputs.k[0] : inputs.v[0];
-        // Of the last head, and of the second key/value head.
+        // The value belongs to the last head, and so to the second key/value head.
         tensor.as<float>()[3 * tensor.view().stride[0] + tensor.view()[1] * 16 - 1] = bad;
         Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
         attention(stream, args_of(inputs, problem));
@@ -316,7 +319,7 @@ TEST(AttentionFp8, AQueryWithoutKeysGivesZeroWhateverTheValues) {
       .queries = 9, .heads = 1, .kv_heads = 1, .e = 16, .keys = {12}, .causal = true};
   for (const Ops* ops : all_ops()) {
     Inputs inputs(problem, DType::kF32);
-    inputs.segments[0].position = 4;  // the first four queries see nothing
+    inputs.segments[0].position = 4;  // the first four queries see no key
     inputs.v[0].as<float>()[0] = NAN;
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
     attention(stream, args_of(inputs, problem));
@@ -331,7 +334,7 @@ TEST(AttentionFp8, AQueryWithoutKeysGivesZeroWhateverTheValues) {
   }
 }
 
-TEST(AttentionFp8, RefusesWhatItHasNot) {
+TEST(AttentionFp8, RefusesUnsupportedCalls) {
   const Problem with_bias{
       .queries = 2, .heads = 1, .kv_heads = 1, .e = 8, .keys = {3}, .bias = true};
   const Problem large{.queries = 2, .heads = 1, .kv_heads = 1, .e = 136, .keys = {3}};

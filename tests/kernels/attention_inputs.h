@@ -1,5 +1,5 @@
 #pragma once
-// Calls of attention over normal numbers, for its tests.
+// Attention calls over normally distributed inputs, for the attention tests.
 #include <cmath>
 #include <vector>
 

@@ -33,7 +33,7 @@ const Problem kProblems[] = {
     {.queries = 6, .heads = 1, .kv_heads = 1, .e = 32, .keys = {50}, .magnitude = 30},
     {.queries = 0, .heads = 2, .kv_heads = 2, .e = 8, .keys = {4}},
     // Few queries over keys of several parts: a decode step, a short chunk, parts that the mask
-    // hides whole, and the most rows.
+    // hides entirely, and the most rows.
     {.queries = 1,
      .heads = 7,
      .kv_heads = 1,
@@ -57,7 +57,7 @@ const Problem kProblems[] = {
      .query_position = 10},
     {.queries = 16, .heads = 4, .kv_heads = 2, .e = 80, .keys = {900, 303}, .bias = true},
     {.queries = 1, .heads = 2, .kv_heads = 1, .e = 32, .keys = {601}, .magnitude = 30},
-    // Large enough for products of oneDNN: several blocks of queries and keys, the last ones short.
+    // Large enough for oneDNN's GEMMs: several blocks of queries and keys, the last ones short.
     {.queries = 300, .heads = 2, .kv_heads = 1, .e = 32, .keys = {70, 1, 0, 530}},
     {.queries = 65, .heads = 4, .kv_heads = 2, .e = 128, .keys = {64}},
     {.queries = 67,
@@ -74,7 +74,7 @@ const Problem kProblems[] = {
      .keys = {601},
      .causal = true,
      .bias = true},
-    // Pages of a cache; the last block of keys is behind the first block of queries.
+    // Pages of a cache; the last block of keys lies after the first block of queries.
     {.queries = 260,
      .heads = 2,
      .kv_heads = 1,
@@ -87,7 +87,7 @@ const Problem kProblems[] = {
 };
 constexpr size_t kFirstLarge = 16;
 
-bool has_products() { return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_avx512(); }
+bool has_gemm_attention() { return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_avx512(); }
 
 TEST(Attention, EqualsTheDefinition) {
   for (const Table& table : all_tables()) {
@@ -117,10 +117,10 @@ TEST(Attention, EqualsTheDefinition) {
   }
 }
 
-// The blocks of products themselves: with operands in either type, whatever kernels oneDNN has
+// Attention by oneDNN's GEMMs itself: with operands in either type, whichever kernels oneDNN has
 // here.
-TEST(Attention, ByProductsEqualsTheDefinition) {
-  if (!has_products()) GTEST_SKIP() << "needs AVX-512";
+TEST(Attention, ByGemmEqualsTheDefinition) {
+  if (!has_gemm_attention()) GTEST_SKIP() << "needs AVX-512";
   for (DType dtype : {DType::kF32, DType::kBF16})
     for (DType compute : {DType::kF32, DType::kBF16}) {
       if (dtype == DType::kF32 && compute == DType::kBF16) continue;
@@ -132,14 +132,14 @@ TEST(Attention, ByProductsEqualsTheDefinition) {
         const AttentionArgs args = setup.args(kProblems[i]);
         ExpectedAttention expected = expect_attention(args);
         if (compute == DType::kBF16) allow_rounded_probabilities(expected);
-        EXPECT_TRUE(cpu::takes_products(args));
+        EXPECT_TRUE(cpu::takes_gemm_attention(args));
         Stream one = Stream::cpu(1), two = Stream::cpu(2);
-        cpu::attention_by_products(one, args, compute);
+        cpu::attention_by_gemm(one, args, compute);
         EXPECT_TRUE(within(setup.out, expected.out));
         EXPECT_TRUE(within(setup.lse, expected.lse));
         EXPECT_TRUE(similar(setup.out, expected.out));
         const Tensor out = clone(setup.out), lse = clone(setup.lse);
-        cpu::attention_by_products(two, args, compute);
+        cpu::attention_by_gemm(two, args, compute);
         EXPECT_TRUE(bitwise_equal(setup.out, out)) << "two threads against one";
         EXPECT_TRUE(bitwise_equal(setup.lse, lse));
       }
@@ -160,7 +160,8 @@ TEST(Attention, LseIsOptional) {
 }
 
 TEST(Attention, SegmentsEqualOneSegment) {
-  // The same keys cut in three, against one segment: the same bound as any order of the sums.
+  // The same keys in three segments must stay within the bound of one segment, which holds for any
+  // order of the sums.
   const Problem whole{.queries = 12, .heads = 2, .kv_heads = 2, .e = 32, .keys = {90}};
   for (const Ops* ops : all_ops())
     for (DType dtype : {DType::kF32, DType::kBF16}) {
@@ -228,7 +229,8 @@ TEST(Attention, AQueryWithoutKeysGivesTheIdentity) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       SCOPED_TRACE(ops->name);
       Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
-      // No segment at all, one of no rows, and keys that the mask hides from the first queries.
+      // The cases are no segment, one without rows, and keys that the mask hides from the first
+      // queries.
       const Problem none{.queries = 4, .heads = 2, .kv_heads = 2, .e = 16, .keys = {}};
       const Problem empty{.queries = 4, .heads = 2, .kv_heads = 2, .e = 16, .keys = {0}};
       const Problem hidden{
@@ -264,7 +266,7 @@ TEST(Attention, LogitsOfTenThousandAreSafe) {
     }
 }
 
-// Two f32 states over disjoint keys.
+// Makes two f32 states over disjoint keys.
 struct State {
   Tensor out, lse;
 };
@@ -309,7 +311,7 @@ TEST(MergeAttention, PartsEqualTheWhole) {
   }
 }
 
-// A state to be merged is what was accumulated, unrounded.
+// A state that is to be merged holds the accumulated values unrounded.
 TEST(Attention, F32OutOfBf16RoundsToTheBf16Out) {
   for (const Table& table : all_tables()) {
     const UseTarget use(table);
@@ -329,7 +331,7 @@ TEST(Attention, F32OutOfBf16RoundsToTheBf16Out) {
       args.out = narrow;
       attention(stream, args);
       copy(stream, wide, rounded);
-      // bf16 values are f32 values: the definition over them, unrounded.
+      // bf16 values are exact in f32: the result must match the definition over them, unrounded.
       args.out = wide;
       EXPECT_TRUE(within(wide, expect_attention(args, *ops).out)) << table.name << " " << e;
       EXPECT_TRUE(bitwise_equal(rounded, narrow)) << table.name << " " << e;
@@ -340,7 +342,7 @@ TEST(Attention, F32OutOfBf16RoundsToTheBf16Out) {
   }
 }
 
-TEST(MergeAttention, ANaNGoesOn) {
+TEST(MergeAttention, PropagatesNaN) {
   for (const Ops* ops : all_ops()) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
     State a = make_state(3, 2, 19, 5, 1);
@@ -382,8 +384,8 @@ TEST(MergeAttention, EveryTableHasTheBitsOfTheReference) {
           Stream reference = Stream::cpu(1, Determinism::kFixed, &reference_ops());
           Stream stream = Stream::cpu(threads, Determinism::kFixed, ops);
           State a = make_state(13, 3, e, 101, magnitude), b = make_state(13, 3, e, 111, magnitude);
-          a.lse.as<float>()[0] = b.lse.as<float>()[1] = kMinusInfinity;  // one side empty
-          a.lse.as<float>()[2] = b.lse.as<float>()[2] = kMinusInfinity;  // both
+          a.lse.as<float>()[0] = b.lse.as<float>()[1] = kMinusInfinity;  // one state is empty
+          a.lse.as<float>()[2] = b.lse.as<float>()[2] = kMinusInfinity;  // both are empty
           State expected = clone(a), actual = clone(a);
           merge_attention(reference, expected.out, expected.lse, b.out, b.lse);
           merge_attention(stream, actual.out, actual.lse, b.out, b.lse);
@@ -408,7 +410,7 @@ TEST(MergeAttention, EqualsItsFormula) {
         for (int64_t h = 0; h < 2; ++h) {
           const double p = la[h * 9 + i], q = lb[h * 9 + i];
           const double exact = std::max(p, q) + std::log1p(std::exp(-std::fabs(p - q)));
-          // The difference of the two rounds once, then the exponential and the logarithm.
+          // The difference of the two lse rounds once, then come the exponential and the logarithm.
           const double relative = kUnit32 * (std::fabs(p - q) + 8);
           lse[h * 9 + i] = {exact, relative + kUnit32 * std::fabs(exact)};
           for (int64_t x = 0; x < e; ++x) {

@@ -23,7 +23,10 @@ const Problem kProblems[] = {
     {{1, 12, 10, 4}, 33, {1, 2, 2}, {.stride = {1, 2, 2}}},
     {{1, 3, 3, 32}, 24, {1, 3, 3}, {.pad_h = {2, 0}, .pad_w = {0, 3}}},
     {{2, 17, 19, 3}, 7, {2, 5, 3}, {.stride = {1, 3, 2}, .pad_front = 1, .pad_h = {2, 1}}},
-    {{2, 1, 5, 3}, 4, {1, 1, 1}, {.stride = {1, 2, 1}, .pad_h = {1, 0}}},  // padding alone is seen
+    {{2, 1, 5, 3},
+     4,
+     {1, 1, 1},
+     {.stride = {1, 2, 1}, .pad_h = {1, 0}}},         // a window of padding alone
     {{1, 2, 8, 4}, 4, {3, 3, 3}, {.pad_w = {1, 1}}},  // fewer frames than the kernel: no output
 };
 
@@ -77,7 +80,8 @@ TEST(Conv, OutputShapes) {
 }
 
 TEST(Conv, HistoryFramesEqualOnePass) {
-  // Causal in time: a clip in two parts, the second behind the last kt - 1 frames of the first.
+  // Convolution is causal in time: a clip in two parts, the second with the last kt - 1 frames of
+  // the first before it, equals one pass.
   for (const Ops* ops : all_ops()) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
     Tensor x = make_normal(DType::kF32, {6, 4, 5, 8}, 104);

@@ -18,7 +18,7 @@ int64_t offset_of(const TensorView& view, int64_t i) {
   return offset;
 }
 
-// Bytes 1, 2, 3, ... so that a misplaced element shows.
+// Fills bytes 1, 2, 3, ... so that a misplaced element shows.
 void fill_bytes(const TensorView& contiguous) {
   auto* data = static_cast<unsigned char*>(contiguous.data);
   for (size_t i = 0; i < contiguous.bytes(); ++i) data[i] = static_cast<unsigned char>(i * 7 + 1);
@@ -62,7 +62,7 @@ TEST(Copy, MovesEveryDtypeOverPermutedAndSlicedViews) {
   }
 }
 
-TEST(Copy, LeavesWhatIsBetweenStridesAlone) {
+TEST(Copy, DoesNotWriteBetweenStrides) {
   for (const Ops* ops : all_ops()) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
     for (DType dtype : {DType::kF32, DType::kBF16, DType::kU8})
@@ -94,7 +94,7 @@ TEST(Copy, SingleElementsAndEmptyViews) {
   }
 }
 
-// The value of a binary16 pattern from its definition.
+// Returns the value of a binary16 bit pattern by its definition.
 double half_value(uint16_t bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
   const double sign = bits & 0x8000 ? -1 : 1;
@@ -132,7 +132,7 @@ TEST(Copy, EverySixteenBitPatternWidensExactly) {
       }
 }
 
-// Values on, just beside and between the representable ones of a 16-bit format.
+// Returns values on, just beside and between the representable values of a 16-bit format.
 std::vector<double> rounding_values(DType dtype) {
   std::vector<double> values;
   for (uint32_t bits = 0; bits + 1 < 65536; bits += 1 + bits % 13) {
@@ -167,7 +167,8 @@ TEST(Copy, NarrowingRoundsOnceToNearestEven) {
         for (int64_t i = 0; i < n; ++i) {
           const double exact = wide == DType::kF32 ? x.as<float>()[i] : x.as<double>()[i];
           const double error = std::fabs(value_of(narrow, bits[i]) - exact);
-          for (int step : {-1, 1}) {  // no neighbour is nearer; of two equally near the even wins
+          // No neighbour is nearer; of two equally near ones, the even one wins.
+          for (int step : {-1, 1}) {
             const double neighbour = value_of(narrow, static_cast<uint16_t>(bits[i] + step));
             if (!std::isfinite(neighbour) || (bits[i] == 0 && step < 0)) continue;
             const double other = std::fabs(neighbour - exact);
@@ -211,7 +212,7 @@ TEST(Copy, GatherRowsConverts) {
       }
 }
 
-// Values on and around every step of 8 bits, and far outside.
+// The values lie on and around every step of 8 bits, and far outside.
 TEST(Copy, FramesBecomeBytesByTheNearest) {
   for (const Ops* ops : all_ops())
     for (const auto& [frames, height, width] :

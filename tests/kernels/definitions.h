@@ -1,6 +1,6 @@
 #pragma once
-// Linear, convolution and attention from their definitions in f64, with the bound of f32
-// arithmetic on every output.
+// Linear, convolution and attention by their definitions in f64, with a bound of the f32 rounding
+// error for every output.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace weft::test {
 
-// act(x w^T + bias) of values already rounded to the compute dtype.
+// Expects act(x w^T + bias) of values already rounded to the compute dtype.
 inline std::vector<Bounded> expect_linear(const TensorView& x, const TensorView& weight,
                                           const TensorView& bias, LinearActivation activation) {
   const std::vector<double> a = to_f64(x), w = to_f64(weight);
@@ -31,8 +31,8 @@ inline std::vector<Bounded> expect_linear(const TensorView& x, const TensorView&
                                     ? sum
                                     : 1.5957691216057308 * (sum + 0.044715 * sum * sum * sum);
         const double value = sum / (1 + std::exp(-argument));
-        // |silu'| and |gelu'| stay below 1.13; then six roundings of the argument, an exponential,
-        // a sum and a quotient.
+        // |silu'| and |gelu'| stay below 1.13; on top come six roundings of the argument, an
+        // exponential, a sum and a quotient.
         y = {value, 1.13 * y.bound + kUnit32 * std::fabs(value) * (6 * std::fabs(argument) + 8)};
       }
       out.push_back(y);
@@ -40,7 +40,7 @@ inline std::vector<Bounded> expect_linear(const TensorView& x, const TensorView&
   return out;
 }
 
-// The definition: a sum over taps and input channels, zero outside x.
+// By definition a convolution is a sum over taps and input channels, with zeros outside x.
 inline std::vector<Bounded> expect_conv(const TensorView& x, const TensorView& weight,
                                         const TensorView& bias, const ConvArgs& args,
                                         const std::array<int64_t, 4>& shape) {
@@ -79,8 +79,9 @@ struct ExpectedAttention {
   std::vector<double> terms;      // [N, A, E] sum over keys of |probability x value|
 };
 
-// Softmax from its definition. A logit is a sum of E products and two terms; its error moves every
-// probability by the same factor up to twice the largest error; the sums over keys add their own.
+// Softmax by its definition. A logit is a sum of E products and two terms. Its error changes every
+// probability by the same factor, up to twice the largest error; the sums over keys add their own
+// error.
 constexpr double kNoKey = -std::numeric_limits<double>::infinity();
 
 inline ExpectedAttention expect_attention(const AttentionArgs& args) {
@@ -142,17 +143,18 @@ inline ExpectedAttention expect_attention(const AttentionArgs& args) {
   return expected;
 }
 
-// What rounding the probabilities to bf16 adds to the bound of an output: their unit times the sum
-// of the absolute terms.
+// Adds to each output's bound the error of rounding the probabilities to bf16: the unit roundoff
+// times the sum of the absolute terms.
 inline void allow_rounded_probabilities(ExpectedAttention& expected) {
   for (size_t i = 0; i < expected.out.size(); ++i)
     expected.out[i].bound += kUnitBf16 * expected.terms[i];
 }
 
-// Whether the table multiplies probabilities in bf16.
+// True if the table rounds the probabilities to bf16.
 inline bool rounds_probabilities(const Ops& ops, const AttentionArgs& args) {
   if (args.q.dtype != DType::kBF16) return false;
-  return ops.name == "cuda" || (cpu_has_bf16() && &ops == &cpu_ops() && cpu::takes_products(args));
+  return ops.name == "cuda" ||
+         (cpu_has_bf16() && &ops == &cpu_ops() && cpu::takes_gemm_attention(args));
 }
 
 inline ExpectedAttention expect_attention(const AttentionArgs& args, const Ops& ops) {
@@ -161,13 +163,14 @@ inline ExpectedAttention expect_attention(const AttentionArgs& args, const Ops& 
   return expected;
 }
 
-// Tensor cores of e4m3 cut what they add behind 14 bits, so by up to 2^-13 of the largest, in four
-// instructions of 32 products before f32 takes over (DeepSeek-V3, 2024, 3.3.2).
+// The tensor cores truncate the sums of e4m3 products after 14 bits, an error of up to 2^-13 of the
+// largest term, in four instructions of 32 products each before f32 takes over (DeepSeek-V3, 2024,
+// 3.3.2).
 inline double sum_error_e4m3(const Ops& ops) { return ops.name == "cuda" ? 4 * 0x1p-13 : 0; }
 
-// What merge_attention made of (a, b) against the reference's: the bits; where exp and log are a
-// device's, known to 2 ulp, as near as that is. A weight is then off by 3 units (the host's by
-// one), so a quotient of two by 6, with 4 roundings on either side.
+// Compares the result of merge_attention on (a, b) with the reference's. CPU tables must have the
+// same bits. On a device exp and log are known to 2 ulp: a weight is then off by 3 units (the
+// host's by one), so a quotient of two weights by 6, with 4 roundings on either side.
 inline void expect_merged(const Ops& ops, const TensorView& out, const TensorView& lse,
                           const TensorView& expected, const TensorView& expected_lse,
                           const TensorView& a, const TensorView& b) {

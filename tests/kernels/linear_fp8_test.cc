@@ -1,5 +1,5 @@
-// Products of f8_e4m3: the scalar's rounding, every table against the definition, what is not
-// finite, and the error that eight bits cost.
+// GEMMs of f8_e4m3: the scalar's rounding, every table against the definition, NaN and Inf, and the
+// error of eight bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace weft::test {
 namespace {
 
 TEST(E4m3, HoldsItsValues) {
-  // Sign, exponent and fraction by the format's definition.
+  // Sign, exponent and fraction must follow the format's definition.
   for (int bits = 0; bits < 256; ++bits) {
     const int exponent = bits >> 3 & 15, fraction = bits & 7;
     const float value = from_e4m3(static_cast<uint8_t>(bits));
@@ -56,13 +56,13 @@ TEST(E4m3, UnitsOfRowsStayFinite) {
   }
 }
 
-// The rows of `x` as numbers and scales, by the definition.
-struct Numbers {
+// The rows of `x` in 8 bits with their scales, by the definition.
+struct Quantized {
   std::vector<double> values;  // as f64, rows dense
   std::vector<float> scales;
 };
-Numbers numbers_of(const TensorView& x, WeightFormat format) {
-  Numbers numbers;
+Quantized quantize(const TensorView& x, WeightFormat format) {
+  Quantized quantized;
   const std::vector<double> all = to_f64(x);
   if (format == WeightFormat::kFp8Tensor) {
     double most = 0;
@@ -70,26 +70,26 @@ Numbers numbers_of(const TensorView& x, WeightFormat format) {
     int n = -200;
     while (std::ldexp(448, n) < most) ++n;
     for (double value : all)
-      numbers.values.push_back(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(value, -n)))));
-    numbers.scales.assign(x[0], std::ldexp(1.0f, n));
-    return numbers;
+      quantized.values.push_back(from_e4m3(to_e4m3(static_cast<float>(std::ldexp(value, -n)))));
+    quantized.scales.assign(x[0], std::ldexp(1.0f, n));
+    return quantized;
   }
   for (int64_t r = 0; r < x[0]; ++r) {
     float most = 0;
     for (int64_t i = 0; i < x[1]; ++i)
       most = std::max(most, static_cast<float>(std::fabs(all[r * x[1] + i])));
     for (int64_t i = 0; i < x[1]; ++i)
-      numbers.values.push_back(
+      quantized.values.push_back(
           from_e4m3(to_e4m3(static_cast<float>(all[r * x[1] + i]) * e4m3_unit(most))));
-    numbers.scales.push_back(most / 448);
+    quantized.scales.push_back(most / 448);
   }
-  return numbers;
+  return quantized;
 }
 
 std::vector<Bounded> expect_fp8(const TensorView& x, const TensorView& weight,
                                 const TensorView& bias, LinearActivation activation,
                                 WeightFormat format, double sum_error) {
-  const Numbers a = numbers_of(x, format), w = numbers_of(weight, format);
+  const Quantized a = quantize(x, format), w = quantize(weight, format);
   const int64_t in = weight[1];
   std::vector<Bounded> out;
   for (int64_t r = 0; r < x[0]; ++r)
@@ -103,13 +103,13 @@ std::vector<Bounded> expect_fp8(const TensorView& x, const TensorView& weight,
         sum_abs += std::fabs(product);
       }
       sum += added;
-      // Two scales and the bias round once each behind the chain of sums.
+      // Two scales and the bias round once each after the chain of sums.
       const double bound = chain_bound(in + 3, sum_abs + std::fabs(added)) + sum_error * sum_abs;
       if (activation == LinearActivation::kNone) {
         out.push_back({sum, bound});
         continue;
       }
-      // As of expect_linear: |silu'| and |gelu'| stay below 1.13.
+      // |silu'| and |gelu'| stay below 1.13, as in expect_linear.
       const double argument = activation == LinearActivation::kSilu
                                   ? sum
                                   : 1.5957691216057308 * (sum + 0.044715 * sum * sum * sum);
@@ -154,7 +154,7 @@ TEST(LinearFp8, EqualsTheDefinition) {
             SCOPED_TRACE(ops->name + " rows " + std::to_string(shape.rows));
             const Tensor x = make_normal(dtype, {shape.rows, shape.in}, 1);
             const Tensor weight = make_normal(DType::kBF16, {shape.out, shape.in}, 2, 0.1);
-            // A bias that bf16 holds is added elsewhere than one that it does not.
+            // A bias that bf16 holds exactly is added in another place than one that it does not.
             const Tensor bias = make_normal(DType::kF32, {shape.out}, 3);
             if (shape.rows % 2 == 0)
               for (int64_t o = 0; o < shape.out; ++o)
@@ -180,9 +180,9 @@ TEST(LinearFp8, ErrsByThreeBitsOfFraction) {
   Stream stream = Stream::cpu(1, Determinism::kFast, &reference_ops());
   Tensor exact(DType::kF32, {64, 96}), out(DType::kF32, {64, 96});
   linear(stream, x, pack_linear(stream, weight, {}, DType::kF32), LinearActivation::kNone, exact);
-  // A step is 2^-3 of the power of two below a value, errors are even over half a step either way:
-  // relative to the value's square on average 2^-3 / sqrt(12) / 1.53 (values evenly spread over a
-  // binade: the mean of squares is 7/3).
+  // A step is 2^-3 of the power of two below a value, and errors are uniform over half a step
+  // either way: relative to the value's square that is on average 2^-3 / sqrt(12) / 1.53 (for
+  // values uniform over a binade the mean of squares is 7/3).
   const double each = 0.125 / std::sqrt(12.0) / std::sqrt(7.0 / 3);
   for (WeightFormat format : kFormats) {
     linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, format), LinearActivation::kNone,
@@ -193,9 +193,9 @@ TEST(LinearFp8, ErrsByThreeBitsOfFraction) {
   }
 }
 
-// One scale for all rows, a power of two: which rows come together moves f32 roundings alone, and
-// what is far below the largest.
-TEST(LinearFp8, RowsOfATensorBarelyKnowEachOther) {
+// All rows share one power-of-two scale: the choice of rows that share a call only changes f32
+// roundings and values far below the largest.
+TEST(LinearFp8, OtherRowsOnlyAffectRounding) {
   const Tensor x = make_normal(DType::kF32, {40, 96}, 8),
                weight = make_normal(DType::kF32, {48, 96}, 9);
   for (int64_t i = 0; i < 96; ++i) x.as<float>()[i] *= 30;  // the first row has the largest
@@ -213,7 +213,7 @@ TEST(LinearFp8, RowsOfATensorBarelyKnowEachOther) {
   }
 }
 
-TEST(LinearFp8, WhatIsNotFiniteStaysVisible) {
+TEST(LinearFp8, NonFiniteInputsStayVisible) {
   const Tensor weight = make_normal(DType::kF32, {20, 40}, 6);
   for (const auto& [ops, format, dtype] : cases())
     for (int64_t rows : {4, 24})
@@ -226,7 +226,7 @@ TEST(LinearFp8, WhatIsNotFiniteStaysVisible) {
           Tensor out(DType::kF32, {rows, 20});
           linear(stream, x, pack_linear(stream, weight, {}, DType::kF32, format),
                  LinearActivation::kNone, out);
-          const bool all = format == WeightFormat::kFp8Tensor;  // share the scale that is NaN
+          const bool all = format == WeightFormat::kFp8Tensor;  // all rows share the NaN scale
           for (int64_t row = 0; row < rows; ++row)
             for (int64_t o = 0; o < 20; ++o)
               EXPECT_EQ(std::isfinite(out.as<float>()[row * 20 + o]), !all && row != 2)

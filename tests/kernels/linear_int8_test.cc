@@ -1,5 +1,5 @@
-// 8-bit products: every table has the reference's numbers, whatever the rows and threads; a value
-// that is not finite stays visible; the error against f32 is that of 8 bits.
+// 8-bit integer GEMMs: every table matches the reference for any number of rows and threads; NaN
+// and Inf stay visible; the error against f32 is that of 8 bits.
 #include "kernels/cpu/linear_int8.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ const Shape kShapes[] = {{1, 1, 1},
                          {130, 64, 33},
                          {300, 200, 192},
                          {65, 1536, 70},
-                         // Few rows of weights that threads share by columns.
+                         // The threads share these few rows of weights by columns.
                          {1, 515, 523},
                          {4, 512, 520},
                          {16, 1024, 300}};
@@ -34,7 +34,7 @@ Tensor run(const Ops* ops, const Shape& shape, DType dtype, DType out_dtype, int
   return out;
 }
 
-TEST(LinearInt8, EveryTableHasTheReferencesNumbers) {
+TEST(LinearInt8, EveryTableMatchesTheReference) {
   for (const Shape& shape : kShapes)
     for (DType dtype : {DType::kF32, DType::kBF16})
       for (LinearActivation activation : {LinearActivation::kNone, LinearActivation::kGeluTanh}) {
@@ -47,7 +47,7 @@ TEST(LinearInt8, EveryTableHasTheReferencesNumbers) {
           for (int threads : {1, 3}) {
             const Tensor out =
                 run(ops, shape, dtype, DType::kF32, threads, activation, x, weight, bias);
-            // The sums are exact: what differs is the activation's series.
+            // The sums are exact; only the activation's series differs.
             for (int64_t i = 0; i < out.count(); ++i)
               ASSERT_NEAR(out.as<float>()[i], expected.as<float>()[i],
                           16 * kUnit32 * (1 + std::fabs(expected.as<float>()[i])))
@@ -68,14 +68,14 @@ TEST(LinearInt8, ErrsByEightBits) {
   linear(stream, x, pack_linear(stream, weight, {}, DType::kF32), LinearActivation::kNone, exact);
   const Tensor out =
       run(&cpu_ops(), shape, DType::kF32, DType::kF32, 1, LinearActivation::kNone, x, weight, {});
-  // Each operand is off by up to half a step of its largest magnitude / 127, evenly: a normal row
-  // of 512 reaches about 3.2, so each adds 3.2 / 127 / sqrt(12) = 0.0073 relative.
+  // Each operand is off by up to half a step of its largest magnitude / 127, uniformly: a normal
+  // row of 512 reaches about 3.2, so each operand adds 3.2 / 127 / sqrt(12) = 0.0073 relative.
   const double error = relative_l2(to_f64(out), to_f64(exact));
   EXPECT_LT(error, 0.0073 * std::sqrt(2.0) * 1.3);
   EXPECT_GT(error, 0.0073 * std::sqrt(2.0) / 1.3);
 }
 
-TEST(LinearInt8, WhatIsNotFiniteStaysVisible) {
+TEST(LinearInt8, NonFiniteInputsStayVisible) {
   const Shape shape{4, 40, 20};
   const Tensor weight = make_normal(DType::kF32, {shape.out, shape.in}, 6);
   for (const Ops* ops : all_ops())

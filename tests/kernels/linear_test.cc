@@ -30,7 +30,7 @@ void check_linear(const Ops& ops, DType dtype, const Shape& shape, LinearActivat
     EXPECT_EQ(packed.has_bias(), with_bias);
     outs.emplace_back(out_dtype, std::initializer_list<int64_t>{shape.rows, shape.out});
     linear(stream, x, packed, activation, outs.back());
-    // Strided rows on both sides.
+    // Both x and out have strided rows.
     Tensor wide(dtype, {shape.rows, shape.in + 3}), target(out_dtype, {shape.rows, shape.out + 2});
     copy(stream, x, wide.view().slice(1, 0, shape.in));
     linear(stream, wide.view().slice(1, 0, shape.in), packed, activation,
@@ -77,7 +77,7 @@ TEST(Linear, PackingRoundsOnceAndOutlivesItsSource) {
     for (DType source : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
       SCOPED_TRACE(ops->name + " from " + std::string(to_string(source)));
       Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
-      // Rows of a wider matrix: a strided weight view.
+      // Rows of a wider matrix make a strided weight view.
       Tensor exact = make_normal(DType::kF32, {20, 48}, 24),
              x = make_normal(DType::kBF16, {4, 30}, 25);
       Tensor rounded(DType::kBF16, {20, 30}), out(DType::kBF16, {4, 20}),
@@ -99,11 +99,11 @@ TEST(Linear, PackingRoundsOnceAndOutlivesItsSource) {
 }
 
 TEST(Linear, RowsDoNotDependOnTheirNeighbours) {
-  // The bits of a row are the same alone, among a few and among many: what makes uneven splits
-  // exact.
+  // The bits of a row are the same alone, among a few rows and among many; uneven splits over ranks
+  // rely on it.
   constexpr int64_t kRows = 40, kIn = 300, kOut = 150;
   for (const Table& table : all_tables()) {
-    // Libraries choose how to add by the shape.
+    // Libraries choose the order of additions by the shape.
     if (table.name == "cuda") continue;
     if (table.ops == &cpu_ops() && table.ops != &reference_ops()) continue;
     const UseTarget use(table);

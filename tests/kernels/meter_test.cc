@@ -1,5 +1,5 @@
-// Metered ops: the results of the table below, the work they stand for, and nothing where the meter
-// leaves them out.
+// Metered ops have the results of the table below and report their work; in a dry run they do
+// nothing.
 #include "kernels/meter.h"
 
 #include <gtest/gtest.h>
@@ -16,13 +16,13 @@ Tensor filled(DType dtype, std::initializer_list<int64_t> shape) {
   return tensor;
 }
 
-struct LeaveOut final : Meter {
+struct DryRunMeter final : Meter {
   std::vector<Work> seen;
   bool runs() const override { return false; }
   void op(const Work& work, const std::function<void()>&) override { seen.push_back(work); }
 };
 
-TEST(Meter, RunsAndCountsProducts) {
+TEST(Meter, RunsAndCountsFlop) {
   Stream metered = Stream::cpu(1, Determinism::kFast, &metered_ops()), plain = Stream::cpu(1);
   const Tensor x = filled(DType::kF32, {5, 24}), weight = filled(DType::kF32, {12, 24});
   const PackedLinear packed = pack_linear(metered, weight, {}, DType::kF32);
@@ -34,7 +34,7 @@ TEST(Meter, RunsAndCountsProducts) {
     linear(metered, x, packed, LinearActivation::kNone, b);
     copy(metered, a, b);
   }
-  linear(metered, x, packed, LinearActivation::kNone, b);  // outside of the scope: not seen
+  linear(metered, x, packed, LinearActivation::kNone, b);  // outside the scope: not counted
   EXPECT_EQ(std::memcmp(a.view().data, b.view().data, a.view().bytes()), 0);
   const TimingMeter::Total& total = meter.total(OpFamily::kLinear);
   EXPECT_EQ(total.calls, 1);
@@ -44,28 +44,28 @@ TEST(Meter, RunsAndCountsProducts) {
   EXPECT_EQ(meter.total(OpFamily::kCopy).bytes, 2 * 4 * 5 * 12);
 }
 
-TEST(Meter, CausalAttentionCountsWhatIsSeen) {
+TEST(Meter, CausalAttentionCountsVisibleKeys) {
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   const Tensor q = filled(DType::kF32, {4, 2, 8}), out(DType::kF32, {4, 2, 8});
   const KVSegment segment{.k = q, .v = q, .position = 2};
-  LeaveOut meter;
+  DryRunMeter meter;
   const MeterScope scope(meter);
-  // Queries 3 ... 6 over keys 2 ... 5 see 2, 3, 4 and 4 of them.
+  // Queries 3 ... 6 see 2, 3, 4 and 4 of the keys 2 ... 5.
   attention(stream,
             {.q = q, .segments = {&segment, 1}, .causal = true, .query_position = 3, .out = out});
   ASSERT_EQ(meter.seen.size(), 1u);
   EXPECT_EQ(meter.seen[0].flop, 4 * (2 + 3 + 4 + 4) * 2 * 8);
 }
 
-TEST(Meter, LeavesOut) {
+TEST(Meter, DryRunSkipsOps) {
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   const Tensor x = filled(DType::kF32, {3, 8});
   Tensor out(DType::kF32, {3, 8});
-  EXPECT_FALSE(left_out(stream));
-  LeaveOut meter;
+  EXPECT_FALSE(is_dry_run(stream));
+  DryRunMeter meter;
   const MeterScope scope(meter);
-  EXPECT_TRUE(left_out(stream));
-  EXPECT_FALSE(left_out(Stream::cpu(1)));
+  EXPECT_TRUE(is_dry_run(stream));
+  EXPECT_FALSE(is_dry_run(Stream::cpu(1)));
   copy(stream, x, out);
   EXPECT_EQ(out.as<float>()[0], 0);
   const PackedLinear packed = pack_linear(stream, x, {}, DType::kBF16);

@@ -20,7 +20,7 @@ double sum_of_squares(const std::vector<double>& x) {
   return std::inner_product(x.begin(), x.end(), x.begin(), 0.0);
 }
 
-// (x - mean) / sqrt(var + eps) * w + b with two passes. The error of the mean moves every
+// Expects (x - mean) / sqrt(var + eps) * w + b in two passes. The error of the mean affects every
 // difference and, through the sum of squares, the scale; the rest is a rounding per operation.
 std::vector<Bounded> expect_layer_norm(const std::vector<double>& x, const std::vector<double>& w,
                                        const std::vector<double>& b) {
@@ -44,7 +44,7 @@ std::vector<Bounded> expect_layer_norm(const std::vector<double>& x, const std::
   return out;
 }
 
-// x * scale * w where the squares' sum behind `scale` has a relative error.
+// Expects x * scale * w, where the sum of squares behind `scale` has a relative error.
 std::vector<Bounded> expect_scaled(const std::vector<double>& x, double scale, double sum_relative,
                                    const std::vector<double>& w) {
   std::vector<Bounded> out;
@@ -85,7 +85,7 @@ TEST(Norm, ModulatedLayerNorm) {
                       std::vector<double> weight(v[0]);
                       for (double& value : weight) value += 1;
                       std::vector<Bounded> out = expect_layer_norm(in[0], weight, v[1]);
-                      // 1 + scale may cancel: its rounding is absolute in 1.
+                      // 1 + scale may cancel: the absolute rounding error is that of 1.
                       const std::vector<Bounded> unit =
                           expect_layer_norm(in[0], std::vector<double>(weight.size(), 1),
                                             std::vector<double>(v[1].size()));

@@ -1,5 +1,5 @@
-// The "cpu" table where it differs from the others: which kernels it takes, what it keeps in
-// memory, and that threads, row counts and concurrent calls change nothing.
+// The "cpu" table where it differs from the others: the kernels it chooses, the memory it keeps,
+// and that threads, row counts and concurrent calls do not change results.
 #include "kernels/cpu/onednn.h"
 
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace weft::test {
 namespace {
 
-// AVX-512 without a cap: what the statements about kernels below assume.
+// True for AVX-512 without a cap, which the tests of chosen kernels below assume.
 bool has_vendor_f32() { return cpu::cpu_cap() != cpu::CpuCap::kReference && cpu::has_avx512(); }
 
 Tensor absolute(const TensorView& x) {
@@ -22,8 +22,8 @@ Tensor absolute(const TensorView& x) {
   return out;
 }
 
-// The reference's result with the bound of an f32 chain of `terms`; sum_abs comes from the
-// reference run on absolute values, whose own rounding to f32 the factor covers.
+// Returns the reference's result with the bound of an f32 chain of `terms`. sum_abs comes from the
+// reference run on absolute values; the factor covers its own rounding to f32.
 std::vector<Bounded> bounded(const TensorView& value, const TensorView& sum_abs, int64_t terms) {
   const std::vector<double> v = to_f64(value), s = to_f64(sum_abs);
   std::vector<Bounded> out;
@@ -68,7 +68,8 @@ TEST(CpuLinear, OneLayoutServesEveryRowCountWithAFastKernel) {
   }
 }
 
-// Weights go into the layouts of bf16 kernels block by block; the whole at once is the oracle.
+// Weights are converted to the layouts of bf16 kernels block by block; converting the whole at once
+// must give the same.
 TEST(CpuLinear, WeightsReorderedInBlocksAreTheWhole) {
   using dnnl::memory;
   Stream stream = Stream::cpu(1, Determinism::kFast, &cpu_ops());
@@ -190,7 +191,7 @@ TEST(CpuLinear, KeepsOneCopyOfTheWeights) {
       if (ops == &reference_ops()) continue;
       Stream stream = Stream::cpu(1, Determinism::kFast, ops);
       constexpr int64_t kIn = 1024, kOut = 2048;
-      constexpr size_t kRounding = 64;  // of an allocation
+      constexpr size_t kRounding = 64;  // of an allocation, in bytes
       Tensor weight(DType::kF32, {kOut, kIn}), x(dtype, {8, kIn}), out(dtype, {8, kOut});
       const size_t before = tensor_bytes_live();
       reset_tensor_bytes_peak();
@@ -198,7 +199,7 @@ TEST(CpuLinear, KeepsOneCopyOfTheWeights) {
       const size_t weights = kIn * kOut * size_of(dtype);
       EXPECT_EQ(packed.bytes(), weights) << ops->name;
       EXPECT_LE(tensor_bytes_live() - before, weights + kRounding) << ops->name;
-      // A conversion's temporary: at most 192 rows.
+      // The conversion's temporary has at most 192 rows.
       EXPECT_LE(tensor_bytes_peak() - before, weights + 2 * kRounding + 192 * kIn * size_of(dtype))
           << ops->name;
       linear(stream, x, packed, LinearActivation::kNone, out);
@@ -211,7 +212,7 @@ struct ConvShape {
 };
 
 ConvArgs same_padding(const ConvShape& shape) {
-  // A stride of two pads below and to the right only, as autoencoders do.
+  // At stride two the padding is below and to the right only, as in autoencoders.
   const int64_t before = shape.stride == 1 ? shape.k / 2 : 0, after = shape.k / 2;
   return {.stride = {1, shape.stride, shape.stride},
           .pad_front = shape.front,
@@ -229,7 +230,7 @@ Tensor convolve(const Ops& ops, int threads, Determinism determinism, const Conv
   return out;
 }
 
-// The channel counts and kernels of the autoencoders in use.
+// These are the channel counts and kernels of the autoencoders in use.
 const ConvShape kConvs[] = {
     {3, 96, 3, 3, 3, 9, 10},      {16, 384, 3, 3, 3, 5, 6},  {12, 40, 3, 3, 5, 7, 6, 1, 2},
     {24, 24, 1, 3, 3, 11, 9},     {48, 24, 3, 3, 6, 8, 7},   {96, 3, 3, 3, 3, 9, 33},
@@ -246,7 +247,8 @@ TEST(CpuConv, ChannelsOfTheModelsEqualTheReference) {
         Tensor x = make_normal(dtype, {s.frames, s.height, s.width, s.in}, 12);
         Tensor weight = make_normal(dtype, {s.out, s.in, s.kt, s.k, s.k}, 13, 0.1);
         Tensor bias = make_normal(DType::kF32, {s.out}, 14);
-        // The exact result in f32 (the reference sums in f64), whatever the dtype of the inputs.
+        // The reference sums in f64, so this is the exact result in f32 for any dtype of the
+        // inputs.
         Stream copier = Stream::cpu(1, Determinism::kFixed, &reference_ops());
         Tensor wide_x(DType::kF32, x.view().shape()), wide_w(DType::kF32, weight.view().shape());
         copy(copier, x, wide_x);
@@ -270,7 +272,7 @@ TEST(CpuConv, ChannelsOfTheModelsEqualTheReference) {
 TEST(CpuConv, HeavyShapesTakeAFastKernel) {
   if (!has_vendor_f32()) GTEST_SKIP() << "needs AVX-512";
   Stream stream = Stream::cpu(2, Determinism::kFast, &cpu_ops());
-  // The autoencoder's stages of a 480p picture.
+  // These are the autoencoder's stages for a 480p picture.
   for (const ConvShape& s : {ConvShape{384, 384, 3, 3, 3, 60, 104},
                              {192, 192, 3, 3, 3, 120, 208},
                              {96, 96, 3, 3, 3, 240, 416},
@@ -279,7 +281,7 @@ TEST(CpuConv, HeavyShapesTakeAFastKernel) {
                              {96, 3, 3, 3, 3, 480, 832}}) {
     Tensor weight(DType::kF32, {s.out, s.in, s.kt, s.k, s.k});
     const PackedConv packed = pack_conv(stream, weight, {}, DType::kF32);
-    // Only the extents are read.
+    // Only the extents are used.
     const TensorView x(weight.view().data, DType::kF32, {s.frames, s.height, s.width, s.in});
     const std::string name = cpu::conv_implementation(stream, packed, x, same_padding(s));
     EXPECT_TRUE(name.starts_with("brg")) << name << " for " << s.in << " to " << s.out;
@@ -288,7 +290,7 @@ TEST(CpuConv, HeavyShapesTakeAFastKernel) {
 }
 
 TEST(CpuConv, PicturesOfSeveralSizesShareOneWeight) {
-  // One layout for all sizes: those oneDNN would have packed otherwise go another way.
+  // One layout serves all sizes: sizes that oneDNN would have packed otherwise use another path.
   Stream stream = Stream::cpu(2, Determinism::kFast, &cpu_ops());
   Tensor weight = make_normal(DType::kF32, {64, 32, 3, 3, 3}, 15, 0.05);
   const PackedConv packed = pack_conv(stream, weight, {}, DType::kF32);
@@ -336,7 +338,7 @@ TEST(CpuAttention, ManyKeyBlocksEqualTheReference) {
 }
 
 TEST(CpuAttention, QueriesDoNotDependOnTheirNeighbours) {
-  // Any split of the queries gives the same bits: what makes sequence parallelism exact.
+  // Any split of the queries gives the same bits; sequence parallelism relies on it.
   Stream stream = Stream::cpu(2, Determinism::kFast, &cpu_ops());
   Tensor q = make_normal(DType::kF32, {150, 2, 24}, 20),
          k = make_normal(DType::kF32, {200, 2, 24}, 21),
@@ -351,7 +353,7 @@ TEST(CpuAttention, QueriesDoNotDependOnTheirNeighbours) {
   }
 }
 
-TEST(SimdProducts, EveryTargetEqualsTheReference) {
+TEST(SimdGemm, EveryTargetEqualsTheReference) {
   const ConvShape shape{20, 37, 3, 3, 4, 6, 7, 1, 1};
   Tensor x = make_normal(DType::kF32, {4, 6, 7, 20}, 26);
   Tensor weight = make_normal(DType::kF32, {37, 20, 3, 3, 3}, 27, 0.1);
@@ -383,8 +385,8 @@ TEST(SimdProducts, EveryTargetEqualsTheReference) {
   }
 }
 
-TEST(CpuOps, NotANumberComesThrough) {
-  // A silent finite value would hide the first bad layer from the search for it.
+TEST(CpuOps, PropagateNaN) {
+  // A finite value in place of NaN would hide the first bad layer.
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Ops* ops : all_ops()) {
     Stream stream = Stream::cpu(1, Determinism::kFast, ops);

@@ -5,7 +5,7 @@
 namespace weft::test {
 namespace {
 
-// Known answers published with Random123 (kat_vectors, philox4x32 10).
+// These are the known answers published with Random123 (kat_vectors, philox4x32 10).
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox4x32_10({0, 0, 0, 0}, {0, 0}),
             (PhiloxCounter{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));

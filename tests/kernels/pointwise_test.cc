@@ -7,7 +7,7 @@
 namespace weft::test {
 namespace {
 
-// One f32 operation per output element.
+// Expects one f32 operation per output element.
 template <class F>
 auto each(F&& f) {
   return [f](const auto& in, const auto& v) {
@@ -17,9 +17,10 @@ auto each(F&& f) {
   };
 }
 
-// x / (1 + exp(-a)), where a is known to `relative`: an error of the argument is multiplied by |a|
-// in the exponential; then an exponential, a sum and a quotient of a few units each. Where the
-// exponential leaves the range of f32 the result may become zero: smallest normal number.
+// Expects x / (1 + exp(-a)), where a is known to `relative`: the exponential multiplies an error of
+// the argument by |a|; then come an exponential, a sum and a quotient of a few units each. If the
+// exponential leaves the range of f32, the result may become zero: hence the smallest normal
+// number.
 Bounded gated(double x, double a, double relative) {
   const double y = x / (1 + std::exp(-a));
   return {y, std::fabs(y) * (std::fabs(a) * relative + 8 * kUnit32) +
@@ -27,7 +28,7 @@ Bounded gated(double x, double a, double relative) {
 }
 
 Bounded exact_gelu(double x) {
-  // Five roundings lead to the argument: x^2, x^3 c, the sum (no cancellation), the factor.
+  // Five roundings lead to the argument: x^2, x^3 c, the sum (no cancellation) and the factor.
   return gated(x, 1.5957691216057308 * (x + 0.044715 * x * x * x), 6 * kUnit32);
 }
 
@@ -209,7 +210,7 @@ TEST(Pointwise, CombineSumsInF64InTheOrderOfItsTerms) {
           for (size_t k = 1; k < count; ++k) sum += factors[k] * x[k].as<float>()[i];
           expected.push_back(static_cast<float>(sum));
         }
-        combine(stream, terms, x[count - 1]);  // over the last of them
+        combine(stream, terms, x[count - 1]);  // out is the last term
         EXPECT_TRUE(std::equal(expected.begin(), expected.end(), x[count - 1].as<float>()));
       }
 }

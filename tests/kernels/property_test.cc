@@ -1,6 +1,6 @@
-// Ops under shapes, strides, dtypes and threads drawn by chance: every table against the definition
-// or the reference. Outputs hold NaN before the call, and so does whatever lies around a view:
-// nobody may leave the one or touch the other.
+// Ops under random shapes, strides, dtypes and threads: every table against the definition or the
+// reference. Outputs, and the memory around every view, hold NaN before the call: an op must write
+// all of the former and none of the latter.
 #include <cstring>
 
 #include "kernels/cpu/implementation.h"
@@ -32,7 +32,7 @@ void for_bytes(const TensorView& view, F&& f) {
   }
 }
 
-// A poisoned view inside poisoned storage, with room around the dimensions of `gaps`.
+// A Box is a poisoned view inside poisoned storage, with gaps around the dimensions in `gaps`.
 class Box {
  public:
   Box() = default;
@@ -55,7 +55,7 @@ class Box {
   const TensorView& view() const { return view_; }
   operator const TensorView&() const { return view_; }
 
-  // Of a float dtype.
+  // Fills a view of a float dtype.
   Box& fill(Draw& draw, double magnitude = 1) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
     Tensor dense(DType::kF32, view_.shape());
@@ -68,7 +68,7 @@ class Box {
               [&](unsigned char* byte) { *byte = static_cast<unsigned char>(draw.below(256)); });
     return *this;
   }
-  // Around the view.
+  // Checks that the memory around the view is untouched.
   ::testing::AssertionResult intact() const {
     const Tensor copy = clone(storage_);
     const auto shift =
@@ -107,7 +107,7 @@ DType any_float(Draw& draw) {
   return draw.one_of({DType::kF32, DType::kBF16, DType::kF16, DType::kF64});
 }
 
-// A dense copy in another dtype.
+// Returns a dense copy in another dtype.
 Tensor converted(const TensorView& x, DType dtype) {
   Stream stream = reference_stream();
   Tensor out(dtype, x.shape());
@@ -121,7 +121,7 @@ TEST(Property, ABoxTellsWhenItsSurroundingsAreTouched) {
   while (!box.view() || box.view().stride[0] == 5) box = Box(draw, DType::kF32, {4, 5}, {1});
   EXPECT_TRUE(box.fill(draw).intact());
   for (double value : to_f64(box)) EXPECT_TRUE(std::isfinite(value));
-  box.view().as<float>()[5] = 0;  // behind the first row
+  box.view().as<float>()[5] = 0;  // just after the first row
   EXPECT_FALSE(box.intact());
 }
 
@@ -153,7 +153,7 @@ TEST(Property, LinearEqualsItsDefinition) {
   });
 }
 
-// Sums of whole numbers are exact, so every table has the same bits.
+// Sums of integers are exact, so every table has the same bits.
 TEST(Property, LinearInt8EqualsTheReference) {
   for_cases(40, [](Draw& draw) {
     const DType dtype = any_compute(draw);
@@ -180,7 +180,7 @@ TEST(Property, LinearInt8EqualsTheReference) {
   });
 }
 
-// Everything an attention call may be given, and its tensors.
+// An AttentionCase holds everything an attention call may be given, and its tensors.
 struct AttentionCase {
   Box q, bias;
   std::vector<Box> k, v;
@@ -343,7 +343,7 @@ TEST(Property, RopeHasTheBitsOfTheReference) {
   });
 }
 
-// Views of up to five dimensions in any order, moved or converted.
+// Views of up to five dimensions in any order are moved or converted.
 TEST(Property, CopiesHaveTheBitsOfTheReference) {
   for_cases(150, [](Draw& draw) {
     const bool converts = draw.maybe(0.5);
@@ -390,12 +390,12 @@ TEST(Property, CopiesHaveTheBitsOfTheReference) {
 
 TEST(Property, GatheredAndClearedRowsAndDoubledPixels) {
   for_cases(60, [](Draw& draw) {
-    const int64_t words = draw.size(50), rows = draw.size(40), d = draw.size(140);
-    Box table_of_rows(draw, any_float(draw), {words, d}, {0, 1});
+    const int64_t vocabulary = draw.size(50), rows = draw.size(40), d = draw.size(140);
+    Box table_of_rows(draw, any_float(draw), {vocabulary, d}, {0, 1});
     table_of_rows.fill(draw);
     Tensor ids(DType::kI32, {rows});
     for (int64_t i = 0; i < rows; ++i)
-      ids.as<int32_t>()[i] = static_cast<int32_t>(draw.below(words));
+      ids.as<int32_t>()[i] = static_cast<int32_t>(draw.below(vocabulary));
     const DType dtype = any_float(draw), pixel = any_compute(draw);
     Box x(draw, pixel, {draw.size(3), draw.size(9), draw.size(9), draw.size(70)}, {0});
     x.fill(draw);

@@ -10,7 +10,7 @@ struct Grid {
   int64_t first, tokens;
 };
 
-// The rotation from its definition, angles in f64 from the token's global position.
+// The rotation by its definition, with angles in f64 from the token's global position.
 std::vector<Bounded> expect_rope(const TensorView& x, const Grid& grid) {
   const int64_t heads = x[1], e = x[2], side = 2 * (e / 6);
   const std::vector<double> in = to_f64(x);
@@ -30,7 +30,7 @@ std::vector<Bounded> expect_rope(const TensorView& x, const Grid& grid) {
         const double c = std::cos(angle), s = std::sin(angle);
         const int64_t at = (t * heads + h) * e + i;
         const double a = in[at], b = in[at + 1];
-        // The table's rounding, the product's and the sum's.
+        // The error has the table's rounding, the product's and the sum's.
         out[at] = {a * c - b * s, 3 * kUnit32 * (std::fabs(a * c) + std::fabs(b * s))};
         out[at + 1] = {a * s + b * c, 3 * kUnit32 * (std::fabs(a * s) + std::fabs(b * c))};
       }
@@ -69,7 +69,7 @@ TEST(Rope, EqualsItsDefinition) {
   }
 }
 
-// Text: one axis, the pairs as Qwen has them, or as neighbours.
+// Text has one axis, with pairs as halves (Qwen) or as neighbours.
 TEST(Rope, ALineEqualsItsDefinition) {
   constexpr int64_t kTokens = 9, kStart = 40, kFirst = 3, kHeads = 3;
   constexpr double kTheta = 1e6;
@@ -126,7 +126,7 @@ TEST(Rope, EveryTableGivesTheSameBits) {
 }
 
 TEST(Rope, StridedRowsLeaveTheirNeighboursAlone) {
-  // q inside a fused [n, 3, A, E] projection.
+  // q lies inside a fused [n, 3, A, E] projection.
   for (const Ops* ops : all_ops()) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
     const Rope rope = make_rope({2, 3, 4}, {0, 0, 0}, 24);
@@ -162,7 +162,7 @@ TEST(Rope, AxesOfTheHeadSizesInUse) {
 }
 
 TEST(Rope, PartsOfAGridEqualTheWhole) {
-  // A slice of tokens, and a grid that starts later, see the same angles to the bit.
+  // A slice of tokens, and a grid that starts later, get the same angles to the bit.
   Stream stream = Stream::cpu(1);
   const Rope whole = make_rope({4, 3, 2}, {0, 0, 0}, 16);
   const Rope late = make_rope({2, 3, 2}, {2, 0, 0}, 16);

@@ -1,5 +1,5 @@
 #pragma once
-// One parameter list for every op over rows: tables x dtypes x shapes x layouts x magnitudes.
+// One parameter list serves every op over rows: tables x dtypes x shapes x layouts x magnitudes.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -41,15 +41,15 @@ inline Tensor clone(const TensorView& contiguous) {
   return out;
 }
 
-// An op table, and for the SIMD one which of Highway's targets it uses (0: the machine's best).
+// An op table, and for the SIMD table the Highway target it uses (0: the machine's best).
 struct Table {
   std::string name;
   const Ops* ops;
   int64_t target = 0;
 };
 
-// Every table, and the SIMD table, where it is one of them, on every target that this machine can
-// run.
+// Returns every table; the SIMD table, if it is one of them, comes once for every target that this
+// machine can run.
 inline std::vector<Table> all_tables() {
   std::vector<Table> tables;
   for (const Ops* ops : all_ops()) tables.push_back({ops->name, ops});
@@ -59,7 +59,7 @@ inline std::vector<Table> all_tables() {
   return tables;
 }
 
-// Keeps a table's target chosen while it lives.
+// Chooses a table's target for the scope's lifetime.
 class UseTarget {
  public:
   explicit UseTarget(const Table& table) { choose(table.target); }
@@ -76,8 +76,8 @@ class UseTarget {
 
 enum class Layout { kDense, kStrided, kAliased, kPitched };
 
-// [rows, d], dense, or with five guard elements behind every row that nobody may touch, or with
-// sixteen, so that rows stay aligned (pitched).
+// A Rows view is [rows, d]: dense, or with five guard elements after every row that no op may
+// touch, or with sixteen, so that rows stay aligned (pitched).
 class Rows {
  public:
   Rows(DType dtype, int64_t rows, int64_t d, Layout layout)
@@ -115,8 +115,9 @@ struct RowCase {
   double magnitude = 1, offset = 0;
 };
 
-// Zero rows, one row, widths around and off every vector length, strides, in place, huge and tiny
-// values, a mean far from zero, enough rows for several threads, and what chance draws.
+// The cases cover zero rows, one row, widths around and off every vector length, strides, in-place
+// calls, huge and tiny values, a mean far from zero, enough rows for several threads, and random
+// draws.
 inline std::vector<RowCase> row_cases() {
   std::vector<RowCase> cases{{0, 16}, {1, 1}, {1, 1537}, {400, 100}, {3, 64, Layout::kAliased}};
   for (int64_t d : {2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 259}) {
@@ -124,7 +125,7 @@ inline std::vector<RowCase> row_cases() {
     cases.push_back({3, d, Layout::kStrided});
     cases.push_back({2, d, Layout::kAliased});
   }
-  // Widths of models, and one that no block holds.
+  // These are the widths of models, and one that no block holds.
   for (int64_t d : {128, 384, 520, 1536, 5120}) cases.push_back({2, d, Layout::kPitched});
   cases.push_back({1, 17000});
   for (double magnitude : {1e15, 1e-15}) cases.push_back({4, 131, Layout::kDense, magnitude});
@@ -145,11 +146,11 @@ struct RowOp {
   int vectors = 0;         // f32 [d]
   bool f32_input = false;  // the last input is f32 whatever the case's dtype
   std::vector<DType> dtypes{DType::kF32, DType::kBF16};
-  // Runs the op; in[0] is out where the layout is aliased.
+  // Runs the op; in[0] is out if the layout is aliased.
   std::function<void(Stream&, const std::vector<TensorView>& in,
                      const std::vector<TensorView>& vectors, const TensorView& out)>
       run;
-  // The exact outputs of one row: in[i] and vectors[i] hold d values each.
+  // Returns the exact outputs of one row; in[i] and vectors[i] hold d values each.
   std::function<std::vector<Bounded>(const std::vector<std::vector<double>>& in,
                                      const std::vector<std::vector<double>>& vectors)>
       expect;
@@ -200,7 +201,7 @@ inline void check_row_case(const RowOp& op, const Ops& ops, const RowCase& shape
   EXPECT_TRUE(within(out.view(), expected, &report));
   EXPECT_TRUE(bitwise_equal(out.view(), threaded.view())) << "three threads against one";
   EXPECT_TRUE(out.guard_intact());
-  // Below the smallest normal number an exponential may become zero.
+  // An exponential below the smallest normal number may become zero.
   const bool visible = std::ranges::any_of(expected, [](const Bounded& y) {
     return std::fabs(y.value) >= std::numeric_limits<float>::min();
   });

@@ -71,7 +71,7 @@ TEST(Tensor, FreshMemoryIsZeroAlignedAndCounted) {
   EXPECT_EQ(tensor_bytes_live(), before);
 }
 
-// A huge page holds only what begins where one may.
+// Only memory from a 2 MiB boundary on can be a huge page.
 TEST(Tensor, LargeMemoryBeginsAtAHugePage) {
   constexpr size_t kHugePage = size_t{2} << 20;
   for (int64_t bytes : {int64_t{2} << 20, (int64_t{5} << 20) + 1, int64_t{8} << 20}) {
@@ -80,7 +80,7 @@ TEST(Tensor, LargeMemoryBeginsAtAHugePage) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor->view().data) % kHugePage, 0u);
       auto* data = static_cast<uint8_t*>(tensor->view().data);
       EXPECT_EQ(data[0], 0);
-      data[bytes - 1] = 1;  // the last byte is there
+      data[bytes - 1] = 1;  // the last byte is writable
     }
   }
 }

@@ -1,4 +1,4 @@
-// Recorder: zones nest, sums agree, and nothing is seen where nobody asks.
+// Recorder: zones nest, sums agree, and a thread without a meter records nothing.
 #include "kernels/trace.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(Zones, AreSortedAndEachIsOneKind) {
   for (int i = 0; i < kOpFamilies; ++i) EXPECT_TRUE(is_family(zone_of(static_cast<OpFamily>(i))));
 }
 
-TEST(Recorder, BooksOpsUnderTheirStage) {
+TEST(Recorder, CountsOpsUnderTheirStage) {
   Recorder recorder(Recorder::Keep::kTotals);
   const MeterScope scope(recorder);
   {
@@ -88,7 +88,7 @@ TEST(Recorder, EventsNest) {
     for (int chunk = 0; chunk < 2; ++chunk) {
       const ZoneScope zone(Zone::kChunk, chunk);
       recorder.op(work_of(OpFamily::kConv, 1, 1), [&] {
-        recorder.op(work_of(OpFamily::kCopy, 0, 1), [] {});  // a part of the op, not one of its own
+        recorder.op(work_of(OpFamily::kCopy, 0, 1), [] {});  // a part of the op, not counted as one
       });
     }
   }
@@ -116,7 +116,7 @@ TEST(Recorder, ClosesZonesThatAnErrorLeaves) {
   } catch (const Error&) {
   }
   EXPECT_EQ(recorder.events().size(), 2u);
-  recorder.restart();  // CHECKs that nothing is open
+  recorder.restart();  // CHECKs that no zone is open
   recorder.op(work_of(OpFamily::kNorm, 0, 1), [] {});
   EXPECT_EQ(recorder.profile().of(Zone::kCount, Zone::kNorm).calls, 1);
 }

@@ -22,7 +22,7 @@ MAY_USE_IF = {"kernels/ops.cc", "parallel/bootstrap.cc", "kernels/check.h", "ker
 # Highway sources are compiled once per SIMD target, which only the preprocessor can arrange.
 HIGHWAY = re.compile(r"kernels/cpu/.*|tests/kernels/.*")
 MAX_LINES, MAX_HEADER, MAX_README = 600, 260, 60
-TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "README.md", *ORDER}
+TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "LICENSE", "NOTICE", "README.md", *ORDER}
 
 
 def tracked():

@@ -19,7 +19,7 @@ Tensor waves(std::initializer_list<int64_t> shape, double step) {
   return out;
 }
 
-// The other rank of two: adds what that rank would send.
+// Acts as the other one of two ranks: adds the values that this rank would send.
 struct TwoParts final : Reducer {
   explicit TwoParts(const TensorView& other) : other(other) {}
   int parts() const override { return 2; }
@@ -40,7 +40,8 @@ class Blocks : public testing::Test {
   SerialSeams seams;
 };
 
-// Two halves of the input width, summed, then the bias once: the result of the whole width.
+// The sum of two halves of the input width, plus the bias once, equals the result of the whole
+// width.
 TEST_F(Blocks, BiasComesAfterTheSum) {
   const int64_t n = 5, in = 8, out = 6;
   const Tensor x = waves({n, in}, 0.3), weight = waves({out, in}, 0.7), bias = waves({out}, 1.1);
@@ -82,7 +83,7 @@ TEST_F(Blocks, RmsNormOfHalfAWidthUsesTheWhole) {
             test::kParallelL2);
 }
 
-// The order of a strided convolution's weight on the way in, channels fastest on the way out.
+// patchify has the order of a strided convolution's weight; unpatchify has channels fastest.
 TEST_F(Blocks, PatchOrder) {
   const Tensor latent = waves({3, 2, 4, 6}, 0.3);  // [C, F, H, W]
   const TokenRanges all = TokenRanges::all(2 * 2 * 3);
@@ -103,7 +104,7 @@ TEST_F(Blocks, PatchOrder) {
   EXPECT_TRUE(bitwise_equal(latent, back));
 }
 
-// Any ranges, in any order: each row is the row of its token.
+// For any ranges in any order, each row is the row of its token.
 TEST_F(Blocks, PatchesOfTokenRanges) {
   const Tensor latent = waves({2, 4, 6, 8}, 0.3);  // patches of 2 frames too
   const std::array<int64_t, 3> patch{2, 2, 2};
@@ -121,7 +122,7 @@ TEST_F(Blocks, PatchesOfTokenRanges) {
                                 whole.view().slice(0, range.begin, range.size())));
       row += range.size();
     }
-    // What is written for these tokens is what they would write among all.
+    // The patches of these tokens are the same as when all tokens are written.
     Tensor mine(DType::kF32, {2, 4, 6, 8}), all(DType::kF32, {2, 4, 6, 8});
     unpatchify(stream, rows, patch, tokens, mine);
     Tensor only(DType::kF32, {total, width});

@@ -1,4 +1,5 @@
-// Layers of which a part is resident: each is what was asked for, in any order, whatever fails.
+// LayerWindow with a part of the layers in memory gives the requested layer, in any order and after
+// any failure.
 #include "models/layer_window.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace weft {
 namespace {
 
-// Counts how many stand in memory.
+// A layer that counts how many exist in memory.
 struct Layer {
   Layer(int index, std::atomic<int>& live) : index(index), live(&live) { ++live; }
   Layer(Layer&& other) noexcept : index(other.index), live(other.live) { other.live = nullptr; }
@@ -65,10 +66,10 @@ TEST(LayerWindow, ReadsEveryStreamedLayerOncePerPassInOrder) {
     for (int i = 0; i < 6; ++i) window.use(i);
   const int64_t streamed = 6 - (3 - 2);
   EXPECT_GE(window.window.counts().reads, 10 * streamed);
-  EXPECT_LE(window.window.counts().reads, 10 * streamed + 2);  // those read ahead
+  EXPECT_LE(window.window.counts().reads, 10 * streamed + 2);  // two may be read in advance
 }
 
-// A pass that fails at any layer, and then another from the first.
+// A pass fails at any layer. The next pass starts again from the first.
 TEST(LayerWindow, GoesOnBehindAFailedUse) {
   for (int at = 0; at < 6; ++at) {
     Window window(6, 2);

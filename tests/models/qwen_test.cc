@@ -18,8 +18,8 @@
 namespace weft::test {
 namespace {
 
-// The block as the papers have it, in f64 from the checkpoint's own tensors: the slow path that
-// every fast one is compared with.
+// The decoder as in the papers, in f64, from the checkpoint's own tensors. Every fast path is
+// compared with this slow one.
 class Plain {
  public:
   Plain(const TensorFile& file, const QwenConfig& config, std::string prefix)
@@ -156,7 +156,7 @@ std::vector<int32_t> some_ids(int64_t n, int64_t vocab) {
   return ids;
 }
 
-// One rank, one pass; the arena's high-water mark against its prediction.
+// Runs one pass on one rank, and compares the arena's high-water mark with its prediction.
 Tensor logits_of(const QwenDecoder& model, std::vector<int32_t> ids, const Ops& ops) {
   Stream stream = Stream::cpu(2, Determinism::kFast, &ops);
   Arena arena(size_t{1} << 30);
@@ -197,7 +197,7 @@ TEST(Qwen, EqualsThePlainBlockInF64) {
 }
 
 TEST(Qwen, CountsOfThePublishedModels) {
-  // models.md D.1
+  // The counts are those of the published checkpoints.
   EXPECT_EQ(parameter_count(qwen_tensors(qwen3_0_6b())), 596049920);
   QwenConfig four = qwen3_0_6b();
   four.hidden = 2560, four.ffn = 9728, four.layers = 36, four.heads = 32;
@@ -221,7 +221,7 @@ TEST(Qwen, CountsOfThePublishedModels) {
 }
 
 TEST(Qwen, WeightsAreWhatWasPredicted) {
-  // Widths of whole panels, so that none is padded.
+  // The widths are multiples of the packing's panels, so that none is padded.
   QwenConfig config = odd(true);
   config.hidden = 128, config.ffn = 192, config.head_dim = 64, config.vocab = 320;
   const TensorFile file = random_tensors(qwen_tensors(config), 3);
@@ -250,8 +250,8 @@ TEST(Qwen, NamesEveryTensorThatDoesNotFit) {
   std::vector<TensorSpec> tensors = named(config, "model.");
   tensors[3].shape[0] += 2;
   tensors.push_back({"model.layers.3.mlp.up_proj.weight", {4, 4}});
-  tensors.push_back({"visual.blocks.0.weight", {4, 4}});  // a picture encoder's: not ours
-  tensors.push_back({"lm_head.weight", {41, 20}});        // tied: not read
+  tensors.push_back({"visual.blocks.0.weight", {4, 4}});  // a picture encoder's: ignored
+  tensors.push_back({"lm_head.weight", {41, 20}});        // tied to the embedding: ignored
   std::erase_if(tensors, [](const TensorSpec& tensor) {
     return tensor.name == "model.layers.1.self_attn.q_norm.weight";
   });

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A copy of a golden pipeline's configs and empty weights, to be broken.
+// Copies a golden pipeline's configs with empty weights, so that tests can damage them.
 class ModelDirectoryTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -136,8 +136,8 @@ TEST(DefaultSettings, OfThePublishedModels) {
   EXPECT_EQ(large.height, 720);
   EXPECT_EQ(a14b.name, "wan2.2-t2v-a14b");
   EXPECT_EQ(a14b.steps, 40);
-  EXPECT_EQ(a14b.guidance_scale, 4);    // the high-noise expert's
-  EXPECT_EQ(a14b.guidance_scale_2, 3);  // the low-noise expert's
+  EXPECT_EQ(a14b.guidance_scale, 4);    // for the high-noise expert
+  EXPECT_EQ(a14b.guidance_scale_2, 3);  // for the low-noise expert
   EXPECT_EQ(ti2v.frames, 121);
   EXPECT_EQ(ti2v.fps, 24);
   EXPECT_EQ(other.name, "nowhere");

@@ -1,6 +1,6 @@
 #pragma once
-// What tests of width slices need: ranks that share a width, random models, and files in which only
-// one rank's part is sound.
+// Shared by the tests of width slices: ranks that share a width, random models, and files in which
+// only one rank's part is not NaN.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -17,7 +17,7 @@
 
 namespace weft::test {
 
-// work(rank, its reducer) on ranks that share one width.
+// Runs work(rank, its reducer) on ranks that share one width.
 inline void run_parts(int parts, const std::function<void(int, Reducer&)>& work,
                       AllReduce algorithm = AllReduce::kRing) {
   run_ranks(parts, [&](Communicator& world) {
@@ -28,7 +28,8 @@ inline void run_parts(int parts, const std::function<void(int, Reducer&)>& work,
   });
 }
 
-// What its sums take of the arena: the ring one chunk, the star's root every other rank's values.
+// The arena bytes of a rank's sums. A ring needs one chunk; the root of a star needs the values of
+// all other ranks.
 inline SeamBytes seam_bytes(int parts, int rank, AllReduce algorithm = AllReduce::kRing) {
   return {.attend = 0, .sum = [=](int64_t values) {
             return tensor_arena_bytes(values, parts, rank, algorithm);
@@ -42,8 +43,8 @@ inline WidthSlice width_part(int64_t heads, int64_t ffn, int parts, int index) {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
-// Values of the size that keeps a network's activations near one: vectors about 1 or 0, matrices by
-// their inputs.
+// Random weights that keep a network's activations near one: vectors are around 1 or 0, and
+// matrices are scaled by their number of inputs.
 inline NamedTensors random_weights(const std::vector<TensorSpec>& specs, uint64_t seed) {
   NamedTensors tensors;
   for (const TensorSpec& spec : specs) {
@@ -68,7 +69,8 @@ inline void write_file(const std::string& path, const NamedTensors& tensors) {
   write_safetensors(path, list);
 }
 
-// The same tensors, NaN wherever `keeps` says that the rank has no business: null = nowhere.
+// Writes the tensors with NaN everywhere outside of the parts that the rank holds. `keeps` returns
+// false for a tensor of which it holds nothing, and otherwise sets `part`.
 using Keeps = std::function<bool(const TensorSpec& tensor, TensorPart* part)>;
 inline void write_poisoned(const std::string& path, const std::vector<TensorSpec>& specs,
                            const NamedTensors& tensors, const Keeps& keeps) {

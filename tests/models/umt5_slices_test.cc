@@ -1,4 +1,5 @@
-// Parts of a UMT5 encoder's width: joined they are the whole, each reads its own bytes alone.
+// The width of a UMT5 encoder is split. The parts together equal the whole, and each reads only its
+// own bytes.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -36,7 +37,7 @@ class Umt5Slices : public testing::Test {
     for (const char* end : {".safetensors", ".0.safetensors", ".1.safetensors", ".2.safetensors"})
       std::remove((file_ + end).c_str());
   }
-  // The states of 19 ids, from each rank's file; equal on all ranks.
+  // Returns the states of 19 ids, which must be equal on all ranks. Each rank reads its own file.
   Tensor run(int parts, DType dtype, bool own_files = false) {
     std::vector<Tensor> out(static_cast<size_t>(parts));
     std::vector<int32_t> ids;
@@ -54,7 +55,7 @@ class Umt5Slices : public testing::Test {
       out[rank] = Tensor(DType::kF32, {19, config_.d_model});
       encoder.encode(context, ids, out[rank]);
       const auto measured = static_cast<double>(arena.high_water());
-      // As for the whole: alignment of at most ten allocations.
+      // As for the whole width, up to ten allocations are aligned.
       EXPECT_NEAR(measured,
                   umt5_workspace_bytes(config_, 19, dtype, width, test::seam_bytes(parts, rank)),
                   0.05 * measured + 1280);

@@ -46,7 +46,7 @@ TEST_P(Umt5Golden, MatchesReference) {
         golden.matches("last_hidden_state" + input.substr(input.find('.')), out, run.dtype));
     EXPECT_EQ(arena.used(), 0u);
     const auto measured = static_cast<double>(arena.high_water());
-    // Up to 128 bytes per allocation of alignment, in at most ten of them.
+    // Alignment adds up to 128 bytes to each of at most ten allocations.
     EXPECT_NEAR(measured, umt5_workspace_bytes(config, n, run.dtype), 0.05 * measured + 1280);
   }
 }
@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Run{"reference", DType::kF32}, Run{"reference", DType::kBF16},
                                      Run{"cpu", DType::kF32}, Run{"cpu", DType::kBF16})));
 
-// models.md's check vectors: delta = key - query.
+// Known buckets; delta = key - query.
 TEST(Umt5, Buckets) {
   const std::pair<int64_t, int64_t> kExpected[] = {
       {0, 0},   {1, 17},  {-1, 1},  {7, 23},   {-7, 7},    {8, 24},   {-8, 8},   {11, 24}, {12, 25},
@@ -130,7 +130,7 @@ TEST_F(Umt5ConfigFile, MissingAndImpossibleFieldsAreNamed) {
   EXPECT_NE(fault().find("num_layers"), std::string::npos);
 }
 
-// Either name of the embedding, and both at once as some files have them.
+// The embedding may have either of its names, or both, as in some files.
 TEST(Umt5, EmbeddingByEitherName) {
   const std::string folder = "tests/golden/umt5/model/text_encoder";
   const TensorFile source = TensorFile::open(folder);

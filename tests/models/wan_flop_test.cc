@@ -1,5 +1,5 @@
-// What a forward executes is what the formula of FLOP says, so that shares of a rate mean
-// something.
+// A forward executes the number of FLOP that the formula gives. Otherwise the rates in benchmarks
+// would be wrong.
 #include <gtest/gtest.h>
 
 #include "kernels/meter.h"
@@ -15,9 +15,10 @@ struct Counting final : Meter {
   void op(const Work& work, const std::function<void()>&) override { flop += work.flop; }
 };
 
-// Per block of n tokens of width d, f hidden columns and m rows of text whose keys and values are
-// there: projections 8 n d^2, attention 4 n^2 d; across 4 n d^2 and 4 n m d; feed-forward 4 n d f.
-// Around them the patches in and out and the time embedding.
+// A block has n tokens of width d, f hidden columns and m rows of text, whose keys and values are
+// already computed. Its FLOP are: self-attention 8 n d^2 for projections and 4 n^2 d;
+// cross-attention 4 n d^2 and 4 n m d; feed-forward 4 n d f. Outside of the blocks there are the
+// patches in and out and the time embedding.
 TEST(WanFlop, AForwardExecutesTheFormula) {
   const WanConfig config = wan_1_3b(2);
   const TensorFile weights = random_wan(config);
@@ -26,14 +27,14 @@ TEST(WanFlop, AForwardExecutesTheFormula) {
   const MeterScope scope(counting);
   const WanTransformer model =
       WanTransformer::load(stream, weights, config, {.dtype = DType::kBF16, .blocks = {}});
-  for (const auto& [rows, columns, words] :
+  for (const auto& [rows, columns, text_rows] :
        {std::array<int64_t, 3>{30, 52, 512}, {1, 7, 512}, {16, 16, 60}}) {
     Arena arena;
     SerialSeams seams;
     const int64_t tokens = rows * columns;
     const Tensor latent(DType::kF32, {16, 1, 2 * rows, 2 * columns});
     const Tensor velocity(DType::kF32, {16, 1, 2 * rows, 2 * columns});
-    const Tensor embeds(DType::kF32, {words, config.text_dim});
+    const Tensor embeds(DType::kF32, {text_rows, config.text_dim});
     Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
     const WanText text = model.prepare_text(context, embeds, 512);
     counting.flop = 0;
@@ -46,7 +47,7 @@ TEST(WanFlop, AForwardExecutesTheFormula) {
         8 * n * d * d + 4 * n * n * d + 4 * n * d * d + 4 * n * m * d + 4 * n * d * f;
     const double around = 2 * n * 16 * 4 * d + 2 * n * d * 4 * 16 + 14 * d * d + 512 * d;
     EXPECT_EQ(counting.flop, 2 * block + around) << tokens;
-    EXPECT_EQ(text.rows(), words < 512 ? words + 1 : words);  // the rows behind the words are one
+    EXPECT_EQ(text.rows(), text_rows < 512 ? text_rows + 1 : text_rows);  // padding is one row
   }
 }
 

@@ -1,5 +1,5 @@
-// Parts of a Wan transformer, by width and by layers: joined they are the whole, each reads its own
-// bytes alone, and what it holds is what was predicted.
+// A Wan transformer is split by width and by layers. The parts together equal the whole, each reads
+// only its own bytes, and each holds the predicted memory.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -17,8 +17,8 @@ using test::relative_l2;
 using test::to_f64;
 using test::width_part;
 
-// Five heads and an odd hidden layer: no number of parts but five and one divides the heads, none
-// the hidden layer.
+// A config with five heads and a hidden layer of odd width. Only one and five parts divide the
+// heads, and no number of parts divides the hidden layer.
 WanConfig uneven_config() {
   WanConfig config;
   config.heads = 5;
@@ -41,7 +41,7 @@ bool is_held(const std::string& name, const BlockRange& blocks) {
   return true;
 }
 
-// One model and one request, on any number of parts.
+// Runs one model and one request on any number of parts.
 class WanSlices : public testing::Test {
  protected:
   void SetUp() override {
@@ -74,8 +74,8 @@ class WanSlices : public testing::Test {
     return out;
   }
 
-  // The velocity, by a pipeline of stages, each `parts` wide. Every rank of the last stage has it;
-  // rank 0's is returned once all are found equal. `file_of` names the file of a rank.
+  // Computes the velocity with a pipeline of stages, each split over `parts` ranks. Checks that all
+  // ranks of the last stage have the same one, and returns it. `file_of` names the file of a rank.
   Tensor run(int parts, const std::vector<BlockRange>& stages, DType dtype = DType::kF32,
              const std::function<std::string(const WanLoad&)>& file_of = {},
              AllReduce algorithm = AllReduce::kRing) {
@@ -103,7 +103,7 @@ class WanSlices : public testing::Test {
             .blocks = blocks,
             .width = width_part(config_.heads, config_.ffn_dim, parts, rank)};
   }
-  // One rank's forward; everything it holds on the way is as predicted.
+  // Runs one rank's forward, and checks that the memory it holds is as predicted.
   Tensor forward(const std::string& path, const WanLoad& load, Reducer& reducer,
                  const SeamBytes& seam_bytes, const TensorView& in) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
@@ -176,7 +176,7 @@ TEST_F(WanSlices, GoldenModelsInUnevenParts) {
   }
 }
 
-// Each rank has a file of its own in which all but its part is NaN.
+// Each rank has its own file, in which everything except its part is NaN.
 TEST_F(WanSlices, NothingElseIsUsed) {
   const auto poisoned = [&](const WanLoad& load) {
     const std::string path = new_path();
@@ -214,11 +214,11 @@ TEST_F(WanSlices, ReadsItsBytesAlone) {
         EXPECT_EQ(file.bytes_read(), own) << parts << " " << rank;
         read += file.bytes_read();
       }
-      EXPECT_EQ(read, sliced) << parts;  // every value of every matrix once, and none twice
+      EXPECT_EQ(read, sliced) << parts;  // every value of every matrix is read exactly once
     }
 }
 
-// All ranks together hold the model once, and what is replicated once more for every other rank.
+// All ranks together hold the model once, plus the replicated parts once for every other rank.
 TEST_F(WanSlices, SumOfThePartsIsTheWholeAndTheReplicas) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (int parts = 1; parts <= 5; ++parts) {
@@ -237,7 +237,7 @@ TEST_F(WanSlices, SumOfThePartsIsTheWholeAndTheReplicas) {
     }
 }
 
-// Beside the packed weights no more than a part of one matrix is in memory of our own, in the
+// Loading needs, besides the packed weights, at most the memory of one part of one matrix in the
 // compute dtype.
 TEST_F(WanSlices, LoadingTakesLittleMoreThanTheWeights) {
   WanConfig config = uneven_config();
@@ -271,7 +271,7 @@ TEST_F(WanSlices, ImpossibleSlicesAndSumsAreBugs) {
   EXPECT_DEATH(load({.heads = {4, 6}, .ffn = {10, 20}}), "part");
   EXPECT_DEATH(load({.heads = {1, 2}, .ffn = {}}), "heads");
   EXPECT_DEATH(load({.heads = {}, .ffn = {0, 66}}), "heads");
-  // A part without a sum, and a sum of wholes.
+  // A part needs a reducer that sums, and a whole model must not have one.
   const WanTransformer part = load({.heads = {0, 2}, .ffn = {0, 9}}), whole = load({});
   Arena arena(size_t{1} << 24);
   SerialSeams seams;

@@ -19,7 +19,7 @@ using test::bitwise_equal;
 using test::relative_l2;
 using test::to_f64;
 
-// Keeps f32 copies of what it sees, under the golden names.
+// Stores f32 copies of the tensors it observes, under the names of the golden case.
 struct Recorder final : Observer {
   void see(Context& context, const char* name, int index, const TensorView& value) override {
     Tensor kept(DType::kF32, value.shape());
@@ -50,7 +50,7 @@ struct Model {
   Context context(Observer* observer = nullptr) {
     return seams.context(stream, arena, {}, TokenRanges::all(tokens), observer);
   }
-  // The velocity of the case's latent; `rows` prompt rows, zeros behind them.
+  // Computes the velocity of the case's latent with `rows` prompt rows, padded with zeros.
   Tensor run(int64_t rows, Observer* observer = nullptr, std::vector<TimeSegment> times = {}) {
     Context c = context(observer);
     const WanText prompt = wan.prepare_text(c, text.view().slice(0, 0, rows), text.view()[0]);
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
              std::string(to_string(run.dtype));
     });
 
-// One pad row weighted by the logarithm of their number is all of them.
+// One padding row, weighted by the logarithm of their number, gives the result of all padding rows.
 TEST(WanText, PadRowsShareOneKey) {
   for (const int64_t rows : {0, 1, 5, 15}) {
     Model model("dit_wan_tiny");
@@ -116,7 +116,7 @@ TEST(WanText, PadRowsShareOneKey) {
     const Tensor expected = model.run(all, &full), got = model.run(rows, &short_one);
     EXPECT_LT(relative_l2(to_f64(got), to_f64(expected)), test::kParallelL2) << rows;
     EXPECT_TRUE(bitwise_equal(full.seen["context"], short_one.seen["context"])) << rows;
-    // Cutting the pads off instead is another result.
+    // Without the padding the result differs.
     Context c = model.context();
     if (rows == 0) continue;
     const WanText cut = model.wan.prepare_text(c, model.text.view().slice(0, 0, rows), rows);
@@ -135,7 +135,7 @@ TEST(WanText, PredictsItsBytes) {
   }
 }
 
-// Attention knows positions by their differences alone.
+// Attention depends only on differences of positions.
 TEST(WanForward, ShiftedPositionsGiveTheSamePicture) {
   Model model("dit_wan_tiny_sharded");
   Context c = model.context();
@@ -145,7 +145,7 @@ TEST(WanForward, ShiftedPositionsGiveTheSamePicture) {
   EXPECT_LT(relative_l2(to_f64(got), to_f64(expected)), test::kParallelL2);
 }
 
-// A pipeline's split of the layers moves data and nothing else.
+// A pipeline that splits the layers only moves data.
 TEST(WanForward, BlockRangesComposeBitwise) {
   Model whole("dit_wan_tiny_sharded");
   const Tensor expected = whole.run(20);
@@ -221,7 +221,7 @@ WanConfig published(int heads, int layers, int64_t ffn, int64_t in, int64_t out)
   return config;
 }
 
-// Counts of the published checkpoints.
+// The parameter and tensor counts are those of the published checkpoints.
 TEST(WanConfig, CountsOfPublishedModels) {
   const struct {
     WanConfig config;
@@ -316,7 +316,7 @@ TEST(WanGrid, PatchesMustFit) {
     }
 }
 
-// dit_wan_tiny's tensors, to be changed.
+// Holds dit_wan_tiny's tensors, so that tests can change them.
 class WanFile : public testing::Test {
  protected:
   void SetUp() override {
@@ -369,7 +369,7 @@ TEST_F(WanFile, EveryFaultByName) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }
 
-// The same model whatever its tensors are called.
+// All spellings of the tensor names give the same model.
 TEST_F(WanFile, EverySpellingAndPrefix) {
   Model expected("dit_wan_tiny");
   const Tensor velocity = expected.run(16);
@@ -408,7 +408,7 @@ TEST_F(WanFile, SizesFromTensorsAlone) {
       to_string(WanConfig::from_tensors(file)),
       "Wan transformer: width 128 = 1 heads x 128, 1 layers, ffn 64, channels 16 -> 16, text 32, "
       "patch 1x2x2");
-  // Width 24 does not say how many heads there are.
+  // A width of 24 does not determine the number of heads.
   EXPECT_THROW(WanConfig::from_tensors(written()), Error);
   tensors_["img_emb.proj.0.weight"] = Tensor(DType::kF32, {3});
   try {
@@ -420,7 +420,7 @@ TEST_F(WanFile, SizesFromTensorsAlone) {
   }
 }
 
-// models.md's check vectors, t = 500.
+// Known values for t = 500.
 TEST(TimeEmbedding, CheckVectors) {
   Tensor out(DType::kF32, {256});
   time_embedding(500, out);
@@ -433,7 +433,7 @@ TEST(TimeEmbedding, CheckVectors) {
 TEST(WanRope, CheckVectors) {
   const Rope rope = make_rope({2, 2, 2}, {0, 0, 0}, 128);
   EXPECT_EQ(rope.pairs, (std::array<int, 3>{22, 21, 21}));
-  const auto angle = [&](int axis, int pair) {  // of position 1
+  const auto angle = [&](int axis, int pair) {  // the angle of position 1
     const float* at = rope.table[axis].as<float>() + (rope.pairs[axis] + pair) * 2;
     return std::atan2(static_cast<double>(at[1]), static_cast<double>(at[0]));
   };

@@ -1,5 +1,5 @@
-// The VAE in bands of rows: the picture of one rank to the bit, and the halo's bytes per
-// convolution.
+// The VAE in bands of rows gives the picture of one rank bit for bit, and each convolution
+// exchanges the predicted halo bytes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,8 +14,8 @@
 namespace weft::test {
 namespace {
 
-// Counts what a band owes its neighbours: for every convolution its top rows for the one above and
-// its bottom rows for the one below, of every frame that the convolution reads.
+// Counts the bytes that a band must send to its neighbours: for every convolution its top rows to
+// the band above and its bottom rows to the band below, for every frame that the convolution reads.
 class CountingHalo final : public Halo {
  public:
   CountingHalo(Halo& inner, bool first, bool last) : inner_(inner), first_(first), last_(last) {}
@@ -32,7 +32,7 @@ class CountingHalo final : public Halo {
   bool first_, last_;
 };
 
-// Runs work(context, band) for every band of the latent rows, a rank each.
+// Runs work(context, band) for every band of the latent rows, each on its own rank.
 template <class Work>
 void run_bands(int64_t rows, int bands, const LocalOptions& options, Work&& work) {
   run_ranks(

@@ -37,7 +37,7 @@ WanVae load(Bench& bench, const std::string& name, DType dtype, VaeParts parts) 
   return WanVae::load(file, config_of(name), bench.stream, dtype, parts);
 }
 
-// A smooth latent without symmetries.
+// Makes a smooth latent without symmetries.
 Tensor make_latent(int64_t z, int64_t h, int64_t w, int64_t frame) {
   Tensor latent(DType::kF32, {z, h, w});
   for (int64_t i = 0; i < latent.count(); ++i)
@@ -114,7 +114,7 @@ TEST(WanVae, FactorsFollowFromTheConfig) {
   EXPECT_EQ(real.latent_frames(81), 21);
 }
 
-// A second decoder that takes over the first one's state in the middle gives the same bits.
+// A second decoder that continues from the first one's state gives the same bits.
 TEST(WanVae, DecodingResumesFromSavedState) {
   Bench bench;
   const WanVae vae = load(bench, "vae21_mult_decode2", DType::kF32, VaeParts::kDecoder);
@@ -149,7 +149,7 @@ TEST(WanVae, ResetForgetsEverything) {
         << i;
 }
 
-// Frames already decoded depend on no later latent.
+// Decoded frames do not depend on later latents.
 TEST(WanVae, DecodingIsCausal) {
   Bench bench;
   const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
@@ -189,7 +189,7 @@ TEST_P(VaeMemory, PredictionsEqualWhatIsMeasured) {
   const WanVaeConfig& config = vae.config();
   const size_t before = tensor_bytes_live();
   WanVaeDecoder decoder(vae, h, w);
-  // A Tensor takes up to 128 bytes more, for alignment.
+  // Alignment adds up to 128 bytes to each tensor.
   EXPECT_NEAR(tensor_bytes_live() - before, vae_decode_state_bytes(config, h, w, dtype),
               128.0 * decoder.stream().state().size());
   for (int64_t i = 0; i < 2; ++i) decode_next(bench, decoder, make_latent(config.z_dim, h, w, i));
@@ -216,10 +216,11 @@ INSTANTIATE_TEST_SUITE_P(Cases, VaeMemory,
                                                           "vae_patch2_decode3"),
                                           testing::Values(DType::kF32, DType::kBF16)));
 
-// The real decoder at 832x480, f32: kept as numbers so that a growth of the plan is seen.
+// The memory of the real decoder at 832x480 in f32. The numbers are fixed, so that growth is
+// noticed.
 TEST(WanVae, MemoryOfTheRealDecoder) {
   const WanVaeConfig config;
-  // models.md B.7: 3.8 GB of remembered frames.
+  // The remembered frames take 3.8 GB.
   EXPECT_NEAR(vae_decode_state_bytes(config, 60, 104, DType::kF32) / 1e9, 3.8, 0.05);
   // 14 pictures of 96 channels: the last level's x (4), y (4) and the norm's buffer (6).
   EXPECT_NEAR(vae_decode_workspace_bytes(config, 60, 104, DType::kF32), 14.0 * 480 * 832 * 96 * 4,
@@ -247,7 +248,7 @@ TEST(WanVae, FrameCountsWithoutLatentAreRefusedWithNeighbours) {
   }
 }
 
-// The same weights under the original names give the same video.
+// The same weights with the original names give the same video.
 TEST(WanVae, OriginalNamesAreAccepted) {
   for (const std::string name : {"vae21_tiny_decode3", "vae21_mult_decode2"}) {
     Bench bench;
@@ -272,7 +273,7 @@ TEST(WanVae, OriginalNamesAreAccepted) {
   }
 }
 
-// Spellings of the real 2.1 VAE as the original repository has them (models.md B.7).
+// The names of the real 2.1 VAE's tensors in the original repository.
 TEST(WanVae, OriginalNamesOfTheRealVae) {
   const std::pair<const char*, const char*> kNames[] = {
       {"quant_conv.weight", "conv1.weight"},
@@ -323,9 +324,9 @@ class VaeConfigFile : public testing::Test {
     }
     return "";
   }
-  void expect_fault(const std::string& words) {
+  void expect_fault(const std::string& part) {
     const std::string message = fault();
-    EXPECT_NE(message.find(words), std::string::npos) << "'" << message << "' without " << words;
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << message << "' without " << part;
   }
   nlohmann::json json_;
 };

@@ -70,8 +70,8 @@ TEST_F(WeightBinderTest, RenamesToTheFilesSpelling) {
   EXPECT_NE(text.find("1 missing: z [1]"), std::string::npos) << text;
 }
 
-// A part is the same stretch of the mapping, rounded as a copy rounds, however many pieces it is
-// read in; all of a tensor stays where it is.
+// A part equals the same range of the mapped file, rounded as a copy rounds, in however many pieces
+// it is read. A whole tensor stays in the mapped file.
 TEST(HeldWeight, IsThePartOfTheTensor) {
   Stream stream = Stream::cpu(1);
   Tensor matrix(DType::kF32, {500, 300}), narrow(DType::kBF16, {500, 300});

@@ -1,4 +1,4 @@
-// Balanced causal attention: who works on what, the result of one rank, and bytes by the formula.
+// Tests balanced causal attention: the schedule, one rank's result, and bytes by the formula.
 #include "parallel/causal_balance.h"
 
 #include "parallel/attention_state.h"
@@ -56,8 +56,8 @@ TEST(LightSeq, EqualsOneRankWithTheBytesOfTheFormula) {
 }
 
 TEST(LightSeq, BytesByHand) {
-  // 7 tokens as 3, 2, 2; one head of 4, f32: rank 0 sends its keys to rank 1 and its 3 ... nothing
-  // as a state: rank 2 takes rank 1's keys; rank 0 helps rank 2 and sends its 2 rows home.
+  // 7 tokens as 3, 2, 2; one head of 4, f32: rank 0 sends its keys to rank 1 and
+  // no queries; rank 2 takes rank 1's keys; rank 0 helps rank 2 and returns a state of 2 rows.
   const SequenceMap map = SequenceMap::contiguous(7, 3);
   EXPECT_EQ(light_seq_sent_bytes(map, 0, 1, 1, 4, 4), 2 * 3 * 4 * 4 + 2 * (4 + 1) * 4);
   EXPECT_EQ(light_seq_sent_bytes(map, 1, 1, 1, 4, 4), 2 * 2 * 4 * 4);

@@ -162,7 +162,7 @@ TEST_P(Worlds, BroadcastBarrierAndGroups) {
         EXPECT_EQ(x.as<float>()[0], world.rank() % 2 + 2);
         world.barrier(stream(), {});
         c.barrier(stream(), {});
-        // Counters are the rank's, whatever the group.
+        // A rank's groups share its counters.
         EXPECT_EQ(sent(world, Traffic::kText), c.rank() == 1 ? 2 * 20 : 0);
       },
       options());

@@ -63,7 +63,8 @@ class Job {
   std::string failure(int milliseconds) { return first(failures_, milliseconds); }
   std::string warning(int milliseconds) { return first(warnings_, milliseconds); }
   bool ended(int rank) { return waitpid(child(rank), nullptr, WNOHANG) != 0; }
-  // The exit code of a child: 7 where it came to the end, 42 where it heard `line`.
+  // The exit code of a child: 7 where it came to the end, 8 where it misjudged the job's clock, 42
+  // where it heard a line about rank 2.
   int end_of(int rank) {
     int status = 0;
     waitpid(child(rank), &status, 0);
@@ -73,6 +74,8 @@ class Job {
 
  private:
   static constexpr int kRanks = 3;
+  static constexpr int64_t kClockError = 100'000'000;  // of a machine whose cores are shared
+  static int64_t skewed_clock() { return steady_clock_ns() + 1'000'000'000'000'000; }
 
   [[noreturn]] static void run_child(int rank, int reader, const ControlSettings& settings) {
     ControlReports reports;
@@ -85,7 +88,15 @@ class Job {
       if (read(reader, shared, sizeof shared) != 256) _exit(1);
       return std::string(shared);
     };
-    ControlPlane(rank, kRanks, "lo", share, reports, settings).await_all();
+    ControlSettings own = settings;
+    own.clock_ns = skewed_clock;
+    auto plane = std::make_unique<ControlPlane>(rank, kRanks, "lo", share, reports, own);
+    // The first rank's clock is this machine's; that of the children stands far from it.
+    const int64_t before = steady_clock_ns(), job = plane->job_clock_ns(),
+                  after = steady_clock_ns();
+    if (job < before - kClockError || job > after + kClockError) _exit(8);
+    plane->await_all();
+    plane.reset();
     _exit(7);
   }
 
@@ -167,6 +178,43 @@ TEST(ControlPlane, AFailureEndsTheWaitForAll) {
   job.plane().fail("rank 2 failed: out of memory");
   EXPECT_THROW(job.plane().await_all(), Error);
   EXPECT_EQ(job.end_of(1), 42);
+}
+
+TEST(ControlPlane, SilenceOfASetTimeEndsTheJobOrNone) {
+  const ControlSettings usual = settings_for_timeout(4.5), patient = settings_for_timeout(45),
+                        endless = settings_for_timeout(0);
+  EXPECT_DOUBLE_EQ(usual.suspect_s, ControlSettings{}.suspect_s);
+  EXPECT_DOUBLE_EQ(usual.dead_s, ControlSettings{}.dead_s);
+  EXPECT_DOUBLE_EQ(patient.suspect_s, 20);
+  EXPECT_DOUBLE_EQ(patient.dead_s, 45);
+  EXPECT_EQ(endless.suspect_s, ControlSettings{}.suspect_s);
+  ControlSettings settings = endless;
+  settings.beat_s = 0.05, settings.suspect_s = 0.5, settings.grace_s = 60;
+  Job job(settings);
+  kill(job.child(2), SIGSTOP);
+  EXPECT_NE(job.warning(5000), "");
+  EXPECT_EQ(job.failure(5000), "");
+  kill(job.child(2), SIGKILL);  // a closed connection still ends it
+  EXPECT_NE(job.failure(5000).find("rank 2 is gone"), std::string::npos);
+}
+
+TEST(ClockOffset, TheFastestRoundTripsCount) {
+  ClockOffset offset;
+  constexpr int64_t kOther = 5'000'000'000'000, kMs = 1'000'000;
+  // Each answer takes 1 ms there and `back` ms home.
+  const auto ask = [&](int64_t at, int64_t back) {
+    offset.add(at, at + kMs + kOther, at + kMs + back * kMs);
+  };
+  ask(0, 9);
+  EXPECT_EQ(offset.ns(), kOther - 4 * kMs);  // half of 10 ms, less the 1 ms there
+  ask(20 * kMs, 1);
+  EXPECT_EQ(offset.ns(), kOther);
+  ask(30 * kMs, 50);
+  EXPECT_EQ(offset.ns(), kOther);
+  // 60 s later clocks may have drifted by 6 ms, so an answer within 8 ms counts.
+  ask(60'000 * kMs, 6);
+  EXPECT_EQ(offset.ns(), kOther - 5 * kMs / 2);
+  EXPECT_EQ(offset.samples(), 4);
 }
 
 TEST(ControlPlane, AnIdleJobHasNothingToSay) {

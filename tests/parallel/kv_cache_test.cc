@@ -1,4 +1,4 @@
-// Pages of keys and values: rows come back as they were kept, and move between splits with the
+// Tests the KV cache: rows are read back as they were appended, and moves between splits send the
 // bytes of the formula.
 #include "parallel/kv_cache.h"
 
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kHeads = 5, kSize = 3;
 constexpr int kLayers = 2;
 
-// The value of a key or value by its place: no two are alike.
+// A value that is unique to its place.
 float value(int layer, int part, int64_t token, int64_t head, int64_t i) {
   return static_cast<float>((((layer * 2 + part) * 100 + token) * kHeads + head) * kSize + i);
 }
@@ -32,7 +32,7 @@ void fill(KVCache& cache, const TokenRanges& tokens, const Range& heads) {
         for (int64_t token = range.begin; token < range.end; ++token)
           for (int64_t head = heads.begin; head < heads.end; ++head)
             for (int64_t i = 0; i < kSize; ++i) *at++ = value(layer, part, token, head, i);
-    keep(stream, &cache.layers()[layer], kv.view().select(0, 0), kv.view().select(0, 1));
+    append_to_cache(stream, &cache.layers()[layer], kv.view().select(0, 0), kv.view().select(0, 1));
   }
   cache.commit();
 }
@@ -87,8 +87,8 @@ TEST(KVCache, KeepsRowsOverPagesRangesAndPasses) {
   EXPECT_EQ(pool.free_pages(), 6);
 }
 
-// From tokens (zigzag, Ulysses groups above) to heads, kv heads replicated where there are more
-// ranks than heads.
+// Moves from a split by tokens (zigzag over Ulysses groups) to one by heads; key/value heads are
+// replicated where there are more ranks than heads.
 TEST(KVCache, MovesFromTokensToHeadsWithTheBytesOfTheFormula) {
   for (const auto& [rings, ulysses] : {std::pair{2, 1}, {3, 1}, {2, 2}, {2, 3}, {7, 1}, {1, 4}}) {
     const int ranks = rings * ulysses;

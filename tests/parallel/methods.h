@@ -1,6 +1,6 @@
 #pragma once
-// What the tests of the sequence methods share: a whole attention with its one-rank answer, and a
-// run of a method over ranks that compares with it.
+// Shared by the tests of the sequence methods: an attention with its one-rank result, and a run of
+// a method over ranks that is compared with it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct AttentionCase {
   int64_t heads = 4, kv_heads = 4, head_dim = 12;
   DType dtype = DType::kF32;
   Mask mask = Mask::kFull;
-  float spread = 1;  // of q and k: large ones make log-sum-exps of +-1e4
+  float spread = 1;  // scales q and k; a large one makes log-sum-exps of +-1e4
   const Ops* ops = &reference_ops();
   AttentionFormat format = AttentionFormat::kCompute;
 
@@ -96,8 +96,7 @@ class SequenceRun {
     return out;
   }
 
-  // The law of delays: 100 orders of arrival on four ranks, half of them with rendezvous sends,
-  // change no bit.
+  // 100 random orders of arrival on four ranks, half of them with rendezvous sends, change no bit.
   void expect_delays_change_no_bit(const SequenceMap& map, const Make& make) const {
     const Tensor plain = run(4, map, make);
     for (uint64_t seed = 1; seed <= 100; ++seed)
@@ -176,8 +175,8 @@ inline std::vector<Range> contiguous(int64_t total, int ranks) {
   return ranges;
 }
 
-// f32: the law's bound. bf16: one rank rounds once, and so does a ring: the error against the same
-// attention in f32 is one rank's, give or take the bound of the f32 states.
+// f32 must be within 1e-5. In bf16 one rank rounds once, and so does a ring: the error against the
+// same attention in f32 is one rank's, plus or minus the bound of the f32 states.
 inline void expect_method_equal(const Tensor& out, const Tensor& whole, const Tensor& exact,
                                 int ranks) {
   if (out.view().dtype == DType::kF32) {

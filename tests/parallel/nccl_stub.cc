@@ -32,7 +32,7 @@ struct Op {
 struct StubComm {
   std::string id;
   int rank, size;
-  int in_progress = 1;  // looks that say so
+  int in_progress = 1;  // the number of state queries that answer ncclInProgress
   std::shared_ptr<Group> last = nullptr;
 };
 struct StubStream {
@@ -161,7 +161,7 @@ ncclResult_t comm_abort(ncclComm_t comm) {
 const char* error_string(ncclResult_t result) {
   return result == ncclRemoteError ? "stub remote error" : "stub error";
 }
-const char* last_error(ncclComm_t) { return "stub's last words"; }
+const char* last_error(ncclComm_t) { return "the stub's last error"; }
 
 ncclResult_t group_start() {
   ++depth;
@@ -252,7 +252,8 @@ cudaError_t stream_wait_event(cudaStream_t, cudaEvent_t event, unsigned) {
 }
 cudaError_t event_record(cudaEvent_t event, cudaStream_t stream) {
   const std::lock_guard guard(world->lock);
-  auto* one = reinterpret_cast<StubStream*>(stream);  // null: the default one, with nothing on it
+  auto* one =
+      reinterpret_cast<StubStream*>(stream);  // null is the default stream, which has no work
   reinterpret_cast<StubEvent*>(event)->group = one ? one->last : nullptr;
   return cudaSuccess;
 }

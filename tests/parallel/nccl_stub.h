@@ -12,11 +12,11 @@
 namespace weft::test {
 
 struct NcclStub {
-  // Forgets everything; the table of the stub's calls.
+  // Resets the stub and returns the table of its calls.
   static NcclApi reset();
 
   static void never_ready(int rank);
-  static void fail(int rank, ncclResult_t error);  // what a look at its communicator gives from now
+  static void fail(int rank, ncclResult_t error);  // the state of its communicator from now on
   static void hold(bool held);                     // no message ends while held
   static void* allocate(size_t bytes);             // "on a device"
   static void release(void* memory);
@@ -25,9 +25,9 @@ struct NcclStub {
   static int aborted();
   static int live_buffers();
   static int live_handles();  // streams and events
-  static int event_waits();   // of streams
+  static int event_waits();   // waits of streams for events
   static int64_t moved_bytes();
-  static std::string faults();  // what a real NCCL would have answered with corruption
+  static std::string faults();  // misuse that would corrupt data with a real NCCL
 };
 
 }  // namespace weft::test

@@ -36,7 +36,7 @@ std::vector<float> values(const Tensor& x) { return {x.as<float>(), x.as<float>(
 class Nccl : public testing::Test {
  protected:
   Nccl() : api_(NcclStub::reset()) {}
-  // Whatever happened, nothing is left behind and NCCL was never asked for the impossible.
+  // After every test nothing is leaked and NCCL was never misused.
   ~Nccl() override {
     EXPECT_EQ(NcclStub::faults(), "");
     EXPECT_EQ(NcclStub::live_communicators(), 0);
@@ -64,7 +64,7 @@ class Nccl : public testing::Test {
   NcclApi api_;
 };
 
-// What the collectives give, rank by rank; the local transport says what it must be.
+// The results of the collectives, rank by rank; those of the local transport are the reference.
 void collectives(Communicator& c, std::vector<float>& out) {
   Arena arena(size_t{1} << 20);
   const auto keep = [&](const Tensor& x) {
@@ -138,7 +138,7 @@ TEST_F(Nccl, MemoryOfADeviceIsUsedAsItIsAfterTheDefaultStream) {
   for (float* one : memory) NcclStub::release(one);
 }
 
-// Every rank posts to and from all others at once, in an order of its own, for many turns.
+// Every rank posts messages to and from all others at once, in a random order, for many rounds.
 TEST_F(Nccl, NoOrderOfPostingDeadlocks) {
   constexpr int kRanks = 4;
   run_ranks(make(kRanks), [&](Communicator& c) {
@@ -225,7 +225,7 @@ TEST_F(Nccl, AnAsyncErrorEndsEveryRank) {
       }
     });
     EXPECT_NE(what.find("rank 1: NCCL, "), std::string::npos) << what;
-    EXPECT_NE(what.find("stub remote error (stub's last words)"), std::string::npos) << what;
+    EXPECT_NE(what.find("stub remote error (the stub's last error)"), std::string::npos) << what;
     EXPECT_EQ(ended, under_way ? 3 : 2);
     EXPECT_EQ(NcclStub::aborted(), 3);
   }

@@ -1,5 +1,5 @@
-// Plans of a generation: golden texts, soundness under every layout, bytes, and what the checker
-// finds.
+// Tests the plans of a generation: golden texts, soundness under every layout, bytes, and the
+// faults that the checker finds.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -87,7 +87,7 @@ DenoisePlanConfig job(const Layout& layout, std::vector<DenoisePlanConfig::Denoi
   return config;
 }
 
-// Two branches on two ranks, each in two stages: who hands what to whom.
+// Two branches on two ranks, each in two stages: the peers of every message.
 TEST(PlanDenoise, GoldenText) {
   Layout layout;
   layout[Axis::kCfg] = 2;

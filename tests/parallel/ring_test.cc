@@ -79,8 +79,8 @@ TEST_P(Rings, Bf16RoundsOnce) {
   }
 }
 
-// Scales are powers of two, so eight bits, which err by 5e-2 here, do not show the split: it moves
-// what is below 2^-14 of the largest.
+// The 8-bit format errs by 5e-2 here, but its scales are powers of two, so splitting the keys
+// changes results only below 2^-14 of the largest value.
 TEST_P(Rings, EightBitsAreTheSameForAnyRanks) {
   const SequenceRun run({.heads = 3, .kv_heads = 3, .format = AttentionFormat::kFp8});
   const SequenceRun plain({.heads = 3, .kv_heads = 3});
@@ -201,14 +201,14 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Rings, testing::Values(Kind::kRing, Kind::kToken
                            return std::string(info.param == Kind::kRing ? "Ring" : "TokenRing");
                          });
 
-// A prompt in two passes: the keys of the first go around again in the second.
+// A prompt in two passes: the keys of the first go around the ring again in the second.
 TEST(Ring, KeysOfEarlierPassesGoAroundWithTheBytesOfTheFormula) {
   constexpr int64_t kFirst = 9, kTotal = 24, kHeads = 4, kKvHeads = 2, kSize = 6;
   const Tensor q = random_values(DType::kF32, {kTotal, kHeads, kSize}, 1, 1);
   const Tensor k = random_values(DType::kF32, {kTotal, kKvHeads, kSize}, 2, 1);
   const Tensor v = random_values(DType::kF32, {kTotal, kKvHeads, kSize}, 3, 1);
   const Rope rope = make_line_rope(kTotal, 0, kSize, 1e4, RopePairs::kHalves);
-  // One pass over `tokens` of a mixer; the rows of q, k and v are those of the tokens.
+  // Runs one pass of a mixer over `tokens`; q, k and v have one row per token.
   const auto attend = [&](Communicator* world, TokenMixer& mixer, const TokenRanges& tokens,
                           KVCache& cache, const Tensor& out) {
     Stream stream = Stream::cpu(1);
@@ -278,7 +278,7 @@ TEST(Ring, KeysOfEarlierPassesGoAroundWithTheBytesOfTheFormula) {
   }
 }
 
-// By hand: 7 tokens as 3, 2, 2; 2 heads of 4, bf16.
+// Worked out by hand: 7 tokens as 3, 2, 2; 2 heads of 4, bf16.
 TEST(RingBytes, AreTheFormulasOfTheMethods) {
   const std::vector<Range> ranges = contiguous(7, 3);
   EXPECT_EQ(ring_sent_bytes(ranges, 0, 2, 4, 2), 2 * 2 * 8 * (3 + 2));

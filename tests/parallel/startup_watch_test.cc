@@ -1,4 +1,4 @@
-// Start-up has a limit, and the line says who is missing.
+// Tests that start-up has a limit and that the error names the missing ranks.
 #include "parallel/startup_watch.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ class StartupWatchTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // The line of rank 0 of `ranks`.
+  // The error line of rank 0 of `ranks`.
   std::string late(int ranks, int ranks_here, double limit_s = 0.3) {
     std::promise<std::string> line;
     const StartupWatch watch(folder_, 0, ranks, ranks_here, limit_s,

@@ -87,7 +87,7 @@ class Path {
   }
 
  private:
-  // Where the resting coordinates lie.
+  // The range of the coordinates that do not move.
   std::pair<double, double> range() const {
     switch (motion_) {
       case Motion::kCircling:

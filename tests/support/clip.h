@@ -1,6 +1,6 @@
 #pragma once
-// The clips the pocket model is trained to draw: their words, the hash that holds a tenth of them
-// back, and an exact drawing of each. Geometry as in models/pocket/.
+// The clips that the pocket model is trained to draw: their prompts, the hash that keeps a tenth of
+// them out of the training, and an exact drawing of each. The geometry is that of models/pocket/.
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -41,13 +41,14 @@ struct ClipSpec {
 // All colour x shape x motion x ground combinations, in the order of the enumerators.
 std::vector<ClipSpec> all_combinations();
 
-// FNV-1a (32 bit) of "colour shape motion ground", a multiple of 10: never trained on.
+// Returns true if the FNV-1a hash (32 bit) of "colour shape motion ground" is a multiple of 10.
+// Such a combination is never trained on.
 bool held_out(const ClipSpec& spec);
 
-// "a big red ball, moving left on a navy background".
+// Returns a prompt such as "a big red ball, moving left on a navy background".
 std::string prompt_of(const ClipSpec& spec);
 
-// What a prompt asks for; a part left out is free.
+// The parts that a prompt names. A part without a value is free.
 struct ClipWords {
   std::optional<Colour> colour;
   std::optional<Shape> shape;
@@ -56,8 +57,8 @@ struct ClipWords {
   std::optional<Size> size;
 };
 
-// Any wording of the grammar. nullopt where a part is named twice with different values, or none
-// is.
+// Parses any wording of the grammar. Returns nullopt if a part is named twice with different
+// values, or if no part is named.
 std::optional<ClipWords> parse_prompt(std::string_view prompt);
 
 struct ClipCanvas {
@@ -67,11 +68,11 @@ struct ClipCanvas {
   int total = 0;  // frames over which growth is threefold; 0: first + frames
 };
 
-// Free choices (place, speed, phase) come from the seed.
+// Draws a clip. Free choices (place, speed, phase) depend on the seed.
 std::vector<Frame> draw_clip(const ClipSpec& spec, const ClipCanvas& canvas, uint64_t seed);
 
-// How much of the pixel whose middle is (dx, dy) pixels from the shape's centre (y down) it covers.
-// r: the radius in pixels.
+// Returns the fraction of a pixel that a shape covers. The pixel's middle is (dx, dy) pixels from
+// the shape's centre (y down), and r is the radius in pixels.
 double coverage(Shape shape, double dx, double dy, double r);
 
 }  // namespace weft

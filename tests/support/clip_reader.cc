@@ -38,8 +38,9 @@ struct GroundModel {
   }
 };
 
-// From the median of all pixels (the shape covers less than half of them), the line through those
-// within a narrowing distance of the current one.
+// Fits the ground. It starts with the median of all pixels, because the shape covers less than half
+// of them. Then it repeatedly fits a line to the pixels within a decreasing distance of the last
+// line.
 GroundModel fit_ground(const std::vector<Frame>& frames) {
   const int width = frames[0].width, height = frames[0].height;
   GroundModel ground;
@@ -113,7 +114,7 @@ std::optional<Rgb> fit_colour(const std::vector<Frame>& frames, const GroundMode
   return Rgb{sum[0] / n, sum[1] / n, sum[2] / n};
 }
 
-// How much of each pixel the shape covers, 0..1, and where its middle is.
+// The fraction of each pixel that the shape covers, 0..1, and the shape's centroid.
 struct Mask {
   int width, height;
   std::vector<double> cover;

@@ -20,7 +20,8 @@ struct ClipReading {
 
 ClipReading read_clip(const std::vector<Frame>& frames);
 
-// Which of the parts that `asked` names the reading agrees with; a part not named counts as right.
+// Says for each part whether the reading agrees with `asked`. A part that is not named counts as
+// right.
 struct ClipScore {
   bool colour, ground, shape, motion;
 };

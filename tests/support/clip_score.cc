@@ -1,4 +1,4 @@
-// How well a model draws what it is told, read back from its clips.
+// Measures how well a model draws its prompts, by reading its clips.
 //   clip_score --prompts N [SEED]      prints N prompts, trained and held-out combinations in turn
 //   clip_score CLIP...                 reads each clip and the prompt in its metadata; prints the
 //   table

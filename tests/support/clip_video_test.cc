@@ -1,4 +1,4 @@
-// The reader on clips that went through the MP4 writer and reader.
+// Tests the reader with clips that were written as MP4 and read again.
 #include <gtest/gtest.h>
 
 #include "io/video.h"

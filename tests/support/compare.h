@@ -1,5 +1,5 @@
 #pragma once
-// The numeric policy: every test's bound comes from here.
+// The numeric policy. Every test takes its bound from here.
 //
 //   movement, packing, exchange, slicing, noise    bitwise_equal
 //   f32 op vs f64 evaluation                        kUnit32 x (terms in sequence + log2 lanes) x
@@ -53,7 +53,7 @@ struct Bounded {
   double value = 0, bound = 0;
 };
 
-// Elements in row-major order as f64, from a view of f32, bf16 or f64 with any strides.
+// Returns the elements in row-major order as f64, from a view of f32, bf16 or f64 with any strides.
 inline std::vector<double> to_f64(const TensorView& view) {
   std::vector<double> out;
   const int64_t n = view.count();
@@ -103,15 +103,16 @@ inline double similarity_error(std::span<const double> x, std::span<const double
   return norms > 0 ? difference / norms : 0;
 }
 
-// What one rounding to `dtype` may add to a value, subnormal steps included.
+// The largest error of one rounding to `dtype`, including subnormal steps.
 inline double rounding(DType dtype, double value) {
   constexpr double kSmallestF32 = 0x1p-149, kSmallestBf16 = 0x1p-133;
   return dtype == DType::kBF16 ? kUnitBf16 * std::fabs(value) + kSmallestBf16
                                : kUnit32 * std::fabs(value) + kSmallestF32;
 }
 
-// The largest measured / bound of the comparisons of one op. Its destructor prints the line a
-// reader judges bounds by: far below 0.1 everywhere means that the bound is loose.
+// Records the largest ratio of error to bound over the comparisons of one op. The destructor prints
+// it, so that a reader can judge the bound: a ratio far below 0.1 everywhere means that it is
+// loose.
 class BoundReport {
  public:
   explicit BoundReport(std::string name) : name_(std::move(name)) {}
@@ -135,7 +136,8 @@ class BoundReport {
   int64_t values_ = 0;
 };
 
-// Every element of `out` lies within bound + one rounding to its dtype of its exact value.
+// Checks that every element of `out` is within bound + one rounding to its dtype of its exact
+// value.
 inline ::testing::AssertionResult within(const TensorView& out, std::span<const Bounded> expected,
                                          BoundReport* report = nullptr) {
   const std::vector<double> measured = to_f64(out);
@@ -145,7 +147,7 @@ inline ::testing::AssertionResult within(const TensorView& out, std::span<const 
   double worst = 0;
   size_t at = 0;
   for (size_t i = 0; i < measured.size(); ++i) {
-    // The f32 error may be in front of the rounding, so that it is rounded with the value.
+    // The f32 error may occur before the rounding, so it is rounded with the value.
     const double bound =
         expected[i].bound + rounding(out.dtype, std::fabs(expected[i].value) + expected[i].bound);
     const double error = std::fabs(measured[i] - expected[i].value);
@@ -168,7 +170,7 @@ inline ::testing::AssertionResult within(const TensorView& out, std::span<const 
          << " of the bound";
 }
 
-// All outputs together are as near as their dtype allows.
+// Checks that all outputs together are as close as their dtype allows.
 inline ::testing::AssertionResult similar(const TensorView& out,
                                           std::span<const Bounded> expected) {
   std::vector<double> exact;
@@ -179,7 +181,7 @@ inline ::testing::AssertionResult similar(const TensorView& out,
   return ::testing::AssertionFailure() << "similarity error " << error << ", bound " << bound;
 }
 
-// The same bits, element by element (views of one dtype and shape, any strides).
+// Checks that two views have the same bits, element by element (one dtype and shape, any strides).
 inline ::testing::AssertionResult bitwise_equal(const TensorView& a, const TensorView& b) {
   if (a.dtype != b.dtype || a.count() != b.count())
     return ::testing::AssertionFailure() << a.to_string_shape() << " and " << b.to_string_shape();

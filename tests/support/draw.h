@@ -1,6 +1,6 @@
 #pragma once
-// What tests draw by chance, the same for the same seed: WEFT_SEED (1 unless set) gives other
-// cases, WEFT_CASES another number of them.
+// Random test cases. The same seed gives the same cases. WEFT_SEED (1 unless set) selects other
+// cases, and WEFT_CASES their number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class Random {
   int at_ = 4;
 };
 
-// One case of many.
+// Draws the values of one test case.
 class Draw : public Random {
  public:
   using Random::Random;
@@ -41,7 +41,8 @@ class Draw : public Random {
   T one_of(std::initializer_list<T> values) {
     return values.begin()[below(static_cast<int64_t>(values.size()))];
   }
-  // 1 ... top; every other one at or beside a power of two, where vectors and blocks end.
+  // Draws from 1 ... top. Half of the draws are at or beside a power of two, where vectors and
+  // blocks end.
   int64_t size(int64_t top) {
     if (maybe(0.5)) return 1 + below(top);
     const int64_t power = int64_t{1} << below(std::bit_width(static_cast<uint64_t>(top)));
@@ -54,7 +55,7 @@ inline int64_t number_of(const char* variable, int64_t otherwise) {
   return text ? std::strtoll(text, nullptr, 10) : otherwise;
 }
 
-// check(draw) for every case, up to the first that fails; its name is in the failure.
+// Runs check(draw) for every case up to the first one that fails. The failure names the case.
 template <class Check>
 void for_cases(int64_t count, Check&& check) {
   const int64_t seed = number_of("WEFT_SEED", 1);

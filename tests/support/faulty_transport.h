@@ -1,6 +1,6 @@
 #pragma once
-// FaultyTransport: a transport that calls `fault` before one of its rank's own sends: to throw
-// there, or to be slow there. It keeps what every send was, so that a clean run tells the places.
+// FaultyTransport: a transport that calls `fault` before one of its rank's own sends, to throw or
+// to delay it. It records every send, so that a run without faults gives the list of places.
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,11 +13,11 @@ namespace weft::test {
 
 class FaultyTransport final : public Transport {
  public:
-  // `at`: the send before which the fault comes, counted from 0; negative for none.
+  // The fault is called before send number `at`, counted from 0. A negative `at` means no fault.
   FaultyTransport(std::shared_ptr<Transport> inner, int at, std::function<void()> fault)
       : inner_(std::move(inner)), at_(at), fault_(std::move(fault)) {}
 
-  const std::vector<std::string>& sent() const { return sent_; }  // tag_text of each
+  const std::vector<std::string>& sent() const { return sent_; }  // tag_text of each send
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }

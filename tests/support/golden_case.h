@@ -1,6 +1,6 @@
 #pragma once
-// A golden case folder, and the comparison of a tensor with it: relative L2 against the case's
-// bound.
+// Reads the folder of a golden case, and compares tensors with it: the relative L2 error must be
+// within the case's bound.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace weft::test {
 
-// The tensor in memory of its own, aligned; floats become f32.
+// Copies a tensor to aligned memory of its own. Floats become f32.
 inline Tensor load_tensor(const TensorFile& file, const std::string& name) {
   Stream stream = Stream::cpu(1);
   const TensorView view = file.view(name);
@@ -24,7 +24,7 @@ inline Tensor load_tensor(const TensorFile& file, const std::string& name) {
   return tensor;
 }
 
-// Run from the repository's root.
+// Tests that use it must run in the repository's root.
 struct GoldenCase {
   explicit GoldenCase(const std::string& name)
       : folder("tests/golden/" + name),

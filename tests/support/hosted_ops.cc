@@ -17,7 +17,7 @@ Stream& device_stream(const Stream& host) {
   return host.deterministic() ? fixed : fast;
 }
 
-// The views of one call: their memory on the device while it lives.
+// Holds the memory of one call's views on the device.
 class Trip {
  public:
   Trip(const Stream& host, const std::vector<TensorView>& inputs,
@@ -51,7 +51,7 @@ class Trip {
     return view;
   }
 
-  // Outputs come back; inputs must not have changed.
+  // Copies outputs back, and checks that inputs have not changed.
   void finish() {
     for (const Span& span : spans_) {
       const auto bytes = static_cast<size_t>(span.end - span.begin);
@@ -72,7 +72,7 @@ class Trip {
     char* device = nullptr;
   };
 
-  // Addresses keep their place within 64 bytes, which is how the host aligns tensors.
+  // Addresses keep their offset within 64 bytes, because the host aligns tensors to 64 bytes.
   static char* aligned(char* at) { return at - reinterpret_cast<uintptr_t>(at) % 64; }
   static char* on_device(const Span& span, char* at) {
     return span.device + (at - aligned(span.begin));
@@ -121,7 +121,7 @@ const T& translate(const Trip&, const T& value) {
   return value;
 }
 
-// An entry whose last view is its output, or that has none.
+// Runs an entry of the op table whose last view is its output, or that has no output.
 template <auto family, auto entry, class R, class... A>
 R run(Stream& host, A... arguments) {
   std::vector<TensorView> views;

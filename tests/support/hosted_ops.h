@@ -1,12 +1,13 @@
 #pragma once
-// cuda_ops() behind views of the host: what tests of the CPU's tables call runs on a device.
+// Runs cuda_ops() on views of host memory, so that the tests of the CPU's op tables can test a
+// device.
 #include "kernels/ops.h"
 
 namespace weft::test {
 
-// Of a stream of the host. Every entry copies the memory its views span to a device as it lies
-// (gaps and overlaps too), runs there, waits, and copies what it may write back; what it may only
-// read must be unchanged. Packs take weights of the host and stay on the device.
+// The op table takes a host stream. Every entry copies the memory that its views span to a device
+// (with gaps and overlaps), runs there, waits, and copies its outputs back. Its inputs must be
+// unchanged. Packs take host weights and stay on the device.
 const Ops& hosted_ops();
 
 }  // namespace weft::test

@@ -1,6 +1,6 @@
 #pragma once
-// What test programs under mpirun share: a main around the ranks' work, and the first rank's look
-// at what the others measured.
+// Shared by test programs under mpirun: a main function around the ranks' work, and a function that
+// gathers measured values on the first rank.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -12,8 +12,8 @@
 
 namespace weft::test {
 
-// Runs work(world), which returns the faults it found, as this process' rank; gives the code to
-// exit with.
+// Runs work(world), which returns the faults it found, as this process' rank. Returns the exit
+// code.
 inline int mpi_main(const std::function<std::vector<std::string>(Communicator&)>& work) {
   Communicator world(make_mpi_transport());
   try {
@@ -28,7 +28,7 @@ inline int mpi_main(const std::function<std::vector<std::string>(Communicator&)>
   }
 }
 
-// Every rank's values, as many on each, on the first rank; elsewhere zeros.
+// Gathers every rank's values on the first rank; all have equally many. Other ranks get zeros.
 inline std::vector<std::vector<int64_t>> gather(Communicator& world, std::vector<int64_t> own) {
   Stream stream = Stream::cpu(1);
   const auto count = static_cast<int64_t>(own.size());

@@ -1,6 +1,6 @@
 #pragma once
-// Device code as C++: the words, built-in variables and functions of CUDA that kernels use. A
-// block's threads are fibers of one host thread; one block runs at a time.
+// Device code as C++: the keywords, built-in variables and functions of CUDA that the kernels use.
+// A block's threads are fibers of one host thread; one block runs at a time.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -64,8 +64,9 @@ namespace weft::emulated {
 void sync_block();
 int sync_block_or(int predicate);
 
-// What a warp does together: every lane of `mask` gives its argument; the last to come calls
-// finish, which sees all of them, and then all go on. `aligned`: an exited lane is a fault.
+// Runs one operation of a whole warp: every lane of `mask` passes its argument, the last to arrive
+// calls `finish`, which sees all arguments, and then all go on. With `aligned`, an exited lane is a
+// fault.
 using Finish = void (*)(void* const (&arguments)[32], uint32_t lanes);
 void collective(uint32_t mask, const char* what, Finish finish, void* argument, bool aligned);
 int lane();
@@ -75,7 +76,7 @@ int lane();
 template <class T>
 struct Exchange {
   T value, result;
-  int source;  // the lane whose value this one wants
+  int source;  // the lane whose value this one reads
 };
 
 template <class T>
@@ -97,7 +98,8 @@ T exchange(uint32_t mask, const char* what, T value, int source) {
   return mine.result;
 }
 
-// The lane that a shuffle reads: itself where `wanted` leaves its group of `width`.
+// Returns the lane that a shuffle reads: the calling lane itself if `wanted` leaves its group of
+// `width`.
 inline int source_lane(int wanted, int width) {
   const int first = lane() / width * width;
   return wanted < first || wanted >= first + width ? lane() : wanted;

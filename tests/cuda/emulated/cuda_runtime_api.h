@@ -1,9 +1,9 @@
 #pragma once
 // The part of CUDA's runtime that kernels/cuda uses, with CUDA's names and meaning, on the host
-// (tests/cuda/README.md). This folder stands first on the include path of what is emulated.
+// (tests/cuda/README.md). For emulated sources this folder comes first on the include path.
 #include <cstddef>
 
-// Names and numbers of the CUDA runtime (driver_types.h).
+// The names and numbers are those of the CUDA runtime (driver_types.h).
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
@@ -43,11 +43,18 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
+struct CUuuid_st {
+  char bytes[16];
+};
+using cudaUUID_t = CUuuid_st;
+
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
   int regsPerBlock, regsPerMultiprocessor, warpSize, maxThreadsPerBlock;
   int maxThreadsPerMultiProcessor, multiProcessorCount, l2CacheSize, major, minor;
+  int pciDomainID, pciBusID, pciDeviceID;
 };
 
 enum cudaMemcpyKind {

@@ -1,12 +1,12 @@
 #pragma once
-// Atomics, bit casts and mathematics of device code that C++ does not have under CUDA's names.
-// Included by cuda_runtime.h.
+// Atomics, bit casts and mathematics of device code under CUDA's names, where C++ has others.
+// cuda_runtime.h includes this file.
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
 
-// One host thread runs all threads of all blocks: plain updates are atomic.
+// One host thread runs all threads of all blocks, so plain updates are atomic.
 template <class T>
 T atomicAdd(T* at, std::type_identity_t<T> value) {
   const T old = *at;
@@ -58,7 +58,7 @@ T __ldg(const T* at) {
   return *at;
 }
 
-// c plus the four products of signed bytes.
+// c plus the dot product of four signed bytes.
 inline int __dp4a(int a, int b, int c) {
   for (int i = 0; i < 32; i += 8) c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
   return c;

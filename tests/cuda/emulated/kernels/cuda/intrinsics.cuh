@@ -24,7 +24,7 @@ T* dynamic_shared() {
   return static_cast<T*>(emulated::dynamic_shared());
 }
 
-// The bytes come at the wait, not before; until then they are NaNs.
+// The bytes are only copied at the wait; until then they are NaNs.
 inline void copy_async16(void* shared, const void* global, bool real = true) {
   emulated::copy_async16(shared, global, real);
 }

@@ -1,4 +1,4 @@
-#include "parallel/door.h"
+#include "parallel/listener.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -46,26 +46,28 @@ in_addr listening_address(const std::string& interfaces) {
 
 }  // namespace
 
-Door open_door(const std::string& interfaces, int guests) {
-  Door door;
-  if (getrandom(&door.token, sizeof door.token, 0) != sizeof door.token) socket_error("getrandom");
+Listener open_listener(const std::string& interfaces, int peers) {
+  Listener listener;
+  if (getrandom(&listener.token, sizeof listener.token, 0) != sizeof listener.token)
+    socket_error("getrandom");
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr = listening_address(interfaces);
   socklen_t length = sizeof at;
-  door.socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (door.socket < 0 || bind(door.socket, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 ||
-      listen(door.socket, guests) != 0 ||
-      getsockname(door.socket, reinterpret_cast<sockaddr*>(&at), &length) != 0)
+  listener.socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (listener.socket < 0 ||
+      bind(listener.socket, reinterpret_cast<sockaddr*>(&at), sizeof at) != 0 ||
+      listen(listener.socket, peers) != 0 ||
+      getsockname(listener.socket, reinterpret_cast<sockaddr*>(&at), &length) != 0)
     socket_error("listening for the other ranks");
   char host[INET_ADDRSTRLEN] = {};
   inet_ntop(AF_INET, &at.sin_addr, host, sizeof host);
-  door.text = std::string(host) + " " + std::to_string(ntohs(at.sin_port)) + " " +
-              std::to_string(door.token);
-  return door;
+  listener.text = std::string(host) + " " + std::to_string(ntohs(at.sin_port)) + " " +
+                  std::to_string(listener.token);
+  return listener;
 }
 
-Knock knock(const std::string& text, double seconds) {
+Connection connect_to_listener(const std::string& text, double seconds) {
   char name[64] = {};
   unsigned port = 0;
   unsigned long long token = 0;
@@ -76,12 +78,12 @@ Knock knock(const std::string& text, double seconds) {
       inet_pton(AF_INET, name, &to.sin_addr) != 1)
     throw Error(ErrorKind::kComm, "rank 0's text '" + text + "' names no address");
   to.sin_port = htons(static_cast<uint16_t>(port));
-  Knock out;
+  Connection out;
   out.token = token;
   out.rest = text.substr(std::min(text.size(), static_cast<size_t>(length) + 1));
   out.socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const timeval limit{static_cast<time_t>(std::max(1.0, seconds)), 0};
-  setsockopt(out.socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);  // of connect, too
+  setsockopt(out.socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);  // also limits connect()
   if (out.socket < 0 || connect(out.socket, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) {
     const int error = errno;
     close(out.socket);

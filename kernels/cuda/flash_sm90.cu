@@ -1,12 +1,12 @@
-// Flash attention by products of warpgroups, for compute capability 9.0. q, k and v are copied into
-// tiles as the products want them (values transposed), in bf16 or as e4m3; then two warpgroups of
-// 64 rows each walk over tiles of 128 keys, one at its products while the other is at its
-// exponentials. The copy engine fills pairs of a tile of keys and one of values; a warp gives a
-// pair back when it has read it, so the warpgroups need not walk in step.
+// Flash attention by wgmma, for compute capability 9.0. q, k and v are first copied into tiles in
+// the layout of wgmma (values transposed), in bf16 or as e4m3. Then two warpgroups of 64 rows each
+// walk over tiles of 128 keys; one multiplies while the other computes exponentials. The copy
+// engine fills stages of one tile of keys and one of values; a warp releases a stage when it has
+// read it, so the warpgroups need not run in step.
 //
-// Tensor cores of e4m3 add with 14 bits alone (DeepSeek-V3, 2024, 3.3.2), so a tile's sums are made
-// anew and added in f32. Products of e4m3 by mma would be done in f16 (seen in sm_90's machine
-// code).
+// The tensor cores add e4m3 products with only 14 bits (DeepSeek-V3, 2024, 3.3.2), so each tile's
+// sums start at zero and are added to the running sums in f32. The mma instruction would multiply
+// e4m3 in f16 (seen in sm_90's machine code).
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/flash_tiles.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -17,37 +17,39 @@ namespace weft::cuda {
 
 namespace {
 
-constexpr int kRows = 128, kKeys = kFlashGroupTile, kColumns = 128, kThreads = 256;
+constexpr int kRows = 128, kKeys = kFlashSm90Tile, kColumns = 128, kThreads = 256;
 constexpr int kPanelBytes = 128 * 128;  // 128 rows of 128 bytes
-constexpr int kSwizzled = 1024;         // the first panel begins at a multiple of it
+constexpr int kSwizzled = 1024;         // the first panel begins at a multiple of this
 
-// Of words of one byte, e4m3, or two, bf16. A tile is one panel for each byte of a word: of queries
-// and keys by columns, of transposed values by keys.
-template <class Word>
+// An element is e4m3 (1 byte) or bf16 (2 bytes). A tile has one panel of 128 bytes a row for each
+// byte of an element: queries and keys are cut by columns, transposed values by keys.
+template <class Element>
 struct Tiles {
-  static constexpr bool kEightBits = sizeof(Word) == 1;
-  static constexpr int kBytes = kPanelBytes * static_cast<int>(sizeof(Word));
-  static constexpr int kProducts = 4 * static_cast<int>(sizeof(Word));  // over 128 columns
+  static constexpr bool kEightBits = sizeof(Element) == 1;
+  static constexpr int kBytes = kPanelBytes * static_cast<int>(sizeof(Element));
+  // A depth of 128 takes this many wgmmas.
+  static constexpr int kInstructions = 4 * static_cast<int>(sizeof(Element));
   static constexpr int kStages = kEightBits ? 6 : 3, kAhead = kEightBits ? 4 : 2;
   static constexpr int kOfShared = 1 + 2 * kStages;
   static constexpr size_t kSharedBytes = kOfShared * kBytes + kSwizzled + 2 * kStages * 8;
-  static constexpr float kOneBits = kEightBits ? 8 : 0;  // the power of two that stands for 1
+  // Probability 1 is stored as 2 to this power.
+  static constexpr float kOneBits = kEightBits ? 8 : 0;
 };
 
-// A launch's words, in scratch. Tile t of key/value head h is the (h x tiles + t)-th.
+// A launch's packed operands, in scratch. Tile t of key/value head h is number h x tiles + t.
 struct Packed {
-  uint32_t* most = nullptr;  // [q, k, v][kv_heads] bits of the largest magnitudes; of e4m3 alone
+  uint32_t* most = nullptr;  // [q, k, v][kv_heads] bits of the largest magnitudes; e4m3 only
   uint8_t *q = nullptr, *k = nullptr, *v = nullptr;
   int kv_heads = 0, row_blocks = 0;
 };
 enum Operand { kQ, kK, kV };
 
-// The largest magnitude that may not be finite.
+// Returns the largest magnitude, which may be NaN or infinite.
 __device__ __forceinline__ float largest(const Packed& packed, Operand operand, int kv_head) {
   return __uint_as_float(packed.most[operand * packed.kv_heads + kv_head]);
 }
 
-// Rows of a tile that are there, and where they lie: row r at data + r x stride.
+// The existing rows of a tile: row r begins at data + r x stride.
 template <class T>
 struct TileRows {
   const T* data = nullptr;
@@ -68,7 +70,7 @@ __device__ __forceinline__ TileRows<T> tile_rows(const FlashArgs& args, bool val
   return {data + kv_head * head + key * stride, stride, min(segment.keys - key, kKeys)};
 }
 
-// Eight columns of row `row` from `column` on, zeros beyond what there is.
+// Loads eight columns of one row from `column` on, with zeros after the last.
 template <class T>
 __device__ __forceinline__ void load_columns(const FlashArgs& args, const T* row, int column,
                                              float (&x)[8]) {
@@ -88,14 +90,14 @@ __device__ __forceinline__ void load_columns(const FlashArgs& args, const T* row
   for (int i = 0; i < 8; ++i) x[i] = i < valid ? to_float(row[column + i]) : 0.0f;
 }
 
-// Where query head `share_head` of `row` lies; rows are those of FlashArgs.
+// Returns the address of a row of q; rows are those of FlashArgs.
 template <class T>
 __device__ __forceinline__ const T* query_row(const FlashArgs& args, int row, int kv_head) {
   return static_cast<const T*>(args.q) + row / args.share * args.q_row +
          (kv_head * args.share + row % args.share) * args.q_head;
 }
 
-// Row r of tile `tile` of an operand; null beyond the last.
+// Returns row r of tile `tile` of an operand, or null after the last row.
 template <class T>
 __device__ __forceinline__ const T* operand_row(const FlashArgs& args, Operand operand, int tile,
                                                 int kv_head, int r) {
@@ -107,7 +109,7 @@ __device__ __forceinline__ const T* operand_row(const FlashArgs& args, Operand o
   return r < rows.count ? rows.data + r * rows.stride : nullptr;
 }
 
-// What a pass over all operands does: block (x, kv head) takes a tile of one of them.
+// In a pass over all operands, block (x, kv head) takes one tile of one of them.
 __device__ __forceinline__ Operand operand_of(const FlashArgs& args, const Packed& packed,
                                               int& tile) {
   tile = blockIdx.x;
@@ -122,7 +124,8 @@ __global__ void clear(uint32_t* most, int count) {
   for (int i = threadIdx.x; i < count; i += blockDim.x) most[i] = 0;
 }
 
-// The largest magnitudes. As whole numbers, bits of NaN are larger than those of infinity.
+// Computes the largest magnitudes. Compared as integers, the bits of NaN are larger than those of
+// infinity.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     measure(const __grid_constant__ FlashArgs args, const Packed packed) {
@@ -145,37 +148,40 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % 32 == 0) atomicMax(&packed.most[operand * packed.kv_heads + kv_head], most);
 }
 
-// Where byte `at` of row `row` of a tile lies: pieces of 16 bytes are exchanged within eight.
+// Returns the place of byte `at` of row `row` of a tile: the 128-byte swizzle permutes pieces of 16
+// bytes within groups of eight.
 __device__ __forceinline__ int place_in_tile(int row, int at) {
   return at / 128 * kPanelBytes + row * 128 + ((at / 16 % 8) ^ (row % 8)) * 16 + at % 16;
 }
 
-// Where in a row of transposed values `key` stands: probabilities lie in registers as the logits'
-// products left them, those of e4m3 four by four in the order that products take them.
-template <class Word>
-__device__ __forceinline__ int value_place(int key) {
-  return Tiles<Word>::kEightBits ? key / 16 * 16 + key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2
-                                 : key;
+// Returns the column of `key` in a row of transposed values. Probabilities stay in registers in the
+// order of the wgmma that computed the logits; for e4m3, groups of four keys follow the order in
+// which the next wgmma reads them.
+template <class Element>
+__device__ __forceinline__ int value_column(int key) {
+  return Tiles<Element>::kEightBits ? key / 16 * 16 + key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2
+                                    : key;
 }
 
-// Eight columns as words, lower ones first.
-__device__ __forceinline__ void words_of(const float (&x)[8], float scale, uint32_t (&words)[2]) {
+// Packs eight columns into registers, lower columns first.
+__device__ __forceinline__ void pack_columns(const float (&x)[8], float scale,
+                                             uint32_t (&registers)[2]) {
 #pragma unroll
   for (int w = 0; w < 2; ++w)
-    words[w] = e4m3_quad(x[4 * w] * scale, x[4 * w + 1] * scale, x[4 * w + 2] * scale,
-                         x[4 * w + 3] * scale);
+    registers[w] = e4m3_quad(x[4 * w] * scale, x[4 * w + 1] * scale, x[4 * w + 2] * scale,
+                             x[4 * w + 3] * scale);
 }
-__device__ __forceinline__ void words_of(const float (&x)[8], float, uint32_t (&words)[4]) {
+__device__ __forceinline__ void pack_columns(const float (&x)[8], float, uint32_t (&registers)[4]) {
 #pragma unroll
-  for (int w = 0; w < 4; ++w) words[w] = bf16_pair(x[2 * w], x[2 * w + 1]);
+  for (int w = 0; w < 4; ++w) registers[w] = bf16_pair(x[2 * w], x[2 * w + 1]);
 }
 
-// Writes the tiles as they lie in shared memory, values transposed.
-template <class Word, class T>
+// Writes the tiles as they will lie in shared memory, values transposed.
+template <class Element, class T>
 __global__ void __launch_bounds__(kThreads)
     pack(const __grid_constant__ FlashArgs args, const Packed packed) {
-  using Of = Tiles<Word>;
-  constexpr int kBytes = static_cast<int>(sizeof(Word)), kPerWord = 4 / kBytes;
+  using Of = Tiles<Element>;
+  constexpr int kBytes = static_cast<int>(sizeof(Element)), kPerRegister = 4 / kBytes;
   uint8_t* const image = dynamic_shared<uint8_t>();
   int tile = 0;
   const Operand operand = operand_of(args, packed, tile);
@@ -187,23 +193,23 @@ __global__ void __launch_bounds__(kThreads)
     const T* const row = operand_row<T>(args, operand, tile, kv_head, r);
     float x[8] = {};
     if (row) load_columns(args, row, column, x);
-    uint32_t words[2 * kBytes];
-    words_of(x, scale, words);
+    uint32_t registers[2 * kBytes];
+    pack_columns(x, scale, registers);
     if (operand != kV) {
 #pragma unroll
       for (int w = 0; w < 2 * kBytes; w += 2)
         *reinterpret_cast<uint2*>(image + place_in_tile(r, column * kBytes + 4 * w)) =
-            make_uint2(words[w], words[w + 1]);
+            make_uint2(registers[w], registers[w + 1]);
       continue;
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const uint32_t word = words[i / kPerWord] >> i % kPerWord * 8 * kBytes;
-      uint8_t* const to = image + place_in_tile(column + i, value_place<Word>(r) * kBytes);
+      const uint32_t value = registers[i / kPerRegister] >> i % kPerRegister * 8 * kBytes;
+      uint8_t* const to = image + place_in_tile(column + i, value_column<Element>(r) * kBytes);
       if constexpr (Of::kEightBits)
-        *to = static_cast<uint8_t>(word);
+        *to = static_cast<uint8_t>(value);
       else
-        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(word);
+        *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(value);
     }
   }
   __syncthreads();
@@ -215,34 +221,34 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The block's shared memory.
-template <class Word>
+template <class Element>
 struct Stages {
-  using Of = Tiles<Word>;
+  using Of = Tiles<Element>;
 
   uint8_t* queries;
-  uint8_t* tiles;  // keys and values in turns
+  uint8_t* tiles;  // keys and values alternate
   uint64_t *full, *empty;
 
   __device__ __forceinline__ uint8_t* keys(int n) const {
     return tiles + n % Of::kStages * 2 * Of::kBytes;
   }
   __device__ __forceinline__ uint8_t* values(int n) const { return keys(n) + Of::kBytes; }
-  // The n-th tile is here.
+  // Waits until the n-th tile has arrived.
   __device__ __forceinline__ void await(int n) const {
     barrier_wait(&full[n % Of::kStages], n / Of::kStages & 1);
   }
-  // This warp has read it.
+  // Tells the loader that this warp has read the n-th tile.
   __device__ __forceinline__ void release(int n) const {
     if (threadIdx.x % 32 == 0) barrier_arrive(&empty[n % Of::kStages]);
   }
 };
 
-template <class Word>
-__device__ __forceinline__ Stages<Word> make_stages() {
-  using Of = Tiles<Word>;
+template <class Element>
+__device__ __forceinline__ Stages<Element> make_stages() {
+  using Of = Tiles<Element>;
   auto* const shared = dynamic_shared<uint8_t>();
   const auto misplaced = static_cast<int>(reinterpret_cast<uintptr_t>(shared) % kSwizzled);
-  Stages<Word> stages{};
+  Stages<Element> stages{};
   stages.queries = shared + (kSwizzled - misplaced) % kSwizzled;
   stages.tiles = stages.queries + Of::kBytes;
   stages.full = reinterpret_cast<uint64_t*>(stages.queries + Of::kOfShared * Of::kBytes);
@@ -258,17 +264,17 @@ __device__ __forceinline__ Stages<Word> make_stages() {
   return stages;
 }
 
-// Asks for tile after tile; one thread's.
-template <class Word>
+// Requests one tile after the other; only one thread uses it.
+template <class Element>
 struct Loader {
-  using Of = Tiles<Word>;
+  using Of = Tiles<Element>;
 
   FlashCursor at;
   int asked = 0;
 
   __device__ __forceinline__ void load(const FlashArgs& args, const Packed& packed,
-                                       const FlashBlock& block, const Stages<Word>& stages) {
-    if (!settle<kKeys>(args, block, at)) return;
+                                       const FlashBlock& block, const Stages<Element>& stages) {
+    if (!skip_to_visible_tile<kKeys>(args, block, at)) return;
     const int n = asked++, stage = n % Of::kStages;
     if (n >= Of::kStages) barrier_wait(&stages.empty[stage], (n / Of::kStages - 1) & 1);
     barrier_expect(&stages.full[stage], (n == 0 ? 3 : 2) * Of::kBytes);
@@ -284,41 +290,43 @@ struct Loader {
   }
 };
 
-// What a thread keeps of its two rows, lane / 4 + 8 h of the warp: columns 8 n + 2 (lane % 4) + c
-// at [4 n + 2 h + c].
+// The registers of a thread for its two rows, lane / 4 + 8 h of the warp: columns 8 n + 2 (lane %
+// 4) + c at [4 n + 2 h + c].
 struct State {
   float sum[64];
   float top[2], total[2];
 };
 
-// logit = q k^T of the n-th tile.
-template <class Word>
-__device__ __forceinline__ void start_logits(float (&logit)[64], const Stages<Word>& stages,
+// Starts logit = q k^T of the n-th tile.
+template <class Element>
+__device__ __forceinline__ void start_logits(float (&logit)[64], const Stages<Element>& stages,
                                              int n) {
   const uint8_t* const queries = stages.queries + threadIdx.x / 128 * (kPanelBytes / 2);
   const uint8_t* const keys = stages.keys(n);
-  group_multiply<Word>(logit, group_rows(queries, 0), group_rows(keys, 0));
+  wgmma_multiply<Element>(logit, wgmma_descriptor(queries, 0), wgmma_descriptor(keys, 0));
 #pragma unroll
-  for (int e = 1; e < Tiles<Word>::kProducts; ++e) {
+  for (int e = 1; e < Tiles<Element>::kInstructions; ++e) {
     const int panel = e / 4 * kPanelBytes, byte = e % 4 * 32;
-    group_add<Word>(logit, group_rows(queries + panel, byte), group_rows(keys + panel, byte));
+    wgmma_add<Element>(logit, wgmma_descriptor(queries + panel, byte),
+                       wgmma_descriptor(keys + panel, byte));
   }
 }
 
-// sum += probabilities v of the n-th tile; sum = ... of 8 bits.
-template <class Word>
-__device__ __forceinline__ void start_sums(float (&sum)[64],
-                                           const uint32_t (&probability)[Tiles<Word>::kProducts][4],
-                                           const Stages<Word>& stages, int n) {
+// Starts sum += probabilities v of the n-th tile; in 8 bits, sum = probabilities v.
+template <class Element>
+__device__ __forceinline__ void start_sums(
+    float (&sum)[64], const uint32_t (&probability)[Tiles<Element>::kInstructions][4],
+    const Stages<Element>& stages, int n) {
   const uint8_t* const values = stages.values(n);
-  if constexpr (Tiles<Word>::kEightBits)
-    group_multiply<Word>(sum, probability[0], group_rows(values, 0));
+  if constexpr (Tiles<Element>::kEightBits)
+    wgmma_multiply<Element>(sum, probability[0], wgmma_descriptor(values, 0));
 #pragma unroll
-  for (int k = Tiles<Word>::kEightBits; k < Tiles<Word>::kProducts; ++k)
-    group_add<Word>(sum, probability[k], group_rows(values + k / 4 * kPanelBytes, k % 4 * 32));
+  for (int k = Tiles<Element>::kEightBits; k < Tiles<Element>::kInstructions; ++k)
+    wgmma_add<Element>(sum, probability[k],
+                       wgmma_descriptor(values + k / 4 * kPanelBytes, k % 4 * 32));
 }
 
-// -infinity where a row does not see a key.
+// Sets logits to -infinity where a row does not see a key.
 __device__ __forceinline__ void mask(float (&logit)[64], const FlashArgs& args,
                                      const FlashBlock& block, const FlashCursor& at) {
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
@@ -333,33 +341,36 @@ __device__ __forceinline__ void mask(float (&logit)[64], const FlashArgs& args,
   }
 }
 
-// Probabilities as a product takes them: words of keys 2 i and 2 i + 1 of each eight, as the
-// logits' product left them.
-__device__ __forceinline__ void to_words(const float (&p)[64], uint32_t (&words)[4][4]) {
+// Packs probabilities as an operand of wgmma: each register holds keys 2 i and 2 i + 1 of a group
+// of eight, in the order in which the wgmma of the logits left them.
+__device__ __forceinline__ void pack_probabilities(const float (&p)[64],
+                                                   uint32_t (&registers)[4][4]) {
 #pragma unroll
   for (int k = 0; k < 4; ++k)
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const float* const four = p + 16 * k + part / 2 * 8 + part % 2 * 2;
-      words[k][part] = e4m3_quad(four[0], four[1], four[4], four[5]);
+      registers[k][part] = e4m3_quad(four[0], four[1], four[4], four[5]);
     }
 }
-__device__ __forceinline__ void to_words(const float (&p)[64], uint32_t (&words)[8][4]) {
+__device__ __forceinline__ void pack_probabilities(const float (&p)[64],
+                                                   uint32_t (&registers)[8][4]) {
 #pragma unroll
   for (int k = 0; k < 8; ++k)
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const float* const two = p + 8 * k + part / 2 * 4 + part % 2 * 2;
-      words[k][part] = bf16_pair(two[0], two[1]);
+      registers[k][part] = bf16_pair(two[0], two[1]);
     }
 }
 
-// Turns logit x scale + shift, scale > 0 or NaN, into probabilities relative to the largest, of 8
-// bits relative to that rounded up; shrink is what the sums so far become relative to it.
-template <class Word>
-__device__ __forceinline__ void soften(State& state, float (&logit)[64], float scale, float shift,
-                                       float (&shrink)[2]) {
-  using Of = Tiles<Word>;
+// Turns logit x scale + shift (scale > 0 or NaN) into probabilities relative to the running
+// maximum; in 8 bits the maximum is rounded up to an integer. `rescale` returns the factors of the
+// earlier sums.
+template <class Element>
+__device__ __forceinline__ void online_softmax(State& state, float (&logit)[64], float scale,
+                                               float shift, float (&rescale)[2]) {
+  using Of = Tiles<Element>;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float high = minus_infinity();
@@ -370,10 +381,11 @@ __device__ __forceinline__ void soften(State& state, float (&logit)[64], float s
     high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
     const float highest = fmaf(high, scale, shift);
     const float top = fmaxf(state.top[h], Of::kEightBits ? ceilf(highest) : highest);
-    shrink[h] = top == state.top[h] ? 1.0f : fast_exp2(state.top[h] - top);
+    rescale[h] = top == state.top[h] ? 1.0f : fast_exp2(state.top[h] - top);
     state.top[h] = top;
     const float offset =
-        shift + Of::kOneBits - (top == minus_infinity() ? 0.0f : top);  // no key seen yet
+        // The maximum is -infinity until a key is seen.
+        shift + Of::kOneBits - (top == minus_infinity() ? 0.0f : top);
     float total = 0;
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
@@ -383,7 +395,7 @@ __device__ __forceinline__ void soften(State& state, float (&logit)[64], float s
         power = fast_exp2(fmaf(power, scale, offset));
         total += power;
       }
-    state.total[h] = fmaf(state.total[h], shrink[h], total);
+    state.total[h] = fmaf(state.total[h], rescale[h], total);
   }
 }
 
@@ -392,53 +404,57 @@ __device__ __forceinline__ void scale_logits(float (&logit)[64], float scale) {
   for (int i = 0; i < 64; ++i) logit[i] *= scale;
 }
 
-__device__ __forceinline__ void shrink_sums(State& state, const float (&shrink)[2]) {
-  if (!__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) return;  // as mostly
+__device__ __forceinline__ void rescale_sums(State& state, const float (&rescale)[2]) {
+  // This is true for most tiles.
+  if (!__any_sync(0xffffffffu, rescale[0] != 1.0f || rescale[1] != 1.0f)) return;
 #pragma unroll
-  for (int i = 0; i < 64; ++i) state.sum[i] *= shrink[i / 2 % 2];
+  for (int i = 0; i < 64; ++i) state.sum[i] *= rescale[i / 2 % 2];
 }
 
-// One tile, the n-th, whose logits are ready: adds it to the sums. The next tile's logits are made
-// meanwhile; where there is none, this one's again, since a branch would cut the pipeline.
-template <class Word>
+// Adds the n-th tile, whose logits are ready, to the sums. Meanwhile it starts the next tile's
+// logits; after the last tile it computes the same logits again, since a branch would stall the
+// pipeline.
+template <class Element>
 __device__ __forceinline__ void add_tile(State& state, float (&logit)[64], const FlashArgs& args,
                                          const Packed& packed, const FlashBlock& block,
-                                         const FlashCursor& at, const Stages<Word>& stages,
-                                         Loader<Word>& loader, float scale, int n, bool last) {
-  using Of = Tiles<Word>;
-  uint32_t probability[Of::kProducts][4];
-  float shrink[2], fresh[64];
+                                         const FlashCursor& at, const Stages<Element>& stages,
+                                         Loader<Element>& loader, float scale, int n, bool last) {
+  using Of = Tiles<Element>;
+  uint32_t probability[Of::kInstructions][4];
+  float rescale[2], fresh[64];
   if (!(scale > 0)) scale_logits(logit, scale);
   if (cut<kKeys>(args, block, at)) mask(logit, args, block, at);
-  soften<Word>(state, logit, scale > 0 ? scale : 1.0f, args.segment[at.segment].shift, shrink);
-  to_words(logit, probability);
-  if constexpr (!Of::kEightBits) shrink_sums(state, shrink);
+  online_softmax<Element>(state, logit, scale > 0 ? scale : 1.0f, args.segment[at.segment].shift,
+                          rescale);
+  pack_probabilities(logit, probability);
+  if constexpr (!Of::kEightBits) rescale_sums(state, rescale);
   float(&sum)[64] = Of::kEightBits ? fresh : state.sum;
-  // Here and not before the exponentials: it waits for the other warps to have read an older tile.
+  // The load comes after the exponentials, because it waits until the other warps have read an
+  // older tile.
   if (threadIdx.x == 0) loader.load(args, packed, block, stages);
   __syncwarp();
   const int next = last ? n : n + 1;
   stages.await(next);
-  group_hold(logit);
-  if constexpr (!Of::kEightBits) group_hold(sum);
+  wgmma_hold(logit);
+  if constexpr (!Of::kEightBits) wgmma_hold(sum);
 #pragma unroll
-  for (int k = 0; k < Of::kProducts; ++k) group_hold(probability[k]);
-  group_fence();
-  start_sums<Word>(sum, probability, stages, n);
-  start_logits<Word>(logit, stages, next);
-  group_commit();
-  group_wait<0>();
-  group_hold(sum);
-  group_hold(logit);
+  for (int k = 0; k < Of::kInstructions; ++k) wgmma_hold(probability[k]);
+  wgmma_fence();
+  start_sums<Element>(sum, probability, stages, n);
+  start_logits<Element>(logit, stages, next);
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_hold(sum);
+  wgmma_hold(logit);
 #pragma unroll
-  for (int k = 0; k < Of::kProducts; ++k) group_hold(probability[k]);
+  for (int k = 0; k < Of::kInstructions; ++k) wgmma_hold(probability[k]);
   stages.release(n);
   if constexpr (Of::kEightBits)
 #pragma unroll
-    for (int i = 0; i < 64; ++i) state.sum[i] = fmaf(state.sum[i], shrink[i / 2 % 2], sum[i]);
+    for (int i = 0; i < 64; ++i) state.sum[i] = fmaf(state.sum[i], rescale[i / 2 % 2], sum[i]);
 }
 
-template <class Word>
+template <class Element>
 __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
                                            const FlashBlock& block, float scale) {
   const int lane = threadIdx.x % 32;
@@ -449,7 +465,7 @@ __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
     total += __shfl_xor_sync(0xffffffffu, total, 2);
     const int row = block.first_row + threadIdx.x / 32 * 16 + lane / 4 + 8 * h;
     if (row >= block.rows) continue;
-    if (lane % 4 == 0) store_lse(args, block, row, state.top[h] - Tiles<Word>::kOneBits, total);
+    if (lane % 4 == 0) store_lse(args, block, row, state.top[h] - Tiles<Element>::kOneBits, total);
     const float share = total == 0 ? 0.0f : scale / total;
     const int64_t offset = block.part * args.out_part + row / args.share * args.out_row +
                            head_of(args, block, row) * args.out_head;
@@ -468,11 +484,11 @@ __device__ __forceinline__ void store_rows(State& state, const FlashArgs& args,
   }
 }
 
-template <class Word>
+template <class Element>
 __global__ void __launch_bounds__(kThreads, 1)
-    flash_group(const __grid_constant__ FlashArgs args, const Packed packed) {
-  using Of = Tiles<Word>;
-  const Stages<Word> stages = make_stages<Word>();
+    flash_sm90(const __grid_constant__ FlashArgs args, const Packed packed) {
+  using Of = Tiles<Element>;
+  const Stages<Element> stages = make_stages<Element>();
   const FlashBlock block = flash_block<kRows>(args);
   State state;
 #pragma unroll
@@ -480,7 +496,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
   for (int h = 0; h < 2; ++h) state.top[h] = minus_infinity(), state.total[h] = 0;
   FlashCursor at = first_tile<kKeys>(args, block);
-  Loader<Word> loader{.at = at};
+  Loader<Element> loader{.at = at};
   if (threadIdx.x == 0)
     for (int i = 0; i < Of::kAhead; ++i) loader.load(args, packed, block, stages);
   __syncwarp();
@@ -490,64 +506,64 @@ __global__ void __launch_bounds__(kThreads, 1)
              e4m3_scale(largest(packed, kK, block.kv_head));
     value_scale = e4m3_scale(largest(packed, kV, block.kv_head));
   }
-  bool more = settle<kKeys>(args, block, at);
+  bool more = skip_to_visible_tile<kKeys>(args, block, at);
   float logit[64];
   if (more) {
     stages.await(0);
-    group_fence();
-    start_logits<Word>(logit, stages, 0);
-    group_commit();
-    group_wait<0>();
-    group_hold(logit);
+    wgmma_fence();
+    start_logits<Element>(logit, stages, 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_hold(logit);
   }
   for (int n = 0; more; ++n) {
     const FlashCursor here = at;
     at.key += kKeys;
-    more = settle<kKeys>(args, block, at);
-    add_tile<Word>(state, logit, args, packed, block, here, stages, loader, scale, n, !more);
+    more = skip_to_visible_tile<kKeys>(args, block, at);
+    add_tile<Element>(state, logit, args, packed, block, here, stages, loader, scale, n, !more);
   }
-  store_rows<Word>(state, args, block, value_scale);
+  store_rows<Element>(state, args, block, value_scale);
 }
 
-Packed place(char* scratch, size_t word_bytes, int kv_heads, const FlashArgs& args) {
+Packed place(char* scratch, size_t element_bytes, int kv_heads, const FlashArgs& args) {
   Packed packed;
   packed.kv_heads = kv_heads;
   packed.row_blocks = static_cast<int>(blocks_for(args.rows(), kRows));
-  const int64_t tile = kPanelBytes * static_cast<int64_t>(word_bytes);
+  const int64_t tile = kPanelBytes * static_cast<int64_t>(element_bytes);
   packed.most = reinterpret_cast<uint32_t*>(scratch);
-  packed.q = reinterpret_cast<uint8_t*>(scratch) + flash_group_most_bytes(kv_heads);
+  packed.q = reinterpret_cast<uint8_t*>(scratch) + flash_sm90_maxima_bytes(kv_heads);
   packed.k = packed.q + kv_heads * packed.row_blocks * tile;
   packed.v = packed.k + kv_heads * args.tiles * tile;
   return packed;
 }
 
-template <class Word, class T>
+template <class Element, class T>
 void run(const Stream& stream, const FlashArgs& args, const Packed& packed) {
-  using Of = Tiles<Word>;
+  using Of = Tiles<Element>;
   const dim3 tiles(static_cast<unsigned>(packed.row_blocks + 2 * args.tiles), packed.kv_heads);
   if constexpr (Of::kEightBits) {
     launch(stream, {.grid = dim3(1), .block = dim3(kThreads)}, clear, packed.most,
            3 * packed.kv_heads);
     launch(stream, {.grid = tiles, .block = dim3(kThreads)}, measure<T>, args, packed);
   }
-  launch(stream, {.grid = tiles, .block = dim3(kThreads), .shared = Of::kBytes}, pack<Word, T>,
+  launch(stream, {.grid = tiles, .block = dim3(kThreads), .shared = Of::kBytes}, pack<Element, T>,
          args, packed);
   launch(stream,
          {.grid = dim3(static_cast<unsigned>(packed.row_blocks), packed.kv_heads, args.parts),
           .block = dim3(kThreads),
           .shared = Of::kSharedBytes},
-         flash_group<Word>, args, packed);
+         flash_sm90<Element>, args, packed);
 }
 
 }  // namespace
 
-void launch_flash_group(const Stream& stream, DType dtype, AttentionFormat format, int kv_heads,
-                        const FlashArgs& args, size_t scratch_used) {
-  const size_t word_bytes = format == AttentionFormat::kFp8 ? 1 : sizeof(bf16),
+void launch_flash_sm90(const Stream& stream, DType dtype, AttentionFormat format, int kv_heads,
+                       const FlashArgs& args, size_t scratch_used) {
+  const size_t element_bytes = format == AttentionFormat::kFp8 ? 1 : sizeof(bf16),
                begin = (scratch_used + 255) / 256 * 256;
   char* const scratch = static_cast<char*>(cuda_queue(stream).scratch(
-      begin + flash_group_bytes(word_bytes, args.rows(), args.tiles, kv_heads)));
-  const Packed packed = place(scratch + begin, word_bytes, kv_heads, args);
+      begin + flash_sm90_scratch_bytes(element_bytes, args.rows(), args.tiles, kv_heads)));
+  const Packed packed = place(scratch + begin, element_bytes, kv_heads, args);
   if (format == AttentionFormat::kCompute)
     run<bf16, bf16>(stream, args, packed);
   else if (dtype == DType::kF32)

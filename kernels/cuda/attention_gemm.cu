@@ -1,7 +1,7 @@
 // Attention of heads that are too large for the flash kernels (a VAE has one head of its whole
-// width), by the library's products: strips of queries against all keys, with the logits of a strip
-// in scratch. Every segment begins at a multiple of kFlashProductTile columns; the columns between
-// are zeros in the powers and in the values.
+// width), by the library's GEMM: a strip of queries against all keys at a time, with the strip's
+// logits in scratch. Every segment begins at a multiple of kAttentionGemmTile columns; the columns
+// between segments are zeros in the probabilities and in the values.
 #include <algorithm>
 
 #include "kernels/cuda/flash.h"
@@ -13,16 +13,17 @@ namespace weft::cuda {
 
 namespace {
 
-constexpr int kTile = kFlashProductTile, kThreads = 256, kWarps = kThreads / 32;
+constexpr int kTile = kAttentionGemmTile, kThreads = 256, kWarps = kThreads / 32;
 
-// One head's values, transposed: [size, columns] <- [keys, size] of every segment.
+// Transposes one head's values: [size, columns] <- [keys, size] of every segment.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     transpose_values(const __grid_constant__ FlashArgs args, int kv_head, T* out, int columns) {
   __shared__ T tile[32][33];
   const int first_column = blockIdx.x * 32, first_row = blockIdx.y * 32;
   const int x = threadIdx.x % 32, y = threadIdx.x / 32;
-  int at = 0;  // the segment: its columns begin and end at multiples of kTile, so it is one
+  // Segments begin and end at multiples of kTile, so the block's columns have one segment.
+  int at = 0;
   while (at + 1 < args.segments && args.segment[at + 1].first_tile * kTile <= first_column) ++at;
   const FlashSegment& segment = args.segment[at];
   for (int j = y; j < 32; j += kWarps) {
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
       out[static_cast<int64_t>(first_row + j) * columns + first_column + x] = tile[x][j];
 }
 
-// The largest or the sum over the block's threads.
+// Returns the sum (kSum) or the maximum over the block's threads.
 template <bool kSum>
 __device__ __forceinline__ float over_block(float value, float* shared) {
   for (int lane = 16; lane > 0; lane /= 2) {
@@ -55,12 +56,12 @@ __device__ __forceinline__ float over_block(float value, float* shared) {
   return value;
 }
 
-// Rows of logits into probabilities, rounded to T; a block for a row. Every thread stays with its
-// columns. T's rows may lie over the logits.
+// Turns rows of logits into probabilities rounded to T; one block per row. Every thread keeps to
+// its own columns. T's rows may overlap the logits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    soften_rows(const __grid_constant__ FlashArgs args, int kv_head, int head, int first_query,
-                float* logits, T* powers, int columns) {
+    softmax_rows(const __grid_constant__ FlashArgs args, int kv_head, int head, int first_query,
+                 float* logits, T* powers, int columns) {
   __shared__ float shared[kWarps];
   const int row = (first_query + blockIdx.x) * args.share + head;
   const FlashBlock block{.first_row = row, .rows = args.queries * args.share, .kv_head = kv_head};
@@ -80,7 +81,8 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   top = over_block<false>(top, shared);
-  const float base = top == minus_infinity() ? 0.0f : top;  // no key seen
+  // The maximum is -infinity if no key is seen.
+  const float base = top == minus_infinity() ? 0.0f : top;
   float total = 0;
   for (int s = 0; s < args.segments; ++s) {
     const int seen = seen_keys(args, block, {s, 0}, row);
@@ -102,20 +104,20 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) store_lse(args, block, row, top, total);
 }
 
-void multiply(const Stream& stream, const Gemm& product) {
-  if (!gemm(stream, product))
-    throw Error(ErrorKind::kInternal,
-                "attention: the library has no product of " + std::to_string(product.m) + " x " +
-                    std::to_string(product.n) + " x " + std::to_string(product.k));
+void multiply(const Stream& stream, const Gemm& call) {
+  if (!gemm(stream, call))
+    throw Error(ErrorKind::kInternal, "attention: the library has no GEMM of " +
+                                          std::to_string(call.m) + " x " + std::to_string(call.n) +
+                                          " x " + std::to_string(call.k));
 }
 
 template <class T>
-class Products {
+class GemmAttention {
  public:
-  Products(const Stream& stream, const FlashArgs& args, size_t scratch_used)
+  GemmAttention(const Stream& stream, const FlashArgs& args, size_t scratch_used)
       : stream_(stream), args_(args), columns_(std::max(args.tiles, 1) * kTile) {
-    const ProductPlaces places =
-        product_places(args.queries, columns_, args.size, kType, scratch_used);
+    const AttentionGemmPlaces places =
+        attention_gemm_places(args.queries, columns_, args.size, kType, scratch_used);
     strip_ = static_cast<int>(places.strip);
     used_ = places.used;
     char* scratch = static_cast<char*>(cuda_queue(stream).scratch(used_ + kGemmWorkspace));
@@ -157,7 +159,7 @@ class Products {
                         .row_stride = columns_},
                 .scratch_used = used_});
     }
-    launch(stream_, {.grid = dim3(rows), .block = dim3(kThreads)}, soften_rows<T>, args_, kv_head,
+    launch(stream_, {.grid = dim3(rows), .block = dim3(kThreads)}, softmax_rows<T>, args_, kv_head,
            head, query, logits_, powers_, columns_);
     const int64_t to = query * args_.out_row + q_head * args_.out_head;
     GemmMatrix out = matrix(args_.out, args_.f32_out ? 0 : to, args_.out_row);
@@ -184,11 +186,11 @@ class Products {
 
 }  // namespace
 
-void attention_products(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
-                        size_t scratch_used) {
+void attention_gemm(const Stream& stream, DType dtype, int kv_heads, const FlashArgs& args,
+                    size_t scratch_used) {
   visit_dtype(dtype, [&](auto tag) {
-    Products<decltype(tag)> products(stream, args, scratch_used);
-    for (int head = 0; head < kv_heads; ++head) products.run(head);
+    GemmAttention<decltype(tag)> heads(stream, args, scratch_used);
+    for (int head = 0; head < kv_heads; ++head) heads.run(head);
   });
 }
 

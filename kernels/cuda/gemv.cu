@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cuda/few_rows.h"
+#include "kernels/cuda/gemv.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vector8.cuh"
 
@@ -10,24 +10,24 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kTiles = 2;             // of eight columns, per block
-constexpr int kColumns = 8 * kTiles;  // kFewRows x kColumns outputs: one per thread
-constexpr int kUnroll = 4;            // 16-byte loads per tile under way in a thread
+constexpr int kTiles = 2;             // tiles of eight columns per block
+constexpr int kColumns = 8 * kTiles;  // kGemvRows x kColumns outputs: one per thread
+constexpr int kUnroll = 4;            // 16-byte loads per tile in flight in a thread
 constexpr unsigned kMostGroups = 65535;
-static_assert(kFewRows * kColumns == kThreads);
+static_assert(kGemvRows * kColumns == kThreads);
 
-// Eight elements of a row from `at`, zeros behind its end; no row, no elements.
+// Loads eight elements of a row from `at`, with zeros after its end; a null row gives zeros.
 __device__ __forceinline__ uint4 load_row(const bf16* row, int64_t at, int64_t k, bool aligned) {
   if (!row || at >= k) return make_uint4(0, 0, 0, 0);
   if (aligned && at + 8 <= k) return *reinterpret_cast<const uint4*>(row + at);
-  uint32_t word[4] = {0, 0, 0, 0};
+  uint32_t packed[4] = {0, 0, 0, 0};
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    if (at + i < k) word[i / 2] |= static_cast<uint32_t>(row[at + i].bits) << i % 2 * 16;
-  return make_uint4(word[0], word[1], word[2], word[3]);
+    if (at + i < k) packed[i / 2] |= static_cast<uint32_t>(row[at + i].bits) << i % 2 * 16;
+  return make_uint4(packed[0], packed[1], packed[2], packed[3]);
 }
 
-// Two e4m3 in the low bytes of `pair` as bf16; there is no NaN among weights.
+// Converts two e4m3 in the low bytes of `pair` to bf16; weights contain no NaN.
 __device__ __forceinline__ uint32_t widen_pair(uint32_t pair) {
   const auto widen = [](uint32_t byte) {
     return __float_as_uint(__uint_as_float((byte & 0x80u) << 24 | (byte & 0x7fu) << 20) * 0x1p120f);
@@ -35,27 +35,27 @@ __device__ __forceinline__ uint32_t widen_pair(uint32_t pair) {
   return widen(pair & 0xffu) >> 16 | (widen(pair >> 8 & 0xffu) & 0xffff0000u);
 }
 
-// The 16 bytes of weights as words of two bf16: four words, of e4m3 eight.
-__device__ __forceinline__ void spread(uint4 w, uint32_t (&words)[4]) {
-  words[0] = w.x;
-  words[1] = w.y;
-  words[2] = w.z;
-  words[3] = w.w;
+// Converts 16 bytes of weights to pairs of bf16: four pairs from bf16, eight from e4m3.
+__device__ __forceinline__ void spread(uint4 w, uint32_t (&pairs)[4]) {
+  pairs[0] = w.x;
+  pairs[1] = w.y;
+  pairs[2] = w.z;
+  pairs[3] = w.w;
 }
-__device__ __forceinline__ void spread(uint4 w, uint32_t (&words)[8]) {
+__device__ __forceinline__ void spread(uint4 w, uint32_t (&pairs)[8]) {
   const uint32_t four[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    words[2 * i] = widen_pair(four[i]);
-    words[2 * i + 1] = widen_pair(four[i] >> 16);
+    pairs[2 * i] = widen_pair(four[i]);
+    pairs[2 * i + 1] = widen_pair(four[i] >> 16);
   }
 }
 
-// One warp's share of k: acc[t] += the products of its 16 rows with tile t of eight columns. A
-// product does not mind in which order k comes: thread i of four takes 16 consecutive bytes of
-// weights and the same elements of x for whichever k the tensor core means.
+// Computes one warp's share of k: acc[t] += its 16 rows times tile t of eight columns. The order of
+// k does not matter, as long as both operands have the same: thread i of four loads 16 consecutive
+// bytes of weights, and the same elements of x, for whichever k the tensor core expects.
 template <class W>
-__device__ __forceinline__ void multiply_share(const FewRows& p, bool x_aligned, int64_t row,
+__device__ __forceinline__ void multiply_share(const Gemv& p, bool x_aligned, int64_t row,
                                                int64_t column, float (&acc)[kTiles][4]) {
   constexpr int kPer = 16 / sizeof(W);
   constexpr int64_t kStep = 4 * kPer, kStride = kWarps * kStep;
@@ -97,18 +97,18 @@ __device__ __forceinline__ void multiply_share(const FewRows& p, bool x_aligned,
   }
 }
 
-// A block: 16 columns, 16 rows at a time; its warps share k.
+// A block computes 16 columns, 16 rows at a time; its warps divide k.
 template <class W, class Out>
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(FewRows p, bool x_aligned) {
-  __shared__ float sums[kWarps][kFewRows][kColumns];
+__global__ void __launch_bounds__(kThreads) gemv_kernel(Gemv p, bool x_aligned) {
+  __shared__ float sums[kWarps][kGemvRows][kColumns];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4, i = lane % 4;
   const int64_t first_column = int64_t{blockIdx.x} * kColumns;
-  for (int64_t first_row = int64_t{blockIdx.y} * kFewRows; first_row < p.m;
-       first_row += int64_t{gridDim.y} * kFewRows) {
+  for (int64_t first_row = int64_t{blockIdx.y} * kGemvRows; first_row < p.m;
+       first_row += int64_t{gridDim.y} * kGemvRows) {
     float acc[kTiles][4] = {};
     multiply_share<W>(p, x_aligned, first_row + g, first_column + g, acc);
-    __syncthreads();  // the sums of the rows before have been read
+    __syncthreads();  // the sums of the previous rows have been read
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
 #pragma unroll
@@ -138,19 +138,19 @@ __device__ __forceinline__ void load16(const float* at, float (&v)[4]) {
 }
 __device__ __forceinline__ void load16(const int8_t* at, int32_t (&v)[16]) {
   const uint4 four = *reinterpret_cast<const uint4*>(at);
-  const uint32_t word[4] = {four.x, four.y, four.z, four.w};
+  const uint32_t packed[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-  for (int i = 0; i < 16; ++i) v[i] = static_cast<int8_t>(word[i / 4] >> i % 4 * 8 & 0xffu);
+  for (int i = 0; i < 16; ++i) v[i] = static_cast<int8_t>(packed[i / 4] >> i % 4 * 8 & 0xffu);
 }
 __device__ __forceinline__ void multiply_add(float a, float b, float& sum) {
   sum = fmaf(a, b, sum);
 }
 __device__ __forceinline__ void multiply_add(int32_t a, int32_t b, int32_t& sum) { sum += a * b; }
 
-// A warp per column, kFewDotRows rows at a time.
+// One warp computes one column, kGemvDotRows rows at a time.
 template <class T, class Sum>
-__global__ void __launch_bounds__(kThreads) dot_rows_kernel(DotRows p) {
-  constexpr int kPer = 16 / sizeof(T), kRows = kFewDotRows;
+__global__ void __launch_bounds__(kThreads) gemv_dot_kernel(GemvDot p) {
+  constexpr int kPer = 16 / sizeof(T), kRows = kGemvDotRows;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t column = int64_t{blockIdx.x} * kWarps + warp;
   if (column >= p.n) return;
@@ -186,24 +186,24 @@ unsigned groups(int64_t rows, int64_t of) {
 
 }  // namespace
 
-void few_rows(const Stream& stream, const FewRows& p) {
+void gemv(const Stream& stream, const Gemv& p) {
   const bool x_aligned = has_aligned_rows(p.x, p.x_stride, sizeof(bf16));
-  const dim3 grid(blocks_for(p.n, kColumns), groups(p.m, kFewRows));
+  const dim3 grid(blocks_for(p.n, kColumns), groups(p.m, kGemvRows));
   const auto start = [&](auto* kernel) { launch(stream, {grid, kThreads}, kernel, p, x_aligned); };
   const bool narrow = p.out_dtype == DType::kBF16;
   if (p.w_dtype == DType::kBF16)
-    start(narrow ? few_rows_kernel<bf16, bf16> : few_rows_kernel<bf16, float>);
+    start(narrow ? gemv_kernel<bf16, bf16> : gemv_kernel<bf16, float>);
   else
-    start(narrow ? few_rows_kernel<uint8_t, bf16> : few_rows_kernel<uint8_t, float>);
+    start(narrow ? gemv_kernel<uint8_t, bf16> : gemv_kernel<uint8_t, float>);
 }
 
-void dot_rows(const Stream& stream, const DotRows& p) {
-  const dim3 grid(blocks_for(p.n, kWarps), groups(p.m, kFewDotRows));
+void gemv_dot(const Stream& stream, const GemvDot& p) {
+  const dim3 grid(blocks_for(p.n, kWarps), groups(p.m, kGemvDotRows));
   const auto start = [&](auto* kernel) { launch(stream, {grid, kThreads}, kernel, p); };
   if (p.dtype == DType::kF32)
-    start(dot_rows_kernel<float, float>);
+    start(gemv_dot_kernel<float, float>);
   else
-    start(dot_rows_kernel<int8_t, int32_t>);
+    start(gemv_dot_kernel<int8_t, int32_t>);
 }
 
 }  // namespace weft::cuda

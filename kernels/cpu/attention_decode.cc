@@ -1,7 +1,8 @@
-// Attention of few queries over many keys: reading keys and values once is most of the work. All
-// query heads of one key/value head pass together over its keys; head elements lie in the vector
-// lanes, so nothing is padded where a step has one query. The keys are cut in parts at fixed
-// places, whose states merge in order: results do not depend on the number of threads.
+// Attention of few queries over many keys (as in decoding a token): reading keys and values once is
+// most of the work. All query heads of one key/value head pass over its keys together. Head
+// elements lie in the vector lanes, so nothing is padded when a step has one query. The keys are
+// cut in parts at fixed places, whose states merge in order: results do not depend on the number of
+// threads.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,7 +13,7 @@
 #include "kernels/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/attention_few.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_decode.cc"
 #include "hwy/foreach_target.h"
 // Highway's order: this header sees every target.
 #include "kernels/cpu/tile-inl.h"
@@ -20,27 +21,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
-// Keys of one pass of the softmax: 16 KiB each of bf16 keys and values at E = 128.
+// The keys of one pass of the softmax: 16 KiB each of bf16 keys and values at E = 128.
 constexpr int64_t kBlock = 64;
 constexpr int64_t kKeysAtOnce = 4, kDotRows = kTileRows > 6 ? 4 : 2;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Row r of a key/value head is query r / share of its query head r % share.
-struct FewJob {
+// One call. Row r of a key/value head is query r / share of its query head r % share.
+struct DecodeJob {
   const AttentionArgs* args;
-  int64_t heads, share, rows, size;  // key/value heads, query heads of each, N share, E
-  int64_t keys, part, parts;         // part = keys of each part
-  const int64_t* starts;             // of the segments
-  float* query;                      // [heads, rows, E], scaled
-  float* sums;                       // [parts, heads, rows, E]
-  float* state;                      // [parts, heads, 2, rows]: running maximum, running sum
+  // heads counts key/value heads, share the query heads of each; rows = N share; size = E.
+  int64_t heads, share, rows, size;
+  int64_t keys, part, parts;  // part: keys of each part
+  const int64_t* starts;      // first key of each segment
+  float* query;               // [heads, rows, E], scaled
+  float* sums;                // [parts, heads, rows, E]
+  float* state;               // [parts, heads, 2, rows]: running maximum, running sum
 };
 
 // Keys [begin, begin + count) of one segment for one head, count <= kBlock.
-struct FewBlock {
+struct DecodeBlock {
   const KVSegment* segment;
   int64_t begin, count, column, head;
-  int64_t width;  // of a row of logits: count in whole groups of keys
+  int64_t width;  // logits row stride: count rounded up to whole groups of keys
 };
 
 #if HWY_TARGET == HWY_SCALAR
@@ -58,7 +60,8 @@ HWY_INLINE void store_folded(D d, hn::Vec<D> x, float* out) {
   }
 }
 
-// out[i] = the sum over the lanes of x[i]: two exchanges inside blocks of four, then the blocks.
+// out[i] = the sum over the lanes of x[i]: two exchanges inside blocks of four, then the sum of the
+// blocks.
 HWY_INLINE void sum_four(const TileVec* x, float* out) {
   const TileTag d;
   const hn::RepartitionToWide<TileTag> pairs;
@@ -105,8 +108,8 @@ const T* head_row(const TensorView& x, int64_t row, int64_t head) {
 }
 
 template <class T>
-void fill_logits(const FewJob& job, const FewBlock& block, float* logits) {
-  constexpr int64_t kAhead = 32;  // keys; the processor's own prefetch does not follow such strides
+void fill_logits(const DecodeJob& job, const DecodeBlock& block, float* logits) {
+  constexpr int64_t kAhead = 32;  // keys; the hardware prefetcher does not follow such strides
   const TensorView& k = block.segment->k;
   for (int64_t j = 0; j < block.count; j += kKeysAtOnce) {
     const T* keys[kKeysAtOnce];
@@ -124,8 +127,9 @@ void fill_logits(const FewJob& job, const FewBlock& block, float* logits) {
   }
 }
 
-// Bias, the segment's logarithm and the causal mask; -inf where a row has no key.
-void adjust_logits(const FewJob& job, const FewBlock& block, float* logits) {
+// Adds the bias and the segment's log_bias and applies the causal mask; logits without a key become
+// -inf.
+void adjust_logits(const DecodeJob& job, const DecodeBlock& block, float* logits) {
   const AttentionArgs& args = *job.args;
   for (int64_t r = 0; r < job.rows; ++r, logits += block.width) {
     const int64_t i = r / job.share, head = block.head * job.share + r % job.share;
@@ -147,7 +151,7 @@ void adjust_logits(const FewJob& job, const FewBlock& block, float* logits) {
 }
 
 template <class T>
-void attend_part(const FewJob& job, int64_t head, int64_t part) {
+void attend_part(const DecodeJob& job, int64_t head, int64_t part) {
   const AttentionArgs& args = *job.args;
   float* logits = thread_scratch<float>(Scratch::kLogits, job.rows * kBlock);
   float* sums = job.sums + (part * job.heads + head) * job.rows * job.size;
@@ -159,35 +163,35 @@ void attend_part(const FewJob& job, int64_t head, int64_t part) {
   over_keys(args.segments, job.starts, first, count, [&](const KeyRun& run) {
     const KVSegment& segment = *run.segment;
     int64_t end = run.begin + run.count;
-    if (args.causal)  // keys past the last query are seen by none
+    if (args.causal)  // no query sees keys past the last query
       end = std::min(end, args.query_position + args.q[0] - segment.position);
     for (int64_t begin = run.begin; begin < end; begin += kBlock) {
-      FewBlock block{.segment = &segment,
-                     .begin = begin,
-                     .count = std::min(kBlock, end - begin),
-                     .column = run.column + begin - run.begin,
-                     .head = head,
-                     .width = 0};
+      DecodeBlock block{.segment = &segment,
+                        .begin = begin,
+                        .count = std::min(kBlock, end - begin),
+                        .column = run.column + begin - run.begin,
+                        .head = head,
+                        .width = 0};
       block.width = (block.count + kKeysAtOnce - 1) / kKeysAtOnce * kKeysAtOnce;
       fill_logits<T>(job, block, logits);
       if (args.causal || args.bias || segment.log_bias != 0 || block.width != block.count)
         adjust_logits(job, block, logits);
-      soften_rows({.rows = job.rows,
-                   .keys = block.width,
-                   .size = job.size,
-                   .logits = logits,
-                   .sums = sums,
-                   .top = top,
-                   .total = top + job.rows});
-      few_rows_product({logits, block.width, 1}, job.rows, job.size, block.count,
-                       head_row<T>(segment.v, begin, head), segment.v.stride[0], sums, job.size,
-                       true);
+      online_softmax_rows({.rows = job.rows,
+                           .keys = block.width,
+                           .size = job.size,
+                           .logits = logits,
+                           .sums = sums,
+                           .top = top,
+                           .total = top + job.rows});
+      tile_gemv({logits, block.width, 1}, job.rows, job.size, block.count,
+                head_row<T>(segment.v, begin, head), segment.v.stride[0], sums, job.size, true);
     }
   });
 }
 
-// The parts' states of one head in order, into the first part's, and its rows of the output.
-void merge_parts(const FewJob& job, int64_t head) {
+// Merges the parts' states of one head, in order, into the first part's, and stores the head's rows
+// of the output.
+void merge_parts(const DecodeJob& job, int64_t head) {
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t state_step = job.heads * 2 * job.rows, sums_step = job.heads * job.rows * job.size;
@@ -197,7 +201,7 @@ void merge_parts(const FewJob& job, int64_t head) {
     float* sums = job.sums + (head * job.rows + r) * job.size;
     for (int64_t part = 1; part < job.parts; ++part) {
       const float other = top[part * state_step], most = std::max(*top, other);
-      if (total[part * state_step] == 0) continue;  // it has seen nothing
+      if (total[part * state_step] == 0) continue;  // this part has seen no key
       const float keep = std::exp(*top - most), take = std::exp(other - most);
       const float* from = sums + part * sums_step;
       const TileVec kept = hn::Set(d, keep), taken = hn::Set(d, take);
@@ -213,7 +217,7 @@ void merge_parts(const FewJob& job, int64_t head) {
 }
 
 template <class T>
-void load_queries(const FewJob& job) {
+void load_queries(const DecodeJob& job) {
   const AttentionArgs& args = *job.args;
   float* to = job.query;
   for (int64_t head = 0; head < job.heads; ++head)
@@ -223,8 +227,8 @@ void load_queries(const FewJob& job) {
     }
 }
 
-void attend_few(const Stream& stream, const AttentionArgs& args) {
-  FewJob job{};
+void attend_decode(const Stream& stream, const AttentionArgs& args) {
+  DecodeJob job{};
   job.args = &args;
   job.heads = args.segments[0].k[1];
   job.share = args.q[1] / job.heads;
@@ -234,7 +238,7 @@ void attend_few(const Stream& stream, const AttentionArgs& args) {
   int64_t* starts = thread_scratch<int64_t>(Scratch::kStarts, segments + 1);
   job.starts = starts;
   job.keys = fill_starts(args.segments, starts);
-  // The states of all parts are at most an eighth of the keys and values.
+  // The states of all parts then take at most an eighth of the memory of the keys and values.
   job.part = 256 * ((job.rows + 7) / 8);
   job.parts = std::max<int64_t>(1, (job.keys + job.part - 1) / job.part);
   const int64_t states = job.parts * job.heads * job.rows;
@@ -243,7 +247,7 @@ void attend_few(const Stream& stream, const AttentionArgs& args) {
   job.state = thread_scratch<float>(Scratch::kState, 2 * states);
   const bool wide = args.q.dtype == DType::kF32;
   wide ? load_queries<float>(job) : load_queries<bf16>(job);
-  // Parts outermost: neighbours in time read neighbouring heads of the same rows.
+  // Parts are the outer loop, so that tasks close in time read neighbouring heads of the same rows.
   const auto task = [&](int64_t i) {
     wide ? attend_part<float>(job, i % job.heads, i / job.heads)
          : attend_part<bf16>(job, i % job.heads, i / job.heads);
@@ -251,7 +255,7 @@ void attend_few(const Stream& stream, const AttentionArgs& args) {
   const int64_t tasks = job.parts * job.heads;
   const int64_t bytes =
       2 * job.keys * job.heads * job.size * static_cast<int64_t>(size_of(args.q.dtype));
-  // 256 KiB of keys and values take one core about 20 us.
+  // One core takes about 20 us for 256 KiB of keys and values.
   if (bytes < int64_t{1} << 18) {
     for (int64_t i = 0; i < tasks; ++i) task(i);
     for (int64_t head = 0; head < job.heads; ++head) merge_parts(job, head);
@@ -270,16 +274,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft::cpu {
 
-HWY_EXPORT(attend_few);
+HWY_EXPORT(attend_decode);
 
-bool is_few_queries(const AttentionArgs& args) {
+bool is_decode_attention(const AttentionArgs& args) {
   if (args.segments.empty()) return false;
   const int64_t rows = args.q[0] * (args.q[1] / args.segments[0].k[1]);
   return rows <= 32 && args.q[2] % 16 == 0;
 }
 
-void attention_few(Stream& stream, const AttentionArgs& args) {
-  HWY_DYNAMIC_DISPATCH(attend_few)(stream, args);
+void attention_decode(Stream& stream, const AttentionArgs& args) {
+  HWY_DYNAMIC_DISPATCH(attend_decode)(stream, args);
 }
 
 int64_t fill_starts(std::span<const KVSegment> segments, int64_t* starts) {

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the examples of README.md and of --help in a scratch folder, word for word, and looks whether
-what they promise is there. Clips get few frames and steps through WEFT_CONFIG. Of an example whose
-model is not at hand, or that takes minutes, the flags alone are read (--print-config).
-usage: readme.py WEFT"""
+"""Runs the examples of README.md, of the guides and of --help, word for word, and checks that the files
+they promise appear. Every document has a scratch folder of its own. Clips get few frames and steps through
+WEFT_CONFIG. An example whose model is not at hand, or that takes minutes, only has its flags read
+(--print-config). usage: examples.py WEFT"""
+import glob
 import json
 import os
 import re
@@ -65,7 +66,7 @@ def interrupted_job(output):
 
 
 def prepare(line):
-    """What an example takes for granted."""
+    """Makes the files that an example takes for granted."""
     if "prompts.txt" in line:
         with open("prompts.txt", "w") as file:
             file.write("a red ball\n# a comment\na blue star\n")
@@ -75,27 +76,28 @@ def prepare(line):
     if "compare a.safetensors" in line:
         for name in ("a.safetensors", "b.safetensors"):
             shutil.copy("models/pocket/vae/diffusion_pytorch_model.safetensors", name)
-    if "--resume" in line:
-        for name in os.listdir():
-            if name.startswith("ball."):
-                os.remove(name)
-        interrupted_job("ball.mp4")
+    resumed = re.search(r"--resume (\w+)\.checkpoint", line)
+    if resumed:
+        for name in glob.glob(f"{resumed[1]}.*"):
+            os.remove(name)
+        interrupted_job(f"{resumed[1]}.mp4")
 
 
 def run(line):
     prepare(line)
-    short = re.search(r"weft (generate|plan)", line) and "--resume" not in line and "--num-frames" not in line
+    resumed = re.search(r"--resume (\w+)\.checkpoint", line)
+    short = re.search(r"weft (generate|plan)", line) and not resumed and "--num-frames" not in line
     done = shell(line, **({"WEFT_CONFIG": "short.json"} if short else {}))
     if done.returncode:
         fault(f"{line}: exit code {done.returncode}: {done.stderr.strip()}")
     if not done.stdout:
         fault(f"{line}: printed nothing")
     after = dict(zip(words(line), words(line)[1:]))
-    for flag in ("-o", "--output", "--svg"):
+    for flag in ("-o", "--output", "--svg", "--trace"):
         if flag in after and not os.path.exists(after[flag]):
             fault(f"{line}: no {after[flag]}")
-    if "--resume" in line and not os.path.exists("ball.mp4"):
-        fault(f"{line}: no ball.mp4")
+    if resumed and not os.path.exists(f"{resumed[1]}.mp4"):
+        fault(f"{line}: no {resumed[1]}.mp4")
 
 
 def check(line):
@@ -108,7 +110,7 @@ def check(line):
         for name in names:
             if name.endswith(".sh") and not os.path.exists(name):
                 fault(f"{line}: no {name}")
-        if first not in ("bash", "cmake", "tests/ci.sh", "tests/gpu.sh", "tests/gpu_bundle.sh"):
+        if first not in ("bash", "cmake", "pip", "hf", "tests/gpu.sh", "tests/gpu_bundle.sh"):
             fault(f"{line}: what is {first}?")
         return "named"
     # Every golden case is a test of its own; benches without a model take minutes.
@@ -119,9 +121,15 @@ def check(line):
     return "ran"
 
 
-with open(os.path.join(ROOT, "README.md")) as file:
-    readme = file.read()
-with tempfile.TemporaryDirectory() as folder:
+counts = {}
+
+
+def count(what):
+    counts[what] = counts.get(what, 0) + 1
+
+
+def fresh_folder(folder):
+    os.mkdir(folder)
     os.chdir(folder)
     for name in ("models", "tests", "apps"):
         os.symlink(os.path.join(ROOT, name), name)
@@ -129,23 +137,29 @@ with tempfile.TemporaryDirectory() as folder:
     os.symlink(WEFT, "build/weft")
     with open("short.json", "w") as file:
         json.dump({"steps": 2, "num-frames": 5}, file)
-    counts = {}
-    for line in examples(readme):
-        what = check(line)
-        counts[what] = counts.get(what, 0) + 1
-    for name in os.listdir():
-        if name.startswith("ball."):
-            os.remove(name)
-    usage = shell("build/weft --help").stdout
-    for line in re.findall(r"^example: (.*)", usage, re.M):
-        run(line.replace("weft", "build/weft", 1))
-        counts["of --help"] = counts.get("of --help", 0) + 1
+
+
+def check_document(text):
+    for line in examples(text):
+        count(check(line))
     # Commands in the running text and in tables.
-    for code in re.findall(r"`weft ([^`]*)`", readme):
+    for code in re.findall(r"`weft ([^`]*)`", text):
         name = code.split()[0]
         if name not in COMMANDS and not name.isupper() and not name.startswith("-"):
             fault(f"`weft {code}`: no command {name}")
         elif name in COMMANDS and "|" not in code and not any(word.isupper() for word in code.split()):
             parse(f"build/weft {code.split('`')[0]}".replace("...", ""))
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    guides = set(glob.glob("apps/guide/*.md", root_dir=ROOT)) - {"apps/guide/library.md"}  # tests/install follows that
+    for path in ("README.md", *sorted(guides)):
+        fresh_folder(os.path.join(scratch, os.path.basename(path)))
+        with open(os.path.join(ROOT, path)) as file:
+            check_document(file.read())
+    fresh_folder(os.path.join(scratch, "help"))
+    for line in re.findall(r"^example: (.*)", shell("build/weft --help").stdout, re.M):
+        run(line.replace("weft", "build/weft", 1))
+        count("of --help")
 print(", ".join(f"{count} {what}" for what, count in counts.items()) + f", {faults} faults")
 sys.exit(1 if faults else 0)

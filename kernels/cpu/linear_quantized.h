@@ -1,5 +1,5 @@
 #pragma once
-// What the references of 8-bit whole numbers and 8-bit floats share.
+// The references of 8-bit integers and 8-bit floats share these loops.
 #include <vector>
 
 #include "kernels/cpu/linear_int8.h"
@@ -8,23 +8,24 @@
 
 namespace weft::cpu {
 
-// The loops of both references over rows of x. `make()` gives a thread's numbers: quantize(row)
-// rounds a row [in] f32 and returns its scale, sum(row, o) is its product with output o.
+// Computes a linear layer row by row. `make()` returns a thread's quantizer: quantize(row) rounds a
+// row [in] f32 to 8 bits and returns its scale; sum(row, o) is the dot product of that row with the
+// weights of output o.
 template <class Make>
-void linear_of_numbers(Stream& stream, const TensorView& x, const PackedLinear& packed,
-                       LinearActivation activation, const TensorView& out, Make&& make) {
+void linear_quantized(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                      LinearActivation activation, const TensorView& out, Make&& make) {
   const float* scales =
       static_cast<const EightBitWeights*>(packed.storage_.get())->scales.as<float>();
   const int64_t in = packed.in(), columns = packed.out();
   const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;
   const auto run = [&]<class T, class Out>(T, Out, int64_t begin, int64_t end) {
     std::vector<float> row(in);
-    auto numbers = make();
+    auto quantizer = make();
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t i = 0; i < in; ++i) row[i] = to_float(x.as<T>()[r * x.row_stride() + i]);
-      const float scale = numbers.quantize(row);
+      const float scale = quantizer.quantize(row);
       for (int64_t o = 0; o < columns; ++o) {
-        const auto product = numbers.sum(row, o) * (scale * scales[o]);
+        const auto product = quantizer.sum(row, o) * (scale * scales[o]);
         out.as<Out>()[r * out.row_stride() + o] = from_float<Out>(
             static_cast<float>(activate_exact(product + (bias ? bias[o] : 0.0f), activation)));
       }

@@ -4,7 +4,7 @@
 #include "kernels/cpu/attention_blocks.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/cpu/soften_simd.cc"
+#define HWY_TARGET_INCLUDE "kernels/cpu/online_softmax_simd.cc"
 #include "hwy/foreach_target.h"
 // Highway's order: this header sees every target.
 #include "kernels/cpu/tile-inl.h"
@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
 // Calls body(load, store, only) for whole vectors and once for the rest, whose missing lanes load
-// as 0 and are not stored; only(x, other) puts `other` into them.
+// as 0 and are not stored; only(x, other) puts `other` into those lanes.
 template <class Body>
 HWY_INLINE void over_row(int64_t count, Body&& body) {
   const TileTag d;
@@ -30,7 +30,7 @@ HWY_INLINE void over_row(int64_t count, Body&& body) {
        [&](TileVec value, float other) { return hn::IfThenElse(mask, value, hn::Set(d, other)); });
 }
 
-void soften(const SoftenRows& block) {
+void online_softmax(const OnlineSoftmaxRows& block) {
   const TileTag d;
   constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   const TileVec scale = hn::Set(d, block.scale);
@@ -44,7 +44,7 @@ void soften(const SoftenRows& block) {
     });
     const float before = block.top[r];
     const float top = std::max(before, hn::GetLane(hn::MaxOfLanes(d, most)));
-    // Nothing seen yet: any finite shift turns -inf into 0.
+    // No key has been seen yet if the maximum is -inf: any finite shift then turns -inf into 0.
     const float shift = top == kMinusInfinity ? 0 : top;
     const TileVec down = hn::Set(d, -shift);
     TileVec sum = hn::Zero(d);
@@ -55,14 +55,14 @@ void soften(const SoftenRows& block) {
       store(p, row);
     });
     if (block.narrow) narrow(row, block.keys, block.narrow + r * block.keys);
-    const float fade = hn::GetLane(exp_f32(hn::Set(d, before - shift)));
+    const float rescale = hn::GetLane(exp_f32(hn::Set(d, before - shift)));
     block.top[r] = top;
-    block.total[r] = block.total[r] * fade + hn::GetLane(hn::SumOfLanes(d, sum));
-    if (fade == 1) continue;
+    block.total[r] = block.total[r] * rescale + hn::GetLane(hn::SumOfLanes(d, sum));
+    if (rescale == 1) continue;
     float* sums = block.sums + r * block.size;
-    const TileVec faded = hn::Set(d, fade);
+    const TileVec factor = hn::Set(d, rescale);
     over_row(block.size,
-             [&](auto load, auto store, auto) { store(hn::Mul(load(sums), faded), sums); });
+             [&](auto load, auto store, auto) { store(hn::Mul(load(sums), factor), sums); });
   }
 }
 
@@ -81,11 +81,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft::cpu {
 
-HWY_EXPORT(soften);
+HWY_EXPORT(online_softmax);
 HWY_EXPORT(divide);
 HWY_EXPORT(narrow_row);
 
-void soften_rows(const SoftenRows& block) { HWY_DYNAMIC_DISPATCH(soften)(block); }
+void online_softmax_rows(const OnlineSoftmaxRows& block) {
+  HWY_DYNAMIC_DISPATCH(online_softmax)(block);
+}
 void divide_row(float* x, int64_t count, float by) { HWY_DYNAMIC_DISPATCH(divide)(x, count, by); }
 void narrow_bf16(const float* x, int64_t count, bf16* out) {
   HWY_DYNAMIC_DISPATCH(narrow_row)(x, count, out);

@@ -1,5 +1,6 @@
-// Rows and pixels that lie so far apart that their offsets do not fit 32 bits, as a 720p clip's do.
-// A device's memory here is what is touched, so that a few values may span many gigabytes.
+// Rows and pixels so far apart that their offsets do not fit 32 bits, as in a 720p clip. The
+// emulated device's memory only exists where it is touched, so a few values may span many
+// gigabytes.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -25,7 +26,7 @@ namespace {
 constexpr Device kCuda{Device::Kind::kCuda, 0};
 constexpr int64_t kFar = (int64_t{1} << 32) + 64;  // elements
 
-// Memory that nobody has touched.
+// Device memory that has not been touched.
 class Span {
  public:
   explicit Span(size_t bytes) { WEFT_CUDA_CHECK(cudaMalloc(&data_, bytes)); }
@@ -38,7 +39,7 @@ class Span {
   void* data_ = nullptr;
 };
 
-class FarApart : public testing::TestWithParam<DType> {
+class LargeOffsets : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override { emulated::set_device_bytes(size_t{1} << 42); }
   void TearDown() override { emulated::set_device_bytes(size_t{8} << 30); }
@@ -48,7 +49,8 @@ class FarApart : public testing::TestWithParam<DType> {
     fill_for_limit(tensor.view().data, dtype, tensor.count());
     return on_device(stream_, std::move(tensor));
   }
-  // Room for `like` with its first dimension's places kFar elements apart.
+  // Returns a view like `like` in new memory, with the entries of its first dimension kFar elements
+  // apart.
   TensorView far(const TensorView& like) {
     const size_t bytes =
         static_cast<size_t>((like[0] - 1) * kFar + like.count()) * size_of(like.dtype);
@@ -71,7 +73,7 @@ class FarApart : public testing::TestWithParam<DType> {
   void expect_same(const TensorView& is, const TensorView& wanted, const char* what) {
     EXPECT_EQ(bytes_of(is), bytes_of(wanted)) << what;
   }
-  // The same op between dense views and between far ones.
+  // Runs the same op between dense views and between views with large strides.
   template <class Op>
   void compare(const TensorView& x, const char* what, Op&& op) {
     const Tensor near(x.dtype, x.shape(), kCuda);
@@ -85,7 +87,7 @@ class FarApart : public testing::TestWithParam<DType> {
   std::vector<std::unique_ptr<Span>> spans_;
 };
 
-TEST_P(FarApart, Rows) {
+TEST_P(LargeOffsets, Rows) {
   const Tensor x = values({3, 64}, GetParam()), vector = values({64}, DType::kF32);
   compare(x, "copy", [&](const TensorView& a, const TensorView& out) { copy(stream_, a, out); });
   compare(x, "layer_norm", [&](const TensorView& a, const TensorView& out) {
@@ -100,14 +102,15 @@ TEST_P(FarApart, Rows) {
   compare(x, "silu", [&](const TensorView& a, const TensorView& out) { silu(stream_, a, out); });
   const Tensor weight = values({64, 64}, GetParam());
   const PackedLinear packed = pack_linear(stream_, weight, {}, GetParam());
-  const Tensor many = values({17, 64}, GetParam());  // by the library, and few by a kernel
+  // The library multiplies many rows, our GEMV few.
+  const Tensor many = values({17, 64}, GetParam());
   for (const TensorView& rows : {x.view(), many.view()})
     compare(rows, "linear", [&](const TensorView& a, const TensorView& out) {
       linear(stream_, a, packed, LinearActivation::kSilu, out);
     });
 }
 
-TEST_P(FarApart, Transposed) {
+TEST_P(LargeOffsets, Transposed) {
   const Tensor x = values({3, 40, 48}, GetParam());
   const Tensor near(GetParam(), {3, 48, 40}, kCuda);
   copy(stream_, x.view().permute({0, 2, 1}), near);
@@ -116,7 +119,7 @@ TEST_P(FarApart, Transposed) {
   expect_same(out, near, "transposed");
 }
 
-TEST_P(FarApart, Gathered) {
+TEST_P(LargeOffsets, Gathered) {
   const Tensor table = values({4, 32}, GetParam());
   Tensor ids(DType::kI32, {3});
   for (int i = 0; i < 3; ++i) ids.as<int32_t>()[i] = 3 - i;
@@ -128,7 +131,7 @@ TEST_P(FarApart, Gathered) {
   expect_same(out, near, "gathered");
 }
 
-TEST_P(FarApart, Heads) {
+TEST_P(LargeOffsets, Heads) {
   const Tensor x = values({5, 2, 64}, GetParam());
   const Rope rope = weft::on_device(stream_, make_rope({1, 1, 5}, {0, 0, 0}, 64));
   compare(x, "apply_rope", [&](const TensorView& a, const TensorView& out) {
@@ -140,7 +143,7 @@ TEST_P(FarApart, Heads) {
   });
 }
 
-TEST_P(FarApart, States) {
+TEST_P(LargeOffsets, States) {
   const Tensor lse = values({2, 3}, DType::kF32), b = values({3, 2, 8}, DType::kF32);
   const Tensor near = values({3, 2, 8}, DType::kF32), near_lse = values({2, 3}, DType::kF32);
   const TensorView out = far_copy(near), out_lse = far_copy(near_lse);
@@ -150,8 +153,9 @@ TEST_P(FarApart, States) {
   expect_same(out_lse, near_lse, "their sums");
 }
 
-// Four corners of two frames by a stride, each frame of 2^32 elements and more; by our kernel.
-TEST_P(FarApart, Pixels) {
+// Computes four corners of two frames by a stride; each frame has more than 2^32 elements; our own
+// kernel computes it.
+TEST_P(LargeOffsets, Pixels) {
   test::emulated_libraries().refuse_conv = true;
   constexpr int64_t kSide = 23174, kChannels = 8;  // kSide^2 kChannels > 2^32
   const Tensor weight = values({8, kChannels, 1, 2, 2}, GetParam());
@@ -174,7 +178,7 @@ TEST_P(FarApart, Pixels) {
   test::emulated_libraries().refuse_conv = false;
 }
 
-INSTANTIATE_TEST_SUITE_P(, FarApart, testing::Values(DType::kF32, DType::kBF16),
+INSTANTIATE_TEST_SUITE_P(, LargeOffsets, testing::Values(DType::kF32, DType::kBF16),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace

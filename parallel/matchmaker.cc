@@ -1,4 +1,4 @@
-#include "parallel/message_board.h"
+#include "parallel/matchmaker.h"
 
 #include <map>
 #include <mutex>
@@ -11,31 +11,31 @@ namespace weft {
 
 namespace {
 
-class LocalBoard final : public MessageBoard {
+class LocalMatchmaker final : public Matchmaker {
  public:
-  explicit LocalBoard(int ranks) : seats_(ranks) {}
+  explicit LocalMatchmaker(int ranks) : ranks_(ranks) {}
 
-  void join(int rank, BoardListener& listener) override {
+  void join(int rank, MatchReceiver& receiver) override {
     const std::lock_guard guard(lock_);
-    seats_[rank].listener = &listener;
-    seats_[rank].stage = Stage::kBegun;
-    if (!why_.empty()) listener.ended(why_);
+    ranks_[rank].receiver = &receiver;
+    ranks_[rank].stage = Stage::kBegun;
+    if (!why_.empty()) receiver.ended(why_);
   }
 
   void leave(int rank) override {
     const std::lock_guard guard(lock_);
-    Seat& seat = seats_[rank];
-    seat.listener = nullptr;
-    seat.stage = Stage::kLeft;
-    seat.open.clear();
-    look_for_deadlock();
+    RankState& state = ranks_[rank];
+    state.receiver = nullptr;
+    state.stage = Stage::kLeft;
+    state.open.clear();
+    check_deadlock();
   }
 
   void offer(int rank, const Offer& mine) override {
-    CHECK(mine.peer >= 0 && mine.peer < static_cast<int>(seats_.size()), "peer", mine.peer);
+    CHECK(mine.peer >= 0 && mine.peer < static_cast<int>(ranks_.size()), "peer", mine.peer);
     const std::lock_guard guard(lock_);
     if (!why_.empty()) return;
-    std::map<uint64_t, Offer>& others = seats_[mine.peer].open;
+    std::map<uint64_t, Offer>& others = ranks_[mine.peer].open;
     for (auto at = others.begin(); at != others.end(); ++at) {
       const Offer other = at->second;
       if (other.peer != rank || other.receive == mine.receive ||
@@ -44,26 +44,26 @@ class LocalBoard final : public MessageBoard {
       others.erase(at);
       return match(rank, mine, mine.peer, other);
     }
-    seats_[rank].open.emplace(mine.number, mine);
+    ranks_[rank].open.emplace(mine.number, mine);
   }
 
   void withdraw(int rank, uint64_t number) override {
     const std::lock_guard guard(lock_);
-    Seat& seat = seats_[rank];
-    if (seat.waits_for == number) seat.waits_for = 0;
-    if (seat.open.erase(number) && seat.listener) seat.listener->withdrawn(number);
+    RankState& state = ranks_[rank];
+    if (state.waits_for == number) state.waits_for = 0;
+    if (state.open.erase(number) && state.receiver) state.receiver->withdrawn(number);
   }
 
   void waiting(int rank, uint64_t number) override {
     const std::lock_guard guard(lock_);
-    if (!seats_[rank].open.contains(number)) return;
-    seats_[rank].waits_for = number;
-    look_for_deadlock();
+    if (!ranks_[rank].open.contains(number)) return;
+    ranks_[rank].waits_for = number;
+    check_deadlock();
   }
 
   void ready(int rank) override {
     const std::lock_guard guard(lock_);
-    seats_[rank].stage = Stage::kReady;
+    ranks_[rank].stage = Stage::kReady;
   }
 
   void late(int, double seconds) override {
@@ -85,8 +85,8 @@ class LocalBoard final : public MessageBoard {
 
  private:
   enum class Stage : uint8_t { kMissing, kBegun, kReady, kLeft };
-  struct Seat {
-    BoardListener* listener = nullptr;
+  struct RankState {
+    MatchReceiver* receiver = nullptr;
     Stage stage = Stage::kMissing;
     std::map<uint64_t, Offer> open;  // oldest first
     uint64_t waits_for = 0;
@@ -94,8 +94,8 @@ class LocalBoard final : public MessageBoard {
 
   std::string list(Stage stage) const {
     std::string ranks;
-    for (size_t r = 0; r < seats_.size(); ++r)
-      if (seats_[r].stage == stage) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    for (size_t r = 0; r < ranks_.size(); ++r)
+      if (ranks_[r].stage == stage) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
     return ranks;
   }
 
@@ -104,29 +104,29 @@ class LocalBoard final : public MessageBoard {
     const bool moves = mine.header.bytes == other.header.bytes && sent.bytes > 0;
     const Match both[] = {{other.number, sent, moves}, {mine.number, sent, moves}};
     for (const auto& [at, number] : {std::pair{rank, mine.number}, std::pair{peer, other.number}})
-      if (seats_[at].waits_for == number) seats_[at].waits_for = 0;
+      if (ranks_[at].waits_for == number) ranks_[at].waits_for = 0;
     if (rank == peer) {
-      seats_[rank].listener->matched(both);
+      ranks_[rank].receiver->matched(both);
       return;
     }
-    seats_[peer].listener->matched({both, 1});
-    seats_[rank].listener->matched({both + 1, 1});
+    ranks_[peer].receiver->matched({both, 1});
+    ranks_[rank].receiver->matched({both + 1, 1});
   }
 
-  void look_for_deadlock() {
+  void check_deadlock() {
     if (!why_.empty()) return;
     std::string text = "deadlock:";
     bool anybody = false;
-    for (size_t r = 0; r < seats_.size(); ++r) {
-      const Seat& seat = seats_[r];
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      const RankState& state = ranks_[r];
       text += (r ? "; rank " : " rank ") + std::to_string(r);
-      if (seat.stage == Stage::kLeft) {
+      if (state.stage == Stage::kLeft) {
         text += " has ended";
         continue;
       }
-      if (seat.waits_for == 0) return;
+      if (state.waits_for == 0) return;
       anybody = true;
-      const Offer& offer = seat.open.at(seat.waits_for);
+      const Offer& offer = state.open.at(state.waits_for);
       text += std::string(offer.receive ? " receives from rank " : " sends to rank ") +
               std::to_string(offer.peer) + " " + tag_text(offer.header.tag);
     }
@@ -136,20 +136,20 @@ class LocalBoard final : public MessageBoard {
   void end(const std::string& why) {
     if (!why_.empty()) return;
     why_ = why;
-    for (Seat& seat : seats_)
-      if (seat.listener) seat.listener->ended(why_);
+    for (RankState& state : ranks_)
+      if (state.receiver) state.receiver->ended(why_);
   }
 
   std::mutex lock_;
-  std::vector<Seat> seats_;
+  std::vector<RankState> ranks_;
   std::string why_;
 };
 
 }  // namespace
 
-std::shared_ptr<MessageBoard> make_message_board(int ranks) {
+std::shared_ptr<Matchmaker> make_matchmaker(int ranks) {
   CHECK(ranks > 0, "ranks", ranks);
-  return std::make_shared<LocalBoard>(ranks);
+  return std::make_shared<LocalMatchmaker>(ranks);
 }
 
 }  // namespace weft

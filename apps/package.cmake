@@ -1,0 +1,45 @@
+# `cmake --build build --target deb` makes build/weft_VERSION_ARCH.deb, the program with its models, and
+# build/libweft-dev_VERSION_ARCH.deb, what find_package(weft) takes. It needs the packages of `apps/setup.sh package`.
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME weft)
+set(CPACK_PACKAGE_CONTACT "The Weft authors <authors@weft.invalid>")
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_PACKAGE_DIRECTORY ${PROJECT_BINARY_DIR})
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_ALL program development)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME weft)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION graphics)
+set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
+set(CPACK_COMPONENT_PROGRAM_DESCRIPTION [[
+video and images from text with diffusion transformers
+Weft generates clips and pictures with Wan 2.1 and Wan 2.2 models, on one
+processor or split over many. A small model is part of the package: try
+weft generate --model pocket --prompt "a big red ball, moving left"
+
+License: Apache-2.0; /usr/share/doc/weft/NOTICE has those of the libraries.]])
+
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libweft-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION [[
+video and images from text with diffusion transformers (library)
+The static libraries and headers of Weft, its CMake package and an example.
+
+License: Apache-2.0; /usr/share/doc/weft/NOTICE has those of the libraries.]])
+set(weft_development libdnnl-dev ocl-icd-opencl-dev opencl-c-headers libhwy-dev nlohmann-json3-dev
+  libsentencepiece-dev libicu-dev libpcre2-dev libssl-dev pkg-config)
+if(WEFT_MEDIA)
+  list(APPEND weft_development libavcodec-dev libavformat-dev libavutil-dev libswscale-dev libpng-dev)
+endif()
+if(OMPI_FOUND)
+  list(APPEND weft_development libopenmpi-dev)
+  set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS openmpi-bin)  # mpirun, for ranks that are processes
+endif()
+list(JOIN weft_development ", " weft_development)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "weft (= ${PROJECT_VERSION}), ${weft_development}")
+include(CPack)
+
+add_custom_target(deb DEPENDS weft VERBATIM COMMAND ${CMAKE_CPACK_COMMAND} -G DEB
+  WORKING_DIRECTORY ${PROJECT_BINARY_DIR})

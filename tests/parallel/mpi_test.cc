@@ -1,0 +1,152 @@
+// The MPI transport between two processes; run by mpirun (tests/parallel/CMakeLists.txt). MPI calls
+// pass through the wrappers below, which count messages and fail on demand.
+#include "parallel/mpi.h"
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <numeric>
+
+#include "kernels/check.h"
+#include "parallel/communicator.h"
+
+namespace {
+std::atomic<bool> g_fails{false};
+std::atomic<int> g_sends{0}, g_largest{0};
+}  // namespace
+
+// MPI's profiling interface: a program may replace every MPI_X by one of its own over PMPI_X.
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag,
+                         MPI_Comm communicator, MPI_Request* request) {
+  ++g_sends;
+  g_largest = std::max<int>(g_largest, count);
+  return PMPI_Isend(data, count, type, peer, tag, communicator, request);
+}
+extern "C" int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
+  return g_fails ? MPI_ERR_OTHER : PMPI_Test(request, done, status);
+}
+
+namespace weft::test {
+namespace {
+
+constexpr int64_t kPart = 1000;
+
+// WEFT_LARGE_MESSAGE keeps the parts that jobs have, for the test of more than 2 GiB.
+std::shared_ptr<Transport> transport() {
+  return make_mpi_transport(
+      {.largest_part = std::getenv("WEFT_LARGE_MESSAGE") ? MpiOptions{}.largest_part : kPart});
+}
+
+uint8_t value(int64_t index) { return static_cast<uint8_t>(index * 7 + index / 251 + 1); }
+
+// Sends from rank 0 to rank 1, whose receive is posted after `early` other messages have come.
+void send_one(Communicator& world, int64_t bytes, bool early) {
+  Stream stream = Stream::cpu(1);
+  const Tag first{.segment = 1}, second{.segment = 2};
+  std::vector<uint8_t> data(bytes);
+  uint8_t token = 9;
+  const TensorView small(&token, DType::kU8, {1}), large(data.data(), DType::kU8, {bytes});
+  if (world.rank() == 0) {
+    for (int64_t i = 0; i < bytes; ++i) data[i] = value(i);
+    world.send(stream, 1, first, large);
+    world.send(stream, 1, second, small);
+  } else {
+    if (early) world.receive(stream, 0, second, small);
+    world.receive(stream, 0, first, large);
+    if (!early) world.receive(stream, 0, second, small);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < bytes; ++i) wrong += data[i] != value(i);
+    EXPECT_EQ(wrong, 0) << bytes << " bytes";
+  }
+  world.barrier(stream, {.segment = 100});
+}
+
+TEST(Mpi, LargePayloadsGoInParts) {
+  Communicator world(transport());
+  ASSERT_EQ(world.size(), 2);
+  if (std::getenv("WEFT_LARGE_MESSAGE")) GTEST_SKIP();
+  for (const bool early : {false, true})
+    for (const int64_t bytes :
+         {int64_t{1}, kPart - 1, kPart, kPart + 1, 5 * kPart / 2, 40 * kPart}) {
+      const auto before = world.counters().sent;
+      g_sends = g_largest = 0;
+      send_one(world, bytes, early);
+      if (world.rank() != 0) continue;
+      // A header and the parts of each of three messages: the payload, the token, the barrier's.
+      EXPECT_EQ(g_sends, 3 + (bytes + kPart - 1) / kPart + 2) << bytes;
+      EXPECT_LE(g_largest, kPart);
+      const auto after = world.counters().sent;
+      const size_t kind = static_cast<size_t>(Traffic::kControl);
+      EXPECT_EQ(after[kind].messages - before[kind].messages, 3);
+      EXPECT_EQ(after[kind].bytes - before[kind].bytes, bytes + 2);
+    }
+}
+
+// Takes 5 GiB of memory, so it runs only where WEFT_LARGE_MESSAGE is set.
+TEST(Mpi, MoreThanTwoGibibytes) {
+  if (!std::getenv("WEFT_LARGE_MESSAGE")) GTEST_SKIP() << "WEFT_LARGE_MESSAGE is not set";
+  Communicator world(transport());
+  send_one(world, (int64_t{1} << 31) + 12345, false);
+  if (world.rank() == 0) {
+    EXPECT_EQ(g_largest, 1 << 30);
+  }
+}
+
+TEST(Mpi, RanksShareAClock) {
+  Communicator world(transport());
+  Stream stream = Stream::cpu(1);
+  // The own time lies between the other rank's before it sent and after it was answered.
+  for (int turn = 0; turn < 20; ++turn) {
+    int64_t before = *world.transport().job_clock_ns(), other = 0;
+    const Tag tag{.step = turn};
+    if (world.rank() == 0) {
+      world.receive(stream, 1, tag, {&other, DType::kI64, {1}});
+      other = *world.transport().job_clock_ns();
+      world.send(stream, 1, tag, {&other, DType::kI64, {1}});
+      continue;
+    }
+    world.send(stream, 0, tag, {&before, DType::kI64, {1}});
+    world.receive(stream, 0, tag, {&other, DType::kI64, {1}});
+    const int64_t after = *world.transport().job_clock_ns();
+    EXPECT_LT(before - 20'000'000, other);
+    EXPECT_LT(other, after + 20'000'000);
+  }
+}
+
+// It ends the job, so it runs alone.
+TEST(MpiAbort, ReachesAllRanksWhereMpiFails) {
+  const std::shared_ptr<Transport> mine = transport();
+  Communicator world(mine);
+  Stream stream = Stream::cpu(1);
+  world.barrier(stream, {});
+  if (world.rank() == 0) {
+    g_fails = true;
+    world.abort("rank 0 has had enough");  // noexcept
+  }
+  uint8_t token = 0;
+  try {
+    world.receive(stream, 1 - world.rank(), {.segment = 1}, {&token, DType::kU8, {1}});
+    ADD_FAILURE() << "the job goes on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kComm);
+    EXPECT_STREQ(error.what(), "rank 0 has had enough");
+  }
+  g_fails = false;
+}
+
+}  // namespace
+}  // namespace weft::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const int failed = RUN_ALL_TESTS();
+  try {
+    weft::finish_mpi();
+  } catch (const weft::Error&) {  // the job has failed, as its test wants
+    MPI_Finalize();
+  }
+  return failed;
+}
