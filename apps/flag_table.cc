@@ -36,7 +36,8 @@ constexpr FlagSpec kModel[] = {
     {.name = "model",
      .aliases = "-m --model-path --ckpt-dir",
      .value = "FOLDER",
-     .help = "model folder in the diffusers layout (it has a model_index.json)",
+     .help =
+         "folder in the diffusers layout (it has a model_index.json), or an installed model's name",
      .commands = kGenerate | kReplay | kPlan | kDoctor,
      .environment = "WEFT_MODEL_PATH"},
     {.name = "model",
@@ -247,11 +248,11 @@ constexpr FlagSpec kRanks[] = {
      .level = kAdvanced},
     {.name = "heartbeat-timeout",
      .type = kReal,
+     .value = "SECONDS",
      .fallback = "4.5",
      .legal = "0 ... 86400",
-     .help =
-         "under mpirun or srun: ends the job when a rank is silent for so many seconds, at least "
-         "2; 0 = never",
+     .help = "under mpirun or srun: end the job when a rank is silent for so many seconds; 0 is "
+             "never, else at least 2",
      .commands = kGenerate | kComplete | kVerify | kBench,
      .level = kAdvanced},
     {.name = "ring-balance",

@@ -12,11 +12,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // The kind of folder that a command reads, and a repository that has one.
-struct Layout {
+struct FolderKind {
   std::string legal, repository;
 };
 
-Layout layout_for(Command command) {
+FolderKind kind_for(Command command) {
   if (command == kComplete)
     return {
         "a language model's folder: config.json, tokenizer.json and safetensors (Qwen2.5, "
@@ -62,9 +62,9 @@ bool is_repository_name(const std::string& path) {
 
 // Says what a path is that is no folder, and what to do.
 std::string fault(const std::string& path, Command command) {
-  const Layout layout = layout_for(command);
-  const std::string legal = "; legal: " + layout.legal;
-  const std::string instead = legal + ". Download one with " + download(layout.repository);
+  const FolderKind kind = kind_for(command);
+  const std::string legal = "; legal: " + kind.legal;
+  const std::string instead = legal + ". Download one with " + download(kind.repository);
   const std::string extension = lower_extension(path);
   if (extension == ".gguf")
     return "a GGUF file (quantized weights of llama.cpp or stable-diffusion.cpp), which is not "

@@ -37,7 +37,8 @@ void resolve_gpus(Flags& flags) {
   if (flags.given("ranks") && flags.integer("ranks") != gpus)
     throw Error(ErrorKind::kUsage, meaning + ", but " + flags.label("ranks") + " is " +
                                        flags.text("ranks") + "; legal beside it: --ranks " + count);
-  const bool runs_nothing = flags.command() == kPlan || flags.command() == kInspect;
+  const bool runs_nothing =
+      flags.command() == kPlan || flags.command() == kInspect || flags.on("print-config");
   if (const Gpus here = gpus_here(); here.count == 0 && !runs_nothing)
     throw Error(ErrorKind::kUsage,
                 meaning + ", but " + here.absence + "; on CPUs: --ranks " + count);

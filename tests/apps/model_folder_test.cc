@@ -54,7 +54,7 @@ TEST_F(ModelFolder, SingleFilesAreNamedForWhatTheyAre) {
   expect_part(gguf, "--weights int8");
   expect_part(refusal(path("wan.pth")), "a pickle file");
   expect_part(refusal("README.md"), "a file; legal: a model folder");
-  expect_part(refusal("models/none"), "no folder that exists; legal: a model folder");
+  expect_part(refusal("models/none"), "no folder that exists, and no model of that name in ");
   for (const char* command : {"plan", "complete x", "bench load"})
     expect_part(refusal(path("wan.gguf"), command), "a GGUF file");
 }

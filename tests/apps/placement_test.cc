@@ -38,6 +38,7 @@ TEST(Placement, GpusAreTheDeviceCudaAndAsManyRanks) {
     EXPECT_EQ(flags.integer("ranks"), 4);
     EXPECT_TRUE(flags.given("device") && flags.given("ranks"));
   }
+  EXPECT_EQ(parse({"--gpus", "4", "--print-config"}).text("device"), "cuda");
   EXPECT_EQ(parse({"--gpus", "4", "--device", "cuda", "--ranks", "4"}, kPlan).integer("ranks"), 4);
   EXPECT_EQ(
       refusal({"--gpus", "4", "--device", "cpu"}, kPlan),
