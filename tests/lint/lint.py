@@ -22,7 +22,7 @@ MAY_INCLUDE = {
 MAY_USE_IF = {"kernels/ops.cc", "parallel/bootstrap.cc", "kernels/check.h", "kernels/arena.cc"}
 # Highway sources are compiled once per SIMD target, which only the preprocessor can arrange.
 HIGHWAY = re.compile(r"kernels/cpu/.*|tests/kernels/.*")
-MAX_LINES, MAX_HEADER, MAX_README = 600, 260, 60
+MAX_LINES, MAX_HEADER, MAX_README, MAX_README_WORDS = 600, 260, 60, 1200
 TOP_LEVEL = {"CMakeLists.txt", "CMakePresets.json", "LICENSE", "NOTICE", "README.md", *ORDER}
 
 
@@ -101,6 +101,9 @@ def main():
             count = len(pathlib.Path(path).read_text().splitlines())
             if count > MAX_README:
                 faults.append(f"{path}: {count} lines, limit {MAX_README}")
+    words = len(pathlib.Path("README.md").read_text().split())
+    if words > MAX_README_WORDS:
+        faults.append(f"README.md: {words} words, limit {MAX_README_WORDS}: move details to apps/guide")
     for folder in ORDER[:-1]:
         if not pathlib.Path(folder, "README.md").exists():
             faults.append(f"{folder}/README.md is missing")
