@@ -164,11 +164,11 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const TimeSegment time{{0, tokens}, 500};
   const Tensor timestep(DType::kF32, {1, config.freq_dim}, stream.device());
   model.timestep_embedding(stream, {&time, 1}, timestep);
-  const auto run = [&](Stream& on, const WanTransformer& of, const WanText& words,
+  const auto run = [&](Stream& on, const WanTransformer& of, const WanText& text_rows,
                        const Tensor& out, Observer* observer) {
     Context context = seams.context(on, arena, {}, TokenRanges::all(tokens), observer);
-    of.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, timestep, words, rope,
-               out);
+    of.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, timestep, text_rows,
+               rope, out);
   };
   reset_peak();
   run(stream, model, text, velocity, nullptr);  // makes every primitive and scratch buffer

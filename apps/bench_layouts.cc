@@ -263,7 +263,7 @@ class Bench {
 };
 
 void print(const Entry& entry, double one, std::optional<double> two, bool json, const Shape& shape,
-           const std::string& words) {
+           const std::string& description) {
   const double seconds = median(entry.seconds), waiting = median(entry.waiting);
   if (json) {
     nlohmann::json object{{"bench", "layouts"},
@@ -272,7 +272,7 @@ void print(const Entry& entry, double one, std::optional<double> two, bool json,
                           {"tokens", shape.tokens},
                           {"dtype", to_string(shape.dtype)},
                           {"isa", cpu_isa()},
-                          {"ranks", words},
+                          {"ranks", description},
                           {"method", entry.method},
                           {"threads", entry.threads},
                           {"link", entry.wire.name},
@@ -324,19 +324,19 @@ std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires
 }
 
 void print_all(const std::vector<Entry>& entries, bool on_cpu, bool json, int repeat,
-               const Shape& shape, const std::string& words) {
+               const Shape& shape, const std::string& description) {
   const double one = median(entries[0].seconds);
   std::optional<double> two;
   if (on_cpu) two = median(entries[1].seconds);
   if (!json) {
     std::printf("%s, %d blocks, %lld tokens, %s, guided; %s; medians of %d\n", shape.name.c_str(),
                 shape.config.layers, static_cast<long long>(shape.tokens),
-                std::string(to_string(shape.dtype)).c_str(), words.c_str(), repeat);
+                std::string(to_string(shape.dtype)).c_str(), description.c_str(), repeat);
     std::printf("%-14s %5s  %-18s %9s %9s %10s", "method", "ranks", "link", "s/step", "speed-up",
                 "waiting");
     std::printf(on_cpu ? " %10s %10s %9s\n" : "\n", "of 2 thr.", "simulated", "error");
   }
-  for (const Entry& entry : entries) print(entry, one, two, json, shape, words);
+  for (const Entry& entry : entries) print(entry, one, two, json, shape, description);
 }
 
 }  // namespace
@@ -353,11 +353,11 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   std::vector<Device> devices;
   for (int rank = 0; rank < ranks.count; ++rank) devices.push_back(device_of(flags, ranks, rank));
   const bool on_cpu = devices.front() == Device{};
-  std::string words = ranks.description;
+  std::string description = ranks.description;
   if (!on_cpu)
-    words += devices[0] == devices[1]
-                 ? " on " + to_string(devices[0])
-                 : " on " + to_string(devices[0]) + " and " + to_string(devices[1]);
+    description += devices[0] == devices[1]
+                       ? " on " + to_string(devices[0])
+                       : " on " + to_string(devices[0]) + " and " + to_string(devices[1]);
   // Messages between devices stay inside the machine unless the user asks otherwise.
   std::vector<Wire> wires = wires_of(flags);
   if (!on_cpu && !flags.given("link-gbit") && !flags.given("link-ms")) wires.resize(1);
@@ -381,7 +381,7 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   for (Entry& entry : entries)
     if (model && entry.layout.ranks() > 1)
       entry.simulated = bench.simulated(entry.layout, *model, entry.wire.link);
-  print_all(entries, on_cpu, flags.on("json"), repeat, shape, words);
+  print_all(entries, on_cpu, flags.on("json"), repeat, shape, description);
   return 0;
 }
 

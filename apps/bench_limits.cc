@@ -106,13 +106,13 @@ double upload_rate(Stream& stream) {
   return static_cast<double>(kBytes) / median(seconds);
 }
 
-MachineLimits::MachineLimits(Stream& stream, DType dtype, const std::vector<Product>& products)
+MachineLimits::MachineLimits(Stream& stream, DType dtype, const std::vector<GemmShape>& shapes)
     : stream_(stream),
       from_(DType::kU8, {copy_bytes(stream)}, stream.device()),
       to_(DType::kU8, {copy_bytes(stream)}, stream.device()) {
-  for (const Product& product : products)
+  for (const GemmShape& shape : shapes)
     entries_.push_back(
-        {product, make_gemm_limit(stream, dtype, product.rows, product.in, product.out), {}});
+        {shape, make_gemm_limit(stream, dtype, shape.rows, shape.in, shape.out), {}});
   copy(stream_, from_, to_);  // touches the pages
   for (Entry& entry : entries_) entry.gemm->run();
   stream_.sync();
@@ -136,8 +136,8 @@ double MachineLimits::sample_copy() {
 double MachineLimits::gemm_gflops() const {
   double flop = 0, seconds = 0;
   for (const Entry& entry : entries_) {
-    flop += entry.product.count * entry.gemm->flop();
-    seconds += entry.product.count * median(entry.seconds);
+    flop += entry.shape.count * entry.gemm->flop();
+    seconds += entry.shape.count * median(entry.seconds);
   }
   return flop / seconds * 1e-9;
 }

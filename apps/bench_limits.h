@@ -44,16 +44,16 @@ double upload_rate(Stream& stream);
 
 class MachineLimits {
  public:
-  struct Product {
+  struct GemmShape {
     int64_t rows, in, out;
-    int count;  // the number of such products in the model
+    int count;  // the number of such GEMMs in the model
   };
-  MachineLimits(Stream& stream, DType dtype, const std::vector<Product>& products);
+  MachineLimits(Stream& stream, DType dtype, const std::vector<GemmShape>& shapes);
 
-  void sample();         // each product once, the copy once
+  void sample();         // each GEMM once, the copy once
   double sample_copy();  // its seconds
   double copied_bytes() const;
-  // The rate of all products, each counted as often as the model has it, from the medians.
+  // The rate of all GEMMs, each counted as often as the model has it, from the medians.
   double gemm_gflops() const;
   double copy_gbs() const;               // read and written
   double seconds() const;                // spent on samples
@@ -63,7 +63,7 @@ class MachineLimits {
 
  private:
   struct Entry {
-    Product product;
+    GemmShape shape;
     std::unique_ptr<GemmLimit> gemm;
     std::vector<double> seconds;
   };

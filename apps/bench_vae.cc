@@ -45,7 +45,7 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   }();
   const size_t workspace = vae_decode_workspace_bytes(config, h, w, dtype, frames);
   const size_t state = vae_decode_state_bytes(config, h, w, dtype);
-  // The limits are measured with the transformer's products, so that all benches compare with one
+  // The limits are measured with the transformer's GEMMs, so that all benches compare with one
   // rate; on a device with the tokens of a whole clip.
   const int64_t rows = std::max<int64_t>(1, h * w / 4) * (bare.queue() ? frames : 1);
   MachineLimits limits(bare, dtype,

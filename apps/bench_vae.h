@@ -1,6 +1,6 @@
 #pragma once
 // weft bench vae: the decoder of Wan's VAE with random weights, latent frame by latent frame,
-// beside the time its products would take at oneDNN's rate.
+// beside the time its GEMMs would take at oneDNN's rate.
 #include "apps/flags.h"
 #include "kernels/dtype.h"
 

@@ -47,7 +47,7 @@ DeviceModel measure_device(int threads, DType dtype) {
 }
 
 DeviceModel assumed_device_model(DType dtype) {
-  // bf16: products of large matrices, attention by cuDNN (its frontend's published benchmarks),
+  // bf16: large GEMMs, attention by cuDNN (its frontend's published benchmarks),
   // convolutions at two fifths; f32: without tensor cores. Memory at 90 % of its peak.
   const bool half = dtype == DType::kBF16;
   DeviceModel device;

@@ -71,19 +71,19 @@ struct Job {
 int64_t max_tokens(const Flags& flags, const QwenConfig& config, int64_t prompt,
                    const std::string& what) {
   const int64_t context = flags.integer("context").value_or(config.max_positions);
-  const int64_t room = context - prompt + 1;  // the last token is never fed back
+  const int64_t most = context - prompt + 1;  // the last token is never fed back
   const auto asked = flags.integer("max-tokens");
   const std::string limit = flags.given("context") ? "--context" : "the model's positions";
-  if (room < 1)
+  if (most < 1)
     throw Error(ErrorKind::kUsage, what + std::to_string(prompt) + " tokens, more than the " +
                                        std::to_string(context) + " of " + limit);
-  if (asked && *asked > room)
+  if (asked && *asked > most)
     throw Error(ErrorKind::kUsage, flags.label("max-tokens") + " is " + std::to_string(*asked) +
                                        ", but " + what + std::to_string(prompt) +
-                                       " tokens, which leaves room for " + std::to_string(room) +
+                                       " tokens, which leaves room for " + std::to_string(most) +
                                        " of the " + std::to_string(context) + " of " + limit +
-                                       "; nearest: " + std::to_string(room));
-  return asked.value_or(std::min<int64_t>(CompletionRequest{}.max_tokens, room));
+                                       "; nearest: " + std::to_string(most));
+  return asked.value_or(std::min<int64_t>(CompletionRequest{}.max_tokens, most));
 }
 
 void add_requests(const Flags& flags, uint64_t seed, Job& job) {

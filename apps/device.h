@@ -74,7 +74,7 @@ std::optional<PlannedDevice> planned_device(const Flags& flags);
 // The largest number of `ranks` that share such a device.
 int planned_ranks_per_device(const Flags& flags, int ranks);
 
-// --weights. Error(kUsage) for int8 where the CPU has no fast products of 8-bit numbers, and for
+// --weights. Error(kUsage) for int8 where the CPU has no fast 8-bit multiplication, and for
 // fp8 on a CPU.
 WeightFormat weight_format(const Flags& flags);
 

@@ -33,7 +33,7 @@ const char* to_string(Health health) {
 HealthCheck cpu_check() {
   HealthCheck check{.name = "cpu", .detail = {}, .remedy = {}};
   const std::string isa = cpu_isa();
-  check.detail = isa + "; op table " + cpu_ops().name + ", bf16 products in " +
+  check.detail = isa + "; op table " + cpu_ops().name + ", bf16 multiplication in " +
                  (cpu_has_bf16() ? "hardware" : "software, so f32 is the default");
   if (const char* cap = std::getenv("WEFT_CPU"); cap && *cap) {
     check.health = Health::kWarn;

@@ -60,9 +60,10 @@ constexpr FlagSpec kModel[] = {
     {.name = "weights",
      .fallback = "compute",
      .legal = "compute|int8|fp8|fp8-tensor",
-     .help = "number format of the transformer's weights: that of --dtype (compute), int8 for CPUs "
-             "with 8-bit products, fp8 (a scale per output) and fp8-tensor (a scale per matrix) "
-             "for GPUs",
+     .help =
+         "number format of the transformer's weights: that of --dtype (compute), int8 for CPUs "
+         "with 8-bit multiplication, fp8 (a scale per output) and fp8-tensor (a scale per matrix) "
+         "for GPUs",
      .commands = kGenerate | kComplete | kPlan | kBench | kInspect},
     {.name = "attention",
      .fallback = "compute",
@@ -146,7 +147,7 @@ constexpr FlagSpec kDevice[] = {
      .fallback = "measured here",
      .is_default = false,
      .legal = "0.001 ... 1000000000",
-     .help = "plan for a device of this many GFLOP/s in matrix products; needs --device-gbs",
+     .help = "plan for a device of this many GFLOP/s in GEMMs; needs --device-gbs",
      .commands = kPlan},
     {.name = "device-gbs",
      .type = kReal,

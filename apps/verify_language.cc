@@ -91,9 +91,9 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
   }
   keep("hidden_states." + std::to_string(rank.config().layers), stages - 1, rank.config().layers,
        normed);
-  Tensor words = on_root(stream, replica, stages - 1, rank.config().layers + 1, logits, n,
-                         rank.config().vocab);
-  if (words) out["logits"] = std::move(words);
+  Tensor logit_rows = on_root(stream, replica, stages - 1, rank.config().layers + 1, logits, n,
+                              rank.config().vocab);
+  if (logit_rows) out["logits"] = std::move(logit_rows);
   rank.close(0);
   return out;
 }

@@ -47,7 +47,7 @@ TEST_F(Cli, UsageErrorsAreOneLineAndExit2) {
 
 TEST_F(Cli, IllegalExtentsNameTheFlagAndTheNearestTwo) {
   const std::string base = "generate --model " + kModel + " -p x -o " + path("a.mp4");
-  for (const auto& [flags, words] :
+  for (const auto& [flags, text] :
        {std::pair{"-W 40 --height 16",
                   "-W is 40, legal: multiples of 16, 16 ... 16384; nearest: 32 "
                   "and 48"},
@@ -61,7 +61,7 @@ TEST_F(Cli, IllegalExtentsNameTheFlagAndTheNearestTwo) {
          "1048573"}}) {
     const Outcome outcome = run(base + " -q " + flags);
     EXPECT_EQ(outcome.code, 2);
-    EXPECT_EQ(outcome.err, "weft: " + std::string(words) + "\n");
+    EXPECT_EQ(outcome.err, "weft: " + std::string(text) + "\n");
   }
   const Outcome expert = run(base + kJob + "--guidance-scale-2 3");
   EXPECT_EQ(expert.code, 2);
@@ -202,8 +202,8 @@ TEST_F(Cli, ProfileAndTraceTellTheTimeAndChangeNoBit) {
   const Outcome ranks = run(job + path("c.mp4") + " --profile --trace " + path("r.json") +
                             " --ranks 2 --layout ring=2");
   EXPECT_EQ(ranks.code, 0) << ranks.err;
-  for (const char* words : {"op family", "communication", "between ops", "rank, last result"})
-    EXPECT_NE(ranks.err.find(words), std::string::npos) << words;
+  for (const char* text : {"op family", "communication", "between ops", "rank, last result"})
+    EXPECT_NE(ranks.err.find(text), std::string::npos) << text;
   const nlohmann::json trace = nlohmann::json::parse(std::ifstream(path("r.json")));
   std::map<int, int> pids;
   for (const nlohmann::json& event : trace["traceEvents"]) ++pids[event["pid"].get<int>()];

@@ -21,7 +21,7 @@ using test::Cli, test::kJob, test::kModel, test::Outcome, test::run;
 TEST_F(Cli, WrongValuesAreToldBeforeAnythingIsLoaded) {
   struct Case {
     const char* arguments;
-    const char* words;
+    const char* text;
   };
   for (const Case& c : {
            Case{"--steps 0", "--steps is 0, legal: 1 ... 1000; nearest: 1"},
@@ -68,8 +68,7 @@ TEST_F(Cli, WrongValuesAreToldBeforeAnythingIsLoaded) {
     const Outcome outcome =
         run("generate --model /nowhere -p x -o a.mp4 " + std::string(c.arguments));
     EXPECT_EQ(outcome.code, 2) << c.arguments << ": " << outcome.err;
-    EXPECT_EQ(outcome.err.substr(0, 6 + std::string(c.words).size()),
-              "weft: " + std::string(c.words))
+    EXPECT_EQ(outcome.err.substr(0, 6 + std::string(c.text).size()), "weft: " + std::string(c.text))
         << c.arguments;
     EXPECT_EQ(test::lines(outcome.err), 1u) << outcome.err;
     EXPECT_TRUE(outcome.out.empty());

@@ -86,7 +86,7 @@ TEST_F(Compare, WhatCannotBeComparedIsNamed) {
   struct Case {
     std::string operands;
     int code;
-    std::string words;
+    std::string text;
   };
   for (const Case& c :
        {Case{a + " " + clip("wide.mp4", 3, 48), 8, "48x16"},
@@ -99,7 +99,7 @@ TEST_F(Compare, WhatCannotBeComparedIsNamed) {
         Case{"--min-ssim 2 " + a + " " + a, 2, "nearest: 1"}}) {
     const Outcome outcome = run("compare " + c.operands);
     EXPECT_EQ(outcome.code, c.code) << c.operands << outcome.err;
-    EXPECT_NE(outcome.err.find(c.words), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(c.text), std::string::npos) << outcome.err;
     EXPECT_EQ(test::lines(outcome.err), 1u) << outcome.err;
     EXPECT_TRUE(outcome.out.empty()) << outcome.out;
   }

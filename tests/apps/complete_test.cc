@@ -53,9 +53,9 @@ TEST_F(Complete, StreamsWhatDecodingGives) {
 TEST_F(Complete, FiguresGoToStandardError) {
   const Outcome outcome = run("complete --model " + path("model") + " 'a red ball' -n 9");
   EXPECT_EQ(outcome.code, 0);
-  for (const char* words : {"model   model (", "layout  one rank", "memory  weights",
-                            " prompt tokens, ", "| 9 tokens, ", "first token"})
-    EXPECT_NE(outcome.err.find(words), std::string::npos) << words << "\n" << outcome.err;
+  for (const char* text : {"model   model (", "layout  one rank", "memory  weights",
+                           " prompt tokens, ", "| 9 tokens, ", "first token"})
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << text << "\n" << outcome.err;
 }
 
 TEST_F(Complete, PromptsComeFromOperandsFilesAndStandardInput) {
@@ -134,10 +134,10 @@ TEST_F(Complete, StopsAtAnEndUnlessTold) {
 }
 
 TEST_F(Complete, RefusesByNameAndValue) {
-  const auto refused = [&](const std::string& more, const std::string& words, int code = 2) {
+  const auto refused = [&](const std::string& more, const std::string& text, int code = 2) {
     const Outcome outcome = run(job(more + " </dev/null"));
     EXPECT_EQ(outcome.code, code) << more << "\n" << outcome.err;
-    EXPECT_NE(outcome.err.find(words), std::string::npos) << more << "\n" << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << more << "\n" << outcome.err;
     EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
     EXPECT_TRUE(outcome.out.empty()) << outcome.out;
   };
@@ -165,10 +165,10 @@ TEST_F(Complete, RefusesByNameAndValue) {
 }
 
 TEST_F(Complete, SaysWhatAFolderLacks) {
-  const auto refused = [&](const std::string& folder, const std::string& words) {
+  const auto refused = [&](const std::string& folder, const std::string& text) {
     const Outcome outcome = run("complete x --model " + folder);
     EXPECT_EQ(outcome.code, 3) << outcome.err;
-    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
   };
   refused(path("none"), "no folder that exists");
   refused("models/pocket", "is a video model's folder");

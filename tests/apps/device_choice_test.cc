@@ -81,7 +81,9 @@ TEST(DeviceChoice, AMissingDeviceIsNamed) {
 }
 
 TEST(DeviceChoice, IdentitiesAreOfThePhysicalDevice) {
-  const DeviceNames nothing{.host = "h", .index = 1};
+  DeviceNames nothing;
+  nothing.host = "h";
+  nothing.index = 1;
   DeviceNames listed = nothing, pci = nothing, uuid = nothing;
   listed.visible_list = "4,GPU-7";
   pci.pci = "0000:3b:00.0";

@@ -115,10 +115,10 @@ TEST_F(Expand, DrawnCaptionsBelongToTheSeed) {
 }
 
 TEST_F(Expand, RefusesByName) {
-  const auto refused = [&](const std::string& more, int code, const std::string& words) {
+  const auto refused = [&](const std::string& more, int code, const std::string& text) {
     const Outcome outcome = run(job("-q -p ball -o " + path("a.png") + " " + more));
     EXPECT_EQ(outcome.code, code) << outcome.err;
-    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
     EXPECT_EQ(lines(outcome.err), 1u) << outcome.err;
     EXPECT_TRUE(!fs::exists(path("a.png")));
   };

@@ -112,11 +112,11 @@ TEST_F(Replay, OtherWeightsAreRefusedUnlessAllowed) {
 TEST_F(Replay, MetadataIsDataOnly) {
   made("a.mp4");
   const json good = json::parse(std::ifstream(sidecar("a.mp4")));
-  const auto refused = [&](const json& record, int code, const std::string& words) {
+  const auto refused = [&](const json& record, int code, const std::string& text) {
     std::ofstream(path("b.json")) << record.dump();
     const Outcome outcome = run("replay -q " + path("b.json"));
     EXPECT_EQ(outcome.code, code) << outcome.err;
-    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
   };
   json record = good;
   record["request"]["steps"] = "2 --output=/tmp/x";

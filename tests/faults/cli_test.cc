@@ -53,7 +53,7 @@ TEST_F(Faulty, AFullOrBrokenDiskExits7AndKeepsTheLatents) {
     fs::remove(path("a.latents.safetensors"));
   }
   // Pictures are encoded in memory and written when they are complete.
-  expect(generate("write:.b.part:1:ENOSPC", "b/"), 7, "No space left");
+  expect(generate("write:.b.part:1:ENOSPC", "b", kModel + " --frames png"), 7, "No space left");
   EXPECT_EQ(files().size(), 1u);
 }
 
