@@ -34,9 +34,12 @@ void print_prompts(int count, uint64_t seed) {
 struct Row {
   const char* name;
   int clips = 0, colour = 0, ground = 0, shape = 0, every_view = 0, motion = 0, all = 0, torn = 0;
+  double overlap = 0;
 
-  void add(const ClipScore& s) {
+  void add(const ClipScore& s, const ClipReading& reading) {
     ++clips;
+    for (const View& view : reading.views)
+      overlap += view.overlap / static_cast<double>(reading.views.size());
     colour += s.colour;
     ground += s.ground;
     shape += s.shape;
@@ -47,9 +50,9 @@ struct Row {
   }
   void print() const {
     const double percent = 100.0 / std::max(clips, 1);
-    std::printf("%-9s %5d  %5.1f%% %6.1f%% %5.1f%% %5.1f%% %6.1f%% %6.1f%% %6.1f%%\n", name, clips,
-                colour * percent, ground * percent, shape * percent, every_view * percent,
-                motion * percent, all * percent, torn * percent);
+    std::printf("%-9s %5d  %5.1f%% %6.1f%% %5.1f%% %5.1f%% %6.1f%% %6.1f%% %6.1f%% %7.3f\n", name,
+                clips, colour * percent, ground * percent, shape * percent, every_view * percent,
+                motion * percent, all * percent, torn * percent, overlap / std::max(clips, 1));
   }
 };
 
@@ -75,11 +78,11 @@ void print_scores(const std::vector<std::string>& paths) {
     if (!words) throw Error(ErrorKind::kMedia, "'" + path + "': no clip prompt: " + prompt);
     const ClipReading reading = read_clip(read_video(path));
     const ClipScore s = score(reading, *words);
-    all.add(s);
+    all.add(s, reading);
     if (words->colour && words->shape && words->motion && words->ground) {
       const bool out =
           held_out({*words->colour, *words->shape, *words->motion, *words->ground, Size::kBig});
-      (out ? held : trained).add(s);
+      (out ? held : trained).add(s, reading);
     }
     if (s.colour && s.ground && s.shape && s.every_view && s.motion && !s.torn) continue;
     std::printf("%s: %s -> %s %s, %s on %s; views", path.c_str(), prompt.c_str(),
@@ -89,8 +92,8 @@ void print_scores(const std::vector<std::string>& paths) {
       std::printf(" %s %.2f", std::string(to_string(view.shape)).c_str(), view.overlap);
     std::printf("%s\n", s.torn ? " (torn)" : "");
   }
-  std::printf("%-9s %5s  %6s %7s %6s %6s %7s %7s %7s\n", "", "clips", "colour", "ground", "shape",
-              "in all", "motion", "right", "torn");
+  std::printf("%-9s %5s  %6s %7s %6s %6s %7s %7s %7s %7s\n", "", "clips", "colour", "ground",
+              "shape", "in all", "motion", "right", "torn", "overlap");
   for (const Row& row : {trained, held, all}) row.print();
 }
 

@@ -32,15 +32,17 @@ def make_dit(**over):
     return m
 
 
-def layers(state):
-    """How many blocks the weights of a checkpoint have."""
-    return 1 + max(int(k.split(".")[1]) for k in state if k.startswith("blocks."))
+def size(state):
+    """The arguments of make_dit for the weights of a checkpoint."""
+    return dict(num_layers=1 + max(int(k.split(".")[1]) for k in state if k.startswith("blocks.")),
+                num_attention_heads=len(state["patch_embedding.weight"]) // DIT["attention_head_dim"],
+                ffn_dim=len(state["blocks.0.ffn.net.0.proj.weight"]))
 
 
 def deepen(state, count):
     """The weights of a DiT of `count` blocks that computes the same: copies of blocks, spread over the depth, whose
     last matrices are zero."""
-    old, out = layers(state), {}
+    old, out = size(state)["num_layers"], {}
     fresh = {(j + 1) * old // (count - old + 1) - 1 for j in range(count - old)}  # the blocks that a copy follows
     assert len(fresh) == count - old, "at most twice as many blocks"
     place = 0

@@ -22,7 +22,7 @@ if os.path.exists(os.path.join(a.out, "stats.json")) or not a.random:
     stats = json.load(open(os.path.join(a.out, "stats.json")))
 if os.path.exists(os.path.join(a.out, "dit.pt")) or not a.random:
     s = load("dit.pt")
-    model = D.make_dit(num_layers=D.layers(s["model"]))
+    model = D.make_dit(**D.size(s["model"]))
     model.load_state_dict(s["model"]); text.load_state_dict(s["text"])
     for p, e in zip(list(model.parameters()) + list(text.parameters()), s["ema"]):
         p.data.copy_(e)

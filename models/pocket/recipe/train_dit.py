@@ -20,7 +20,9 @@ ap.add_argument("--early", type=float, default=0.2, help="fraction of the clips 
 ap.add_argument("--average", type=float, default=0.998)
 ap.add_argument("--lr", type=float, default=0.02, help="of Muon; a twentieth of it is Adam's")
 ap.add_argument("--init", default="", help="a checkpoint whose weights to start from")
-ap.add_argument("--layers", type=int, default=0, help="blocks of the DiT, where --init has fewer; the new ones begin as nothing")
+ap.add_argument("--layers", type=int, default=0, help="blocks of the DiT; those that --init lacks begin as nothing")
+ap.add_argument("--heads", type=int, default=4, help="attention heads of 32 channels, without --init")
+ap.add_argument("--thin", type=float, default=0, help="share of balls, squares and triangles passed over in favour of stars and rings")
 ap.add_argument("--whole", type=float, default=0.75, help="share of batches that begin with their clips; others may begin in mid-clip")
 ap.add_argument("--compile", action="store_true")
 ap.add_argument("--threads", type=int, default=1, help="of each process")
@@ -34,6 +36,7 @@ if rank == 0:
 torch.set_num_threads(args.threads)
 dev = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
+torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
 if args.ranks > 1:
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % args.port, rank=rank, world_size=args.ranks)
 path = os.path.join(args.out, "dit.pt")
@@ -43,9 +46,12 @@ MEAN = torch.tensor(stats["mean"], device=dev).view(1, 16, 1, 1, 1)
 STD = torch.tensor([max(x, D.STD_FLOOR) for x in stats["std"]], device=dev).view(1, 16, 1, 1, 1)
 start_from = path if os.path.exists(path) else args.init
 first = torch.load(start_from, weights_only=False, map_location=dev) if start_from else {}
-if start_from == args.init and args.layers > D.layers(first["model"]):
-    first["model"] = D.deepen(first["model"], args.layers)
-model = D.make_dit(**(dict(num_layers=D.layers(first["model"])) if first else {})).to(dev)
+if first:
+    if start_from == args.init and args.layers > D.size(first["model"])["num_layers"]:
+        first["model"] = D.deepen(first["model"], args.layers)
+    model = D.make_dit(**D.size(first["model"])).to(dev)
+else:
+    model = D.make_dit(num_layers=args.layers or 6, num_attention_heads=args.heads, ffn_dim=128 * args.heads).to(dev)
 text = D.make_text().to(dev)
 params = list(model.parameters()) + list(text.parameters())
 matrices = [p for n, p in list(model.named_parameters()) + list(text.named_parameters())
@@ -99,6 +105,8 @@ def pick(frames, h, w, crop=0):
     for k in where:
         d = src[k]
         i = int(rng.integers(len(d["z"])))
+        while ALL[int(d["combo"][i])][1] not in ("star", "ring") and rng.random() < args.thin:
+            i = int(rng.integers(len(d["z"])))
         at = int(rng.integers(0, d["z"].shape[2] - frames + 1))
         one = d["z"][i, :, at:at + frames]
         if crop:
