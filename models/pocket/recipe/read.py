@@ -116,6 +116,8 @@ if __name__ == "__main__":
             good[k] += r[k] == a
             if r[k] != a: print(c, k, r)
         if min(r["views"]) < 0.9: print(c, "a view of a drawn clip fits badly", r["views"])
-        v[9, :, 64:] = v[0, 0, 0]  # the right half of one view is gone
-        if c[1] == "ring" and c[2] == "standing still" and read(v)["iou"] > 0.7: print(c, "half a ring passes", read(v))
+        if c[1:3] == ("ring", "standing still"):
+            middle = centre(np.abs(v[9] - v[9, 0, 0]).sum(-1) * (np.abs(v[9] - v[9, 0, 0]).sum(-1) > 60))[0]
+            v[9, :, int(middle):] = v[9, :, :1]  # the right half of one view is gone
+            if read(v)["iou"] >= 0.6: print(c, "half a ring passes", read(v))
     print({k: a / n for k, a in good.items()})
