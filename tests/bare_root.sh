@@ -49,6 +49,7 @@ git clone --quiet "$PWD" "$root/root/weft"
 inside() {
   local root=$1 compiled=$2 name
   shift 2
+  mount --bind "$root" "$root"  # a mount point, as programs expect of /
   mount -t tmpfs none "$root/dev"
   mkdir "$root/dev/shm" "$root/dev/pts"
   mount -t tmpfs none "$root/dev/shm"
