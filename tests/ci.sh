@@ -4,7 +4,6 @@
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
 #   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
 #   cuda          compile the CUDA build and run its stubs (no GPU needed)
-#   bare          the README's first command in a Debian root that holds nothing but apt (needs root)
 #   release       the README's commands and the installed .deb, each in such a root (needs root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -85,7 +84,6 @@ case "${1:-}" in
   asan) sanitized asan ;;
   tsan) TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp" sanitized tsan parallel io engine ;;
   fuzz) fuzz "${2:-}" ;;
-  bare) tests/bare_root.sh "bash apps/demo.sh" ;;
   release) release ;;
   cuda)
     cmake --preset cuda -DBUILD_TESTING=ON >/dev/null
@@ -96,7 +94,7 @@ case "${1:-}" in
     build-cuda/tests/parallel/parallel_test --gtest_filter='Nccl*' --gtest_brief=1
     ;;
   *)
-    sed -n '2,8p' "$0" >&2
+    sed -n '2,7p' "$0" >&2
     exit 2
     ;;
 esac

@@ -1,5 +1,5 @@
 #pragma once
-// How well the ideal shapes fit what stands out in one frame.
+// Measures how well each ideal shape fits the foreground of one frame.
 #include <array>
 #include <vector>
 
