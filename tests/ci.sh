@@ -4,7 +4,7 @@
 #   asan          address + undefined over the suite                          tsan  io, engine, parallel
 #   fuzz [SECONDS]  each reader of others' bytes, 60 s unless told
 #   cuda          compile the CUDA build and run its stubs (no GPU needed)
-#   release       the README's commands and the installed .deb, each in such a root (needs root)
+#   release       the README's commands and the installed .deb, each in a bare Debian root (needs root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GOMP_SPINCOUNT=2000  # idle OpenMP threads sleep soon: tests share the cores
