@@ -1,7 +1,7 @@
 #pragma once
 // Measures a few ops of each family, to describe this machine to simulations.
 #include "kernels/stream.h"
-#include "parallel/simulate.h"
+#include "parallel/schedule/simulate.h"
 
 namespace weft {
 

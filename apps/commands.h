@@ -2,9 +2,9 @@
 // The subcommands: each takes parsed flags and returns the process's exit code. They alone print:
 // results on standard output, everything else on standard error.
 
-#include "apps/flags.h"
-#include "apps/printable.h"
-#include "engine/request.h"
+#include "apps/command_line/flags.h"
+#include "apps/command_line/printable.h"
+#include "engine/generation/request.h"
 
 namespace weft {
 

@@ -8,11 +8,11 @@
 
 #include "apps/commands.h"
 #include "apps/tensor_compare.h"
-#include "io/frame_metrics.h"
-#include "io/image.h"
-#include "io/media_probe.h"
-#include "io/tensor_file.h"
-#include "io/video.h"
+#include "io/media/frame_metrics.h"
+#include "io/media/image.h"
+#include "io/media/media_probe.h"
+#include "io/media/video.h"
+#include "io/weights/tensor_file.h"
 
 namespace weft {
 namespace {

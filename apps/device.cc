@@ -10,13 +10,13 @@
 #include <fstream>
 #include <thread>
 
-#include "apps/printable.h"
+#include "apps/command_line/printable.h"
 #include "kernels/cuda/device.h"
 #include "kernels/ops.h"
 #include "kernels/transfer.h"
-#include "parallel/launch.h"
-#include "parallel/local.h"
-#include "parallel/mpi.h"
+#include "parallel/bootstrap/launch.h"
+#include "parallel/transport/local.h"
+#include "parallel/transport/mpi.h"
 
 namespace weft {
 

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "apps/command_line/flags.h"
 #include "apps/device_choice.h"
-#include "apps/flags.h"
 #include "kernels/attention.h"
 #include "kernels/device_plan.h"
 #include "parallel/communicator.h"
-#include "parallel/link.h"
+#include "parallel/transport/link.h"
 
 namespace weft {
 

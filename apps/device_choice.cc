@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <map>
 
-#include "apps/flags.h"
+#include "apps/command_line/flags.h"
 #include "kernels/check.h"
 
 namespace weft {

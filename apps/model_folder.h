@@ -2,7 +2,7 @@
 // --model: the folder it names, or a message that says what it names instead.
 #include <string>
 
-#include "apps/flags.h"
+#include "apps/command_line/flags.h"
 #include "apps/model_search.h"
 
 namespace weft {

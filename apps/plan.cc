@@ -6,14 +6,14 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/calibrate.h"
+#include "apps/command_line/placement.h"
 #include "apps/commands.h"
 #include "apps/device.h"
-#include "apps/memory.h"
+#include "apps/generate/offload_report.h"
+#include "apps/generate/request_flags.h"
+#include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
-#include "apps/placement.h"
-#include "apps/request_flags.h"
-#include "apps/streaming.h"
-#include "engine/generator.h"
+#include "engine/generation/generator.h"
 #include "io/atomic_file.h"
 #include "kernels/transfer.h"
 
@@ -111,10 +111,11 @@ Outlook look(const std::string& model, const GeneratorOptions& options, const Re
   StageTimes times;
   bool guided = false;
   out.ranks = simulate(layout.ranks(), target.model, target.link, [&](Communicator& world) {
-    Generator generator(model, simulated, Replica::of(world, layout));
+    Generator generator(model, simulated, RankPlacement::of(world, layout));
     out.memory[world.rank()] =
-        target.planned ? Generator(model, options, Replica(layout, world.rank())).plan(request)
-                       : generator.plan(request);
+        target.planned
+            ? Generator(model, options, RankPlacement(layout, world.rank())).plan(request)
+            : generator.plan(request);
     RunOptions run;
     if (world.rank() == 0) {
       run.listener = &times;
@@ -223,7 +224,7 @@ nlohmann::json to_json(const Outlook& out, const Target& target, double alone_s)
     const CommCounters& counters = out.ranks[rank].counters;
     for (size_t kind = 0; kind < counters.sent.size(); ++kind)
       if (counters.sent[kind].messages)
-        sent[std::string(to_string(static_cast<Traffic>(kind)))] = {
+        sent[std::string(to_string(static_cast<Payload>(kind)))] = {
             {"messages", counters.sent[kind].messages}, {"bytes", counters.sent[kind].bytes}};
     nlohmann::json line{{"seconds", out.ranks[rank].seconds},
                         {"weights_bytes", out.memory[rank].weights},

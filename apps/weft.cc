@@ -16,15 +16,15 @@
 #include <optional>
 #include <thread>
 
+#include "apps/command_line/help.h"
+#include "apps/command_line/suggest.h"
 #include "apps/commands.h"
 #include "apps/commit.h"
-#include "apps/help.h"
-#include "apps/resume.h"
-#include "apps/stop.h"
-#include "apps/suggest.h"
+#include "apps/generate/resume.h"
+#include "apps/generate/stop.h"
 #include "io/part_file.h"
 #include "kernels/check.h"
-#include "parallel/mpi.h"
+#include "parallel/transport/mpi.h"
 
 namespace weft {
 namespace {

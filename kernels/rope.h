@@ -7,8 +7,8 @@
 
 namespace weft {
 
-// Says which values of a head rotate together: x[2j] and x[2j+1] (Wan), or x[j] and x[j+E/2]
-// (GPT-NeoX, Qwen).
+// Says which values of a head rotate together: x[2j] and x[2j+1], or x[j] and x[j+E/2]
+// (GPT-NeoX).
 enum class RopePairs : uint8_t { kNeighbours, kHalves };
 
 // A Rope holds the angles of a token grid. Token t of the grid (frame-major, then row, then column)

@@ -13,7 +13,7 @@
 #include "kernels/device_memory.h"
 #include "kernels/device_plan.h"
 #include "models/layer_window.h"
-#include "models/streamed_weights.h"
+#include "models/weight_offload.h"
 
 namespace weft {
 
@@ -53,7 +53,7 @@ class DeviceWindow {
   size_t bytes_per_pass() const { return streamed_.size() * layer_bytes_; }
   int64_t copies() const { return count_; }  // layers copied so far
   // Waits for pending copies and returns the totals so far.
-  StreamedWeights streamed() {
+  WeightOffload streamed() {
     copies_.sync();
     return {count_ * static_cast<int64_t>(layer_bytes_), copying_.seconds(), waiting_.seconds()};
   }

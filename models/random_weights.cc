@@ -21,7 +21,7 @@ WanConfig wan_14b(int layers) {
   return config;
 }
 
-QwenConfig qwen3_0_6b() {
+DecoderConfig qwen3_0_6b() {
   return {.hidden = 1024,
           .ffn = 3072,
           .vocab = 151936,

@@ -3,8 +3,8 @@
 // picture.
 #include <string>
 
-#include "models/qwen.h"
-#include "models/wan.h"
+#include "models/causal_decoder/decoder.h"
+#include "models/wan/transformer.h"
 
 namespace weft {
 
@@ -14,7 +14,7 @@ WanConfig wan_1_3b(int layers = 30);
 WanConfig wan_14b(int layers = 40);
 
 // The config of Qwen3-0.6B.
-QwenConfig qwen3_0_6b();
+DecoderConfig qwen3_0_6b();
 
 // Fills `out` with bf16 values of either sign and magnitude 2^-6 to 2^-5, spaced as bf16 is there.
 // The same seed gives the same values.

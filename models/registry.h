@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "models/wan.h"
+#include "models/wan/transformer.h"
 
 namespace weft {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "kernels/attention.h"
 #include "kernels/device_plan.h"
 #include "kernels/stream.h"

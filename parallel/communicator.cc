@@ -6,36 +6,11 @@
 
 #include "kernels/copy.h"
 #include "kernels/meter.h"
-#include "parallel/flight_recorder.h"
+#include "parallel/bootstrap/flight_recorder.h"
 
 namespace weft {
 
 namespace {
-
-constexpr const char* kTraffic[] = {"control",   "text",     "hidden", "heads-in", "heads-out",
-                                    "key-value", "query",    "state",  "partial",  "statistic",
-                                    "gathered",  "velocity", "latent", "halo",     "frames"};
-static_assert(std::size(kTraffic) == static_cast<size_t>(Traffic::kCount));
-
-// The widths of a tag's fields, from the highest bit down.
-constexpr int kGroupBits = 8, kKindBits = 5, kBranchBits = 2, kStepBits = 16, kLayerBits = 12,
-              kSegmentBits = 20;
-
-uint64_t field(uint64_t bits, int value, int width, const char* name) {
-  CHECK(value >= 0 && value < (1 << width), name, value);
-  return bits << width | static_cast<uint64_t>(value);
-}
-
-int take(uint64_t& bits, int width) {
-  const int value = static_cast<int>(bits & ((uint64_t{1} << width) - 1));
-  bits >>= width;
-  return value;
-}
-
-const char* traffic_of(uint64_t bits) {
-  bits >>= kSegmentBits + kLayerBits + kStepBits + kBranchBits;
-  return kTraffic[take(bits, kKindBits)];
-}
 
 // The buffer with the shape and dtype of `like`.
 TensorView in_host(const Staging::Buffer& buffer, const TensorView& like) {
@@ -51,35 +26,12 @@ ZoneScope zone_of(std::span<const Message> sends, std::span<const Message> recei
       for (const Message& message : messages) {
         if (message.view.count() == 0) continue;
         bytes += static_cast<double>(message.view.bytes());
-        what = kTraffic[static_cast<int>(message.tag.kind)];
+        what = weft::to_string(message.tag.kind).data();
       }
   return ZoneScope(Zone::kCommunication, -1, what, bytes);
 }
 
 }  // namespace
-
-std::string_view to_string(Traffic kind) { return kTraffic[static_cast<int>(kind)]; }
-
-uint64_t Tag::bits(int group) const {
-  uint64_t bits = field(0, group, kGroupBits, "group");
-  bits = field(bits, static_cast<int>(kind), kKindBits, "kind");
-  bits = field(bits, branch, kBranchBits, "branch");
-  bits = field(bits, step, kStepBits, "step");
-  bits = field(bits, layer, kLayerBits, "layer");
-  return field(bits, segment, kSegmentBits, "segment");
-}
-
-std::string to_string(const Tag& tag) { return tag_text(tag.bits(0)); }
-
-std::string tag_text(uint64_t bits) {
-  const int segment = take(bits, kSegmentBits), layer = take(bits, kLayerBits),
-            step = take(bits, kStepBits), branch = take(bits, kBranchBits),
-            kind = take(bits, kKindBits), group = take(bits, kGroupBits);
-  return std::string(kind < static_cast<int>(Traffic::kCount) ? kTraffic[kind] : "?") + " step " +
-         std::to_string(step) + " branch " + std::to_string(branch) + " layer " +
-         std::to_string(layer) + " segment " + std::to_string(segment) + " group " +
-         std::to_string(group);
-}
 
 CommCounters::Count CommCounters::total_sent() const {
   Count total;
@@ -103,9 +55,9 @@ std::string CommCounters::to_string() const {
   std::string text;
   for (size_t kind = 0; kind < sent.size(); ++kind) {
     if (sent[kind].messages == 0 && received[kind].messages == 0) continue;
-    text += std::string(kTraffic[kind]) + ": sent " + std::to_string(sent[kind].bytes) +
-            " bytes in " + std::to_string(sent[kind].messages) + ", received " +
-            std::to_string(received[kind].bytes) + " in " +
+    text += std::string(weft::to_string(static_cast<Payload>(kind))) + ": sent " +
+            std::to_string(sent[kind].bytes) + " bytes in " + std::to_string(sent[kind].messages) +
+            ", received " + std::to_string(received[kind].bytes) + " in " +
             std::to_string(received[kind].messages) + "\n";
   }
   return text;
@@ -138,7 +90,7 @@ Communicator::Communicator(Communicator&&) noexcept = default;
 Communicator& Communicator::operator=(Communicator&&) noexcept = default;
 
 Communicator Communicator::group(std::vector<int> world_ranks, int id) const {
-  CHECK(id >= 1 && id < (1 << kGroupBits), "group", id);
+  CHECK(id >= 1 && id <= kMaxGroup, "group", id);
   const auto own = std::find(world_ranks.begin(), world_ranks.end(), transport_->rank());
   CHECK(own != world_ranks.end(), "rank", transport_->rank(), "is not in the group");
   const int rank = static_cast<int>(own - world_ranks.begin());
@@ -195,8 +147,9 @@ Communicator::Pending Communicator::post(Stream& stream, std::span<const Message
 }
 
 void Communicator::wait(Pending& pending) {
-  const ZoneScope zone(Zone::kCommunication, -1,
-                       pending.empty() ? "wait" : traffic_of(pending.parts_.front().tag));
+  const ZoneScope zone(
+      Zone::kCommunication, -1,
+      pending.empty() ? "wait" : weft::to_string(payload_of(pending.parts_.front().tag)).data());
   const auto begun = std::chrono::steady_clock::now();
   FlightRecorder& recorder = *shared_->recorder;
   for (Pending::Part& part : pending.parts_) {

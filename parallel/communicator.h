@@ -8,51 +8,16 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "kernels/arena.h"
 #include "kernels/stream.h"
 #include "kernels/tensor.h"
-#include "parallel/staging.h"
-#include "parallel/transport.h"
+#include "parallel/tag.h"
+#include "parallel/transport/staging.h"
+#include "parallel/transport/transport.h"
 
 namespace weft {
-
-// The kinds of messages, for tags, counters and reports. Payloads have the compute dtype, or f32
-// where the comment says so.
-enum class Traffic : uint8_t {
-  kControl,    // decisions, sizes, times
-  kText,       // prompt rows, f32
-  kHidden,     // hidden rows between layer stages
-  kHeadsIn,    // Ulysses: q, k, v from tokens to heads
-  kHeadsOut,   // Ulysses: the result from heads to tokens
-  kKeyValue,   // ring: blocks of k and v
-  kQuery,      // token ring: blocks of q
-  kState,      // attention states (out, lse), f32
-  kPartial,    // partial sums of row-parallel linears, f32
-  kStatistic,  // partial sums of full-width norms, f32
-  kGathered,   // parts of a split width
-  kVelocity,   // a branch's velocity, f32
-  kLatent,     // latents, f32
-  kHalo,       // rows of a neighbour's band
-  kFrames,     // decoded rows, f32
-  kCount,
-};
-std::string_view to_string(Traffic kind);
-
-// A tag is 64 bits on the wire. Two messages that may be under way between the same ranks at the
-// same time must have different tags; the Communicator adds the group's id.
-struct Tag {
-  Traffic kind = Traffic::kControl;
-  int step = 0;                    // < 2^16
-  int branch = 0;                  // < 2^2
-  int layer = 0;                   // < 2^12
-  int segment = 0;                 // < 2^20: ring hop, micro-batch, chunk
-  uint64_t bits(int group) const;  // group < 2^8; CHECKs every range
-};
-std::string to_string(const Tag& tag);
-std::string tag_text(uint64_t bits);  // describes the tag of a header, group included
 
 // One end of a message; `view` is contiguous, of the host or of the stream's device, and stays
 // untouched until the wait. Empty views are messages of 0 bytes: neither sent nor counted.
@@ -67,7 +32,7 @@ struct CommCounters {
     int64_t messages = 0, bytes = 0;  // payload
     bool operator==(const Count&) const = default;
   };
-  std::array<Count, static_cast<size_t>(Traffic::kCount)> sent{}, received{};
+  std::array<Count, static_cast<size_t>(Payload::kCount)> sent{}, received{};
   int64_t waits = 0, waited_ns = 0;
   Count total_sent() const;
   Count total_received() const;

@@ -1,5 +1,5 @@
 // Draws a clip with the installed pocket model and writes its frames as frame0.ppm, frame1.ppm, ...
-#include <weft/engine/generator.h>
+#include <weft/engine/generation/generator.h>
 
 #include <cstdio>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "apps/byte_size.h"
+#include "apps/command_line/byte_size.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "apps/flags.h"
+#include "apps/command_line/flags.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {

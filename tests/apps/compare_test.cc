@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "io/image.h"
-#include "io/tensor_file.h"
+#include "io/media/image.h"
+#include "io/weights/tensor_file.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <sstream>
 
-#include "apps/flags.h"
-#include "apps/help.h"
+#include "apps/command_line/flags.h"
+#include "apps/command_line/help.h"
 
 namespace weft {
 namespace {

@@ -1,5 +1,5 @@
 // weft doctor, and the self-test of the ops behind it.
-#include "apps/doctor.h"
+#include "apps/doctor/doctor.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/self_test.h"
+#include "apps/doctor/self_test.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {

@@ -1,4 +1,4 @@
-#include "apps/flags.h"
+#include "apps/command_line/flags.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <map>
 #include <set>
 
-#include "apps/help.h"
-#include "apps/suggest.h"
+#include "apps/command_line/help.h"
+#include "apps/command_line/suggest.h"
 #include "kernels/check.h"
 
 namespace weft {

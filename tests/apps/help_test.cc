@@ -1,5 +1,5 @@
 // Help texts stay short enough to read, and the guide of all flags is the generator's output.
-#include "apps/help.h"
+#include "apps/command_line/help.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <set>
 #include <sstream>
 
-#include "apps/cli_guide.h"
+#include "apps/command_line/cli_guide.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {

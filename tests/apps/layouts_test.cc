@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "apps/verify_case.h"
-#include "engine/generator.h"
+#include "apps/verify/verify_case.h"
+#include "engine/generation/generator.h"
 #include "io/json.h"
-#include "parallel/local.h"
+#include "parallel/transport/local.h"
 
 namespace weft {
 namespace {
@@ -83,7 +83,7 @@ TEST(PocketModel, IsOneRanksUnderEveryKindOfSplit) {
     run_ranks(layout.ranks(), [&](Communicator& world) {
       GeneratorOptions options;
       options.threads = 1;
-      Generator generator("models/pocket", options, Replica::of(world, layout));
+      Generator generator("models/pocket", options, RankPlacement::of(world, layout));
       Request request;
       request.prompt = "a big red ball, moving left on a navy background";
       request.seed = 3;

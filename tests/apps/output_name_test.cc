@@ -1,4 +1,4 @@
-#include "apps/output_name.h"
+#include "apps/generate/output_name.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

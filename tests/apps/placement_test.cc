@@ -1,5 +1,5 @@
 // --gpus, --device auto and the ranks of a layout.
-#include "apps/placement.h"
+#include "apps/command_line/placement.h"
 
 #include <gtest/gtest.h>
 

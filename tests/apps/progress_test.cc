@@ -1,4 +1,4 @@
-#include "apps/progress.h"
+#include "apps/generate/progress.h"
 
 #include <gtest/gtest.h>
 

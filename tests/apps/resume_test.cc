@@ -12,7 +12,7 @@
 #include <random>
 #include <thread>
 
-#include "engine/checkpoint.h"
+#include "engine/job/checkpoint.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/flags.h"
+#include "apps/command_line/flags.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {

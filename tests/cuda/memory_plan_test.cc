@@ -6,12 +6,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/generator.h"
+#include "engine/generation/generator.h"
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
 #include "models/random_weights.h"
 #include "parallel/context.h"
-#include "parallel/local.h"
+#include "parallel/transport/local.h"
 #include "tests/cuda/emulator.h"
 
 namespace weft {
@@ -121,9 +121,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Way{"wide", WeightFormat::kFp8Tensor}, Way{"wide", WeightFormat::kFp8, 3}),
     [](const testing::TestParamInfo<Way>& info) {
       const Way& way = info.param;
-      std::string name = std::string(way.model == std::string("wide") ? "wide_" : "pocket_") +
-                         to_string(way.weights) + "_" + std::string(to_string(way.dtype)) + "_" +
-                         std::to_string(way.resident);
+      std::string name =
+          std::string(way.model == std::string("wide") ? "prefill_model_" : "pocket_") +
+          to_string(way.weights) + "_" + std::string(to_string(way.dtype)) + "_" +
+          std::to_string(way.resident);
       std::ranges::replace(name, '-', '_');
       return name;
     });
@@ -179,7 +180,7 @@ TEST(Jobs, RanksThatShareADeviceUseThePlannedMemory) {
   auto transports = make_local_transports(2);
   run_ranks(transports, [&](Communicator& world) {
     Generator generator(wide_model(), options_of({"wide"}),
-                        Replica::of(world, parse_layout("ulysses=2", 2, {})));
+                        RankPlacement::of(world, parse_layout("ulysses=2", 2, {})));
     const Request request = generator.resolve(small());
     planned[world.rank()] = generator.plan(request).high_water;
     generator.run(request, nullptr);

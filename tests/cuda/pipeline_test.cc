@@ -7,14 +7,14 @@
 #include <map>
 #include <tuple>
 
-#include "apps/verify_case.h"
-#include "engine/generator.h"
+#include "apps/verify/verify_case.h"
+#include "engine/generation/generator.h"
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
 #include "models/random_weights.h"
-#include "models/wan.h"
+#include "models/wan/transformer.h"
 #include "parallel/context.h"
-#include "parallel/local.h"
+#include "parallel/transport/local.h"
 #include "tests/cuda/emulator.h"
 #include "tests/engine/poisoned_model.h"
 #include "tests/support/faulty_transport.h"
@@ -91,7 +91,7 @@ TEST(Messages, OfDevicesGoDirectlyAndThroughTheHost) {
           x.as<float>()[i] = static_cast<float>(world.rank() + 1 + i);
         x = on_device(stream, std::move(x));
         for (int step = 0; step < 2; ++step)
-          world.all_reduce(stream, arena, {.kind = Traffic::kPartial, .step = step}, x, how);
+          world.all_reduce(stream, arena, {.kind = Payload::kPartial, .step = step}, x, how);
         const HostCopy sum(stream, x);
         for (int64_t i = 0; i < kCount; ++i)
           EXPECT_EQ(sum.view().as<float>()[i], static_cast<float>(3 * (6 + 3 * i))) << i;
@@ -223,7 +223,7 @@ std::vector<float> velocities(const WanLoad& load) {
   return all;
 }
 
-TEST(Streaming, StreamedBlocksHaveTheBitsOfResidentOnes) {
+TEST(OffloadTotals, StreamedBlocksHaveTheBitsOfResidentOnes) {
   const std::vector<float> expected = velocities({.dtype = DType::kBF16});
   for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
   for (int resident = 2; resident < kLayers; ++resident)
@@ -246,7 +246,7 @@ TEST(EightBitAttention, OnlyChangesTheTransformersSelfAttention) {
   EXPECT_LT(std::sqrt(error / norm), 2e-4);
 }
 
-TEST(Streaming, IsRefusedWithoutADevice) {
+TEST(OffloadTotals, IsRefusedWithoutADevice) {
   GeneratorOptions options = on({});
   options.resident_blocks = 2;
   EXPECT_THROW(Generator(kModel, options), Error);

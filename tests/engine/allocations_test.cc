@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "engine/generator.h"
+#include "engine/generation/generator.h"
 
 extern "C" {
 void* __libc_malloc(size_t);

@@ -1,6 +1,6 @@
 // Checkpoints: a job that is stopped and resumed makes the same frames as an uninterrupted one,
 // under every solver and layout. A damaged file is refused. A failing disk does not end the job.
-#include "engine/checkpoint.h"
+#include "engine/job/checkpoint.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "engine/sampler.h"
+#include "engine/sampling/sampler.h"
 #include "tests/engine/replica_job.h"
 
 namespace weft {
@@ -292,7 +292,7 @@ Ranked run_ranked(const Layout& layout, const Request& request, const std::strin
   stopper.after = after;
   std::atomic<bool> never{false};
   run_ranks(layout.ranks(), [&](Communicator& world) {
-    Generator generator(test::kModel, options_of(DType::kF32), Replica::of(world, layout));
+    Generator generator(test::kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
     RunOptions options;
     const bool root = world.rank() == 0;
     options.stop = root ? &stopper.stop : &never;
@@ -316,7 +316,7 @@ Ranked run_ranked(const Layout& layout, const Request& request, const std::strin
   return out;
 }
 
-int64_t sent(const Ranked& ranked, Traffic kind, int rank) {
+int64_t sent(const Ranked& ranked, Payload kind, int rank) {
   return ranked.counters[rank].sent[static_cast<size_t>(kind)].bytes;
 }
 
@@ -350,14 +350,14 @@ TEST(Checkpoint, RanksStopTogetherAndGoOn) {
 
       // The root sends a decision at the start, before every step and before every chunk.
       const int64_t others = layout.ranks() - 1, chunks = 3;
-      EXPECT_EQ(sent(whole, Traffic::kControl, 0), others * 8 * (1 + request.steps + chunks));
-      EXPECT_EQ(sent(first, Traffic::kControl, 0), others * 8 * (1 + 3));
-      EXPECT_EQ(sent(second, Traffic::kControl, 0), others * 8 * (1 + 2 + chunks));
+      EXPECT_EQ(sent(whole, Payload::kControl, 0), others * 8 * (1 + request.steps + chunks));
+      EXPECT_EQ(sent(first, Payload::kControl, 0), others * 8 * (1 + 3));
+      EXPECT_EQ(sent(second, Payload::kControl, 0), others * 8 * (1 + 2 + chunks));
       // To resume, the root sends the whole state to every other rank.
       const bool last = layout[Axis::kLayers] == 1;
-      const int64_t steps_back = last ? 0 : sent(whole, Traffic::kLatent, 0);
-      EXPECT_EQ(sent(second, Traffic::kLatent, 0),
-                others * latents + (last ? sent(whole, Traffic::kLatent, 0) : steps_back));
+      const int64_t steps_back = last ? 0 : sent(whole, Payload::kLatent, 0);
+      EXPECT_EQ(sent(second, Payload::kLatent, 0),
+                others * latents + (last ? sent(whole, Payload::kLatent, 0) : steps_back));
     }
   EXPECT_GE(layouts, 15);
 }

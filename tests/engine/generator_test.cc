@@ -1,5 +1,5 @@
 // Generator: golden pipelines, determinism, residency, memory, and jobs that fail.
-#include "engine/generator.h"
+#include "engine/generation/generator.h"
 
 #include <gtest/gtest.h>
 
@@ -12,10 +12,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "engine/guidance.h"
+#include "engine/sampling/guidance.h"
 #include "io/json.h"
-#include "io/tensor_file.h"
-#include "models/wan.h"
+#include "io/weights/tensor_file.h"
+#include "models/wan/transformer.h"
 #include "tests/engine/poisoned_model.h"
 
 namespace weft {

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/noise.h"
-#include "engine/sampler.h"
+#include "engine/sampling/noise.h"
+#include "engine/sampling/sampler.h"
 #include "io/json.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 
 namespace weft {
 namespace {

@@ -1,15 +1,15 @@
 // The callbacks of a language model, and the prediction of a rank's memory.
 #include <gtest/gtest.h>
 
-#include "engine/language.h"
+#include "engine/language/language.h"
 #include "models/random_weights.h"
-#include "parallel/local.h"
+#include "parallel/transport/local.h"
 
 namespace weft {
 namespace {
 
 // A model with widths that need no padding when they are packed.
-QwenConfig even() {
+DecoderConfig even() {
   return {.hidden = 64,
           .ffn = 256,
           .vocab = 256,
@@ -32,12 +32,12 @@ std::vector<CompletionRequest> requests() {
 LanguageOptions one_thread() { return {.threads = 1}; }
 
 TEST(LanguageCalls, EveryTokenInOrderAndEveryEndOnceOnEveryRank) {
-  const QwenConfig config = even();
+  const DecoderConfig config = even();
   for (const auto& [ranks, text] : {std::pair{1, "auto"}, {2, "layers=2"}, {2, "tensor=2"}}) {
     const Layout layout = parse_layout(text, ranks, LanguageRank::limits(config, 64));
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageModel model(random_tensors(qwen_tensors(config), 7), config, one_thread(),
-                          Replica::of(world, layout));
+      LanguageModel model(random_tensors(decoder_tensors(config), 7), config, one_thread(),
+                          RankPlacement::of(world, layout));
       std::vector<std::vector<int32_t>> heard(5);
       std::vector<int> ends(5);
       CompletionOptions how{.batch = 2, .rounds = 3};
@@ -59,8 +59,8 @@ TEST(LanguageCalls, EveryTokenInOrderAndEveryEndOnceOnEveryRank) {
 }
 
 TEST(LanguageCalls, WhatIsStoppedEndsToo) {
-  const QwenConfig config = even();
-  LanguageModel model(random_tensors(qwen_tensors(config), 7), config, one_thread());
+  const DecoderConfig config = even();
+  LanguageModel model(random_tensors(decoder_tensors(config), 7), config, one_thread());
   std::atomic<bool> stop{false};
   int cut = 0;
   CompletionOptions how{.stop = &stop, .batch = 1, .rounds = 1};
@@ -74,8 +74,8 @@ TEST(LanguageCalls, WhatIsStoppedEndsToo) {
 }
 
 TEST(LanguageCalls, BytesArePredicted) {
-  const QwenConfig config = even();
-  const TensorFile file = random_tensors(qwen_tensors(config), 7);
+  const DecoderConfig config = even();
+  const TensorFile file = random_tensors(decoder_tensors(config), 7);
   for (const auto& [ranks, text] : {std::pair{1, "auto"},
                                     {2, "layers=2"},
                                     {2, "tensor=2"},
@@ -86,8 +86,8 @@ TEST(LanguageCalls, BytesArePredicted) {
       LanguageOptions options = one_thread();
       options.positions = options.cache_tokens = 128;
       const LanguageBytes bytes =
-          LanguageRank::predict(config, options, Replica(layout, world.rank()), 64, 64, 1);
-      LanguageRank rank(file, config, options, Replica::of(world, layout));
+          LanguageRank::predict(config, options, RankPlacement(layout, world.rank()), 64, 64, 1);
+      LanguageRank rank(file, config, options, RankPlacement::of(world, layout));
       // The packing for passes split by tokens has one row of the output layer and 63 rows of
       // padding.
       const uint64_t zeros = layout.sequence() > 1 ? 63 * config.hidden * 4 : 0;

@@ -1,6 +1,6 @@
 // A language model under every split of prefill and decoding gives the same logits, caches and
 // tokens, whatever other requests are in the batch.
-#include "engine/language.h"
+#include "engine/language/language.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include "kernels/copy.h"
 #include "kernels/ops.h"
 #include "models/random_weights.h"
-#include "parallel/local.h"
-#include "parallel/ring.h"
-#include "parallel/tensor_parallel.h"
-#include "parallel/ulysses.h"
+#include "parallel/methods/ring.h"
+#include "parallel/methods/tensor_parallel.h"
+#include "parallel/methods/ulysses.h"
+#include "parallel/transport/local.h"
 #include "tests/support/compare.h"
 #include "tests/support/draw.h"
 
@@ -22,7 +22,7 @@ namespace {
 using Part = LanguageRank::Part;
 
 // The sizes are uneven on purpose: 6 heads in 3 groups, 37 columns, a vocabulary of 53.
-QwenConfig small(bool third = true) {
+DecoderConfig small(bool third = true) {
   return {.hidden = 24,
           .ffn = 37,
           .vocab = 53,
@@ -36,7 +36,9 @@ QwenConfig small(bool third = true) {
           .max_positions = 96};
 }
 
-TensorFile weights(const QwenConfig& config) { return random_tensors(qwen_tensors(config), 7); }
+TensorFile weights(const DecoderConfig& config) {
+  return random_tensors(decoder_tensors(config), 7);
+}
 
 LanguageOptions one_thread(LanguageOptions options = {}) {
   options.threads = 1;
@@ -56,7 +58,7 @@ std::vector<int32_t> some_ids(int64_t count, int32_t vocab, int32_t first = 3) {
 // logits on the last stage, and an empty tensor on the others.
 Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
                         const std::vector<int64_t>& sizes) {
-  Replica& replica = rank.replica();
+  RankPlacement& placement = rank.placement();
   const int64_t vocab = rank.config().vocab;
   Tensor all;
   if (rank.blocks().last()) all = Tensor(DType::kF32, {static_cast<int64_t>(ids.size()), vocab});
@@ -68,9 +70,9 @@ Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
     const Pass pass{.step = step++};
     const auto share = rank.share({&part, 1});
     Tensor hidden(DType::kF32, {share.rows, rank.config().hidden});
-    const Tag tag{.kind = Traffic::kHidden, .step = pass.step};
+    const Tag tag{.kind = Payload::kHidden, .step = pass.step};
     if (!rank.blocks().first())
-      replica.communicator().receive(rank.stream(), replica.stage_peer(-1), tag, hidden);
+      placement.communicator().receive(rank.stream(), placement.stage_peer(-1), tag, hidden);
     rank.forward(pass, {&part, 1}, share, hidden);
     if (rank.blocks().last())
       copy(rank.stream(),
@@ -78,14 +80,14 @@ Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
                pass, rank.wanted_rows(pass, {&part, 1}, share, hidden, LanguageRank::Tokens::kAll)),
            all.view().slice(0, at, size));
     else
-      replica.communicator().send(rank.stream(), replica.stage_peer(1), tag, hidden);
+      placement.communicator().send(rank.stream(), placement.stage_peer(1), tag, hidden);
     at += size;
   }
   CHECK(at == static_cast<int64_t>(ids.size()), at);
   return all;
 }
 
-Tensor whole_logits(const QwenConfig& config, const std::vector<int32_t>& ids,
+Tensor whole_logits(const DecoderConfig& config, const std::vector<int32_t>& ids,
                     const LanguageOptions& options = one_thread()) {
   const TensorFile file = weights(config);
   LanguageRank rank(file, config, options);
@@ -99,7 +101,7 @@ void expect_near(const Tensor& got, const Tensor& expected, const std::string& w
 
 TEST(Language, ChunksOfAnySizeGiveTheLogitsOfOnePass) {
   for (const bool third : {true, false}) {
-    const QwenConfig config = small(third);
+    const DecoderConfig config = small(third);
     const TensorFile file = weights(config);
     const std::vector<int32_t> ids = some_ids(23, 53);
     const Tensor whole = whole_logits(config, ids);
@@ -115,7 +117,7 @@ TEST(Language, ChunksOfAnySizeGiveTheLogitsOfOnePass) {
 TEST(Language, EveryLayoutPrefillsInChunksAndDecodes) {
   int layouts = 0;
   for (const bool third : {true, false}) {
-    const QwenConfig config = small(third);
+    const DecoderConfig config = small(third);
     const std::vector<int32_t> ids = some_ids(29, 53);
     const Tensor whole = whole_logits(config, ids);
     for (int ranks = 2; ranks <= 4; ++ranks)
@@ -128,7 +130,7 @@ TEST(Language, EveryLayoutPrefillsInChunksAndDecodes) {
           const TensorFile file = weights(config);
           run_ranks(ranks, [&](Communicator& world) {
             LanguageRank rank(file, config, one_thread({.balance = balance}),
-                              Replica::of(world, layout));
+                              RankPlacement::of(world, layout));
             const Tensor got = logits_in_passes(rank, ids, {11, 13, 1, 1, 1, 2});
             if (got)
               expect_near(
@@ -158,7 +160,7 @@ Tensor cached(Stream& stream, const KVCache& cache, int layer, TensorView KVSegm
 // The law of Shift Parallelism: a pass split by tokens and one split by heads leave the same rows
 // on the same rank. So the split may change between any two passes without moving data.
 TEST(Language, TokensAndHeadsLeaveTheSameCache) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   const std::vector<int32_t> ids = some_ids(13, 53);
   for (const auto& [ranks, text] :
        {std::pair{2, "ulysses=2"}, {3, "ulysses=3"}, {4, "ulysses=4"}, {4, "ulysses=2,tensor=2"}}) {
@@ -169,7 +171,7 @@ TEST(Language, TokensAndHeadsLeaveTheSameCache) {
       const auto caches = [&](const std::vector<int64_t>& sizes, int64_t split_tokens) {
         LanguageRank rank(file, config,
                           one_thread({.ops = &reference_ops(), .split_tokens = split_tokens}),
-                          Replica::of(world, layout));
+                          RankPlacement::of(world, layout));
         logits_in_passes(rank, ids, sizes);
         std::vector<Tensor> kept;
         for (int layer = 0; layer < config.layers; ++layer)
@@ -208,7 +210,7 @@ std::vector<std::vector<int32_t>> tokens_of(std::span<const Completion> completi
 }
 
 TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   const std::vector<CompletionRequest> requests = some_requests();
   LanguageModel alone(weights(config), config, one_thread());
   std::vector<std::vector<int32_t>> expected;
@@ -237,7 +239,7 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
                                     {4, "layers=2,ulysses=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageModel model(weights(config), config, one_thread(), Replica::of(world, layout));
+      LanguageModel model(weights(config), config, one_thread(), RankPlacement::of(world, layout));
       EXPECT_EQ(tokens_of(model.complete(requests, {.batch = 3, .chunk = 7, .rounds = 3})),
                 expected)
           << text;
@@ -246,7 +248,7 @@ TEST(Language, ARequestsTokensDoNotDependOnTheBatch) {
 }
 
 TEST(Language, DelaysChangeNoBit) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   const TensorFile file = weights(config);
   const std::vector<int32_t> ids = some_ids(17, 53);
   for (const auto& [ranks, text] : {std::pair{4, "layers=2,tensor=2"}, {4, "ulysses=2,ring=2"}}) {
@@ -256,7 +258,7 @@ TEST(Language, DelaysChangeNoBit) {
       run_ranks(
           ranks,
           [&](Communicator& world) {
-            LanguageRank rank(file, config, one_thread(), Replica::of(world, layout));
+            LanguageRank rank(file, config, one_thread(), RankPlacement::of(world, layout));
             Tensor got = logits_in_passes(rank, ids, {12, 1, 1, 3});
             if (first) {
               plain[world.rank()] = std::move(got);
@@ -275,7 +277,8 @@ TEST(Language, DelaysChangeNoBit) {
 
 // Returns the bytes that one rank sends for a prompt of n tokens and m new ones, as the sum of the
 // methods' formulas.
-int64_t sent_for(const QwenConfig& config, const Layout& layout, int rank, int64_t n, int64_t m) {
+int64_t sent_for(const DecoderConfig& config, const Layout& layout, int rank, int64_t n,
+                 int64_t m) {
   const Mesh mesh(layout);
   const int stages = layout[Axis::kLayers], stage = mesh.at(Axis::kLayers, rank);
   const int shares = layout.sequence(), index = mesh.sequence_index(rank);
@@ -314,7 +317,7 @@ int64_t sent_for(const QwenConfig& config, const Layout& layout, int rank, int64
 }
 
 TEST(Language, EveryByteIsInAFormula) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   for (const auto& [ranks, text] : {std::pair{2, "ulysses=2"},
                                     {3, "ulysses=3"},
                                     {2, "ring=2"},
@@ -326,7 +329,7 @@ TEST(Language, EveryByteIsInAFormula) {
                                     {4, "layers=2,ring=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageModel model(weights(config), config, one_thread(), Replica::of(world, layout));
+      LanguageModel model(weights(config), config, one_thread(), RankPlacement::of(world, layout));
       const CompletionRequest request{.prompt = some_ids(19, 53), .max_tokens = 6};
       world.reset_counters();
       model.complete({&request, 1}, {.rounds = 4});
@@ -342,7 +345,7 @@ TEST(Language, EveryByteIsInAFormula) {
 TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
   test::for_cases(12, [](test::Draw& draw) {
     const auto pick = [&](int64_t low, int64_t high) { return low + draw.below(high - low + 1); };
-    QwenConfig config = small(pick(0, 1) == 1);
+    DecoderConfig config = small(pick(0, 1) == 1);
     config.kv_heads = static_cast<int>(pick(1, 4));
     config.heads = config.kv_heads * static_cast<int>(pick(1, 3));
     config.head_dim = static_cast<int>(2 * pick(1, 6));
@@ -379,7 +382,8 @@ TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
     const bool rendezvous = pick(0, 1) == 1;
     run_ranks(layout.ranks(),
               [&](Communicator& world) {
-                LanguageModel model(weights(config), config, options, Replica::of(world, layout));
+                LanguageModel model(weights(config), config, options,
+                                    RankPlacement::of(world, layout));
                 EXPECT_EQ(tokens_of(model.complete(requests, how)), expected)
                     << to_string(layout) << ", " << requests.size() << " requests, batch "
                     << how.batch << " chunk " << how.chunk;
@@ -389,7 +393,7 @@ TEST(Language, AnyMixOfRequestsUnderAnyLayoutIsOneRanks) {
 }
 
 TEST(Language, AStopIdEndsARequestAndIsNotPartOfIt) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   LanguageModel model(weights(config), config, one_thread());
   CompletionRequest request{.prompt = some_ids(4, 53), .max_tokens = 20};
   const std::vector<int32_t> free = model.complete({&request, 1})[0].ids;
@@ -401,7 +405,7 @@ TEST(Language, AStopIdEndsARequestAndIsNotPartOfIt) {
 }
 
 TEST(Language, WhatCannotRunIsRefusedByName) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   LanguageModel model(weights(config), config, one_thread());
   const auto message = [&](const CompletionRequest& request) -> std::string {
     try {
@@ -426,7 +430,7 @@ TEST(Language, WhatCannotRunIsRefusedByName) {
 
 // A model gives the same bits if only a part of its blocks is in memory and the others are read.
 TEST(Language, StreamedBlocksGiveTheSameBits) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   const std::vector<int32_t> ids = some_ids(9, 53);
   const std::vector<int64_t> sizes{4, 1, 1, 1, 1, 1};
   const TensorFile file = weights(config);
@@ -454,7 +458,7 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
     run_ranks(ranks, [&](Communicator& world) {
       const auto logits = [&](const TensorFile& from, int resident) {
         LanguageRank rank(from, config, one_thread({.resident = resident}),
-                          Replica::of(world, layout));
+                          RankPlacement::of(world, layout));
         return logits_in_passes(rank, ids, sizes);
       };
       EXPECT_TRUE(test::bitwise_equal(logits(on_disk, 2), logits(file, 0))) << text;
@@ -464,13 +468,14 @@ TEST(Language, StreamedBlocksGiveTheSameBits) {
 
 // A failed pass leaves all sequences unchanged.
 TEST(Language, AFailedPassChangesNoSequence) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   const TensorFile file = weights(config);
   const std::vector<int32_t> ids = some_ids(12, 53);
   for (const auto& [ranks, text] : {std::pair{1, ""}, {2, "ring=2"}, {2, "ulysses=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageRank rank(file, config, one_thread({.cache_tokens = 40}), Replica::of(world, layout));
+      LanguageRank rank(file, config, one_thread({.cache_tokens = 40}),
+                        RankPlacement::of(world, layout));
       const auto pass = [&](std::vector<Part> parts) {
         const auto share = rank.share(parts);
         Tensor hidden(DType::kF32, {share.rows, config.hidden});
@@ -491,12 +496,12 @@ TEST(Language, AFailedPassChangesNoSequence) {
 }
 
 TEST(Language, ListenersLearnEveryTokenAndAStopEndsAll) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   const std::vector<CompletionRequest> requests = some_requests();
   for (const auto& [ranks, text] : {std::pair{1, ""}, {2, "layers=2"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     run_ranks(ranks, [&](Communicator& world) {
-      LanguageModel model(weights(config), config, one_thread(), Replica::of(world, layout));
+      LanguageModel model(weights(config), config, one_thread(), RankPlacement::of(world, layout));
       std::vector<std::vector<int32_t>> heard(requests.size());
       CompletionOptions options{.batch = 3, .rounds = 2};
       options.on_token = [&](int request, int32_t id) { heard[request].push_back(id); };
@@ -531,14 +536,14 @@ TEST(Language, ListenersLearnEveryTokenAndAStopEndsAll) {
 }
 
 TEST(Language, EightBitsAreRefusedWhereTheWidthIsSplit) {
-  const QwenConfig config = small();
+  const DecoderConfig config = small();
   const TensorFile file = weights(config);
   for (const char* text : {"tensor=2", "ulysses=2", "ring=2"})
     EXPECT_THROW(run_ranks(2,
                            [&](Communicator& world) {
                              LanguageRank rank(file, config,
                                                one_thread({.weights = WeightFormat::kInt8}),
-                                               Replica::of(world, parse_layout(text, 2, {})));
+                                               RankPlacement::of(world, parse_layout(text, 2, {})));
                            }),
                  Error)
         << text;

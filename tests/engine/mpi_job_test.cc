@@ -14,7 +14,7 @@ namespace {
 using namespace test;
 
 constexpr double kBound = 1e-5;  // relative L2 error in f32
-constexpr size_t kKinds = static_cast<size_t>(Traffic::kCount);
+constexpr size_t kKinds = static_cast<size_t>(Payload::kCount);
 
 double rel_l2(const std::vector<float>& value, const std::vector<float>& expected) {
   if (value.size() != expected.size() || value.empty()) return INFINITY;
@@ -48,7 +48,8 @@ std::vector<std::string> work(Communicator& world, const std::vector<std::string
   const bool first = world.rank() == 0;
   const Generator generator(kModel, options_of(DType::kF32));
   const LayoutLimits limits = generator.layout_limits(generator.resolve(job()));
-  const std::vector<float> alone = first ? run_rank(Replica(), DType::kF32) : std::vector<float>{};
+  const std::vector<float> alone =
+      first ? run_rank(RankPlacement(), DType::kF32) : std::vector<float>{};
   std::vector<std::string> faults;
   std::vector<Layout> layouts;
   for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
@@ -58,7 +59,7 @@ std::vector<std::string> work(Communicator& world, const std::vector<std::string
   for (const Layout& layout : layouts)
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       world.reset_counters();
-      const std::vector<float> video = run_rank(Replica::of(world, layout), dtype);
+      const std::vector<float> video = run_rank(RankPlacement::of(world, layout), dtype);
       const std::vector<CommCounters> counters = gather_counters(world);
       if (!first) continue;
       for (const std::string& fault : byte_faults(layout, dtype, counters)) faults.push_back(fault);
@@ -71,7 +72,7 @@ std::vector<std::string> work(Communicator& world, const std::vector<std::string
               counters[rank].received[kind] != threads.counters[rank].received[kind])
             faults.push_back(name + ": rank " + std::to_string(rank) +
                              " and a thread count other " +
-                             std::string(to_string(static_cast<Traffic>(kind))));
+                             std::string(to_string(static_cast<Payload>(kind))));
       }
       if (video != threads.video) faults.push_back(name + ": the video is not that of threads");
       if (dtype != DType::kF32) continue;

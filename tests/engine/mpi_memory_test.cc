@@ -11,7 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/replica.h"
+#include "engine/generation/rank_placement.h"
 #include "models/random_weights.h"
 #include "tests/support/mpi_rank.h"
 
@@ -38,7 +38,7 @@ std::vector<std::string> work(Communicator& world, const std::string& path, cons
   std::optional<WanTransformer> model;
   size_t predicted = 0;
   if (world.rank() < ranks) {
-    const WanLoad load = Replica(layout, world.rank()).load(config, {.dtype = DType::kBF16});
+    const WanLoad load = RankPlacement(layout, world.rank()).load(config, {.dtype = DType::kBF16});
     predicted = wan_weights_bytes(config, load);
     file = TensorFile::open(path);
     model = WanTransformer::load(stream, *file, config, load);

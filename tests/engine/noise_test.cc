@@ -1,5 +1,5 @@
 // Noise: known values, the error of the portable functions, moments, and independence of slicing.
-#include "engine/noise.h"
+#include "engine/sampling/noise.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 
 namespace weft::test {
 

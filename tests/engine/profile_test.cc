@@ -121,7 +121,7 @@ TEST(Profile, CountsTheMessagesOfEveryRank) {
       Recorder& recorder = recorders[world.rank()];
       const MeterScope scope(recorder);
       Generator(test::kModel, recorded_options(DType::kF32),
-                Replica::of(world, parse_layout(layout, ranks, limits)))
+                RankPlacement::of(world, parse_layout(layout, ranks, limits)))
           .run(test::job(), nullptr);
       double bytes = 0;
       for (int stage = 0; stage <= kZones; ++stage)

@@ -33,7 +33,7 @@ FaultyRun run(const Layout& layout, int at, const std::function<void()>& fault) 
   transports[kVictim] = faulty;
   FaultyRun outcome;
   run_ranks(transports, [&](Communicator& world) {
-    std::vector<float> video = run_rank(Replica::of(world, layout), DType::kF32);
+    std::vector<float> video = run_rank(RankPlacement::of(world, layout), DType::kF32);
     if (world.rank() == 0) outcome.video = std::move(video);
   });
   outcome.sent = faulty->sent();
@@ -103,7 +103,7 @@ TEST(ReplicaFaults, ARankThatNeverBeginsAndARootThatCannotWriteEndAll) {
   for (const char* text : kLayouts) {
     const Layout layout = parse_layout(text, 4, {});
     const auto job_of = [&](Communicator& world, FrameSink* sink) {
-      Generator generator(kModel, options_of(DType::kF32), Replica::of(world, layout));
+      Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
       generator.run(job(), sink);
     };
     const auto ends_all = [](const std::function<void(Communicator&)>& work, ErrorKind kind) {
@@ -135,7 +135,8 @@ TEST(ReplicaFaults, ANaNIsNamedByTheBlockWhereItBegan) {
             run_ranks(4,
                       [&](Communicator& world) {
                         Generator generator(world.rank() == kVictim ? sick : kModel,
-                                            options_of(DType::kF32), Replica::of(world, layout));
+                                            options_of(DType::kF32),
+                                            RankPlacement::of(world, layout));
                         generator.run(job(), nullptr);
                       },
                       {.delay_seed = seed, .max_delay_us = 200});

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "io/text_clean.h"
-#include "io/tokenizer.h"
-#include "models/wan_vae.h"
-#include "parallel/bands.h"
-#include "parallel/local.h"
-#include "parallel/ring.h"
-#include "parallel/tensor_parallel.h"
-#include "parallel/token_ring.h"
-#include "parallel/ulysses.h"
+#include "io/text/text_clean.h"
+#include "io/text/tokenizer.h"
+#include "models/wan/vae.h"
+#include "parallel/methods/bands.h"
+#include "parallel/methods/ring.h"
+#include "parallel/methods/tensor_parallel.h"
+#include "parallel/methods/token_ring.h"
+#include "parallel/methods/ulysses.h"
+#include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
 
 namespace weft::test {
@@ -27,8 +27,8 @@ struct VideoTap final : PipelineTap {
 };
 
 // Runs the job as one rank of a replica. Returns the video on the root.
-inline std::vector<float> run_rank(Replica replica, DType dtype) {
-  Generator generator(kModel, options_of(dtype), std::move(replica));
+inline std::vector<float> run_rank(RankPlacement placement, DType dtype) {
+  Generator generator(kModel, options_of(dtype), std::move(placement));
   VideoTap tap;
   RunOptions options;
   options.tap = &tap;
@@ -47,7 +47,7 @@ inline Outcome run_threads(const Layout& layout, DType dtype, const LocalOptions
   run_ranks(
       layout.ranks(),
       [&](Communicator& world) {
-        std::vector<float> video = run_rank(Replica::of(world, layout), dtype);
+        std::vector<float> video = run_rank(RankPlacement::of(world, layout), dtype);
         if (world.rank() == 0) outcome.video = std::move(video);
         outcome.counters[world.rank()] = world.counters();
       },
@@ -59,7 +59,7 @@ inline Outcome run_threads(const Layout& layout, DType dtype, const LocalOptions
 class Formula {
  public:
   Formula(const Generator& generator, const Layout& layout, int rank, DType dtype)
-      : replica_(layout, rank),
+      : placement_(layout, rank),
         mesh_(layout),
         wan_(WanConfig::from_json_file(kModel + "/transformer/config.json")),
         text_(Umt5Config::from_json_file(kModel + "/text_encoder/config.json")),
@@ -80,20 +80,20 @@ class Formula {
     decode();
   }
 
-  int64_t operator[](Traffic kind) const {
+  int64_t operator[](Payload kind) const {
     const auto found = bytes_.find(kind);
     return found == bytes_.end() ? 0 : found->second;
   }
 
  private:
-  int rank() const { return replica_.rank(); }
+  int rank() const { return placement_.rank(); }
   int branches() const { return mesh_.layout()[Axis::kCfg] == 2 ? 1 : 2; }
   int64_t layers() const {
-    const BlockRange blocks = replica_.blocks(wan_.layers);
+    const BlockRange blocks = placement_.blocks(wan_.layers);
     return blocks.end - blocks.begin;
   }
   int64_t forwards() const { return int64_t{job().steps} * branches(); }
-  Range range_of(int rank) const { return replica_.tokens_of(rank, tokens_).ranges[0]; }
+  Range range_of(int rank) const { return placement_.tokens_of(rank, tokens_).ranges[0]; }
 
   void sequence() {
     const Layout& layout = mesh_.layout();
@@ -110,8 +110,8 @@ class Formula {
       int64_t others = 0;
       for (const Range& range : own) others += range.size();
       const int64_t out = mine * (others - own[place].size()) * wan_.head_dim * element_;
-      bytes_[Traffic::kHeadsIn] = forwards() * layers() * (all - out);
-      bytes_[Traffic::kHeadsOut] = forwards() * layers() * out;
+      bytes_[Payload::kHeadsIn] = forwards() * layers() * (all - out);
+      bytes_[Payload::kHeadsOut] = forwards() * layers() * out;
     }
     const int64_t local = partition(heads, layout[Axis::kUlysses], place).size();
     for (Axis axis : {Axis::kRing, Axis::kTokenRing}) {
@@ -123,15 +123,15 @@ class Formula {
       }
       const int at = mesh_.at(axis, rank());
       if (axis == Axis::kRing) {
-        bytes_[Traffic::kKeyValue] +=
+        bytes_[Payload::kKeyValue] +=
             forwards() * layers() * ring_sent_bytes(blocks, at, local, wan_.head_dim, element_);
       } else {
         const int64_t all = token_ring_sent_bytes(blocks, at, local, wan_.head_dim, element_);
         int64_t others = 0;
         for (const Range& range : blocks) others += range.size();
         const int64_t states = (others - blocks[at].size()) * local * (wan_.head_dim + 1) * 4;
-        bytes_[Traffic::kState] = forwards() * layers() * states;
-        bytes_[Traffic::kQuery] = forwards() * layers() * (all - states);
+        bytes_[Payload::kState] = forwards() * layers() * states;
+        bytes_[Payload::kQuery] = forwards() * layers() * (all - states);
       }
     }
   }
@@ -142,21 +142,21 @@ class Formula {
       return tensor_sent_bytes(count, parts, part, AllReduce::kRing);
     };
     const int64_t n = range_of(rank()).size();
-    bytes_[Traffic::kPartial] += forwards() * layers() * 3 * sum(n * wan_.width());
-    bytes_[Traffic::kStatistic] += forwards() * layers() * 3 * sum(n);
+    bytes_[Payload::kPartial] += forwards() * layers() * 3 * sum(n * wan_.width());
+    bytes_[Payload::kStatistic] += forwards() * layers() * 3 * sum(n);
     for (int branch = 0; branch < 2; ++branch)  // the prompt's keys are computed once per prompt
-      if (replica_.computes(branch)) bytes_[Traffic::kStatistic] += layers() * sum(rows_[branch]);
+      if (placement_.computes(branch)) bytes_[Payload::kStatistic] += layers() * sum(rows_[branch]);
   }
 
   void text() {
-    const int parts = replica_.text_parts(text_);
+    const int parts = placement_.text_parts(text_);
     for (int64_t ids : ids_) {
-      if (replica_.encodes_text(text_))
-        bytes_[Traffic::kPartial] +=
+      if (placement_.encodes_text(text_))
+        bytes_[Payload::kPartial] +=
             text_.num_layers * 2 *
             tensor_sent_bytes(ids * text_.d_model, parts, rank(), AllReduce::kBySize);
       if (rank() == 0)
-        bytes_[Traffic::kText] += (mesh_.layout().ranks() - parts) * ids * text_.d_model * 4;
+        bytes_[Payload::kText] += (mesh_.layout().ranks() - parts) * ids * text_.d_model * 4;
     }
   }
 
@@ -167,36 +167,36 @@ class Formula {
     const int64_t n = range_of(rank()).size();
     const int64_t latent = n * wan_.out_channels * 4 * 4;  // patches of 2 x 2
     if (!last) {
-      bytes_[Traffic::kHidden] = forwards() * n * wan_.width() * element_;
+      bytes_[Payload::kHidden] = forwards() * n * wan_.width() * element_;
       return;
     }
-    if (layout[Axis::kCfg] == 2) bytes_[Traffic::kVelocity] = job().steps * latent;
-    if (stages > 1) bytes_[Traffic::kLatent] += (job().steps - 1) * latent;
-    bytes_[Traffic::kLatent] += (stages * layout.sequence() - 1) * latent;
+    if (layout[Axis::kCfg] == 2) bytes_[Payload::kVelocity] = job().steps * latent;
+    if (stages > 1) bytes_[Payload::kLatent] += (job().steps - 1) * latent;
+    bytes_[Payload::kLatent] += (stages * layout.sequence() - 1) * latent;
   }
 
   void decode() {
     const int64_t rows = job().height / vae_.spatial_factor(),
                   width = job().width / vae_.spatial_factor();
-    const int64_t own = replica_.band(rows).size();
-    if (replica_.bands(rows) == 1 || own == 0) return;
+    const int64_t own = placement_.band(rows).size();
+    if (placement_.bands(rows) == 1 || own == 0) return;
     const int64_t frames = vae_.latent_frames(job().frames);
     const int64_t channels = vae_.decoder_base_dim * vae_.dim_mult.back();
-    bytes_[Traffic::kKeyValue] +=
-        frames * band_attention_bytes(own, width, channels, replica_.bands(rows), 4);
+    bytes_[Payload::kKeyValue] +=
+        frames * band_attention_bytes(own, width, channels, placement_.bands(rows), 4);
     if (rank() > 0)
-      bytes_[Traffic::kFrames] =
+      bytes_[Payload::kFrames] =
           job().frames * 3 * own * vae_.spatial_factor() * job().width * int64_t{4};
   }
 
-  Replica replica_;
+  RankPlacement placement_;
   Mesh mesh_;
   WanConfig wan_;
   Umt5Config text_;
   WanVaeConfig vae_;
   int64_t element_, tokens_;
   std::vector<int64_t> ids_, rows_;
-  std::map<Traffic, int64_t> bytes_;
+  std::map<Payload, int64_t> bytes_;
 };
 
 // Returns one line for each rank and kind whose bytes differ from the formula. tests/models checks
@@ -205,14 +205,14 @@ inline std::vector<std::string> byte_faults(const Layout& layout, DType dtype,
                                             const std::vector<CommCounters>& counters) {
   const Generator generator(kModel, options_of(dtype));
   std::vector<std::string> faults;
-  const int halo = static_cast<int>(Traffic::kHalo);
+  const int halo = static_cast<int>(Payload::kHalo);
   int64_t halo_sent = 0, halo_received = 0;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const Formula formula(generator, layout, rank, dtype);
     halo_sent += counters[rank].sent[halo].bytes;
     halo_received += counters[rank].received[halo].bytes;
-    for (int kind = 0; kind < static_cast<int>(Traffic::kCount); ++kind) {
-      const auto traffic = static_cast<Traffic>(kind);
+    for (int kind = 0; kind < static_cast<int>(Payload::kCount); ++kind) {
+      const auto traffic = static_cast<Payload>(kind);
       const int64_t sent = counters[rank].sent[kind].bytes;
       if (kind != halo && sent != formula[traffic])
         faults.push_back(to_string(layout) + " " + std::string(to_string(dtype)) + ": rank " +

@@ -1,11 +1,10 @@
 // Runs a whole generation on several ranks. Every kind of message has the bytes of its method's
 // formula, and delays change no bit.
-#include "engine/replica.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "engine/generation/rank_placement.h"
 #include "tests/engine/replica_job.h"
 
 namespace weft {
@@ -40,7 +39,7 @@ double rel_l2(const std::vector<float>& got, const std::vector<float>& expected)
 // The text encoder and the VAE use fewer ranks than the transformer. The video is that of one rank,
 // the bytes follow the formulas, and the other ranks send nothing for them.
 TEST(ReplicaBytes, TextEncoderAndVaeMayHaveFewerRanks) {
-  const std::vector<float> whole = run_rank(Replica(), DType::kF32);
+  const std::vector<float> whole = run_rank(RankPlacement(), DType::kF32);
   for (const auto& [ranks, text] :
        {std::pair{2, "ulysses=2,text_ranks=1"}, std::pair{3, "ring=3,text_ranks=2,vae_ranks=2"},
         std::pair{4, "layers=2,ring=2,text_ranks=1,vae_ranks=1"},
@@ -54,7 +53,7 @@ TEST(ReplicaBytes, TextEncoderAndVaeMayHaveFewerRanks) {
     EXPECT_LE(rel_l2(outcome.video, whole), 1e-5) << text;
     const int bands = layout.vae_ranks > 0 ? layout.vae_ranks : ranks;
     for (int rank = bands; rank < ranks; ++rank)
-      EXPECT_EQ(outcome.counters[rank].sent[static_cast<size_t>(Traffic::kFrames)].bytes, 0)
+      EXPECT_EQ(outcome.counters[rank].sent[static_cast<size_t>(Payload::kFrames)].bytes, 0)
           << text << ", rank " << rank;
   }
 }
@@ -65,11 +64,11 @@ TEST(ReplicaBytes, TextSumsChooseStarOrRingBySize) {
   const CommCounters leaf = run_threads(layout, DType::kF32).counters[2];
   // A star has two messages of a leaf per sum, one of them sent; a ring sends four.
   const Umt5Config text = Umt5Config::from_json_file(kModel + "/text_encoder/config.json");
-  EXPECT_EQ(leaf.sent[static_cast<size_t>(Traffic::kPartial)].messages, 2 * 2 * text.num_layers);
+  EXPECT_EQ(leaf.sent[static_cast<size_t>(Payload::kPartial)].messages, 2 * 2 * text.num_layers);
 }
 
 // The prediction contains every allocation of a forward on every rank, including the seams'.
-TEST(Replica, AForwardTakesThePredictedArena) {
+TEST(RankPlacement, AForwardTakesThePredictedArena) {
   const TensorFile file = TensorFile::open(kModel + "/transformer");
   const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
   const std::array<int64_t, 4> latent{config.in_channels, 3, 6, 10};
@@ -83,27 +82,27 @@ TEST(Replica, AForwardTakesThePredictedArena) {
       for (DType dtype : {DType::kF32, DType::kBF16}) {
         ++layouts;
         run_ranks(ranks, [&](Communicator& world) {
-          Replica replica = Replica::of(world, layout);
+          RankPlacement placement = RankPlacement::of(world, layout);
           Stream stream = Stream::cpu(1);
           Arena arena;
-          const WanLoad load = replica.load(config, {.dtype = dtype});
+          const WanLoad load = placement.load(config, {.dtype = dtype});
           const WanTransformer wan = WanTransformer::load(stream, file, config, load);
           const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
           const Tensor embeds(DType::kF32, {5, config.text_dim});
-          Context context = replica.context(stream, arena, Pass{}, tokens);
+          Context context = placement.context(stream, arena, Pass{}, tokens);
           const WanText text = wan.prepare_text(context, embeds, 9);
           const TimeSegment time{{0, tokens}, 500};
           wan.forward(context, load.blocks, in, {&time, 1}, text, wan.rope(grid), out);
           EXPECT_EQ(arena.high_water(),
                     wan_workspace_bytes(config, context.tokens.size(), text.rows(), load,
-                                        replica.seam_bytes(config, tokens, dtype)))
+                                        placement.seam_bytes(config, tokens, dtype)))
               << to_string(layout) << ", rank " << world.rank();
         });
       }
   EXPECT_GE(layouts, 30);
 }
 
-TEST(Replica, DelaysAndRendezvousChangeNoBitOfTheVideo) {
+TEST(RankPlacement, DelaysAndRendezvousChangeNoBitOfTheVideo) {
   for (const char* text : {"cfg=2,ulysses=2", "layers=2,ring=2", "token_ring=2,tensor=2"}) {
     const Layout layout = parse_layout(text, 4, {});
     const std::vector<float> plain = run_threads(layout, DType::kF32).video;
@@ -120,7 +119,7 @@ TEST(Replica, DelaysAndRendezvousChangeNoBitOfTheVideo) {
 // 8-bit weights allow layouts that split heads or layers, but not those that split the width. Where
 // the text was summed in another order, a value between two quantisation levels may be rounded to
 // either one. So a layout may differ by a tenth of the error that 8 bits have themselves.
-TEST(Replica, EightBitWeightsUnderEveryLayoutThatKeepsTheWidth) {
+TEST(RankPlacement, EightBitWeightsUnderEveryLayoutThatKeepsTheWidth) {
   struct LatentTap final : PipelineTap {
     std::vector<float> latents;
     void tap(const char* name, const TensorView& value) override {
@@ -133,7 +132,7 @@ TEST(Replica, EightBitWeightsUnderEveryLayoutThatKeepsTheWidth) {
     run_ranks(layout.ranks(), [&](Communicator& world) {
       GeneratorOptions options = options_of(DType::kF32);
       options.weights = weights;
-      Generator generator(kModel, options, Replica::of(world, layout));
+      Generator generator(kModel, options, RankPlacement::of(world, layout));
       LatentTap tap;
       RunOptions run;
       run.tap = &tap;

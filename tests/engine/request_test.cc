@@ -1,13 +1,13 @@
 // Requests: defaults, and refusals with the nearest legal values. Also the memory plan's
 // arithmetic.
-#include "engine/request.h"
+#include "engine/generation/request.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 
-#include "engine/planner.h"
+#include "engine/memory/memory_plan.h"
 
 namespace weft {
 namespace {

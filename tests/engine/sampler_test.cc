@@ -1,6 +1,6 @@
 // Compares samplers with published check values and with trajectories computed by hand, and checks
 // that they are pure functions of the step and the slice.
-#include "engine/sampler.h"
+#include "engine/sampling/sampler.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // the model gives.
 #include <gtest/gtest.h>
 
-#include "parallel/simulate.h"
+#include "parallel/schedule/simulate.h"
 #include "tests/engine/replica_job.h"
 
 namespace weft::test {
@@ -19,7 +19,7 @@ std::vector<SimulatedRank> simulated(const Layout& layout, const Link& link) {
   return simulate(layout.ranks(), device(), link, [&](Communicator& world) {
     GeneratorOptions options = options_of(DType::kF32);
     options.ops = &metered_ops();
-    Generator(kModel, options, Replica::of(world, layout)).run(job(), nullptr);
+    Generator(kModel, options, RankPlacement::of(world, layout)).run(job(), nullptr);
   });
 }
 
@@ -35,9 +35,9 @@ TEST(SimulatedJob, SendsWhatTheRealOneSends) {
         CommCounters::Count sent = outlook[rank].counters.total_sent();
         const CommCounters& counters = real.counters[rank];
         // The real run's tap gathers the video for the test.
-        sent.bytes -= outlook[rank].counters.sent[static_cast<size_t>(Traffic::kFrames)].bytes;
+        sent.bytes -= outlook[rank].counters.sent[static_cast<size_t>(Payload::kFrames)].bytes;
         EXPECT_EQ(sent.bytes, counters.total_sent().bytes -
-                                  counters.sent[static_cast<size_t>(Traffic::kFrames)].bytes)
+                                  counters.sent[static_cast<size_t>(Payload::kFrames)].bytes)
             << to_string(layout) << ", rank " << rank;
         EXPECT_GT(outlook[rank].seconds, 0);
       }

@@ -2,7 +2,7 @@
 // The request and options of one small generation, which several tests use.
 #include <string>
 
-#include "engine/generator.h"
+#include "engine/generation/generator.h"
 
 namespace weft::test {
 

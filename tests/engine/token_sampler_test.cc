@@ -1,6 +1,6 @@
 // Draws follow the softmax and depend on (seed, request, position). Logits that cannot be sampled
 // are refused.
-#include "engine/token_sampler.h"
+#include "engine/sampling/token_sampler.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "io/safetensors_header.h"
-#include "io/tensor_file.h"
+#include "io/weights/safetensors_header.h"
+#include "io/weights/tensor_file.h"
 #include "tests/faults/inject.h"
 #include "tests/io/io_testing.h"
 

@@ -1,7 +1,7 @@
 // An allocation that fails anywhere in a job ends only that job.
 #include <new>
 
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "tests/engine/small_job.h"
 #include "tests/faults/inject.h"
 #include "tests/io/io_testing.h"

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "io/image.h"
 #include "io/json.h"
-#include "io/media_probe.h"
-#include "io/safetensors_header.h"
-#include "io/tensor_file.h"
-#include "io/tokenizer.h"
+#include "io/media/image.h"
+#include "io/media/media_probe.h"
+#include "io/text/tokenizer.h"
+#include "io/weights/safetensors_header.h"
+#include "io/weights/tensor_file.h"
 #include "tests/faults/inject.h"
 #include "tests/faults/small_clip.h"
 #include "tests/io/io_testing.h"

@@ -1,6 +1,6 @@
 #pragma once
 // The settings of the clip whose files fail.
-#include "io/video.h"
+#include "io/media/video.h"
 
 namespace weft::test {
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "io/atomic_file.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "tests/faults/inject.h"
 #include "tests/faults/small_clip.h"
 #include "tests/io/io_testing.h"

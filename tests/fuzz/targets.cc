@@ -11,23 +11,23 @@
 #include <string>
 #include <vector>
 
-#include "apps/verify_stages.h"
-#include "engine/sampler.h"
-#include "io/byte_bpe.h"
-#include "io/image.h"
+#include "apps/verify/verify_stages.h"
+#include "engine/sampling/sampler.h"
 #include "io/json.h"
-#include "io/media_probe.h"
-#include "io/tensor_file.h"
-#include "io/text_clean.h"
-#include "io/tokenizer.h"
-#include "io/utf8.h"
-#include "io/video.h"
+#include "io/media/image.h"
+#include "io/media/media_probe.h"
+#include "io/media/video.h"
+#include "io/text/byte_bpe.h"
+#include "io/text/text_clean.h"
+#include "io/text/tokenizer.h"
+#include "io/text/utf8.h"
+#include "io/weights/tensor_file.h"
 #include "kernels/check.h"
-#include "models/qwen.h"
+#include "models/causal_decoder/decoder.h"
 #include "models/registry.h"
-#include "models/umt5.h"
-#include "models/wan.h"
-#include "models/wan_vae.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/transformer.h"
+#include "models/wan/vae.h"
 
 namespace weft::fuzz {
 namespace {
@@ -152,10 +152,10 @@ void config(Bytes bytes) {
     if (text.num_layers <= 64) CHECK(values_of(umt5_tensors(text)) > 0);
   });
   refused_or_done([&] {
-    const QwenConfig language = QwenConfig::from_json_file(path);
-    CHECK(language.heads % language.kv_heads == 0 && qwen_weights_bytes(language, {}) > 0 &&
-          qwen_workspace_bytes(language, 512, 1, {}) > 0);
-    if (language.layers <= 64) CHECK(values_of(qwen_tensors(language)) > 0);
+    const DecoderConfig language = DecoderConfig::from_json_file(path);
+    CHECK(language.heads % language.kv_heads == 0 && decoder_weights_bytes(language, {}) > 0 &&
+          decoder_workspace_bytes(language, 512, 1, {}) > 0);
+    if (language.layers <= 64) CHECK(values_of(decoder_tensors(language)) > 0);
   });
   refused_or_done([&] {
     const Sampler sampler(SamplerConfig::from_json_file(path), 3);

@@ -1,4 +1,4 @@
-#include "io/byte_bpe_file.h"
+#include "io/text/byte_bpe_file.h"
 
 #include "tests/io/byte_bpe_testing.h"
 #include "tests/io/io_testing.h"

@@ -1,10 +1,10 @@
-#include "io/byte_bpe.h"
+#include "io/text/byte_bpe.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "io/json.h"
-#include "io/normal_form.h"
+#include "io/text/normal_form.h"
 #include "tests/io/byte_bpe_testing.h"
 #include "tests/io/io_testing.h"
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "io/byte_alphabet.h"
-#include "io/byte_bpe.h"
-#include "io/utf8.h"
+#include "io/text/byte_alphabet.h"
+#include "io/text/byte_bpe.h"
+#include "io/text/utf8.h"
 
 namespace weft::test {
 

@@ -1,4 +1,4 @@
-#include "io/chat_template.h"
+#include "io/text/chat_template.h"
 
 #include "tests/io/byte_bpe_testing.h"
 #include "tests/io/io_testing.h"

@@ -1,6 +1,6 @@
 // The expected values come from a direct evaluation of the formulas (one 11x11 window per pixel, in
 // Python's f64), not from this code.
-#include "io/frame_metrics.h"
+#include "io/media/frame_metrics.h"
 
 #include <gtest/gtest.h>
 

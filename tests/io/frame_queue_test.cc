@@ -1,4 +1,4 @@
-#include "io/frame_queue.h"
+#include "io/media/frame_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "io/image.h"
+#include "io/media/image.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

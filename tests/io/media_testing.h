@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "io/frame.h"
+#include "io/media/frame.h"
 #include "kernels/check.h"
 
 namespace weft {

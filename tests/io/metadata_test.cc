@@ -1,4 +1,4 @@
-#include "io/metadata.h"
+#include "io/media/metadata.h"
 
 #include <gtest/gtest.h>
 

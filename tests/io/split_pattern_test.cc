@@ -1,6 +1,6 @@
-#include "io/split_pattern.h"
+#include "io/text/split_pattern.h"
 
-#include "io/utf8.h"
+#include "io/text/utf8.h"
 #include "tests/io/byte_bpe_testing.h"
 #include "tests/io/io_testing.h"
 

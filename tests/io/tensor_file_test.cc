@@ -1,11 +1,11 @@
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 
 #include <unistd.h>
 
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "io/safetensors_header.h"
+#include "io/weights/safetensors_header.h"
 #include "tests/io/io_testing.h"
 #include "tests/support/compare.h"
 

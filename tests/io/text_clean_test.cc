@@ -1,10 +1,10 @@
-#include "io/text_clean.h"
+#include "io/text/text_clean.h"
 
 #include <nlohmann/json.hpp>
 
-#include "io/html.h"
 #include "io/json.h"
-#include "io/utf8.h"
+#include "io/text/html.h"
+#include "io/text/utf8.h"
 #include "tests/io/io_testing.h"
 
 namespace weft {

@@ -1,4 +1,4 @@
-#include "io/tokenizer.h"
+#include "io/text/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 

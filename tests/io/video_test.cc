@@ -1,4 +1,4 @@
-#include "io/video.h"
+#include "io/media/video.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <set>
 #include <thread>
 
-#include "io/image.h"
-#include "io/media_probe.h"
+#include "io/media/image.h"
+#include "io/media/media_probe.h"
 #include "tests/io/media_testing.h"
 
 namespace weft {

@@ -1,5 +1,3 @@
-#include "models/qwen.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -11,6 +9,7 @@
 #include "io/json.h"
 #include "kernels/copy.h"
 #include "kernels/ops.h"
+#include "models/causal_decoder/decoder.h"
 #include "models/random_weights.h"
 #include "tests/support/compare.h"
 #include "tests/support/golden_case.h"
@@ -22,7 +21,7 @@ namespace {
 // compared with this slow one.
 class Plain {
  public:
-  Plain(const TensorFile& file, const QwenConfig& config, std::string prefix)
+  Plain(const TensorFile& file, const DecoderConfig& config, std::string prefix)
       : file_(file), c_(config), prefix_(std::move(prefix)) {}
 
   // logits [n, V].
@@ -125,11 +124,11 @@ class Plain {
   }
 
   const TensorFile& file_;
-  const QwenConfig& c_;
+  const DecoderConfig& c_;
   std::string prefix_;
 };
 
-QwenConfig odd(bool third) {
+DecoderConfig odd(bool third) {
   return {.hidden = 20,
           .ffn = 33,
           .vocab = 41,
@@ -143,8 +142,8 @@ QwenConfig odd(bool third) {
           .rope_theta = 5e4};
 }
 
-std::vector<TensorSpec> named(const QwenConfig& config, const std::string& prefix) {
-  std::vector<TensorSpec> tensors = qwen_tensors(config);
+std::vector<TensorSpec> named(const DecoderConfig& config, const std::string& prefix) {
+  std::vector<TensorSpec> tensors = decoder_tensors(config);
   for (TensorSpec& tensor : tensors)
     if (tensor.name != "lm_head.weight") tensor.name = prefix + tensor.name;
   return tensors;
@@ -157,7 +156,7 @@ std::vector<int32_t> some_ids(int64_t n, int64_t vocab) {
 }
 
 // Runs one pass on one rank, and compares the arena's high-water mark with its prediction.
-Tensor logits_of(const QwenDecoder& model, std::vector<int32_t> ids, const Ops& ops) {
+Tensor logits_of(const CausalDecoder& model, std::vector<int32_t> ids, const Ops& ops) {
   Stream stream = Stream::cpu(2, Determinism::kFast, &ops);
   Arena arena(size_t{1} << 30);
   SerialSeams seams;
@@ -171,7 +170,7 @@ Tensor logits_of(const QwenDecoder& model, std::vector<int32_t> ids, const Ops& 
   model.logits(context, hidden, out);
   const auto measured = static_cast<double>(arena.high_water());
   const auto predicted = static_cast<double>(
-      qwen_workspace_bytes(model.config(), n, n, {.dtype = model.loaded().dtype}));
+      decoder_workspace_bytes(model.config(), n, n, {.dtype = model.loaded().dtype}));
   EXPECT_NEAR(predicted, measured, 0.05 * measured + 1280);
   return out;
 }
@@ -179,14 +178,14 @@ Tensor logits_of(const QwenDecoder& model, std::vector<int32_t> ids, const Ops& 
 TEST(Qwen, EqualsThePlainBlockInF64) {
   for (const bool third : {true, false})
     for (const char* prefix : {"model.", ""}) {
-      const QwenConfig config = odd(third);
+      const DecoderConfig config = odd(third);
       const TensorFile file = random_tensors(named(config, prefix), 3);
       const std::vector<int32_t> ids = some_ids(13, config.vocab);
       const std::vector<double> expected = Plain(file, config, prefix).logits(ids);
       for (const Ops* ops : all_ops())
         for (const DType dtype : {DType::kF32, DType::kBF16}) {
           Stream stream = Stream::cpu(1, Determinism::kFast, ops);
-          const QwenDecoder model = QwenDecoder::load(file, config, stream, {.dtype = dtype});
+          const CausalDecoder model = CausalDecoder::load(file, config, stream, {.dtype = dtype});
           const double error = relative_l2(to_f64(logits_of(model, ids, *ops)), expected);
           EXPECT_LE(error, dtype == DType::kF32 ? 1e-5 : 2e-2)
               << ops->name << " " << to_string(dtype) << " prefix '" << prefix << "'";
@@ -198,47 +197,47 @@ TEST(Qwen, EqualsThePlainBlockInF64) {
 
 TEST(Qwen, CountsOfThePublishedModels) {
   // The counts are those of the published checkpoints.
-  EXPECT_EQ(parameter_count(qwen_tensors(qwen3_0_6b())), 596049920);
-  QwenConfig four = qwen3_0_6b();
+  EXPECT_EQ(parameter_count(decoder_tensors(qwen3_0_6b())), 596049920);
+  DecoderConfig four = qwen3_0_6b();
   four.hidden = 2560, four.ffn = 9728, four.layers = 36, four.heads = 32;
-  EXPECT_EQ(parameter_count(qwen_tensors(four)), 4022468096);
-  QwenConfig eight = four;
+  EXPECT_EQ(parameter_count(decoder_tensors(four)), 4022468096);
+  DecoderConfig eight = four;
   eight.hidden = 4096, eight.ffn = 12288, eight.tied = false;
-  EXPECT_EQ(parameter_count(qwen_tensors(eight)), 8190735360);
-  QwenConfig three{.hidden = 2048,
-                   .ffn = 11008,
-                   .vocab = 151936,
-                   .layers = 36,
-                   .heads = 16,
-                   .kv_heads = 2,
-                   .head_dim = 128,
-                   .projection_biases = true,
-                   .tied = true};
-  EXPECT_EQ(parameter_count(qwen_tensors(three)), 3085938688);
+  EXPECT_EQ(parameter_count(decoder_tensors(eight)), 8190735360);
+  DecoderConfig three{.hidden = 2048,
+                      .ffn = 11008,
+                      .vocab = 151936,
+                      .layers = 36,
+                      .heads = 16,
+                      .kv_heads = 2,
+                      .head_dim = 128,
+                      .projection_biases = true,
+                      .tied = true};
+  EXPECT_EQ(parameter_count(decoder_tensors(three)), 3085938688);
   three.hidden = 3584, three.ffn = 18944, three.layers = 28, three.heads = 28, three.kv_heads = 4;
   three.vocab = 152064, three.tied = false;
-  EXPECT_EQ(parameter_count(qwen_tensors(three)), 7615616512);
+  EXPECT_EQ(parameter_count(decoder_tensors(three)), 7615616512);
 }
 
 TEST(Qwen, WeightsAreWhatWasPredicted) {
   // The widths are multiples of the packing's panels, so that none is padded.
-  QwenConfig config = odd(true);
+  DecoderConfig config = odd(true);
   config.hidden = 128, config.ffn = 192, config.head_dim = 64, config.vocab = 320;
-  const TensorFile file = random_tensors(qwen_tensors(config), 3);
+  const TensorFile file = random_tensors(decoder_tensors(config), 3);
   Stream stream = Stream::cpu(1);
-  for (const QwenLoad& load :
-       {QwenLoad{}, QwenLoad{.dtype = DType::kBF16}, QwenLoad{.blocks = {1, 3, 3}},
-        QwenLoad{.blocks = {0, 2, 3}}, QwenLoad{.weights = WeightFormat::kInt8},
-        QwenLoad{.width = {{3, 6}, {64, 192}}, .vocab = {64, 192}}}) {
-    const QwenDecoder model = QwenDecoder::load(file, config, stream, load);
-    EXPECT_EQ(model.bytes(), qwen_weights_bytes(config, load));
+  for (const DecoderLoad& load :
+       {DecoderLoad{}, DecoderLoad{.dtype = DType::kBF16}, DecoderLoad{.blocks = {1, 3, 3}},
+        DecoderLoad{.blocks = {0, 2, 3}}, DecoderLoad{.weights = WeightFormat::kInt8},
+        DecoderLoad{.width = {{3, 6}, {64, 192}}, .vocab = {64, 192}}}) {
+    const CausalDecoder model = CausalDecoder::load(file, config, stream, load);
+    EXPECT_EQ(model.bytes(), decoder_weights_bytes(config, load));
   }
 }
 
-std::string load_error(const TensorFile& file, const QwenConfig& config) {
+std::string load_error(const TensorFile& file, const DecoderConfig& config) {
   Stream stream = Stream::cpu(1);
   try {
-    QwenDecoder::load(file, config, stream);
+    CausalDecoder::load(file, config, stream);
   } catch (const Error& error) {
     return error.what();
   }
@@ -246,7 +245,7 @@ std::string load_error(const TensorFile& file, const QwenConfig& config) {
 }
 
 TEST(Qwen, NamesEveryTensorThatDoesNotFit) {
-  const QwenConfig config = odd(true);
+  const DecoderConfig config = odd(true);
   std::vector<TensorSpec> tensors = named(config, "model.");
   tensors[3].shape[0] += 2;
   tensors.push_back({"model.layers.3.mlp.up_proj.weight", {4, 4}});
@@ -274,7 +273,7 @@ class QwenConfigFile : public testing::Test {
     changed[field] = value;
     std::ofstream(path_) << changed.dump();
     try {
-      QwenConfig::from_json_file(path_);
+      DecoderConfig::from_json_file(path_);
     } catch (const Error& error) {
       return error.what();
     }
@@ -285,8 +284,8 @@ class QwenConfigFile : public testing::Test {
 };
 
 TEST_F(QwenConfigFile, HonoursOrRefusesWhatChangesNumbers) {
-  const QwenConfig config =
-      QwenConfig::from_json_file("tests/golden/llm_qwen3_tied/model/config.json");
+  const DecoderConfig config =
+      DecoderConfig::from_json_file("tests/golden/llm_qwen3_tied/model/config.json");
   EXPECT_EQ(config.heads, 4);
   EXPECT_EQ(config.kv_heads, 2);
   EXPECT_EQ(config.head_dim, 16);

@@ -12,8 +12,8 @@
 #include "models/blocks.h"
 #include "models/weights.h"
 #include "parallel/context.h"
-#include "parallel/local.h"
-#include "parallel/tensor_parallel.h"
+#include "parallel/methods/tensor_parallel.h"
+#include "parallel/transport/local.h"
 
 namespace weft::test {
 

@@ -1,10 +1,9 @@
-#include "models/umt5.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "kernels/ops.h"
+#include "models/umt5/encoder.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "kernels/ops.h"
-#include "models/wan.h"
+#include "models/wan/transformer.h"
 #include "tests/models/slices_testing.h"
 #include "tests/support/golden_case.h"
 

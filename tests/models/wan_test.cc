@@ -1,5 +1,3 @@
-#include "models/wan.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,7 +7,8 @@
 #include <map>
 
 #include "kernels/ops.h"
-#include "models/wan_names.h"
+#include "models/wan/names.h"
+#include "models/wan/transformer.h"
 #include "tests/support/golden_case.h"
 
 namespace weft {

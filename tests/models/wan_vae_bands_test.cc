@@ -6,9 +6,9 @@
 
 #include "kernels/copy.h"
 #include "kernels/ops.h"
-#include "models/wan_vae.h"
-#include "parallel/bands.h"
-#include "parallel/local.h"
+#include "models/wan/vae.h"
+#include "parallel/methods/bands.h"
+#include "parallel/transport/local.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
@@ -52,7 +52,7 @@ void run_bands(int64_t rows, int bands, const LocalOptions& options, Work&& work
         IdentityReducer reducer;
         Context context{stream, arena, mixer, reducer, halo, {}, {}};
         work(context, partition(rows, bands, world.rank()));
-        EXPECT_EQ(world.counters().sent[static_cast<size_t>(Traffic::kHalo)].bytes, halo.bytes);
+        EXPECT_EQ(world.counters().sent[static_cast<size_t>(Payload::kHalo)].bytes, halo.bytes);
         EXPECT_GT(halo.bytes, 0);
       },
       options);

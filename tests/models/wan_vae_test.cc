@@ -1,10 +1,9 @@
-#include "models/wan_vae.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "kernels/ops.h"
+#include "models/wan/vae.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
@@ -122,17 +121,17 @@ TEST(WanVae, DecodingResumesFromSavedState) {
   for (int64_t i = 0; i < 5; ++i) {
     const Tensor latent = make_latent(16, 3, 2, i);
     if (i >= 1) {  // every later chunk is resumed by another decoder, whose state is garbage
-      const std::vector<TensorView> from = whole.stream().state(), to = second.stream().state();
+      const std::vector<TensorView> from = whole.state().views(), to = second.state().views();
       ASSERT_EQ(from.size(), to.size());
       for (size_t k = 0; k < from.size(); ++k) copy(bench.stream, from[k], to[k]);
-      second.stream().resume(whole.stream().chunks());
+      second.state().resume(whole.state().chunks());
       const Tensor resumed = decode_next(bench, second, latent);
       EXPECT_TRUE(bitwise_equal(resumed, decode_next(bench, whole, latent))) << i;
     } else {
       decode_next(bench, whole, latent);
     }
   }
-  EXPECT_EQ(whole.stream().chunks(), 5);
+  EXPECT_EQ(whole.state().chunks(), 5);
 }
 
 TEST(WanVae, ResetForgetsEverything) {
@@ -191,7 +190,7 @@ TEST_P(VaeMemory, PredictionsEqualWhatIsMeasured) {
   WanVaeDecoder decoder(vae, h, w);
   // Alignment adds up to 128 bytes to each tensor.
   EXPECT_NEAR(tensor_bytes_live() - before, vae_decode_state_bytes(config, h, w, dtype),
-              128.0 * decoder.stream().state().size());
+              128.0 * decoder.state().views().size());
   for (int64_t i = 0; i < 2; ++i) decode_next(bench, decoder, make_latent(config.z_dim, h, w, i));
   double measured = static_cast<double>(bench.arena.high_water());
   EXPECT_NEAR(vae_decode_workspace_bytes(config, h, w, dtype), measured, 0.05 * measured);
@@ -199,7 +198,7 @@ TEST_P(VaeMemory, PredictionsEqualWhatIsMeasured) {
   const size_t between = tensor_bytes_live();
   WanVaeEncoder encoder(vae, h, w);
   EXPECT_NEAR(tensor_bytes_live() - between, vae_encode_state_bytes(config, h, w, dtype),
-              128.0 * encoder.stream().state().size());
+              128.0 * encoder.state().views().size());
   bench.arena.reset_high_water();
   for (int64_t i = 0; i < 2; ++i) {
     const Tensor frames(DType::kF32, {encoder.next_frames(), 3, decoder.height(), decoder.width()});

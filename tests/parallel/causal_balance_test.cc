@@ -1,7 +1,7 @@
 // Tests balanced causal attention: the schedule, one rank's result, and bytes by the formula.
-#include "parallel/causal_balance.h"
+#include "parallel/methods/causal_balance.h"
 
-#include "parallel/attention_state.h"
+#include "parallel/methods/attention_state.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

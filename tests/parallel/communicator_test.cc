@@ -10,10 +10,10 @@
 #include <numeric>
 #include <thread>
 
-#include "parallel/flight_recorder.h"
-#include "parallel/link.h"
-#include "parallel/local.h"
+#include "parallel/bootstrap/flight_recorder.h"
 #include "parallel/partition.h"
+#include "parallel/transport/link.h"
+#include "parallel/transport/local.h"
 
 namespace weft::test {
 namespace {
@@ -29,7 +29,7 @@ Tensor ramp(int64_t count, float first, float step) {
   return x;
 }
 
-int64_t sent(const Communicator& communicator, Traffic kind) {
+int64_t sent(const Communicator& communicator, Payload kind) {
   return communicator.counters().sent[static_cast<size_t>(kind)].bytes;
 }
 
@@ -45,11 +45,11 @@ std::string failure(int ranks, const std::function<void(Communicator&)>& work,
 }
 
 TEST(Tag, BitsTellEveryFieldApart) {
-  const Tag base{.kind = Traffic::kHalo, .step = 3, .branch = 1, .layer = 5, .segment = 7};
+  const Tag base{.kind = Payload::kHalo, .step = 3, .branch = 1, .layer = 5, .segment = 7};
   std::vector<uint64_t> all{base.bits(2), base.bits(3)};
-  for (Tag tag : {Tag{Traffic::kFrames, 3, 1, 5, 7}, Tag{Traffic::kHalo, 4, 1, 5, 7},
-                  Tag{Traffic::kHalo, 3, 2, 5, 7}, Tag{Traffic::kHalo, 3, 1, 6, 7},
-                  Tag{Traffic::kHalo, 3, 1, 5, 8}})
+  for (Tag tag : {Tag{Payload::kFrames, 3, 1, 5, 7}, Tag{Payload::kHalo, 4, 1, 5, 7},
+                  Tag{Payload::kHalo, 3, 2, 5, 7}, Tag{Payload::kHalo, 3, 1, 6, 7},
+                  Tag{Payload::kHalo, 3, 1, 5, 8}})
     all.push_back(tag.bits(2));
   std::sort(all.begin(), all.end());
   EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
@@ -80,11 +80,11 @@ TEST_P(Worlds, AllToAllMovesEveryPartAndNothingElse) {
             ins.push_back(in[p]);
             outs.push_back(out[p]);
           }
-          c.all_to_all_v(stream(), {.kind = Traffic::kHeadsIn}, ins, outs);
+          c.all_to_all_v(stream(), {.kind = Payload::kHeadsIn}, ins, outs);
           for (int p = 0; p < ranks; ++p)
             for (int64_t i = 0; i < out[p].count(); ++i)
               EXPECT_EQ(out[p].as<float>()[i], 100 * p + c.rank() + 0.5f * static_cast<float>(i));
-          EXPECT_EQ(sent(c, Traffic::kHeadsIn), bytes);
+          EXPECT_EQ(sent(c, Payload::kHeadsIn), bytes);
         },
         options());
 }
@@ -102,7 +102,7 @@ TEST_P(Worlds, AllReduceGivesTheSameBitsAndTheBytesOfItsFormula) {
             ranks,
             [&](Communicator& c) {
               Arena arena(size_t{1} << 20);
-              c.all_reduce(stream(), arena, {.kind = Traffic::kPartial}, results[c.rank()],
+              c.all_reduce(stream(), arena, {.kind = Payload::kPartial}, results[c.rank()],
                            algorithm);
               const auto chunk = [&](int i) { return partition(n, ranks, i % ranks).size(); };
               int64_t elements = 0;
@@ -110,7 +110,7 @@ TEST_P(Worlds, AllReduceGivesTheSameBitsAndTheBytesOfItsFormula) {
                 elements = 2 * n - chunk(c.rank() + 1) - chunk(c.rank() + 2);
               else if (ranks > 1)
                 elements = c.rank() == 0 ? (ranks - 1) * n : n;
-              EXPECT_EQ(sent(c, Traffic::kPartial), 4 * elements);
+              EXPECT_EQ(sent(c, Payload::kPartial), 4 * elements);
             },
             options());
         for (int r = 0; r < ranks; ++r)
@@ -128,22 +128,22 @@ TEST_P(Worlds, ReduceScatterGathersToTheSum) {
           const int64_t n = 23;
           Arena arena(size_t{1} << 20);
           const Tensor x = ramp(n, static_cast<float>(c.rank()), 1.0f);
-          c.reduce_scatter(stream(), arena, {.kind = Traffic::kPartial}, x);
+          c.reduce_scatter(stream(), arena, {.kind = Payload::kPartial}, x);
           const Range own = partition(n, ranks, c.rank());
           for (int64_t i = own.begin; i < own.end; ++i)
             EXPECT_EQ(x.as<float>()[i], ranks * (ranks - 1) / 2 + ranks * i);
-          EXPECT_EQ(sent(c, Traffic::kPartial), 4 * (n - own.size()));
+          EXPECT_EQ(sent(c, Payload::kPartial), 4 * (n - own.size()));
           const Tensor all(DType::kF32, {n});
           std::vector<TensorView> parts;
           for (int p = 0; p < ranks; ++p) {
             const Range range = partition(n, ranks, p);
             parts.push_back(all.view().slice(0, range.begin, range.size()));
           }
-          c.all_gather_v(stream(), {.kind = Traffic::kGathered},
+          c.all_gather_v(stream(), {.kind = Payload::kGathered},
                          x.view().slice(0, own.begin, own.size()), parts);
           for (int64_t i = 0; i < n; ++i)
             EXPECT_EQ(all.as<float>()[i], ranks * (ranks - 1) / 2 + ranks * i);
-          EXPECT_EQ(sent(c, Traffic::kGathered), 4 * own.size() * (ranks - 1));
+          EXPECT_EQ(sent(c, Payload::kGathered), 4 * own.size() * (ranks - 1));
         },
         options());
 }
@@ -158,12 +158,12 @@ TEST_P(Worlds, BroadcastBarrierAndGroups) {
         EXPECT_EQ(c.rank(), world.rank() / 2);
         EXPECT_EQ(c.world_rank(c.rank()), world.rank());
         const Tensor x = ramp(5, static_cast<float>(world.rank()), 1.0f);
-        c.broadcast(stream(), {.kind = Traffic::kText}, x, 1);
+        c.broadcast(stream(), {.kind = Payload::kText}, x, 1);
         EXPECT_EQ(x.as<float>()[0], world.rank() % 2 + 2);
         world.barrier(stream(), {});
         c.barrier(stream(), {});
         // A rank's groups share its counters.
-        EXPECT_EQ(sent(world, Traffic::kText), c.rank() == 1 ? 2 * 20 : 0);
+        EXPECT_EQ(sent(world, Payload::kText), c.rank() == 1 ? 2 * 20 : 0);
       },
       options());
 }
@@ -173,16 +173,16 @@ TEST_P(Worlds, DelaysChangeNoBit) {
     Arena arena(size_t{1} << 20);
     for (int step = 0; step < 3; ++step) {
       const Tensor x = ramp(37, 0.3f * static_cast<float>(c.rank() + step), 0.11f);
-      c.all_reduce(stream(), arena, {.kind = Traffic::kPartial, .step = step}, x, AllReduce::kRing);
+      c.all_reduce(stream(), arena, {.kind = Payload::kPartial, .step = step}, x, AllReduce::kRing);
       const Tensor y = ramp(9, x.as<float>()[c.rank()], 0.01f);
       const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();
       const Tensor a(DType::kF32, {9}), b(DType::kF32, {9});
       // Two messages on one wire; the second asked for first.
       const Message sends[] = {
-          {next, {.kind = Traffic::kQuery, .step = step}, y},
-          {next, {.kind = Traffic::kState, .step = step}, x.view().slice(0, 0, 9)}};
-      const Message receives[] = {{previous, {.kind = Traffic::kState, .step = step}, a},
-                                  {previous, {.kind = Traffic::kQuery, .step = step}, b}};
+          {next, {.kind = Payload::kQuery, .step = step}, y},
+          {next, {.kind = Payload::kState, .step = step}, x.view().slice(0, 0, 9)}};
+      const Message receives[] = {{previous, {.kind = Payload::kState, .step = step}, a},
+                                  {previous, {.kind = Payload::kQuery, .step = step}, b}};
       c.exchange(stream(), sends, receives);
       for (const Tensor* t : {&x, &a, &b})
         out.insert(out.end(), t->as<float>(), t->as<float>() + t->count());
@@ -208,7 +208,7 @@ TEST_P(Worlds, AThrownErrorEndsEveryRankAndKeepsItsKind) {
       [](Communicator& c) {
         if (c.rank() == 1) throw Error(ErrorKind::kNonFinite, "NaN in step 2");
         Tensor x(DType::kF32, {4});
-        c.receive(stream(), 1, {.kind = Traffic::kHidden}, x);
+        c.receive(stream(), 1, {.kind = Payload::kHidden}, x);
         FAIL() << "nothing was sent";
       },
       options(), ErrorKind::kNonFinite);
@@ -221,7 +221,7 @@ TEST_P(Worlds, ADeadlockNamesWhoWaitsForWhat) {
       [](Communicator& c) {
         Tensor x(DType::kF32, {4});
         if (c.rank() < 2)
-          c.receive(stream(), 1 - c.rank(), {.kind = Traffic::kKeyValue, .step = 2}, x);
+          c.receive(stream(), 1 - c.rank(), {.kind = Payload::kKeyValue, .step = 2}, x);
       },
       options());
   EXPECT_EQ(what,
@@ -237,8 +237,8 @@ INSTANTIATE_TEST_SUITE_P(Sends, Worlds, testing::Bool(), [](const auto& info) {
 TEST(Local, RendezvousSendsFindTheDeadlockThatBufferedOnesHide) {
   const auto work = [](Communicator& c) {
     Tensor x(DType::kF32, {4});
-    c.send(stream(), 1 - c.rank(), {.kind = Traffic::kHidden}, x);
-    c.receive(stream(), 1 - c.rank(), {.kind = Traffic::kHidden}, x);
+    c.send(stream(), 1 - c.rank(), {.kind = Payload::kHidden}, x);
+    c.receive(stream(), 1 - c.rank(), {.kind = Payload::kHidden}, x);
   };
   EXPECT_EQ(failure(2, work), "");
   EXPECT_NE(failure(2, work, {.rendezvous = true}).find("rank 0 sends to rank 1 hidden"),
@@ -274,9 +274,9 @@ TEST(Communicator, RefusesAMessageOfAnotherSize) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
     if (c.rank() == 0)
-      c.send(stream(), 1, {.kind = Traffic::kLatent}, x);
+      c.send(stream(), 1, {.kind = Payload::kLatent}, x);
     else
-      c.receive(stream(), 0, {.kind = Traffic::kLatent}, x.view().slice(0, 0, 3));
+      c.receive(stream(), 0, {.kind = Payload::kLatent}, x.view().slice(0, 0, 3));
   });
   EXPECT_NE(what.find("12 bytes, from rank 0 and got latent"), std::string::npos) << what;
 }
@@ -294,8 +294,8 @@ TEST(FlightRecorder, TellsTheLastOperation) {
     EXPECT_EQ(c.recorder().last(), "nothing yet");
     Tensor x(DType::kF32, {4});
     for (int i = 0; i < 2100; ++i)
-      c.rank() ? c.send(stream(), 0, {.kind = Traffic::kHidden, .step = i}, x)
-               : c.receive(stream(), 1, {.kind = Traffic::kHidden, .step = i}, x);
+      c.rank() ? c.send(stream(), 0, {.kind = Payload::kHidden, .step = i}, x)
+               : c.receive(stream(), 1, {.kind = Payload::kHidden, .step = i}, x);
     EXPECT_EQ(c.recorder().last(),
               std::string(c.rank() ? "send to rank 0" : "receive from rank 1") +
                   " of hidden step 2099 branch 0 layer 0 segment 0 group 0, 16 bytes: done");

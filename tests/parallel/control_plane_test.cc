@@ -1,6 +1,6 @@
 // The control plane between real processes: a killed, a stopped and a failing rank end the others
 // with one line that names it; a short stop and an orderly end do not.
-#include "parallel/control_plane.h"
+#include "parallel/bootstrap/control_plane.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

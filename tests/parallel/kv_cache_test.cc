@@ -1,13 +1,13 @@
 // Tests the KV cache: rows are read back as they were appended, and moves between splits send the
 // bytes of the formula.
-#include "parallel/kv_cache.h"
+#include "parallel/methods/kv_cache.h"
 
 #include <gtest/gtest.h>
 
 #include "kernels/copy.h"
 #include "parallel/context.h"
-#include "parallel/local.h"
 #include "parallel/sequence_map.h"
+#include "parallel/transport/local.h"
 #include "tests/support/compare.h"
 
 namespace weft {

@@ -1,5 +1,5 @@
 // Tests that the environment tells which launcher started the process.
-#include "parallel/launch.h"
+#include "parallel/bootstrap/launch.h"
 
 #include <gtest/gtest.h>
 

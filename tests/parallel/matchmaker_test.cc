@@ -1,5 +1,5 @@
 // Tests which offers match, in which order, and what ends the job, in one process and over TCP.
-#include "parallel/matchmaker.h"
+#include "parallel/transport/matchmaker.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "parallel/bootstrap/share.h"
 #include "parallel/communicator.h"
-#include "parallel/local.h"
-#include "parallel/share.h"
+#include "parallel/transport/local.h"
 
 namespace weft::test {
 namespace {
@@ -112,7 +112,7 @@ class Matchmakers : public testing::TestWithParam<bool> {
 };
 
 TEST_P(Matchmakers, MatchesByTagAndTheOldestFirst) {
-  const Tag a{.kind = Traffic::kHidden}, b{.kind = Traffic::kLatent};
+  const Tag a{.kind = Payload::kHidden}, b{.kind = Payload::kLatent};
   matchmakers_[0]->offer(0, offer(1, false, 1, a, 100));
   matchmakers_[0]->offer(0, offer(2, false, 1, b, 200));
   matchmakers_[0]->offer(0, offer(3, false, 1, a, 300));

@@ -14,8 +14,8 @@
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 #include "parallel/context.h"
-#include "parallel/local.h"
 #include "parallel/sequence_map.h"
+#include "parallel/transport/local.h"
 
 namespace weft::test {
 

@@ -1,6 +1,6 @@
 // The MPI transport between two processes; run by mpirun (tests/parallel/CMakeLists.txt). MPI calls
 // pass through the wrappers below, which count messages and fail on demand.
-#include "parallel/mpi.h"
+#include "parallel/transport/mpi.h"
 
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -11,9 +11,9 @@
 #include <numeric>
 
 #include "kernels/check.h"
-#include "parallel/clock_offset.h"
+#include "parallel/bootstrap/clock_offset.h"
 #include "parallel/communicator.h"
-#include "parallel/link.h"
+#include "parallel/transport/link.h"
 
 namespace {
 std::atomic<bool> g_fails{false};
@@ -81,7 +81,7 @@ TEST(Mpi, LargePayloadsGoInParts) {
       EXPECT_EQ(g_sends, 3 + (bytes + kPart - 1) / kPart + 2) << bytes;
       EXPECT_LE(g_largest, kPart);
       const auto after = world.counters().sent;
-      const size_t kind = static_cast<size_t>(Traffic::kControl);
+      const size_t kind = static_cast<size_t>(Payload::kControl);
       EXPECT_EQ(after[kind].messages - before[kind].messages, 3);
       EXPECT_EQ(after[kind].bytes - before[kind].bytes, bytes + 2);
     }

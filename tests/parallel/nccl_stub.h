@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/nccl_api.h"
+#include "parallel/transport/nccl_api.h"
 
 namespace weft::test {
 

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "kernels/cuda/device.h"
+#include "parallel/bootstrap/share.h"
 #include "parallel/communicator.h"
-#include "parallel/local.h"
-#include "parallel/share.h"
+#include "parallel/transport/local.h"
 #include "tests/parallel/nccl_stub.h"
 
 namespace weft::test {
@@ -73,7 +73,7 @@ void collectives(Communicator& c, std::vector<float>& out) {
   };
   for (AllReduce algorithm : {AllReduce::kRing, AllReduce::kStar}) {
     const Tensor x = ramp(101, 0.3f * static_cast<float>(c.rank() + 1), 0.11f);
-    c.all_reduce(stream(), arena, {.kind = Traffic::kPartial}, x, algorithm);
+    c.all_reduce(stream(), arena, {.kind = Payload::kPartial}, x, algorithm);
     keep(x);
   }
   std::vector<Tensor> in, to;
@@ -86,20 +86,20 @@ void collectives(Communicator& c, std::vector<float>& out) {
     ins.push_back(in[p]);
     outs.push_back(to[p]);
   }
-  c.all_to_all_v(stream(), {.kind = Traffic::kHeadsIn}, ins, outs);
+  c.all_to_all_v(stream(), {.kind = Payload::kHeadsIn}, ins, outs);
   for (const Tensor& x : to) keep(x);
   const Tensor y = ramp(7, static_cast<float>(c.rank()), 1.0f);
-  c.broadcast(stream(), {.kind = Traffic::kText}, y, c.size() - 1);
+  c.broadcast(stream(), {.kind = Payload::kText}, y, c.size() - 1);
   keep(y);
   c.barrier(stream(), {});
   // Two messages on one wire, the second asked for first.
   const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();
   if (next == c.rank()) return;
   const Tensor a(DType::kF32, {7}), b(DType::kF32, {3});
-  const Message sends[] = {{next, {.kind = Traffic::kQuery}, y.view().slice(0, 2, 3)},
-                           {next, {.kind = Traffic::kState}, y}};
-  const Message receives[] = {{previous, {.kind = Traffic::kState}, a},
-                              {previous, {.kind = Traffic::kQuery}, b}};
+  const Message sends[] = {{next, {.kind = Payload::kQuery}, y.view().slice(0, 2, 3)},
+                           {next, {.kind = Payload::kState}, y}};
+  const Message receives[] = {{previous, {.kind = Payload::kState}, a},
+                              {previous, {.kind = Payload::kQuery}, b}};
   for (int turn = 0; turn < 20; ++turn) c.exchange(stream(), sends, receives);
   keep(a);
   keep(b);
@@ -177,9 +177,9 @@ TEST_F(Nccl, TagsThatNeverMeetAreBothNamed) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
     if (c.rank() == 0)
-      c.send(stream(), 1, {.kind = Traffic::kLatent, .step = 2}, x);
+      c.send(stream(), 1, {.kind = Payload::kLatent, .step = 2}, x);
     else
-      c.receive(stream(), 0, {.kind = Traffic::kLatent, .step = 3}, x);
+      c.receive(stream(), 0, {.kind = Payload::kLatent, .step = 3}, x);
   });
   EXPECT_EQ(what,
             "deadlock: rank 0 sends to rank 1 latent step 2 branch 0 layer 0 segment 0 group 0; "
@@ -191,9 +191,9 @@ TEST_F(Nccl, SizesThatDifferAreRefusedBeforeAByteMoves) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
     if (c.rank() == 0)
-      c.send(stream(), 1, {.kind = Traffic::kLatent}, x);
+      c.send(stream(), 1, {.kind = Payload::kLatent}, x);
     else
-      c.receive(stream(), 0, {.kind = Traffic::kLatent}, x.view().slice(0, 0, 3));
+      c.receive(stream(), 0, {.kind = Payload::kLatent}, x.view().slice(0, 0, 3));
   });
   EXPECT_NE(what.find("12 bytes, from rank 0 and got latent"), std::string::npos) << what;
   EXPECT_EQ(NcclStub::moved_bytes(), 0);
@@ -214,11 +214,11 @@ TEST_F(Nccl, AnAsyncErrorEndsEveryRank) {
         // Rank 0 and 1 are in the middle of a message, or nobody is.
         const int peer = c.rank() == 2 ? 0 : 1 - c.rank();
         if (under_way && c.rank() == 0)
-          c.send(stream(), peer, {.kind = Traffic::kHidden}, x);
+          c.send(stream(), peer, {.kind = Payload::kHidden}, x);
         else if (c.rank() == 1 && !under_way)
           std::this_thread::sleep_for(std::chrono::milliseconds(300));
         else
-          c.receive(stream(), peer, {.kind = Traffic::kHidden}, x);
+          c.receive(stream(), peer, {.kind = Payload::kHidden}, x);
       } catch (const Error&) {
         ++ended;
         throw;
@@ -253,11 +253,11 @@ TEST_F(Nccl, AReceiveThatIsDroppedIsTakenBack) {
       (void)c.post(stream(), {}, {&message, 1});
       dropped = Tensor();
       Tensor y(DType::kF32, {4});
-      c.barrier(stream(), {.kind = Traffic::kHalo});
+      c.barrier(stream(), {.kind = Payload::kHalo});
       c.receive(stream(), 0, {}, y);
       EXPECT_EQ(values(y), values(x));
     } else {
-      c.barrier(stream(), {.kind = Traffic::kHalo});
+      c.barrier(stream(), {.kind = Payload::kHalo});
       c.send(stream(), 1, {}, x);
     }
   });

@@ -1,10 +1,10 @@
 // Ring, token ring and Ulysses over either: one rank's result for any ranks and tokens; bytes by
 // the formulas.
-#include "parallel/ring.h"
+#include "parallel/methods/ring.h"
 
-#include "parallel/kv_cache.h"
-#include "parallel/token_ring.h"
-#include "parallel/ulysses.h"
+#include "parallel/methods/kv_cache.h"
+#include "parallel/methods/token_ring.h"
+#include "parallel/methods/ulysses.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {

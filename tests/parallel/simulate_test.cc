@@ -1,5 +1,5 @@
 // Simulated time by hand: computing, a message on a link, what overlaps and what queues.
-#include "parallel/simulate.h"
+#include "parallel/schedule/simulate.h"
 
 #include <gtest/gtest.h>
 

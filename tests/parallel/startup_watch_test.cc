@@ -1,5 +1,5 @@
 // Tests that start-up has a limit and that the error names the missing ranks.
-#include "parallel/startup_watch.h"
+#include "parallel/bootstrap/startup_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tensor parallelism's reducer: the same bits everywhere, bytes by the formula, parts joined.
-#include "parallel/tensor_parallel.h"
+#include "parallel/methods/tensor_parallel.h"
 
 #include "tests/parallel/methods.h"
 
@@ -42,9 +42,9 @@ TEST(TensorReducer, SumsWithTheSameBitsAndTheBytesOfItsFormula) {
                      reducer.sum(context, rows[rank]);
                      reducer.sum(context, statistics[rank]);
                      const auto& sent = world.counters().sent;
-                     EXPECT_EQ(sent[static_cast<int>(Traffic::kPartial)].bytes,
+                     EXPECT_EQ(sent[static_cast<int>(Payload::kPartial)].bytes,
                                tensor_sent_bytes(35, ranks, rank, algorithm));
-                     EXPECT_EQ(sent[static_cast<int>(Traffic::kStatistic)].bytes,
+                     EXPECT_EQ(sent[static_cast<int>(Payload::kStatistic)].bytes,
                                tensor_sent_bytes(7, ranks, rank, algorithm));
                    });
       for (const Tensor& part : rows) EXPECT_TRUE(same_bits(part, rows[0]));

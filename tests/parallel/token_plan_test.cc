@@ -1,5 +1,5 @@
 // Rounds of passes through stages: golden text, soundness for every size, bytes.
-#include "parallel/token_plan.h"
+#include "parallel/schedule/token_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -19,11 +19,11 @@ TEST(TokenPlan, GoldenText) {
             "  load step 0\n"
             "  compute step 0 blocks [0, 2) of 3 reads [0] writes [2]\n"
             "  send step 0 peer 1 hidden 40 bytes reads [2]\n"
-            "  receive step 0 peer 1 text 12 bytes writes [1]\n"
+            "  receive step 0 peer 1 control 12 bytes writes [1]\n"
             "  wait step 1 reads [2]\n"
             "  compute step 1 blocks [0, 2) of 3 reads [1] writes [2]\n"
             "  send step 1 peer 1 hidden 40 bytes reads [2]\n"
-            "  receive step 1 peer 1 text 12 bytes writes [1]\n"
+            "  receive step 1 peer 1 control 12 bytes writes [1]\n"
             "  wait step 0 reads [2]\n");
   EXPECT_EQ(to_string(plans[1]),
             "rank 1 of 2, 11 steps\n"
@@ -31,12 +31,12 @@ TEST(TokenPlan, GoldenText) {
             "  receive step 0 peer 0 hidden 40 bytes writes [2]\n"
             "  compute step 0 blocks [2, 3) of 3 reads [0 2] writes [2]\n"
             "  update step 0 reads [2] writes [1]\n"
-            "  send step 0 peer 0 text 12 bytes reads [1]\n"
+            "  send step 0 peer 0 control 12 bytes reads [1]\n"
             "  receive step 1 peer 0 hidden 40 bytes writes [2]\n"
             "  compute step 1 blocks [2, 3) of 3 reads [1 2] writes [2]\n"
             "  wait step 1 reads [1]\n"
             "  update step 1 reads [2] writes [1]\n"
-            "  send step 1 peer 0 text 12 bytes reads [1]\n"
+            "  send step 1 peer 0 control 12 bytes reads [1]\n"
             "  wait step 0 reads [1]\n");
 }
 

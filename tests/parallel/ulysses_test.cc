@@ -1,5 +1,5 @@
 // Ulysses: one rank's result for any ranks, tokens and heads; bytes by the formula.
-#include "parallel/ulysses.h"
+#include "parallel/methods/ulysses.h"
 
 #include "tests/parallel/methods.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/frame.h"
+#include "io/media/frame.h"
 
 namespace weft {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "io/frame.h"
+#include "io/media/frame.h"
 #include "tests/support/clip.h"
 
 namespace weft {

@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "io/media_probe.h"
-#include "io/video.h"
+#include "io/media/media_probe.h"
+#include "io/media/video.h"
 #include "kernels/check.h"
 #include "tests/support/clip_reader.h"
 

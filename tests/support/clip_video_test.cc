@@ -1,7 +1,7 @@
 // Tests the reader with clips that were written as MP4 and read again.
 #include <gtest/gtest.h>
 
-#include "io/video.h"
+#include "io/media/video.h"
 #include "tests/support/clip_reader.h"
 
 namespace weft {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "parallel/transport.h"
+#include "parallel/transport/transport.h"
 
 namespace weft::test {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "io/json.h"
-#include "io/tensor_file.h"
+#include "io/weights/tensor_file.h"
 #include "kernels/copy.h"
 #include "tests/support/compare.h"
 

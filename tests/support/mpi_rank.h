@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
-#include "parallel/mpi.h"
+#include "parallel/transport/mpi.h"
 
 namespace weft::test {
 

@@ -1,0 +1,11 @@
+#pragma once
+// The rows of the table of flags that stand in files of their own.
+#include <span>
+
+#include "apps/command_line/flags.h"
+
+namespace weft {
+
+std::span<const FlagSpec> input_flags();
+
+}  // namespace weft

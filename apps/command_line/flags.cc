@@ -1,0 +1,412 @@
+#include "apps/command_line/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/command_line/byte_size.h"
+#include "apps/command_line/placement.h"
+#include "apps/command_line/suggest.h"
+#include "io/json.h"
+#include "kernels/check.h"
+
+extern char** environ;
+
+namespace weft {
+namespace {
+
+using enum FlagType;
+
+std::string suffix(const std::string& suggestion) {
+  return suggestion.empty() ? "" : "; did you mean " + suggestion + "?";
+}
+
+[[noreturn]] void unknown_flag(Command command, const std::string& word) {
+  const std::string name = command_spec(command).name;
+  throw Error(ErrorKind::kUsage, "unknown flag " + word + " of weft " + name +
+                                     suffix(suggested_flag(command, word)) + " (weft " + name +
+                                     " --help-all lists them)");
+}
+
+nlohmann::json read_config(const std::string& path) {
+  try {
+    nlohmann::json file = read_json_file(path, JsonDialect::kStrict);
+    if (file.is_object()) return file;
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kUsage, std::string("--config: ") + error.what());
+  }
+  throw Error(ErrorKind::kUsage, "--config: " + path + " is not one JSON object of flag: value");
+}
+
+// The ends of a number's legal set, "1 ... 1000".
+std::pair<double, double> range_of(const FlagSpec& spec) {
+  if (!spec.legal) return {-HUGE_VAL, HUGE_VAL};
+  return {std::strtod(spec.legal, nullptr),
+          std::strtod(std::strstr(spec.legal, "...") + 3, nullptr)};
+}
+
+// The legal values of a flag, for messages.
+std::string legal_values(const FlagSpec& spec) {
+  switch (spec.type) {
+    case kSwitch:
+      return "on|off";
+    case kBytes:
+      return kByteSizeRule;
+    case kInteger:
+      return std::string("a whole number") + (spec.legal ? std::string(", ") + spec.legal : "");
+    case kReal:
+      return std::string("a finite number") + (spec.legal ? std::string(", ") + spec.legal : "");
+    case kText:
+      break;
+  }
+  return spec.legal ? spec.legal : spec.help;
+}
+
+[[noreturn]] void illegal(const std::string& label, const FlagSpec& spec,
+                          const std::string& value) {
+  std::string hint;
+  if (spec.legal && spec.type == kText) hint = suffix(nearest(value, split(spec.legal, '|')));
+  const bool number = !value.empty() && value.find_first_not_of("0123456789") == std::string::npos;
+  if (std::string(spec.name) == "frames" && number)
+    hint = "; did you mean --num-frames " + value + "?";
+  throw Error(ErrorKind::kUsage,
+              label + " is '" + value + "', legal: " + legal_values(spec) + hint);
+}
+
+[[noreturn]] void out_of_range(const std::string& label, const FlagSpec& spec,
+                               const std::string& value, bool below) {
+  const std::string legal = spec.legal ? spec.legal : "a 64-bit whole number";
+  const size_t dots = legal.find(" ... ");
+  throw Error(ErrorKind::kUsage, label + " is " + value + ", legal: " + legal +
+                                     (spec.legal ? "; nearest: " + (below ? legal.substr(0, dots)
+                                                                          : legal.substr(dots + 5))
+                                                 : ""));
+}
+
+std::string value_text(const nlohmann::json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+// The words of the command line, sorted by flag.
+struct Words {
+  std::map<const FlagSpec*, std::vector<std::string>> values;
+  std::vector<std::string> operands;
+};
+
+// The flag whose value is missing at the end of the line.
+[[noreturn]] void missing_value(Command command, const std::string& word) {
+  const FlagSpec* spec = nullptr;
+  for (const FlagSpec& each : flag_table()) {
+    const std::vector<std::string> names = accepted_spellings(each);
+    if ((each.commands & command) && std::find(names.begin(), names.end(), word) != names.end())
+      spec = &each;
+  }
+  throw Error(ErrorKind::kUsage,
+              word + " needs a value" + (spec ? ", legal: " + legal_values(*spec) : ""));
+}
+
+Words read_words(Command command, std::span<const std::string> arguments) {
+  Words words;
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras(false);
+  app.prefix_command(false);
+  for (const FlagSpec& spec : flag_table()) {
+    if (!(spec.commands & command)) continue;
+    std::string names;
+    for (const std::string& name : accepted_spellings(spec))
+      names += (names.empty() ? "" : ",") + name;
+    if (spec.type == kSwitch)
+      app.add_flag(names, words.values[&spec]);
+    else
+      app.add_option(names, words.values[&spec])
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->allow_extra_args(false);
+  }
+  const CommandSpec& about = command_spec(command);
+  if (*about.operands) app.add_option("operands", words.operands);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ExtrasError&) {
+    const std::vector<std::string> rest = app.remaining();
+    const std::string word = rest.empty() ? "" : rest.front();
+    if (word.starts_with("-") && word.size() > 1) unknown_flag(command, word);
+    throw Error(ErrorKind::kUsage, "weft " + std::string(about.name) + " takes no operand '" +
+                                       word + "'; legal: flags alone (weft " + about.name +
+                                       " --help lists them)");
+  } catch (const CLI::ArgumentMismatch&) {
+    missing_value(command, arguments.back());
+  } catch (const CLI::ParseError&) {
+    std::string line;
+    for (const std::string& argument : arguments) line += " " + argument;
+    throw Error(ErrorKind::kUsage, "weft " + std::string(about.name) + line +
+                                       " is no command line; legal: weft " + about.name +
+                                       " [FLAGS] " + about.operands);
+  }
+  return words;
+}
+
+// The spelling of `spec` that stands on the command line.
+std::string spelling_used(const FlagSpec& spec, std::span<const std::string> arguments) {
+  for (const std::string& argument : arguments)
+    for (const std::string& name : accepted_spellings(spec)) {
+      const bool is_short = name.size() == 2;
+      if (argument == name || argument.starts_with(name + "=") ||
+          (is_short && argument.starts_with(name) && !argument.starts_with("--")))
+        return name;
+    }
+  return std::string("--") + spec.name;
+}
+
+}  // namespace
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);)
+    if (!part.empty()) parts.push_back(part);
+  return parts;
+}
+
+namespace {
+std::vector<std::string> with_underscores(std::vector<std::string> names) {
+  for (size_t i = 0, n = names.size(); i < n; ++i) {
+    std::string other = names[i];
+    if (other.size() < 3) continue;
+    std::replace(other.begin() + 2, other.end(), '-', '_');
+    if (other != names[i]) names.push_back(other);
+  }
+  return names;
+}
+}  // namespace
+
+std::vector<std::string> spellings(const FlagSpec& spec) {
+  std::vector<std::string> names{std::string("--") + spec.name};
+  for (const std::string& alias : split(spec.aliases, ' ')) names.push_back(alias);
+  return with_underscores(std::move(names));
+}
+
+std::vector<std::string> accepted_spellings(const FlagSpec& spec) {
+  std::vector<std::string> names = spellings(spec);
+  for (const std::string& name : with_underscores(split(spec.former, ' '))) names.push_back(name);
+  return names;
+}
+
+void Flags::set(const FlagSpec& spec, const std::string& value, const std::string& origin) {
+  values_[spec.name] = {value, origin};
+  if (value.find('\0') != std::string::npos)
+    throw Error(ErrorKind::kUsage, label(spec.name) + " has a NUL byte; legal: text without one");
+}
+
+// Wrong values are refused before anything is loaded.
+void Flags::check(const FlagSpec& spec) const {
+  const std::string value = text(spec.name);
+  const auto is_one_of = [&](const std::string& legal) {
+    const std::vector<std::string> values = split(legal, '|');
+    return std::find(values.begin(), values.end(), value) != values.end();
+  };
+  switch (spec.type) {
+    case kText:
+      if (spec.legal && !is_one_of(spec.legal)) illegal(label(spec.name), spec, value);
+      break;
+    case kSwitch:
+      if (!is_one_of("on|off|true|false|1|0")) illegal(label(spec.name), spec, value);
+      break;
+    case kInteger:
+      integer(spec.name);
+      break;
+    case kReal:
+      real(spec.name);
+      break;
+    case kBytes:
+      bytes(spec.name);
+      break;
+  }
+}
+
+void Flags::read_config_file(const std::string& path) {
+  const nlohmann::json file = read_config(path);
+  for (const auto& [key, value] : file.items()) {
+    const FlagSpec* spec = find_flag(command_, key);
+    if (!spec) unknown_flag(command_, "--" + key);
+    if (key == "set" || key == "config")
+      throw Error(ErrorKind::kUsage,
+                  path + " sets " + key + "; legal: every flag but --config and --set");
+    set(*spec, value_text(value), "config " + path);
+  }
+}
+
+void Flags::read_assignment(const std::string& assignment) {
+  const size_t equal = assignment.find('=');
+  if (equal == std::string::npos || equal == 0)
+    throw Error(ErrorKind::kUsage, "--set is '" + assignment + "', legal: flag=value, as steps=20");
+  const FlagSpec* spec = find_flag(command_, assignment.substr(0, equal));
+  if (!spec) unknown_flag(command_, "--" + assignment.substr(0, equal));
+  const std::string name = spec->name;
+  if (name == "set" || name == "config")
+    throw Error(ErrorKind::kUsage,
+                "--set is '" + assignment + "', legal: every flag but --config and --set");
+  set(*spec, assignment.substr(equal + 1), "--set");
+  try {
+    check(*spec);
+  } catch (const Error& error) {
+    const size_t comma = assignment.find(',', equal), next = assignment.find('=', equal + 1);
+    const bool several = comma != std::string::npos && next != std::string::npos && comma < next &&
+                         find_flag(command_, assignment.substr(comma + 1, next - comma - 1));
+    throw Error(ErrorKind::kUsage,
+                error.what() + std::string(several ? "; --set takes one flag=value, and may be "
+                                                     "repeated"
+                                                   : ""));
+  }
+}
+
+Flags Flags::parse(Command command, std::span<const std::string> arguments) {
+  Flags flags;
+  flags.command_ = command;
+  Words words = read_words(command, arguments);
+  flags.operands_ = std::move(words.operands);
+  const FlagSpec* assignments = find_flag(command, "set");
+  for (const auto& [spec, values] : words.values) {
+    if (values.empty()) continue;
+    flags.typed_[spec->name] = spelling_used(*spec, arguments);
+    if (values.size() > 1 && spec->type != kSwitch && spec != assignments)
+      throw Error(ErrorKind::kUsage, flags.typed_[spec->name] + " is given " +
+                                         std::to_string(values.size()) + " times, as '" +
+                                         values[0] + "' and '" + values[1] + "'; give it once");
+  }
+
+  // The lowest precedence comes first.
+  for (const FlagSpec& spec : flag_table())
+    if ((spec.commands & command) && spec.is_default && *spec.fallback)
+      flags.values_[spec.name] = {spec.fallback, "default"};
+  if (const FlagSpec* config = find_flag(command, "config"); config && config->environment) {
+    std::string path;
+    if (!words.values[config].empty())
+      path = words.values[config].front();
+    else if (const char* value = std::getenv(config->environment))
+      path = value;
+    if (!path.empty()) flags.read_config_file(path);
+  }
+  for (const FlagSpec& spec : flag_table())
+    if ((spec.commands & command) && spec.environment)
+      if (const char* value = std::getenv(spec.environment); value && *value)
+        flags.set(spec, value, std::string("environment ") + spec.environment);
+  for (const std::string& assignment : words.values[assignments]) flags.read_assignment(assignment);
+  for (const auto& [spec, values] : words.values)
+    if (!values.empty() && spec != assignments)
+      flags.set(*spec, spec->type == kSwitch && values.back() == "true" ? "on" : values.back(),
+                "flag");
+  for (const FlagSpec& spec : flag_table())
+    if ((spec.commands & command) && flags.given(spec.name)) flags.check(spec);
+  resolve_placement(flags);
+  return flags;
+}
+
+bool Flags::given(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found != values_.end() && found->second.second != "default" &&
+         !found->second.second.starts_with("auto");
+}
+
+bool Flags::on(const std::string& name) const {
+  const std::string value = text(name);
+  return value == "on" || value == "true" || value == "1";
+}
+
+std::string Flags::text(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? "" : found->second.first;
+}
+
+std::string Flags::origin(const std::string& name) const {
+  const auto found = values_.find(name);
+  return found == values_.end() ? "default" : found->second.second;
+}
+
+std::string Flags::label(const std::string& name) const {
+  const std::string from = origin(name);
+  if (const auto typed = typed_.find(name); from == "flag" && typed != typed_.end())
+    return typed->second;
+  return "--" + name + (from == "flag" || from == "default" ? "" : " (" + from + ")");
+}
+
+void Flags::imply(const std::string& name, const std::string& value, const std::string& origin) {
+  values_[name] = {value, origin};
+}
+
+std::optional<int64_t> Flags::integer(const std::string& name) const {
+  const std::string value = text(name);
+  if (value.empty() && !given(name)) return std::nullopt;
+  const FlagSpec& spec = *find_flag(command_, name);
+  errno = 0;
+  char* end = nullptr;
+  const long long parsed = std::strtoll(value.c_str(), &end, 10);
+  if (*end || end == value.c_str()) illegal(label(name), spec, value);
+  const auto [low, high] = range_of(spec);
+  if (errno || static_cast<double>(parsed) < low || static_cast<double>(parsed) > high)
+    out_of_range(label(name), spec, value, parsed < 0 || static_cast<double>(parsed) < low);
+  return parsed;
+}
+
+std::optional<double> Flags::real(const std::string& name) const {
+  const std::string value = text(name);
+  if (value.empty() && !given(name)) return std::nullopt;
+  const FlagSpec& spec = *find_flag(command_, name);
+  char* end = nullptr;
+  const double parsed = std::strtod(value.c_str(), &end);
+  if (*end || end == value.c_str() || !std::isfinite(parsed)) illegal(label(name), spec, value);
+  const auto [low, high] = range_of(spec);
+  if (parsed < low || parsed > high) out_of_range(label(name), spec, value, parsed < low);
+  return parsed;
+}
+
+uint64_t Flags::bytes(const std::string& name) const {
+  const std::string value = text(name);
+  if (value.empty() && !given(name)) return 0;
+  const std::optional<uint64_t> size = parse_byte_size(value);
+  if (!size) illegal(label(name), *find_flag(command_, name), value);
+  return *size;
+}
+
+std::string Flags::to_string() const {
+  std::ostringstream out;
+  for (const FlagSpec& spec : flag_table()) {
+    if (!(spec.commands & command_)) continue;
+    const auto found = values_.find(spec.name);
+    if (found == values_.end()) {
+      if (!spec.is_default) out << spec.name << " = " << spec.fallback << "   (default)\n";
+      continue;
+    }
+    out << spec.name << " = " << found->second.first << "   (" << found->second.second << ")\n";
+  }
+  return out.str();
+}
+
+std::string Flags::to_json() const {
+  nlohmann::json object = nlohmann::json::object();
+  for (const auto& [name, value] : values_)
+    object[name] = {{"value", value.first}, {"origin", value.second}};
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::vector<std::string> unknown_environment() {
+  std::vector<std::string> known{"WEFT_CPU", "WEFT_MODEL_DIRS"}, warnings;
+  for (const FlagSpec& spec : flag_table())
+    if (spec.environment) known.push_back(spec.environment);
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string name(*entry, std::strcspn(*entry, "="));
+    if (!name.starts_with("WEFT_") || std::find(known.begin(), known.end(), name) != known.end())
+      continue;
+    warnings.push_back("environment variable " + name + " is not known" +
+                       suffix(nearest(name, known)));
+  }
+  return warnings;
+}
+
+}  // namespace weft

@@ -1,0 +1,130 @@
+#include "apps/command_line/placement.h"
+
+#include <charconv>
+
+#include "kernels/check.h"
+#include "kernels/cuda/device.h"
+#include "parallel/bootstrap/launch.h"
+
+namespace weft {
+namespace {
+
+// The number of usable GPUs, and where there is none the reason.
+struct Gpus {
+  int count = 0;
+  std::string absence;
+};
+
+Gpus gpus_here() {
+  if (cuda_versions().empty()) return {0, "this build has no CUDA (cmake --preset cuda makes one)"};
+  try {
+    const int count = cuda_device_count();
+    return {count, count > 0 ? "" : "this machine has no CUDA device (nvidia-smi lists them)"};
+  } catch (const Error& error) {
+    return {0, error.what()};
+  }
+}
+
+void resolve_gpus(Flags& flags) {
+  const auto gpus = flags.integer("gpus");
+  if (!gpus) return;
+  const std::string count = std::to_string(*gpus), typed = flags.label("gpus");
+  const std::string device = flags.text("device");
+  const std::string meaning = typed + " " + count + " means --device cuda --ranks " + count;
+  if (flags.given("device") && device != "cuda")
+    throw Error(ErrorKind::kUsage, meaning + ", but " + flags.label("device") + " is '" + device +
+                                       "'; legal beside it: --device cuda");
+  if (flags.given("ranks") && flags.integer("ranks") != gpus)
+    throw Error(ErrorKind::kUsage, meaning + ", but " + flags.label("ranks") + " is " +
+                                       flags.text("ranks") + "; legal beside it: --ranks " + count);
+  const bool runs_nothing =
+      flags.command() == kPlan || flags.command() == kInspect || flags.on("print-config");
+  if (const Gpus here = gpus_here(); here.count == 0 && !runs_nothing)
+    throw Error(ErrorKind::kUsage,
+                meaning + ", but " + here.absence + "; on CPUs: --ranks " + count);
+  flags.imply("device", "cuda", typed);
+  flags.imply("ranks", count, typed);
+}
+
+void resolve_device(Flags& flags) {
+  if (flags.text("device") != "auto") return;
+  const bool has_backend = !cuda_versions().empty();
+  if (!has_backend)
+    flags.imply("device", "cpu", flags.given("device") ? "auto" : "default");
+  else
+    flags.imply("device", gpus_here().count > 0 ? "cuda" : "cpu", "auto");
+}
+
+// The ranks that "cfg=2,ulysses=2" needs; 0 where the text is no list of axes. The keys text_ranks
+// and vae_ranks are no axes: they choose among the ranks that there are.
+int64_t product_of(const std::string& layout) {
+  int64_t product = 1;
+  for (const std::string& part : split(layout, ',')) {
+    const size_t equals = part.find('=');
+    if (part.starts_with("text_ranks=") || part.starts_with("vae_ranks=")) continue;
+    if (equals == std::string::npos) return 0;
+    int64_t parts = 0;
+    const char* end = part.data() + part.size();
+    const auto [stop, error] = std::from_chars(part.data() + equals + 1, end, parts);
+    if (error != std::errc() || stop != end || parts < 1 || parts > 4096) return 0;
+    product *= parts;
+    if (product > 4096) return 0;
+  }
+  return product;
+}
+
+void resolve_ranks(Flags& flags) {
+  if (flags.given("ranks") || !find_flag(flags.command(), "ranks")) return;
+  const std::string layout = layout_text(flags);
+  const int64_t product = layout.empty() ? 1 : product_of(layout);
+  if (product > 1 && product <= 1024 && !detect_launch().mpi())
+    flags.imply("ranks", std::to_string(product), "layout " + layout);
+}
+
+}  // namespace
+
+const char* flag_of_axis(Axis axis) {
+  switch (axis) {
+    case Axis::kData:
+      return "dp";
+    case Axis::kCfg:
+      return "cfg";
+    case Axis::kLayers:
+      return "pp";
+    case Axis::kRing:
+      return "ring";
+    case Axis::kTokenRing:
+      return "token-ring";
+    case Axis::kUlysses:
+      return "ulysses";
+    default:
+      return "tp";
+  }
+}
+
+std::string layout_text(const Flags& flags) {
+  std::string text;
+  for (int i = 0; i < kAxes; ++i) {
+    const Axis axis = static_cast<Axis>(i);
+    if (const auto parts = flags.integer(flag_of_axis(axis)))
+      text +=
+          (text.empty() ? "" : ",") + std::string(to_string(axis)) + "=" + std::to_string(*parts);
+  }
+  if (!text.empty() && flags.given("layout"))
+    throw Error(ErrorKind::kUsage, flags.label("layout") + " is '" + flags.text("layout") +
+                                       "', and other flags say " + text + "; give the layout once");
+  if (text.empty()) text = flags.text("layout");
+  for (const auto& [flag, key] :
+       {std::pair{"text-ranks", "text_ranks"}, std::pair{"vae-ranks", "vae_ranks"}})
+    if (const auto ranks = flags.integer(flag))
+      text += (text.empty() ? "auto," : ",") + std::string(key) + "=" + std::to_string(*ranks);
+  return text;
+}
+
+void resolve_placement(Flags& flags) {
+  resolve_gpus(flags);
+  resolve_device(flags);
+  resolve_ranks(flags);
+}
+
+}  // namespace weft

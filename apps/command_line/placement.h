@@ -1,0 +1,24 @@
+#pragma once
+// Flags about the place of a job that follow from other flags: --gpus, --device auto, and the
+// number of ranks of a layout.
+#include <string>
+
+#include "apps/command_line/flags.h"
+#include "parallel/mesh.h"
+
+namespace weft {
+
+// Fills in --device and --ranks: --gpus N is --device cuda --ranks N; --device auto is cuda where
+// the build and the machine have it, else cpu; a layout without --ranks takes as many ranks as its
+// axes multiply to, but under mpirun the processes are the ranks. Error(kUsage) where flags
+// contradict each other and where --gpus finds no GPU.
+void resolve_placement(Flags& flags);
+
+// The text of --layout, or the one that --ulysses N and the like put together ("auto" without
+// either), followed by --text-ranks and --vae-ranks. Error(kUsage) where the layout is given twice.
+std::string layout_text(const Flags& flags);
+
+// The flag that splits this axis, "tp" for tensor.
+const char* flag_of_axis(Axis axis);
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+#include "apps/generate/expand.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "apps/commands.h"
+#include "apps/generate/progress.h"
+#include "apps/generate/request_flags.h"
+#include "apps/generate/stop.h"
+#include "apps/model_folder.h"
+#include "engine/language/expand_prompt.h"
+#include "engine/language/language_folder.h"
+
+namespace weft {
+
+std::string expander_folder(const Flags& flags) {
+  std::string folder = flags.text("expand-prompt");
+  if (folder.empty()) {
+    if (flags.given("expand-temperature"))
+      throw Error(ErrorKind::kUsage, flags.label("expand-temperature") + " needs --expand-prompt");
+    return "";
+  }
+  if (folder == "auto") {
+    folder = (std::filesystem::path(model_folder(flags)) / "language").string();
+    if (!std::filesystem::is_directory(folder))
+      throw Error(ErrorKind::kUsage, flags.label("expand-prompt") +
+                                         " is 'auto', but there is no folder " + folder +
+                                         "; legal: the folder of a Qwen2.5 or Qwen3");
+  }
+  folder = find_model(folder);
+  LanguageFolder::open(folder).chat_end_ids();  // refuses a model that cannot chat
+  return folder;
+}
+
+std::vector<std::string> expanded(const Flags& flags, const Ranks& ranks, const std::string& folder,
+                                  const std::vector<std::string>& prompts, uint64_t seed) {
+  const std::vector<std::string> captions = agreed_texts(ranks, [&] {
+    ExpandOptions options;
+    options.language = {
+        .device = device_of(flags),
+        .dtype = compute_dtype(flags),
+        .threads = static_cast<int>(flags.integer("threads").value_or(0)),
+        .determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast};
+    options.sampling = {.temperature = *flags.real("expand-temperature"), .seed = seed};
+    options.memory_limit = flags.bytes("memory-limit");
+    options.stop = &stop_requested();
+    return expand_prompts(folder, prompts, options);
+  });
+  if (ranks.speaks && informative(flags))
+    for (size_t i = 0; i < prompts.size(); ++i)
+      std::fprintf(stderr, "prompt  %s -> %s\n", printable(prompts[i]).c_str(),
+                   printable(captions[i]).c_str());
+  return captions;
+}
+
+}  // namespace weft

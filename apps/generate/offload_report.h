@@ -1,0 +1,38 @@
+#pragma once
+// The cost of weights that are copied to a device for every forward: predicted from the link to the
+// host, and measured by the job.
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "apps/command_line/flags.h"
+#include "kernels/stream.h"
+#include "models/weight_offload.h"
+
+namespace weft {
+
+// The link between host and device that is assumed where there is no device: PCIe of generation 5,
+// 16 lanes, as measured (stas00/ml-engineering, network/README.md).
+inline constexpr double kAssumedLinkGbs = 55;
+
+struct UploadForecast {
+  int64_t bytes_per_forward = 0;
+  double bytes_per_s = 0;
+  std::string source;  // where the rate comes from: "given", "measured", "assumed"
+
+  double seconds() const {  // of a forward, where nothing overlaps with it
+    return bytes_per_s > 0 ? static_cast<double>(bytes_per_forward) / bytes_per_s : 0;
+  }
+};
+// Predicts with the rate of --device-host-gbs, else with the rate measured on `device` (which takes
+// some milliseconds), else with the assumed rate.
+UploadForecast upload_forecast(const Flags& flags, int64_t bytes_per_forward, Stream* device);
+
+// {"bytes_per_forward", "predicted_gbs", "predicted_from", "predicted_seconds", and where forwards
+// were made "forwards", "forward_seconds", "upload_gbs", "upload_seconds", "hidden_share"}.
+nlohmann::json to_json(const UploadForecast& forecast, const OffloadTotals& measured = {});
+// "1.20 GiB a forward from the host at 55.0 GB/s (measured): 0.023 s where nothing overlaps", and
+// after a job "..., 97 % of it during 0.81 s of forward; predicted ...".
+std::string to_string(const UploadForecast& forecast);
+std::string to_string(const UploadForecast& forecast, const OffloadTotals& measured);
+
+}  // namespace weft

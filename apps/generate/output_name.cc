@@ -1,0 +1,172 @@
+#include "apps/generate/output_name.h"
+
+#include <algorithm>
+#include <cctype>
+#include <ctime>
+#include <filesystem>
+
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxPromptBytes = 40;
+
+// In small letters, with the dot; "" where there is none.
+std::string file_extension(const std::string& path) {
+  std::string extension = std::filesystem::path(path).extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return extension;
+}
+
+// Windows reserves these names for devices, with any extension.
+bool is_device_name(const std::string& text) {
+  std::string stem = text.substr(0, text.find('.'));
+  std::transform(stem.begin(), stem.end(), stem.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  if (stem == "CON" || stem == "PRN" || stem == "AUX" || stem == "NUL") return true;
+  return stem.size() == 4 && (stem.starts_with("COM") || stem.starts_with("LPT")) &&
+         stem[3] >= '0' && stem[3] <= '9';
+}
+
+std::string sanitised(const std::string& text, size_t length) {
+  std::string out;
+  for (const char c : text) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '.' || c == '-';
+    if (plain && !(out.empty() && (c == '.' || c == '-')))
+      out += c;
+    else if (!out.empty() && out.back() != '_')
+      out += '_';
+  }
+  out.resize(std::min({out.size(), length, kMaxPromptBytes}));
+  while (!out.empty() && (out.back() == '_' || out.back() == '.')) out.pop_back();
+  if (is_device_name(out)) out.insert(0, "_");
+  return out.empty() ? "untitled" : out;
+}
+
+std::string padded(uint64_t value, size_t width) {
+  std::string text = std::to_string(value);
+  return text.size() < width ? std::string(width - text.size(), '0') + text : text;
+}
+
+}  // namespace
+
+std::string output_pattern(const OutputChoice& choice) {
+  const std::string& output = choice.output;
+  const std::string what = choice.label + " is '" + output + "'";
+  const std::string extension = file_extension(output);
+  const bool is_folder = output.ends_with('/');
+  const auto is_one_of = [&](std::initializer_list<const char*> names) {
+    return std::find(names.begin(), names.end(), extension) != names.end();
+  };
+  const bool is_media = is_one_of({".mp4", ".webm", ".gif", ".png"});
+  if (!is_folder && choice.frames_as_pictures && is_media)
+    throw Error(ErrorKind::kUsage, what +
+                                       ", but --frames png writes a folder of pictures; legal: the "
+                                       "name of a folder, or a folder ending in /, which receives "
+                                       "one folder per prompt");
+  if (!is_folder && !choice.frames_as_pictures && std::filesystem::is_directory(output))
+    throw Error(ErrorKind::kUsage, what + ", an existing folder; legal: " + output +
+                                       "/, which puts the result into it, or the name of a file");
+  if (!is_folder && !choice.frames_as_pictures && !is_media)
+    throw Error(ErrorKind::kUsage,
+                what +
+                    ", legal: a name ending in .mp4, .webm or .gif (a clip) or .png (a picture), "
+                    "or a folder ending in /, which receives one file per prompt");
+  if (extension == ".png" && choice.frames > 1)
+    throw Error(ErrorKind::kUsage,
+                what + ", one picture, but the job has " + std::to_string(choice.frames) +
+                    " frames; legal: a clip (.mp4, .webm, .gif), --frames png for a folder of "
+                    "pictures, or --num-frames 1");
+  if (!is_folder && choice.several && output.find("{idx") == std::string::npos &&
+      output.find("{id") == std::string::npos)
+    throw Error(ErrorKind::kUsage,
+                what +
+                    ", one name for several prompts; legal: a name with {idx}, or a folder ending "
+                    "in /");
+  std::string pattern = output;
+  if (is_folder) pattern += choice.several ? "{idx:05}" : "{date}-{time}_{model}_{seed}";
+  if (choice.frames_as_pictures) return pattern + "/";
+  return is_folder ? pattern + (choice.frames == 1 ? ".png" : ".mp4") : pattern;
+}
+
+std::string expand_name(const std::string& pattern, const NameFields& fields) {
+  std::string out;
+  for (size_t at = 0; at < pattern.size(); ++at) {
+    if (pattern[at] != '{') {
+      out += pattern[at];
+      continue;
+    }
+    const size_t close = pattern.find('}', at);
+    if (close == std::string::npos)
+      throw Error(ErrorKind::kUsage, "--output is '" + pattern + "': a { has no }");
+    const std::string field = pattern.substr(at + 1, close - at - 1);
+    const std::string name = field.substr(0, field.find(':'));
+    size_t width = 0;
+    if (name.size() < field.size()) {
+      const std::string digits = field.substr(name.size() + 1);
+      if (digits.empty() || digits.size() > 3 ||
+          !std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }))
+        throw Error(ErrorKind::kUsage, "--output field {" + field + "}: after : comes a number");
+      width = std::stoul(digits);
+    }
+    if (name == "seed")
+      out += padded(fields.seed, width);
+    else if (name == "idx" || name == "id")
+      out += padded(static_cast<uint64_t>(fields.index), width);
+    else if (name == "width")
+      out += padded(static_cast<uint64_t>(fields.width), width);
+    else if (name == "height")
+      out += padded(static_cast<uint64_t>(fields.height), width);
+    else if (name == "frames")
+      out += padded(static_cast<uint64_t>(fields.frames), width);
+    else if (name == "model")
+      out += sanitised(fields.model, kMaxPromptBytes);
+    else if (name == "prompt")
+      out += sanitised(fields.prompt, width ? width : kMaxPromptBytes);
+    else if (name == "date")
+      out += fields.date;
+    else if (name == "time")
+      out += fields.time;
+    else
+      throw Error(ErrorKind::kUsage,
+                  "--output field {" + field +
+                      "} is not known, legal: {seed} {model} {width} {height} {frames} {prompt:40} "
+                      "{idx:05} {id} {date} {time}");
+    at = close;
+  }
+  return out;
+}
+
+std::string output_path(const std::string& pattern, const NameFields& fields) {
+  namespace fs = std::filesystem;
+  const std::string path = expand_name(pattern, fields);
+  const size_t brace = pattern.find('{');
+  const size_t slash = path.find_last_of('/', path.size() - 2);  // not a folder's own last /
+  const size_t root_end = pattern.find_last_of('/', brace);
+  if (brace == std::string::npos || slash == std::string::npos || root_end == slash) return path;
+  const fs::path root =
+      fs::weakly_canonical(root_end == std::string::npos ? "." : pattern.substr(0, root_end + 1));
+  const fs::path folder = fs::weakly_canonical(path.substr(0, slash));
+  const auto [stop, unused] = std::mismatch(root.begin(), root.end(), folder.begin(), folder.end());
+  if (stop != root.end() && !stop->empty())
+    throw Error(ErrorKind::kOutput, "'" + path + "' leads out of '" + root.string() + "', to '" +
+                                        folder.string() +
+                                        "'; choose another --output or remove the link");
+  return path;
+}
+
+void stamp_now(NameFields& fields) {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char text[16];
+  std::strftime(text, sizeof text, "%Y%m%d", &local);
+  fields.date = text;
+  std::strftime(text, sizeof text, "%H%M%S", &local);
+  fields.time = text;
+}
+
+}  // namespace weft

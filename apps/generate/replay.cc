@@ -1,0 +1,301 @@
+// weft replay: makes a finished file again from its metadata or the sidecar beside it.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/device.h"
+#include "apps/generate/generate.h"
+#include "apps/generate/progress.h"
+#include "apps/generate/request_flags.h"
+#include "apps/generate/sidecar.h"
+#include "apps/model_folder.h"
+#include "apps/scratch_folder.h"
+#include "io/json.h"
+#include "io/media/image.h"
+#include "io/media/media_probe.h"
+#include "io/media/metadata.h"
+#include "io/media/video.h"
+#include "kernels/ops.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The facts that a finished file and its sidecar state.
+struct Record {
+  std::string path;        // a folder of frames ends in '/'
+  nlohmann::json request;  // as resolved
+  nlohmann::json engine;   // version, weights, device, layout
+  std::string framehash;   // of the frames before encoding; empty without a sidecar
+  std::string model;       // the folder it was made with, or ""
+};
+
+nlohmann::json embedded(const std::string& path) {
+  std::string file = path;
+  if (path.ends_with('/')) file += "00000.png";
+  const MediaInfo info = probe_media(file);
+  const auto found = info.metadata.find("weft");
+  if (found == info.metadata.end()) return nullptr;
+  return parse_json(found->second, path);
+}
+
+bool describes(const nlohmann::json& object) {
+  return object.is_object() && object.value("schema", nlohmann::json()) == "weft.params/v1" &&
+         object.contains("request") && object["request"].is_object() && object.contains("engine") &&
+         object["engine"].is_object();
+}
+
+std::string text_of(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return "";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+Record record_of(const std::string& operand) {
+  if (!fs::exists(operand)) throw Error(ErrorKind::kUsage, operand + ": no such file or folder");
+  Record record{.path = operand, .request = {}, .engine = {}, .framehash = {}, .model = {}};
+  if (fs::is_directory(operand) && !operand.ends_with('/')) record.path += '/';
+  const bool is_sidecar = operand.ends_with(".json");
+  const std::string sidecar_path = is_sidecar ? operand : output_names(record.path).sidecar;
+  const nlohmann::json inside = is_sidecar ? nlohmann::json() : embedded(record.path);
+  nlohmann::json beside;
+  if (fs::is_regular_file(sidecar_path)) beside = read_json_file(sidecar_path);
+  const bool has_inside = describes(inside);
+  bool has_beside = describes(beside);
+  // The sidecar may belong to another clip that had this name before.
+  if (has_inside && has_beside && inside["request"] != beside["request"]) {
+    std::fprintf(stderr, "weft: warning: %s belongs to another job and is not used\n",
+                 sidecar_path.c_str());
+    has_beside = false;
+  }
+  if (!has_inside && !has_beside)
+    throw Error(ErrorKind::kMedia, operand + ": holds no metadata of Weft, and " + sidecar_path +
+                                       " does not either; made with --no-metadata?");
+  const nlohmann::json& source = has_inside ? inside : beside;
+  record.request = source["request"];
+  record.engine = source["engine"];
+  if (has_beside) {
+    record.framehash = text_of(beside, "framehash");
+    if (is_sidecar) record.path = text_of(beside, "output");
+    if (beside.contains("given") && beside["given"].contains("model"))
+      record.model = text_of(beside["given"]["model"], "value");
+  }
+  return record;
+}
+
+// The hash of the frames that decoding the file gives.
+std::string decoded_hash(const std::string& path) {
+  FrameHash hash;
+  if (path.ends_with('/')) {
+    std::vector<std::string> files;
+    for (const auto& entry : fs::directory_iterator(path))
+      if (entry.path().extension() == ".png") files.push_back(entry.path().string());
+    std::sort(files.begin(), files.end());
+    for (const std::string& file : files) hash.add(read_png(file));
+  } else if (path.ends_with(".png")) {
+    hash.add(read_png(path));
+  } else {
+    VideoReader reader(path);
+    for (Frame frame; reader.next(frame);) hash.add(frame);
+  }
+  return hash.hex();
+}
+
+struct Difference {
+  std::string what, file, here;
+};
+
+std::vector<Difference> differences(const Record& record, const Flags& flags, const Flags& job,
+                                    const std::string& weights) {
+  std::vector<Difference> out;
+  const auto compare = [&](const char* what, const std::string& here) {
+    const std::string file = text_of(record.engine, what);
+    if (!file.empty() && file != here) out.push_back({what, file, here});
+  };
+  compare("version", version_text());
+  compare("numerics_epoch", std::to_string(kNumericsEpoch));
+  compare("weights_sha256", weights);
+  compare("device", wants_cuda(job) ? "cuda" : "cpu");
+  compare("isa", cpu_isa());
+  compare("dtype", std::string(to_string(compute_dtype(job))));
+  if (flags.given("layout") || flags.given("ranks"))
+    compare("layout", flags.given("layout") ? flags.text("layout") : "auto");
+  if (flags.given("threads")) compare("threads", flags.text("threads"));
+  return out;
+}
+
+void add(std::vector<std::string>& arguments, const std::string& flag, const std::string& value) {
+  if (!value.empty()) arguments.push_back("--" + flag + "=" + value);
+}
+
+// The flags that make the file again. Values from the file are data: each is passed as the value of
+// a flag and checked as one; a prompt is passed in a file, where @ and - have no meaning.
+std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
+                                      const ScratchFolder& scratch) {
+  std::vector<std::string> out;
+  constexpr std::pair<const char*, const char*> kFields[] = {
+      {"width", "width"},
+      {"height", "height"},
+      {"num-frames", "num_frames"},
+      {"fps", "fps"},
+      {"steps", "steps"},
+      {"flow-shift", "flow_shift"},
+      {"guidance-scale", "guidance_scale"},
+      {"guidance-scale-2", "guidance_scale_2"},
+      {"seed", "seed"},
+      {"rng", "rng"}};
+  for (const auto& [flag, key] : kFields) add(out, flag, text_of(record.request, key));
+  add(out, "solver", solver_flag(text_of(record.request, "solver")));
+  std::string sigmas;
+  if (record.request.contains("sigmas"))
+    for (const nlohmann::json& sigma : record.request["sigmas"])
+      sigmas += (sigmas.empty() ? "" : ",") + sigma.dump();
+  add(out, "sigmas", sigmas);
+  for (const auto& [flag, key] :
+       {std::pair{"prompt", "prompt"}, {"negative-prompt", "negative_prompt"}}) {
+    const bool told = record.request.contains(key);
+    if (told && flags.given(flag))
+      throw Error(ErrorKind::kUsage, flags.label(flag) + " is given, but " + record.path +
+                                         " holds its own; weft generate draws another");
+    if (!told && !flags.given(flag) && std::string(flag) == "prompt")
+      throw Error(ErrorKind::kUsage,
+                  record.path + " was made with --no-prompt-metadata; give --" + std::string(flag));
+    if (!told) {
+      add(out, flag, flags.text(flag));
+      continue;
+    }
+    write_text_file(scratch.file(key), text_of(record.request, key), Overwrite::kReplace);
+    add(out, flag, "@" + scratch.file(key));
+  }
+  add(out, "device",
+      flags.given("device") ? flags.text("device") : text_of(record.engine, "device"));
+  add(out, "dtype", text_of(record.engine, "dtype"));
+  add(out, "weights", text_of(record.engine, "weights"));
+  add(out, "attention", text_of(record.engine, "attention"));
+  add(out, "vae-dtype", text_of(record.engine, "vae_dtype"));
+  add(out, "set",
+      std::string("deterministic=") +
+          (text_of(record.engine, "deterministic") == "true" ? "on" : "off"));
+  add(out, "threads",
+      flags.given("threads") ? flags.text("threads") : text_of(record.engine, "threads"));
+  const std::string layout = text_of(record.engine, "layout");
+  if (flags.given("layout") || flags.given("ranks")) {
+    add(out, "ranks", flags.text("ranks"));
+    add(out, "layout", flags.text("layout"));
+  } else if (!layout.empty() && layout != "one rank") {
+    int ranks = 1;
+    for (const std::string& part : split(layout, ','))
+      if (!part.starts_with("text_ranks=") && !part.starts_with("vae_ranks="))
+        ranks *= std::max(1, std::atoi(part.substr(part.find('=') + 1).c_str()));
+    add(out, "ranks", std::to_string(std::min(ranks, 1024)));
+    add(out, "layout", layout);
+  }
+  return out;
+}
+
+// The --output and --frames of the job: the user's --output, or a scratch file that is removed at
+// the end.
+struct Target {
+  std::string output;
+  bool frames_as_pictures = false;
+  bool kept = false;
+};
+
+Target target_of(const Record& record, const Flags& flags, const ScratchFolder& scratch) {
+  const bool was_folder = record.path.ends_with('/');
+  const std::string extension = was_folder ? "" : fs::path(record.path).extension().string();
+  if (flags.origin("output") != "flag")
+    return {scratch.file("replay" + extension), was_folder, false};
+  const std::string output = flags.text("output");
+  const std::string theirs = fs::path(output).extension().string();
+  const bool same_kind = was_folder ? theirs.empty() : theirs == extension || output.ends_with('/');
+  if (record.framehash.empty() && !same_kind)
+    throw Error(ErrorKind::kUsage,
+                flags.label("output") + " is '" + output + "', legal: a " +
+                    (was_folder ? "folder" : "name that ends in " + extension) +
+                    " (without its sidecar the file is compared with one of its own kind)");
+  return {output, was_folder && theirs.empty(), true};
+}
+
+void report(const Flags& flags, const Record& record, const std::vector<Difference>& differ,
+            const std::string& expected, const std::string& measured, const std::string& output) {
+  const bool same = expected == measured;
+  if (flags.on("json")) {
+    nlohmann::json object{{"file", record.path},
+                          {"framehash", measured},
+                          {"expected", expected},
+                          {"compared", record.framehash.empty() ? "decoded frames" : "frames"},
+                          {"differences", nlohmann::json::object()}};
+    if (!measured.empty()) object["same"] = same;
+    if (!output.empty()) object["output"] = output;
+    for (const Difference& d : differ)
+      object["differences"][d.what] = {{"file", d.file}, {"here", d.here}};
+    std::printf("%s\n", object.dump().c_str());
+    return;
+  }
+  std::printf("%s %s %s\n", same ? "SAME" : "DIFFERENT", record.path.c_str(), measured.c_str());
+  if (!same)
+    std::fprintf(stderr, "weft: the file's frames have %s%s\n", expected.c_str(),
+                 differ.empty() ? "; nothing that is known to matter differs" : "");
+}
+
+}  // namespace
+
+int run_replay(const Flags& flags) {
+  if (flags.operands().size() != 1)
+    throw Error(ErrorKind::kUsage,
+                "weft replay takes one file, got " + std::to_string(flags.operands().size()));
+  const Record record = record_of(flags.operands().front());
+  const std::string model = flags.given("model") ? model_folder(flags) : find_model(record.model);
+  if (model.empty())
+    throw Error(ErrorKind::kUsage, "weft replay needs --model FOLDER: " + record.path +
+                                       " was made with " + text_of(record.engine, "model") +
+                                       " and does not say in which folder that is");
+  const ScratchFolder scratch;
+  std::vector<std::string> arguments = arguments_of(record, flags, scratch);
+  add(arguments, "model", model);
+  const Target target = target_of(record, flags, scratch);
+  add(arguments, "output", target.output);
+  add(arguments, "frames", target.frames_as_pictures ? "png" : "file");
+  for (const char* flag : {"progress", "log-level", "memory-limit"})
+    if (flags.given(flag)) add(arguments, flag, flags.text(flag));
+  for (const char* flag : {"quiet", "verbose", "overwrite"})
+    if (flags.on(flag)) arguments.push_back(std::string("--") + flag);
+  if (!target.kept) arguments.insert(arguments.end(), {"--no-metadata", "--checkpoint-every=none"});
+  const Flags job = Flags::parse(kGenerate, arguments);
+
+  const std::string weights = Generator(model, {}).weights_hash();
+  const std::vector<Difference> differ = differences(record, flags, job, weights);
+  for (const Difference& d : differ)
+    if (informative(flags))
+      std::fprintf(stderr, "differs %s: %s in the file, %s here\n", d.what.c_str(), d.file.c_str(),
+                   d.here.c_str());
+  const std::string theirs = text_of(record.engine, "weights_sha256");
+  if (theirs != weights && !flags.on("allow-other-weights"))
+    throw Error(ErrorKind::kModel, model + " holds other weights (" + weights.substr(0, 12) +
+                                       "...) than " + record.path + " was made with (" +
+                                       theirs.substr(0, 12) +
+                                       "...). Try --model with the folder "
+                                       "it was made with, or --allow-other-weights");
+  if (flags.on("dry-run")) {
+    if (flags.on("json")) report(flags, record, differ, record.framehash, "", "");
+    return 0;
+  }
+  std::string expected = record.framehash, measured, output;
+  if (expected.empty()) expected = decoded_hash(record.path);
+  const int code = generate(
+      job,
+      [&](const Finished& done) {
+        measured = record.framehash.empty() ? decoded_hash(done.path) : done.result.framehash;
+        if (target.kept) output = done.path;
+      },
+      text_of(record.request, "expanded_from"));
+  if (code) return code;
+  report(flags, record, differ, expected, measured, output);
+  return expected == measured ? 0 : 1;
+}
+
+}  // namespace weft

@@ -1,0 +1,42 @@
+#pragma once
+// --resume: the files that an interrupted job leaves beside its output, and the command that
+// continues it.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/command_line/flags.h"
+#include "apps/generate/sidecar.h"
+#include "engine/generation/generator.h"
+
+namespace weft {
+
+struct Ranks;
+
+// Returns `flags` where --resume is auto or never. Where it names a checkpoint (or the output
+// beside it), returns the flags of that job; flags of this command line take precedence.
+// Error(kUsage) where there is nothing to resume.
+Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments);
+
+// The first whole file among latents, checkpoint and the checkpoint before. Null where there is
+// none or --resume is never. Error(kUsage) where all are damaged or belong to another job, unless
+// --overwrite lets the job start over. Standard error says what was found.
+std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Generator& generator,
+                                                const Request& request, const OutputNames& names);
+
+// The seed of an interrupted job at `names`, for a job whose user gave none.
+std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names);
+
+// The notes of a checkpoint: the flags of the job. `output` is the path of its result, or the
+// pattern of several.
+std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,
+                                                const std::string& output, uint64_t seed);
+
+// "Resume: weft generate --resume a.checkpoint.safetensors"; empty where nothing was left.
+std::string resume_advice(const Ranks& ranks, const OutputNames& names);
+
+// True where the result at `path` is whole and its sidecar names this very job.
+bool complete(const Generator& generator, const Request& request, const std::string& path,
+              const OutputNames& names);
+
+}  // namespace weft

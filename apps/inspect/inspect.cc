@@ -1,0 +1,192 @@
+// weft inspect: shows what a model folder, a weights file, a config or a finished result holds.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/inspect/language_memory.h"
+#include "apps/inspect/memory.h"
+#include "apps/model_folder.h"
+#include "io/json.h"
+#include "io/media/media_probe.h"
+#include "io/weights/tensor_file.h"
+#include "models/registry.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/transformer.h"
+#include "models/wan/vae.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class Specs>
+void add_counts(nlohmann::json& object, const Specs& tensors) {
+  int64_t parameters = 0;
+  for (const auto& tensor : tensors) {
+    int64_t count = 1;
+    for (const int64_t extent : tensor.shape) count *= extent;
+    parameters += count;
+  }
+  object["parameters"] = parameters;
+  object["tensors"] = tensors.size();
+}
+
+// Parameter and tensor counts from a component's config alone.
+nlohmann::json inspect_config(const std::string& path) {
+  const nlohmann::json config = read_json_file(path);
+  nlohmann::json object{{"file", path}};
+  const std::string name = json_string_or(config, "_class_name", path, "");
+  if (name == "AutoencoderKLWan") {
+    object["class"] = name;
+    add_counts(object, wan_vae_tensors(WanVaeConfig::from_json_file(path)));
+  } else if (name == "WanTransformer3DModel" ||
+             (name.empty() && config.contains("num_heads") && config.contains("ffn_dim"))) {
+    object["class"] = "WanTransformer3DModel";
+    const WanConfig wan = WanConfig::from_json_file(path);
+    add_counts(object, wan_tensors(wan));
+    object["config"] = to_string(wan);
+  } else if (json_string_or(config, "model_type", path, "") == "umt5") {
+    object["class"] = "UMT5EncoderModel";
+    add_counts(object, umt5_tensors(Umt5Config::from_json_file(path)));
+  } else if (const std::string type = json_string_or(config, "model_type", path, "");
+             type == "qwen2" || type == "qwen3") {
+    object["class"] = type == "qwen3" ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM";
+    add_counts(object, decoder_tensors(DecoderConfig::from_json_file(path)));
+  } else {
+    throw Error(ErrorKind::kModel,
+                path +
+                    ": not the config of a model known here; legal: _class_name "
+                    "WanTransformer3DModel or AutoencoderKLWan, model_type umt5, qwen2 or qwen3, "
+                    "or an original Wan config.json");
+  }
+  return object;
+}
+
+nlohmann::json inspect_weights(const std::string& path, bool every_tensor) {
+  const TensorFile file = TensorFile::open(path);
+  nlohmann::json object{{"file", path},
+                        {"files", file.files()},
+                        {"bytes", file.bytes()},
+                        {"header_sha256", file.header_hash()},
+                        {"metadata", file.metadata()},
+                        {"tensors", file.names().size()}};
+  int64_t parameters = 0;
+  std::map<std::string, int64_t> dtypes;
+  nlohmann::json list = nlohmann::json::array();
+  for (const std::string& name : file.names()) {
+    const TensorView view = file.view(name);
+    parameters += view.count();
+    ++dtypes[std::string(to_string(view.dtype))];
+    if (every_tensor)
+      list.push_back({{"name", name},
+                      {"dtype", to_string(view.dtype)},
+                      {"shape", std::vector<int64_t>(view.shape().begin(), view.shape().end())}});
+  }
+  object["parameters"] = parameters;
+  object["dtypes"] = dtypes;
+  if (every_tensor) object["list"] = list;
+  return object;
+}
+
+nlohmann::json inspect_model(const std::string& path) {
+  const ModelDirectory model = open_model_directory(path);
+  nlohmann::json object{{"model", path}, {"class", model.class_name}, {"experts", model.experts()}};
+  const DefaultSettings& d = model.defaults;
+  object["defaults"] = {{"name", d.name},         {"origin", d.origin},
+                        {"width", d.width},       {"height", d.height},
+                        {"num_frames", d.frames}, {"fps", d.fps},
+                        {"steps", d.steps},       {"guidance_scale", d.guidance_scale}};
+  if (d.guidance_scale_2) object["defaults"]["guidance_scale_2"] = *d.guidance_scale_2;
+  if (d.flow_shift) object["defaults"]["flow_shift"] = *d.flow_shift;
+  if (model.boundary_ratio) object["boundary_ratio"] = *model.boundary_ratio;
+  for (const std::string& part :
+       {model.transformer, model.transformer_2, model.text_encoder, model.vae})
+    if (!part.empty())
+      object["components"][fs::path(part).filename().string()] =
+          inspect_config(part + "/config.json");
+  return object;
+}
+
+nlohmann::json inspect_media(const std::string& path) {
+  const MediaInfo info = probe_media(path);
+  nlohmann::json metadata = nlohmann::json::object();
+  for (const auto& [key, value] : info.metadata) {
+    // The value of our own key is JSON inside a string; it is shown as JSON.
+    const nlohmann::json parsed =
+        key == "weft" ? nlohmann::json::parse(value, nullptr, false) : nlohmann::json(value);
+    metadata[key] = parsed.is_discarded() ? nlohmann::json(value) : parsed;
+  }
+  return {{"file", path},        {"container", info.container}, {"codec", info.codec},
+          {"width", info.width}, {"height", info.height},       {"frames", info.frames},
+          {"fps", info.fps},     {"seconds", info.seconds},     {"metadata", metadata}};
+}
+
+nlohmann::json inspect(const std::string& path, bool every_tensor) {
+  if (fs::is_directory(path)) {
+    if (fs::exists(path + "/model_index.json")) return inspect_model(path);
+    if (LanguageFolder::recognise(path)) return inspect_language(path);
+    return inspect_weights(path, every_tensor);
+  }
+  std::string extension = fs::path(path).extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  for (const char* media : {".mp4", ".mov", ".webm", ".mkv", ".gif", ".png"})
+    if (extension == media) return inspect_media(path);
+  if (path.ends_with(".safetensors") || path.ends_with(".safetensors.index.json"))
+    return inspect_weights(path, every_tensor);
+  if (fs::path(path).filename() == "model_index.json")
+    return inspect_model(
+        fs::path(path).parent_path().empty() ? "." : fs::path(path).parent_path().string());
+  if (extension == ".json") return inspect_config(path);
+  throw Error(ErrorKind::kModel,
+              path + ": legal: a model folder, .safetensors, a config .json, .mp4 .webm .gif .png");
+}
+
+void print(const nlohmann::json& value, const std::string& indent) {
+  for (const auto& [key, item] : value.items()) {
+    if (item.is_structured() && !item.empty()) {
+      std::printf("%s%s:\n", indent.c_str(), printable(key).c_str());
+      print(item, indent + "  ");
+    } else {
+      const std::string text = item.is_string() ? item.get<std::string>() : item.dump();
+      std::printf("%s%s: %s\n", indent.c_str(), printable(key).c_str(),
+                  printable(text, Newlines::kKept).c_str());
+    }
+  }
+}
+
+}  // namespace
+
+int run_inspect(const Flags& flags) {
+  if (flags.operands().empty())
+    throw Error(ErrorKind::kUsage, "weft inspect needs at least one file or folder");
+  for (const std::string& operand : flags.operands()) {
+    const std::string path = search_model(operand);
+    if (!fs::exists(path)) {
+      const std::string advice = download_advice(operand);
+      throw Error(ErrorKind::kModel, operand + ": no such file or folder, and " +
+                                         places_searched() + (advice.empty() ? "" : "; " + advice));
+    }
+    if (flags.given("memory")) {
+      const bool language = LanguageFolder::recognise(path);
+      for (const char* flag : {"device", "weights", "attention", "resident-layers"})
+        if (language && flags.given(flag))
+          throw Error(ErrorKind::kUsage, flags.label(flag) +
+                                             " is given, but the memory of a language model is "
+                                             "predicted for whole weights on a CPU alone");
+      language ? inspect_language_memory(flags, path) : inspect_memory(flags, path);
+      continue;
+    }
+    const nlohmann::json object = inspect(path, flags.on("verbose-tensors"));
+    if (flags.on("json"))
+      std::printf("%s\n", object.dump().c_str());
+    else
+      print(object, "");
+  }
+  return 0;
+}
+
+}  // namespace weft

@@ -1,0 +1,23 @@
+#pragma once
+// Predicts the memory of a job, stage by stage, before anything is loaded.
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "apps/command_line/flags.h"
+#include "engine/generation/generator.h"
+
+namespace weft {
+
+// Predicts for the first rank, which holds no less than any other.
+MemoryPlan plan_of_rank(const std::string& model, const GeneratorOptions& options, Layout layout,
+                        const Request& request);
+
+// Adds the fields that only plans for GPUs have to a plan's JSON: "scratch_bytes" of single ops,
+// and "host": {"pinned_bytes", "bytes"}. Adds nothing for a CPU.
+void describe_device_memory(const MemoryPlan& plan, nlohmann::json& object);
+
+// weft inspect MODEL --memory FRAMESxHEIGHTxWIDTH: prints the plan of such a clip, for --prompt or
+// the longest prompt that the model reads.
+void inspect_memory(const Flags& flags, const std::string& model);
+
+}  // namespace weft

@@ -1,0 +1,58 @@
+#pragma once
+// Shared by the stages of `weft verify`: the case that runs, and a collector of intermediate
+// results.
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/verify/verify_stages.h"
+#include "io/json.h"
+#include "kernels/copy.h"
+#include "models/wan/transformer.h"
+#include "parallel/context.h"
+
+namespace weft {
+
+struct Case {
+  const std::string& folder;
+  const nlohmann::json& spec;
+  const VerifyOptions& options;
+  std::vector<VerifyRow>& rows;
+  RankPlacement placement{};
+
+  Device device() const {
+    return options.devices[static_cast<size_t>(placement.rank()) % options.devices.size()];
+  }
+  std::string file(const std::string& name) const { return folder + "/" + name; }
+  std::string text(const char* key) const { return json_string(spec, key, file("case.json")); }
+  std::vector<std::string> texts(const char* key) const {
+    return json_strings(spec, key, file("case.json"));
+  }
+  int integer(const char* key, int64_t max) const {
+    return static_cast<int>(json_int(spec, key, file("case.json"), {1, max}));
+  }
+  bool original_names() const {
+    return json_string_or(spec, "format", file("case.json"), "") == "original";
+  }
+  WanConfig transformer_config(const TensorFile& weights) const {
+    return original_names() ? WanConfig::from_tensors(weights)
+                            : WanConfig::from_json_file(file("model/transformer/config.json"));
+  }
+};
+
+// Keeps an f32 copy on the host of everything it sees; indexed names become "blocks.3".
+struct Collector final : Observer {
+  NamedTensors tensors;
+  void see(Context& context, const char* name, int index, const TensorView& value) override {
+    Tensor copy_of(DType::kF32, value.shape());
+    copy(context.stream, value, copy_of);
+    tensors[index < 0 ? std::string(name) : name + ("." + std::to_string(index))] =
+        std::move(copy_of);
+  }
+};
+
+// Stage llm (verify_language.cc).
+NamedTensors run_llm(Case& c);
+LayoutLimits llm_limits(const Case& c);
+
+}  // namespace weft

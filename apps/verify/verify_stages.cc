@@ -1,0 +1,475 @@
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "apps/verify/verify_run.h"
+#include "engine/generation/generator.h"
+#include "engine/sampling/noise.h"
+#include "engine/sampling/sampler.h"
+#include "io/json.h"
+#include "io/text/byte_bpe.h"
+#include "io/text/text_clean.h"
+#include "io/text/tokenizer.h"
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/transfer.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/names.h"
+#include "models/wan/transformer.h"
+#include "models/wan/vae.h"
+
+namespace weft {
+namespace {
+
+constexpr int kMaxSteps = 1000;
+
+// Reads "seed", which may be any of the 64-bit seeds that --seed takes.
+uint64_t json_seed(const nlohmann::json& object, const std::string& what) {
+  const nlohmann::json& value = json_field(object, "seed", what);
+  if (!value.is_number_unsigned())
+    throw Error(ErrorKind::kModel, what + ": \"seed\" must be a whole number of at least 0");
+  return value.get<uint64_t>();
+}
+
+// A stream and an arena for one stage run.
+struct Bench {
+  Stream stream;
+  Arena arena;
+
+  explicit Bench(const Case& c)
+      : stream(stream_on(c.device(), c.options.threads, c.options.determinism, c.options.ops)),
+        arena(size_t{256} << 30, c.device()) {}
+  Tensor tensor(DType dtype, std::span<const int64_t> shape) const {
+    return Tensor(dtype, shape, stream.device());
+  }
+  Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {
+    return Tensor(dtype, shape, stream.device());
+  }
+  // Returns an f32 copy of a file's tensor on the stream's device.
+  Tensor load(const TensorFile& file, const std::string& name) {
+    if (!file.contains(name))
+      throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
+    const TensorView view = file.view(name);
+    Tensor out = tensor(DType::kF32, view.shape());
+    copy(stream, view, out);
+    return out;
+  }
+};
+
+// Runs one forward in the pipeline stages of the replica: hidden rows come from the stage before
+// and go to the next in the compute dtype. `out` [C, F, H, W] gets this rank's tokens on the last
+// stage.
+void forward_in_stages(Bench& bench, RankPlacement& placement, Context& context,
+                       const WanTransformer& model, const TensorView& latent, float timestep,
+                       const WanText& text, const Rope& rope, const TensorView& out) {
+  const BlockRange blocks = model.loaded().blocks;
+  const int64_t n = context.tokens.size(), d = model.config().width();
+  const TimeSegment time{{0, context.tokens.total}, timestep};
+  const Tag tag{.kind = Payload::kHidden};
+  const Tensor wire = bench.tensor(model.loaded().dtype, {n, d}),
+               in = bench.tensor(DType::kF32, {n, d}), hidden = bench.tensor(DType::kF32, {n, d});
+  if (!blocks.first()) {
+    placement.communicator().receive(bench.stream, placement.stage_peer(-1), tag, wire);
+    copy(bench.stream, wire, in);
+  }
+  model.forward(context, blocks, blocks.first() ? latent : in.view(), {&time, 1}, text, rope,
+                blocks.last() ? out : hidden.view());
+  if (blocks.last()) return;
+  copy(bench.stream, hidden, wire);
+  placement.communicator().send(bench.stream, placement.stage_peer(1), tag, wire);
+}
+
+// Joins the token rows [n, columns] of every sequence index, which stage `stage` holds on the host,
+// on the root as [total, columns]; returns an empty tensor elsewhere.
+Tensor join_rows(Bench& bench, RankPlacement& placement, const Tensor* own, int stage, int index,
+                 int64_t total, int64_t columns) {
+  Tensor whole;
+  if (placement.root()) whole = Tensor(DType::kF32, {total, columns});
+  const Tag tag{.kind = Payload::kControl, .segment = index};
+  for (int sequence = 0; sequence < placement.layout().sequence(); ++sequence) {
+    const int source = placement.rank_of(stage, sequence);
+    if (source == placement.rank() && !placement.root())
+      placement.communicator().send(bench.stream, 0, tag, *own);
+    if (!placement.root()) continue;
+    const Range rows = placement.tokens_of(source, total).ranges[0];
+    const TensorView to = whole.view().slice(0, rows.begin, rows.size());
+    if (source == 0)
+      std::memcpy(to.data, own->view().data, to.bytes());
+    else
+      placement.communicator().receive(bench.stream, source, tag, to);
+  }
+  return whole;
+}
+
+// Joins on the root what the ranks' collectors saw, under the golden names.
+void join_seen(Bench& bench, RankPlacement& placement, const WanConfig& config, int64_t tokens,
+               NamedTensors& seen) {
+  if (placement.alone()) return;
+  const int stages = placement.layout()[Axis::kLayers];
+  const auto join = [&](const std::string& name, int stage, int index) {
+    const auto own = seen.find(name);
+    Tensor whole = join_rows(bench, placement, own == seen.end() ? nullptr : &own->second, stage,
+                             index, tokens, config.width());
+    if (whole) seen[name] = std::move(whole);
+  };
+  join("patch_embedding", 0, 0);
+  for (int stage = 0; stage < stages; ++stage) {
+    const BlockRange blocks = stage_blocks(config.layers, stages, stage);
+    for (int i = blocks.begin; i < blocks.end; ++i)
+      join("blocks." + std::to_string(i), stage, 1 + i);
+  }
+}
+
+NamedTensors run_transformer(Case& c) {
+  const ZoneScope zone(Zone::kDenoise);
+  Bench bench(c);
+  const bool original = c.original_names();
+  const TensorFile weights = TensorFile::open(c.file(original ? "model" : "model/transformer"));
+  const WanConfig config = c.transformer_config(weights);
+  const WanTransformer model = WanTransformer::load(
+      bench.stream, weights, config, c.placement.load(config, {.dtype = c.options.dtype}));
+
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  const Tensor latent = bench.load(inputs, "hidden_states");
+  const Tensor timestep = on_host(bench.stream, bench.load(inputs, "timestep"));
+  const Tensor embeds = bench.load(inputs, "encoder_hidden_states");
+  const TensorView x = latent.view();
+  if (x.rank != 4 || embeds.view().rank != 2)
+    throw Error(ErrorKind::kModel, c.folder +
+                                       ": hidden_states is [C, F, H, W] and "
+                                       "encoder_hidden_states [T, d]");
+  const auto grid = wan_grid(config, x[1], x[2], x[3]);
+  const int64_t tokens = grid[0] * grid[1] * grid[2];
+  Collector collector;
+  Context context = c.placement.context(bench.stream, bench.arena, Pass{}, tokens, &collector);
+  const WanText text = model.prepare_text(context, embeds, embeds.view()[0]);
+  const Rope rope = on_device(bench.stream, model.rope(grid));
+  Tensor out = bench.tensor(DType::kF32, {config.out_channels, x[1], x[2], x[3]});
+  forward_in_stages(bench, c.placement, context, model, x, timestep.as<float>()[0], text, rope,
+                    out);
+
+  join_seen(bench, c.placement, config, tokens, collector.tensors);
+  const int64_t columns = config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
+  Tensor rows = bench.tensor(DType::kF32, {context.tokens.size(), columns});
+  patchify(bench.stream, out, config.patch, context.tokens, rows);
+  rows = on_host(bench.stream, std::move(rows));
+  Tensor whole = join_rows(bench, c.placement, &rows, c.placement.layout()[Axis::kLayers] - 1,
+                           config.layers + 1, tokens, columns);
+  if (whole)
+    place_patches(bench.stream, on_device(bench.stream, std::move(whole)), config.patch,
+                  TokenRanges::all(tokens), out);
+  collector.tensors["output"] = on_host(bench.stream, std::move(out));
+  return std::move(collector.tensors);
+}
+
+// Joins bands of rows of [C, F, H, W] on the root.
+void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
+                const TensorView& whole) {
+  const int64_t scale = whole[2] / latent_rows;
+  for (int rank = 1; rank < placement.bands(latent_rows); ++rank) {
+    const Range band = placement.band_of(rank, latent_rows);
+    if (rank != placement.rank() && !placement.root()) continue;
+    const TensorView part = whole.slice(2, band.begin * scale, band.size() * scale);
+    const Tensor dense = bench.tensor(DType::kF32, part.shape());
+    const Tag tag{.kind = Payload::kFrames};
+    if (placement.root()) {
+      placement.communicator().receive(bench.stream, rank, tag, dense);
+      copy(bench.stream, dense, part);
+    } else {
+      copy(bench.stream, part, dense);
+      placement.communicator().send(bench.stream, 0, tag, dense);
+    }
+  }
+}
+
+NamedTensors run_vae(Case& c, VaeParts part) {
+  const ZoneScope zone(Zone::kDecode);
+  Bench bench(c);
+  const WanVaeConfig config = WanVaeConfig::from_json_file(c.file("model/vae/config.json"));
+  const WanVae vae = WanVae::load(TensorFile::open(c.file("model/vae")), config, bench.stream,
+                                  c.options.dtype, part);
+  const bool decode = part == VaeParts::kDecoder;
+  const Tensor input =
+      bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
+  const TensorView x = input.view();
+  const int64_t scale = config.spatial_factor(), rows = decode ? x[2] : x[2] / scale;
+  Tensor out =
+      decode ? bench.tensor(DType::kF32, {3, config.frames(x[1]), x[2] * scale, x[3] * scale})
+             : bench.tensor(DType::kF32,
+                            {config.z_dim, config.latent_frames(x[1]), x[2] / scale, x[3] / scale});
+  const Range band = c.placement.band(rows);
+  if (band.size() > 0) {
+    const auto part_of = [&](const TensorView& view, int64_t factor) {
+      return view.slice(2, band.begin * factor, band.size() * factor);
+    };
+    Context context = c.placement.vae_context(bench.stream, bench.arena, Pass{}, rows);
+    if (decode)
+      vae_decode(context, vae, part_of(x, 1), part_of(out, scale));
+    else
+      vae_encode(context, vae, part_of(x, scale), part_of(out, 1));
+    join_bands(bench, c.placement, rows, out);
+  }
+  NamedTensors tensors;
+  tensors[decode ? "video" : "mean"] = on_host(bench.stream, std::move(out));
+  return tensors;
+}
+
+NamedTensors run_vae_decode(Case& c) { return run_vae(c, VaeParts::kDecoder); }
+NamedTensors run_vae_encode(Case& c) { return run_vae(c, VaeParts::kEncoder); }
+
+NamedTensors run_text_encoder(Case& c) {
+  const ZoneScope zone(Zone::kEncodeText);
+  Bench bench(c);
+  const TensorFile weights = TensorFile::open(c.file("model/text_encoder"));
+  const Umt5Config config = Umt5Config::from_json_file(c.file("model/text_encoder/config.json"));
+  if (!c.placement.encodes_text(config)) return {};
+  const Umt5Encoder encoder = Umt5Encoder::load(weights, config, bench.stream, c.options.dtype,
+                                                c.placement.text_width(config));
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  NamedTensors out;
+  const std::string prefix = "input_ids.";
+  for (const std::string& name : inputs.names()) {
+    if (!name.starts_with(prefix)) continue;
+    const TensorView view = inputs.view(name);
+    if (view.dtype != DType::kI32)
+      throw Error(ErrorKind::kModel, c.folder + ": " + name + " is not int32");
+    std::vector<int32_t> ids(static_cast<size_t>(view.count()));
+    std::memcpy(ids.data(), view.data, view.bytes());
+    Tensor states = bench.tensor(DType::kF32, {view.count(), encoder.config().d_model});
+    Context context =
+        c.placement.text_context(bench.stream, bench.arena, Pass{}, config, view.count());
+    encoder.encode(context, ids, states);
+    out["last_hidden_state." + name.substr(prefix.size())] =
+        on_host(bench.stream, std::move(states));
+  }
+  return out;
+}
+
+// Compares a list of produced values with the expected list and adds a row.
+template <class T>
+void compare_lists(Case& c, const std::string& what, const std::vector<T>& produced,
+                   const std::vector<T>& expected) {
+  if (produced.size() != expected.size())
+    throw Error(ErrorKind::kModel, c.folder + ": case.json holds " +
+                                       std::to_string(produced.size()) + " texts and " +
+                                       std::to_string(expected.size()) + " " + what);
+  for (size_t i = 0; i < produced.size(); ++i) {
+    VerifyRow row;
+    row.tensor = what + "." + std::to_string(i);
+    row.pass = produced[i] == expected[i];
+    row.note = row.pass ? "equal"
+                        : "got " + nlohmann::json(produced[i]).dump() + ", expected " +
+                              nlohmann::json(expected[i]).dump();
+    c.rows.push_back(row);
+  }
+}
+
+// The id lists of case.json.
+std::vector<std::vector<int32_t>> expected_ids(Case& c) {
+  std::vector<std::vector<int32_t>> expected;
+  const std::string what = c.file("case.json");
+  for (const auto& [index, list] : json_field(c.spec, "ids", what).items()) {
+    const std::vector<int64_t> ids =
+        json_ints({{"ids", list}}, "ids", what, {0, std::numeric_limits<int32_t>::max()});
+    expected.emplace_back(ids.begin(), ids.end());
+  }
+  return expected;
+}
+
+void run_byte_tokenizer(Case& c) {
+  const auto tokenizer = ByteBpeTokenizer::open(c.file("model/tokenizer/tokenizer.json"));
+  std::vector<std::vector<int32_t>> produced;
+  std::vector<std::string> decoded;
+  for (const std::string& text : c.texts("texts")) {
+    produced.push_back(tokenizer.encode(text));
+    decoded.push_back(tokenizer.decode(produced.back()));
+  }
+  compare_lists(c, "ids", produced, expected_ids(c));
+  compare_lists(c, "decoded", decoded, c.texts("decoded"));
+}
+
+NamedTensors run_tokenizer(Case& c) {
+  const std::string model = c.file("model/tokenizer/spiece.model");
+  if (!std::filesystem::exists(model)) {
+    run_byte_tokenizer(c);
+    return {};
+  }
+  const SentencePieceTokenizer tokenizer = SentencePieceTokenizer::load(model);
+  const int max_length = c.integer("max_length", 1 << 16);
+  std::vector<std::vector<int32_t>> produced;
+  for (const std::string& text : c.texts("texts"))
+    produced.push_back(tokenizer.encode(text, max_length));
+  compare_lists(c, "ids", produced, expected_ids(c));
+  return {};
+}
+
+NamedTensors run_text_clean(Case& c) {
+  std::vector<std::string> produced;
+  for (const std::string& text : c.texts("texts")) produced.push_back(clean_prompt(text));
+  compare_lists(c, "cleaned", produced, c.texts("cleaned"));
+  return {};
+}
+
+// The analytic model of the scheduler cases: v(x, sigma) = 0.3 x + sigma + 0.1 sin(3 x).
+float analytic_velocity(float x, float sigma) {
+  return static_cast<float>(0.3 * x + sigma + 0.1 * std::sin(3.0 * x));
+}
+
+NamedTensors run_scheduler(Case& c) {
+  Bench bench(c);
+  SamplerConfig config;
+  if (c.spec.contains("scheduler")) {
+    config.kind = solver_from_name(c.text("scheduler"));
+    config.shift = json_number(c.spec, "shift", c.file("case.json"));
+  } else {
+    config = SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json"));
+  }
+  const int steps = c.integer("steps", kMaxSteps);
+  const Sampler sampler(config, steps);
+  const Tensor x = bench.load(TensorFile::open(c.file("inputs.safetensors")), "x");
+  const int64_t n = x.count();
+  const Tensor velocity = bench.tensor(DType::kF32, {n});
+  Tensor sigmas(DType::kF32, {steps + 1}), timesteps(DType::kF32, {steps}),
+      trajectory(DType::kF32, {steps, n});
+  SamplerState state(n, bench.stream.device());
+  for (int i = 0; i < steps; ++i) {
+    const HostCopy at(bench.stream, x);
+    make_on_host(bench.stream, velocity, [&](const TensorView& v) {
+      for (int64_t j = 0; j < n; ++j)
+        v.as<float>()[j] = analytic_velocity(at.view().as<float>()[j], sampler.sigmas()[i]);
+    });
+    sampler.step(bench.stream, bench.arena, i, velocity, x, state);
+    copy(bench.stream, x.view(), trajectory.view().select(0, i));
+    timesteps.as<float>()[i] = sampler.timesteps()[i];
+  }
+  std::copy(sampler.sigmas().begin(), sampler.sigmas().end(), sigmas.as<float>());
+  NamedTensors out;
+  out["sigmas"] = std::move(sigmas);
+  out["timesteps"] = std::move(timesteps);
+  out["x"] = std::move(trajectory);
+  return out;
+}
+
+NamedTensors run_noise(Case& c) {
+  if (rng_from_name(c.text("generator")) != Rng::kTorchCpu)
+    throw Error(ErrorKind::kModel,
+                c.folder + ": generator is '" + c.text("generator") + "', legal: torch-cpu");
+  NamedTensors out;
+  const std::string what = c.file("case.json");
+  for (const auto& [index, draw] : json_field(c.spec, "draws", what).items()) {
+    const uint64_t seed = json_seed(draw, what);
+    const int64_t count = json_int(draw, "count", what, {1, 1 << 20});
+    const std::vector<float> values = torch_cpu_randn(seed, count);
+    Tensor tensor(DType::kF32, {count});
+    std::copy(values.begin(), values.end(), tensor.as<float>());
+    out[std::to_string(seed) + "." + std::to_string(count)] = std::move(tensor);
+  }
+  return out;
+}
+
+Request pipeline_request(const Case& c) {
+  const std::string what = c.file("case.json");
+  Request request;
+  request.prompt = c.text("prompt");
+  request.negative_prompt = json_string_or(c.spec, "negative_prompt", what, "");
+  request.width = json_int(c.spec, "width", what);
+  request.height = json_int(c.spec, "height", what);
+  request.frames = json_int(c.spec, "frames", what);
+  request.steps = c.integer("steps", kMaxSteps);
+  request.guidance_scale = json_number(c.spec, "guidance_scale", what);
+  request.guidance_scale_2 =
+      json_number_or(c.spec, "guidance_scale_2", what, *request.guidance_scale);
+  request.seed = json_seed(c.spec, what);
+  request.rng = rng_from_name(c.text("rng"));
+  return request;
+}
+
+NamedTensors run_pipeline(Case& c) {
+  GeneratorOptions options;
+  options.device = c.device();
+  options.dtype = c.options.dtype;
+  options.threads = c.options.threads;
+  options.determinism = c.options.determinism;
+  options.ops = c.options.ops;
+  Generator generator(c.file("model"), options, std::move(c.replica));
+  const Request request = pipeline_request(c);
+
+  struct Tap final : PipelineTap {
+    NamedTensors tensors;
+    Stream stream = Stream::cpu(1);
+    void tap(const char* name, const TensorView& value) override {
+      Tensor kept(value.dtype, value.shape());
+      copy(stream, value, kept);
+      tensors[name] = std::move(kept);
+    }
+  } tap;
+  generator.run(request, nullptr,
+                {.latents_path = {},
+                 .latents_on_failure = {},
+                 .listener = nullptr,
+                 .tap = &tap,
+                 .stop = nullptr});
+  return std::move(tap.tensors);
+}
+
+}  // namespace
+
+double case_bound(const std::string& folder, const nlohmann::json& spec, DType dtype) {
+  const std::string what = folder + "/case.json";
+  return dtype == DType::kBF16 ? json_number_or(spec, "tolerance_bf16", what, 2e-2)
+                               : json_number(spec, "tolerance", what);
+}
+
+LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec) {
+  const VerifyOptions options;
+  std::vector<VerifyRow> rows;
+  Case c{folder, spec, options, rows};
+  const std::string stage = c.text("stage");
+  if (stage == "pipeline") {
+    const Generator generator(c.file("model"), {});
+    LayoutLimits limits = generator.layout_limits(generator.resolve(pipeline_request(c)));
+    limits.requests = 0;
+    return limits;
+  }
+  LayoutLimits limits{.requests = 0, .guided = false};
+  if (stage == "transformer") {
+    const TensorFile weights =
+        TensorFile::open(c.file(c.original_names() ? "model" : "model/transformer"));
+    const WanConfig config = c.transformer_config(weights);
+    const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+    if (!inputs.contains("hidden_states") || inputs.view("hidden_states").rank != 4)
+      throw Error(ErrorKind::kModel, folder + ": hidden_states is missing or not [C, F, H, W]");
+    const TensorView x = inputs.view("hidden_states");
+    const auto grid = wan_grid(config, x[1], x[2], x[3]);
+    limits.heads = config.heads;
+    limits.layers = config.layers;
+    limits.ffn = config.ffn_dim;
+    limits.tokens = grid[0] * grid[1] * grid[2];
+  }
+  if (stage == "llm") return llm_limits(c);
+  return limits;
+}
+
+NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
+                       const VerifyOptions& options, std::vector<VerifyRow>& rows,
+                       RankPlacement placement) {
+  static const std::map<std::string, NamedTensors (*)(Case&)> kStages = {
+      {"transformer", run_transformer}, {"vae_decode", run_vae_decode},
+      {"vae_encode", run_vae_encode},   {"text_encoder", run_text_encoder},
+      {"tokenizer", run_tokenizer},     {"text_clean", run_text_clean},
+      {"scheduler", run_scheduler},     {"noise", run_noise},
+      {"pipeline", run_pipeline},       {"llm", run_llm}};
+  Case c{folder, spec, options, rows, std::move(placement)};
+  const auto stage = kStages.find(c.text("stage"));
+  if (stage == kStages.end()) {
+    std::string legal;
+    for (const auto& [name, run] : kStages) legal += (legal.empty() ? "" : ", ") + name;
+    throw Error(ErrorKind::kModel,
+                folder + "/case.json: stage is '" + c.text("stage") + "', legal: " + legal);
+  }
+  return stage->second(c);
+}
+
+}  // namespace weft

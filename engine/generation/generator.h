@@ -1,0 +1,177 @@
+#pragma once
+// Generator: loads a model directory once and turns requests into frames, which go to a sink. In a
+// replica of several ranks each rank has a Generator, all run the same requests in the same order,
+// and the root delivers the frames.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/generation/rank_placement.h"
+#include "engine/generation/request.h"
+#include "engine/job/checkpoint.h"
+#include "engine/memory/memory_plan.h"
+#include "engine/sampling/sampler.h"
+#include "io/media/video.h"
+#include "kernels/device_graph.h"
+#include "kernels/stream.h"
+#include "models/weight_offload.h"
+
+namespace weft {
+
+// Progress of a stage. Users see these stage names: load, encode_text, denoise, decode,
+// encode_video, write.
+struct Progress {
+  std::string stage;
+  int step = 0, total = 0;      // step of total; 0 of n when the stage starts
+  double sigma = 0;             // denoise
+  double seconds_per_step = 0;  // running mean
+  double elapsed_seconds = 0;   // since the stage began
+  double eta_seconds = 0;       // until the end of the stage; 0 where unknown
+  uint64_t memory_bytes = 0;    // bytes of tensors and arena now
+  int kept = -1;                // denoise: steps in the newest checkpoint; -1: none
+};
+
+struct ProgressListener {
+  virtual ~ProgressListener() = default;
+  virtual void progress(const Progress& progress) = 0;
+  // Reports, in one line, a problem that does not end the job.
+  virtual void warning(const std::string&) {}
+};
+
+// Sees a job's intermediate tensors under the golden cases' names: prompt_embeds [T, d],
+// latents_initial [C, F, H, W], latents_final (normalised), video [3, F, H, W] in [0, 1]. All f32.
+// Give one to every rank of a replica or to none: video is gathered whole.
+struct PipelineTap {
+  virtual ~PipelineTap() = default;
+  virtual void tap(const char* name, const TensorView& value) = 0;
+};
+
+// kCheckpoints makes the memory plan count the copies that checkpoints take.
+enum class Keeping : uint8_t { kNothing, kCheckpoints };
+
+struct GeneratorOptions {
+  Device device{};                // the device that computes everything
+  DType dtype = DType::kF32;      // compute dtype of text encoder and transformer
+  DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
+  // Format of the transformer blocks' weights. Error(kUsage) for 8-bit weights where a layout
+  // splits the width.
+  WeightFormat weights = WeightFormat::kCompute;
+  // Format of the transformer's self-attention. Error(kUsage) where the device or the head size has
+  // no 8-bit attention.
+  AttentionFormat attention = AttentionFormat::kCompute;
+  // Blocks of a transformer that are on the device at once; the others are copied from the host
+  // when they are used (WanLoad::resident). 0: all. Error(kUsage) on a CPU.
+  int resident_blocks = 0;
+  Graphs graphs = Graphs::kRecord;  // whether a device's forwards are recorded
+  int threads = 0;                  // 0: all
+  Determinism determinism = Determinism::kFast;
+  uint64_t memory_limit = 0;  // bytes of all ranks on the device together; 0: what is free now
+  const Ops* ops = nullptr;   // null: cpu_ops(). metered_ops() plans for other machines:
+                              // memory_limit may then exceed this machine's memory
+  int ranks_per_device = 1;   // ranks that share the device's memory (without one, the machine's)
+  // The same two limits for the host's memory, where the job runs on a device.
+  uint64_t host_memory_limit = 0;
+  int ranks_per_host = 1;
+  // Plans memory for this device instead of `device`, which is then a CPU whose ops compute nothing
+  // (metered_ops()). memory_limit 0: all the memory of such a device.
+  std::optional<DeviceTraits> planned{};
+  Keeping keeping = Keeping::kNothing;  // set kCheckpoints if runs have a checkpoint_path
+};
+
+struct RunOptions {
+  // The file to which the final latents are written before decoding starts (safetensors). If empty,
+  // they are written only when a later stage fails, to `latents_on_failure`.
+  std::string latents_path;
+  std::string latents_on_failure;
+  ProgressListener* listener = nullptr;
+  PipelineTap* tap = nullptr;
+  // Read between steps. True ends the job with Error(kStopped) after a last checkpoint. While
+  // decoding, the job stops only if more than kFinishSeconds (decode.h) of work are left. The
+  // root's flag decides. Either every rank sets one or none does: before each step the root sends
+  // its decision, 8 bytes, to every other rank.
+  const std::atomic<bool>* stop = nullptr;
+  // Read on the root: the file for step checkpoints (the newest two are kept, the caller removes
+  // them; empty: none), the least number of seconds between two, and notes stored beside the job's
+  // facts. A background thread writes a copy that holds up to four latents; the memory plan counts
+  // it where GeneratorOptions::keeping is kCheckpoints.
+  std::string checkpoint_path{};
+  double checkpoint_seconds = 60;
+  std::map<std::string, std::string> notes{};
+  std::shared_ptr<Checkpoint> resume{};  // read on the root: resumes from it and moves its tensors
+};
+
+struct StageSeconds {
+  std::string stage;
+  double seconds = 0;
+};
+
+struct RunResult {
+  Request request;                   // the resolved request
+  std::vector<StageSeconds> stages;  // in order
+  double seconds = 0;
+  int frames = 0;
+  std::string framehash;           // SHA-256 over the RGB frames handed to the sink
+  std::string signature;           // SHA-256 over the final latents' f32 bytes
+  uint64_t arena_high_water = 0;   // arena bytes at most, whole job
+  uint64_t decode_high_water = 0;  // arena bytes at most, decode stage
+  uint64_t tensor_bytes_peak = 0;  // weights, latents, histories: all but the arena
+  // The peak that MemoryPlan predicts: tensors and arena together. On a device it includes the ops'
+  // scratch and the rounding up of committed ranges.
+  uint64_t memory_high_water = 0;
+  OffloadTotals streaming{};  // weight offload of the forwards
+  std::string latents_path;   // the file that holds the final latents; empty if none was written
+  int steps = 0;
+  int resumed_at = 0;             // steps that an earlier run had done
+  double earlier_seconds = 0;     // time that the earlier run took for them
+  int checkpoints = 0;            // checkpoints passed to the writer
+  double checkpoint_seconds = 0;  // time that the job waited for them
+};
+
+class Generator {
+ public:
+  // Reads every configuration and the tensor headers; weights are loaded when they are first used.
+  // Throws Error(kModel) for a directory that is not supported.
+  Generator(const std::string& model_directory, const GeneratorOptions& options,
+            RankPlacement placement = {});
+  ~Generator();
+
+  const DefaultSettings& defaults() const;
+  const ModelLimits& limits() const;
+  const GeneratorOptions& options() const;
+  SamplerConfig sampler_config() const;  // scheduler_config.json
+  int64_t tokens(const Request& request) const;
+  // The sizes that limit how a resolved request can be split over ranks.
+  LayoutLimits layout_limits(const Request& request) const;
+  const Layout& layout() const;  // the replica's layout
+  // "wan2.1-t2v-1.3b", for run headers and metadata.
+  std::string model_name() const;
+  // Everything that a resolved request's frames depend on, except the machine and the number of
+  // threads.
+  JobFacts job_facts(const Request& request) const;
+  std::string weights_hash() const;  // SHA-256 over the header hashes of all components
+
+  // The end of a prompt that the text encoder does not read; nullopt where it reads all of it.
+  std::optional<PromptCut> prompt_cut(const std::string& prompt) const;
+
+  // Fills open fields from the model's defaults and validates the result. Throws Error(kUsage).
+  Request resolve(const Request& request) const;
+  // The memory plan of a resolved request. Loads nothing.
+  MemoryPlan plan(const Request& request) const;
+
+  // Returns the root's value on every rank; all ranks must call it.
+  bool agreed(bool value);
+
+  // Runs one job. Throws Error(kMemory) before anything is loaded if the plan does not fit. `sink`
+  // receives the frames on a thread of its own while the decoder runs; null: frames are only
+  // hashed. Sink and listener are used on the root.
+  RunResult run(const Request& request, FrameSink* sink, const RunOptions& options = {});
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weft

@@ -1,0 +1,243 @@
+#include "engine/generation/rank_placement.h"
+
+#include <algorithm>
+
+#include "kernels/check.h"
+#include "parallel/methods/bands.h"
+#include "parallel/methods/ring.h"
+#include "parallel/methods/tensor_parallel.h"
+#include "parallel/methods/token_ring.h"
+#include "parallel/methods/ulysses.h"
+
+namespace weft {
+
+namespace {
+// The sums over a short prompt are small: a star takes two hops where a ring takes 2 (P - 1).
+constexpr AllReduce kTextSums = AllReduce::kBySize;
+}  // namespace
+
+// The seams in use. Each is made when it is first needed and kept until its size changes.
+struct RankPlacement::Seams {
+  // Communicator group ids, one per kind of exchange.
+  enum Group : int { kUlysses = 1, kRing, kTensor, kText, kBands };
+
+  FullMixer full;
+  IdentityReducer whole;
+  IdentityHalo one_band;
+  std::unique_ptr<TokenMixer> mixer;
+  std::unique_ptr<TensorReducer> tensor, text;
+  std::unique_ptr<BandHalo> halo;
+  std::unique_ptr<BandMixer> band_mixer;
+  int64_t mixer_tokens = -1, band_rows = -1;
+  int text_ranks = 0;
+};
+
+RankPlacement::RankPlacement() : seams_(std::make_unique<Seams>()) {}
+
+RankPlacement::RankPlacement(const Layout& layout, int rank) : RankPlacement() {
+  CHECK(layout[Axis::kData] == 1 && rank >= 0 && rank < layout.ranks(), to_string(layout), rank);
+  mesh_ = Mesh(layout);
+  rank_ = rank;
+}
+
+RankPlacement::RankPlacement(const Communicator& communicator, const Layout& layout)
+    : RankPlacement(layout, communicator.rank()) {
+  CHECK(layout.ranks() == communicator.size(), to_string(layout), "of", communicator.size());
+  // Communicator::group takes ranks of the world, even for a group within a group.
+  std::vector<int> all;
+  for (int rank = 0; rank < communicator.size(); ++rank)
+    all.push_back(communicator.world_rank(rank));
+  communicator_ = communicator.group(std::move(all), kReplicaGroup);
+}
+
+RankPlacement RankPlacement::of(const Communicator& world, const Layout& layout) {
+  Layout one = layout;
+  one[Axis::kData] = 1;
+  const int ranks = one.ranks(), first = world.rank() / ranks * ranks;
+  std::vector<int> members;
+  for (int rank = first; rank < first + ranks; ++rank) members.push_back(world.world_rank(rank));
+  return RankPlacement(world.group(std::move(members), kReplicaGroup), one);
+}
+
+RankPlacement::~RankPlacement() = default;
+RankPlacement::RankPlacement(RankPlacement&&) noexcept = default;
+RankPlacement& RankPlacement::operator=(RankPlacement&&) noexcept = default;
+
+Communicator RankPlacement::group(const std::vector<int>& ranks, int id) const {
+  std::vector<int> world;
+  for (int rank : ranks) world.push_back(communicator_->world_rank(rank));
+  return communicator_->group(std::move(world), id);
+}
+
+int64_t RankPlacement::agreed(Stream& stream, const Tag& tag, int64_t value) {
+  if (alone()) return value;
+  const TensorView view(&value, DType::kI64, {1});
+  communicator_->broadcast(stream, tag, view, 0);
+  return value;
+}
+
+int RankPlacement::stage_peer(int stages) const {
+  std::array<int, kAxes> at{};
+  for (int axis = 0; axis < kAxes; ++axis) at[axis] = mesh_.at(static_cast<Axis>(axis), rank());
+  at[static_cast<int>(Axis::kLayers)] += stages;
+  return mesh_.rank_at(at);
+}
+
+int RankPlacement::rank_of(int stage, int sequence) const {
+  for (int rank = 0; rank < ranks(); ++rank)
+    if (mesh_.at(Axis::kLayers, rank) == stage && mesh_.sequence_index(rank) == sequence)
+      return rank;
+  CHECK(false, "stage", stage, "sequence index", sequence);
+  return -1;
+}
+
+// Makes the mixer of the layout: Ulysses over a ring, a ring alone, or attention over all tokens.
+std::unique_ptr<TokenMixer> RankPlacement::make_mixer(int64_t tokens) const {
+  const int ulysses = layout()[Axis::kUlysses];
+  const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());
+  std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
+  for (const Axis axis : {Axis::kRing, Axis::kTokenRing}) {
+    if (layout()[axis] == 1) continue;
+    Communicator members = group(mesh_.along({axis}, rank()), Seams::kRing);
+    if (axis == Axis::kRing)
+      mixer = std::make_unique<RingMixer>(std::move(members), map.blocks(ulysses));
+    else
+      mixer = std::make_unique<TokenRingMixer>(std::move(members), map.blocks(ulysses));
+  }
+  if (ulysses == 1) return mixer;
+  const int first = mesh_.sequence_index(rank()) / ulysses * ulysses;
+  return std::make_unique<UlyssesMixer>(
+      group(mesh_.along({Axis::kUlysses}, rank()), Seams::kUlysses), map.slice(first, ulysses),
+      std::move(mixer));
+}
+
+SeamBytes RankPlacement::seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const {
+  const int ulysses = layout()[Axis::kUlysses], parts = layout()[Axis::kTensor];
+  const int part = mesh_.at(Axis::kTensor, rank()), index = mesh_.sequence_index(rank());
+  const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());
+  const SequenceMap blocks = map.blocks(ulysses);
+  const int64_t heads = partition(config.heads, parts, part).size(), e = config.head_dim;
+  const int64_t inner = partition_heads(heads, heads, ulysses, index % ulysses).q.size();
+  SeamBytes bytes;
+  if (layout()[Axis::kRing] > 1)
+    bytes.attend = ring_arena_bytes(blocks, index / ulysses, inner, inner, e, dtype);
+  if (layout()[Axis::kTokenRing] > 1)
+    bytes.attend = token_ring_arena_bytes(blocks, index / ulysses, inner, e, dtype);
+  if (ulysses > 1)
+    bytes.attend = ulysses_arena_bytes(map.slice(index / ulysses * ulysses, ulysses),
+                                       index % ulysses, heads, heads, e, dtype, bytes.attend);
+  bytes.sum = [parts, part](int64_t values) {
+    return tensor_arena_bytes(values, parts, part, AllReduce::kRing);
+  };
+  return bytes;
+}
+
+SeamBytes RankPlacement::text_seam_bytes(const Umt5Config& config) const {
+  return {.attend = 0, .sum = [parts = text_parts(config), part = rank()](int64_t values) {
+            return part < parts ? tensor_arena_bytes(values, parts, part, kTextSums) : 0;
+          }};
+}
+
+Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
+                               Observer* observer) {
+  Seams& seams = *seams_;
+  TokenMixer* mixer = &seams.full;
+  Reducer* reducer = &seams.whole;
+  if (layout().sequence() > 1) {
+    if (seams.mixer_tokens != tokens) seams.mixer = make_mixer(tokens);
+    seams.mixer_tokens = tokens;
+    mixer = seams.mixer.get();
+  }
+  if (layout()[Axis::kTensor] > 1) {
+    if (!seams.tensor)
+      seams.tensor = std::make_unique<TensorReducer>(
+          group(mesh_.along({Axis::kTensor}, rank()), Seams::kTensor));
+    reducer = seams.tensor.get();
+  }
+  return {stream, arena, *mixer, *reducer, seams.one_band, pass, this->tokens(tokens), observer};
+}
+
+Context RankPlacement::text_context(Stream& stream, Arena& arena, const Pass& pass,
+                                    const Umt5Config& config, int64_t rows) {
+  Seams& seams = *seams_;
+  const int parts = text_parts(config);
+  Reducer* reducer = &seams.whole;
+  if (parts > 1) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < parts; ++rank) ranks.push_back(rank);
+    if (seams.text_ranks != parts)
+      seams.text = std::make_unique<TensorReducer>(group(ranks, Seams::kText), kTextSums);
+    seams.text_ranks = parts;
+    reducer = seams.text.get();
+  }
+  return {stream, arena, seams.full, *reducer, seams.one_band, pass, TokenRanges::all(rows)};
+}
+
+Context RankPlacement::vae_context(Stream& stream, Arena& arena, const Pass& pass,
+                                   int64_t latent_rows) {
+  Seams& seams = *seams_;
+  const int count = bands(latent_rows);
+  if (count == 1) return {stream, arena, seams.full, seams.whole, seams.one_band, pass, {}};
+  if (seams.band_rows != latent_rows) {
+    std::vector<int> ranks;
+    std::vector<int64_t> rows;
+    for (int rank = 0; rank < count; ++rank) {
+      ranks.push_back(rank);
+      rows.push_back(band_of(rank, latent_rows).size());
+    }
+    seams.halo = std::make_unique<BandHalo>(group(ranks, Seams::kBands));
+    seams.band_mixer = std::make_unique<BandMixer>(group(ranks, Seams::kBands), std::move(rows));
+    seams.band_rows = latent_rows;
+  }
+  return {stream, arena, *seams.band_mixer, seams.whole, *seams.halo, pass, {}};
+}
+
+BlockRange RankPlacement::blocks(int layers) const {
+  return stage_blocks(layers, layout()[Axis::kLayers], mesh_.at(Axis::kLayers, rank()));
+}
+
+WanLoad RankPlacement::load(const WanConfig& config, WanLoad how) const {
+  const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
+  how.blocks = blocks(config.layers);
+  if (parts > 1)
+    how.width = {partition(config.heads, parts, part), partition(config.ffn_dim, parts, part)};
+  return how;
+}
+
+int RankPlacement::text_parts(const Umt5Config& config) const {
+  const int64_t most = layout().text_ranks > 0 ? layout().text_ranks : ranks();
+  return static_cast<int>(std::min({most, config.num_heads, config.d_ff}));
+}
+
+WidthSlice RankPlacement::text_width(const Umt5Config& config) const {
+  const int parts = text_parts(config);
+  if (parts == 1 || !encodes_text(config)) return {};
+  return {partition(config.num_heads, parts, rank()), partition(config.d_ff, parts, rank())};
+}
+
+TokenRanges RankPlacement::tokens_of(int rank, int64_t total) const {
+  return {{partition(total, layout().sequence(), mesh_.sequence_index(rank))}, total};
+}
+
+std::vector<int64_t> RankPlacement::token_counts(int64_t total) const {
+  std::vector<int64_t> counts;
+  for (int index = 0; index < layout().sequence(); ++index)
+    counts.push_back(partition(total, layout().sequence(), index).size());
+  return counts;
+}
+
+bool RankPlacement::computes(int branch) const {
+  return layout()[Axis::kCfg] == 1 || mesh_.at(Axis::kCfg, rank()) == branch;
+}
+
+int RankPlacement::bands(int64_t latent_rows) const {
+  const int64_t most = layout().vae_ranks > 0 ? layout().vae_ranks : ranks();
+  return static_cast<int>(std::min(most, latent_rows));
+}
+
+Range RankPlacement::band_of(int rank, int64_t latent_rows) const {
+  const int parts = bands(latent_rows);
+  return rank < parts ? partition(latent_rows, parts, rank) : Range{latent_rows, latent_rows};
+}
+
+}  // namespace weft

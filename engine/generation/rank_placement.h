@@ -1,0 +1,107 @@
+#pragma once
+// RankPlacement: the ranks that make one result together, as seen from one of them. It says which
+// weights, tokens, branches and picture rows belong to this rank, and provides the seams (mixer,
+// reducer, halo) that connect it to the others. A single rank is a replica, too.
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/umt5/encoder.h"
+#include "models/wan/transformer.h"
+#include "parallel/context.h"
+#include "parallel/mesh.h"
+#include "parallel/schedule/denoise_plan.h"
+
+namespace weft {
+
+// The root broadcasts its decisions as Payload::kControl messages. Tag::branch holds one of these,
+// so that no decision is taken for another.
+enum Decision : int {
+  kStepDecision = 0,
+  kStartDecision = 1,
+  kDecodeDecision = 2,
+  kJobDecision = 3
+};
+
+class RankPlacement {
+ public:
+  RankPlacement();  // a single rank
+  // `communicator` holds the ranks of the replica, layout.ranks() of them; layout[kData] = 1.
+  RankPlacement(const Communicator& communicator, const Layout& layout);
+  // The replica that this rank of `world` belongs to. The world holds layout[kData] replicas.
+  static RankPlacement of(const Communicator& world, const Layout& layout);
+  // One rank's position in a layout, for planning only: it has no communicator.
+  RankPlacement(const Layout& layout, int rank);
+  ~RankPlacement();
+  RankPlacement(RankPlacement&&) noexcept;
+  RankPlacement& operator=(RankPlacement&&) noexcept;
+
+  const Mesh& mesh() const { return mesh_; }
+  const Layout& layout() const { return mesh_.layout(); }
+  int rank() const { return rank_; }
+  int ranks() const { return layout().ranks(); }
+  bool root() const { return rank() == 0; }  // the root delivers frames and reports
+  bool alone() const { return ranks() == 1; }
+  Communicator& communicator() { return *communicator_; }  // only where there are several ranks
+
+  // The communicator of some of its ranks. `id` is as in Communicator::group; ids below 32 are
+  // reserved for the replica.
+  Communicator group(const std::vector<int>& ranks, int id) const;
+
+  // The weights of this rank: its blocks, and its heads and feed-forward columns of them. `load`
+  // returns `how` with these filled in.
+  BlockRange blocks(int layers) const;
+  WanLoad load(const WanConfig& config, WanLoad how) const;
+  // The text encoder's width is split over the first ranks (Layout::text_ranks), at most one rank
+  // per head. The other ranks receive its output. {} means the whole width.
+  int text_parts(const Umt5Config& config) const;
+  bool encodes_text(const Umt5Config& config) const { return rank() < text_parts(config); }
+  WidthSlice text_width(const Umt5Config& config) const;
+
+  // Returns the root's value on all ranks. All of them must call it with the same tag; the root
+  // sends 8 bytes to each.
+  int64_t agreed(Stream& stream, const Tag& tag, int64_t value);
+
+  // The rank that is `stages` pipeline stages further and has the same coordinates on other axes.
+  int stage_peer(int stages) const;
+  // The rank with this stage and sequence index, and coordinate 0 along every other axis.
+  int rank_of(int stage, int sequence) const;
+
+  // This rank's tokens of a forward, those of another rank, and the count per sequence index.
+  TokenRanges tokens(int64_t total) const { return tokens_of(rank_, total); }
+  TokenRanges tokens_of(int rank, int64_t total) const;
+  std::vector<int64_t> token_counts(int64_t total) const;
+  // Returns whether this rank computes the branch (0: conditional, 1: unconditional).
+  bool computes(int branch) const;
+
+  // Arena bytes that the seams need in a forward over `tokens` tokens, and in the text encoder.
+  SeamBytes seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const;
+  SeamBytes text_seam_bytes(const Umt5Config& config) const;
+
+  // The latent rows that this rank decodes or encodes. The first ranks (Layout::vae_ranks) have a
+  // band each, at most one per latent row; the others have an empty band and do nothing.
+  int bands(int64_t latent_rows) const;
+  Range band(int64_t latent_rows) const { return band_of(rank(), latent_rows); }
+  Range band_of(int rank, int64_t latent_rows) const;
+
+  // Contexts with the seams of a DiT forward over `tokens` tokens, of the text encoder over `rows`,
+  // and of the VAE over bands of `latent_rows`. Each is valid until the next call of the same
+  // function.
+  Context context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
+                  Observer* observer = nullptr);
+  Context text_context(Stream& stream, Arena& arena, const Pass& pass, const Umt5Config& config,
+                       int64_t rows);
+  Context vae_context(Stream& stream, Arena& arena, const Pass& pass, int64_t latent_rows);
+
+ private:
+  struct Seams;
+  static constexpr int kReplicaGroup = 255;
+  std::unique_ptr<TokenMixer> make_mixer(int64_t tokens) const;
+
+  std::optional<Communicator> communicator_;
+  Mesh mesh_{Layout{}};
+  int rank_ = 0;
+  std::unique_ptr<Seams> seams_;
+};
+
+}  // namespace weft

@@ -1,0 +1,100 @@
+#include "engine/generation/request.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/sampling/sampler.h"
+
+namespace weft {
+namespace {
+
+[[noreturn]] void refuse(const std::string& field, const std::string& value,
+                         const std::string& legal) {
+  throw Error(ErrorKind::kUsage, field + " is " + value + ", legal: " + legal);
+}
+
+std::string shown(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+void check_number(const std::string& field, double value, double low, double high) {
+  if (value >= low && value <= high) return;  // false for NaN
+  refuse(field, shown(value), shown(low) + " to " + shown(high));
+}
+
+// Refuses a value that is not on the grid, and names the nearest ones that are.
+void check_grid(const std::string& field, int64_t value, const Grid& grid) {
+  if (grid.holds(value)) return;
+  std::string nearest;
+  for (const int64_t near : grid.nearest(value))
+    nearest += (nearest.empty() ? "nearest " : " and ") + std::to_string(near);
+  refuse(field, std::to_string(value), grid.rule() + ", " + nearest);
+}
+
+}  // namespace
+
+std::string Grid::rule() const {
+  return offset == 0 ? "multiples of " + std::to_string(multiple)
+                     : std::to_string(multiple) + "n+" + std::to_string(offset);
+}
+
+std::vector<int64_t> Grid::nearest(int64_t value) const {
+  const int64_t top = (high - offset) / multiple * multiple + offset;
+  const int64_t below = (std::clamp(value, low, top) - offset) / multiple * multiple + offset;
+  const int64_t above = std::min(below + multiple, top);
+  std::vector<int64_t> values{below};
+  if (value > below && above != below) values.push_back(above);
+  if (value < low) values.push_back(low + multiple);
+  return values;
+}
+
+Grid side_grid(const ModelLimits& limits) {
+  return {limits.size_multiple, 0, limits.size_multiple, kMaxSide};
+}
+
+Grid frame_grid(const ModelLimits& limits) { return {limits.frame_multiple, 1, 1, kMaxFrames}; }
+
+Request resolve(const Request& request, const DefaultSettings& defaults) {
+  Request out = request;
+  if (!out.negative_prompt) out.negative_prompt = defaults.negative_prompt;
+  if (out.width == 0) out.width = defaults.width;
+  if (out.height == 0) out.height = defaults.height;
+  if (out.frames == 0) out.frames = defaults.frames;
+  if (out.fps == 0) out.fps = defaults.fps;
+  if (!out.sigmas.empty()) out.steps = static_cast<int>(out.sigmas.size());
+  if (out.steps == 0) out.steps = defaults.steps;
+  // A guidance scale that is given only for the high-noise expert is used for both.
+  if (!out.guidance_scale_2) {
+    out.guidance_scale_2 = out.guidance_scale ? out.guidance_scale : defaults.guidance_scale_2;
+  }
+  if (!out.guidance_scale) out.guidance_scale = defaults.guidance_scale;
+  if (!out.guidance_scale_2) out.guidance_scale_2 = out.guidance_scale;
+  // The published shift belongs to the grid of the original solver, so scheduler_config.json takes
+  // precedence; a shift in weft.json is used.
+  const bool own = defaults.origin == "weft.json";
+  if (own && !out.flow_shift && out.sigmas.empty()) out.flow_shift = defaults.flow_shift;
+  return out;
+}
+
+void validate(const Request& request, const ModelLimits& limits) {
+  check_grid("width", request.width, side_grid(limits));
+  check_grid("height", request.height, side_grid(limits));
+  check_grid("frames", request.frames, frame_grid(limits));
+  check_number("fps", request.fps, 0.1, 1000);
+  check_number("guidance scale", *request.guidance_scale, 0, 1000);
+  check_number("guidance scale 2", *request.guidance_scale_2, 0, 1000);
+  if (limits.experts < 2 && *request.guidance_scale_2 != *request.guidance_scale) {
+    refuse("guidance scale 2", shown(*request.guidance_scale_2),
+           "absent, as this model has one expert");
+  }
+  if (request.flow_shift) check_number("flow shift", *request.flow_shift, 1e-3, 1e3);
+  if (!request.sigmas.empty() && request.flow_shift) {
+    refuse("flow shift", shown(*request.flow_shift),
+           "absent where sigmas are given, as they are used as they stand");
+  }
+  if (!request.solver.empty()) solver_from_name(request.solver);
+}
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+#pragma once
+// Request: the settings of one generation, and the limits that a model sets for them.
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/sampling/noise.h"
+#include "models/registry.h"
+
+namespace weft {
+
+// Incremented whenever the results of default settings change, because a seed must then give other
+// frames than before.
+inline constexpr int kNumericsEpoch = 3;
+
+// The largest request. Memory plans up to these sizes fit in 64-bit integers.
+inline constexpr int64_t kMaxSide = 16384, kMaxFrames = 1 << 20;
+
+// Zero, empty and nullopt mean the model's default. Generator::resolve fills them in.
+struct Request {
+  std::string prompt;
+  std::optional<std::string> negative_prompt;
+  int64_t width = 0, height = 0;
+  int64_t frames = 0;
+  double fps = 0;
+  int steps = 0;
+  std::optional<double> guidance_scale;    // for the high-noise expert, or the only one
+  std::optional<double> guidance_scale_2;  // for the low-noise expert; default: guidance_scale
+  std::optional<double> flow_shift;        // default: scheduler_config.json
+  std::string solver;                      // default: scheduler_config.json
+  std::vector<double> sigmas;              // the grid itself, without the final 0
+  uint64_t seed = 0;
+  Rng rng = Rng::kPortable;
+};
+
+// The limits that a request is checked against.
+struct ModelLimits {
+  int64_t size_multiple = 16;  // pixels per token, both ways
+  int64_t frame_multiple = 4;  // frames = frame_multiple k + 1
+  int experts = 1;
+  double boundary_ratio = 0;  // two experts: truncated t >= boundary_ratio * 1000 is high noise
+  int64_t text_length = 512;
+};
+
+// A prompt that is longer than what the text encoder reads.
+struct PromptCut {
+  int64_t tokens = 0;  // of the whole prompt
+  int64_t read = 0;    // by the text encoder
+  std::string lost;    // the text after them, from the beginning of its first word
+};
+
+// The legal values of a size or a frame count: multiple * n + offset, from `low` to `high`.
+struct Grid {
+  int64_t multiple, offset, low, high;
+
+  bool holds(int64_t value) const {
+    return value >= low && value <= high && (value - offset) % multiple == 0;
+  }
+  std::string rule() const;                           // "multiples of 16", "4n+1"
+  std::vector<int64_t> nearest(int64_t value) const;  // the nearest legal values, at most two
+};
+Grid side_grid(const ModelLimits& limits);   // of width and height
+Grid frame_grid(const ModelLimits& limits);  // of the frame count
+
+// Returns `request` with every open field filled from `defaults`.
+Request resolve(const Request& request, const DefaultSettings& defaults);
+
+// Checks a resolved request. Throws Error(kUsage) that names the field, its value and the legal
+// values; for sizes and frame counts it names the two nearest legal ones.
+void validate(const Request& request, const ModelLimits& limits);
+
+}  // namespace weft

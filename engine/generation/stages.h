@@ -1,0 +1,54 @@
+#pragma once
+// StageClock: tracks the stage a job is in and the time each stage took, sends progress events, and
+// opens the stages' zones in the thread's meter.
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/generation/generator.h"
+#include "kernels/zone.h"
+
+namespace weft {
+
+class StageClock {
+ public:
+  // `memory` returns the bytes held now. `listener` may be null.
+  StageClock(ProgressListener* listener, std::function<uint64_t()> memory);
+  ~StageClock() { leave(); }
+  StageClock(const StageClock&) = delete;
+  StageClock& operator=(const StageClock&) = delete;
+
+  // Ends the current stage and begins `stage`, which has `total` steps. An earlier run did `done`
+  // of them.
+  void enter(Zone stage, int total, int done = 0);
+  void step(int done, double sigma = 0);
+  void kept(int steps) { kept_ = steps; }
+  // Runs `body` as a stage of its own inside the current one. The current stage's clock is paused
+  // meanwhile.
+  void inside(Zone stage, int total, const std::function<void()>& body);
+  void leave();
+
+  std::vector<StageSeconds> seconds() const { return seconds_; }  // in order of first entry
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Stage {
+    Zone zone = Zone::kCount;  // none
+    int done = 0, total = 0, first = 0;
+    double sigma = 0, elapsed = 0;
+    Clock::time_point since;
+  };
+  void begin(Zone stage, int total, int done);
+  double elapsed() const;
+  void pause();
+  void report();
+
+  ProgressListener* listener_;
+  std::function<uint64_t()> memory_;
+  Stage stage_;
+  int kept_ = -1;
+  std::vector<StageSeconds> seconds_;
+};
+
+}  // namespace weft

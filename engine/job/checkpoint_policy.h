@@ -1,0 +1,43 @@
+#pragma once
+// CheckpointPolicy: runs on the root between two steps. It decides whether the job stops and
+// whether a checkpoint is written, and writes the checkpoints.
+#include <chrono>
+
+#include "engine/generation/executor.h"
+#include "engine/generation/generator.h"
+#include "engine/job/checkpoint.h"
+
+namespace weft {
+
+class CheckpointPolicy {
+ public:
+  // `job` gives facts, notes, total and the hash of the text. `first` is the number of steps done
+  // when the job starts, `earlier_seconds` the time that they took.
+  CheckpointPolicy(const RunOptions& options, Checkpoint job, int first, double earlier_seconds);
+  // Waits for the writer.
+  ~CheckpointPolicy();
+  CheckpointPolicy(const CheckpointPolicy&) = delete;
+  CheckpointPolicy& operator=(const CheckpointPolicy&) = delete;
+
+  StepAction decide(int done);
+  void keep(int done, Snapshot snapshot);
+  // Waits for the writer, reports its error and stores the checkpoint counts in `result`.
+  void finish(RunResult& result);
+  int kept() const { return writer_ ? writer_->kept() : -1; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void tell_error();
+
+  const RunOptions& options_;
+  Checkpoint job_;
+  int first_;
+  double earlier_seconds_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  Clock::time_point begun_ = Clock::now(), last_ = begun_, asked_{};
+  std::string told_;
+  int count_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,236 @@
+#include "engine/memory/estimate.h"
+
+#include <algorithm>
+
+#include "engine/generation/decode.h"
+#include "engine/generation/executor.h"
+
+namespace weft {
+namespace {
+
+uint64_t f32_bytes(int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); }
+
+// Bytes of make_rope's tables, which hold cos and sin of every position of each axis.
+uint64_t rope_bytes(const WanConfig& config, std::array<int64_t, 3> grid) {
+  const int64_t side = config.head_dim / 6 * 2;
+  return f32_bytes(grid[0] * (config.head_dim - 2 * side) + (grid[1] + grid[2]) * side);
+}
+
+}  // namespace
+
+std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request) {
+  const WanVaeConfig& vae = parts.vae_config();
+  return {vae.z_dim, vae.latent_frames(request.frames), request.height / vae.spatial_factor(),
+          request.width / vae.spatial_factor()};
+}
+
+int64_t token_count(const Components& parts, const Request& request) {
+  const auto shape = latent_shape(parts, request);
+  const auto grid = wan_grid(parts.directory().config, shape[1], shape[2], shape[3]);
+  return grid[0] * grid[1] * grid[2];
+}
+
+namespace {
+
+StageBytes encoding(const Components& parts, const RankPlacement& placement, uint64_t embeds,
+                    std::array<int64_t, 2> prompt_rows) {
+  const Umt5Config& config = parts.text_config();
+  if (!placement.encodes_text(config)) return {.tensors = embeds};
+  const WidthSlice width = placement.text_width(config);
+  StageBytes stage{.tensors = embeds};
+  for (const int64_t rows : prompt_rows) {
+    if (rows == 0) continue;  // no negative prompt
+    // The sums of a short prompt may take a star, which holds more than the ring of a long one.
+    stage.arena =
+        std::max<uint64_t>(stage.arena, umt5_workspace_bytes(config, rows, parts.dtype(), width,
+                                                             placement.text_seam_bytes(config)));
+    if (parts.device())
+      stage.scratch = std::max<uint64_t>(
+          stage.scratch, umt5_scratch_bytes(config, rows, parts.dtype(), width, *parts.device()));
+  }
+  return stage;
+}
+
+// `embeds` is the size of the prompt embeddings, `latents` that of all tensors shaped like a
+// latent.
+StageBytes denoising(const Components& parts, const RankPlacement& placement, int model,
+                     std::array<int64_t, 4> shape, std::array<int64_t, 2> prompt_rows,
+                     uint64_t embeds, uint64_t latents) {
+  const WanConfig& config = parts.directory().expert_config(model);
+  const WanLoad load = parts.load_of(config);
+  const auto grid = wan_grid(config, shape[1], shape[2], shape[3]);
+  const int64_t tokens = grid[0] * grid[1] * grid[2], own = placement.tokens(tokens).size();
+  const int branches = prompt_rows[1] > 0 ? 2 : 1;
+  uint64_t text = 0;
+  int64_t most_rows = 0;
+  for (int branch = 0; branch < branches; ++branch) {
+    if (!placement.computes(branch)) continue;
+    const int64_t length = prompt_rows[branch];
+    const int64_t held = length + (parts.text_length() > length ? 1 : 0);
+    text += wan_text_bytes(config, held, load);
+    most_rows = std::max(most_rows, held);
+  }
+  // A pipeline stage holds the hidden rows of every branch in the dtype they are sent in, and f32
+  // copies of the blocks' input and output.
+  const auto rows = static_cast<uint64_t>(own * config.width());
+  const bool whole = load.blocks.first() && load.blocks.last();
+  StageBytes stage{
+      .tensors = embeds + latents + text + rope_bytes(config, grid) +
+                 (whole ? 0 : rows * branches * size_of(parts.dtype())),
+      .arena = wan_workspace_bytes(config, own, most_rows, load,
+                                   placement.seam_bytes(config, tokens, parts.dtype())) +
+               (whole ? 0 : rows * 2 * sizeof(float))};
+  if (!parts.device()) return stage;
+  stage.scratch = wan_scratch_bytes(config, own, tokens, most_rows, load,
+                                    parts.expert_biases(model), *parts.device());
+  stage.loading = parts.expert_loading_bytes(model);
+  return stage;
+}
+
+StageBytes decoding(const Components& parts, const RankPlacement& placement, const Request& request,
+                    std::array<int64_t, 4> shape, uint64_t embeds, uint64_t latent,
+                    HostBytes& host) {
+  const WanVaeConfig& vae = parts.vae_config();
+  const int64_t rows = placement.band(shape[2]).size();
+  if (rows == 0) return {.tensors = embeds + latent};
+  const int64_t pixels = 3 * request.height * request.width;
+  const int64_t chunk_frames = shape[1] > 1 ? vae.temporal_factor() : 1;
+  const int64_t waiting =
+      std::min<int64_t>(request.frames, static_cast<int64_t>(kFramesWaiting) + 2);
+  const auto pictures = static_cast<uint64_t>(chunk_frames * pixels);
+  const auto frames = static_cast<uint64_t>(waiting * pixels);
+  const DType dtype = parts.vae_dtype();
+  StageBytes stage{.tensors = embeds + 2 * latent + f32_bytes(shape[0] * rows * shape[3]) +
+                              vae_decode_state_bytes(vae, rows, shape[3], dtype),
+                   .arena = vae_decode_workspace_bytes(vae, rows, shape[3], dtype, shape[1]) +
+                            f32_bytes(chunk_frames * pixels)};
+  if (!parts.device()) {
+    stage.tensors += frames;
+    return stage;
+  }
+  stage.arena += pictures;
+  stage.scratch = vae_decode_scratch_bytes(vae, rows, shape[3], dtype, parts.vae_biases(),
+                                           placement.bands(shape[2]), *parts.device());
+  if (placement.root()) {
+    host.copies += 2 * pictures;
+    host.buffers += frames;
+  }
+  return stage;
+}
+
+}  // namespace
+
+ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
+                             const Request& request, std::array<int64_t, 2> prompt_rows,
+                             size_t kept) {
+  const bool device = parts.device().has_value();
+  const auto shape = latent_shape(parts, request);
+  const uint64_t latent = f32_bytes(shape[0] * shape[1] * shape[2] * shape[3]);
+  const uint64_t embeds =
+      f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_config().d_model);
+  const int branches = prompt_rows[1] > 0 ? 2 : 1;
+
+  ComponentBytes bytes;
+  bytes.text_encoder = parts.text_encoder_bytes();
+  bytes.vae = parts.vae_bytes();
+  const auto book = [&](uint64_t& total, const StageBytes& stage) {
+    total = std::max(total, stage.held(device));
+    bytes.scratch = std::max(bytes.scratch, stage.scratch);
+  };
+  book(bytes.encode_text, encoding(parts, placement, embeds, prompt_rows));
+  constexpr int kHistory = 3;  // SamplerState
+  // On a device the tensors of a checkpoint are copied to the host one at a time.
+  const uint64_t copies = device ? std::min<uint64_t>(kept, 1) : kept;
+  const uint64_t latents = latent * (1 + branches + kHistory + copies);
+  for (int model = 0; model < parts.experts(); ++model) {
+    bytes.experts.push_back(parts.expert_bytes(model));
+    if (device) bytes.streamed.push_back(parts.expert_streamed_bytes(model));
+    book(bytes.denoise, denoising(parts, placement, model, shape, prompt_rows, embeds, latents));
+  }
+  if (device) {
+    const int queues = parts.resident_blocks() > 0 ? 2 : 1;
+    bytes.host.copies = queues * kTransferSlots * kTransferPiece;
+    bytes.host.buffers = latent * (2 + kept);
+  }
+  book(bytes.decode, decoding(parts, placement, request, shape, embeds, latent, bytes.host));
+  return bytes;
+}
+
+namespace {
+
+// Suggests the largest --resident-layers that fits. Where host memory is short, suggests the
+// smallest one instead that leaves the host enough. Empty where no number fits.
+std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
+  constexpr int kLeast = 2;
+  const auto offer = [&](int layers) {
+    const MemoryPlan changed = changes.resident(layers);
+    const std::string host =
+        plan.fits_host() ? "" : " and " + format_bytes(changed.host.total()) + " of the host";
+    return changed.fits() ? "--resident-layers " + std::to_string(layers) + " (" +
+                                format_bytes(changed.high_water) + host + ")"
+                          : std::string();
+  };
+  const int last = plan.fits_host() ? changes.layers - 1 : changes.layers;
+  for (int i = kLeast; i <= last; ++i) {
+    const std::string line = offer(plan.fits_host() ? last + kLeast - i : i);
+    if (!line.empty()) return line;
+  }
+  return {};
+}
+
+std::string shortage(const MemoryPlan& plan) {
+  if (!plan.fits_host())
+    return "the job needs " + format_bytes(plan.host.total()) +
+           " of host memory beside the device's (pinned: weights of streamed layers " +
+           format_bytes(plan.host.streamed) + ", copies " + format_bytes(plan.host.copies) +
+           "; latents and frames " + format_bytes(plan.host.buffers) + "), " +
+           format_bytes(plan.host_available) + " are available. Try ";
+  return "the job needs " + format_bytes(plan.high_water) + " (weights " +
+         format_bytes(plan.weights) + ", encode_text " + format_bytes(plan.parts.encode_text) +
+         ", denoise " + format_bytes(plan.parts.denoise) + ", decode " +
+         format_bytes(plan.parts.decode) + "), " + format_bytes(plan.available) +
+         " are available. Try ";
+}
+
+}  // namespace
+
+std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
+                    DType dtype, const Changes& changes) {
+  const std::string text = shortage(plan);
+  std::vector<std::string> advice;
+  if (changes.layers > 0) {
+    const std::string layers = fitting_layers(plan, changes);
+    if (!layers.empty()) advice.push_back(layers);
+  }
+  const auto offer = [&](const Request& changed, const std::string& flag) {
+    const MemoryPlan smaller = changes.request(changed);
+    if (smaller.fits()) advice.push_back(flag + " (" + format_bytes(smaller.high_water) + ")");
+    return smaller.fits();
+  };
+  Request fewer = request;  // the longest clip that fits
+  for (int64_t k = (request.frames - 1) / limits.frame_multiple; k > 0;) {
+    k = k * 3 / 4;
+    fewer.frames = k * limits.frame_multiple + 1;
+    if (offer(fewer, "--num-frames " + std::to_string(fewer.frames))) break;
+  }
+  Request smaller = request;  // the largest picture of about this shape that fits
+  for (int eighths = 7; eighths > 0 && advice.size() < 2; --eighths) {
+    const auto scaled = [&](int64_t size) {
+      return std::max<int64_t>(size * eighths / 8 / limits.size_multiple, 1) * limits.size_multiple;
+    };
+    smaller.width = scaled(request.width);
+    smaller.height = scaled(request.height);
+    if (smaller.width == request.width && smaller.height == request.height) continue;
+    if (offer(smaller,
+              "--size " + std::to_string(smaller.width) + "x" + std::to_string(smaller.height))) {
+      break;
+    }
+  }
+  if (advice.size() < 2 && dtype == DType::kF32) advice.push_back("--dtype bf16");
+  if (advice.size() < 2) advice.push_back("a machine with more memory free");
+  if (advice.size() < 2)
+    advice.push_back(plan.fits_host() ? "a higher --memory-limit" : "a higher --host-memory-limit");
+  return text + advice[0] + " or " + advice[1];
+}
+
+}  // namespace weft

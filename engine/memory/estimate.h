@@ -1,0 +1,36 @@
+#pragma once
+// Predicts what each stage of a job holds in memory, from configurations and the models' own
+// prediction functions. The memory plan is made from it.
+#include <array>
+#include <functional>
+#include <string>
+
+#include "engine/generation/components.h"
+#include "engine/generation/request.h"
+#include "engine/memory/memory_plan.h"
+
+namespace weft {
+
+// The latent [C, F, H, W] of a resolved request.
+std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request);
+int64_t token_count(const Components& parts, const Request& request);
+
+// The bytes of one rank of the replica. `prompt_rows` counts the ids of the positive and of the
+// negative prompt; 0 where the negative one is not used. `kept` counts the tensors that a
+// checkpoint copies, each the size of the latent, 4 bytes per value.
+ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
+                             const Request& request, std::array<int64_t, 2> prompt_rows,
+                             size_t kept);
+
+// Memory plans of changed requests, from which `refusal` finds settings that would fit.
+struct Changes {
+  std::function<MemoryPlan(const Request&)> request;  // the plan of a changed request
+  std::function<MemoryPlan(int)> resident;            // the plan with so many resident layers
+  int layers = 0;  // layers of the transformer; 0 where --resident-layers has no meaning (CPU)
+};
+// The error line for a job that does not fit: the memory it needs, the memory available, and two
+// things to try with the memory each of them needs.
+std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
+                    DType dtype, const Changes& changes);
+
+}  // namespace weft

@@ -1,0 +1,175 @@
+#include "engine/memory/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <limits>
+#include <numeric>
+#include <sstream>
+
+#include "kernels/check.h"
+#include "kernels/device_memory.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<std::string_view, static_cast<size_t>(Residency::kCount)> kNames = {
+    "all resident", "text encoder released", "one expert at a time", "one component at a time"};
+
+constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
+
+std::string fixed2(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", value);
+  return text;
+}
+
+// Reads the number in a control file. False where the file is missing or holds "max".
+bool read_number(const std::string& path, uint64_t& value) {
+  std::ifstream file(path);
+  return static_cast<bool>(file >> value);
+}
+
+// Page cache bytes that a control group counts as used but frees when memory is needed.
+uint64_t reclaimable(const std::string& folder) {
+  std::ifstream file(folder + "/memory.stat");
+  std::string name;
+  for (uint64_t value; file >> name >> value;) {
+    if (name == "inactive_file") return value;
+  }
+  return 0;
+}
+
+// The memory that the control groups of this process and its parents still allow; cgroup v2 and v1.
+uint64_t cgroup_left() {
+  uint64_t left = std::numeric_limits<uint64_t>::max();
+  const auto consider = [&](const std::string& limit_file, const std::string& use_file) {
+    uint64_t limit = 0, use = 0;
+    if (!read_number(limit_file, limit) || !read_number(use_file, use)) return;
+    use -= std::min(use, reclaimable(limit_file.substr(0, limit_file.rfind('/'))));
+    left = std::min(left, limit > use ? limit - use : 0);
+  };
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool v2 = controllers.empty();
+    if (!v2 && controllers.find("memory") == std::string::npos) continue;
+    const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    // In a container the path is the host's, but the root is the group itself. So the walk goes up
+    // to the root.
+    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+      if (path == "/") path.clear();
+      const std::string folder = root + path + "/memory.";
+      if (v2) {
+        consider(folder + "max", folder + "current");
+      } else {
+        consider(folder + "limit_in_bytes", folder + "usage_in_bytes");
+      }
+      if (path.empty() || path.rfind('/') == std::string::npos) break;
+    }
+  }
+  return left;
+}
+
+}  // namespace
+
+std::string_view to_string(Residency residency) { return kNames[static_cast<size_t>(residency)]; }
+
+std::string format_bytes(uint64_t bytes) {
+  return bytes >= kGiB ? fixed2(static_cast<double>(bytes) / kGiB) + " GiB"
+                       : fixed2(static_cast<double>(bytes) / kMiB) + " MiB";
+}
+
+// Free device memory minus a reserve for memory that no plan counts: kernel code, recorded graphs
+// and the libraries' own allocations.
+uint64_t left_of_device(uint64_t free) { return free - std::min(free / 16, kGiB); }
+
+uint64_t available_memory(const DeviceTraits& device) { return left_of_device(device.bytes); }
+
+uint64_t available_memory(Device device) {
+  if (device.kind != Device::Kind::kCpu) return left_of_device(device_memory_info(device).free);
+  uint64_t available = std::numeric_limits<uint64_t>::max();
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    uint64_t kib = 0;
+    if (fields >> name >> kib && name == "MemAvailable:") available = kib * 1024;
+  }
+  return std::min(available, cgroup_left());
+}
+
+MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64_t available,
+                        uint64_t host_available) {
+  CHECK(!parts.experts.empty());
+  const uint64_t all_experts =
+      std::accumulate(parts.experts.begin(), parts.experts.end(), uint64_t{0});
+  const uint64_t one_expert = *std::max_element(parts.experts.begin(), parts.experts.end());
+  uint64_t text = parts.text_encoder, denoise = 0, decode = 0;
+  switch (residency) {
+    case Residency::kAll:
+      text = denoise = decode = parts.text_encoder + all_experts + parts.vae;
+      break;
+    case Residency::kStaged:
+      denoise = all_experts;
+      decode = all_experts + parts.vae;
+      break;
+    case Residency::kOneExpert:
+      denoise = one_expert;
+      decode = one_expert + parts.vae;
+      break;
+    case Residency::kSequential:
+      denoise = one_expert;
+      decode = parts.vae;
+      break;
+    case Residency::kCount:
+      CHECK(false);
+  }
+  MemoryPlan plan;
+  plan.residency = residency;
+  plan.parts = parts;
+  plan.available = available;
+  plan.host = parts.host;
+  const bool all = residency == Residency::kAll || residency == Residency::kStaged;
+  for (const uint64_t bytes : parts.streamed)
+    plan.host.streamed = all ? plan.host.streamed + bytes : std::max(plan.host.streamed, bytes);
+  plan.host_available = host_available;
+  plan.weights = std::max({text, denoise, decode});
+  plan.encode_text = text + parts.encode_text;
+  plan.denoise = denoise + parts.denoise;
+  plan.decode = decode + parts.decode;
+  plan.high_water = std::max({plan.encode_text, plan.denoise, plan.decode});
+  return plan;
+}
+
+MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available, uint64_t host_available) {
+  for (int k = 0; k < static_cast<int>(Residency::kCount); ++k) {
+    const MemoryPlan plan =
+        memory_under(static_cast<Residency>(k), parts, available, host_available);
+    if (plan.fits()) return plan;
+  }
+  return memory_under(Residency::kSequential, parts, available, host_available);
+}
+
+std::string MemoryPlan::to_string() const {
+  const bool large = high_water >= kGiB;
+  const auto number = [&](uint64_t bytes) {
+    return fixed2(static_cast<double>(bytes) / (large ? kGiB : kMiB));
+  };
+  std::string host_text;
+  if (host.total() > 0)
+    host_text =
+        "; host " + format_bytes(host.total()) + ", " + format_bytes(host.pinned()) +
+        " of it pinned" +
+        (host_available == UINT64_MAX ? std::string() : ", of " + format_bytes(host_available)) +
+        (fits_host() ? "" : "  DOES NOT FIT");
+  return "weights " + number(weights) + " | encode_text " + number(parts.encode_text) +
+         " | denoise " + number(parts.denoise) + " | decode " + number(parts.decode) +
+         " -> high-water " + number(high_water) + (large ? " GiB" : " MiB") + " of " +
+         format_bytes(available) + "  " + (fits_device() ? "OK" : "DOES NOT FIT") + " (" +
+         std::string(weft::to_string(residency)) + ")" + host_text;
+}
+
+}  // namespace weft

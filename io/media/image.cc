@@ -1,0 +1,274 @@
+// Reads and writes PNG with libpng. libpng reports errors by longjmp. The functions that call it
+// therefore have no C++ object with a destructor between setjmp and the call; the results are in
+// the caller's objects.
+#include "io/media/image.h"
+
+#include <fcntl.h>
+#include <png.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csetjmp>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "io/atomic_file.h"
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
+constexpr uint64_t kMaxPixels = uint64_t{64} << 20;
+constexpr int kMaxSide = 16384;
+constexpr size_t kMaxTextBytes = size_t{8} << 20;
+
+struct Failure {
+  char text[160] = "";
+};
+
+void on_error(png_structp png, png_const_charp message) {
+  auto* failure = static_cast<Failure*>(png_get_error_ptr(png));
+  std::snprintf(failure->text, sizeof failure->text, "%s", message);
+  png_longjmp(png, 1);
+}
+
+void on_warning(png_structp, png_const_charp) {}
+
+void append(png_structp png, png_bytep data, size_t size) {
+  static_cast<std::string*>(png_get_io_ptr(png))->append(reinterpret_cast<const char*>(data), size);
+}
+
+void no_flush(png_structp) {}
+
+// Encodes a picture. Returns false on failure, with the reason in `failure`.
+bool write_image(const Frame& frame, const std::vector<png_text>& texts, std::string* out,
+                 Failure* failure) {
+  png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, failure, on_error, on_warning);
+  png_infop info = png ? png_create_info_struct(png) : nullptr;
+  if (!info || setjmp(png_jmpbuf(png))) {
+    png_destroy_write_struct(&png, &info);
+    return false;
+  }
+  png_set_write_fn(png, out, append, no_flush);
+  png_set_IHDR(png, info, static_cast<png_uint_32>(frame.width),
+               static_cast<png_uint_32>(frame.height), 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE,
+               PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+  if (!texts.empty()) png_set_text(png, info, texts.data(), static_cast<int>(texts.size()));
+  png_write_info(png, info);
+  for (int y = 0; y < frame.height; ++y) png_write_row(png, frame.at(0, y));
+  png_write_end(png, info);
+  png_destroy_write_struct(&png, &info);
+  return true;
+}
+
+class PngSink : public FrameSink {
+ public:
+  PngSink(const std::string& path, const VideoSettings& settings, Overwrite overwrite)
+      : settings_(settings), part_(path, overwrite) {}
+
+  void push(const Frame& frame) override {
+    if (written_)
+      throw Error(ErrorKind::kUsage,
+                  "'" + part_.final_path() +
+                      "' holds one picture and the clip has several; use .mp4, or "
+                      "a path ending in '/' for a folder of PNG frames");
+    fill_file(part_.path(), encode_png(frame, settings_.metadata));
+    written_ = true;
+  }
+
+  std::string finish() override {
+    if (!written_)
+      throw Error(ErrorKind::kOutput, "no frame to write to '" + part_.final_path() + "'");
+    part_.publish();
+    return part_.final_path();
+  }
+
+ private:
+  const VideoSettings settings_;
+  PartFile part_;
+  bool written_ = false;
+};
+
+class PngFolderSink : public FrameSink {
+ public:
+  PngFolderSink(const std::string& path, const VideoSettings& settings, Overwrite overwrite)
+      : settings_(settings), part_(path, overwrite) {}
+
+  void push(const Frame& frame) override {
+    char name[16];
+    std::snprintf(name, sizeof name, "/%05d.png", frames_++);
+    fill_file(part_.path() + name, encode_png(frame, settings_.metadata));
+  }
+
+  std::string finish() override {
+    if (frames_ == 0)
+      throw Error(ErrorKind::kOutput, "no frame to write to '" + part_.final_path() + "/'");
+    part_.publish();
+    return part_.final_path() + "/";
+  }
+
+ private:
+  const VideoSettings settings_;
+  PartFile part_;
+  int frames_ = 0;
+};
+
+struct Input {
+  std::string bytes;
+  size_t position = 0;
+};
+
+void read_input(png_structp png, png_bytep data, size_t size) {
+  auto* input = static_cast<Input*>(png_get_io_ptr(png));
+  if (size > input->bytes.size() - input->position) png_error(png, "the file ends early");
+  std::memcpy(data, input->bytes.data() + input->position, size);
+  input->position += size;
+}
+
+enum class Depth { kHeader, kPixels };
+
+// Fills `info` (size and depth from IHDR), and with kPixels also `frame`. Texts are appended to
+// `texts` as flat pairs, so that nothing is constructed between setjmp and libpng's longjmp.
+bool read_image(Input* input, Depth depth, PngInfo* info, std::vector<std::string>* texts,
+                Frame* frame, std::vector<png_bytep>* rows, Failure* failure) {
+  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, failure, on_error, on_warning);
+  png_infop header = png ? png_create_info_struct(png) : nullptr;
+  png_infop tail = png ? png_create_info_struct(png) : nullptr;
+  if (!header || !tail || setjmp(png_jmpbuf(png))) {
+    png_destroy_read_struct(&png, &header, &tail);
+    return false;
+  }
+  png_set_read_fn(png, input, read_input);
+  png_set_user_limits(png, kMaxSide, kMaxSide);
+  png_set_chunk_cache_max(png, 128);
+  png_set_chunk_malloc_max(png, kMaxTextBytes);
+  png_read_info(png, header);
+  info->width = static_cast<int>(png_get_image_width(png, header));
+  info->height = static_cast<int>(png_get_image_height(png, header));
+  info->bit_depth = png_get_bit_depth(png, header);
+  info->channels = png_get_channels(png, header);
+  if (uint64_t(info->width) * uint64_t(info->height) > kMaxPixels)
+    png_error(png, "more than 64 Mpixel");
+  if (depth == Depth::kPixels) {
+    png_set_scale_16(png);
+    png_set_expand(png);
+    png_set_gray_to_rgb(png);
+    png_set_strip_alpha(png);
+    png_set_interlace_handling(png);
+    png_read_update_info(png, header);
+    if (png_get_rowbytes(png, header) != size_t{3} * info->width) png_error(png, "odd row size");
+    frame->width = info->width;
+    frame->height = info->height;
+    frame->rgb.resize(size_t{3} * info->width * info->height);
+    rows->resize(static_cast<size_t>(info->height));
+    for (int y = 0; y < info->height; ++y) (*rows)[static_cast<size_t>(y)] = frame->at(0, y);
+    png_read_image(png, rows->data());
+    png_read_end(png, tail);
+  }
+  for (png_infop part : {header, tail}) {
+    png_textp text = nullptr;
+    int count = 0;
+    png_get_text(png, part, &text, &count);
+    for (int i = 0; i < count; ++i) {
+      texts->emplace_back(text[i].key);
+      texts->emplace_back(text[i].text ? text[i].text : "");
+    }
+  }
+  png_destroy_read_struct(&png, &header, &tail);
+  return true;
+}
+
+Input load(const std::string& path) {
+  const auto fail = [&](int error) {
+    throw Error(ErrorKind::kMedia, system_error_line("read", path, error));
+  };
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail(errno);
+  struct stat status;
+  Input input;
+  int error = fstat(fd, &status) == 0 ? 0 : errno;
+  if (!error && !S_ISREG(status.st_mode)) error = EINVAL;
+  if (!error && static_cast<uint64_t>(status.st_size) > kMaxFileBytes) error = EFBIG;
+  if (!error) input.bytes.resize(static_cast<size_t>(status.st_size));
+  for (size_t done = 0; done < input.bytes.size() && !error;) {
+    const ssize_t count = read(fd, input.bytes.data() + done, input.bytes.size() - done);
+    if (count > 0)
+      done += static_cast<size_t>(count);
+    else if (count == 0)
+      input.bytes.resize(done);
+    else if (errno != EINTR)
+      error = errno;
+  }
+  close(fd);
+  if (error) fail(error);
+  return input;
+}
+
+PngInfo read_file(const std::string& path, Depth depth, Frame* frame) {
+  Input input = load(path);
+  PngInfo info;
+  std::vector<std::string> texts;
+  std::vector<png_bytep> rows;
+  Failure failure;
+  if (input.bytes.size() < 8 ||
+      png_sig_cmp(reinterpret_cast<png_const_bytep>(input.bytes.data()), 0, 8) != 0)
+    throw Error(ErrorKind::kMedia, "'" + path + "' is no PNG file");
+  if (!read_image(&input, depth, &info, &texts, frame, &rows, &failure))
+    throw Error(ErrorKind::kMedia, "cannot read '" + path + "': " + failure.text);
+  for (size_t i = 0; i + 1 < texts.size(); i += 2) info.texts.emplace(texts[i], texts[i + 1]);
+  return info;
+}
+
+}  // namespace
+
+std::string encode_png(const Frame& frame, const std::map<std::string, std::string>& texts) {
+  CHECK(frame.width > 0 && frame.height > 0 &&
+            frame.rgb.size() == size_t{3} * frame.width * frame.height,
+        frame.width, frame.height, frame.rgb.size());
+  std::vector<png_text> chunks;
+  for (const auto& [key, value] : texts) {
+    const bool ascii = std::ranges::all_of(value, [](char c) { return c > 0; });
+    png_text chunk{};
+    chunk.compression = ascii ? PNG_TEXT_COMPRESSION_NONE : PNG_ITXT_COMPRESSION_NONE;
+    chunk.key = const_cast<char*>(key.c_str());
+    chunk.text = const_cast<char*>(value.c_str());
+    (ascii ? chunk.text_length : chunk.itxt_length) = value.size();
+    chunks.push_back(chunk);
+  }
+  std::string out;
+  Failure failure;
+  if (!write_image(frame, chunks, &out, &failure))
+    throw Error(ErrorKind::kOutput, std::string("cannot encode a PNG picture: ") + failure.text);
+  return out;
+}
+
+void write_png(const std::string& path, const Frame& frame,
+               const std::map<std::string, std::string>& texts, Overwrite overwrite) {
+  write_file(path, encode_png(frame, texts), overwrite);
+}
+
+std::unique_ptr<FrameSink> make_png_sink(const std::string& path, const VideoSettings& settings,
+                                         Overwrite overwrite) {
+  return std::make_unique<PngSink>(path, settings, overwrite);
+}
+
+std::unique_ptr<FrameSink> make_png_folder_sink(const std::string& path,
+                                                const VideoSettings& settings,
+                                                Overwrite overwrite) {
+  return std::make_unique<PngFolderSink>(path, settings, overwrite);
+}
+
+Frame read_png(const std::string& path, PngInfo* info) {
+  Frame frame;
+  const PngInfo read = read_file(path, Depth::kPixels, &frame);
+  if (info) *info = read;
+  return frame;
+}
+
+PngInfo probe_png(const std::string& path) { return read_file(path, Depth::kHeader, nullptr); }
+
+}  // namespace weft

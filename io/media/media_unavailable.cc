@@ -1,0 +1,66 @@
+// Replaces the media files in a build without media support.
+#include "io/media/image.h"
+#include "io/media/media_probe.h"
+#include "io/media/video.h"
+#include "io/trace_file.h"
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+[[noreturn]] void unavailable(ErrorKind kind, const std::string& path) {
+  throw Error(kind, "'" + path +
+                        "': this build has no video and image support; build with "
+                        "-DWEFT_MEDIA=ON (needs FFmpeg and libpng)");
+}
+
+}  // namespace
+
+std::unique_ptr<FrameSink> make_sink(const std::string& path, const VideoSettings&, Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+std::unique_ptr<FrameSink> make_mp4_sink(const std::string& path, const VideoSettings&, Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+std::unique_ptr<FrameSink> make_webm_sink(const std::string& path, const VideoSettings&,
+                                          Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+std::unique_ptr<FrameSink> make_gif_sink(const std::string& path, const VideoSettings&, Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+std::unique_ptr<FrameSink> make_png_sink(const std::string& path, const VideoSettings&, Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+std::unique_ptr<FrameSink> make_png_folder_sink(const std::string& path, const VideoSettings&,
+                                                Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+void write_png(const std::string& path, const Frame&, const std::map<std::string, std::string>&,
+               Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+std::string encode_png(const Frame&, const std::map<std::string, std::string>&) {
+  unavailable(ErrorKind::kOutput, "PNG");
+}
+
+std::string gzip(const std::string&) {
+  throw Error(ErrorKind::kUsage,
+              "this build cannot write .gz files; build with -DWEFT_MEDIA=ON (zlib comes with "
+              "libpng), or leave .gz off the name");
+}
+
+struct VideoReader::Impl {};
+VideoReader::VideoReader(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
+VideoReader::~VideoReader() = default;
+int VideoReader::width() const { return 0; }
+int VideoReader::height() const { return 0; }
+double VideoReader::fps() const { return 0; }
+bool VideoReader::next(Frame&) { return false; }
+
+std::vector<Frame> read_video(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
+Frame read_png(const std::string& path, PngInfo*) { unavailable(ErrorKind::kMedia, path); }
+PngInfo probe_png(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
+MediaInfo probe_media(const std::string& path) { unavailable(ErrorKind::kMedia, path); }
+
+}  // namespace weft

@@ -1,0 +1,285 @@
+#include "models/causal_decoder/decoder.h"
+
+#include <cmath>
+
+#include "kernels/attention.h"
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
+#include "kernels/transfer.h"
+
+namespace weft {
+
+namespace {
+
+// Prefixes of the block names; they depend on the tool that saved the checkpoint.
+constexpr const char* kPrefixes[] = {"model.", "", "model.language_model.",
+                                     "language_model.model."};
+
+std::string find_prefix(const TensorFile& file) {
+  for (const char* prefix : kPrefixes)
+    if (file.contains(std::string(prefix) + "embed_tokens.weight")) return prefix;
+  return kPrefixes[0];
+}
+
+// The output layer's name in a checkpoint with that prefix.
+std::string head_name(const std::string& prefix) {
+  return prefix == "language_model.model." ? "language_model.lm_head.weight" : "lm_head.weight";
+}
+
+std::string spelled(const std::string& prefix, const std::string& name) {
+  return name == "lm_head.weight" ? head_name(prefix) : prefix + name;
+}
+
+// Returns whether a tensor does not belong to the decoder: a picture encoder's tensor, or a table
+// that follows from the configuration.
+bool belongs_elsewhere(const std::string& name) {
+  return name.starts_with("visual.") || name.starts_with("model.visual.") ||
+         name.ends_with("rotary_emb.inv_freq");
+}
+
+// Packs parts of the file's tensors.
+class Packer {
+ public:
+  Packer(Stream& stream, const TensorFile& file, const DecoderConfig& config,
+         const DecoderLoad& load, const std::string& prefix)
+      : stream_(stream), file_(file), config_(config), load_(load), prefix_(prefix) {}
+
+  Tensor vector(const std::string& name) const {
+    const HeldWeight weight(stream_, file_, spelled(prefix_, name), part(name), DType::kF32);
+    Tensor tensor(DType::kF32, weight.view().shape(), stream_.device());
+    copy(stream_, weight.view(), tensor);
+    return tensor;
+  }
+  PackedLinear matrix(const std::string& name, WeightFormat format, bool biased = false) const {
+    const HeldWeight weight(stream_, file_, spelled(prefix_, name), part(name), load_.dtype);
+    Tensor bias;
+    if (biased) bias = vector(name.substr(0, name.rfind('.')) + ".bias");
+    return pack_linear(stream_, weight.view(), bias ? bias.view() : TensorView(), load_.dtype,
+                       format);
+  }
+
+ private:
+  TensorPart part(const std::string& name) const {
+    const TensorView view = file_.describe(spelled(prefix_, name));
+    return decoder_part(config_, {name, {view.shape().begin(), view.shape().end()}}, load_);
+  }
+
+  Stream& stream_;
+  const TensorFile& file_;
+  const DecoderConfig& config_;
+  const DecoderLoad& load_;
+  const std::string& prefix_;
+};
+
+void check_names(const TensorFile& file, const DecoderConfig& config, const std::string& prefix) {
+  WeightBinder binder(file, "language model",
+                      [&](const std::string& name) { return spelled(prefix, name); });
+  for (const TensorSpec& tensor : decoder_tensors(config)) binder.take(tensor.name, tensor.shape);
+  for (const std::string& name : file.names())
+    if (belongs_elsewhere(name)) binder.ignore(name);
+  if (config.tied) binder.ignore(head_name(prefix));
+  binder.finish();
+}
+
+}  // namespace
+
+size_t CausalDecoder::Block::bytes() const {
+  size_t total = o.bytes() + down.bytes();
+  for (const PackedLinear* weight : {&q, &k, &v, &gate, &up}) total += weight->bytes();
+  for (const Tensor* norm : {&attention_norm, &q_norm, &k_norm, &ffn_norm})
+    if (*norm) total += norm->view().bytes();
+  return total;
+}
+
+CausalDecoder CausalDecoder::load(const TensorFile& file, const DecoderConfig& config,
+                                  Stream& stream, const DecoderLoad& load) {
+  CausalDecoder model;
+  model.config_ = config;
+  model.load_ = load;
+  if (!load.blocks.total) model.load_.blocks = BlockRange::all(config.layers);
+  model.load_.width = load.width.of(config.heads, config.ffn);
+  if (load.vocab == Range{}) model.load_.vocab = {0, config.vocab};
+  const std::string prefix = find_prefix(file);
+  check_names(file, config, prefix);
+  model.embedding_ = file.view(prefix + "embed_tokens.weight");
+
+  const BlockRange blocks = model.load_.blocks;
+  const int count = blocks.end - blocks.begin;
+  const Packer packer(stream, file, config, model.load_, prefix);
+  if (blocks.last()) {
+    model.final_norm_ = packer.vector("norm.weight");
+    model.head_ = config.tied ? pack_linear(stream,
+                                            model.embedding_.slice(0, model.load_.vocab.begin,
+                                                                   model.load_.vocab.size()),
+                                            {}, load.dtype)
+                              : packer.matrix("lm_head.weight", WeightFormat::kCompute);
+  }
+  const int resident = load.resident && load.resident < count ? load.resident : count;
+  model.blocks_ = std::make_unique<LayerWindow<Block>>(
+      count, resident,
+      [config, loaded = model.load_, prefix, &file,
+       own = stream_on(stream.device(), resident < count ? 1 : stream.threads(), Determinism::kFast,
+                       &stream.ops())](int index) mutable {
+        Block block = load_block(own, file, config, loaded, prefix, index);
+        own.sync();  // another stream uses the block
+        return block;
+      });
+  return model;
+}
+
+CausalDecoder::Block CausalDecoder::load_block(Stream& stream, const TensorFile& file,
+                                               const DecoderConfig& config, const DecoderLoad& load,
+                                               const std::string& prefix, int index) {
+  const Packer packer(stream, file, config, load, prefix);
+  const std::string at = "layers." + std::to_string(load.blocks.begin + index) + ".";
+  if (load.resident)
+    for (const std::string& name : file.names())
+      if (name.starts_with(prefix + at)) file.read_ahead(name);
+  const bool biased = config.projection_biases;
+  Block block;
+  block.attention_norm = packer.vector(at + "input_layernorm.weight");
+  block.q = packer.matrix(at + "self_attn.q_proj.weight", load.weights, biased);
+  block.k = packer.matrix(at + "self_attn.k_proj.weight", load.weights, biased);
+  block.v = packer.matrix(at + "self_attn.v_proj.weight", load.weights, biased);
+  if (config.head_norms) {
+    block.q_norm = packer.vector(at + "self_attn.q_norm.weight");
+    block.k_norm = packer.vector(at + "self_attn.k_norm.weight");
+  }
+  block.o.packed = packer.matrix(at + "self_attn.o_proj.weight", load.weights);
+  block.ffn_norm = packer.vector(at + "post_attention_layernorm.weight");
+  block.gate = packer.matrix(at + "mlp.gate_proj.weight", load.weights);
+  block.up = packer.matrix(at + "mlp.up_proj.weight", load.weights);
+  block.down.packed = packer.matrix(at + "mlp.down_proj.weight", load.weights);
+  return block;
+}
+
+size_t CausalDecoder::bytes() const {
+  size_t total = head_.bytes() + (final_norm_ ? final_norm_.view().bytes() : 0);
+  blocks_->for_resident([&](const Block& block) { total += block.bytes(); });
+  return total;
+}
+
+Rope CausalDecoder::rope(int64_t positions) const {
+  return make_line_rope(positions, 0, config_.head_dim, config_.rope_theta, RopePairs::kHalves);
+}
+
+void CausalDecoder::embed(Context& context, const TensorView& ids, const TensorView& x) const {
+  const auto* id = ids.as<int32_t>();
+  for (int64_t i = 0; i < ids[0]; ++i)
+    if (id[i] < 0 || id[i] >= config_.vocab)
+      throw Error(ErrorKind::kModel, "language model: token id " + std::to_string(id[i]) +
+                                         " is outside its vocabulary of " +
+                                         std::to_string(config_.vocab) +
+                                         "; the tokenizer belongs to another model");
+  gather_rows(context.stream, embedding_, ids, x);
+  context.observe("hidden_states", x, 0);
+}
+
+void CausalDecoder::forward(Context& context, const TensorView& in,
+                            std::span<const SequenceRows> sequences, const Rope& rope,
+                            const TensorView& out) const {
+  const BlockRange blocks = load_.blocks;
+  const int64_t n = out[0];
+  CHECK(in[0] == n && out.rank == 2 && out[1] == config_.hidden && out.dtype == DType::kF32, "in",
+        in.to_string_shape(), "out", out.to_string_shape());
+  CHECK((context.reducer.parts() == 1) == (load_.width.heads.size() == config_.heads), "a sum over",
+        context.reducer.parts(), "parts for heads", to_string(load_.width.heads), "of",
+        config_.heads);
+  int64_t row = 0;
+  for (const SequenceRows& sequence : sequences) {
+    CHECK(sequence.rows.begin == row && sequence.rows.size() == sequence.tokens.size(), "rows",
+          to_string(sequence.rows), "tokens", sequence.tokens.size());
+    CHECK(sequence.past.empty() || static_cast<int>(sequence.past.size()) == blocks_->size(),
+          "past of", sequence.past.size(), "layers");
+    row = sequence.rows.end;
+  }
+  CHECK(row == n, "rows", row, "of", n);
+  if (n == 0) return;
+  if (blocks.first())
+    embed(context, in, out);
+  else if (in.data != out.data)
+    copy(context.stream, in, out);
+  for (int i = 0; i < blocks_->size(); ++i) {
+    const ZoneScope zone(Zone::kBlock, blocks.begin + i);
+    blocks_->use(i, [&](const Block& block) {
+      attend(context, block, i, sequences, rope, out);
+      feed_forward(context, block, out);
+    });
+    if (blocks.begin + i + 1 < blocks.total)
+      context.observe("hidden_states", out, blocks.begin + i + 1);
+  }
+}
+
+void CausalDecoder::attend(Context& context, const Block& block, int index,
+                           std::span<const SequenceRows> sequences, const Rope& rope,
+                           const TensorView& x) const {
+  const Arena::Scope scope(context.arena);
+  const int64_t n = x[0], e = config_.head_dim;
+  const int64_t heads = load_.width.heads.size(), kv = kv_heads().size();
+  const TensorView h = rms_normed(context, x, block.attention_norm, config_.eps, load_.dtype);
+  const auto project = [&](const PackedLinear& weight, int64_t count, const Tensor& norm) {
+    const TensorView out = context.arena.alloc(load_.dtype, {n, count, e});
+    linear(context.stream, h, weight, LinearActivation::kNone, out.reshape({n, count * e}));
+    if (norm) rms_norm(context.stream, out, norm, config_.eps, out);
+    return out;
+  };
+  const TensorView q = project(block.q, heads, block.q_norm);
+  const TensorView k = project(block.k, kv, block.k_norm);
+  const TensorView v = project(block.v, kv, {});
+  const TensorView mixed = context.arena.alloc(load_.dtype, {n, heads, e});
+  for (const SequenceRows& sequence : sequences) {
+    const auto rows = [&](const TensorView& all) {
+      return all.slice(0, sequence.rows.begin, sequence.rows.size());
+    };
+    Context own = context;
+    own.tokens = sequence.tokens;
+    TokenMixer& mixer = sequence.mixer ? *sequence.mixer : context.mixer;
+    mixer.attend(own, {.layer = load_.blocks.begin + index,
+                       .q = rows(q),
+                       .k = rows(k),
+                       .v = rows(v),
+                       .out = rows(mixed),
+                       .rope = &rope,
+                       .mask = Mask::kCausal,
+                       .scale = 1 / std::sqrt(static_cast<float>(e)),
+                       .past = sequence.past.empty() ? nullptr : &sequence.past[index]});
+  }
+  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
+  row_linear(context, mixed.reshape({n, heads * e}), block.o, y);
+  add(context.stream, x, y, x);
+}
+
+void CausalDecoder::feed_forward(Context& context, const Block& block, const TensorView& x) const {
+  const Arena::Scope scope(context.arena);
+  const TensorView h = rms_normed(context, x, block.ffn_norm, config_.eps, load_.dtype);
+  const TensorView gate = context.arena.alloc(load_.dtype, {x[0], load_.width.ffn.size()});
+  const TensorView up = context.arena.alloc(load_.dtype, {x[0], load_.width.ffn.size()});
+  linear(context.stream, h, block.gate, LinearActivation::kNone, gate);
+  linear(context.stream, h, block.up, LinearActivation::kNone, up);
+  silu_mul(context.stream, gate, up, gate);
+  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
+  row_linear(context, gate, block.down, y);
+  add(context.stream, x, y, x);
+}
+
+void CausalDecoder::norm(Context& context, const TensorView& hidden, const TensorView& out) const {
+  rms_norm(context.stream, hidden, final_norm_, config_.eps, out);
+}
+
+void CausalDecoder::logits(Context& context, const TensorView& hidden,
+                           const TensorView& out) const {
+  CHECK(head_ && out[1] == config_.vocab && out[0] == hidden[0], out.to_string_shape());
+  const Arena::Scope scope(context.arena);
+  const TensorView h = rms_normed(context, hidden, final_norm_, config_.eps, load_.dtype);
+  if (load_.vocab.size() == config_.vocab) {
+    linear(context.stream, h, head_, LinearActivation::kNone, out);
+    return;
+  }
+  const TensorView part = context.arena.alloc(DType::kF32, {hidden[0], load_.vocab.size()});
+  linear(context.stream, h, head_, LinearActivation::kNone, part);
+  context.reducer.gather(context, part, 1, out);
+}
+
+}  // namespace weft

@@ -1,0 +1,306 @@
+#include "models/umt5/encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "kernels/attention.h"
+#include "kernels/copy.h"
+#include "kernels/meter.h"
+#include "kernels/norm.h"
+#include "kernels/pointwise.h"
+#include "kernels/transfer.h"
+
+namespace weft {
+
+namespace {
+
+constexpr IntRange kWidths{1, 1 << 20};
+
+std::string block_name(int64_t layer, const char* rest) {
+  return "encoder.block." + std::to_string(layer) + ".layer." + rest;
+}
+
+// Expands one layer's table [buckets, A], a host tensor, to the bias [A, n, n]. The bias depends
+// only on key - query, so row i of a head is a window into that head's 2n - 1 values.
+void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Context& context,
+                 const TensorView& bias) {
+  const Arena::Scope scope(context.arena);
+  const int64_t deltas = 2 * n - 1, heads = table.view()[1];
+  const TensorView lines = context.arena.alloc(DType::kF32, {heads, deltas});
+  make_on_host(context.stream, lines, [&](const TensorView& to) {
+    for (int64_t d = 0; d < deltas; ++d) {
+      const int64_t bucket = umt5_bucket(d - (n - 1), config.num_buckets, config.max_distance);
+      for (int64_t head = 0; head < heads; ++head)
+        to.as<float>()[head * deltas + d] = table.as<float>()[bucket * heads + head];
+    }
+  });
+  for (int64_t query = 0; query < n; ++query)
+    copy(context.stream, lines.slice(1, n - 1 - query, n), bias.select(1, query));
+}
+
+}  // namespace
+
+Umt5Config Umt5Config::from_json_file(const std::string& path) {
+  const nlohmann::json json = read_json_file(path);
+  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": must hold an object");
+  const std::string feed_forward = json_string_or(json, "feed_forward_proj", path, "gated-gelu");
+  if (feed_forward != "gated-gelu")
+    throw Error(ErrorKind::kModel,
+                path + ": feed_forward_proj is \"" + feed_forward + "\", legal: \"gated-gelu\"");
+  Umt5Config config;
+  config.d_model = json_int(json, "d_model", path, kWidths);
+  config.d_kv = json_int(json, "d_kv", path, {1, 4096});
+  config.d_ff = json_int(json, "d_ff", path, kWidths);
+  config.num_heads = json_int(json, "num_heads", path, {1, 4096});
+  config.num_layers = json_int(json, "num_layers", path, {1, 1024});
+  config.vocab_size = json_int(json, "vocab_size", path, {1, 1 << 24});
+  config.num_buckets =
+      json_int_or(json, "relative_attention_num_buckets", path, config.num_buckets, {4, 1 << 16});
+  config.max_distance = json_int_or(json, "relative_attention_max_distance", path,
+                                    config.max_distance, {config.num_buckets / 4 + 1, 1 << 20});
+  config.eps = static_cast<float>(json_number_or(json, "layer_norm_epsilon", path, config.eps));
+  if (!(config.eps > 0) || !std::isfinite(config.eps))
+    throw Error(ErrorKind::kModel, path + ": layer_norm_epsilon must be positive and finite");
+  return config;
+}
+
+std::vector<TensorSpec> umt5_tensors(const Umt5Config& config) {
+  const int64_t d = config.d_model, inner = config.inner(), ff = config.d_ff;
+  std::vector<TensorSpec> tensors{{"shared.weight", {config.vocab_size, d}}};
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    tensors.push_back({block_name(i, "0.layer_norm.weight"), {d}});
+    tensors.push_back({block_name(i, "0.SelfAttention.q.weight"), {inner, d}});
+    tensors.push_back({block_name(i, "0.SelfAttention.k.weight"), {inner, d}});
+    tensors.push_back({block_name(i, "0.SelfAttention.v.weight"), {inner, d}});
+    tensors.push_back({block_name(i, "0.SelfAttention.o.weight"), {d, inner}});
+    tensors.push_back({block_name(i, "0.SelfAttention.relative_attention_bias.weight"),
+                       {config.num_buckets, config.num_heads}});
+    tensors.push_back({block_name(i, "1.layer_norm.weight"), {d}});
+    tensors.push_back({block_name(i, "1.DenseReluDense.wi_0.weight"), {ff, d}});
+    tensors.push_back({block_name(i, "1.DenseReluDense.wi_1.weight"), {ff, d}});
+    tensors.push_back({block_name(i, "1.DenseReluDense.wo.weight"), {d, ff}});
+  }
+  tensors.push_back({"encoder.final_layer_norm.weight", {d}});
+  return tensors;
+}
+
+int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance) {
+  const int64_t half = num_buckets / 2, exact = half / 2;
+  const int64_t base = delta > 0 ? half : 0, n = std::abs(delta);
+  if (n < exact) return base + n;
+  const float scale =
+      static_cast<float>(std::log(static_cast<double>(max_distance) / static_cast<double>(exact)));
+  const float octaves = std::log(static_cast<float>(n) / static_cast<float>(exact)) / scale;
+  const auto step = static_cast<int64_t>(octaves * static_cast<float>(half - exact));
+  return base + std::min(half - 1, exact + step);
+}
+
+TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const WidthSlice& width) {
+  const WidthSlice all = width.of(config.num_heads, config.d_ff);
+  const Range channels{all.heads.begin * config.d_kv, all.heads.end * config.d_kv};
+  const auto is = [&](const char* part) { return tensor.name.ends_with(part); };
+  if (is(".q.weight") || is(".k.weight") || is(".v.weight")) return {.dim = 0, .range = channels};
+  if (is(".o.weight")) return {.dim = 1, .range = channels};
+  if (is(".relative_attention_bias.weight")) return {.dim = 1, .range = all.heads};
+  if (is(".wi_0.weight") || is(".wi_1.weight")) return {.dim = 0, .range = all.ffn};
+  if (is(".wo.weight")) return {.dim = 1, .range = all.ffn};
+  return {.dim = 0, .range = {0, tensor.shape[0]}};
+}
+
+// Matrices are packed in the compute dtype; norms and position biases stay f32.
+size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width) {
+  size_t bytes = 0;
+  for (const TensorSpec& tensor : umt5_tensors(config)) {
+    if (tensor.name == "shared.weight") continue;
+    const bool matrix =
+        tensor.shape.size() == 2 && !tensor.name.ends_with(".relative_attention_bias.weight");
+    bytes += static_cast<size_t>(umt5_part(config, tensor, width).count(tensor)) *
+             size_of(matrix ? dtype : DType::kF32);
+  }
+  return bytes;
+}
+
+// The position bias tables stay on the host.
+size_t umt5_device_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width) {
+  size_t bytes = 0;
+  for (const TensorSpec& tensor : umt5_tensors(config)) {
+    if (tensor.name == "shared.weight" || tensor.name.ends_with(".relative_attention_bias.weight"))
+      continue;
+    const TensorPart part = umt5_part(config, tensor, width);
+    const int64_t count = part.count(tensor);
+    const int64_t out = part.dim == 0 ? part.range.size() : tensor.shape[0];
+    bytes += tensor.shape.size() == 2 ? packed_bytes(out, count / std::max<int64_t>(out, 1), dtype,
+                                                     WeightFormat::kCompute, Bias::kNone)
+                                      : static_cast<size_t>(count) * sizeof(float);
+  }
+  return bytes;
+}
+
+size_t umt5_scratch_bytes(const Umt5Config& config, int64_t n, DType dtype, const WidthSlice& width,
+                          const DeviceTraits& device) {
+  const WidthSlice part = width.of(config.num_heads, config.d_ff);
+  const int64_t heads = part.heads.size(), inner = heads * config.d_kv;
+  size_t most = std::max(kTransferPiece, attention_scratch_bytes({.queries = n,
+                                                                  .keys = n,
+                                                                  .heads = heads,
+                                                                  .kv_heads = heads,
+                                                                  .size = config.d_kv,
+                                                                  .dtype = dtype,
+                                                                  .bias = true,
+                                                                  .plain = false},
+                                                                 device));
+  for (const auto& [in, out, result] : {std::tuple{config.d_model, inner, dtype},
+                                        {config.d_model, part.ffn.size(), dtype},
+                                        {inner, config.d_model, DType::kF32},
+                                        {part.ffn.size(), config.d_model, DType::kF32}})
+    most = std::max(most, linear_scratch_bytes({.rows = n,
+                                                .in = in,
+                                                .out = out,
+                                                .dtype = dtype,
+                                                .result = result,
+                                                .bias = Bias::kNone},
+                                               device));
+  return most;
+}
+
+size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
+                            const WidthSlice& width, const SeamBytes& seams) {
+  const WidthSlice part = width.of(config.num_heads, config.d_ff);
+  const auto size = [](int64_t count, DType type) {
+    return static_cast<size_t>(count) * size_of(type);
+  };
+  const size_t wide = size(n * config.d_model, DType::kF32);
+  const size_t h = size(n * config.d_model, dtype);
+  const size_t attention = 4 * size(n * part.heads.size() * config.d_kv, dtype) +
+                           size(part.heads.size() * (n * n + 2 * n), DType::kF32) + wide;
+  const size_t feed_forward = 2 * size(n * part.ffn.size(), dtype) + wide;
+  return wide + h + std::max(attention, feed_forward) + seams.of_sum(n * config.d_model);
+}
+
+Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, Stream& stream,
+                              DType dtype, const WidthSlice& width) {
+  WeightBinder binder(file, "text_encoder");
+  const std::vector<TensorSpec> tensors = umt5_tensors(config);
+  Umt5Encoder encoder;
+  encoder.config_ = config;
+  encoder.dtype_ = dtype;
+  encoder.width_ = width.of(config.num_heads, config.d_ff);
+  encoder.embedding_ = binder.take_any({"shared.weight", "encoder.embed_tokens.weight"},
+                                       {config.vocab_size, config.d_model});
+  std::map<std::string, TensorPart> parts;
+  for (size_t i = 1; i < tensors.size(); ++i) {
+    binder.take(tensors[i].name, tensors[i].shape);
+    parts[tensors[i].name] = umt5_part(config, tensors[i], width);
+  }
+  binder.ignore("spiece_model");  // the tokenizer, which single-file repacks contain
+  binder.finish();
+
+  Stream host = host_stream(stream);
+  const auto to_f32 = [&](const std::string& name) {
+    const HeldWeight weight(stream, file, name, parts.at(name), DType::kF32);
+    Tensor tensor(DType::kF32, weight.view().shape());
+    copy(host, weight.view(), tensor);
+    return tensor;
+  };
+  const auto norm = [&](const std::string& name) { return on_device(stream, to_f32(name)); };
+  const auto matrix = [&](const std::string& name) {
+    const HeldWeight weight(stream, file, name, parts.at(name), dtype);
+    return pack_linear(stream, weight.view(), {}, dtype);
+  };
+  for (int64_t i = 0; i < config.num_layers; ++i) {
+    Layer& layer = encoder.layers_.emplace_back();
+    layer.attention_norm = norm(block_name(i, "0.layer_norm.weight"));
+    layer.q = matrix(block_name(i, "0.SelfAttention.q.weight"));
+    layer.k = matrix(block_name(i, "0.SelfAttention.k.weight"));
+    layer.v = matrix(block_name(i, "0.SelfAttention.v.weight"));
+    layer.o.packed = matrix(block_name(i, "0.SelfAttention.o.weight"));
+    layer.bias = to_f32(block_name(i, "0.SelfAttention.relative_attention_bias.weight"));
+    layer.feed_forward_norm = norm(block_name(i, "1.layer_norm.weight"));
+    layer.wi_0 = matrix(block_name(i, "1.DenseReluDense.wi_0.weight"));
+    layer.wi_1 = matrix(block_name(i, "1.DenseReluDense.wi_1.weight"));
+    layer.wo.packed = matrix(block_name(i, "1.DenseReluDense.wo.weight"));
+  }
+  encoder.final_norm_ = norm("encoder.final_layer_norm.weight");
+  return encoder;
+}
+
+void Umt5Encoder::encode(Context& context, std::span<const int32_t> ids,
+                         const TensorView& out) const {
+  const auto n = static_cast<int64_t>(ids.size());
+  CHECK(out.rank == 2 && out[0] == n && out[1] == config_.d_model && out.dtype == DType::kF32,
+        out.to_string_shape(), "ids", n);
+  CHECK((context.reducer.parts() == 1) == (width_.heads.size() == config_.num_heads), "a sum over",
+        context.reducer.parts(), "parts for heads", to_string(width_.heads), "of",
+        config_.num_heads);
+  if (n == 0) return;
+  for (const int32_t id : ids)
+    if (id < 0 || id >= config_.vocab_size)
+      throw Error(ErrorKind::kModel, "text encoder: token id " + std::to_string(id) +
+                                         " is outside its vocabulary of " +
+                                         std::to_string(config_.vocab_size) +
+                                         "; the tokenizer belongs to another model");
+  const Arena::Scope scope(context.arena);
+  const TensorView x = context.arena.alloc(DType::kF32, {n, config_.d_model});
+  gather_rows(context.stream, embedding_,
+              TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {n}), x);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const ZoneScope zone(Zone::kBlock, static_cast<int>(i));
+    attend(context, layers_[i], x);
+    feed_forward(context, layers_[i], x);
+    context.observe("text_encoder.block", x, static_cast<int>(i));
+  }
+  rms_norm(context.stream, x, final_norm_, config_.eps, out);
+}
+
+void Umt5Encoder::attend(Context& context, const Layer& layer, const TensorView& x) const {
+  const Arena::Scope scope(context.arena);
+  const int64_t n = x[0], heads = width_.heads.size(), inner = heads * config_.d_kv;
+  const TensorView h = rms_normed(context, x, layer.attention_norm, config_.eps, dtype_);
+  TensorView q, k, v;
+  for (const auto& [view, weight] :
+       {std::pair{&q, &layer.q}, std::pair{&k, &layer.k}, std::pair{&v, &layer.v}}) {
+    *view = context.arena.alloc(dtype_, {n, heads, config_.d_kv});
+    linear(context.stream, h, *weight, LinearActivation::kNone, view->reshape({n, inner}));
+  }
+  const TensorView bias = context.arena.alloc(DType::kF32, {heads, n, n});
+  expand_bias(config_, layer.bias, n, context, bias);
+  const TensorView mixed = context.arena.alloc(dtype_, {n, heads, config_.d_kv});
+  const KVSegment keys{.k = k, .v = v};
+  // The scale is 1, because T5 puts the factor 1 / sqrt(E) into the initialisation of q.
+  attention(context.stream,
+            {.q = q, .segments = {&keys, 1}, .bias = bias, .scale = 1, .out = mixed});
+  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
+  row_linear(context, mixed.reshape({n, inner}), layer.o, y);
+  add(context.stream, x, y, x);
+}
+
+void Umt5Encoder::feed_forward(Context& context, const Layer& layer, const TensorView& x) const {
+  const Arena::Scope scope(context.arena);
+  const TensorView h = rms_normed(context, x, layer.feed_forward_norm, config_.eps, dtype_);
+  const TensorView gate = context.arena.alloc(dtype_, {x[0], width_.ffn.size()});
+  const TensorView value = context.arena.alloc(dtype_, {x[0], width_.ffn.size()});
+  linear(context.stream, h, layer.wi_0, LinearActivation::kNone, gate);
+  linear(context.stream, h, layer.wi_1, LinearActivation::kNone, value);
+  gelu_tanh_mul(context.stream, gate, value, gate);
+  const TensorView y = context.arena.alloc(DType::kF32, x.shape());
+  row_linear(context, gate, layer.wo, y);
+  add(context.stream, x, y, x);
+}
+
+size_t Umt5Encoder::bytes() const {
+  size_t total = final_norm_.view().bytes();
+  for (const Layer& layer : layers_) {
+    for (const PackedLinear* weight : {&layer.q, &layer.k, &layer.v, &layer.wi_0, &layer.wi_1})
+      total += weight->bytes();
+    for (const Tensor* table : {&layer.attention_norm, &layer.bias, &layer.feed_forward_norm})
+      total += table->view().bytes();
+    total += layer.o.bytes() + layer.wo.bytes();
+  }
+  return total;
+}
+
+}  // namespace weft

@@ -1,0 +1,290 @@
+// The Wan transformer's configuration: config files, tensor lists and counts.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "models/wan/names.h"
+#include "models/wan/transformer.h"
+
+namespace weft {
+
+namespace {
+
+// The legal keys of one spelling of a config file. `others` are all keys besides the named ones.
+struct ConfigKeys {
+  const char *heads, *layers, *ffn_dim, *in_channels, *out_channels;
+  std::vector<const char*> others;
+};
+
+const ConfigKeys kDiffusers{
+    "num_attention_heads",
+    "num_layers",
+    "ffn_dim",
+    "in_channels",
+    "out_channels",
+    {"attention_head_dim", "text_dim", "freq_dim", "eps", "patch_size", "rope_max_seq_len",
+     "cross_attn_norm", "qk_norm", "image_dim", "added_kv_proj_dim", "pos_embed_seq_len"}};
+const ConfigKeys kOriginal{"num_heads",
+                           "num_layers",
+                           "ffn_dim",
+                           "in_dim",
+                           "out_dim",
+                           {"dim", "text_dim", "freq_dim", "eps", "patch_size", "text_len",
+                            "model_type", "cross_attn_norm", "qk_norm", "window_size"}};
+
+// Limits far beyond any model. They keep counts of values and of bytes within 64 bits: the largest
+// matrix is kMaxWidth by kSize.max.
+constexpr int64_t kMaxWidth = 1 << 20;
+constexpr IntRange kSize{1, 1 << 22}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
+    kChannels{1, 1 << 12};
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+std::vector<std::string> required_keys(const ConfigKeys& keys, bool original) {
+  return {keys.heads,       original ? "dim" : "attention_head_dim",
+          keys.layers,      keys.ffn_dim,
+          keys.in_channels, keys.out_channels};
+}
+
+// Lists the values that this build does not support, each as "key = value (why)".
+std::vector<std::string> unsupported(const nlohmann::json& json, bool original,
+                                     const std::string& what) {
+  std::vector<std::string> out;
+  const auto refuse = [&](const char* key, const std::string& why) {
+    out.push_back(std::string(key) + " = " + json.at(key).dump() + " (" + why + ")");
+  };
+  for (const char* key : {"image_dim", "added_kv_proj_dim", "pos_embed_seq_len"})
+    if (json_has(json, key)) refuse(key, "image conditioning is not supported yet");
+  if (json_has(json, "cross_attn_norm") && json.at("cross_attn_norm") != true)
+    refuse("cross_attn_norm", "only true is supported");
+  if (json.contains("qk_norm") &&
+      json.at("qk_norm") != (original ? nlohmann::json(true) : "rms_norm_across_heads"))
+    refuse("qk_norm",
+           original ? "only true is supported" : "only \"rms_norm_across_heads\" is supported");
+  if (json_has(json, "model_type")) {
+    const std::string type = json_string(json, "model_type", what);
+    if (type != "t2v" && type != "i2v" && type != "ti2v")
+      refuse("model_type", "only t2v, i2v and ti2v are supported");
+  }
+  return out;
+}
+
+void check_keys(const nlohmann::json& json, const ConfigKeys& keys, bool original,
+                const std::string& what) {
+  std::vector<std::string> known = required_keys(keys, original);
+  std::vector<std::string> missing, unknown;
+  for (const std::string& key : known)
+    if (!json_has(json, key)) missing.push_back(key);
+  known.insert(known.end(), keys.others.begin(), keys.others.end());
+  std::ranges::sort(known);
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  for (const auto& [key, value] : json.items())
+    if (!key.starts_with("_") && !std::ranges::binary_search(known, key)) unknown.push_back(key);
+  const std::vector<std::string> wrong = unsupported(json, original, what);
+  std::string faults;
+  if (!missing.empty()) faults += "; missing: " + join(missing);
+  if (!wrong.empty()) faults += "; not supported: " + join(wrong);
+  if (!unknown.empty()) faults += "; unknown: " + join(unknown) + " (known: " + join(known) + ")";
+  if (!faults.empty())
+    throw Error(ErrorKind::kModel, what + " is not a Wan transformer's configuration" + faults);
+}
+
+std::string file_name(const TensorFile& file) {
+  return file.files().empty() ? std::string("the file") : file.files().front();
+}
+
+// Refuses combinations of sizes that no checkpoint can have.
+void check_sizes(const WanConfig& config, const std::string& what) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kModel, what + ": " + why);
+  };
+  if (config.head_dim < 6 || config.head_dim % 2)
+    refuse("head size " + std::to_string(config.head_dim) +
+           " cannot hold three rotary axes (legal: even, at least 6)");
+  if (config.width() > kMaxWidth)
+    refuse(std::to_string(config.heads) + " heads of " + std::to_string(config.head_dim) +
+           " are wider than " + std::to_string(kMaxWidth));
+  if (config.freq_dim % 2) refuse("freq_dim " + std::to_string(config.freq_dim) + " is odd");
+}
+
+}  // namespace
+
+WanConfig WanConfig::from_json_file(const std::string& path) {
+  const nlohmann::json json = read_json_file(path);
+  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": not a JSON object");
+  const bool original = json.contains("num_heads") || json.contains("dim");
+  const ConfigKeys& keys = original ? kOriginal : kDiffusers;
+  check_keys(json, keys, original, path);
+
+  WanConfig config;
+  config.heads = static_cast<int>(json_int(json, keys.heads, path, kHeads));
+  if (original) {
+    const int64_t width = json_int(json, "dim", path, kSize);
+    if (width % config.heads)
+      throw Error(ErrorKind::kModel, path + ": dim " + std::to_string(width) +
+                                         " is not a multiple of num_heads " +
+                                         std::to_string(config.heads));
+    config.head_dim = static_cast<int>(width / config.heads);
+  } else {
+    config.head_dim = static_cast<int>(json_int(json, "attention_head_dim", path, kHeads));
+  }
+  config.layers = static_cast<int>(json_int(json, keys.layers, path, kLayers));
+  config.ffn_dim = json_int(json, keys.ffn_dim, path, kSize);
+  config.in_channels = json_int(json, keys.in_channels, path, kChannels);
+  config.out_channels = json_int(json, keys.out_channels, path, kChannels);
+  config.text_dim = json_int_or(json, "text_dim", path, config.text_dim, kSize);
+  config.freq_dim = json_int_or(json, "freq_dim", path, config.freq_dim, kSize);
+  config.rope_max_seq_len = json_int_or(json, "rope_max_seq_len", path, 1024, kSize);
+  config.eps = static_cast<float>(json_number_or(json, "eps", path, config.eps));
+  if (json_has(json, "patch_size")) {
+    const std::vector<int64_t> patch = json_ints(json, "patch_size", path, {1, 64});
+    if (patch.size() != 3)
+      throw Error(ErrorKind::kModel,
+                  path + ": patch_size must have 3 values (frames, rows, columns)");
+    std::ranges::copy(patch, config.patch.begin());
+  }
+  check_sizes(config, path);
+  return config;
+}
+
+WanConfig WanConfig::from_tensors(const TensorFile& file) {
+  constexpr int kHeadDim = 128;  // every Wan model published in the original layout has it
+  const WanNames names = detect_wan_names(file);
+  const std::string where = file_name(file);
+  for (const auto& [mark, kind] : {std::pair{"img_emb.", "Wan 2.1 image to video"},
+                                   {"condition_embedder.image_embedder.", "Wan 2.1 image to video"},
+                                   {"casual_audio_encoder.", "Wan 2.2 speech to video"},
+                                   {"vace_blocks.", "Wan VACE"},
+                                   {"motion_encoder.", "Wan Animate"}})
+    for (const std::string& name : file.names())
+      if (name.starts_with(names.prefix + mark))
+        throw Error(ErrorKind::kModel,
+                    where + ": " + kind + " is not supported yet (it holds " + name + ")");
+
+  const auto shape = [&](const std::string& name, int rank) {
+    const std::string spelled = names(name);
+    if (!file.contains(spelled))
+      throw Error(ErrorKind::kModel, where + ": no config.json, and " + spelled +
+                                         ", from which sizes would follow, is missing");
+    const TensorView view = file.view(spelled);
+    if (view.rank != rank || view.count() == 0)
+      throw Error(ErrorKind::kModel, where + ": " + spelled + " is " + view.to_string_shape() +
+                                         ", it must have " + std::to_string(rank) + " dimensions");
+    return view;
+  };
+  WanConfig config;
+  const TensorView patch = shape("patch_embedding.weight", 5);
+  config.in_channels = patch[1];
+  config.patch = {patch[2], patch[3], patch[4]};
+  if (patch[0] % kHeadDim)
+    throw Error(ErrorKind::kModel,
+                where + ": no config.json, and the number of heads does not follow " +
+                    "from width " + std::to_string(patch[0]) +
+                    " (legal without one: multiples of 128)");
+  config.head_dim = kHeadDim;
+  config.heads = static_cast<int>(patch[0] / kHeadDim);
+  config.ffn_dim = shape("blocks.0.ffn.net.0.proj.weight", 2)[0];
+  config.text_dim = shape("condition_embedder.text_embedder.linear_1.weight", 2)[1];
+  config.freq_dim = shape("condition_embedder.time_embedder.linear_1.weight", 2)[1];
+  const int64_t head = shape("proj_out.weight", 2)[0], per_token = patch[2] * patch[3] * patch[4];
+  if (head % per_token)
+    throw Error(ErrorKind::kModel, where + ": " + names("proj_out.weight") + " has " +
+                                       std::to_string(head) + " rows, not a multiple of " +
+                                       std::to_string(per_token));
+  config.out_channels = head / per_token;
+  const std::string blocks = names.prefix + "blocks.";
+  for (const std::string& name : file.names())
+    if (name.starts_with(blocks)) {
+      int64_t index = 0;
+      for (size_t i = blocks.size(); i < name.size() && name[i] >= '0' && name[i] <= '9'; ++i)
+        index = std::min<int64_t>(index * 10 + (name[i] - '0'), 1 << 16);
+      config.layers = std::max(config.layers, static_cast<int>(index) + 1);
+    }
+  check_sizes(config, where);
+  return config;
+}
+
+std::string to_string(const WanConfig& config) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  return "Wan transformer: width " + text(config.width()) + " = " + text(config.heads) +
+         " heads x " + text(config.head_dim) + ", " + text(config.layers) + " layers, ffn " +
+         text(config.ffn_dim) + ", channels " + text(config.in_channels) + " -> " +
+         text(config.out_channels) + ", text " + text(config.text_dim) + ", patch " +
+         text(config.patch[0]) + "x" + text(config.patch[1]) + "x" + text(config.patch[2]);
+}
+
+std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
+  const int64_t d = config.width();
+  const int64_t per_token = config.patch[0] * config.patch[1] * config.patch[2];
+  std::vector<TensorSpec> list;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    list.push_back({name, std::move(shape)});
+  };
+  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in) {
+    add(name + ".weight", {out, in});
+    add(name + ".bias", {out});
+  };
+  const std::string embedder = "condition_embedder.";
+  add("scale_shift_table", {1, 2, d});
+  add("patch_embedding.weight",
+      {d, config.in_channels, config.patch[0], config.patch[1], config.patch[2]});
+  add("patch_embedding.bias", {d});
+  add_linear(embedder + "time_embedder.linear_1", d, config.freq_dim);
+  add_linear(embedder + "time_embedder.linear_2", d, d);
+  add_linear(embedder + "time_proj", 6 * d, d);
+  add_linear(embedder + "text_embedder.linear_1", d, config.text_dim);
+  add_linear(embedder + "text_embedder.linear_2", d, d);
+  for (int i = 0; i < config.layers; ++i) {
+    const std::string block = "blocks." + std::to_string(i) + ".";
+    add(block + "scale_shift_table", {1, 6, d});
+    for (const char* attention : {"attn1.", "attn2."}) {
+      for (const char* part : {"to_q", "to_k", "to_v", "to_out.0"})
+        add_linear(block + attention + part, d, d);
+      add(block + attention + "norm_q.weight", {d});
+      add(block + attention + "norm_k.weight", {d});
+    }
+    add(block + "norm2.weight", {d});
+    add(block + "norm2.bias", {d});
+    add_linear(block + "ffn.net.0.proj", config.ffn_dim, d);
+    add_linear(block + "ffn.net.2", d, config.ffn_dim);
+  }
+  add_linear("proj_out", per_token * config.out_channels, d);
+  return list;
+}
+
+int64_t WanConfig::tensor_count() const { return static_cast<int64_t>(wan_tensors(*this).size()); }
+int64_t WanConfig::parameter_count() const { return weft::parameter_count(wan_tensors(*this)); }
+
+std::array<int64_t, 3> wan_grid(const WanConfig& config, int64_t frames, int64_t height,
+                                int64_t width) {
+  const std::array<int64_t, 3> size{frames, height, width};
+  const char* names[] = {"frames", "rows", "columns"};
+  std::array<int64_t, 3> grid;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (size[axis] <= 0 || size[axis] % config.patch[axis])
+      throw Error(ErrorKind::kUsage, "a latent of " + std::to_string(size[axis]) + " " +
+                                         names[axis] +
+                                         " cannot be cut into patches (legal: multiples of " +
+                                         std::to_string(config.patch[axis]) + ")");
+    grid[axis] = size[axis] / config.patch[axis];
+  }
+  return grid;
+}
+
+TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const WidthSlice& width) {
+  const WidthSlice all = width.of(config.heads, config.ffn_dim);
+  const Range channels{all.heads.begin * config.head_dim, all.heads.end * config.head_dim};
+  const auto is = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
+  if (is(".to_q.") || is(".to_k.") || is(".to_v.") || is(".norm_q.") || is(".norm_k."))
+    return {.dim = 0, .range = channels};
+  if (is(".to_out.0.weight")) return {.dim = 1, .range = channels};
+  if (is(".ffn.net.0.")) return {.dim = 0, .range = all.ffn};
+  if (is(".ffn.net.2.weight")) return {.dim = 1, .range = all.ffn};
+  return {.dim = 0, .range = {0, tensor.shape[0]}};
+}
+
+}  // namespace weft

@@ -1,0 +1,85 @@
+#include "models/wan/names.h"
+
+#include <array>
+#include <utility>
+
+namespace weft {
+
+namespace {
+
+constexpr std::array<const char*, 3> kPrefixes = {"model.diffusion_model.", "diffusion_model.", ""};
+
+// Pairs of (diffusers, original) spellings. All that occur anywhere in a name are applied, in
+// order. The original's norm3 is diffusers' norm2, because the original's own norm2 has no
+// parameters.
+constexpr std::pair<const char*, const char*> kSpellings[] = {
+    {"condition_embedder.time_embedder.linear_1", "time_embedding.0"},
+    {"condition_embedder.time_embedder.linear_2", "time_embedding.2"},
+    {"condition_embedder.time_proj", "time_projection.1"},
+    {"condition_embedder.text_embedder.linear_1", "text_embedding.0"},
+    {"condition_embedder.text_embedder.linear_2", "text_embedding.2"},
+    {"proj_out", "head.head"},
+    {".scale_shift_table", ".modulation"},
+    {".attn1.", ".self_attn."},
+    {".attn2.", ".cross_attn."},
+    {".to_q.", ".q."},
+    {".to_k.", ".k."},
+    {".to_v.", ".v."},
+    {".to_out.0.", ".o."},
+    {".norm2.", ".norm3."},
+    {".ffn.net.0.proj.", ".ffn.0."},
+    {".ffn.net.2.", ".ffn.2."},
+};
+
+// Parts of names that occur in only one of the two spellings.
+constexpr const char* kDiffusersMarks[] = {"condition_embedder.", "proj_out.", ".attn1.",
+                                           ".attn2."};
+constexpr const char* kOriginalMarks[] = {"time_embedding.", "time_projection.", "text_embedding.",
+                                          "head.modulation", "head.head.",       ".self_attn.",
+                                          ".cross_attn."};
+
+template <class Marks>
+bool has_mark(const std::string& name, const Marks& marks) {
+  for (const char* mark : marks)
+    if (name.find(mark) != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace
+
+std::string WanNames::operator()(const std::string& name) const {
+  if (!original) return prefix + name;
+  if (name == "scale_shift_table") return prefix + "head.modulation";
+  std::string out = name;
+  for (const auto& [ours, theirs] : kSpellings)
+    if (const size_t at = out.find(ours); at != std::string::npos)
+      out.replace(at, std::string(ours).size(), theirs);
+  return prefix + out;
+}
+
+WanNames detect_wan_names(const TensorFile& file) {
+  int diffusers = 0, original = 0;
+  std::array<int, kPrefixes.size()> with_prefix{};
+  for (const std::string& name : file.names()) {
+    const bool ours = has_mark(name, kDiffusersMarks), theirs = has_mark(name, kOriginalMarks);
+    diffusers += ours;
+    original += theirs;
+    if (!ours && !theirs) continue;
+    for (size_t i = 0; i < kPrefixes.size(); ++i)
+      if (name.starts_with(kPrefixes[i])) {
+        ++with_prefix[i];
+        break;
+      }
+  }
+  if (diffusers + original == 0)
+    throw Error(ErrorKind::kModel,
+                (file.files().empty() ? std::string("the file") : file.files().front()) +
+                    ": no tensor has a name of a Wan transformer, in the diffusers or the original "
+                    "spelling");
+  size_t best = kPrefixes.size() - 1;
+  for (size_t i = 0; i < kPrefixes.size(); ++i)
+    if (with_prefix[i] > with_prefix[best]) best = i;
+  return {.prefix = kPrefixes[best], .original = original > diffusers};
+}
+
+}  // namespace weft

@@ -1,0 +1,21 @@
+#pragma once
+// The spellings that a Wan transformer checkpoint may use: diffusers names, which are used here, or
+// the names of the original repository. In a single-file checkpoint either has a prefix.
+#include <string>
+
+#include "io/weights/tensor_file.h"
+
+namespace weft {
+
+struct WanNames {
+  std::string prefix;     // "", "diffusion_model." or "model.diffusion_model."
+  bool original = false;  // names of the original repository
+
+  // The file's spelling of a diffusers name.
+  std::string operator()(const std::string& name) const;
+};
+
+// Detects the spelling from the tensor names. Throws Error(kModel) if it is neither of the two.
+WanNames detect_wan_names(const TensorFile& file);
+
+}  // namespace weft

@@ -1,0 +1,147 @@
+// VaeState: runs a network of VAE layers chunk by chunk.
+#include <algorithm>
+
+#include "kernels/copy.h"
+#include "models/wan/vae_layers.h"
+
+namespace weft {
+
+namespace {
+
+std::vector<FrameShape> chain_shapes(const VaeNetwork& network, FrameShape shape, Chunk chunk) {
+  std::vector<FrameShape> shapes{shape};
+  for (const auto& layer : network) shapes.push_back(shape = layer->output(shape, chunk));
+  return shapes;
+}
+
+// Repeats the allocations of VaeState::growing, innermost call first.
+size_t growing_bytes(const VaeNetwork& network, const std::vector<FrameShape>& shapes, Chunk chunk,
+                     DType dtype) {
+  size_t peak = 0;
+  for (size_t i = 0; i < network.size(); ++i) {
+    peak = std::max(peak, network[i]->workspace(shapes[i], chunk, dtype));
+    if (!network[i]->in_place()) peak += shapes[i].bytes(dtype);
+  }
+  return shapes.back().bytes(dtype) + peak;
+}
+
+// Repeats the allocations of VaeState::shrinking.
+size_t shrinking_bytes(const VaeNetwork& network, const std::vector<FrameShape>& shapes,
+                       Chunk chunk, DType dtype) {
+  size_t live = shapes[0].bytes(dtype), peak = live;
+  for (size_t i = 0; i < network.size(); ++i) {
+    if (!network[i]->in_place()) live += shapes[i + 1].bytes(dtype);
+    peak = std::max(peak, live + network[i]->workspace(shapes[i], chunk, dtype));
+  }
+  return peak;
+}
+
+TensorView alloc(Context& context, DType dtype, const FrameShape& shape) {
+  return context.arena.alloc(dtype, {shape.frames, shape.height, shape.width, shape.channels});
+}
+
+}  // namespace
+
+size_t vae_workspace_bytes(const VaeNetwork& network, VaeOrder order, FrameShape first,
+                           FrameShape later, DType dtype, int64_t chunks) {
+  size_t peak = 0;
+  for (const Chunk chunk : {Chunk::kFirst, Chunk::kLater}) {
+    if (chunk == Chunk::kLater && chunks < 2) break;
+    const auto shapes = chain_shapes(network, chunk == Chunk::kFirst ? first : later, chunk);
+    peak = std::max(peak, order == VaeOrder::kGrowing
+                              ? growing_bytes(network, shapes, chunk, dtype)
+                              : shrinking_bytes(network, shapes, chunk, dtype));
+  }
+  return peak;
+}
+
+size_t vae_state_bytes(const VaeNetwork& network, FrameShape first, DType dtype) {
+  const auto shapes = chain_shapes(network, first, Chunk::kFirst);
+  size_t total = 0;
+  for (size_t i = 0; i < network.size(); ++i)
+    for (const FrameShape& shape : network[i]->history(shapes[i])) total += shape.bytes(dtype);
+  return total;
+}
+
+size_t vae_scratch_bytes(const VaeNetwork& network, FrameShape later, DType dtype, Bias biases,
+                         int64_t bands, const DeviceTraits& device) {
+  const auto shapes = chain_shapes(network, later, Chunk::kLater);
+  size_t most = kTransferPiece;
+  for (size_t i = 0; i < network.size(); ++i)
+    most = std::max(most, network[i]->scratch(shapes[i], dtype, biases, bands, device));
+  return most;
+}
+
+VaeState::VaeState(const VaeNetwork& network, VaeOrder order, FrameShape first, FrameShape later,
+                   DType dtype, Device device)
+    : network_(network), order_(order), dtype_(dtype) {
+  CHECK(!network.empty());
+  shapes_[0] = chain_shapes(network, first, Chunk::kFirst);
+  shapes_[1] = chain_shapes(network, later, Chunk::kLater);
+  for (size_t i = 0; i < network.size(); ++i) {
+    first_history_.push_back(history_.size());
+    for (const FrameShape& shape : network[i]->history(shapes_[0][i]))
+      history_.emplace_back(
+          dtype,
+          std::initializer_list<int64_t>{shape.frames, shape.height, shape.width, shape.channels},
+          device);
+  }
+  first_history_.push_back(history_.size());
+}
+
+FrameShape VaeState::input() const { return shapes_[static_cast<int>(chunk())].front(); }
+FrameShape VaeState::output() const { return shapes_[static_cast<int>(chunk())].back(); }
+
+std::span<const Tensor> VaeState::history(size_t layer) const {
+  return std::span<const Tensor>(history_).subspan(
+      first_history_[layer], first_history_[layer + 1] - first_history_[layer]);
+}
+
+void VaeState::run(Context& context, const Access& fill, const Access& use) {
+  const Arena::Scope scope(context.arena);
+  if (chunks_ == 0)  // the history of the first chunk is zeros
+    for (const Tensor& frames : history_) fill_zero(context.stream, frames);
+  if (order_ == VaeOrder::kGrowing) {
+    const TensorView out = alloc(context, dtype_, output());
+    growing(context, network_.size(), fill, out);
+    use(out);
+  } else {
+    use(shrinking(context, fill));
+  }
+  ++chunks_;
+}
+
+// Runs the first `layers` layers and writes their result to `out`. The input of the last of them is
+// allocated after `out` and freed when this call ends, so a small early buffer never keeps memory
+// below a large late one.
+void VaeState::growing(Context& context, size_t layers, const Access& fill, const TensorView& out) {
+  const size_t last = layers - 1;
+  const VaeLayer& layer = *network_[last];
+  const Arena::Scope scope(context.arena);
+  const TensorView in =
+      layer.in_place() ? out : alloc(context, dtype_, shapes_[static_cast<int>(chunk())][last]);
+  if (last == 0)
+    fill(in);
+  else
+    growing(context, last, fill, in);
+  layer.forward(context, in, chunk(), history(last), out);
+  context.observe(layer.name().c_str(), out, static_cast<int>(chunks_));
+}
+
+TensorView VaeState::shrinking(Context& context, const Access& fill) {
+  const std::vector<FrameShape>& shapes = shapes_[static_cast<int>(chunk())];
+  TensorView x = alloc(context, dtype_, shapes[0]);
+  fill(x);
+  for (size_t i = 0; i < network_.size(); ++i) {
+    const VaeLayer& layer = *network_[i];
+    const TensorView out = layer.in_place() ? x : alloc(context, dtype_, shapes[i + 1]);
+    layer.forward(context, x, chunk(), history(i), out);
+    context.observe(layer.name().c_str(), out, static_cast<int>(chunks_));
+    x = out;
+  }
+  return x;
+}
+
+std::vector<TensorView> VaeState::views() const { return {history_.begin(), history_.end()}; }
+
+}  // namespace weft

@@ -1,0 +1,353 @@
+#include "parallel/bootstrap/control_plane.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "kernels/check.h"
+#include "parallel/bootstrap/listener.h"
+
+namespace weft {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kPollMs = 20;
+
+double since(Clock::time_point then) {
+  return std::chrono::duration<double>(Clock::now() - then).count();
+}
+
+std::string seconds_text(const char* format, double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, seconds);
+  return std::string(text) + " s";
+}
+
+constexpr int kFirstClockSamples = 8;  // before the constructor returns
+
+enum class Opcode : int32_t { kHello, kBeat, kClock, kFailure, kReady, kAllReady, kGoodbye };
+
+struct ControlMessage {
+  Opcode opcode = Opcode::kBeat;
+  int32_t rank = 0;
+  uint64_t token = 0;   // the job's; a connection without it is dropped
+  int64_t sent_ns = 0;  // by the sender's clock
+  int64_t echo_ns = 0;  // kClock: sent_ns of the beat it answers
+  char text[480] = {};
+};
+
+// One connection, and the bytes read so far of its next message.
+struct PeerConnection {
+  int socket = -1;
+  int rank = -1;  // -1 until its hello
+  char buffer[sizeof(ControlMessage)] = {};
+  size_t filled = 0;
+  Clock::time_point heard = Clock::now();
+  bool suspected = false, ready = false, left = false;
+  std::string last;  // its last operation, from its heartbeat
+};
+
+}  // namespace
+
+ControlSettings settings_for_timeout(double seconds) {
+  ControlSettings settings;
+  if (seconds > 0) {
+    settings.suspect_s *= seconds / settings.dead_s;
+    settings.dead_s = seconds;
+  } else {
+    settings.dead_s = std::numeric_limits<double>::infinity();
+  }
+  return settings;
+}
+
+struct ControlPlane::Impl {
+  int rank, size;
+  ControlReports reports;
+  ControlSettings settings;
+  uint64_t token = 0;
+  int listener = -1;
+  Clock::time_point started = Clock::now();
+  bool complete = false;  // every rank has said hello
+  std::vector<PeerConnection>
+      links;  // the first rank has one to every other, the others to the first
+  std::mutex lock;
+  // Guarded by the lock: the error the job ended with; one that fail() asked to end it with.
+  std::string failed, to_fail;
+  bool ready = false, all_ready = false;  // guarded by the lock; see await_all()
+  ClockOffset offset;                     // guarded by the lock; to the first rank's clock
+  std::condition_variable changed;
+  std::atomic<bool> leaving{false};
+  std::thread thread;
+
+  void run();
+  void read(PeerConnection& link);
+  void handle(PeerConnection& link, const ControlMessage& message);
+  void await_hellos();
+  void check_all_ready();
+  void set_all_ready();
+  void check_silence();
+  void lost(PeerConnection& link);
+  void fail_job(const std::string& why);
+  void answer_clock(const PeerConnection& link, const ControlMessage& beat);
+  void learn_clock(const ControlMessage& answer);
+  void send_beat();
+  void send_to_all(const ControlMessage& message);
+  ControlMessage make_message(Opcode opcode, const std::string& text) const;
+};
+
+ControlMessage ControlPlane::Impl::make_message(Opcode opcode, const std::string& text) const {
+  ControlMessage out;
+  out.opcode = opcode;
+  out.rank = rank;
+  out.token = token;
+  out.sent_ns = settings.clock_ns();
+  std::snprintf(out.text, sizeof out.text, "%s", text.c_str());
+  return out;
+}
+
+void ControlPlane::Impl::send_to_all(const ControlMessage& out) {
+  for (PeerConnection& link : links)  // never blocks: only a dead peer's buffer is full
+    if (link.socket >= 0 && !link.left)
+      (void)send(link.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void ControlPlane::Impl::answer_clock(const PeerConnection& link, const ControlMessage& beat) {
+  ControlMessage answer = make_message(Opcode::kClock, "");
+  answer.echo_ns = beat.sent_ns;
+  (void)send(link.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void ControlPlane::Impl::learn_clock(const ControlMessage& answer) {
+  const int64_t now = settings.clock_ns();
+  bool more = false;
+  {
+    const std::lock_guard guard(lock);
+    offset.add(answer.echo_ns, answer.sent_ns, now);
+    more = offset.samples() < kFirstClockSamples;
+    changed.notify_all();
+  }
+  if (more) send_beat();
+}
+
+void ControlPlane::Impl::send_beat() {
+  send_to_all(make_message(Opcode::kBeat, reports.last_operation ? reports.last_operation() : ""));
+}
+
+void ControlPlane::Impl::fail_job(const std::string& why) {
+  {
+    const std::lock_guard guard(lock);
+    if (!failed.empty()) return;
+    failed = why;
+    changed.notify_all();
+  }
+  send_to_all(make_message(Opcode::kFailure, why));
+  reports.failure(why);
+}
+
+void ControlPlane::Impl::lost(PeerConnection& link) {
+  close(link.socket);
+  link.socket = -1;
+  if (link.left || link.rank < 0 || leaving) return;
+  fail_job("rank " + std::to_string(link.rank) + " is gone; its last sign was " +
+           (link.last.empty() ? "none" : link.last));
+}
+
+void ControlPlane::Impl::handle(PeerConnection& link, const ControlMessage& in) {
+  if (in.token != token) {
+    close(link.socket);
+    link.socket = -1;
+    return;
+  }
+  link.rank = in.rank;
+  link.heard = Clock::now();
+  link.suspected = false;
+  const std::string text(in.text, strnlen(in.text, sizeof in.text));
+  if (in.opcode == Opcode::kBeat) link.last = text;
+  if (in.opcode == Opcode::kBeat && rank == 0) answer_clock(link, in);
+  if (in.opcode == Opcode::kClock) learn_clock(in);
+  if (in.opcode == Opcode::kReady) link.ready = true;
+  if (in.opcode == Opcode::kAllReady) set_all_ready();
+  if (in.opcode == Opcode::kGoodbye) link.left = true;
+  if (in.opcode == Opcode::kFailure) fail_job(text);
+}
+
+void ControlPlane::Impl::read(PeerConnection& link) {
+  while (link.socket >= 0) {
+    const ssize_t got = recv(link.socket, link.buffer + link.filled,
+                             sizeof(ControlMessage) - link.filled, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (got <= 0) return lost(link);
+    link.filled += static_cast<size_t>(got);
+    if (link.filled < sizeof(ControlMessage)) continue;
+    link.filled = 0;
+    ControlMessage in;
+    std::memcpy(&in, link.buffer, sizeof in);
+    handle(link, in);
+  }
+}
+
+// The first rank fails the job where a rank has not said hello in time.
+void ControlPlane::Impl::await_hellos() {
+  std::set<int> missing;
+  for (int peer = 1; peer < size; ++peer) missing.insert(peer);
+  for (const PeerConnection& link : links) missing.erase(link.rank);
+  if (missing.empty()) {
+    complete = true;
+  } else if (since(started) > settings.startup_s) {
+    std::string names;
+    for (int peer : missing) names += (names.empty() ? "" : ", ") + std::to_string(peer);
+    fail_job("start-up: no hello from rank " + names + " within " +
+             seconds_text("%g", settings.startup_s));
+  }
+}
+
+// A rank tells the first one once that it is ready; the first one tells all when every rank is.
+void ControlPlane::Impl::check_all_ready() {
+  {
+    const std::lock_guard guard(lock);
+    if (!ready || all_ready) return;
+  }
+  if (rank != 0) {
+    if (!links[0].ready) send_to_all(make_message(Opcode::kReady, ""));
+    links[0].ready = true;  // has been told
+    return;
+  }
+  int count = 1;
+  for (const PeerConnection& link : links) count += link.ready;
+  if (count < size) return;
+  send_to_all(make_message(Opcode::kAllReady, ""));
+  set_all_ready();
+}
+
+void ControlPlane::Impl::set_all_ready() {
+  const std::lock_guard guard(lock);
+  all_ready = true;
+  changed.notify_all();
+}
+
+void ControlPlane::Impl::check_silence() {
+  if (rank == 0 && !complete) await_hellos();
+  for (PeerConnection& link : links) {
+    if (link.socket < 0 || link.left || link.rank < 0) continue;
+    const double silence = since(link.heard);
+    const std::string who = "rank " + std::to_string(link.rank) + " has given no sign for " +
+                            seconds_text("%.1f", silence) + "; its last was " +
+                            (link.last.empty() ? "none" : link.last);
+    if (silence > settings.dead_s) {
+      fail_job(who);
+    } else if (silence > settings.suspect_s && !link.suspected) {
+      link.suspected = true;
+      if (rank == 0 && reports.warning) reports.warning(who);
+    }
+  }
+}
+
+void ControlPlane::Impl::run() {
+  Clock::time_point last_beat{}, looked = Clock::now(), failed_at{};
+  while (!leaving) {
+    std::vector<pollfd> watched;
+    if (listener >= 0) watched.push_back({listener, POLLIN, 0});
+    for (const PeerConnection& link : links)
+      if (link.socket >= 0) watched.push_back({link.socket, POLLIN, 0});
+    poll(watched.data(), watched.size(), kPollMs);
+    if (listener >= 0) {
+      for (int one; (one = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+        PeerConnection link;
+        link.socket = one;
+        links.push_back(link);
+      }
+    }
+    for (PeerConnection& link : links) read(link);
+    // After a pause of this very process the silence of the others proves nothing.
+    if (since(looked) > 1)
+      for (PeerConnection& link : links) link.heard = Clock::now();
+    looked = Clock::now();
+    std::string asked;
+    {
+      const std::lock_guard guard(lock);
+      asked.swap(to_fail);
+    }
+    if (!asked.empty()) fail_job(asked);
+    if (failed.empty()) check_silence();
+    check_all_ready();
+    if (since(last_beat) >= settings.beat_s) {
+      last_beat = Clock::now();
+      send_beat();
+    }
+    if (failed.empty()) continue;
+    if (failed_at == Clock::time_point{}) failed_at = Clock::now();
+    if (since(failed_at) > settings.grace_s && reports.stuck) reports.stuck(failed);
+  }
+}
+
+ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
+                           const std::function<std::string(const std::string&)>& share,
+                           ControlReports reports, const ControlSettings& settings)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->rank = rank;
+  impl_->size = size;
+  impl_->reports = std::move(reports);
+  impl_->settings = settings;
+  Listener listener;
+  if (rank == 0) listener = open_listener(interfaces, size);
+  impl_->listener = listener.socket;
+  impl_->token = listener.token;
+  const std::string text = share(listener.text);
+  if (rank != 0) {
+    const Connection connection = connect_to_listener(text, settings.startup_s);
+    impl_->token = connection.token;
+    PeerConnection link;
+    link.rank = 0;
+    link.socket = connection.socket;
+    impl_->links.push_back(link);
+    impl_->send_to_all(impl_->make_message(Opcode::kHello, ""));
+  }
+  impl_->thread = std::thread([this] { impl_->run(); });
+  if (rank == 0) return;
+  std::unique_lock guard(impl_->lock);
+  impl_->changed.wait_for(guard, std::chrono::duration<double>(settings.startup_s), [this] {
+    return impl_->offset.samples() >= kFirstClockSamples || !impl_->failed.empty();
+  });
+}
+
+ControlPlane::~ControlPlane() {
+  impl_->leaving = true;
+  impl_->thread.join();
+  if (impl_->failed.empty()) impl_->send_to_all(impl_->make_message(Opcode::kGoodbye, ""));
+  for (PeerConnection& link : impl_->links)
+    if (link.socket >= 0) close(link.socket);
+  if (impl_->listener >= 0) close(impl_->listener);
+}
+
+void ControlPlane::await_all() {
+  std::unique_lock guard(impl_->lock);
+  impl_->ready = true;
+  impl_->changed.wait(guard, [this] { return impl_->all_ready || !impl_->failed.empty(); });
+  if (!impl_->failed.empty()) throw Error(ErrorKind::kComm, impl_->failed);
+}
+
+int64_t ControlPlane::job_clock_ns() const {
+  const std::lock_guard guard(impl_->lock);
+  return impl_->settings.clock_ns() + impl_->offset.ns();
+}
+
+void ControlPlane::fail(const std::string& line) {
+  const std::lock_guard guard(impl_->lock);
+  if (impl_->to_fail.empty()) impl_->to_fail = line;
+}
+
+}  // namespace weft

@@ -1,0 +1,107 @@
+#include "parallel/bootstrap/launch.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <numeric>
+
+namespace weft {
+
+std::vector<int> parse_tasks_per_node(const std::string& text) {
+  constexpr int kMost = 1 << 20;
+  std::vector<int> tasks;
+  const char *at = text.data(), *const end = at + text.size();
+  const auto number = [&](int& value) {
+    const auto [next, error] = std::from_chars(at, end, value);
+    at = next;
+    return error == std::errc() && value > 0 && value <= kMost;
+  };
+  const auto skip = [&](std::string_view what) {
+    if (!std::string_view(at, end - at).starts_with(what)) return false;
+    at += what.size();
+    return true;
+  };
+  do {
+    int count = 0, nodes = 1;
+    if (!number(count) || (skip("(x") && (!number(nodes) || !skip(")")))) return {};
+    if (nodes > kMost - static_cast<int>(tasks.size())) return {};
+    tasks.insert(tasks.end(), nodes, count);
+  } while (skip(","));
+  return at == end ? tasks : std::vector<int>();
+}
+
+namespace {
+
+int number(const Environment& environment, const char* name, int otherwise) {
+  const char* text = environment(name);
+  return text ? std::atoi(text) : otherwise;
+}
+
+// The number of a step's tasks on this node.
+int slurm_tasks_here(const Environment& environment, int tasks) {
+  const int node = number(environment, "SLURM_NODEID", 0);
+  int nodes = number(environment, "SLURM_STEP_NUM_NODES", 0);
+  // The second list may be that of the whole allocation, so it must agree with the step.
+  for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+    const char* text = environment(name);
+    const std::vector<int> list = parse_tasks_per_node(text ? text : "");
+    if (std::accumulate(list.begin(), list.end(), int64_t{0}) != tasks || node < 0 ||
+        node >= static_cast<int>(list.size()))
+      continue;
+    if (nodes == 0 || nodes == static_cast<int>(list.size())) return list[node];
+  }
+  if (nodes == 0) nodes = number(environment, "SLURM_NNODES", 1);
+  return nodes > 1 ? (tasks + nodes - 1) / nodes : tasks;
+}
+
+}  // namespace
+
+Launch detect_launch(const Environment& environment) {
+  const auto of = [&](const char* name, int otherwise) {
+    return number(environment, name, otherwise);
+  };
+  if (environment("OMPI_COMM_WORLD_SIZE")) {
+    const int ranks = of("OMPI_COMM_WORLD_SIZE", 1);
+    return {.launcher = Launcher::kMpirun,
+            .rank = of("OMPI_COMM_WORLD_RANK", 0),
+            .ranks = ranks,
+            .rank_here = of("OMPI_COMM_WORLD_LOCAL_RANK", 0),
+            .ranks_here = of("OMPI_COMM_WORLD_LOCAL_SIZE", ranks)};
+  }
+  // The step's variable: a batch script has SLURM_NTASKS too, but is one process.
+  if (const int ranks = of("SLURM_STEP_NUM_TASKS", 1); ranks > 1)
+    return {.launcher = environment("PMIX_NAMESPACE") ? Launcher::kSlurm : Launcher::kSlurmRaw,
+            .rank = of("SLURM_PROCID", 0),
+            .ranks = ranks,
+            .rank_here = of("SLURM_LOCALID", 0),
+            .ranks_here = slurm_tasks_here(environment, ranks)};
+  if (const int ranks = of("WORLD_SIZE", 1); environment("MASTER_ADDR") && ranks > 1)
+    return {.launcher = Launcher::kTorchrun,
+            .rank = of("RANK", 0),
+            .ranks = ranks,
+            .rank_here = of("LOCAL_RANK", 0),
+            .ranks_here = of("LOCAL_WORLD_SIZE", ranks)};
+  return {};
+}
+
+Launch detect_launch() {
+  return detect_launch([](const char* name) { return std::getenv(name); });
+}
+
+std::string to_string(const Launch& launch) {
+  const std::string processes = std::to_string(launch.ranks) + " processes by ";
+  switch (launch.launcher) {
+    case Launcher::kNone:
+      return "one process";
+    case Launcher::kMpirun:
+      return processes + "mpirun";
+    case Launcher::kSlurm:
+      return processes + "srun with PMIx";
+    case Launcher::kSlurmRaw:
+      return processes + "srun without PMIx";
+    case Launcher::kTorchrun:
+      return processes + "torchrun";
+  }
+  return {};
+}
+
+}  // namespace weft

@@ -1,0 +1,54 @@
+#pragma once
+// The schedule of one generation under a layout, as data.
+//
+// Split: guidance branches (cfg), blocks (layers); tokens, heads and widths are split inside a
+//   forward, by the seams.
+// Talk: hidden rows from stage to stage, each branch a micro-batch (GPipe order: Huang et al. 2019,
+//   section 2.3); velocities between the branches' last stages; the updated latent from the last
+//   stage to the first; at the end every last stage's tokens to all ranks, once, before decoding.
+// Bytes sent per step by a rank that owns n of the tokens: hidden n D e per branch and hop;
+//   velocity n C p 4 (C channels, p places of the latent per token) where cfg = 2; latent n C p 4
+//   where layers > 1, last stage alone; once per run (L S - 1) n C p 4 from each last stage.
+// Memory: one hidden buffer per branch on each side of a hop.
+// Exact: every rank updates its own tokens by the same rule.
+// Divisibility: none; at least one block per stage.
+// Overlap: a stage sends while it computes the next branch; sends never block.
+// Paper: GPipe (arXiv 1811.06965); CFG parallel as in xDiT.
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "parallel/schedule/plan.h"
+
+namespace weft {
+
+// Slots of a plan. Those of velocity and hidden rows are numbered from here, one per branch.
+enum Slot : int {
+  kLatentSlot = 0,
+  kVelocitySlot = 1,
+  kFramesSlot = 3,
+  kHiddenSlot = 4,
+  kWholeSlot = 6
+};
+
+struct DenoisePlanConfig {
+  struct DenoiseStep {
+    int model = 0;
+    int branches = 1;  // 2 with guidance
+  };
+  std::vector<DenoiseStep> steps{};
+  int first_step = 0;             // the steps before are done, and every rank has the whole latent
+  std::vector<int> blocks{};      // blocks of each expert
+  Layout layout{};                // data = 1: the plans of one replica
+  std::vector<int64_t> tokens{};  // per sequence index
+  int64_t hidden_bytes = 0;       // bytes of a token's hidden row on the wire
+  int64_t latent_bytes = 0;       // bytes of a token's part of the latent
+};
+
+// One plan per rank of the replica.
+std::vector<Plan> plan_denoise(const DenoisePlanConfig& config);
+
+// Blocks of stage `index` of `stages`. Blocks that remain after an even split go to the stages with
+// the least load; embedding and head count as `ends` blocks each on the first and the last stage.
+BlockRange stage_blocks(int blocks, int stages, int index, double ends = 0.5);
+
+}  // namespace weft

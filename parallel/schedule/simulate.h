@@ -1,0 +1,52 @@
+#pragma once
+// Simulation: runs the real program; only the durations of its operations are simulated. An op
+// computes nothing and advances its rank's clock by the time it would take; a message arrives when
+// its link would have delivered it. Overlap, waits and message sizes are those of the real run.
+#include <array>
+#include <functional>
+#include <vector>
+
+#include "kernels/meter.h"
+#include "parallel/communicator.h"
+#include "parallel/transport/link.h"
+
+namespace weft {
+
+// One rank's device. An op takes the longer of the times of its arithmetic and of its bytes.
+struct DeviceModel {
+  std::array<double, kOpFamilies> flop_per_s{};   // 0: arithmetic takes no time
+  std::array<double, kOpFamilies> bytes_per_s{};  // 0: bytes take no time
+  double copy_bytes_per_s = 0;                    // copies a message at either end; 0: no time
+  double message_s = 0;                           // processor time of a message at either end
+};
+
+// The device model that would take the measured times for the measured work.
+DeviceModel measured_device(const TimingMeter& meter);
+
+struct TimelineSpan {
+  double begin_s = 0, end_s = 0;
+  bool waits = false;  // waits for a message; otherwise it computes an op of `family`
+  OpFamily family = OpFamily::kCopy;
+};
+
+struct SimulatedRank {
+  double seconds = 0;               // when it ended
+  std::vector<TimelineSpan> spans;  // in order; neighbours of one kind are joined
+  CommCounters counters;
+};
+
+// Runs work(world) as every rank, each on a thread of its own; streams must use metered_ops(). Each
+// pair of ranks has a `link` of its own, which carries one message at a time
+// (parallel/transport/link.h). Payloads of more than 64 KiB are not copied: receivers see whatever
+// their memory holds.
+std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const Link& link,
+                                    const std::function<void(Communicator& world)>& work);
+
+// The simulated time of the calling rank.
+double simulated_seconds();
+
+// Draws the ranks' time as SVG: one bar per rank, cut into slices that are coloured by how their
+// time was spent.
+std::string timeline_svg(std::span<const SimulatedRank> ranks, const std::string& title);
+
+}  // namespace weft

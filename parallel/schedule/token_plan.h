@@ -1,0 +1,40 @@
+#pragma once
+// The schedule of token generation over pipeline stages. A round is one pass per micro-batch; the
+// last stage's results of round t are the first stage's input of round t + 1.
+//
+// Split: blocks (layers); tokens, heads and widths are split inside a pass, by the seams.
+// Talk: hidden rows from stage to stage; the last stage's results to every other stage.
+// Bytes sent per micro-batch of n rows and m results and round: n hidden_bytes by every stage but
+//   the last; (L - 1) m result_bytes by the last.
+// Memory: one hidden buffer and one of results per micro-batch.
+// Exact: messages alone.
+// Divisibility: none; at least one block per stage.
+// Overlap: with as many micro-batches as stages, or more, every stage has one to work on while the
+//   others travel; sends never block.
+#include <vector>
+
+#include "parallel/schedule/plan.h"
+
+namespace weft {
+
+struct TokenPlanConfig {
+  int blocks = 1, stages = 1;
+  int rounds = 1;
+  struct Micro {
+    int64_t rows = 0;     // hidden rows of this sequence index
+    int64_t results = 0;  // results of the last stage
+  };
+  std::vector<Micro> micros{};  // upper bounds; a round may have fewer rows
+  int64_t hidden_bytes = 0;     // bytes of a hidden row
+  int64_t result_bytes = 0;     // bytes of a result
+};
+
+// Slots of micro-batch m. Slot 0 holds what every stage has before the first round.
+constexpr int result_slot(int micro) { return 1 + 2 * micro; }
+constexpr int hidden_slot(int micro) { return 2 + 2 * micro; }
+
+// One plan per stage: peers are stages. Pass::step is the round, Pass::micro the micro-batch;
+// kUpdate makes the results of a pass on the last stage.
+std::vector<Plan> plan_tokens(const TokenPlanConfig& config);
+
+}  // namespace weft

@@ -1,0 +1,342 @@
+// The matchmaker of a job of processes: a thread of the first rank runs it and forwards what it
+// tells the other ranks over TCP.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "kernels/check.h"
+#include "parallel/bootstrap/listener.h"
+#include "parallel/transport/matchmaker.h"
+
+namespace weft {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The first rank of a failed job waits this long for ranks that have not left.
+constexpr std::chrono::seconds kLeaveTimeout{5};
+
+enum class Opcode : int32_t {
+  // sent by a rank
+  kJoin,
+  kLeave,
+  kOffer,
+  kWithdraw,
+  kWaiting,
+  kReady,
+  kLate,
+  kAbort,
+  // sent by the first rank's server
+  kMatched,
+  kWithdrawn,
+  kEnded
+};
+
+// One message of the protocol. Both ends run the same program on the same kind of machine, so it
+// travels as it lies in memory.
+struct Frame {
+  Opcode opcode = Opcode::kJoin;
+  int32_t rank = 0;
+  uint64_t token = 0;  // the job's; a connection without it is dropped
+  Offer offer;         // opcodes that need a number alone use offer.number
+  double seconds = 0;
+  bool moves = false, more = false;  // more: the next match is part of the same call
+  char text[424] = {};
+};
+
+void no_delay(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// Cuts the bytes read from a socket into frames.
+struct Frames {
+  char buffer[sizeof(Frame)];
+  size_t filled = 0;
+
+  // Gives every whole frame to `take` until there is none; false where the connection has ended.
+  template <class Take>
+  bool read(int socket, int flags, Take&& take) {
+    for (;;) {
+      const ssize_t got = recv(socket, buffer + filled, sizeof buffer - filled, flags);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+      if (got <= 0) return false;
+      filled += static_cast<size_t>(got);
+      if (filled < sizeof buffer) continue;
+      filled = 0;
+      Frame frame;
+      std::memcpy(static_cast<void*>(&frame), buffer, sizeof frame);
+      frame.text[sizeof frame.text - 1] = 0;
+      if (!take(frame)) return false;
+    }
+  }
+};
+
+// One connected rank, on the first rank's side.
+struct Peer final : MatchReceiver {
+  explicit Peer(int connection) : socket(connection) { no_delay(socket); }
+  ~Peer() override { close(socket); }
+
+  void matched(std::span<const Match> matches) override {
+    for (size_t i = 0; i < matches.size(); ++i) {
+      Frame frame;
+      frame.opcode = Opcode::kMatched;
+      frame.offer.number = matches[i].number;
+      frame.offer.header = matches[i].header;
+      frame.moves = matches[i].moves;
+      frame.more = i + 1 < matches.size();
+      send_frame(frame);
+    }
+  }
+  void withdrawn(uint64_t number) override {
+    Frame frame;
+    frame.opcode = Opcode::kWithdrawn;
+    frame.offer.number = number;
+    send_frame(frame);
+  }
+  void ended(const std::string& why) override {
+    Frame frame;
+    frame.opcode = Opcode::kEnded;
+    told_end = true;
+    std::snprintf(frame.text, sizeof frame.text, "%s", why.c_str());
+    send_frame(frame);
+  }
+
+  void send_frame(const Frame& frame) {
+    unsent.append(reinterpret_cast<const char*>(&frame), sizeof frame);
+    flush();
+  }
+  void flush() {
+    const ssize_t gone = send(socket, unsent.data(), unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (gone > 0) unsent.erase(0, static_cast<size_t>(gone));
+  }
+
+  const int socket;
+  int rank = -1;
+  bool left = false, dead = false, told_end = false;
+  Frames frames;
+  std::string unsent;
+};
+
+class MatchServer {
+ public:
+  MatchServer(int ranks, const std::string& interfaces)
+      : ranks_(ranks),
+        listener_(open_listener(interfaces, ranks)),
+        matchmaker_(make_matchmaker(ranks)) {
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~MatchServer() {
+    closing_ = true;
+    thread_.join();
+    close(listener_.socket);
+  }
+
+  const std::string& text() const { return listener_.text; }
+
+ private:
+  // Runs until every rank has joined and left. After a failure, or once the first rank closes, it
+  // waits only for ranks that had joined; after both, for at most kLeaveTimeout.
+  void run() {
+    int gone = 0;
+    Clock::time_point last_in_order = Clock::now();
+    while (gone < ranks_ && !((ended_ || closing_) && peers_.empty())) {
+      for (const Peer& peer : peers_) ended_ = ended_ || peer.told_end;
+      if (!(ended_ && closing_)) last_in_order = Clock::now();
+      if (Clock::now() - last_in_order > kLeaveTimeout) return;
+      std::vector<pollfd> watched{{listener_.socket, POLLIN, 0}};
+      for (const Peer& peer : peers_)
+        watched.push_back(
+            {peer.socket, static_cast<short>(peer.unsent.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      poll(watched.data(), watched.size(), 100);
+      for (int one; (one = accept4(listener_.socket, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
+        peers_.emplace_back(one);
+      for (Peer& peer : peers_) {
+        if (!peer.unsent.empty()) peer.flush();
+        if (peer.frames.read(peer.socket, MSG_DONTWAIT,
+                             [&](const Frame& frame) { return take(peer, frame); }))
+          continue;
+        peer.dead = true;
+        if (peer.rank < 0) continue;
+        if (!peer.left) {
+          ended_ = true;
+          matchmaker_->leave(peer.rank);
+          matchmaker_->abort("rank " + std::to_string(peer.rank) + " is gone");
+        }
+        ++gone;
+      }
+      peers_.remove_if([](const Peer& peer) { return peer.dead; });
+    }
+  }
+
+  bool take(Peer& peer, const Frame& frame) {
+    if (frame.token != listener_.token || frame.rank < 0 || frame.rank >= ranks_) return false;
+    if (peer.rank < 0) {
+      if (frame.opcode != Opcode::kJoin) return false;
+      peer.rank = frame.rank;
+      matchmaker_->join(peer.rank, peer);
+      return true;
+    }
+    const uint64_t number = frame.offer.number;
+    switch (frame.opcode) {
+      case Opcode::kOffer:
+        if (frame.offer.peer < 0 || frame.offer.peer >= ranks_) return false;
+        matchmaker_->offer(peer.rank, frame.offer);
+        break;
+      case Opcode::kWithdraw:
+        matchmaker_->withdraw(peer.rank, number);
+        break;
+      case Opcode::kWaiting:
+        matchmaker_->waiting(peer.rank, number);
+        break;
+      case Opcode::kReady:
+        matchmaker_->ready(peer.rank);
+        break;
+      case Opcode::kLate:
+        matchmaker_->late(peer.rank, frame.seconds);
+        ended_ = true;
+        break;
+      case Opcode::kAbort:
+        matchmaker_->abort(frame.text);
+        ended_ = true;
+        break;
+      case Opcode::kLeave:
+        peer.left = true;
+        matchmaker_->leave(peer.rank);
+        break;
+      default:
+        return false;
+    }
+    return true;
+  }
+
+  const int ranks_;
+  const Listener listener_;
+  const std::shared_ptr<Matchmaker> matchmaker_;
+  bool ended_ = false;
+  std::atomic<bool> closing_ = false;
+  std::list<Peer> peers_;
+  std::thread thread_;
+};
+
+class MatchClient final : public Matchmaker {
+ public:
+  MatchClient(int rank, std::unique_ptr<MatchServer> server, const Connection& connection)
+      : rank_(rank),
+        token_(connection.token),
+        server_(std::move(server)),
+        socket_(connection.socket) {}
+
+  ~MatchClient() override {
+    shutdown(socket_, SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+    close(socket_);
+  }
+
+  void join(int rank, MatchReceiver& receiver) override {
+    CHECK(rank == rank_ && !thread_.joinable(), "rank", rank);
+    receiver_ = &receiver;
+    send_frame(Opcode::kJoin);
+    thread_ = std::thread([this] { run(); });
+  }
+  void leave(int) override {
+    send_frame(Opcode::kLeave);
+    shutdown(socket_, SHUT_WR);  // the server reads the last frame and closes
+    thread_.join();
+  }
+  void offer(int, const Offer& offer) override {
+    Frame frame;
+    frame.offer = offer;
+    send_frame(Opcode::kOffer, frame);
+  }
+  void withdraw(int, uint64_t number) override { send_number(Opcode::kWithdraw, number); }
+  void waiting(int, uint64_t number) override { send_number(Opcode::kWaiting, number); }
+  void ready(int) override { send_frame(Opcode::kReady); }
+  void late(int, double seconds) override {
+    Frame frame;
+    frame.seconds = seconds;
+    send_frame(Opcode::kLate, frame);
+  }
+  void abort(const std::string& why) override {
+    Frame frame;
+    std::snprintf(frame.text, sizeof frame.text, "%s", why.c_str());
+    send_frame(Opcode::kAbort, frame);
+  }
+
+ private:
+  void send_frame(Opcode opcode, Frame frame = {}) {
+    frame.opcode = opcode;
+    frame.rank = rank_;
+    frame.token = token_;
+    const std::lock_guard guard(lock_);  // frames must not interleave
+    const char* data = reinterpret_cast<const char*>(&frame);
+    for (size_t done = 0; done < sizeof frame;) {
+      const ssize_t sent = send(socket_, data + done, sizeof frame - done, MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent <= 0) return;  // the reading side reports that the server is gone
+      done += static_cast<size_t>(sent);
+    }
+  }
+  void send_number(Opcode opcode, uint64_t number) {
+    Frame frame;
+    frame.offer.number = number;
+    send_frame(opcode, frame);
+  }
+
+  void run() {
+    std::vector<Match> matches;
+    frames_.read(socket_, 0, [&](const Frame& frame) {
+      if (frame.opcode == Opcode::kMatched) {
+        matches.push_back({frame.offer.number, frame.offer.header, frame.moves});
+        if (!frame.more) receiver_->matched(matches);
+        if (!frame.more) matches.clear();
+      } else if (frame.opcode == Opcode::kWithdrawn) {
+        receiver_->withdrawn(frame.offer.number);
+      } else if (frame.opcode == Opcode::kEnded) {
+        receiver_->ended(frame.text);
+      }
+      return true;
+    });
+    receiver_->ended("rank 0, which runs the matchmaker, is gone");
+  }
+
+  const int rank_;
+  const uint64_t token_;
+  const std::unique_ptr<MatchServer> server_;  // on the first rank; closes after the client
+  const int socket_;
+  MatchReceiver* receiver_ = nullptr;
+  std::mutex lock_;
+  Frames frames_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::shared_ptr<Matchmaker> connect_matchmaker(
+    int rank, int ranks, const std::string& interfaces, double seconds, std::string& note,
+    const std::function<std::string(const std::string&)>& share) {
+  CHECK(rank >= 0 && rank < ranks, "rank", rank, "of", ranks);
+  std::unique_ptr<MatchServer> server;
+  if (rank == 0) server = std::make_unique<MatchServer>(ranks, interfaces);
+  const Connection connection =
+      connect_to_listener(share(server ? server->text() + " " + note : ""), seconds);
+  note = connection.rest;
+  return std::make_shared<MatchClient>(rank, std::move(server), connection);
+}
+
+}  // namespace weft

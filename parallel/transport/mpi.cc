@@ -1,0 +1,368 @@
+#include "parallel/transport/mpi.h"
+
+#include <mpi.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/check.h"
+#include "parallel/bootstrap/control_plane.h"
+#include "parallel/bootstrap/flight_recorder.h"
+#include "parallel/bootstrap/launch.h"
+#include "parallel/bootstrap/startup_watch.h"
+
+namespace weft {
+
+namespace {
+
+// MPI tags: one for headers, which arrive in order, one for the error line of an aborted job, and a
+// tag per payload, made of its number.
+constexpr int kHeaderTag = 0, kAbortTag = 1, kFirstPayloadTag = 2, kPayloadTags = 1 << 20;
+constexpr size_t kAbortBytes = 1024;
+constexpr double kStartupSeconds = 60;
+
+struct WireHeader {
+  MessageHeader message;
+  int64_t number = 0;  // counts the sender's messages to this peer
+  int64_t part = 0;    // the payload comes in MPI messages of so many bytes, and a rest
+};
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(ErrorKind::kComm, std::string(call) + ": " + std::string(text, length));
+}
+
+int payload_tag(int64_t number) {
+  return kFirstPayloadTag + static_cast<int>(number % kPayloadTags);
+}
+
+// Calls post(data, bytes) for every part of a payload; both ends call it with the same numbers, and
+// MPI keeps the order of messages with one tag.
+template <class Post>
+void for_each_part(void* data, int64_t bytes, int64_t part, Post&& post) {
+  for (int64_t at = 0; at < bytes; at += part)
+    post(static_cast<char*>(data) + at, static_cast<int>(std::min(part, bytes - at)));
+}
+
+bool finished(MPI_Request& request) {
+  int done = 0;
+  if (request == MPI_REQUEST_NULL) return true;
+  check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+  return done;
+}
+
+bool finished(std::vector<MPI_Request>& requests) {
+  while (!requests.empty() && finished(requests.back())) requests.pop_back();
+  return requests.empty();
+}
+
+// An incoming message whose header has arrived. Its payload is received into the memory of a posted
+// receive, or into `held` where none is posted yet.
+struct Arrival {
+  WireHeader header;
+  std::vector<char> held;
+  std::vector<MPI_Request> requests;  // those that are not finished
+};
+
+struct MpiTransfer final : Transfer {
+  using Transfer::Transfer;
+  int peer = 0;
+  MessageHeader header;
+  // Used by a send; the wire header's memory must stay until it is sent.
+  WireHeader wire;
+  std::vector<MPI_Request> requests;  // those that are not finished: header and parts
+  // Used by a receive.
+  void* data = nullptr;
+  std::shared_ptr<Arrival> arrival;
+  std::list<MpiTransfer*>* posted = nullptr;  // the list it waits in, until claimed
+
+  ~MpiTransfer() override {
+    if (posted) posted->remove(this);
+    // Only an aborted job destroys unfinished sends; MPI may drop them.
+    for (MPI_Request& request : requests) MPI_Request_free(&request);
+  }
+};
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(const MpiOptions& options) : part_(options.largest_part) {
+    CHECK(part_ > 0 && part_ <= INT_MAX, "parts of", part_, "bytes");
+    // MPI_Init waits for every rank, however long.
+    const Launch launch = detect_launch();
+    const char* folder = std::getenv("PMIX_SERVER_TMPDIR");  // a folder of this job on this host
+    const StartupWatch watch(folder ? folder : "", launch.rank, launch.ranks, launch.ranks_here,
+                             kStartupSeconds, options.stuck);
+    int given = 0;
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given), "MPI_Init_thread");
+    if (given < MPI_THREAD_SERIALIZED)
+      throw Error(ErrorKind::kComm, "this MPI cannot be called from several threads in turn");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    prctl(PR_SET_TIMERSLACK, 1000);  // naps of microseconds, not of fifty
+    check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+    links_.resize(size_);
+    for (int peer = 0; peer < size_; ++peer)
+      if (peer != rank_) listen(peer);
+    check_mpi(MPI_Irecv(abort_text_, kAbortBytes, MPI_BYTE, MPI_ANY_SOURCE, kAbortTag,
+                        MPI_COMM_WORLD, &abort_request_),
+              "MPI_Irecv");
+    const auto share = [](const std::string& text) {
+      char shared[256] = {};
+      std::strncpy(shared, text.c_str(), sizeof shared - 1);
+      check_mpi(MPI_Bcast(shared, sizeof shared, MPI_BYTE, 0, MPI_COMM_WORLD), "MPI_Bcast");
+      return std::string(shared);
+    };
+    const ControlReports control{.last_operation = [this] { return last_operation(); },
+                                 .warning = options.warning,
+                                 .failure = [this](const std::string& line) { hear(line); },
+                                 .stuck = options.stuck};
+    // Uses the network that the user chose for MPI, or the loopback where all ranks are on one
+    // host.
+    const char* chosen = std::getenv("OMPI_MCA_btl_tcp_if_include");
+    const std::string interfaces = chosen ? chosen : launch.one_host() ? "lo" : "";
+    control_ = std::make_unique<ControlPlane>(rank_, size_, interfaces, share, control,
+                                              settings_for_timeout(options.heartbeat_timeout_s));
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void watch(std::shared_ptr<const FlightRecorder> recorder) override {
+    const std::lock_guard guard(watched_lock_);
+    watched_ = std::move(recorder);
+  }
+
+  std::unique_ptr<Transfer> send(Stream&, int peer, const MessageHeader& header,
+                                 const TensorView& view) override {
+    const std::lock_guard guard(lock_);
+    auto transfer = std::make_unique<MpiTransfer>(false);
+    transfer->peer = peer;
+    transfer->header = header;
+    transfer->wire = {header, links_[peer].sent++, part_};
+    const auto post = [&](const void* data, int bytes, int tag) {
+      MPI_Request& request = transfer->requests.emplace_back(MPI_REQUEST_NULL);
+      check_mpi(MPI_Isend(data, bytes, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request), "MPI_Isend");
+    };
+    post(&transfer->wire, sizeof(WireHeader), kHeaderTag);
+    for_each_part(view.data, header.bytes, part_, [&](const void* data, int bytes) {
+      post(data, bytes, payload_tag(transfer->wire.number));
+    });
+    return transfer;
+  }
+
+  std::unique_ptr<Transfer> receive(Stream&, int peer, const MessageHeader& expected,
+                                    const TensorView& view) override {
+    const std::lock_guard guard(lock_);
+    auto transfer = std::make_unique<MpiTransfer>(true);
+    transfer->peer = peer;
+    transfer->header = expected;
+    transfer->data = view.data;
+    Link& link = links_[peer];
+    const auto early = std::find_if(link.early.begin(), link.early.end(), [&](const auto& arrival) {
+      return arrival->header.message.tag == expected.tag;
+    });
+    if (early != link.early.end()) {
+      transfer->arrival = *early;
+      link.early.erase(early);
+    } else {
+      transfer->posted = &link.posted;
+      link.posted.push_back(transfer.get());
+    }
+    return transfer;
+  }
+
+  MessageHeader wait(Transfer& under_way) override {
+    auto& transfer = static_cast<MpiTransfer&>(under_way);
+    for (int naps = 0;; ++naps) {
+      {
+        const std::lock_guard guard(lock_);
+        if (aborted_.empty()) progress();
+        if (!aborted_.empty()) throw Error(ErrorKind::kComm, aborted_);
+        if (ended(transfer)) break;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min(5 << std::min(naps, 5), 100)));
+    }
+    if (!transfer.receive) return transfer.header;
+    const Arrival& arrival = *transfer.arrival;
+    const MessageHeader& header = arrival.header.message;
+    if (!arrival.held.empty() && header.bytes == transfer.header.bytes)
+      std::memcpy(transfer.data, arrival.held.data(), arrival.held.size());
+    return header;
+  }
+
+  void abort(std::string_view why) noexcept override {
+    without_throwing([&] {
+      const std::lock_guard guard(lock_);
+      if (!aborted_.empty()) return;
+      aborted_ = why.empty() ? "aborted" : std::string(why);
+      control_->fail(aborted_);  // reaches every rank where MPI itself has failed
+      send_abort();
+    });
+  }
+
+  std::optional<int64_t> job_clock_ns() const override { return control_->job_clock_ns(); }
+
+  void finish() {
+    control_->await_all();  // sleeps; MPI's own barrier would spin
+    {
+      const std::lock_guard guard(lock_);
+      for (Link& link : links_)
+        if (link.request != MPI_REQUEST_NULL) cancel(link.request);
+      if (abort_request_ != MPI_REQUEST_NULL) cancel(abort_request_);
+    }
+    MPI_Finalize();
+    control_.reset();  // a peer that dies in between is still noticed
+  }
+
+ private:
+  void send_abort() {
+    std::string text = aborted_.substr(0, kAbortBytes - 1);
+    text.resize(kAbortBytes);
+    for (int peer = 0; peer < size_; ++peer) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (peer != rank_) {
+        abort_texts_.push_back(text);
+        MPI_Isend(abort_texts_.back().data(), kAbortBytes, MPI_BYTE, peer, kAbortTag,
+                  MPI_COMM_WORLD, &request);
+      }
+    }
+    for (int i = 0; i < 20; ++i) {  // gives the messages time to be sent
+      progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  std::string last_operation() {
+    const std::lock_guard guard(watched_lock_);
+    return watched_ ? watched_->last() : "nothing yet";
+  }
+  void hear(const std::string& line) {
+    const std::lock_guard guard(lock_);
+    if (aborted_.empty()) aborted_ = line;
+  }
+
+  struct Link {
+    int64_t sent = 0;
+    WireHeader header;  // of the message that comes next
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::list<MpiTransfer*> posted;                // receives without a message, oldest first
+    std::deque<std::shared_ptr<Arrival>> early;    // messages without a receive
+    std::vector<std::shared_ptr<Arrival>> coming;  // payloads under way
+  };
+
+  static void cancel(MPI_Request& request) {
+    MPI_Cancel(&request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+
+  void listen(int peer) {
+    Link& link = links_[peer];
+    check_mpi(MPI_Irecv(&link.header, sizeof(WireHeader), MPI_BYTE, peer, kHeaderTag,
+                        MPI_COMM_WORLD, &link.request),
+              "MPI_Irecv");
+  }
+
+  // Accepts every header that has arrived and tests the payloads under way.
+  void progress() {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      Link& link = links_[peer];
+      while (finished(link.request)) {
+        accept(peer);
+        listen(peer);
+      }
+      std::erase_if(link.coming, [](const auto& arrival) { return finished(arrival->requests); });
+    }
+    if (aborted_.empty() && finished(abort_request_))
+      aborted_ = std::string(abort_text_, strnlen(abort_text_, kAbortBytes));
+  }
+
+  // A header has arrived: posts the receive of its payload, into the oldest matching receive.
+  void accept(int peer) {
+    Link& link = links_[peer];
+    auto arrival = std::make_shared<Arrival>();
+    arrival->header = link.header;
+    const MessageHeader& header = arrival->header.message;
+    const auto posted = std::find_if(link.posted.begin(), link.posted.end(), [&](const auto* one) {
+      return one->header.tag == header.tag;
+    });
+    void* to = nullptr;
+    if (posted != link.posted.end()) {
+      MpiTransfer& transfer = **posted;
+      if (transfer.header.bytes == header.bytes) to = transfer.data;
+      transfer.arrival = arrival;
+      transfer.posted = nullptr;
+      link.posted.erase(posted);
+    } else {
+      link.early.push_back(arrival);
+    }
+    if (!to) {  // no receive is posted yet, or it expects another size
+      arrival->held.resize(static_cast<size_t>(header.bytes));
+      to = arrival->held.data();
+    }
+    const int tag = payload_tag(arrival->header.number);
+    for_each_part(to, header.bytes, arrival->header.part, [&](void* data, int bytes) {
+      MPI_Request& request = arrival->requests.emplace_back(MPI_REQUEST_NULL);
+      check_mpi(MPI_Irecv(data, bytes, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request), "MPI_Irecv");
+    });
+    link.coming.push_back(std::move(arrival));
+  }
+
+  static bool ended(MpiTransfer& transfer) {
+    if (transfer.receive) return transfer.arrival && transfer.arrival->requests.empty();
+    return finished(transfer.requests);
+  }
+
+  const int64_t part_;  // the largest MPI message's bytes
+  std::mutex lock_;
+  int rank_ = 0, size_ = 1;
+  std::vector<Link> links_;
+  char abort_text_[kAbortBytes] = {};
+  MPI_Request abort_request_ = MPI_REQUEST_NULL;
+  std::string aborted_;
+  std::list<std::string> abort_texts_;
+  std::mutex watched_lock_;
+  std::shared_ptr<const FlightRecorder> watched_;
+  std::unique_ptr<ControlPlane> control_;  // declared last: its thread uses the members above
+};
+
+std::shared_ptr<MpiTransport>& the_transport() {
+  static std::shared_ptr<MpiTransport> transport;
+  return transport;
+}
+
+}  // namespace
+
+bool mpi_built() { return true; }
+
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);  // may be called before MPI_Init
+  return {text, static_cast<size_t>(length)};
+}
+
+std::shared_ptr<Transport> make_mpi_transport(const MpiOptions& options) {
+  auto& transport = the_transport();
+  if (!transport) transport = std::make_shared<MpiTransport>(options);
+  return transport;
+}
+
+void finish_mpi() {
+  if (the_transport()) the_transport()->finish();
+}
+
+}  // namespace weft
