@@ -68,6 +68,16 @@ class Communicator {
   // Counters and recorder are shared with the world's.
   Communicator group(std::vector<int> world_ranks, int id) const;
 
+  // Begins a job: every rank of the groups that this rank has messages in calls it, equally often.
+  // Messages of earlier jobs are discarded and counted (Transport::begin_job), and memory that they
+  // held is freed. end_job() frees the memory that the job's messages leave for later ones.
+  void begin_job();
+  void end_job() noexcept;
+  int64_t strays() const { return transport_->strays(); }
+  // Bytes of host memory that messages hold beside their views: staging buffers that wait for
+  // their next use, and payloads that came before their receive.
+  int64_t held_bytes() const;
+
   class Pending {
    public:
     Pending() = default;
@@ -126,6 +136,7 @@ class Communicator {
   struct Shared;  // counters, recorder and staging, one per rank
   Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Shared> shared,
                std::vector<int> ranks, int rank, int group);
+  TagBits tag_bits(const Tag& tag) const;  // group 0 is the world, whose messages have no job
 
   std::shared_ptr<Transport> transport_;
   std::shared_ptr<Shared> shared_;

@@ -260,9 +260,8 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
     }
     clock.step(++done);
   }
-  if (run_options.tap) {
+  if (run_options.tap)
     run_options.tap->tap("prompt_embeds", padded(stream, prompts[0].embeds, parts.text_length()));
-  }
   parts.done_with_text_encoder();
   return prompts;
 }
@@ -493,6 +492,7 @@ void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
                                const RunOptions& run_options) {
+  const JobScope job(placement);
   const Sampler steps(sampler_for(request), request.steps, request.sigmas);
   const MemoryPlan memory = plan(request);
   if (!memory.fits()) refuse(request, memory);

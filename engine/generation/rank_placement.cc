@@ -192,6 +192,14 @@ Context RankPlacement::vae_context(Stream& stream, Arena& arena, const Pass& pas
   return {stream, arena, *seams.band_mixer, seams.whole, *seams.halo, pass, {}};
 }
 
+JobScope::JobScope(RankPlacement& placement) : placement_(placement) {
+  if (!placement_.alone()) placement_.communicator().begin_job();
+}
+
+JobScope::~JobScope() {
+  if (!placement_.alone()) placement_.communicator().end_job();
+}
+
 BlockRange RankPlacement::blocks(int layers) const {
   return stage_blocks(layers, layout()[Axis::kLayers], mesh_.at(Axis::kLayers, rank()));
 }

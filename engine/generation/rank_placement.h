@@ -105,4 +105,15 @@ class RankPlacement {
   std::unique_ptr<Seams> seams_;
 };
 
+// A job of the placement's ranks, begun and ended on all of them (Communicator::begin_job).
+class JobScope {
+ public:
+  explicit JobScope(RankPlacement& placement);
+  ~JobScope();
+  JobScope(const JobScope&) = delete;
+
+ private:
+  RankPlacement& placement_;
+};
+
 }  // namespace weft

@@ -417,6 +417,7 @@ std::vector<Completion> LanguageModel::complete(std::span<const CompletionReques
   CHECK(options.batch >= 1 && options.chunk >= 1 && options.rounds >= 1, "batch", options.batch,
         "chunk", options.chunk, "rounds", options.rounds);
   stats_ = {};
+  const JobScope job(rank_.placement());
   return Run(rank_, requests, options, stats_).run();
 }
 

@@ -66,13 +66,13 @@ struct SimulatedTransfer final : Transfer {
   int64_t bytes;
 };
 
-class SimulatedTransport final : public Transport {
+class SimulatedTransport final : public TransportDecorator {
  public:
   SimulatedTransport(std::shared_ptr<Transport> inner, const Link& link, Clock& clock)
-      : inner_(std::move(inner)), link_(link), clock_(clock) {}
+      : TransportDecorator(std::move(inner)), link_(link), clock_(clock) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+  bool takes_device_memory() const override { return false; }
+  std::optional<int64_t> job_clock_ns() const override { return std::nullopt; }
 
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                  const TensorView& view) override {
@@ -106,12 +106,9 @@ class SimulatedTransport final : public Transport {
     return header;
   }
 
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
-
  private:
   static int64_t carried(int64_t bytes) { return bytes > kCarried ? 0 : bytes; }
 
-  std::shared_ptr<Transport> inner_;
   Link link_;
   Clock& clock_;
   std::map<int, double> free_;

@@ -35,6 +35,7 @@ enum class Opcode : int32_t {
   kLeave,
   kOffer,
   kWithdraw,
+  kBeginJob,
   kWaiting,
   kReady,
   kLate,
@@ -42,6 +43,7 @@ enum class Opcode : int32_t {
   // sent by the first rank's server
   kMatched,
   kWithdrawn,
+  kStrayed,
   kEnded
 };
 
@@ -108,6 +110,11 @@ struct Peer final : MatchReceiver {
     frame.offer.number = number;
     send_frame(frame);
   }
+  void strayed() override {
+    Frame frame;
+    frame.opcode = Opcode::kStrayed;
+    send_frame(frame);
+  }
   void ended(const std::string& why) override {
     Frame frame;
     frame.opcode = Opcode::kEnded;
@@ -148,6 +155,7 @@ class MatchServer {
   }
 
   const std::string& text() const { return listener_.text; }
+  int64_t work() const { return matchmaker_->work(); }
 
  private:
   // Runs until every rank has joined and left. After a failure, or once the first rank closes, it
@@ -200,6 +208,9 @@ class MatchServer {
         break;
       case Opcode::kWithdraw:
         matchmaker_->withdraw(peer.rank, number);
+        break;
+      case Opcode::kBeginJob:
+        matchmaker_->begin_job(peer.rank);
         break;
       case Opcode::kWaiting:
         matchmaker_->waiting(peer.rank, number);
@@ -265,7 +276,9 @@ class MatchClient final : public Matchmaker {
     send_frame(Opcode::kOffer, frame);
   }
   void withdraw(int, uint64_t number) override { send_number(Opcode::kWithdraw, number); }
+  void begin_job(int) override { send_frame(Opcode::kBeginJob); }
   void waiting(int, uint64_t number) override { send_number(Opcode::kWaiting, number); }
+  int64_t work() const override { return server_ ? server_->work() : 0; }
   void ready(int) override { send_frame(Opcode::kReady); }
   void late(int, double seconds) override {
     Frame frame;
@@ -307,6 +320,8 @@ class MatchClient final : public Matchmaker {
         if (!frame.more) matches.clear();
       } else if (frame.opcode == Opcode::kWithdrawn) {
         receiver_->withdrawn(frame.offer.number);
+      } else if (frame.opcode == Opcode::kStrayed) {
+        receiver_->strayed();
       } else if (frame.opcode == Opcode::kEnded) {
         receiver_->ended(frame.text);
       }

@@ -213,6 +213,29 @@ class MpiTransport final : public Transport {
     });
   }
 
+  int job() const override { return job_; }
+  int64_t strays() const override {
+    const std::lock_guard guard(lock_);
+    return strays_;
+  }
+  int64_t held_bytes() const override {
+    const std::lock_guard guard(lock_);
+    int64_t bytes = 0;
+    for (const Link& link : links_)
+      for (const auto& arrival : link.early) bytes += static_cast<int64_t>(arrival->held.size());
+    return bytes;
+  }
+
+  void begin_job() override {
+    const std::lock_guard guard(lock_);
+    job_ = next_job(job_);
+    // A payload that is under way is kept by Link::coming until it has come.
+    for (Link& link : links_)
+      strays_ += static_cast<int64_t>(std::erase_if(link.early, [&](const auto& arrival) {
+        return of_earlier_job(arrival->header.message.tag, job_);
+      }));
+  }
+
   std::optional<int64_t> job_clock_ns() const override { return control_->job_clock_ns(); }
 
   void finish() {
@@ -306,6 +329,8 @@ class MpiTransport final : public Transport {
       transfer.arrival = arrival;
       transfer.posted = nullptr;
       link.posted.erase(posted);
+    } else if (of_earlier_job(header.tag, job_)) {
+      ++strays_;
     } else {
       link.early.push_back(arrival);
     }
@@ -327,8 +352,9 @@ class MpiTransport final : public Transport {
   }
 
   const int64_t part_;  // the largest MPI message's bytes
-  std::mutex lock_;
-  int rank_ = 0, size_ = 1;
+  mutable std::mutex lock_;
+  int rank_ = 0, size_ = 1, job_ = 0;
+  int64_t strays_ = 0;
   std::vector<Link> links_;
   char abort_text_[kAbortBytes] = {};
   MPI_Request abort_request_ = MPI_REQUEST_NULL;

@@ -20,4 +20,15 @@ Staging::Buffer Staging::take(size_t bytes) {
   return found;
 }
 
+int64_t Staging::held_bytes() const {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : idle_) bytes += static_cast<int64_t>(buffer.memory.bytes());
+  return bytes;
+}
+
+void Staging::trim() {
+  for (Buffer& buffer : idle_) buffer.read.sync();
+  idle_.clear();
+}
+
 }  // namespace weft

@@ -14,6 +14,7 @@
 #include "parallel/bootstrap/clock_offset.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/link.h"
+#include "tests/parallel/stray.h"
 
 namespace {
 std::atomic<bool> g_fails{false};
@@ -139,6 +140,11 @@ TEST(Mpi, SlowLinksDelayMessagesBothWays) {
     EXPECT_GT(seconds, 0.1 + 2 * 0.2 - 0.05) << "begun by rank " << first;
     EXPECT_LT(seconds, 0.1 + 2 * 0.2 + 5) << "begun by rank " << first;
   }
+}
+
+TEST(Mpi, StraysOfEndedJobsAreDiscardedAndCounted) {
+  Communicator world(transport());
+  expect_strays_are_discarded(world);
 }
 
 // It ends the job, so it runs alone.
