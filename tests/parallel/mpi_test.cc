@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 
 #include "kernels/check.h"
 #include "parallel/bootstrap/clock_offset.h"
@@ -145,6 +147,106 @@ TEST(Mpi, SlowLinksDelayMessagesBothWays) {
 TEST(Mpi, StraysOfEndedJobsAreDiscardedAndCounted) {
   Communicator world(transport());
   expect_strays_are_discarded(world);
+}
+
+// --- messages of one part, above MPI's eager limit; WEFT_NO_PROGRESS leaves the thread out ---
+
+std::shared_ptr<Transport> whole_transport() {
+  return make_mpi_transport({.progress_thread = !std::getenv("WEFT_NO_PROGRESS")});
+}
+
+constexpr int64_t kWhole = int64_t{32} << 20;
+constexpr Tag kLarge{.kind = Payload::kHidden};
+
+// The receiver looks at its buffer and makes no call until the last byte has come.
+TEST(MpiWhole, MessagesMoveWhileBothRanksCompute) {
+  if (std::getenv("WEFT_NO_PROGRESS")) GTEST_SKIP();
+  Communicator world(whole_transport());
+  Stream stream = Stream::cpu(1);
+  std::vector<uint8_t> data(kWhole, world.rank() == 0 ? 3 : 0);
+  const TensorView view(data.data(), DType::kU8, {kWhole});
+  const Message message{1 - world.rank(), kLarge, view};
+  world.barrier(stream, {});
+  Communicator::Pending pending = world.rank() == 0 ? world.post(stream, {&message, 1}, {})
+                                                    : world.post(stream, {}, {&message, 1});
+  const volatile uint8_t* last = &data.back();
+  const int64_t limit = steady_clock_ns() + 10'000'000'000;
+  while (*last != 3 && steady_clock_ns() < limit) {
+  }
+  if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_EQ(*last, 3);
+  world.wait(pending);
+  world.barrier(stream, {});
+}
+
+TEST(MpiWhole, ADestroyedReceiveIsNotWrittenLater) {
+  Communicator world(whole_transport());
+  Stream stream = Stream::cpu(1);
+  for (int turn = 0; turn < 3; ++turn) {
+    std::vector<uint8_t> data(kWhole, world.rank() == 0 ? 3 : 0);
+    const Message large{1 - world.rank(), kLarge, {data.data(), DType::kU8, {kWhole}}};
+    uint8_t token = 5;
+    const TensorView small(&token, DType::kU8, {1});
+    world.barrier(stream, {});
+    if (world.rank() == 0) {
+      Communicator::Pending pending = world.post(stream, {&large, 1}, {});
+      world.send(stream, 1, {.hop = 1}, small);
+      world.wait(pending);
+    } else {
+      {
+        Communicator::Pending pending = world.post(stream, {}, {&large, 1});
+        world.receive(stream, 0, {.hop = 1}, small);  // the large one is under way
+      }
+      std::fill(data.begin(), data.end(), 7);  // the memory has another use
+    }
+    world.barrier(stream, {.hop = 9});
+    if (world.rank() == 1) EXPECT_EQ(std::count(data.begin(), data.end(), 7), kWhole);
+  }
+}
+
+// Prints how much of an exchange hides behind computing, where WEFT_MEASURE_OVERLAP is set.
+TEST(MpiWhole, OverlapIsMeasured) {
+  if (!std::getenv("WEFT_MEASURE_OVERLAP")) GTEST_SKIP() << "WEFT_MEASURE_OVERLAP is not set";
+  Communicator world(whole_transport());
+  Stream stream = Stream::cpu(1);
+  std::vector<uint8_t> out(kWhole, 1), in(kWhole);
+  const Message send{1 - world.rank(), kLarge, {out.data(), DType::kU8, {kWhole}}},
+      receive{1 - world.rank(), kLarge, {in.data(), DType::kU8, {kWhole}}};
+  volatile double sum = 0;
+  const auto compute = [&](int64_t amount) {
+    double x = 1;
+    for (int64_t i = 0; i < amount; ++i) x = x * 0.999999 + 1e-7;
+    sum = sum + x;
+  };
+  const auto seconds = [&](int64_t amount, bool exchange) {
+    world.barrier(stream, {});
+    const int64_t begun = steady_clock_ns();
+    Communicator::Pending pending;
+    if (exchange) pending = world.post(stream, {&send, 1}, {&receive, 1});
+    compute(amount);
+    world.wait(pending);
+    return static_cast<double>(steady_clock_ns() - begun) * 1e-9;
+  };
+  constexpr int kTurns = 21;
+  constexpr int64_t kAmount = 30'000'000;
+  std::vector<double> alone, exchanged, together;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    alone.push_back(seconds(kAmount, false));
+    exchanged.push_back(seconds(0, true));
+    together.push_back(seconds(kAmount, true));
+  }
+  const auto median = [](std::vector<double>& x) {
+    std::nth_element(x.begin(), x.begin() + kTurns / 2, x.end());
+    return x[kTurns / 2];
+  };
+  const double c = median(alone), e = median(exchanged), t = median(together);
+  if (world.rank() == 0)
+    std::printf(
+        "{\"bench\": \"mpi_overlap\", \"bytes\": %lld, \"progress_thread\": %s, "
+        "\"compute_s\": %.4f, \"exchange_s\": %.4f, \"together_s\": %.4f, "
+        "\"hidden\": %.3f, \"note\": \"medians of %d\"}\n",
+        static_cast<long long>(kWhole), std::getenv("WEFT_NO_PROGRESS") ? "false" : "true", c, e, t,
+        (c + e - t) / std::min(c, e), kTurns);
 }
 
 // It ends the job, so it runs alone.
