@@ -152,6 +152,7 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
       std::fprintf(stderr, "weft: warning: %s\n", printable(error.what()).c_str());
       continue;
     }
+    left->facts["solver"] = engine_solver(left->facts["solver"]);
     const std::string differs = difference(left->facts, generator.job_facts(request));
     if (differs.empty()) {
       if (informative(flags))

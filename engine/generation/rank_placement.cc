@@ -111,12 +111,13 @@ std::unique_ptr<TokenMixer> RankPlacement::make_mixer(int64_t tokens) const {
       std::move(mixer));
 }
 
-SeamBytes RankPlacement::seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const {
+SeamBytes RankPlacement::seam_bytes(const TransformerTraits& traits, int64_t tokens,
+                                    DType dtype) const {
   const int ulysses = layout()[Axis::kUlysses], parts = layout()[Axis::kTensor];
   const int part = mesh_.at(Axis::kTensor, rank()), index = mesh_.sequence_index(rank());
   const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());
   const SequenceMap blocks = map.blocks(ulysses);
-  const int64_t heads = partition(config.heads, parts, part).size(), e = config.head_dim;
+  const int64_t heads = partition(traits.heads, parts, part).size(), e = traits.head_dim;
   const int64_t inner = partition_heads(heads, heads, ulysses, index % ulysses).q.size();
   SeamBytes bytes;
   if (layout()[Axis::kRing] > 1)
@@ -132,8 +133,8 @@ SeamBytes RankPlacement::seam_bytes(const WanConfig& config, int64_t tokens, DTy
   return bytes;
 }
 
-SeamBytes RankPlacement::text_seam_bytes(const Umt5Config& config) const {
-  return {.attend = 0, .sum = [parts = text_parts(config), part = rank()](int64_t values) {
+SeamBytes RankPlacement::text_seam_bytes(const TextEncoderTraits& traits) const {
+  return {.attend = 0, .sum = [parts = text_parts(traits), part = rank()](int64_t values) {
             return part < parts ? tensor_arena_bytes(values, parts, part, kTextSums) : 0;
           }};
 }
@@ -158,9 +159,9 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, i
 }
 
 Context RankPlacement::text_context(Stream& stream, Arena& arena, const Pass& pass,
-                                    const Umt5Config& config, int64_t rows) {
+                                    const TextEncoderTraits& traits, int64_t rows) {
   Seams& seams = *seams_;
-  const int parts = text_parts(config);
+  const int parts = text_parts(traits);
   Reducer* reducer = &seams.whole;
   if (parts > 1) {
     std::vector<int> ranks;
@@ -196,23 +197,23 @@ BlockRange RankPlacement::blocks(int layers) const {
   return stage_blocks(layers, layout()[Axis::kLayers], mesh_.at(Axis::kLayers, rank()));
 }
 
-WanLoad RankPlacement::load(const WanConfig& config, WanLoad how) const {
+TransformerLoad RankPlacement::load(const TransformerTraits& traits, TransformerLoad how) const {
   const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
-  how.blocks = blocks(config.layers);
+  how.blocks = blocks(traits.blocks);
   if (parts > 1)
-    how.width = {partition(config.heads, parts, part), partition(config.ffn_dim, parts, part)};
+    how.width = {partition(traits.heads, parts, part), partition(traits.ffn_columns, parts, part)};
   return how;
 }
 
-int RankPlacement::text_parts(const Umt5Config& config) const {
+int RankPlacement::text_parts(const TextEncoderTraits& traits) const {
   const int64_t most = layout().text_ranks > 0 ? layout().text_ranks : ranks();
-  return static_cast<int>(std::min({most, config.num_heads, config.d_ff}));
+  return static_cast<int>(std::min({most, traits.heads, traits.ffn_columns}));
 }
 
-WidthSlice RankPlacement::text_width(const Umt5Config& config) const {
-  const int parts = text_parts(config);
-  if (parts == 1 || !encodes_text(config)) return {};
-  return {partition(config.num_heads, parts, rank()), partition(config.d_ff, parts, rank())};
+WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
+  const int parts = text_parts(traits);
+  if (parts == 1 || !encodes_text(traits)) return {};
+  return {partition(traits.heads, parts, rank()), partition(traits.ffn_columns, parts, rank())};
 }
 
 TokenRanges RankPlacement::tokens_of(int rank, int64_t total) const {
