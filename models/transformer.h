@@ -119,7 +119,7 @@ class TransformerModel {
   virtual ~TransformerModel() = default;
 
   const TransformerTraits& traits() const { return traits_; }
-  virtual std::string description() const = 0;              // the configuration in one line
+  virtual std::string description() const = 0;          // the configuration in one line
   virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
   // The same transformer with its first `blocks` blocks alone, for measurements.
   virtual std::unique_ptr<TransformerModel> with_blocks(int blocks) const = 0;

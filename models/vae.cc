@@ -44,8 +44,7 @@ void vae_decode(Context& context, const Vae& vae, const TensorView& latents,
   }
 }
 
-void vae_encode(Context& context, const Vae& vae, const TensorView& video,
-                const TensorView& mean) {
+void vae_encode(Context& context, const Vae& vae, const TensorView& video, const TensorView& mean) {
   const VaeTraits& traits = vae.traits();
   const int64_t latent_frames = traits.latent_frames(video[1]);
   const int64_t factor = traits.spatial_factor;
@@ -56,8 +55,7 @@ void vae_encode(Context& context, const Vae& vae, const TensorView& video,
                                          " is no multiple of " + std::to_string(factor) +
                                          "; the nearest are " + nearest_two(size, factor, 0));
   CHECK(mean.rank == 4 && mean[1] == latent_frames, mean.to_string_shape());
-  const std::unique_ptr<VaeEncoder> encoder =
-      vae.encoder(video[2] / factor, video[3] / factor);
+  const std::unique_ptr<VaeEncoder> encoder = vae.encoder(video[2] / factor, video[3] / factor);
   for (int64_t i = 0, frame = 0; i < latent_frames; ++i) {
     const Arena::Scope scope(context.arena);
     const int64_t count = encoder->next_frames();

@@ -17,9 +17,7 @@ struct VaeTraits {
   int64_t temporal_factor = 1;  // frames per latent frame but the first, which holds one
   int64_t max_frames = std::numeric_limits<int64_t>::max();
 
-  int64_t frames(int64_t latent_frames) const {
-    return 1 + (latent_frames - 1) * temporal_factor;
-  }
+  int64_t frames(int64_t latent_frames) const { return 1 + (latent_frames - 1) * temporal_factor; }
   // The inverse of frames(). A count that is not 1 + k * temporal_factor throws Error(kUsage) that
   // names the nearest two that are.
   int64_t latent_frames(int64_t frames) const;
@@ -48,8 +46,7 @@ class VaeEncoder {
   virtual int64_t next_frames() const = 0;
   // Encodes frames [next_frames(), 3, H, W] f32 in [-1, 1] to mean [channels, h, w] f32, not
   // normalised.
-  virtual void encode_chunk(Context& context, const TensorView& frames,
-                            const TensorView& mean) = 0;
+  virtual void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean) = 0;
 };
 
 class Vae {
@@ -85,8 +82,8 @@ class VaeModel {
   virtual size_t decode_workspace_bytes(int64_t h, int64_t w, DType dtype,
                                         int64_t latent_frames) const = 0;
   virtual size_t decode_state_bytes(int64_t h, int64_t w, DType dtype) const = 0;
-  virtual size_t decode_scratch_bytes(int64_t h, int64_t w, DType dtype, Bias biases,
-                                      int64_t bands, const DeviceTraits& device) const = 0;
+  virtual size_t decode_scratch_bytes(int64_t h, int64_t w, DType dtype, Bias biases, int64_t bands,
+                                      const DeviceTraits& device) const = 0;
 
  protected:
   explicit VaeModel(const VaeTraits& traits) : traits_(traits) {}

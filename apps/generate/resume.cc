@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate/progress.h"
+#include "apps/generate/request_flags.h"
 #include "apps/model_folder.h"
 #include "io/json.h"
 #include "io/weights/tensor_file.h"

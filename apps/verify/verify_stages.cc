@@ -102,7 +102,7 @@ Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, 
   const auto [total, joint, columns] = total_joint_columns;
   Tensor whole;
   if (placement.root()) whole = Tensor(DType::kF32, {total + joint, columns});
-  const Tag tag{.kind = Payload::kControl, .segment = index};
+  const Tag tag{.kind = Payload::kControl, .hop = index};
   for (int sequence = 0; sequence < placement.layout().sequence(); ++sequence) {
     const int source = placement.rank_of(stage, sequence);
     if (source == placement.rank() && !placement.root())

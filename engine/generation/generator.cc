@@ -267,7 +267,7 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
 // the other ranks.
 void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
   const TextEncoderTraits& traits = parts.text_model().traits();
-  const Tag tag{.kind = Payload::kText, .branch = pass.branch};
+  const Tag tag{.kind = Payload::kText, .pass = pass};
   if (!placement.encodes_text(traits)) {
     placement.communicator().receive(stream, 0, tag, prompt.embeds);
     return;
@@ -401,7 +401,7 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
       // With several stages the first one updates nothing, so it reports the finished step here.
       if (done > start.step && placement.layout()[Axis::kLayers] > 1)
         clock.step(done, sampler.sigmas()[done - 1]);
-      const Tag tag{.kind = Payload::kControl, .step = done, .branch = kStepDecision};
+      const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
       const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
       return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
     };
@@ -532,7 +532,7 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
 
 bool Generator::agreed(bool value) {
-  const Tag tag{.kind = Payload::kControl, .branch = kJobDecision};
+  const Tag tag{.kind = Payload::kControl, .hop = kJobDecision};
   return impl_->placement.agreed(impl_->stream, tag, value);
 }
 

@@ -41,14 +41,14 @@ Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
   Start start{.step = from ? from->step : 0};
   if (stop) {
     if (stop->load()) start.step = kStopped;
-    const Tag tag{.kind = Payload::kControl, .branch = kStartDecision};
+    const Tag tag{.kind = Payload::kControl, .hop = kStartDecision};
     start.step = static_cast<int>(placement.agreed(stream, tag, start.step));
   }
   if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
   if (start.step == 0) return start;
-  const auto share = [&](Tensor* kept, int segment) {
+  const auto share = [&](Tensor* kept, int hop) {
     Tensor tensor = kept ? std::move(*kept) : Tensor(DType::kF32, shape);
-    const Tag tag{.kind = Payload::kLatent, .step = start.step, .segment = segment};
+    const Tag tag{.kind = Payload::kLatent, .pass = {.step = start.step}, .hop = hop};
     if (!placement.alone()) placement.communicator().broadcast(stream, tag, tensor, 0);
     return on_device(stream, std::move(tensor));
   };

@@ -7,8 +7,7 @@ namespace {
 
 class WanModel final : public TransformerModel {
  public:
-  explicit WanModel(const WanConfig& config)
-      : TransformerModel(config.traits()), config_(config) {}
+  explicit WanModel(const WanConfig& config) : TransformerModel(config.traits()), config_(config) {}
 
   std::string description() const override { return to_string(config_); }
   std::vector<TensorSpec> tensors() const override { return wan_tensors(config_); }

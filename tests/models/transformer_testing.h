@@ -12,8 +12,8 @@
 namespace weft::test {
 
 // The prompt's rows `embeds`, prepared.
-inline WanText prepare_text(const WanTransformer& model, Context& context,
-                            const TensorView& embeds, int64_t text_length) {
+inline WanText prepare_text(const WanTransformer& model, Context& context, const TensorView& embeds,
+                            int64_t text_length) {
   const auto prepared =
       model.prepare(context, {.text = embeds, .text_length = text_length}, {1, 1, 1});
   return std::move(dynamic_cast<WanText&>(*prepared));
@@ -32,8 +32,7 @@ inline void forward(const Transformer& model, Context& context, BlockRange block
   Stream& stream = context.stream;
   const TransformerTraits& traits = model.traits();
   const int64_t n = context.tokens.size();
-  const Tensor embedding(DType::kF32,
-                         {static_cast<int64_t>(times.size()), traits.time_columns},
+  const Tensor embedding(DType::kF32, {static_cast<int64_t>(times.size()), traits.time_columns},
                          stream.device());
   model.timestep_embedding(stream, times, embedding);
   Tensor latent, velocity;
