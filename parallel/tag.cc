@@ -7,8 +7,8 @@ namespace weft {
 namespace {
 
 constexpr const char* kNames[] = {"control",   "text",     "hidden", "heads-in", "heads-out",
-                                    "key-value", "query",    "state",  "partial",  "statistic",
-                                    "gathered",  "velocity", "latent", "halo",     "frames"};
+                                  "key-value", "query",    "state",  "partial",  "statistic",
+                                  "gathered",  "velocity", "latent", "halo",     "frames"};
 static_assert(std::size(kNames) == static_cast<size_t>(Payload::kCount));
 
 // The widths of a tag's fields, from the highest bit down.

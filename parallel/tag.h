@@ -1,5 +1,6 @@
 #pragma once
-// Tag: identifies a message. Payload: what a message carries, for plans, tags, counters and reports.
+// Tag: identifies a message. Payload: what a message carries, for plans, tags, counters and
+// reports.
 #include <cstdint>
 #include <string>
 #include <string_view>

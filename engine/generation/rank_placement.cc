@@ -119,13 +119,15 @@ SeamBytes RankPlacement::seam_bytes(const WanConfig& config, int64_t tokens, DTy
   const int64_t heads = partition(config.heads, parts, part).size(), e = config.head_dim;
   const int64_t inner = partition_heads(heads, heads, ulysses, index % ulysses).q.size();
   SeamBytes bytes;
+  const AttendShape within{.heads = inner, .kv_heads = inner, .head_dim = e, .dtype = dtype};
   if (layout()[Axis::kRing] > 1)
-    bytes.attend = ring_arena_bytes(blocks, index / ulysses, inner, inner, e, dtype);
+    bytes.attend = ring_arena_bytes(blocks, blocks, index / ulysses, within);
   if (layout()[Axis::kTokenRing] > 1)
-    bytes.attend = token_ring_arena_bytes(blocks, index / ulysses, inner, e, dtype);
+    bytes.attend = token_ring_arena_bytes(blocks, index / ulysses, within);
   if (ulysses > 1)
-    bytes.attend = ulysses_arena_bytes(map.slice(index / ulysses * ulysses, ulysses),
-                                       index % ulysses, heads, heads, e, dtype, bytes.attend);
+    bytes.attend = ulysses_arena_bytes(
+        map.slice(index / ulysses * ulysses, ulysses), index % ulysses,
+        {.heads = heads, .kv_heads = heads, .head_dim = e, .dtype = dtype}, bytes.attend);
   bytes.sum = [parts, part](int64_t values) {
     return tensor_arena_bytes(values, parts, part, AllReduce::kRing);
   };
