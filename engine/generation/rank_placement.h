@@ -10,6 +10,7 @@
 #include "models/wan/transformer.h"
 #include "parallel/context.h"
 #include "parallel/mesh.h"
+#include "parallel/methods/mixer_factory.h"
 #include "parallel/schedule/denoise_plan.h"
 
 namespace weft {
@@ -96,7 +97,7 @@ class RankPlacement {
  private:
   struct Seams;
   static constexpr int kReplicaGroup = 255;
-  std::unique_ptr<TokenMixer> make_mixer(int64_t tokens) const;
+  MixerDescription mixer(int64_t tokens) const;
 
   std::optional<Communicator> communicator_;
   Mesh mesh_{Layout{}};
