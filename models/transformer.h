@@ -129,6 +129,8 @@ class TransformerModel {
   virtual std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                             const TransformerLoad& load) const = 0;
 
+  virtual int64_t joint_rows(const ForwardSize& size) const { return 0; }  // of a Conditioning
+
   // Predictions for one rank that loads `load`: the bytes of packed weights, of one prompt's
   // Conditioning and Rope, and of the arena's high-water mark during prepare and a forward of the
   // loaded blocks with one timestep, its rows in and out not counted.

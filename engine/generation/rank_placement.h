@@ -10,6 +10,7 @@
 #include "models/transformer.h"
 #include "parallel/context.h"
 #include "parallel/mesh.h"
+#include "parallel/methods/mixer_factory.h"
 #include "parallel/schedule/denoise_plan.h"
 
 namespace weft {
@@ -75,8 +76,10 @@ class RankPlacement {
   // Returns whether this rank computes the branch (0: conditional, 1: unconditional).
   bool computes(int branch) const;
 
-  // Arena bytes that the seams need in a forward over `tokens` tokens, and in the text encoder.
-  SeamBytes seam_bytes(const TransformerTraits& traits, int64_t tokens, DType dtype) const;
+  // Arena bytes that the seams need in a forward over `tokens` tokens and `joint` rows that every
+  // rank has (Conditioning::joint_rows), and in the text encoder.
+  SeamBytes seam_bytes(const TransformerTraits& traits, int64_t tokens, DType dtype,
+                       int64_t joint = 0) const;
   SeamBytes text_seam_bytes(const TextEncoderTraits& traits) const;
 
   // The latent rows that this rank decodes or encodes. The first ranks (Layout::vae_ranks) have a
@@ -97,7 +100,7 @@ class RankPlacement {
  private:
   struct Seams;
   static constexpr int kReplicaGroup = 255;
-  std::unique_ptr<TokenMixer> make_mixer(int64_t tokens) const;
+  MixerDescription mixer(int64_t tokens) const;
 
   std::optional<Communicator> communicator_;
   Mesh mesh_{Layout{}};

@@ -59,14 +59,16 @@ StageBytes denoising(const Components& parts, const RankPlacement& placement, in
   const int branches = prompt_rows[1] > 0 ? 2 : 1;
   ForwardSize size{.tokens = own, .all_tokens = tokens};
   uint64_t conditions = 0, workspace = 0, scratch = 0;
+  int64_t joint = 0;
   for (int branch = 0; branch < branches; ++branch) {
     if (!placement.computes(branch)) continue;
     size.text = prompt_rows[branch];
     size.text_length = parts.text_length(size.text);
     conditions += transformer.conditioning_bytes(size, load) + transformer.rope_bytes(grid);
+    joint = std::max(joint, transformer.joint_rows(size));
     workspace = std::max<uint64_t>(
         workspace, transformer.workspace_bytes(
-                       size, load, placement.seam_bytes(traits, tokens, parts.dtype())));
+                       size, load, placement.seam_bytes(traits, tokens, parts.dtype(), joint)));
     if (parts.device())
       scratch = std::max<uint64_t>(
           scratch,
@@ -74,7 +76,7 @@ StageBytes denoising(const Components& parts, const RankPlacement& placement, in
   }
   // A pipeline stage holds the hidden rows of every branch in the dtype they are sent in, and f32
   // copies of the blocks' input and output. The ends of the model hold rows of the latent instead.
-  const auto hidden = static_cast<uint64_t>(own * traits.width),
+  const auto hidden = static_cast<uint64_t>((own + joint) * traits.width),
              row = arena_bytes(DType::kF32, {own, traits.row()});
   const bool first = load.blocks.first(), last = load.blocks.last();
   StageBytes stage{.tensors = embeds + latents + conditions +
