@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "apps/commands.h"
 #include "engine/generation/rank_placement.h"
 #include "io/trace_file.h"
 
