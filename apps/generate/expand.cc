@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "apps/command_line/printable.h"
 #include "apps/generate/progress.h"
 #include "apps/generate/stop.h"
 #include "apps/model_folder.h"
