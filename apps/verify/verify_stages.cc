@@ -392,7 +392,7 @@ NamedTensors run_pipeline(Case& c) {
   options.threads = c.options.threads;
   options.determinism = c.options.determinism;
   options.ops = c.options.ops;
-  Generator generator(c.file("model"), options, std::move(c.replica));
+  Generator generator(c.file("model"), options, std::move(c.placement));
   const Request request = pipeline_request(c);
 
   struct Tap final : PipelineTap {
