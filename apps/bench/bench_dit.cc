@@ -34,17 +34,17 @@ Tensor waves(Stream& stream, DType dtype, std::initializer_list<int64_t> shape) 
 // Measures the machine's limits after every block; the forward's clock is stopped meanwhile.
 struct BetweenBlocks final : Observer {
   explicit BetweenBlocks(MachineLimits& limits) : limits(limits) {}
-  void see(Context&, const char* name, int, const TensorView&) override {
-    if (std::string_view(name) == "blocks") limits.sample();
+  void see(Context&, const char*, int index, const TensorView&) override {
+    if (index >= 0) limits.sample();
   }
   MachineLimits& limits;
 };
 
 // The widest rectangle of at most 52 columns that holds the tokens.
-std::array<int64_t, 4> latent_of(int64_t tokens, int64_t channels) {
+std::array<int64_t, 3> grid_of(int64_t tokens) {
   int64_t width = std::min<int64_t>(52, tokens);
   while (tokens % width) --width;
-  return {channels, 1, 2 * (tokens / width), 2 * width};
+  return {1, tokens / width, width};
 }
 
 // The relative L2 error of f32 tensors on the stream's device.
@@ -81,20 +81,20 @@ uint64_t device_bytes(Device device) {
 
 // The memory of one forward, predicted as weft plan predicts a job's stage. The small tables of
 // positions are left out.
-uint64_t planned_bytes(const WanConfig& config, int64_t tokens, const WanLoad& load,
+uint64_t planned_bytes(const TransformerModel& model, int64_t tokens, const TransformerLoad& load,
                        const Stream& stream) {
-  constexpr Bias kBiases = Bias::kInBf16;  // random_wan()'s
-  const DeviceBytes weights = wan_device_bytes(config, load, kBiases);
-  const auto token = static_cast<uint64_t>(config.in_channels * config.patch[0] * config.patch[1] *
-                                           config.patch[2]);
-  const StageBytes stage{.tensors = wan_text_bytes(config, kTextRows, load) +
-                                    (2 * static_cast<uint64_t>(tokens) * token +
-                                     static_cast<uint64_t>(kTextRows * config.text_dim)) *
-                                        sizeof(float),
-                         .arena = wan_workspace_bytes(config, tokens, kTextRows, load),
-                         .scratch = wan_scratch_bytes(config, tokens, tokens, kTextRows, load,
-                                                      kBiases, device_traits(stream.device())),
-                         .loading = weights.loading};
+  constexpr Bias kBiases = Bias::kInBf16;  // those of random_tensors()
+  const TransformerTraits& traits = model.traits();
+  const ForwardSize size{tokens, tokens, kTextRows, kTextRows};
+  const DeviceBytes weights = model.device_bytes(load, kBiases);
+  const StageBytes stage{
+      .tensors = model.conditioning_bytes(size, load) +
+                 (2 * static_cast<uint64_t>(tokens * traits.row()) +
+                  static_cast<uint64_t>(kTextRows * traits.text_columns + traits.time_columns)) *
+                     sizeof(float),
+      .arena = model.workspace_bytes(size, load, {}),
+      .scratch = model.scratch_bytes(size, load, kBiases, device_traits(stream.device())),
+      .loading = weights.loading};
   return weights.weights + stage.held(true);
 }
 
@@ -132,36 +132,37 @@ class DeviceTimes {
 // A transformer's forward with the inputs that it needs.
 class Forward {
  public:
-  Forward(Stream& stream, Arena& arena, const WanTransformer& model, const WanConfig& config,
+  Forward(Stream& stream, Arena& arena, const Transformer& model, const TransformerTraits& traits,
           int64_t tokens)
-      : arena_(arena), model_(model), blocks_(BlockRange::all(config.layers)), tokens_(tokens) {
-    const auto [channels, frames, height, width] = latent_of(tokens, config.in_channels);
-    latent_ = waves(stream, DType::kF32, {channels, frames, height, width});
+      : arena_(arena), model_(model), blocks_(BlockRange::all(traits.blocks)), tokens_(tokens) {
+    const std::array<int64_t, 3> grid = grid_of(tokens);
+    latent_ = waves(stream, DType::kF32, {tokens, traits.row()});
     velocity_ = Tensor(DType::kF32, latent_.view().shape(), stream.device());
-    rope_ = weft::on_device(stream, model.rope(wan_grid(config, frames, height, width)));
-    timestep_ = Tensor(DType::kF32, {1, config.freq_dim}, stream.device());
+    const Tensor embeds = waves(stream, DType::kF32, {kTextRows, traits.text_columns});
+    Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens));
+    conditioning_ = model.prepare(context, {.text = embeds, .text_length = kTextRows}, grid);
+    rope_ = weft::on_device(stream, model.rope(grid, {}, *conditioning_));
+    timestep_ = Tensor(DType::kF32, {1, traits.time_columns}, stream.device());
     time_ = {{0, tokens}, 500};
     model.timestep_embedding(stream, {&time_, 1}, timestep_);
-    const Tensor embeds = waves(stream, DType::kF32, {kTextRows, config.text_dim});
-    Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens));
-    text_ = model.prepare_text(context, embeds, kTextRows);
   }
   void run(Stream& stream, Observer* observer = nullptr) {
     Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens_), observer);
-    model_.forward(context, blocks_, latent_, {&time_, 1}, timestep_, text_, rope_, velocity_);
+    model_.forward(context, blocks_, latent_, {&time_, 1}, timestep_, *conditioning_, rope_,
+                   velocity_);
   }
   const Tensor& velocity() const { return velocity_; }
 
  private:
   Arena& arena_;
-  const WanTransformer& model_;
+  const Transformer& model_;
   const BlockRange blocks_;
   const int64_t tokens_;
   SerialSeams seams_;
   Tensor latent_, velocity_, timestep_;
   Rope rope_;
   TimeSegment time_;
-  WanText text_;
+  std::unique_ptr<Conditioning> conditioning_;
 };
 
 // The seconds of `repeat` forwards, and what was counted meanwhile.
@@ -177,7 +178,7 @@ struct Timed {
 
 // On a device each forward is timed as a whole; one that waits for every op, for the op families,
 // comes behind it.
-void time_forwards(Stream& stream, const WanTransformer& model, Forward& forward,
+void time_forwards(Stream& stream, const Transformer& model, Forward& forward,
                    MachineLimits& limits, int repeat, Timed& timed) {
   const bool device = stream.queue() != nullptr, recordable = model.streamed_bytes() == 0;
   Stream unmetered = device ? stream.with(cuda_ops()) : stream;
@@ -322,56 +323,55 @@ nlohmann::json measure_attention(Stream& stream, DType dtype, int64_t n, Attenti
 }  // namespace
 
 int bench_dit(const Flags& flags, DType dtype, int repeat) {
-  const auto [name, config] = wan_extents(flags, 40);
-  const int64_t tokens = *flags.integer("tokens"), d = config.width();
+  const auto [name, described] = transformer_of(flags, 40);
+  const TransformerTraits& traits = described->traits();
+  const int64_t tokens = *flags.integer("tokens"), d = traits.width, ffn = traits.ffn_columns;
   Stream stream = bench_stream(flags, metered_ops());
   const bool device = stream.queue() != nullptr;
   const uint64_t device_before = device ? device_bytes(stream.device()) : 0;
-  const int resident = resident_of(flags, stream, config.layers);
-  const WanLoad plainly{.dtype = dtype, .resident = resident};
-  WanLoad how = plainly;
+  const int resident = resident_of(flags, stream, traits.blocks);
+  const TransformerLoad plainly{.dtype = dtype, .resident = resident};
+  TransformerLoad how = plainly;
   how.weights = weight_format(flags);
   how.attention = attention_format(flags);
-  const auto load = [&](const WanLoad& with) {
-    return WanTransformer::load(stream, random_wan(config), config, with);
+  const auto load = [&](const TransformerLoad& with) {
+    return described->load(stream, random_tensors(described->tensors()), with);
   };
   if (device) reset_device_use_peak(stream.device());
-  const WanTransformer model = load(how);
+  const std::unique_ptr<Transformer> model = load(how);
   nlohmann::json object{{"bench", "dit"},
                         {"config", name},
-                        {"blocks", config.layers},
+                        {"blocks", traits.blocks},
                         {"tokens", tokens},
                         {"text_rows", kTextRows},
                         {"dtype", to_string(dtype)},
                         {"threads", stream.threads()},
                         {"isa", cpu_isa()},
-                        {"weights_bytes", model.weights_bytes()},
+                        {"weights_bytes", model->weights_bytes()},
                         {"load_peak_rss_bytes", process_bytes("VmHWM:")},
                         {"loaded_rss_anon_bytes", process_bytes("RssAnon:")}};
   Arena arena(kBenchArena, stream.device());
-  Forward forward(stream, arena, model, config, tokens);
+  Forward forward(stream, arena, *model, traits, tokens);
   reset_peak();
   forward.run(stream);  // makes every primitive and scratch buffer
   object["peak_rss_bytes"] = process_bytes("VmHWM:");
   if (device) {
     stream.sync();
-    describe_memory(stream.device(), planned_bytes(config, tokens, model.loaded(), stream),
+    describe_memory(stream.device(), planned_bytes(*described, tokens, model->loaded(), stream),
                     device_before, object);
   }
   Stream bare = bench_stream(flags, device ? cuda_ops() : cpu_ops());
-  MachineLimits limits(
-      bare, dtype,
-      {{tokens, d, d, 6}, {tokens, d, config.ffn_dim, 1}, {tokens, config.ffn_dim, d, 1}});
+  MachineLimits limits(bare, dtype, {{tokens, d, d, 6}, {tokens, d, ffn, 1}, {tokens, ffn, d, 1}});
   Timed timed;
-  timed.streaming.bytes_per_forward = static_cast<int64_t>(model.streamed_bytes());
+  timed.streaming.bytes_per_forward = static_cast<int64_t>(model->streamed_bytes());
   timed.forecast = upload_forecast(flags, timed.streaming.bytes_per_forward, &bare);
-  time_forwards(stream, model, forward, limits, repeat, timed);
+  time_forwards(stream, *model, forward, limits, repeat, timed);
   object["arena_bytes"] = arena.high_water();
   if (resident > 0) object["resident"] = resident;
   describe(timed, repeat, limits, stream.device(), object);
   if (how.weights != plainly.weights || how.attention != plainly.attention) {
-    const WanTransformer plain = load(plainly);
-    Forward exact(stream, arena, plain, config, tokens);
+    const std::unique_ptr<Transformer> plain = load(plainly);
+    Forward exact(stream, arena, *plain, traits, tokens);
     exact.run(stream);
     object["weights"] = flags.text("weights");
     object["attention"] = flags.text("attention");

@@ -152,18 +152,18 @@ Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
 
 // A transformer of random weights in a file of `folder`.
 Loaded random_transformer(int blocks, const ScratchFolder& folder, Stream& stream, DType dtype) {
-  const WanConfig config = wan_1_3b(blocks);
+  const std::shared_ptr<const TransformerModel> model =
+      published_transformer("wan2.1-1.3b")->with_blocks(blocks);
   const std::string path = folder.file("model.safetensors");
-  write_random(path, random_wan(config));
-  return {"wan 1.3b, " + std::to_string(config.layers) + " blocks",
+  write_random(path, random_tensors(model->tensors()));
+  return {"wan 1.3b, " + std::to_string(model->traits().blocks) + " blocks",
           {path},
           [=, &stream](AnonymousPeak& peak) {
             const TensorFile file = TensorFile::open(path);
-            const WanTransformer model =
-                WanTransformer::load(stream, file, config, {.dtype = dtype});
+            const auto weights = model->load(stream, file, {.dtype = dtype, .blocks = {}});
             stream.sync();
             peak.look();
-            return model.weights_bytes();
+            return weights->weights_bytes();
           }};
 }
 

@@ -29,6 +29,7 @@ Request request_of(const Flags& flags, const Generator& generator);
 void check_on_grid(const std::string& where, int64_t value, const Grid& grid);
 // The options of a model that flags alone decide: number formats, resident layers, memory limits.
 GeneratorOptions model_options(const Flags& flags);
-// The solver's name for --solver, from the engine's name in metadata.
+// The engine's name of a solver, from its name for --solver or in older metadata; and back.
+std::string engine_solver(const std::string& name);
 std::string solver_flag(const std::string& name);
 }  // namespace weft
