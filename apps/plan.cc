@@ -2,7 +2,6 @@
 // device.
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/calibrate.h"
@@ -180,17 +179,10 @@ Target target_of(const Flags& flags, const Ranks& ranks, DType dtype) {
 }
 
 GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks) {
-  GeneratorOptions options;
-  options.dtype = compute_dtype(flags);
-  options.weights = weight_format(flags);
-  options.attention = attention_format(flags);
-  options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
+  GeneratorOptions options = model_options(flags);
   options.threads = 1;
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   options.ops = &metered_ops();
-  options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
-  options.memory_limit = flags.bytes("memory-limit");
-  options.host_memory_limit = flags.bytes("host-memory-limit");
   if (target.planned) {
     options.planned = target.planned->traits;
     options.ranks_per_device = target.ranks_per_device;

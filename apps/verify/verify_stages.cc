@@ -1,7 +1,6 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "apps/generate/request_flags.h"

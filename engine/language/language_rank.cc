@@ -164,8 +164,10 @@ LanguageBytes LanguageRank::predict(const DecoderConfig& config, const LanguageO
     const int64_t most = std::max(rows, sequences);
     bytes.workspace =
         committed_bytes(bytes.workspace) + kDeviceSlab +
-        committed_bytes(decoder_scratch_bytes(config, most, sequences, full.positions,
-                                              full.page_rows, decode, device_traits(full.device)));
+        committed_bytes(decoder_scratch_bytes(
+            config,
+            {.rows = most, .last = sequences, .keys = full.positions, .page_rows = full.page_rows},
+            decode, device_traits(full.device)));
   }
   return bytes;
 }

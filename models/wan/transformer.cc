@@ -180,9 +180,12 @@ size_t WanTransformer::bytes(const Block& block) {
 std::vector<TensorView> WanTransformer::pieces(const Block& block) {
   std::vector<TensorView> all;
   const auto add = [&](const PackedLinear& linear) {
-    CHECK(!linear.pieces_.empty(), "weights that cannot be copied");
-    linear.let_go_(linear.storage_.get());
-    all.insert(all.end(), linear.pieces_.begin(), linear.pieces_.end());
+    linear.for_buffers([&](Tensor& buffer, BufferUse use) {
+      if (use == BufferUse::kDuplicate)
+        buffer = {};
+      else
+        all.push_back(buffer);
+    });
   };
   for (const Attention* part : {&block.attn1, &block.attn2}) {
     for (const PackedLinear* linear : {&part->to_q, &part->to_k, &part->to_v}) add(*linear);
