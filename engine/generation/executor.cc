@@ -86,6 +86,9 @@ void Executor::walk(const Step& step, Job& job) {
     case Step::Kind::kSend:
       send(step, job);
       break;
+    case Step::Kind::kPost:
+      break;  // it is received when it is awaited
+    case Step::Kind::kAwait:
     case Step::Kind::kReceive:
       receive(step, job);
       break;
@@ -103,8 +106,6 @@ void Executor::walk(const Step& step, Job& job) {
       experts_.done_with_experts();
       job.decode();
       break;
-    default:
-      CHECK(false, "no plan of a generation has", to_string(step));
   }
 }
 
@@ -279,7 +280,7 @@ Tag Executor::tag_of(const Step& step, const Job& job) const {
 }
 
 void Executor::send(const Step& step, const Job& job) {
-  const int slot = step.reads.at(0);
+  const int slot = step.reads.at(0).slot;
   const WanConfig& config = expert_->config();
   const TokenRanges own = placement_.tokens(tokens());
   TensorView view;
@@ -300,7 +301,7 @@ void Executor::receive(const Step& step, const Job& job) {
   const WanConfig& config = expert_->config();
   Communicator& communicator = placement_.communicator();
   if (step.payload == Payload::kHidden) {
-    const TensorView view = wire(step.writes.at(0), experts_.dtype(),
+    const TensorView view = wire(step.writes.at(0).slot, experts_.dtype(),
                                  placement_.tokens(tokens()).size(), config.width());
     communicator.receive(stream_, step.peer, tag_of(step, job), view);
     return;
@@ -320,7 +321,7 @@ void Executor::receive(const Step& step, const Job& job) {
 }
 
 void Executor::wait(const Step& step) {
-  const auto pending = sending_.extract(step.reads.at(0));
+  const auto pending = sending_.extract(step.reads.at(0).slot);
   CHECK(!pending.empty(), to_string(step), "but no send is pending");
   for (Communicator::Pending& send : pending.mapped()) placement_.communicator().wait(send);
 }

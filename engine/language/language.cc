@@ -238,9 +238,9 @@ class Run {
   }
 
   void take(const Step& step, std::span<Micro> micros, int stage) {
-    if (step.kind == Step::Kind::kLoad) return;
+    if (step.kind == Step::Kind::kLoad || step.kind == Step::Kind::kPost) return;
     if (step.kind == Step::Kind::kWait) {
-      for (int slot : step.reads) {
+      for (const auto& [slot, turn, blocks] : step.reads) {
         Micro& micro = micros[(slot - 1) / 2];
         auto& sending = slot % 2 ? micro.sending_results : micro.sending_hidden;
         for (Communicator::Pending& pending : sending)
@@ -250,8 +250,10 @@ class Run {
       return;
     }
     Micro& micro = micros[step.pass.micro];
-    const bool begins = step.kind == Step::Kind::kReceive ? step.payload == Payload::kHidden
-                                                          : step.kind == Step::Kind::kCompute;
+    const bool begins =
+        step.kind == Step::Kind::kReceive || step.kind == Step::Kind::kAwait
+            ? step.payload == Payload::kHidden
+            : step.kind == Step::Kind::kCompute;
     if (begins) begin_round(step.pass, micro);
     if (micro.parts.empty()) return;
     const int peer = step.peer < 0 ? -1 : rank_.placement().stage_peer(step.peer - stage);
