@@ -43,11 +43,7 @@ void UlyssesMixer::attend(Context& context, const Attend& attend) {
       copy(stream, (part ? attend.v : attend.k).slice(1, theirs.kv.begin, theirs.kv.size()),
            out[rank].slice(1, theirs.q.size() + part * theirs.kv.size(), theirs.kv.size()));
   }
-  Tag tag{.kind = Payload::kHeadsIn,
-          .step = context.pass.step,
-          .branch = context.pass.branch,
-          .layer = attend.layer,
-          .segment = context.pass.micro};
+  Tag tag{.kind = Payload::kHeadsIn, .pass = context.pass, .layer = attend.layer};
   group_.all_to_all_v(stream, tag, out, in);
 
   const TensorView result = context.arena.alloc(dtype, {tokens_.rows(), mine.q.size(), e});
