@@ -250,10 +250,9 @@ class Run {
       return;
     }
     Micro& micro = micros[step.pass.micro];
-    const bool begins =
-        step.kind == Step::Kind::kReceive || step.kind == Step::Kind::kAwait
-            ? step.payload == Payload::kHidden
-            : step.kind == Step::Kind::kCompute;
+    const bool begins = step.kind == Step::Kind::kReceive || step.kind == Step::Kind::kAwait
+                            ? step.payload == Payload::kHidden
+                            : step.kind == Step::Kind::kCompute;
     if (begins) begin_round(step.pass, micro);
     if (micro.parts.empty()) return;
     const int peer = step.peer < 0 ? -1 : rank_.placement().stage_peer(step.peer - stage);

@@ -78,7 +78,7 @@ class DenoiseWriter final : public PlanWriter {
     const SlotVersion next{kLatentSlot, pass.step + 1};
     if (last()) {
       exchange_velocities(pass, branches);
-      settle(pass, kLatentSlot);
+      wait_for_send(pass, kLatentSlot);
       std::vector<SlotVersion> reads{{kLatentSlot, pass.step}};
       for (int branch = 0; branch < branches; ++branch) reads.push_back(velocity(pass, branch));
       add({.kind = Kind::kUpdate,
@@ -89,8 +89,8 @@ class DenoiseWriter final : public PlanWriter {
       if (returns) send(message(pass, peer(branch_, 0), Payload::kLatent, tokens_), next);
     }
     if (first() && returns)
-      receive(Kind::kReceive,
-              message(pass, peer(branch_, stages_ - 1), Payload::kLatent, tokens_), next);
+      receive(Kind::kReceive, message(pass, peer(branch_, stages_ - 1), Payload::kLatent, tokens_),
+              next);
   }
 
   SlotVersion velocity(const Pass& pass, int branch) const {
@@ -115,7 +115,8 @@ class DenoiseWriter final : public PlanWriter {
     for (int branch = 0; branch < branches && !first(); ++branch) {
       if (!computes(branch)) continue;
       const int slot = kHiddenSlot + branch;
-      settle(pass, slot);  // a stage sends the buffer it received: hidden rows change in place
+      wait_for_send(pass,
+                    slot);  // a stage sends the buffer it received: hidden rows change in place
       receive(Kind::kPost, hidden_message(of_branch(pass, branch), stage_ - 1),
               {slot, pass.step, blocks(pass).begin});
     }
@@ -134,7 +135,7 @@ class DenoiseWriter final : public PlanWriter {
     else
       receive(Kind::kAwait, hidden_message(pass, stage_ - 1), in);
     if (last()) out = velocity(pass, branch);
-    settle(pass, out.slot);
+    wait_for_send(pass, out.slot);
     add({.kind = Kind::kCompute,
          .pass = pass,
          .blocks = blocks,
@@ -151,7 +152,7 @@ class DenoiseWriter final : public PlanWriter {
     if (branch_ < branches) send(velocity_message(pass, branch_), velocity(pass, branch_));
     if (other < branches)
       receive(Kind::kAwait, velocity_message(pass, other), velocity(pass, other));
-    settle(pass, kVelocitySlot + branch_);
+    wait_for_send(pass, kVelocitySlot + branch_);
   }
 
   // Sends each last stage's tokens to every rank of its branch and width, once, and decodes.
@@ -174,7 +175,7 @@ class DenoiseWriter final : public PlanWriter {
       if (last() && to != rank())
         send(message(pass, to, Payload::kLatent, tokens_), {kLatentSlot, turn});
     gather(Kind::kAwait);
-    settle_all(pass);
+    wait_for_sends(pass);
     const int64_t total = std::accumulate(config_.tokens.begin(), config_.tokens.end(), int64_t{0});
     add({.kind = Kind::kDecode,
          .pass = pass,

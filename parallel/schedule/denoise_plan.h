@@ -40,12 +40,12 @@ struct DenoisePlanConfig {
     int branches = 1;  // 2 with guidance
   };
   std::vector<DenoiseStep> steps{};
-  int first_step = 0;             // the steps before are done
-  std::vector<int> blocks{};      // blocks of each expert
-  Layout layout{};                // data = 1: the plans of one replica
-  std::vector<int64_t> tokens{};  // per sequence index
-  int64_t hidden_bytes = 0;       // bytes of a token's hidden row on the wire
-  int64_t latent_bytes = 0;       // bytes of a token's part of the latent
+  int first_step = 0;                   // the steps before are done
+  std::vector<int> blocks{};            // blocks of each expert
+  Layout layout{};                      // data = 1: the plans of one replica
+  std::vector<int64_t> tokens{};        // per sequence index
+  int64_t hidden_bytes = 0;             // bytes of a token's hidden row on the wire
+  int64_t latent_bytes = 0;             // bytes of a token's part of the latent
   std::array<int64_t, 2> joint_rows{};  // per branch: rows of text that travel with the hidden rows
 };
 

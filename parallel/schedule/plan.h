@@ -12,8 +12,8 @@
 
 namespace weft {
 
-// What a slot holds: the rows that belong to turn `turn`, after the first `blocks` of the model's
-// blocks. A slot is a buffer of one rank.
+// The content of a slot: the rows that belong to turn `turn`, after the first `blocks` of the
+// model's blocks. A slot is a buffer of one rank.
 struct SlotVersion {
   int slot = 0, turn = 0, blocks = 0;
   auto operator<=>(const SlotVersion&) const = default;
@@ -47,13 +47,15 @@ struct Step {
 // make the plan when they are joined in order.
 struct Plan {
   int rank = 0, ranks = 1;
+  bool upper_bounds = false;                  // messages may have fewer bytes than the steps say
   std::vector<SlotVersion> begins{}, ends{};  // held before the first step and after the last
   std::vector<Step> steps{};
 };
 
 void append(Plan& plan, const Plan& next);  // `next` is the window that follows
 
-std::string to_string(const SlotVersion& version);  // "slot@turn/blocks", without a block count of 0
+std::string to_string(
+    const SlotVersion& version);  // "slot@turn/blocks", without a block count of 0
 std::string to_string(const Step& step);
 std::string to_string(const Plan& plan);
 

@@ -1,6 +1,7 @@
 #pragma once
 // The checker of plans. It proves, for the plans of all ranks:
-// - There is no deadlock, even where a send ends only when its receive has been posted (rendezvous).
+// - There is no deadlock, even where a send ends only when its receive has been posted
+// (rendezvous).
 // - Every slot is written before it is read, and holds the version that the reader declares. What
 //   is computed is read. A version is at most as many turns old as its reader and the rules allow.
 // - No slot is written while a send reads it, nor used while a receive is posted into it.

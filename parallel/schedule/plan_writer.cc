@@ -16,7 +16,7 @@ Plan PlanWriter::write(const Range& turns, const Range& all) {
     if (turn == turns.begin) plan_.steps.clear();
     turn_ = static_cast<int>(turn);
     write_turn(turn_);
-    settle_older({.step = turn_});
+    wait_for_older_sends({.step = turn_});
   }
   if (turns.begin == all.begin) plan_.begins = begins();
   if (turns.end == all.end) plan_.ends = ends();
@@ -42,7 +42,7 @@ void PlanWriter::receive(Step::Kind kind, Step message, const SlotVersion& to) {
   add(std::move(message));
 }
 
-void PlanWriter::settle(const Pass& pass, int slot) {
+void PlanWriter::wait_for_send(const Pass& pass, int slot) {
   const auto sent =
       std::ranges::find_if(sending_, [&](const auto& send) { return send.first.slot == slot; });
   if (sent == sending_.end()) return;
@@ -50,13 +50,13 @@ void PlanWriter::settle(const Pass& pass, int slot) {
   sending_.erase(sent);
 }
 
-void PlanWriter::settle_older(const Pass& pass) {
+void PlanWriter::wait_for_older_sends(const Pass& pass) {
   for (const auto& [version, since] : std::vector(sending_))
-    if (since < turn_) settle(pass, version.slot);
+    if (since < turn_) wait_for_send(pass, version.slot);
 }
 
-void PlanWriter::settle_all(const Pass& pass) {
-  while (!sending_.empty()) settle(pass, sending_.front().first.slot);
+void PlanWriter::wait_for_sends(const Pass& pass) {
+  while (!sending_.empty()) wait_for_send(pass, sending_.front().first.slot);
 }
 
 }  // namespace weft

@@ -28,11 +28,11 @@ class PlanWriter {
   // `kind` is kPost, kAwait or kReceive.
   void receive(Step::Kind kind, Step message, const SlotVersion& to);
   // Waits until the slot is no longer sent, so that it may be written again.
-  void settle(const Pass& pass, int slot);
-  void settle_all(const Pass& pass);
+  void wait_for_send(const Pass& pass, int slot);
+  void wait_for_sends(const Pass& pass);
 
  private:
-  void settle_older(const Pass& pass);
+  void wait_for_older_sends(const Pass& pass);
 
   Plan plan_;
   int turn_ = 0;

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kCarried =
     64 << 10;  // payloads up to this size may steer the program, so they are copied
 
-// What serves one message at a time: a port of a rank, or its communication stream.
+// Serves one message at a time: a port of a rank, or its communication stream.
 class Server {
  public:
   // Serves for `seconds` in the free time from `from` on. Returns the end.

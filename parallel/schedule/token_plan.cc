@@ -41,7 +41,7 @@ class TokenWriter final : public PlanWriter {
       if (turn > 0) receive_results(pass);
       if (turn < config_.rounds) this->pass(pass);
     }
-    if (turn == config_.rounds) settle_all({.step = turn});
+    if (turn == config_.rounds) wait_for_sends({.step = turn});
   }
 
   Step message(const Pass& pass, int peer, Payload payload) const {
@@ -72,7 +72,7 @@ class TokenWriter final : public PlanWriter {
     const int slot = hidden_slot(pass.micro);
     const SlotVersion out{slot, pass.step, blocks_.end};
     const SlotVersion results{result_slot(pass.micro), pass.step + 1};
-    settle(pass, slot);
+    wait_for_send(pass, slot);
     std::vector<SlotVersion> reads{{pass.step == 0 ? 0 : result_slot(pass.micro), pass.step}};
     if (!first()) reads.push_back({slot, pass.step, blocks_.begin});
     // Later rounds cannot post receives: the size of a pass follows from the results before it.
@@ -92,7 +92,7 @@ class TokenWriter final : public PlanWriter {
       send(message(pass, rank() + 1, Payload::kHidden), out);
       return;
     }
-    settle(pass, results.slot);
+    wait_for_send(pass, results.slot);
     add({.kind = Kind::kUpdate,
          .pass = pass,
          .tokens = {0, config_.micros[pass.micro].results},
@@ -123,8 +123,10 @@ std::vector<Plan> plan_tokens(const TokenPlanConfig& config, const Range& turns)
   CHECK(turns.begin >= 0 && turns.begin < turns.end && turns.end <= config.rounds + 1, "turns",
         to_string(turns), "of", config.rounds + 1);
   std::vector<Plan> plans;
-  for (int stage = 0; stage < config.stages; ++stage)
+  for (int stage = 0; stage < config.stages; ++stage) {
     plans.push_back(TokenWriter(config, stage).write(turns, {0, config.rounds + 1}));
+    plans.back().upper_bounds = true;
+  }
   return plans;
 }
 

@@ -38,7 +38,8 @@ Sample tokens(int stages, int micros, int rounds) {
   TokenPlanConfig config{
       .blocks = 7, .stages = stages, .rounds = rounds, .hidden_bytes = 64, .result_bytes = 4};
   for (int micro = 0; micro < micros; ++micro) config.micros.push_back({7 + micro, 1 + micro});
-  return {std::to_string(rounds) + " rounds", plan_tokens(config),
+  return {std::to_string(rounds) + " rounds",
+          plan_tokens(config),
           {.bytes = [config](const Step& message) { return message_bytes(config, message); }}};
 }
 
@@ -155,7 +156,7 @@ bool touches(const std::vector<SlotVersion>& versions, int slot) {
   return std::ranges::find(versions, slot, &SlotVersion::slot) != versions.end();
 }
 
-// Whether two neighbouring steps of a rank must keep their order.
+// Returns whether two neighbouring steps of a rank must keep their order.
 bool ordered(const Step& a, const Step& b) {
   const auto writes = [](const Step& writer, const Step& other) {
     return std::ranges::any_of(writer.writes, [&](const SlotVersion& version) {
@@ -169,8 +170,8 @@ bool ordered(const Step& a, const Step& b) {
   if (a.kind == Kind::kLoad || b.kind == Kind::kLoad)
     return a.kind == Kind::kCompute || b.kind == Kind::kCompute;
   if (a.kind == Kind::kSend && b.kind == Kind::kWait) return touches(b.reads, a.reads[0].slot);
-  return a.peer == b.peer && ((a.kind == Kind::kSend && b.kind == Kind::kSend) ||
-                              (receives(a) && receives(b)));
+  return a.peer == b.peer &&
+         ((a.kind == Kind::kSend && b.kind == Kind::kSend) || (receives(a) && receives(b)));
 }
 
 TEST(CheckPlans, FindsEverySwapOfDependentSteps) {
@@ -201,9 +202,9 @@ void remove_message(std::vector<Plan>& plans, size_t rank, size_t send) {
   const auto is_sent_to = [](const Step& step, int peer) {
     return step.kind == Kind::kSend && step.peer == peer;
   };
-  const auto before = std::ranges::count_if(
-      steps.begin(), steps.begin() + static_cast<ptrdiff_t>(send),
-      [&](const Step& step) { return is_sent_to(step, sent.peer); });
+  const auto before =
+      std::ranges::count_if(steps.begin(), steps.begin() + static_cast<ptrdiff_t>(send),
+                            [&](const Step& step) { return is_sent_to(step, sent.peer); });
   const auto others = std::ranges::count_if(steps, [&](const Step& step) {
     return step.kind == Kind::kSend && step.reads == sent.reads;
   });
@@ -235,7 +236,7 @@ TEST(CheckPlans, FindsEveryMissingMessage) {
         const Step& send = sample.plans[rank].steps[i];
         remove_message(plans, rank, i);
         EXPECT_NE(check(sample, plans), "") << sample.name << " " << to_string(send);
-        // What the receiver reads instead is an older version, or nothing.
+        // The receiver reads an older version instead, or nothing.
         const std::string fault = check(sample, {plans[send.peer]});
         EXPECT_TRUE(fault.find("but it holds") != std::string::npos ||
                     fault.find("unwritten") != std::string::npos)
@@ -256,7 +257,8 @@ TEST(CheckPlans, FindsBytesThatNoFormulaGives) {
 
 TEST(CheckPlans, FindsIllegalBlocks) {
   Sample sample = denoise({});
-  for (const BlockRange& blocks : {BlockRange{0, 8, 7}, BlockRange{-1, 7, 7}, BlockRange{3, 3, 7}}) {
+  for (const BlockRange& blocks :
+       {BlockRange{0, 8, 7}, BlockRange{-1, 7, 7}, BlockRange{3, 3, 7}}) {
     std::vector<Plan> plans = sample.plans;
     plans[0].steps[1].blocks = blocks;
     EXPECT_NE(check(sample, plans).find("illegal block range"), std::string::npos);
@@ -314,8 +316,11 @@ std::vector<Plan> stale_plans(int turns) {
       if (turn + 1 < turns) {
         plan.steps.push_back(
             {.kind = Kind::kSend, .turn = turn, .peer = 1 - rank, .bytes = 8, .reads = {own}});
-        plan.steps.push_back(
-            {.kind = Kind::kReceive, .turn = turn, .peer = 1 - rank, .bytes = 8, .writes = {theirs}});
+        plan.steps.push_back({.kind = Kind::kReceive,
+                              .turn = turn,
+                              .peer = 1 - rank,
+                              .bytes = 8,
+                              .writes = {theirs}});
         plan.steps.push_back({.kind = Kind::kWait, .turn = turn, .reads = {own}});
       }
       plan.steps.push_back({.kind = Kind::kUpdate,

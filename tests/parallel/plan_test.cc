@@ -74,34 +74,66 @@ TEST(PlanDenoise, GoldenText) {
   layout[Axis::kLayers] = 2;
   const std::vector<Plan> plans = plan_denoise(job(layout, {{0, 2}, {0, 2}}));
   const std::string own = " tokens [0, 10)";
-  EXPECT_EQ(
-      to_string(plans[3]),
-      "rank 3 of 4, 22 steps\n"
-      " turn 0\n"
-      "  load step 0\n"
-      "  post step 0 branch 1" + own + " peer 2 hidden 960 bytes writes [5@0/4]\n"
-      "  post step 0" + own + " peer 1 velocity 2560 bytes writes [1@0/7]\n"
-      "  await step 0 branch 1" + own + " peer 2 hidden 960 bytes writes [5@0/4]\n"
-      "  compute step 0 branch 1 blocks [4, 7) of 7" + own + " reads [5@0/4] writes [2@0/7]\n"
-      "  send step 0 branch 1" + own + " peer 1 velocity 2560 bytes reads [2@0/7]\n"
-      "  await step 0" + own + " peer 1 velocity 2560 bytes writes [1@0/7]\n"
-      "  wait step 0 reads [2@0/7]\n"
-      "  update step 0" + own + " reads [0@0 1@0/7 2@0/7] writes [0@1]\n"
-      "  send step 0" + own + " peer 2 latent 2560 bytes reads [0@1]\n"
-      " turn 1\n"
-      "  post step 1 branch 1" + own + " peer 2 hidden 960 bytes writes [5@1/4]\n"
-      "  post step 1" + own + " peer 1 velocity 2560 bytes writes [1@1/7]\n"
-      "  await step 1 branch 1" + own + " peer 2 hidden 960 bytes writes [5@1/4]\n"
-      "  compute step 1 branch 1 blocks [4, 7) of 7" + own + " reads [5@1/4] writes [2@1/7]\n"
-      "  send step 1 branch 1" + own + " peer 1 velocity 2560 bytes reads [2@1/7]\n"
-      "  await step 1" + own + " peer 1 velocity 2560 bytes writes [1@1/7]\n"
-      "  wait step 1 reads [2@1/7]\n"
-      "  wait step 1 reads [0@1]\n"
-      "  update step 1" + own + " reads [0@1 1@1/7 2@1/7] writes [0@2]\n"
-      " turn 2\n"
-      "  send step 1" + own + " peer 2 latent 2560 bytes reads [0@2]\n"
-      "  wait step 1 reads [0@2]\n"
-      "  decode step 1" + own + " reads [0@2] writes [3@2]\n");
+  EXPECT_EQ(to_string(plans[3]),
+            "rank 3 of 4, 22 steps\n"
+            " turn 0\n"
+            "  load step 0\n"
+            "  post step 0 branch 1" +
+                own +
+                " peer 2 hidden 960 bytes writes [5@0/4]\n"
+                "  post step 0" +
+                own +
+                " peer 1 velocity 2560 bytes writes [1@0/7]\n"
+                "  await step 0 branch 1" +
+                own +
+                " peer 2 hidden 960 bytes writes [5@0/4]\n"
+                "  compute step 0 branch 1 blocks [4, 7) of 7" +
+                own +
+                " reads [5@0/4] writes [2@0/7]\n"
+                "  send step 0 branch 1" +
+                own +
+                " peer 1 velocity 2560 bytes reads [2@0/7]\n"
+                "  await step 0" +
+                own +
+                " peer 1 velocity 2560 bytes writes [1@0/7]\n"
+                "  wait step 0 reads [2@0/7]\n"
+                "  update step 0" +
+                own +
+                " reads [0@0 1@0/7 2@0/7] writes [0@1]\n"
+                "  send step 0" +
+                own +
+                " peer 2 latent 2560 bytes reads [0@1]\n"
+                " turn 1\n"
+                "  post step 1 branch 1" +
+                own +
+                " peer 2 hidden 960 bytes writes [5@1/4]\n"
+                "  post step 1" +
+                own +
+                " peer 1 velocity 2560 bytes writes [1@1/7]\n"
+                "  await step 1 branch 1" +
+                own +
+                " peer 2 hidden 960 bytes writes [5@1/4]\n"
+                "  compute step 1 branch 1 blocks [4, 7) of 7" +
+                own +
+                " reads [5@1/4] writes [2@1/7]\n"
+                "  send step 1 branch 1" +
+                own +
+                " peer 1 velocity 2560 bytes reads [2@1/7]\n"
+                "  await step 1" +
+                own +
+                " peer 1 velocity 2560 bytes writes [1@1/7]\n"
+                "  wait step 1 reads [2@1/7]\n"
+                "  wait step 1 reads [0@1]\n"
+                "  update step 1" +
+                own +
+                " reads [0@1 1@1/7 2@1/7] writes [0@2]\n"
+                " turn 2\n"
+                "  send step 1" +
+                own +
+                " peer 2 latent 2560 bytes reads [0@2]\n"
+                "  wait step 1 reads [0@2]\n"
+                "  decode step 1" +
+                own + " reads [0@2] writes [3@2]\n");
 }
 
 TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
@@ -124,10 +156,10 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
         const bool last = stage == stages - 1, two = layout[Axis::kCfg] == 2;
         const int64_t n = config.tokens[mesh.sequence_index(plan.rank)];
         const int positive = two && branch ? 0 : steps, negative = two && !branch ? 0 : guided;
-        int64_t bytes =
-            last ? 0 : (positive * (n + 3) + negative * (n + 4)) * config.hidden_bytes;
+        int64_t bytes = last ? 0 : (positive * (n + 3) + negative * (n + 4)) * config.hidden_bytes;
         if (last && two) bytes += (positive + negative) * n * config.latent_bytes;
-        if (last && stages > 1) bytes += (std::max(positive, negative) - 1) * n * config.latent_bytes;
+        if (last && stages > 1)
+          bytes += (std::max(positive, negative) - 1) * n * config.latent_bytes;
         if (last) bytes += (stages * sequence - 1) * n * config.latent_bytes;
         int64_t sent = 0;
         for (const Step& step : plan.steps)
@@ -140,7 +172,8 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
 
 // Windows of every length from every turn on, joined, are the plan of all turns.
 TEST(PlanDenoise, WindowsJoinToThePlan) {
-  for (const Layout& layout : legal_layouts(4, {.heads = 4, .layers = 4, .tokens = 64, .ffn = 64})) {
+  for (const Layout& layout :
+       legal_layouts(4, {.heads = 4, .layers = 4, .tokens = 64, .ffn = 64})) {
     // The second branch ends while its last sends are pending.
     DenoisePlanConfig config = job(layout, {{0, 1}, {0, 2}, {0, 2}, {1, 1}, {1, 1}, {1, 2}});
     config.first_step = 1;

@@ -123,8 +123,7 @@ TEST(Simulate, CopiesOfMessagesOverlapWithComputing) {
   const auto ranks = simulate(2, model, {}, [](Communicator& world) {
     Stream on = stream();
     Tensor x(DType::kF32, {kValues}), y(DType::kF32, {kValues});
-    const Message first{1 - world.rank(), {.segment = 0}, x},
-        second{1 - world.rank(), {.segment = 1}, y};
+    const Message first{1 - world.rank(), {.hop = 0}, x}, second{1 - world.rank(), {.hop = 1}, y};
     const std::array<Message, 2> messages{first, second};
     if (world.rank() == 0) {
       Communicator::Pending sends = world.post(on, messages, {});
