@@ -60,7 +60,8 @@ BandMixer::BandMixer(Communicator bands, std::vector<int64_t> rows)
 }
 
 void BandMixer::attend(Context& context, const Attend& attend) {
-  CHECK(!attend.rope && !attend.past && attend.mask == Mask::kFull, "a frame's attention");
+  CHECK(!attend.rope && !attend.past && attend.mask == Mask::kFull && attend.replicated == 0,
+        "a frame's attention");
   const int own = bands_.rank();
   const int64_t n = attend.k[0], heads = attend.k[1], e = attend.k[2];
   CHECK(n % rows_[own] == 0, "tokens", n, "rows", rows_[own]);
