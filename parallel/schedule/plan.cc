@@ -1,5 +1,7 @@
 #include "parallel/schedule/plan.h"
 
+#include <map>
+
 #include "kernels/check.h"
 
 namespace weft {
@@ -43,6 +45,34 @@ void append(Plan& plan, const Plan& next) {
   CHECK(plan.rank == next.rank && plan.ranks == next.ranks, "ranks", plan.rank, next.rank);
   plan.steps.insert(plan.steps.end(), next.steps.begin(), next.steps.end());
   plan.ends = next.ends;
+}
+
+bool TurnSummary::alike(const TurnSummary& other) const {
+  return loads == other.loads && forwards == other.forwards && updates == other.updates &&
+         decodes == other.decodes && messages == other.messages && bytes == other.bytes;
+}
+
+std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans) {
+  std::map<int, TurnSummary> turns;
+  for (const Plan& plan : plans)
+    for (const Step& step : plan.steps) {
+      TurnSummary& turn = turns[step.turn];
+      turn.turns = {step.turn, step.turn + 1};
+      turn.loads += step.kind == Step::Kind::kLoad;
+      turn.forwards += step.kind == Step::Kind::kCompute;
+      turn.updates += step.kind == Step::Kind::kUpdate;
+      turn.decodes += step.kind == Step::Kind::kDecode;
+      turn.messages += step.kind == Step::Kind::kSend;
+      if (step.kind == Step::Kind::kSend) turn.bytes += step.bytes;
+    }
+  std::vector<TurnSummary> summary;
+  for (const auto& [index, turn] : turns) {
+    if (!summary.empty() && summary.back().alike(turn) && summary.back().turns.end == index)
+      summary.back().turns.end = index + 1;
+    else
+      summary.push_back(turn);
+  }
+  return summary;
 }
 
 std::string to_string(const SlotVersion& version) {

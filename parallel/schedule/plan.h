@@ -3,6 +3,7 @@
 // (parallel/schedule/denoise_plan.h), one interpreter runs it, one checker proves it
 // (parallel/schedule/plan_check.h), `weft plan` prints it.
 #include <compare>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,8 +55,17 @@ struct Plan {
 
 void append(Plan& plan, const Plan& next);  // `next` is the window that follows
 
-std::string to_string(
-    const SlotVersion& version);  // "slot@turn/blocks", without a block count of 0
+// "slot@turn/blocks", without a block count of 0.
+// The work of all ranks in consecutive turns that are alike; the counts are those of one turn.
+struct TurnSummary {
+  Range turns;
+  int loads = 0, forwards = 0, updates = 0, decodes = 0, messages = 0;
+  int64_t bytes = 0;
+  bool alike(const TurnSummary& other) const;
+};
+std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans);
+
+std::string to_string(const SlotVersion& version);
 std::string to_string(const Step& step);
 std::string to_string(const Plan& plan);
 
