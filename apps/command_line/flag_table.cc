@@ -343,8 +343,9 @@ constexpr FlagSpec kOutput[] = {
     {.name = "check",
      .type = kSwitch,
      .fallback = "off",
-     .help = "prove that the schedule is sound: no deadlock, every message matched, every value read "
-             "in the version declared",
+     .help =
+         "prove that the schedule is sound: no deadlock, every message matched, every value read "
+         "in the version declared",
      .commands = kPlan},
     {.name = "plan-rank",
      .type = kInteger,

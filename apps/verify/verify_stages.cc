@@ -77,8 +77,7 @@ class OneForward final : private StagedProgram {
 
   // Returns the velocity of `latent` [C, F, H, W], on the host.
   Tensor run(Tensor latent, float timestep) {
-    DenoisePlanConfig config =
-        staged_config(placement_, traits_, dtype_, context_.tokens.total);
+    DenoisePlanConfig config = staged_config(placement_, traits_, dtype_, context_.tokens.total);
     config.steps = {{.model = 0, .branches = 1}};
     config.blocks = {traits_.blocks};
     config.joint_rows = {conditioning_.joint_rows(), 0};

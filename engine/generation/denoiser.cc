@@ -27,8 +27,7 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               int64_t tokens, std::array<int64_t, 2> prompt_rows) {
   const ModelDirectory& directory = parts.directory();
   const TransformerModel& transformer = directory.expert(0);
-  DenoisePlanConfig config =
-      staged_config(placement, transformer.traits(), parts.dtype(), tokens);
+  DenoisePlanConfig config = staged_config(placement, transformer.traits(), parts.dtype(), tokens);
   for (size_t branch = 0; branch < prompt_rows.size(); ++branch)
     if (const int64_t rows = prompt_rows[branch])
       config.joint_rows[branch] = transformer.joint_rows(
@@ -132,8 +131,7 @@ Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag) {
       rows = own_rows.reshape({tokens.size(), traits_.row()});
     else
       rows = arena_.alloc(DType::kF32, {tokens.size(), traits_.row()});
-    if (from != 0 && placement_.root())
-      placement_.communicator().receive(stream_, from, tag, rows);
+    if (from != 0 && placement_.root()) placement_.communicator().receive(stream_, from, tag, rows);
     if (from != 0 && !placement_.root()) placement_.communicator().send(stream_, 0, tag, rows);
     if (placement_.root()) unpatchify(stream_, rows, traits_.patch, tokens, whole);
   }

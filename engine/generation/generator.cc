@@ -370,8 +370,8 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& o
 }
 
 void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
-                              const std::array<Prompt, 2>& prompts, Start start,
-                              StageClock& clock, const RunOptions& run_options, RunResult& result,
+                              const std::array<Prompt, 2>& prompts, Start start, StageClock& clock,
+                              const RunOptions& run_options, RunResult& result,
                               const std::function<void(const TensorView& latent)>& decode) {
   Checkpoint kept;
   kept.facts = job_facts(request);
@@ -535,7 +535,8 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
 
 DenoisePlanConfig Generator::schedule(const Request& request) const {
-  return impl_->plan_of(request, Sampler(impl_->sampler_for(request), request.steps, request.sigmas));
+  return impl_->plan_of(request,
+                        Sampler(impl_->sampler_for(request), request.steps, request.sigmas));
 }
 
 bool Generator::agreed(bool value) {

@@ -233,9 +233,9 @@ class Run final : private TokenProgram {
       if (!micro.samples[i]) continue;
       const int request = micro.parts[i].sequence;
       const float* row = logits.view().as<float>() + static_cast<int64_t>(i) * vocab;
-      ids[i] = choose_token({row, static_cast<size_t>(vocab)},
-                                      requests_[request].sampling, static_cast<uint32_t>(request),
-                                      static_cast<uint32_t>(rank_.length(request)));
+      ids[i] = choose_token({row, static_cast<size_t>(vocab)}, requests_[request].sampling,
+                            static_cast<uint32_t>(request),
+                            static_cast<uint32_t>(rank_.length(request)));
     }
   }
 

@@ -84,14 +84,14 @@ StageBytes denoising(const Components& parts, const RankPlacement& placement, in
   const auto hidden = static_cast<uint64_t>((own + joint) * traits.width);
   const bool first = load.blocks.first(), last = load.blocks.last();
   const uint64_t rows = f32_bytes(own * traits.row());
-  const uint64_t forward = workspace + ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
+  const uint64_t forward = workspace +
+                           ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
                            arena_bytes(DType::kF32, {1, traits.time_columns});
-  StageBytes stage{
-      .tensors = held + conditions + (first || last ? rows : 0) +
-                 (last ? rows * static_cast<uint64_t>(branches + kHistory) : 0) +
-                 (first && last ? 0 : hidden * computed * size_of(parts.dtype())),
-      .arena = std::max<uint64_t>(forward,
-                                  last ? 2 * arena_bytes(DType::kF32, {own, traits.row()}) : 0)};
+  StageBytes stage{.tensors = held + conditions + (first || last ? rows : 0) +
+                              (last ? rows * static_cast<uint64_t>(branches + kHistory) : 0) +
+                              (first && last ? 0 : hidden * computed * size_of(parts.dtype())),
+                   .arena = std::max<uint64_t>(
+                       forward, last ? 2 * arena_bytes(DType::kF32, {own, traits.row()}) : 0)};
   if (!parts.device()) return stage;
   stage.scratch = scratch;
   stage.loading = parts.expert_loading_bytes(model);

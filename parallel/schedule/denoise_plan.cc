@@ -152,7 +152,6 @@ class DenoiseWriter final : public PlanWriter {
     if (branch_ < branches) send(velocity_message(pass, branch_), velocity(pass, branch_));
     if (other < branches)
       receive(Kind::kAwait, velocity_message(pass, other), velocity(pass, other));
-    wait_for_send(pass, kVelocitySlot + branch_);
   }
 
   // Sends each last stage's tokens to every rank of its branch and width, once, and decodes.

@@ -13,7 +13,7 @@ const TensorView& Slots::make(int slot, DType dtype, int64_t rows, int64_t colum
   if (rows == 0) {
     made = {{}, TensorView(nullptr, dtype, {0, columns}, device)};
   } else if (!made.owned || have.dtype != dtype || have[0] != rows || have[1] != columns ||
-      !(have.device == device)) {
+             !(have.device == device)) {
     made.owned = {};
     made.owned = Tensor(dtype, {rows, columns}, device);
     made.rows = made.owned.view();

@@ -165,8 +165,7 @@ Observed denoise(const Layout& layout, double guidance, bool keep) {
     job.before_step = [&](int done) {
       world.barrier(stream, {.pass = {.step = done}, .hop = 90});
       if (world.rank() == 0)
-        seen.most_live =
-            std::max(seen.most_live, static_cast<int64_t>(tensor_bytes_live()) - live);
+        seen.most_live = std::max(seen.most_live, static_cast<int64_t>(tensor_bytes_live()) - live);
       world.barrier(stream, {.pass = {.step = done}, .hop = 91});
       return keep && done == 2 ? StepAction::kKeep : StepAction::kContinue;
     };
@@ -184,14 +183,15 @@ TEST(Denoiser, GivesTheLatentOfOneLoopUnderEveryLayoutFromTheRowsOfEachRank) {
     const Tensor expected = reference(guidance);
     const int branches = guidance_branches(guidance);
     for (int ranks = 1; ranks <= 4; ++ranks)
-      for (const Layout& layout : legal_layouts(
-               ranks, {.heads = 6, .layers = kBlocks, .tokens = kTokens, .ffn = 6,
-                       .guided = branches == 2})) {
+      for (const Layout& layout : legal_layouts(ranks, {.heads = 6,
+                                                       .layers = kBlocks,
+                                                       .tokens = kTokens,
+                                                       .ffn = 6,
+                                                       .guided = branches == 2})) {
         const Observed seen = denoise(layout, guidance, false);
         ASSERT_EQ(seen.latent.count(), kLatent);
-        EXPECT_EQ(std::memcmp(seen.latent.view().data, expected.view().data,
-                              expected.view().bytes()),
-                  0)
+        EXPECT_EQ(
+            std::memcmp(seen.latent.view().data, expected.view().data, expected.view().bytes()), 0)
             << to_string(layout);
         // Between two steps: the latent on the first and the last stage; velocities and three
         // tensors of the solver on the last; hidden rows of the branches that a rank computes.
@@ -218,8 +218,7 @@ TEST(Denoiser, GathersACheckpointWithoutAChange) {
   layout[Axis::kRing] = layout[Axis::kLayers] = 2;
   const Tensor expected = reference(4);
   const Observed seen = denoise(layout, 4, true);
-  EXPECT_EQ(
-      std::memcmp(seen.latent.view().data, expected.view().data, expected.view().bytes()), 0);
+  EXPECT_EQ(std::memcmp(seen.latent.view().data, expected.view().data, expected.view().bytes()), 0);
 }
 
 }  // namespace

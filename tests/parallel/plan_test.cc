@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "parallel/schedule/denoise_plan.h"
 #include "parallel/schedule/plan_check.h"
@@ -67,73 +68,41 @@ DenoisePlanConfig job(const Layout& layout, std::vector<DenoisePlanConfig::Denoi
   return config;
 }
 
-// Two branches on two ranks, each in two stages: the peers of every message.
+// The last of four ranks: two branches on two ranks each, which are stages.
+constexpr const char* kLastOfFour = R"(rank 3 of 4, 22 steps
+ turn 0
+  load step 0
+  post step 0 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@0/4]
+  post step 0 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@0/7]
+  await step 0 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@0/4]
+  compute step 0 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [5@0/4] writes [2@0/7]
+  send step 0 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [2@0/7]
+  await step 0 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@0/7]
+  update step 0 tokens [0, 10) reads [0@0 1@0/7 2@0/7] writes [0@1]
+  send step 0 tokens [0, 10) peer 2 latent 2560 bytes reads [0@1]
+ turn 1
+  post step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@1/4]
+  post step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@1/7]
+  await step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@1/4]
+  wait step 1 reads [2@0/7]
+  compute step 1 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [5@1/4] writes [2@1/7]
+  send step 1 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [2@1/7]
+  await step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@1/7]
+  wait step 1 reads [0@1]
+  update step 1 tokens [0, 10) reads [0@1 1@1/7 2@1/7] writes [0@2]
+ turn 2
+  send step 1 tokens [0, 10) peer 2 latent 2560 bytes reads [0@2]
+  wait step 1 reads [2@1/7]
+  wait step 1 reads [0@2]
+  decode step 1 tokens [0, 10) reads [0@2] writes [3@2]
+)";
+
 TEST(PlanDenoise, GoldenText) {
   Layout layout;
   layout[Axis::kCfg] = 2;
   layout[Axis::kLayers] = 2;
   const std::vector<Plan> plans = plan_denoise(job(layout, {{0, 2}, {0, 2}}));
-  const std::string own = " tokens [0, 10)";
-  EXPECT_EQ(to_string(plans[3]),
-            "rank 3 of 4, 22 steps\n"
-            " turn 0\n"
-            "  load step 0\n"
-            "  post step 0 branch 1" +
-                own +
-                " peer 2 hidden 960 bytes writes [5@0/4]\n"
-                "  post step 0" +
-                own +
-                " peer 1 velocity 2560 bytes writes [1@0/7]\n"
-                "  await step 0 branch 1" +
-                own +
-                " peer 2 hidden 960 bytes writes [5@0/4]\n"
-                "  compute step 0 branch 1 blocks [4, 7) of 7" +
-                own +
-                " reads [5@0/4] writes [2@0/7]\n"
-                "  send step 0 branch 1" +
-                own +
-                " peer 1 velocity 2560 bytes reads [2@0/7]\n"
-                "  await step 0" +
-                own +
-                " peer 1 velocity 2560 bytes writes [1@0/7]\n"
-                "  wait step 0 reads [2@0/7]\n"
-                "  update step 0" +
-                own +
-                " reads [0@0 1@0/7 2@0/7] writes [0@1]\n"
-                "  send step 0" +
-                own +
-                " peer 2 latent 2560 bytes reads [0@1]\n"
-                " turn 1\n"
-                "  post step 1 branch 1" +
-                own +
-                " peer 2 hidden 960 bytes writes [5@1/4]\n"
-                "  post step 1" +
-                own +
-                " peer 1 velocity 2560 bytes writes [1@1/7]\n"
-                "  await step 1 branch 1" +
-                own +
-                " peer 2 hidden 960 bytes writes [5@1/4]\n"
-                "  compute step 1 branch 1 blocks [4, 7) of 7" +
-                own +
-                " reads [5@1/4] writes [2@1/7]\n"
-                "  send step 1 branch 1" +
-                own +
-                " peer 1 velocity 2560 bytes reads [2@1/7]\n"
-                "  await step 1" +
-                own +
-                " peer 1 velocity 2560 bytes writes [1@1/7]\n"
-                "  wait step 1 reads [2@1/7]\n"
-                "  wait step 1 reads [0@1]\n"
-                "  update step 1" +
-                own +
-                " reads [0@1 1@1/7 2@1/7] writes [0@2]\n"
-                " turn 2\n"
-                "  send step 1" +
-                own +
-                " peer 2 latent 2560 bytes reads [0@2]\n"
-                "  wait step 1 reads [0@2]\n"
-                "  decode step 1" +
-                own + " reads [0@2] writes [3@2]\n");
+  EXPECT_EQ(to_string(plans[3]), kLastOfFour);
 }
 
 TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
@@ -194,6 +163,25 @@ TEST(PlanDenoise, WindowsJoinToThePlan) {
             << to_string(layout) << " windows of " << length;
     }
   }
+}
+
+TEST(SummarizeTurns, JoinsTurnsThatAreAlike) {
+  Layout layout;
+  layout[Axis::kLayers] = 2;
+  DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {0, 2}, {1, 1}});
+  const std::vector<TurnSummary> turns = summarize_turns(plan_denoise(config));
+  ASSERT_EQ(turns.size(), 4u);  // the first loads, then two alike, then the second expert, then all
+  const auto is = [&](size_t i, const Range& range, std::array<int, 5> counts, int64_t bytes) {
+    const TurnSummary& turn = turns[i];
+    EXPECT_EQ(turn.turns, range);
+    EXPECT_EQ((std::array{turn.loads, turn.forwards, turn.updates, turn.decodes, turn.messages}),
+              counts);
+    EXPECT_EQ(turn.bytes, bytes);
+  };
+  is(0, {0, 1}, {2, 4, 1, 0, 3}, 2 * 960 + 2560);
+  is(1, {1, 3}, {0, 4, 1, 0, 3}, 2 * 960 + 2560);
+  is(2, {3, 4}, {2, 2, 1, 0, 1}, 960);
+  is(3, {4, 5}, {0, 0, 0, 2, 1}, 2560);
 }
 
 TEST(StageBlocks, CoverEveryBlockOnceAndBalance) {
