@@ -6,6 +6,7 @@
 #include "apps/generate/request_flags.h"
 #include "apps/verify/verify_run.h"
 #include "engine/generation/generator.h"
+#include "engine/generation/staged_program.h"
 #include "engine/sampling/noise.h"
 #include "engine/sampling/sampler.h"
 #include "io/json.h"
@@ -61,37 +62,53 @@ TensorView latent_of(const TensorView& x) {
   return x.rank == 3 ? x.reshape({x[0], 1, x[1], x[2]}) : x;
 }
 
-// Runs one forward in the pipeline stages of the replica: hidden rows come from the stage before
-// and go to the next in the compute dtype. `latent` is a whole latent; the result on the last stage
-// is rows [n, row] of the velocity.
-Tensor forward_in_stages(Bench& bench, RankPlacement& placement, Context& context,
-                         const Transformer& model, const TensorView& latent, float timestep,
-                         const Conditioning& conditioning, const Rope& rope) {
-  const TransformerTraits& traits = model.traits();
-  const BlockRange blocks = model.loaded().blocks;
-  const int64_t n = context.tokens.size(), rows = n + conditioning.joint_rows();
-  const TimeSegment time{{0, context.tokens.total}, timestep};
-  const Tensor embedding = bench.tensor(DType::kF32, {1, traits.time_columns});
-  model.timestep_embedding(bench.stream, {&time, 1}, embedding);
-  const Tag tag{.kind = Payload::kHidden};
-  const Tensor wire = bench.tensor(model.loaded().dtype, {rows, traits.width});
-  Tensor in, out = blocks.last() ? bench.tensor(DType::kF32, {n, traits.row()})
-                                 : bench.tensor(DType::kF32, {rows, traits.width});
-  if (blocks.first()) {
-    in = bench.tensor(DType::kF32, {n, traits.row()});
-    patchify(bench.stream, latent, traits.patch, context.tokens, in);
-  } else {
-    in = bench.tensor(DType::kF32, {rows, traits.width});
-    placement.communicator().receive(bench.stream, placement.stage_peer(-1), tag, wire);
-    copy(bench.stream, wire, in);
+// One forward in the pipeline stages of the replica: a generation of one step, whose update takes
+// the velocity for the latent.
+class OneForward final : private StagedProgram {
+ public:
+  OneForward(Bench& bench, Context& context, RankPlacement& placement, const Transformer& model,
+             const Conditioning& conditioning, const Rope& rope)
+      : StagedProgram(bench.stream, bench.arena, placement, model.traits(), model.loaded().dtype),
+        context_(context),
+        model_(model),
+        conditioning_(conditioning),
+        rope_(rope) {}
+
+  // Returns the velocity of `latent` [C, F, H, W], on the host.
+  Tensor run(Tensor latent, float timestep) {
+    DenoisePlanConfig config = staged_config(placement_, traits_, dtype_, context_.tokens.total);
+    config.steps = {{.model = 0, .branches = 1}};
+    config.blocks = {traits_.blocks};
+    config.joint_rows = {conditioning_.joint_rows(), 0};
+    timestep_ = timestep;
+    run_from(std::move(latent), config);
+    return std::move(velocity_);
   }
-  model.forward(context, blocks, in, {&time, 1}, embedding, conditioning, rope, out);
-  if (!blocks.last()) {
-    copy(bench.stream, out, wire);
-    placement.communicator().send(bench.stream, placement.stage_peer(1), tag, wire);
+
+ private:
+  int64_t joint_rows(const Pass&) override { return conditioning_.joint_rows(); }
+  void compute(const Step& step) override {
+    const Arena::Scope scope(arena_);
+    const TimeSegment time{{0, context_.tokens.total}, timestep_};
+    const TensorView embedding = arena_.alloc(DType::kF32, {1, traits_.time_columns});
+    model_.timestep_embedding(stream_, {&time, 1}, embedding);
+    run_blocks(step, [&](const TensorView& in, const TensorView& out) {
+      model_.forward(context_, step.blocks, in, {&time, 1}, embedding, conditioning_, rope_, out);
+    });
   }
-  return out;
-}
+  void update(const Step&) override {
+    copy(stream_, slots[kVelocitySlot],
+         slots.make(kLatentSlot, DType::kF32, own().size(), traits_.row(), stream_.device()));
+  }
+  void decode(const Step& step) override { velocity_ = on_host(stream_, take_latent(step)); }
+
+  Context& context_;
+  const Transformer& model_;
+  const Conditioning& conditioning_;
+  const Rope& rope_;
+  float timestep_ = 0;
+  Tensor velocity_;
+};
 
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
 // host, on the root as [total + joint, columns]; returns an empty tensor elsewhere. The joint rows
@@ -185,16 +202,13 @@ NamedTensors run_transformer(Case& c) {
       model->prepare(context, {.text = embeds, .text_length = embeds.view()[0]}, grid);
   const Rope rope = on_device(bench.stream, model->rope(grid, {}, *conditioning));
   context.observer = &collector;
-  Tensor rows = forward_in_stages(bench, c.placement, context, *model, x, timestep.as<float>()[0],
-                                  *conditioning, rope);
+  Tensor clip = bench.tensor(DType::kF32, x.shape());
+  copy(bench.stream, x, clip);
+  Tensor out = OneForward(bench, context, c.placement, *model, *conditioning, rope)
+                   .run(std::move(clip), timestep.as<float>()[0]);
 
   join_seen(bench, c.placement, traits, tokens, conditioning->joint_rows(), collector.tensors);
-  const int last = c.placement.layout()[Axis::kLayers] - 1;
-  rows = on_host(bench.stream, std::move(rows));
-  const Tensor whole = join_rows(bench, c.placement, rows, last, 0, {tokens, 0, traits.row()});
-  Tensor out(DType::kF32, {traits.out_channels, x[1], x[2], x[3]});
   Stream host = host_stream(bench.stream);
-  if (whole) unpatchify(host, whole, traits.patch, TokenRanges::all(tokens), out);
   NamedTensors& all = collector.tensors;
   all["output"] = latent.view().rank == 3
                       ? f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]})
