@@ -309,6 +309,22 @@ void print_schedule(const Outlook& out, std::optional<int64_t> rank) {
   }
 }
 
+void print_job(const Flags& flags, const Generator& generator, const Request& request,
+               const Target& target) {
+  std::printf(
+      "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
+      printable(generator.model_name()).c_str(),
+      std::string(to_string(generator.options().dtype)).c_str(),
+      static_cast<long long>(request.width), static_cast<long long>(request.height),
+      static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
+      static_cast<long long>(generator.tokens(request)));
+  std::printf("device  %s\n", printable(target.description).c_str());
+  const std::string bandwidth = flags.text("link-gbit");
+  std::printf("link    %s, %g ms\n",
+              bandwidth.empty() ? "unlimited" : (bandwidth + " Gbit/s").c_str(),
+              target.link.latency_s * 1e3);
+}
+
 void print_all(const std::vector<Outlook>& all, double alone_s) {
   std::printf("%-44s %10s %9s %10s %12s %12s\n", "layout", "seconds", "speed-up", "denoise",
               "high-water", "sent");
@@ -355,17 +371,7 @@ int run_plan(const Flags& flags) {
     for (const Outlook& out : outlooks)
       std::printf("%s\n", to_json(out, target, alone_s, flags.on("check")).dump().c_str());
   } else {
-    std::printf(
-        "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
-        printable(generator.model_name()).c_str(), std::string(to_string(options.dtype)).c_str(),
-        static_cast<long long>(request.width), static_cast<long long>(request.height),
-        static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
-        static_cast<long long>(generator.tokens(request)));
-    std::printf("device  %s\n", printable(target.description).c_str());
-    const std::string bandwidth = flags.text("link-gbit");
-    std::printf("link    %s, %g ms\n",
-                bandwidth.empty() ? "unlimited" : (bandwidth + " Gbit/s").c_str(),
-                target.link.latency_s * 1e3);
+    print_job(flags, generator, request, target);
     if (several)
       print_all(outlooks, alone_s);
     else

@@ -32,7 +32,7 @@ class Slots {
   std::map<int, Slot> slots_;
 };
 
-// What the steps of a schedule do on one rank.
+// A Program says what the steps of a schedule do on one rank.
 struct Program {
   virtual ~Program() = default;
 
