@@ -74,7 +74,7 @@ class Denoiser final : private StagedProgram {
   const OffloadTotals& streaming() const { return streaming_; }
 
  private:
-  // A clip between two steps, beside the rows of its latent (kLatentSlot).
+  // A clip between two steps is this and the rows of its latent (kLatentSlot).
   struct ClipState {
     int step = 0;                           // steps done
     std::optional<SamplerState> history{};  // of this rank's rows; on the last stage alone

@@ -32,7 +32,7 @@ class Slots {
   std::map<int, Slot> slots_;
 };
 
-// A Program says what the steps of a schedule do on one rank.
+// The steps of a schedule as one rank carries them out.
 struct Program {
   virtual ~Program() = default;
 

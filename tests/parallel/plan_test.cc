@@ -84,7 +84,7 @@ constexpr const char* kLastOfFour = R"(rank 3 of 4, 22 steps
   post step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@1/4]
   post step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@1/7]
   await step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@1/4]
-  wait step 1 reads [2@0/7]
+  wait step 1 branch 1 reads [2@0/7]
   compute step 1 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [5@1/4] writes [2@1/7]
   send step 1 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [2@1/7]
   await step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@1/7]
