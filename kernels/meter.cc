@@ -94,35 +94,51 @@ PackedConv pack_conv_metered(Stream& stream, const TensorView& weight, const Ten
 Ops make_metered() {
   Ops ops{};
   ops.name = "metered";
-  ops.norm = {[](Stream& s, const TensorView& x, const TensorView& weight, const TensorView& bias,
-                 float eps, const TensorView& out) {
-                metered(s, moved(OpFamily::kNorm, "layer_norm", bytes(x) + bytes(out)),
-                        [&] { base(s).norm.layer_norm(s, x, weight, bias, eps, out); });
-              },
-              [](Stream& s, const TensorView& x, const TensorView& scale, const TensorView& shift,
-                 float eps, const TensorView& out) {
-                metered(s, moved(OpFamily::kNorm, "modulated_layer_norm", bytes(x) + bytes(out)),
-                        [&] { base(s).norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
-              },
-              [](Stream& s, const TensorView& x, const TensorView& weight, float eps,
-                 const TensorView& out) {
-                metered(s, moved(OpFamily::kNorm, "rms_norm", bytes(x) + bytes(out)),
-                        [&] { base(s).norm.rms_norm(s, x, weight, eps, out); });
-              },
-              [](Stream& s, const TensorView& x, const TensorView& sums) {
-                metered(s, moved(OpFamily::kNorm, "sum_squares", bytes(x)),
-                        [&] { base(s).norm.sum_squares(s, x, sums); });
-              },
-              [](Stream& s, const TensorView& x, const TensorView& sums, int64_t width,
-                 const TensorView& weight, float eps, const TensorView& out) {
-                metered(s, moved(OpFamily::kNorm, "rms_scale", bytes(x) + bytes(out)),
-                        [&] { base(s).norm.rms_scale(s, x, sums, width, weight, eps, out); });
-              },
-              [](Stream& s, const TensorView& x, const TensorView& gamma, Activation activation,
-                 const TensorView& out) {
-                metered(s, moved(OpFamily::kNorm, "channel_rms_norm", bytes(x) + bytes(out)),
-                        [&] { base(s).norm.channel_rms_norm(s, x, gamma, activation, out); });
-              }};
+  ops.norm = {
+      [](Stream& s, const TensorView& x, const TensorView& weight, const TensorView& bias,
+         float eps, const TensorView& out) {
+        metered(s, moved(OpFamily::kNorm, "layer_norm", bytes(x) + bytes(out)),
+                [&] { base(s).norm.layer_norm(s, x, weight, bias, eps, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& scale, const TensorView& shift,
+         float eps, const TensorView& out) {
+        metered(s, moved(OpFamily::kNorm, "modulated_layer_norm", bytes(x) + bytes(out)),
+                [&] { base(s).norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& weight, float eps,
+         const TensorView& out) {
+        metered(s, moved(OpFamily::kNorm, "rms_norm", bytes(x) + bytes(out)),
+                [&] { base(s).norm.rms_norm(s, x, weight, eps, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& sums) {
+        metered(s, moved(OpFamily::kNorm, "sum_squares", bytes(x)),
+                [&] { base(s).norm.sum_squares(s, x, sums); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& sums, int64_t width,
+         const TensorView& weight, float eps, const TensorView& out) {
+        metered(s, moved(OpFamily::kNorm, "rms_scale", bytes(x) + bytes(out)),
+                [&] { base(s).norm.rms_scale(s, x, sums, width, weight, eps, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& gamma, Activation activation,
+         const TensorView& out) {
+        metered(s, moved(OpFamily::kNorm, "channel_rms_norm", bytes(x) + bytes(out)),
+                [&] { base(s).norm.channel_rms_norm(s, x, gamma, activation, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& sums) {
+        metered(s, moved(OpFamily::kNorm, "group_sums", bytes(x)),
+                [&] { base(s).norm.group_sums(s, x, sums); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& sums, const TensorView& squares) {
+        metered(s, moved(OpFamily::kNorm, "group_squares", bytes(x)),
+                [&] { base(s).norm.group_squares(s, x, sums, squares); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& sums, const TensorView& squares,
+         const TensorView& weight, const TensorView& bias, float eps, Activation activation,
+         const TensorView& out) {
+        metered(s, moved(OpFamily::kNorm, "group_norm", bytes(x) + bytes(out)), [&] {
+          base(s).norm.group_norm(s, x, sums, squares, weight, bias, eps, activation, out);
+        });
+      }};
   ops.linear = {pack_linear_metered, [](Stream& s, const TensorView& x, const PackedLinear& packed,
                                         LinearActivation activation, const TensorView& out) {
                   metered(s, linear_work(x, packed, out),
@@ -159,6 +175,10 @@ Ops make_metered() {
       [](Stream& s, const TensorView& x, const TensorView& out) {
         metered(s, moved(OpFamily::kPointwise, "silu", bytes(x) + bytes(out)),
                 [&] { base(s).pointwise.silu(s, x, out); });
+      },
+      [](Stream& s, const TensorView& x, const TensorView& out) {
+        metered(s, moved(OpFamily::kPointwise, "tanh", bytes(x) + bytes(out)),
+                [&] { base(s).pointwise.tanh(s, x, out); });
       },
       [](Stream& s, const TensorView& x, const TensorView& out) {
         metered(s, moved(OpFamily::kPointwise, "gelu_tanh", bytes(x) + bytes(out)),
