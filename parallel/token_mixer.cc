@@ -5,19 +5,49 @@
 
 namespace weft {
 
+namespace {
+
+Attend rows(const Attend& attend, int64_t begin, int64_t count) {
+  Attend cut = attend;
+  for (TensorView* view : {&cut.q, &cut.k, &cut.v, &cut.out}) *view = view->slice(0, begin, count);
+  return cut;
+}
+
+}  // namespace
+
+Attend own_rows(const Attend& attend) {
+  Attend own = rows(attend, 0, attend.q[0] - attend.replicated);
+  own.replicated = 0;
+  return own;
+}
+
+Attend replicated_rows(const Attend& attend) {
+  return rows(attend, attend.q[0] - attend.replicated, attend.replicated);
+}
+
 void apply_positions(Context& context, const Attend& attend) {
-  if (!attend.rope) return;
   const TokenRanges& tokens = context.tokens;
-  CHECK(tokens.size() == attend.q[0] && tokens.size() == attend.k[0], "tokens", tokens.size(), "q",
-        attend.q.to_string_shape(), "k", attend.k.to_string_shape());
-  int64_t row = 0;
-  for (const Range& range : tokens.ranges) {
+  const int64_t n = attend.q[0] - attend.replicated;
+  const auto rotate = [&](int64_t row, int64_t count, const Rope& rope, int64_t first) {
     for (const TensorView* x : {&attend.q, &attend.k}) {
-      const TensorView rows = x->slice(0, row, range.size());
-      apply_rope(context.stream, rows, *attend.rope, range.begin, rows);
+      const TensorView rows = x->slice(0, row, count);
+      apply_rope(context.stream, rows, rope, first, rows);
     }
-    row += range.size();
+  };
+  if (attend.rope) {
+    CHECK(tokens.size() == n && attend.k[0] == attend.q[0], "tokens", tokens.size(), "replicated",
+          attend.replicated, "q", attend.q.to_string_shape(), "k", attend.k.to_string_shape());
+    int64_t row = 0;
+    for (const Range& range : tokens.ranges) {
+      rotate(row, range.size(), *attend.rope, range.begin);
+      row += range.size();
+    }
   }
+  if (attend.replicated == 0 || !attend.replicated_rope) return;
+  const Rope& rope = *attend.replicated_rope;
+  const int64_t positions = rope.grid[0] * rope.grid[1] * rope.grid[2];
+  CHECK(positions <= attend.replicated, "positions", positions, "replicated", attend.replicated);
+  rotate(n, positions, rope, 0);
 }
 
 void append_to_cache(Stream& stream, const ContextKV* past, const TensorView& k,
@@ -36,11 +66,13 @@ void append_to_cache(Stream& stream, const ContextKV* past, const TensorView& k,
 void FullMixer::attend(Context& context, const Attend& attend) {
   const TokenRanges& tokens = context.tokens;
   apply_positions(context, attend);
-  append_to_cache(context.stream, attend.past, attend.k, attend.v);
+  const Attend own_tokens = own_rows(attend);
+  append_to_cache(context.stream, attend.past, own_tokens.k, own_tokens.v);
   const bool causal = attend.mask == Mask::kCausal;
   const int64_t position = causal && !tokens.ranges.empty() ? tokens.ranges[0].begin : 0;
   // A causal mask counts positions along one contiguous range.
-  CHECK(!causal || tokens.ranges.size() <= 1, "causal over", tokens.ranges.size(), "token ranges");
+  CHECK(!causal || (tokens.ranges.size() <= 1 && attend.replicated == 0), "causal over",
+        tokens.ranges.size(), "token ranges, replicated", attend.replicated);
 
   const KVSegment own{.k = attend.k, .v = attend.v, .position = position};
   std::vector<KVSegment> segments;

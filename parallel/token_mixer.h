@@ -21,9 +21,14 @@ struct ContextKV {
 
 enum class Mask : uint8_t { kFull, kCausal };
 
-// One self-attention. q [n, A, E] and k, v [n, Akv, E] are normed, before rope: the mixer applies
-// rope, because only it knows whose keys it holds. out [n, A, E], dtype of q. q and k are
-// overwritten.
+// One self-attention. q [n + R, A, E] and k, v [n + R, Akv, E] are normed, before rope: the mixer
+// applies rope, because only it knows whose keys it holds. out [n + R, A, E], dtype of q. q and k
+// are overwritten.
+//
+// The first n rows are this rank's tokens (Context::tokens). The last R rows are replicated: they
+// are the same bits on every rank that shares the sequence (joint text, learned padding). Every
+// token sees them once, they see every token, and every rank gets the same bits for them. They need
+// Mask::kFull. Rows that are all replicated need no exchange: give them to a FullMixer.
 struct Attend {
   int layer = 0;
   TensorView q, k, v, out;
@@ -32,6 +37,22 @@ struct Attend {
   float scale = 1;
   AttentionFormat format = AttentionFormat::kCompute;
   ContextKV* past = nullptr;
+  int64_t replicated = 0;  // R
+  // The positions of the first of the replicated rows, one per token of its grid. Rows behind them
+  // and all rows where it is null have none.
+  const Rope* replicated_rope = nullptr;
+};
+
+// The same attention with q, k, v and out cut to this rank's tokens, and to the replicated rows.
+Attend own_rows(const Attend& attend);
+Attend replicated_rows(const Attend& attend);
+
+// The sizes of an attention, except for the rank's tokens. Formulas of bytes take them.
+struct AttendShape {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  DType dtype = DType::kF32;
+  int64_t replicated = 0;
+  int64_t element() const { return static_cast<int64_t>(size_of(dtype)); }
 };
 
 struct TokenMixer {
@@ -40,8 +61,8 @@ struct TokenMixer {
   virtual void attend(Context& context, const Attend& attend) = 0;
 };
 
-// Applies rope to attend.q and attend.k in place, at the global positions of context.tokens. Does
-// nothing where attend.rope is null.
+// Applies the ropes to attend.q and attend.k in place: to this rank's tokens at the global
+// positions of context.tokens, to the replicated rows at theirs.
 void apply_positions(Context& context, const Attend& attend);
 
 // Copies k and v [n, Akv, E], after rope, to past->append_slots. Does nothing where there are none.

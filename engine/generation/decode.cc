@@ -130,7 +130,7 @@ void heed_stop(Stream& stream, RankPlacement& placement, const DecodeJob& job, i
   const auto chunks = static_cast<int>(job.latents[1]);
   const double left = chunk ? taken.count() / chunk * (chunks - chunk) : HUGE_VAL;
   const bool stop = job.stop->load() && left > kFinishSeconds;
-  const Tag tag{.kind = Payload::kControl, .branch = kDecodeDecision, .segment = chunk};
+  const Tag tag{.kind = Payload::kControl, .pass = {.micro = chunk}, .hop = kDecodeDecision};
   if (!placement.agreed(stream, tag, stop)) return;
   throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(chunk) +
                                        " of " + std::to_string(chunks));
@@ -138,7 +138,7 @@ void heed_stop(Stream& stream, RankPlacement& placement, const DecodeJob& job, i
 
 }  // namespace
 
-void decode(Stream& stream, Arena& arena, const WanVae& vae, RankPlacement& placement,
+void decode(Stream& stream, Arena& arena, const Vae& vae, RankPlacement& placement,
             const DecodeJob& job) {
   const TensorView& latents = job.latents;
   const Range band = placement.band(latents[2]);
@@ -149,9 +149,9 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, RankPlacement& plac
     return;
   }
   Tensor plain(DType::kF32, latents.shape());
-  denormalize_latents(vae.config(), latents, plain);
+  vae.denormalize(latents, plain);
   plain = on_device(stream, std::move(plain));
-  WanVaeDecoder decoder(vae, band.size(), latents[3]);
+  const std::unique_ptr<VaeDecoder> decoder = vae.decoder(band.size(), latents[3]);
   Tensor latent(DType::kF32, {latents[0], band.size(), latents[3]}, stream.device());
   int64_t first = 0;
   std::optional<FrameCopies> copies;
@@ -164,16 +164,15 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, RankPlacement& plac
         placement.vae_context(stream, arena, Pass{.micro = static_cast<int>(chunk)}, latents[2]);
     copy(stream, plain.view().select(1, chunk).slice(1, band.begin, band.size()), latent);
     const TensorView rows =
-        arena.alloc(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
-    decoder.decode_chunk(context, latent, rows);
+        arena.alloc(DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
+    decoder->decode_chunk(context, latent, rows);
     if (first_non_finite(stream, rows) >= 0) {
       throw Error(ErrorKind::kNonFinite, "NaN or infinity in decode, chunk " +
                                              std::to_string(chunk + 1) + " of " +
                                              std::to_string(latents[1]));
     }
-    const TensorView frames =
-        join_bands(stream, arena, placement, latents[2], rows,
-                   {.kind = Payload::kFrames, .segment = static_cast<int>(chunk)});
+    const TensorView frames = join_bands(stream, arena, placement, latents[2], rows,
+                                         {.kind = Payload::kFrames, .pass = context.pass});
     if (!frames) continue;
     if (job.video) keep(HostCopy(stream, frames), job.video, first);
     copies->push(arena, frames);

@@ -4,10 +4,7 @@
 
 #include "kernels/check.h"
 #include "parallel/methods/bands.h"
-#include "parallel/methods/ring.h"
 #include "parallel/methods/tensor_parallel.h"
-#include "parallel/methods/token_ring.h"
-#include "parallel/methods/ulysses.h"
 
 namespace weft {
 
@@ -19,7 +16,7 @@ constexpr AllReduce kTextSums = AllReduce::kBySize;
 // The seams in use. Each is made when it is first needed and kept until its size changes.
 struct RankPlacement::Seams {
   // Communicator group ids, one per kind of exchange.
-  enum Group : int { kUlysses = 1, kRing, kTensor, kText, kBands };
+  enum Group : int { kMixer = 1, kTensor = kMixer + kMixerGroups, kText, kBands };
 
   FullMixer full;
   IdentityReducer whole;
@@ -91,49 +88,27 @@ int RankPlacement::rank_of(int stage, int sequence) const {
   return -1;
 }
 
-// Makes the mixer of the layout: Ulysses over a ring, a ring alone, or attention over all tokens.
-std::unique_ptr<TokenMixer> RankPlacement::make_mixer(int64_t tokens) const {
-  const int ulysses = layout()[Axis::kUlysses];
-  const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());
-  std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
-  for (const Axis axis : {Axis::kRing, Axis::kTokenRing}) {
-    if (layout()[axis] == 1) continue;
-    Communicator members = group(mesh_.along({axis}, rank()), Seams::kRing);
-    if (axis == Axis::kRing)
-      mixer = std::make_unique<RingMixer>(std::move(members), map.blocks(ulysses));
-    else
-      mixer = std::make_unique<TokenRingMixer>(std::move(members), map.blocks(ulysses));
-  }
-  if (ulysses == 1) return mixer;
-  const int first = mesh_.sequence_index(rank()) / ulysses * ulysses;
-  return std::make_unique<UlyssesMixer>(
-      group(mesh_.along({Axis::kUlysses}, rank()), Seams::kUlysses), map.slice(first, ulysses),
-      std::move(mixer));
+MixerDescription RankPlacement::mixer(int64_t tokens) const {
+  return {
+      .mesh = mesh_, .rank = rank_, .tokens = SequenceMap::contiguous(tokens, layout().sequence())};
 }
 
-SeamBytes RankPlacement::seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const {
-  const int ulysses = layout()[Axis::kUlysses], parts = layout()[Axis::kTensor];
-  const int part = mesh_.at(Axis::kTensor, rank()), index = mesh_.sequence_index(rank());
-  const SequenceMap map = SequenceMap::contiguous(tokens, layout().sequence());
-  const SequenceMap blocks = map.blocks(ulysses);
-  const int64_t heads = partition(config.heads, parts, part).size(), e = config.head_dim;
-  const int64_t inner = partition_heads(heads, heads, ulysses, index % ulysses).q.size();
-  SeamBytes bytes;
-  if (layout()[Axis::kRing] > 1)
-    bytes.attend = ring_arena_bytes(blocks, index / ulysses, inner, inner, e, dtype);
-  if (layout()[Axis::kTokenRing] > 1)
-    bytes.attend = token_ring_arena_bytes(blocks, index / ulysses, inner, e, dtype);
-  if (ulysses > 1)
-    bytes.attend = ulysses_arena_bytes(map.slice(index / ulysses * ulysses, ulysses),
-                                       index % ulysses, heads, heads, e, dtype, bytes.attend);
-  bytes.sum = [parts, part](int64_t values) {
-    return tensor_arena_bytes(values, parts, part, AllReduce::kRing);
-  };
-  return bytes;
+SeamBytes RankPlacement::seam_bytes(const TransformerTraits& traits, int64_t tokens, DType dtype,
+                                    int64_t joint) const {
+  const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
+  const int64_t heads = partition(traits.heads, parts, part).size();
+  const AttendShape shape{.heads = heads,
+                          .kv_heads = heads,
+                          .head_dim = traits.head_dim,
+                          .dtype = dtype,
+                          .replicated = joint};
+  return {.attend = mixer_bytes(mixer(tokens), shape).arena, .sum = [parts, part](int64_t values) {
+            return tensor_arena_bytes(values, parts, part, AllReduce::kRing);
+          }};
 }
 
-SeamBytes RankPlacement::text_seam_bytes(const Umt5Config& config) const {
-  return {.attend = 0, .sum = [parts = text_parts(config), part = rank()](int64_t values) {
+SeamBytes RankPlacement::text_seam_bytes(const TextEncoderTraits& traits) const {
+  return {.attend = 0, .sum = [parts = text_parts(traits), part = rank()](int64_t values) {
             return part < parts ? tensor_arena_bytes(values, parts, part, kTextSums) : 0;
           }};
 }
@@ -144,7 +119,11 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, i
   TokenMixer* mixer = &seams.full;
   Reducer* reducer = &seams.whole;
   if (layout().sequence() > 1) {
-    if (seams.mixer_tokens != tokens) seams.mixer = make_mixer(tokens);
+    if (seams.mixer_tokens != tokens)
+      seams.mixer =
+          make_mixer(this->mixer(tokens), [this](const std::vector<int>& ranks, int number) {
+            return group(ranks, Seams::kMixer + number);
+          });
     seams.mixer_tokens = tokens;
     mixer = seams.mixer.get();
   }
@@ -158,9 +137,9 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, i
 }
 
 Context RankPlacement::text_context(Stream& stream, Arena& arena, const Pass& pass,
-                                    const Umt5Config& config, int64_t rows) {
+                                    const TextEncoderTraits& traits, int64_t rows) {
   Seams& seams = *seams_;
-  const int parts = text_parts(config);
+  const int parts = text_parts(traits);
   Reducer* reducer = &seams.whole;
   if (parts > 1) {
     std::vector<int> ranks;
@@ -196,23 +175,23 @@ BlockRange RankPlacement::blocks(int layers) const {
   return stage_blocks(layers, layout()[Axis::kLayers], mesh_.at(Axis::kLayers, rank()));
 }
 
-WanLoad RankPlacement::load(const WanConfig& config, WanLoad how) const {
+TransformerLoad RankPlacement::load(const TransformerTraits& traits, TransformerLoad how) const {
   const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
-  how.blocks = blocks(config.layers);
+  how.blocks = blocks(traits.blocks);
   if (parts > 1)
-    how.width = {partition(config.heads, parts, part), partition(config.ffn_dim, parts, part)};
+    how.width = {partition(traits.heads, parts, part), partition(traits.ffn_columns, parts, part)};
   return how;
 }
 
-int RankPlacement::text_parts(const Umt5Config& config) const {
+int RankPlacement::text_parts(const TextEncoderTraits& traits) const {
   const int64_t most = layout().text_ranks > 0 ? layout().text_ranks : ranks();
-  return static_cast<int>(std::min({most, config.num_heads, config.d_ff}));
+  return static_cast<int>(std::min({most, traits.heads, traits.ffn_columns}));
 }
 
-WidthSlice RankPlacement::text_width(const Umt5Config& config) const {
-  const int parts = text_parts(config);
-  if (parts == 1 || !encodes_text(config)) return {};
-  return {partition(config.num_heads, parts, rank()), partition(config.d_ff, parts, rank())};
+WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
+  const int parts = text_parts(traits);
+  if (parts == 1 || !encodes_text(traits)) return {};
+  return {partition(traits.heads, parts, rank()), partition(traits.ffn_columns, parts, rank())};
 }
 
 TokenRanges RankPlacement::tokens_of(int rank, int64_t total) const {

@@ -5,18 +5,19 @@
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
-#include "parallel/methods/causal_balance.h"
-#include "parallel/methods/ring.h"
 #include "parallel/methods/tensor_parallel.h"
-#include "parallel/methods/token_ring.h"
-#include "parallel/methods/ulysses.h"
 
 namespace weft {
 
 namespace {
 
 // Communicator group ids of this class. They differ from those that RankPlacement uses.
-enum Group : int { kUlyssesGroup = 32, kRingGroup, kWidthGroup, kStageGroup, kSequenceGroup };
+enum Group : int {
+  kMixerGroup = 32,
+  kWidthGroup = kMixerGroup + kMixerGroups,
+  kStageGroup,
+  kSequenceGroup
+};
 
 Range offset(const Range& range, int64_t by) { return {range.begin + by, range.end + by}; }
 
@@ -295,37 +296,6 @@ LanguageRank::Share LanguageRank::share(std::span<const Part> parts, Split split
   return share;
 }
 
-// Makes the mixer of the layout: Ulysses over a ring, a ring alone, or Ulysses alone.
-std::unique_ptr<TokenMixer> LanguageRank::make_mixer(const SequenceMap& tokens,
-                                                     const Sequence& sequence) const {
-  const Layout& layout = placement_.layout();
-  const Mesh& mesh = placement_.mesh();
-  const int ulysses = layout[Axis::kUlysses], rank = placement_.rank();
-  std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
-  if (rings()) {
-    const Axis axis = layout[Axis::kRing] > 1 ? Axis::kRing : Axis::kTokenRing;
-    Communicator members = placement_.group(mesh.along({axis}, rank), kRingGroup);
-    const SequenceMap blocks = tokens.blocks(ulysses);
-    std::vector<TokenRanges> keys;
-    for (int ring = 0; ring < blocks.size(); ++ring) {
-      keys.push_back(sequence.held.empty() ? TokenRanges{} : sequence.held[ring]);
-      keys.back().total = blocks[ring].total;
-      for (const Range& range : blocks[ring].ranges) keys.back().append(range);
-    }
-    if (axis == Axis::kTokenRing)
-      mixer = std::make_unique<TokenRingMixer>(std::move(members), blocks);
-    else if (options_.balance == RingBalance::kLightSeq)
-      mixer = std::make_unique<LightSeqMixer>(std::move(members), blocks);
-    else
-      mixer = std::make_unique<RingMixer>(std::move(members), blocks, SequenceMap(keys));
-  }
-  if (ulysses == 1) return mixer;
-  const int first = mesh.sequence_index(rank) / ulysses * ulysses;
-  return std::make_unique<UlyssesMixer>(
-      placement_.group(mesh.along({Axis::kUlysses}, rank), kUlyssesGroup),
-      tokens.slice(first, ulysses), std::move(mixer));
-}
-
 std::vector<KVPlace> LanguageRank::held_places(const Sequence& sequence) const {
   const int ulysses = placement_.layout()[Axis::kUlysses];
   std::vector<KVPlace> places;
@@ -402,7 +372,14 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
         const int ulysses = placement_.layout()[Axis::kUlysses];
         const int index = placement_.mesh().sequence_index(placement_.rank());
         kept = share.maps[i].blocks(ulysses)[index / ulysses];
-        mixers.push_back(make_mixer(share.maps[i], sequence));
+        mixers.push_back(make_mixer({.mesh = placement_.mesh(),
+                                     .rank = placement_.rank(),
+                                     .tokens = share.maps[i],
+                                     .balance = options_.balance,
+                                     .held = sequence.held},
+                                    [this](const std::vector<int>& ranks, int number) {
+                                      return placement_.group(ranks, kMixerGroup + number);
+                                    }));
         mixer = mixers.back().get();
       }
       caches.push_back(&cache);
@@ -501,8 +478,7 @@ TensorView LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> par
   int64_t at = 0;
   for (const auto& [from, to] : wanted_of(groups_->sequence->rank()))
     copy(stream_, hidden.slice(0, from, 1), own.slice(0, at++, 1));
-  groups_->sequence->all_gather_v(
-      stream_, {.kind = Payload::kHidden, .step = pass.step, .segment = pass.micro}, own, gathered);
+  groups_->sequence->all_gather_v(stream_, {.kind = Payload::kHidden, .pass = pass}, own, gathered);
   for (int index = 0; index < groups_->sequence->size(); ++index)
     place(gathered[index], index, true);
   return out;

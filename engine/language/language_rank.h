@@ -17,10 +17,6 @@
 
 namespace weft {
 
-// The distribution of a causal ring's work. Zigzag and LightSeq give every rank equally many keys
-// to attend to; contiguous does not.
-enum class RingBalance : uint8_t { kZigzag, kContiguous, kLightSeq };
-
 struct LanguageOptions {
   Device device{};  // the device that computes everything
   DType dtype = DType::kF32;
@@ -137,7 +133,6 @@ class LanguageRank {
   bool rings() const;
   bool may_split(const Part& part) const;
   SequenceMap map_of(int64_t tokens) const;
-  std::unique_ptr<TokenMixer> make_mixer(const SequenceMap& tokens, const Sequence& sequence) const;
   void gather_heads(Sequence& sequence);
   KVCache& cache_for(Sequence& sequence, bool split);
   std::vector<KVPlace> held_places(const Sequence& sequence) const;

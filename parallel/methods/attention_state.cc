@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/copy.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -60,15 +61,16 @@ void attend_block(Context& context, const Attend& attend, const TensorView& q,
   CHECK(q[0] == queries.size() && block.k[0] == block.tokens.size(), "q", q.to_string_shape(), "k",
         block.k.to_string_shape(), "tokens", queries.size(), block.tokens.size());
   if (attend.mask == Mask::kFull) {
-    const KVSegment all{.k = block.k, .v = block.v};
+    const KVSegment all[] = {{.k = block.k, .v = block.v}, block.replicated};
     attention(context.stream, {.q = q,
-                               .segments = {&all, 1},
+                               .segments = {all, size_t{block.replicated.k ? 2u : 1u}},
                                .scale = attend.scale,
                                .format = attend.format,
                                .out = state.out,
                                .lse = state.lse});
     return;
   }
+  CHECK(!block.replicated.k, "replicated keys under a causal mask");
   // A call takes queries of one contiguous range; their keys may lie in several.
   int64_t row = 0;
   std::vector<KVSegment> segments;
@@ -96,6 +98,66 @@ void attend_block(Context& context, const Attend& attend, const TensorView& q,
                                .lse = part.lse});
     row += range.size();
   }
+}
+
+namespace {
+
+// The values from one state to the next, so that each begins at 64 bytes.
+int64_t state_pitch(int64_t rows, int64_t heads, int64_t head_dim) {
+  return (rows * heads * (head_dim + 1) + 15) / 16 * 16;
+}
+
+}  // namespace
+
+ReplicatedAttention::ReplicatedAttention(Context& context, const Attend& attend, int blocks)
+    : context_(context), attend_(replicated_rows(attend)) {
+  if (attend_.replicated == 0) return;
+  CHECK(attend_.mask == Mask::kFull, "replicated rows under a causal mask");
+  const TensorView& q = attend_.q;
+  states_ = context.arena.alloc(DType::kF32, {blocks + 1, state_pitch(q[0], q[1], q[2])});
+  see(blocks, attend_.k, attend_.v);
+}
+
+TensorView ReplicatedAttention::message(int block) const {
+  const TensorView& q = attend_.q;
+  return states_.select(0, block).slice(0, 0, q[0] * q[1] * (q[2] + 1));
+}
+
+AttentionState ReplicatedAttention::state(int block) const {
+  return state_in(message(block), attend_.q[0], attend_.q[1], attend_.q[2]);
+}
+
+void ReplicatedAttention::see(int block, const TensorView& k, const TensorView& v) {
+  if (attend_.replicated == 0) return;
+  const KVSegment keys{.k = k, .v = v};
+  const AttentionState out = state(block);
+  attention(context_.stream, {.q = attend_.q,
+                              .segments = {&keys, 1},
+                              .scale = attend_.scale,
+                              .format = attend_.format,
+                              .out = out.out,
+                              .lse = out.lse});
+}
+
+KVSegment ReplicatedAttention::keys() const {
+  if (attend_.replicated == 0) return {};
+  return {.k = attend_.k, .v = attend_.v};
+}
+
+void ReplicatedAttention::write() const {
+  if (attend_.replicated == 0) return;
+  const AttentionState sum = state(0);
+  for (int block = 1; block < states_[0]; ++block) {
+    const AttentionState next = state(block);
+    merge_attention(context_.stream, sum.out, sum.lse, next.out, next.lse);
+  }
+  copy(context_.stream, sum.out, attend_.out);
+}
+
+size_t replicated_arena_bytes(const AttendShape& shape, int blocks) {
+  if (shape.replicated == 0) return 0;
+  return arena_bytes(DType::kF32,
+                     {blocks + 1, state_pitch(shape.replicated, shape.heads, shape.head_dim)});
 }
 
 }  // namespace weft

@@ -23,6 +23,7 @@ size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim);  // tak
 struct KeyBlock {
   TensorView k, v;  // [n, Akv, E]
   const TokenRanges& tokens;
+  KVSegment replicated{};  // replicated keys that are attended to with the block, or empty
 };
 
 // The first row of `queries` that sees any of `keys`; all later rows do too. queries.size() where
@@ -36,5 +37,28 @@ int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask 
 // a query that sees no key gets (0, -inf).
 void attend_block(Context& context, const Attend& attend, const TensorView& q,
                   const TokenRanges& queries, const KeyBlock& block, const AttentionState& state);
+
+// The attention of an attend's replicated queries (Attend::replicated) over `blocks` blocks of
+// tokens and over the replicated keys. It keeps a state per block and merges them in the order of
+// the blocks, so that every rank gets the same bits. Without replicated rows it does nothing.
+class ReplicatedAttention {
+ public:
+  // Ropes are applied. Takes replicated_arena_bytes from the arena.
+  ReplicatedAttention(Context& context, const Attend& attend, int blocks);
+  // Attends to the keys and values of a block.
+  void see(int block, const TensorView& k, const TensorView& v);
+  // The state of a block, in one piece: R A (E + 1) f32.
+  TensorView message(int block) const;
+  KVSegment keys() const;  // the replicated keys and values, for the queries of tokens
+  void write() const;      // merges all states into the last rows of attend.out
+
+ private:
+  AttentionState state(int block) const;
+
+  Context& context_;
+  Attend attend_;  // the replicated rows
+  TensorView states_;
+};
+size_t replicated_arena_bytes(const AttendShape& shape, int blocks);
 
 }  // namespace weft

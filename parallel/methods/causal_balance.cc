@@ -67,13 +67,8 @@ class Balance {
     const int64_t rows = tokens_.rows(owner), heads = q_[1], e = q_[2];
     return state_in(helped_[time % 2], rows, heads, e);
   }
-  Tag tag(Payload kind, int segment) const {
-    const Pass& pass = context_.pass;
-    return {.kind = kind,
-            .step = pass.step,
-            .branch = pass.branch,
-            .layer = attend_.layer,
-            .segment = pass.micro * (ranks() + 2) + segment};
+  Tag tag(Payload kind, int hop) const {
+    return {.kind = kind, .pass = context_.pass, .layer = attend_.layer, .hop = hop};
   }
 
   // Posts the sends and receives of the blocks that are needed at `time`.
@@ -153,7 +148,7 @@ LightSeqMixer::LightSeqMixer(Communicator group, SequenceMap tokens)
 
 void LightSeqMixer::attend(Context& context, const Attend& attend) {
   const int64_t n = attend.q[0];
-  CHECK(attend.mask == Mask::kCausal, "balanced attention is causal");
+  CHECK(attend.mask == Mask::kCausal && attend.replicated == 0, "balanced attention is causal");
   CHECK(!attend.past || attend.past->segments.empty(), "balanced attention sees no past");
   CHECK(n == tokens_.rows(group_.rank()), "rows", n, "tokens", tokens_.rows(group_.rank()));
   apply_positions(context, attend);
@@ -162,8 +157,7 @@ void LightSeqMixer::attend(Context& context, const Attend& attend) {
   Balance(group_, tokens_, context, attend).run();
 }
 
-int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
-                             int64_t head_dim, int64_t element_bytes) {
+int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
   const int ranks = tokens.size();
   int64_t keys = 0, queries = 0, states = 0;  // rows
   for (int time = 1; time <= ranks / 2; ++time) {
@@ -172,8 +166,19 @@ int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads,
     if (helper_of(ranks, rank, time) >= 0) queries += tokens.rows(rank);
     if (!step.idle() && step.queries != rank) states += tokens.rows(step.queries);
   }
-  return (2 * keys * kv_heads + queries * heads) * head_dim * element_bytes +
-         states * heads * (head_dim + 1) * static_cast<int64_t>(sizeof(float));
+  return (2 * keys * shape.kv_heads + queries * shape.heads) * shape.head_dim * shape.element() +
+         states * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));
+}
+
+size_t light_seq_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
+  const int64_t longest = tokens.longest(), e = shape.head_dim;
+  const auto rows = [&](int64_t n) {
+    return arena_bytes(shape.dtype, {n, shape.heads, e}) +
+           arena_bytes(shape.dtype, {2, n, shape.kv_heads, e});
+  };
+  return rows(tokens.rows(rank)) + 2 * rows(longest) +
+         2 * arena_bytes(DType::kF32, {longest * shape.heads * (e + 1)}) +
+         3 * state_arena_bytes(tokens.rows(rank), shape.heads, e);
 }
 
 }  // namespace weft

@@ -41,7 +41,8 @@ class LightSeqMixer final : public TokenMixer {
 };
 
 // Bytes that `rank` sends for one layer.
-int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
-                             int64_t head_dim, int64_t element_bytes);
+int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
+// Arena bytes that one attend of `rank` takes.
+size_t light_seq_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
 
 }  // namespace weft

@@ -7,17 +7,16 @@
 namespace weft {
 
 // Fills `block` [2, keys of this rank, Akv, E] with past keys and values, then the present ones.
-TensorView RingMixer::own_block(Stream& stream, const Attend& attend,
-                                const TensorView& block) const {
+TensorView RingMixer::own_block(Stream& stream, const Attend& own, const TensorView& block) const {
   int64_t row = 0;
   const auto append = [&](const TensorView& k, const TensorView& v) {
     copy(stream, k, block.select(0, 0).slice(0, row, k[0]));
     copy(stream, v, block.select(0, 1).slice(0, row, v[0]));
     row += k[0];
   };
-  if (attend.past)
-    for (const KVSegment& segment : attend.past->segments) append(segment.k, segment.v);
-  append(attend.k, attend.v);
+  if (own.past)
+    for (const KVSegment& segment : own.past->segments) append(segment.k, segment.v);
+  append(own.k, own.v);
   CHECK(row == block[1], "keys", row, "of", block.to_string_shape());
   return block;
 }
@@ -25,11 +24,12 @@ TensorView RingMixer::own_block(Stream& stream, const Attend& attend,
 void RingMixer::attend(Context& context, const Attend& attend) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
-  const int64_t n = attend.q[0], heads = attend.q[1], kv_heads = attend.k[1], e = attend.q[2];
+  const Attend mine = own_rows(attend);
+  const int64_t n = mine.q[0], heads = mine.q[1], kv_heads = mine.k[1], e = mine.q[2];
   CHECK(tokens_.size() == ranks && keys_.size() == ranks && n == tokens_.rows(own), "rows", n,
         "tokens", tokens_.rows(own));
   apply_positions(context, attend);
-  append_to_cache(stream, attend.past, attend.k, attend.v);
+  append_to_cache(stream, mine.past, mine.k, mine.v);
 
   const Arena::Scope scope(context.arena);
   // A block is its keys, then its values: [2, rows, Akv, E], so that it travels as one message.
@@ -38,20 +38,18 @@ void RingMixer::attend(Context& context, const Attend& attend) {
   };
   const TensorView buffers =
       context.arena.alloc(attend.k.dtype, {2, 2, keys_.longest(), kv_heads, e});
-  TensorView here = own_block(stream, attend, block_of(buffers.select(0, 0), own));
+  TensorView here = own_block(stream, mine, block_of(buffers.select(0, 0), own));
   const AttentionState sum = alloc_state(context.arena, n, heads, e),
                        part = alloc_state(context.arena, n, heads, e);
+  ReplicatedAttention replicated(context, attend, ranks);
   for (int hop = 0; hop < ranks; ++hop) {
     const int holder = (own + ranks - hop) % ranks;
     const TensorView next =
         block_of(buffers.select(0, (hop + 1) % 2), (holder + ranks - 1) % ranks);
     Communicator::Pending pending;
     if (hop + 1 < ranks) {
-      const Tag tag{.kind = Payload::kKeyValue,
-                    .step = context.pass.step,
-                    .branch = context.pass.branch,
-                    .layer = attend.layer,
-                    .segment = context.pass.micro * ranks + hop};
+      const Tag tag{
+          .kind = Payload::kKeyValue, .pass = context.pass, .layer = attend.layer, .hop = hop};
       const Message send{(own + 1) % ranks, tag, here},
           receive{(own + ranks - 1) % ranks, tag, next};
       pending = group_.post(stream, {&send, 1}, {&receive, 1});
@@ -59,9 +57,10 @@ void RingMixer::attend(Context& context, const Attend& attend) {
     // The own block comes first and every query sees some of it, so it initialises the whole state.
     const int64_t first = first_seeing(tokens_[own], keys_[holder], attend.mask);
     const AttentionState state = hop == 0 ? sum : part.rows(first, n - first);
-    attend_block(context, attend, attend.q.slice(0, first, n - first),
-                 rows_from(tokens_[own], first),
-                 {here.select(0, 0), here.select(0, 1), keys_[holder]}, state);
+    const TensorView k = here.select(0, 0), v = here.select(0, 1);
+    attend_block(context, mine, mine.q.slice(0, first, n - first), rows_from(tokens_[own], first),
+                 {k, v, keys_[holder], hop == 0 ? replicated.keys() : KVSegment{}}, state);
+    replicated.see(holder, k, v);
     if (hop > 0) {
       const AttentionState seeing = sum.rows(first, n - first);
       merge_attention(stream, seeing.out, seeing.lse, state.out, state.lse);
@@ -69,22 +68,23 @@ void RingMixer::attend(Context& context, const Attend& attend) {
     group_.wait(pending);
     here = next;
   }
-  copy(stream, sum.out, attend.out);
+  copy(stream, sum.out, mine.out);
+  replicated.write();
 }
 
-int64_t ring_sent_bytes(const SequenceMap& keys, int rank, int64_t kv_heads, int64_t head_dim,
-                        int64_t element_bytes) {
+int64_t ring_sent_bytes(const SequenceMap& keys, int rank, const AttendShape& shape) {
   const int ranks = keys.size();
   int64_t rows = 0;
   for (int other = 0; other < ranks; ++other)
     if (other != (rank + 1) % ranks) rows += keys.rows(other);
-  return ranks == 1 ? 0 : 2 * rows * kv_heads * head_dim * element_bytes;
+  return ranks == 1 ? 0 : 2 * rows * shape.kv_heads * shape.head_dim * shape.element();
 }
 
-size_t ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
-                        int64_t head_dim, DType dtype) {
-  return arena_bytes(dtype, {2, 2, tokens.longest(), kv_heads, head_dim}) +
-         2 * state_arena_bytes(tokens.rows(rank), heads, head_dim);
+size_t ring_arena_bytes(const SequenceMap& tokens, const SequenceMap& keys, int rank,
+                        const AttendShape& shape) {
+  return arena_bytes(shape.dtype, {2, 2, keys.longest(), shape.kv_heads, shape.head_dim}) +
+         2 * state_arena_bytes(tokens.rows(rank), shape.heads, shape.head_dim) +
+         replicated_arena_bytes(shape, tokens.size());
 }
 
 }  // namespace weft

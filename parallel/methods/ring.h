@@ -7,8 +7,12 @@
 // Bytes sent by rank r per layer: 2 e Akv E times the keys of every rank but those of rank r + 1
 //   (ring_sent_bytes).
 // Past: keys kept by earlier passes go around with the present ones.
-// Memory: two blocks of keys and values; two attention states in f32.
-// Exact: states are f32, merged in the order of the hops and rounded once.
+// Replicated rows: none travels. The tokens of a rank see the replicated keys with their own block;
+//   the replicated queries see every block that goes by, on every rank.
+// Memory: two blocks of keys and values; two attention states in f32; P + 1 states of the
+//   replicated rows.
+// Exact: states are f32, merged in the order of the hops (of replicated rows: of the ranks) and
+//   rounded once.
 // Divisibility: none; every rank needs a token.
 // Overlap: the next block travels while the present one is attended to.
 // Paper: Ring Attention (Liu et al. 2023, arXiv 2310.01889), section 3; the merge: Milakov &
@@ -33,17 +37,16 @@ class RingMixer final : public TokenMixer {
   void attend(Context& context, const Attend& attend) override;
 
  private:
-  TensorView own_block(Stream& stream, const Attend& attend, const TensorView& block) const;
+  TensorView own_block(Stream& stream, const Attend& own, const TensorView& block) const;
 
   Communicator group_;
   SequenceMap tokens_, keys_;
 };
 
 // Bytes that `rank` sends for one layer.
-int64_t ring_sent_bytes(const SequenceMap& keys, int rank, int64_t kv_heads, int64_t head_dim,
-                        int64_t element_bytes);
-// Arena bytes that one attend of `rank` takes.
-size_t ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
-                        int64_t head_dim, DType dtype);
+int64_t ring_sent_bytes(const SequenceMap& keys, int rank, const AttendShape& shape);
+// Arena bytes that one attend of `rank` takes; `keys` as in the constructor.
+size_t ring_arena_bytes(const SequenceMap& tokens, const SequenceMap& keys, int rank,
+                        const AttendShape& shape);
 
 }  // namespace weft

@@ -36,11 +36,12 @@ struct Tour {
 void TokenRingMixer::attend(Context& context, const Attend& attend) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
-  const int64_t n = attend.q[0], heads = attend.q[1], e = attend.q[2];
+  const Attend mine = own_rows(attend);
+  const int64_t n = mine.q[0], heads = mine.q[1], e = mine.q[2];
   CHECK(tokens_.size() == ranks && n == tokens_.rows(own), "rows", n, "tokens", tokens_.rows(own));
   CHECK(!attend.past || attend.past->segments.empty(), "a token ring sees no past");
   apply_positions(context, attend);
-  append_to_cache(context.stream, attend.past, attend.k, attend.v);
+  append_to_cache(stream, mine.past, mine.k, mine.v);
 
   const Arena::Scope scope(context.arena);
   const Tour tour{tokens_, attend.mask};
@@ -55,12 +56,9 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   const TensorView strangers = context.arena.alloc(DType::kF32, {2, longest * heads * (e + 1)});
   const TensorView landing = context.arena.alloc(DType::kF32, {longest * heads * (e + 1)});
   const AttentionState sum = alloc_state(context.arena, n, heads, e);
-  const auto tag = [&](Payload kind, int segment) {
-    return Tag{.kind = kind,
-               .step = context.pass.step,
-               .branch = context.pass.branch,
-               .layer = attend.layer,
-               .segment = context.pass.micro * 2 * ranks + segment};
+  ReplicatedAttention replicated(context, attend, ranks);
+  const auto tag = [&](Payload kind, int hop) {
+    return Tag{.kind = kind, .pass = context.pass, .layer = attend.layer, .hop = hop};
   };
   Communicator::Pending home;
   AttentionState arrived;
@@ -72,8 +70,9 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
     merge_attention(stream, seeing.out, seeing.lse, arrived.out, arrived.lse);
   };
 
-  copy(stream, attend.q, buffers.select(0, 0).slice(0, 0, n));
-  const KeyBlock block{attend.k, attend.v, tokens_[own]};
+  copy(stream, mine.q, buffers.select(0, 0).slice(0, 0, n));
+  KeyBlock block{mine.k, mine.v, tokens_[own], replicated.keys()};
+  replicated.see(own, mine.k, mine.v);
   for (int hop = 0; hop < ranks; ++hop) {
     const int owner = tour.owner(own, hop);
     // Other ranks' queries start at row 0 of the buffer; the own queries are complete.
@@ -91,8 +90,9 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
     const int64_t first = tour.seeing(owner, hop), rows = tokens_.rows(owner) - first;
     const AttentionState state =
         hop == 0 ? sum : state_in(strangers.select(0, hop % 2), rows, heads, e);
-    attend_block(context, attend, here.slice(0, first - base, rows),
-                 rows_from(tokens_[owner], first), block, state);
+    attend_block(context, mine, here.slice(0, first - base, rows), rows_from(tokens_[owner], first),
+                 block, state);
+    block.replicated = {};  // the owners of the queries that come now have seen them
     take_home(hop - 1);
     if (hop > 0) {
       arrived = state_in(landing, n - tour.seeing(own, hop), heads, e);
@@ -106,28 +106,34 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
     group_.wait(onward);
   }
   take_home(ranks - 1);
-  copy(stream, sum.out, attend.out);
+  copy(stream, sum.out, mine.out);
+  if (attend.replicated == 0) return;
+  std::vector<TensorView> states;
+  for (int rank = 0; rank < ranks; ++rank) states.push_back(replicated.message(rank));
+  group_.all_gather_v(stream, tag(Payload::kState, 0), states[own], states);
+  replicated.write();
 }
 
-int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
-                              int64_t element_bytes, Mask mask) {
+int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
+                              Mask mask) {
   const Tour tour{tokens, mask};
-  int64_t forward = 0, home = 0;
+  int64_t forward = 0, home = (tour.ranks() - 1) * shape.replicated;
   for (int hop = 0; hop < tour.ranks(); ++hop) {
     const int owner = tour.owner(rank, hop);
     const int64_t rows = tokens.rows(owner);
     if (hop + 1 < tour.ranks()) forward += rows - tour.travelling(owner, hop + 1);
     if (hop > 0) home += rows - tour.seeing(owner, hop);
   }
-  return forward * heads * head_dim * element_bytes +
-         home * heads * (head_dim + 1) * static_cast<int64_t>(sizeof(float));
+  return forward * shape.heads * shape.head_dim * shape.element() +
+         home * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));
 }
 
-size_t token_ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
-                              DType dtype) {
-  const int64_t longest = tokens.longest(), state = longest * heads * (head_dim + 1);
-  return arena_bytes(dtype, {2, longest, heads, head_dim}) + arena_bytes(DType::kF32, {2, state}) +
-         arena_bytes(DType::kF32, {state}) + state_arena_bytes(tokens.rows(rank), heads, head_dim);
+size_t token_ring_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
+  const int64_t longest = tokens.longest(), state = longest * shape.heads * (shape.head_dim + 1);
+  return arena_bytes(shape.dtype, {2, longest, shape.heads, shape.head_dim}) +
+         arena_bytes(DType::kF32, {2, state}) + arena_bytes(DType::kF32, {state}) +
+         state_arena_bytes(tokens.rows(rank), shape.heads, shape.head_dim) +
+         replicated_arena_bytes(shape, tokens.size());
 }
 
 }  // namespace weft

@@ -8,8 +8,12 @@
 // Bytes sent by rank r per layer: queries e A E times the rows of every rank but rank r + 1's,
 //   states (A E + A) 4 times the rows of every other rank; causal: of the rows that see something
 //   there or further on (token_ring_sent_bytes).
-// Memory: two blocks of queries; four attention states in f32.
-// Exact: states are f32, merged in the order of the hops and rounded once.
+// Replicated rows: the tokens of a rank see the replicated keys with their own block. Every rank
+//   attends with the replicated queries to its own keys and sends all others that state: 4 (P - 1)
+//   R (A E + A) more bytes for R rows.
+// Memory: two blocks of queries; four attention states in f32; P + 1 states of the replicated rows.
+// Exact: states are f32, merged in the order of the hops (of replicated rows: of the ranks) and
+//   rounded once.
 // Divisibility: none; every rank needs a token.
 // Overlap: queries travel on and states travel home while the present block is attended to.
 // Paper: TokenRing (arXiv 2412.20501), section 3; states in f32 are ours.
@@ -36,10 +40,9 @@ class TokenRingMixer final : public TokenMixer {
 };
 
 // Bytes that `rank` sends for one layer.
-int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
-                              int64_t element_bytes, Mask mask = Mask::kFull);
+int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
+                              Mask mask = Mask::kFull);
 // Arena bytes that one attend of `rank` takes.
-size_t token_ring_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t head_dim,
-                              DType dtype);
+size_t token_ring_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
 
 }  // namespace weft

@@ -11,6 +11,10 @@ namespace {
 
 int64_t sent(const HeadPart& heads) { return heads.q.size() + 2 * heads.kv.size(); }
 
+Tag tag(const Context& context, const Attend& attend, Payload kind) {
+  return {.kind = kind, .pass = context.pass, .layer = attend.layer};
+}
+
 }  // namespace
 
 UlyssesMixer::UlyssesMixer(Communicator group, SequenceMap tokens,
@@ -19,91 +23,122 @@ UlyssesMixer::UlyssesMixer(Communicator group, SequenceMap tokens,
   CHECK(tokens_.size() == group_.size(), "tokens of", tokens_.size(), "ranks of", group_.size());
 }
 
-void UlyssesMixer::attend(Context& context, const Attend& attend) {
+HeadPart UlyssesMixer::heads_of(int rank, const Attend& attend) const {
+  return partition_heads(attend.q[1], attend.k[1], group_.size(), rank);
+}
+
+// Returns q, k and v [S + R, h + 2 k, E] of this rank's heads: the rows of all ranks in turn, then
+// the replicated rows.
+TensorView UlyssesMixer::to_heads(Context& context, const Attend& attend) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
-  const int64_t heads = attend.q[1], kv_heads = attend.k[1], e = attend.q[2], n = attend.q[0];
-  CHECK(n == tokens_.rows(own), "rows", n, "tokens", tokens_.rows(own));
-  apply_positions(context, attend);
-
-  const Arena::Scope scope(context.arena);
-  const DType dtype = attend.q.dtype;
-  const HeadPart mine = partition_heads(heads, kv_heads, ranks, own);
-  const TensorView qkv = context.arena.alloc(dtype, {tokens_.rows(), sent(mine), e});
+  const int64_t n = tokens_.rows(own), e = attend.q[2];
+  const auto pack = [&](const Attend& from, const HeadPart& heads, const TensorView& to) {
+    int64_t at = 0;
+    const auto put = [&](const TensorView& x, const Range& part) {
+      copy(stream, x.slice(1, part.begin, part.size()), to.slice(1, at, part.size()));
+      at += part.size();
+    };
+    put(from.q, heads.q);
+    put(from.k, heads.kv);
+    put(from.v, heads.kv);
+  };
+  const Attend mine = own_rows(attend);
+  const TensorView qkv = context.arena.alloc(
+      attend.q.dtype, {tokens_.rows() + attend.replicated, sent(heads_of(own, attend)), e});
   int64_t at = 0;  // rows of the ranks before
   std::vector<TensorView> out(ranks), in(ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    const HeadPart theirs = partition_heads(heads, kv_heads, ranks, rank);
+    const HeadPart theirs = heads_of(rank, attend);
     in[rank] = qkv.slice(0, at, tokens_.rows(rank));
     at += tokens_.rows(rank);
-    out[rank] = rank == own ? in[rank] : context.arena.alloc(dtype, {n, sent(theirs), e});
-    copy(stream, attend.q.slice(1, theirs.q.begin, theirs.q.size()),
-         out[rank].slice(1, 0, theirs.q.size()));
-    for (int64_t part = 0; part < 2; ++part)
-      copy(stream, (part ? attend.v : attend.k).slice(1, theirs.kv.begin, theirs.kv.size()),
-           out[rank].slice(1, theirs.q.size() + part * theirs.kv.size(), theirs.kv.size()));
+    out[rank] = rank == own ? in[rank] : context.arena.alloc(attend.q.dtype, {n, sent(theirs), e});
+    pack(mine, theirs, out[rank]);
   }
-  Tag tag{.kind = Payload::kHeadsIn,
-          .step = context.pass.step,
-          .branch = context.pass.branch,
-          .layer = attend.layer,
-          .segment = context.pass.micro};
-  group_.all_to_all_v(stream, tag, out, in);
+  if (attend.replicated > 0)
+    pack(replicated_rows(attend), heads_of(own, attend), qkv.slice(0, at, attend.replicated));
+  group_.all_to_all_v(stream, tag(context, attend, Payload::kHeadsIn), out, in);
+  return qkv;
+}
 
-  const TensorView result = context.arena.alloc(dtype, {tokens_.rows(), mine.q.size(), e});
+// Writes `result` [S + R, h, E] of this rank's heads to attend.out.
+void UlyssesMixer::to_tokens(Context& context, const Attend& attend, const TensorView& result) {
+  Stream& stream = context.stream;
+  const int ranks = group_.size(), own = group_.rank();
+  const Arena::Scope scope(context.arena);
+  std::vector<TensorView> out(ranks), in(ranks);
+  const auto unpack = [&](const TensorView& to) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Range theirs = heads_of(rank, attend).q;
+      copy(stream, in[rank], to.slice(1, theirs.begin, theirs.size()));
+    }
+  };
+  const auto alloc = [&](int64_t rows, int rank) {
+    return context.arena.alloc(result.dtype, {rows, heads_of(rank, attend).q.size(), result[2]});
+  };
+  int64_t at = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    out[rank] = result.slice(0, at, tokens_.rows(rank));
+    at += tokens_.rows(rank);
+    in[rank] = rank == own ? out[rank] : alloc(tokens_.rows(own), rank);
+  }
+  group_.all_to_all_v(stream, tag(context, attend, Payload::kHeadsOut), out, in);
+  unpack(own_rows(attend).out);
+  if (attend.replicated == 0) return;
+  const TensorView replicated = result.slice(0, at, attend.replicated);
+  for (int rank = 0; rank < ranks; ++rank)
+    in[rank] = rank == own ? replicated : alloc(attend.replicated, rank);
+  group_.all_gather_v(stream, tag(context, attend, Payload::kHeadsOut), replicated, in);
+  unpack(replicated_rows(attend).out);
+}
+
+void UlyssesMixer::attend(Context& context, const Attend& attend) {
+  const int own = group_.rank();
+  CHECK(attend.q[0] - attend.replicated == tokens_.rows(own), "rows", attend.q[0], "tokens",
+        tokens_.rows(own), "replicated", attend.replicated);
+  const Arena::Scope scope(context.arena);
+  const HeadPart mine = heads_of(own, attend);
+  const TensorView qkv = to_heads(context, attend);
+  Attend inner = attend;  // the ropes among it: the inner mixer decides whose keys are rotated
+  inner.q = qkv.slice(1, 0, mine.q.size());
+  inner.k = qkv.slice(1, mine.q.size(), mine.kv.size());
+  inner.v = qkv.slice(1, mine.q.size() + mine.kv.size(), mine.kv.size());
+  inner.out = context.arena.alloc(attend.q.dtype, {qkv[0], mine.q.size(), qkv[2]});
   Context whole = context;
   whole.tokens = tokens_.joined();
   whole.tokens.total = context.tokens.total;
-  inner_->attend(whole, {.layer = attend.layer,
-                         .q = qkv.slice(1, 0, mine.q.size()),
-                         .k = qkv.slice(1, mine.q.size(), mine.kv.size()),
-                         .v = qkv.slice(1, mine.q.size() + mine.kv.size(), mine.kv.size()),
-                         .out = result,
-                         .rope = nullptr,
-                         .mask = attend.mask,
-                         .scale = attend.scale,
-                         .format = attend.format,
-                         .past = attend.past});
-
-  at = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const int64_t theirs = partition_heads(heads, kv_heads, ranks, rank).q.size();
-    out[rank] = result.slice(0, at, tokens_.rows(rank));
-    at += tokens_.rows(rank);
-    in[rank] = rank == own ? out[rank] : context.arena.alloc(dtype, {n, theirs, e});
-  }
-  tag.kind = Payload::kHeadsOut;
-  group_.all_to_all_v(stream, tag, out, in);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Range theirs = partition_heads(heads, kv_heads, ranks, rank).q;
-    copy(stream, in[rank], attend.out.slice(1, theirs.begin, theirs.size()));
-  }
+  inner_->attend(whole, inner);
+  to_tokens(context, attend, inner.out);
 }
 
-int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
-                           int64_t head_dim, int64_t element_bytes) {
+int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
   const int ranks = tokens.size();
+  const auto heads = [&](int of) {
+    return partition_heads(shape.heads, shape.kv_heads, ranks, of);
+  };
   int64_t elements = 0;
-  for (int other = 0; other < ranks; ++other) {
-    if (other == rank) continue;
-    elements += tokens.rows(rank) * sent(partition_heads(heads, kv_heads, ranks, other)) +
-                tokens.rows(other) * partition_heads(heads, kv_heads, ranks, rank).q.size();
-  }
-  return elements * head_dim * element_bytes;
+  for (int other = 0; other < ranks; ++other)
+    if (other != rank)
+      elements += tokens.rows(rank) * sent(heads(other)) +
+                  (tokens.rows(other) + shape.replicated) * heads(rank).q.size();
+  return elements * shape.head_dim * shape.element();
 }
 
-size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
-                           int64_t head_dim, DType dtype, size_t inner) {
-  const HeadPart mine = partition_heads(heads, kv_heads, tokens.size(), rank);
-  const auto bytes = [&](int64_t rows, int64_t width) {
-    return arena_bytes(dtype, {rows, width, head_dim});
+size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
+                           size_t inner) {
+  const auto heads = [&](int of) {
+    return partition_heads(shape.heads, shape.kv_heads, tokens.size(), of);
   };
-  size_t held = bytes(tokens.rows(), sent(mine)) + bytes(tokens.rows(), mine.q.size()), back = 0;
+  const auto bytes = [&](int64_t rows, int64_t width) {
+    return arena_bytes(shape.dtype, {rows, width, shape.head_dim});
+  };
+  const int64_t all = tokens.rows() + shape.replicated;
+  size_t held = bytes(all, sent(heads(rank))) + bytes(all, heads(rank).q.size()), back = 0;
   for (int other = 0; other < tokens.size(); ++other) {
     if (other == rank) continue;
-    const HeadPart theirs = partition_heads(heads, kv_heads, tokens.size(), other);
-    held += bytes(tokens.rows(rank), sent(theirs));
-    back += bytes(tokens.rows(rank), theirs.q.size());
+    held += bytes(tokens.rows(rank), sent(heads(other)));
+    back += bytes(tokens.rows(rank), heads(other).q.size());
+    if (shape.replicated > 0) back += bytes(shape.replicated, heads(other).q.size());
   }
   return held + std::max(inner, back);
 }

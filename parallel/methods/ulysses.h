@@ -7,9 +7,11 @@
 // Bytes sent by rank r per layer: e E [3 n_r (A - h_r) + h_r (S - n_r)]; n_r tokens and h_r heads
 //   of rank r, S tokens of the group; grouped queries: n_r (h_u + 2 k_u) to every other rank u with
 //   its k_u key/value heads, and h_r (S - n_r) (ulysses_sent_bytes).
+// Replicated rows: every rank takes its heads of them; one all-gather of the result: (P - 1) e E R
+//   h_r more bytes for R rows.
 // Past: the inner mixer's: all tokens of this rank's heads, as tensor parallelism over the same
 //   heads keeps them (Shift Parallelism).
-// Memory: (2 h_r + 2 k_r) S E + n_r (2 A + 2 Akv) E elements of the arena.
+// Memory: (2 h_r + 2 k_r) (S + R) E + n_r (2 A + 2 Akv) E elements of the arena.
 // Exact: to the bit where the inner mixer sees the same keys in the same order.
 // Divisibility: none; every rank needs a token and a query head, so P <= A. Beyond Akv ranks a
 //   key/value head goes to several.
@@ -33,16 +35,19 @@ class UlyssesMixer final : public TokenMixer {
   void attend(Context& context, const Attend& attend) override;
 
  private:
+  HeadPart heads_of(int rank, const Attend& attend) const;
+  TensorView to_heads(Context& context, const Attend& attend);
+  void to_tokens(Context& context, const Attend& attend, const TensorView& result);
+
   Communicator group_;
   SequenceMap tokens_;
   std::unique_ptr<TokenMixer> inner_;
 };
 
-// Bytes that `rank` sends for one layer; element_bytes of the compute dtype.
-int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
-                           int64_t head_dim, int64_t element_bytes);
+// Bytes that `rank` sends for one layer.
+int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
 // Arena bytes that one attend of `rank` takes, `inner` of them within the inner mixer's.
-size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, int64_t heads, int64_t kv_heads,
-                           int64_t head_dim, DType dtype, size_t inner);
+size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
+                           size_t inner);
 
 }  // namespace weft

@@ -70,7 +70,7 @@ Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
     const Pass pass{.step = step++};
     const auto share = rank.share({&part, 1});
     Tensor hidden(DType::kF32, {share.rows, rank.config().hidden});
-    const Tag tag{.kind = Payload::kHidden, .step = pass.step};
+    const Tag tag{.kind = Payload::kHidden, .pass = pass};
     if (!rank.blocks().first())
       placement.communicator().receive(rank.stream(), placement.stage_peer(-1), tag, hidden);
     rank.forward(pass, {&part, 1}, share, hidden);
@@ -287,6 +287,7 @@ int64_t sent_for(const DecoderConfig& config, const Layout& layout, int rank, in
   const BlockRange blocks = stage_blocks(config.layers, stages, stage);
   const int64_t layers = blocks.end - blocks.begin, d = config.hidden, e = config.head_dim;
   const int64_t element = 4;
+  const AttendShape shape{.heads = config.heads, .kv_heads = config.kv_heads, .head_dim = e};
   const auto sum = [&](int64_t rows, int ranks, int at) {
     return 2 * layers * tensor_sent_bytes(rows * d, ranks, at, AllReduce::kBySize);
   };
@@ -296,9 +297,9 @@ int64_t sent_for(const DecoderConfig& config, const Layout& layout, int rank, in
     map = SequenceMap::zigzag(n, layout[Axis::kRing], layout[Axis::kUlysses]);
   const int64_t rows = map.rows(index);
   if (layout[Axis::kUlysses] > 1 && layout[Axis::kRing] == 1)
-    bytes += layers * ulysses_sent_bytes(map, index, config.heads, config.kv_heads, e, element);
+    bytes += layers * ulysses_sent_bytes(map, index, shape);
   if (layout[Axis::kRing] > 1 && layout[Axis::kUlysses] == 1) {
-    bytes += layers * ring_sent_bytes(map, index, config.kv_heads, e, element);
+    bytes += layers * ring_sent_bytes(map, index, shape);
     std::vector<KVPlace> held, wanted;
     for (int other = 0; other < shares; ++other) {
       held.push_back({map[other], {0, config.kv_heads}});

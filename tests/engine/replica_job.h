@@ -64,6 +64,7 @@ class Formula {
         wan_(WanConfig::from_json_file(kModel + "/transformer/config.json")),
         text_(Umt5Config::from_json_file(kModel + "/text_encoder/config.json")),
         vae_(WanVaeConfig::from_json_file(kModel + "/vae/config.json")),
+        dtype_(dtype),
         element_(static_cast<int64_t>(size_of(dtype))),
         tokens_(generator.tokens(job())) {
     const auto tokenizer = SentencePieceTokenizer::load(kModel + "/tokenizer/spiece.model");
@@ -95,6 +96,10 @@ class Formula {
   int64_t forwards() const { return int64_t{job().steps} * branches(); }
   Range range_of(int rank) const { return placement_.tokens_of(rank, tokens_).ranges[0]; }
 
+  AttendShape shape(int64_t heads) const {
+    return {.heads = heads, .kv_heads = heads, .head_dim = wan_.head_dim, .dtype = dtype_};
+  }
+
   void sequence() {
     const Layout& layout = mesh_.layout();
     const int64_t heads =
@@ -104,7 +109,7 @@ class Formula {
     for (int member : row) own.push_back(range_of(member));
     const int place = mesh_.at(Axis::kUlysses, rank());
     if (row.size() > 1) {
-      const int64_t all = ulysses_sent_bytes(own, place, heads, heads, wan_.head_dim, element_);
+      const int64_t all = ulysses_sent_bytes(own, place, shape(heads));
       // On the way back each rank sends its own heads of the others' tokens.
       const int64_t mine = partition(heads, layout[Axis::kUlysses], place).size();
       int64_t others = 0;
@@ -124,9 +129,9 @@ class Formula {
       const int at = mesh_.at(axis, rank());
       if (axis == Axis::kRing) {
         bytes_[Payload::kKeyValue] +=
-            forwards() * layers() * ring_sent_bytes(blocks, at, local, wan_.head_dim, element_);
+            forwards() * layers() * ring_sent_bytes(blocks, at, shape(local));
       } else {
-        const int64_t all = token_ring_sent_bytes(blocks, at, local, wan_.head_dim, element_);
+        const int64_t all = token_ring_sent_bytes(blocks, at, shape(local));
         int64_t others = 0;
         for (const Range& range : blocks) others += range.size();
         const int64_t states = (others - blocks[at].size()) * local * (wan_.head_dim + 1) * 4;
@@ -149,9 +154,9 @@ class Formula {
   }
 
   void text() {
-    const int parts = placement_.text_parts(text_);
+    const int parts = placement_.text_parts(text_.traits());
     for (int64_t ids : ids_) {
-      if (placement_.encodes_text(text_))
+      if (placement_.encodes_text(text_.traits()))
         bytes_[Payload::kPartial] +=
             text_.num_layers * 2 *
             tensor_sent_bytes(ids * text_.d_model, parts, rank(), AllReduce::kBySize);
@@ -180,7 +185,7 @@ class Formula {
                   width = job().width / vae_.spatial_factor();
     const int64_t own = placement_.band(rows).size();
     if (placement_.bands(rows) == 1 || own == 0) return;
-    const int64_t frames = vae_.latent_frames(job().frames);
+    const int64_t frames = vae_.traits().latent_frames(job().frames);
     const int64_t channels = vae_.decoder_base_dim * vae_.dim_mult.back();
     bytes_[Payload::kKeyValue] +=
         frames * band_attention_bytes(own, width, channels, placement_.bands(rows), 4);
@@ -194,6 +199,7 @@ class Formula {
   WanConfig wan_;
   Umt5Config text_;
   WanVaeConfig vae_;
+  DType dtype_;
   int64_t element_, tokens_;
   std::vector<int64_t> ids_, rows_;
   std::map<Payload, int64_t> bytes_;

@@ -44,12 +44,13 @@ TEST(LightSeq, EqualsOneRankWithTheBytesOfTheFormula) {
     const Tensor whole = run.whole(), exact = run.whole_f32();
     for (int ranks = 1; ranks <= 8; ++ranks) {
       const SequenceMap map = SequenceMap::contiguous(c.tokens(), ranks);
-      const Tensor out =
-          run.run(ranks, map, light_seq(map), {.rendezvous = true}, [&](Communicator& world) {
+      const Tensor out = run.run(
+          ranks, map, light_seq(map), {.rendezvous = true},
+          [&](Communicator& world) {
             EXPECT_EQ(world.counters().total_sent().bytes,
-                      light_seq_sent_bytes(map, world.rank(), c.heads, c.kv_heads, c.head_dim,
-                                           static_cast<int64_t>(size_of(c.dtype))));
-          });
+                      light_seq_sent_bytes(map, world.rank(), c.shape()));
+          },
+          [&](int rank) { return light_seq_arena_bytes(map, rank, c.shape()); });
       expect_method_equal(out, whole, exact, ranks);
     }
   }
@@ -59,9 +60,10 @@ TEST(LightSeq, BytesByHand) {
   // 7 tokens as 3, 2, 2; one head of 4, f32: rank 0 sends its keys to rank 1 and
   // no queries; rank 2 takes rank 1's keys; rank 0 helps rank 2 and returns a state of 2 rows.
   const SequenceMap map = SequenceMap::contiguous(7, 3);
-  EXPECT_EQ(light_seq_sent_bytes(map, 0, 1, 1, 4, 4), 2 * 3 * 4 * 4 + 2 * (4 + 1) * 4);
-  EXPECT_EQ(light_seq_sent_bytes(map, 1, 1, 1, 4, 4), 2 * 2 * 4 * 4);
-  EXPECT_EQ(light_seq_sent_bytes(map, 2, 1, 1, 4, 4), 2 * 4 * 4);
+  const AttendShape shape{.heads = 1, .kv_heads = 1, .head_dim = 4};
+  EXPECT_EQ(light_seq_sent_bytes(map, 0, shape), 2 * 3 * 4 * 4 + 2 * (4 + 1) * 4);
+  EXPECT_EQ(light_seq_sent_bytes(map, 1, shape), 2 * 2 * 4 * 4);
+  EXPECT_EQ(light_seq_sent_bytes(map, 2, shape), 2 * 4 * 4);
 }
 
 TEST(LightSeq, DelaysChangeNoBit) {

@@ -27,8 +27,10 @@ struct AttentionCase {
   float spread = 1;  // scales q and k; a large one makes log-sum-exps of +-1e4
   const Ops* ops = &reference_ops();
   AttentionFormat format = AttentionFormat::kCompute;
+  int64_t replicated = 0;
 
   int64_t tokens() const { return grid[0] * grid[1] * grid[2]; }
+  AttendShape shape() const { return {heads, kv_heads, head_dim, dtype, replicated}; }
 };
 
 // Deterministic values of about unit variance.
@@ -74,25 +76,42 @@ class SequenceRun {
   explicit SequenceRun(const AttentionCase& given)
       : c(given),
         rope(make_rope(c.grid, {}, c.head_dim)),
-        q(random_values(c.dtype, {c.tokens(), c.heads, c.head_dim}, 1, c.spread)),
-        k(random_values(c.dtype, {c.tokens(), c.kv_heads, c.head_dim}, 2, c.spread)),
-        v(random_values(c.dtype, {c.tokens(), c.kv_heads, c.head_dim}, 3, 1)) {}
+        // The last two of several replicated rows have no position.
+        replicated_rope(make_rope({c.replicated > 2 ? c.replicated - 2 : 1, 1, 1}, {11, 0, 0},
+                                  static_cast<int>(c.head_dim))),
+        q(random_values(c.dtype, {rows(), c.heads, c.head_dim}, 1, c.spread)),
+        k(random_values(c.dtype, {rows(), c.kv_heads, c.head_dim}, 2, c.spread)),
+        v(random_values(c.dtype, {rows(), c.kv_heads, c.head_dim}, 3, 1)) {}
 
   using Make = std::function<std::unique_ptr<TokenMixer>(Communicator&)>;
   using After = std::function<void(Communicator&)>;
 
-  // The joined result of a method over `ranks` ranks; rank r holds the tokens map[r].
+  using Arenas = std::function<size_t(int rank)>;
+
+  // The joined result of a method over `ranks` ranks; rank r holds the tokens map[r] and takes
+  // arenas(r) bytes of its arena. The replicated rows must be the same bits on every rank.
   Tensor run(int ranks, const SequenceMap& map, const Make& make, const LocalOptions& options = {},
-             const After& after = {}) const {
+             const After& after = {}, const Arenas& arenas = {}) const {
     Tensor out(c.dtype, q.view().shape());
+    std::vector<Tensor> replicated(ranks);
     run_ranks(
         ranks,
         [&](Communicator& world) {
           const std::unique_ptr<TokenMixer> mixer = make(world);
-          attend(*mixer, map[world.rank()], out);
+          const int rank = world.rank();
+          size_t arena = 0;
+          replicated[rank] = attend(*mixer, map[rank], out, &arena);
           if (after) after(world);
+          if (arenas) {
+            EXPECT_EQ(arena, arenas(rank)) << "rank " << rank << " of " << ranks;
+          }
         },
         options);
+    Stream stream = Stream::cpu(1);
+    if (c.replicated > 0)
+      copy(stream, replicated[0], out.view().slice(0, c.tokens(), c.replicated));
+    for (int rank = 1; rank < ranks; ++rank)
+      EXPECT_TRUE(same_bits(replicated[rank], replicated[0])) << "rank " << rank << " of " << ranks;
     return out;
   }
 
@@ -122,12 +141,18 @@ class SequenceRun {
   Tensor whole() const {
     Tensor out(c.dtype, q.view().shape());
     FullMixer mixer;
-    attend(mixer, TokenRanges::all(c.tokens()), out);
+    const Tensor replicated = attend(mixer, TokenRanges::all(c.tokens()), out);
+    Stream stream = Stream::cpu(1);
+    if (c.replicated > 0) copy(stream, replicated, out.view().slice(0, c.tokens(), c.replicated));
     return out;
   }
 
  private:
-  void attend(TokenMixer& mixer, const TokenRanges& tokens, const TensorView& out) const {
+  int64_t rows() const { return c.tokens() + c.replicated; }
+
+  // Writes the rows of `tokens` to `out` and returns the replicated rows.
+  Tensor attend(TokenMixer& mixer, const TokenRanges& tokens, const TensorView& out,
+                size_t* arena_bytes = nullptr) const {
     Stream stream = Stream::cpu(1, Determinism::kFast, c.ops);
     Arena arena(size_t{1} << 28);
     IdentityReducer reducer;
@@ -143,9 +168,11 @@ class SequenceRun {
         row += range.size();
       }
     };
+    const int64_t n = tokens.size(), every = c.replicated;
     const auto own = [&](const Tensor& x) {
-      Tensor part(c.dtype, {tokens.size(), x.view()[1], x.view()[2]});
+      Tensor part(c.dtype, {n + every, x.view()[1], x.view()[2]});
       move(x, part, true);
+      copy(stream, x.view().slice(0, c.tokens(), every), part.view().slice(0, n, every));
       return part;
     };
     const Tensor own_q = own(q), own_k = own(k), own_v = own(v);
@@ -160,12 +187,18 @@ class SequenceRun {
                            .mask = c.mask,
                            .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
                            .format = c.format,
-                           .past = nullptr});
+                           .past = nullptr,
+                           .replicated = every,
+                           .replicated_rope = &replicated_rope});
     move(out, own_out, false);
+    if (arena_bytes) *arena_bytes = arena.high_water();
+    Tensor replicated(c.dtype, {every, c.heads, c.head_dim});
+    copy(stream, own_out.view().slice(0, n, every), replicated);
+    return replicated;
   }
 
   AttentionCase c;
-  Rope rope;
+  Rope rope, replicated_rope;
   Tensor q, k, v;
 };
 

@@ -18,10 +18,13 @@ std::unique_ptr<TokenMixer> make_ring(Kind kind, Communicator group, SequenceMap
 }
 
 int64_t formula(Kind kind, const SequenceMap& tokens, int rank, const AttentionCase& c) {
-  const auto element = static_cast<int64_t>(size_of(c.dtype));
-  return kind == Kind::kRing
-             ? ring_sent_bytes(tokens, rank, c.kv_heads, c.head_dim, element)
-             : token_ring_sent_bytes(tokens, rank, c.heads, c.head_dim, element, c.mask);
+  return kind == Kind::kRing ? ring_sent_bytes(tokens, rank, c.shape())
+                             : token_ring_sent_bytes(tokens, rank, c.shape(), c.mask);
+}
+
+size_t arena_formula(Kind kind, const SequenceMap& tokens, int rank, const AttendShape& shape) {
+  return kind == Kind::kRing ? ring_arena_bytes(tokens, tokens, rank, shape)
+                             : token_ring_arena_bytes(tokens, rank, shape);
 }
 
 // Sequence index = ring * ulysses + place in the Ulysses group.
@@ -187,12 +190,82 @@ TEST_P(Rings, ZigzagUnderUlysses) {
         inner.heads = part.q.size();
         inner.kv_heads = part.kv.size();
         EXPECT_EQ(world.counters().total_sent().bytes,
-                  ulysses_sent_bytes(map.slice(ring * ulysses, ulysses), place, c.heads, c.kv_heads,
-                                     c.head_dim, 4) +
+                  ulysses_sent_bytes(map.slice(ring * ulysses, ulysses), place, c.shape()) +
                       formula(GetParam(), map.blocks(ulysses), ring, inner));
       };
       expect_method_equal(run.run(ulysses * rings, map, make, {.rendezvous = true}, bytes), whole,
                           whole, ulysses * rings);
+    }
+}
+
+TEST_P(Rings, ReplicatedRowsCountOnceAndAreTheSameOnEveryRank) {
+  for (AttentionCase c : {AttentionCase{.heads = 3, .kv_heads = 3},
+                          AttentionCase{.heads = 6, .kv_heads = 2, .ops = &cpu_ops()},
+                          AttentionCase{.heads = 2, .kv_heads = 2, .spread = 150},
+                          AttentionCase{.heads = 4, .kv_heads = 2, .dtype = DType::kBF16}})
+    for (int64_t replicated : {0, 1, 37}) {
+      c.replicated = replicated;
+      const SequenceRun run(c);
+      const Tensor whole = run.whole(), exact = run.whole_f32();
+      for (int ranks = 1; ranks <= 6; ++ranks) {
+        const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
+        const Tensor out = run.run(
+            ranks, ranges, ring(ranges), {.rendezvous = true},
+            [&](Communicator& world) {
+              EXPECT_EQ(world.counters().total_sent().bytes,
+                        formula(GetParam(), ranges, world.rank(), c));
+            },
+            [&](int rank) { return arena_formula(GetParam(), ranges, rank, c.shape()); });
+        expect_method_equal(out, whole, exact, ranks);
+      }
+    }
+}
+
+TEST_P(Rings, ReplicatedRowsWithVeryUnevenTokensAndDelays) {
+  const AttentionCase c{.grid = {1, 3, 7}, .heads = 2, .kv_heads = 2, .replicated = 5};
+  const SequenceRun run(c);
+  const std::vector<Range> ranges{{0, 1}, {1, 15}, {15, 17}, {17, c.tokens()}};
+  const Tensor whole = run.whole();
+  expect_method_equal(run.run(4, ranges, ring(ranges)), whole, whole, 4);
+  run.expect_delays_change_no_bit(ranges, ring(ranges));
+}
+
+TEST_P(Rings, ReplicatedRowsUnderUlysses) {
+  for (DType dtype : {DType::kF32, DType::kBF16})
+    for (int64_t replicated : {1, 37}) {
+      const AttentionCase c{.heads = 8, .kv_heads = 4, .dtype = dtype, .replicated = replicated};
+      const SequenceRun run(c);
+      const Tensor whole = run.whole(), exact = run.whole_f32();
+      for (const auto& [ulysses, rings] :
+           {std::pair{1, 3}, {2, 1}, {2, 2}, {2, 3}, {3, 2}, {5, 1}}) {
+        const int ranks = ulysses * rings;
+        const SequenceMap map = SequenceMap::contiguous(c.tokens(), ranks);
+        const auto make = [&](Communicator& world) {
+          return under_ulysses(GetParam(), world, map, ulysses);
+        };
+        const auto inner = [&](int rank) {
+          AttentionCase part = c;
+          const HeadPart heads = partition_heads(c.heads, c.kv_heads, ulysses, rank % ulysses);
+          part.heads = heads.q.size();
+          part.kv_heads = heads.kv.size();
+          return part;
+        };
+        const auto group = [&](int rank) { return map.slice(rank / ulysses * ulysses, ulysses); };
+        const Tensor out = run.run(
+            ranks, map, make, {.rendezvous = true},
+            [&](Communicator& world) {
+              const int rank = world.rank();
+              EXPECT_EQ(world.counters().total_sent().bytes,
+                        ulysses_sent_bytes(group(rank), rank % ulysses, c.shape()) +
+                            formula(GetParam(), map.blocks(ulysses), rank / ulysses, inner(rank)));
+            },
+            [&](int rank) {
+              return ulysses_arena_bytes(group(rank), rank % ulysses, c.shape(),
+                                         arena_formula(GetParam(), map.blocks(ulysses),
+                                                       rank / ulysses, inner(rank).shape()));
+            });
+        expect_method_equal(out, whole, exact, ranks);
+      }
     }
 }
 
@@ -271,7 +344,7 @@ TEST(Ring, KeysOfEarlierPassesGoAroundWithTheBytesOfTheFormula) {
       attend(&world, one, first[world.rank()], own, out);
       attend(&world, two, second[world.rank()], own, out);
       EXPECT_EQ(world.counters().total_sent().bytes,
-                ring_sent_bytes(keys, world.rank(), kKvHeads, kSize, 4));
+                ring_sent_bytes(keys, world.rank(), {.kv_heads = kKvHeads, .head_dim = kSize}));
       EXPECT_EQ(own.tokens().ranges, keys[world.rank()].ranges);
     });
     expect_method_equal(out, whole, whole, ranks);
@@ -281,19 +354,27 @@ TEST(Ring, KeysOfEarlierPassesGoAroundWithTheBytesOfTheFormula) {
 // Worked out by hand: 7 tokens as 3, 2, 2; 2 heads of 4, bf16.
 TEST(RingBytes, AreTheFormulasOfTheMethods) {
   const std::vector<Range> ranges = contiguous(7, 3);
-  EXPECT_EQ(ring_sent_bytes(ranges, 0, 2, 4, 2), 2 * 2 * 8 * (3 + 2));
-  EXPECT_EQ(ring_sent_bytes(ranges, 2, 2, 4, 2), 2 * 2 * 8 * (2 + 2));
-  EXPECT_EQ(token_ring_sent_bytes(ranges, 0, 2, 4, 2), 2 * 8 * (3 + 2) + 4 * 10 * (2 + 2));
+  const AttendShape half{.heads = 2, .kv_heads = 2, .head_dim = 4, .dtype = DType::kBF16};
+  EXPECT_EQ(ring_sent_bytes(ranges, 0, half), 2 * 2 * 8 * (3 + 2));
+  EXPECT_EQ(ring_sent_bytes(ranges, 2, half), 2 * 2 * 8 * (2 + 2));
+  EXPECT_EQ(token_ring_sent_bytes(ranges, 0, half), 2 * 8 * (3 + 2) + 4 * 10 * (2 + 2));
   // Causal queries go to lower ranks and end there. Rank 0 sends two states of 2 rows home; rank 1
   // its own and rank 2's queries on, and a state of rank 2 home; rank 2 its queries.
   const auto causal = [&](int rank) {
-    return token_ring_sent_bytes(ranges, rank, 2, 4, 2, Mask::kCausal);
+    return token_ring_sent_bytes(ranges, rank, half, Mask::kCausal);
   };
   EXPECT_EQ(causal(0), 4 * 10 * (2 + 2));
   EXPECT_EQ(causal(1), 2 * 8 * (2 + 2) + 4 * 10 * 2);
   EXPECT_EQ(causal(2), 2 * 8 * 2);
   // Even shards: 2 (P - 1) X / P.
-  EXPECT_EQ(ring_sent_bytes(contiguous(64, 4), 1, 8, 16, 4), 2 * 3 * 64 * 8 * 16 * 4 / 4);
+  EXPECT_EQ(ring_sent_bytes(contiguous(64, 4), 1, {.kv_heads = 8, .head_dim = 16}),
+            2 * 3 * 64 * 8 * 16 * 4 / 4);
+  // Five replicated rows: a ring sends none of them, a token ring their states to two ranks.
+  AttendShape joint = half;
+  joint.replicated = 5;
+  EXPECT_EQ(ring_sent_bytes(ranges, 0, joint), ring_sent_bytes(ranges, 0, half));
+  EXPECT_EQ(token_ring_sent_bytes(ranges, 0, joint),
+            token_ring_sent_bytes(ranges, 0, half) + 2 * 5 * 4 * 10);
 }
 
 }  // namespace

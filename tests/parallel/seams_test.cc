@@ -101,6 +101,36 @@ TEST(FullMixer, CausalRowsIgnoreWhatComesLater) {
       bitwise_equal(first.view().slice(0, kTokens - 1, 1), second.view().slice(0, kTokens - 1, 1)));
 }
 
+// Replicated rows are the last ones, at positions of their own: one attention over all rows.
+TEST(FullMixer, RotatesReplicatedRowsByTheirOwnRope) {
+  constexpr int64_t kReplicated = 4, kPlaced = 3;  // the last one has no position
+  const Rope text = make_rope({kPlaced, 1, 1}, {5, 0, 0}, kHeadDim);
+  Attention a, b;
+  a.rope = make_rope({2, 2, 2}, {0, 0, 0}, kHeadDim);
+  b.rope = make_rope({2, 2, 2}, {0, 0, 0}, kHeadDim);
+  const int64_t own = kTokens - kReplicated;
+  Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+  Arena arena(size_t{1} << 20);
+  SerialSeams seams;
+  Context context = seams.context(stream, arena, {}, TokenRanges::all(own));
+  context.mixer.attend(context, {.q = a.q,
+                                 .k = a.k,
+                                 .v = a.v,
+                                 .out = a.out,
+                                 .rope = &a.rope,
+                                 .scale = 0.3f,
+                                 .replicated = kReplicated,
+                                 .replicated_rope = &text});
+  for (const Tensor* x : {&b.q, &b.k}) {
+    const TensorView tokens = x->view().slice(0, 0, own), rows = x->view().slice(0, own, kPlaced);
+    apply_rope(stream, tokens, b.rope, 0, tokens);
+    apply_rope(stream, rows, text, 0, rows);
+  }
+  const KVSegment all{.k = b.k, .v = b.v};
+  attention(stream, {.q = b.q, .segments = {&all, 1}, .scale = 0.3f, .out = b.out});
+  EXPECT_TRUE(bitwise_equal(a.out, b.out));
+}
+
 TEST(IdentityReducer, LeavesSumsAndCopiesParts) {
   Stream stream = Stream::cpu(1);
   Arena arena(size_t{1} << 20);

@@ -29,8 +29,7 @@ TEST(Ulysses, EqualsOneRankToTheBit) {
       const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
       const auto bytes = [&](Communicator& world) {
         EXPECT_EQ(world.counters().total_sent().bytes,
-                  ulysses_sent_bytes(ranges, world.rank(), c.heads, c.kv_heads, c.head_dim,
-                                     static_cast<int64_t>(size_of(c.dtype))));
+                  ulysses_sent_bytes(ranges, world.rank(), c.shape()));
       };
       const Tensor out = run.run(ranks, ranges, ulysses(ranges), {.rendezvous = true}, bytes);
       EXPECT_TRUE(same_bits(out, whole)) << ranks << " ranks, " << relative_l2(out, whole);
@@ -58,7 +57,7 @@ TEST(Ulysses, MoreRanksThanKeyValueHeads) {
       const Tensor out =
           run.run(ranks, ranges, ulysses(ranges), {.rendezvous = true}, [&](Communicator& world) {
             EXPECT_EQ(world.counters().total_sent().bytes,
-                      ulysses_sent_bytes(ranges, world.rank(), heads, kv_heads, c.head_dim, 4));
+                      ulysses_sent_bytes(ranges, world.rank(), c.shape()));
           });
       EXPECT_TRUE(same_bits(out, whole)) << ranks << " ranks of " << heads << "/" << kv_heads;
     }
@@ -68,10 +67,37 @@ TEST(Ulysses, MoreRanksThanKeyValueHeads) {
 TEST(Ulysses, BytesAreTheFormulaOfTheMethod) {
   // e d [3 n_r (H - h_r) + h_r (S - n_r)], by hand: 7 tokens as 3, 2, 2; 5 heads as 2, 2, 1.
   const std::vector<Range> ranges = contiguous(7, 3);
-  EXPECT_EQ(ulysses_sent_bytes(ranges, 0, 5, 5, 4, 2), 2 * 4 * (3 * 3 * 3 + 2 * 4));
-  EXPECT_EQ(ulysses_sent_bytes(ranges, 2, 5, 5, 4, 2), 2 * 4 * (3 * 2 * 4 + 1 * 5));
+  AttendShape shape{.heads = 5, .kv_heads = 5, .head_dim = 4, .dtype = DType::kBF16};
+  EXPECT_EQ(ulysses_sent_bytes(ranges, 0, shape), 2 * 4 * (3 * 3 * 3 + 2 * 4));
+  EXPECT_EQ(ulysses_sent_bytes(ranges, 2, shape), 2 * 4 * (3 * 2 * 4 + 1 * 5));
   // Even shards: 4 (P - 1) / P^2 of the hidden rows.
-  EXPECT_EQ(ulysses_sent_bytes(contiguous(64, 4), 1, 8, 8, 16, 4), 4 * 3 * 64 * 8 * 16 * 4 / 16);
+  EXPECT_EQ(ulysses_sent_bytes(contiguous(64, 4), 1, {.heads = 8, .kv_heads = 8, .head_dim = 16}),
+            4 * 3 * 64 * 8 * 16 * 4 / 16);
+  // Six replicated rows: the own two heads of them go to both other ranks.
+  shape.replicated = 6;
+  EXPECT_EQ(ulysses_sent_bytes(ranges, 0, shape), 2 * 4 * (3 * 3 * 3 + 2 * 4 + 2 * 6 * 2));
+}
+
+TEST(Ulysses, ReplicatedRowsToTheBit) {
+  for (AttentionCase c : {AttentionCase{.heads = 8, .kv_heads = 8},
+                          AttentionCase{.grid = {1, 3, 7}, .heads = 9, .kv_heads = 3},
+                          AttentionCase{.heads = 8, .kv_heads = 2, .dtype = DType::kBF16}})
+    for (int64_t replicated : {0, 1, 37}) {
+      c.replicated = replicated;
+      const SequenceRun run(c);
+      const Tensor whole = run.whole();
+      for (int ranks = 1; ranks <= 6; ++ranks) {
+        const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
+        const Tensor out = run.run(
+            ranks, ranges, ulysses(ranges), {.rendezvous = true},
+            [&](Communicator& world) {
+              EXPECT_EQ(world.counters().total_sent().bytes,
+                        ulysses_sent_bytes(ranges, world.rank(), c.shape()));
+            },
+            [&](int rank) { return ulysses_arena_bytes(ranges, rank, c.shape(), 0); });
+        EXPECT_TRUE(same_bits(out, whole)) << ranks << " ranks, " << relative_l2(out, whole);
+      }
+    }
 }
 
 TEST(Ulysses, OddOwnersOfTokensAndTwoShapesInARow) {
@@ -84,10 +110,12 @@ TEST(Ulysses, OddOwnersOfTokensAndTwoShapesInARow) {
 }
 
 TEST(Ulysses, DelaysChangeNoBit) {
-  const AttentionCase c{.grid = {1, 3, 4}, .heads = 4, .kv_heads = 4};
-  const SequenceRun run(c);
-  const std::vector<Range> ranges = contiguous(c.tokens(), 4);
-  run.expect_delays_change_no_bit(ranges, ulysses(ranges));
+  for (int64_t replicated : {0, 3}) {
+    const AttentionCase c{.grid = {1, 3, 4}, .heads = 4, .kv_heads = 4, .replicated = replicated};
+    const SequenceRun run(c);
+    const std::vector<Range> ranges = contiguous(c.tokens(), 4);
+    run.expect_delays_change_no_bit(ranges, ulysses(ranges));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,131 @@
+#include "parallel/methods/mixer_factory.h"
+
+#include "kernels/check.h"
+#include "parallel/methods/causal_balance.h"
+#include "parallel/methods/ring.h"
+#include "parallel/methods/token_ring.h"
+#include "parallel/methods/ulysses.h"
+
+namespace weft {
+
+namespace {
+
+// The blocks of tokens that the ranks of one axis hold, and the keys in each: those of earlier
+// passes first.
+struct Blocks {
+  SequenceMap tokens, keys;
+  int own;
+};
+
+Blocks blocks_of(const MixerDescription& description) {
+  const int ulysses = description.mesh.layout()[Axis::kUlysses];
+  const SequenceMap tokens = description.tokens.blocks(ulysses);
+  std::vector<TokenRanges> keys = description.held;
+  keys.resize(tokens.size());
+  for (int block = 0; block < tokens.size(); ++block) {
+    keys[block].total = tokens[block].total;
+    for (const Range& range : tokens[block].ranges) keys[block].append(range);
+  }
+  return {tokens, SequenceMap(std::move(keys)),
+          description.mesh.sequence_index(description.rank) / ulysses};
+}
+
+// A method that splits the tokens along one axis. The row that serves a description makes its
+// mixer. `bytes` fills in what one attend takes.
+struct Method {
+  Axis axis;
+  bool (*serves)(const MixerDescription& description);
+  std::unique_ptr<TokenMixer> (*make)(Communicator group, const Blocks& blocks);
+  MixerBytes (*bytes)(const Blocks& blocks, const AttendShape& shape, Mask mask);
+};
+
+bool light_seq(const MixerDescription& description) {
+  return description.balance == RingBalance::kLightSeq;
+}
+
+constexpr Method kMethods[] = {
+    {.axis = Axis::kRing,
+     .serves = [](const MixerDescription& description) { return !light_seq(description); },
+     .make = [](Communicator group, const Blocks& blocks) -> std::unique_ptr<TokenMixer> {
+       return std::make_unique<RingMixer>(std::move(group), blocks.tokens, blocks.keys);
+     },
+     .bytes =
+         [](const Blocks& blocks, const AttendShape& shape, Mask) {
+           return MixerBytes{
+               .arena = ring_arena_bytes(blocks.tokens, blocks.keys, blocks.own, shape),
+               .sent = ring_sent_bytes(blocks.keys, blocks.own, shape)};
+         }},
+    {.axis = Axis::kRing,
+     .serves = light_seq,
+     .make = [](Communicator group, const Blocks& blocks) -> std::unique_ptr<TokenMixer> {
+       return std::make_unique<LightSeqMixer>(std::move(group), blocks.tokens);
+     },
+     .bytes =
+         [](const Blocks& blocks, const AttendShape& shape, Mask) {
+           return MixerBytes{.arena = light_seq_arena_bytes(blocks.tokens, blocks.own, shape),
+                             .sent = light_seq_sent_bytes(blocks.tokens, blocks.own, shape)};
+         }},
+    {.axis = Axis::kTokenRing,
+     .serves = [](const MixerDescription&) { return true; },
+     .make = [](Communicator group, const Blocks& blocks) -> std::unique_ptr<TokenMixer> {
+       return std::make_unique<TokenRingMixer>(std::move(group), blocks.tokens);
+     },
+     .bytes =
+         [](const Blocks& blocks, const AttendShape& shape, Mask mask) {
+           return MixerBytes{.arena = token_ring_arena_bytes(blocks.tokens, blocks.own, shape),
+                             .sent = token_ring_sent_bytes(blocks.tokens, blocks.own, shape, mask)};
+         }},
+};
+
+// Null where no axis but Ulysses splits the tokens.
+const Method* method_of(const MixerDescription& description) {
+  for (const Method& method : kMethods)
+    if (description.mesh.layout()[method.axis] > 1 && method.serves(description)) return &method;
+  return nullptr;
+}
+
+// The tokens of the Ulysses group of the rank, and its place among them.
+struct UlyssesGroup {
+  SequenceMap tokens;
+  int own;
+};
+
+UlyssesGroup ulysses_group(const MixerDescription& description) {
+  const int ranks = description.mesh.layout()[Axis::kUlysses];
+  const int index = description.mesh.sequence_index(description.rank);
+  return {description.tokens.slice(index / ranks * ranks, ranks), index % ranks};
+}
+
+}  // namespace
+
+std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
+                                       const MakeGroup& group) {
+  const Mesh& mesh = description.mesh;
+  CHECK(description.tokens.size() == mesh.layout().sequence(), "tokens of",
+        description.tokens.size(), "in", to_string(mesh.layout()));
+  std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
+  if (const Method* method = method_of(description))
+    mixer = method->make(group(mesh.along({method->axis}, description.rank), 1),
+                         blocks_of(description));
+  if (mesh.layout()[Axis::kUlysses] == 1) return mixer;
+  return std::make_unique<UlyssesMixer>(group(mesh.along({Axis::kUlysses}, description.rank), 0),
+                                        ulysses_group(description).tokens, std::move(mixer));
+}
+
+MixerBytes mixer_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
+  const int ulysses = description.mesh.layout()[Axis::kUlysses];
+  const UlyssesGroup group = ulysses_group(description);
+  AttendShape inner = shape;
+  const HeadPart part = partition_heads(shape.heads, shape.kv_heads, ulysses, group.own);
+  inner.heads = part.q.size();
+  inner.kv_heads = part.kv.size();
+  MixerBytes bytes;
+  if (const Method* method = method_of(description))
+    bytes = method->bytes(blocks_of(description), inner, mask);
+  if (ulysses == 1) return bytes;
+  bytes.arena = ulysses_arena_bytes(group.tokens, group.own, shape, bytes.arena);
+  bytes.sent += ulysses_sent_bytes(group.tokens, group.own, shape);
+  return bytes;
+}
+
+}  // namespace weft

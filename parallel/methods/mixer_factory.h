@@ -1,0 +1,45 @@
+#pragma once
+// The one place that knows which sequence method a layout means: it makes a rank's mixer and states
+// the bytes that the mixer takes.
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "parallel/sequence_map.h"
+#include "parallel/token_mixer.h"
+
+namespace weft {
+
+// The distribution of a causal ring's work. Zigzag and LightSeq give every rank equally many keys
+// to attend to; contiguous does not.
+enum class RingBalance : uint8_t { kZigzag, kContiguous, kLightSeq };
+
+// Describes the mixer of one rank of a layout.
+struct MixerDescription {
+  Mesh mesh;
+  int rank = 0;
+  SequenceMap tokens;                              // of every sequence index (Mesh::sequence_index)
+  RingBalance balance = RingBalance::kContiguous;  // kLightSeq: causal attention alone
+  // The tokens of earlier passes whose keys each ring's block holds (Attend::past), or empty.
+  std::vector<TokenRanges> held{};
+};
+
+// Makes the communicator of some ranks of the layout. `number` counts the mixer's groups from 0, so
+// that each gets an id of its own.
+using MakeGroup = std::function<Communicator(const std::vector<int>& ranks, int number)>;
+inline constexpr int kMixerGroups = 2;  // the groups that a mixer asks for at most
+
+// The answer of a rank that holds all tokens is a FullMixer.
+std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description, const MakeGroup& group);
+
+struct MixerBytes {
+  size_t arena = 0;  // that one attend takes
+  size_t cache = 0;  // held from pass to pass (FeatureCache)
+  int64_t sent = 0;  // by this rank in one attend
+};
+// Needs no communicator. `shape` has the heads that this rank's attend is given.
+MixerBytes mixer_bytes(const MixerDescription& description, const AttendShape& shape,
+                       Mask mask = Mask::kFull);
+
+}  // namespace weft

@@ -1,0 +1,95 @@
+// Tests the factory: the mixer of every layout gives one rank's result and takes the bytes stated.
+#include "parallel/methods/mixer_factory.h"
+
+#include "tests/parallel/methods.h"
+
+namespace weft::test {
+namespace {
+
+MixerDescription describe(const Layout& layout, int rank, const AttentionCase& c,
+                          RingBalance balance) {
+  const int rings = layout[Axis::kRing] * layout[Axis::kTokenRing];
+  const SequenceMap map = balance == RingBalance::kZigzag
+                              ? SequenceMap::zigzag(c.tokens(), rings, layout[Axis::kUlysses])
+                              : SequenceMap::contiguous(c.tokens(), layout.sequence());
+  return {.mesh = Mesh(layout), .rank = rank, .tokens = map, .balance = balance};
+}
+
+void expect_one_ranks_result(const Layout& layout, const AttentionCase& c, RingBalance balance) {
+  const SequenceRun run(c);
+  const Tensor whole = run.whole(), exact = run.whole_f32();
+  const auto bytes = [&](int rank) {
+    return mixer_bytes(describe(layout, rank, c, balance), c.shape(), c.mask);
+  };
+  const auto make = [&](Communicator& world) {
+    return make_mixer(
+        describe(layout, world.rank(), c, balance),
+        [&](const std::vector<int>& ranks, int number) { return world.group(ranks, 7 + number); });
+  };
+  const Tensor out = run.run(
+      layout.ranks(), describe(layout, 0, c, balance).tokens, make, {.rendezvous = true},
+      [&](Communicator& world) {
+        EXPECT_EQ(world.counters().total_sent().bytes, bytes(world.rank()).sent)
+            << to_string(layout);
+      },
+      [&](int rank) { return bytes(rank).arena; });
+  expect_method_equal(out, whole, exact, layout.ranks());
+  EXPECT_EQ(bytes(0).cache, 0u);
+}
+
+std::vector<Layout> sequence_layouts(int ranks, const AttentionCase& c) {
+  const LayoutLimits limits{
+      .heads = c.heads, .layers = 1, .tokens = c.tokens(), .ffn = 1, .guided = false};
+  std::vector<Layout> layouts;
+  for (const Layout& layout : legal_layouts(ranks, limits))
+    if (layout.sequence() == ranks) layouts.push_back(layout);
+  return layouts;
+}
+
+TEST(MixerFactory, EveryLayoutGivesOneRanksResultWithTheStatedBytes) {
+  int layouts = 0;
+  for (int64_t replicated : {0, 5})
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      const AttentionCase c{.heads = 4, .kv_heads = 2, .dtype = dtype, .replicated = replicated};
+      for (int ranks = 1; ranks <= 6; ++ranks)
+        for (const Layout& layout : sequence_layouts(ranks, c)) {
+          ++layouts;
+          expect_one_ranks_result(layout, c, RingBalance::kContiguous);
+        }
+    }
+  EXPECT_GE(layouts, 4 * 15);
+}
+
+TEST(MixerFactory, EveryBalanceOfACausalRing) {
+  const AttentionCase c{.heads = 4, .kv_heads = 2, .mask = Mask::kCausal};
+  for (int ranks = 2; ranks <= 6; ++ranks)
+    for (const Layout& layout : sequence_layouts(ranks, c))
+      for (const RingBalance balance :
+           {RingBalance::kContiguous, RingBalance::kZigzag, RingBalance::kLightSeq}) {
+        const bool ulysses_alone = layout[Axis::kUlysses] == ranks;
+        const bool ranges = balance == RingBalance::kZigzag;  // Ulysses alone: one range
+        if (ulysses_alone && ranges) continue;
+        expect_one_ranks_result(layout, c, balance);
+      }
+}
+
+// Along the other axes nothing of the attention is split.
+TEST(MixerFactory, ALayoutThatSplitsNoTokensTakesNothing) {
+  const AttentionCase c;
+  Layout layout;
+  layout[Axis::kTensor] = 2;
+  layout[Axis::kLayers] = 2;
+  for (int rank = 0; rank < 4; ++rank) {
+    const MixerDescription description = describe(layout, rank, c, RingBalance::kContiguous);
+    const MixerBytes bytes = mixer_bytes(description, c.shape());
+    EXPECT_EQ(bytes.arena, 0u);
+    EXPECT_EQ(bytes.sent, 0);
+    const auto no_group = [](const std::vector<int>&, int) -> Communicator {
+      throw Error(ErrorKind::kInternal, "a full mixer needs no group");
+    };
+    EXPECT_NE(dynamic_cast<FullMixer*>(make_mixer(description, no_group).get()), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace weft::test
