@@ -71,6 +71,10 @@ VaeNetwork make_decoder(const KlVaeConfig& config, const VaeWeightSource& source
   return network;
 }
 
+bool of_decoder(const TensorSpec& tensor) {
+  return tensor.name.starts_with("decoder.") || tensor.name.starts_with("post_quant_conv.");
+}
+
 FrameShape decoder_input(const KlVaeConfig& config, int64_t h, int64_t w) {
   return {1, h, w, config.latent_channels};
 }
@@ -94,22 +98,6 @@ std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config) {
   return tensors;
 }
 
-void normalize_latents(const KlVaeConfig& config, const TensorView& latents,
-                       const TensorView& out) {
-  CHECK(latents.contiguous() && out.contiguous() && latents.count() == out.count(),
-        latents.to_string_shape(), out.to_string_shape());
-  for (int64_t i = 0; i < latents.count(); ++i)
-    out.as<float>()[i] = (latents.as<float>()[i] - config.shift_factor) * config.scaling_factor;
-}
-
-void denormalize_latents(const KlVaeConfig& config, const TensorView& latents,
-                         const TensorView& out) {
-  CHECK(latents.contiguous() && out.contiguous() && latents.count() == out.count(),
-        latents.to_string_shape(), out.to_string_shape());
-  for (int64_t i = 0; i < latents.count(); ++i)
-    out.as<float>()[i] = latents.as<float>()[i] / config.scaling_factor + config.shift_factor;
-}
-
 KlVae KlVae::load(const TensorFile& file, const KlVaeConfig& config, Stream& stream, DType dtype,
                   VaeParts parts) {
   WeightBinder binder(file, "vae");
@@ -123,6 +111,7 @@ KlVae KlVae::load(const TensorFile& file, const KlVaeConfig& config, Stream& str
       .dtype = dtype};
   KlVae vae;
   vae.config_ = config;
+  vae.traits_ = config.traits();
   vae.dtype_ = dtype;
   vae.device_ = stream.device();
   if (parts != VaeParts::kDecoder) vae.encoder_ = make_encoder(config, source);
@@ -153,8 +142,7 @@ size_t kl_encode_workspace_bytes(const KlVaeConfig& config, int64_t h, int64_t w
 size_t kl_decode_device_bytes(const KlVaeConfig& config, DType dtype, Bias biases) {
   size_t bytes = 0;
   for (const TensorSpec& tensor : kl_vae_tensors(config)) {
-    if (!tensor.name.starts_with("decoder.") && !tensor.name.starts_with("post_quant_conv."))
-      continue;
+    if (!of_decoder(tensor)) continue;
     const int64_t count = parameter_count({&tensor, 1});
     const bool norm = tensor.name.find("norm") != std::string::npos;
     if (tensor.name.ends_with(".bias") && !norm) continue;  // packed with its convolution
@@ -171,38 +159,109 @@ size_t kl_decode_scratch_bytes(const KlVaeConfig& config, int64_t h, int64_t w, 
                            biases, bands, device);
 }
 
-KlVaeDecoder::KlVaeDecoder(const KlVae& vae, int64_t h, int64_t w)
-    : state_(vae.decoder(), VaeOrder::kGrowing, decoder_input(vae.config(), h, w),
-             decoder_input(vae.config(), h, w), vae.dtype(), vae.device()) {}
-
-void KlVaeDecoder::decode_chunk(Context& context, const TensorView& latent,
-                                const TensorView& frames) {
-  CHECK(frames.rank == 4 && frames[0] == 1 && frames.contiguous(), frames.to_string_shape());
-  state_.run(
-      context,
-      [&](const TensorView& in) {
-        copy(context.stream, latent.permute({1, 2, 0}), in.select(0, 0));
-      },
-      [&](const TensorView& out) {
-        copy(context.stream, out.select(0, 0), frames.select(0, 0).permute({1, 2, 0}));
-      });
+void KlVae::denormalize(const TensorView& latents, const TensorView& out) const {
+  CHECK(latents.contiguous() && out.contiguous() && latents.count() == out.count(),
+        latents.to_string_shape(), out.to_string_shape());
+  for (int64_t i = 0; i < latents.count(); ++i)
+    out.as<float>()[i] = latents.as<float>()[i] / config_.scaling_factor + config_.shift_factor;
 }
 
-KlVaeEncoder::KlVaeEncoder(const KlVae& vae, int64_t h, int64_t w)
-    : state_(vae.encoder(), VaeOrder::kShrinking, encoder_input(vae.config(), h, w),
-             encoder_input(vae.config(), h, w), vae.dtype(), vae.device()) {}
+namespace {
 
-void KlVaeEncoder::encode_chunk(Context& context, const TensorView& frames,
-                                const TensorView& mean) {
-  CHECK(frames.rank == 4 && frames[0] == 1 && frames.contiguous(), frames.to_string_shape());
-  state_.run(
-      context,
-      [&](const TensorView& in) {
-        copy(context.stream, frames.select(0, 0).permute({1, 2, 0}), in.select(0, 0));
-      },
-      [&](const TensorView& out) {
-        copy(context.stream, out.select(0, 0).slice(2, 0, mean[0]), mean.permute({1, 2, 0}));
-      });
+class KlVaeDecoder final : public VaeDecoder {
+ public:
+  KlVaeDecoder(const VaeNetwork& network, FrameShape in, DType dtype, Device device)
+      : state_(network, VaeOrder::kGrowing, in, in, dtype, device) {}
+
+  int64_t height() const override { return state_.output().height; }
+  int64_t width() const override { return state_.output().width; }
+  int64_t next_frames() const override { return 1; }
+  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames) override {
+    CHECK(frames.rank == 4 && frames[0] == 1 && frames.contiguous(), frames.to_string_shape());
+    state_.reset();  // pictures are independent
+    state_.run(
+        context,
+        [&](const TensorView& in) {
+          copy(context.stream, latent.permute({1, 2, 0}), in.select(0, 0));
+        },
+        [&](const TensorView& out) {
+          copy(context.stream, out.select(0, 0), frames.select(0, 0).permute({1, 2, 0}));
+        });
+  }
+
+ private:
+  VaeState state_;
+};
+
+class KlVaeEncoder final : public VaeEncoder {
+ public:
+  KlVaeEncoder(const VaeNetwork& network, FrameShape in, DType dtype, Device device)
+      : state_(network, VaeOrder::kShrinking, in, in, dtype, device) {}
+
+  int64_t next_frames() const override { return 1; }
+  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean) override {
+    CHECK(frames.rank == 4 && frames[0] == 1 && frames.contiguous(), frames.to_string_shape());
+    state_.reset();
+    state_.run(
+        context,
+        [&](const TensorView& in) {
+          copy(context.stream, frames.select(0, 0).permute({1, 2, 0}), in.select(0, 0));
+        },
+        [&](const TensorView& out) {
+          copy(context.stream, out.select(0, 0).slice(2, 0, mean[0]), mean.permute({1, 2, 0}));
+        });
+  }
+
+ private:
+  VaeState state_;
+};
+
+class KlVaeModel final : public VaeModel {
+ public:
+  explicit KlVaeModel(const KlVaeConfig& config) : VaeModel(config.traits()), config_(config) {}
+
+  std::vector<TensorSpec> tensors() const override { return kl_vae_tensors(config_); }
+  std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
+                            VaeParts parts) const override {
+    return std::make_unique<KlVae>(KlVae::load(file, config_, stream, dtype, parts));
+  }
+  // Convolutions are packed in the compute dtype. Biases and norms stay f32.
+  size_t decoder_bytes(DType dtype) const override {
+    size_t total = 0;
+    for (const TensorSpec& tensor : kl_vae_tensors(config_))
+      if (of_decoder(tensor))
+        total += static_cast<size_t>(parameter_count({&tensor, 1})) *
+                 size_of(tensor.shape.size() > 1 ? dtype : DType::kF32);
+    return total;
+  }
+  size_t decoder_device_bytes(DType dtype, Bias biases) const override {
+    return kl_decode_device_bytes(config_, dtype, biases);
+  }
+  size_t decode_workspace_bytes(int64_t h, int64_t w, DType dtype, int64_t) const override {
+    return kl_decode_workspace_bytes(config_, h, w, dtype);
+  }
+  size_t decode_state_bytes(int64_t, int64_t, DType) const override { return 0; }
+  size_t decode_scratch_bytes(int64_t h, int64_t w, DType dtype, Bias biases, int64_t bands,
+                              const DeviceTraits& device) const override {
+    return kl_decode_scratch_bytes(config_, h, w, dtype, biases, bands, device);
+  }
+
+ private:
+  KlVaeConfig config_;
+};
+
+}  // namespace
+
+std::unique_ptr<VaeDecoder> KlVae::decoder(int64_t h, int64_t w) const {
+  return std::make_unique<KlVaeDecoder>(decoder_, decoder_input(config_, h, w), dtype_, device_);
+}
+
+std::unique_ptr<VaeEncoder> KlVae::encoder(int64_t h, int64_t w) const {
+  return std::make_unique<KlVaeEncoder>(encoder_, encoder_input(config_, h, w), dtype_, device_);
+}
+
+std::unique_ptr<VaeModel> make_kl_vae_model(const KlVaeConfig& config) {
+  return std::make_unique<KlVaeModel>(config);
 }
 
 }  // namespace weft

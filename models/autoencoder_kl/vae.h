@@ -1,13 +1,12 @@
 #pragma once
 // AutoencoderKL, the VAE of pictures (Rombach et al. 2022, arXiv 2112.10752, section 3.1), in the
 // form of FLUX.1 and Z-Image.
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "models/autoencoder_kl/layers.h"
-#include "models/wan/vae.h"
-#include "models/weights.h"
+#include "models/vae.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -21,6 +20,9 @@ struct KlVaeConfig {
   float scaling_factor = 0.18215f, shift_factor = 0;
 
   int64_t spatial_factor() const { return int64_t{1} << (channels.size() - 1); }
+  VaeTraits traits() const {
+    return {.channels = latent_channels, .spatial_factor = spatial_factor(), .max_frames = 1};
+  }
 
   // Reads a diffusers vae/config.json. Error(kModel) names the field, its value and what is legal.
   static KlVaeConfig from_json_file(const std::string& path);
@@ -29,13 +31,7 @@ struct KlVaeConfig {
 // Every tensor of encoder and decoder, with diffusers names.
 std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config);
 
-// Convert between the VAE's latents and the transformer's, (z - shift) * scaling, f32 on the host.
-// `out` may alias `latents`.
-void normalize_latents(const KlVaeConfig& config, const TensorView& latents, const TensorView& out);
-void denormalize_latents(const KlVaeConfig& config, const TensorView& latents,
-                         const TensorView& out);
-
-class KlVae {
+class KlVae final : public Vae {
  public:
   // Checks the whole file, but packs only `parts`. `dtype`, f32 or bf16, is the compute dtype. The
   // file may be closed afterwards.
@@ -43,14 +39,17 @@ class KlVae {
                     VaeParts parts = VaeParts::kBoth);
 
   const KlVaeConfig& config() const { return config_; }
-  DType dtype() const { return dtype_; }
-  Device device() const { return device_; }
-  size_t bytes() const;                                   // bytes of packed weights
-  const VaeNetwork& encoder() const { return encoder_; }  // empty where not loaded
-  const VaeNetwork& decoder() const { return decoder_; }
+  const VaeTraits& traits() const override { return traits_; }
+  size_t bytes() const override;
+  // out = latents / scaling_factor + shift_factor.
+  void denormalize(const TensorView& latents, const TensorView& out) const override;
+  // With a band of the rows, the Context's reducer sums over the bands.
+  std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const override;
+  std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const override;
 
  private:
   KlVaeConfig config_;
+  VaeTraits traits_;
   DType dtype_ = DType::kF32;
   Device device_;
   VaeNetwork encoder_, decoder_;
@@ -64,31 +63,6 @@ size_t kl_decode_device_bytes(const KlVaeConfig& config, DType dtype, Bias biase
 size_t kl_decode_scratch_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype,
                                Bias biases, int64_t bands, const DeviceTraits& device);
 
-// Decodes pictures of one size. `vae` must outlive it. With a band of the rows, the Context's
-// reducer sums over the bands.
-class KlVaeDecoder {
- public:
-  KlVaeDecoder(const KlVae& vae, int64_t h, int64_t w);
-
-  int64_t height() const { return state_.output().height; }  // pixels
-  int64_t width() const { return state_.output().width; }
-  // Decodes latent [z, h, w] f32, de-normalised, to frames [1, 3, H, W] f32 contiguous. The values
-  // of a picture lie around [-1, 1]; they are not clamped.
-  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames);
-
- private:
-  VaeState state_;
-};
-
-// Encodes pictures of one latent size. `vae` must outlive it.
-class KlVaeEncoder {
- public:
-  KlVaeEncoder(const KlVae& vae, int64_t h, int64_t w);
-  // Encodes frames [1, 3, H, W] f32 in [-1, 1] to mean [z, h, w] f32, not normalised.
-  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean);
-
- private:
-  VaeState state_;
-};
+std::unique_ptr<VaeModel> make_kl_vae_model(const KlVaeConfig& config);
 
 }  // namespace weft

@@ -14,6 +14,8 @@ namespace {
 constexpr IntRange kWidth{6, 1 << 20}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
     kRefiners{0, 1 << 8}, kChannels{1, 1 << 12}, kPatch{1, 64}, kLength{1, 1 << 22};
 
+constexpr int64_t kFrequencies = 256, kTimeHidden = 1024;  // of the time embedder
+
 const std::vector<std::string> kRequired = {"dim", "n_heads", "n_layers"};
 const std::vector<std::string> kOptional = {
     "all_f_patch_size", "all_patch_size",  "axes_dims", "axes_lens",        "cap_feat_dim",
@@ -157,8 +159,31 @@ std::string to_string(const ZImageConfig& config) {
          text(config.patch[2]);
 }
 
+TransformerTraits ZImageConfig::traits() const {
+  const auto scale = static_cast<float>(t_scale);
+  return {.width = dim,
+          .blocks = layers,
+          .heads = heads,
+          .head_dim = head_dim(),
+          .ffn_columns = ffn_dim(),
+          .in_channels = in_channels,
+          .out_channels = in_channels,
+          .patch = patch,
+          .text_columns = caption_dim,
+          .time_columns = kFrequencies,
+          // The model was trained on 1 - t / 1000, times t_scale.
+          .time_offset = scale,
+          .time_scale = -scale / 1000,
+          .block_name = "layers"};
+}
+
+Rope ZImageConfig::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+  std::array<int, 3> pairs;
+  for (int axis = 0; axis < 3; ++axis) pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
+  return make_rope(grid, start, pairs, rope_theta);
+}
+
 std::vector<TensorSpec> z_image_tensors(const ZImageConfig& config) {
-  constexpr int64_t kFrequencies = 256, kTimeHidden = 1024;
   const int64_t d = config.dim, f = config.ffn_dim(), e = config.head_dim();
   std::vector<TensorSpec> list;
   const auto add = [&](const std::string& name, std::vector<int64_t> shape) {

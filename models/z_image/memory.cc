@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kF32 = sizeof(float);
 constexpr int64_t kFrequencies = 256, kTimeHidden = 1024;
 
-BlockRange held_blocks(const ZImageConfig& config, const ZImageLoad& load) {
+BlockRange held_blocks(const ZImageConfig& config, const TransformerLoad& load) {
   return load.blocks.total == 0 ? BlockRange::all(config.layers) : load.blocks;
 }
 
@@ -48,7 +48,7 @@ struct LayerBytes {
 };
 
 // Returns the bytes by main layer. Index -1 stands for the tensors outside of the main layers.
-std::map<int, LayerBytes> layer_bytes(const ZImageConfig& config, const ZImageLoad& load,
+std::map<int, LayerBytes> layer_bytes(const ZImageConfig& config, const TransformerLoad& load,
                                       Bias biases) {
   const BlockRange blocks = held_blocks(config, load);
   std::map<int, LayerBytes> layers;
@@ -86,13 +86,13 @@ std::map<int, LayerBytes> layer_bytes(const ZImageConfig& config, const ZImageLo
   return layers;
 }
 
-bool streams(const BlockRange& blocks, const ZImageLoad& load) {
+bool streams(const BlockRange& blocks, const TransformerLoad& load) {
   return load.resident > 0 && load.resident < blocks.end - blocks.begin;
 }
 
 }  // namespace
 
-size_t z_image_weights_bytes(const ZImageConfig& config, const ZImageLoad& load) {
+size_t z_image_weights_bytes(const ZImageConfig& config, const TransformerLoad& load) {
   const BlockRange blocks = held_blocks(config, load);
   size_t outside = 0, main = 0;
   for (const auto& [index, layer] : layer_bytes(config, load, Bias::kInF32))
@@ -103,19 +103,16 @@ size_t z_image_weights_bytes(const ZImageConfig& config, const ZImageLoad& load)
 }
 
 size_t z_image_conditioning_bytes(const ZImageConfig& config, int64_t captions,
-                                  const ZImageLoad& load) {
-  const int64_t pads = kZImageMultiple - 1;
-  int64_t values = 0;
-  // Each of the two ropes has a row of the first axis per position and one of each other axis.
-  for (const int64_t positions : {captions + pads, pads})
-    values += positions * config.axes_dims[0] + config.axes_dims[1] + config.axes_dims[2];
+                                  const TransformerLoad& load) {
+  // The table of the first axis has a row per position, the others have one row.
+  int64_t values = captions * config.axes_dims[0] + config.axes_dims[1] + config.axes_dims[2];
   if (held_blocks(config, load).first()) values += captions * config.dim;
   return static_cast<size_t>(values) * kF32;
 }
 
 // This repeats the allocations of ZImageTransformer::forward and prepare in order and nesting.
 size_t z_image_workspace_bytes(const ZImageConfig& config, const ZImageRows& rows,
-                               const ZImageLoad& load, const SeamBytes& seams) {
+                               const TransformerLoad& load, const SeamBytes& seams) {
   const BlockRange blocks = held_blocks(config, load);
   const WidthSlice part = load.width.of(config.heads, config.ffn_dim());
   const int64_t d = config.dim, heads = part.heads.size() * config.head_dim();
@@ -140,14 +137,15 @@ size_t z_image_workspace_bytes(const ZImageConfig& config, const ZImageRows& row
                                block(rows.captions, false, 0));
 }
 
-size_t z_image_streamed_bytes(const ZImageConfig& config, const ZImageLoad& load) {
+size_t z_image_streamed_bytes(const ZImageConfig& config, const TransformerLoad& load) {
   const BlockRange blocks = held_blocks(config, load);
   if (!streams(blocks, load)) return 0;
   return static_cast<size_t>(blocks.end - blocks.begin - (load.resident - kWindowSlots)) *
          layer_bytes(config, load, Bias::kInF32).at(blocks.begin).moved;
 }
 
-DeviceBytes z_image_device_bytes(const ZImageConfig& config, const ZImageLoad& load, Bias biases) {
+DeviceBytes z_image_device_bytes(const ZImageConfig& config, const TransformerLoad& load,
+                                 Bias biases) {
   const BlockRange blocks = held_blocks(config, load);
   const bool offloads = streams(blocks, load);
   const int kept = offloads ? load.resident - kWindowSlots : blocks.end - blocks.begin;
@@ -167,7 +165,7 @@ DeviceBytes z_image_device_bytes(const ZImageConfig& config, const ZImageLoad& l
 }
 
 size_t z_image_scratch_bytes(const ZImageConfig& config, const ZImageRows& rows, int64_t all_rows,
-                             const ZImageLoad& load, Bias biases, const DeviceTraits& device) {
+                             const TransformerLoad& load, Bias biases, const DeviceTraits& device) {
   const WidthSlice part = load.width.of(config.heads, config.ffn_dim());
   const int64_t d = config.dim, heads = part.heads.size(), width = heads * config.head_dim();
   const int64_t n = rows.tokens + rows.captions + rows.pads, chunk = std::min(n, kFfnRows);

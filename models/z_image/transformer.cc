@@ -32,21 +32,6 @@ TensorView repeated(const TensorView& vector, int64_t count) {
   return rows;
 }
 
-// Returns a Rope whose first axis has the given positions; the others are at 0.
-Rope line_of_positions(const ZImageConfig& config, const std::vector<int64_t>& positions) {
-  const std::array<int, 3> pairs{static_cast<int>(config.axes_dims[0] / 2),
-                                 static_cast<int>(config.axes_dims[1] / 2),
-                                 static_cast<int>(config.axes_dims[2] / 2)};
-  const auto count = static_cast<int64_t>(positions.size());
-  Rope rope = make_rope({count, 1, 1}, {0, 0, 0}, pairs, config.rope_theta);
-  Stream host = Stream::cpu(1);
-  for (int64_t i = 0; i < count; ++i) {
-    const Rope one = make_rope({1, 1, 1}, {positions[i], 0, 0}, pairs, config.rope_theta);
-    copy(host, one.table[0].view().select(0, 0), rope.table[0].view().select(0, i));
-  }
-  return rope;
-}
-
 size_t rope_bytes(const Rope& rope) {
   size_t bytes = 0;
   for (const Tensor& table : rope.table)
@@ -128,10 +113,11 @@ class ZImageTransformer::Source {
 };
 
 size_t ZImageConditioning::bytes() const {
-  return (caption ? caption.view().bytes() : 0) + rope_bytes(joint) + rope_bytes(pads);
+  return (caption ? caption.view().bytes() : 0) + rope_bytes(positions);
 }
 
-ZImageTransformer::Block ZImageTransformer::load_block(const Source& source, const ZImageLoad& load,
+ZImageTransformer::Block ZImageTransformer::load_block(const Source& source,
+                                                       const TransformerLoad& load,
                                                        const std::string& name) {
   const auto matrix = [&](const char* part) {
     return source.linear(name + part, load.dtype, load.weights);
@@ -155,9 +141,10 @@ ZImageTransformer::Block ZImageTransformer::load_block(const Source& source, con
 }
 
 ZImageTransformer ZImageTransformer::load(Stream& stream, const TensorFile& file,
-                                          const ZImageConfig& config, const ZImageLoad& load) {
+                                          const ZImageConfig& config, const TransformerLoad& load) {
   ZImageTransformer model;
   model.config_ = config;
+  model.traits_ = config.traits();
   model.load_ = load;
   BlockRange& blocks = model.load_.blocks;
   if (blocks.total == 0) blocks = BlockRange::all(config.layers);
@@ -263,44 +250,47 @@ void ZImageTransformer::check_reducer(const Context& context) const {
         "parts for heads", to_string(load_.width.heads), "of", config_.heads);
 }
 
-ZImageConditioning ZImageTransformer::prepare(Context& context, const TensorView& embeds) const {
+std::unique_ptr<Conditioning> ZImageTransformer::prepare(Context& context,
+                                                         const Conditions& conditions,
+                                                         std::array<int64_t, 3> grid) const {
+  const TensorView& embeds = conditions.text;
   const int64_t length = embeds[0];
   CHECK(embeds.rank == 2 && embeds[1] == config_.caption_dim && length > 0, "embeds",
         embeds.to_string_shape());
   check_reducer(context);
   Stream& stream = context.stream;
-  ZImageConditioning out{.rows = length + z_image_pads(length)};
-  if (out.rows + 1 >= config_.axes_lens[0])
+  auto prepared = std::make_unique<ZImageConditioning>();
+  const int64_t rows = prepared->rows = length + z_image_pads(length);
+  prepared->pads = z_image_pads(grid[0] * grid[1] * grid[2]);
+  // The caption's positions count from 1 on; the image is at the one behind them.
+  if (rows + 1 >= config_.axes_lens[0])
     throw Error(ErrorKind::kUsage, "a prompt of " + std::to_string(length) +
                                        " tokens is too long for this model (legal: fewer than " +
-                                       std::to_string(config_.axes_lens[0]) +
+                                       std::to_string(config_.axes_lens[0] - 1) +
                                        ", rounded up to a multiple of 32)");
-  // The paper counts caption rows from 1 on, puts the image at the frame after them and its padding
-  // at 0. Here the image is at 0.
-  std::vector<int64_t> positions;
-  for (int64_t i = 0; i < out.rows; ++i) positions.push_back(i - out.rows);
-  const std::vector<int64_t> pads(kZImageMultiple - 1, -(1 + out.rows));
-  positions.insert(positions.end(), pads.begin(), pads.end());
-  out.joint = on_device(stream, line_of_positions(config_, positions));
-  out.pads = on_device(stream, line_of_positions(config_, pads));
-  if (!load_.blocks.first()) return out;
+  prepared->positions = on_device(stream, config_.rope({rows, 1, 1}, {1, 0, 0}));
+  if (!load_.blocks.first()) return prepared;
 
   const Arena::Scope scope(context.arena);
-  out.caption = Tensor(DType::kF32, {out.rows, config_.dim}, stream.device());
-  const TensorView& x = out.caption;
+  prepared->caption = Tensor(DType::kF32, {rows, config_.dim}, stream.device());
+  const TensorView& x = prepared->caption;
   const TensorView normed = rms_normed(context, embeds, caption_norm_, config_.eps, load_.dtype);
   linear(stream, normed, caption_embedder_, LinearActivation::kNone, x.slice(0, 0, length));
-  copy(stream, repeated(caption_pad_, out.rows - length), x.slice(0, length, out.rows - length));
+  copy(stream, repeated(caption_pad_, rows - length), x.slice(0, length, rows - length));
+  // Every rank has all of the caption, so no rank needs another.
+  FullMixer mixer;
+  Context alone = context;
+  alone.tokens = TokenRanges::all(rows);
   for (int i = 0; i < config_.refiner_layers; ++i) {
-    block(context, context_refiner_[i], {},
-          {.layer = i, .rope = nullptr, .joint = &out.joint, .replicated = out.rows, .alone = true},
-          x);
+    block(alone, context_refiner_[i], {},
+          {.mixer = mixer, .layer = i, .rope = &prepared->positions}, x);
     context.observe("context_refiner", x, i);
   }
-  return out;
+  return prepared;
 }
 
-Rope ZImageTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+Rope ZImageTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+                             const Conditioning& conditioning) const {
   for (int axis = 1; axis < 3; ++axis)
     if (start[axis] + grid[axis] > config_.axes_lens[axis])
       throw Error(ErrorKind::kUsage,
@@ -309,33 +299,24 @@ Rope ZImageTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3>
                       " columns is too large for this model (legal: at most " +
                       std::to_string(config_.axes_lens[1] * config_.patch[1]) + " rows and " +
                       std::to_string(config_.axes_lens[2] * config_.patch[2]) + " columns)");
-  const std::array<int, 3> pairs{static_cast<int>(config_.axes_dims[0] / 2),
-                                 static_cast<int>(config_.axes_dims[1] / 2),
-                                 static_cast<int>(config_.axes_dims[2] / 2)};
-  return make_rope(grid, start, pairs, config_.rope_theta);
-}
-
-void ZImageTransformer::timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
-                                           const TensorView& out) const {
-  CHECK(times.size() == 1 && out.rank == 2 && out[0] == 1, "times", times.size(),
-        out.to_string_shape());
-  const float model_time = (1000 - times[0].timestep) / 1000;
-  make_on_host(stream, out, [&](const TensorView& to) {
-    time_embedding(model_time * static_cast<float>(config_.t_scale), to.select(0, 0));
-  });
+  start[0] += 1 + dynamic_cast<const ZImageConditioning&>(conditioning).rows;
+  return config_.rope(grid, start);
 }
 
 void ZImageTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
                                 std::span<const TimeSegment> times, const TensorView& embedding,
-                                const ZImageConditioning& conditioning, const Rope& rope,
+                                const Conditioning& conditioning, const Rope& rope,
                                 const TensorView& out) const {
-  const int64_t n = context.tokens.size(), joint = joint_rows(conditioning, context.tokens.total);
+  const auto& prompt = dynamic_cast<const ZImageConditioning&>(conditioning);
+  const int64_t n = context.tokens.size(), joint = prompt.joint_rows();
   CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
             blocks.total == config_.layers,
         "blocks", blocks.begin, blocks.end, "loaded", load_.blocks.begin, load_.blocks.end);
   CHECK(rope.grid[0] * rope.grid[1] * rope.grid[2] == context.tokens.total, "grid", rope.grid[0],
         rope.grid[1], rope.grid[2], "tokens", context.tokens.total);
   CHECK(times.size() == 1, "time segments", times.size());
+  CHECK(prompt.pads == z_image_pads(context.tokens.total), "padding", prompt.pads, "of",
+        context.tokens.total, "tokens");
   check_reducer(context);
 
   const Arena::Scope scope(context.arena);
@@ -344,17 +325,18 @@ void ZImageTransformer::forward(Context& context, BlockRange blocks, const Tenso
   const TensorView time = embed_time(context, embedding);
   context.mixer.begin(context.pass);
   if (blocks.first())
-    embed_image(context, in, time, conditioning, rope, x);
+    embed_image(context, in, time, prompt, rope, x);
   else
     copy(context.stream, in, x);
   for (int i = blocks.begin; i < blocks.end; ++i) {
     const ZoneScope zone(Zone::kBlock, i);
     const auto run = [&](const Block& weights) {
       block(context, weights, time,
-            {.layer = config_.refiner_layers + i,
+            {.mixer = context.mixer,
+             .layer = config_.refiner_layers + i,
              .rope = &rope,
-             .joint = &conditioning.joint,
-             .replicated = joint},
+             .replicated = joint,
+             .replicated_rope = &prompt.positions},
             x);
     };
     const int at = i - load_.blocks.begin;
@@ -362,7 +344,7 @@ void ZImageTransformer::forward(Context& context, BlockRange blocks, const Tenso
       window_->use(context.stream, at, run);
     else
       run(blocks_[at]);
-    observe_layer(context, i, conditioning, x);
+    observe_layer(context, i, prompt, x);
   }
   if (blocks.last()) head(context, time, x.slice(0, 0, n), out);
 }
@@ -382,7 +364,7 @@ void ZImageTransformer::embed_image(Context& context, const TensorView& in, cons
                                     const ZImageConditioning& conditioning, const Rope& rope,
                                     const TensorView& x) const {
   Stream& stream = context.stream;
-  const int64_t n = context.tokens.size(), pads = z_image_pads(context.tokens.total);
+  const int64_t n = context.tokens.size(), pads = conditioning.pads;
   CHECK(in.rank == 2 && in[0] == n && in[1] == config_.patch_dim(), in.to_string_shape());
   linear(stream, in, x_embedder_, LinearActivation::kNone, x.slice(0, 0, n));
   // The refiner needs the padding rows right behind the image's. Later the caption's, which are
@@ -392,7 +374,7 @@ void ZImageTransformer::embed_image(Context& context, const TensorView& in, cons
   const TensorView image = x.slice(0, 0, n + pads);
   for (int i = 0; i < config_.refiner_layers; ++i) {
     block(context, noise_refiner_[i], time,
-          {.layer = i, .rope = &rope, .joint = &conditioning.pads, .replicated = pads}, image);
+          {.mixer = context.mixer, .layer = i, .rope = &rope, .replicated = pads}, image);
     context.observe("noise_refiner", image, i);
   }
   copy(stream, padding, x.slice(0, n + conditioning.rows, pads));
@@ -453,42 +435,17 @@ void ZImageTransformer::self_attention(Context& context, const Block& weights,
   const TensorView k = project(weights.to_k, &weights.norm_k);
   const TensorView v = project(weights.to_v, nullptr);
   const TensorView merged = reuse(h, {n, width});
-  attend(context, sequence, q, k, v, merged.reshape({n, a, e}));
+  sequence.mixer.attend(context, {.layer = sequence.layer,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .out = merged.reshape({n, a, e}),
+                                  .rope = sequence.rope,
+                                  .scale = 1 / std::sqrt(static_cast<float>(e)),
+                                  .format = load_.attention,
+                                  .replicated = sequence.replicated,
+                                  .replicated_rope = sequence.replicated_rope});
   row_linear(context, merged, weights.to_out, y);
-}
-
-void ZImageTransformer::attend(Context& context, const Sequence& sequence, const TensorView& q,
-                               const TensorView& k, const TensorView& v,
-                               const TensorView& out) const {
-  const int64_t n = q[0], own = n - sequence.replicated;
-  const float scale = 1 / std::sqrt(static_cast<float>(config_.head_dim()));
-  int64_t row = 0;
-  for (const TensorView* x : {&q, &k}) {
-    const TensorView joint = x->slice(0, own, sequence.replicated);
-    apply_rope(context.stream, joint, *sequence.joint, 0, joint);
-  }
-  if (sequence.alone) {
-    const KVSegment segment{.k = k, .v = v};
-    attention(
-        context.stream,
-        {.q = q, .segments = {&segment, 1}, .scale = scale, .format = load_.attention, .out = out});
-    return;
-  }
-  for (const Range& range : context.tokens.ranges) {
-    for (const TensorView* x : {&q, &k}) {
-      const TensorView rows = x->slice(0, row, range.size());
-      apply_rope(context.stream, rows, *sequence.rope, range.begin, rows);
-    }
-    row += range.size();
-  }
-  context.mixer.attend(context, {.layer = sequence.layer,
-                                 .q = q,
-                                 .k = k,
-                                 .v = v,
-                                 .out = out,
-                                 .rope = nullptr,
-                                 .scale = scale,
-                                 .format = load_.attention});
 }
 
 // Writes w2 (silu(w1 h) * w3 h) to y [rows, D] f32, kFfnRows rows at a time.
@@ -523,7 +480,6 @@ void ZImageTransformer::head(Context& context, const TensorView& time, const Ten
   fill_zero(stream, shift);
   modulated_layer_norm(stream, x, scale.select(0, 0), shift, kEps, x);
   linear(stream, x, final_linear_, LinearActivation::kNone, out);
-  context.observe("output", out);
 }
 
 // Shows the rows in the paper's order: image, its padding, caption.

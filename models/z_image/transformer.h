@@ -10,8 +10,7 @@
 
 #include "models/blocks.h"
 #include "models/device_window.h"
-#include "models/wan/transformer.h"
-#include "models/weights.h"
+#include "models/transformer.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -38,6 +37,9 @@ struct ZImageConfig {
   int64_t time_dim() const { return std::min<int64_t>(dim, 256); }
   // Values of a token's patch.
   int64_t patch_dim() const { return in_channels * patch[0] * patch[1] * patch[2]; }
+  TransformerTraits traits() const;
+  // The rotary angles of a grid whose first token has this position.
+  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const;
   int64_t tensor_count() const;
   int64_t parameter_count() const;
 };
@@ -56,60 +58,44 @@ inline int64_t z_image_pads(int64_t rows) {
   return (kZImageMultiple - rows % kZImageMultiple) % kZImageMultiple;
 }
 
-using ZImageLoad = WanLoad;
-
 // A prompt's rows for the main layers. They do not depend on the timestep and are computed once per
-// prompt. Attention depends only on differences of positions, so the image stays at frame 0 and the
-// caption lies before it.
-struct ZImageConditioning {
+// prompt. Behind a rank's own rows come the caption's and then the padding of the image, which has
+// no position.
+struct ZImageConditioning final : Conditioning {
   int64_t rows = 0;  // caption rows, padded
+  int64_t pads = 0;  // padding rows of the image
   Tensor caption{};  // [rows, D] f32, refined; empty where the first main layer is not loaded
-  Rope joint{};      // positions of the caption's rows, then of the image's padding rows
-  Rope pads{};       // positions of the image's padding rows
-  size_t bytes() const;
+  Rope positions{};  // of the caption's rows
+
+  size_t bytes() const override;
+  int64_t joint_rows() const override { return rows + pads; }
 };
 
-class ZImageTransformer {
+class ZImageTransformer final : public Transformer {
  public:
   // Loads the slice `load.width` of the weights of the main layers `load.blocks`. The first layer
   // brings the embedders and refiners, the last the final layer, and any the time embedder.
-  // Nothing else is read, and the file may be closed afterwards.
   static ZImageTransformer load(Stream& stream, const TensorFile& file, const ZImageConfig& config,
-                                const ZImageLoad& load = {});
+                                const TransformerLoad& load = {});
 
-  const ZImageConfig& config() const { return config_; }
-  const ZImageLoad& loaded() const { return load_; }
-  size_t weights_bytes() const;  // bytes on the stream's device
-  // Weight bytes that a forward of all loaded layers copies from host memory, and the totals so
-  // far.
-  size_t streamed_bytes() const { return window_ ? window_->bytes_per_pass() : 0; }
-  WeightOffload streamed() const { return window_ ? window_->streamed() : WeightOffload{}; }
-
-  // Embeds and refines a caption, embeds [length, caption_dim] f32. Observes "context_refiner".
-  ZImageConditioning prepare(Context& context, const TensorView& embeds) const;
-
-  // The rotary angles of a latent's tokens, computed once per request.
-  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start = {}) const;
-
-  // The rows of caption and padding that follow this rank's own rows in hidden rows. They are the
-  // same on every rank that shares a sequence of `total` image tokens.
-  int64_t joint_rows(const ZImageConditioning& conditioning, int64_t total) const {
-    return conditioning.rows + z_image_pads(total);
+  const TransformerTraits& traits() const override { return traits_; }
+  const TransformerLoad& loaded() const override { return load_; }
+  size_t weights_bytes() const override;
+  size_t streamed_bytes() const override { return window_ ? window_->bytes_per_pass() : 0; }
+  WeightOffload streamed() const override {
+    return window_ ? window_->streamed() : WeightOffload{};
   }
 
-  // Computes the sinusoidal embedding of the timestep (0..1000) on the host and copies it to `out`
-  // [1, 256] f32. The model was trained on 1 - t / 1000.
-  void timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
-                          const TensorView& out) const;
-
-  // Runs `blocks` on this rank's n = context.tokens.size() image tokens and the joint rows. in:
-  // token rows [n, C p] f32 of the latent, C slowest, if blocks.first(), else hidden rows [n +
-  // joint, D] f32. out: token rows of the model's output if blocks.last(), else hidden rows. One
-  // time segment covers all tokens. Observes "noise_refiner", "layers" and "output".
+  // Embeds and refines the caption. Observes "context_refiner".
+  std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
+                                        std::array<int64_t, 3> grid) const override;
+  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+            const Conditioning& conditioning) const override;
+  // One time segment covers all tokens. Observes "noise_refiner" and "layers".
   void forward(Context& context, BlockRange blocks, const TensorView& in,
                std::span<const TimeSegment> times, const TensorView& embedding,
-               const ZImageConditioning& conditioning, const Rope& rope,
-               const TensorView& out) const;
+               const Conditioning& conditioning, const Rope& rope,
+               const TensorView& out) const override;
 
  private:
   struct Block {
@@ -122,16 +108,17 @@ class ZImageTransformer {
     PackedLinear modulation;  // [4D, time_dim] f32; empty in the context refiner
   };
   class Source;
-  // The rows of one pass through a block.
+  // The rows that attend to each other in a block.
   struct Sequence {
-    int layer;           // number of the attention among those of the pass
-    const Rope* rope;    // positions of this rank's own rows
-    const Rope* joint;   // positions of the replicated rows behind them
-    int64_t replicated;  // their number
-    bool alone = false;  // true: all rows are replicated, and no mixer is asked
+    TokenMixer& mixer;
+    int layer;               // number of the attention among those of the pass
+    const Rope* rope;        // positions of this rank's own rows
+    int64_t replicated = 0;  // rows behind them that every rank has
+    const Rope* replicated_rope = nullptr;
   };
 
-  static Block load_block(const Source& source, const ZImageLoad& load, const std::string& name);
+  static Block load_block(const Source& source, const TransformerLoad& load,
+                          const std::string& name);
   template <class F>
   static void for_linears(const Block& block, F&& f);
   template <class F>
@@ -148,8 +135,6 @@ class ZImageTransformer {
              const Sequence& sequence, const TensorView& x) const;
   void self_attention(Context& context, const Block& weights, const Sequence& sequence,
                       const TensorView& h, const TensorView& y) const;
-  void attend(Context& context, const Sequence& sequence, const TensorView& q, const TensorView& k,
-              const TensorView& v, const TensorView& out) const;
   void feed_forward(Context& context, const Block& weights, const TensorView& h,
                     const TensorView& y) const;
   void head(Context& context, const TensorView& time, const TensorView& x,
@@ -158,7 +143,8 @@ class ZImageTransformer {
                      const TensorView& x) const;
 
   ZImageConfig config_;
-  ZImageLoad load_;
+  TransformerTraits traits_;
+  TransformerLoad load_;
   PackedLinear x_embedder_;                     // [D, patch] f32
   PackedLinear time_linear_1_, time_linear_2_;  // [1024, 256], [time_dim, 1024] f32
   Tensor caption_norm_;                         // [caption_dim] f32
@@ -171,6 +157,8 @@ class ZImageTransformer {
   PackedLinear final_linear_;                    // [patch, D] f32
 };
 
+std::unique_ptr<TransformerModel> make_z_image_model(const ZImageConfig& config);
+
 // The rows of one forward on one rank.
 struct ZImageRows {
   int64_t tokens = 0;    // image tokens of its own
@@ -181,17 +169,18 @@ struct ZImageRows {
 // Memory predictions for one rank that loads `load`: the bytes of packed weights, of one prompt's
 // conditioning, and of the arena's high-water mark during prepare and a forward of the loaded
 // layers.
-size_t z_image_weights_bytes(const ZImageConfig& config, const ZImageLoad& load);
+size_t z_image_weights_bytes(const ZImageConfig& config, const TransformerLoad& load);
 size_t z_image_conditioning_bytes(const ZImageConfig& config, int64_t captions,
-                                  const ZImageLoad& load);
+                                  const TransformerLoad& load);
 size_t z_image_workspace_bytes(const ZImageConfig& config, const ZImageRows& rows,
-                               const ZImageLoad& load, const SeamBytes& seams = {});
+                               const TransformerLoad& load, const SeamBytes& seams = {});
 // Predictions for a rank on a device (kernels/device_plan.h): the bytes of its weights there, the
 // bytes that one forward copies from pinned host memory, and the largest scratch of an op. Its rows
 // attend to the keys of `all_rows` rows.
-DeviceBytes z_image_device_bytes(const ZImageConfig& config, const ZImageLoad& load, Bias biases);
-size_t z_image_streamed_bytes(const ZImageConfig& config, const ZImageLoad& load);
+DeviceBytes z_image_device_bytes(const ZImageConfig& config, const TransformerLoad& load,
+                                 Bias biases);
+size_t z_image_streamed_bytes(const ZImageConfig& config, const TransformerLoad& load);
 size_t z_image_scratch_bytes(const ZImageConfig& config, const ZImageRows& rows, int64_t all_rows,
-                             const ZImageLoad& load, Bias biases, const DeviceTraits& device);
+                             const TransformerLoad& load, Bias biases, const DeviceTraits& device);
 
 }  // namespace weft

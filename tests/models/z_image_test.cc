@@ -32,7 +32,7 @@ struct Recorder final : Observer {
 
 // A model with inputs of its own: token rows of a latent and a caption.
 struct Model {
-  Model(const TensorFile& file, const ZImageConfig& config, const ZImageLoad& load,
+  Model(const TensorFile& file, const ZImageConfig& config, const TransformerLoad& load,
         const Ops& ops = reference_ops())
       : stream(Stream::cpu(2, Determinism::kFixed, &ops)),
         config(config),
@@ -47,24 +47,26 @@ struct Model {
   Context context(Observer* observer = nullptr) {
     return seams.context(stream, arena, {}, TokenRanges::all(tokens), observer);
   }
+  std::unique_ptr<Conditioning> prepare(Context& c) const {
+    return transformer.prepare(c, {.text = caption, .text_length = caption.view()[0]}, grid);
+  }
   // Runs `blocks` on `in`, with the rows that they give.
-  Tensor run(Context& c, BlockRange blocks, const TensorView& in,
-             const ZImageConditioning& conditioning) {
+  Tensor run(Context& c, BlockRange blocks, const TensorView& in, const Conditioning& conditioning,
+             std::array<int64_t, 3> start = {}) {
     const TimeSegment segment{.tokens = {0, tokens}, .timestep = time};
     Tensor embedding(DType::kF32, {1, 256});
     transformer.timestep_embedding(stream, {&segment, 1}, embedding);
-    Tensor out(DType::kF32,
-               {blocks.last() ? tokens : tokens + transformer.joint_rows(conditioning, tokens),
-                blocks.last() ? config.patch_dim() : config.dim});
+    const int64_t n = c.tokens.size();
+    Tensor out(DType::kF32, {blocks.last() ? n : n + conditioning.joint_rows(),
+                             blocks.last() ? config.patch_dim() : config.dim});
     transformer.forward(c, blocks, in, {&segment, 1}, embedding, conditioning,
-                        transformer.rope(grid), out);
+                        transformer.rope(grid, start, conditioning), out);
     return out;
   }
   // The output as token rows.
   Tensor run(Observer* observer = nullptr) {
     Context c = context(observer);
-    const ZImageConditioning conditioning = transformer.prepare(c, caption);
-    return run(c, BlockRange::all(config.layers), rows, conditioning);
+    return run(c, BlockRange::all(config.layers), rows, *prepare(c));
   }
 
   Stream stream;
@@ -80,7 +82,7 @@ struct Model {
 
 struct GoldenModel : test::GoldenCase, Model {
   explicit GoldenModel(DType dtype = DType::kF32, const Ops& ops = reference_ops(),
-                       ZImageLoad load = {})
+                       TransformerLoad load = {})
       : GoldenCase(kCase),
         Model(TensorFile::open(folder + "/model/transformer"),
               ZImageConfig::from_json_file(folder + "/model/transformer/config.json"),
@@ -108,8 +110,8 @@ TEST_P(ZImageGolden, MatchesReference) {
   const Tensor out = model.run(&recorder);
   Tensor picture(DType::kF32, model.latent.view().shape());
   const TensorView view = picture;
-  place_patches(model.stream, out, model.config.patch, TokenRanges::all(model.tokens),
-                view.reshape({view[0], 1, view[1], view[2]}));
+  unpatchify(model.stream, out, model.config.patch, TokenRanges::all(model.tokens),
+             view.reshape({view[0], 1, view[1], view[2]}));
   recorder.seen["output"] = std::move(picture);
   for (const std::string& name : model.expected.names()) {
     ASSERT_TRUE(recorder.seen.count(name)) << name;
@@ -136,12 +138,11 @@ TEST(ZImageForward, BlockRangesComposeBitwise) {
   EXPECT_LT(a.transformer.weights_bytes() + b.transformer.weights_bytes(),
             2 * whole.transformer.weights_bytes());
   Context ca = a.context(), cb = b.context();
-  const ZImageConditioning first = a.transformer.prepare(ca, a.caption);
-  const ZImageConditioning second = b.transformer.prepare(cb, b.caption);
-  EXPECT_FALSE(second.caption);
-  const Tensor hidden = a.run(ca, {0, 1, 2}, a.rows, first);
+  const auto first = a.prepare(ca), second = b.prepare(cb);
+  EXPECT_FALSE(dynamic_cast<const ZImageConditioning&>(*second).caption);
+  const Tensor hidden = a.run(ca, {0, 1, 2}, a.rows, *first);
   EXPECT_EQ(hidden.view()[0], 24 + 8 + 32);
-  EXPECT_TRUE(bitwise_equal(b.run(cb, {1, 2, 2}, hidden, second), expected));
+  EXPECT_TRUE(bitwise_equal(b.run(cb, {1, 2, 2}, hidden, *second), expected));
 }
 
 TEST(ZImageForward, SameBitsForAnyThreadCount) {
@@ -157,13 +158,8 @@ TEST(ZImageForward, SameBitsForAnyThreadCount) {
 TEST(ZImageForward, PositionsOfTheImageMatter) {
   GoldenModel model;
   Context c = model.context();
-  const ZImageConditioning conditioning = model.transformer.prepare(c, model.caption);
   const Tensor expected = model.run();
-  const TimeSegment segment{.tokens = {0, model.tokens}, .timestep = model.time};
-  Tensor embedding(DType::kF32, {1, 256}), out(DType::kF32, expected.view().shape());
-  model.transformer.timestep_embedding(model.stream, {&segment, 1}, embedding);
-  model.transformer.forward(c, BlockRange::all(2), model.rows, {&segment, 1}, embedding,
-                            conditioning, model.transformer.rope(model.grid, {5, 0, 0}), out);
+  const Tensor out = model.run(c, BlockRange::all(2), model.rows, *model.prepare(c), {5, 0, 0});
   EXPECT_GT(relative_l2(to_f64(out), to_f64(expected)), 1e-4);
 }
 
@@ -194,8 +190,8 @@ TEST(ZImageSlices, PartsSumToTheWhole) {
               model.seams.halo,
               {},
               TokenRanges::all(model.tokens)};
-    const ZImageConditioning conditioning = model.transformer.prepare(c, whole.caption);
-    const Tensor out = model.run(c, BlockRange::all(2), model.rows, conditioning);
+    model.caption = f32_copy(model.stream, whole.caption, {7, 20});
+    const Tensor out = model.run(c, BlockRange::all(2), model.rows, *model.prepare(c));
     EXPECT_LT(relative_l2(to_f64(out), to_f64(expected)), test::kParallelL2) << rank;
     EXPECT_EQ(model.arena.high_water(),
               z_image_workspace_bytes(whole.config, {24, 32, 8}, {.width = width},
@@ -208,18 +204,22 @@ TEST(ZImageMemory, IsPredictedToTheByte) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const BlockRange& blocks : ranges)
       for (const int64_t length : {3, 32, 70}) {
-        const ZImageLoad load{.dtype = dtype, .blocks = blocks};
+        const TransformerLoad load{.dtype = dtype, .blocks = blocks};
         GoldenModel model(dtype, reference_ops(), load);
         model.caption = Tensor(DType::kF32, {length, model.config.caption_dim});
         Context c = model.context();
-        const ZImageConditioning conditioning = model.transformer.prepare(c, model.caption);
-        EXPECT_EQ(conditioning.bytes(),
-                  z_image_conditioning_bytes(model.config, conditioning.rows, load));
-        const ZImageRows rows{model.tokens, conditioning.rows, z_image_pads(model.tokens)};
+        const auto conditioning = model.prepare(c);
+        const std::unique_ptr<TransformerModel> described = make_z_image_model(model.config);
+        const ForwardSize size{.tokens = model.tokens,
+                               .all_tokens = model.tokens,
+                               .text = length,
+                               .text_length = length};
+        EXPECT_EQ(conditioning->bytes(), described->conditioning_bytes(size, load));
+        EXPECT_EQ(conditioning->joint_rows(), described->joint_rows(size));
         const Tensor hidden(DType::kF32,
-                            {rows.tokens + rows.captions + rows.pads, model.config.dim});
-        model.run(c, blocks, blocks.first() ? model.rows.view() : hidden.view(), conditioning);
-        EXPECT_EQ(model.arena.high_water(), z_image_workspace_bytes(model.config, rows, load))
+                            {model.tokens + conditioning->joint_rows(), model.config.dim});
+        model.run(c, blocks, blocks.first() ? model.rows.view() : hidden.view(), *conditioning);
+        EXPECT_EQ(model.arena.high_water(), described->workspace_bytes(size, load, {}))
             << to_string(dtype) << " blocks " << blocks.begin << " " << blocks.end << " caption "
             << length;
       }
@@ -285,7 +285,7 @@ TEST(ZImageMemory, WeightsAreThePredictedBytes) {
   const BlockRange ranges[] = {{0, 3, 3}, {0, 1, 3}, {1, 2, 3}, {2, 3, 3}};
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const BlockRange& blocks : ranges) {
-      const ZImageLoad load{.dtype = dtype, .blocks = blocks};
+      const TransformerLoad load{.dtype = dtype, .blocks = blocks};
       const Model model(TensorFile::open(path), config, load);
       const auto predicted = static_cast<double>(z_image_weights_bytes(config, load));
       EXPECT_NEAR(static_cast<double>(model.transformer.weights_bytes()), predicted,
@@ -377,13 +377,16 @@ TEST(ZImageLimits, PositionsBeyondTheTables) {
     }
     return std::string();
   };
-  const Tensor longest(DType::kF32, {224, 20}), too_long(DType::kF32, {225, 20});
-  EXPECT_EQ(message([&] { model.transformer.prepare(c, longest); }), "");
-  EXPECT_NE(message([&] { model.transformer.prepare(c, too_long); }).find("225 tokens"),
-            std::string::npos);
-  EXPECT_EQ(message([&] { model.transformer.rope({1, 32, 32}); }), "");
+  const auto prepare = [&](int64_t tokens) {
+    model.caption = Tensor(DType::kF32, {tokens, 20});
+    model.prepare(c);
+  };
+  EXPECT_EQ(message([&] { prepare(224); }), "");
+  EXPECT_NE(message([&] { prepare(225); }).find("225 tokens"), std::string::npos);
+  const ZImageConditioning none;
+  EXPECT_EQ(message([&] { model.transformer.rope({1, 32, 32}, {}, none); }), "");
   EXPECT_NE(message([&] {
-              model.transformer.rope({1, 33, 32});
+              model.transformer.rope({1, 33, 32}, {}, none);
             }).find("66 rows"),
             std::string::npos);
 }
