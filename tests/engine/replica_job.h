@@ -7,6 +7,8 @@
 
 #include "io/text/text_clean.h"
 #include "io/text/tokenizer.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/transformer.h"
 #include "models/wan/vae.h"
 #include "parallel/methods/bands.h"
 #include "parallel/methods/ring.h"

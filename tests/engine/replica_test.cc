@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "engine/generation/rank_placement.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/transformer.h"
 #include "tests/engine/replica_job.h"
 #include "tests/models/transformer_testing.h"
 
