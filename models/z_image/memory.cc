@@ -118,7 +118,7 @@ size_t z_image_workspace_bytes(const ZImageConfig& config, const ZImageRows& row
   const int64_t d = config.dim, heads = part.heads.size() * config.head_dim();
   const DType f32 = DType::kF32;
   const auto block = [&](int64_t n, bool modulated, size_t attend) {
-    const int64_t chunk = std::min(n, kFfnRows);
+    const int64_t chunk = std::min(n, kZImageFfnRows);
     const size_t attention =
         3 * arena_bytes(load.dtype, {n, heads}) + std::max(attend, seams.of_sum(n * d));
     const size_t ffn =
@@ -168,7 +168,7 @@ size_t z_image_scratch_bytes(const ZImageConfig& config, const ZImageRows& rows,
                              const TransformerLoad& load, Bias biases, const DeviceTraits& device) {
   const WidthSlice part = load.width.of(config.heads, config.ffn_dim());
   const int64_t d = config.dim, heads = part.heads.size(), width = heads * config.head_dim();
-  const int64_t n = rows.tokens + rows.captions + rows.pads, chunk = std::min(n, kFfnRows);
+  const int64_t n = rows.tokens + rows.captions + rows.pads, chunk = std::min(n, kZImageFfnRows);
   size_t most = kTransferPiece;
   const auto consider = [&](LinearShape shape) {
     if (shape.rows > 0 && shape.out > 0) most = std::max(most, linear_scratch_bytes(shape, device));

@@ -159,6 +159,10 @@ class ZImageTransformer final : public Transformer {
 
 std::unique_ptr<TransformerModel> make_z_image_model(const ZImageConfig& config);
 
+// The feed-forward runs on this many rows at a time, because its hidden rows are the widest of the
+// model.
+inline constexpr int64_t kZImageFfnRows = 4096;
+
 // The rows of one forward on one rank.
 struct ZImageRows {
   int64_t tokens = 0;    // image tokens of its own
