@@ -133,6 +133,7 @@ void meter_pointwise(Ops& ops) {
   meter<"silu", kOf, &Of::silu, moved<kPointwise, 0, 1>>(ops);
   meter<"gelu_tanh", kOf, &Of::gelu_tanh, moved<kPointwise, 0, 1>>(ops);
   meter<"gelu_tanh_mul", kOf, &Of::gelu_tanh_mul, moved<kPointwise, 0, 1, 2>>(ops);
+  meter<"tanh", kOf, &Of::tanh, moved<kPointwise, 0, 1>>(ops);
   meter<"silu_mul", kOf, &Of::silu_mul, moved<kPointwise, 0, 1, 2>>(ops);
   meter<"axpby", kOf, &Of::axpby, moved<kPointwise, 1, 3, 4>>(ops);
   meter<"combine", kOf, &Of::combine, combine_work>(ops);
@@ -152,6 +153,9 @@ Ops make_metered() {
   meter<"sum_squares", kOfNorm, &NormOps::sum_squares, moved<kNorm, 0>>(ops);
   meter<"rms_scale", kOfNorm, &NormOps::rms_scale, moved<kNorm, 0, 5>>(ops);
   meter<"channel_rms_norm", kOfNorm, &NormOps::channel_rms_norm, moved<kNorm, 0, 3>>(ops);
+  meter<"group_sums", kOfNorm, &NormOps::group_sums, moved<kNorm, 0>>(ops);
+  meter<"group_squares", kOfNorm, &NormOps::group_squares, moved<kNorm, 0>>(ops);
+  meter<"group_norm", kOfNorm, &NormOps::group_norm, moved<kNorm, 0, 7>>(ops);
   ops.linear.pack_linear = pack_linear_metered;
   meter<"linear", &Ops::linear, &LinearOps::linear, linear_work>(ops);
   meter<"attention", &Ops::attention, &AttentionOps::attention, attention_work>(ops);

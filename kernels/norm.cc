@@ -67,4 +67,40 @@ void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gam
   stream.ops().norm.channel_rms_norm(stream, x, gamma, activation, out);
 }
 
+namespace {
+// Returns the number of groups.
+int64_t check_groups(const Stream& stream, const TensorView& x, const TensorView& sums) {
+  CHECK(x.rank == 2 && is_rows(stream, x), "x", x.to_string_shape());
+  const int64_t groups = sums.rank == 1 ? sums[0] - 1 : 0;
+  CHECK(groups > 0 && is_vector(stream, sums, groups + 1) && x[1] > 0 && x[1] % groups == 0, "sums",
+        sums.to_string_shape(), "of x", x.to_string_shape());
+  return groups;
+}
+}  // namespace
+
+void group_sums(Stream& stream, const TensorView& x, const TensorView& sums) {
+  check_groups(stream, x, sums);
+  CHECK(x[0] > 0, "x", x.to_string_shape());
+  stream.ops().norm.group_sums(stream, x, sums);
+}
+
+void group_squares(Stream& stream, const TensorView& x, const TensorView& sums,
+                   const TensorView& squares) {
+  const int64_t groups = check_groups(stream, x, sums);
+  CHECK(x[0] > 0 && is_vector(stream, squares, groups), "squares", squares.to_string_shape());
+  stream.ops().norm.group_squares(stream, x, sums, squares);
+}
+
+void group_norm(Stream& stream, const TensorView& x, const TensorView& sums,
+                const TensorView& squares, const TensorView& weight, const TensorView& bias,
+                float eps, Activation activation, const TensorView& out) {
+  check_rows(stream, x, out);
+  const int64_t groups = check_groups(stream, x, sums);
+  CHECK(is_vector(stream, squares, groups), "squares", squares.to_string_shape());
+  CHECK(is_vector(stream, weight, x[1]) && is_vector(stream, bias, x[1]), "weight",
+        weight.to_string_shape(), "bias", bias.to_string_shape());
+  if (x.count() == 0) return;
+  stream.ops().norm.group_norm(stream, x, sums, squares, weight, bias, eps, activation, out);
+}
+
 }  // namespace weft

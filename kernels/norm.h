@@ -37,4 +37,16 @@ enum class Activation : uint8_t { kNone, kSilu };
 void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gamma,
                       Activation activation, const TensorView& out);
 
+// Group norm (Wu & He 2018) of a picture whose pixels may be split over ranks, in three steps:
+// Reducer::sum adds the ranks' sums after the first step and their squares after the second. x, out
+// [N, C] are pixels and channels, and a group is C / G neighbouring channels. sums [G + 1] f32
+// holds sum(x) of every group, then the number of pixels; squares [G] f32 holds sum((x - mean)^2).
+void group_sums(Stream& stream, const TensorView& x, const TensorView& sums);
+void group_squares(Stream& stream, const TensorView& x, const TensorView& sums,
+                   const TensorView& squares);
+// out = act((x - mean) * rsqrt(var + eps) * weight + bias), biased variance. weight, bias [C].
+void group_norm(Stream& stream, const TensorView& x, const TensorView& sums,
+                const TensorView& squares, const TensorView& weight, const TensorView& bias,
+                float eps, Activation activation, const TensorView& out);
+
 }  // namespace weft

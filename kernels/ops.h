@@ -24,6 +24,9 @@ struct NormOps {
   decltype(&weft::sum_squares) sum_squares;
   decltype(&weft::rms_scale) rms_scale;
   decltype(&weft::channel_rms_norm) channel_rms_norm;
+  decltype(&weft::group_sums) group_sums;
+  decltype(&weft::group_squares) group_squares;
+  decltype(&weft::group_norm) group_norm;
 };
 
 struct LinearOps {
@@ -45,6 +48,7 @@ struct PointwiseOps {
   decltype(&weft::gated_add) gated_add;
   decltype(&weft::add_bias) add_bias;
   decltype(&weft::silu) silu;
+  decltype(&weft::tanh) tanh;
   decltype(&weft::gelu_tanh) gelu_tanh;
   decltype(&weft::gelu_tanh_mul) gelu_tanh_mul;
   decltype(&weft::silu_mul) silu_mul;

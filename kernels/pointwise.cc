@@ -48,6 +48,12 @@ void silu(Stream& stream, const TensorView& x, const TensorView& out) {
   stream.ops().pointwise.silu(stream, x, out);
 }
 
+void tanh(Stream& stream, const TensorView& x, const TensorView& out) {
+  check_same(stream, x, out);
+  if (out.count() == 0) return;
+  stream.ops().pointwise.tanh(stream, x, out);
+}
+
 void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out) {
   check_same(stream, x, out);
   if (out.count() == 0) return;

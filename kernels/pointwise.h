@@ -18,6 +18,7 @@ void gated_add(Stream& stream, const TensorView& x, const TensorView& y, const T
 void add_bias(Stream& stream, const TensorView& x, const TensorView& bias, const TensorView& out);
 
 void silu(Stream& stream, const TensorView& x, const TensorView& out);
+void tanh(Stream& stream, const TensorView& x, const TensorView& out);
 void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out);
 
 // Gated GELU of T5 v1.1 (Shazeer 2020): out = gelu_tanh(a) * b.

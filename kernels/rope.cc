@@ -35,10 +35,15 @@ Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start, int he
   // Rows and columns each get the largest even number of dimensions up to a third; frames get the
   // rest.
   const int side = head_dim / 6;
+  return make_rope(grid, start, {head_dim / 2 - 2 * side, side, side}, theta);
+}
+
+Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+               const std::array<int, 3>& pairs, double theta) {
   Rope rope;
   rope.grid = grid;
   rope.start = start;
-  rope.pairs = {head_dim / 2 - 2 * side, side, side};
+  rope.pairs = pairs;
   for (int axis = 0; axis < 3; ++axis)
     rope.table[axis] = angle_table(grid[axis], start[axis], rope.pairs[axis], theta);
   return rope;

@@ -31,6 +31,10 @@ Rope on_device(Stream& stream, const Rope& rope);
 Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start, int head_dim,
                double theta = 10000.0);
 
+// Makes the tables for axes with the given numbers of pairs; omega_j = theta^(-j / pairs).
+Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+               const std::array<int, 3>& pairs, double theta);
+
 // Makes the tables for `tokens` consecutive positions from `start` on: the first axis has all
 // dimensions, omega_j = theta^(-2j/E).
 Rope make_line_rope(int64_t tokens, int64_t start, int head_dim, double theta, RopePairs order);

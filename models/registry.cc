@@ -5,10 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "models/autoencoder_kl/vae.h"
+#include "models/causal_decoder/text_model.h"
 #include "models/umt5/encoder.h"
 #include "models/wan/family.h"
 #include "models/wan/transformer.h"
 #include "models/wan/vae.h"
+#include "models/z_image/family.h"
+#include "models/z_image/names.h"
+#include "models/z_image/transformer.h"
 
 namespace weft {
 
@@ -84,7 +89,7 @@ std::string advice(const std::string& path) {
          "and vae/, or the repository whose name ends in -Diffusers";
 }
 
-constexpr const ModelFamily* kFamilies[] = {&kWanFamily};
+constexpr const ModelFamily* kFamilies[] = {&kWanFamily, &kZImageFamily};
 
 const ModelFamily& family_of(const std::string& class_name, const std::string& index_path) {
   std::string legal;
@@ -104,6 +109,9 @@ struct ComponentRow {
   bool (*is)(const std::string& name, const nlohmann::json& config);
   std::shared_ptr<const Model> (*open)(const std::string& path);
   std::shared_ptr<const Model> (*of_tensors)(const TensorFile& file) = nullptr;
+  // Returns whether a file without a config holds the model. A file that no row knows is the
+  // first row's.
+  bool (*holds)(const TensorFile& file) = nullptr;
 };
 
 // A config.json of the original repository names no class.
@@ -121,13 +129,28 @@ constexpr ComponentRow<TransformerModel> kTransformers[] = {
      },
      [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
        return make_wan_model(WanConfig::from_tensors(file));
-     }}};
+     }},
+    {"ZImageTransformer2DModel",
+     [](const std::string& name, const nlohmann::json&) {
+       return name == "ZImageTransformer2DModel";
+     },
+     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
+       return make_z_image_model(ZImageConfig::from_json_file(path));
+     },
+     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
+       return make_z_image_model(ZImageConfig::from_tensors(file));
+     },
+     holds_z_image}};
 
 constexpr ComponentRow<TextEncoderModel> kTextEncoders[] = {
     {"UMT5EncoderModel",
      [](const std::string& name, const nlohmann::json&) { return name == "umt5"; },
      [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
        return make_umt5_model(Umt5Config::from_json_file(path));
+     }},
+    {"Qwen3Model", [](const std::string& name, const nlohmann::json&) { return name == "qwen3"; },
+     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
+       return make_decoder_text_model(DecoderConfig::from_json_file(path));
      }}};
 
 constexpr ComponentRow<VaeModel> kVaes[] = {
@@ -135,6 +158,11 @@ constexpr ComponentRow<VaeModel> kVaes[] = {
      [](const std::string& name, const nlohmann::json&) { return name == "AutoencoderKLWan"; },
      [](const std::string& path) -> std::shared_ptr<const VaeModel> {
        return make_wan_vae_model(WanVaeConfig::from_json_file(path));
+     }},
+    {"AutoencoderKL",
+     [](const std::string& name, const nlohmann::json&) { return name == "AutoencoderKL"; },
+     [](const std::string& path) -> std::shared_ptr<const VaeModel> {
+       return make_kl_vae_model(KlVaeConfig::from_json_file(path));
      }}};
 
 // Returns the row of a config, or null.
@@ -187,6 +215,8 @@ std::shared_ptr<const VaeModel> open_vae(const std::string& config_path) {
 }
 
 std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file) {
+  for (const auto& row : kTransformers)
+    if (row.holds && row.holds(file)) return row.of_tensors(file);
   return kTransformers[0].of_tensors(file);
 }
 

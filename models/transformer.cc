@@ -40,7 +40,8 @@ void Transformer::timestep_embedding(Stream& stream, std::span<const TimeSegment
         out.to_string_shape());
   make_on_host(stream, out, [&](const TensorView& to) {
     for (size_t i = 0; i < times.size(); ++i)
-      time_embedding(times[i].timestep, to.select(0, static_cast<int64_t>(i)));
+      time_embedding(traits().time_offset + traits().time_scale * times[i].timestep,
+                     to.select(0, static_cast<int64_t>(i)));
   });
 }
 

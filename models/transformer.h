@@ -25,7 +25,9 @@ struct TransformerTraits {
   std::array<int64_t, 3> patch{1, 1, 1};  // frames, rows, columns of the latent per token
   int64_t text_columns = 0;               // of a text encoder's rows
   int64_t time_columns = 0;               // of the sinusoidal embedding of a timestep
-  const char* block_name = "blocks";      // under which an Observer sees the blocks' output
+  // A timestep t is embedded as time_offset + time_scale t.
+  float time_offset = 0, time_scale = 1;
+  const char* block_name = "blocks";  // under which an Observer sees the blocks' output
 
   // Values of the latent and of the velocity per token.
   int64_t row() const { return out_channels * patch[0] * patch[1] * patch[2]; }

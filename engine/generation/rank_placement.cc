@@ -16,13 +16,13 @@ constexpr AllReduce kTextSums = AllReduce::kBySize;
 // The seams in use. Each is made when it is first needed and kept until its size changes.
 struct RankPlacement::Seams {
   // Communicator group ids, one per kind of exchange.
-  enum Group : int { kMixer = 1, kTensor = kMixer + kMixerGroups, kText, kBands };
+  enum Group : int { kMixer = 1, kTensor = kMixer + kMixerGroups, kText, kBands, kBandSums };
 
   FullMixer full;
   IdentityReducer whole;
   IdentityHalo one_band;
   std::unique_ptr<TokenMixer> mixer;
-  std::unique_ptr<TensorReducer> tensor, text;
+  std::unique_ptr<TensorReducer> tensor, text, band_sums;
   std::unique_ptr<BandHalo> halo;
   std::unique_ptr<BandMixer> band_mixer;
   int64_t mixer_tokens = -1, band_rows = -1;
@@ -166,9 +166,11 @@ Context RankPlacement::vae_context(Stream& stream, Arena& arena, const Pass& pas
     }
     seams.halo = std::make_unique<BandHalo>(group(ranks, Seams::kBands));
     seams.band_mixer = std::make_unique<BandMixer>(group(ranks, Seams::kBands), std::move(rows));
+    seams.band_sums =
+        std::make_unique<TensorReducer>(group(ranks, Seams::kBandSums), AllReduce::kBySize);
     seams.band_rows = latent_rows;
   }
-  return {stream, arena, *seams.band_mixer, seams.whole, *seams.halo, pass, {}};
+  return {stream, arena, *seams.band_mixer, *seams.band_sums, *seams.halo, pass, {}};
 }
 
 JobScope::JobScope(RankPlacement& placement) : placement_(placement) {

@@ -106,6 +106,64 @@ void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gam
   });
 }
 
+// Calls group(g, first channel, channels) for every group.
+template <class Group>
+void for_groups(Stream& stream, const TensorView& x, int64_t groups, Group&& group) {
+  const int64_t channels = x[1] / groups;
+  parallel_for(stream, groups, row_grain(x[0] * channels), [&](int64_t begin, int64_t end) {
+    for (int64_t g = begin; g < end; ++g) group(g, g * channels, channels);
+  });
+}
+
+// Returns the f64 sum of term(value) over the channels' values of all pixels.
+template <class Term>
+double sum_channels(const TensorView& x, int64_t first, int64_t channels, Term&& term) {
+  double sum = 0;
+  visit_dtype(x.dtype, [&]<class In>(In) {
+    for (int64_t r = 0; r < x[0]; ++r)
+      for (int64_t c = first; c < first + channels; ++c)
+        sum += term(static_cast<double>(to_float(x.as<In>()[r * x.row_stride() + c])));
+  });
+  return sum;
+}
+
+void group_sums(Stream& stream, const TensorView& x, const TensorView& sums) {
+  const int64_t groups = sums[0] - 1;
+  for_groups(stream, x, groups, [&](int64_t g, int64_t first, int64_t channels) {
+    sums.as<float>()[g] =
+        static_cast<float>(sum_channels(x, first, channels, [](double value) { return value; }));
+  });
+  sums.as<float>()[groups] = static_cast<float>(x[0]);
+}
+
+void group_squares(Stream& stream, const TensorView& x, const TensorView& sums,
+                   const TensorView& squares) {
+  const double pixels = sums.as<float>()[sums[0] - 1];
+  for_groups(stream, x, squares[0], [&](int64_t g, int64_t first, int64_t channels) {
+    const double mean = sums.as<float>()[g] / (pixels * static_cast<double>(channels));
+    squares.as<float>()[g] = static_cast<float>(sum_channels(
+        x, first, channels, [mean](double value) { return (value - mean) * (value - mean); }));
+  });
+}
+
+void group_norm(Stream& stream, const TensorView& x, const TensorView& sums,
+                const TensorView& squares, const TensorView& weight, const TensorView& bias,
+                float eps, Activation activation, const TensorView& out) {
+  const int64_t groups = squares[0], channels = x[1] / groups;
+  const double count = double{sums.as<float>()[groups]} * static_cast<double>(channels);
+  for_rows(stream, x, out, [&]<class In, class T>(const In* in, T* to, int64_t) {
+    for (int64_t c = 0; c < x[1]; ++c) {
+      const int64_t g = c / channels;
+      const double scale = 1 / std::sqrt(squares.as<float>()[g] / count + eps);
+      const double y =
+          (to_float(in[c]) - sums.as<float>()[g] / count) * scale * weight.as<float>()[c] +
+          bias.as<float>()[c];
+      to[c] =
+          from_float<T>(static_cast<float>(activation == Activation::kSilu ? silu_exact(y) : y));
+    }
+  });
+}
+
 }  // namespace
 
 void fill_norm_reference(Ops& ops) {
@@ -114,7 +172,10 @@ void fill_norm_reference(Ops& ops) {
               .rms_norm = rms_norm,
               .sum_squares = sum_squares,
               .rms_scale = rms_scale,
-              .channel_rms_norm = channel_rms_norm};
+              .channel_rms_norm = channel_rms_norm,
+              .group_sums = group_sums,
+              .group_squares = group_squares,
+              .group_norm = group_norm};
 }
 
 }  // namespace weft::cpu

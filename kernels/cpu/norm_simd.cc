@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/parallel_for.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/norm.h"
 #include "kernels/ops.h"
@@ -20,7 +21,7 @@ namespace weft::cpu {
 
 // The arguments of one call over rows.
 struct NormCall {
-  enum class Kind { kLayer, kModulated, kRms, kSquares, kScale, kChannel } kind;
+  enum class Kind { kLayer, kModulated, kRms, kSquares, kScale, kChannel, kGroup } kind;
   TensorView x, out;
   const float* weight = nullptr;  // null: 1; kModulated: 1 + weight
   const float* bias = nullptr;    // null: 0
@@ -28,6 +29,13 @@ struct NormCall {
   int64_t width = 0;
   float eps = 0;
   Activation activation = Activation::kNone;
+};
+
+// The arguments of the sums over a block of rows: totals[c] += sum of x[., c], or of the squared
+// differences from means[c].
+struct ColumnSums {
+  TensorView x;
+  const float* means = nullptr;  // null: plain sums
 };
 
 }  // namespace weft::cpu
@@ -86,7 +94,8 @@ struct Finish {
     if (kKind == NormCall::Kind::kModulated) weight = hn::Add(weight, hn::Set(RowTag(), 1.0f));
     if (has_weight) y = hn::Mul(y, weight);
     if (has_bias) y = hn::Add(y, bias);
-    if (kKind == NormCall::Kind::kChannel && with_silu) y = silu(y);
+    if ((kKind == NormCall::Kind::kChannel || kKind == NormCall::Kind::kGroup) && with_silu)
+      y = silu(y);
     return y;
   }
 };
@@ -132,6 +141,8 @@ void norm_rows(const NormCall& call, int64_t begin, int64_t end) {
       scale = 1 / std::sqrt(double{sum_terms(x, n, Square())} / n + call.eps);
     } else if constexpr (kKind == Kind::kScale) {
       scale = 1 / std::sqrt(double{call.sums[r]} / call.width + call.eps);
+    } else if constexpr (kKind == Kind::kGroup) {
+      scale = 1;  // weight and bias hold the whole formula
     } else {
       const double norm = std::sqrt(double{sum_terms(x, n, Square())});
       scale = std::sqrt(static_cast<double>(n)) / std::max(norm, 1e-12);
@@ -166,7 +177,41 @@ void run_norm(const NormCall& call, int64_t begin, int64_t end) {
       return norm_kind<Kind::kScale>(call, begin, end);
     case Kind::kChannel:
       return norm_kind<Kind::kChannel>(call, begin, end);
+    case Kind::kGroup:
+      return norm_kind<Kind::kGroup>(call, begin, end);
   }
+}
+
+// Few rows are added in f32 at a time, and their sums in f64.
+constexpr int64_t kRowsInF32 = 32;
+
+template <class T>
+void sum_columns_typed(const ColumnSums& call, int64_t begin, int64_t end, double* totals) {
+  const RowTag d;
+  const int64_t lanes = row_lanes(), stride = call.x.row_stride(), width = call.x[1];
+  const auto add_columns = [&](int64_t row, int64_t rows, int64_t c, int64_t n) {
+    const bool whole = n == lanes;
+    const T* x = call.x.as<T>() + row * stride + c;
+    RowVec mean = hn::Zero(d), sum = hn::Zero(d);
+    if (call.means) mean = whole ? load(call.means + c) : load_part(call.means + c, n);
+    for (int64_t r = 0; r < rows; ++r, x += stride) {
+      const RowVec value = whole ? load(x) : load_part(x, n);
+      sum = hn::Add(sum, call.means ? SquaredDifference{mean}(value) : value);
+    }
+    float sums[16];
+    store(sum, sums);
+    for (int64_t i = 0; i < n; ++i) totals[c + i] += sums[i];
+  };
+  for (int64_t row = begin; row < end; row += kRowsInF32)
+    for (int64_t c = 0; c < width; c += lanes)
+      add_columns(row, std::min(kRowsInF32, end - row), c, std::min(lanes, width - c));
+}
+
+void sum_columns(const ColumnSums& call, int64_t begin, int64_t end, double* totals) {
+  if (call.x.dtype == DType::kF32)
+    sum_columns_typed<float>(call, begin, end, totals);
+  else
+    sum_columns_typed<bf16>(call, begin, end, totals);
 }
 
 }  // namespace weft::cpu::HWY_NAMESPACE
@@ -176,6 +221,7 @@ HWY_AFTER_NAMESPACE();
 namespace weft::cpu {
 
 HWY_EXPORT(run_norm);
+HWY_EXPORT(sum_columns);
 
 namespace {
 
@@ -237,6 +283,65 @@ void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gam
                .activation = activation});
 }
 
+// Writes the groups' totals to `out`. Blocks of rows are summed apart and joined in their order, so
+// the result does not depend on the number of threads.
+void sum_groups(Stream& stream, const ColumnSums& call, int64_t groups, float* out) {
+  constexpr int64_t kBlocks = 64, kLeastRows = 64;
+  const int64_t n = call.x[0], width = call.x[1], channels = width / groups;
+  const int64_t rows = std::max(kLeastRows, (n + kBlocks - 1) / kBlocks);
+  const int64_t blocks = (n + rows - 1) / rows;
+  double* totals = thread_scratch<double>(Scratch::kSums, blocks * width);
+  std::fill_n(totals, blocks * width, 0.0);
+  parallel_for(stream, blocks, row_grain(rows * width), [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) HWY_DYNAMIC_DISPATCH(sum_columns)
+    (call, b * rows, std::min(n, (b + 1) * rows), totals + b * width);
+  });
+  for (int64_t g = 0; g < groups; ++g) {
+    double total = 0;
+    for (int64_t b = 0; b < blocks; ++b)
+      for (int64_t c = g * channels; c < (g + 1) * channels; ++c) total += totals[b * width + c];
+    out[g] = static_cast<float>(total);
+  }
+}
+
+void group_sums(Stream& stream, const TensorView& x, const TensorView& sums) {
+  const int64_t groups = sums[0] - 1;
+  sum_groups(stream, {.x = x}, groups, sums.as<float>());
+  sums.as<float>()[groups] = static_cast<float>(x[0]);
+}
+
+void group_squares(Stream& stream, const TensorView& x, const TensorView& sums,
+                   const TensorView& squares) {
+  const int64_t groups = squares[0], channels = x[1] / groups;
+  const float* sum = sums.as<float>();
+  const double count = double{sum[groups]} * static_cast<double>(channels);
+  float* means = thread_scratch<float>(Scratch::kRowTerms, x[1]);
+  for (int64_t c = 0; c < x[1]; ++c) means[c] = static_cast<float>(sum[c / channels] / count);
+  sum_groups(stream, {.x = x, .means = means}, groups, squares.as<float>());
+}
+
+void group_norm(Stream& stream, const TensorView& x, const TensorView& sums,
+                const TensorView& squares, const TensorView& weight, const TensorView& bias,
+                float eps, Activation activation, const TensorView& out) {
+  const int64_t groups = squares[0], channels = x[1] / groups;
+  const float* sum = sums.as<float>();
+  const double count = double{sum[groups]} * static_cast<double>(channels);
+  float* scales = thread_scratch<float>(Scratch::kRowTerms, 2 * x[1]);
+  float* offsets = scales + x[1];
+  for (int64_t c = 0; c < x[1]; ++c) {
+    const int64_t g = c / channels;
+    const double scale = weight.as<float>()[c] / std::sqrt(squares.as<float>()[g] / count + eps);
+    scales[c] = static_cast<float>(scale);
+    offsets[c] = static_cast<float>(bias.as<float>()[c] - sum[g] / count * scale);
+  }
+  run(stream, {.kind = NormCall::Kind::kGroup,
+               .x = x,
+               .out = out,
+               .weight = scales,
+               .bias = offsets,
+               .activation = activation});
+}
+
 }  // namespace
 
 void fill_norm_simd(Ops& ops) {
@@ -245,7 +350,10 @@ void fill_norm_simd(Ops& ops) {
               .rms_norm = rms_norm,
               .sum_squares = sum_squares,
               .rms_scale = rms_scale,
-              .channel_rms_norm = channel_rms_norm};
+              .channel_rms_norm = channel_rms_norm,
+              .group_sums = group_sums,
+              .group_squares = group_squares,
+              .group_norm = group_norm};
 }
 
 }  // namespace weft::cpu

@@ -66,6 +66,11 @@ void silu(Stream& stream, const TensorView& x, const TensorView& out) {
        [](float a, float, int64_t) { return static_cast<float>(silu_exact(a)); });
 }
 
+void tanh(Stream& stream, const TensorView& x, const TensorView& out) {
+  map2(stream, x, x, out,
+       [](float a, float, int64_t) { return static_cast<float>(std::tanh(double{a})); });
+}
+
 void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out) {
   map2(stream, x, x, out,
        [](float a, float, int64_t) { return static_cast<float>(gelu_tanh_exact(a)); });
@@ -133,6 +138,7 @@ void fill_pointwise_reference(Ops& ops) {
                    .gated_add = gated_add,
                    .add_bias = add_bias,
                    .silu = silu,
+                   .tanh = tanh,
                    .gelu_tanh = gelu_tanh,
                    .gelu_tanh_mul = gelu_tanh_mul,
                    .silu_mul = silu_mul,

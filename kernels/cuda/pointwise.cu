@@ -35,6 +35,11 @@ struct Silu {
   __device__ __forceinline__ float operator()(float x, float, float) const { return gate(x, x); }
 };
 
+struct Tanh {
+  static constexpr bool kY = false, kVector = false, kWideX = false, kWideY = false;
+  __device__ __forceinline__ float operator()(float x, float, float) const { return tanhf(x); }
+};
+
 struct Gelu {
   static constexpr bool kY = false, kVector = false, kWideX = false, kWideY = false;
   __device__ __forceinline__ float operator()(float x, float, float) const { return gelu(x); }
@@ -158,6 +163,10 @@ void add_bias(Stream& stream, const TensorView& x, const TensorView& bias, const
 
 void silu(Stream& stream, const TensorView& x, const TensorView& out) {
   map(stream, Silu{}, x, {}, {}, out);
+}
+
+void tanh(Stream& stream, const TensorView& x, const TensorView& out) {
+  map(stream, Tanh{}, x, {}, {}, out);
 }
 
 void gelu_tanh(Stream& stream, const TensorView& x, const TensorView& out) {
@@ -287,6 +296,7 @@ void fill_pointwise(Ops& ops) {
   ops.pointwise.gated_add = gated_add;
   ops.pointwise.add_bias = add_bias;
   ops.pointwise.silu = silu;
+  ops.pointwise.tanh = tanh;
   ops.pointwise.gelu_tanh = gelu_tanh;
   ops.pointwise.gelu_tanh_mul = gelu_tanh_mul;
   ops.pointwise.silu_mul = silu_mul;

@@ -21,50 +21,6 @@ TensorView alloc(Context& context, DType dtype, const FrameShape& shape) {
   return context.arena.alloc(dtype, {shape.frames, shape.height, shape.width, shape.channels});
 }
 
-PackedConv pack(const VaeWeightSource& source, const std::string& name, int64_t out,
-                std::initializer_list<int64_t> shape) {
-  const TensorView weight = source.take(name + ".weight", shape);
-  const TensorView bias = source.take(name + ".bias", {out});
-  if (!weight || !bias) return {};
-  return pack_conv(*source.stream, weight, bias, source.dtype);
-}
-
-// Packs a 1x1 or 1x1x1 convolution, which is a linear layer over pixels.
-PackedLinear pack_pointwise(const VaeWeightSource& source, const std::string& name, int64_t in,
-                            int64_t out, int64_t keep, std::initializer_list<int64_t> shape) {
-  const TensorView weight = source.take(name + ".weight", shape);
-  const TensorView bias = source.take(name + ".bias", {out});
-  if (!weight || !bias) return {};
-  return pack_linear(*source.stream, weight.reshape({out, in}).slice(0, 0, keep),
-                     bias.slice(0, 0, keep), source.dtype);
-}
-
-Tensor take_gamma(const VaeWeightSource& source, const std::string& name,
-                  std::initializer_list<int64_t> shape) {
-  const TensorView view = source.take(name, shape);
-  if (!view) return {};
-  Tensor gamma(DType::kF32, {view.count()}, source.stream->device());
-  copy(*source.stream, view.reshape({view.count()}), gamma);
-  return gamma;
-}
-
-struct Border {
-  int64_t above = 1, below = 1, left = 1, right = 1;
-};
-
-// Applies a convolution. Rows beyond x come from the neighbouring bands; without neighbours they
-// are zeros.
-void convolve(Context& context, const TensorView& x, const PackedConv& conv, const Border& border,
-              std::array<int64_t, 3> stride, const TensorView& out) {
-  const Arena::Scope scope(context.arena);
-  const HaloView halo = context.halo.exchange(context, x, 1, border.above, border.below);
-  const ConvArgs args{.stride = stride,
-                      .pad_front = 0,
-                      .pad_h = {border.above - halo.before, border.below - halo.after},
-                      .pad_w = {border.left, border.right}};
-  conv3d(context.stream, halo.view, conv, args, out);
-}
-
 // Returns a buffer that holds the remembered frames followed by space for `frames` more.
 TensorView behind_history(Context& context, const TensorView& history, int64_t frames) {
   FrameShape shape = shape_of(history);
@@ -88,18 +44,6 @@ FrameShape with_channels(FrameShape shape, int64_t channels) {
   return shape;
 }
 
-// Scratch bytes of a linear layer over a chunk's pixels.
-size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
-                      const DeviceTraits& device) {
-  return linear_scratch_bytes({.rows = in.frames * in.height * in.width,
-                               .in = in.channels,
-                               .out = out,
-                               .dtype = dtype,
-                               .result = dtype,
-                               .bias = bias},
-                              device);
-}
-
 // Writes the causal convolution of act(norm(x)) to out. If gamma is empty, x is used as it is.
 void norm_convolve(Context& context, const TensorView& x, const Tensor& gamma,
                    const PackedConv& conv, const TensorView& history, const TensorView& out) {
@@ -119,8 +63,8 @@ class CausalConv final : public VaeLayer {
   CausalConv(const VaeWeightSource& source, const std::string& name, const std::string& norm,
              int64_t in, int64_t out)
       : VaeLayer(name), out_(out) {
-    if (!norm.empty()) gamma_ = take_gamma(source, norm + ".gamma", {in, 1, 1, 1});
-    conv_ = pack(source, name, out, {out, in, 3, 3, 3});
+    if (!norm.empty()) gamma_ = take_vector(source, norm + ".gamma", {in, 1, 1, 1});
+    conv_ = pack_convolution(source, name, out, {out, in, 3, 3, 3});
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, out_); }
@@ -146,10 +90,10 @@ class Resnet final : public VaeLayer {
  public:
   Resnet(const VaeWeightSource& source, const std::string& name, int64_t in, int64_t out)
       : VaeLayer(name), in_(in), out_(out) {
-    gamma1_ = take_gamma(source, name + ".norm1.gamma", {in, 1, 1, 1});
-    conv1_ = pack(source, name + ".conv1", out, {out, in, 3, 3, 3});
-    gamma2_ = take_gamma(source, name + ".norm2.gamma", {out, 1, 1, 1});
-    conv2_ = pack(source, name + ".conv2", out, {out, out, 3, 3, 3});
+    gamma1_ = take_vector(source, name + ".norm1.gamma", {in, 1, 1, 1});
+    conv1_ = pack_convolution(source, name + ".conv1", out, {out, in, 3, 3, 3});
+    gamma2_ = take_vector(source, name + ".norm2.gamma", {out, 1, 1, 1});
+    conv2_ = pack_convolution(source, name + ".conv2", out, {out, out, 3, 3, 3});
     if (in != out)
       shortcut_ = pack_pointwise(source, name + ".conv_shortcut", in, out, out, {out, in, 1, 1, 1});
   }
@@ -194,7 +138,7 @@ class Attention final : public VaeLayer {
  public:
   Attention(const VaeWeightSource& source, const std::string& name, int64_t width)
       : VaeLayer(name), width_(width) {
-    gamma_ = take_gamma(source, name + ".norm.gamma", {width, 1, 1});
+    gamma_ = take_vector(source, name + ".norm.gamma", {width, 1, 1});
     qkv_ = pack_pointwise(source, name + ".to_qkv", width, 3 * width, 3 * width,
                           {3 * width, width, 1, 1});
     proj_ = pack_pointwise(source, name + ".proj", width, width, width, {width, width, 1, 1});
@@ -261,7 +205,7 @@ class Upsample final : public VaeLayer {
   Upsample(const VaeWeightSource& source, const std::string& name, int64_t in, int64_t out,
            Resample kind)
       : VaeLayer(name), out_(out), temporal_(kind == Resample::kSpatialAndTime) {
-    conv_ = pack(source, name + ".resample.1", out, {out, in, 3, 3});
+    conv_ = pack_convolution(source, name + ".resample.1", out, {out, in, 3, 3});
     if (!temporal_) return;
     const TensorView weight = source.take(name + ".time_conv.weight", {2 * in, in, 3, 1, 1});
     const TensorView bias = source.take(name + ".time_conv.bias", {2 * in});
@@ -324,8 +268,9 @@ class Downsample final : public VaeLayer {
  public:
   Downsample(const VaeWeightSource& source, const std::string& name, int64_t width, Resample kind)
       : VaeLayer(name), temporal_(kind == Resample::kSpatialAndTime) {
-    conv_ = pack(source, name + ".resample.1", width, {width, width, 3, 3});
-    if (temporal_) time_ = pack(source, name + ".time_conv", width, {width, width, 3, 1, 1});
+    conv_ = pack_convolution(source, name + ".resample.1", width, {width, width, 3, 3});
+    if (temporal_)
+      time_ = pack_convolution(source, name + ".time_conv", width, {width, width, 3, 1, 1});
   }
 
   FrameShape output(const FrameShape& in, Chunk chunk) const override {
@@ -342,7 +287,7 @@ class Downsample final : public VaeLayer {
   void forward(Context& context, const TensorView& in, Chunk chunk, std::span<const Tensor> history,
                const TensorView& out) const override {
     const Arena::Scope scope(context.arena);
-    const Border below_and_right{.above = 0, .below = 1, .left = 0, .right = 1};
+    const VaeBorder below_and_right{.above = 0, .below = 1, .left = 0, .right = 1};
     if (!halves(chunk)) {
       convolve(context, in, conv_, below_and_right, {1, 2, 2}, out);
       if (temporal_) remember(context, out, history[0]);
@@ -387,6 +332,54 @@ class Pointwise final : public VaeLayer {
 };
 
 }  // namespace
+
+PackedConv pack_convolution(const VaeWeightSource& source, const std::string& name, int64_t out,
+                            std::initializer_list<int64_t> shape) {
+  const TensorView weight = source.take(name + ".weight", shape);
+  const TensorView bias = source.take(name + ".bias", {out});
+  if (!weight || !bias) return {};
+  return pack_conv(*source.stream, weight, bias, source.dtype);
+}
+
+PackedLinear pack_pointwise(const VaeWeightSource& source, const std::string& name, int64_t in,
+                            int64_t out, int64_t keep, std::initializer_list<int64_t> shape) {
+  const TensorView weight = source.take(name + ".weight", shape);
+  const TensorView bias = source.take(name + ".bias", {out});
+  if (!weight || !bias) return {};
+  return pack_linear(*source.stream, weight.reshape({out, in}).slice(0, 0, keep),
+                     bias.slice(0, 0, keep), source.dtype);
+}
+
+Tensor take_vector(const VaeWeightSource& source, const std::string& name,
+                   std::initializer_list<int64_t> shape) {
+  const TensorView view = source.take(name, shape);
+  if (!view) return {};
+  Tensor gamma(DType::kF32, {view.count()}, source.stream->device());
+  copy(*source.stream, view.reshape({view.count()}), gamma);
+  return gamma;
+}
+
+void convolve(Context& context, const TensorView& x, const PackedConv& conv,
+              const VaeBorder& border, std::array<int64_t, 3> stride, const TensorView& out) {
+  const Arena::Scope scope(context.arena);
+  const HaloView halo = context.halo.exchange(context, x, 1, border.above, border.below);
+  const ConvArgs args{.stride = stride,
+                      .pad_front = 0,
+                      .pad_h = {border.above - halo.before, border.below - halo.after},
+                      .pad_w = {border.left, border.right}};
+  conv3d(context.stream, halo.view, conv, args, out);
+}
+
+size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
+                      const DeviceTraits& device) {
+  return linear_scratch_bytes({.rows = in.frames * in.height * in.width,
+                               .in = in.channels,
+                               .out = out,
+                               .dtype = dtype,
+                               .result = dtype,
+                               .bias = bias},
+                              device);
+}
 
 std::unique_ptr<VaeLayer> make_causal_conv(const VaeWeightSource& source, const std::string& name,
                                            const std::string& norm, int64_t in, int64_t out) {

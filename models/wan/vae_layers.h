@@ -3,6 +3,7 @@
 // runs a list of layers chunk by chunk and holds their history. The rows may be a band of the
 // picture: every convolution gets its neighbours' rows through Halo, and the attention uses the
 // mixer.
+#include <array>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -61,6 +62,27 @@ class VaeLayer {
 };
 
 using VaeNetwork = std::vector<std::unique_ptr<VaeLayer>>;
+
+// Building blocks of layers. Each takes its tensors, `name`.weight and `name`.bias, from `source`.
+PackedConv pack_convolution(const VaeWeightSource& source, const std::string& name, int64_t out,
+                            std::initializer_list<int64_t> shape);
+// Packs the first `keep` outputs of a convolution over single pixels, which is a linear layer.
+PackedLinear pack_pointwise(const VaeWeightSource& source, const std::string& name, int64_t in,
+                            int64_t out, int64_t keep, std::initializer_list<int64_t> shape);
+Tensor take_vector(const VaeWeightSource& source, const std::string& name,
+                   std::initializer_list<int64_t> shape);
+
+// The zeros that a convolution sees around the picture.
+struct VaeBorder {
+  int64_t above = 1, below = 1, left = 1, right = 1;
+};
+// Applies a convolution. Rows beyond x come from the neighbouring bands; without neighbours they
+// are zeros.
+void convolve(Context& context, const TensorView& x, const PackedConv& conv,
+              const VaeBorder& border, std::array<int64_t, 3> stride, const TensorView& out);
+// Scratch bytes of a linear layer over a chunk's pixels.
+size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
+                      const DeviceTraits& device);
 
 // Each function takes its tensors from `source` under `name`.
 // Makes a causal 3x3x3 convolution. `norm` names the channel norm with SiLU before it, or is "".

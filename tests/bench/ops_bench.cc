@@ -116,6 +116,9 @@ void bench_rows(const Settings& settings, DType dtype) {
   Tensor widths = make_on_host(DType::kF32, {tokens});
   for (int64_t i = 0; i < tokens; ++i) widths.as<float>()[i] = kWidth;
   const Tensor sums = place(settings, std::move(widths));
+  constexpr int64_t kGroups = 32;
+  const Tensor group_sum = make(settings, DType::kF32, {kGroups + 1}),
+               squares = make(settings, DType::kF32, {kGroups});
   const double pass = static_cast<double>(x.view().bytes());
   const std::string shape = std::to_string(tokens) + "x" + std::to_string(kWidth);
   measure(settings, dtype, [&](Stream&) {
@@ -131,10 +134,16 @@ void bench_rows(const Settings& settings, DType dtype) {
     entry("rms_scale", 2, [&](Stream& s) { rms_scale(s, x, sums, kWidth, v, kEps, out); });
     entry("channel_rms_norm", 2,
           [&](Stream& s) { channel_rms_norm(s, x, v, Activation::kSilu, out); });
+    entry("group_sums", 1, [&](Stream& s) { group_sums(s, x, group_sum); });
+    entry("group_squares", 1, [&](Stream& s) { group_squares(s, x, group_sum, squares); });
+    entry("group_norm", 2, [&](Stream& s) {
+      group_norm(s, x, group_sum, squares, v, v, kEps, Activation::kSilu, out);
+    });
     entry("add", 3, [&](Stream& s) { add(s, x, y, out); });
     entry("gated_add", 3, [&](Stream& s) { gated_add(s, x, y, v, out); });
     entry("add_bias", 2, [&](Stream& s) { add_bias(s, x, v, out); });
     entry("silu", 2, [&](Stream& s) { silu(s, x, out); });
+    entry("tanh", 2, [&](Stream& s) { tanh(s, x, out); });
     entry("gelu_tanh", 2, [&](Stream& s) { gelu_tanh(s, x, out); });
     entry("gelu_tanh_mul", 3, [&](Stream& s) { gelu_tanh_mul(s, x, y, out); });
     entry("silu_mul", 3, [&](Stream& s) { silu_mul(s, x, y, out); });

@@ -130,7 +130,8 @@ TEST_P(GoldenPipeline, Passes) {
 INSTANTIATE_TEST_SUITE_P(
     , GoldenPipeline,
     testing::Combine(testing::Values("pipeline_t2v", "pipeline_t2v_dpmpp_negative",
-                                     "pipeline_t2i_no_guidance", "pipeline_two_experts"),
+                                     "pipeline_t2i_no_guidance", "pipeline_two_experts",
+                                     "pipeline_zimage_turbo", "pipeline_zimage_cfg"),
                      testing::Values(DType::kF32, DType::kBF16)),
     [](const auto& info) {
       return std::get<0>(info.param) + "_" + std::string(to_string(std::get<1>(info.param)));
@@ -303,7 +304,8 @@ TEST(Memory, DecodeIsFlatInFrames) {
 
 // The memory plan and the measured memory agree within 5 %.
 TEST(Memory, PlanAgreesWithTheMeasuredHighWater) {
-  for (const char* name : {"pipeline_t2v", "pipeline_two_experts", "pipeline_t2i_no_guidance"}) {
+  for (const char* name : {"pipeline_t2v", "pipeline_two_experts", "pipeline_t2i_no_guidance",
+                           "pipeline_zimage_cfg"}) {
     for (DType dtype : {DType::kF32, DType::kBF16}) {
       const size_t live = tensor_bytes_live();
       Generator generator(kGolden / name / "model", options_of(dtype));

@@ -239,6 +239,143 @@ TEST(Norm, ChannelRmsNorm) {
              }});
 }
 
+struct GroupCase {
+  int64_t pixels, channels, groups;
+  Layout layout = Layout::kDense;
+  double offset = 0;
+};
+
+const GroupCase kGroupCases[] = {{1, 1, 1},
+                                 {1, 6, 3},
+                                 {5, 32, 32},
+                                 {7, 48, 16, Layout::kStrided},
+                                 {70, 33, 11, Layout::kAliased},
+                                 {900, 64, 32, Layout::kDense, 5},
+                                 {9000, 20, 4},
+                                 {3, 512, 32, Layout::kPitched},
+                                 {300, 520, 8, Layout::kStrided, -3}};
+
+// The sum of a group's values, or of their squared differences from `mean`.
+double group_total(const std::vector<double>& x, const GroupCase& shape, int64_t group,
+                   bool absolute, const double* mean = nullptr) {
+  const int64_t channels = shape.channels / shape.groups;
+  double total = 0;
+  for (int64_t r = 0; r < shape.pixels; ++r)
+    for (int64_t c = group * channels; c < (group + 1) * channels; ++c) {
+      const double value = x[r * shape.channels + c] - (mean ? *mean : 0);
+      total += mean ? value * value : absolute ? std::fabs(value) : value;
+    }
+  return total;
+}
+
+// Checks the three steps for one table, each step on the exact results of the step before.
+void check_group_norm(const Ops& ops, const GroupCase& shape, DType dtype, Activation activation,
+                      BoundReport& report) {
+  const int64_t groups = shape.groups, count = shape.pixels * shape.channels / groups;
+  Rows x(dtype, shape.pixels, shape.channels, shape.layout);
+  Rows separate(dtype, shape.pixels, shape.channels, shape.layout);
+  Rows again(dtype, shape.pixels, shape.channels, shape.layout);
+  Random random(17);
+  x.fill(random, 1, shape.offset);
+  const std::vector<double> exact = to_f64(x.view());
+  Tensor weight = make_normal(DType::kF32, {shape.channels}, 8);
+  Tensor bias = make_normal(DType::kF32, {shape.channels}, 9);
+  Tensor sums(DType::kF32, {groups + 1}), squares(DType::kF32, {groups});
+  Tensor sums_3(DType::kF32, {groups + 1}), squares_3(DType::kF32, {groups});
+  Stream one = Stream::cpu(1, Determinism::kFixed, &ops);
+  Stream three = Stream::cpu(3, Determinism::kFixed, &ops);
+
+  group_sums(one, x.view(), sums);
+  group_sums(three, x.view(), sums_3);
+  std::vector<Bounded> expected;
+  for (int64_t g = 0; g < groups; ++g)
+    expected.push_back({group_total(exact, shape, g, false),
+                        sum_bound(count + 4, group_total(exact, shape, g, true))});
+  expected.push_back({double(shape.pixels), 0});
+  EXPECT_TRUE(within(sums, expected, &report));
+  EXPECT_TRUE(bitwise_equal(sums, sums_3));
+
+  group_squares(one, x.view(), sums, squares);
+  group_squares(three, x.view(), sums, squares_3);
+  expected.clear();
+  std::vector<double> means(groups), scales(groups), scale_errors(groups);
+  for (int64_t g = 0; g < groups; ++g) {
+    means[g] = double{sums.as<float>()[g]} / count;
+    const double total = group_total(exact, shape, g, false, &means[g]);
+    const double mean_error = 2 * kUnit32 * std::fabs(means[g]);
+    expected.push_back({total, sum_bound(count + 6, total) +
+                                   2 * mean_error * std::sqrt(total * count) +
+                                   mean_error * mean_error * count});
+    scales[g] = 1 / std::sqrt(double{squares.as<float>()[g]} / count + kEps);
+  }
+  EXPECT_TRUE(within(squares, expected, &report));
+  EXPECT_TRUE(bitwise_equal(squares, squares_3));
+
+  group_norm(three, x.view(), sums, squares, weight, bias, kEps, activation, again.view());
+  const Rows& out = shape.layout == Layout::kAliased ? x : separate;
+  group_norm(one, x.view(), sums, squares, weight, bias, kEps, activation, out.view());
+  expected.clear();
+  for (int64_t i = 0; i < shape.pixels * shape.channels; ++i) {
+    const int64_t c = i % shape.channels, g = c / (shape.channels / groups);
+    const double factor = scales[g] * weight.as<float>()[c], offset = bias.as<float>()[c];
+    const double y = (exact[i] - means[g]) * factor + offset;
+    const double bound =
+        8 * kUnit32 *
+        (std::fabs(exact[i] * factor) + std::fabs(means[g] * factor) + std::fabs(offset));
+    const double sigmoid = 1 / (1 + std::exp(-y));
+    if (activation == Activation::kSilu)
+      expected.push_back({y * sigmoid, 1.1 * bound + 8 * kUnit32 * std::fabs(y * sigmoid)});
+    else
+      expected.push_back({y, bound});
+  }
+  EXPECT_TRUE(within(out.view(), expected, &report));
+  EXPECT_TRUE(bitwise_equal(out.view(), again.view()));
+  EXPECT_TRUE(out.guard_intact());
+}
+
+TEST(Norm, GroupNormInThreeSteps) {
+  for (const Table& table : all_tables()) {
+    const UseTarget use(table);
+    for (DType dtype : {DType::kF32, DType::kBF16})
+      for (Activation activation : {Activation::kNone, Activation::kSilu}) {
+        BoundReport report(table.name + " group_norm " + std::string(to_string(dtype)));
+        for (const GroupCase& shape : kGroupCases) {
+          SCOPED_TRACE(table.name + " pixels " + std::to_string(shape.pixels) + " channels " +
+                       std::to_string(shape.channels) + " groups " + std::to_string(shape.groups));
+          check_group_norm(*table.ops, shape, dtype, activation, report);
+        }
+      }
+  }
+}
+
+// The sums of two parts of a picture, added, give the norm of the whole picture.
+TEST(Norm, SplitGroupNormEqualsTheWholeOne) {
+  constexpr int64_t kPixels = 40, kCut = 13, kChannels = 24, kGroups = 6;
+  const Tensor x = make_normal(DType::kF32, {kPixels, kChannels}, 4);
+  const Tensor weight = make_normal(DType::kF32, {kChannels}, 5),
+               bias = make_normal(DType::kF32, {kChannels}, 6);
+  for (const Ops* ops : all_ops()) {
+    Stream stream = Stream::cpu(1, Determinism::kFixed, ops);
+    const auto norm = [&](const std::vector<TensorView>& parts, const TensorView& out) {
+      Tensor sums(DType::kF32, {kGroups + 1}), squares(DType::kF32, {kGroups}),
+          part_sums(DType::kF32, {kGroups + 1}), part_squares(DType::kF32, {kGroups});
+      for (const TensorView& part : parts) {
+        group_sums(stream, part, part_sums);
+        add(stream, sums, part_sums, sums);
+      }
+      for (const TensorView& part : parts) {
+        group_squares(stream, part, sums, part_squares);
+        add(stream, squares, part_squares, squares);
+      }
+      group_norm(stream, x, sums, squares, weight, bias, kEps, Activation::kNone, out);
+    };
+    Tensor whole(DType::kF32, {kPixels, kChannels}), split(DType::kF32, {kPixels, kChannels});
+    norm({x.view()}, whole);
+    norm({x.view().slice(0, 0, kCut), x.view().slice(0, kCut, kPixels - kCut)}, split);
+    EXPECT_LT(relative_l2(to_f64(split), to_f64(whole)), 10 * kUnit32) << ops->name;
+  }
+}
+
 TEST(Norm, ZeroRowsStayFinite) {
   for (const Ops* ops : all_ops())
     for (DType dtype : {DType::kF32, DType::kBF16}) {

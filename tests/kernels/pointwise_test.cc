@@ -78,6 +78,16 @@ TEST(Pointwise, Silu) {
                 })});
 }
 
+TEST(Pointwise, Tanh) {
+  check_row_op({.name = "tanh",
+                .run = [](Stream& stream, const auto& in, const auto&,
+                          const TensorView& out) { tanh(stream, in[0], out); },
+                .expect = each([](const auto& in, const auto&, size_t i) {
+                  const double y = std::tanh(in[0][i]);
+                  return Bounded{y, 4 * kUnit32 * std::fabs(y)};
+                })});
+}
+
 TEST(Pointwise, GeluTanh) {
   check_row_op(
       {.name = "gelu_tanh",

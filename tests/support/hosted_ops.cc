@@ -219,11 +219,15 @@ void host_plain_entries(Ops& ops) {
   host<&Ops::norm, &NormOps::sum_squares>(ops);
   host<&Ops::norm, &NormOps::rms_scale>(ops);
   host<&Ops::norm, &NormOps::channel_rms_norm>(ops);
+  host<&Ops::norm, &NormOps::group_sums>(ops);
+  host<&Ops::norm, &NormOps::group_squares>(ops);
+  host<&Ops::norm, &NormOps::group_norm>(ops);
   host<&Ops::linear, &LinearOps::linear>(ops);
   host<&Ops::pointwise, &PointwiseOps::add>(ops);
   host<&Ops::pointwise, &PointwiseOps::gated_add>(ops);
   host<&Ops::pointwise, &PointwiseOps::add_bias>(ops);
   host<&Ops::pointwise, &PointwiseOps::silu>(ops);
+  host<&Ops::pointwise, &PointwiseOps::tanh>(ops);
   host<&Ops::pointwise, &PointwiseOps::gelu_tanh>(ops);
   host<&Ops::pointwise, &PointwiseOps::gelu_tanh_mul>(ops);
   host<&Ops::pointwise, &PointwiseOps::silu_mul>(ops);

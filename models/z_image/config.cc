@@ -1,0 +1,245 @@
+// The Z-Image transformer's configuration: config file, tensor list and counts.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "models/z_image/names.h"
+#include "models/z_image/transformer.h"
+
+namespace weft {
+
+namespace {
+
+// Limits far beyond any model. They keep counts of values and of bytes within 64 bits.
+constexpr IntRange kWidth{6, 1 << 20}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
+    kRefiners{0, 1 << 8}, kChannels{1, 1 << 12}, kPatch{1, 64}, kLength{1, 1 << 22};
+
+constexpr int64_t kFrequencies = 256, kTimeHidden = 1024;  // of the time embedder
+
+const std::vector<std::string> kRequired = {"dim", "n_heads", "n_layers"};
+const std::vector<std::string> kOptional = {
+    "all_f_patch_size", "all_patch_size",  "axes_dims", "axes_lens",        "cap_feat_dim",
+    "in_channels",      "n_kv_heads",      "norm_eps",  "n_refiner_layers", "qk_norm",
+    "rope_theta",       "siglip_feat_dim", "t_scale"};
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+void check_keys(const nlohmann::json& json, const std::string& path) {
+  std::vector<std::string> missing, unknown, wrong, known = kRequired;
+  known.insert(known.end(), kOptional.begin(), kOptional.end());
+  std::ranges::sort(known);
+  for (const std::string& key : kRequired)
+    if (!json_has(json, key)) missing.push_back(key);
+  for (const auto& [key, value] : json.items())
+    if (!key.starts_with("_") && !std::ranges::binary_search(known, key)) unknown.push_back(key);
+  const auto refuse = [&](const char* key, const std::string& why) {
+    wrong.push_back(std::string(key) + " = " + json.at(key).dump() + " (" + why + ")");
+  };
+  if (json_has(json, "qk_norm") && json.at("qk_norm") != true)
+    refuse("qk_norm", "only true is supported");
+  if (json_has(json, "siglip_feat_dim"))
+    refuse("siglip_feat_dim", "image conditioning is not supported yet");
+  if (json_has(json, "n_kv_heads") && json_has(json, "n_heads") &&
+      json.at("n_kv_heads") != json.at("n_heads"))
+    refuse("n_kv_heads", "only the value of n_heads is supported");
+  std::string faults;
+  if (!missing.empty()) faults += "; missing: " + join(missing);
+  if (!wrong.empty()) faults += "; not supported: " + join(wrong);
+  if (!unknown.empty()) faults += "; unknown: " + join(unknown) + " (known: " + join(known) + ")";
+  if (!faults.empty())
+    throw Error(ErrorKind::kModel, path + " is not a Z-Image transformer's configuration" + faults);
+}
+
+// Reads three values if the key is there.
+void read_three(const nlohmann::json& json, const char* key, const std::string& path,
+                const IntRange& legal, std::array<int64_t, 3>& out) {
+  if (!json_has(json, key)) return;
+  const std::vector<int64_t> values = json_ints(json, key, path, legal);
+  if (values.size() != 3)
+    throw Error(ErrorKind::kModel,
+                path + ": " + key + " must have 3 values (frames, rows, columns)");
+  std::ranges::copy(values, out.begin());
+}
+
+// Reads the one patch size that a supported model has.
+int64_t read_patch(const nlohmann::json& json, const char* key, const std::string& path,
+                   int64_t fallback) {
+  if (!json_has(json, key)) return fallback;
+  const std::vector<int64_t> sizes = json_ints(json, key, path, kPatch);
+  if (sizes.size() != 1)
+    throw Error(ErrorKind::kModel, path + ": " + key + " = " + json.at(key).dump() +
+                                       " (only one patch size is supported)");
+  return sizes[0];
+}
+
+void check_sizes(const ZImageConfig& config, const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kModel, path + ": " + why);
+  };
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  if (config.dim % config.heads)
+    refuse("dim " + text(config.dim) + " is not a multiple of n_heads " + text(config.heads));
+  int64_t sum = 0;
+  for (const int64_t dims : config.axes_dims) {
+    if (dims % 2) refuse("axes_dims holds " + text(dims) + " (legal: even numbers)");
+    sum += dims;
+  }
+  if (sum != config.head_dim())
+    refuse("axes_dims add up to " + text(sum) + ", a head has " + text(config.head_dim()));
+}
+
+}  // namespace
+
+ZImageConfig ZImageConfig::from_json_file(const std::string& path) {
+  const nlohmann::json json = read_json_file(path);
+  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": not a JSON object");
+  check_keys(json, path);
+  ZImageConfig config;
+  config.dim = json_int(json, "dim", path, kWidth);
+  config.heads = static_cast<int>(json_int(json, "n_heads", path, kHeads));
+  config.layers = static_cast<int>(json_int(json, "n_layers", path, kLayers));
+  config.refiner_layers = static_cast<int>(
+      json_int_or(json, "n_refiner_layers", path, config.refiner_layers, kRefiners));
+  config.in_channels = json_int_or(json, "in_channels", path, config.in_channels, kChannels);
+  config.caption_dim = json_int_or(json, "cap_feat_dim", path, config.caption_dim, kWidth);
+  const int64_t side = read_patch(json, "all_patch_size", path, config.patch[1]);
+  config.patch = {read_patch(json, "all_f_patch_size", path, config.patch[0]), side, side};
+  read_three(json, "axes_dims", path, kHeads, config.axes_dims);
+  read_three(json, "axes_lens", path, kLength, config.axes_lens);
+  config.eps = static_cast<float>(json_number_or(json, "norm_eps", path, config.eps));
+  config.rope_theta = json_number_or(json, "rope_theta", path, config.rope_theta);
+  config.t_scale = json_number_or(json, "t_scale", path, config.t_scale);
+  check_sizes(config, path);
+  return config;
+}
+
+ZImageConfig ZImageConfig::from_tensors(const TensorFile& file) {
+  const ZImageNames names = detect_z_image_names(file);
+  const std::string where = file.files().empty() ? "the file" : file.files().front();
+  const auto extent = [&](const std::string& name, int dim) {
+    const ZImagePlace place = names(name);
+    if (!file.contains(place.name) || file.describe(place.name).rank <= dim)
+      throw Error(ErrorKind::kModel, where + ": no config.json, and " + place.name +
+                                         ", from which sizes would follow, is missing");
+    return file.describe(place.name)[dim];
+  };
+  const auto layers = [&](const std::string& list) {
+    int count = 0;
+    while (file.contains(names.prefix + list + std::to_string(count) + ".ffn_norm1.weight"))
+      ++count;
+    return count;
+  };
+  ZImageConfig config;
+  const std::string embedder = "all_x_embedder." + names.patch + ".weight";
+  config.dim = extent(embedder, 0);
+  config.in_channels = extent(embedder, 1) / (config.patch[0] * config.patch[1] * config.patch[2]);
+  config.caption_dim = extent("cap_embedder.1.weight", 1);
+  config.layers = layers("layers.");
+  config.refiner_layers = layers("noise_refiner.");
+  const int64_t head = extent("layers.0.attention.norm_q.weight", 0);
+  if (head < 1 || config.dim % head)
+    throw Error(ErrorKind::kModel, where + ": heads of " + std::to_string(head) +
+                                       " do not divide width " + std::to_string(config.dim));
+  config.heads = static_cast<int>(config.dim / head);
+  check_sizes(config, where);
+  return config;
+}
+
+std::string to_string(const ZImageConfig& config) {
+  const auto text = [](int64_t value) { return std::to_string(value); };
+  return "Z-Image transformer: width " + text(config.dim) + " = " + text(config.heads) +
+         " heads x " + text(config.head_dim()) + ", " + text(config.layers) + " layers and 2 x " +
+         text(config.refiner_layers) + " refiner layers, ffn " + text(config.ffn_dim()) +
+         ", channels " + text(config.in_channels) + ", text " + text(config.caption_dim) +
+         ", patch " + text(config.patch[0]) + "x" + text(config.patch[1]) + "x" +
+         text(config.patch[2]);
+}
+
+TransformerTraits ZImageConfig::traits() const {
+  const auto scale = static_cast<float>(t_scale);
+  return {.width = dim,
+          .blocks = layers,
+          .heads = heads,
+          .head_dim = head_dim(),
+          .ffn_columns = ffn_dim(),
+          .in_channels = in_channels,
+          .out_channels = in_channels,
+          .patch = patch,
+          .text_columns = caption_dim,
+          .time_columns = kFrequencies,
+          // The model was trained on 1 - t / 1000, times t_scale.
+          .time_offset = scale,
+          .time_scale = -scale / 1000,
+          .block_name = "layers"};
+}
+
+Rope ZImageConfig::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+  std::array<int, 3> pairs;
+  for (int axis = 0; axis < 3; ++axis) pairs[axis] = static_cast<int>(axes_dims[axis] / 2);
+  return make_rope(grid, start, pairs, rope_theta);
+}
+
+std::vector<TensorSpec> z_image_tensors(const ZImageConfig& config) {
+  const int64_t d = config.dim, f = config.ffn_dim(), e = config.head_dim();
+  std::vector<TensorSpec> list;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    list.push_back({name, std::move(shape)});
+  };
+  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in) {
+    add(name + ".weight", {out, in});
+    add(name + ".bias", {out});
+  };
+  const auto add_block = [&](const std::string& block, bool modulated) {
+    for (const char* part : {"to_q", "to_k", "to_v", "to_out.0"})
+      add(block + "attention." + part + ".weight", {d, d});
+    add(block + "attention.norm_q.weight", {e});
+    add(block + "attention.norm_k.weight", {e});
+    add(block + "feed_forward.w1.weight", {f, d});
+    add(block + "feed_forward.w2.weight", {d, f});
+    add(block + "feed_forward.w3.weight", {f, d});
+    for (const char* norm : {"attention_norm1", "attention_norm2", "ffn_norm1", "ffn_norm2"})
+      add(block + norm + ".weight", {d});
+    if (modulated) add_linear(block + "adaLN_modulation.0", 4 * d, config.time_dim());
+  };
+  const std::string patch = std::to_string(config.patch[1]) + "-" + std::to_string(config.patch[0]);
+  add_linear("all_x_embedder." + patch, d, config.patch_dim());
+  add_linear("all_final_layer." + patch + ".linear", config.patch_dim(), d);
+  add_linear("all_final_layer." + patch + ".adaLN_modulation.1", d, config.time_dim());
+  add_linear("t_embedder.mlp.0", kTimeHidden, kFrequencies);
+  add_linear("t_embedder.mlp.2", config.time_dim(), kTimeHidden);
+  add("cap_embedder.0.weight", {config.caption_dim});
+  add_linear("cap_embedder.1", d, config.caption_dim);
+  add("x_pad_token", {1, d});
+  add("cap_pad_token", {1, d});
+  for (int i = 0; i < config.refiner_layers; ++i) {
+    add_block("noise_refiner." + std::to_string(i) + ".", true);
+    add_block("context_refiner." + std::to_string(i) + ".", false);
+  }
+  for (int i = 0; i < config.layers; ++i) add_block("layers." + std::to_string(i) + ".", true);
+  return list;
+}
+
+int64_t ZImageConfig::tensor_count() const {
+  return static_cast<int64_t>(z_image_tensors(*this).size());
+}
+int64_t ZImageConfig::parameter_count() const {
+  return weft::parameter_count(z_image_tensors(*this));
+}
+
+TensorPart z_image_part(const ZImageConfig& config, const TensorSpec& tensor,
+                        const WidthSlice& width) {
+  const WidthSlice all = width.of(config.heads, config.ffn_dim());
+  const Range channels{all.heads.begin * config.head_dim(), all.heads.end * config.head_dim()};
+  const auto is = [&](const char* part) { return tensor.name.find(part) != std::string::npos; };
+  if (is(".to_q.") || is(".to_k.") || is(".to_v.")) return {.dim = 0, .range = channels};
+  if (is(".to_out.0.")) return {.dim = 1, .range = channels};
+  if (is(".w1.") || is(".w3.")) return {.dim = 0, .range = all.ffn};
+  if (is(".w2.")) return {.dim = 1, .range = all.ffn};
+  return {.dim = 0, .range = {0, tensor.shape[0]}};
+}
+
+}  // namespace weft

@@ -1,0 +1,67 @@
+#include "models/z_image/family.h"
+
+#include "io/text/byte_bpe.h"
+
+namespace weft {
+
+namespace {
+
+// The published settings of Z-Image-Turbo. The scheduler's config holds the shift.
+DefaultSettings z_image_defaults(const ModelDirectory& model) {
+  DefaultSettings out;
+  out.name = folder_name(model.path);
+  out.origin = "built-in";
+  out.width = out.height = 1024;
+  out.frames = 1;
+  out.steps = 8;
+  out.guidance_scale = 0;
+  return out;
+}
+
+// The ids of a prompt in the chat form that the text encoder was trained on.
+class ZImagePrompts final : public PromptTokenizer {
+ public:
+  explicit ZImagePrompts(const std::string& folder)
+      : tokenizer_(ByteBpeTokenizer::open(folder + "/tokenizer.json")) {}
+
+  int64_t max_ids() const override { return kMaxIds; }
+  int64_t padded_rows(int64_t ids) const override { return ids; }
+  std::vector<int32_t> encode(const std::string& prompt) const override {
+    std::vector<int32_t> ids = all_ids(prompt);
+    if (static_cast<int64_t>(ids.size()) > kMaxIds) ids.resize(kMaxIds);
+    return ids;
+  }
+  std::optional<PromptCut> cut(const std::string& prompt) const override {
+    const std::vector<int32_t> ids = all_ids(prompt);
+    const auto count = static_cast<int64_t>(ids.size());
+    if (count <= kMaxIds) return std::nullopt;
+    std::string lost = tokenizer_.decode({ids.begin() + kMaxIds, ids.end()});
+    if (lost.ends_with(kAfter)) lost.resize(lost.size() - kAfter.size());
+    return PromptCut{count, kMaxIds, lost};
+  }
+
+ private:
+  static constexpr int64_t kMaxIds = 512;
+  static constexpr std::string_view kBefore = "<|im_start|>user\n",
+                                    kAfter = "<|im_end|>\n<|im_start|>assistant\n";
+
+  std::vector<int32_t> all_ids(const std::string& prompt) const {
+    return tokenizer_.encode(std::string(kBefore) + prompt + std::string(kAfter));
+  }
+
+  ByteBpeTokenizer tokenizer_;
+};
+
+}  // namespace
+
+const ModelFamily kZImageFamily{
+    .class_name = "ZImagePipeline",
+    .guidance = GuidanceForm::kFromPositive,
+    .velocity_sign = -1,
+    .tokenizer = [](const std::string& folder) -> std::unique_ptr<PromptTokenizer> {
+      return std::make_unique<ZImagePrompts>(folder);
+    },
+    .defaults = z_image_defaults,
+};
+
+}  // namespace weft

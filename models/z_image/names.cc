@@ -1,0 +1,61 @@
+#include "models/z_image/names.h"
+
+#include <array>
+#include <utility>
+
+#include "kernels/check.h"
+
+namespace weft {
+
+namespace {
+
+constexpr std::array<const char*, 3> kPrefixes = {"model.diffusion_model.", "diffusion_model.", ""};
+constexpr const char* kMark = "cap_embedder.1.weight";
+
+// Pairs of (diffusers, single file) spellings. The embedders' diffusers names also hold the patch.
+constexpr std::pair<const char*, const char*> kSpellings[] = {{"all_x_embedder.", "x_embedder."},
+                                                              {"all_final_layer.", "final_layer."},
+                                                              {".to_out.0.", ".out."},
+                                                              {".norm_q.", ".q_norm."},
+                                                              {".norm_k.", ".k_norm."}};
+constexpr const char* kFused[] = {".to_q.", ".to_k.", ".to_v."};
+
+}  // namespace
+
+ZImagePlace ZImageNames::operator()(const std::string& name) const {
+  if (!single_file) return {.name = prefix + name};
+  ZImagePlace place{.name = prefix + name};
+  const auto replace = [&](const std::string& ours, const std::string& theirs) {
+    const size_t at = place.name.find(ours);
+    if (at != std::string::npos) place.name.replace(at, ours.size(), theirs);
+    return at != std::string::npos;
+  };
+  for (const auto& [ours, theirs] : kSpellings)
+    if (replace(ours, theirs)) replace(patch + ".", "");
+  for (int64_t part = 0; part < 3; ++part)
+    if (replace(kFused[part], ".qkv.")) {
+      place.part = part;
+      place.parts = 3;
+    }
+  return place;
+}
+
+bool holds_z_image(const TensorFile& file) {
+  for (const char* prefix : kPrefixes)
+    if (file.contains(std::string(prefix) + kMark)) return true;
+  return false;
+}
+
+ZImageNames detect_z_image_names(const TensorFile& file) {
+  for (const char* prefix : kPrefixes) {
+    const std::string start = prefix;
+    if (!file.contains(start + kMark)) continue;
+    return {.prefix = start, .single_file = file.contains(start + "x_embedder.weight")};
+  }
+  throw Error(ErrorKind::kModel,
+              (file.files().empty() ? std::string("the file") : file.files().front()) +
+                  ": no tensor has a name of a Z-Image transformer (" + kMark +
+                  "), in the diffusers or the single-file spelling");
+}
+
+}  // namespace weft

@@ -1,0 +1,31 @@
+#pragma once
+// The spellings that a Z-Image transformer checkpoint may use: diffusers names, which are used
+// here, or the names of single files, where one matrix holds q, k and v. Either may have a prefix.
+#include <string>
+
+#include "io/weights/tensor_file.h"
+
+namespace weft {
+
+// A tensor as it lies in a file: part `part` of the `parts` equal stretches of the file's rows.
+struct ZImagePlace {
+  std::string name;
+  int64_t part = 0, parts = 1;
+};
+
+struct ZImageNames {
+  std::string prefix;        // "", "diffusion_model." or "model.diffusion_model."
+  bool single_file = false;  // names of single files
+  std::string patch = "2-1";
+
+  // The place of the tensor with this diffusers name.
+  ZImagePlace operator()(const std::string& name) const;
+};
+
+// Detects the spelling from the tensor names. Throws Error(kModel) if it is neither of the two.
+ZImageNames detect_z_image_names(const TensorFile& file);
+
+// Returns whether the file holds a Z-Image transformer in either spelling.
+bool holds_z_image(const TensorFile& file);
+
+}  // namespace weft

@@ -1,0 +1,500 @@
+#include "models/z_image/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "kernels/meter.h"
+#include "kernels/transfer.h"
+#include "models/z_image/names.h"
+
+namespace weft {
+
+namespace {
+
+// The parts of a block's modulation, in the order of its rows.
+enum Modulation { kAttentionScale, kAttentionGate, kFfnScale, kFfnGate };
+
+// Returns the memory of `x` as a view of another shape with at most as many elements. The values of
+// x are no longer needed.
+TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
+  TensorView out(x.data, x.dtype, shape, x.device);
+  CHECK(x.contiguous() && out.count() <= x.count(), out.to_string_shape(), "in",
+        x.to_string_shape());
+  return out;
+}
+
+// Returns `vector` [D] as `count` equal rows.
+TensorView repeated(const TensorView& vector, int64_t count) {
+  TensorView rows = vector.reshape({1, vector.count()});
+  rows.extent[0] = count;
+  rows.stride[0] = 0;
+  return rows;
+}
+
+size_t rope_bytes(const Rope& rope) {
+  size_t bytes = 0;
+  for (const Tensor& table : rope.table)
+    if (table) bytes += table.view().bytes();
+  return bytes;
+}
+
+}  // namespace
+
+// Gives access to a checkpoint's tensors by their diffusers names, cuts out the part that the slice
+// holds, and packs it.
+class ZImageTransformer::Source {
+ public:
+  Source(Stream& stream, const TensorFile& file, const ZImageConfig& config,
+         const WidthSlice& width)
+      : stream_(stream), file_(file), config_(config), names_(detect_z_image_names(file)) {
+    WeightBinder binder(file, "transformer");
+    binder.ignore(names_.prefix + "norm_final.weight");  // some files hold it, no model uses it
+    // A single-file checkpoint may contain other models beside the transformer.
+    if (!names_.prefix.empty())
+      for (const std::string& name : file.names())
+        if (!name.starts_with(names_.prefix)) binder.ignore(name);
+    for (const TensorSpec& tensor : z_image_tensors(config)) {
+      const ZImagePlace place = names_(tensor.name);
+      std::vector<int64_t> shape = tensor.shape;
+      shape[0] *= place.parts;
+      if (place.part == 0) binder.take(place.name, shape);
+      TensorPart part = z_image_part(config, tensor, width);
+      if (place.parts > 1) {
+        CHECK(part.dim == 0, tensor.name);
+        part.range.begin += place.part * tensor.shape[0];
+        part.range.end += place.part * tensor.shape[0];
+      }
+      parts_[tensor.name] = part;
+    }
+    binder.finish();
+  }
+
+  PackedLinear linear(const std::string& name, DType dtype,
+                      WeightFormat format = WeightFormat::kCompute) const {
+    const HeldWeight weight = held(name + ".weight", dtype);
+    if (!parts_.count(name + ".bias"))
+      return pack_linear(stream_, weight.view(), {}, dtype, format);
+    const HeldWeight bias = held(name + ".bias");
+    return pack_linear(stream_, weight.view(), bias.view(), dtype, format);
+  }
+  // The layer whose inputs (dimension 1) or outputs (dimension 0) are a patch's values. The file
+  // has them with C fastest, the rows of a latent with C slowest.
+  PackedLinear patch_linear(const std::string& name, int dim) const {
+    const HeldWeight weight = held(name + ".weight"), bias = held(name + ".bias");
+    const int64_t channels = config_.in_channels, places = config_.patch_dim() / channels;
+    const auto channels_first = [&](const TensorView& from, int at) {
+      Stream host = host_stream(stream_);
+      Tensor to(DType::kF32, from.shape());
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t i = 0; i < places; ++i)
+          copy(host, from.slice(at, i * channels + c, 1), to.view().slice(at, c * places + i, 1));
+      return to;
+    };
+    const Tensor ordered = channels_first(weight.view(), dim);
+    if (dim == 1) return pack_linear(stream_, ordered, bias.view(), DType::kF32);
+    return pack_linear(stream_, ordered, channels_first(bias.view(), 0), DType::kF32);
+  }
+  Tensor vector(const std::string& name) const {
+    const HeldWeight weight = held(name);
+    return f32_copy(stream_, weight.view(), {weight.view().count()});
+  }
+
+ private:
+  HeldWeight held(const std::string& name, DType dtype = DType::kF32) const {
+    return HeldWeight(stream_, file_, names_(name).name, parts_.at(name), dtype);
+  }
+
+  Stream& stream_;
+  const TensorFile& file_;
+  const ZImageConfig& config_;
+  ZImageNames names_;
+  std::map<std::string, TensorPart> parts_;
+};
+
+size_t ZImageConditioning::bytes() const {
+  return (caption ? caption.view().bytes() : 0) + rope_bytes(positions);
+}
+
+ZImageTransformer::Block ZImageTransformer::load_block(const Source& source,
+                                                       const TransformerLoad& load,
+                                                       const std::string& name) {
+  const auto matrix = [&](const char* part) {
+    return source.linear(name + part, load.dtype, load.weights);
+  };
+  return {.attention_norm1 = source.vector(name + "attention_norm1.weight"),
+          .attention_norm2 = source.vector(name + "attention_norm2.weight"),
+          .ffn_norm1 = source.vector(name + "ffn_norm1.weight"),
+          .ffn_norm2 = source.vector(name + "ffn_norm2.weight"),
+          .to_q = matrix("attention.to_q"),
+          .to_k = matrix("attention.to_k"),
+          .to_v = matrix("attention.to_v"),
+          .norm_q = source.vector(name + "attention.norm_q.weight"),
+          .norm_k = source.vector(name + "attention.norm_k.weight"),
+          .to_out = {.packed = matrix("attention.to_out.0"), .bias = {}},
+          .w1 = matrix("feed_forward.w1"),
+          .w3 = matrix("feed_forward.w3"),
+          .w2 = {.packed = matrix("feed_forward.w2"), .bias = {}},
+          .modulation = name.starts_with("context_refiner")
+                            ? PackedLinear()
+                            : source.linear(name + "adaLN_modulation.0", DType::kF32)};
+}
+
+ZImageTransformer ZImageTransformer::load(Stream& stream, const TensorFile& file,
+                                          const ZImageConfig& config, const TransformerLoad& load) {
+  ZImageTransformer model;
+  model.config_ = config;
+  model.traits_ = config.traits();
+  model.load_ = load;
+  BlockRange& blocks = model.load_.blocks;
+  if (blocks.total == 0) blocks = BlockRange::all(config.layers);
+  CHECK(blocks.total == config.layers && 0 <= blocks.begin && blocks.begin <= blocks.end &&
+            blocks.end <= blocks.total,
+        "blocks", blocks.begin, blocks.end, blocks.total);
+  model.load_.width = load.width.of(config.heads, config.ffn_dim());
+  CHECK(load.weights == WeightFormat::kCompute || model.load_.width.heads.size() == config.heads,
+        "8-bit weights of a part of the width");
+
+  const Source source(stream, file, config, load.width);
+  model.time_linear_1_ = source.linear("t_embedder.mlp.0", DType::kF32);
+  model.time_linear_2_ = source.linear("t_embedder.mlp.2", DType::kF32);
+  const std::string patch = std::to_string(config.patch[1]) + "-" + std::to_string(config.patch[0]);
+  if (blocks.first()) {
+    model.x_embedder_ = source.patch_linear("all_x_embedder." + patch, 1);
+    model.caption_norm_ = source.vector("cap_embedder.0.weight");
+    model.caption_embedder_ = source.linear("cap_embedder.1", load.dtype);
+    model.x_pad_ = source.vector("x_pad_token");
+    model.caption_pad_ = source.vector("cap_pad_token");
+    for (int i = 0; i < config.refiner_layers; ++i) {
+      const std::string at = "refiner." + std::to_string(i) + ".";
+      model.noise_refiner_.push_back(load_block(source, model.load_, "noise_" + at));
+      model.context_refiner_.push_back(load_block(source, model.load_, "context_" + at));
+    }
+  }
+  const auto name = [](int index) { return "layers." + std::to_string(index) + "."; };
+  const int count = blocks.end - blocks.begin;
+  if (load.resident == 0 || load.resident >= count) {
+    for (int i = blocks.begin; i < blocks.end; ++i)
+      model.blocks_.push_back(load_block(source, model.load_, name(i)));
+  } else {
+    model.window_ = std::make_unique<DeviceWindow<Block>>(
+        stream_on(stream.device(), stream.threads()), count, load.resident,
+        [&](Stream& copies, int i) {
+          const Source own(copies, file, config, load.width);
+          return load_block(own, model.load_, name(blocks.begin + i));
+        },
+        pieces);
+  }
+  if (blocks.last()) {
+    const std::string final = "all_final_layer." + patch + ".";
+    model.final_modulation_ = source.linear(final + "adaLN_modulation.1", DType::kF32);
+    model.final_linear_ = source.patch_linear(final + "linear", 0);
+  }
+  return model;
+}
+
+size_t ZImageTransformer::weights_bytes() const {
+  size_t total = x_embedder_.bytes() + time_linear_1_.bytes() + time_linear_2_.bytes() +
+                 caption_embedder_.bytes() + final_modulation_.bytes() + final_linear_.bytes();
+  for (const Tensor* vector : {&caption_norm_, &x_pad_, &caption_pad_})
+    if (*vector) total += vector->view().bytes();
+  for (const std::vector<Block>* list : {&noise_refiner_, &context_refiner_, &blocks_})
+    for (const Block& block : *list) total += bytes(block);
+  if (window_)
+    window_->for_resident([&](const Block& block, bool passing) {
+      if (!passing) total += bytes(block);
+      if (passing)
+        for (const TensorView& piece : pieces(block)) total += piece.bytes();
+    });
+  return total;
+}
+
+// Calls f(linear) for every linear layer of a block.
+template <class F>
+void ZImageTransformer::for_linears(const Block& block, F&& f) {
+  for (const PackedLinear* linear : {&block.to_q, &block.to_k, &block.to_v, &block.to_out.packed,
+                                     &block.w1, &block.w3, &block.w2.packed, &block.modulation})
+    if (*linear) f(*linear);
+}
+
+// Calls f(tensor) for every tensor of a block that is not part of a linear layer.
+template <class F>
+void ZImageTransformer::for_vectors(const Block& block, F&& f) {
+  for (const Tensor* vector : {&block.attention_norm1, &block.attention_norm2, &block.ffn_norm1,
+                               &block.ffn_norm2, &block.norm_q, &block.norm_k})
+    f(*vector);
+}
+
+std::vector<TensorView> ZImageTransformer::pieces(const Block& block) {
+  std::vector<TensorView> all;
+  for_linears(block, [&](const PackedLinear& linear) {
+    CHECK(!linear.pieces_.empty(), "weights that cannot be copied");
+    linear.let_go_(linear.storage_.get());
+    all.insert(all.end(), linear.pieces_.begin(), linear.pieces_.end());
+  });
+  for_vectors(block, [&](const Tensor& vector) { all.push_back(vector); });
+  return all;
+}
+
+size_t ZImageTransformer::bytes(const Block& block) {
+  size_t total = 0;
+  for_linears(block, [&](const PackedLinear& linear) { total += linear.bytes(); });
+  for_vectors(block, [&](const Tensor& vector) { total += vector.view().bytes(); });
+  return total;
+}
+
+// The reducer must sum over several ranks exactly if this rank holds only a part of the width.
+void ZImageTransformer::check_reducer(const Context& context) const {
+  const bool whole = load_.width.heads.size() == config_.heads;
+  CHECK((context.reducer.parts() == 1) == whole, "a sum over", context.reducer.parts(),
+        "parts for heads", to_string(load_.width.heads), "of", config_.heads);
+}
+
+std::unique_ptr<Conditioning> ZImageTransformer::prepare(Context& context,
+                                                         const Conditions& conditions,
+                                                         std::array<int64_t, 3> grid) const {
+  const TensorView& embeds = conditions.text;
+  const int64_t length = embeds[0];
+  CHECK(embeds.rank == 2 && embeds[1] == config_.caption_dim && length > 0, "embeds",
+        embeds.to_string_shape());
+  check_reducer(context);
+  Stream& stream = context.stream;
+  auto prepared = std::make_unique<ZImageConditioning>();
+  const int64_t rows = prepared->rows = length + z_image_pads(length);
+  prepared->pads = z_image_pads(grid[0] * grid[1] * grid[2]);
+  // The caption's positions count from 1 on; the image is at the one behind them.
+  if (rows + 1 >= config_.axes_lens[0])
+    throw Error(ErrorKind::kUsage, "a prompt of " + std::to_string(length) +
+                                       " tokens is too long for this model (legal: fewer than " +
+                                       std::to_string(config_.axes_lens[0] - 1) +
+                                       ", rounded up to a multiple of 32)");
+  prepared->positions = on_device(stream, config_.rope({rows, 1, 1}, {1, 0, 0}));
+  if (!load_.blocks.first()) return prepared;
+
+  const Arena::Scope scope(context.arena);
+  prepared->caption = Tensor(DType::kF32, {rows, config_.dim}, stream.device());
+  const TensorView& x = prepared->caption;
+  const TensorView normed = rms_normed(context, embeds, caption_norm_, config_.eps, load_.dtype);
+  linear(stream, normed, caption_embedder_, LinearActivation::kNone, x.slice(0, 0, length));
+  copy(stream, repeated(caption_pad_, rows - length), x.slice(0, length, rows - length));
+  // Every rank has all of the caption, so no rank needs another.
+  FullMixer mixer;
+  Context alone = context;
+  alone.tokens = TokenRanges::all(rows);
+  for (int i = 0; i < config_.refiner_layers; ++i) {
+    block(alone, context_refiner_[i], {},
+          {.mixer = mixer, .layer = i, .rope = &prepared->positions}, x);
+    context.observe("context_refiner", x, i);
+  }
+  return prepared;
+}
+
+Rope ZImageTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+                             const Conditioning& conditioning) const {
+  for (int axis = 1; axis < 3; ++axis)
+    if (start[axis] + grid[axis] > config_.axes_lens[axis])
+      throw Error(ErrorKind::kUsage,
+                  "a latent of " + std::to_string(grid[1] * config_.patch[1]) + " rows and " +
+                      std::to_string(grid[2] * config_.patch[2]) +
+                      " columns is too large for this model (legal: at most " +
+                      std::to_string(config_.axes_lens[1] * config_.patch[1]) + " rows and " +
+                      std::to_string(config_.axes_lens[2] * config_.patch[2]) + " columns)");
+  start[0] += 1 + dynamic_cast<const ZImageConditioning&>(conditioning).rows;
+  return config_.rope(grid, start);
+}
+
+void ZImageTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
+                                std::span<const TimeSegment> times, const TensorView& embedding,
+                                const Conditioning& conditioning, const Rope& rope,
+                                const TensorView& out) const {
+  const auto& prompt = dynamic_cast<const ZImageConditioning&>(conditioning);
+  const int64_t n = context.tokens.size(), joint = prompt.joint_rows();
+  CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
+            blocks.total == config_.layers,
+        "blocks", blocks.begin, blocks.end, "loaded", load_.blocks.begin, load_.blocks.end);
+  CHECK(rope.grid[0] * rope.grid[1] * rope.grid[2] == context.tokens.total, "grid", rope.grid[0],
+        rope.grid[1], rope.grid[2], "tokens", context.tokens.total);
+  CHECK(times.size() == 1, "time segments", times.size());
+  CHECK(prompt.pads == z_image_pads(context.tokens.total), "padding", prompt.pads, "of",
+        context.tokens.total, "tokens");
+  check_reducer(context);
+
+  const Arena::Scope scope(context.arena);
+  const TensorView x =
+      blocks.last() ? context.arena.alloc(DType::kF32, {n + joint, config_.dim}) : out;
+  const TensorView time = embed_time(context, embedding);
+  context.mixer.begin(context.pass);
+  if (blocks.first())
+    embed_image(context, in, time, prompt, rope, x);
+  else
+    copy(context.stream, in, x);
+  for (int i = blocks.begin; i < blocks.end; ++i) {
+    const ZoneScope zone(Zone::kBlock, i);
+    const auto run = [&](const Block& weights) {
+      block(context, weights, time,
+            {.mixer = context.mixer,
+             .layer = config_.refiner_layers + i,
+             .rope = &rope,
+             .replicated = joint,
+             .replicated_rope = &prompt.positions},
+            x);
+    };
+    const int at = i - load_.blocks.begin;
+    if (window_)
+      window_->use(context.stream, at, run);
+    else
+      run(blocks_[at]);
+    observe_layer(context, i, prompt, x);
+  }
+  if (blocks.last()) head(context, time, x.slice(0, 0, n), out);
+}
+
+// Returns the conditioning vector [1, time_dim] f32.
+TensorView ZImageTransformer::embed_time(Context& context, const TensorView& embedding) const {
+  const TensorView time = context.arena.alloc(DType::kF32, {1, config_.time_dim()});
+  const Arena::Scope scope(context.arena);
+  const TensorView hidden = context.arena.alloc(DType::kF32, {1, time_linear_1_.out()});
+  linear(context.stream, embedding, time_linear_1_, LinearActivation::kSilu, hidden);
+  linear(context.stream, hidden, time_linear_2_, LinearActivation::kNone, time);
+  return time;
+}
+
+// Embeds and refines the image's rows, and writes them, the caption's and the padding rows to x.
+void ZImageTransformer::embed_image(Context& context, const TensorView& in, const TensorView& time,
+                                    const ZImageConditioning& conditioning, const Rope& rope,
+                                    const TensorView& x) const {
+  Stream& stream = context.stream;
+  const int64_t n = context.tokens.size(), pads = conditioning.pads;
+  CHECK(in.rank == 2 && in[0] == n && in[1] == config_.patch_dim(), in.to_string_shape());
+  linear(stream, in, x_embedder_, LinearActivation::kNone, x.slice(0, 0, n));
+  // The refiner needs the padding rows right behind the image's. Later the caption's, which are
+  // more than them, come between.
+  const TensorView padding = x.slice(0, n, pads);
+  copy(stream, repeated(x_pad_, pads), padding);
+  const TensorView image = x.slice(0, 0, n + pads);
+  for (int i = 0; i < config_.refiner_layers; ++i) {
+    block(context, noise_refiner_[i], time,
+          {.mixer = context.mixer, .layer = i, .rope = &rope, .replicated = pads}, image);
+    context.observe("noise_refiner", image, i);
+  }
+  copy(stream, padding, x.slice(0, n + conditioning.rows, pads));
+  copy(stream, conditioning.caption, x.slice(0, n, conditioning.rows));
+}
+
+// Applies one block to x [rows, D] f32 in place. `time` is empty where nothing modulates it.
+void ZImageTransformer::block(Context& context, const Block& weights, const TensorView& time,
+                              const Sequence& sequence, const TensorView& x) const {
+  Stream& stream = context.stream;
+  const Arena::Scope scope(context.arena);
+  TensorView m, scaled;  // the four parts of the modulation; the norms' weights with their scales
+  if (time) {
+    m = context.arena.alloc(DType::kF32, {4, config_.dim});
+    scaled = context.arena.alloc(DType::kF32, {2, config_.dim});
+    linear(stream, time, weights.modulation, LinearActivation::kNone,
+           m.reshape({1, 4 * config_.dim}));
+    for (const Modulation gate : {kAttentionGate, kFfnGate})
+      tanh(stream, m.select(0, gate), m.select(0, gate));
+  }
+  const TensorView h = context.arena.alloc(load_.dtype, {x[0], x[1]});
+  const TensorView y = context.arena.alloc(DType::kF32, {x[0], x[1]});
+  const auto norm = [&](const Tensor& weight, Modulation scale) {
+    if (!time) return rms_norm(stream, x, weight, config_.eps, h);
+    const TensorView with_scale = scaled.select(0, scale / 2);
+    gated_add(stream, weight, weight, m.select(0, scale), with_scale);
+    rms_norm(stream, x, with_scale, config_.eps, h);
+  };
+  const auto residual = [&](const Tensor& weight, Modulation gate) {
+    rms_norm(stream, y, weight, config_.eps, y);
+    if (time)
+      gated_add(stream, x, y, m.select(0, gate), x);
+    else
+      add(stream, x, y, x);
+  };
+  norm(weights.attention_norm1, kAttentionScale);
+  self_attention(context, weights, sequence, h, y);
+  residual(weights.attention_norm2, kAttentionGate);
+  norm(weights.ffn_norm1, kFfnScale);
+  feed_forward(context, weights, h, y);
+  residual(weights.ffn_norm2, kFfnGate);
+}
+
+// Writes the self-attention of h [rows, D] to y [rows, D] f32; h is overwritten.
+void ZImageTransformer::self_attention(Context& context, const Block& weights,
+                                       const Sequence& sequence, const TensorView& h,
+                                       const TensorView& y) const {
+  const Arena::Scope scope(context.arena);
+  Stream& stream = context.stream;
+  const int64_t n = h[0], width = weights.to_q.out(), e = config_.head_dim(), a = width / e;
+  const auto project = [&](const PackedLinear& weight, const Tensor* norm) {
+    const TensorView out = context.arena.alloc(load_.dtype, {n, a, e});
+    linear(stream, h, weight, LinearActivation::kNone, out.reshape({n, width}));
+    if (norm) rms_norm(stream, out, *norm, config_.eps, out);
+    return out;
+  };
+  const TensorView q = project(weights.to_q, &weights.norm_q);
+  const TensorView k = project(weights.to_k, &weights.norm_k);
+  const TensorView v = project(weights.to_v, nullptr);
+  const TensorView merged = reuse(h, {n, width});
+  sequence.mixer.attend(context, {.layer = sequence.layer,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .out = merged.reshape({n, a, e}),
+                                  .rope = sequence.rope,
+                                  .scale = 1 / std::sqrt(static_cast<float>(e)),
+                                  .format = load_.attention,
+                                  .replicated = sequence.replicated,
+                                  .replicated_rope = sequence.replicated_rope});
+  row_linear(context, merged, weights.to_out, y);
+}
+
+// Writes w2 (silu(w1 h) * w3 h) to y [rows, D] f32, kZImageFfnRows rows at a time.
+void ZImageTransformer::feed_forward(Context& context, const Block& weights, const TensorView& h,
+                                     const TensorView& y) const {
+  const Arena::Scope scope(context.arena);
+  const int64_t n = h[0], chunk = std::min(n, kZImageFfnRows);
+  const TensorView gates = context.arena.alloc(load_.dtype, {chunk, weights.w1.out()});
+  const TensorView values = context.arena.alloc(load_.dtype, {chunk, weights.w3.out()});
+  for (int64_t begin = 0; begin < n; begin += chunk) {
+    const int64_t count = std::min(chunk, n - begin);
+    const TensorView rows = h.slice(0, begin, count);
+    const TensorView gate = gates.slice(0, 0, count), value = values.slice(0, 0, count);
+    linear(context.stream, rows, weights.w1, LinearActivation::kNone, gate);
+    linear(context.stream, rows, weights.w3, LinearActivation::kNone, value);
+    silu_mul(context.stream, gate, value, gate);
+    row_linear(context, gate, weights.w2, y.slice(0, begin, count));
+  }
+}
+
+// Writes the model's output for the image rows x [n, D], which are overwritten.
+void ZImageTransformer::head(Context& context, const TensorView& time, const TensorView& x,
+                             const TensorView& out) const {
+  constexpr float kEps = 1e-6f;  // not the config's
+  Stream& stream = context.stream;
+  const Arena::Scope scope(context.arena);
+  const TensorView active = context.arena.alloc(DType::kF32, {1, config_.time_dim()});
+  const TensorView scale = context.arena.alloc(DType::kF32, {1, config_.dim});
+  const TensorView shift = context.arena.alloc(DType::kF32, {config_.dim});
+  silu(stream, time, active);
+  linear(stream, active, final_modulation_, LinearActivation::kNone, scale);
+  fill_zero(stream, shift);
+  modulated_layer_norm(stream, x, scale.select(0, 0), shift, kEps, x);
+  linear(stream, x, final_linear_, LinearActivation::kNone, out);
+}
+
+// Shows the rows in the paper's order: image, its padding, caption.
+void ZImageTransformer::observe_layer(Context& context, int index,
+                                      const ZImageConditioning& conditioning,
+                                      const TensorView& x) const {
+  if (!context.observer) return;
+  const Arena::Scope scope(context.arena);
+  const int64_t n = context.tokens.size(), captions = conditioning.rows;
+  const int64_t pads = x[0] - n - captions;
+  const TensorView rows = context.arena.alloc(DType::kF32, {x[0], x[1]});
+  copy(context.stream, x.slice(0, 0, n), rows.slice(0, 0, n));
+  copy(context.stream, x.slice(0, n + captions, pads), rows.slice(0, n, pads));
+  copy(context.stream, x.slice(0, n, captions), rows.slice(0, n + pads, captions));
+  context.observe("layers", rows, index);
+}
+
+}  // namespace weft
