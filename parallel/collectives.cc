@@ -11,8 +11,8 @@ namespace {
 
 TensorView flat(const TensorView& x) { return TensorView(x.data, x.dtype, {x.count()}, x.device); }
 
-Tag with_segment(Tag tag, int segment) {
-  tag.segment += segment;
+Tag with_hop(Tag tag, int hop) {
+  tag.hop += hop;
   return tag;
 }
 
@@ -43,9 +43,10 @@ void Communicator::all_gather_v(Stream& stream, const Tag& tag, const TensorView
 namespace {
 
 // P - 1 hops around the ring. Rank r first sends chunk r + first. Each chunk that arrives is added
-// to the own one, or replaces it, and is sent on in the next hop. `segment` numbers the hops.
+// to the own one, or replaces it, and is sent on in the next hop. `numbered` is the first hop's
+// number.
 enum class Arrival : uint8_t { kAdd, kReplace };
-void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& tag, int segment,
+void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& tag, int numbered,
           const TensorView& x, int first, Arrival arrival) {
   const int ranks = communicator.size(), rank = communicator.rank();
   const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
@@ -58,8 +59,8 @@ void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& t
   for (int hop = 0; hop + 1 < ranks; ++hop) {
     const TensorView out = chunk(rank + first - hop), in = chunk(rank + first - hop - 1);
     const TensorView landing = arrival == Arrival::kAdd ? scratch.slice(0, 0, in.count()) : in;
-    const Message send{next, with_segment(tag, segment + hop), out};
-    const Message receive{previous, with_segment(tag, segment + hop), landing};
+    const Message send{next, with_hop(tag, numbered + hop), out};
+    const Message receive{previous, with_hop(tag, numbered + hop), landing};
     communicator.exchange(stream, {&send, 1}, {&receive, 1});
     if (arrival == Arrival::kAdd && in.count() > 0) add(stream, in, landing, in);
   }
@@ -93,7 +94,7 @@ void Communicator::all_reduce(Stream& stream, Arena& arena, const Tag& tag, cons
   }
   if (rank_ != 0) {
     send(stream, 0, tag, all);
-    receive(stream, 0, with_segment(tag, 1), all);
+    receive(stream, 0, with_hop(tag, 1), all);
     return;
   }
   const Arena::Scope scope(arena);
@@ -103,7 +104,7 @@ void Communicator::all_reduce(Stream& stream, Arena& arena, const Tag& tag, cons
     messages.push_back({rank, tag, parts.select(0, rank - 1)});
   exchange(stream, {}, messages);
   for (int rank = 1; rank < size(); ++rank) add(stream, all, parts.select(0, rank - 1), all);
-  for (Message& message : messages) message = {message.peer, with_segment(tag, 1), all};
+  for (Message& message : messages) message = {message.peer, with_hop(tag, 1), all};
   exchange(stream, messages, {});
 }
 
@@ -123,8 +124,8 @@ void Communicator::barrier(Stream& stream, const Tag& tag) {
   const TensorView out(&token, DType::kU8, {1}), in(&arrived, DType::kU8, {1});
   // Dissemination (Hensgen et al. 1988): after hop k every rank has heard of 2^(k + 1) ranks.
   for (int hop = 0, distance = 1; distance < size(); ++hop, distance *= 2) {
-    const Message send{(rank_ + distance) % size(), with_segment(tag, hop), out};
-    const Message receive{(rank_ + size() - distance) % size(), with_segment(tag, hop), in};
+    const Message send{(rank_ + distance) % size(), with_hop(tag, hop), out};
+    const Message receive{(rank_ + size() - distance) % size(), with_hop(tag, hop), in};
     exchange(stream, {&send, 1}, {&receive, 1});
   }
 }

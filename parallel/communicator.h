@@ -80,7 +80,7 @@ class Communicator {
     struct Part {
       std::optional<Staging::Buffer> staged;  // used for device memory; must outlive the transfer
       std::unique_ptr<Transfer> transfer;
-      uint64_t tag;
+      TagBits tag;
       int64_t bytes;
       int peer;  // world rank
       bool receive;
@@ -107,7 +107,7 @@ class Communicator {
   void all_gather_v(Stream& stream, const Tag& tag, const TensorView& in,
                     std::span<const TensorView> out);
   // x (f32, any shape, contiguous) = sum over ranks, the same bits on all of them, in place.
-  // Scratch from `arena`. Uses segments 0 ... 2 P - 1 of the tag.
+  // Scratch from `arena`. Uses hops 0 ... 2 P - 1 behind the tag's.
   void all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
                   AllReduce algorithm);
   // x (f32, flat) -> this rank's chunk partition(n, P, rank) of the sum, in place; the other chunks

@@ -1,17 +1,18 @@
 #pragma once
-// Pass: identifies a forward. It is the key of every tag, cache slot and trace line.
+// Pass: identifies a forward. It is the key of every tag, cache slot and trace line. The ranges are
+// those that a tag carries (parallel/tag.h).
 #include <compare>
 #include <string>
 
 namespace weft {
 
 struct Pass {
-  int request = 0;
-  int model = 0;   // expert: 0 = transformer (high noise), 1 = transformer_2 (low noise)
-  int branch = 0;  // guidance: 0 = conditional, 1 = unconditional
-  int clip = 0;
-  int step = 0;
-  int micro = 0;  // patch or micro-batch
+  int request = 0;  // < 2^16
+  int model = 0;    // < 2, expert: 0 = transformer (high noise), 1 = transformer_2 (low noise)
+  int branch = 0;   // < 4, guidance: 0 = conditional, 1 = unconditional
+  int clip = 0;     // < 2^16
+  int step = 0;     // < 2^16
+  int micro = 0;    // < 2^16, patch or micro-batch
   auto operator<=>(const Pass&) const = default;
 };
 

@@ -11,49 +11,77 @@ constexpr const char* kNames[] = {"control",   "text",     "hidden", "heads-in",
                                   "gathered",  "velocity", "latent", "halo",     "frames"};
 static_assert(std::size(kNames) == static_cast<size_t>(Payload::kCount));
 
-// The widths of a tag's fields, from the highest bit down.
-constexpr int kGroupBits = 8, kKindBits = 5, kBranchBits = 2, kStepBits = 16, kLayerBits = 12,
-              kSegmentBits = 20;
+constexpr int kJobs = 1 << 16;  // job numbers, 0 included
 
-uint64_t field(uint64_t bits, int value, int width, const char* name) {
-  CHECK(value >= 0 && value < (1 << width), name, value);
-  return bits << width | static_cast<uint64_t>(value);
+struct Fields {
+  Tag tag;
+  int kind = 0, group = 0, job = 0;
+};
+
+// Calls visit(word, field, its width in bits, its name) for every field of a tag. The fields of a
+// word are visited from its highest bit down and fill it.
+template <class Visit>
+void for_each_field(Fields& fields, Visit&& visit) {
+  Pass& pass = fields.tag.pass;
+  visit(0, fields.job, 16, "job");
+  visit(0, pass.request, 16, "request");
+  visit(0, pass.clip, 16, "clip");
+  visit(0, pass.micro, 16, "micro");
+  visit(1, fields.group, 8, "group");
+  visit(1, fields.kind, 5, "kind");
+  visit(1, pass.model, 1, "model");
+  visit(1, pass.branch, 2, "branch");
+  visit(1, pass.step, 16, "step");
+  visit(1, fields.tag.layer, 12, "layer");
+  visit(1, fields.tag.hop, 20, "hop");
 }
 
-int take(uint64_t& bits, int width) {
-  const int value = static_cast<int>(bits & ((uint64_t{1} << width) - 1));
-  bits >>= width;
-  return value;
+Fields fields_of(const TagBits& bits) {
+  Fields fields;
+  int left[] = {64, 64};
+  for_each_field(fields, [&](int word, int& value, int width, const char*) {
+    left[word] -= width;
+    value = static_cast<int>((word ? bits.low : bits.high) >> left[word] &
+                             ((uint64_t{1} << width) - 1));
+  });
+  return fields;
 }
 
 }  // namespace
 
 std::string_view to_string(Payload kind) { return kNames[static_cast<int>(kind)]; }
 
-uint64_t Tag::bits(int group) const {
-  uint64_t bits = field(0, group, kGroupBits, "group");
-  bits = field(bits, static_cast<int>(kind), kKindBits, "kind");
-  bits = field(bits, branch, kBranchBits, "branch");
-  bits = field(bits, step, kStepBits, "step");
-  bits = field(bits, layer, kLayerBits, "layer");
-  return field(bits, segment, kSegmentBits, "segment");
+TagBits Tag::bits(int group, int job) const {
+  Fields fields{.tag = *this, .kind = static_cast<int>(kind), .group = group, .job = job};
+  TagBits bits;
+  for_each_field(fields, [&](int word, int value, int width, const char* name) {
+    CHECK(value >= 0 && value < (1 << width), name, value);
+    uint64_t& to = word ? bits.low : bits.high;
+    to = to << width | static_cast<uint64_t>(value);
+  });
+  return bits;
 }
 
 std::string to_string(const Tag& tag) { return tag_text(tag.bits(0)); }
 
-std::string tag_text(uint64_t bits) {
-  const int segment = take(bits, kSegmentBits), layer = take(bits, kLayerBits),
-            step = take(bits, kStepBits), branch = take(bits, kBranchBits),
-            kind = take(bits, kKindBits), group = take(bits, kGroupBits);
-  return std::string(kind < static_cast<int>(Payload::kCount) ? kNames[kind] : "?") + " step " +
-         std::to_string(step) + " branch " + std::to_string(branch) + " layer " +
-         std::to_string(layer) + " segment " + std::to_string(segment) + " group " +
-         std::to_string(group);
+std::string tag_text(const TagBits& bits) {
+  const Fields fields = fields_of(bits);
+  return std::string(fields.kind < static_cast<int>(Payload::kCount) ? kNames[fields.kind] : "?") +
+         " " + to_string(fields.tag.pass) + " layer " + std::to_string(fields.tag.layer) + " hop " +
+         std::to_string(fields.tag.hop) + " group " + std::to_string(fields.group) +
+         (fields.job ? " job " + std::to_string(fields.job) : "");
 }
 
-Payload payload_of(uint64_t bits) {
-  bits >>= kSegmentBits + kLayerBits + kStepBits + kBranchBits;
-  return static_cast<Payload>(take(bits, kKindBits));
+Payload payload_of(const TagBits& bits) { return static_cast<Payload>(fields_of(bits).kind); }
+
+int next_job(int job) { return job + 1 < kJobs ? job + 1 : 1; }
+
+bool of_earlier_job(const TagBits& bits, int job) {
+  const Fields fields = fields_of(bits);
+  if (fields.group == 0 || fields.job == job) return false;
+  if (fields.job == 0 || job == 0) return fields.job == 0;
+  // The shorter way round the circle decides.
+  return (job - fields.job + kJobs - 1) % (kJobs - 1) < kJobs / 2;
 }
 
 }  // namespace weft

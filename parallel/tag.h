@@ -1,9 +1,13 @@
 #pragma once
 // Tag: identifies a message. Payload: what a message carries, for plans, tags, counters and
 // reports.
+#include <compare>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+
+#include "parallel/pass.h"
 
 namespace weft {
 
@@ -31,18 +35,36 @@ std::string_view to_string(Payload kind);  // ends with a 0 in memory
 
 constexpr int kMaxGroup = 255;  // ids of groups of ranks
 
-// A tag is 64 bits on the wire. Two messages that may be under way between the same ranks at the
-// same time must have different tags; the Communicator adds the group's id.
+// A tag on the wire. It is compared as a whole.
+struct TagBits {
+  uint64_t high = 0, low = 0;
+  auto operator<=>(const TagBits&) const = default;
+};
+
+// Two messages that may be under way between the same ranks at the same time must have different
+// tags. The Communicator adds the group's id and the job.
 struct Tag {
   Payload kind = Payload::kControl;
-  int step = 0;                    // < 2^16
-  int branch = 0;                  // < 2^2
-  int layer = 0;                   // < 2^12
-  int segment = 0;                 // < 2^20: ring hop, micro-batch, chunk
-  uint64_t bits(int group) const;  // group < 2^8; CHECKs every range
+  Pass pass{};
+  int layer = 0;                               // < 2^12
+  int hop = 0;                                 // < 2^20: ring hop, chunk, decision
+  TagBits bits(int group, int job = 0) const;  // group < 2^8, job < 2^16; CHECKs every range
 };
 std::string to_string(const Tag& tag);
-std::string tag_text(uint64_t bits);  // describes the tag of a header, group included
-Payload payload_of(uint64_t bits);    // the kind in the tag of a header
+std::string tag_text(const TagBits& bits);  // describes the tag of a header, group and job included
+Payload payload_of(const TagBits& bits);    // the kind in the tag of a header
+
+// A job's number in tags: 0 before the first job, then 1 ... 65535 in a circle.
+int next_job(int job);
+// Returns whether a message with this tag belongs to a job before `job`. Messages of the whole
+// world (group 0) belong to no job.
+bool of_earlier_job(const TagBits& bits, int job);
 
 }  // namespace weft
+
+template <>
+struct std::hash<weft::TagBits> {
+  size_t operator()(const weft::TagBits& bits) const {
+    return std::hash<uint64_t>()(bits.high * 0x9e3779b97f4a7c15u ^ bits.low);
+  }
+};

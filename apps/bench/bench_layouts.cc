@@ -236,7 +236,7 @@ class Bench {
       for (int round = 0; round < 2 * kRounds; ++round) {
         const int64_t bytes = round % 2 ? 8 : kBytes;
         Tensor out(DType::kU8, {bytes}), in(DType::kU8, {bytes});
-        const Message send{peer, {.segment = round}, out}, receive{peer, {.segment = round}, in};
+        const Message send{peer, {.hop = round}, out}, receive{peer, {.hop = round}, in};
         const double begun = wall_seconds();
         Communicator::Pending pending = world.post(stream_, {&send, 1}, {&receive, 1});
         world.wait(pending);

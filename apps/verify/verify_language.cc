@@ -25,7 +25,7 @@ TensorView given_ids(const Case& c, const TensorFile& inputs) {
 Tensor on_root(Stream& stream, RankPlacement& placement, int stage, int index,
                const TensorView& own, int64_t rows, int64_t columns) {
   const int source = placement.rank_of(stage, 0);
-  const Tag tag{.kind = Payload::kControl, .segment = index};
+  const Tag tag{.kind = Payload::kControl, .hop = index};
   Tensor whole;
   if (placement.root()) {
     whole = Tensor(DType::kF32, {rows, columns});

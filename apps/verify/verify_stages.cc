@@ -87,7 +87,7 @@ Tensor join_rows(Bench& bench, RankPlacement& placement, const Tensor* own, int 
                  int64_t total, int64_t columns) {
   Tensor whole;
   if (placement.root()) whole = Tensor(DType::kF32, {total, columns});
-  const Tag tag{.kind = Payload::kControl, .segment = index};
+  const Tag tag{.kind = Payload::kControl, .hop = index};
   for (int sequence = 0; sequence < placement.layout().sequence(); ++sequence) {
     const int source = placement.rank_of(stage, sequence);
     if (source == placement.rank() && !placement.root())

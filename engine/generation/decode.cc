@@ -130,7 +130,7 @@ void heed_stop(Stream& stream, RankPlacement& placement, const DecodeJob& job, i
   const auto chunks = static_cast<int>(job.latents[1]);
   const double left = chunk ? taken.count() / chunk * (chunks - chunk) : HUGE_VAL;
   const bool stop = job.stop->load() && left > kFinishSeconds;
-  const Tag tag{.kind = Payload::kControl, .branch = kDecodeDecision, .segment = chunk};
+  const Tag tag{.kind = Payload::kControl, .pass = {.micro = chunk}, .hop = kDecodeDecision};
   if (!placement.agreed(stream, tag, stop)) return;
   throw Error(ErrorKind::kStopped, "stopped in decode after chunk " + std::to_string(chunk) +
                                        " of " + std::to_string(chunks));
@@ -171,9 +171,8 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, RankPlacement& plac
                                              std::to_string(chunk + 1) + " of " +
                                              std::to_string(latents[1]));
     }
-    const TensorView frames =
-        join_bands(stream, arena, placement, latents[2], rows,
-                   {.kind = Payload::kFrames, .segment = static_cast<int>(chunk)});
+    const TensorView frames = join_bands(stream, arena, placement, latents[2], rows,
+                                         {.kind = Payload::kFrames, .pass = context.pass});
     if (!frames) continue;
     if (job.video) keep(HostCopy(stream, frames), job.video, first);
     copies->push(arena, frames);

@@ -18,9 +18,9 @@ int64_t latent_row(const WanConfig& config) {
   return config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
 }
 
-// Tag::segment of a step's latent messages: 0 returns the latent to the first pipeline stage, 1
+// Tag::hop of a step's latent messages: 0 returns the latent to the first pipeline stage, 1
 // gathers it before decoding, and 2 onwards gather the tensors of a checkpoint.
-constexpr int kGatheredSegment = 1, kFirstKeptSegment = 2;
+constexpr int kGatheredHop = 1, kFirstKeptHop = 2;
 
 }  // namespace
 
@@ -136,8 +136,9 @@ Snapshot Executor::gather(int done, const Job& job) {
   Snapshot out;
   for (size_t k = 0; k < parts.size(); ++k) {
     const auto& [name, view] = parts[k];
-    const Tag tag{
-        .kind = Payload::kLatent, .step = done, .segment = kFirstKeptSegment + static_cast<int>(k)};
+    const Tag tag{.kind = Payload::kLatent,
+                  .pass = {.step = done},
+                  .hop = kFirstKeptHop + static_cast<int>(k)};
     const TensorView shaped(view.data, view.dtype, job.latent.shape(), view.device);
     Tensor whole;
     if (placement_.root()) whole = Tensor(DType::kF32, job.latent.shape(), stream_.device());
@@ -272,10 +273,7 @@ const TensorView& Executor::wire(int slot, DType dtype, int64_t rows, int64_t co
 Tag Executor::tag_of(const Step& step, const Job& job) const {
   const bool gathered =
       step.payload == Payload::kLatent && step.pass.step + 1 == job.sampler.steps();
-  return {.kind = step.payload,
-          .step = step.pass.step,
-          .branch = step.pass.branch,
-          .segment = gathered ? kGatheredSegment : 0};
+  return {.kind = step.payload, .pass = step.pass, .hop = gathered ? kGatheredHop : 0};
 }
 
 void Executor::send(const Step& step, const Job& job) {

@@ -271,7 +271,7 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
 // the other ranks.
 void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
   const Umt5Config& config = parts.text_config();
-  const Tag tag{.kind = Payload::kText, .branch = pass.branch};
+  const Tag tag{.kind = Payload::kText, .pass = pass};
   if (!placement.encodes_text(config)) {
     placement.communicator().receive(stream, 0, tag, prompt.embeds);
     return;
@@ -342,15 +342,15 @@ Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
   Start start{.step = from ? from->step : 0};
   if (run_options.stop) {
     if (run_options.stop->load()) start.step = kStopped;
-    const Tag tag{.kind = Payload::kControl, .branch = kStartDecision};
+    const Tag tag{.kind = Payload::kControl, .hop = kStartDecision};
     start.step = static_cast<int>(placement.agreed(stream, tag, start.step));
   }
   if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
   if (start.step == 0) return start;
   const auto shape = latent_shape(parts, request);
-  const auto share = [&](Tensor* kept, int segment) {
+  const auto share = [&](Tensor* kept, int hop) {
     Tensor tensor = kept ? std::move(*kept) : Tensor(DType::kF32, shape);
-    const Tag tag{.kind = Payload::kLatent, .step = start.step, .segment = segment};
+    const Tag tag{.kind = Payload::kLatent, .pass = {.step = start.step}, .hop = hop};
     if (!placement.alone()) placement.communicator().broadcast(stream, tag, tensor, 0);
     return on_device(stream, std::move(tensor));
   };
@@ -458,7 +458,7 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
       // With several stages the first one updates nothing, so it reports the finished step here.
       if (done > start.step && placement.layout()[Axis::kLayers] > 1)
         clock.step(done, sampler.sigmas()[done - 1]);
-      const Tag tag{.kind = Payload::kControl, .step = done, .branch = kStepDecision};
+      const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
       const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
       return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
     };
@@ -589,7 +589,7 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
 
 bool Generator::agreed(bool value) {
-  const Tag tag{.kind = Payload::kControl, .branch = kJobDecision};
+  const Tag tag{.kind = Payload::kControl, .hop = kJobDecision};
   return impl_->placement.agreed(impl_->stream, tag, value);
 }
 

@@ -15,13 +15,14 @@
 
 namespace weft {
 
-// The root broadcasts its decisions as Payload::kControl messages. Tag::branch holds one of these,
+// The root broadcasts its decisions as Payload::kControl messages. Tag::hop holds one of these,
 // so that no decision is taken for another.
 enum Decision : int {
   kStepDecision = 0,
   kStartDecision = 1,
   kDecodeDecision = 2,
-  kJobDecision = 3
+  kJobDecision = 3,
+  kTokenDecision = 4
 };
 
 class RankPlacement {

@@ -96,7 +96,7 @@ class Run {
   bool stopped() {
     if (!options_.stop) return false;
     return rank_.placement().agreed(rank_.stream(),
-                                    {.kind = Payload::kControl, .branch = kStepDecision},
+                                    {.kind = Payload::kControl, .hop = kStepDecision},
                                     options_.stop->load()) != 0;
   }
 
@@ -334,10 +334,7 @@ class Run {
 
   Tag tag_of(const Step& step) const {
     const bool hidden = step.payload == Payload::kHidden;
-    return {.kind = step.payload,
-            .step = step.pass.step,
-            .branch = hidden ? 0 : kJobDecision,
-            .segment = step.pass.micro};
+    return {.kind = step.payload, .pass = step.pass, .hop = hidden ? 0 : kTokenDecision};
   }
 
   TensorView ids_view(Micro& micro) {

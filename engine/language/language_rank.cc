@@ -478,8 +478,7 @@ TensorView LanguageRank::wanted_rows(const Pass& pass, std::span<const Part> par
   int64_t at = 0;
   for (const auto& [from, to] : wanted_of(groups_->sequence->rank()))
     copy(stream_, hidden.slice(0, from, 1), own.slice(0, at++, 1));
-  groups_->sequence->all_gather_v(
-      stream_, {.kind = Payload::kHidden, .step = pass.step, .segment = pass.micro}, own, gathered);
+  groups_->sequence->all_gather_v(stream_, {.kind = Payload::kHidden, .pass = pass}, own, gathered);
   for (int index = 0; index < groups_->sequence->size(); ++index)
     place(gathered[index], index, true);
   return out;

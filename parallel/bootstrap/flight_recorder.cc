@@ -19,10 +19,11 @@ int64_t now_ns() {
 
 }  // namespace
 
-uint64_t FlightRecorder::begin(bool receive, int peer, uint64_t tag, int64_t bytes) {
+uint64_t FlightRecorder::begin(bool receive, int peer, const TagBits& tag, int64_t bytes) {
   const uint64_t number = next_.load(std::memory_order_relaxed);
   Record& record = records_[number % kRecords];
-  record.tag = tag;
+  record.tag_high = tag.high;
+  record.tag_low = tag.low;
   record.bytes = bytes;
   record.peer = peer;
   record.receive = receive;
@@ -43,7 +44,7 @@ void FlightRecorder::mark(uint64_t number, State state) {
 
 std::string FlightRecorder::text(const Record& record) const {
   return std::string(record.receive ? "receive from" : "send to") + " rank " +
-         std::to_string(record.peer) + " of " + tag_text(record.tag) + ", " +
+         std::to_string(record.peer) + " of " + tag_text({record.tag_high, record.tag_low}) + ", " +
          std::to_string(record.bytes) + " bytes: " + kStates[record.state & 3];
 }
 
@@ -59,7 +60,8 @@ std::string FlightRecorder::dump() const {
     const Record& record = records_[number % kRecords];
     out += "{\"seq\":" + std::to_string(record.number) + ",\"op\":\"" +
            (record.receive ? "receive" : "send") + "\",\"peer\":" + std::to_string(record.peer) +
-           ",\"tag\":\"" + tag_text(record.tag) + "\",\"bytes\":" + std::to_string(record.bytes) +
+           ",\"tag\":\"" + tag_text({record.tag_high, record.tag_low}) +
+           "\",\"bytes\":" + std::to_string(record.bytes) +
            ",\"begun_ns\":" + std::to_string(record.begun_ns) +
            ",\"ended_ns\":" + std::to_string(record.ended_ns) + ",\"state\":\"" +
            kStates[record.state & 3] + "\"}\n";

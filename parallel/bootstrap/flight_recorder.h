@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "parallel/tag.h"
+
 namespace weft {
 
 class FlightRecorder {
@@ -14,7 +16,7 @@ class FlightRecorder {
   static constexpr int kRecords = 2000;
 
   // Returns the operation's number. `peer` is a world rank.
-  uint64_t begin(bool receive, int peer, uint64_t tag, int64_t bytes);
+  uint64_t begin(bool receive, int peer, const TagBits& tag, int64_t bytes);
   void mark(uint64_t number, State state);
 
   // "send to rank 3 of hidden step 2 layer 4, 4096 bytes: waiting", or "nothing yet".
@@ -24,7 +26,7 @@ class FlightRecorder {
 
  private:
   struct Record {  // atomics, so that a reader sees at worst a record half of the next one
-    std::atomic<uint64_t> number{0}, tag{0};
+    std::atomic<uint64_t> number{0}, tag_high{0}, tag_low{0};
     std::atomic<int64_t> bytes{0}, begun_ns{0}, ended_ns{0};
     std::atomic<int32_t> peer{0};
     std::atomic<uint8_t> receive{0}, state{0};

@@ -32,9 +32,8 @@ HaloView BandHalo::exchange(Context& context, const TensorView& band, int dim, i
   };
   const TensorView out = alloc(above + rows + below);
   const Arena::Scope scope(context.arena);
-  const Tag tag{.kind = Payload::kHalo,
-                .step = context.pass.step,
-                .segment = next(context.pass, pass_, calls_)};
+  const Tag tag{
+      .kind = Payload::kHalo, .pass = context.pass, .hop = next(context.pass, pass_, calls_)};
   std::vector<Message> sends, receives;
   const auto meet = [&](int peer, int64_t out_begin, int64_t out_rows, int64_t in_rows) {
     const TensorView edge = alloc(out_rows);
@@ -79,9 +78,9 @@ void BandMixer::attend(Context& context, const Attend& attend) {
   copy(context.stream, attend.k, parts[own].slice(1, 0, heads));
   copy(context.stream, attend.v, parts[own].slice(1, heads, heads));
   const Tag tag{.kind = Payload::kKeyValue,
-                .step = context.pass.step,
+                .pass = context.pass,
                 .layer = attend.layer,
-                .segment = next(context.pass, pass_, calls_)};
+                .hop = next(context.pass, pass_, calls_)};
   bands_.all_gather_v(context.stream, tag, parts[own], parts);
   const KVSegment segment{.k = kv.slice(1, 0, heads), .v = kv.slice(1, heads, heads)};
   attention(context.stream, {.q = attend.q,

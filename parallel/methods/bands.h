@@ -31,7 +31,7 @@ class BandHalo final : public Halo {
  private:
   Communicator bands_;
   Pass pass_{};
-  int calls_ = 0;  // counts calls within the pass, for the tag's segment
+  int calls_ = 0;  // counts calls within the pass, for the tag's hop
 };
 
 // Attention of this band's queries over the keys and values of all bands, in the order of rows.

@@ -67,13 +67,8 @@ class Balance {
     const int64_t rows = tokens_.rows(owner), heads = q_[1], e = q_[2];
     return state_in(helped_[time % 2], rows, heads, e);
   }
-  Tag tag(Payload kind, int segment) const {
-    const Pass& pass = context_.pass;
-    return {.kind = kind,
-            .step = pass.step,
-            .branch = pass.branch,
-            .layer = attend_.layer,
-            .segment = pass.micro * (ranks() + 2) + segment};
+  Tag tag(Payload kind, int hop) const {
+    return {.kind = kind, .pass = context_.pass, .layer = attend_.layer, .hop = hop};
   }
 
   // Posts the sends and receives of the blocks that are needed at `time`.

@@ -48,11 +48,8 @@ void RingMixer::attend(Context& context, const Attend& attend) {
         block_of(buffers.select(0, (hop + 1) % 2), (holder + ranks - 1) % ranks);
     Communicator::Pending pending;
     if (hop + 1 < ranks) {
-      const Tag tag{.kind = Payload::kKeyValue,
-                    .step = context.pass.step,
-                    .branch = context.pass.branch,
-                    .layer = attend.layer,
-                    .segment = context.pass.micro * ranks + hop};
+      const Tag tag{
+          .kind = Payload::kKeyValue, .pass = context.pass, .layer = attend.layer, .hop = hop};
       const Message send{(own + 1) % ranks, tag, here},
           receive{(own + ranks - 1) % ranks, tag, next};
       pending = group_.post(stream, {&send, 1}, {&receive, 1});

@@ -9,11 +9,7 @@ Tag TensorReducer::next_tag(Context& context, Payload kind) {
   if (context.pass != pass_) calls_ = 0;
   pass_ = context.pass;
   constexpr int kLayers = 1 << 12;
-  return {.kind = kind,
-          .step = pass_.step,
-          .branch = pass_.branch,
-          .layer = calls_++ % kLayers,
-          .segment = pass_.micro * 2 * group_.size()};  // the first hop's
+  return {.kind = kind, .pass = pass_, .layer = calls_++ % kLayers};
 }
 
 void TensorReducer::sum(Context& context, const TensorView& partial) {

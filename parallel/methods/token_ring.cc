@@ -57,12 +57,8 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   const TensorView landing = context.arena.alloc(DType::kF32, {longest * heads * (e + 1)});
   const AttentionState sum = alloc_state(context.arena, n, heads, e);
   ReplicatedAttention replicated(context, attend, ranks);
-  const auto tag = [&](Payload kind, int segment) {
-    return Tag{.kind = kind,
-               .step = context.pass.step,
-               .branch = context.pass.branch,
-               .layer = attend.layer,
-               .segment = context.pass.micro * 2 * ranks + segment};
+  const auto tag = [&](Payload kind, int hop) {
+    return Tag{.kind = kind, .pass = context.pass, .layer = attend.layer, .hop = hop};
   };
   Communicator::Pending home;
   AttentionState arrived;

@@ -11,12 +11,8 @@ namespace {
 
 int64_t sent(const HeadPart& heads) { return heads.q.size() + 2 * heads.kv.size(); }
 
-Tag tag(const Context& context, const Attend& attend, Payload kind) {
-  return {.kind = kind,
-          .step = context.pass.step,
-          .branch = context.pass.branch,
-          .layer = attend.layer,
-          .segment = context.pass.micro};
+Tag tag(const Context& context, const Attend& attend, Payload kind, int hop = 0) {
+  return {.kind = kind, .pass = context.pass, .layer = attend.layer, .hop = hop};
 }
 
 }  // namespace
@@ -92,7 +88,7 @@ void UlyssesMixer::to_tokens(Context& context, const Attend& attend, const Tenso
   const TensorView replicated = result.slice(0, at, attend.replicated);
   for (int rank = 0; rank < ranks; ++rank)
     in[rank] = rank == own ? replicated : alloc(attend.replicated, rank);
-  group_.all_gather_v(stream, tag(context, attend, Payload::kHeadsOut), replicated, in);
+  group_.all_gather_v(stream, tag(context, attend, Payload::kHeadsOut, 1), replicated, in);
   unpack(replicated_rows(attend).out);
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "kernels/stream.h"
+#include "parallel/tag.h"
 
 namespace weft {
 
@@ -15,7 +16,7 @@ class FlightRecorder;
 
 // Sent before every payload and checked on arrival.
 struct MessageHeader {
-  uint64_t tag = 0;    // Tag::bits()
+  TagBits tag{};       // Tag::bits()
   int64_t bytes = 0;   // size of the payload
   int64_t due_ns = 0;  // not to be delivered before this time of the job clock (LinkTransport)
 };

@@ -70,7 +70,7 @@ Tensor logits_in_passes(LanguageRank& rank, const std::vector<int32_t>& ids,
     const Pass pass{.step = step++};
     const auto share = rank.share({&part, 1});
     Tensor hidden(DType::kF32, {share.rows, rank.config().hidden});
-    const Tag tag{.kind = Payload::kHidden, .step = pass.step};
+    const Tag tag{.kind = Payload::kHidden, .pass = pass};
     if (!rank.blocks().first())
       placement.communicator().receive(rank.stream(), placement.stage_peer(-1), tag, hidden);
     rank.forward(pass, {&part, 1}, share, hidden);

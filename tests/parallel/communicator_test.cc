@@ -45,16 +45,61 @@ std::string failure(int ranks, const std::function<void(Communicator&)>& work,
 }
 
 TEST(Tag, BitsTellEveryFieldApart) {
-  const Tag base{.kind = Payload::kHalo, .step = 3, .branch = 1, .layer = 5, .segment = 7};
-  std::vector<uint64_t> all{base.bits(2), base.bits(3)};
-  for (Tag tag : {Tag{Payload::kFrames, 3, 1, 5, 7}, Tag{Payload::kHalo, 4, 1, 5, 7},
-                  Tag{Payload::kHalo, 3, 2, 5, 7}, Tag{Payload::kHalo, 3, 1, 6, 7},
-                  Tag{Payload::kHalo, 3, 1, 5, 8}})
+  const Tag base{.kind = Payload::kHalo, .pass = {.branch = 1, .step = 3}, .layer = 5, .hop = 7};
+  std::vector<TagBits> all{base.bits(2), base.bits(3), base.bits(2, 1)};
+  const auto with = [&](const std::function<void(Tag&)>& change) {
+    Tag tag = base;
+    change(tag);
     all.push_back(tag.bits(2));
+  };
+  with([](Tag& tag) { tag.kind = Payload::kFrames; });
+  with([](Tag& tag) { tag.layer = 6; });
+  with([](Tag& tag) { tag.hop = 8; });
+  for (int Pass::*field :
+       {&Pass::request, &Pass::model, &Pass::branch, &Pass::clip, &Pass::step, &Pass::micro})
+    with([&](Tag& tag) { ++(tag.pass.*field); });
   std::sort(all.begin(), all.end());
   EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
-  EXPECT_EQ(tag_text(base.bits(2)), "halo step 3 branch 1 layer 5 segment 7 group 2");
-  EXPECT_DEATH((Tag{.segment = 1 << 20}.bits(0)), "segment");
+  EXPECT_EQ(tag_text(base.bits(2)), "halo step 3 branch 1 layer 5 hop 7 group 2");
+  EXPECT_EQ(tag_text(Tag{.pass = {.request = 4, .clip = 9}}.bits(0, 7)),
+            "control step 0 request 4 clip 9 layer 0 hop 0 group 0 job 7");
+  EXPECT_EQ(payload_of(base.bits(255, 65535)), Payload::kHalo);
+}
+
+TEST(Tag, TheLargestValueOfEveryFieldIsCarriedAndTheNextOneIsRefused) {
+  const Tag largest{.kind = Payload::kFrames,
+                    .pass = {65535, 1, 3, 65535, 65535, 65535},
+                    .layer = (1 << 12) - 1,
+                    .hop = (1 << 20) - 1};
+  EXPECT_EQ(tag_text(largest.bits(kMaxGroup, 65535)),
+            "frames step 65535 request 65535 model 1 branch 3 clip 65535 micro 65535 layer 4095 "
+            "hop 1048575 group 255 job 65535");
+  EXPECT_DEATH((Tag{.hop = 1 << 20}.bits(0)), "hop");
+  EXPECT_DEATH((Tag{.layer = 1 << 12}.bits(0)), "layer");
+  EXPECT_DEATH((Tag{}.bits(256)), "group");
+  EXPECT_DEATH((Tag{}.bits(0, 1 << 16)), "job");
+  const int first_refused[] = {1 << 16, 2, 4, 1 << 16, 1 << 16, 1 << 16};
+  const char* names[] = {"request", "model", "branch", "clip", "step", "micro"};
+  int at = 0;
+  for (int Pass::*field :
+       {&Pass::request, &Pass::model, &Pass::branch, &Pass::clip, &Pass::step, &Pass::micro}) {
+    Tag tag, negative;
+    tag.pass.*field = first_refused[at];
+    negative.pass.*field = -1;
+    EXPECT_DEATH(tag.bits(0), names[at]);
+    EXPECT_DEATH(negative.bits(0), names[at]);
+    ++at;
+  }
+}
+
+TEST(Tag, JobsAreNumberedInACircle) {
+  const auto earlier = [](int job, int than) { return of_earlier_job(Tag{}.bits(1, job), than); };
+  EXPECT_EQ(next_job(0), 1);
+  EXPECT_EQ(next_job(65535), 1);
+  EXPECT_TRUE(earlier(0, 1) && earlier(1, 2) && earlier(65535, 1) && earlier(40000, 65535));
+  EXPECT_FALSE(earlier(0, 0) || earlier(2, 2) || earlier(2, 1) || earlier(1, 65535) ||
+               earlier(1, 0) || earlier(65535, 40000));
+  EXPECT_FALSE(of_earlier_job(Tag{}.bits(0), 5)) << "messages of the whole world have no job";
 }
 
 class Worlds : public testing::TestWithParam<bool> {
@@ -173,16 +218,17 @@ TEST_P(Worlds, DelaysChangeNoBit) {
     Arena arena(size_t{1} << 20);
     for (int step = 0; step < 3; ++step) {
       const Tensor x = ramp(37, 0.3f * static_cast<float>(c.rank() + step), 0.11f);
-      c.all_reduce(stream(), arena, {.kind = Payload::kPartial, .step = step}, x, AllReduce::kRing);
+      c.all_reduce(stream(), arena, {.kind = Payload::kPartial, .pass = {.step = step}}, x,
+                   AllReduce::kRing);
       const Tensor y = ramp(9, x.as<float>()[c.rank()], 0.01f);
       const int next = (c.rank() + 1) % c.size(), previous = (c.rank() + c.size() - 1) % c.size();
       const Tensor a(DType::kF32, {9}), b(DType::kF32, {9});
       // Two messages on one wire; the second asked for first.
       const Message sends[] = {
-          {next, {.kind = Payload::kQuery, .step = step}, y},
-          {next, {.kind = Payload::kState, .step = step}, x.view().slice(0, 0, 9)}};
-      const Message receives[] = {{previous, {.kind = Payload::kState, .step = step}, a},
-                                  {previous, {.kind = Payload::kQuery, .step = step}, b}};
+          {next, {.kind = Payload::kQuery, .pass = {.step = step}}, y},
+          {next, {.kind = Payload::kState, .pass = {.step = step}}, x.view().slice(0, 0, 9)}};
+      const Message receives[] = {{previous, {.kind = Payload::kState, .pass = {.step = step}}, a},
+                                  {previous, {.kind = Payload::kQuery, .pass = {.step = step}}, b}};
       c.exchange(stream(), sends, receives);
       for (const Tensor* t : {&x, &a, &b})
         out.insert(out.end(), t->as<float>(), t->as<float>() + t->count());
@@ -221,12 +267,12 @@ TEST_P(Worlds, ADeadlockNamesWhoWaitsForWhat) {
       [](Communicator& c) {
         Tensor x(DType::kF32, {4});
         if (c.rank() < 2)
-          c.receive(stream(), 1 - c.rank(), {.kind = Payload::kKeyValue, .step = 2}, x);
+          c.receive(stream(), 1 - c.rank(), {.kind = Payload::kKeyValue, .pass = {.step = 2}}, x);
       },
       options());
   EXPECT_EQ(what,
-            "deadlock: rank 0 receives from rank 1 key-value step 2 branch 0 layer 0 segment 0 "
-            "group 0; rank 1 receives from rank 0 key-value step 2 branch 0 layer 0 segment 0 "
+            "deadlock: rank 0 receives from rank 1 key-value step 2 layer 0 hop 0 "
+            "group 0; rank 1 receives from rank 0 key-value step 2 layer 0 hop 0 "
             "group 0; rank 2 has ended");
 }
 
@@ -294,11 +340,11 @@ TEST(FlightRecorder, TellsTheLastOperation) {
     EXPECT_EQ(c.recorder().last(), "nothing yet");
     Tensor x(DType::kF32, {4});
     for (int i = 0; i < 2100; ++i)
-      c.rank() ? c.send(stream(), 0, {.kind = Payload::kHidden, .step = i}, x)
-               : c.receive(stream(), 1, {.kind = Payload::kHidden, .step = i}, x);
+      c.rank() ? c.send(stream(), 0, {.kind = Payload::kHidden, .pass = {.step = i}}, x)
+               : c.receive(stream(), 1, {.kind = Payload::kHidden, .pass = {.step = i}}, x);
     EXPECT_EQ(c.recorder().last(),
               std::string(c.rank() ? "send to rank 0" : "receive from rank 1") +
-                  " of hidden step 2099 branch 0 layer 0 segment 0 group 0, 16 bytes: done");
+                  " of hidden step 2099 layer 0 hop 0 group 0, 16 bytes: done");
     const std::string dump = c.recorder().dump();
     EXPECT_EQ(std::count(dump.begin(), dump.end(), '\n'), FlightRecorder::kRecords);
   });
@@ -313,9 +359,9 @@ TEST(Link, HoldsMessagesForLatencyAndBytes) {
   run_ranks(transports, [&](Communicator& c) {
     Tensor x(DType::kF32, {5000});  // 20 ms on the wire
     if (c.rank() == 0) {
-      for (int i = 0; i < 2; ++i) c.send(stream(), 1, {.step = i}, x);
+      for (int i = 0; i < 2; ++i) c.send(stream(), 1, {.pass = {.step = i}}, x);
     } else {
-      for (int i = 0; i < 2; ++i) c.receive(stream(), 0, {.step = i}, x);
+      for (int i = 0; i < 2; ++i) c.receive(stream(), 0, {.pass = {.step = i}}, x);
       // Two messages share the wire, the latency is paid once.
       EXPECT_GE(steady_clock::now() - begun, milliseconds(60));
     }

@@ -156,16 +156,16 @@ TEST_P(Matchmakers, AWithdrawnOfferMatchesNothing) {
 
 TEST_P(Matchmakers, ACircleOfWaitsEndsTheJobWithItsList) {
   for (int rank = 0; rank < 2; ++rank) {
-    matchmakers_[rank]->offer(rank, offer(1, rank == 0, 1 - rank, {.step = rank + 4}));
+    matchmakers_[rank]->offer(rank, offer(1, rank == 0, 1 - rank, {.pass = {.step = rank + 4}}));
     matchmakers_[rank]->waiting(rank, 1);
   }
   matchmakers_[2]->offer(2, offer(1, true, 0, {}));
   matchmakers_[2]->waiting(2, 1);
   for (Recorder& recorder : recorders_)
     EXPECT_EQ(recorder.why(),
-              "deadlock: rank 0 receives from rank 1 control step 4 branch 0 layer 0 segment 0 "
-              "group 0; rank 1 sends to rank 0 control step 5 branch 0 layer 0 segment 0 group 0; "
-              "rank 2 receives from rank 0 control step 0 branch 0 layer 0 segment 0 group 0");
+              "deadlock: rank 0 receives from rank 1 control step 4 layer 0 hop 0 "
+              "group 0; rank 1 sends to rank 0 control step 5 layer 0 hop 0 group 0; "
+              "rank 2 receives from rank 0 control step 0 layer 0 hop 0 group 0");
 }
 
 TEST_P(Matchmakers, TheFirstAbortReachesAll) {

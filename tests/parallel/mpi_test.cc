@@ -47,7 +47,7 @@ uint8_t value(int64_t index) { return static_cast<uint8_t>(index * 7 + index / 2
 // Sends from rank 0 to rank 1, whose receive is posted after `early` other messages have come.
 void send_one(Communicator& world, int64_t bytes, bool early) {
   Stream stream = Stream::cpu(1);
-  const Tag first{.segment = 1}, second{.segment = 2};
+  const Tag first{.hop = 1}, second{.hop = 2};
   std::vector<uint8_t> data(bytes);
   uint8_t token = 9;
   const TensorView small(&token, DType::kU8, {1}), large(data.data(), DType::kU8, {bytes});
@@ -63,7 +63,7 @@ void send_one(Communicator& world, int64_t bytes, bool early) {
     for (int64_t i = 0; i < bytes; ++i) wrong += data[i] != value(i);
     EXPECT_EQ(wrong, 0) << bytes << " bytes";
   }
-  world.barrier(stream, {.segment = 100});
+  world.barrier(stream, {.hop = 100});
 }
 
 TEST(Mpi, LargePayloadsGoInParts) {
@@ -103,7 +103,7 @@ TEST(Mpi, RanksShareAClock) {
   // The own time lies between the other rank's before it sent and after it was answered.
   for (int turn = 0; turn < 20; ++turn) {
     int64_t before = *world.transport().job_clock_ns(), other = 0;
-    const Tag tag{.step = turn};
+    const Tag tag{.pass = {.step = turn}};
     if (world.rank() == 0) {
       world.receive(stream, 1, tag, {&other, DType::kI64, {1}});
       other = *world.transport().job_clock_ns();
@@ -126,7 +126,7 @@ TEST(Mpi, SlowLinksDelayMessagesBothWays) {
   std::vector<uint8_t> data(100'000);
   const TensorView large(data.data(), DType::kU8, {100'000}), small(data.data(), DType::kU8, {1});
   for (int first = 0; first < 2; ++first) {
-    const Tag tag{.step = first};
+    const Tag tag{.pass = {.step = first}};
     if (world.rank() != first) {
       world.receive(stream, first, tag, large);
       world.send(stream, first, tag, small);
@@ -153,7 +153,7 @@ TEST(MpiAbort, ReachesAllRanksWhereMpiFails) {
   }
   uint8_t token = 0;
   try {
-    world.receive(stream, 1 - world.rank(), {.segment = 1}, {&token, DType::kU8, {1}});
+    world.receive(stream, 1 - world.rank(), {.hop = 1}, {&token, DType::kU8, {1}});
     ADD_FAILURE() << "the job goes on";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kComm);

@@ -159,7 +159,8 @@ TEST_F(Nccl, NoOrderOfPostingDeadlocks) {
       std::vector<Communicator::Pending> pending;
       for (int which : order) {
         const int p = which % kRanks;
-        const Message one{p, {.step = turn}, which < kRanks ? out[p].view() : in[p].view()};
+        const Message one{
+            p, {.pass = {.step = turn}}, which < kRanks ? out[p].view() : in[p].view()};
         const std::span<const Message> ends(&one, 1), none;
         pending.push_back(which < kRanks ? c.post(stream(), ends, none)
                                          : c.post(stream(), none, ends));
@@ -177,13 +178,13 @@ TEST_F(Nccl, TagsThatNeverMeetAreBothNamed) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
     if (c.rank() == 0)
-      c.send(stream(), 1, {.kind = Payload::kLatent, .step = 2}, x);
+      c.send(stream(), 1, {.kind = Payload::kLatent, .pass = {.step = 2}}, x);
     else
-      c.receive(stream(), 0, {.kind = Payload::kLatent, .step = 3}, x);
+      c.receive(stream(), 0, {.kind = Payload::kLatent, .pass = {.step = 3}}, x);
   });
   EXPECT_EQ(what,
-            "deadlock: rank 0 sends to rank 1 latent step 2 branch 0 layer 0 segment 0 group 0; "
-            "rank 1 receives from rank 0 latent step 3 branch 0 layer 0 segment 0 group 0");
+            "deadlock: rank 0 sends to rank 1 latent step 2 layer 0 hop 0 group 0; "
+            "rank 1 receives from rank 0 latent step 3 layer 0 hop 0 group 0");
   EXPECT_EQ(NcclStub::moved_bytes(), 0);
 }
 
@@ -349,7 +350,7 @@ TEST(NcclDevice, OneRankSendsToItself) {
   if (devices == 0) GTEST_SKIP() << "no CUDA device";
   const Transports transports = make_nccl_transports(std::vector<int>{0});
   const Tensor x = ramp(1000, 1, 0.5f), y(DType::kF32, {1000});
-  const MessageHeader header{.tag = 7, .bytes = 4000};
+  const MessageHeader header{.tag = {.low = 7}, .bytes = 4000};
   const NcclApi cuda;
   void* memory = nullptr;
   ASSERT_EQ(cuda.device_malloc(&memory, 4000), cudaSuccess);

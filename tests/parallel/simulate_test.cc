@@ -54,13 +54,13 @@ TEST(Simulate, WorkHidesAMessageAndMessagesQueue) {
         Stream on = stream();
         Tensor x(DType::kF32, {50000});  // 0.2 s on the wire
         if (world.rank() == 0) {
-          world.send(on, 1, {.segment = 0}, x);
-          world.send(on, 1, {.segment = 1}, x);
+          world.send(on, 1, {.hop = 0}, x);
+          world.send(on, 1, {.hop = 1}, x);
         } else {
           work(0.3);
-          world.receive(on, 0, {.segment = 0}, x);
+          world.receive(on, 0, {.hop = 0}, x);
           EXPECT_NEAR(simulated_seconds(), 0.3, 1e-6);
-          world.receive(on, 0, {.segment = 1}, x);
+          world.receive(on, 0, {.hop = 1}, x);
         }
       });
   EXPECT_NEAR(ranks[1].seconds, 0.4, 1e-6);
