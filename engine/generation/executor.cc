@@ -94,6 +94,7 @@ void Executor::walk(const Step& step, Job& job) {
       break;
     case Step::Kind::kDecode:
       CHECK(sending_.empty(), "a send is still pending");
+      placement_.finish_turn();
       wires_.clear();
       recorded_ = {};
       texts_ = {};  // decoding needs only the latents
@@ -109,6 +110,7 @@ void Executor::walk(const Step& step, Job& job) {
 }
 
 void Executor::before_step(int done, Job& job) {
+  placement_.finish_turn();
   const StepAction what = job.before_step ? job.before_step(done) : StepAction::kContinue;
   if (what == StepAction::kKeep || what == StepAction::kKeepAndStop) {
     Snapshot snapshot = gather(done, job);

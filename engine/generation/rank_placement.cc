@@ -129,6 +129,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, i
           group(mesh_.along({Axis::kTensor}, rank()), Seams::kTensor));
     reducer = seams.tensor.get();
   }
+  mixer->begin(pass);
   return {stream, arena, *mixer, *reducer, seams.one_band, pass, this->tokens(tokens), observer};
 }
 
@@ -164,7 +165,13 @@ Context RankPlacement::vae_context(Stream& stream, Arena& arena, const Pass& pas
     seams.band_mixer = std::make_unique<BandMixer>(group(ranks, Seams::kBands), std::move(rows));
     seams.band_rows = latent_rows;
   }
+  seams.band_mixer->begin(pass);
   return {stream, arena, *seams.band_mixer, seams.whole, *seams.halo, pass, {}};
+}
+
+void RankPlacement::finish_turn() {
+  if (seams_->mixer) seams_->mixer->finish();
+  if (seams_->band_mixer) seams_->band_mixer->finish();
 }
 
 BlockRange RankPlacement::blocks(int layers) const {
