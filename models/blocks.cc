@@ -33,11 +33,10 @@ TensorView row_patches(const TensorView& rows, int64_t first, const TensorView& 
 }
 
 // Cuts the token ranges into rectangles, and calls f(latent view, rows view) for every rectangle
-// and every frame of a patch. `order` is the order of the values within a row.
-enum class PatchOrder : uint8_t { kChannelsFirst, kChannelsLast };
+// and every frame of a patch.
 template <class F>
 void for_patches(const TensorView& latent, const TensorView& rows, std::array<int64_t, 3> patch,
-                 const TokenRanges& tokens, PatchOrder order, F&& f) {
+                 const TokenRanges& tokens, F&& f) {
   const auto [pf, ph, pw] = patch;
   const int64_t channels = latent[0], gh = latent[2] / ph, gw = latent[3] / pw;
   CHECK(latent.rank == 4 && latent[1] % pf == 0 && latent[2] % ph == 0 && latent[3] % pw == 0,
@@ -45,10 +44,7 @@ void for_patches(const TensorView& latent, const TensorView& rows, std::array<in
   CHECK(tokens.total == latent[1] / pf * gh * gw && rows[0] == tokens.size() &&
             rows[1] == channels * pf * ph * pw,
         "tokens", tokens.total, "rows", rows.to_string_shape(), "of", latent.to_string_shape());
-  const bool first = order == PatchOrder::kChannelsFirst;
-  const std::array<int64_t, 3> inner = first ? std::array{pf * ph * pw, pw, int64_t{1}}
-                                             : std::array{int64_t{1}, pw * channels, channels};
-  const int64_t per_frame = first ? ph * pw : ph * pw * channels;
+  const std::array<int64_t, 3> inner{pf * ph * pw, pw, 1};
   int64_t done = 0;
   for (const Range& range : tokens.ranges)
     for (int64_t token = range.begin; token < range.end;) {
@@ -60,7 +56,7 @@ void for_patches(const TensorView& latent, const TensorView& rows, std::array<in
       for (int64_t t = 0; t < pf; ++t) {
         const TensorView in_latent =
             latent_patches(latent, patch, frame * pf + t, row, n, column, m);
-        f(in_latent, row_patches(rows, done, in_latent, inner, t * per_frame));
+        f(in_latent, row_patches(rows, done, in_latent, inner, t * ph * pw));
       }
       token += n * m;
       done += n * m;
@@ -104,19 +100,13 @@ Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64
 
 void patchify(Stream& stream, const TensorView& latent, std::array<int64_t, 3> patch,
               const TokenRanges& tokens, const TensorView& rows) {
-  for_patches(latent, rows, patch, tokens, PatchOrder::kChannelsFirst,
+  for_patches(latent, rows, patch, tokens,
               [&](const TensorView& from, const TensorView& to) { copy(stream, from, to); });
-}
-
-void place_patches(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
-                   const TokenRanges& tokens, const TensorView& latent) {
-  for_patches(latent, rows, patch, tokens, PatchOrder::kChannelsFirst,
-              [&](const TensorView& to, const TensorView& from) { copy(stream, from, to); });
 }
 
 void unpatchify(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
                 const TokenRanges& tokens, const TensorView& latent) {
-  for_patches(latent, rows, patch, tokens, PatchOrder::kChannelsLast,
+  for_patches(latent, rows, patch, tokens,
               [&](const TensorView& to, const TensorView& from) { copy(stream, from, to); });
 }
 

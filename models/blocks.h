@@ -42,10 +42,7 @@ Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64
 // tokens of the rows.
 void patchify(Stream& stream, const TensorView& latent, std::array<int64_t, 3> patch,
               const TokenRanges& tokens, const TensorView& rows);
-// The inverse copies: place_patches for rows with C slowest, unpatchify for rows with C fastest.
-// They write only the patches of `tokens`.
-void place_patches(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
-                   const TokenRanges& tokens, const TensorView& latent);
+// The inverse copies. They write only the patches of `tokens`.
 void unpatchify(Stream& stream, const TensorView& rows, std::array<int64_t, 3> patch,
                 const TokenRanges& tokens, const TensorView& latent);
 

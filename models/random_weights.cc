@@ -21,6 +21,13 @@ WanConfig wan_14b(int layers) {
   return config;
 }
 
+std::shared_ptr<const TransformerModel> published_transformer(const std::string& name) {
+  if (name == "wan2.1-1.3b") return make_wan_model(wan_1_3b());
+  if (name == "wan2.1-14b") return make_wan_model(wan_14b());
+  throw Error(ErrorKind::kUsage,
+              "no published transformer is named " + name + "; legal: wan2.1-1.3b, wan2.1-14b");
+}
+
 DecoderConfig qwen3_0_6b() {
   return {.hidden = 1024,
           .ffn = 3072,

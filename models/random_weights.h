@@ -13,6 +13,9 @@ WanConfig wan_1_3b(int layers = 30);
 // The config of Wan 2.1 14B with `layers` of its 40 blocks.
 WanConfig wan_14b(int layers = 40);
 
+// The transformer of a published model by its name ("wan2.1-1.3b", "wan2.1-14b").
+std::shared_ptr<const TransformerModel> published_transformer(const std::string& name);
+
 // The config of Qwen3-0.6B.
 DecoderConfig qwen3_0_6b();
 

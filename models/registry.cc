@@ -5,48 +5,16 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/family.h"
+#include "models/wan/transformer.h"
+#include "models/wan/vae.h"
 
 namespace weft {
 
 namespace {
 
 namespace fs = std::filesystem;
-
-// Published defaults of the Wan family (Wan-Video/Wan2.1 and Wan2.2, generate.py and configs). A
-// row is found by the configuration's width, channels and number of experts.
-struct DefaultsRow {
-  const char* name;
-  int64_t width, in_channels, out_channels;  // the transformer's
-  int experts;
-  int steps;
-  double shift, guidance, guidance_2;  // guidance_2 0: one expert
-  int64_t frames;
-  double fps;
-  int64_t picture_width, picture_height;
-};
-
-constexpr DefaultsRow kDefaults[] = {
-    {"wan2.1-t2v-1.3b", 1536, 16, 16, 1, 50, 5, 5, 0, 81, 16, 832, 480},
-    {"wan2.1-t2v-14b", 5120, 16, 16, 1, 50, 5, 5, 0, 81, 16, 1280, 720},
-    {"wan2.2-t2v-a14b", 5120, 16, 16, 2, 40, 12, 4, 3, 81, 16, 1280, 720},
-    {"wan2.2-i2v-a14b", 5120, 36, 16, 2, 40, 5, 3.5, 3.5, 81, 16, 1280, 720},
-    {"wan2.2-ti2v-5b", 3072, 48, 48, 1, 50, 5, 5, 0, 121, 24, 1280, 704},
-};
-
-DefaultSettings built_in(const DefaultsRow& row) {
-  DefaultSettings out;
-  out.name = row.name;
-  out.origin = "built-in";
-  out.width = row.picture_width;
-  out.height = row.picture_height;
-  out.frames = row.frames;
-  out.fps = row.fps;
-  out.steps = row.steps;
-  out.guidance_scale = row.guidance;
-  if (row.guidance_2 > 0) out.guidance_scale_2 = row.guidance_2;
-  out.flow_shift = row.shift;
-  return out;
-}
 
 DefaultSettings read_weft_json(const std::string& path) {
   const nlohmann::json json = read_json_file(path);
@@ -100,10 +68,8 @@ void require(bool there, const std::string& message) {
   if (!there) throw Error(ErrorKind::kModel, message);
 }
 
-WanConfig expert(const std::string& folder) {
-  const std::string path = folder + "/config.json";
+void require_config(const std::string& path) {
   require(fs::is_regular_file(path), path + ": missing; it says what the weights beside it are");
-  return WanConfig::from_json_file(path);
 }
 
 // Suggests what to do about a folder without model_index.json.
@@ -118,20 +84,133 @@ std::string advice(const std::string& path) {
          "and vae/, or the repository whose name ends in -Diffusers";
 }
 
+constexpr const ModelFamily* kFamilies[] = {&kWanFamily};
+
+const ModelFamily& family_of(const std::string& class_name, const std::string& index_path) {
+  std::string legal;
+  for (const ModelFamily* family : kFamilies) {
+    if (class_name == family->class_name) return *family;
+    legal += (legal.empty() ? "" : ", ") + std::string(family->class_name);
+  }
+  throw Error(ErrorKind::kModel, index_path + ": _class_name " + class_name +
+                                     " is not supported yet (legal: " + legal + ")");
+}
+
+// The classes of components. A config.json is of the first row that recognises it.
+template <class Model>
+struct ComponentRow {
+  const char* class_name;
+  // `name` is the config's _class_name or model_type, "" where it has neither.
+  bool (*is)(const std::string& name, const nlohmann::json& config);
+  std::shared_ptr<const Model> (*open)(const std::string& path);
+  std::shared_ptr<const Model> (*of_tensors)(const TensorFile& file) = nullptr;
+};
+
+// A config.json of the original repository names no class.
+bool is_original_wan(const nlohmann::json& config) {
+  return config.contains("num_heads") && config.contains("ffn_dim");
+}
+
+constexpr ComponentRow<TransformerModel> kTransformers[] = {
+    {"WanTransformer3DModel",
+     [](const std::string& name, const nlohmann::json& config) {
+       return name == "WanTransformer3DModel" || (name.empty() && is_original_wan(config));
+     },
+     [](const std::string& path) -> std::shared_ptr<const TransformerModel> {
+       return make_wan_model(WanConfig::from_json_file(path));
+     },
+     [](const TensorFile& file) -> std::shared_ptr<const TransformerModel> {
+       return make_wan_model(WanConfig::from_tensors(file));
+     }}};
+
+constexpr ComponentRow<TextEncoderModel> kTextEncoders[] = {
+    {"UMT5EncoderModel",
+     [](const std::string& name, const nlohmann::json&) { return name == "umt5"; },
+     [](const std::string& path) -> std::shared_ptr<const TextEncoderModel> {
+       return make_umt5_model(Umt5Config::from_json_file(path));
+     }}};
+
+constexpr ComponentRow<VaeModel> kVaes[] = {
+    {"AutoencoderKLWan",
+     [](const std::string& name, const nlohmann::json&) { return name == "AutoencoderKLWan"; },
+     [](const std::string& path) -> std::shared_ptr<const VaeModel> {
+       return make_wan_vae_model(WanVaeConfig::from_json_file(path));
+     }}};
+
+// Returns the row of a config, or null.
+template <class Model, size_t N>
+const ComponentRow<Model>* row_of(const ComponentRow<Model> (&rows)[N],
+                                  const nlohmann::json& config, const std::string& path) {
+  std::string name = json_string_or(config, "_class_name", path, "");
+  if (name.empty()) name = json_string_or(config, "model_type", path, "");
+  for (const auto& row : rows)
+    if (row.is(name, config)) return &row;
+  return nullptr;
+}
+
+template <class Model, size_t N>
+std::string legal_classes(const ComponentRow<Model> (&rows)[N]) {
+  std::string legal;
+  for (const auto& row : rows) legal += (legal.empty() ? "" : ", ") + std::string(row.class_name);
+  return legal;
+}
+
+template <class Model, size_t N>
+std::shared_ptr<const Model> open_component(const ComponentRow<Model> (&rows)[N],
+                                            const std::string& path) {
+  require_config(path);
+  const nlohmann::json config = read_json_file(path);
+  require(config.is_object(), path + ": not a JSON object");
+  const ComponentRow<Model>* row = row_of(rows, config, path);
+  // A config without a class is read as the first row's, which names what it lacks.
+  const bool unnamed = !json_has(config, "_class_name") && !json_has(config, "model_type");
+  if (!row && unnamed) row = &rows[0];
+  require(row, path + ": the class is not supported; legal: " + legal_classes(rows));
+  return row->open(path);
+}
+
 }  // namespace
 
-DefaultSettings default_settings(const std::string& path, const WanConfig& config, int experts) {
-  const std::string file = path + "/weft.json";
-  if (fs::exists(file)) return read_weft_json(file);
-  for (const DefaultsRow& row : kDefaults)
-    if (row.width == config.width() && row.in_channels == config.in_channels &&
-        row.out_channels == config.out_channels && row.experts == experts)
-      return built_in(row);
-  DefaultSettings out = built_in(kDefaults[0]);  // the family's, for an unpublished size
-  out.name = fs::path(path).filename().string();
-  if (out.name.empty()) out.name = fs::path(path).parent_path().filename().string();
-  out.flow_shift.reset();
-  return out;
+std::string folder_name(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  return name.empty() ? fs::path(path).parent_path().filename().string() : name;
+}
+
+std::shared_ptr<const TransformerModel> open_transformer(const std::string& config_path) {
+  return open_component(kTransformers, config_path);
+}
+std::shared_ptr<const TextEncoderModel> open_text_encoder(const std::string& config_path) {
+  return open_component(kTextEncoders, config_path);
+}
+std::shared_ptr<const VaeModel> open_vae(const std::string& config_path) {
+  return open_component(kVaes, config_path);
+}
+
+std::shared_ptr<const TransformerModel> open_transformer(const TensorFile& file) {
+  return kTransformers[0].of_tensors(file);
+}
+
+std::optional<ComponentFacts> component_facts(const std::string& config_path) {
+  const nlohmann::json config = read_json_file(config_path);
+  if (const auto* row = row_of(kTransformers, config, config_path)) {
+    const auto model = row->open(config_path);
+    return ComponentFacts{row->class_name, model->tensors(), model->description()};
+  }
+  if (const auto* row = row_of(kTextEncoders, config, config_path))
+    return ComponentFacts{row->class_name, row->open(config_path)->tensors(), ""};
+  if (const auto* row = row_of(kVaes, config, config_path))
+    return ComponentFacts{row->class_name, row->open(config_path)->tensors(), ""};
+  return std::nullopt;
+}
+
+std::string known_components() {
+  return legal_classes(kTransformers) + ", " + legal_classes(kTextEncoders) + ", " +
+         legal_classes(kVaes);
+}
+
+DefaultSettings default_settings(const ModelDirectory& model) {
+  const std::string file = model.path + "/weft.json";
+  return fs::exists(file) ? read_weft_json(file) : model.family->defaults(model);
 }
 
 ModelDirectory open_model_directory(const std::string& path) {
@@ -143,9 +222,7 @@ ModelDirectory open_model_directory(const std::string& path) {
 
   ModelDirectory model;
   model.path = path;
-  model.class_name = json_string(index, "_class_name", index_path);
-  require(model.class_name == "WanPipeline", index_path + ": _class_name " + model.class_name +
-                                                 " is not supported yet (legal: WanPipeline)");
+  model.family = &family_of(json_string(index, "_class_name", index_path), index_path);
   model.transformer = component(index, "transformer", path, index_path);
   model.transformer_2 = component(index, "transformer_2", path, index_path);
   model.text_encoder = component(index, "text_encoder", path, index_path);
@@ -154,8 +231,7 @@ ModelDirectory open_model_directory(const std::string& path) {
   model.vae = component(index, "vae", path, index_path);
   if (json_has(index, "boundary_ratio"))
     model.boundary_ratio = json_number(index, "boundary_ratio", index_path);
-  model.expand_timesteps = json_bool_or(index, "expand_timesteps", index_path, false);
-  require(!model.expand_timesteps,
+  require(!json_bool_or(index, "expand_timesteps", index_path, false),
           index_path + ": expand_timesteps = true is not supported yet (Wan 2.2 TI2V-5B)");
 
   for (const auto& [name, folder] : {std::pair{"transformer", &model.transformer},
@@ -178,13 +254,16 @@ ModelDirectory open_model_directory(const std::string& path) {
           index_path + ": boundary_ratio = " + std::to_string(model.boundary_ratio.value_or(0)) +
               " (legal: between 0 and 1)");
 
-  model.config = expert(model.transformer);
-  if (!model.transformer_2.empty()) model.config_2 = expert(model.transformer_2);
-  require(model.config.in_channels == model.config.out_channels,
-          model.transformer + "/config.json: in_channels " +
-              std::to_string(model.config.in_channels) + ", out_channels " +
-              std::to_string(model.config.out_channels) + ": image to video is not supported yet");
-  model.defaults = default_settings(path, model.config, model.experts());
+  for (int i = 0; i < model.experts(); ++i)
+    model.transformers.push_back(open_transformer(model.expert_path(i) + "/config.json"));
+  const TransformerTraits& traits = model.expert(0).traits();
+  require(traits.in_channels == traits.out_channels,
+          model.transformer + "/config.json: in_channels " + std::to_string(traits.in_channels) +
+              ", out_channels " + std::to_string(traits.out_channels) +
+              ": image to video is not supported yet");
+  model.text_model = open_text_encoder(model.text_encoder + "/config.json");
+  model.vae_model = open_vae(model.vae + "/config.json");
+  model.defaults = default_settings(model);
   return model;
 }
 

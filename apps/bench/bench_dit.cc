@@ -33,17 +33,17 @@ Tensor waves(Stream& stream, DType dtype, std::initializer_list<int64_t> shape) 
 // Measures the machine's limits after every block; the forward's clock is stopped meanwhile.
 struct BetweenBlocks final : Observer {
   explicit BetweenBlocks(MachineLimits& limits) : limits(limits) {}
-  void see(Context&, const char* name, int, const TensorView&) override {
-    if (std::string_view(name) == "blocks") limits.sample();
+  void see(Context&, const char*, int index, const TensorView&) override {
+    if (index >= 0) limits.sample();
   }
   MachineLimits& limits;
 };
 
 // The widest rectangle of at most 52 columns that holds the tokens.
-std::array<int64_t, 4> latent_of(int64_t tokens, int64_t channels) {
+std::array<int64_t, 3> grid_of(int64_t tokens) {
   int64_t width = std::min<int64_t>(52, tokens);
   while (tokens % width) --width;
-  return {channels, 1, 2 * (tokens / width), 2 * width};
+  return {1, tokens / width, width};
 }
 
 // The relative L2 error of f32 tensors on the stream's device.
@@ -80,20 +80,20 @@ uint64_t device_bytes(Device device) {
 
 // The memory of one forward, predicted as weft plan predicts a job's stage. The small tables of
 // positions are left out.
-uint64_t planned_bytes(const WanConfig& config, int64_t tokens, const WanLoad& load,
+uint64_t planned_bytes(const TransformerModel& model, int64_t tokens, const TransformerLoad& load,
                        const Stream& stream) {
-  constexpr Bias kBiases = Bias::kInBf16;  // random_wan()'s
-  const DeviceBytes weights = wan_device_bytes(config, load, kBiases);
-  const auto token = static_cast<uint64_t>(config.in_channels * config.patch[0] * config.patch[1] *
-                                           config.patch[2]);
-  const StageBytes stage{.tensors = wan_text_bytes(config, kTextRows, load) +
-                                    (2 * static_cast<uint64_t>(tokens) * token +
-                                     static_cast<uint64_t>(kTextRows * config.text_dim)) *
-                                        sizeof(float),
-                         .arena = wan_workspace_bytes(config, tokens, kTextRows, load),
-                         .scratch = wan_scratch_bytes(config, tokens, tokens, kTextRows, load,
-                                                      kBiases, device_traits(stream.device())),
-                         .loading = weights.loading};
+  constexpr Bias kBiases = Bias::kInBf16;  // those of random_tensors()
+  const TransformerTraits& traits = model.traits();
+  const ForwardSize size{tokens, tokens, kTextRows, kTextRows};
+  const DeviceBytes weights = model.device_bytes(load, kBiases);
+  const StageBytes stage{
+      .tensors = model.conditioning_bytes(size, load) +
+                 (2 * static_cast<uint64_t>(tokens * traits.row()) +
+                  static_cast<uint64_t>(kTextRows * traits.text_columns + traits.time_columns)) *
+                     sizeof(float),
+      .arena = model.workspace_bytes(size, load, {}),
+      .scratch = model.scratch_bytes(size, load, kBiases, device_traits(stream.device())),
+      .loading = weights.loading};
   return weights.weights + stage.held(true);
 }
 
@@ -131,80 +131,79 @@ class DeviceTimes {
 }  // namespace
 
 int bench_dit(const Flags& flags, DType dtype, int repeat) {
-  const auto [name, config] = wan_extents(flags, 40);
-  const int blocks = config.layers;
-  const int64_t tokens = *flags.integer("tokens"), d = config.width();
+  const auto [name, described] = transformer_of(flags, 40);
+  const TransformerTraits& traits = described->traits();
+  const int blocks = traits.blocks;
+  const int64_t tokens = *flags.integer("tokens"), d = traits.width, ffn = traits.ffn_columns;
   Stream stream = bench_stream(flags, metered_ops());
   const bool device = stream.queue() != nullptr;
 
   const uint64_t device_before = device ? device_bytes(stream.device()) : 0;
   const int resident = resident_of(flags, stream, blocks);
-  const WanLoad plainly{.dtype = dtype, .resident = resident};
-  WanLoad how = plainly;
+  const TransformerLoad plainly{.dtype = dtype, .resident = resident};
+  TransformerLoad how = plainly;
   how.weights = weight_format(flags);
   how.attention = attention_format(flags);
-  const auto load = [&](const WanLoad& with) {
-    return WanTransformer::load(stream, random_wan(config), config, with);
+  const auto load = [&](const TransformerLoad& with) {
+    return described->load(stream, random_tensors(described->tensors()), with);
   };
   if (device) reset_device_use_peak(stream.device());
-  const WanTransformer model = load(how);
+  const std::unique_ptr<Transformer> model = load(how);
   const uint64_t loaded = process_bytes("RssAnon:"), load_peak = process_bytes("VmHWM:");
   Arena arena(kBenchArena, stream.device());
   SerialSeams seams;
-  const auto [channels, frames, height, width] = latent_of(tokens, config.in_channels);
-  const Tensor latent = waves(stream, DType::kF32, {channels, frames, height, width});
+  const std::array<int64_t, 3> grid = grid_of(tokens);
+  const Tensor latent = waves(stream, DType::kF32, {tokens, traits.row()});
   const Tensor velocity(DType::kF32, latent.view().shape(), stream.device());
-  const auto text_of = [&](const WanTransformer& of) {
-    const Tensor embeds = waves(stream, DType::kF32, {kTextRows, config.text_dim});
+  const auto prepared = [&](const Transformer& of) {
+    const Tensor embeds = waves(stream, DType::kF32, {kTextRows, traits.text_columns});
     Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
-    return of.prepare_text(context, embeds, kTextRows);
+    return of.prepare(context, {.text = embeds, .text_length = kTextRows}, grid);
   };
-  const WanText text = text_of(model);
-  const Rope rope = weft::on_device(stream, model.rope(wan_grid(config, frames, height, width)));
+  const std::unique_ptr<Conditioning> text = prepared(*model);
+  const Rope rope = weft::on_device(stream, model->rope(grid, {}, *text));
   const TimeSegment time{{0, tokens}, 500};
-  const Tensor timestep(DType::kF32, {1, config.freq_dim}, stream.device());
-  model.timestep_embedding(stream, {&time, 1}, timestep);
-  const auto run = [&](Stream& on, const WanTransformer& of, const WanText& text_rows,
+  const Tensor timestep(DType::kF32, {1, traits.time_columns}, stream.device());
+  model->timestep_embedding(stream, {&time, 1}, timestep);
+  const auto run = [&](Stream& on, const Transformer& of, const Conditioning& conditioning,
                        const Tensor& out, Observer* observer) {
     Context context = seams.context(on, arena, {}, TokenRanges::all(tokens), observer);
-    of.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, timestep, text_rows,
-               rope, out);
+    of.forward(context, BlockRange::all(blocks), latent, {&time, 1}, timestep, conditioning, rope,
+               out);
   };
   reset_peak();
-  run(stream, model, text, velocity, nullptr);  // makes every primitive and scratch buffer
+  run(stream, *model, *text, velocity, nullptr);  // makes every primitive and scratch buffer
   const uint64_t peak = process_bytes("VmHWM:");
   nlohmann::json taken;
   if (device) {
     stream.sync();
-    taken = {{"planned_device_bytes", planned_bytes(config, tokens, model.loaded(), stream)},
+    taken = {{"planned_device_bytes", planned_bytes(*described, tokens, model->loaded(), stream)},
              {"device_peak_bytes", device_use(stream.device()).peak},
              {"device_grown_bytes", device_bytes(stream.device()) - device_before}};
   }
 
   Stream bare = bench_stream(flags, device ? cuda_ops() : cpu_ops());
-  MachineLimits limits(
-      bare, dtype,
-      {{tokens, d, d, 6}, {tokens, d, config.ffn_dim, 1}, {tokens, config.ffn_dim, d, 1}});
+  MachineLimits limits(bare, dtype, {{tokens, d, d, 6}, {tokens, d, ffn, 1}, {tokens, ffn, d, 1}});
   BetweenBlocks between(limits);
   TimingMeter meter;
   DeviceTimes on_device;
   std::vector<double> all_seconds;
-  OffloadTotals streaming{.bytes_per_forward = static_cast<int64_t>(model.streamed_bytes())};
+  OffloadTotals streaming{.bytes_per_forward = static_cast<int64_t>(model->streamed_bytes())};
   const UploadForecast forecast = upload_forecast(flags, streaming.bytes_per_forward, &bare);
   Stream unmetered = device ? stream.with(cuda_ops()) : stream;
   for (int i = 0; i < repeat; ++i) {
     if (device) {  // all at once; what waits for each op, for the families, comes behind
       limits.sample();
-      const WeightOffload passed = model.streamed();
+      const WeightOffload passed = model->streamed();
       all_seconds.push_back(on_device.time(
-          unmetered, resident == 0, [&] { run(unmetered, model, text, velocity, nullptr); }));
-      streaming.weights += model.streamed() - passed;
+          unmetered, resident == 0, [&] { run(unmetered, *model, *text, velocity, nullptr); }));
+      streaming.weights += model->streamed() - passed;
       streaming.forward_s += all_seconds.back();
       ++streaming.forwards;
     }
     const MeterScope scope(meter);
     const double before = limits.seconds(), begun = wall_seconds();
-    run(stream, model, text, velocity, device ? nullptr : &between);
+    run(stream, *model, *text, velocity, device ? nullptr : &between);
     if (!device) all_seconds.push_back(wall_seconds() - begun - (limits.seconds() - before));
   }
 
@@ -212,7 +211,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const double gflops = flop / seconds * 1e-9;
   nlohmann::json object{{"bench", "dit"},
                         {"config", name},
-                        {"blocks", config.layers},
+                        {"blocks", blocks},
                         {"tokens", tokens},
                         {"text_rows", kTextRows},
                         {"dtype", to_string(dtype)},
@@ -222,7 +221,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
                         {"flop", flop},
                         {"gflops", gflops},
                         {"share", gflops / limits.gemm_gflops()},
-                        {"weights_bytes", model.weights_bytes()},
+                        {"weights_bytes", model->weights_bytes()},
                         {"load_peak_rss_bytes", load_peak},
                         {"loaded_rss_anon_bytes", loaded},
                         {"peak_rss_bytes", peak},
@@ -239,9 +238,9 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
     object["streaming"] = to_json(forecast, streaming);
   }
   if (how.weights != plainly.weights || how.attention != plainly.attention) {
-    const WanTransformer plain = load(plainly);
+    const std::unique_ptr<Transformer> plain = load(plainly);
     const Tensor exact(DType::kF32, latent.view().shape(), stream.device());
-    run(stream, plain, text_of(plain), exact, nullptr);
+    run(stream, *plain, *prepared(*plain), exact, nullptr);
     object["weights"] = flags.text("weights");
     object["attention"] = flags.text("attention");
     object["rel_l2"] = relative_l2(stream, velocity, exact);
@@ -253,7 +252,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
     std::printf("%s\n", object.dump().c_str());
     return 0;
   }
-  std::printf("%s, %d blocks, %lld tokens, %s, %d threads, %s\n", name.c_str(), config.layers,
+  std::printf("%s, %d blocks, %lld tokens, %s, %d threads, %s\n", name.c_str(), blocks,
               static_cast<long long>(tokens), std::string(to_string(dtype)).c_str(),
               stream.threads(), cpu_isa().c_str());
   print_families(meter, total, limits);
@@ -261,7 +260,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
               gflops, limits.gemm_gflops(), limits.gemm_description().c_str(),
               gflops / limits.gemm_gflops(), limits.copy_gbs());
   if (resident > 0)
-    std::printf("%d of %d blocks resident: %s\n", resident, config.layers,
+    std::printf("%d of %d blocks resident: %s\n", resident, blocks,
                 to_string(forecast, streaming).c_str());
   if (device)
     std::printf("device memory: %s planned, %s taken, %s as the driver counts\n",
@@ -273,7 +272,7 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
                 flags.text("weights").c_str(), flags.text("attention").c_str(),
                 object["rel_l2"].get<double>());
   std::printf("weights %.2f GiB, peak resident %.2f GiB\n",
-              static_cast<double>(model.weights_bytes()) * 0x1p-30,
+              static_cast<double>(model->weights_bytes()) * 0x1p-30,
               static_cast<double>(peak) * 0x1p-30);
   return 0;
 }

@@ -25,7 +25,7 @@ int steps_on(const Stream& stream) { return stream.queue() ? kMostSteps : 2; }
 
 struct Shape {
   std::string name = "wan2.1-1.3b";
-  WanConfig config;
+  std::shared_ptr<const TransformerModel> model;
   DType dtype = DType::kF32;
   std::array<int64_t, 4> latent{};  // [C, F, H, W]
   int64_t tokens = 0;
@@ -38,25 +38,27 @@ class Slices final : public Experts {
 
   // The layout that the next job runs with.
   void choose(const RankPlacement& placement) {
-    load_ = placement.load(shape_.config, {.dtype = shape_.dtype});
+    load_ = placement.load(shape_.model->traits(), {.dtype = shape_.dtype});
   }
   DType dtype() const override { return shape_.dtype; }
-  int64_t text_length() const override { return kTextLength; }
-  const WanTransformer& expert(Stream& stream, int) override {
+  const ModelFamily& family() const override { return family_; }
+  int64_t text_length(int64_t) const override { return kTextLength; }
+  const Transformer& expert(Stream& stream, int) override {
     const Range heads = load_.width.heads;
     const std::array<int64_t, 4> key{load_.blocks.begin, load_.blocks.end, heads.begin, heads.end};
     auto found = held_.find(key);
     if (found == held_.end())
-      found = held_.emplace(key, WanTransformer::load(stream, file_, shape_.config, load_)).first;
-    return found->second;
+      found = held_.emplace(key, shape_.model->load(stream, file_, load_)).first;
+    return *found->second;
   }
   void done_with_experts() override {}
 
  private:
   const Shape& shape_;
   const TensorFile& file_;
-  WanLoad load_;
-  std::map<std::array<int64_t, 4>, WanTransformer> held_;
+  TransformerLoad load_;
+  ModelFamily family_{};  // guidance from the negative prompt
+  std::map<std::array<int64_t, 4>, std::unique_ptr<Transformer>> held_;
 };
 
 // Runs guided steps as one rank and returns the seconds of the last one by `now`; 0 where this rank
@@ -71,7 +73,7 @@ double last_step(const Shape& shape, Slices& slices, RankPlacement& placement, S
   const int steps = steps_on(stream);
   const Sampler sampler(solver, steps);
   Tensor latent(DType::kF32, shape.latent);
-  Tensor embeds(DType::kF32, {kTextRows, shape.config.text_dim});
+  Tensor embeds(DType::kF32, {kTextRows, shape.model->traits().text_columns});
   for (Tensor* tensor : {&latent, &embeds})
     for (int64_t i = 0; i < tensor->count(); ++i)
       tensor->as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
@@ -88,13 +90,14 @@ double last_step(const Shape& shape, Slices& slices, RankPlacement& placement, S
                 ended[step] = now();
               },
           .decode = [] {}};
+  const TransformerTraits& traits = shape.model->traits();
   DenoisePlanConfig config;
   config.steps.assign(steps, {.model = 0, .branches = 2});
-  config.blocks = {shape.config.layers};
+  config.blocks = {traits.blocks};
   config.layout = placement.layout();
   config.tokens = placement.token_counts(shape.tokens);
-  config.hidden_bytes = shape.config.width() * static_cast<int64_t>(size_of(shape.dtype));
-  config.latent_bytes = shape.latent[0] * 4 * static_cast<int64_t>(sizeof(float));
+  config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(shape.dtype));
+  config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
   Arena arena(size_t{256} << 30, stream.device());
   Executor(stream, arena, slices, placement).run(plan_denoise(config)[placement.rank()], job);
   return ended[steps - 1] - ended[steps - 2];
@@ -268,7 +271,7 @@ void print(const Entry& entry, double one, std::optional<double> two, bool json,
   if (json) {
     nlohmann::json object{{"bench", "layouts"},
                           {"model", shape.name},
-                          {"blocks", shape.config.layers},
+                          {"blocks", shape.model->traits().blocks},
                           {"tokens", shape.tokens},
                           {"dtype", to_string(shape.dtype)},
                           {"isa", cpu_isa()},
@@ -298,12 +301,14 @@ Shape shape_of(const Flags& flags, DType dtype) {
   Shape shape;
   shape.dtype = dtype;
   shape.tokens = *flags.integer("tokens");
-  const WanExtents extents = wan_extents(flags, 2);
-  shape.name = extents.name;
-  shape.config = extents.config;
+  const auto [name, model] = transformer_of(flags, 2);
+  shape.name = name;
+  shape.model = model;
   int64_t width = std::min<int64_t>(52, shape.tokens);
   while (shape.tokens % width) --width;
-  shape.latent = {shape.config.in_channels, 1, 2 * (shape.tokens / width), 2 * width};
+  const TransformerTraits& traits = model->traits();
+  shape.latent = {traits.in_channels, traits.patch[0], traits.patch[1] * (shape.tokens / width),
+                  traits.patch[2] * width};
   return shape;
 }
 
@@ -313,10 +318,11 @@ std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires
   std::vector<Entry> entries;
   for (int threads = 1; threads <= (on_cpu ? 2 : 1); ++threads)
     entries.emplace_back("one rank", Layout{}, threads, Wire{"none", {}});
-  const LayoutLimits limits{.heads = shape.config.heads,
-                            .layers = shape.config.layers,
+  const TransformerTraits& traits = shape.model->traits();
+  const LayoutLimits limits{.heads = traits.heads,
+                            .layers = traits.blocks,
                             .tokens = shape.tokens,
-                            .ffn = shape.config.ffn_dim};
+                            .ffn = traits.ffn_columns};
   for (const Wire& wire : wires)
     for (const Layout& layout : legal_layouts(2, limits))
       entries.emplace_back(to_string(layout), layout, 1, wire);
@@ -330,7 +336,7 @@ void print_all(const std::vector<Entry>& entries, bool on_cpu, bool json, int re
   if (on_cpu) two = median(entries[1].seconds);
   if (!json) {
     std::printf("%s, %d blocks, %lld tokens, %s, guided; %s; medians of %d\n", shape.name.c_str(),
-                shape.config.layers, static_cast<long long>(shape.tokens),
+                shape.model->traits().blocks, static_cast<long long>(shape.tokens),
                 std::string(to_string(shape.dtype)).c_str(), description.c_str(), repeat);
     std::printf("%-14s %5s  %-18s %9s %9s %10s", "method", "ranks", "link", "s/step", "speed-up",
                 "waiting");
@@ -363,7 +369,7 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
   if (!on_cpu && !flags.given("link-gbit") && !flags.given("link-ms")) wires.resize(1);
   std::vector<Entry> entries = entries_of(shape, wires, on_cpu);
 
-  const TensorFile weights = random_wan(shape.config);
+  const TensorFile weights = random_tensors(shape.model->tensors());
   Bench bench(shape, ranks, weights, devices);
   for (const Entry& entry : entries)  // loads
     if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1)

@@ -46,18 +46,17 @@ int blocks_of(const Flags& flags, int fallback, int low, int high) {
   return static_cast<int>(blocks);
 }
 
-WanExtents wan_extents(const Flags& flags, int most) {
-  WanExtents extents{flags.text("arch"), {}};
+NamedTransformer transformer_of(const Flags& flags, int most) {
+  NamedTransformer named{flags.text("arch"), {}};
   if (flags.given("model")) {
-    const std::string model = model_folder(flags);
-    const ModelDirectory directory = open_model_directory(model);
-    extents = {directory.defaults.name, directory.config};
+    const ModelDirectory directory = open_model_directory(model_folder(flags));
+    named = {directory.defaults.name, directory.transformers[0]};
   } else {
-    extents.config = extents.name == "wan2.1-14b" ? wan_14b(40) : wan_1_3b(30);
+    named.model = published_transformer(named.name);
   }
-  int& layers = extents.config.layers;
-  layers = blocks_of(flags, std::min(layers, most), 1, layers);
-  return extents;
+  const int all = named.model->traits().blocks;
+  named.model = named.model->with_blocks(blocks_of(flags, std::min(all, most), 1, all));
+  return named;
 }
 
 Stream bench_stream(const Flags& flags, const Ops& ops) { return stream_of(flags, &ops); }

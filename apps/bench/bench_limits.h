@@ -20,11 +20,11 @@ int blocks_of(const Flags& flags, int fallback, int low, int high);
 
 // The sizes of a transformer and their name: from --model, else from --arch; with --blocks layers,
 // else all of them or at most `most`.
-struct WanExtents {
+struct NamedTransformer {
   std::string name;
-  WanConfig config;
+  std::shared_ptr<const TransformerModel> model;
 };
-WanExtents wan_extents(const Flags& flags, int most);
+NamedTransformer transformer_of(const Flags& flags, int most);
 
 // The stream that --device, --threads and --deterministic ask for.
 Stream bench_stream(const Flags& flags, const Ops& ops);

@@ -184,18 +184,19 @@ int bench_load(const Flags& flags, DType dtype, int repeat) {
   if (flags.given("model")) {
     loaded = parts_of(model_folder(flags), stream, dtype);
   } else {
-    const WanConfig config = wan_1_3b(static_cast<int>(flags.integer("blocks").value_or(30)));
+    const std::shared_ptr<const TransformerModel> model =
+        published_transformer("wan2.1-1.3b")
+            ->with_blocks(static_cast<int>(flags.integer("blocks").value_or(30)));
     const std::string path = scratch.emplace().file("model.safetensors");
-    write_random(path, random_wan(config));
-    loaded = {"wan 1.3b, " + std::to_string(config.layers) + " blocks",
+    write_random(path, random_tensors(model->tensors()));
+    loaded = {"wan 1.3b, " + std::to_string(model->traits().blocks) + " blocks",
               {path},
-              [&, config, path](AnonymousPeak& peak) {
+              [&, model, path](AnonymousPeak& peak) {
                 const TensorFile file = TensorFile::open(path);
-                const WanLoad load{.dtype = dtype, .blocks = {}};
-                const WanTransformer model = WanTransformer::load(stream, file, config, load);
+                const auto weights = model->load(stream, file, {.dtype = dtype, .blocks = {}});
                 stream.sync();
                 peak.look();
-                return model.weights_bytes();
+                return weights->weights_bytes();
               }};
   }
   const Measured all = measure(loaded, stream, repeat);

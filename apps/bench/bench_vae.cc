@@ -34,7 +34,7 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   if (width % scale || height % scale || h < 1 || w < 1)
     throw Error(ErrorKind::kUsage, flags.label("size") + " is '" + flags.text("size") +
                                        "', legal: multiples of " + std::to_string(scale));
-  const int64_t frames = config.latent_frames(flags.integer("num-frames").value_or(81));
+  const int64_t frames = config.traits().latent_frames(flags.integer("num-frames").value_or(81));
   if (frames == 1)
     throw Error(ErrorKind::kUsage,
                 flags.label("num-frames") + " is 1, legal here: 4n+1 from 5; nearest: 5");
@@ -90,7 +90,7 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   const double floor = flop / (limits.gemm_gflops() * 1e9);
   nlohmann::json object{{"bench", "vae"},
                         {"size", std::to_string(width) + "x" + std::to_string(height)},
-                        {"frames", config.frames(frames)},
+                        {"frames", config.traits().frames(frames)},
                         {"dtype", to_string(dtype)},
                         {"threads", stream.threads()},
                         {"isa", cpu_isa()},

@@ -82,19 +82,14 @@ std::vector<double> sigmas_of(const Flags& flags) {
   return sigmas;
 }
 
-// The names of --solver and the engine's names for them, where they differ.
-constexpr std::pair<const char*, const char*> kSolvers[] = {
-    {"unipc", "unipc-diffusers"}, {"dpm++", "dpmpp-diffusers"}, {"dpm++-wan", "dpmpp-wan"}};
+// The names of --solver and the engine's names for them, where they differ. The last one was the
+// engine's name in older sidecars and checkpoints.
+constexpr std::pair<const char*, const char*> kSolvers[] = {{"unipc", "unipc-diffusers"},
+                                                            {"unipc-wan", "unipc-original"},
+                                                            {"dpm++", "dpmpp-diffusers"},
+                                                            {"dpm++-wan", "dpmpp-original"},
+                                                            {"dpmpp-wan", "dpmpp-original"}};
 
-std::string solver_of(const std::string& name) {
-  for (const auto& [flag, engine] : kSolvers)
-    if (name == flag) return engine;
-  return name;
-}
-
-}  // namespace
-
-namespace {
 std::string without_line_ends(std::string text) {
   while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
   return text;
@@ -169,10 +164,17 @@ std::vector<std::string> prompts_of(const Flags& flags) {
   return prompts;
 }
 
-std::string solver_flag(const std::string& name) {
+std::string engine_solver(const std::string& name) {
   for (const auto& [flag, engine] : kSolvers)
-    if (name == engine) return flag;
+    if (name == flag) return engine;
   return name;
+}
+
+std::string solver_flag(const std::string& name) {
+  const std::string known = engine_solver(name);
+  for (const auto& [flag, engine] : kSolvers)
+    if (known == engine) return flag;
+  return known;
 }
 
 void check_on_grid(const std::string& where, int64_t value, const Grid& grid) {
@@ -223,7 +225,7 @@ Request request_of(const Flags& flags, const Generator& generator) {
                 flags.label("guidance-scale-2") + " is " + flags.text("guidance-scale-2") +
                     ", but this model has one expert; legal: " + "--guidance-scale alone");
   request.flow_shift = flags.real("flow-shift");
-  request.solver = solver_of(flags.text("solver"));
+  request.solver = engine_solver(flags.text("solver"));
   request.seed = seed_of(flags);
   request.rng = rng_from_name(flags.text("rng"));
   return request;

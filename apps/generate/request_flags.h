@@ -27,6 +27,7 @@ std::optional<std::pair<int64_t, int64_t>> size_of_flag(const Flags& flags);
 Request request_of(const Flags& flags, const Generator& generator);
 // Error(kUsage) where `value` is not on the grid; `where` begins the message: "--width is 40".
 void check_on_grid(const std::string& where, int64_t value, const Grid& grid);
-// The solver's name for --solver, from the engine's name in metadata.
+// The engine's name of a solver, from its name for --solver or in older metadata; and back.
+std::string engine_solver(const std::string& name);
 std::string solver_flag(const std::string& name);
 }  // namespace weft

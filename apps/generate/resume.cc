@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate/progress.h"
+#include "apps/generate/request_flags.h"
 #include "apps/model_folder.h"
 #include "io/json.h"
 #include "io/weights/tensor_file.h"
@@ -152,6 +153,7 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
       std::fprintf(stderr, "weft: warning: %s\n", printable(error.what()).c_str());
       continue;
     }
+    left->facts["solver"] = engine_solver(left->facts["solver"]);
     const std::string differs = difference(left->facts, generator.job_facts(request));
     if (differs.empty()) {
       if (informative(flags))

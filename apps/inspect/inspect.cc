@@ -13,9 +13,6 @@
 #include "io/media/media_probe.h"
 #include "io/weights/tensor_file.h"
 #include "models/registry.h"
-#include "models/umt5/encoder.h"
-#include "models/wan/transformer.h"
-#include "models/wan/vae.h"
 
 namespace weft {
 namespace {
@@ -38,29 +35,17 @@ void add_counts(nlohmann::json& object, const Specs& tensors) {
 nlohmann::json inspect_config(const std::string& path) {
   const nlohmann::json config = read_json_file(path);
   nlohmann::json object{{"file", path}};
-  const std::string name = json_string_or(config, "_class_name", path, "");
-  if (name == "AutoencoderKLWan") {
-    object["class"] = name;
-    add_counts(object, wan_vae_tensors(WanVaeConfig::from_json_file(path)));
-  } else if (name == "WanTransformer3DModel" ||
-             (name.empty() && config.contains("num_heads") && config.contains("ffn_dim"))) {
-    object["class"] = "WanTransformer3DModel";
-    const WanConfig wan = WanConfig::from_json_file(path);
-    add_counts(object, wan_tensors(wan));
-    object["config"] = to_string(wan);
-  } else if (json_string_or(config, "model_type", path, "") == "umt5") {
-    object["class"] = "UMT5EncoderModel";
-    add_counts(object, umt5_tensors(Umt5Config::from_json_file(path)));
-  } else if (const std::string type = json_string_or(config, "model_type", path, "");
-             type == "qwen2" || type == "qwen3") {
+  const std::string type = json_string_or(config, "model_type", path, "");
+  if (const std::optional<ComponentFacts> facts = component_facts(path)) {
+    object["class"] = facts->class_name;
+    add_counts(object, facts->tensors);
+    if (!facts->description.empty()) object["config"] = facts->description;
+  } else if (is_decoder_type(type)) {
     object["class"] = type == "qwen3" ? "Qwen3ForCausalLM" : "Qwen2ForCausalLM";
     add_counts(object, decoder_tensors(DecoderConfig::from_json_file(path)));
   } else {
-    throw Error(ErrorKind::kModel,
-                path +
-                    ": not the config of a model known here; legal: _class_name "
-                    "WanTransformer3DModel or AutoencoderKLWan, model_type umt5, qwen2 or qwen3, "
-                    "or an original Wan config.json");
+    throw Error(ErrorKind::kModel, path + ": not the config of a model known here; legal: " +
+                                       known_components() + ", or a " + decoder_families());
   }
   return object;
 }
@@ -93,7 +78,8 @@ nlohmann::json inspect_weights(const std::string& path, bool every_tensor) {
 
 nlohmann::json inspect_model(const std::string& path) {
   const ModelDirectory model = open_model_directory(path);
-  nlohmann::json object{{"model", path}, {"class", model.class_name}, {"experts", model.experts()}};
+  nlohmann::json object{
+      {"model", path}, {"class", model.family->class_name}, {"experts", model.experts()}};
   const DefaultSettings& d = model.defaults;
   object["defaults"] = {{"name", d.name},         {"origin", d.origin},
                         {"width", d.width},       {"height", d.height},

@@ -8,7 +8,7 @@
 #include "apps/verify/verify_stages.h"
 #include "io/json.h"
 #include "kernels/copy.h"
-#include "models/wan/transformer.h"
+#include "models/registry.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -34,9 +34,9 @@ struct Case {
   bool original_names() const {
     return json_string_or(spec, "format", file("case.json"), "") == "original";
   }
-  WanConfig transformer_config(const TensorFile& weights) const {
-    return original_names() ? WanConfig::from_tensors(weights)
-                            : WanConfig::from_json_file(file("model/transformer/config.json"));
+  std::shared_ptr<const TransformerModel> transformer_model(const TensorFile& weights) const {
+    return original_names() ? open_transformer(weights)
+                            : open_transformer(file("model/transformer/config.json"));
   }
 };
 

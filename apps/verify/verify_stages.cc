@@ -4,6 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "apps/generate/request_flags.h"
 #include "apps/verify/verify_run.h"
 #include "engine/generation/generator.h"
 #include "engine/sampling/noise.h"
@@ -15,10 +16,8 @@
 #include "kernels/copy.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
-#include "models/umt5/encoder.h"
-#include "models/wan/names.h"
-#include "models/wan/transformer.h"
-#include "models/wan/vae.h"
+#include "models/blocks.h"
+#include "models/registry.h"
 
 namespace weft {
 namespace {
@@ -58,67 +57,105 @@ struct Bench {
   }
 };
 
+// A latent [C, F, H, W], or a picture's [C, H, W] as one of a frame.
+TensorView latent_of(const TensorView& x) {
+  return x.rank == 3 ? x.reshape({x[0], 1, x[1], x[2]}) : x;
+}
+
 // Runs one forward in the pipeline stages of the replica: hidden rows come from the stage before
-// and go to the next in the compute dtype. `out` [C, F, H, W] gets this rank's tokens on the last
-// stage.
-void forward_in_stages(Bench& bench, RankPlacement& placement, Context& context,
-                       const WanTransformer& model, const TensorView& latent, float timestep,
-                       const WanText& text, const Rope& rope, const TensorView& out) {
+// and go to the next in the compute dtype. `latent` is a whole latent; the result on the last stage
+// is rows [n, row] of the velocity.
+Tensor forward_in_stages(Bench& bench, RankPlacement& placement, Context& context,
+                         const Transformer& model, const TensorView& latent, float timestep,
+                         const Conditioning& conditioning, const Rope& rope) {
+  const TransformerTraits& traits = model.traits();
   const BlockRange blocks = model.loaded().blocks;
-  const int64_t n = context.tokens.size(), d = model.config().width();
+  const int64_t n = context.tokens.size(), rows = n + conditioning.joint_rows();
   const TimeSegment time{{0, context.tokens.total}, timestep};
+  const Tensor embedding = bench.tensor(DType::kF32, {1, traits.time_columns});
+  model.timestep_embedding(bench.stream, {&time, 1}, embedding);
   const Tag tag{.kind = Payload::kHidden};
-  const Tensor wire = bench.tensor(model.loaded().dtype, {n, d}),
-               in = bench.tensor(DType::kF32, {n, d}), hidden = bench.tensor(DType::kF32, {n, d});
-  if (!blocks.first()) {
+  const Tensor wire = bench.tensor(model.loaded().dtype, {rows, traits.width});
+  Tensor in, out = blocks.last() ? bench.tensor(DType::kF32, {n, traits.row()})
+                                 : bench.tensor(DType::kF32, {rows, traits.width});
+  if (blocks.first()) {
+    in = bench.tensor(DType::kF32, {n, traits.row()});
+    patchify(bench.stream, latent, traits.patch, context.tokens, in);
+  } else {
+    in = bench.tensor(DType::kF32, {rows, traits.width});
     placement.communicator().receive(bench.stream, placement.stage_peer(-1), tag, wire);
     copy(bench.stream, wire, in);
   }
-  model.forward(context, blocks, blocks.first() ? latent : in.view(), {&time, 1}, text, rope,
-                blocks.last() ? out : hidden.view());
-  if (blocks.last()) return;
-  copy(bench.stream, hidden, wire);
-  placement.communicator().send(bench.stream, placement.stage_peer(1), tag, wire);
+  model.forward(context, blocks, in, {&time, 1}, embedding, conditioning, rope, out);
+  if (!blocks.last()) {
+    copy(bench.stream, out, wire);
+    placement.communicator().send(bench.stream, placement.stage_peer(1), tag, wire);
+  }
+  return out;
 }
 
-// Joins the token rows [n, columns] of every sequence index, which stage `stage` holds on the host,
-// on the root as [total, columns]; returns an empty tensor elsewhere.
-Tensor join_rows(Bench& bench, RankPlacement& placement, const Tensor* own, int stage, int index,
-                 int64_t total, int64_t columns) {
+// Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
+// host, on the root as [total + joint, columns]; returns an empty tensor elsewhere. The joint rows
+// are those of the first sequence index.
+Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
+                 int index, std::array<int64_t, 3> total_joint_columns) {
+  const auto [total, joint, columns] = total_joint_columns;
   Tensor whole;
-  if (placement.root()) whole = Tensor(DType::kF32, {total, columns});
+  if (placement.root()) whole = Tensor(DType::kF32, {total + joint, columns});
   const Tag tag{.kind = Payload::kControl, .hop = index};
   for (int sequence = 0; sequence < placement.layout().sequence(); ++sequence) {
     const int source = placement.rank_of(stage, sequence);
     if (source == placement.rank() && !placement.root())
-      placement.communicator().send(bench.stream, 0, tag, *own);
+      placement.communicator().send(bench.stream, 0, tag, own);
     if (!placement.root()) continue;
     const Range rows = placement.tokens_of(source, total).ranges[0];
-    const TensorView to = whole.view().slice(0, rows.begin, rows.size());
-    if (source == 0)
-      std::memcpy(to.data, own->view().data, to.bytes());
-    else
-      placement.communicator().receive(bench.stream, source, tag, to);
+    Tensor part;
+    TensorView from = own;
+    if (source != 0) {
+      part = Tensor(DType::kF32, {rows.size() + joint, columns});
+      placement.communicator().receive(bench.stream, source, tag, part);
+      from = part;
+    }
+    const auto place = [&](int64_t at, int64_t to, int64_t count) {
+      if (count == 0) return;
+      const TensorView source_rows = from.slice(0, at, count);
+      std::memcpy(whole.view().slice(0, to, count).data, source_rows.data, source_rows.bytes());
+    };
+    place(0, rows.begin, rows.size());
+    if (sequence == 0) place(rows.size(), total, joint);
   }
   return whole;
 }
 
-// Joins on the root what the ranks' collectors saw, under the golden names.
-void join_seen(Bench& bench, RankPlacement& placement, const WanConfig& config, int64_t tokens,
-               NamedTensors& seen) {
+// Joins on the root what the ranks' collectors saw of token rows, under the golden names.
+void join_seen(Bench& bench, RankPlacement& placement, const TransformerTraits& traits,
+               int64_t tokens, int64_t joint, NamedTensors& seen) {
   if (placement.alone()) return;
   const int stages = placement.layout()[Axis::kLayers];
-  const auto join = [&](const std::string& name, int stage, int index) {
+  int message = 0;
+  const auto join = [&](const std::string& name, int stage, int64_t extra) {
     const auto own = seen.find(name);
-    Tensor whole = join_rows(bench, placement, own == seen.end() ? nullptr : &own->second, stage,
-                             index, tokens, config.width());
+    Tensor whole =
+        join_rows(bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage,
+                  message++, {tokens, extra, traits.width});
     if (whole) seen[name] = std::move(whole);
   };
-  join("patch_embedding", 0, 0);
+  // Only the first stage sees rows that no block made. The root is one of its ranks, so all of them
+  // have seen the same.
+  const std::string block = std::string(traits.block_name) + ".";
+  std::vector<std::pair<std::string, int64_t>> before;
+  const int64_t own = placement.tokens(tokens).size();
+  for (const auto& [name, tensor] : seen)
+    if (!name.starts_with(block) && tensor.view().rank == 2 &&
+        (name == "patch_embedding" || name.find('.') != std::string::npos))
+      before.emplace_back(name, tensor.view()[0] - own);
+  const bool first = placement.blocks(traits.blocks).first();
+  for (const auto& [name, extra] : before)
+    if (first) join(name, 0, extra);
+  message = 1 << 10;
   for (int stage = 0; stage < stages; ++stage) {
-    const BlockRange blocks = stage_blocks(config.layers, stages, stage);
-    for (int i = blocks.begin; i < blocks.end; ++i)
-      join("blocks." + std::to_string(i), stage, 1 + i);
+    const BlockRange blocks = stage_blocks(traits.blocks, stages, stage);
+    for (int i = blocks.begin; i < blocks.end; ++i) join(block + std::to_string(i), stage, joint);
   }
 }
 
@@ -127,41 +164,44 @@ NamedTensors run_transformer(Case& c) {
   Bench bench(c);
   const bool original = c.original_names();
   const TensorFile weights = TensorFile::open(c.file(original ? "model" : "model/transformer"));
-  const WanConfig config = c.transformer_config(weights);
-  const WanTransformer model = WanTransformer::load(
-      bench.stream, weights, config, c.placement.load(config, {.dtype = c.options.dtype}));
+  const std::shared_ptr<const TransformerModel> described = c.transformer_model(weights);
+  const TransformerTraits& traits = described->traits();
+  const std::unique_ptr<Transformer> model =
+      described->load(bench.stream, weights, c.placement.load(traits, {.dtype = c.options.dtype}));
 
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   const Tensor latent = bench.load(inputs, "hidden_states");
   const Tensor timestep = on_host(bench.stream, bench.load(inputs, "timestep"));
   const Tensor embeds = bench.load(inputs, "encoder_hidden_states");
-  const TensorView x = latent.view();
+  const TensorView x = latent_of(latent);
   if (x.rank != 4 || embeds.view().rank != 2)
     throw Error(ErrorKind::kModel, c.folder +
-                                       ": hidden_states is [C, F, H, W] and "
+                                       ": hidden_states is [C, F, H, W] or [C, H, W], and "
                                        "encoder_hidden_states [T, d]");
-  const auto grid = wan_grid(config, x[1], x[2], x[3]);
+  const auto grid = traits.grid(x[1], x[2], x[3]);
   const int64_t tokens = grid[0] * grid[1] * grid[2];
-  Collector collector;
-  Context context = c.placement.context(bench.stream, bench.arena, Pass{}, tokens, &collector);
-  const WanText text = model.prepare_text(context, embeds, embeds.view()[0]);
-  const Rope rope = on_device(bench.stream, model.rope(grid));
-  Tensor out = bench.tensor(DType::kF32, {config.out_channels, x[1], x[2], x[3]});
-  forward_in_stages(bench, c.placement, context, model, x, timestep.as<float>()[0], text, rope,
-                    out);
+  Collector prepared, collector;
+  Context context = c.placement.context(bench.stream, bench.arena, Pass{}, tokens, &prepared);
+  const std::unique_ptr<Conditioning> conditioning =
+      model->prepare(context, {.text = embeds, .text_length = embeds.view()[0]}, grid);
+  const Rope rope = on_device(bench.stream, model->rope(grid, {}, *conditioning));
+  context.observer = &collector;
+  Tensor rows = forward_in_stages(bench, c.placement, context, *model, x, timestep.as<float>()[0],
+                                  *conditioning, rope);
 
-  join_seen(bench, c.placement, config, tokens, collector.tensors);
-  const int64_t columns = config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
-  Tensor rows = bench.tensor(DType::kF32, {context.tokens.size(), columns});
-  patchify(bench.stream, out, config.patch, context.tokens, rows);
+  join_seen(bench, c.placement, traits, tokens, conditioning->joint_rows(), collector.tensors);
+  const int last = c.placement.layout()[Axis::kLayers] - 1;
   rows = on_host(bench.stream, std::move(rows));
-  Tensor whole = join_rows(bench, c.placement, &rows, c.placement.layout()[Axis::kLayers] - 1,
-                           config.layers + 1, tokens, columns);
-  if (whole)
-    place_patches(bench.stream, on_device(bench.stream, std::move(whole)), config.patch,
-                  TokenRanges::all(tokens), out);
-  collector.tensors["output"] = on_host(bench.stream, std::move(out));
-  return std::move(collector.tensors);
+  const Tensor whole = join_rows(bench, c.placement, rows, last, 0, {tokens, 0, traits.row()});
+  Tensor out(DType::kF32, {traits.out_channels, x[1], x[2], x[3]});
+  Stream host = host_stream(bench.stream);
+  if (whole) unpatchify(host, whole, traits.patch, TokenRanges::all(tokens), out);
+  NamedTensors& all = collector.tensors;
+  all["output"] = latent.view().rank == 3
+                      ? f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]})
+                      : std::move(out);
+  all.merge(prepared.tensors);
+  return std::move(all);
 }
 
 // Joins bands of rows of [C, F, H, W] on the root.
@@ -187,18 +227,19 @@ void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
 NamedTensors run_vae(Case& c, VaeParts part) {
   const ZoneScope zone(Zone::kDecode);
   Bench bench(c);
-  const WanVaeConfig config = WanVaeConfig::from_json_file(c.file("model/vae/config.json"));
-  const WanVae vae = WanVae::load(TensorFile::open(c.file("model/vae")), config, bench.stream,
-                                  c.options.dtype, part);
+  const std::shared_ptr<const VaeModel> model = open_vae(c.file("model/vae/config.json"));
+  const VaeTraits& traits = model->traits();
+  const std::unique_ptr<Vae> vae =
+      model->load(bench.stream, TensorFile::open(c.file("model/vae")), c.options.dtype, part);
   const bool decode = part == VaeParts::kDecoder;
   const Tensor input =
       bench.load(TensorFile::open(c.file("inputs.safetensors")), decode ? "latents" : "video");
-  const TensorView x = input.view();
-  const int64_t scale = config.spatial_factor(), rows = decode ? x[2] : x[2] / scale;
-  Tensor out =
-      decode ? bench.tensor(DType::kF32, {3, config.frames(x[1]), x[2] * scale, x[3] * scale})
-             : bench.tensor(DType::kF32,
-                            {config.z_dim, config.latent_frames(x[1]), x[2] / scale, x[3] / scale});
+  const TensorView x = latent_of(input);
+  const int64_t scale = traits.spatial_factor, rows = decode ? x[2] : x[2] / scale;
+  Tensor out = decode
+                   ? bench.tensor(DType::kF32, {3, traits.frames(x[1]), x[2] * scale, x[3] * scale})
+                   : bench.tensor(DType::kF32, {traits.channels, traits.latent_frames(x[1]),
+                                                x[2] / scale, x[3] / scale});
   const Range band = c.placement.band(rows);
   if (band.size() > 0) {
     const auto part_of = [&](const TensorView& view, int64_t factor) {
@@ -206,9 +247,9 @@ NamedTensors run_vae(Case& c, VaeParts part) {
     };
     Context context = c.placement.vae_context(bench.stream, bench.arena, Pass{}, rows);
     if (decode)
-      vae_decode(context, vae, part_of(x, 1), part_of(out, scale));
+      vae_decode(context, *vae, part_of(x, 1), part_of(out, scale));
     else
-      vae_encode(context, vae, part_of(x, scale), part_of(out, 1));
+      vae_encode(context, *vae, part_of(x, scale), part_of(out, 1));
     join_bands(bench, c.placement, rows, out);
   }
   NamedTensors tensors;
@@ -223,10 +264,12 @@ NamedTensors run_text_encoder(Case& c) {
   const ZoneScope zone(Zone::kEncodeText);
   Bench bench(c);
   const TensorFile weights = TensorFile::open(c.file("model/text_encoder"));
-  const Umt5Config config = Umt5Config::from_json_file(c.file("model/text_encoder/config.json"));
-  if (!c.placement.encodes_text(config)) return {};
-  const Umt5Encoder encoder = Umt5Encoder::load(weights, config, bench.stream, c.options.dtype,
-                                                c.placement.text_width(config));
+  const std::shared_ptr<const TextEncoderModel> model =
+      open_text_encoder(c.file("model/text_encoder/config.json"));
+  const TextEncoderTraits& traits = model->traits();
+  if (!c.placement.encodes_text(traits)) return {};
+  const std::unique_ptr<TextEncoder> encoder =
+      model->load(bench.stream, weights, c.options.dtype, c.placement.text_width(traits));
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   NamedTensors out;
   const std::string prefix = "input_ids.";
@@ -237,10 +280,10 @@ NamedTensors run_text_encoder(Case& c) {
       throw Error(ErrorKind::kModel, c.folder + ": " + name + " is not int32");
     std::vector<int32_t> ids(static_cast<size_t>(view.count()));
     std::memcpy(ids.data(), view.data, view.bytes());
-    Tensor states = bench.tensor(DType::kF32, {view.count(), encoder.config().d_model});
+    Tensor states = bench.tensor(DType::kF32, {view.count(), traits.columns});
     Context context =
-        c.placement.text_context(bench.stream, bench.arena, Pass{}, config, view.count());
-    encoder.encode(context, ids, states);
+        c.placement.text_context(bench.stream, bench.arena, Pass{}, traits, view.count());
+    encoder->encode(context, ids, states);
     out["last_hidden_state." + name.substr(prefix.size())] =
         on_host(bench.stream, std::move(states));
   }
@@ -321,7 +364,7 @@ NamedTensors run_scheduler(Case& c) {
   Bench bench(c);
   SamplerConfig config;
   if (c.spec.contains("scheduler")) {
-    config.kind = solver_from_name(c.text("scheduler"));
+    config.kind = solver_from_name(engine_solver(c.text("scheduler")));
     config.shift = json_number(c.spec, "shift", c.file("case.json"));
   } else {
     config = SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json"));
@@ -437,15 +480,18 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
   if (stage == "transformer") {
     const TensorFile weights =
         TensorFile::open(c.file(c.original_names() ? "model" : "model/transformer"));
-    const WanConfig config = c.transformer_config(weights);
+    const std::shared_ptr<const TransformerModel> model = c.transformer_model(weights);
+    const TransformerTraits& traits = model->traits();
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-    if (!inputs.contains("hidden_states") || inputs.view("hidden_states").rank != 4)
-      throw Error(ErrorKind::kModel, folder + ": hidden_states is missing or not [C, F, H, W]");
-    const TensorView x = inputs.view("hidden_states");
-    const auto grid = wan_grid(config, x[1], x[2], x[3]);
-    limits.heads = config.heads;
-    limits.layers = config.layers;
-    limits.ffn = config.ffn_dim;
+    const TensorView x =
+        inputs.contains("hidden_states") ? latent_of(inputs.view("hidden_states")) : TensorView();
+    if (x.rank != 4)
+      throw Error(ErrorKind::kModel,
+                  folder + ": hidden_states is missing or not [C, F, H, W] or [C, H, W]");
+    const auto grid = traits.grid(x[1], x[2], x[3]);
+    limits.heads = traits.heads;
+    limits.layers = traits.blocks;
+    limits.ffn = traits.ffn_columns;
     limits.tokens = grid[0] * grid[1] * grid[2];
   }
   if (stage == "llm") return llm_limits(c);

@@ -1,16 +1,13 @@
 #include "engine/generation/components.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <limits>
 
 #include "io/sha256.h"
-#include "io/text/text_clean.h"
 
 namespace weft {
 namespace {
 
-ModelDirectory checked(ModelDirectory directory, const Umt5Config& text, const WanVaeConfig& vae) {
+void check_that_parts_fit(const ModelDirectory& directory) {
   const auto expect = [&](int64_t is, int64_t must, const std::string& what,
                           const std::string& other) {
     if (is == must) return;
@@ -19,46 +16,30 @@ ModelDirectory checked(ModelDirectory directory, const Umt5Config& text, const W
                                        "; the parts do not belong together");
   };
   for (int model = 0; model < directory.experts(); ++model) {
-    const WanConfig& config = directory.expert_config(model);
+    const TransformerTraits& traits = directory.expert(model).traits();
     const std::string name = model ? "transformer_2" : "transformer";
-    expect(config.text_dim, text.d_model, name + " text_dim", "text_encoder d_model");
-    expect(config.out_channels, vae.z_dim, name + " out_channels", "vae z_dim");
-    expect(config.in_channels, vae.z_dim, name + " in_channels", "vae z_dim");
+    expect(traits.text_columns, directory.text_model->traits().columns, name + " text_dim",
+           "text_encoder d_model");
+    expect(traits.out_channels, directory.vae_model->traits().channels, name + " out_channels",
+           "vae z_dim");
+    expect(traits.in_channels, directory.vae_model->traits().channels, name + " in_channels",
+           "vae z_dim");
   }
-  return directory;
-}
-
-// Matrices are packed in the compute dtype. Tensors of rank 1 and the position biases stay f32.
-uint64_t host_bytes(const std::vector<TensorSpec>& tensors, DType dtype,
-                    const std::function<bool(const std::string&)>& skip) {
-  uint64_t total = 0;
-  for (const TensorSpec& tensor : tensors) {
-    if (skip(tensor.name)) continue;
-    const bool matrix = tensor.shape.size() > 1 &&
-                        tensor.name.find("relative_attention_bias") == std::string::npos &&
-                        !tensor.name.ends_with("gamma");
-    total += static_cast<uint64_t>(parameter_count({&tensor, 1})) *
-             size_of(matrix ? dtype : DType::kF32);
-  }
-  return total;
 }
 
 }  // namespace
 
-Components::Components(const std::string& path, const WanLoad& how, DType vae_dtype,
+Components::Components(const std::string& path, const TransformerLoad& how, DType vae_dtype,
                        const RankPlacement& placement, std::optional<DeviceTraits> device)
     : directory_(open_model_directory(path)),
       how_(how),
       vae_dtype_(vae_dtype),
       device_(std::move(device)),
       placement_(placement),
-      text_config_(Umt5Config::from_json_file(directory_.text_encoder + "/config.json")),
-      vae_config_(WanVaeConfig::from_json_file(directory_.vae + "/config.json")),
-      tokenizer_(SentencePieceTokenizer::load(directory_.tokenizer + "/spiece.model")),
-      text_length_(tokenizer_model_max_length(directory_.tokenizer + "/tokenizer_config.json")),
+      tokenizer_(directory_.family->tokenizer(directory_.tokenizer)),
       text_file_(TensorFile::open(directory_.text_encoder)),
       vae_file_(TensorFile::open(directory_.vae)) {
-  directory_ = checked(std::move(directory_), text_config_, vae_config_);
+  check_that_parts_fit(directory_);
   for (int model = 0; model < directory_.experts(); ++model) {
     expert_files_.push_back(TensorFile::open(directory_.expert_path(model)));
   }
@@ -71,56 +52,31 @@ std::string Components::weights_hash() const {
   return sha256_hex(all);
 }
 
-std::vector<int32_t> Components::ids_of(const std::string& prompt) const {
-  return tokenizer_.encode(clean_prompt(prompt), static_cast<int>(text_length_));
-}
-
-std::optional<PromptCut> Components::prompt_cut(const std::string& prompt) const {
-  const std::vector<int32_t> ids =
-      tokenizer_.encode(clean_prompt(prompt), std::numeric_limits<int>::max());
-  const auto tokens = static_cast<int64_t>(ids.size());
-  if (tokens <= text_length_) return std::nullopt;
-  // The last row, like the last token, is the end of the text.
-  const auto first_lost = ids.begin() + text_length_ - 1;
-  const std::string read = tokenizer_.decode({ids.begin(), first_lost});
-  std::string lost = tokenizer_.decode({first_lost, ids.end() - 1});
-  // A word that is cut in two is told whole.
-  const std::string all = tokenizer_.decode({ids.begin(), ids.end() - 1});
-  if (all.starts_with(read) && all.ends_with(lost)) {
-    const size_t space = all.find_last_of(' ', read.size());
-    lost = all.substr(space == std::string::npos ? 0 : space + 1);
-  }
-  return PromptCut{tokens, text_length_, lost};
-}
-
 uint64_t Components::text_encoder_bytes() const {
-  if (!placement_.encodes_text(text_config_)) return 0;
-  const WidthSlice width = placement_.text_width(text_config_);
-  return device_ ? umt5_device_bytes(text_config_, dtype(), width)
-                 : umt5_weights_bytes(text_config_, dtype(), width);
+  const TextEncoderTraits& traits = text_model().traits();
+  if (!placement_.encodes_text(traits)) return 0;
+  const WidthSlice width = placement_.text_width(traits);
+  return device_ ? text_model().device_bytes(dtype(), width)
+                 : text_model().weights_bytes(dtype(), width);
 }
 
 uint64_t Components::expert_bytes(int model) const {
-  const WanConfig& config = directory_.expert_config(model);
-  return device_ ? wan_device_bytes(config, load_of(config), expert_biases(model)).weights
-                 : wan_weights_bytes(config, load_of(config));
+  return device_ ? expert_model(model).device_bytes(load_of(model), expert_biases(model)).weights
+                 : expert_model(model).weights_bytes(load_of(model));
 }
 
 uint64_t Components::expert_loading_bytes(int model) const {
-  const WanConfig& config = directory_.expert_config(model);
-  return device_ ? wan_device_bytes(config, load_of(config), expert_biases(model)).loading : 0;
+  return device_ ? expert_model(model).device_bytes(load_of(model), expert_biases(model)).loading
+                 : 0;
 }
 
 uint64_t Components::expert_streamed_bytes(int model) const {
-  const WanConfig& config = directory_.expert_config(model);
-  return wan_streamed_bytes(config, load_of(config));
+  return expert_model(model).streamed_bytes(load_of(model));
 }
 
 uint64_t Components::vae_bytes() const {
-  if (device_) return vae_decode_device_bytes(vae_config_, vae_dtype_, vae_biases());
-  return host_bytes(wan_vae_tensors(vae_config_), vae_dtype_, [](const std::string& name) {
-    return !name.starts_with("decoder.") && !name.starts_with("post_quant_conv.");
-  });
+  return device_ ? vae_model().decoder_device_bytes(vae_dtype_, vae_biases())
+                 : vae_model().decoder_bytes(vae_dtype_);
 }
 
 void Components::set_residency(Residency residency) {
@@ -140,40 +96,37 @@ void Components::load(const std::string& name, const std::function<void()>& body
   }
 }
 
-const Umt5Encoder& Components::text_encoder(Stream& stream) {
+const TextEncoder& Components::text_encoder(Stream& stream) {
   if (!text_encoder_) {
     if (residency_ != Residency::kAll) {  // the text encoder is then resident alone
       for (auto& expert : experts_) expert.reset();
       vae_.reset();
     }
     load("text_encoder", [&] {
-      text_encoder_ = Umt5Encoder::load(text_file_, text_config_, stream, dtype(),
-                                        placement_.text_width(text_config_));
+      text_encoder_ = text_model().load(stream, text_file_, dtype(),
+                                        placement_.text_width(text_model().traits()));
     });
   }
   return *text_encoder_;
 }
 
-const WanTransformer& Components::expert(Stream& stream, int model) {
+const Transformer& Components::expert(Stream& stream, int model) {
   CHECK(model >= 0 && model < static_cast<int>(experts_.size()), "expert", model);
   if (!experts_[model]) {
     if (residency_ >= Residency::kOneExpert) {
       for (auto& other : experts_) other.reset();
     }
     load(model ? "transformer_2" : "transformer", [&] {
-      const WanConfig& config = directory_.expert_config(model);
-      experts_[model] =
-          WanTransformer::load(stream, expert_files_[model], config, placement_.load(config, how_));
+      experts_[model] = expert_model(model).load(stream, expert_files_[model], load_of(model));
     });
   }
   return *experts_[model];
 }
 
-const WanVae& Components::vae(Stream& stream) {
+const Vae& Components::vae(Stream& stream) {
   if (!vae_) {
-    load("vae", [&] {
-      vae_ = WanVae::load(vae_file_, vae_config_, stream, vae_dtype_, VaeParts::kDecoder);
-    });
+    load("vae",
+         [&] { vae_ = vae_model().load(stream, vae_file_, vae_dtype_, VaeParts::kDecoder); });
   }
   return *vae_;
 }
@@ -189,7 +142,7 @@ void Components::done_with_experts() {
 
 int Components::experts_resident() const {
   return static_cast<int>(
-      std::count_if(experts_.begin(), experts_.end(), [](const auto& e) { return e.has_value(); }));
+      std::count_if(experts_.begin(), experts_.end(), [](const auto& e) { return e != nullptr; }));
 }
 
 }  // namespace weft

@@ -13,18 +13,17 @@
 #include "io/text/tokenizer.h"
 #include "io/weights/tensor_file.h"
 #include "models/registry.h"
-#include "models/umt5/encoder.h"
-#include "models/wan/transformer.h"
-#include "models/wan/vae.h"
 
 namespace weft {
 
 // The transformers of a job, as the executor requests them.
 struct Experts {
   virtual ~Experts() = default;
+  virtual const ModelFamily& family() const = 0;
   virtual DType dtype() const = 0;
-  virtual int64_t text_length() const = 0;  // prompt rows, padded, that the model was trained on
-  virtual const WanTransformer& expert(Stream& stream, int model) = 0;
+  // The prompt rows that the transformers were trained on for a prompt of `rows`, with padding.
+  virtual int64_t text_length(int64_t rows) const = 0;
+  virtual const Transformer& expert(Stream& stream, int model) = 0;
   virtual void done_with_experts() = 0;
 };
 
@@ -34,19 +33,19 @@ class Components final : public Experts {
   // experts are loaded; its dtype is also the text encoder's. `replica` says which slices this rank
   // holds, and must outlive the object. `device` is set where memory is planned for a device that
   // is not the host.
-  Components(const std::string& directory, const WanLoad& how, DType vae_dtype,
+  Components(const std::string& directory, const TransformerLoad& how, DType vae_dtype,
              const RankPlacement& placement, std::optional<DeviceTraits> device = {});
 
+  const ModelFamily& family() const override { return *directory_.family; }
   DType dtype() const override { return how_.dtype; }
   DType vae_dtype() const { return vae_dtype_; }
   int experts() const { return directory_.experts(); }
   const ModelDirectory& directory() const { return directory_; }
-  const Umt5Config& text_config() const { return text_config_; }
-  const WanVaeConfig& vae_config() const { return vae_config_; }
-  const SentencePieceTokenizer& tokenizer() const { return tokenizer_; }
-  int64_t text_length() const override { return text_length_; }
-  std::vector<int32_t> ids_of(const std::string& prompt) const;  // at most text_length()
-  std::optional<PromptCut> prompt_cut(const std::string& prompt) const;
+  const TransformerModel& expert_model(int model) const { return directory_.expert(model); }
+  const TextEncoderModel& text_model() const { return *directory_.text_model; }
+  const VaeModel& vae_model() const { return *directory_.vae_model; }
+  const PromptTokenizer& tokenizer() const { return *tokenizer_; }
+  int64_t text_length(int64_t rows) const override { return tokenizer_->padded_rows(rows); }
   std::string weights_hash() const;
 
   // Predicted bytes of this rank: packed weights per part, the extra memory that an expert needs
@@ -58,7 +57,9 @@ class Components final : public Experts {
   uint64_t vae_bytes() const;
 
   const std::optional<DeviceTraits>& device() const { return device_; }
-  WanLoad load_of(const WanConfig& config) const { return placement_.load(config, how_); }
+  TransformerLoad load_of(int model) const {
+    return placement_.load(expert_model(model).traits(), how_);
+  }
   Bias expert_biases(int model) const { return biases_of(expert_files_[model]); }
   Bias vae_biases() const { return biases_of(vae_file_); }
   int resident_blocks() const { return how_.resident; }
@@ -71,9 +72,9 @@ class Components final : public Experts {
 
   // Each loads its part if it is missing, after releasing the parts that may not be resident with
   // it.
-  const Umt5Encoder& text_encoder(Stream& stream);
-  const WanTransformer& expert(Stream& stream, int model) override;
-  const WanVae& vae(Stream& stream);
+  const TextEncoder& text_encoder(Stream& stream);
+  const Transformer& expert(Stream& stream, int model) override;
+  const Vae& vae(Stream& stream);
   // Says that this job no longer needs the part.
   void done_with_text_encoder();
   void done_with_experts() override;
@@ -84,21 +85,18 @@ class Components final : public Experts {
   void load(const std::string& name, const std::function<void()>& body);
 
   ModelDirectory directory_;
-  WanLoad how_;
+  TransformerLoad how_;
   DType vae_dtype_;
   std::optional<DeviceTraits> device_;
   const RankPlacement& placement_;
-  Umt5Config text_config_;
-  WanVaeConfig vae_config_;
-  SentencePieceTokenizer tokenizer_;
-  int64_t text_length_;
+  std::unique_ptr<PromptTokenizer> tokenizer_;
   Residency residency_ = Residency::kAll;
   TensorFile text_file_;  // the encoder's embedding stays in this mapping
   std::vector<TensorFile> expert_files_;
   TensorFile vae_file_;
-  std::optional<Umt5Encoder> text_encoder_;
-  std::vector<std::optional<WanTransformer>> experts_;
-  std::optional<WanVae> vae_;
+  std::unique_ptr<TextEncoder> text_encoder_;
+  std::vector<std::unique_ptr<Transformer>> experts_;
+  std::unique_ptr<Vae> vae_;
 };
 
 }  // namespace weft

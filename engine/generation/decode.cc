@@ -138,7 +138,7 @@ void heed_stop(Stream& stream, RankPlacement& placement, const DecodeJob& job, i
 
 }  // namespace
 
-void decode(Stream& stream, Arena& arena, const WanVae& vae, RankPlacement& placement,
+void decode(Stream& stream, Arena& arena, const Vae& vae, RankPlacement& placement,
             const DecodeJob& job) {
   const TensorView& latents = job.latents;
   const Range band = placement.band(latents[2]);
@@ -149,9 +149,9 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, RankPlacement& plac
     return;
   }
   Tensor plain(DType::kF32, latents.shape());
-  denormalize_latents(vae.config(), latents, plain);
+  vae.denormalize(latents, plain);
   plain = on_device(stream, std::move(plain));
-  WanVaeDecoder decoder(vae, band.size(), latents[3]);
+  const std::unique_ptr<VaeDecoder> decoder = vae.decoder(band.size(), latents[3]);
   Tensor latent(DType::kF32, {latents[0], band.size(), latents[3]}, stream.device());
   int64_t first = 0;
   std::optional<FrameCopies> copies;
@@ -164,8 +164,8 @@ void decode(Stream& stream, Arena& arena, const WanVae& vae, RankPlacement& plac
         placement.vae_context(stream, arena, Pass{.micro = static_cast<int>(chunk)}, latents[2]);
     copy(stream, plain.view().select(1, chunk).slice(1, band.begin, band.size()), latent);
     const TensorView rows =
-        arena.alloc(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
-    decoder.decode_chunk(context, latent, rows);
+        arena.alloc(DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
+    decoder->decode_chunk(context, latent, rows);
     if (first_non_finite(stream, rows) >= 0) {
       throw Error(ErrorKind::kNonFinite, "NaN or infinity in decode, chunk " +
                                              std::to_string(chunk + 1) + " of " +

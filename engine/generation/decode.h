@@ -11,7 +11,7 @@
 #include "io/media/video.h"
 #include "kernels/arena.h"
 #include "kernels/meter.h"
-#include "models/wan/vae.h"
+#include "models/vae.h"
 
 namespace weft {
 
@@ -81,7 +81,7 @@ inline constexpr double kFinishSeconds = 2;
 // Every rank of the replica decodes its band of rows, chunk by chunk. For a chunk of n frames it
 // sends n * 3 * rows * W * 4 bytes to the root. Before every chunk the root tells each rank whether
 // to stop (8 bytes). Throws Error(kNonFinite) that names the chunk.
-void decode(Stream& stream, Arena& arena, const WanVae& vae, RankPlacement& placement,
+void decode(Stream& stream, Arena& arena, const Vae& vae, RankPlacement& placement,
             const DecodeJob& job);
 
 }  // namespace weft

@@ -13,11 +13,6 @@
 namespace weft {
 namespace {
 
-// The number of latent values in one token.
-int64_t latent_row(const WanConfig& config) {
-  return config.out_channels * config.patch[0] * config.patch[1] * config.patch[2];
-}
-
 // Tag::hop of a step's latent messages: 0 returns the latent to the first pipeline stage, 1
 // gathers it before decoding, and 2 onwards gather the tensors of a checkpoint.
 constexpr int kGatheredHop = 1, kFirstKeptHop = 2;
@@ -32,19 +27,19 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
                               int64_t tokens) {
   const ModelDirectory& directory = parts.directory();
-  const WanConfig& wan = directory.config;
+  const TransformerTraits& traits = directory.expert(0).traits();
   DenoisePlanConfig config;
   config.layout = placement.layout();
   config.tokens = placement.token_counts(tokens);
-  config.hidden_bytes = wan.width() * static_cast<int64_t>(size_of(parts.dtype()));
-  config.latent_bytes = latent_row(wan) * static_cast<int64_t>(sizeof(float));
+  config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(parts.dtype()));
+  config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
   const double boundary = directory.boundary_ratio.value_or(0) * sampler.config().train_timesteps;
   for (float timestep : sampler.timesteps()) {
     const int model = directory.experts() > 1 && timestep < boundary ? 1 : 0;
     config.steps.push_back({model, guidance_branches(guidance_of(request, model))});
   }
   for (int model = 0; model < directory.experts(); ++model) {
-    config.blocks.push_back(directory.expert_config(model).layers);
+    config.blocks.push_back(directory.expert(model).traits().blocks);
   }
   return config;
 }
@@ -97,7 +92,7 @@ void Executor::walk(const Step& step, Job& job) {
       placement_.finish_turn();
       wires_.clear();
       recorded_ = {};
-      texts_ = {};  // decoding needs only the latents
+      prepared_ = {};  // decoding needs only the latents
       velocities_ = {};
       history_.reset();
       release_expert();
@@ -128,8 +123,8 @@ void Executor::before_step(int done, Job& job) {
 // Gathers the newest latent and history on the root. For each sequence index they are on the first
 // rank of the last pipeline stage.
 Snapshot Executor::gather(int done, const Job& job) {
-  const auto patch = expert_->config().patch;
-  const int64_t row = latent_row(expert_->config());
+  const auto patch = expert_->traits().patch;
+  const int64_t row = expert_->traits().row();
   std::vector<std::pair<std::string, TensorView>> parts{{"", job.latent}};
   const SamplerState none(placement_.root() && !history_ ? job.latent.count() : 0,
                           stream_.device());
@@ -154,7 +149,7 @@ Snapshot Executor::gather(int done, const Job& job) {
       if (from != 0 && placement_.root())
         placement_.communicator().receive(stream_, from, tag, rows);
       if (from != 0 && !placement_.root()) placement_.communicator().send(stream_, 0, tag, rows);
-      if (placement_.root()) place_patches(stream_, rows, patch, tokens, whole);
+      if (placement_.root()) unpatchify(stream_, rows, patch, tokens, whole);
     }
     whole = on_host(stream_, std::move(whole));
     if (k == 0)
@@ -167,13 +162,12 @@ Snapshot Executor::gather(int done, const Job& job) {
 
 void Executor::load(const Job& job, int model) {
   recorded_ = {};
-  texts_ = {};  // the prompts' keys and values belong to one expert
+  prepared_ = {};  // prompts are prepared for one expert
   release_expert();
   expert_ = &experts_.expert(stream_, model);
   outside_forwards_ = expert_->streamed();
   model_ = model;
-  const auto grid = wan_grid(expert_->config(), job.latent[1], job.latent[2], job.latent[3]);
-  rope_ = on_device(stream_, expert_->rope(grid));
+  grid_ = expert_->traits().grid(job.latent[1], job.latent[2], job.latent[3]);
 }
 
 void Executor::release_expert() {
@@ -188,12 +182,16 @@ void Executor::compute(const Step& step, const Job& job) {
   CHECK(expert_ && model_ == step.pass.model, "expert", step.pass.model, "is not loaded");
   const int branch = step.pass.branch;
   const ZoneScope zone(Zone::kForward, branch);
-  auto& text = texts_[branch];
-  if (!text) {
+  auto& prepared = prepared_[branch];
+  if (!prepared) {
     const Arena::Scope scope(arena_);
     Context context = placement_.context(stream_, arena_, step.pass, tokens());
     const WeightOffload before = expert_->streamed();
-    text = expert_->prepare_text(context, job.embeds[branch], experts_.text_length());
+    const TensorView& text = job.embeds[branch];
+    prepared.emplace();
+    prepared->conditioning = expert_->prepare(
+        context, {.text = text, .text_length = experts_.text_length(text[0])}, grid_);
+    prepared->rope = on_device(stream_, expert_->rope(grid_, {}, *prepared->conditioning));
     if (expert_->streamed_bytes() > 0) {
       stream_.sync();
       outside_forwards_ += expert_->streamed() - before;
@@ -201,10 +199,8 @@ void Executor::compute(const Step& step, const Job& job) {
   }
   if (step.blocks.last() && !velocities_[branch])
     velocities_[branch] = Tensor(DType::kF32, job.latent.shape(), stream_.device());
-  forward(step, job, *text);
+  forward(step, job, *prepared);
 }
-
-int64_t Executor::tokens() const { return rope_->grid[0] * rope_->grid[1] * rope_->grid[2]; }
 
 // A forward can be recorded as a device graph if it sends nothing to other ranks and its weights
 // are all resident. While a meter is attached nothing is recorded, because it must see every op.
@@ -213,24 +209,24 @@ bool Executor::recordable(const Step& step) const {
          step.blocks.first() && step.blocks.last() && expert_->streamed_bytes() == 0;
 }
 
-void Executor::forward(const Step& step, const Job& job, const WanText& text) {
+void Executor::forward(const Step& step, const Job& job, const Prepared& prepared) {
   const auto report = [&](const std::string& where) {
     report_non_finite(step, job, first_non_finite(stream_, job.latent) < 0 ? where : "the latent");
   };
   const auto begun = std::chrono::steady_clock::now();
   const Arena::Scope scope(arena_);
-  const TensorView embedding = arena_.alloc(DType::kF32, {1, expert_->config().freq_dim});
+  const TensorView embedding = arena_.alloc(DType::kF32, {1, expert_->traits().time_columns});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
   expert_->timestep_embedding(stream_, {&time, 1}, embedding);
   Recorded& recorded = recorded_[step.pass.branch];
   if (!recordable(step) || !recorded.ran) {
     watch_.begin(report);
-    enqueue(step, job, embedding, text);
+    enqueue(step, job, embedding, prepared);
     recorded.ran = true;
   } else if (!recorded.graph || recorded.arena != arena_.used()) {
     watch_.begin(report);
     recorded.arena = arena_.used();
-    recorded.graph.record(stream_, [&] { enqueue(step, job, embedding, text); });
+    recorded.graph.record(stream_, [&] { enqueue(step, job, embedding, prepared); });
     recorded.graph.launch(stream_);
   } else {
     watch_.again(report);
@@ -247,21 +243,28 @@ void Executor::forward(const Step& step, const Job& job, const WanText& text) {
 
 // Enqueues all of a forward's work on the stream.
 void Executor::enqueue(const Step& step, const Job& job, const TensorView& embedding,
-                       const WanText& text) {
+                       const Prepared& prepared) {
   const Arena::Scope scope(arena_);
   Context context = placement_.context(stream_, arena_, step.pass, tokens(), &watch_);
-  const int64_t n = context.tokens.size(), d = expert_->config().width();
+  const TransformerTraits& traits = expert_->traits();
+  const int64_t n = context.tokens.size(), rows = n + prepared.conditioning->joint_rows();
   const int branch = step.pass.branch, slot = kHiddenSlot + branch;
   const bool first = step.blocks.first(), last = step.blocks.last();
-  TensorView in = job.latent, out = velocities_[branch];
-  if (!first) {
-    in = arena_.alloc(DType::kF32, {n, d});
-    copy(stream_, wire(slot, experts_.dtype(), n, d), in);
-  }
-  if (!last) out = arena_.alloc(DType::kF32, {n, d});
+  const TensorView in = first ? arena_.alloc(DType::kF32, {n, traits.row()})
+                              : arena_.alloc(DType::kF32, {rows, traits.width});
+  if (first)
+    patchify(stream_, job.latent, traits.patch, context.tokens, in);
+  else
+    copy(stream_, wire(slot, experts_.dtype(), rows, traits.width), in);
+  const TensorView out = last ? arena_.alloc(DType::kF32, {n, traits.row()})
+                              : arena_.alloc(DType::kF32, {rows, traits.width});
   const TimeSegment time{{0, tokens()}, job.sampler.timesteps()[step.pass.step]};
-  expert_->forward(context, step.blocks, in, {&time, 1}, embedding, text, *rope_, out);
-  if (!last) copy(stream_, out, wire(slot, experts_.dtype(), n, d));
+  expert_->forward(context, step.blocks, in, {&time, 1}, embedding, *prepared.conditioning,
+                   prepared.rope, out);
+  if (last)
+    unpatchify(stream_, out, traits.patch, context.tokens, velocities_[branch]);
+  else
+    copy(stream_, out, wire(slot, experts_.dtype(), rows, traits.width));
 }
 
 const TensorView& Executor::wire(int slot, DType dtype, int64_t rows, int64_t columns) {
@@ -280,16 +283,16 @@ Tag Executor::tag_of(const Step& step, const Job& job) const {
 
 void Executor::send(const Step& step, const Job& job) {
   const int slot = step.reads.at(0);
-  const WanConfig& config = expert_->config();
+  const TransformerTraits& traits = expert_->traits();
   const TokenRanges own = placement_.tokens(tokens());
   TensorView view;
   if (step.payload == Payload::kHidden) {
-    view = wire(slot, experts_.dtype(), own.size(), config.width());
+    view = wire(slot, experts_.dtype(), own.size(), traits.width);
   } else {
-    view = wire(slot, DType::kF32, own.size(), latent_row(config));
+    view = wire(slot, DType::kF32, own.size(), traits.row());
     const TensorView& whole =
         step.payload == Payload::kLatent ? job.latent : velocities_[step.pass.branch].view();
-    if (!sending_.count(slot)) patchify(stream_, whole, config.patch, own, view);
+    if (!sending_.count(slot)) patchify(stream_, whole, traits.patch, own, view);
   }
   CHECK(static_cast<int64_t>(view.bytes()) == step.bytes, to_string(step), "has", view.bytes());
   const Message message{.peer = step.peer, .tag = tag_of(step, job), .view = view};
@@ -297,26 +300,26 @@ void Executor::send(const Step& step, const Job& job) {
 }
 
 void Executor::receive(const Step& step, const Job& job) {
-  const WanConfig& config = expert_->config();
+  const TransformerTraits& traits = expert_->traits();
   Communicator& communicator = placement_.communicator();
   if (step.payload == Payload::kHidden) {
-    const TensorView view = wire(step.writes.at(0), experts_.dtype(),
-                                 placement_.tokens(tokens()).size(), config.width());
+    const TensorView view =
+        wire(step.writes.at(0), experts_.dtype(), placement_.tokens(tokens()).size(), traits.width);
     communicator.receive(stream_, step.peer, tag_of(step, job), view);
     return;
   }
   const Arena::Scope scope(arena_);
   const TokenRanges theirs = placement_.tokens_of(step.peer, tokens());
-  const TensorView rows = arena_.alloc(DType::kF32, {theirs.size(), latent_row(config)});
+  const TensorView rows = arena_.alloc(DType::kF32, {theirs.size(), traits.row()});
   CHECK(static_cast<int64_t>(rows.bytes()) == step.bytes, to_string(step), "has", rows.bytes());
   communicator.receive(stream_, step.peer, tag_of(step, job), rows);
   if (step.payload == Payload::kLatent) {
-    place_patches(stream_, rows, config.patch, theirs, job.latent);
+    unpatchify(stream_, rows, traits.patch, theirs, job.latent);
     return;
   }
   Tensor& velocity = velocities_[step.pass.branch];
   if (!velocity) velocity = Tensor(DType::kF32, job.latent.shape(), stream_.device());
-  place_patches(stream_, rows, config.patch, theirs, velocity);
+  unpatchify(stream_, rows, traits.patch, theirs, velocity);
 }
 
 void Executor::wait(const Step& step) {
@@ -338,7 +341,7 @@ void Executor::report_non_finite(const Step& step, const Job& job, const std::st
 
 void Executor::update(const Step& step, const Job& job) {
   const double scale = guidance_of(job.request, step.pass.model);
-  if (guidance_branches(scale) == 2) guide(stream_, scale, velocities_[1], velocities_[0]);
+  guide(stream_, experts_.family(), scale, velocities_[1], velocities_[0]);
   if (!history_) {
     history_.emplace(job.latent.count(), stream_.device());
     const auto kept = job.sampler.history(*history_);

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "engine/generation/components.h"
@@ -68,6 +69,7 @@ class Executor {
   const OffloadTotals& streaming() const { return streaming_; }
 
  private:
+  struct Prepared;
   void walk(const Step& step, Job& job);
   void load(const Job& job, int model);
   void release_expert();
@@ -75,13 +77,14 @@ class Executor {
   Snapshot gather(int done, const Job& job);
   void compute(const Step& step, const Job& job);
   void update(const Step& step, const Job& job);
-  void forward(const Step& step, const Job& job, const WanText& text);
-  void enqueue(const Step& step, const Job& job, const TensorView& embedding, const WanText& text);
+  void forward(const Step& step, const Job& job, const Prepared& prepared);
+  void enqueue(const Step& step, const Job& job, const TensorView& embedding,
+               const Prepared& prepared);
   bool recordable(const Step& step) const;
   void send(const Step& step, const Job& job);
   void receive(const Step& step, const Job& job);
   void wait(const Step& step);
-  int64_t tokens() const;  // tokens of the whole latent
+  int64_t tokens() const { return grid_[0] * grid_[1] * grid_[2]; }
   const TensorView& wire(int slot, DType dtype, int64_t rows, int64_t columns);
   Tag tag_of(const Step& step, const Job& job) const;
   [[noreturn]] void report_non_finite(const Step& step, const Job& job, const std::string& where);
@@ -92,9 +95,14 @@ class Executor {
   RankPlacement& placement_;
   Graphs graphs_;
   int model_ = -1;
-  const WanTransformer* expert_ = nullptr;
-  std::array<std::optional<WanText>, 2> texts_;  // per branch, for the current expert
-  std::optional<Rope> rope_;
+  const Transformer* expert_ = nullptr;
+  // A prompt, prepared for the current expert.
+  struct Prepared {
+    std::unique_ptr<Conditioning> conditioning;
+    Rope rope;
+  };
+  std::array<std::optional<Prepared>, 2> prepared_;  // per branch
+  std::array<int64_t, 3> grid_{};                    // the latent's tokens
   // Device graphs of the forward, one per branch, for the current expert and prompts. A forward is
   // recorded at its second step.
   struct Recorded {

@@ -9,6 +9,7 @@
 #include "engine/generation/executor.h"
 #include "engine/generation/stages.h"
 #include "engine/job/checkpoint_policy.h"
+#include "engine/job/resume.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_meter.h"
 #include "engine/sampling/guidance.h"
@@ -48,13 +49,6 @@ std::string text_hash(Stream& stream, const std::array<Prompt, 2>& prompts) {
   }
   return hash.hex();
 }
-
-// The step at which a job starts, and its state at that step.
-struct Start {
-  int step = 0;
-  Tensor latent{};
-  std::vector<Tensor> history{};
-};
 
 std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
   if (options.planned || options.device.kind == Device::Kind::kCpu) return options.planned;
@@ -100,13 +94,14 @@ struct Generator::Impl {
       if (host_available < UINT64_MAX)
         host_available /= static_cast<uint64_t>(given.ranks_per_host);
     }
-    const WanConfig& config = parts.directory().config;
-    limits.size_multiple =
-        parts.vae_config().spatial_factor() * std::lcm(config.patch[1], config.patch[2]);
-    limits.frame_multiple = parts.vae_config().temporal_factor() * config.patch[0];
+    const VaeTraits& vae = parts.vae_model().traits();
+    const std::array<int64_t, 3>& patch = parts.expert_model(0).traits().patch;
+    limits.size_multiple = vae.spatial_factor * std::lcm(patch[1], patch[2]);
+    limits.frame_multiple = vae.temporal_factor * patch[0];
+    limits.max_frames = std::min(kMaxFrames, vae.max_frames);
     limits.experts = parts.experts();
     limits.boundary_ratio = parts.directory().boundary_ratio.value_or(0);
-    limits.text_length = parts.text_length();
+    limits.text_length = parts.tokenizer().max_ids();
   }
 
   void check_attention() const {
@@ -114,7 +109,7 @@ struct Generator::Impl {
     const auto refuse = [](const std::string& why) {
       throw Error(ErrorKind::kUsage, "--attention is fp8, but " + why + "; legal: compute");
     };
-    const int size = parts.directory().config.head_dim;
+    const int size = parts.expert_model(0).traits().head_dim;
     if (size > kLargestFp8Head)
       refuse("the model's heads have " + std::to_string(size) + " columns, fp8 supports up to " +
              std::to_string(kLargestFp8Head));
@@ -142,9 +137,10 @@ struct Generator::Impl {
   JobFacts job_facts(const Request& request) const;
 
   std::array<int64_t, 2> prompt_rows(const Request& request) const {
-    return {
-        static_cast<int64_t>(parts.ids_of(request.prompt).size()),
-        guided(request) ? static_cast<int64_t>(parts.ids_of(*request.negative_prompt).size()) : 0};
+    return {static_cast<int64_t>(parts.tokenizer().encode(request.prompt).size()),
+            guided(request)
+                ? static_cast<int64_t>(parts.tokenizer().encode(*request.negative_prompt).size())
+                : 0};
   }
 
   MemoryPlan plan(const Request& request) const {
@@ -163,8 +159,6 @@ struct Generator::Impl {
                                        const RunOptions& run_options);
   void encode_prompt(const Prompt& prompt, const Pass& pass);
   Tensor initial_latents(const Request& request, const RunOptions& run_options);
-  void check_resume(const Request& request, const Sampler& sampler,
-                    const Checkpoint& checkpoint) const;
   Start start_of(const Request& request, const Sampler& sampler, const RunOptions& run_options);
   void denoise(const Request& request, const Sampler& sampler, const std::array<Prompt, 2>& prompts,
                const Start& start, StageClock& clock, const RunOptions& run_options,
@@ -228,7 +222,7 @@ void Generator::Impl::load_all(StageClock& clock, const RunOptions& run_options)
   clock.enter(Zone::kLoad, 2 + parts.experts());
   int done = 0;
   heed_stop("load", run_options);
-  if (placement.encodes_text(parts.text_config())) parts.text_encoder(stream);
+  if (placement.encodes_text(parts.text_model().traits())) parts.text_encoder(stream);
   clock.step(++done);
   for (int model = 0; model < parts.experts(); ++model) {
     heed_stop("load", run_options);
@@ -242,15 +236,16 @@ void Generator::Impl::load_all(StageClock& clock, const RunOptions& run_options)
 std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, StageClock& clock,
                                                       const RunOptions& run_options) {
   std::array<Prompt, 2> prompts;
-  prompts[0].ids = parts.ids_of(request.prompt);
-  if (guided(request)) prompts[1].ids = parts.ids_of(*request.negative_prompt);
+  prompts[0].ids = parts.tokenizer().encode(request.prompt);
+  if (guided(request)) prompts[1].ids = parts.tokenizer().encode(*request.negative_prompt);
   clock.enter(Zone::kEncodeText, prompts[1].ids.empty() ? 1 : 2);
   int done = 0;
   for (Prompt& prompt : prompts) {
     if (prompt.ids.empty()) continue;
     heed_stop("encode_text", run_options);
     const auto rows = static_cast<int64_t>(prompt.ids.size());
-    prompt.embeds = Tensor(DType::kF32, {rows, parts.text_config().d_model}, stream.device());
+    prompt.embeds =
+        Tensor(DType::kF32, {rows, parts.text_model().traits().columns}, stream.device());
     encode_prompt(prompt, Pass{.branch = done});
     if (first_non_finite(stream, prompt.embeds) >= 0) {
       throw Error(ErrorKind::kNonFinite, "NaN or infinity in encode_text, " +
@@ -261,7 +256,8 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
     clock.step(++done);
   }
   if (run_options.tap) {
-    run_options.tap->tap("prompt_embeds", padded(stream, prompts[0].embeds, parts.text_length()));
+    run_options.tap->tap("prompt_embeds", padded(stream, prompts[0].embeds,
+                                                 parts.text_length(prompts[0].embeds.view()[0])));
   }
   parts.done_with_text_encoder();
   return prompts;
@@ -270,18 +266,18 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
 // The ranks that hold a part of the encoder compute the rows together. The root sends the rows to
 // the other ranks.
 void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
-  const Umt5Config& config = parts.text_config();
+  const TextEncoderTraits& traits = parts.text_model().traits();
   const Tag tag{.kind = Payload::kText, .pass = pass};
-  if (!placement.encodes_text(config)) {
+  if (!placement.encodes_text(traits)) {
     placement.communicator().receive(stream, 0, tag, prompt.embeds);
     return;
   }
-  const Umt5Encoder& encoder = parts.text_encoder(stream);
+  const TextEncoder& encoder = parts.text_encoder(stream);
   const Arena::Scope scope(arena);
-  Context context = placement.text_context(stream, arena, pass, config, prompt.embeds.view()[0]);
+  Context context = placement.text_context(stream, arena, pass, traits, prompt.embeds.view()[0]);
   encoder.encode(context, prompt.ids, prompt.embeds);
   if (!placement.root()) return;
-  for (int rank = placement.text_parts(config); rank < placement.ranks(); ++rank)
+  for (int rank = placement.text_parts(traits); rank < placement.ranks(); ++rank)
     placement.communicator().send(stream, rank, tag, prompt.embeds);
 }
 
@@ -305,65 +301,12 @@ void Generator::Impl::keep_latents(const Request& request, const TensorView& lat
   result.latents_path = path;
 }
 
-void Generator::Impl::check_resume(const Request& request, const Sampler& sampler,
-                                   const Checkpoint& checkpoint) const {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: " + why);
-  };
-  const std::string differs = difference(checkpoint.facts, job_facts(request));
-  if (!differs.empty()) refuse("it belongs to another job: " + differs);
-  const auto shape = latent_shape(parts, request);
-  const int64_t count =
-      std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-  if (checkpoint.total != sampler.steps() || checkpoint.step < 1 ||
-      checkpoint.step > checkpoint.total)
-    refuse("it was written after step " + std::to_string(checkpoint.step) + " of " +
-           std::to_string(checkpoint.total) + ", the job has " + std::to_string(sampler.steps()));
-  if (!std::ranges::equal(checkpoint.latent.view().shape(), shape))
-    refuse("its latent is " + checkpoint.latent.view().to_string_shape());
-  const auto needed = checkpoint.final() ? decltype(sampler.history(SamplerState(0))){}
-                                         : sampler.history(SamplerState(0));
-  bool whole = needed.size() == checkpoint.history.size();
-  for (const auto& entry : needed)
-    whole &= std::ranges::any_of(checkpoint.history, [&](const auto& kept) {
-      return kept.first == entry.first && kept.second.count() == count;
-    });
-  if (!whole)
-    refuse("it does not hold the history that " + sampler.config().to_string() + " needs");
-}
-
-// Gives every rank the state that the job starts from. When resuming, the root sends every other
-// rank the latent and the tensors of the solver's history, each the size of a latent.
 Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
                                 const RunOptions& run_options) {
-  constexpr int kStopped = -1;
   Checkpoint* from = run_options.resume.get();
-  if (from) check_resume(request, sampler, *from);
-  Start start{.step = from ? from->step : 0};
-  if (run_options.stop) {
-    if (run_options.stop->load()) start.step = kStopped;
-    const Tag tag{.kind = Payload::kControl, .hop = kStartDecision};
-    start.step = static_cast<int>(placement.agreed(stream, tag, start.step));
-  }
-  if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
-  if (start.step == 0) return start;
   const auto shape = latent_shape(parts, request);
-  const auto share = [&](Tensor* kept, int hop) {
-    Tensor tensor = kept ? std::move(*kept) : Tensor(DType::kF32, shape);
-    const Tag tag{.kind = Payload::kLatent, .pass = {.step = start.step}, .hop = hop};
-    if (!placement.alone()) placement.communicator().broadcast(stream, tag, tensor, 0);
-    return on_device(stream, std::move(tensor));
-  };
-  start.latent = share(from ? &from->latent : nullptr, 0);
-  if (start.step == sampler.steps()) return start;
-  for (const auto& entry : sampler.history(SamplerState(0))) {
-    Tensor* kept = nullptr;
-    if (from)
-      for (auto& [name, tensor] : from->history)
-        if (name == entry.first) kept = &tensor;
-    start.history.push_back(share(kept, static_cast<int>(start.history.size()) + 1));
-  }
-  return start;
+  if (from) check_resumable(*from, job_facts(request), sampler, shape);
+  return agreed_start(stream, placement, from, sampler, shape, run_options.stop);
 }
 
 void Generator::Impl::decode_latents(const Request& request, const TensorView& on_device,
@@ -380,7 +323,7 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& o
   }
   try {
     clock.enter(Zone::kDecode, static_cast<int>(latent[1]));
-    const WanVae& vae = parts.vae(stream);
+    const Vae& vae = parts.vae(stream);
     if (!placement.root()) {
       decode(stream, arena, vae, placement,
              {.latents = latent,
@@ -483,7 +426,7 @@ void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
     parts.set_resident_blocks(options.resident_blocks);
     return changed;
   };
-  const BlockRange blocks = placement.blocks(parts.directory().config.layers);
+  const BlockRange blocks = placement.blocks(parts.expert_model(0).traits().blocks);
   throw Error(ErrorKind::kMemory,
               refusal(request, memory, limits, options.dtype,
                       {.request = [&](const Request& changed) { return plan(changed); },
@@ -561,13 +504,13 @@ int64_t Generator::tokens(const Request& request) const {
 LayoutLimits Generator::layout_limits(const Request& request) const {
   LayoutLimits limits;
   for (int model = 0; model < impl_->limits.experts; ++model) {
-    const WanConfig& config = impl_->parts.directory().expert_config(model);
+    const TransformerTraits& traits = impl_->parts.expert_model(model).traits();
     const auto least = [](int64_t& limit, int64_t value) {
       limit = limit ? std::min(limit, value) : value;
     };
-    least(limits.heads, config.heads);
-    least(limits.layers, config.layers);
-    least(limits.ffn, config.ffn_dim);
+    least(limits.heads, traits.heads);
+    least(limits.layers, traits.blocks);
+    least(limits.ffn, traits.ffn_columns);
   }
   limits.tokens = tokens(request);
   limits.guided = impl_->guided(request);
@@ -583,7 +526,7 @@ Request Generator::resolve(const Request& request) const {
 }
 
 std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const {
-  return impl_->parts.prompt_cut(prompt);
+  return impl_->parts.tokenizer().cut(prompt);
 }
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }

@@ -63,7 +63,7 @@ struct GeneratorOptions {
   // no 8-bit attention.
   AttentionFormat attention = AttentionFormat::kCompute;
   // Blocks of a transformer that are on the device at once; the others are copied from the host
-  // when they are used (WanLoad::resident). 0: all. Error(kUsage) on a CPU.
+  // when they are used (TransformerLoad::resident). 0: all. Error(kUsage) on a CPU.
   int resident_blocks = 0;
   Graphs graphs = Graphs::kRecord;  // whether a device's forwards are recorded
   int threads = 0;                  // 0: all
@@ -146,7 +146,7 @@ class Generator {
   // The sizes that limit how a resolved request can be split over ranks.
   LayoutLimits layout_limits(const Request& request) const;
   const Layout& layout() const;  // the replica's layout
-  // "wan2.1-t2v-1.3b", for run headers and metadata.
+  // The published model's name, for run headers and metadata.
   std::string model_name() const;
   // Everything that a resolved request's frames depend on, except the machine and the number of
   // threads.

@@ -93,18 +93,22 @@ MixerDescription RankPlacement::mixer(int64_t tokens) const {
       .mesh = mesh_, .rank = rank_, .tokens = SequenceMap::contiguous(tokens, layout().sequence())};
 }
 
-SeamBytes RankPlacement::seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const {
+SeamBytes RankPlacement::seam_bytes(const TransformerTraits& traits, int64_t tokens, DType dtype,
+                                    int64_t joint) const {
   const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
-  const int64_t heads = partition(config.heads, parts, part).size();
-  const AttendShape shape{
-      .heads = heads, .kv_heads = heads, .head_dim = config.head_dim, .dtype = dtype};
+  const int64_t heads = partition(traits.heads, parts, part).size();
+  const AttendShape shape{.heads = heads,
+                          .kv_heads = heads,
+                          .head_dim = traits.head_dim,
+                          .dtype = dtype,
+                          .replicated = joint};
   return {.attend = mixer_bytes(mixer(tokens), shape).arena, .sum = [parts, part](int64_t values) {
             return tensor_arena_bytes(values, parts, part, AllReduce::kRing);
           }};
 }
 
-SeamBytes RankPlacement::text_seam_bytes(const Umt5Config& config) const {
-  return {.attend = 0, .sum = [parts = text_parts(config), part = rank()](int64_t values) {
+SeamBytes RankPlacement::text_seam_bytes(const TextEncoderTraits& traits) const {
+  return {.attend = 0, .sum = [parts = text_parts(traits), part = rank()](int64_t values) {
             return part < parts ? tensor_arena_bytes(values, parts, part, kTextSums) : 0;
           }};
 }
@@ -134,9 +138,9 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, i
 }
 
 Context RankPlacement::text_context(Stream& stream, Arena& arena, const Pass& pass,
-                                    const Umt5Config& config, int64_t rows) {
+                                    const TextEncoderTraits& traits, int64_t rows) {
   Seams& seams = *seams_;
-  const int parts = text_parts(config);
+  const int parts = text_parts(traits);
   Reducer* reducer = &seams.whole;
   if (parts > 1) {
     std::vector<int> ranks;
@@ -178,23 +182,23 @@ BlockRange RankPlacement::blocks(int layers) const {
   return stage_blocks(layers, layout()[Axis::kLayers], mesh_.at(Axis::kLayers, rank()));
 }
 
-WanLoad RankPlacement::load(const WanConfig& config, WanLoad how) const {
+TransformerLoad RankPlacement::load(const TransformerTraits& traits, TransformerLoad how) const {
   const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
-  how.blocks = blocks(config.layers);
+  how.blocks = blocks(traits.blocks);
   if (parts > 1)
-    how.width = {partition(config.heads, parts, part), partition(config.ffn_dim, parts, part)};
+    how.width = {partition(traits.heads, parts, part), partition(traits.ffn_columns, parts, part)};
   return how;
 }
 
-int RankPlacement::text_parts(const Umt5Config& config) const {
+int RankPlacement::text_parts(const TextEncoderTraits& traits) const {
   const int64_t most = layout().text_ranks > 0 ? layout().text_ranks : ranks();
-  return static_cast<int>(std::min({most, config.num_heads, config.d_ff}));
+  return static_cast<int>(std::min({most, traits.heads, traits.ffn_columns}));
 }
 
-WidthSlice RankPlacement::text_width(const Umt5Config& config) const {
-  const int parts = text_parts(config);
-  if (parts == 1 || !encodes_text(config)) return {};
-  return {partition(config.num_heads, parts, rank()), partition(config.d_ff, parts, rank())};
+WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
+  const int parts = text_parts(traits);
+  if (parts == 1 || !encodes_text(traits)) return {};
+  return {partition(traits.heads, parts, rank()), partition(traits.ffn_columns, parts, rank())};
 }
 
 TokenRanges RankPlacement::tokens_of(int rank, int64_t total) const {

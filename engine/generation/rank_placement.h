@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "models/umt5/encoder.h"
-#include "models/wan/transformer.h"
+#include "models/text_encoder.h"
+#include "models/transformer.h"
 #include "parallel/context.h"
 #include "parallel/mesh.h"
 #include "parallel/methods/mixer_factory.h"
@@ -53,12 +53,12 @@ class RankPlacement {
   // The weights of this rank: its blocks, and its heads and feed-forward columns of them. `load`
   // returns `how` with these filled in.
   BlockRange blocks(int layers) const;
-  WanLoad load(const WanConfig& config, WanLoad how) const;
+  TransformerLoad load(const TransformerTraits& traits, TransformerLoad how) const;
   // The text encoder's width is split over the first ranks (Layout::text_ranks), at most one rank
   // per head. The other ranks receive its output. {} means the whole width.
-  int text_parts(const Umt5Config& config) const;
-  bool encodes_text(const Umt5Config& config) const { return rank() < text_parts(config); }
-  WidthSlice text_width(const Umt5Config& config) const;
+  int text_parts(const TextEncoderTraits& traits) const;
+  bool encodes_text(const TextEncoderTraits& traits) const { return rank() < text_parts(traits); }
+  WidthSlice text_width(const TextEncoderTraits& traits) const;
 
   // Returns the root's value on all ranks. All of them must call it with the same tag; the root
   // sends 8 bytes to each.
@@ -76,9 +76,11 @@ class RankPlacement {
   // Returns whether this rank computes the branch (0: conditional, 1: unconditional).
   bool computes(int branch) const;
 
-  // Arena bytes that the seams need in a forward over `tokens` tokens, and in the text encoder.
-  SeamBytes seam_bytes(const WanConfig& config, int64_t tokens, DType dtype) const;
-  SeamBytes text_seam_bytes(const Umt5Config& config) const;
+  // Arena bytes that the seams need in a forward over `tokens` tokens and `joint` rows that every
+  // rank has (Conditioning::joint_rows), and in the text encoder.
+  SeamBytes seam_bytes(const TransformerTraits& traits, int64_t tokens, DType dtype,
+                       int64_t joint = 0) const;
+  SeamBytes text_seam_bytes(const TextEncoderTraits& traits) const;
 
   // The latent rows that this rank decodes or encodes. The first ranks (Layout::vae_ranks) have a
   // band each, at most one per latent row; the others have an empty band and do nothing.
@@ -91,8 +93,8 @@ class RankPlacement {
   // function.
   Context context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
                   Observer* observer = nullptr);
-  Context text_context(Stream& stream, Arena& arena, const Pass& pass, const Umt5Config& config,
-                       int64_t rows);
+  Context text_context(Stream& stream, Arena& arena, const Pass& pass,
+                       const TextEncoderTraits& traits, int64_t rows);
   Context vae_context(Stream& stream, Arena& arena, const Pass& pass, int64_t latent_rows);
   // A turn (a denoising step) or the decode has ended: returns when no message of a forward is
   // under way any more.

@@ -54,7 +54,9 @@ Grid side_grid(const ModelLimits& limits) {
   return {limits.size_multiple, 0, limits.size_multiple, kMaxSide};
 }
 
-Grid frame_grid(const ModelLimits& limits) { return {limits.frame_multiple, 1, 1, kMaxFrames}; }
+Grid frame_grid(const ModelLimits& limits) {
+  return {limits.frame_multiple, 1, 1, limits.max_frames};
+}
 
 Request resolve(const Request& request, const DefaultSettings& defaults) {
   Request out = request;

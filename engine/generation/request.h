@@ -38,16 +38,10 @@ struct Request {
 struct ModelLimits {
   int64_t size_multiple = 16;  // pixels per token, both ways
   int64_t frame_multiple = 4;  // frames = frame_multiple k + 1
+  int64_t max_frames = kMaxFrames;
   int experts = 1;
   double boundary_ratio = 0;  // two experts: truncated t >= boundary_ratio * 1000 is high noise
   int64_t text_length = 512;
-};
-
-// A prompt that is longer than what the text encoder reads.
-struct PromptCut {
-  int64_t tokens = 0;  // of the whole prompt
-  int64_t read = 0;    // by the text encoder
-  std::string lost;    // the text after them, from the beginning of its first word
 };
 
 // The legal values of a size or a frame count: multiple * n + offset, from `low` to `high`.

@@ -13,11 +13,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLegal =
-    "legal: the folder of a Qwen2.5 or Qwen3 with config.json, tokenizer.json and safetensors";
-
 [[noreturn]] void refuse(const std::string& path, const std::string& found) {
-  throw Error(ErrorKind::kModel, path + ": " + found + "; " + kLegal);
+  throw Error(ErrorKind::kModel, path + ": " + found + "; legal: the folder of a " +
+                                     decoder_families() +
+                                     " with config.json, tokenizer.json and safetensors");
 }
 
 void check_folder(const std::string& path) {
@@ -33,8 +32,7 @@ void check_folder(const std::string& path) {
   const std::string name = json_string_or(config, "_class_name", path + "/config.json", "");
   if (type.empty())
     refuse(path, "its config.json is of " + (name.empty() ? "an unnamed model" : "a " + name));
-  if (type != "qwen2" && type != "qwen3")
-    refuse(path, "its config.json has model_type \"" + type + "\"");
+  if (!is_decoder_type(type)) refuse(path, "its config.json has model_type \"" + type + "\"");
   if (!fs::exists(path + "/tokenizer.json")) refuse(path, "has no tokenizer.json");
 }
 
@@ -45,7 +43,7 @@ bool LanguageFolder::recognise(const std::string& path) {
   const nlohmann::json config = read_json_file(path + "/config.json");
   if (!config.is_object()) return false;
   const std::string type = json_string_or(config, "model_type", path + "/config.json", "");
-  return type == "qwen2" || type == "qwen3";
+  return is_decoder_type(type);
 }
 
 LanguageFolder LanguageFolder::open(const std::string& path) {

@@ -10,23 +10,17 @@ namespace {
 
 uint64_t f32_bytes(int64_t count) { return static_cast<uint64_t>(count) * sizeof(float); }
 
-// Bytes of make_rope's tables, which hold cos and sin of every position of each axis.
-uint64_t rope_bytes(const WanConfig& config, std::array<int64_t, 3> grid) {
-  const int64_t side = config.head_dim / 6 * 2;
-  return f32_bytes(grid[0] * (config.head_dim - 2 * side) + (grid[1] + grid[2]) * side);
-}
-
 }  // namespace
 
 std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request) {
-  const WanVaeConfig& vae = parts.vae_config();
-  return {vae.z_dim, vae.latent_frames(request.frames), request.height / vae.spatial_factor(),
-          request.width / vae.spatial_factor()};
+  const VaeTraits& vae = parts.vae_model().traits();
+  return {vae.channels, vae.latent_frames(request.frames), request.height / vae.spatial_factor,
+          request.width / vae.spatial_factor};
 }
 
 int64_t token_count(const Components& parts, const Request& request) {
   const auto shape = latent_shape(parts, request);
-  const auto grid = wan_grid(parts.directory().config, shape[1], shape[2], shape[3]);
+  const auto grid = parts.expert_model(0).traits().grid(shape[1], shape[2], shape[3]);
   return grid[0] * grid[1] * grid[2];
 }
 
@@ -34,19 +28,20 @@ namespace {
 
 StageBytes encoding(const Components& parts, const RankPlacement& placement, uint64_t embeds,
                     std::array<int64_t, 2> prompt_rows) {
-  const Umt5Config& config = parts.text_config();
-  if (!placement.encodes_text(config)) return {.tensors = embeds};
-  const WidthSlice width = placement.text_width(config);
+  const TextEncoderModel& encoder = parts.text_model();
+  const TextEncoderTraits& traits = encoder.traits();
+  if (!placement.encodes_text(traits)) return {.tensors = embeds};
+  const WidthSlice width = placement.text_width(traits);
   StageBytes stage{.tensors = embeds};
   for (const int64_t rows : prompt_rows) {
     if (rows == 0) continue;  // no negative prompt
     // The sums of a short prompt may take a star, which holds more than the ring of a long one.
-    stage.arena =
-        std::max<uint64_t>(stage.arena, umt5_workspace_bytes(config, rows, parts.dtype(), width,
-                                                             placement.text_seam_bytes(config)));
+    stage.arena = std::max<uint64_t>(
+        stage.arena,
+        encoder.workspace_bytes(rows, parts.dtype(), width, placement.text_seam_bytes(traits)));
     if (parts.device())
       stage.scratch = std::max<uint64_t>(
-          stage.scratch, umt5_scratch_bytes(config, rows, parts.dtype(), width, *parts.device()));
+          stage.scratch, encoder.scratch_bytes(rows, parts.dtype(), width, *parts.device()));
   }
   return stage;
 }
@@ -56,33 +51,41 @@ StageBytes encoding(const Components& parts, const RankPlacement& placement, uin
 StageBytes denoising(const Components& parts, const RankPlacement& placement, int model,
                      std::array<int64_t, 4> shape, std::array<int64_t, 2> prompt_rows,
                      uint64_t embeds, uint64_t latents) {
-  const WanConfig& config = parts.directory().expert_config(model);
-  const WanLoad load = parts.load_of(config);
-  const auto grid = wan_grid(config, shape[1], shape[2], shape[3]);
+  const TransformerModel& transformer = parts.expert_model(model);
+  const TransformerTraits& traits = transformer.traits();
+  const TransformerLoad load = parts.load_of(model);
+  const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   const int64_t tokens = grid[0] * grid[1] * grid[2], own = placement.tokens(tokens).size();
   const int branches = prompt_rows[1] > 0 ? 2 : 1;
-  uint64_t text = 0;
-  int64_t most_rows = 0;
+  ForwardSize size{.tokens = own, .all_tokens = tokens};
+  uint64_t conditions = 0, workspace = 0, scratch = 0;
+  int64_t joint = 0;
   for (int branch = 0; branch < branches; ++branch) {
     if (!placement.computes(branch)) continue;
-    const int64_t length = prompt_rows[branch];
-    const int64_t held = length + (parts.text_length() > length ? 1 : 0);
-    text += wan_text_bytes(config, held, load);
-    most_rows = std::max(most_rows, held);
+    size.text = prompt_rows[branch];
+    size.text_length = parts.text_length(size.text);
+    conditions += transformer.conditioning_bytes(size, load) + transformer.rope_bytes(grid);
+    joint = std::max(joint, transformer.joint_rows(size));
+    workspace = std::max<uint64_t>(
+        workspace, transformer.workspace_bytes(
+                       size, load, placement.seam_bytes(traits, tokens, parts.dtype(), joint)));
+    if (parts.device())
+      scratch = std::max<uint64_t>(
+          scratch,
+          transformer.scratch_bytes(size, load, parts.expert_biases(model), *parts.device()));
   }
   // A pipeline stage holds the hidden rows of every branch in the dtype they are sent in, and f32
-  // copies of the blocks' input and output.
-  const auto rows = static_cast<uint64_t>(own * config.width());
-  const bool whole = load.blocks.first() && load.blocks.last();
-  StageBytes stage{
-      .tensors = embeds + latents + text + rope_bytes(config, grid) +
-                 (whole ? 0 : rows * branches * size_of(parts.dtype())),
-      .arena = wan_workspace_bytes(config, own, most_rows, load,
-                                   placement.seam_bytes(config, tokens, parts.dtype())) +
-               (whole ? 0 : rows * 2 * sizeof(float))};
+  // copies of the blocks' input and output. The ends of the model hold rows of the latent instead.
+  const auto hidden = static_cast<uint64_t>((own + joint) * traits.width),
+             row = arena_bytes(DType::kF32, {own, traits.row()});
+  const bool first = load.blocks.first(), last = load.blocks.last();
+  StageBytes stage{.tensors = embeds + latents + conditions +
+                              (first && last ? 0 : hidden * branches * size_of(parts.dtype())),
+                   .arena = workspace + (first ? row : hidden * sizeof(float)) +
+                            (last ? row : hidden * sizeof(float)) +
+                            arena_bytes(DType::kF32, {1, traits.time_columns})};
   if (!parts.device()) return stage;
-  stage.scratch = wan_scratch_bytes(config, own, tokens, most_rows, load,
-                                    parts.expert_biases(model), *parts.device());
+  stage.scratch = scratch;
   stage.loading = parts.expert_loading_bytes(model);
   return stage;
 }
@@ -90,26 +93,26 @@ StageBytes denoising(const Components& parts, const RankPlacement& placement, in
 StageBytes decoding(const Components& parts, const RankPlacement& placement, const Request& request,
                     std::array<int64_t, 4> shape, uint64_t embeds, uint64_t latent,
                     HostBytes& host) {
-  const WanVaeConfig& vae = parts.vae_config();
+  const VaeModel& vae = parts.vae_model();
   const int64_t rows = placement.band(shape[2]).size();
   if (rows == 0) return {.tensors = embeds + latent};
   const int64_t pixels = 3 * request.height * request.width;
-  const int64_t chunk_frames = shape[1] > 1 ? vae.temporal_factor() : 1;
+  const int64_t chunk_frames = shape[1] > 1 ? vae.traits().temporal_factor : 1;
   const int64_t waiting =
       std::min<int64_t>(request.frames, static_cast<int64_t>(kFramesWaiting) + 2);
   const auto pictures = static_cast<uint64_t>(chunk_frames * pixels);
   const auto frames = static_cast<uint64_t>(waiting * pixels);
   const DType dtype = parts.vae_dtype();
   StageBytes stage{.tensors = embeds + 2 * latent + f32_bytes(shape[0] * rows * shape[3]) +
-                              vae_decode_state_bytes(vae, rows, shape[3], dtype),
-                   .arena = vae_decode_workspace_bytes(vae, rows, shape[3], dtype, shape[1]) +
+                              vae.decode_state_bytes(rows, shape[3], dtype),
+                   .arena = vae.decode_workspace_bytes(rows, shape[3], dtype, shape[1]) +
                             f32_bytes(chunk_frames * pixels)};
   if (!parts.device()) {
     stage.tensors += frames;
     return stage;
   }
   stage.arena += pictures;
-  stage.scratch = vae_decode_scratch_bytes(vae, rows, shape[3], dtype, parts.vae_biases(),
+  stage.scratch = vae.decode_scratch_bytes(rows, shape[3], dtype, parts.vae_biases(),
                                            placement.bands(shape[2]), *parts.device());
   if (placement.root()) {
     host.copies += 2 * pictures;
@@ -127,7 +130,7 @@ ComponentBytes predict_bytes(const Components& parts, const RankPlacement& place
   const auto shape = latent_shape(parts, request);
   const uint64_t latent = f32_bytes(shape[0] * shape[1] * shape[2] * shape[3]);
   const uint64_t embeds =
-      f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_config().d_model);
+      f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns);
   const int branches = prompt_rows[1] > 0 ? 2 : 1;
 
   ComponentBytes bytes;

@@ -1,14 +1,17 @@
 #pragma once
-// Classifier-free guidance (Ho & Salimans 2022): v = v_u + s (v_c - v_u).
+// Classifier-free guidance (Ho & Salimans 2022): two velocities become the one that a sampler steps
+// along.
 #include "kernels/stream.h"
+#include "models/registry.h"
 
 namespace weft {
 
 // The number of forwards per step: 2 with guidance, 1 where the scale switches guidance off.
 constexpr int guidance_branches(double scale) { return scale > 1.0 ? 2 : 1; }
 
-// Writes unconditional + scale (conditional - unconditional) to `conditional`; f32, equal shapes.
-void guide(Stream& stream, double scale, const TensorView& unconditional,
-           const TensorView& conditional);
+// Writes the velocity of a step to `positive`, by the family's form of guidance and its sign. All
+// are f32 of equal shapes; `negative` is not read where the scale switches guidance off.
+void guide(Stream& stream, const ModelFamily& family, double scale, const TensorView& negative,
+           const TensorView& positive);
 
 }  // namespace weft

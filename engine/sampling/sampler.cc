@@ -13,7 +13,7 @@ namespace weft {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<size_t>(SolverKind::kCount)> kNames = {
-    "unipc-diffusers", "unipc-wan", "dpmpp-diffusers", "dpmpp-wan", "euler", "distill-4"};
+    "unipc-diffusers", "unipc-original", "dpmpp-diffusers", "dpmpp-original", "euler", "distill-4"};
 
 // Returns the values of numpy.linspace bit for bit: start + k * step, and exactly `stop` at the
 // end.
@@ -48,10 +48,10 @@ std::vector<double> grid_of(const SamplerConfig& config, int steps) {
     case SolverKind::kUniPCDiffusers:
       grid = linspace(1.0, last, steps + 1);
       break;
-    case SolverKind::kUniPCWan:
+    case SolverKind::kUniPCOriginal:
       grid = linspace(static_cast<float>(1.0 - last), 0.0, steps + 1);
       break;
-    case SolverKind::kDpmppWan:
+    case SolverKind::kDpmppOriginal:
       grid = linspace(1.0, 0.0, steps + 1);
       break;
     case SolverKind::kDpmppDiffusers:
@@ -159,7 +159,7 @@ std::vector<std::pair<std::string, TensorView>> Sampler::history(const SamplerSt
 }
 
 bool Sampler::unipc() const {
-  return config_.kind == SolverKind::kUniPCDiffusers || config_.kind == SolverKind::kUniPCWan;
+  return config_.kind == SolverKind::kUniPCDiffusers || config_.kind == SolverKind::kUniPCOriginal;
 }
 
 int Sampler::order_at(int i) const {

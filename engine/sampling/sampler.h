@@ -17,9 +17,9 @@ namespace weft {
 
 enum class SolverKind : uint8_t {
   kUniPCDiffusers,  // UniPC order 2, bh2 (Zhao et al. 2023), sigmas 1 .. 0.001 shifted
-  kUniPCWan,        // same rule on the original Wan grid, 0.999 .. 0
+  kUniPCOriginal,   // same rule on the grid of the original repository, 0.999 .. 0
   kDpmppDiffusers,  // DPM-Solver++ 2M (Lu et al. 2022), midpoint
-  kDpmppWan,        // same rule, grid 1 .. 0
+  kDpmppOriginal,   // same rule, grid 1 .. 0
   kEuler,           // flow-match Euler, shifted twice as diffusers does
   kDistill4,        // Euler on indices 0, 250, 500, 750 of the 1000-step grid
   kCount,

@@ -43,7 +43,7 @@ DecoderConfig DecoderConfig::from_json_file(const std::string& path) {
   const nlohmann::json json = read_json_file(path);
   if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": must hold an object");
   const std::string type = json_string(json, "model_type", path);
-  if (type != "qwen2" && type != "qwen3")
+  if (!is_decoder_type(type))
     refuse(path, "model_type", "\"" + type + "\"", "\"qwen2\", \"qwen3\"");
   const std::string act = json_string_or(json, "hidden_act", path, "silu");
   if (act != "silu") refuse(path, "hidden_act", "\"" + act + "\"", "\"silu\"");
@@ -78,6 +78,12 @@ DecoderConfig DecoderConfig::from_json_file(const std::string& path) {
       json_int_or(json, "max_position_embeddings", path, config.max_positions, {1, 1 << 24});
   return config;
 }
+
+bool is_decoder_type(const std::string& model_type) {
+  return model_type == "qwen2" || model_type == "qwen3";
+}
+
+std::string decoder_families() { return "Qwen2.5 or Qwen3"; }
 
 std::vector<TensorSpec> decoder_tensors(const DecoderConfig& config) {
   const int64_t d = config.hidden, inner = config.inner(), kv = config.kv_inner();

@@ -32,6 +32,10 @@ struct DecoderConfig {
   int64_t kv_inner() const { return int64_t{kv_heads} * head_dim; }
 };
 
+// Returns whether a config.json's model_type is one of them; and their names for messages.
+bool is_decoder_type(const std::string& model_type);
+std::string decoder_families();
+
 // Every tensor of the checkpoint, named without prefix. lm_head.weight is listed if it is not tied.
 std::vector<TensorSpec> decoder_tensors(const DecoderConfig& config);
 

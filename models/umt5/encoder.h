@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/blocks.h"
-#include "models/weights.h"
+#include "models/text_encoder.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -23,6 +23,7 @@ struct Umt5Config {
   float eps = 1e-6f;
 
   int64_t inner() const { return num_heads * d_kv; }
+  TextEncoderTraits traits() const { return {d_model, num_heads, d_ff}; }
 
   // Reads a transformers config.json. Error(kModel) names the field, its value and what is legal.
   static Umt5Config from_json_file(const std::string& path);
@@ -51,7 +52,7 @@ size_t umt5_scratch_bytes(const Umt5Config& config, int64_t n, DType dtype, cons
 size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
                             const WidthSlice& width = {}, const SeamBytes& seams = {});
 
-class Umt5Encoder {
+class Umt5Encoder final : public TextEncoder {
  public:
   // Packs the slice `width` of the linear layers in `dtype`. If it is only a part of the width,
   // encode needs a Context whose Reducer sums over the parts. The embedding stays in the mapped
@@ -59,15 +60,13 @@ class Umt5Encoder {
   static Umt5Encoder load(const TensorFile& file, const Umt5Config& config, Stream& stream,
                           DType dtype, const WidthSlice& width = {});
 
-  // Writes the final norm's rows for the n ids of one prompt to out [n, d_model] f32. The ids
-  // include
-  // </s> but no padding: the model masks keys beyond the prompt, so the result is the same without
-  // them. An id outside the vocabulary throws Error(kModel).
-  void encode(Context& context, std::span<const int32_t> ids, const TensorView& out) const;
+  // The rows are the final norm's. The ids include </s> but no padding: the model masks keys beyond
+  // the prompt, so the result is the same without them.
+  void encode(Context& context, std::span<const int32_t> ids, const TensorView& out) const override;
 
   const Umt5Config& config() const { return config_; }
   DType dtype() const { return dtype_; }
-  size_t bytes() const;  // packed weights, norms and position biases
+  size_t bytes() const override;  // packed weights, norms and position biases
 
  private:
   struct Layer {
@@ -90,5 +89,8 @@ class Umt5Encoder {
   std::vector<Layer> layers_;
   Tensor final_norm_;  // [d_model] f32
 };
+
+// A UMT5 encoder by its configuration.
+std::unique_ptr<TextEncoderModel> make_umt5_model(const Umt5Config& config);
 
 }  // namespace weft

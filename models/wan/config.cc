@@ -259,20 +259,17 @@ std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
 int64_t WanConfig::tensor_count() const { return static_cast<int64_t>(wan_tensors(*this).size()); }
 int64_t WanConfig::parameter_count() const { return weft::parameter_count(wan_tensors(*this)); }
 
-std::array<int64_t, 3> wan_grid(const WanConfig& config, int64_t frames, int64_t height,
-                                int64_t width) {
-  const std::array<int64_t, 3> size{frames, height, width};
-  const char* names[] = {"frames", "rows", "columns"};
-  std::array<int64_t, 3> grid;
-  for (int axis = 0; axis < 3; ++axis) {
-    if (size[axis] <= 0 || size[axis] % config.patch[axis])
-      throw Error(ErrorKind::kUsage, "a latent of " + std::to_string(size[axis]) + " " +
-                                         names[axis] +
-                                         " cannot be cut into patches (legal: multiples of " +
-                                         std::to_string(config.patch[axis]) + ")");
-    grid[axis] = size[axis] / config.patch[axis];
-  }
-  return grid;
+TransformerTraits WanConfig::traits() const {
+  return {.width = width(),
+          .blocks = layers,
+          .heads = heads,
+          .head_dim = head_dim,
+          .ffn_columns = ffn_dim,
+          .in_channels = in_channels,
+          .out_channels = out_channels,
+          .patch = patch,
+          .text_columns = text_dim,
+          .time_columns = freq_dim};
 }
 
 TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const WidthSlice& width) {

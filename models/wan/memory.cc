@@ -17,7 +17,7 @@ bool is_held(const std::string& name, const BlockRange& blocks) {
   return blocks.begin <= index && index < blocks.end;
 }
 
-BlockRange held_blocks(const WanConfig& config, const WanLoad& load) {
+BlockRange held_blocks(const WanConfig& config, const TransformerLoad& load) {
   return load.blocks.total == 0 ? BlockRange::all(config.layers) : load.blocks;
 }
 
@@ -25,7 +25,7 @@ BlockRange held_blocks(const WanConfig& config, const WanLoad& load) {
 
 // Matrices of blocks and of the text embedder are packed in the compute dtype, everything else in
 // f32.
-size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
+size_t wan_weights_bytes(const WanConfig& config, const TransformerLoad& load) {
   const BlockRange blocks = held_blocks(config, load);
   size_t all[2] = {};  // bytes outside of the blocks; bytes of the blocks
   for (const TensorSpec& tensor : wan_tensors(config)) {
@@ -46,7 +46,7 @@ size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load) {
   return all[0] + all[1];
 }
 
-size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad& load) {
+size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const TransformerLoad& load) {
   const BlockRange blocks = held_blocks(config, load);
   const int64_t width = load.width.of(config.heads, config.ffn_dim).heads.size() * config.head_dim;
   return static_cast<size_t>(text_rows *
@@ -54,9 +54,9 @@ size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad&
          size_of(load.dtype);
 }
 
-// This repeats the allocations of WanTransformer::forward and prepare_text in order and nesting.
+// This repeats the allocations of WanTransformer::forward and prepare in order and nesting.
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
-                           const WanLoad& load, const SeamBytes& seams) {
+                           const TransformerLoad& load, const SeamBytes& seams) {
   const BlockRange blocks = held_blocks(config, load);
   const WidthSlice part = load.width.of(config.heads, config.ffn_dim);
   const int64_t d = config.width(), n = tokens;
@@ -65,9 +65,8 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
   const size_t row = arena_bytes(f32, {1, d}), sums = arena_bytes(f32, {n});
   const size_t x = arena_bytes(f32, {n, d}), hidden = arena_bytes(dtype, {n, d});
   const size_t heads = arena_bytes(dtype, {n, part.heads.size() * config.head_dim});
-  const size_t patches = blocks.first() ? arena_bytes(f32, {n, config.in_channels * per_token}) : 0;
   const size_t times = row + arena_bytes(f32, {1, 6, d});
-  const size_t embedding = arena_bytes(f32, {1, config.freq_dim}), time_scratch = 2 * row;
+  const size_t time_scratch = 2 * row;
   const int64_t chunk = std::min(n, kFfnRows);
   const size_t attention =
       3 * heads + std::max({sums + seams.of_sum(n), seams.attend, seams.of_sum(n * d)});
@@ -77,8 +76,7 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
                           ? std::max(arena_bytes(f32, {2, d}),
                                      arena_bytes(f32, {n, config.out_channels * per_token}))
                           : 0;
-  const size_t forward = embedding + (blocks.last() ? x : 0) +
-                         std::max(patches, times + std::max({time_scratch, block, head}));
+  const size_t forward = (blocks.last() ? x : 0) + times + std::max({time_scratch, block, head});
   const size_t text = arena_bytes(dtype, {text_rows, config.text_dim}) +
                       arena_bytes(dtype, {text_rows, d}) + arena_bytes(f32, {text_rows}) +
                       seams.of_sum(text_rows);
@@ -86,16 +84,17 @@ size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text
 }
 
 size_t wan_weights_bytes(const WanConfig& config, DType dtype) {
-  return wan_weights_bytes(config, WanLoad{.dtype = dtype, .blocks = {}});
+  return wan_weights_bytes(config, TransformerLoad{.dtype = dtype, .blocks = {}});
 }
 
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype) {
-  return wan_text_bytes(config, text_rows, WanLoad{.dtype = dtype, .blocks = {}});
+  return wan_text_bytes(config, text_rows, TransformerLoad{.dtype = dtype, .blocks = {}});
 }
 
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
                            DType dtype) {
-  return wan_workspace_bytes(config, tokens, text_rows, WanLoad{.dtype = dtype, .blocks = {}});
+  return wan_workspace_bytes(config, tokens, text_rows,
+                             TransformerLoad{.dtype = dtype, .blocks = {}});
 }
 
 namespace {
@@ -122,7 +121,8 @@ struct LayerBytes {
 };
 
 // Returns the bytes by block index. Index -1 stands for the tensors outside of the blocks.
-std::map<int, LayerBytes> layer_bytes(const WanConfig& config, const WanLoad& load, Bias biases) {
+std::map<int, LayerBytes> layer_bytes(const WanConfig& config, const TransformerLoad& load,
+                                      Bias biases) {
   const BlockRange blocks = held_blocks(config, load);
   std::map<int, LayerBytes> layers;
   for (const TensorSpec& tensor : wan_tensors(config)) {
@@ -157,7 +157,7 @@ std::map<int, LayerBytes> layer_bytes(const WanConfig& config, const WanLoad& lo
 
 }  // namespace
 
-size_t wan_streamed_bytes(const WanConfig& config, const WanLoad& load) {
+size_t wan_streamed_bytes(const WanConfig& config, const TransformerLoad& load) {
   const BlockRange blocks = held_blocks(config, load);
   const int held = blocks.end - blocks.begin;
   if (load.resident == 0 || load.resident >= held) return 0;
@@ -165,7 +165,7 @@ size_t wan_streamed_bytes(const WanConfig& config, const WanLoad& load) {
          layer_bytes(config, load, Bias::kInF32).at(blocks.begin).moved;
 }
 
-DeviceBytes wan_device_bytes(const WanConfig& config, const WanLoad& load, Bias biases) {
+DeviceBytes wan_device_bytes(const WanConfig& config, const TransformerLoad& load, Bias biases) {
   const BlockRange blocks = held_blocks(config, load);
   const int held = blocks.end - blocks.begin;
   const bool streams = load.resident > 0 && load.resident < held;
@@ -186,7 +186,7 @@ DeviceBytes wan_device_bytes(const WanConfig& config, const WanLoad& load, Bias 
 }
 
 size_t wan_scratch_bytes(const WanConfig& config, int64_t tokens, int64_t all_tokens,
-                         int64_t text_rows, const WanLoad& load, Bias biases,
+                         int64_t text_rows, const TransformerLoad& load, Bias biases,
                          const DeviceTraits& device) {
   const WidthSlice part = load.width.of(config.heads, config.ffn_dim);
   const bool whole = part.heads.size() == config.heads;

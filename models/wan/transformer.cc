@@ -83,17 +83,6 @@ class Source {
 
 }  // namespace
 
-void time_embedding(float timestep, const TensorView& out) {
-  const int64_t half = out.count() / 2;
-  float* cosine = out.as<float>();
-  for (int64_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
-    const double angle = static_cast<double>(timestep) * frequency;
-    cosine[i] = static_cast<float>(std::cos(angle));
-    cosine[half + i] = static_cast<float>(std::sin(angle));
-  }
-}
-
 size_t WanText::bytes() const {
   size_t bytes = context.view().bytes();
   for (size_t i = 0; i < k.size(); ++i) bytes += k[i].view().bytes() + v[i].view().bytes();
@@ -101,7 +90,7 @@ size_t WanText::bytes() const {
 }
 
 template <class Weights>
-WanTransformer::Block WanTransformer::load_block(const Weights& source, const WanLoad& load,
+WanTransformer::Block WanTransformer::load_block(const Weights& source, const TransformerLoad& load,
                                                  int index) {
   const std::string name = "blocks." + std::to_string(index) + ".";
   const DType dtype = load.dtype;
@@ -123,9 +112,10 @@ WanTransformer::Block WanTransformer::load_block(const Weights& source, const Wa
 }
 
 WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, const WanConfig& config,
-                                    const WanLoad& load) {
+                                    const TransformerLoad& load) {
   WanTransformer model;
   model.config_ = config;
+  model.traits_ = config.traits();
   model.load_ = load;
   BlockRange& blocks = model.load_.blocks;
   if (blocks.total == 0) blocks = BlockRange::all(config.layers);
@@ -225,14 +215,21 @@ void WanTransformer::check_reducer(const Context& context) const {
         "parts for heads", to_string(load_.width.heads), "of", config_.heads);
 }
 
-WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
-                                     int64_t text_length) const {
+std::unique_ptr<Conditioning> WanTransformer::prepare(Context& context,
+                                                      const Conditions& conditions,
+                                                      std::array<int64_t, 3>) const {
+  const TensorView& embeds = conditions.text;
+  const int64_t text_length = conditions.text_length;
   CHECK(embeds.rank == 2 && embeds[1] == config_.text_dim && embeds[0] <= text_length &&
             text_length > 0,
         "embeds", embeds.to_string_shape(), "text length", text_length);
   check_reducer(context);
   Stream& stream = context.stream;
-  WanText text{.length = embeds[0], .text_length = text_length, .blocks = load_.blocks};
+  auto prepared = std::make_unique<WanText>();
+  WanText& text = *prepared;
+  text.length = embeds[0];
+  text.text_length = text_length;
+  text.blocks = load_.blocks;
   const int64_t rows = text.rows(), d = config_.width();
   Arena::Scope scope(context.arena);
 
@@ -255,7 +252,7 @@ WanText WanTransformer::prepare_text(Context& context, const TensorView& embeds,
       copy(stream, text.context.view().slice(0, text.length, 1), all.slice(0, row, 1));
     context.observe("context", all);
   }
-  return text;
+  return prepared;
 }
 
 // Appends the next layer's keys and values of the prompt.
@@ -270,33 +267,16 @@ void WanTransformer::text_keys(Context& context, const Attention& weights, WanTe
   linear(stream, text.context, weights.to_v, LinearActivation::kNone, v.reshape({rows, width}));
 }
 
-Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const {
+Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+                          const Conditioning&) const {
   return make_rope(grid, start, config_.head_dim);
-}
-
-void WanTransformer::timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
-                                        const TensorView& out) const {
-  CHECK(out.rank == 2 && out[0] == static_cast<int64_t>(times.size()) && out[1] == config_.freq_dim,
-        out.to_string_shape());
-  make_on_host(stream, out, [&](const TensorView& to) {
-    for (size_t i = 0; i < times.size(); ++i)
-      time_embedding(times[i].timestep, to.select(0, static_cast<int64_t>(i)));
-  });
-}
-
-void WanTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
-                             std::span<const TimeSegment> times, const WanText& text,
-                             const Rope& rope, const TensorView& out) const {
-  const Arena::Scope scope(context.arena);
-  const TensorView embedding =
-      context.arena.alloc(DType::kF32, {static_cast<int64_t>(times.size()), config_.freq_dim});
-  timestep_embedding(context.stream, times, embedding);
-  forward(context, blocks, in, times, embedding, text, rope, out);
 }
 
 void WanTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
                              std::span<const TimeSegment> times, const TensorView& embedding,
-                             const WanText& text, const Rope& rope, const TensorView& out) const {
+                             const Conditioning& conditioning, const Rope& rope,
+                             const TensorView& out) const {
+  const auto& text = dynamic_cast<const WanText&>(conditioning);
   const int64_t n = context.tokens.size(), d = config_.width();
   CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
             blocks.total == config_.layers,
@@ -320,12 +300,8 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
   if (blocks.last()) head(context, rows, x, out);
 }
 
-void WanTransformer::embed_patches(Context& context, const TensorView& latent,
+void WanTransformer::embed_patches(Context& context, const TensorView& rows,
                                    const TensorView& x) const {
-  CHECK(latent.rank == 4 && latent[0] == config_.in_channels, latent.to_string_shape());
-  Arena::Scope scope(context.arena);
-  const TensorView rows = context.arena.alloc(DType::kF32, {x[0], patch_embedding_.in()});
-  patchify(context.stream, latent, config_.patch, context.tokens, rows);
   linear(context.stream, rows, patch_embedding_, LinearActivation::kNone, x);
   context.observe("patch_embedding", x);
 }
@@ -491,7 +467,9 @@ void WanTransformer::feed_forward(Context& context, const Block& weights, const 
 
 void WanTransformer::head(Context& context, std::span<const TimeRows> times, const TensorView& x,
                           const TensorView& velocity) const {
-  CHECK(velocity.rank == 4 && velocity[0] == config_.out_channels, velocity.to_string_shape());
+  const int64_t channels = config_.out_channels, places = proj_out_.out() / channels;
+  CHECK(velocity.contiguous() && velocity.count() == x[0] * proj_out_.out(),
+        velocity.to_string_shape());
   Stream& stream = context.stream;
   Arena::Scope scope(context.arena);
   for (const TimeRows& time : times) {
@@ -504,7 +482,9 @@ void WanTransformer::head(Context& context, std::span<const TimeRows> times, con
   }
   const TensorView rows = context.arena.alloc(DType::kF32, {x[0], proj_out_.out()});
   linear(stream, x, proj_out_, LinearActivation::kNone, rows);
-  unpatchify(stream, rows, config_.patch, context.tokens, velocity);
+  // The head's channels are fastest within a row, those of a latent's rows slowest.
+  copy(stream, rows.reshape({x[0], places, channels}).permute({0, 2, 1}),
+       velocity.reshape({x[0], channels, places}));
   context.observe("output", velocity);
 }
 

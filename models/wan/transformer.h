@@ -8,7 +8,7 @@
 
 #include "models/blocks.h"
 #include "models/device_window.h"
-#include "models/weights.h"
+#include "models/transformer.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -30,6 +30,7 @@ struct WanConfig {
   static WanConfig from_tensors(const TensorFile& file);
 
   int64_t width() const { return int64_t{heads} * head_dim; }  // D
+  TransformerTraits traits() const;
   int64_t tensor_count() const;
   int64_t parameter_count() const;
 };
@@ -44,34 +45,10 @@ std::vector<TensorSpec> wan_tensors(const WanConfig& config);
 // and to the feed-forward's hidden layer; inputs of the projections back; all of any other tensor.
 TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const WidthSlice& width);
 
-// Returns the number of tokens of a latent [C, F, H, W] along (frame, row, column). Throws
-// Error(kUsage) where H or W is not a multiple of the patch.
-std::array<int64_t, 3> wan_grid(const WanConfig& config, int64_t frames, int64_t height,
-                                int64_t width);
-
-// The timestep (0..1000) of a range of global tokens. The segments of a forward cover its tokens.
-struct TimeSegment {
-  Range tokens;
-  float timestep = 0;
-};
-
-struct WanLoad {
-  DType dtype = DType::kF32;  // dtype of matrices, keys and values; the conditioning path stays f32
-  BlockRange blocks{};        // total 0 = all
-  WidthSlice width{};         // slice of every block; embeddings and head are whole
-  // Format of the blocks' matrices. 8-bit weights need the whole width, because the scales of a
-  // part would differ from those of the whole matrix.
-  WeightFormat weights = WeightFormat::kCompute;
-  AttentionFormat attention = AttentionFormat::kCompute;  // format of self-attention
-  // Blocks on a device at once, at least 2. The others are offloaded to pinned host memory and
-  // copied when used (DeviceWindow). 0: all blocks are on the device.
-  int resident = 0;
-};
-
 // A prompt's keys and values for every cross-attention. They do not depend on the timestep and are
 // computed once per prompt. The padding rows are equal, so one of them stands for all, weighted in
 // the softmax.
-struct WanText {
+struct WanText final : Conditioning {
   int64_t length = 0;            // rows of the prompt
   int64_t text_length = 0;       // rows that the model was trained on, padding included
   BlockRange blocks{};           // layers whose keys and values are held
@@ -79,49 +56,36 @@ struct WanText {
   std::vector<Tensor> k{}, v{};  // per layer [rows, A part, E] compute dtype
 
   int64_t rows() const { return length + (text_length > length ? 1 : 0); }
-  size_t bytes() const;
+  size_t bytes() const override;
 };
 
-class WanTransformer {
+class WanTransformer final : public Transformer {
  public:
   // Loads the slice `load.width` of the weights of `load.blocks`; the first block brings the patch
-  // embedding, the last the head, and any the time and text embedders. Nothing else is read, and
-  // the file may be closed afterwards. With a part of the width, prepare_text and forward need a
-  // Context whose Reducer sums over the parts.
+  // embedding, the last the head, and any the time and text embedders.
   static WanTransformer load(Stream& stream, const TensorFile& file, const WanConfig& config,
-                             const WanLoad& load = {});
+                             const TransformerLoad& load = {});
 
   const WanConfig& config() const { return config_; }
-  const WanLoad& loaded() const { return load_; }
-  size_t weights_bytes() const;  // bytes on the stream's device
-  // Weight bytes that a forward of all loaded blocks copies from host memory.
-  size_t streamed_bytes() const { return window_ ? window_->bytes_per_pass() : 0; }
-  // The offload totals of all passes so far. Waits for pending copies.
-  WeightOffload streamed() const { return window_ ? window_->streamed() : WeightOffload{}; }
+  const TransformerTraits& traits() const override { return traits_; }
+  const TransformerLoad& loaded() const override { return load_; }
+  size_t weights_bytes() const override;
+  size_t streamed_bytes() const override { return window_ ? window_->bytes_per_pass() : 0; }
+  WeightOffload streamed() const override {
+    return window_ ? window_->streamed() : WeightOffload{};
+  }
 
-  // Computes a prompt's keys and values from embeds [length, text_dim] f32, the prompt's rows;
-  // text_length >= length. Observes "context".
-  WanText prepare_text(Context& context, const TensorView& embeds, int64_t text_length) const;
-
-  // The rotary angles of a latent's tokens, computed once per request. `start` shifts the
-  // positions: (frame, row, column).
-  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start = {}) const;
-
-  // Runs `blocks` on this rank's N = context.tokens.size() tokens. in: latent [Cin, F, H, W] f32 if
-  // blocks.first(), else hidden rows [N, D] f32. out: velocity [Cout, F, H, W] f32 if blocks.last()
-  // (only the patches of this rank's tokens are written), else hidden rows [N, D] f32. Observes
-  // "patch_embedding", "temb", "timestep_proj", "blocks" with the block's index, and "output".
+  // Observes "context".
+  std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
+                                        std::array<int64_t, 3> grid) const override;
+  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+            const Conditioning& conditioning) const override;
+  // Observes "patch_embedding", "temb", "timestep_proj", "blocks" with the block's index, and
+  // "output".
   void forward(Context& context, BlockRange blocks, const TensorView& in,
-               std::span<const TimeSegment> times, const WanText& text, const Rope& rope,
-               const TensorView& out) const;
-  // The same in two parts. timestep_embedding computes the sinusoidal embedding of every segment's
-  // timestep on the host and copies it to `out` [segments, freq_dim] f32 on the stream's device.
-  // The forward that reads it can be recorded (DeviceGraph) and replayed for other timesteps.
-  void timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
-                          const TensorView& out) const;
-  void forward(Context& context, BlockRange blocks, const TensorView& in,
-               std::span<const TimeSegment> times, const TensorView& embedding, const WanText& text,
-               const Rope& rope, const TensorView& out) const;
+               std::span<const TimeSegment> times, const TensorView& embedding,
+               const Conditioning& conditioning, const Rope& rope,
+               const TensorView& out) const override;
 
  private:
   struct Attention {
@@ -138,7 +102,7 @@ class WanTransformer {
     RowLinear ffn_out;                // [D, ffn part]
   };
   template <class Weights>
-  static Block load_block(const Weights& source, const WanLoad& load, int index);
+  static Block load_block(const Weights& source, const TransformerLoad& load, int index);
   template <class F>
   static void for_vectors(const Block& block, F&& f);
   static std::vector<TensorView> pieces(const Block& block);
@@ -163,7 +127,7 @@ class WanTransformer {
   void text_keys(Context& context, const Attention& weights, WanText& text) const;
   std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times,
                                     const TensorView& embedding) const;
-  void embed_patches(Context& context, const TensorView& latent, const TensorView& x) const;
+  void embed_patches(Context& context, const TensorView& rows, const TensorView& x) const;
   void block(Context& context, int index, const Block& weights, std::span<const TimeRows> times,
              const WanText& text, const Rope& rope, const TensorView& x) const;
   void modulated_norm(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
@@ -180,7 +144,8 @@ class WanTransformer {
             const TensorView& velocity) const;
 
   WanConfig config_;
-  WanLoad load_;
+  TransformerTraits traits_;
+  TransformerLoad load_;
   PackedLinear patch_embedding_;                            // [D, Cin * patch] f32
   PackedLinear time_linear_1_, time_linear_2_, time_proj_;  // [D, 256], [D, D], [6D, D] f32
   PackedLinear text_linear_1_, text_linear_2_;              // [D, text_dim], [D, D]
@@ -190,32 +155,31 @@ class WanTransformer {
   PackedLinear proj_out_;                                   // [patch * Cout, D] f32
 };
 
-// Writes the sinusoidal embedding [cos(t f_0), .., sin(t f_0), ..] with f_i = 10000^(-i / half) (Ho
-// et al. 2020) to out [freq_dim] f32. It is evaluated in f64.
-void time_embedding(float timestep, const TensorView& out);
-
 // The feed-forward runs on this many rows at a time, because its hidden rows are the widest of the
 // model.
 inline constexpr int64_t kFfnRows = 4096;
 
 // Memory predictions for one rank that loads `load`: the bytes of packed weights, of one prompt's
-// WanText, and of the arena's high-water mark during prepare_text and a forward of the loaded
-// blocks over `tokens` tokens of its own with one timestep.
-size_t wan_weights_bytes(const WanConfig& config, const WanLoad& load);
-size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const WanLoad& load);
+// WanText, and of the arena's high-water mark during prepare and a forward of the loaded blocks
+// over `tokens` tokens of its own with one timestep.
+size_t wan_weights_bytes(const WanConfig& config, const TransformerLoad& load);
+size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const TransformerLoad& load);
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
-                           const WanLoad& load, const SeamBytes& seams = {});
+                           const TransformerLoad& load, const SeamBytes& seams = {});
 // Predictions for a rank on a device (kernels/device_plan.h): the bytes of its weights there, the
 // bytes that one forward copies from pinned host memory, and the largest scratch of an op. Its
 // tokens attend to the keys of `all_tokens` tokens.
-DeviceBytes wan_device_bytes(const WanConfig& config, const WanLoad& load, Bias biases);
-size_t wan_streamed_bytes(const WanConfig& config, const WanLoad& load);
+DeviceBytes wan_device_bytes(const WanConfig& config, const TransformerLoad& load, Bias biases);
+size_t wan_streamed_bytes(const WanConfig& config, const TransformerLoad& load);
 size_t wan_scratch_bytes(const WanConfig& config, int64_t tokens, int64_t all_tokens,
-                         int64_t text_rows, const WanLoad& load, Bias biases,
+                         int64_t text_rows, const TransformerLoad& load, Bias biases,
                          const DeviceTraits& device);
 // Predictions for a rank that loads everything.
 size_t wan_weights_bytes(const WanConfig& config, DType dtype);
 size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype);
 size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows, DType dtype);
+
+// A Wan transformer by its configuration.
+std::unique_ptr<TransformerModel> make_wan_model(const WanConfig& config);
 
 }  // namespace weft

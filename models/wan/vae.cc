@@ -95,16 +95,6 @@ TensorView cells(const TensorView& x, int64_t p) {
   return x.reshape({x[0], x[1], x[2] / (p * p), p, p}).permute({2, 3, 4, 0, 1});
 }
 
-// Returns `count` frames of a video [3, F, H, W] as a chunk [F, 3, H, W].
-TensorView frames_first(const TensorView& video, int64_t begin, int64_t count) {
-  return video.slice(1, begin, count).permute({1, 0, 2, 3});
-}
-
-std::string nearest_two(int64_t value, int64_t step, int64_t offset) {
-  const int64_t below = std::max<int64_t>(value - offset, 0) / step * step + offset;
-  return std::to_string(below) + " and " + std::to_string(below + step);
-}
-
 }  // namespace
 
 int64_t WanVaeConfig::spatial_factor() const { return patch_size << (dim_mult.size() - 1); }
@@ -113,13 +103,9 @@ int64_t WanVaeConfig::temporal_factor() const {
   return int64_t{1} << std::count(temporal_downsample.begin(), temporal_downsample.end(), true);
 }
 
-int64_t WanVaeConfig::latent_frames(int64_t frames) const {
-  const int64_t factor = temporal_factor();
-  if (frames < 1 || (frames - 1) % factor != 0)
-    throw Error(ErrorKind::kUsage, std::to_string(frames) + " frames: the VAE takes 1 + " +
-                                       std::to_string(factor) + "k; the nearest are " +
-                                       nearest_two(frames, factor, 1));
-  return 1 + (frames - 1) / factor;
+VaeTraits WanVaeConfig::traits() const {
+  return {
+      .channels = z_dim, .spatial_factor = spatial_factor(), .temporal_factor = temporal_factor()};
 }
 
 std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config) {
@@ -181,6 +167,7 @@ WanVae WanVae::load(const TensorFile& file, const WanVaeConfig& config, Stream& 
       .dtype = dtype};
   WanVae vae;
   vae.config_ = config;
+  vae.traits_ = config.traits();
   vae.dtype_ = dtype;
   vae.device_ = stream.device();
   if (parts != VaeParts::kDecoder) vae.encoder_ = make_encoder(config, source);
@@ -242,7 +229,7 @@ size_t vae_encode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, 
 
 WanVaeDecoder::WanVaeDecoder(const WanVae& vae, int64_t h, int64_t w)
     : vae_(vae),
-      state_(vae.decoder(), VaeOrder::kGrowing, decoder_input(vae.config(), h, w),
+      state_(vae.decoder_network(), VaeOrder::kGrowing, decoder_input(vae.config(), h, w),
              decoder_input(vae.config(), h, w), vae.dtype(), vae.device()) {}
 
 int64_t WanVaeDecoder::height() const { return state_.output().height * vae_.config().patch_size; }
@@ -268,7 +255,8 @@ void WanVaeDecoder::decode_chunk(Context& context, const TensorView& latent,
 
 WanVaeEncoder::WanVaeEncoder(const WanVae& vae, int64_t h, int64_t w)
     : vae_(vae),
-      state_(vae.encoder(), VaeOrder::kShrinking, encoder_input(vae.config(), h, w, Chunk::kFirst),
+      state_(vae.encoder_network(), VaeOrder::kShrinking,
+             encoder_input(vae.config(), h, w, Chunk::kFirst),
              encoder_input(vae.config(), h, w, Chunk::kLater), vae.dtype(), vae.device()) {}
 
 int64_t WanVaeEncoder::next_frames() const { return state_.input().frames; }
@@ -289,44 +277,11 @@ void WanVaeEncoder::encode_chunk(Context& context, const TensorView& frames,
       });
 }
 
-void vae_decode(Context& context, const WanVae& vae, const TensorView& latents,
-                const TensorView& video) {
-  CHECK(latents.rank == 4 && video.rank == 4 && video[1] == vae.config().frames(latents[1]),
-        latents.to_string_shape(), video.to_string_shape());
-  WanVaeDecoder decoder(vae, latents[2], latents[3]);
-  for (int64_t i = 0, frame = 0; i < latents[1]; ++i) {
-    const Arena::Scope scope(context.arena);
-    const int64_t count = decoder.next_frames();
-    const TensorView frames =
-        context.arena.alloc(DType::kF32, {count, video[0], decoder.height(), decoder.width()});
-    decoder.decode_chunk(context, latents.select(1, i), frames);
-    copy(context.stream, frames, frames_first(video, frame, count));
-    frame += count;
-  }
+std::unique_ptr<VaeDecoder> WanVae::decoder(int64_t h, int64_t w) const {
+  return std::make_unique<WanVaeDecoder>(*this, h, w);
 }
-
-void vae_encode(Context& context, const WanVae& vae, const TensorView& video,
-                const TensorView& mean) {
-  const WanVaeConfig& config = vae.config();
-  const int64_t latent_frames = config.latent_frames(video[1]);
-  const int64_t factor = config.spatial_factor();
-  for (const int64_t size : {video[2], video[3]})
-    if (size < factor || size % factor != 0)
-      throw Error(ErrorKind::kUsage, "size " + std::to_string(video[3]) + "x" +
-                                         std::to_string(video[2]) + ": " + std::to_string(size) +
-                                         " is no multiple of " + std::to_string(factor) +
-                                         "; the nearest are " + nearest_two(size, factor, 0));
-  CHECK(mean.rank == 4 && mean[1] == latent_frames, mean.to_string_shape());
-  WanVaeEncoder encoder(vae, video[2] / factor, video[3] / factor);
-  for (int64_t i = 0, frame = 0; i < latent_frames; ++i) {
-    const Arena::Scope scope(context.arena);
-    const int64_t count = encoder.next_frames();
-    const TensorView frames =
-        context.arena.alloc(DType::kF32, {count, video[0], video[2], video[3]});
-    copy(context.stream, frames_first(video, frame, count), frames);
-    encoder.encode_chunk(context, frames, mean.select(1, i));
-    frame += count;
-  }
+std::unique_ptr<VaeEncoder> WanVae::encoder(int64_t h, int64_t w) const {
+  return std::make_unique<WanVaeEncoder>(*this, h, w);
 }
 
 }  // namespace weft

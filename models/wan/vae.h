@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/vae.h"
 #include "models/wan/vae_layers.h"
 #include "models/weights.h"
 #include "parallel/context.h"
@@ -33,12 +34,7 @@ struct WanVaeConfig {
 
   int64_t spatial_factor() const;   // pixels per latent row
   int64_t temporal_factor() const;  // frames per latent frame but the first, which holds one
-  int64_t frames(int64_t latent_frames) const {
-    return 1 + (latent_frames - 1) * temporal_factor();
-  }
-  // The inverse of frames(). A count that is not 1 + k * temporal_factor throws Error(kUsage) that
-  // names the nearest two that are.
-  int64_t latent_frames(int64_t frames) const;
+  VaeTraits traits() const;
 
   // Reads a diffusers vae/config.json. Error(kModel) names the field, its value and what is legal.
   static WanVaeConfig from_json_file(const std::string& path);
@@ -57,9 +53,7 @@ void normalize_latents(const WanVaeConfig& config, const TensorView& latents,
 void denormalize_latents(const WanVaeConfig& config, const TensorView& latents,
                          const TensorView& out);
 
-enum class VaeParts : uint8_t { kDecoder, kEncoder, kBoth };
-
-class WanVae {
+class WanVae final : public Vae {
  public:
   // Checks the whole file, but packs only `parts`. Accepts diffusers and original names. `dtype`,
   // f32 or bf16, is the compute dtype. The file may be closed afterwards.
@@ -69,12 +63,20 @@ class WanVae {
   const WanVaeConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   Device device() const { return device_; }
-  size_t bytes() const;                                   // bytes of packed weights
-  const VaeNetwork& encoder() const { return encoder_; }  // empty where not loaded
-  const VaeNetwork& decoder() const { return decoder_; }
+  const VaeTraits& traits() const override { return traits_; }
+  size_t bytes() const override;
+  void denormalize(const TensorView& latents, const TensorView& out) const override {
+    denormalize_latents(config_, latents, out);
+  }
+  std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const override;
+  std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const override;
+  // Empty where they are not loaded.
+  const VaeNetwork& encoder_network() const { return encoder_; }
+  const VaeNetwork& decoder_network() const { return decoder_; }
 
  private:
   WanVaeConfig config_;
+  VaeTraits traits_;
   DType dtype_ = DType::kF32;
   Device device_;
   VaeNetwork encoder_, decoder_;
@@ -94,17 +96,14 @@ size_t vae_decode_device_bytes(const WanVaeConfig& config, DType dtype, Bias bia
 size_t vae_decode_scratch_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
                                 Bias biases, int64_t bands, const DeviceTraits& device);
 
-// Decodes one video, latent frame by latent frame. `vae` must outlive it.
-class WanVaeDecoder {
+class WanVaeDecoder final : public VaeDecoder {
  public:
   WanVaeDecoder(const WanVae& vae, int64_t h, int64_t w);
 
-  int64_t height() const;  // pixels
-  int64_t width() const;
-  int64_t next_frames() const;  // frames that the next chunk gives: 1, then temporal_factor
-  // Decodes latent [z, h, w] f32, de-normalised, to frames [next_frames(), 3, H, W] f32 contiguous,
-  // clamped to [-1, 1].
-  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames);
+  int64_t height() const override;
+  int64_t width() const override;
+  int64_t next_frames() const override;
+  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames) override;
 
   void reset() { state_.reset(); }
   VaeState& state() { return state_; }  // the state, to be saved and resumed
@@ -114,14 +113,12 @@ class WanVaeDecoder {
   VaeState state_;
 };
 
-// Encodes one video. `vae` must outlive it.
-class WanVaeEncoder {
+class WanVaeEncoder final : public VaeEncoder {
  public:
   WanVaeEncoder(const WanVae& vae, int64_t h, int64_t w);  // latent size
 
-  int64_t next_frames() const;  // frames that the next chunk takes: 1, then temporal_factor
-  // Encodes frames [next_frames(), 3, H, W] f32 in [-1, 1] to mean [z, h, w] f32, not normalised.
-  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean);
+  int64_t next_frames() const override;
+  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean) override;
 
   void reset() { state_.reset(); }
   VaeState& state() { return state_; }
@@ -131,11 +128,7 @@ class WanVaeEncoder {
   VaeState state_;
 };
 
-// Decode and encode whole videos: latents or mean [z, F, h, w] f32, video [3, frames(F), H, W] f32.
-void vae_decode(Context& context, const WanVae& vae, const TensorView& latents,
-                const TensorView& video);
-// Throws Error(kUsage) for a frame count or size that no latent has.
-void vae_encode(Context& context, const WanVae& vae, const TensorView& video,
-                const TensorView& mean);
+// Wan's VAE by its configuration.
+std::unique_ptr<VaeModel> make_wan_vae_model(const WanVaeConfig& config);
 
 }  // namespace weft

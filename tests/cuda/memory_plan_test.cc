@@ -13,6 +13,7 @@
 #include "parallel/context.h"
 #include "parallel/transport/local.h"
 #include "tests/cuda/emulator.h"
+#include "tests/models/transformer_testing.h"
 
 namespace weft {
 namespace {
@@ -142,7 +143,7 @@ TEST(Forwards, UseThePlannedMemory) {
     const size_t before = device_use(kCuda).live;
     reset_device_use_peak(kCuda);
     Stream stream = cuda_stream(0, Determinism::kFixed, 1);
-    const WanLoad load{
+    const TransformerLoad load{
         .dtype = DType::kBF16, .blocks = {}, .weights = format, .resident = resident};
     const WanTransformer model = WanTransformer::load(stream, weights, config, load);
     Arena arena(size_t{1} << 30, kCuda);
@@ -153,10 +154,11 @@ TEST(Forwards, UseThePlannedMemory) {
     const Tensor rows(DType::kF32, {kRows, config.text_dim}, kCuda),
         latent(DType::kF32, {config.in_channels, 2, 6, 6}, kCuda),
         out(DType::kF32, {config.out_channels, 2, 6, 6}, kCuda);
-    const WanText text = model.prepare_text(context, rows, kRows);
-    const Rope rope = on_device(stream, model.rope({2, 3, 3}));
+    const WanText text = test::prepare_text(model, context, rows, kRows);
+    const Rope rope = on_device(stream, test::rope_of(model, {2, 3, 3}));
     const TimeSegment time{{0, tokens.total}, 500};
-    model.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope, out);
+    test::forward(model, context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope,
+                  out);
     stream.sync();
     const Bias biases = biases_of(weights);
     const DeviceBytes held = wan_device_bytes(config, load, biases);

@@ -17,6 +17,7 @@
 #include "parallel/transport/local.h"
 #include "tests/cuda/emulator.h"
 #include "tests/engine/poisoned_model.h"
+#include "tests/models/transformer_testing.h"
 #include "tests/support/faulty_transport.h"
 
 namespace weft {
@@ -185,7 +186,7 @@ TEST(Generation, RecordedForwardsHaveTheBitsOfSingleOps) {
 constexpr int kLayers = 5;
 
 // Returns the velocities of three steps of a small transformer with kLayers blocks.
-std::vector<float> velocities(const WanLoad& load) {
+std::vector<float> velocities(const TransformerLoad& load) {
   WanConfig config;
   config.heads = 2;
   config.head_dim = 16;
@@ -207,16 +208,17 @@ std::vector<float> velocities(const WanLoad& load) {
     return on_device(stream, std::move(tensor));
   };
   const Tensor latent = values({4, 2, 8, 6}), rows = values({kRows, config.text_dim});
-  const auto grid = wan_grid(config, 2, 8, 6);
+  const auto grid = config.traits().grid(2, 8, 6);
   const TokenRanges tokens = TokenRanges::all(grid[0] * grid[1] * grid[2]);
   Context context = seams.context(stream, arena, {}, tokens);
-  const WanText text = model.prepare_text(context, rows, kText);
-  const Rope rope = on_device(stream, model.rope(grid));
+  const WanText text = test::prepare_text(model, context, rows, kText);
+  const Rope rope = on_device(stream, test::rope_of(model, grid));
   const Tensor out(DType::kF32, latent.view().shape(), kCuda);
   std::vector<float> all;
   for (float timestep : {900.0f, 500.0f, 100.0f}) {
     const TimeSegment time{{0, tokens.total}, timestep};
-    model.forward(context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope, out);
+    test::forward(model, context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope,
+                  out);
     const HostCopy read(stream, out);
     all.insert(all.end(), read.view().as<float>(), read.view().as<float>() + out.count());
   }

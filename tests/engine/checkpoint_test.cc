@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 using test::options_of;
 
 const std::string kTwoExperts = "tests/golden/pipeline_two_experts/model";
-constexpr const char* kSolvers[] = {"unipc-diffusers", "unipc-wan", "dpmpp-diffusers",
-                                    "dpmpp-wan",       "euler",     "distill-4"};
+constexpr const char* kSolvers[] = {"unipc-diffusers", "unipc-original", "dpmpp-diffusers",
+                                    "dpmpp-original",  "euler",          "distill-4"};
 
 // Stops the job after a step, and stores the warnings it receives.
 struct Stopper final : ProgressListener {

@@ -534,17 +534,25 @@ TEST(Stop, IsReadBetweenSteps) {
   EXPECT_EQ(listener.denoised, 2);
 }
 
-TEST(Guidance, FollowsItsFormulaAndIsOffAtOne) {
-  EXPECT_EQ(guidance_branches(1.0), 1);
-  EXPECT_EQ(guidance_branches(0.0), 1);
-  EXPECT_EQ(guidance_branches(1.01), 2);
-  Tensor u(DType::kF32, {3}), c(DType::kF32, {3});
-  for (int k = 0; k < 3; ++k) u.as<float>()[k] = 0.5f * k, c.as<float>()[k] = 1.0f - k;
-  Stream stream = Stream::cpu(1);
-  guide(stream, 4.0, u, c);
-  for (int k = 0; k < 3; ++k) {
-    EXPECT_FLOAT_EQ(c.as<float>()[k], 0.5f * k + 4.0f * (1.0f - k - 0.5f * k));
-  }
+// v_n + g (v_p - v_n), v_p + g (v_p - v_n), and the sign of the velocity.
+TEST(Guidance, BothFormsAndTheSign) {
+  Stream stream = Stream::cpu();
+  const auto guided = [&](GuidanceForm form, float sign, double scale) {
+    Tensor negative(DType::kF32, {2}), positive(DType::kF32, {2});
+    for (int i = 0; i < 2; ++i) {
+      negative.as<float>()[i] = static_cast<float>(1 + i);
+      positive.as<float>()[i] = static_cast<float>(3 - 4 * i);
+    }
+    const ModelFamily family{.class_name = "", .guidance = form, .velocity_sign = sign};
+    guide(stream, family, scale, scale > 1 ? negative.view() : TensorView(), positive);
+    return std::vector<float>(positive.as<float>(), positive.as<float>() + 2);
+  };
+  using Values = std::vector<float>;
+  EXPECT_EQ(guided(GuidanceForm::kFromNegative, 1, 4), (Values{1 + 4 * 2, 2 + 4 * -3}));
+  EXPECT_EQ(guided(GuidanceForm::kFromPositive, 1, 4), (Values{3 + 4 * 2, -1 + 4 * -3}));
+  EXPECT_EQ(guided(GuidanceForm::kFromPositive, -1, 4), (Values{-(3 + 4 * 2), -(-1 + 4 * -3)}));
+  EXPECT_EQ(guided(GuidanceForm::kFromNegative, 1, 1), (Values{3, -1}));
+  EXPECT_EQ(guided(GuidanceForm::kFromPositive, -1, 0), (Values{-3, 1}));
 }
 
 }  // namespace

@@ -53,7 +53,10 @@ TEST_P(GoldenScheduler, Passes) {
   const nlohmann::json spec = read_json_file(folder / "case.json");
   SamplerConfig config;
   if (spec.contains("scheduler")) {
-    config.kind = solver_from_name(spec.at("scheduler").get<std::string>());
+    std::string name = spec.at("scheduler").get<std::string>();
+    const size_t family = name.find("-wan");  // the cases' name of an original grid
+    if (family != std::string::npos) name.replace(family, std::string::npos, "-original");
+    config.kind = solver_from_name(name);
     config.shift = spec.at("shift").get<double>();
   } else {
     config = SamplerConfig::from_json_file(folder / "model/scheduler/scheduler_config.json");

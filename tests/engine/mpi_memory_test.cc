@@ -38,7 +38,8 @@ std::vector<std::string> work(Communicator& world, const std::string& path, cons
   std::optional<WanTransformer> model;
   size_t predicted = 0;
   if (world.rank() < ranks) {
-    const WanLoad load = RankPlacement(layout, world.rank()).load(config, {.dtype = DType::kBF16});
+    const TransformerLoad load =
+        RankPlacement(layout, world.rank()).load(config, {.dtype = DType::kBF16});
     predicted = wan_weights_bytes(config, load);
     file = TensorFile::open(path);
     model = WanTransformer::load(stream, *file, config, load);
@@ -52,8 +53,8 @@ std::vector<std::string> work(Communicator& world, const std::string& path, cons
   const auto mib = [](int64_t bytes) {
     return std::round(static_cast<double>(bytes) / 0x1p20 * 10) / 10;
   };
-  const auto whole =
-      static_cast<double>(wan_weights_bytes(config, WanLoad{.dtype = DType::kBF16, .blocks = {}}));
+  const auto whole = static_cast<double>(
+      wan_weights_bytes(config, TransformerLoad{.dtype = DType::kBF16, .blocks = {}}));
   nlohmann::json figures{{"op", "memory_per_rank"},
                          {"impl", "mpi"},
                          {"dtype", "bf16"},

@@ -7,6 +7,8 @@
 #include <mutex>
 
 #include "kernels/trace.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/transformer.h"
 #include "tests/engine/replica_job.h"
 
 namespace weft {

@@ -7,6 +7,8 @@
 
 #include "io/text/text_clean.h"
 #include "io/text/tokenizer.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/transformer.h"
 #include "models/wan/vae.h"
 #include "parallel/methods/bands.h"
 #include "parallel/methods/ring.h"
@@ -154,9 +156,9 @@ class Formula {
   }
 
   void text() {
-    const int parts = placement_.text_parts(text_);
+    const int parts = placement_.text_parts(text_.traits());
     for (int64_t ids : ids_) {
-      if (placement_.encodes_text(text_))
+      if (placement_.encodes_text(text_.traits()))
         bytes_[Payload::kPartial] +=
             text_.num_layers * 2 *
             tensor_sent_bytes(ids * text_.d_model, parts, rank(), AllReduce::kBySize);
@@ -185,7 +187,7 @@ class Formula {
                   width = job().width / vae_.spatial_factor();
     const int64_t own = placement_.band(rows).size();
     if (placement_.bands(rows) == 1 || own == 0) return;
-    const int64_t frames = vae_.latent_frames(job().frames);
+    const int64_t frames = vae_.traits().latent_frames(job().frames);
     const int64_t channels = vae_.decoder_base_dim * vae_.dim_mult.back();
     bytes_[Payload::kKeyValue] +=
         frames * band_attention_bytes(own, width, channels, placement_.bands(rows), 4);

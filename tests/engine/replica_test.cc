@@ -5,7 +5,10 @@
 #include <cmath>
 
 #include "engine/generation/rank_placement.h"
+#include "models/umt5/encoder.h"
+#include "models/wan/transformer.h"
 #include "tests/engine/replica_job.h"
+#include "tests/models/transformer_testing.h"
 
 namespace weft {
 namespace {
@@ -72,7 +75,7 @@ TEST(RankPlacement, AForwardTakesThePredictedArena) {
   const TensorFile file = TensorFile::open(kModel + "/transformer");
   const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
   const std::array<int64_t, 4> latent{config.in_channels, 3, 6, 10};
-  const auto grid = wan_grid(config, latent[1], latent[2], latent[3]);
+  const auto grid = config.traits().grid(latent[1], latent[2], latent[3]);
   const int64_t tokens = grid[0] * grid[1] * grid[2];
   const LayoutLimits limits{
       .heads = config.heads, .layers = 1, .tokens = tokens, .ffn = config.ffn_dim};
@@ -85,17 +88,18 @@ TEST(RankPlacement, AForwardTakesThePredictedArena) {
           RankPlacement placement = RankPlacement::of(world, layout);
           Stream stream = Stream::cpu(1);
           Arena arena;
-          const WanLoad load = placement.load(config, {.dtype = dtype});
+          const TransformerLoad load = placement.load(config.traits(), {.dtype = dtype});
           const WanTransformer wan = WanTransformer::load(stream, file, config, load);
           const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
           const Tensor embeds(DType::kF32, {5, config.text_dim});
           Context context = placement.context(stream, arena, Pass{}, tokens);
-          const WanText text = wan.prepare_text(context, embeds, 9);
+          const WanText text = test::prepare_text(wan, context, embeds, 9);
           const TimeSegment time{{0, tokens}, 500};
-          wan.forward(context, load.blocks, in, {&time, 1}, text, wan.rope(grid), out);
+          test::forward(wan, context, load.blocks, in, {&time, 1}, text, test::rope_of(wan, grid),
+                        out);
           EXPECT_EQ(arena.high_water(),
                     wan_workspace_bytes(config, context.tokens.size(), text.rows(), load,
-                                        placement.seam_bytes(config, tokens, dtype)))
+                                        placement.seam_bytes(config.traits(), tokens, dtype)))
               << to_string(layout) << ", rank " << world.rank();
         });
       }

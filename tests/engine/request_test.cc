@@ -110,7 +110,7 @@ TEST(Request, OtherIllegalFieldsAreNamed) {
             std::string::npos);
   EXPECT_NE(refused(with([](Request& r) { r.guidance_scale_2 = 9; })).find("one expert"),
             std::string::npos);
-  EXPECT_NE(refused(with([](Request& r) { r.solver = "ddim"; })).find("unipc-wan"),
+  EXPECT_NE(refused(with([](Request& r) { r.solver = "ddim"; })).find("unipc-original"),
             std::string::npos);
 }
 

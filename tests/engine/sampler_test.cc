@@ -62,18 +62,18 @@ TEST_P(KnownTrajectory, FourSteps) {
 using K = SolverKind;
 INSTANTIATE_TEST_SUITE_P(
     , KnownTrajectory,
-    testing::Values(Known{K::kUniPCWan,
+    testing::Values(Known{K::kUniPCOriginal,
                           5,
                           {0.999800, 0.937265, 0.833055, 0.624687},
                           {999, 937, 833, 624},
                           {0.918718, 0.795442, 0.592322, 0.091083}},
-                    Known{K::kUniPCWan, 3, {}, {}, {0.869999, 0.703067, 0.497811, 0.173523}},
+                    Known{K::kUniPCOriginal, 3, {}, {}, {0.869999, 0.703067, 0.497811, 0.173523}},
                     Known{K::kUniPCDiffusers,
                           5,
                           {0.999999, 0.937578, 0.833611, 0.625936},
                           {999, 937, 833, 625},
                           {0.918853, 0.795420, 0.593134, 0.089959}},
-                    Known{K::kDpmppWan,
+                    Known{K::kDpmppOriginal,
                           5,
                           {1, 0.9375, 0.833333, 0.625},
                           {1000, 937, 833, 625},
@@ -169,7 +169,7 @@ TEST(Sampler, ConvergesAtItsOrder) {
   // With four times the steps the error is 16 times smaller, except in the first and last step,
   // which have order 1.
   EXPECT_GT(error(K::kUniPCDiffusers, 2, 32) / error(K::kUniPCDiffusers, 2, 128), 8.0);
-  for (K kind : {K::kUniPCDiffusers, K::kDpmppWan}) {
+  for (K kind : {K::kUniPCDiffusers, K::kDpmppOriginal}) {
     EXPECT_LT(error(kind, 2, 32), error(kind, 1, 32) / 4) << to_string(kind);
   }
   EXPECT_NEAR(error(K::kEuler, 2, 16) / error(K::kEuler, 2, 32), 2.0, 0.3);

@@ -143,7 +143,7 @@ void config(Bytes bytes) {
   refused_or_done([&] {
     const WanVaeConfig vae = WanVaeConfig::from_json_file(path);
     CHECK(values_of(wan_vae_tensors(vae)) > 0);
-    CHECK(vae.latent_frames(vae.frames(3)) == 3);
+    CHECK(vae.traits().latent_frames(vae.traits().frames(3)) == 3);
   });
   refused_or_done([&] {
     const Umt5Config text = Umt5Config::from_json_file(path);
@@ -177,7 +177,9 @@ void model_index(Bytes bytes) {
   indexed.write("model_index.json", bytes);
   refused_or_done([&] { open_model_directory(indexed.path()); });
   described.write("weft.json", bytes);
-  refused_or_done([&] { default_settings(described.path(), WanConfig{}, 1); });
+  ModelDirectory model;
+  model.path = described.path();
+  refused_or_done([&] { default_settings(model); });
 }
 
 // Reads the case file, and runs the light stages, whose work the case file alone determines.

@@ -83,7 +83,8 @@ TEST_F(Blocks, RmsNormOfHalfAWidthUsesTheWhole) {
             test::kParallelL2);
 }
 
-// patchify has the order of a strided convolution's weight; unpatchify has channels fastest.
+// patchify has the order of a strided convolution's weight, and unpatchify is
+// its inverse.
 TEST_F(Blocks, PatchOrder) {
   const Tensor latent = waves({3, 2, 4, 6}, 0.3);  // [C, F, H, W]
   const TokenRanges all = TokenRanges::all(2 * 2 * 3);
@@ -96,11 +97,7 @@ TEST_F(Blocks, PatchOrder) {
     for (int64_t i = 0; i < 12; ++i)
       ASSERT_EQ(rows.as<float>()[t * 12 + i],
                 at(i / 4, t / 6, t / 3 % 2 * 2 + i / 2 % 2, t % 3 * 2 + i % 2));
-  Tensor out_rows(DType::kF32, {12, 12});
-  for (int64_t t = 0; t < 12; ++t)
-    for (int64_t i = 0; i < 12; ++i)  // (c, ph, pw) -> (ph, pw, c)
-      out_rows.as<float>()[t * 12 + i % 4 * 3 + i / 4] = rows.as<float>()[t * 12 + i];
-  unpatchify(stream, out_rows, {1, 2, 2}, all, back);
+  unpatchify(stream, rows, {1, 2, 2}, all, back);
   EXPECT_TRUE(bitwise_equal(latent, back));
 }
 
@@ -141,7 +138,7 @@ TEST_F(Blocks, PlacedPatchesGiveTheLatentBackAndLeaveTheRestAlone) {
   for (const TokenRanges* tokens : {&first, &second}) {
     Tensor rows(DType::kF32, {tokens->size(), 12});
     patchify(stream, latent, {1, 2, 2}, *tokens, rows);
-    place_patches(stream, rows, {1, 2, 2}, *tokens, back);
+    unpatchify(stream, rows, {1, 2, 2}, *tokens, back);
     int64_t placed = 0;
     for (int64_t i = 0; i < back.count(); ++i) placed += back.as<float>()[i] != 0;
     EXPECT_EQ(placed, tokens == &first ? 5 * 12 : back.count());

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "models/wan/family.h"
+#include "models/wan/transformer.h"
 
 namespace weft {
 namespace {
@@ -44,11 +46,11 @@ class ModelDirectoryTest : public testing::Test {
 
 TEST_F(ModelDirectoryTest, TwoExperts) {
   const ModelDirectory model = open_model_directory(path_);
-  EXPECT_EQ(model.class_name, "WanPipeline");
+  EXPECT_STREQ(model.family->class_name, "WanPipeline");
   EXPECT_EQ(model.experts(), 2);
   EXPECT_EQ(model.boundary_ratio, 0.875);
   EXPECT_EQ(model.expert_path(1), path_ + "/transformer_2");
-  EXPECT_EQ(model.config_2.width(), 24);
+  EXPECT_EQ(model.expert(1).traits().width, 24);
   EXPECT_EQ(model.vae, path_ + "/vae");
 }
 
@@ -123,7 +125,12 @@ TEST(DefaultSettings, OfThePublishedModels) {
     config.head_dim = 128;
     config.in_channels = in;
     config.out_channels = out;
-    return default_settings("nowhere", config, experts);
+    ModelDirectory model;
+    model.path = "nowhere";
+    model.family = &kWanFamily;
+    if (experts == 2) model.transformer_2 = "nowhere/transformer_2";
+    for (int i = 0; i < experts; ++i) model.transformers.push_back(make_wan_model(config));
+    return default_settings(model);
   };
   const DefaultSettings small = find(1536, 16, 16, 1), a14b = find(5120, 16, 16, 2),
                         large = find(5120, 16, 16, 1), ti2v = find(3072, 48, 48, 1),

@@ -5,6 +5,7 @@
 #include "kernels/meter.h"
 #include "models/random_weights.h"
 #include "parallel/context.h"
+#include "tests/models/transformer_testing.h"
 
 namespace weft {
 namespace {
@@ -36,11 +37,11 @@ TEST(WanFlop, AForwardExecutesTheFormula) {
     const Tensor velocity(DType::kF32, {16, 1, 2 * rows, 2 * columns});
     const Tensor embeds(DType::kF32, {text_rows, config.text_dim});
     Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
-    const WanText text = model.prepare_text(context, embeds, 512);
+    const WanText text = test::prepare_text(model, context, embeds, 512);
     counting.flop = 0;
     const TimeSegment time{{0, tokens}, 500};
-    model.forward(context, BlockRange::all(2), latent, {&time, 1}, text,
-                  model.rope({1, rows, columns}), velocity);
+    test::forward(model, context, BlockRange::all(2), latent, {&time, 1}, text,
+                  test::rope_of(model, {1, rows, columns}), velocity);
     const double n = static_cast<double>(tokens), m = static_cast<double>(text.rows()), d = 1536,
                  f = 8960;
     const double block =

@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "models/wan/transformer.h"
 #include "tests/models/slices_testing.h"
+#include "tests/models/transformer_testing.h"
 #include "tests/support/golden_case.h"
 
 namespace weft {
@@ -58,7 +59,7 @@ class WanSlices : public testing::Test {
     test::write_file(file_, weights_);
     latent_ = values({config.in_channels, 3, 4, 6}, 0.37);
     embeds_ = values({6, config.text_dim}, 0.73);
-    grid_ = wan_grid(config, 3, 4, 6);
+    grid_ = config.traits().grid(3, 4, 6);
     tokens_ = grid_[0] * grid_[1] * grid_[2];
   }
   std::string new_path() {
@@ -77,7 +78,7 @@ class WanSlices : public testing::Test {
   // Computes the velocity with a pipeline of stages, each split over `parts` ranks. Checks that all
   // ranks of the last stage have the same one, and returns it. `file_of` names the file of a rank.
   Tensor run(int parts, const std::vector<BlockRange>& stages, DType dtype = DType::kF32,
-             const std::function<std::string(const WanLoad&)>& file_of = {},
+             const std::function<std::string(const TransformerLoad&)>& file_of = {},
              AllReduce algorithm = AllReduce::kRing) {
     std::vector<Tensor> in(static_cast<size_t>(parts)), out(static_cast<size_t>(parts));
     for (const BlockRange& blocks : stages) {
@@ -98,13 +99,13 @@ class WanSlices : public testing::Test {
     for (const Tensor& other : in) EXPECT_TRUE(bitwise_equal(other, in[0]));
     return std::move(in[0]);
   }
-  WanLoad load_of(int parts, int rank, const BlockRange& blocks, DType dtype) const {
+  TransformerLoad load_of(int parts, int rank, const BlockRange& blocks, DType dtype) const {
     return {.dtype = dtype,
             .blocks = blocks,
             .width = width_part(config_.heads, config_.ffn_dim, parts, rank)};
   }
   // Runs one rank's forward, and checks that the memory it holds is as predicted.
-  Tensor forward(const std::string& path, const WanLoad& load, Reducer& reducer,
+  Tensor forward(const std::string& path, const TransformerLoad& load, Reducer& reducer,
                  const SeamBytes& seam_bytes, const TensorView& in) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
     const TensorFile file = TensorFile::open(path);
@@ -114,12 +115,12 @@ class WanSlices : public testing::Test {
     Arena arena(size_t{1} << 28);
     SerialSeams seams;
     Context context{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(tokens_)};
-    const WanText text = wan.prepare_text(context, embeds_, 10);
+    const WanText text = test::prepare_text(wan, context, embeds_, 10);
     EXPECT_EQ(text.bytes(), wan_text_bytes(config_, text.rows(), load));
     const TimeSegment time{.tokens = {0, tokens_}, .timestep = 321};
     Tensor out = load.blocks.last() ? Tensor(DType::kF32, {config_.out_channels, 3, 4, 6})
                                     : Tensor(DType::kF32, {tokens_, config_.width()});
-    wan.forward(context, load.blocks, in, {&time, 1}, text, wan.rope(grid_), out);
+    test::forward(wan, context, load.blocks, in, {&time, 1}, text, test::rope_of(wan, grid_), out);
     EXPECT_EQ(arena.high_water(),
               wan_workspace_bytes(config_, tokens_, text.rows(), load, seam_bytes));
     return out;
@@ -178,7 +179,7 @@ TEST_F(WanSlices, GoldenModelsInUnevenParts) {
 
 // Each rank has its own file, in which everything except its part is NaN.
 TEST_F(WanSlices, NothingElseIsUsed) {
-  const auto poisoned = [&](const WanLoad& load) {
+  const auto poisoned = [&](const TransformerLoad& load) {
     const std::string path = new_path();
     test::write_poisoned(path, wan_tensors(config_), weights_,
                          [&](const TensorSpec& tensor, TensorPart* part) {
@@ -203,7 +204,7 @@ TEST_F(WanSlices, ReadsItsBytesAlone) {
           sliced += static_cast<uint64_t>(parameter_count({&tensor, 1})) * sizeof(float);
       for (int rank = 0; rank < parts; ++rank) {
         const TensorFile file = TensorFile::open(file_);
-        const WanLoad load = load_of(parts, rank, blocks, DType::kF32);
+        const TransformerLoad load = load_of(parts, rank, blocks, DType::kF32);
         WanTransformer::load(stream, file, config_, load);
         uint64_t own = 0;
         for (const TensorSpec& tensor : wan_tensors(config_)) {
@@ -225,7 +226,7 @@ TEST_F(WanSlices, SumOfThePartsIsTheWholeAndTheReplicas) {
       size_t held = 0, replicated = 0;
       for (int rank = 0; rank < parts; ++rank)
         held += wan_weights_bytes(config_, load_of(parts, rank, BlockRange::all(3), dtype));
-      const WanLoad one = load_of(2, 0, BlockRange::all(3), dtype);
+      const TransformerLoad one = load_of(2, 0, BlockRange::all(3), dtype);
       for (const TensorSpec& tensor : wan_tensors(config_))
         if (wan_part(config_, tensor, one.width).whole(tensor)) {
           const bool text = tensor.name.find("text_embedder") != tensor.name.npos &&
@@ -249,7 +250,7 @@ TEST_F(WanSlices, LoadingTakesLittleMoreThanTheWeights) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const int parts : {1, 2, 3})
       for (const BlockRange& blocks : {BlockRange{0, 4, 4}, {1, 2, 4}}) {
-        const WanLoad load = load_of(parts, parts - 1, blocks, dtype);
+        const TransformerLoad load = load_of(parts, parts - 1, blocks, dtype);
         const TensorFile file = TensorFile::open(file_);
         const size_t before = tensor_bytes_live();
         reset_tensor_bytes_peak();
@@ -276,14 +277,14 @@ TEST_F(WanSlices, ImpossibleSlicesAndSumsAreBugs) {
   Arena arena(size_t{1} << 24);
   SerialSeams seams;
   Context alone = seams.context(stream, arena, {}, TokenRanges::all(tokens_));
-  EXPECT_DEATH(part.prepare_text(alone, embeds_, 10), "a sum over 1 parts");
+  EXPECT_DEATH(test::prepare_text(part, alone, embeds_, 10), "a sum over 1 parts");
   struct TwoParts final : Reducer {
     int parts() const override { return 2; }
     void sum(Context&, const TensorView&) override {}
     void gather(Context&, const TensorView&, int, const TensorView&) override {}
   } reducer;
   Context two{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(tokens_)};
-  EXPECT_DEATH(whole.prepare_text(two, embeds_, 10), "a sum over 2 parts");
+  EXPECT_DEATH(test::prepare_text(whole, two, embeds_, 10), "a sum over 2 parts");
 }
 
 }  // namespace

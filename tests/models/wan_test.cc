@@ -9,6 +9,7 @@
 #include "kernels/ops.h"
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
+#include "tests/models/transformer_testing.h"
 #include "tests/support/golden_case.h"
 
 namespace weft {
@@ -30,7 +31,7 @@ struct Recorder final : Observer {
 
 struct Model {
   Model(const std::string& name, DType dtype = DType::kF32, const Ops& ops = reference_ops(),
-        const WanLoad* load = nullptr)
+        const TransformerLoad* load = nullptr)
       : golden(name), stream(Stream::cpu(2, Determinism::kFixed, &ops)) {
     const bool original = golden.spec.value("format", "") == "original";
     const TensorFile file = TensorFile::open(
@@ -38,11 +39,11 @@ struct Model {
     config = original ? WanConfig::from_tensors(file)
                       : WanConfig::from_json_file(golden.folder + "/model/transformer/config.json");
     wan = WanTransformer::load(stream, file, config,
-                               load ? *load : WanLoad{.dtype = dtype, .blocks = {}});
+                               load ? *load : TransformerLoad{.dtype = dtype, .blocks = {}});
     latent = golden.input("hidden_states");
     text = golden.input("encoder_hidden_states");
     time = golden.input("timestep").as<float>()[0];
-    grid = wan_grid(config, latent.view()[1], latent.view()[2], latent.view()[3]);
+    grid = config.traits().grid(latent.view()[1], latent.view()[2], latent.view()[3]);
     tokens = grid[0] * grid[1] * grid[2];
     out = Tensor(DType::kF32, latent.view().shape());
   }
@@ -52,13 +53,14 @@ struct Model {
   // Computes the velocity of the case's latent with `rows` prompt rows, padded with zeros.
   Tensor run(int64_t rows, Observer* observer = nullptr, std::vector<TimeSegment> times = {}) {
     Context c = context(observer);
-    const WanText prompt = wan.prepare_text(c, text.view().slice(0, 0, rows), text.view()[0]);
-    return run(c, prompt, wan.rope(grid), std::move(times));
+    const WanText prompt =
+        test::prepare_text(wan, c, text.view().slice(0, 0, rows), text.view()[0]);
+    return run(c, prompt, test::rope_of(wan, grid), std::move(times));
   }
   Tensor run(Context& c, const WanText& prompt, const Rope& rope,
              std::vector<TimeSegment> times = {}) {
     if (times.empty()) times = {{.tokens = {0, tokens}, .timestep = time}};
-    wan.forward(c, BlockRange::all(config.layers), latent, times, prompt, rope, out);
+    test::forward(wan, c, BlockRange::all(config.layers), latent, times, prompt, rope, out);
     return f32_copy(stream, out, {out.view()[0], out.view()[1], out.view()[2], out.view()[3]});
   }
 
@@ -85,7 +87,8 @@ TEST_P(WanGolden, MatchesReference) {
   const auto& [name, run] = GetParam();
   Model model(name, run.dtype, std::string(run.ops) == "reference" ? reference_ops() : cpu_ops());
   Recorder recorder;
-  model.run(model.text.view()[0], &recorder);
+  Tensor velocity = model.run(model.text.view()[0], &recorder);
+  recorder.seen["output"] = std::move(velocity);  // of the whole latent, not its rows
   for (const std::string& tensor : model.golden.expected.names()) {
     ASSERT_TRUE(recorder.seen.count(tensor)) << tensor;
     EXPECT_TRUE(model.golden.matches(tensor, recorder.seen[tensor], run.dtype));
@@ -118,8 +121,9 @@ TEST(WanText, PadRowsShareOneKey) {
     // Without the padding the result differs.
     Context c = model.context();
     if (rows == 0) continue;
-    const WanText cut = model.wan.prepare_text(c, model.text.view().slice(0, 0, rows), rows);
-    EXPECT_GT(relative_l2(to_f64(model.run(c, cut, model.wan.rope(model.grid))), to_f64(expected)),
+    const WanText cut = test::prepare_text(model.wan, c, model.text.view().slice(0, 0, rows), rows);
+    EXPECT_GT(relative_l2(to_f64(model.run(c, cut, test::rope_of(model.wan, model.grid))),
+                          to_f64(expected)),
               1e-3);
   }
 }
@@ -128,7 +132,7 @@ TEST(WanText, PredictsItsBytes) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Model model("dit_wan_tiny_sharded", dtype);
     Context c = model.context();
-    const WanText text = model.wan.prepare_text(c, model.text.view().slice(0, 0, 7), 20);
+    const WanText text = test::prepare_text(model.wan, c, model.text.view().slice(0, 0, 7), 20);
     EXPECT_EQ(text.rows(), 8);
     EXPECT_EQ(text.bytes(), wan_text_bytes(model.config, 8, dtype));
   }
@@ -138,9 +142,9 @@ TEST(WanText, PredictsItsBytes) {
 TEST(WanForward, ShiftedPositionsGiveTheSamePicture) {
   Model model("dit_wan_tiny_sharded");
   Context c = model.context();
-  const WanText text = model.wan.prepare_text(c, model.text, model.text.view()[0]);
-  const Tensor expected = model.run(c, text, model.wan.rope(model.grid));
-  const Tensor got = model.run(c, text, model.wan.rope(model.grid, {7, -3, 11}));
+  const WanText text = test::prepare_text(model.wan, c, model.text, model.text.view()[0]);
+  const Tensor expected = model.run(c, text, test::rope_of(model.wan, model.grid));
+  const Tensor got = model.run(c, text, test::rope_of(model.wan, model.grid, {7, -3, 11}));
   EXPECT_LT(relative_l2(to_f64(got), to_f64(expected)), test::kParallelL2);
 }
 
@@ -148,7 +152,7 @@ TEST(WanForward, ShiftedPositionsGiveTheSamePicture) {
 TEST(WanForward, BlockRangesComposeBitwise) {
   Model whole("dit_wan_tiny_sharded");
   const Tensor expected = whole.run(20);
-  const WanLoad first{.dtype = DType::kF32, .blocks = {0, 1, 3}},
+  const TransformerLoad first{.dtype = DType::kF32, .blocks = {0, 1, 3}},
       second{.dtype = DType::kF32, .blocks = {1, 3, 3}};
   Model a("dit_wan_tiny_sharded", DType::kF32, reference_ops(), &first);
   Model b("dit_wan_tiny_sharded", DType::kF32, reference_ops(), &second);
@@ -157,10 +161,10 @@ TEST(WanForward, BlockRangesComposeBitwise) {
   Tensor hidden(DType::kF32, {a.tokens, a.config.width()}),
       out(DType::kF32, a.latent.view().shape());
   Context ca = a.context(), cb = b.context();
-  a.wan.forward(ca, first.blocks, a.latent, {&time, 1}, a.wan.prepare_text(ca, a.text, 20),
-                a.wan.rope(a.grid), hidden);
-  b.wan.forward(cb, second.blocks, hidden, {&time, 1}, b.wan.prepare_text(cb, b.text, 20),
-                b.wan.rope(b.grid), out);
+  test::forward(a.wan, ca, first.blocks, a.latent, {&time, 1},
+                test::prepare_text(a.wan, ca, a.text, 20), test::rope_of(a.wan, a.grid), hidden);
+  test::forward(b.wan, cb, second.blocks, hidden, {&time, 1},
+                test::prepare_text(b.wan, cb, b.text, 20), test::rope_of(b.wan, b.grid), out);
   EXPECT_TRUE(bitwise_equal(out, expected));
 }
 
@@ -306,9 +310,9 @@ TEST_F(WanConfigFile, ImpossibleSizes) {
 
 TEST(WanGrid, PatchesMustFit) {
   const WanConfig config = published(1, 1, 1, 16, 16);
-  EXPECT_EQ(wan_grid(config, 3, 4, 6), (std::array<int64_t, 3>{3, 2, 3}));
+  EXPECT_EQ(config.traits().grid(3, 4, 6), (std::array<int64_t, 3>{3, 2, 3}));
   for (const auto& [height, width] : {std::pair{5, 6}, {4, 7}, {0, 2}}) try {
-      wan_grid(config, 3, height, width);
+      config.traits().grid(3, height, width);
       FAIL() << height << "x" << width;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kUsage);

@@ -80,7 +80,7 @@ constexpr int64_t kRows = 5, kColumns = 2, kLatentFrames = 2;
 
 TEST_P(VaeBands, DecodingEqualsOneRank) {
   const int64_t scale = config_.spatial_factor();
-  const std::array<int64_t, 4> shape{3, config_.frames(kLatentFrames), kRows * scale,
+  const std::array<int64_t, 4> shape{3, config_.traits().frames(kLatentFrames), kRows * scale,
                                      kColumns * scale};
   Tensor latents(DType::kF32, {16, kLatentFrames, kRows, kColumns}), whole(DType::kF32, shape),
       joined(DType::kF32, shape);
@@ -100,7 +100,8 @@ TEST_P(VaeBands, DecodingEqualsOneRank) {
 
 TEST_P(VaeBands, EncodingEqualsOneRank) {
   const int64_t scale = config_.spatial_factor();
-  Tensor video(DType::kF32, {3, config_.frames(kLatentFrames), kRows * scale, kColumns * scale});
+  Tensor video(DType::kF32,
+               {3, config_.traits().frames(kLatentFrames), kRows * scale, kColumns * scale});
   Tensor whole(DType::kF32, {16, kLatentFrames, kRows, kColumns}),
       joined(DType::kF32, {16, kLatentFrames, kRows, kColumns});
   for (int64_t i = 0; i < video.count(); ++i)

@@ -60,7 +60,7 @@ TEST_P(VaeDecodeGolden, MatchesReference) {
   const Tensor latents = golden.input("latents");
   const TensorView z = latents;
   const int64_t scale = vae.config().spatial_factor();
-  Tensor video(DType::kF32, {3, vae.config().frames(z[1]), z[2] * scale, z[3] * scale});
+  Tensor video(DType::kF32, {3, vae.config().traits().frames(z[1]), z[2] * scale, z[3] * scale});
   vae_decode(bench.context, vae, z, video);
   EXPECT_TRUE(golden.matches("video", video, run.dtype));
   EXPECT_EQ(bench.arena.used(), 0u);
@@ -83,8 +83,8 @@ TEST_P(VaeEncodeGolden, MatchesReference) {
   const Tensor video = golden.input("video");
   const TensorView x = video;
   const int64_t scale = vae.config().spatial_factor();
-  Tensor mean(DType::kF32,
-              {vae.config().z_dim, vae.config().latent_frames(x[1]), x[2] / scale, x[3] / scale});
+  Tensor mean(DType::kF32, {vae.config().z_dim, vae.config().traits().latent_frames(x[1]),
+                            x[2] / scale, x[3] / scale});
   vae_encode(bench.context, vae, x, mean);
   EXPECT_TRUE(golden.matches("mean", mean, run.dtype));
   EXPECT_EQ(bench.arena.used(), 0u);
@@ -109,8 +109,8 @@ TEST(WanVae, FactorsFollowFromTheConfig) {
   EXPECT_EQ(real.temporal_factor(), 4);
   EXPECT_EQ(patched.spatial_factor(), 8);
   EXPECT_EQ(patched.temporal_factor(), 4);
-  EXPECT_EQ(real.frames(21), 81);
-  EXPECT_EQ(real.latent_frames(81), 21);
+  EXPECT_EQ(real.traits().frames(21), 81);
+  EXPECT_EQ(real.traits().latent_frames(81), 21);
 }
 
 // A second decoder that continues from the first one's state gives the same bits.
@@ -169,7 +169,7 @@ TEST(WanVae, DecodeMemoryDoesNotGrowWithFrames) {
     const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
     WanVaeDecoder decoder(vae, 1, 1);
     live[run] = tensor_bytes_live();
-    for (int64_t i = 0; i < vae.config().latent_frames(frames[run]); ++i)
+    for (int64_t i = 0; i < vae.config().traits().latent_frames(frames[run]); ++i)
       decode_next(bench, decoder, make_latent(16, 1, 1, i));
     high_water[run] = bench.arena.high_water();
     EXPECT_EQ(tensor_bytes_live(), live[run]);

@@ -1,0 +1,67 @@
+#include "engine/job/resume.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "kernels/transfer.h"
+
+namespace weft {
+
+void check_resumable(const Checkpoint& checkpoint, const JobFacts& facts, const Sampler& sampler,
+                     std::array<int64_t, 4> shape) {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: " + why);
+  };
+  const std::string differs = difference(checkpoint.facts, facts);
+  if (!differs.empty()) refuse("it belongs to another job: " + differs);
+  const int64_t count =
+      std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  if (checkpoint.total != sampler.steps() || checkpoint.step < 1 ||
+      checkpoint.step > checkpoint.total)
+    refuse("it was written after step " + std::to_string(checkpoint.step) + " of " +
+           std::to_string(checkpoint.total) + ", the job has " + std::to_string(sampler.steps()));
+  if (!std::ranges::equal(checkpoint.latent.view().shape(), shape))
+    refuse("its latent is " + checkpoint.latent.view().to_string_shape());
+  const auto needed = checkpoint.final() ? decltype(sampler.history(SamplerState(0))){}
+                                         : sampler.history(SamplerState(0));
+  bool whole = needed.size() == checkpoint.history.size();
+  for (const auto& entry : needed)
+    whole &= std::ranges::any_of(checkpoint.history, [&](const auto& kept) {
+      return kept.first == entry.first && kept.second.count() == count;
+    });
+  if (!whole)
+    refuse("it does not hold the history that " + sampler.config().to_string() + " needs");
+}
+
+Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
+                   const Sampler& sampler, std::array<int64_t, 4> shape,
+                   const std::atomic<bool>* stop) {
+  constexpr int kStopped = -1;
+  Start start{.step = from ? from->step : 0};
+  if (stop) {
+    if (stop->load()) start.step = kStopped;
+    const Tag tag{.kind = Payload::kControl, .hop = kStartDecision};
+    start.step = static_cast<int>(placement.agreed(stream, tag, start.step));
+  }
+  if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
+  if (start.step == 0) return start;
+  const auto share = [&](Tensor* kept, int hop) {
+    Tensor tensor = kept ? std::move(*kept) : Tensor(DType::kF32, shape);
+    const Tag tag{.kind = Payload::kLatent, .pass = {.step = start.step}, .hop = hop};
+    if (!placement.alone()) placement.communicator().broadcast(stream, tag, tensor, 0);
+    return on_device(stream, std::move(tensor));
+  };
+  start.latent = share(from ? &from->latent : nullptr, 0);
+  if (start.step == sampler.steps()) return start;
+  for (const auto& entry : sampler.history(SamplerState(0))) {
+    Tensor* kept = nullptr;
+    if (from)
+      for (auto& [name, tensor] : from->history)
+        if (name == entry.first) kept = &tensor;
+    start.history.push_back(share(kept, static_cast<int>(start.history.size()) + 1));
+  }
+  return start;
+}
+
+}  // namespace weft

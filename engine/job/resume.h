@@ -1,0 +1,32 @@
+#pragma once
+// Decides where a job starts: at the beginning, or at the step of a checkpoint.
+#include <array>
+#include <atomic>
+#include <vector>
+
+#include "engine/generation/rank_placement.h"
+#include "engine/job/checkpoint.h"
+#include "engine/sampling/sampler.h"
+
+namespace weft {
+
+// The step at which a job starts, and its state at that step.
+struct Start {
+  int step = 0;
+  Tensor latent{};  // empty at step 0
+  std::vector<Tensor> history{};
+};
+
+// Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with these
+// facts, steps and latent [C, F, H, W].
+void check_resumable(const Checkpoint& checkpoint, const JobFacts& facts, const Sampler& sampler,
+                     std::array<int64_t, 4> shape);
+
+// Gives every rank the state that the root's job starts from. `from` is the root's checkpoint, or
+// null; its tensors are moved. The root sends every other rank the latent and the tensors of the
+// solver's history, each the size of a latent. Error(kStopped) where the root's `stop` is set.
+Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
+                   const Sampler& sampler, std::array<int64_t, 4> shape,
+                   const std::atomic<bool>* stop);
+
+}  // namespace weft

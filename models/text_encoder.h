@@ -1,0 +1,79 @@
+#pragma once
+// TextEncoder: turns a prompt's ids into the rows that a transformer is conditioned on.
+// TextEncoderModel is one that is known by its configuration alone.
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/weights.h"
+#include "parallel/context.h"
+
+namespace weft {
+
+struct TextEncoderTraits {
+  int64_t columns = 0;                 // of a row
+  int64_t heads = 0, ffn_columns = 0;  // what the width can be split into
+};
+
+// The part of a text encoder that one rank holds.
+class TextEncoder {
+ public:
+  virtual ~TextEncoder() = default;
+  virtual size_t bytes() const = 0;  // packed weights
+  // Writes the rows of the n ids of one prompt to out [n, columns] f32. If only a part of the width
+  // is loaded, the Context needs a Reducer that sums over the parts. An id outside the vocabulary
+  // throws Error(kModel).
+  virtual void encode(Context& context, std::span<const int32_t> ids,
+                      const TensorView& out) const = 0;
+};
+
+class TextEncoderModel {
+ public:
+  virtual ~TextEncoderModel() = default;
+
+  const TextEncoderTraits& traits() const { return traits_; }
+  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
+
+  // Packs the slice `width` of the weights in `dtype`. `file` must outlive the encoder, whose
+  // embedding may stay in the mapped file.
+  virtual std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
+                                            const WidthSlice& width) const = 0;
+
+  // Predictions for one rank that loads the slice `width`: the packed weights, on the host or on a
+  // device, and the arena bytes and the largest scratch of an op when it encodes `n` ids.
+  virtual size_t weights_bytes(DType dtype, const WidthSlice& width) const = 0;
+  virtual size_t device_bytes(DType dtype, const WidthSlice& width) const = 0;
+  virtual size_t workspace_bytes(int64_t n, DType dtype, const WidthSlice& width,
+                                 const SeamBytes& seams) const = 0;
+  virtual size_t scratch_bytes(int64_t n, DType dtype, const WidthSlice& width,
+                               const DeviceTraits& device) const = 0;
+
+ protected:
+  explicit TextEncoderModel(const TextEncoderTraits& traits) : traits_(traits) {}
+
+ private:
+  TextEncoderTraits traits_;
+};
+
+// A prompt that is longer than what the text encoder reads.
+struct PromptCut {
+  int64_t tokens = 0;  // of the whole prompt
+  int64_t read = 0;    // by the text encoder
+  std::string lost;    // the text after them, from the beginning of its first word
+};
+
+// Turns a prompt into the ids that a text encoder was trained on: cleaning, template, tokenizer.
+class PromptTokenizer {
+ public:
+  virtual ~PromptTokenizer() = default;
+  virtual int64_t max_ids() const = 0;
+  virtual std::vector<int32_t> encode(const std::string& prompt) const = 0;  // at most max_ids()
+  // The end of a prompt that encode drops; nullopt where it keeps all of it.
+  virtual std::optional<PromptCut> cut(const std::string& prompt) const = 0;
+  // The rows that a transformer was trained with for a prompt of `ids` ids, padding included.
+  virtual int64_t padded_rows(int64_t ids) const = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,47 @@
+#include "models/transformer.h"
+
+#include <cmath>
+
+#include "kernels/transfer.h"
+
+namespace weft {
+
+std::array<int64_t, 3> TransformerTraits::grid(int64_t frames, int64_t height,
+                                               int64_t width) const {
+  const std::array<int64_t, 3> size{frames, height, width};
+  const char* names[] = {"frames", "rows", "columns"};
+  std::array<int64_t, 3> tokens;
+  for (int axis = 0; axis < 3; ++axis) {
+    if (size[axis] <= 0 || size[axis] % patch[axis])
+      throw Error(ErrorKind::kUsage, "a latent of " + std::to_string(size[axis]) + " " +
+                                         names[axis] +
+                                         " cannot be cut into patches (legal: multiples of " +
+                                         std::to_string(patch[axis]) + ")");
+    tokens[axis] = size[axis] / patch[axis];
+  }
+  return tokens;
+}
+
+void time_embedding(float timestep, const TensorView& out) {
+  const int64_t half = out.count() / 2;
+  float* cosine = out.as<float>();
+  for (int64_t i = 0; i < half; ++i) {
+    const double frequency = std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half));
+    const double angle = static_cast<double>(timestep) * frequency;
+    cosine[i] = static_cast<float>(std::cos(angle));
+    cosine[half + i] = static_cast<float>(std::sin(angle));
+  }
+}
+
+void Transformer::timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
+                                     const TensorView& out) const {
+  CHECK(out.rank == 2 && out[0] == static_cast<int64_t>(times.size()) &&
+            out[1] == traits().time_columns,
+        out.to_string_shape());
+  make_on_host(stream, out, [&](const TensorView& to) {
+    for (size_t i = 0; i < times.size(); ++i)
+      time_embedding(times[i].timestep, to.select(0, static_cast<int64_t>(i)));
+  });
+}
+
+}  // namespace weft

@@ -1,0 +1,156 @@
+#pragma once
+// Transformer: a diffusion transformer as the engine sees it. TransformerModel is one that is known
+// by its configuration alone; it predicts memory and loads the weights.
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/linear.h"
+#include "kernels/rope.h"
+#include "models/weight_offload.h"
+#include "models/weights.h"
+#include "parallel/context.h"
+
+namespace weft {
+
+struct TransformerTraits {
+  int64_t width = 0;  // columns of a hidden row
+  int blocks = 0;
+  int heads = 0, head_dim = 0;
+  int64_t ffn_columns = 0;  // of the feed-forward's hidden rows
+  int64_t in_channels = 0, out_channels = 0;
+  std::array<int64_t, 3> patch{1, 1, 1};  // frames, rows, columns of the latent per token
+  int64_t text_columns = 0;               // of a text encoder's rows
+  int64_t time_columns = 0;               // of the sinusoidal embedding of a timestep
+  const char* block_name = "blocks";      // under which an Observer sees the blocks' output
+
+  // Values of the latent and of the velocity per token.
+  int64_t row() const { return out_channels * patch[0] * patch[1] * patch[2]; }
+  // The number of tokens of a latent [C, F, H, W] along (frame, row, column). Throws Error(kUsage)
+  // where H or W is not a multiple of the patch.
+  std::array<int64_t, 3> grid(int64_t frames, int64_t height, int64_t width) const;
+};
+
+// The timestep (0..1000) of a range of global tokens. The segments of a forward cover its tokens.
+struct TimeSegment {
+  Range tokens;
+  float timestep = 0;
+};
+
+struct TransformerLoad {
+  DType dtype = DType::kF32;  // dtype of matrices, keys and values; the conditioning path stays f32
+  BlockRange blocks{};        // total 0 = all
+  WidthSlice width{};         // slice of every block; embeddings and head are whole
+  // Format of the blocks' matrices. 8-bit weights need the whole width, because the scales of a
+  // part would differ from those of the whole matrix.
+  WeightFormat weights = WeightFormat::kCompute;
+  AttentionFormat attention = AttentionFormat::kCompute;  // format of self-attention
+  // Blocks on a device at once, at least 2. The others are offloaded to pinned host memory and
+  // copied when used (DeviceWindow). 0: all blocks are on the device.
+  int resident = 0;
+};
+
+// Writes the sinusoidal embedding [cos(t f_0), .., sin(t f_0), ..] with f_i = 10000^(-i / half) (Ho
+// et al. 2020) to out [time_columns] f32. It is evaluated in f64.
+void time_embedding(float timestep, const TensorView& out);
+
+// The inputs of a forward that stay the same in every step.
+struct Conditions {
+  TensorView text{};        // the prompt's rows [length, text_columns] f32
+  int64_t text_length = 0;  // rows that the model was trained on, padding included; >= length
+};
+
+// The result of Transformer::prepare for one prompt.
+struct Conditioning {
+  virtual ~Conditioning() = default;
+  virtual size_t bytes() const = 0;
+  // Rows of the hidden state that are no tokens of the latent and that every rank of a sequence
+  // axis has (joint text). They follow a rank's own rows.
+  virtual int64_t joint_rows() const { return 0; }
+};
+
+// The part of a transformer that one rank holds (TransformerLoad). With a part of the width,
+// prepare and forward need a Context whose Reducer sums over the parts.
+class Transformer {
+ public:
+  virtual ~Transformer() = default;
+
+  virtual const TransformerTraits& traits() const = 0;
+  virtual const TransformerLoad& loaded() const = 0;
+  virtual size_t weights_bytes() const = 0;  // bytes on the stream's device
+  // Weight bytes that a forward of all loaded blocks copies from host memory.
+  virtual size_t streamed_bytes() const = 0;
+  // The offload totals of all passes so far. Waits for pending copies.
+  virtual WeightOffload streamed() const = 0;
+
+  // Computes what the steps need of a prompt, for a latent of `grid` tokens.
+  virtual std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
+                                                std::array<int64_t, 3> grid) const = 0;
+  // The rotary angles of a latent's tokens. `start` shifts the positions: (frame, row, column).
+  virtual Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+                    const Conditioning& conditioning) const = 0;
+
+  // Writes the embedding of every segment's timestep to `out` [segments, time_columns] f32 on the
+  // stream's device. The forward that reads it can be recorded (DeviceGraph) and
+  // replayed for other timesteps.
+  void timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
+                          const TensorView& out) const;
+  // Runs `blocks` on this rank's N = context.tokens.size() tokens. in: rows of the latent [N, row]
+  // f32 (patchify) if blocks.first(), else hidden rows [N + joint rows, D] f32. out: rows of the
+  // velocity [N, row] f32 if blocks.last(), else hidden rows [N + joint rows, D] f32. `embedding`
+  // is that of timestep_embedding.
+  virtual void forward(Context& context, BlockRange blocks, const TensorView& in,
+                       std::span<const TimeSegment> times, const TensorView& embedding,
+                       const Conditioning& conditioning, const Rope& rope,
+                       const TensorView& out) const = 0;
+};
+
+// The sizes of a rank's forward, for memory predictions.
+struct ForwardSize {
+  int64_t tokens = 0, all_tokens = 0;  // of this rank, and of the latent
+  int64_t text = 0, text_length = 0;   // the longest prompt, as in Conditions
+};
+
+class TransformerModel {
+ public:
+  virtual ~TransformerModel() = default;
+
+  const TransformerTraits& traits() const { return traits_; }
+  virtual std::string description() const = 0;          // the configuration in one line
+  virtual std::vector<TensorSpec> tensors() const = 0;  // of the whole checkpoint
+  // The same transformer with its first `blocks` blocks alone, for measurements.
+  virtual std::unique_ptr<TransformerModel> with_blocks(int blocks) const = 0;
+
+  // Reads the part of the weights that `load` describes and nothing else. The file may be closed
+  // afterwards. Throws Error(kModel) that names every tensor that is missing or misshapen.
+  virtual std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
+                                            const TransformerLoad& load) const = 0;
+
+  virtual int64_t joint_rows(const ForwardSize& size) const { return 0; }  // of a Conditioning
+
+  // Predictions for one rank that loads `load`: the bytes of packed weights, of one prompt's
+  // Conditioning and Rope, and of the arena's high-water mark during prepare and a forward of the
+  // loaded blocks with one timestep, its rows in and out not counted.
+  virtual size_t weights_bytes(const TransformerLoad& load) const = 0;
+  virtual size_t conditioning_bytes(const ForwardSize& size, const TransformerLoad& load) const = 0;
+  virtual size_t rope_bytes(std::array<int64_t, 3> grid) const = 0;
+  virtual size_t workspace_bytes(const ForwardSize& size, const TransformerLoad& load,
+                                 const SeamBytes& seams) const = 0;
+  // Predictions for a rank on a device (kernels/device_plan.h): the bytes of its weights there, the
+  // bytes that one forward copies from pinned host memory, and the largest scratch of an op.
+  virtual DeviceBytes device_bytes(const TransformerLoad& load, Bias biases) const = 0;
+  virtual size_t streamed_bytes(const TransformerLoad& load) const = 0;
+  virtual size_t scratch_bytes(const ForwardSize& size, const TransformerLoad& load, Bias biases,
+                               const DeviceTraits& device) const = 0;
+
+ protected:
+  explicit TransformerModel(const TransformerTraits& traits) : traits_(traits) {}
+
+ private:
+  TransformerTraits traits_;
+};
+
+}  // namespace weft

@@ -1,0 +1,9 @@
+#pragma once
+// Wan's rows of the registry.
+#include "models/registry.h"
+
+namespace weft {
+
+extern const ModelFamily kWanFamily;
+
+}  // namespace weft
