@@ -79,6 +79,7 @@ int Denoiser::zone(const Step& step) const {
 }
 
 bool Denoiser::begin_turn(int turn) {
+  placement_.finish_turn();
   if (turn == job_->sampler.steps()) {  // what remains needs only the latents
     recorded_ = {};
     prepared_.clear();

@@ -297,7 +297,6 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
   else
     copy(context.stream, in, x);
   const std::vector<TimeRows> rows = embed_times(context, times, embedding);
-  context.mixer.begin(context.pass);
   for (int i = blocks.begin; i < blocks.end; ++i)
     with_block(context.stream, i,
                [&](const Block& weights) { block(context, i, weights, rows, text, rope, x); });
