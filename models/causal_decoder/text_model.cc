@@ -11,7 +11,8 @@ class DecoderText final : public TextEncoder {
   explicit DecoderText(CausalDecoder decoder) : decoder_(std::move(decoder)) {}
 
   size_t bytes() const override { return decoder_.bytes(); }
-  void encode(Context& context, std::span<const int32_t> ids, const TensorView& out) const override {
+  void encode(Context& context, std::span<const int32_t> ids,
+              const TensorView& out) const override {
     const auto n = static_cast<int64_t>(ids.size());
     const TensorView in(const_cast<int32_t*>(ids.data()), DType::kI32, {n});
     const SequenceRows all{.rows = {0, n}, .tokens = TokenRanges::all(n)};

@@ -56,22 +56,22 @@ TEST_P(Layouts, EveryLegalOneGivesTheExpectedTensors) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, Layouts,
-    testing::Values(
-        Family{"Transformer",
-               {"dit_wan_tiny", "dit_wan_tiny_image", "dit_wan_tiny_sharded",
-                "dit_wan_hd128_bf16_weights", "dit_zimage"},
-               8},
-        Family{"Vae",
-               {"vae21_tiny_decode3", "vae21_tiny_encode3", "vae_patch2_decode3", "vae_kl_decode"},
-               5},
-        Family{"TextEncoder", {"umt5", "umt5_uneven"}, 4},
-        Family{"LanguageModel",
-               {"llm_qwen2_bias", "llm_qwen3_tied", "llm_qwen3_untied", "llm_pocket"},
-               4},
-        Family{"Pipeline",
-               {"pipeline_t2v", "pipeline_two_experts", "pipeline_zimage_cfg",
-                "pipeline_zimage_turbo"},
-               8}),
+    testing::Values(Family{"Transformer",
+                           {"dit_wan_tiny", "dit_wan_tiny_image", "dit_wan_tiny_sharded",
+                            "dit_wan_hd128_bf16_weights", "dit_zimage"},
+                           8},
+                    Family{"Vae",
+                           {"vae21_tiny_decode3", "vae21_tiny_encode3", "vae_patch2_decode3",
+                            "vae_kl_decode"},
+                           5},
+                    Family{"TextEncoder", {"umt5", "umt5_uneven"}, 4},
+                    Family{"LanguageModel",
+                           {"llm_qwen2_bias", "llm_qwen3_tied", "llm_qwen3_untied", "llm_pocket"},
+                           4},
+                    Family{"Pipeline",
+                           {"pipeline_t2v", "pipeline_two_experts", "pipeline_zimage_cfg",
+                            "pipeline_zimage_turbo"},
+                           8}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // A whole clip of the pocket model at its defaults: errors do not add up over twenty guided steps.
