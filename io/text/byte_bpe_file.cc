@@ -207,8 +207,19 @@ class Reader {
   // change ids and is refused.
   void read_post_processor() const {
     if (!json_has(root_, "post_processor")) return;
-    const std::string type = type_of(root_["post_processor"], "post_processor");
-    if (type != "ByteLevel") refuse_type("post_processor", type, "null, ByteLevel");
+    const Json& processor = root_["post_processor"];
+    const std::string type = type_of(processor, "post_processor");
+    const bool adds_nothing =
+        type == "ByteLevel" || (type == "TemplateProcessing" && is_the_text_alone(processor));
+    if (!adds_nothing)
+      refuse_type("post_processor", type,
+                  "null, ByteLevel, TemplateProcessing that adds no tokens to a single text");
+  }
+  // Returns whether a template's form of a single text is the text.
+  static bool is_the_text_alone(const Json& processor) {
+    if (!processor.contains("single") || !processor["single"].is_array()) return false;
+    const Json& pieces = processor["single"];
+    return pieces.size() == 1 && pieces[0].is_object() && pieces[0].contains("Sequence");
   }
 
   const Json& root_;

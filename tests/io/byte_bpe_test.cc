@@ -194,6 +194,22 @@ TEST(ByteBpe, MergesMayBeStringsAndVocabularyTextOutsideTheAlphabet) {
   EXPECT_EQ(t.size(), 301);
 }
 
+// Newer tokenizer files hold a template whose form of a single text is the text.
+TEST(ByteBpe, ATemplateThatAddsNothingIsAccepted) {
+  auto file = byte_bpe_json({{"a", "b"}});
+  const auto plain = tokenizer_of(file).encode("abba");
+  const nlohmann::json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", nlohmann::json::array({text})}};
+  EXPECT_EQ(tokenizer_of(file).encode("abba"), plain);
+  const nlohmann::json token = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
+  for (const nlohmann::json& single : {nlohmann::json::array({token, text}),
+                                       nlohmann::json::array({token}), nlohmann::json::array()}) {
+    file["post_processor"]["single"] = single;
+    EXPECT_THROW(tokenizer_of(file), Error) << single;
+  }
+}
+
 TEST(StreamingDecoder, GivesWholeCharactersAndAllOfTheText) {
   std::mt19937 random(3);
   auto file = byte_bpe_json(test::random_merges(random, "\xe7\x8c\xab\xf0\x9f\x9a\x80 ", 60));
