@@ -97,6 +97,15 @@ void full_rms_norm(Context& context, const TensorView& x, int64_t width, const T
   rms_scale(context.stream, x, sums, width, weight, eps, x);
 }
 
+void append_pieces(const PackedLinear& packed, std::vector<TensorView>& pieces) {
+  packed.for_buffers([&](Tensor& buffer, BufferUse use) {
+    if (use == BufferUse::kDuplicate)
+      buffer = {};
+    else
+      pieces.push_back(buffer);
+  });
+}
+
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape) {
   Tensor out(DType::kF32, shape, stream.device());
   copy(stream, x.reshape(shape), out);

@@ -179,14 +179,7 @@ size_t WanTransformer::bytes(const Block& block) {
 
 std::vector<TensorView> WanTransformer::pieces(const Block& block) {
   std::vector<TensorView> all;
-  const auto add = [&](const PackedLinear& linear) {
-    linear.for_buffers([&](Tensor& buffer, BufferUse use) {
-      if (use == BufferUse::kDuplicate)
-        buffer = {};
-      else
-        all.push_back(buffer);
-    });
-  };
+  const auto add = [&](const PackedLinear& linear) { append_pieces(linear, all); };
   for (const Attention* part : {&block.attn1, &block.attn2}) {
     for (const PackedLinear* linear : {&part->to_q, &part->to_k, &part->to_v}) add(*linear);
     add(part->to_out.packed);
