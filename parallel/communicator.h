@@ -4,6 +4,7 @@
 // to one rank and one thread.
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -116,13 +117,16 @@ class Communicator {
   // Every rank's `in` arrives in out[its rank]; out[own] may be `in`.
   void all_gather_v(Stream& stream, const Tag& tag, const TensorView& in,
                     std::span<const TensorView> out);
+  // The rows of all ranks arrive on rank 0, one rank's after another's. There `landing` returns the
+  // place of a rank's rows (an empty view where it sends none), and `landed` is called when they
+  // are in it. The own part is copied, unless its place is `in`. Views contiguous.
+  void gather_v(Stream& stream, const Tag& tag, const TensorView& in,
+                const std::function<TensorView(int rank)>& landing,
+                const std::function<void(int rank, const TensorView& rows)>& landed = {});
   // x (f32, any shape, contiguous) = sum over ranks, the same bits on all of them, in place.
   // Scratch from `arena`. Uses hops 0 ... 2 P - 1 behind the tag's.
   void all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
                   AllReduce algorithm);
-  // x (f32, flat) -> this rank's chunk partition(n, P, rank) of the sum, in place; the other chunks
-  // are left undefined.
-  void reduce_scatter(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x);
   void broadcast(Stream& stream, const Tag& tag, const TensorView& view, int root);
   void barrier(Stream& stream, const Tag& tag);
 

@@ -25,17 +25,15 @@ TensorView given_ids(const Case& c, const TensorFile& inputs) {
 Tensor on_root(Stream& stream, RankPlacement& placement, int stage, int index,
                const TensorView& own, int64_t rows, int64_t columns) {
   const int source = placement.rank_of(stage, 0);
-  const Tag tag{.kind = Payload::kControl, .hop = index};
   Tensor whole;
-  if (placement.root()) {
-    whole = Tensor(DType::kF32, {rows, columns});
-    if (source == 0)
-      copy(stream, own, whole);
-    else
-      placement.communicator().receive(stream, source, tag, whole);
-  } else if (source == placement.rank()) {
-    placement.communicator().send(stream, 0, tag, own);
-  }
+  if (placement.root()) whole = Tensor(DType::kF32, {rows, columns});
+  if (placement.alone())
+    copy(stream, own, whole);
+  else
+    placement.communicator().gather_v(
+        stream, {.kind = Payload::kControl, .hop = index},
+        source == placement.rank() ? own : TensorView(),
+        [&](int rank) { return rank == source ? whole.view() : TensorView(); });
   return whole;
 }
 

@@ -116,30 +116,32 @@ class OneForward final : private StagedProgram {
 Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
                  int index, std::array<int64_t, 3> total_joint_columns) {
   const auto [total, joint, columns] = total_joint_columns;
-  Tensor whole;
+  Tensor whole, part;
   if (placement.root()) whole = Tensor(DType::kF32, {total + joint, columns});
-  const Tag tag{.kind = Payload::kControl, .hop = index};
-  for (int sequence = 0; sequence < placement.layout().sequence(); ++sequence) {
-    const int source = placement.rank_of(stage, sequence);
-    if (source == placement.rank() && !placement.root())
-      placement.communicator().send(bench.stream, 0, tag, own);
-    if (!placement.root()) continue;
-    const Range rows = placement.tokens_of(source, total).ranges[0];
-    Tensor part;
-    TensorView from = own;
-    if (source != 0) {
-      part = Tensor(DType::kF32, {rows.size() + joint, columns});
-      placement.communicator().receive(bench.stream, source, tag, part);
-      from = part;
-    }
-    const auto place = [&](int64_t at, int64_t to, int64_t count) {
+  const auto sends = [&](int rank) {
+    return placement.rank_of(stage, placement.mesh().sequence_index(rank)) == rank;
+  };
+  const auto landing = [&](int rank) {
+    if (!sends(rank) || rank == 0) return rank == 0 && sends(0) ? own : TensorView();
+    const int64_t rows = placement.tokens_of(rank, total).size();
+    part = Tensor(DType::kF32, {rows + joint, columns});
+    return part.view();
+  };
+  const auto place = [&](int rank, const TensorView& from) {
+    const Range rows = placement.tokens_of(rank, total).ranges[0];
+    const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
       if (count == 0) return;
-      const TensorView source_rows = from.slice(0, at, count);
-      std::memcpy(whole.view().slice(0, to, count).data, source_rows.data, source_rows.bytes());
+      const TensorView source = from.slice(0, at, count);
+      std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
     };
-    place(0, rows.begin, rows.size());
-    if (sequence == 0) place(rows.size(), total, joint);
-  }
+    copy_rows(0, rows.begin, rows.size());
+    if (placement.mesh().sequence_index(rank) == 0) copy_rows(rows.size(), total, joint);
+  };
+  if (placement.alone())
+    place(0, own);
+  else
+    placement.communicator().gather_v(bench.stream, {.kind = Payload::kControl, .hop = index},
+                                      sends(placement.rank()) ? own : TensorView(), landing, place);
   return whole;
 }
 
@@ -221,20 +223,21 @@ NamedTensors run_transformer(Case& c) {
 void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
                 const TensorView& whole) {
   const int64_t scale = whole[2] / latent_rows;
-  for (int rank = 1; rank < placement.bands(latent_rows); ++rank) {
+  if (placement.alone()) return;
+  const auto rows_of = [&](int rank) {
     const Range band = placement.band_of(rank, latent_rows);
-    if (rank != placement.rank() && !placement.root()) continue;
-    const TensorView part = whole.slice(2, band.begin * scale, band.size() * scale);
-    const Tensor dense = bench.tensor(DType::kF32, part.shape());
-    const Tag tag{.kind = Payload::kFrames};
-    if (placement.root()) {
-      placement.communicator().receive(bench.stream, rank, tag, dense);
-      copy(bench.stream, dense, part);
-    } else {
-      copy(bench.stream, part, dense);
-      placement.communicator().send(bench.stream, 0, tag, dense);
-    }
-  }
+    return whole.slice(2, band.begin * scale, band.size() * scale);
+  };
+  // A band's rows are not contiguous in the whole.
+  Tensor dense;
+  const auto landing = [&](int rank) {
+    if (rank > 0) dense = bench.tensor(DType::kF32, rows_of(rank).shape());
+    return rank > 0 ? dense.view() : TensorView();
+  };
+  if (!placement.root()) copy(bench.stream, rows_of(placement.rank()), landing(placement.rank()));
+  placement.communicator().gather_v(
+      bench.stream, {.kind = Payload::kFrames}, dense ? dense.view() : TensorView(), landing,
+      [&](int rank, const TensorView& rows) { copy(bench.stream, rows, rows_of(rank)); });
 }
 
 NamedTensors run_vae(Case& c, VaeParts part) {

@@ -1,7 +1,8 @@
 #include "parallel/transport/staging.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "parallel/transport/staged_bytes.h"
 
 namespace weft {
 
@@ -14,7 +15,9 @@ Staging::Buffer Staging::take(size_t bytes) {
     if (fits(*buffer) && buffer->read.done() &&
         (best == idle_.end() || buffer->memory.bytes() < best->memory.bytes()))
       best = buffer;
-  if (best == idle_.end()) return {.memory = PinnedMemory(std::bit_ceil(bytes)), .read = {}};
+  if (best == idle_.end())
+    return {.memory = PinnedMemory(static_cast<size_t>(staged_bytes(static_cast<int64_t>(bytes)))),
+            .read = {}};
   Buffer found = std::move(*best);
   idle_.erase(best);
   return found;

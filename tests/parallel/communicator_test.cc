@@ -167,30 +167,43 @@ TEST_P(Worlds, AllReduceGivesTheSameBitsAndTheBytesOfItsFormula) {
       }
 }
 
-TEST_P(Worlds, ReduceScatterGathersToTheSum) {
-  for (int ranks = 2; ranks <= 5; ++ranks)
+TEST_P(Worlds, GatherBringsUnevenRowsToTheRoot) {
+  for (int ranks = 1; ranks <= 5; ++ranks)
     run_ranks(
         ranks,
         [&](Communicator& c) {
-          const int64_t n = 23;
-          Arena arena(size_t{1} << 20);
-          const Tensor x = ramp(n, static_cast<float>(c.rank()), 1.0f);
-          c.reduce_scatter(stream(), arena, {.kind = Payload::kPartial}, x);
-          const Range own = partition(n, ranks, c.rank());
-          for (int64_t i = own.begin; i < own.end; ++i)
-            EXPECT_EQ(x.as<float>()[i], ranks * (ranks - 1) / 2 + ranks * i);
-          EXPECT_EQ(sent(c, Payload::kPartial), 4 * (n - own.size()));
-          const Tensor all(DType::kF32, {n});
-          std::vector<TensorView> parts;
-          for (int p = 0; p < ranks; ++p) {
-            const Range range = partition(n, ranks, p);
-            parts.push_back(all.view().slice(0, range.begin, range.size()));
+          // Rank r has r rows of three values, or none where r is 2.
+          const auto rows_of = [](int rank) { return rank == 2 ? 0 : rank + 1; };
+          const Tensor own = ramp(3 * rows_of(c.rank()), static_cast<float>(100 * c.rank()), 1);
+          const Tensor whole = ramp(3 * 20, -1, 0);
+          std::vector<int> order;
+          const auto place = [&](int rank) {
+            int first = 0;
+            for (int r = 0; r < rank; ++r) first += rows_of(r);
+            return rows_of(rank) ? whole.view().slice(0, 3 * first, 3 * rows_of(rank))
+                                 : TensorView();
+          };
+          c.gather_v(stream(), {.kind = Payload::kLatent},
+                     rows_of(c.rank()) ? own.view() : TensorView(), place,
+                     [&](int rank, const TensorView& rows) {
+                       EXPECT_EQ(rows.as<float>()[1], 100 * rank + 1) << "before it has come";
+                       order.push_back(rank);
+                     });
+          EXPECT_EQ(sent(c, Payload::kLatent), c.rank() == 0 ? 0 : 12 * rows_of(c.rank()));
+          if (c.rank() != 0) {
+            EXPECT_TRUE(order.empty());
+            EXPECT_EQ(whole.as<float>()[0], -1);
+            return;
           }
-          c.all_gather_v(stream(), {.kind = Payload::kGathered},
-                         x.view().slice(0, own.begin, own.size()), parts);
-          for (int64_t i = 0; i < n; ++i)
-            EXPECT_EQ(all.as<float>()[i], ranks * (ranks - 1) / 2 + ranks * i);
-          EXPECT_EQ(sent(c, Payload::kGathered), 4 * own.size() * (ranks - 1));
+          int at = 0;
+          std::vector<int> expected;
+          for (int rank = 0; rank < ranks; ++rank) {
+            if (rows_of(rank)) expected.push_back(rank);
+            for (int i = 0; i < 3 * rows_of(rank); ++i)
+              EXPECT_EQ(whole.as<float>()[at++], 100 * rank + i);
+          }
+          EXPECT_EQ(order, expected);
+          EXPECT_EQ(whole.as<float>()[at], -1) << "written beyond the rows";
         },
         options());
 }
