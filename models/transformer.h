@@ -74,6 +74,20 @@ struct Conditioning {
   virtual int64_t joint_rows() const { return 0; }
 };
 
+// A forward of this rank's N = context.tokens.size() tokens through some blocks.
+struct ForwardArgs {
+  BlockRange blocks{};
+  // Rows of the latent [N, row] f32 (patchify) if blocks.first(), else hidden rows [N + joint rows,
+  // D] f32.
+  TensorView in{};
+  std::span<const TimeSegment> times{};
+  TensorView embedding{};  // of the times, by timestep_embedding
+  const Conditioning& conditioning;
+  const Rope& rope;
+  // Rows of the velocity [N, row] f32 if blocks.last(), else hidden rows as above.
+  TensorView out{};
+};
+
 // The part of a transformer that one rank holds (TransformerLoad). With a part of the width,
 // prepare and forward need a Context whose Reducer sums over the parts.
 class Transformer {
@@ -100,14 +114,7 @@ class Transformer {
   // replayed for other timesteps.
   void timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
                           const TensorView& out) const;
-  // Runs `blocks` on this rank's N = context.tokens.size() tokens. in: rows of the latent [N, row]
-  // f32 (patchify) if blocks.first(), else hidden rows [N + joint rows, D] f32. out: rows of the
-  // velocity [N, row] f32 if blocks.last(), else hidden rows [N + joint rows, D] f32. `embedding`
-  // is that of timestep_embedding.
-  virtual void forward(Context& context, BlockRange blocks, const TensorView& in,
-                       std::span<const TimeSegment> times, const TensorView& embedding,
-                       const Conditioning& conditioning, const Rope& rope,
-                       const TensorView& out) const = 0;
+  virtual void forward(Context& context, const ForwardArgs& args) const = 0;
 };
 
 // The sizes of a rank's forward, for memory predictions.

@@ -148,8 +148,13 @@ class Forward {
   }
   void run(Stream& stream, Observer* observer = nullptr) {
     Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens_), observer);
-    model_.forward(context, blocks_, latent_, {&time_, 1}, timestep_, *conditioning_, rope_,
-                   velocity_);
+    model_.forward(context, {.blocks = blocks_,
+                             .in = latent_,
+                             .times = {&time_, 1},
+                             .embedding = timestep_,
+                             .conditioning = *conditioning_,
+                             .rope = rope_,
+                             .out = velocity_});
   }
   const Tensor& velocity() const { return velocity_; }
 

@@ -93,7 +93,13 @@ class OneForward final : private StagedProgram {
     const TensorView embedding = arena_.alloc(DType::kF32, {1, traits_.time_columns});
     model_.timestep_embedding(stream_, {&time, 1}, embedding);
     run_blocks(step, [&](const TensorView& in, const TensorView& out) {
-      model_.forward(context_, step.blocks, in, {&time, 1}, embedding, conditioning_, rope_, out);
+      model_.forward(context_, {.blocks = step.blocks,
+                                .in = in,
+                                .times = {&time, 1},
+                                .embedding = embedding,
+                                .conditioning = conditioning_,
+                                .rope = rope_,
+                                .out = out});
     });
   }
   void update(const Step&) override {

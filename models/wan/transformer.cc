@@ -268,10 +268,8 @@ Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> st
   return make_rope(grid, start, config_.head_dim);
 }
 
-void WanTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
-                             std::span<const TimeSegment> times, const TensorView& embedding,
-                             const Conditioning& conditioning, const Rope& rope,
-                             const TensorView& out) const {
+void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
+  const auto& [blocks, in, times, embedding, conditioning, rope, out] = args;
   const auto& text = dynamic_cast<const WanText&>(conditioning);
   const int64_t n = context.tokens.size(), d = config_.width();
   CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&

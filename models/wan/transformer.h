@@ -82,10 +82,7 @@ class WanTransformer final : public Transformer {
             const Conditioning& conditioning) const override;
   // Observes "patch_embedding", "temb", "timestep_proj", "blocks" with the block's index, and
   // "output".
-  void forward(Context& context, BlockRange blocks, const TensorView& in,
-               std::span<const TimeSegment> times, const TensorView& embedding,
-               const Conditioning& conditioning, const Rope& rope,
-               const TensorView& out) const override;
+  void forward(Context& context, const ForwardArgs& args) const override;
 
  private:
   struct Attention {

@@ -299,10 +299,8 @@ Rope ZImageTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3>
   return config_.rope(grid, start);
 }
 
-void ZImageTransformer::forward(Context& context, BlockRange blocks, const TensorView& in,
-                                std::span<const TimeSegment> times, const TensorView& embedding,
-                                const Conditioning& conditioning, const Rope& rope,
-                                const TensorView& out) const {
+void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const {
+  const auto& [blocks, in, times, embedding, conditioning, rope, out] = args;
   const auto& prompt = dynamic_cast<const ZImageConditioning&>(conditioning);
   const int64_t n = context.tokens.size(), joint = prompt.joint_rows();
   CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
@@ -319,7 +317,6 @@ void ZImageTransformer::forward(Context& context, BlockRange blocks, const Tenso
   const TensorView x =
       blocks.last() ? context.arena.alloc(DType::kF32, {n + joint, config_.dim}) : out;
   const TensorView time = embed_time(context, embedding);
-  context.mixer.begin(context.pass);
   if (blocks.first())
     embed_image(context, in, time, prompt, rope, x);
   else

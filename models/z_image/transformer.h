@@ -92,10 +92,7 @@ class ZImageTransformer final : public Transformer {
   Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
             const Conditioning& conditioning) const override;
   // One time segment covers all tokens. Observes "noise_refiner" and "layers".
-  void forward(Context& context, BlockRange blocks, const TensorView& in,
-               std::span<const TimeSegment> times, const TensorView& embedding,
-               const Conditioning& conditioning, const Rope& rope,
-               const TensorView& out) const override;
+  void forward(Context& context, const ForwardArgs& args) const override;
 
  private:
   struct Block {

@@ -41,8 +41,13 @@ inline void forward(const Transformer& model, Context& context, BlockRange block
     patchify(stream, in, traits.patch, context.tokens, latent);
   }
   if (blocks.last()) velocity = Tensor(DType::kF32, {n, traits.row()}, stream.device());
-  model.forward(context, blocks, blocks.first() ? latent.view() : in, times, embedding,
-                conditioning, rope, blocks.last() ? velocity.view() : out);
+  model.forward(context, {.blocks = blocks,
+                          .in = blocks.first() ? latent.view() : in,
+                          .times = times,
+                          .embedding = embedding,
+                          .conditioning = conditioning,
+                          .rope = rope,
+                          .out = blocks.last() ? velocity.view() : out});
   if (blocks.last()) unpatchify(stream, velocity, traits.patch, context.tokens, out);
   stream.sync();
 }

@@ -59,8 +59,14 @@ struct Model {
     const int64_t n = c.tokens.size();
     Tensor out(DType::kF32, {blocks.last() ? n : n + conditioning.joint_rows(),
                              blocks.last() ? config.patch_dim() : config.dim});
-    transformer.forward(c, blocks, in, {&segment, 1}, embedding, conditioning,
-                        transformer.rope(grid, start, conditioning), out);
+    const Rope rope = transformer.rope(grid, start, conditioning);
+    transformer.forward(c, {.blocks = blocks,
+                            .in = in,
+                            .times = {&segment, 1},
+                            .embedding = embedding,
+                            .conditioning = conditioning,
+                            .rope = rope,
+                            .out = out});
     return out;
   }
   // The output as token rows.
