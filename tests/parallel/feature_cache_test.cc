@@ -151,10 +151,10 @@ TEST(FeatureCacheDeathTest, AnotherVersionThanTheDeclaredOneIsRefusedByName) {
     FeatureCache cache(everybody(world), full(1, 0, 2));
     const FeatureKey key = cache.description().keys[1];
     EXPECT_DEATH(cache.own(key, 0),
-                 "key-value of clip 0 branch 1 layer 4 is asked for version 0 and holds  none");
+                 "key-value of clip 0 branch 1 layer 4 is asked for version 0 and holds none");
     for (int version : {3, 4, 5}) cache.write(key, version);
     cache.exchange(stream(), key, 5);
-    EXPECT_DEATH(cache.own(key, 3), "layer 4 is asked for version 3 and holds  (5 4|4 5)");
+    EXPECT_DEATH(cache.own(key, 3), "layer 4 is asked for version 3 and holds (5, 4|4, 5)");
     EXPECT_DEATH(cache.read(key, 0, 4), "layer 4 is read in version 4 before its exchange");
     EXPECT_DEATH(cache.write(key, 5), "layer 4 is written in version 5 after 5");
     EXPECT_DEATH(cache.exchange(stream(), key, 5), "layer 4 is exchanged twice in version 5");
