@@ -1,6 +1,5 @@
 // weft compare: measures how alike two clips, pictures, folders of frames or weights files are.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <functional>

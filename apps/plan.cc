@@ -2,7 +2,6 @@
 // device.
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/calibrate.h"
@@ -16,6 +15,7 @@
 #include "engine/generation/generator.h"
 #include "io/atomic_file.h"
 #include "kernels/transfer.h"
+#include "parallel/schedule/plan_check.h"
 
 namespace weft {
 namespace {
@@ -52,6 +52,7 @@ struct Outlook {
   std::vector<MemoryPlan> memory;  // per rank
   std::vector<SimulatedRank> ranks;
   Uploads uploads;
+  DenoisePlanConfig schedule;
 
   uint64_t high_water() const {
     uint64_t most = 0;
@@ -120,6 +121,7 @@ Outlook look(const std::string& model, const GeneratorOptions& options, const Re
     if (world.rank() == 0) {
       run.listener = &times;
       guided = generator.layout_limits(request).guided;
+      out.schedule = generator.schedule(request);
     }
     generator.run(request, nullptr, run);
   });
@@ -180,17 +182,10 @@ Target target_of(const Flags& flags, const Ranks& ranks, DType dtype) {
 }
 
 GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks) {
-  GeneratorOptions options;
-  options.dtype = compute_dtype(flags);
-  options.weights = weight_format(flags);
-  options.attention = attention_format(flags);
-  options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
+  GeneratorOptions options = model_options(flags);
   options.threads = 1;
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   options.ops = &metered_ops();
-  options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
-  options.memory_limit = flags.bytes("memory-limit");
-  options.host_memory_limit = flags.bytes("host-memory-limit");
   if (target.planned) {
     options.planned = target.planned->traits;
     options.ranks_per_device = target.ranks_per_device;
@@ -201,13 +196,40 @@ GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks)
   return options;
 }
 
-nlohmann::json to_json(const Outlook& out, const Target& target, double alone_s) {
+// Proves the schedule of a layout; throws where it has a fault.
+std::string proof(const Outlook& out) {
+  const std::vector<Plan> plans = plan_denoise(out.schedule);
+  const PlanRules rules{
+      .bytes = [&](const Step& message) { return message_bytes(out.schedule, message); }};
+  if (const auto fault = check_plans(plans, rules))
+    throw Error(ErrorKind::kInternal,
+                "the schedule of " + to_string(out.layout) + " is not sound: " + *fault);
+  return proof_of(plans, rules);
+}
+
+nlohmann::json schedule_json(const Outlook& out) {
+  nlohmann::json turns = nlohmann::json::array();
+  for (const TurnSummary& turn : summarize_turns(plan_denoise(out.schedule)))
+    turns.push_back({{"first", turn.turns.begin},
+                     {"last", turn.turns.end - 1},
+                     {"loads", turn.loads},
+                     {"forwards", turn.forwards},
+                     {"updates", turn.updates},
+                     {"decodes", turn.decodes},
+                     {"messages", turn.messages},
+                     {"bytes", turn.bytes}});
+  return turns;
+}
+
+nlohmann::json to_json(const Outlook& out, const Target& target, double alone_s, bool check) {
   nlohmann::json object{{"layout", to_string(out.layout)},
                         {"ranks", out.layout.ranks()},
                         {"seconds", out.seconds},
                         {"speed_up", alone_s / out.seconds},
                         {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
+  object["turns"] = schedule_json(out);
+  if (check) object["checked"] = proof(out);
   if (target.planned) {
     object["device"] = target.planned->description();
     object["available_bytes"] = out.memory.front().available;
@@ -269,6 +291,40 @@ void print_one(const Outlook& out, const Target& target, double alone_s) {
   std::printf(" %.2f x one rank (%.4g s); loading is not in it\n", alone_s / out.seconds, alone_s);
 }
 
+// Prints what the ranks do together in every turn, or every step of one of them.
+void print_schedule(const Outlook& out, std::optional<int64_t> rank) {
+  const std::vector<Plan> plans = plan_denoise(out.schedule);
+  if (rank) {
+    std::printf("\nschedule of %s", to_string(plans[*rank]).c_str());
+    return;
+  }
+  std::printf("\n%-12s %8s %9s %8s %8s %9s %12s\n", "turns", "loads", "forwards", "updates",
+              "decodes", "messages", "bytes");
+  for (const TurnSummary& turn : summarize_turns(plans)) {
+    std::string turns = std::to_string(turn.turns.begin);
+    if (turn.turns.size() > 1) turns += " ... " + std::to_string(turn.turns.end - 1);
+    std::printf("%-12s %8d %9d %8d %8d %9d %12s\n", turns.c_str(), turn.loads, turn.forwards,
+                turn.updates, turn.decodes, turn.messages,
+                format_bytes(static_cast<uint64_t>(turn.bytes)).c_str());
+  }
+}
+
+void print_job(const Flags& flags, const Generator& generator, const Request& request,
+               const Target& target) {
+  std::printf(
+      "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
+      printable(generator.model_name()).c_str(),
+      std::string(to_string(generator.options().dtype)).c_str(),
+      static_cast<long long>(request.width), static_cast<long long>(request.height),
+      static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
+      static_cast<long long>(generator.tokens(request)));
+  std::printf("device  %s\n", printable(target.description).c_str());
+  const std::string bandwidth = flags.text("link-gbit");
+  std::printf("link    %s, %g ms\n",
+              bandwidth.empty() ? "unlimited" : (bandwidth + " Gbit/s").c_str(),
+              target.link.latency_s * 1e3);
+}
+
 void print_all(const std::vector<Outlook>& all, double alone_s) {
   std::printf("%-44s %10s %9s %10s %12s %12s\n", "layout", "seconds", "speed-up", "denoise",
               "high-water", "sent");
@@ -295,6 +351,10 @@ int run_plan(const Flags& flags) {
   const LayoutLimits limits = generator.layout_limits(request);
   const std::vector<Layout> layouts = parse_layouts(layout_text(flags), ranks.count, limits);
   const bool several = layouts.size() > 1;
+  const std::optional<int64_t> rank = flags.integer("plan-rank");
+  if (rank && *rank >= ranks.count)
+    throw Error(ErrorKind::kUsage, flags.label("plan-rank") + " is " + std::to_string(*rank) +
+                                       ", legal: 0 ... " + std::to_string(ranks.count - 1));
   const std::string svg = flags.text("svg");
   if (several && !svg.empty())
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
@@ -309,23 +369,17 @@ int run_plan(const Flags& flags) {
 
   if (flags.on("json")) {
     for (const Outlook& out : outlooks)
-      std::printf("%s\n", to_json(out, target, alone_s).dump().c_str());
+      std::printf("%s\n", to_json(out, target, alone_s, flags.on("check")).dump().c_str());
   } else {
-    std::printf(
-        "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
-        printable(generator.model_name()).c_str(), std::string(to_string(options.dtype)).c_str(),
-        static_cast<long long>(request.width), static_cast<long long>(request.height),
-        static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
-        static_cast<long long>(generator.tokens(request)));
-    std::printf("device  %s\n", printable(target.description).c_str());
-    const std::string bandwidth = flags.text("link-gbit");
-    std::printf("link    %s, %g ms\n",
-                bandwidth.empty() ? "unlimited" : (bandwidth + " Gbit/s").c_str(),
-                target.link.latency_s * 1e3);
+    print_job(flags, generator, request, target);
     if (several)
       print_all(outlooks, alone_s);
     else
       print_one(outlooks.front(), target, alone_s);
+    if (!several) print_schedule(outlooks.front(), rank);
+    if (flags.on("check"))
+      for (const Outlook& out : outlooks)
+        std::printf("checked %s: %s\n", to_string(out.layout).c_str(), proof(out).c_str());
   }
   if (!svg.empty()) {
     const Outlook& out = outlooks.front();

@@ -2,12 +2,6 @@
 
 #include <openssl/evp.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <memory>
-#include <vector>
-
 #include "kernels/check.h"
 
 namespace weft {
@@ -39,18 +33,6 @@ std::string Sha256::hex() {
 std::string sha256_hex(std::string_view bytes) {
   Sha256 hash;
   hash.update(bytes);
-  return hash.hex();
-}
-
-std::string sha256_file(const std::string& path) {
-  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rbe"), std::fclose);
-  if (!file) throw Error(ErrorKind::kModel, path + ": cannot be opened: " + std::strerror(errno));
-  std::vector<char> chunk(size_t{1} << 20);
-  Sha256 hash;
-  while (const size_t got = std::fread(chunk.data(), 1, chunk.size(), file.get()))
-    hash.update(chunk.data(), got);
-  if (std::ferror(file.get()))
-    throw Error(ErrorKind::kModel, path + ": cannot be read: " + std::strerror(errno));
   return hash.hex();
 }
 

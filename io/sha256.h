@@ -1,5 +1,5 @@
 #pragma once
-// Computes SHA-256 (FIPS 180-4) of bytes and files, as lower-case hex.
+// Computes SHA-256 (FIPS 180-4) of bytes, as lower-case hex.
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -23,6 +23,5 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view bytes);
-std::string sha256_file(const std::string& path);  // Error(kModel) if it cannot be read
 
 }  // namespace weft

@@ -2,29 +2,21 @@
 // The convolution family works channels last ([F, H, W, C]); weights are packed once at load. Time
 // is causal: the caller puts the history frames in front of x; nothing is padded behind.
 #include <array>
-#include <memory>
 
-#include "kernels/stream.h"
+#include "kernels/packed_weights.h"
 
 namespace weft {
 
-class PackedConv {
+class PackedConv : public PackedWeights {
  public:
   PackedConv() = default;
-  int64_t in() const { return in_; }
-  int64_t out() const { return out_; }
+  // An empty kernel for weight [Cout, Cin, kt, kh, kw].
+  PackedConv(const TensorView& weight, DType dtype)
+      : PackedWeights(weight[1], weight[0], dtype), kernel_{weight[2], weight[3], weight[4]} {}
   std::array<int64_t, 3> kernel() const { return kernel_; }  // time, height, width
-  DType dtype() const { return dtype_; }
-  size_t bytes() const { return bytes_; }
-  explicit operator bool() const { return out_ > 0; }
 
-  // The members below are for implementations of ConvOps.
-  int64_t in_ = 0, out_ = 0;
+ private:
   std::array<int64_t, 3> kernel_{1, 1, 1};
-  DType dtype_ = DType::kF32;
-  size_t bytes_ = 0;
-  Tensor bias_;  // [out] f32
-  std::unique_ptr<void, void (*)(void*)> storage_{nullptr, [](void*) {}};
 };
 
 // weight [Cout, Cin, kt, kh, kw] (or [Cout, Cin, kh, kw]: kt = 1) has any float dtype; bias [Cout]

@@ -53,7 +53,23 @@ struct RowBlocks {
 };
 RowBlocks row_blocks(int64_t rows, int64_t row_bytes);
 
-// Offsets in a queue's scratch, each a multiple of 256 bytes; `used` is the end of the last part.
+// Gives out offsets in a queue's scratch behind the caller's `before` bytes; each is a multiple of
+// 256 bytes.
+class ScratchPlaces {
+ public:
+  explicit ScratchPlaces(size_t before = 0) : used_(before) {}
+  size_t take(int64_t bytes) {
+    const size_t at = used_;
+    used_ += (static_cast<size_t>(bytes) + 255) / 256 * 256;
+    return at;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  size_t used_;
+};
+
+// `used` is the end of the last part.
 struct LinearPlaces {
   size_t weight = 0, quantized = 0, scales = 0, sums = 0, used = 0;
 };
@@ -107,30 +123,5 @@ struct AttentionShape {
 // This assumes that the library accepts every call that it is asked first (doctor says what it
 // refuses).
 size_t attention_scratch_bytes(const AttentionShape& shape, const DeviceTraits& device);
-
-// These functions say how the flash kernels cut a call (kernels/cuda/attention.cu): the rows of a
-// block, where `rows` counts the queries of all query heads that share a key/value head; the keys
-// of a tile; the parts in which the tiles are processed (split-K).
-int flash_rows(DType dtype, int64_t rows, int64_t kv_heads, int multiprocessors);
-int flash_tile_keys(DType dtype, int rows, int64_t size);
-int flash_blocks(int rows, bool sm90);  // resident on a multiprocessor at once
-int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t resident_blocks);
-inline constexpr int64_t kLibraryRows = 64;  // with fewer queries a call only reads keys and values
-// From this many multiplications of q k^T on, a call goes to the library: 17 Gflop in all, some 45
-// us in our kernels. Preparing a shape costs the library about half a second of host time, once.
-// The same threshold holds for flash_sm90, whose operands are first copied into tiles.
-inline constexpr int64_t kLargeAttention = int64_t{1} << 32;
-// The floats of one attention state: out [N, A, E] and lse [A, N].
-int64_t flash_state_floats(int64_t queries, int64_t heads, int64_t size);
-inline constexpr int kFlashLargest = 256;  // the largest head size; larger heads use attention_gemm
-inline constexpr int kAttentionGemmTile = 64;  // keys of a tile there
-struct AttentionGemmPlaces {
-  int64_t strip = 0;  // queries at a time
-  size_t logits = 0, powers = 0, values = 0, used = 0;
-};
-// Offsets behind the caller's `before` bytes. `columns` counts the keys, each segment rounded up to
-// whole tiles.
-AttentionGemmPlaces attention_gemm_places(int64_t queries, int64_t columns, int64_t size,
-                                          DType dtype, size_t before);
 
 }  // namespace weft

@@ -1,9 +1,6 @@
 #pragma once
 // The linear family computes out = act(x * weight^T + bias); weights are packed once at load.
-#include <memory>
-#include <vector>
-
-#include "kernels/stream.h"
+#include "kernels/packed_weights.h"
 
 namespace weft {
 
@@ -23,36 +20,19 @@ enum class LinearActivation : uint8_t { kNone, kGeluTanh, kSilu };
 enum class WeightFormat : uint8_t { kCompute, kInt8, kFp8, kFp8Tensor };
 constexpr bool is_fp8(WeightFormat format) { return format >= WeightFormat::kFp8; }
 
-// A PackedLinear is one packed weight matrix: owned memory in the layout of the op table that
-// packed it. It holds the only anonymous copy of the weights; the view it was packed from may go
-// away.
-class PackedLinear {
+// A PackedLinear is one packed weight matrix. It holds the only anonymous copy of the weights; the
+// view it was packed from may go away.
+class PackedLinear : public PackedWeights {
  public:
   PackedLinear() = default;
-  int64_t in() const { return in_; }
-  int64_t out() const { return out_; }
-  DType dtype() const { return dtype_; }  // dtype of x and out; of the weights too in kCompute
+  // An empty matrix [out, in] for weight [out, ...], whose other dimensions are one.
+  PackedLinear(const TensorView& weight, DType dtype, WeightFormat format = WeightFormat::kCompute)
+      : PackedWeights(weight.count() / weight[0], weight[0], dtype), format_(format) {}
   WeightFormat format() const { return format_; }
-  bool has_bias() const { return static_cast<bool>(bias_); }
-  size_t bytes() const { return bytes_; }
-  explicit operator bool() const { return out_ > 0; }
+  bool has_bias() const { return bias() != nullptr; }
 
-  // The members below are for implementations of LinearOps.
-  struct Storage {
-    void* data = nullptr;
-    void (*destroy)(void*) = nullptr;
-  };
-  int64_t in_ = 0, out_ = 0;
-  DType dtype_ = DType::kF32;
+ private:
   WeightFormat format_ = WeightFormat::kCompute;
-  size_t bytes_ = 0;
-  Tensor bias_;  // [out] f32
-  std::unique_ptr<void, void (*)(void*)> storage_{nullptr, [](void*) {}};
-  // On a device, pieces_ lists the memory above in a fixed order, without what is kept twice for
-  // speed (let_go_ frees that). Matrices packed alike have the same pieces, so one's memory can
-  // take the other's values.
-  std::vector<TensorView> pieces_;
-  void (*let_go_)(void* storage) = nullptr;
 };
 
 // weight [out, in] and bias [out] (or empty) have any float dtype and lie on the stream's device or

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
+#include <tuple>
+#include <type_traits>
 
 #include "kernels/cuda/device.h"
 
@@ -11,16 +14,26 @@ namespace {
 
 double bytes(const TensorView& x) { return x ? static_cast<double>(x.bytes()) : 0; }
 
-Work moved(OpFamily family, const char* op, double bytes) { return {family, 0, bytes, op}; }
+// The work of an op that moves the bytes of its arguments at positions kAt, which are views.
+template <OpFamily kFamily, size_t... kAt>
+constexpr auto moved = [](const char* op, const auto&... arguments) -> Work {
+  const auto all = std::tie(arguments...);
+  return {kFamily, 0, (bytes(std::get<kAt>(all)) + ...), op};
+};
 
-Work linear_work(const TensorView& x, const PackedLinear& packed, const TensorView& out) {
+Work combine_work(const char* op, std::span<const Term> terms, const TensorView& out) {
+  return {OpFamily::kPointwise, 0, static_cast<double>(terms.size() + 1) * bytes(out), op};
+}
+
+Work linear_work(const char* op, const TensorView& x, const PackedLinear& packed, LinearActivation,
+                 const TensorView& out) {
   return {OpFamily::kLinear,
           2.0 * static_cast<double>(x.rows()) * static_cast<double>(packed.in() * packed.out()),
-          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "linear"};
+          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), op};
 }
 
 // Query-key pairs hidden by a causal mask are not counted.
-Work attention_work(const AttentionArgs& args) {
+Work attention_work(const char* op, const AttentionArgs& args) {
   double pairs = 0, held = 0;
   const int64_t n = args.q[0];
   for (const KVSegment& segment : args.segments) {
@@ -35,14 +48,15 @@ Work attention_work(const AttentionArgs& args) {
           std::clamp<int64_t>(args.query_position + i + 1 - segment.position, 0, keys));
   }
   return {OpFamily::kAttention, 4 * pairs * static_cast<double>(args.q[1] * args.q[2]),
-          bytes(args.q) + bytes(args.out) + held, "attention"};
+          bytes(args.q) + bytes(args.out) + held, op};
 }
 
-Work conv_work(const TensorView& x, const PackedConv& packed, const TensorView& out) {
+Work conv_work(const char* op, const TensorView& x, const PackedConv& packed, const ConvArgs&,
+               const TensorView& out) {
   const auto [kt, kh, kw] = packed.kernel();
   return {OpFamily::kConv,
           2.0 * static_cast<double>(out.count()) * static_cast<double>(packed.in() * kt * kh * kw),
-          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), "conv3d"};
+          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), op};
 }
 
 // Returns the table that the metered table of this stream wraps.
@@ -67,181 +81,95 @@ PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const
                                  DType dtype, WeightFormat format) {
   if (!is_dry_run(stream))
     return base(stream).linear.pack_linear(stream, weight, bias, dtype, format);
-  PackedLinear packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight[1];
-  packed.dtype_ = dtype;
-  packed.format_ = format;
-  packed.bytes_ =
+  PackedLinear packed(weight, dtype, format);
+  packed.dry_run_bytes_ =
       static_cast<size_t>(weight.count()) * (format == WeightFormat::kCompute ? size_of(dtype) : 1);
-  if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]}, stream.device());
   return packed;
 }
 
 PackedConv pack_conv_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                              DType dtype) {
   if (!is_dry_run(stream)) return base(stream).conv.pack_conv(stream, weight, bias, dtype);
-  PackedConv packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight[1];
-  packed.kernel_ = {weight.rank == 5 ? weight[2] : 1, weight[-2], weight[-1]};
-  packed.dtype_ = dtype;
-  packed.bytes_ = static_cast<size_t>(weight.count()) * size_of(dtype);
-  if (bias) packed.bias_ = Tensor(DType::kF32, {weight[0]}, stream.device());
+  PackedConv packed(weight, dtype);
+  packed.dry_run_bytes_ = static_cast<size_t>(weight.count()) * size_of(dtype);
   return packed;
 }
 
+template <size_t kSize>
+struct Name {
+  char text[kSize];
+  constexpr Name(const char (&name)[kSize]) { std::copy_n(name, kSize, text); }
+};
+
+// Makes an entry of `ops`: it hands kWork's description of a call to the meter, and the same entry
+// of the wrapped table runs the call.
+template <Name kName, auto kFamily, auto kEntry, auto kWork, class Family, class Result,
+          class... Arguments>
+void meter_as(Ops& ops, Result (*Family::*)(Stream&, Arguments...)) {
+  ops.*kFamily.*kEntry = [](Stream& stream, Arguments... arguments) {
+    const auto op = base(stream).*kFamily.*kEntry;
+    const Work work = kWork(kName.text, arguments...);
+    if constexpr (std::is_void_v<Result>) {
+      metered(stream, work, [&] { op(stream, arguments...); });
+    } else {
+      Result result{-1};  // of a dry run
+      metered(stream, work, [&] { result = op(stream, arguments...); });
+      return result;
+    }
+  };
+}
+template <Name kName, auto kFamily, auto kEntry, auto kWork>
+void meter(Ops& ops) {
+  meter_as<kName, kFamily, kEntry, kWork>(ops, kEntry);
+}
+
+void meter_pointwise(Ops& ops) {
+  using enum OpFamily;
+  using Of = PointwiseOps;
+  constexpr auto kOf = &Ops::pointwise;
+  meter<"add", kOf, &Of::add, moved<kPointwise, 0, 1, 2>>(ops);
+  meter<"gated_add", kOf, &Of::gated_add, moved<kPointwise, 0, 1, 3>>(ops);
+  meter<"add_bias", kOf, &Of::add_bias, moved<kPointwise, 0, 2>>(ops);
+  meter<"silu", kOf, &Of::silu, moved<kPointwise, 0, 1>>(ops);
+  meter<"gelu_tanh", kOf, &Of::gelu_tanh, moved<kPointwise, 0, 1>>(ops);
+  meter<"gelu_tanh_mul", kOf, &Of::gelu_tanh_mul, moved<kPointwise, 0, 1, 2>>(ops);
+  meter<"tanh", kOf, &Of::tanh, moved<kPointwise, 0, 1>>(ops);
+  meter<"silu_mul", kOf, &Of::silu_mul, moved<kPointwise, 0, 1, 2>>(ops);
+  meter<"axpby", kOf, &Of::axpby, moved<kPointwise, 1, 3, 4>>(ops);
+  meter<"combine", kOf, &Of::combine, combine_work>(ops);
+  meter<"clamp", kOf, &Of::clamp, moved<kPointwise, 0, 3>>(ops);
+  meter<"first_non_finite", kOf, &Of::first_non_finite, moved<kPointwise, 0>>(ops);
+  meter<"note_non_finite", kOf, &Of::note_non_finite, moved<kPointwise, 0>>(ops);
+}
+
 Ops make_metered() {
+  using enum OpFamily;
   Ops ops{};
   ops.name = "metered";
-  ops.norm = {
-      [](Stream& s, const TensorView& x, const TensorView& weight, const TensorView& bias,
-         float eps, const TensorView& out) {
-        metered(s, moved(OpFamily::kNorm, "layer_norm", bytes(x) + bytes(out)),
-                [&] { base(s).norm.layer_norm(s, x, weight, bias, eps, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& scale, const TensorView& shift,
-         float eps, const TensorView& out) {
-        metered(s, moved(OpFamily::kNorm, "modulated_layer_norm", bytes(x) + bytes(out)),
-                [&] { base(s).norm.modulated_layer_norm(s, x, scale, shift, eps, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& weight, float eps,
-         const TensorView& out) {
-        metered(s, moved(OpFamily::kNorm, "rms_norm", bytes(x) + bytes(out)),
-                [&] { base(s).norm.rms_norm(s, x, weight, eps, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& sums) {
-        metered(s, moved(OpFamily::kNorm, "sum_squares", bytes(x)),
-                [&] { base(s).norm.sum_squares(s, x, sums); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& sums, int64_t width,
-         const TensorView& weight, float eps, const TensorView& out) {
-        metered(s, moved(OpFamily::kNorm, "rms_scale", bytes(x) + bytes(out)),
-                [&] { base(s).norm.rms_scale(s, x, sums, width, weight, eps, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& gamma, Activation activation,
-         const TensorView& out) {
-        metered(s, moved(OpFamily::kNorm, "channel_rms_norm", bytes(x) + bytes(out)),
-                [&] { base(s).norm.channel_rms_norm(s, x, gamma, activation, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& sums) {
-        metered(s, moved(OpFamily::kNorm, "group_sums", bytes(x)),
-                [&] { base(s).norm.group_sums(s, x, sums); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& sums, const TensorView& squares) {
-        metered(s, moved(OpFamily::kNorm, "group_squares", bytes(x)),
-                [&] { base(s).norm.group_squares(s, x, sums, squares); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& sums, const TensorView& squares,
-         const TensorView& weight, const TensorView& bias, float eps, Activation activation,
-         const TensorView& out) {
-        metered(s, moved(OpFamily::kNorm, "group_norm", bytes(x) + bytes(out)), [&] {
-          base(s).norm.group_norm(s, x, sums, squares, weight, bias, eps, activation, out);
-        });
-      }};
-  ops.linear = {pack_linear_metered, [](Stream& s, const TensorView& x, const PackedLinear& packed,
-                                        LinearActivation activation, const TensorView& out) {
-                  metered(s, linear_work(x, packed, out),
-                          [&] { base(s).linear.linear(s, x, packed, activation, out); });
-                }};
-  ops.attention = {
-      [](Stream& s, const AttentionArgs& args) {
-        metered(s, attention_work(args), [&] { base(s).attention.attention(s, args); });
-      },
-      [](Stream& s, const TensorView& out_a, const TensorView& lse_a, const TensorView& out_b,
-         const TensorView& lse_b) {
-        metered(s, moved(OpFamily::kPointwise, "merge_attention", 3 * bytes(out_a)),
-                [&] { base(s).attention.merge_attention(s, out_a, lse_a, out_b, lse_b); });
-      }};
-  ops.rope = {[](Stream& s, const TensorView& x, const Rope& rope, int64_t first_token,
-                 const TensorView& out) {
-    metered(s, moved(OpFamily::kRope, "apply_rope", bytes(x) + bytes(out)),
-            [&] { base(s).rope.apply_rope(s, x, rope, first_token, out); });
-  }};
-  ops.pointwise = {
-      [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "add", bytes(a) + bytes(b) + bytes(out)),
-                [&] { base(s).pointwise.add(s, a, b, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& y, const TensorView& gate,
-         const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "gated_add", bytes(x) + bytes(y) + bytes(out)),
-                [&] { base(s).pointwise.gated_add(s, x, y, gate, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& bias, const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "add_bias", bytes(x) + bytes(out)),
-                [&] { base(s).pointwise.add_bias(s, x, bias, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "silu", bytes(x) + bytes(out)),
-                [&] { base(s).pointwise.silu(s, x, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "tanh", bytes(x) + bytes(out)),
-                [&] { base(s).pointwise.tanh(s, x, out); });
-      },
-      [](Stream& s, const TensorView& x, const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "gelu_tanh", bytes(x) + bytes(out)),
-                [&] { base(s).pointwise.gelu_tanh(s, x, out); });
-      },
-      [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "gelu_tanh_mul", bytes(a) + bytes(b) + bytes(out)),
-                [&] { base(s).pointwise.gelu_tanh_mul(s, a, b, out); });
-      },
-      [](Stream& s, const TensorView& a, const TensorView& b, const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "silu_mul", bytes(a) + bytes(b) + bytes(out)),
-                [&] { base(s).pointwise.silu_mul(s, a, b, out); });
-      },
-      [](Stream& s, float a, const TensorView& x, float b, const TensorView& y,
-         const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "axpby", bytes(x) + bytes(y) + bytes(out)),
-                [&] { base(s).pointwise.axpby(s, a, x, b, y, out); });
-      },
-      [](Stream& s, std::span<const Term> terms, const TensorView& out) {
-        const double views = static_cast<double>(terms.size() + 1);
-        metered(s, moved(OpFamily::kPointwise, "combine", views * bytes(out)),
-                [&] { base(s).pointwise.combine(s, terms, out); });
-      },
-      [](Stream& s, const TensorView& x, float low, float high, const TensorView& out) {
-        metered(s, moved(OpFamily::kPointwise, "clamp", bytes(x) + bytes(out)),
-                [&] { base(s).pointwise.clamp(s, x, low, high, out); });
-      },
-      [](Stream& s, const TensorView& x) {
-        int64_t first = -1;
-        metered(s, moved(OpFamily::kPointwise, "first_non_finite", bytes(x)),
-                [&] { first = base(s).pointwise.first_non_finite(s, x); });
-        return first;
-      },
-      [](Stream& s, const TensorView& x, const TensorView& slot) {
-        metered(s, moved(OpFamily::kPointwise, "note_non_finite", bytes(x)),
-                [&] { base(s).pointwise.note_non_finite(s, x, slot); });
-      }};
-  ops.conv = {pack_conv_metered,
-              [](Stream& s, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
-                 const TensorView& out) {
-                metered(s, conv_work(x, packed, out),
-                        [&] { base(s).conv.conv3d(s, x, packed, args, out); });
-              },
-              [](Stream& s, const TensorView& x, const TensorView& out) {
-                metered(s, moved(OpFamily::kCopy, "upsample_nearest2", bytes(x) + bytes(out)),
-                        [&] { base(s).conv.upsample_nearest2(s, x, out); });
-              }};
-  ops.copy = {[](Stream& s, const TensorView& x, const TensorView& out) {
-                metered(s, moved(OpFamily::kCopy, "copy", bytes(x) + bytes(out)),
-                        [&] { base(s).copy.copy(s, x, out); });
-              },
-              [](Stream& s, const TensorView& out) {
-                metered(s, moved(OpFamily::kCopy, "fill_zero", bytes(out)),
-                        [&] { base(s).copy.fill_zero(s, out); });
-              },
-              [](Stream& s, const TensorView& table, const TensorView& ids, const TensorView& out) {
-                metered(s, moved(OpFamily::kCopy, "gather_rows", 2 * bytes(out)),
-                        [&] { base(s).copy.gather_rows(s, table, ids, out); });
-              },
-              [](Stream& s, const TensorView& x, const TensorView& out) {
-                metered(s, moved(OpFamily::kCopy, "frames_to_rgb8", bytes(x) + bytes(out)),
-                        [&] { base(s).copy.frames_to_rgb8(s, x, out); });
-              }};
+  constexpr auto kOfNorm = &Ops::norm;
+  meter<"layer_norm", kOfNorm, &NormOps::layer_norm, moved<kNorm, 0, 4>>(ops);
+  meter<"modulated_layer_norm", kOfNorm, &NormOps::modulated_layer_norm, moved<kNorm, 0, 4>>(ops);
+  meter<"rms_norm", kOfNorm, &NormOps::rms_norm, moved<kNorm, 0, 3>>(ops);
+  meter<"sum_squares", kOfNorm, &NormOps::sum_squares, moved<kNorm, 0>>(ops);
+  meter<"rms_scale", kOfNorm, &NormOps::rms_scale, moved<kNorm, 0, 5>>(ops);
+  meter<"channel_rms_norm", kOfNorm, &NormOps::channel_rms_norm, moved<kNorm, 0, 3>>(ops);
+  meter<"group_sums", kOfNorm, &NormOps::group_sums, moved<kNorm, 0>>(ops);
+  meter<"group_squares", kOfNorm, &NormOps::group_squares, moved<kNorm, 0>>(ops);
+  meter<"group_norm", kOfNorm, &NormOps::group_norm, moved<kNorm, 0, 7>>(ops);
+  ops.linear.pack_linear = pack_linear_metered;
+  meter<"linear", &Ops::linear, &LinearOps::linear, linear_work>(ops);
+  meter<"attention", &Ops::attention, &AttentionOps::attention, attention_work>(ops);
+  meter<"merge_attention", &Ops::attention, &AttentionOps::merge_attention,
+        moved<kPointwise, 0, 0, 0>>(ops);
+  meter<"apply_rope", &Ops::rope, &RopeOps::apply_rope, moved<kRope, 0, 3>>(ops);
+  meter_pointwise(ops);
+  ops.conv.pack_conv = pack_conv_metered;
+  meter<"conv3d", &Ops::conv, &ConvOps::conv3d, conv_work>(ops);
+  meter<"upsample_nearest2", &Ops::conv, &ConvOps::upsample_nearest2, moved<kCopy, 0, 1>>(ops);
+  meter<"copy", &Ops::copy, &CopyOps::copy, moved<kCopy, 0, 1>>(ops);
+  meter<"fill_zero", &Ops::copy, &CopyOps::fill_zero, moved<kCopy, 0>>(ops);
+  meter<"gather_rows", &Ops::copy, &CopyOps::gather_rows, moved<kCopy, 2, 2>>(ops);
+  meter<"frames_to_rgb8", &Ops::copy, &CopyOps::frames_to_rgb8, moved<kCopy, 0, 1>>(ops);
   return ops;
 }
 

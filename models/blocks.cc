@@ -6,15 +6,20 @@ namespace weft {
 
 namespace {
 
+// Tokens of one frame.
+struct Rectangle {
+  int64_t row, rows, column, columns;
+};
+
 // A view of a latent as the patches of a rectangle of tokens: [rows, columns, C, ph, pw].
 TensorView latent_patches(const TensorView& latent, std::array<int64_t, 3> patch, int64_t frame,
-                          int64_t row, int64_t rows, int64_t column, int64_t columns) {
+                          const Rectangle& of) {
   const TensorView picture = latent.select(1, frame)
-                                 .slice(1, row * patch[1], rows * patch[1])
-                                 .slice(2, column * patch[2], columns * patch[2]);
+                                 .slice(1, of.row * patch[1], of.rows * patch[1])
+                                 .slice(2, of.column * patch[2], of.columns * patch[2]);
   TensorView view = picture;
   view.rank = 5;
-  view.extent = {rows, columns, picture[0], patch[1], patch[2]};
+  view.extent = {of.rows, of.columns, picture[0], patch[1], patch[2]};
   view.stride = {patch[1] * picture.stride[1], patch[2] * picture.stride[2], picture.stride[0],
                  picture.stride[1], picture.stride[2]};
   return view;
@@ -55,7 +60,7 @@ void for_patches(const TensorView& latent, const TensorView& rows, std::array<in
       const int64_t m = whole_rows ? gw : std::min(left, gw - column);
       for (int64_t t = 0; t < pf; ++t) {
         const TensorView in_latent =
-            latent_patches(latent, patch, frame * pf + t, row, n, column, m);
+            latent_patches(latent, patch, frame * pf + t, {row, n, column, m});
         f(in_latent, row_patches(rows, done, in_latent, inner, t * ph * pw));
       }
       token += n * m;
@@ -90,6 +95,15 @@ void full_rms_norm(Context& context, const TensorView& x, int64_t width, const T
   sum_squares(context.stream, x, sums);
   context.reducer.sum(context, sums);
   rms_scale(context.stream, x, sums, width, weight, eps, x);
+}
+
+void append_pieces(const PackedLinear& packed, std::vector<TensorView>& pieces) {
+  packed.for_buffers([&](Tensor& buffer, BufferUse use) {
+    if (use == BufferUse::kDuplicate)
+      buffer = {};
+    else
+      pieces.push_back(buffer);
+  });
 }
 
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape) {

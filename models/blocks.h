@@ -2,6 +2,7 @@
 // Building blocks shared by several models: row-parallel linears, RMS norms, patches, f32 copies of
 // weights.
 #include <array>
+#include <vector>
 
 #include "kernels/copy.h"
 #include "kernels/linear.h"
@@ -33,6 +34,9 @@ TensorView rms_normed(Context& context, const TensorView& x, const TensorView& w
 // full D.
 void full_rms_norm(Context& context, const TensorView& x, int64_t width, const TensorView& weight,
                    float eps);
+
+// Appends the buffers that an offloaded layer is copied as, and frees those that repeat others.
+void append_pieces(const PackedLinear& packed, std::vector<TensorView>& pieces);
 
 // Returns an f32 copy of a checkpoint tensor, reshaped, on the stream's device.
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape);

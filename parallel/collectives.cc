@@ -40,6 +40,24 @@ void Communicator::all_gather_v(Stream& stream, const Tag& tag, const TensorView
   all_to_all_v(stream, tag, same, out);
 }
 
+void Communicator::gather_v(Stream& stream, const Tag& tag, const TensorView& in,
+                            const std::function<TensorView(int rank)>& landing,
+                            const std::function<void(int rank, const TensorView& rows)>& landed) {
+  if (rank_ != 0) {
+    if (in) send(stream, 0, tag, in);
+    return;
+  }
+  for (int rank = 0; rank < size(); ++rank) {
+    const TensorView rows = landing(rank);
+    if (!rows || rows.count() == 0) continue;
+    if (rank != 0)
+      receive(stream, rank, tag, rows);
+    else if (rows.data != in.data)
+      copy(stream, in, rows);
+    if (landed) landed(rank, rows);
+  }
+}
+
 namespace {
 
 // P - 1 hops around the ring. Rank r first sends chunk r + first. Each chunk that arrives is added
@@ -67,12 +85,6 @@ void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& t
 }
 
 }  // namespace
-
-void Communicator::reduce_scatter(Stream& stream, Arena& arena, const Tag& tag,
-                                  const TensorView& x) {
-  CHECK(x.dtype == DType::kF32 && x.contiguous(), x.to_string_shape());
-  if (size() > 1) ring(*this, stream, arena, tag, 0, flat(x), -1, Arrival::kAdd);
-}
 
 AllReduce chosen(AllReduce algorithm, int64_t count, int ranks) {
   if (algorithm != AllReduce::kBySize) return algorithm;

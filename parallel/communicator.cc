@@ -97,6 +97,23 @@ Communicator Communicator::group(std::vector<int> world_ranks, int id) const {
   return {transport_, shared_, std::move(world_ranks), rank, id};
 }
 
+void Communicator::begin_job() {
+  transport_->begin_job();
+  end_job();
+}
+
+void Communicator::end_job() noexcept {
+  without_throwing([&] { shared_->staging.trim(); });
+}
+
+int64_t Communicator::held_bytes() const {
+  return transport_->held_bytes() + shared_->staging.held_bytes();
+}
+
+TagBits Communicator::tag_bits(const Tag& tag) const {
+  return tag.bits(group_, group_ == 0 ? 0 : transport_->job());
+}
+
 Communicator::Pending Communicator::post(Stream& stream, std::span<const Message> sends,
                                          std::span<const Message> receives) {
   Pending pending;
@@ -115,7 +132,7 @@ Communicator::Pending Communicator::post(Stream& stream, std::span<const Message
     CHECK(message.view.contiguous(), message.view.to_string_shape());
     const int peer = ranks_[message.peer];
     const int64_t bytes = static_cast<int64_t>(message.view.bytes());
-    const MessageHeader header{.tag = message.tag.bits(group_), .bytes = bytes, .due_ns = 0};
+    const MessageHeader header{.tag = tag_bits(message.tag), .bytes = bytes, .due_ns = 0};
     const uint64_t number = shared_->recorder->begin(receive, peer, header.tag, bytes);
     auto& counts = receive ? shared_->counters.received : shared_->counters.sent;
     CommCounters::Count& count = counts[static_cast<size_t>(message.tag.kind)];

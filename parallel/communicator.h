@@ -4,6 +4,7 @@
 // to one rank and one thread.
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,6 +69,16 @@ class Communicator {
   // Counters and recorder are shared with the world's.
   Communicator group(std::vector<int> world_ranks, int id) const;
 
+  // Begins a job: every rank of the groups that this rank has messages in calls it, equally often.
+  // Messages of earlier jobs are discarded and counted (Transport::begin_job), and memory that they
+  // held is freed. end_job() frees the memory that the job's messages leave for later ones.
+  void begin_job();
+  void end_job() noexcept;
+  int64_t strays() const { return transport_->strays(); }
+  // Bytes of host memory that messages hold beside their views: staging buffers that wait for
+  // their next use, and payloads that came before their receive.
+  int64_t held_bytes() const;
+
   class Pending {
    public:
     Pending() = default;
@@ -106,13 +117,16 @@ class Communicator {
   // Every rank's `in` arrives in out[its rank]; out[own] may be `in`.
   void all_gather_v(Stream& stream, const Tag& tag, const TensorView& in,
                     std::span<const TensorView> out);
+  // The rows of all ranks arrive on rank 0, one rank's after another's. There `landing` returns the
+  // place of a rank's rows (an empty view where it sends none), and `landed` is called when they
+  // are in it. The own part is copied, unless its place is `in`. Views contiguous.
+  void gather_v(Stream& stream, const Tag& tag, const TensorView& in,
+                const std::function<TensorView(int rank)>& landing,
+                const std::function<void(int rank, const TensorView& rows)>& landed = {});
   // x (f32, any shape, contiguous) = sum over ranks, the same bits on all of them, in place.
   // Scratch from `arena`. Uses hops 0 ... 2 P - 1 behind the tag's.
   void all_reduce(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x,
                   AllReduce algorithm);
-  // x (f32, flat) -> this rank's chunk partition(n, P, rank) of the sum, in place; the other chunks
-  // are left undefined.
-  void reduce_scatter(Stream& stream, Arena& arena, const Tag& tag, const TensorView& x);
   void broadcast(Stream& stream, const Tag& tag, const TensorView& view, int root);
   void barrier(Stream& stream, const Tag& tag);
 
@@ -126,6 +140,7 @@ class Communicator {
   struct Shared;  // counters, recorder and staging, one per rank
   Communicator(std::shared_ptr<Transport> transport, std::shared_ptr<Shared> shared,
                std::vector<int> ranks, int rank, int group);
+  TagBits tag_bits(const Tag& tag) const;  // group 0 is the world, whose messages have no job
 
   std::shared_ptr<Transport> transport_;
   std::shared_ptr<Shared> shared_;

@@ -1,5 +1,5 @@
 #pragma once
-// Context: everything a model's forward may use, as one value that the executor makes per pass.
+// Context: everything a model's forward may use, as one value that the engine makes per pass.
 #include "kernels/arena.h"
 #include "kernels/stream.h"
 #include "parallel/halo.h"

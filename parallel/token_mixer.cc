@@ -25,6 +25,20 @@ Attend replicated_rows(const Attend& attend) {
   return rows(attend, attend.q[0] - attend.replicated, attend.replicated);
 }
 
+void TokenMixer::begin(const Pass& pass) {
+  begun_ = true;
+  pass_ = pass;
+  taken_.clear();
+}
+
+AttendTags TokenMixer::take_tags(int layer, int hops) {
+  CHECK(begun_, "an attend of layer", layer, "before begin()");
+  int& taken = taken_[layer];
+  const AttendTags tags{pass_, layer, taken};
+  taken += hops;
+  return tags;
+}
+
 void apply_positions(Context& context, const Attend& attend) {
   const TokenRanges& tokens = context.tokens;
   const int64_t n = attend.q[0] - attend.replicated;

@@ -1,11 +1,12 @@
 #pragma once
 // TokenMixer: the seam that self-attention asks. It decides which keys and values a rank's
 // attention sees and where they come from. FullMixer is the answer for one rank.
+#include <map>
 #include <vector>
 
 #include "kernels/attention.h"
 #include "kernels/rope.h"
-#include "parallel/pass.h"
+#include "parallel/tag.h"
 
 namespace weft {
 
@@ -55,10 +56,35 @@ struct AttendShape {
   int64_t element() const { return static_cast<int64_t>(size_of(dtype)); }
 };
 
-struct TokenMixer {
+// The tags of one attend's messages. No other attend of the forward has them.
+struct AttendTags {
+  Pass pass{};
+  int layer = 0, first = 0;  // first: the number of hop 0
+  Tag operator()(Payload kind, int hop = 0) const {
+    return {.kind = kind, .pass = pass, .layer = layer, .hop = first + hop};
+  }
+};
+
+// Every rank of a mixer's groups calls begin(), attend() and finish() in the same order.
+class TokenMixer {
+ public:
   virtual ~TokenMixer() = default;
-  virtual void begin(const Pass& pass) = 0;
+  // A forward begins: the messages of its attends carry `pass` and are numbered anew. Whoever makes
+  // a Context for a pass calls it; models do not.
+  virtual void begin(const Pass& pass);
   virtual void attend(Context& context, const Attend& attend) = 0;
+  // Returns when no message of the mixer is under way. Called at the end of every turn and before
+  // decoding; the next attend needs a begin().
+  virtual void finish() { begun_ = false; }
+
+ protected:
+  // Takes `hops` fresh numbers of a layer. CHECKs that a forward has begun.
+  AttendTags take_tags(int layer, int hops);
+
+ private:
+  bool begun_ = false;
+  Pass pass_{};
+  std::map<int, int> taken_;  // numbers in use since begin(), by layer
 };
 
 // Applies the ropes to attend.q and attend.k in place: to this rank's tokens at the global
@@ -72,7 +98,6 @@ void append_to_cache(Stream& stream, const ContextKV* past, const TensorView& k,
 // This rank holds all tokens: rope, then one attention over past and own keys.
 class FullMixer final : public TokenMixer {
  public:
-  void begin(const Pass&) override {}
   void attend(Context& context, const Attend& attend) override;
 };
 

@@ -88,38 +88,32 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   const Tensor scale = filled(stream, DType::kF32, {kWidth}),
                shift = filled(stream, DType::kF32, {kWidth});
   const double row_bytes = 2 * kTokens * kWidth * element;
+  const auto measure = [&](const Entry& entry) { report(entry, stream, dtype, repeat, json); };
 
-  report({"copy", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { copy(stream, x, out); }},
-         stream, dtype, repeat, json);
-  report({"modulated_layer_norm", shape_text({kTokens, kWidth}), 0, row_bytes,
-          [&] { modulated_layer_norm(stream, x, scale, shift, 1e-6f, out); }},
-         stream, dtype, repeat, json);
-  report({"rms_norm", shape_text({kTokens, kWidth}), 0, row_bytes,
-          [&] { rms_norm(stream, x, scale, 1e-6f, out); }},
-         stream, dtype, repeat, json);
-  report({"gated_add", shape_text({kTokens, kWidth}), 0, 1.5 * row_bytes,
-          [&] { gated_add(stream, x, y, scale, out); }},
-         stream, dtype, repeat, json);
-  report({"gelu_tanh", shape_text({kTokens, kWidth}), 0, row_bytes,
-          [&] { gelu_tanh(stream, x, out); }},
-         stream, dtype, repeat, json);
+  measure({"copy", shape_text({kTokens, kWidth}), 0, row_bytes, [&] { copy(stream, x, out); }});
+  measure({"modulated_layer_norm", shape_text({kTokens, kWidth}), 0, row_bytes,
+           [&] { modulated_layer_norm(stream, x, scale, shift, 1e-6f, out); }});
+  measure({"rms_norm", shape_text({kTokens, kWidth}), 0, row_bytes,
+           [&] { rms_norm(stream, x, scale, 1e-6f, out); }});
+  measure({"gated_add", shape_text({kTokens, kWidth}), 0, 1.5 * row_bytes,
+           [&] { gated_add(stream, x, y, scale, out); }});
+  measure({"gelu_tanh", shape_text({kTokens, kWidth}), 0, row_bytes,
+           [&] { gelu_tanh(stream, x, out); }});
 
   for (const auto& [in, width] : {std::pair{kWidth, kWidth}, {kWidth, kFfn}, {kFfn, kWidth}}) {
     const Tensor weight = filled(stream, dtype, {width, in}),
                  input = filled(stream, dtype, {kTokens, in});
     const Tensor result(dtype, {kTokens, width}, stream.device());
     const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
-    report({"linear", shape_text({kTokens, in, width}), 2.0 * kTokens * in * width, 0,
-            [&] { linear(stream, input, packed, LinearActivation::kNone, result); }},
-           stream, dtype, repeat, json);
+    measure({"linear", shape_text({kTokens, in, width}), 2.0 * kTokens * in * width, 0,
+             [&] { linear(stream, input, packed, LinearActivation::kNone, result); }});
   }
 
   const Rope rope = on_device(stream, make_rope({1, 30, 52}, {0, 0, 0}, kHead));
   const TensorView heads = x.view().reshape({kTokens, kHeads, kHead});
   const TensorView heads_out = out.view().reshape({kTokens, kHeads, kHead});
-  report({"apply_rope", shape_text({kTokens, kHeads, kHead}), 0, row_bytes,
-          [&] { apply_rope(stream, heads, rope, 0, heads_out); }},
-         stream, dtype, repeat, json);
+  measure({"apply_rope", shape_text({kTokens, kHeads, kHead}), 0, row_bytes,
+           [&] { apply_rope(stream, heads, rope, 0, heads_out); }});
   const KVSegment segment{
       .k = heads, .v = y.view().reshape({kTokens, kHeads, kHead}), .position = 0, .log_bias = 0};
   AttentionArgs args;
@@ -127,9 +121,8 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
   args.segments = {&segment, 1};
   args.scale = 0.088388f;
   args.out = heads_out;
-  report({"attention", shape_text({kTokens, kTokens, kHeads, kHead}),
-          4.0 * kTokens * kTokens * kHeads * kHead, 0, [&] { attention(stream, args); }},
-         stream, dtype, repeat, json);
+  measure({"attention", shape_text({kTokens, kTokens, kHeads, kHead}),
+           4.0 * kTokens * kTokens * kHeads * kHead, 0, [&] { attention(stream, args); }});
 
   for (const int64_t channels : {int64_t{96}, int64_t{384}}) {
     const int64_t height = channels == 96 ? 120 : 60, width = channels == 96 ? 208 : 104;
@@ -138,10 +131,9 @@ void bench_ops(Stream& stream, DType dtype, int repeat, bool json) {
     const Tensor result(dtype, {1, height, width, channels}, stream.device());
     const PackedConv packed = pack_conv(stream, weight, {}, dtype);
     const ConvArgs conv{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
-    report({"conv3d", shape_text({height, width, channels, channels}) + " k333",
-            2.0 * 27 * height * width * channels * channels, 0,
-            [&] { conv3d(stream, input, packed, conv, result); }},
-           stream, dtype, repeat, json);
+    measure({"conv3d", shape_text({height, width, channels, channels}) + " k333",
+             2.0 * 27 * height * width * channels * channels, 0,
+             [&] { conv3d(stream, input, packed, conv, result); }});
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
@@ -104,9 +105,9 @@ class DeviceTimes {
   // The seconds of the ops when they are enqueued one by one.
   double time(Stream& stream, bool recordable, const std::function<void()>& forward) {
     if (recordable && !graph_) graph_.record(stream, forward);
-    const auto timed = [&](std::vector<double>& host, const std::function<void()>& give) {
+    const auto timed = [&](std::vector<double>& host, const std::function<void()>& enqueue) {
       return seconds_of([&] {
-        host.push_back(seconds_of(give));
+        host.push_back(seconds_of(enqueue));
         stream.sync();
       });
     };
@@ -128,18 +129,207 @@ class DeviceTimes {
   std::vector<double> host_, graph_host_, graph_seconds_;
 };
 
+// A transformer's forward with the inputs that it needs.
+class Forward {
+ public:
+  Forward(Stream& stream, Arena& arena, const Transformer& model, const TransformerTraits& traits,
+          int64_t tokens)
+      : arena_(arena), model_(model), blocks_(BlockRange::all(traits.blocks)), tokens_(tokens) {
+    const std::array<int64_t, 3> grid = grid_of(tokens);
+    latent_ = waves(stream, DType::kF32, {tokens, traits.row()});
+    velocity_ = Tensor(DType::kF32, latent_.view().shape(), stream.device());
+    const Tensor embeds = waves(stream, DType::kF32, {kTextRows, traits.text_columns});
+    Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens));
+    conditioning_ = model.prepare(context, {.text = embeds, .text_length = kTextRows}, grid);
+    rope_ = weft::on_device(stream, model.rope(grid, {}, *conditioning_));
+    timestep_ = Tensor(DType::kF32, {1, traits.time_columns}, stream.device());
+    time_ = {{0, tokens}, 500};
+    model.timestep_embedding(stream, {&time_, 1}, timestep_);
+  }
+  void run(Stream& stream, Observer* observer = nullptr) {
+    Context context = seams_.context(stream, arena_, {}, TokenRanges::all(tokens_), observer);
+    model_.forward(context, blocks_, latent_, {&time_, 1}, timestep_, *conditioning_, rope_,
+                   velocity_);
+  }
+  const Tensor& velocity() const { return velocity_; }
+
+ private:
+  Arena& arena_;
+  const Transformer& model_;
+  const BlockRange blocks_;
+  const int64_t tokens_;
+  SerialSeams seams_;
+  Tensor latent_, velocity_, timestep_;
+  Rope rope_;
+  TimeSegment time_;
+  std::unique_ptr<Conditioning> conditioning_;
+};
+
+// The seconds of `repeat` forwards, and what was counted meanwhile.
+struct Timed {
+  std::vector<double> seconds;
+  TimingMeter meter;
+  DeviceTimes device;
+  UploadForecast forecast;
+  OffloadTotals streaming;
+
+  double all() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
+};
+
+// On a device each forward is timed as a whole; one that waits for every op, for the op families,
+// comes behind it.
+void time_forwards(Stream& stream, const Transformer& model, Forward& forward,
+                   MachineLimits& limits, int repeat, Timed& timed) {
+  const bool device = stream.queue() != nullptr, recordable = model.streamed_bytes() == 0;
+  Stream unmetered = device ? stream.with(cuda_ops()) : stream;
+  BetweenBlocks between(limits);
+  for (int i = 0; i < repeat; ++i) {
+    if (device) {
+      limits.sample();
+      const WeightOffload passed = model.streamed();
+      timed.seconds.push_back(
+          timed.device.time(unmetered, recordable, [&] { forward.run(unmetered); }));
+      timed.streaming.weights += model.streamed() - passed;
+      timed.streaming.forward_s += timed.seconds.back();
+      ++timed.streaming.forwards;
+    }
+    const MeterScope scope(timed.meter);
+    const double before = limits.seconds(), begun = wall_seconds();
+    forward.run(stream, device ? nullptr : &between);
+    if (!device) timed.seconds.push_back(wall_seconds() - begun - (limits.seconds() - before));
+  }
+}
+
+void describe_memory(Device device, uint64_t planned, uint64_t before, nlohmann::json& object) {
+  const uint64_t peak = device_use(device).peak;
+  object["planned_device_bytes"] = planned;
+  object["device_peak_bytes"] = peak;
+  object["device_grown_bytes"] = device_bytes(device) - before;
+  object["planned_over_taken"] = static_cast<double>(planned) / static_cast<double>(peak);
+}
+
+void describe(const Timed& timed, int repeat, const MachineLimits& limits, Device device,
+              nlohmann::json& object) {
+  const double seconds = median(timed.seconds), flop = executed_flop(timed.meter) / repeat;
+  const double gflops = flop / seconds * 1e-9;
+  object["seconds"] = seconds;
+  object["flop"] = flop;
+  object["gflops"] = gflops;
+  object["share"] = gflops / limits.gemm_gflops();
+  object["families"] = families_json(timed.meter, timed.all(), limits);
+  limits.describe(object);
+  if (device != Device{}) timed.device.describe(device, object);
+  if (object.contains("resident")) object["streaming"] = to_json(timed.forecast, timed.streaming);
+}
+
+void print_dit(const Flags& flags, const nlohmann::json& object, const Timed& timed,
+               const MachineLimits& limits) {
+  if (flags.on("json")) {
+    std::printf("%s\n", object.dump().c_str());
+    return;
+  }
+  const auto number = [&](const char* key) { return object[key].get<double>(); };
+  const auto text = [&](const char* key) { return object[key].get<std::string>(); };
+  std::printf("%s, %d blocks, %lld tokens, %s, %d threads, %s\n", text("config").c_str(),
+              object["blocks"].get<int>(), object["tokens"].get<long long>(), text("dtype").c_str(),
+              object["threads"].get<int>(), text("isa").c_str());
+  print_families(timed.meter, timed.all(), limits);
+  std::printf("forward %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n",
+              number("seconds"), number("gflops"), limits.gemm_gflops(),
+              limits.gemm_description().c_str(), number("share"), limits.copy_gbs());
+  if (object.contains("resident"))
+    std::printf("%d of %d blocks resident: %s\n", object["resident"].get<int>(),
+                object["blocks"].get<int>(), to_string(timed.forecast, timed.streaming).c_str());
+  if (object.contains("device"))
+    std::printf("device memory: %s planned, %s taken, %s as the driver counts\n",
+                format_bytes(object["planned_device_bytes"]).c_str(),
+                format_bytes(object["device_peak_bytes"]).c_str(),
+                format_bytes(object["device_grown_bytes"]).c_str());
+  if (object.contains("rel_l2"))
+    std::printf("--weights %s --attention %s: relative L2 of the velocity %.4f\n",
+                flags.text("weights").c_str(), flags.text("attention").c_str(), number("rel_l2"));
+  std::printf("weights %.2f GiB, peak resident %.2f GiB\n", number("weights_bytes") * 0x1p-30,
+              number("peak_rss_bytes") * 0x1p-30);
+}
+
+// Attention at Wan's heads over n tokens.
+class AttentionCall {
+ public:
+  static constexpr int64_t kHeads = 12, kHead = 128, kWidth = kHeads * kHead;
+
+  AttentionCall(Stream& stream, DType dtype, int64_t n)
+      : stream_(stream),
+        q_(waves(stream, dtype, {n, kHeads, kHead})),
+        k_(waves(stream, dtype, {n, kHeads, kHead})),
+        v_(waves(stream, dtype, {n, kHeads, kHead})) {}
+
+  void run(int64_t head, int64_t heads, AttentionFormat format, const Tensor& out) {
+    const auto part = [&](const Tensor& x) { return x.view().slice(1, head, heads); };
+    const KVSegment segment{.k = part(k_), .v = part(v_)};
+    attention(stream_, {.q = part(q_),
+                        .segments = {&segment, 1},
+                        .scale = 1 / std::sqrt(static_cast<float>(kHead)),
+                        .format = format,
+                        .out = part(out)});
+    stream_.sync();
+  }
+  Tensor make_out() const { return {q_.view().dtype, q_.view().shape(), stream_.device()}; }
+
+ private:
+  Stream& stream_;
+  Tensor q_, k_, v_;
+};
+
+nlohmann::json measure_attention(Stream& stream, DType dtype, int64_t n, AttentionFormat format,
+                                 int repeat) {
+  using Call = AttentionCall;
+  constexpr int64_t kFfn = 8960, kRows = 1560;
+  Call call(stream, dtype, n);
+  const Tensor out = call.make_out();
+  const int64_t rows = stream.queue() ? n : kRows;
+  MachineLimits limits(stream, dtype,
+                       {{rows, Call::kWidth, Call::kWidth, 6},
+                        {rows, Call::kWidth, kFfn, 1},
+                        {rows, kFfn, Call::kWidth, 1}});
+  // Long calls are split by heads, so that the limits can be measured in between.
+  const int64_t heads = n > 4096 && !stream.queue() ? 1 : Call::kHeads;
+  std::vector<double> times;
+  call.run(0, heads, format, out);
+  for (int i = 0; i < repeat; ++i) {
+    double seconds = 0;
+    for (int64_t head = 0; head < Call::kHeads; head += heads) {
+      limits.sample();
+      seconds += seconds_of([&] { call.run(head, heads, format, out); });
+    }
+    times.push_back(seconds);
+  }
+  const double flop = 4.0 * static_cast<double>(n) * static_cast<double>(n) * Call::kWidth;
+  const double gflops = flop / median(times) * 1e-9;
+  nlohmann::json object{{"bench", "attention"},      {"tokens", n},
+                        {"heads", Call::kHeads},     {"head_dim", Call::kHead},
+                        {"dtype", to_string(dtype)}, {"threads", stream.threads()},
+                        {"isa", cpu_isa()},          {"seconds", median(times)},
+                        {"gflops", gflops},          {"share", gflops / limits.gemm_gflops()}};
+  limits.describe(object);
+  if (format != AttentionFormat::kCompute) {
+    const Tensor exact = call.make_out();
+    call.run(0, heads, AttentionFormat::kCompute, exact);
+    object["attention"] = to_string(format);
+    object["rel_l2"] = relative_l2(stream, out, exact);
+  }
+  return object;
+}
+
 }  // namespace
 
 int bench_dit(const Flags& flags, DType dtype, int repeat) {
   const auto [name, described] = transformer_of(flags, 40);
   const TransformerTraits& traits = described->traits();
-  const int blocks = traits.blocks;
   const int64_t tokens = *flags.integer("tokens"), d = traits.width, ffn = traits.ffn_columns;
   Stream stream = bench_stream(flags, metered_ops());
   const bool device = stream.queue() != nullptr;
-
   const uint64_t device_before = device ? device_bytes(stream.device()) : 0;
-  const int resident = resident_of(flags, stream, blocks);
+  const int resident = resident_of(flags, stream, traits.blocks);
   const TransformerLoad plainly{.dtype = dtype, .resident = resident};
   TransformerLoad how = plainly;
   how.weights = weight_format(flags);
@@ -149,197 +339,69 @@ int bench_dit(const Flags& flags, DType dtype, int repeat) {
   };
   if (device) reset_device_use_peak(stream.device());
   const std::unique_ptr<Transformer> model = load(how);
-  const uint64_t loaded = process_bytes("RssAnon:"), load_peak = process_bytes("VmHWM:");
-  Arena arena(kBenchArena, stream.device());
-  SerialSeams seams;
-  const std::array<int64_t, 3> grid = grid_of(tokens);
-  const Tensor latent = waves(stream, DType::kF32, {tokens, traits.row()});
-  const Tensor velocity(DType::kF32, latent.view().shape(), stream.device());
-  const auto prepared = [&](const Transformer& of) {
-    const Tensor embeds = waves(stream, DType::kF32, {kTextRows, traits.text_columns});
-    Context context = seams.context(stream, arena, {}, TokenRanges::all(tokens));
-    return of.prepare(context, {.text = embeds, .text_length = kTextRows}, grid);
-  };
-  const std::unique_ptr<Conditioning> text = prepared(*model);
-  const Rope rope = weft::on_device(stream, model->rope(grid, {}, *text));
-  const TimeSegment time{{0, tokens}, 500};
-  const Tensor timestep(DType::kF32, {1, traits.time_columns}, stream.device());
-  model->timestep_embedding(stream, {&time, 1}, timestep);
-  const auto run = [&](Stream& on, const Transformer& of, const Conditioning& conditioning,
-                       const Tensor& out, Observer* observer) {
-    Context context = seams.context(on, arena, {}, TokenRanges::all(tokens), observer);
-    of.forward(context, BlockRange::all(blocks), latent, {&time, 1}, timestep, conditioning, rope,
-               out);
-  };
-  reset_peak();
-  run(stream, *model, *text, velocity, nullptr);  // makes every primitive and scratch buffer
-  const uint64_t peak = process_bytes("VmHWM:");
-  nlohmann::json taken;
-  if (device) {
-    stream.sync();
-    taken = {{"planned_device_bytes", planned_bytes(*described, tokens, model->loaded(), stream)},
-             {"device_peak_bytes", device_use(stream.device()).peak},
-             {"device_grown_bytes", device_bytes(stream.device()) - device_before}};
-  }
-
-  Stream bare = bench_stream(flags, device ? cuda_ops() : cpu_ops());
-  MachineLimits limits(bare, dtype, {{tokens, d, d, 6}, {tokens, d, ffn, 1}, {tokens, ffn, d, 1}});
-  BetweenBlocks between(limits);
-  TimingMeter meter;
-  DeviceTimes on_device;
-  std::vector<double> all_seconds;
-  OffloadTotals streaming{.bytes_per_forward = static_cast<int64_t>(model->streamed_bytes())};
-  const UploadForecast forecast = upload_forecast(flags, streaming.bytes_per_forward, &bare);
-  Stream unmetered = device ? stream.with(cuda_ops()) : stream;
-  for (int i = 0; i < repeat; ++i) {
-    if (device) {  // all at once; what waits for each op, for the families, comes behind
-      limits.sample();
-      const WeightOffload passed = model->streamed();
-      all_seconds.push_back(on_device.time(
-          unmetered, resident == 0, [&] { run(unmetered, *model, *text, velocity, nullptr); }));
-      streaming.weights += model->streamed() - passed;
-      streaming.forward_s += all_seconds.back();
-      ++streaming.forwards;
-    }
-    const MeterScope scope(meter);
-    const double before = limits.seconds(), begun = wall_seconds();
-    run(stream, *model, *text, velocity, device ? nullptr : &between);
-    if (!device) all_seconds.push_back(wall_seconds() - begun - (limits.seconds() - before));
-  }
-
-  const double seconds = median(all_seconds), flop = executed_flop(meter) / repeat;
-  const double gflops = flop / seconds * 1e-9;
   nlohmann::json object{{"bench", "dit"},
                         {"config", name},
-                        {"blocks", blocks},
+                        {"blocks", traits.blocks},
                         {"tokens", tokens},
                         {"text_rows", kTextRows},
                         {"dtype", to_string(dtype)},
                         {"threads", stream.threads()},
                         {"isa", cpu_isa()},
-                        {"seconds", seconds},
-                        {"flop", flop},
-                        {"gflops", gflops},
-                        {"share", gflops / limits.gemm_gflops()},
                         {"weights_bytes", model->weights_bytes()},
-                        {"load_peak_rss_bytes", load_peak},
-                        {"loaded_rss_anon_bytes", loaded},
-                        {"peak_rss_bytes", peak},
-                        {"arena_bytes", arena.high_water()}};
-  limits.describe(object);
+                        {"load_peak_rss_bytes", process_bytes("VmHWM:")},
+                        {"loaded_rss_anon_bytes", process_bytes("RssAnon:")}};
+  Arena arena(kBenchArena, stream.device());
+  Forward forward(stream, arena, *model, traits, tokens);
+  reset_peak();
+  forward.run(stream);  // makes every primitive and scratch buffer
+  object["peak_rss_bytes"] = process_bytes("VmHWM:");
   if (device) {
-    on_device.describe(stream.device(), object);
-    object.update(taken);
-    object["planned_over_taken"] =
-        taken["planned_device_bytes"].get<double>() / taken["device_peak_bytes"].get<double>();
+    stream.sync();
+    describe_memory(stream.device(), planned_bytes(*described, tokens, model->loaded(), stream),
+                    device_before, object);
   }
-  if (resident > 0) {
-    object["resident"] = resident;
-    object["streaming"] = to_json(forecast, streaming);
-  }
+  Stream bare = bench_stream(flags, device ? cuda_ops() : cpu_ops());
+  MachineLimits limits(bare, dtype, {{tokens, d, d, 6}, {tokens, d, ffn, 1}, {tokens, ffn, d, 1}});
+  Timed timed;
+  timed.streaming.bytes_per_forward = static_cast<int64_t>(model->streamed_bytes());
+  timed.forecast = upload_forecast(flags, timed.streaming.bytes_per_forward, &bare);
+  time_forwards(stream, *model, forward, limits, repeat, timed);
+  object["arena_bytes"] = arena.high_water();
+  if (resident > 0) object["resident"] = resident;
+  describe(timed, repeat, limits, stream.device(), object);
   if (how.weights != plainly.weights || how.attention != plainly.attention) {
     const std::unique_ptr<Transformer> plain = load(plainly);
-    const Tensor exact(DType::kF32, latent.view().shape(), stream.device());
-    run(stream, *plain, *prepared(*plain), exact, nullptr);
+    Forward exact(stream, arena, *plain, traits, tokens);
+    exact.run(stream);
     object["weights"] = flags.text("weights");
     object["attention"] = flags.text("attention");
-    object["rel_l2"] = relative_l2(stream, velocity, exact);
+    object["rel_l2"] = relative_l2(stream, forward.velocity(), exact.velocity());
   }
-  double total = 0;
-  for (double value : all_seconds) total += value;
-  object["families"] = families_json(meter, total, limits);
-  if (flags.on("json")) {
-    std::printf("%s\n", object.dump().c_str());
-    return 0;
-  }
-  std::printf("%s, %d blocks, %lld tokens, %s, %d threads, %s\n", name.c_str(), blocks,
-              static_cast<long long>(tokens), std::string(to_string(dtype)).c_str(),
-              stream.threads(), cpu_isa().c_str());
-  print_families(meter, total, limits);
-  std::printf("forward %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n", seconds,
-              gflops, limits.gemm_gflops(), limits.gemm_description().c_str(),
-              gflops / limits.gemm_gflops(), limits.copy_gbs());
-  if (resident > 0)
-    std::printf("%d of %d blocks resident: %s\n", resident, blocks,
-                to_string(forecast, streaming).c_str());
-  if (device)
-    std::printf("device memory: %s planned, %s taken, %s as the driver counts\n",
-                format_bytes(object["planned_device_bytes"]).c_str(),
-                format_bytes(object["device_peak_bytes"]).c_str(),
-                format_bytes(object["device_grown_bytes"]).c_str());
-  if (object.contains("rel_l2"))
-    std::printf("--weights %s --attention %s: relative L2 of the velocity %.4f\n",
-                flags.text("weights").c_str(), flags.text("attention").c_str(),
-                object["rel_l2"].get<double>());
-  std::printf("weights %.2f GiB, peak resident %.2f GiB\n",
-              static_cast<double>(model->weights_bytes()) * 0x1p-30,
-              static_cast<double>(peak) * 0x1p-30);
+  print_dit(flags, object, timed, limits);
   return 0;
 }
 
 int bench_attention(const Flags& flags, DType dtype, int repeat) {
-  constexpr int64_t kHeads = 12, kHead = 128, kWidth = kHeads * kHead, kFfn = 8960, kRows = 1560;
   Stream stream = bench_stream(flags, metered_ops());
   std::vector<int64_t> sizes{1560, 8192, 32760};
   if (flags.given("tokens")) sizes = {*flags.integer("tokens")};
   for (const int64_t n : sizes) {
-    const auto heads_of = [&] { return waves(stream, dtype, {n, kHeads, kHead}); };
-    const Tensor q = heads_of(), k = heads_of(), v = heads_of();
-    const Tensor out(dtype, {n, kHeads, kHead}, stream.device());
-    const int64_t rows = stream.queue() ? n : kRows;
-    MachineLimits limits(
-        stream, dtype,
-        {{rows, kWidth, kWidth, 6}, {rows, kWidth, kFfn, 1}, {rows, kFfn, kWidth, 1}});
-    // Long calls are split by heads, so that the limits can be measured in between.
-    const int64_t heads = n > 4096 && !stream.queue() ? 1 : kHeads;
-    std::vector<double> times;
-    const AttentionFormat format = attention_format(flags);
-    const auto attend = [&](int64_t head, AttentionFormat in, const Tensor& to) {
-      const auto part = [&](const Tensor& x) { return x.view().slice(1, head, heads); };
-      const KVSegment segment{.k = part(k), .v = part(v)};
-      attention(stream, {.q = part(q),
-                         .segments = {&segment, 1},
-                         .scale = 1 / std::sqrt(static_cast<float>(kHead)),
-                         .format = in,
-                         .out = part(to)});
-      stream.sync();
-    };
-    attend(0, format, out);
-    for (int i = 0; i < repeat; ++i) {
-      double seconds = 0;
-      for (int64_t head = 0; head < kHeads; head += heads) {
-        limits.sample();
-        const double begun = wall_seconds();
-        attend(head, format, out);
-        seconds += wall_seconds() - begun;
-      }
-      times.push_back(seconds);
-    }
-    const double flop = 4.0 * static_cast<double>(n) * static_cast<double>(n) * kWidth;
-    const double gflops = flop / median(times) * 1e-9;
-    nlohmann::json object{{"bench", "attention"},      {"tokens", n},
-                          {"heads", kHeads},           {"head_dim", kHead},
-                          {"dtype", to_string(dtype)}, {"threads", stream.threads()},
-                          {"isa", cpu_isa()},          {"seconds", median(times)},
-                          {"gflops", gflops},          {"share", gflops / limits.gemm_gflops()}};
-    limits.describe(object);
-    if (format != AttentionFormat::kCompute) {
-      const Tensor exact(dtype, {n, kHeads, kHead}, stream.device());
-      attend(0, AttentionFormat::kCompute, exact);
-      object["attention"] = to_string(format);
-      object["rel_l2"] = relative_l2(stream, out, exact);
-    }
-    if (flags.on("json"))
+    const nlohmann::json object =
+        measure_attention(stream, dtype, n, attention_format(flags), repeat);
+    const auto number = [&](const char* key) { return object[key].get<double>(); };
+    const auto text = [&](const char* key) { return object[key].get<std::string>(); };
+    if (flags.on("json")) {
       std::printf("%s\n", object.dump().c_str());
-    else
+    } else {
       std::printf(
           "attention %6lld tokens, 12 heads of 128, %s: %9.4f s, %7.1f GFLOP/s of %.1f (%s): "
           "share %.3f\n",
-          static_cast<long long>(n), std::string(to_string(dtype)).c_str(), median(times), gflops,
-          limits.gemm_gflops(), limits.gemm_description().c_str(), gflops / limits.gemm_gflops());
-    if (object.contains("rel_l2") && !flags.on("json"))
-      std::printf("--attention fp8: relative L2 of the output %.4f\n",
-                  object["rel_l2"].get<double>());
+          static_cast<long long>(n), text("dtype").c_str(), number("seconds"), number("gflops"),
+          number("gemm_gflops"), (text("gemm_dtype") + " " + text("gemm")).c_str(),
+          number("share"));
+      if (object.contains("rel_l2"))
+        std::printf("--attention fp8: relative L2 of the output %.4f\n", number("rel_l2"));
+    }
     std::fflush(stdout);
   }
   return 0;

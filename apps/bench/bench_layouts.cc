@@ -8,7 +8,7 @@
 
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
-#include "engine/generation/executor.h"
+#include "engine/generation/denoiser.h"
 #include "kernels/transfer.h"
 #include "models/random_weights.h"
 #include "parallel/schedule/simulate.h"
@@ -42,6 +42,7 @@ class Slices final : public Experts {
   }
   DType dtype() const override { return shape_.dtype; }
   const ModelFamily& family() const override { return family_; }
+  const TransformerTraits& traits() const override { return shape_.model->traits(); }
   int64_t text_length(int64_t) const override { return kTextLength; }
   const Transformer& expert(Stream& stream, int) override {
     const Range heads = load_.width.heads;
@@ -83,23 +84,19 @@ double last_step(const Shape& shape, Slices& slices, RankPlacement& placement, S
   Job job{.request = request,
           .sampler = sampler,
           .embeds = {embeds.view(), embeds.view()},
-          .latent = latent,
+          .latent = std::move(latent),
           .on_update =
               [&](int step) {
                 stream.sync();
                 ended[step] = now();
               },
-          .decode = [] {}};
+          .decode = [](const TensorView&) {}};
   const TransformerTraits& traits = shape.model->traits();
-  DenoisePlanConfig config;
+  DenoisePlanConfig config = staged_config(placement, traits, shape.dtype, shape.tokens);
   config.steps.assign(steps, {.model = 0, .branches = 2});
   config.blocks = {traits.blocks};
-  config.layout = placement.layout();
-  config.tokens = placement.token_counts(shape.tokens);
-  config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(shape.dtype));
-  config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
   Arena arena(size_t{256} << 30, stream.device());
-  Executor(stream, arena, slices, placement).run(plan_denoise(config)[placement.rank()], job);
+  Denoiser(stream, arena, slices, placement).run(config, job);
   return ended[steps - 1] - ended[steps - 2];
 }
 

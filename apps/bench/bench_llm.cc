@@ -122,6 +122,24 @@ void forget(const std::string& path) {
   ::close(file);
 }
 
+// Returns the seconds of a token of one sequence whose model must be read from its files again, and
+// appends the tokens to `ids`.
+double decode_from_files(LanguageRank& rank, const TensorFile& file, int64_t tokens,
+                         std::vector<int32_t>& ids) {
+  Passes passes{rank};
+  std::vector<Part> parts = prompts(rank.config(), 1, tokens);
+  rank.open(0);
+  passes.run(parts);
+  double seconds = 0;
+  for (int i = 0; i < kDecodeTokens; ++i) {
+    ids.push_back(parts[0].ids[0]);
+    // A model larger than memory finds nothing of itself there.
+    for (const std::string& part : file.files()) forget(part);
+    seconds += seconds_of([&] { passes.run(parts); });
+  }
+  return seconds / kDecodeTokens;
+}
+
 // Measures decoding where some blocks are resident and the others are read from a file for every
 // token.
 nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& options,
@@ -134,24 +152,8 @@ nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& opt
     write_random(path, subject.weights());
   }
   const TensorFile file = TensorFile::open(path);
-  const auto forget_all = [&] {
-    for (const std::string& part : file.files()) forget(part);
-  };
   LanguageOptions streamed = options;
   streamed.resident = resident;
-  const auto decode = [&](LanguageRank& rank, std::vector<int32_t>& ids) {
-    Passes passes{rank};
-    std::vector<Part> parts = prompts(config, 1, tokens);
-    rank.open(0);
-    passes.run(parts);
-    double seconds = 0;
-    for (int i = 0; i < kDecodeTokens; ++i) {
-      ids.push_back(parts[0].ids[0]);
-      forget_all();  // a model larger than memory finds nothing of itself there
-      seconds += seconds_of([&] { passes.run(parts); });
-    }
-    return seconds / kDecodeTokens;
-  };
   std::vector<int32_t> of_part, of_all;
   double part_s = 0, all_s = 0;
   size_t part_bytes = 0, all_bytes = 0;
@@ -159,14 +161,14 @@ nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& opt
   {
     LanguageRank rank(file, config, streamed);
     before = rank.window();
-    forget_all();
-    part_s = decode(rank, of_part);
+    for (const std::string& part : file.files()) forget(part);
+    part_s = decode_from_files(rank, file, tokens, of_part);
     after = rank.window();
     part_bytes = rank.weights_bytes();
   }
   {
     LanguageRank rank(file, config, options);
-    all_s = decode(rank, of_all);
+    all_s = decode_from_files(rank, file, tokens, of_all);
     all_bytes = rank.weights_bytes();
   }
   const double layer_bytes = static_cast<double>(
@@ -190,14 +192,14 @@ nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& opt
 
 // The measurements of one run.
 struct Figures {
+  int64_t tokens = 0;  // of the prompt
+  int repeat = 0;
   std::vector<double> prefill{};  // seconds
   std::vector<Decode> decodes{{1}, {4}, {16}};
   TimingMeter prefill_meter{}, decode_meter{};  // with one sequence
   double prefill_seconds = 0, decode_seconds = 0;
 
-  double gflops(int repeat) const {
-    return executed_flop(prefill_meter) / repeat / median(prefill) * 1e-9;
-  }
+  double gflops() const { return executed_flop(prefill_meter) / repeat / median(prefill) * 1e-9; }
   double read_gbs(const Reading& reading) const {
     return reading.bytes() / median(decodes.front().read) * 1e-9;
   }
@@ -209,9 +211,14 @@ struct Figures {
 class Measurement {
  public:
   Measurement(LanguageRank& rank, MachineLimits& limits, Reading& reading, int64_t tokens)
-      : rank_(rank), limits_(limits), reading_(reading), tokens_(tokens), passes_{rank} {}
+      : rank_(rank),
+        limits_(limits),
+        reading_(reading),
+        passes_{rank},
+        figures_{.tokens = tokens} {}
 
   Figures run(int repeat) {
+    figures_.repeat = repeat;
     for (counts_ = false;; counts_ = true) {
       limits_.sample();
       for (int sequence = 0; sequence < most(); ++sequence) rank_.open(sequence);
@@ -228,13 +235,13 @@ class Measurement {
 
   void prefill() {
     if (on_device()) {
-      std::vector<Part> prompt = prompts(rank_.config(), 1, tokens_);
+      std::vector<Part> prompt = prompts(rank_.config(), 1, figures_.tokens);
       const double seconds = seconds_of([&] { passes_.run(prompt); });
       if (counts_) figures_.prefill.push_back(seconds);
       rank_.close(0);
       rank_.open(0);
     }
-    std::vector<Part> prompt = prompts(rank_.config(), 1, tokens_);
+    std::vector<Part> prompt = prompts(rank_.config(), 1, figures_.tokens);
     const double seconds = metered(prompt, figures_.prefill_meter, figures_.prefill_seconds);
     if (counts_ && !on_device()) figures_.prefill.push_back(seconds);
   }
@@ -265,28 +272,27 @@ class Measurement {
   LanguageRank& rank_;
   MachineLimits& limits_;
   Reading& reading_;
-  int64_t tokens_;
   Passes passes_;
   Figures figures_;
   bool counts_ = false;
 };
 
 void print_json(const Subject& subject, LanguageRank& rank, const MachineLimits& limits,
-                const Reading& read, int64_t tokens, int repeat, const Figures& figures) {
+                const Reading& read, const Figures& figures) {
   const LanguageOptions& options = rank.options();
-  const double prefill = median(figures.prefill), gflops = figures.gflops(repeat);
+  const double prefill = median(figures.prefill), gflops = figures.gflops();
   const auto weights = static_cast<double>(rank.weights_bytes());
   nlohmann::json object{{"bench", "llm"},
                         {"config", subject.name},
                         {"layers", rank.config().layers},
-                        {"tokens", tokens},
+                        {"tokens", figures.tokens},
                         {"dtype", to_string(options.dtype)},
                         {"weights", to_string(options.weights)},
                         {"threads", options.threads},
                         {"isa", cpu_isa()},
                         {"weights_bytes", rank.weights_bytes()},
                         {"prefill_seconds", prefill},
-                        {"prefill_tokens_per_s", static_cast<double>(tokens) / prefill},
+                        {"prefill_tokens_per_s", static_cast<double>(figures.tokens) / prefill},
                         {"gflops", gflops},
                         {"share", gflops / limits.gemm_gflops()},
                         {"read_gbs", figures.read_gbs(read)},
@@ -308,8 +314,8 @@ void print_json(const Subject& subject, LanguageRank& rank, const MachineLimits&
 }
 
 void print_table(const Subject& subject, LanguageRank& rank, const MachineLimits& limits,
-                 const Reading& read, int64_t tokens, int repeat, const Figures& figures) {
-  const double gflops = figures.gflops(repeat);
+                 const Reading& read, const Figures& figures) {
+  const double gflops = figures.gflops();
   const auto weights = static_cast<double>(rank.weights_bytes());
   std::printf("%s, %d layers, %s, %s; weights %.2f GiB\n", subject.name.c_str(),
               rank.config().layers, std::string(to_string(rank.options().dtype)).c_str(),
@@ -319,8 +325,9 @@ void print_table(const Subject& subject, LanguageRank& rank, const MachineLimits
               weights * 0x1p-30);
   print_families(figures.prefill_meter, figures.prefill_seconds, limits);
   std::printf("prefill %lld tokens %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f\n",
-              static_cast<long long>(tokens), median(figures.prefill), gflops, limits.gemm_gflops(),
-              limits.gemm_description().c_str(), gflops / limits.gemm_gflops());
+              static_cast<long long>(figures.tokens), median(figures.prefill), gflops,
+              limits.gemm_gflops(), limits.gemm_description().c_str(),
+              gflops / limits.gemm_gflops());
   print_families(figures.decode_meter, figures.decode_seconds, limits);
   for (const Decode& decode : figures.decodes) {
     const double seconds = median(decode.seconds);
@@ -369,8 +376,7 @@ int bench_llm(const Flags& flags, DType dtype, int repeat) {
                         {tokens, config.ffn, d, 1}});
   Reading reading(bare, limits);
   const Figures figures = Measurement(rank, limits, reading, tokens).run(repeat);
-  (flags.on("json") ? print_json : print_table)(subject, rank, limits, reading, tokens, repeat,
-                                                figures);
+  (flags.on("json") ? print_json : print_table)(subject, rank, limits, reading, figures);
   return 0;
 }
 

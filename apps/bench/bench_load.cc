@@ -150,6 +150,23 @@ Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
           }};
 }
 
+// A transformer of random weights in a file of `folder`.
+Loaded random_transformer(int blocks, const ScratchFolder& folder, Stream& stream, DType dtype) {
+  const std::shared_ptr<const TransformerModel> model =
+      published_transformer("wan2.1-1.3b")->with_blocks(blocks);
+  const std::string path = folder.file("model.safetensors");
+  write_random(path, random_tensors(model->tensors()));
+  return {"wan 1.3b, " + std::to_string(model->traits().blocks) + " blocks",
+          {path},
+          [=, &stream](AnonymousPeak& peak) {
+            const TensorFile file = TensorFile::open(path);
+            const auto weights = model->load(stream, file, {.dtype = dtype, .blocks = {}});
+            stream.sync();
+            peak.look();
+            return weights->weights_bytes();
+          }};
+}
+
 // The medians of the rounds, and the most memory that any of them took.
 struct Measured {
   uint64_t source = 0, weights = 0, peak = 0, device_peak = 0;
@@ -180,25 +197,11 @@ Measured measure(const Loaded& loaded, const Stream& stream, int repeat) {
 int bench_load(const Flags& flags, DType dtype, int repeat) {
   Stream stream = stream_of(flags);
   std::optional<ScratchFolder> scratch;
-  Loaded loaded;
-  if (flags.given("model")) {
-    loaded = parts_of(model_folder(flags), stream, dtype);
-  } else {
-    const std::shared_ptr<const TransformerModel> model =
-        published_transformer("wan2.1-1.3b")
-            ->with_blocks(static_cast<int>(flags.integer("blocks").value_or(30)));
-    const std::string path = scratch.emplace().file("model.safetensors");
-    write_random(path, random_tensors(model->tensors()));
-    loaded = {"wan 1.3b, " + std::to_string(model->traits().blocks) + " blocks",
-              {path},
-              [&, model, path](AnonymousPeak& peak) {
-                const TensorFile file = TensorFile::open(path);
-                const auto weights = model->load(stream, file, {.dtype = dtype, .blocks = {}});
-                stream.sync();
-                peak.look();
-                return weights->weights_bytes();
-              }};
-  }
+  const Loaded loaded =
+      flags.given("model")
+          ? parts_of(model_folder(flags), stream, dtype)
+          : random_transformer(static_cast<int>(flags.integer("blocks").value_or(30)),
+                               scratch.emplace(), stream, dtype);
   const Measured all = measure(loaded, stream, repeat);
   const double bytes = static_cast<double>(all.source), held = static_cast<double>(all.weights);
   const double upload = stream.queue() ? upload_rate(stream) : 0;

@@ -23,6 +23,34 @@ Umt5Config one_layer() {
   return config;
 }
 
+// Runs `encode` `repeat` times and returns the median of the seconds; `all` gets their sum.
+double time_layer(const std::function<void()>& encode, int repeat, MachineLimits& limits,
+                  TimingMeter& meter, double& all) {
+  encode();  // makes every primitive and scratch buffer
+  std::vector<double> times;
+  for (int i = 0; i < repeat; ++i) {
+    limits.sample();
+    const MeterScope scope(meter);
+    times.push_back(seconds_of(encode));
+    all += times.back();
+  }
+  return median(times);
+}
+
+void print_text(const nlohmann::json& object) {
+  const auto number = [&](const char* key) { return object[key].get<double>(); };
+  const auto text = [&](const char* key) { return object[key].get<std::string>(); };
+  std::printf("UMT5-XXL, %d layers one at a time, %lld tokens, %s, %d threads, %s\n",
+              object["layers"].get<int>(), object["tokens"].get<long long>(), text("dtype").c_str(),
+              object["threads"].get<int>(), text("isa").c_str());
+  std::printf("encode %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n",
+              number("seconds"), number("gflops"), number("gemm_gflops"),
+              (text("gemm_dtype") + " " + text("gemm")).c_str(), number("share"),
+              number("copy_gbs"));
+  std::printf("weights %.2f GiB in all, peak resident %.2f GiB\n",
+              number("weights_bytes") * 0x1p-30, number("peak_rss_bytes") * 0x1p-30);
+}
+
 }  // namespace
 
 // Layers are in memory one at a time: each is made, runs `repeat` + 1 times and is freed. Every
@@ -50,53 +78,37 @@ int bench_text(const Flags& flags, DType dtype, int repeat) {
     const Umt5Encoder encoder = Umt5Encoder::load(file, config, bare, dtype);
     weights += encoder.bytes();
     Context context = seams.context(stream, arena, {}, {});
-    encoder.encode(context, ids, out);  // makes every primitive and scratch buffer
-    stream.sync();
-    std::vector<double> times;
-    for (int i = 0; i < repeat; ++i) {
-      limits.sample();
-      const MeterScope scope(meter);
-      const double begun = wall_seconds();
+    const auto encode = [&] {
       encoder.encode(context, ids, out);
       stream.sync();
-      times.push_back(wall_seconds() - begun);
-      all_seconds += times.back();
-    }
-    seconds += median(times);
+    };
+    seconds += time_layer(encode, repeat, limits, meter, all_seconds);
   }
-  const uint64_t peak = process_bytes("VmHWM:");
   const double flop = executed_flop(meter) / repeat;
   const double gflops = flop / seconds * 1e-9;
+  nlohmann::json object{{"bench", "text"},
+                        {"layers", layers},
+                        {"tokens", tokens},
+                        {"dtype", to_string(dtype)},
+                        {"threads", stream.threads()},
+                        {"isa", cpu_isa()},
+                        {"device", to_string(stream.device())},
+                        {"seconds", seconds},
+                        {"flop", flop},
+                        {"gflops", gflops},
+                        {"share", gflops / limits.gemm_gflops()},
+                        {"weights_bytes", weights},
+                        {"weights_gbs", static_cast<double>(weights) / seconds * 1e-9},
+                        {"peak_rss_bytes", process_bytes("VmHWM:")},
+                        {"arena_bytes", arena.high_water()}};
+  limits.describe(object);
+  object["families"] = families_json(meter, all_seconds, limits);
   if (flags.on("json")) {
-    nlohmann::json object{{"bench", "text"},
-                          {"layers", layers},
-                          {"tokens", tokens},
-                          {"dtype", to_string(dtype)},
-                          {"threads", stream.threads()},
-                          {"isa", cpu_isa()},
-                          {"device", to_string(stream.device())},
-                          {"seconds", seconds},
-                          {"flop", flop},
-                          {"gflops", gflops},
-                          {"share", gflops / limits.gemm_gflops()},
-                          {"weights_bytes", weights},
-                          {"weights_gbs", static_cast<double>(weights) / seconds * 1e-9},
-                          {"peak_rss_bytes", peak},
-                          {"arena_bytes", arena.high_water()}};
-    limits.describe(object);
-    object["families"] = families_json(meter, all_seconds, limits);
     std::printf("%s\n", object.dump().c_str());
-    return 0;
+  } else {
+    print_families(meter, all_seconds, limits);
+    print_text(object);
   }
-  std::printf("UMT5-XXL, %d layers one at a time, %lld tokens, %s, %d threads, %s\n", layers,
-              static_cast<long long>(tokens), std::string(to_string(dtype)).c_str(),
-              stream.threads(), cpu_isa().c_str());
-  print_families(meter, all_seconds, limits);
-  std::printf("encode %.3f s, %.1f GFLOP/s of %.1f (%s): share %.3f; copy %.1f GB/s\n", seconds,
-              gflops, limits.gemm_gflops(), limits.gemm_description().c_str(),
-              gflops / limits.gemm_gflops(), limits.copy_gbs());
-  std::printf("weights %.2f GiB in all, peak resident %.2f GiB\n",
-              static_cast<double>(weights) * 0x1p-30, static_cast<double>(peak) * 0x1p-30);
   return 0;
 }
 

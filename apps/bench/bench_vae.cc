@@ -25,10 +25,12 @@ double median_from(const std::vector<Measured>& chunks, size_t first) {
   return median(seconds);
 }
 
-}  // namespace
+// The extents of the latent that --size and --num-frames ask for.
+struct Extents {
+  int64_t width, height, h, w, frames;
+};
 
-int bench_vae(const Flags& flags, DType dtype, int) {
-  const WanVaeConfig config;
+Extents extents_of(const Flags& flags, const WanVaeConfig& config) {
   const auto [width, height] = size_of_flag(flags).value_or(std::pair<int64_t, int64_t>{832, 480});
   const int64_t scale = config.spatial_factor(), h = height / scale, w = width / scale;
   if (width % scale || height % scale || h < 1 || w < 1)
@@ -38,92 +40,128 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   if (frames == 1)
     throw Error(ErrorKind::kUsage,
                 flags.label("num-frames") + " is 1, legal here: 4n+1 from 5; nearest: 5");
+  return {width, height, h, w, frames};
+}
+
+// Decodes clips of the same latent frame.
+class Decoding {
+ public:
+  Decoding(const WanVae& vae, const WanVaeConfig& config, const Extents& extents, Stream& stream,
+           MachineLimits& limits)
+      : vae_(vae), extents_(extents), limits_(limits), arena_(size_t{256} << 30, stream.device()) {
+    Tensor made(DType::kF32, {config.z_dim, extents.h, extents.w});
+    for (int64_t i = 0; i < made.count(); ++i)
+      made.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+    latent_ = on_device(stream, std::move(made));
+    pixels_ = Tensor(DType::kF32, {config.temporal_factor(), 3, extents.height, extents.width},
+                     stream.device());
+    before_ = process_bytes("RssAnon:");
+  }
+
+  std::vector<Measured> run(Stream& stream, bool quiet) {
+    std::vector<Measured> chunks;
+    WanVaeDecoder decoder(vae_, extents_.h, extents_.w);
+    for (int64_t f = 0; f < extents_.frames; ++f) {
+      limits_.sample();
+      TimingMeter first;
+      const MeterScope scope(f == 0 ? first : later_);
+      Context context = seams_.context(stream, arena_, {}, {});
+      const double seconds = seconds_of([&] {
+        decoder.decode_chunk(context, latent_, pixels_.view().slice(0, 0, decoder.next_frames()));
+        stream.sync();
+      });
+      chunks.push_back({seconds, arena_.high_water(), process_bytes("RssAnon:") - before_});
+      if (!quiet)
+        std::fprintf(stderr, "latent frame %lld of %lld: %.2f s\n", static_cast<long long>(f + 1),
+                     static_cast<long long>(extents_.frames), seconds);
+    }
+    return chunks;
+  }
+
+  size_t arena_bytes() const { return arena_.high_water(); }
+  // The ops of all chunks but the first, which is a single frame and warms up.
+  const TimingMeter& later() const { return later_; }
+
+ private:
+  const WanVae& vae_;
+  const Extents& extents_;
+  MachineLimits& limits_;
+  Arena arena_;
+  SerialSeams seams_;
+  TimingMeter later_;
+  Tensor latent_, pixels_;
+  uint64_t before_ = 0;
+};
+
+void print_vae(const nlohmann::json& object) {
+  const auto number = [&](const char* key) { return object[key].get<double>(); };
+  const auto text = [&](const char* key) { return object[key].get<std::string>(); };
+  std::printf("latent frame %.3f s (first %.3f), floor %.3f s at %.1f GFLOP/s (%s): ratio %.2f\n",
+              number("seconds_per_latent_frame"), number("seconds_first_latent_frame"),
+              number("floor_seconds"), number("gemm_gflops"),
+              (text("gemm_dtype") + " " + text("gemm")).c_str(), number("ratio"));
+  std::printf(
+      "workspace %.1f MiB, predicted %.1f; resident after the second latent frame %.1f MiB, "
+      "after the last %.1f\n",
+      number("arena_bytes") * 0x1p-20, number("arena_bytes_predicted") * 0x1p-20,
+      number("rss_anon_bytes_second_latent_frame") * 0x1p-20,
+      number("rss_anon_bytes_last_latent_frame") * 0x1p-20);
+}
+
+}  // namespace
+
+int bench_vae(const Flags& flags, DType dtype, int) {
+  const WanVaeConfig config;
+  const Extents extents = extents_of(flags, config);
+  const auto [width, height, h, w, frames] = extents;
+  const bool json = flags.on("json");
   Stream bare = stream_of(flags), stream = bare.with(metered_ops());
-  const WanVae vae = [&] {
-    const TensorFile weights = random_tensors(wan_vae_tensors(config));
-    return WanVae::load(weights, config, stream, dtype, VaeParts::kDecoder);
-  }();
-  const size_t workspace = vae_decode_workspace_bytes(config, h, w, dtype, frames);
-  const size_t state = vae_decode_state_bytes(config, h, w, dtype);
+  const WanVae vae = WanVae::load(random_tensors(wan_vae_tensors(config)), config, stream, dtype,
+                                  VaeParts::kDecoder);
   // The limits are measured with the transformer's GEMMs, so that all benches compare with one
   // rate; on a device with the tokens of a whole clip.
   const int64_t rows = std::max<int64_t>(1, h * w / 4) * (bare.queue() ? frames : 1);
   MachineLimits limits(bare, dtype,
                        {{rows, 1536, 1536, 6}, {rows, 1536, 8960, 1}, {rows, 8960, 1536, 1}});
-  Arena arena(size_t{256} << 30, stream.device());
-  SerialSeams seams;
-  Tensor made(DType::kF32, {config.z_dim, h, w});
-  for (int64_t i = 0; i < made.count(); ++i)
-    made.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
-  const Tensor latent = on_device(stream, std::move(made));
-  const Tensor pixels(DType::kF32, {config.temporal_factor(), 3, height, width}, stream.device());
-
-  const uint64_t before = process_bytes("RssAnon:");
-  TimingMeter later;  // the first chunk is a single frame and warms up
-  const auto decode = [&](Stream& on) {
-    std::vector<Measured> chunks;
-    WanVaeDecoder decoder(vae, h, w);
-    for (int64_t f = 0; f < frames; ++f) {
-      limits.sample();
-      TimingMeter first;
-      const MeterScope scope(f == 0 ? first : later);
-      Context context = seams.context(on, arena, {}, {});
-      const double begun = wall_seconds();
-      decoder.decode_chunk(context, latent, pixels.view().slice(0, 0, decoder.next_frames()));
-      on.sync();
-      chunks.push_back(
-          {wall_seconds() - begun, arena.high_water(), process_bytes("RssAnon:") - before});
-      if (!flags.on("json"))
-        std::fprintf(stderr, "latent frame %lld of %lld: %.2f s\n", static_cast<long long>(f + 1),
-                     static_cast<long long>(frames), chunks.back().seconds);
-    }
-    return chunks;
-  };
+  Decoding decoding(vae, config, extents, stream, limits);
   // A meter waits for a device after every op. So a device is timed without one, and its op
   // families are measured in a second decode.
-  std::vector<Measured> chunks = decode(bare.queue() ? bare : stream);
-  const std::vector<Measured> metered = bare.queue() ? decode(stream) : chunks;
+  const std::vector<Measured> chunks = decoding.run(bare.queue() ? bare : stream, json);
+  const std::vector<Measured> metered = bare.queue() ? decoding.run(stream, json) : chunks;
   const double seconds = median_from(chunks, 1);
   double total = 0;
   for (size_t i = 1; i < metered.size(); ++i) total += metered[i].seconds;
-  const double flop = executed_flop(later) / static_cast<double>(frames - 1);
+  const double flop = executed_flop(decoding.later()) / static_cast<double>(frames - 1);
   const double floor = flop / (limits.gemm_gflops() * 1e9);
-  nlohmann::json object{{"bench", "vae"},
-                        {"size", std::to_string(width) + "x" + std::to_string(height)},
-                        {"frames", config.traits().frames(frames)},
-                        {"dtype", to_string(dtype)},
-                        {"threads", stream.threads()},
-                        {"isa", cpu_isa()},
-                        {"seconds_first_latent_frame", chunks[0].seconds},
-                        {"seconds_per_latent_frame", seconds},
-                        {"flop_per_latent_frame", flop},
-                        {"gflops", flop / seconds * 1e-9},
-                        {"floor_seconds", floor},
-                        {"ratio", seconds / floor},
-                        {"weights_bytes", vae.bytes()},
-                        {"arena_bytes", arena.high_water()},
-                        {"arena_bytes_second_latent_frame", chunks[1].arena},
-                        {"arena_bytes_predicted", workspace},
-                        {"state_bytes_predicted", state},
-                        {"rss_anon_bytes_second_latent_frame", chunks[1].peak},
-                        {"rss_anon_bytes_last_latent_frame", chunks.back().peak}};
+  nlohmann::json object{
+      {"bench", "vae"},
+      {"size", std::to_string(width) + "x" + std::to_string(height)},
+      {"frames", config.traits().frames(frames)},
+      {"dtype", to_string(dtype)},
+      {"threads", stream.threads()},
+      {"isa", cpu_isa()},
+      {"seconds_first_latent_frame", chunks[0].seconds},
+      {"seconds_per_latent_frame", seconds},
+      {"flop_per_latent_frame", flop},
+      {"gflops", flop / seconds * 1e-9},
+      {"floor_seconds", floor},
+      {"ratio", seconds / floor},
+      {"weights_bytes", vae.bytes()},
+      {"arena_bytes", decoding.arena_bytes()},
+      {"arena_bytes_second_latent_frame", chunks[1].arena},
+      {"arena_bytes_predicted", vae_decode_workspace_bytes(config, h, w, dtype, frames)},
+      {"state_bytes_predicted", vae_decode_state_bytes(config, h, w, dtype)},
+      {"rss_anon_bytes_second_latent_frame", chunks[1].peak},
+      {"rss_anon_bytes_last_latent_frame", chunks.back().peak}};
   limits.describe(object);
   if (stream.queue()) object["device"] = to_string(stream.device());
-  object["families"] = families_json(later, total, limits);
-  if (flags.on("json")) {
+  object["families"] = families_json(decoding.later(), total, limits);
+  if (json) {
     std::printf("%s\n", object.dump().c_str());
-    return 0;
+  } else {
+    print_families(decoding.later(), total, limits);
+    print_vae(object);
   }
-  print_families(later, total, limits);
-  std::printf("latent frame %.3f s (first %.3f), floor %.3f s at %.1f GFLOP/s (%s): ratio %.2f\n",
-              seconds, chunks[0].seconds, floor, limits.gemm_gflops(),
-              limits.gemm_description().c_str(), seconds / floor);
-  std::printf(
-      "workspace %.1f MiB, predicted %.1f; resident after the second latent frame %.1f MiB, "
-      "after the last %.1f\n",
-      static_cast<double>(arena.high_water()) * 0x1p-20, static_cast<double>(workspace) * 0x1p-20,
-      static_cast<double>(chunks[1].peak) * 0x1p-20,
-      static_cast<double>(chunks.back().peak) * 0x1p-20);
   return 0;
 }
 

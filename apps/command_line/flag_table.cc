@@ -340,6 +340,18 @@ constexpr FlagSpec kOutput[] = {
      .help = "leave the prompts out of the metadata and the sidecar",
      .commands = kGenerate,
      .level = kAdvanced},
+    {.name = "check",
+     .type = kSwitch,
+     .fallback = "off",
+     .help =
+         "prove that the schedule is sound: no deadlock, every message matched, every value read "
+         "in the version declared",
+     .commands = kPlan},
+    {.name = "plan-rank",
+     .type = kInteger,
+     .legal = "0 ... 1023",
+     .help = "print every step of this rank's schedule",
+     .commands = kPlan},
     {.name = "svg",
      .value = "FILE",
      .help = "draw what each rank does over time",

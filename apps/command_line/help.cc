@@ -1,7 +1,6 @@
 #include "apps/command_line/help.h"
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 
 namespace weft {

@@ -3,9 +3,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "apps/commands.h"
+#include "apps/command_line/printable.h"
 #include "apps/generate/progress.h"
-#include "apps/generate/request_flags.h"
 #include "apps/generate/stop.h"
 #include "apps/model_folder.h"
 #include "engine/language/expand_prompt.h"

@@ -53,62 +53,12 @@ VideoSettings video_settings(const Flags& flags, const Request& request, int thr
   return settings;
 }
 
-void print_header(const Flags& flags, const Generator& generator, const Request& request,
-                  const Ranks& ranks, const Layout& layout, const MemoryPlan& plan,
-                  const UploadForecast& upload, FILE* out) {
-  std::fprintf(
-      out,
-      "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
-      printable(generator.model_name()).c_str(),
-      std::string(to_string(generator.options().dtype)).c_str(),
-      static_cast<long long>(request.width), static_cast<long long>(request.height),
-      static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
-      generator.limits().experts > 1 ? "/" : "",
-      generator.limits().experts > 1
-          ? std::to_string(request.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
-          : "",
-      static_cast<long long>(generator.tokens(request)));
-  std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),
-               flags.origin("device") == "auto" ? " (chosen by --device auto)" : "");
-  std::fprintf(out, "layout  %s (%s)\n", to_string(layout).c_str(), ranks.description.c_str());
-  std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
-               plan.to_string().c_str());
-  if (upload.bytes_per_forward > 0) std::fprintf(out, "upload  %s\n", to_string(upload).c_str());
-  if (flags.text("log-level") == "debug" || flags.on("verbose"))
-    std::fprintf(out, "%s", flags.to_string().c_str());
-}
-
 // The pattern with the present date and time in place of their fields.
 std::string stamped(std::string pattern, const NameFields& fields) {
   for (const auto& [field, text] : {std::pair{"{date}", fields.date}, {"{time}", fields.time}})
     for (size_t at; (at = pattern.find(field)) != std::string::npos;)
       pattern.replace(at, std::strlen(field), text);
   return pattern;
-}
-
-void print_plan_json(const Generator& generator, const Request& request, const Layout& layout,
-                     const MemoryPlan& plan, const UploadForecast& upload) {
-  nlohmann::json object{{"model", generator.model_name()},
-                        {"dtype", to_string(generator.options().dtype)},
-                        {"width", request.width},
-                        {"height", request.height},
-                        {"frames", request.frames},
-                        {"steps", request.steps},
-                        {"seed", request.seed},
-                        {"tokens", generator.tokens(request)},
-                        {"layout", to_string(layout)},
-                        {"ranks", layout.ranks()},
-                        {"weights_bytes", plan.weights},
-                        {"encode_text_bytes", plan.encode_text},
-                        {"denoise_bytes", plan.denoise},
-                        {"decode_bytes", plan.decode},
-                        {"high_water_bytes", plan.high_water},
-                        {"available_bytes", plan.available},
-                        {"residency", to_string(plan.residency)},
-                        {"fits", plan.fits()}};
-  describe_device_memory(plan, object);
-  if (upload.bytes_per_forward > 0) object["streaming"] = to_json(upload);
-  std::printf("%s\n", object.dump().c_str());
 }
 
 // Predicts the time that weights take which are copied to the device for every forward.
@@ -206,60 +156,6 @@ std::string job_name(const std::string& path) {
   return name.filename().string();
 }
 
-// Draws one prompt. Its file names are claimed before anything is computed, and nothing
-// half-written stays. `notes` go into its checkpoints.
-void run_one(const Flags& flags, const Ranks& ranks, Generator& generator, const Request& request,
-             const std::string& expanded_from, const std::string& path,
-             const std::map<std::string, std::string>& notes, const UploadForecast& upload,
-             Profiling& profiling, const ResultListener& on_result) {
-  const bool with_sidecar = !flags.on("no-metadata");
-  const OutputNames names = output_names(path);
-  const Overwrite overwrite = flags.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
-  if (overwrite == Overwrite::kRefuse && with_sidecar && fs::exists(names.sidecar)) {
-    if (complete(generator, request, path, names)) drop_leftovers(flags, names);
-    throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
-  }
-  RunOptions options;
-  options.resume = left_by_earlier_run(flags, generator, request, names);
-  // A job that was killed after its last frame has a whole result but no sidecar.
-  const bool whole = options.resume && options.resume->final() && with_sidecar &&
-                     overwrite == Overwrite::kRefuse && fs::exists(path) && !fs::is_empty(path);
-  VideoSettings settings = video_settings(flags, request, generator.options().threads);
-  if (with_sidecar) settings.metadata = embedded_metadata(flags, generator, request, expanded_from);
-  std::unique_ptr<FrameSink> sink = whole ? nullptr : make_sink(path, settings, overwrite);
-
-  ProgressPrinter printer(progress_mode(flags), job_name(path));
-  options.latents_path = names.latents;
-  const std::optional<double> seconds = checkpoint_seconds(flags);
-  if (seconds) options.checkpoint_path = names.checkpoint;
-  options.checkpoint_seconds = seconds.value_or(0);
-  options.notes = notes;
-  options.listener = &printer;
-  options.stop = &stop_requested();
-  Finished done{.path = path,
-                .result = {},
-                .expanded_from = expanded_from,
-                .profile = nullptr,
-                .upload = upload,
-                .cut = checked_prompt(generator, request)};
-  profiling.restart();
-  try {
-    done.result = generator.run(request, sink.get(), options);
-  } catch (const Error& error) {
-    const std::string advice = resume_advice(ranks, names);
-    if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
-    // Among several ranks, main() may print another rank's error instead of this one.
-    const bool several = error.kind() == ErrorKind::kStopped && !ranks.alone();
-    if (several) std::fprintf(stderr, "weft: %s\n", advice.c_str());
-    throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
-  }
-  done.profile = profiling.result();
-  if (with_sidecar) write_sidecar(names.sidecar, flags, generator, done, overwrite);
-  drop_leftovers(flags, names);
-  printer.finish();
-  on_result(done);
-}
-
 // The options of a rank that is not its replica's root.
 RunOptions joining() {
   RunOptions options;
@@ -267,131 +163,285 @@ RunOptions joining() {
   return options;
 }
 
-}  // namespace
-
-int generate(const Flags& flags, const ResultListener& on_result,
-             const std::string& expanded_from) {
-  check_request_flags(flags);
-  const std::vector<std::string> prompts = prompts_of(flags);
-  std::vector<std::string> captions = prompts;
-  const bool several = prompts.size() > 1 || flags.given("prompt-file");
-  OutputChoice output = output_choice(flags, several);
-  output_pattern(output);  // refuses an illegal --output before anything is loaded
+// Refuses --output and its companions before anything is loaded.
+OutputChoice checked_output(const Flags& flags, bool several) {
+  const OutputChoice output = output_choice(flags, several);
+  output_pattern(output);
   if (flags.on("overwrite") && flags.on("no-clobber") && flags.given("no-clobber"))
     throw Error(ErrorKind::kUsage, flags.label("overwrite") + " and " + flags.label("no-clobber") +
                                        " exclude each other");
-  const std::string expander = expander_folder(flags);
+  return output;
+}
 
-  GeneratorOptions options;
-  options.dtype = compute_dtype(flags);
-  options.weights = weight_format(flags);
-  options.attention = attention_format(flags);
-  options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
+GeneratorOptions generator_options(const Flags& flags, const Ranks& ranks, const Ops* ops) {
+  GeneratorOptions options = model_options(flags);
   options.graphs = flags.on("no-graphs") ? Graphs::kNone : Graphs::kRecord;
-  options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
-  const Ranks ranks = ranks_of(flags);
   options.device = device_of(flags, ranks);
   options.threads = threads_per_rank(flags, ranks);
   if (options.threads == 0) options.threads = Stream::cpu().threads();
   options.ranks_per_device = ranks_per_device(flags, ranks);
   options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
-  options.memory_limit = flags.bytes("memory-limit");
-  options.host_memory_limit = flags.bytes("host-memory-limit");
   options.ranks_per_host = ranks.on_this_host;
-  if (checkpoint_seconds(flags)) options.keeping = Keeping::kCheckpoints;
-  Profiling profiling(flags, ranks);
-  options.ops = profiling.ops();
-  const std::string model = model_folder(flags);
-  Generator generator(model, options);
+  options.keeping = checkpoint_seconds(flags) ? Keeping::kCheckpoints : Keeping::kNothing;
+  options.ops = ops;
+  return options;
+}
 
-  Request base = request_of(flags, generator);
-  base.prompt = prompts.front();
-  Request first = generator.resolve(base);
-  output.frames = first.frames;
-  const std::string pattern = output_pattern(output);
-  NameFields fields{.seed = base.seed,
-                    .model = generator.model_name(),
-                    .prompt = prompts.front(),
-                    .width = first.width,
-                    .height = first.height,
-                    .frames = first.frames,
-                    .index = 0,
-                    .date = {},
-                    .time = {}};
-  stamp_now(fields);
-  const bool seeded = flags.given("seed") && flags.text("seed") != "-1";
-  if (!seeded && !flags.on("dry-run"))
-    base.seed = seed_left(flags, output_names(expand_name(pattern, fields))).value_or(base.seed);
-  base.seed = first.seed = fields.seed = agreed(ranks, base.seed);
-  if (!expander.empty() && !flags.on("dry-run")) {
-    captions = expanded(flags, ranks, expander, prompts, base.seed);
-    first.prompt = captions.front();
-  }
-  LayoutLimits limits = generator.layout_limits(first);
-  limits.requests = static_cast<int64_t>(prompts.size());
-  const Layout layout = parse_layout(layout_text(flags), ranks.count, limits);
-  const MemoryPlan plan = plan_of_rank(model, options, layout, first);
-  const UploadForecast upload = upload_of(flags, options.device, plan);
-  if (flags.on("dry-run")) {
-    if (ranks.speaks) checked_prompt(generator, first);
-    if (ranks.speaks && flags.on("json"))
-      print_plan_json(generator, first, layout, plan, upload);
-    else if (ranks.speaks)
-      print_header(flags, generator, first, ranks, layout, plan, upload, stdout);
-    return plan.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
-  }
-  if (ranks.speaks && informative(flags)) {
-    print_header(flags, generator, first, ranks, layout, plan, upload, stderr);
-    std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first.seed),
-                 seeded ? "given" : "random");
+// The job of one command line. Its request, names, seed and layout are the same on all ranks.
+class Job {
+ public:
+  Job(const Flags& flags, const ResultListener& on_result, const std::string& expanded_from)
+      : flags_(flags),
+        on_result_(on_result),
+        expanded_from_(expanded_from),
+        prompts_(prompts_of(flags)),
+        several_(prompts_.size() > 1 || flags.given("prompt-file")),
+        output_(checked_output(flags, several_)),
+        expander_(expander_folder(flags)),
+        ranks_(ranks_of(flags)),
+        profiling_(flags, ranks_),
+        options_(generator_options(flags, ranks_, profiling_.ops())),
+        model_(model_folder(flags)),
+        generator_(model_, options_) {}
+
+  int run() {
+    resolve();
+    if (flags_.on("dry-run")) {
+      if (ranks_.speaks) print_dry_run();
+      return plan_.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
+    }
+    if (ranks_.speaks && informative(flags_)) {
+      print_header(stderr);
+      std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first_.seed),
+                   seeded() ? "given" : "random");
+    }
+    const std::map<std::string, std::string> about{{"model", generator_.model_name()},
+                                                   {"layout", to_string(layout_)},
+                                                   {"weft", version_text()}};
+    profiling_.around(about, [&] {
+      if (ranks_.alone()) {
+        const auto recorded = profiling_.record(0);
+        run_prompts(generator_, 0, 1, true);
+        return;
+      }
+      on_ranks(ranks_, [&](Communicator& world) { run_rank(world); });
+    });
+    return 0;
   }
 
-  const auto run_all = [&](Generator& mine, int replica, int replicas, bool root) {
-    NameFields names = fields;
-    Request request = base;
-    request.seed = first.seed;
-    for (size_t i = replica; i < prompts.size(); i += replicas) {
-      request.prompt = captions[i];
-      names.prompt = prompts[i];
+ private:
+  bool seeded() const { return flags_.given("seed") && flags_.text("seed") != "-1"; }
+
+  // Completes the request with the model's defaults, the seed, the captions and the layout.
+  void resolve() {
+    request_ = request_of(flags_, generator_);
+    request_.prompt = prompts_.front();
+    first_ = generator_.resolve(request_);
+    output_.frames = first_.frames;
+    pattern_ = output_pattern(output_);
+    fields_ = {.seed = request_.seed,
+               .model = generator_.model_name(),
+               .prompt = prompts_.front(),
+               .width = first_.width,
+               .height = first_.height,
+               .frames = first_.frames,
+               .index = 0,
+               .date = {},
+               .time = {}};
+    stamp_now(fields_);
+    const bool dry = flags_.on("dry-run");
+    uint64_t seed = request_.seed;
+    if (!seeded() && !dry)
+      seed = seed_left(flags_, output_names(expand_name(pattern_, fields_))).value_or(seed);
+    request_.seed = first_.seed = fields_.seed = agreed(ranks_, seed);
+    captions_ = prompts_;
+    if (!expander_.empty() && !dry) {
+      captions_ = expanded(flags_, ranks_, expander_, prompts_, request_.seed);
+      first_.prompt = captions_.front();
+    }
+    LayoutLimits limits = generator_.layout_limits(first_);
+    limits.requests = static_cast<int64_t>(prompts_.size());
+    layout_ = parse_layout(layout_text(flags_), ranks_.count, limits);
+    plan_ = plan_of_rank(model_, options_, layout_, first_);
+    upload_ = upload_of(flags_, options_.device, plan_);
+  }
+
+  void print_dry_run() const {
+    checked_prompt(generator_, first_);
+    if (flags_.on("json"))
+      print_plan_json();
+    else
+      print_header(stdout);
+  }
+
+  void print_header(FILE* out) const {
+    std::fprintf(
+        out,
+        "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
+        printable(generator_.model_name()).c_str(),
+        std::string(to_string(generator_.options().dtype)).c_str(),
+        static_cast<long long>(first_.width), static_cast<long long>(first_.height),
+        static_cast<long long>(first_.frames), first_.steps, first_.guidance_scale.value_or(1),
+        generator_.limits().experts > 1 ? "/" : "",
+        generator_.limits().experts > 1
+            ? std::to_string(first_.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
+            : "",
+        static_cast<long long>(generator_.tokens(first_)));
+    std::fprintf(out, "device  %s%s\n", device_description(generator_.options().device).c_str(),
+                 flags_.origin("device") == "auto" ? " (chosen by --device auto)" : "");
+    std::fprintf(out, "layout  %s (%s)\n", to_string(layout_).c_str(), ranks_.description.c_str());
+    std::fprintf(out, "memory  %s%s\n", layout_.ranks() > 1 ? "per rank, rank 0: " : "",
+                 plan_.to_string().c_str());
+    if (upload_.bytes_per_forward > 0)
+      std::fprintf(out, "upload  %s\n", to_string(upload_).c_str());
+    if (flags_.text("log-level") == "debug" || flags_.on("verbose"))
+      std::fprintf(out, "%s", flags_.to_string().c_str());
+  }
+
+  void print_plan_json() const {
+    nlohmann::json object{{"model", generator_.model_name()},
+                          {"dtype", to_string(generator_.options().dtype)},
+                          {"width", first_.width},
+                          {"height", first_.height},
+                          {"frames", first_.frames},
+                          {"steps", first_.steps},
+                          {"seed", first_.seed},
+                          {"tokens", generator_.tokens(first_)},
+                          {"layout", to_string(layout_)},
+                          {"ranks", layout_.ranks()},
+                          {"weights_bytes", plan_.weights},
+                          {"encode_text_bytes", plan_.encode_text},
+                          {"denoise_bytes", plan_.denoise},
+                          {"decode_bytes", plan_.decode},
+                          {"high_water_bytes", plan_.high_water},
+                          {"available_bytes", plan_.available},
+                          {"residency", to_string(plan_.residency)},
+                          {"fits", plan_.fits()}};
+    describe_device_memory(plan_, object);
+    if (upload_.bytes_per_forward > 0) object["streaming"] = to_json(upload_);
+    std::printf("%s\n", object.dump().c_str());
+  }
+
+  void run_rank(Communicator& world) {
+    const auto recorded = profiling_.record(world.rank());
+    RankPlacement placement = RankPlacement::of(world, layout_);
+    const bool root = placement.root();
+    const int replica = world.rank() / placement.ranks();
+    GeneratorOptions own = options_;
+    own.device = device_of(flags_, ranks_, world.rank());
+    Generator mine(model_, own, std::move(placement));
+    run_prompts(mine, replica, layout_[Axis::kData], root);
+    profiling_.gather(world);
+  }
+
+  // Runs every `replicas`-th prompt.
+  void run_prompts(Generator& mine, int replica, int replicas, bool root) {
+    NameFields names = fields_;
+    Request request = request_;
+    request.seed = first_.seed;
+    for (size_t i = replica; i < prompts_.size(); i += replicas) {
+      request.prompt = captions_[i];
+      names.prompt = prompts_[i];
       names.index = static_cast<int>(i);
       const Request resolved = mine.resolve(request);
-      const std::string path = output_path(pattern, names);
-      bool done = root && several && !flags.on("overwrite") && flags.text("resume") != "never" &&
+      const std::string path = output_path(pattern_, names);
+      bool done = root && several_ && !flags_.on("overwrite") && flags_.text("resume") != "never" &&
                   complete(mine, resolved, path, output_names(path));
       done = mine.agreed(done);
       if (done && root) std::fprintf(stderr, "weft: %s is complete\n", path.c_str());
       if (done) continue;
       if (root) {
-        run_one(flags, ranks, mine, resolved, expander.empty() ? expanded_from : prompts[i], path,
-                resume_notes(flags, mine, several ? stamped(pattern, fields) : path, first.seed),
-                upload, profiling, on_result);
+        draw(mine, resolved, path, expander_.empty() ? expanded_from_ : prompts_[i]);
       } else {
-        profiling.restart();
+        profiling_.restart();
         mine.run(resolved, nullptr, joining());
       }
     }
-  };
-  const std::map<std::string, std::string> about{
-      {"model", generator.model_name()}, {"layout", to_string(layout)}, {"weft", version_text()}};
-  profiling.around(about, [&] {
-    if (ranks.alone()) {
-      const auto recorded = profiling.record(0);
-      run_all(generator, 0, 1, true);
-      return;
+  }
+
+  // Draws one prompt. Its file names are claimed before anything is computed, and nothing
+  // half-written stays.
+  void draw(Generator& generator, const Request& request, const std::string& path,
+            const std::string& expanded_from) {
+    const bool with_sidecar = !flags_.on("no-metadata");
+    const OutputNames names = output_names(path);
+    const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
+    if (overwrite == Overwrite::kRefuse && with_sidecar && fs::exists(names.sidecar)) {
+      if (complete(generator, request, path, names)) drop_leftovers(flags_, names);
+      throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
     }
-    on_ranks(ranks, [&](Communicator& world) {
-      const auto recorded = profiling.record(world.rank());
-      RankPlacement placement = RankPlacement::of(world, layout);
-      const bool root = placement.root();
-      const int index = world.rank() / placement.ranks();
-      GeneratorOptions own = options;
-      own.device = device_of(flags, ranks, world.rank());
-      Generator mine(model, own, std::move(placement));
-      run_all(mine, index, layout[Axis::kData], root);
-      profiling.gather(world);
-    });
-  });
-  return 0;
+    RunOptions options;
+    options.resume = left_by_earlier_run(flags_, generator, request, names);
+    // A job that was killed after its last frame has a whole result but no sidecar.
+    const bool whole = options.resume && options.resume->final() && with_sidecar &&
+                       overwrite == Overwrite::kRefuse && fs::exists(path) && !fs::is_empty(path);
+    VideoSettings settings = video_settings(flags_, request, generator.options().threads);
+    if (with_sidecar)
+      settings.metadata = embedded_metadata(flags_, generator, request, expanded_from);
+    std::unique_ptr<FrameSink> sink = whole ? nullptr : make_sink(path, settings, overwrite);
+
+    ProgressPrinter printer(progress_mode(flags_), job_name(path));
+    options.latents_path = names.latents;
+    const std::optional<double> seconds = checkpoint_seconds(flags_);
+    if (seconds) options.checkpoint_path = names.checkpoint;
+    options.checkpoint_seconds = seconds.value_or(0);
+    options.notes =
+        resume_notes(flags_, generator, several_ ? stamped(pattern_, fields_) : path, first_.seed);
+    options.listener = &printer;
+    options.stop = &stop_requested();
+    Finished done{.path = path,
+                  .result = {},
+                  .expanded_from = expanded_from,
+                  .profile = nullptr,
+                  .upload = upload_,
+                  .cut = checked_prompt(generator, request)};
+    profiling_.restart();
+    try {
+      done.result = generator.run(request, sink.get(), options);
+    } catch (const Error& error) {
+      const std::string advice = resume_advice(ranks_, names);
+      if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
+      // Among several ranks, main() may print another rank's error instead of this one.
+      const bool several = error.kind() == ErrorKind::kStopped && !ranks_.alone();
+      if (several) std::fprintf(stderr, "weft: %s\n", advice.c_str());
+      throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
+    }
+    done.profile = profiling_.result();
+    if (with_sidecar) write_sidecar(names.sidecar, flags_, generator, done, overwrite);
+    drop_leftovers(flags_, names);
+    printer.finish();
+    on_result_(done);
+  }
+
+  const Flags& flags_;
+  const ResultListener& on_result_;
+  const std::string& expanded_from_;
+  const std::vector<std::string> prompts_;
+  const bool several_;
+  OutputChoice output_;
+  const std::string expander_;
+  const Ranks ranks_;
+  Profiling profiling_;
+  const GeneratorOptions options_;
+  const std::string model_;
+  Generator generator_;
+
+  // Set by resolve().
+  std::vector<std::string> captions_;
+  Request request_, first_;  // as the flags say; of the first prompt, with all defaults
+  std::string pattern_;
+  NameFields fields_;
+  Layout layout_;
+  MemoryPlan plan_;
+  UploadForecast upload_;
+};
+
+}  // namespace
+
+int generate(const Flags& flags, const ResultListener& on_result,
+             const std::string& expanded_from) {
+  check_request_flags(flags);
+  return Job(flags, on_result, expanded_from).run();
 }
 
 int run_generate(const Flags& flags) {

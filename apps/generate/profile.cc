@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "apps/commands.h"
+#include "apps/command_line/printable.h"
 #include "engine/generation/rank_placement.h"
 #include "io/trace_file.h"
 

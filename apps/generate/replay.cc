@@ -131,8 +131,29 @@ void add(std::vector<std::string>& arguments, const std::string& flag, const std
   if (!value.empty()) arguments.push_back("--" + flag + "=" + value);
 }
 
+// Prompts are passed in files, where @ and - have no meaning.
+void add_prompts(const Record& record, const Flags& flags, const ScratchFolder& scratch,
+                 std::vector<std::string>& out) {
+  for (const auto& [flag, key] :
+       {std::pair{"prompt", "prompt"}, {"negative-prompt", "negative_prompt"}}) {
+    const bool told = record.request.contains(key);
+    if (told && flags.given(flag))
+      throw Error(ErrorKind::kUsage, flags.label(flag) + " is given, but " + record.path +
+                                         " holds its own; weft generate draws another");
+    if (!told && !flags.given(flag) && std::string(flag) == "prompt")
+      throw Error(ErrorKind::kUsage,
+                  record.path + " was made with --no-prompt-metadata; give --" + std::string(flag));
+    if (!told) {
+      add(out, flag, flags.text(flag));
+      continue;
+    }
+    write_text_file(scratch.file(key), text_of(record.request, key), Overwrite::kReplace);
+    add(out, flag, "@" + scratch.file(key));
+  }
+}
+
 // The flags that make the file again. Values from the file are data: each is passed as the value of
-// a flag and checked as one; a prompt is passed in a file, where @ and - have no meaning.
+// a flag and checked as one.
 std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
                                       const ScratchFolder& scratch) {
   std::vector<std::string> out;
@@ -154,22 +175,7 @@ std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
     for (const nlohmann::json& sigma : record.request["sigmas"])
       sigmas += (sigmas.empty() ? "" : ",") + sigma.dump();
   add(out, "sigmas", sigmas);
-  for (const auto& [flag, key] :
-       {std::pair{"prompt", "prompt"}, {"negative-prompt", "negative_prompt"}}) {
-    const bool told = record.request.contains(key);
-    if (told && flags.given(flag))
-      throw Error(ErrorKind::kUsage, flags.label(flag) + " is given, but " + record.path +
-                                         " holds its own; weft generate draws another");
-    if (!told && !flags.given(flag) && std::string(flag) == "prompt")
-      throw Error(ErrorKind::kUsage,
-                  record.path + " was made with --no-prompt-metadata; give --" + std::string(flag));
-    if (!told) {
-      add(out, flag, flags.text(flag));
-      continue;
-    }
-    write_text_file(scratch.file(key), text_of(record.request, key), Overwrite::kReplace);
-    add(out, flag, "@" + scratch.file(key));
-  }
+  add_prompts(record, flags, scratch, out);
   add(out, "device",
       flags.given("device") ? flags.text("device") : text_of(record.engine, "device"));
   add(out, "dtype", text_of(record.engine, "dtype"));

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <random>
 
+#include "apps/device.h"
 #include "apps/generate/progress.h"
 
 namespace weft {
@@ -162,6 +163,18 @@ std::vector<std::string> prompts_of(const Flags& flags) {
                 flags.label("prompt-file") + " is '" + path +
                     "', which has no prompt; legal: one per line, # begins a comment line");
   return prompts;
+}
+
+GeneratorOptions model_options(const Flags& flags) {
+  GeneratorOptions options;
+  options.dtype = compute_dtype(flags);
+  options.weights = weight_format(flags);
+  options.attention = attention_format(flags);
+  options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
+  options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
+  options.memory_limit = flags.bytes("memory-limit");
+  options.host_memory_limit = flags.bytes("host-memory-limit");
+  return options;
 }
 
 std::string engine_solver(const std::string& name) {

@@ -27,6 +27,8 @@ std::optional<std::pair<int64_t, int64_t>> size_of_flag(const Flags& flags);
 Request request_of(const Flags& flags, const Generator& generator);
 // Error(kUsage) where `value` is not on the grid; `where` begins the message: "--width is 40".
 void check_on_grid(const std::string& where, int64_t value, const Grid& grid);
+// The options of a model that flags alone decide: number formats, resident layers, memory limits.
+GeneratorOptions model_options(const Flags& flags);
 // The engine's name of a solver, from its name for --solver or in older metadata; and back.
 std::string engine_solver(const std::string& name);
 std::string solver_flag(const std::string& name);

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/device.h"
-#include "apps/generate/request_flags.h"
 #include "engine/memory/memory_plan.h"
 
 namespace weft {

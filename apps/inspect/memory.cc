@@ -60,6 +60,20 @@ nlohmann::json to_json(const MemoryPlan& plan) {
           {"fits", plan.fits()}};
 }
 
+void print_stages(const MemoryPlan& plan, const std::optional<PlannedDevice>& device) {
+  std::printf("%-12s %12s %12s %12s\n", "stage", "weights", "activations", "together");
+  for (const Stage& stage : stages_of(plan))
+    std::printf("%-12s %12s %12s %12s\n", stage.name, format_bytes(stage.weights()).c_str(),
+                format_bytes(stage.activations).c_str(), format_bytes(stage.total).c_str());
+  std::printf("\nhigh-water %s of %s available: %s\n", format_bytes(plan.high_water).c_str(),
+              format_bytes(plan.available).c_str(), plan.fits() ? "fits" : "does not fit");
+  if (device)
+    std::printf(
+        "scratch of single ops %s (included); host memory %s, of which pinned %s; device %s\n",
+        format_bytes(plan.parts.scratch).c_str(), format_bytes(plan.host.total()).c_str(),
+        format_bytes(plan.host.pinned()).c_str(), printable(device->description()).c_str());
+}
+
 }  // namespace
 
 void describe_device_memory(const MemoryPlan& plan, nlohmann::json& object) {
@@ -80,11 +94,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
                 flags.label("memory") + " is given, but " + model +
                     " is no model folder; legal: a folder with model_index.json");
   Request request = clip_of(flags);
-  GeneratorOptions options;
-  options.dtype = compute_dtype(flags);
-  options.weights = weight_format(flags);
-  options.attention = attention_format(flags);
-  options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
+  GeneratorOptions options = model_options(flags);
   options.threads = 1;
   options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
@@ -127,17 +137,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
               dtype.c_str(), to_string(layout).c_str(),
               layout.ranks() > 1 ? ", of the first rank" : "",
               std::string(to_string(plan.residency)).c_str());
-  std::printf("%-12s %12s %12s %12s\n", "stage", "weights", "activations", "together");
-  for (const Stage& stage : stages_of(plan))
-    std::printf("%-12s %12s %12s %12s\n", stage.name, format_bytes(stage.weights()).c_str(),
-                format_bytes(stage.activations).c_str(), format_bytes(stage.total).c_str());
-  std::printf("\nhigh-water %s of %s available: %s\n", format_bytes(plan.high_water).c_str(),
-              format_bytes(plan.available).c_str(), plan.fits() ? "fits" : "does not fit");
-  if (device)
-    std::printf(
-        "scratch of single ops %s (included); host memory %s, of which pinned %s; device %s\n",
-        format_bytes(plan.parts.scratch).c_str(), format_bytes(plan.host.total()).c_str(),
-        format_bytes(plan.host.pinned()).c_str(), printable(device->description()).c_str());
+  print_stages(plan, device);
 }
 
 }  // namespace weft

@@ -25,19 +25,40 @@ TensorView given_ids(const Case& c, const TensorFile& inputs) {
 Tensor on_root(Stream& stream, RankPlacement& placement, int stage, int index,
                const TensorView& own, int64_t rows, int64_t columns) {
   const int source = placement.rank_of(stage, 0);
-  const Tag tag{.kind = Payload::kControl, .hop = index};
   Tensor whole;
-  if (placement.root()) {
-    whole = Tensor(DType::kF32, {rows, columns});
-    if (source == 0)
-      copy(stream, own, whole);
-    else
-      placement.communicator().receive(stream, source, tag, whole);
-  } else if (source == placement.rank()) {
-    placement.communicator().send(stream, 0, tag, own);
-  }
+  if (placement.root()) whole = Tensor(DType::kF32, {rows, columns});
+  if (placement.alone())
+    copy(stream, own, whole);
+  else
+    placement.communicator().gather_v(
+        stream, {.kind = Payload::kControl, .hop = index},
+        source == placement.rank() ? own : TensorView(),
+        [&](int rank) { return rank == source ? whole.view() : TensorView(); });
   return whole;
 }
+
+// One pass over all ids through the stages. It chooses no ids.
+class OnePass final : private TokenProgram {
+ public:
+  OnePass(LanguageRank& rank, const std::vector<int32_t>& ids) : TokenProgram(rank) {
+    pass_.parts = {{0, ids}};
+    const LanguageRank::Share share = rank.share(pass_.parts);
+    pass_.split = share.split ? LanguageRank::Split::kTokens : LanguageRank::Split::kHeads;
+  }
+  const Micro& run() {
+    run_rounds(1, 1);
+    return pass_;
+  }
+  Collector collector;
+
+ private:
+  Micro& micro(int) override { return pass_; }
+  void choose(const Pass&, std::span<int32_t> ids) override { std::ranges::fill(ids, -1); }
+  void learn(int, std::span<const int32_t>) override {}
+  Observer* observer() override { return &collector; }
+
+  Micro pass_;
+};
 
 // Runs one pass over all ids through the stages; the root gets logits and hidden states under their
 // golden names.
@@ -48,22 +69,9 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
   const BlockRange blocks = rank.blocks();
   const int64_t n = static_cast<int64_t>(ids.size()), d = rank.config().hidden;
   const Pass pass;
-  const LanguageRank::Part part{0, ids};
   rank.open(0);
-  const LanguageRank::Share share = rank.share({&part, 1});
-  const Tensor hidden(DType::kF32, {share.rows, d}, stream.device()),
-      wire(rank.options().dtype, {share.rows, d}, stream.device());
-  const Tag tag{.kind = Payload::kHidden};
-  if (!blocks.first()) {
-    placement.communicator().receive(stream, placement.stage_peer(-1), tag, wire);
-    copy(stream, wire, hidden);
-  }
-  Collector collector;
-  rank.forward(pass, {&part, 1}, share, hidden, &collector);
-  if (!blocks.last()) {
-    copy(stream, hidden, wire);
-    placement.communicator().send(stream, placement.stage_peer(1), tag, wire);
-  }
+  OnePass one(rank, ids);
+  const auto& [parts, split, share, hidden, round] = one.run();
 
   NamedTensors out;
   const auto keep = [&](const std::string& name, int stage, int index, const TensorView& own) {
@@ -76,8 +84,8 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
       const std::string name = "hidden_states." + std::to_string(k);
       TensorView whole;
       if (of.begin == blocks.begin)
-        whole = rank.wanted_rows(pass, {&part, 1}, share,
-                                 on_device(stream, std::move(collector.tensors.at(name))),
+        whole = rank.wanted_rows(pass, parts, share,
+                                 on_device(stream, std::move(one.collector.tensors.at(name))),
                                  LanguageRank::Tokens::kAll);
       keep(name, stage, k, whole);
     }
@@ -85,7 +93,7 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
   TensorView normed, logits;
   if (blocks.last()) {
     const TensorView wanted =
-        rank.wanted_rows(pass, {&part, 1}, share, hidden, LanguageRank::Tokens::kAll);
+        rank.wanted_rows(pass, parts, share, hidden, LanguageRank::Tokens::kAll);
     normed = rank.normed(wanted);
     logits = rank.logits(pass, wanted);
   }

@@ -1,12 +1,12 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "apps/generate/request_flags.h"
 #include "apps/verify/verify_run.h"
 #include "engine/generation/generator.h"
+#include "engine/generation/staged_program.h"
 #include "engine/sampling/noise.h"
 #include "engine/sampling/sampler.h"
 #include "io/json.h"
@@ -62,37 +62,53 @@ TensorView latent_of(const TensorView& x) {
   return x.rank == 3 ? x.reshape({x[0], 1, x[1], x[2]}) : x;
 }
 
-// Runs one forward in the pipeline stages of the replica: hidden rows come from the stage before
-// and go to the next in the compute dtype. `latent` is a whole latent; the result on the last stage
-// is rows [n, row] of the velocity.
-Tensor forward_in_stages(Bench& bench, RankPlacement& placement, Context& context,
-                         const Transformer& model, const TensorView& latent, float timestep,
-                         const Conditioning& conditioning, const Rope& rope) {
-  const TransformerTraits& traits = model.traits();
-  const BlockRange blocks = model.loaded().blocks;
-  const int64_t n = context.tokens.size(), rows = n + conditioning.joint_rows();
-  const TimeSegment time{{0, context.tokens.total}, timestep};
-  const Tensor embedding = bench.tensor(DType::kF32, {1, traits.time_columns});
-  model.timestep_embedding(bench.stream, {&time, 1}, embedding);
-  const Tag tag{.kind = Payload::kHidden};
-  const Tensor wire = bench.tensor(model.loaded().dtype, {rows, traits.width});
-  Tensor in, out = blocks.last() ? bench.tensor(DType::kF32, {n, traits.row()})
-                                 : bench.tensor(DType::kF32, {rows, traits.width});
-  if (blocks.first()) {
-    in = bench.tensor(DType::kF32, {n, traits.row()});
-    patchify(bench.stream, latent, traits.patch, context.tokens, in);
-  } else {
-    in = bench.tensor(DType::kF32, {rows, traits.width});
-    placement.communicator().receive(bench.stream, placement.stage_peer(-1), tag, wire);
-    copy(bench.stream, wire, in);
+// One forward in the pipeline stages of the replica: a generation of one step, whose update takes
+// the velocity for the latent.
+class OneForward final : private StagedProgram {
+ public:
+  OneForward(Bench& bench, Context& context, RankPlacement& placement, const Transformer& model,
+             const Conditioning& conditioning, const Rope& rope)
+      : StagedProgram(bench.stream, bench.arena, placement, model.traits(), model.loaded().dtype),
+        context_(context),
+        model_(model),
+        conditioning_(conditioning),
+        rope_(rope) {}
+
+  // Returns the velocity of `latent` [C, F, H, W], on the host.
+  Tensor run(Tensor latent, float timestep) {
+    DenoisePlanConfig config = staged_config(placement_, traits_, dtype_, context_.tokens.total);
+    config.steps = {{.model = 0, .branches = 1}};
+    config.blocks = {traits_.blocks};
+    config.joint_rows = {conditioning_.joint_rows(), 0};
+    timestep_ = timestep;
+    run_from(std::move(latent), config);
+    return std::move(velocity_);
   }
-  model.forward(context, blocks, in, {&time, 1}, embedding, conditioning, rope, out);
-  if (!blocks.last()) {
-    copy(bench.stream, out, wire);
-    placement.communicator().send(bench.stream, placement.stage_peer(1), tag, wire);
+
+ private:
+  int64_t joint_rows(const Pass&) override { return conditioning_.joint_rows(); }
+  void compute(const Step& step) override {
+    const Arena::Scope scope(arena_);
+    const TimeSegment time{{0, context_.tokens.total}, timestep_};
+    const TensorView embedding = arena_.alloc(DType::kF32, {1, traits_.time_columns});
+    model_.timestep_embedding(stream_, {&time, 1}, embedding);
+    run_blocks(step, [&](const TensorView& in, const TensorView& out) {
+      model_.forward(context_, step.blocks, in, {&time, 1}, embedding, conditioning_, rope_, out);
+    });
   }
-  return out;
-}
+  void update(const Step&) override {
+    copy(stream_, slots[kVelocitySlot],
+         slots.make(kLatentSlot, DType::kF32, own().size(), traits_.row(), stream_.device()));
+  }
+  void decode(const Step& step) override { velocity_ = on_host(stream_, take_latent(step)); }
+
+  Context& context_;
+  const Transformer& model_;
+  const Conditioning& conditioning_;
+  const Rope& rope_;
+  float timestep_ = 0;
+  Tensor velocity_;
+};
 
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
 // host, on the root as [total + joint, columns]; returns an empty tensor elsewhere. The joint rows
@@ -100,30 +116,32 @@ Tensor forward_in_stages(Bench& bench, RankPlacement& placement, Context& contex
 Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
                  int index, std::array<int64_t, 3> total_joint_columns) {
   const auto [total, joint, columns] = total_joint_columns;
-  Tensor whole;
+  Tensor whole, part;
   if (placement.root()) whole = Tensor(DType::kF32, {total + joint, columns});
-  const Tag tag{.kind = Payload::kControl, .hop = index};
-  for (int sequence = 0; sequence < placement.layout().sequence(); ++sequence) {
-    const int source = placement.rank_of(stage, sequence);
-    if (source == placement.rank() && !placement.root())
-      placement.communicator().send(bench.stream, 0, tag, own);
-    if (!placement.root()) continue;
-    const Range rows = placement.tokens_of(source, total).ranges[0];
-    Tensor part;
-    TensorView from = own;
-    if (source != 0) {
-      part = Tensor(DType::kF32, {rows.size() + joint, columns});
-      placement.communicator().receive(bench.stream, source, tag, part);
-      from = part;
-    }
-    const auto place = [&](int64_t at, int64_t to, int64_t count) {
+  const auto sends = [&](int rank) {
+    return placement.rank_of(stage, placement.mesh().sequence_index(rank)) == rank;
+  };
+  const auto landing = [&](int rank) {
+    if (!sends(rank) || rank == 0) return rank == 0 && sends(0) ? own : TensorView();
+    const int64_t rows = placement.tokens_of(rank, total).size();
+    part = Tensor(DType::kF32, {rows + joint, columns});
+    return part.view();
+  };
+  const auto place = [&](int rank, const TensorView& from) {
+    const Range rows = placement.tokens_of(rank, total).ranges[0];
+    const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
       if (count == 0) return;
-      const TensorView source_rows = from.slice(0, at, count);
-      std::memcpy(whole.view().slice(0, to, count).data, source_rows.data, source_rows.bytes());
+      const TensorView source = from.slice(0, at, count);
+      std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
     };
-    place(0, rows.begin, rows.size());
-    if (sequence == 0) place(rows.size(), total, joint);
-  }
+    copy_rows(0, rows.begin, rows.size());
+    if (placement.mesh().sequence_index(rank) == 0) copy_rows(rows.size(), total, joint);
+  };
+  if (placement.alone())
+    place(0, own);
+  else
+    placement.communicator().gather_v(bench.stream, {.kind = Payload::kControl, .hop = index},
+                                      sends(placement.rank()) ? own : TensorView(), landing, place);
   return whole;
 }
 
@@ -186,16 +204,13 @@ NamedTensors run_transformer(Case& c) {
       model->prepare(context, {.text = embeds, .text_length = embeds.view()[0]}, grid);
   const Rope rope = on_device(bench.stream, model->rope(grid, {}, *conditioning));
   context.observer = &collector;
-  Tensor rows = forward_in_stages(bench, c.placement, context, *model, x, timestep.as<float>()[0],
-                                  *conditioning, rope);
+  Tensor clip = bench.tensor(DType::kF32, x.shape());
+  copy(bench.stream, x, clip);
+  Tensor out = OneForward(bench, context, c.placement, *model, *conditioning, rope)
+                   .run(std::move(clip), timestep.as<float>()[0]);
 
   join_seen(bench, c.placement, traits, tokens, conditioning->joint_rows(), collector.tensors);
-  const int last = c.placement.layout()[Axis::kLayers] - 1;
-  rows = on_host(bench.stream, std::move(rows));
-  const Tensor whole = join_rows(bench, c.placement, rows, last, 0, {tokens, 0, traits.row()});
-  Tensor out(DType::kF32, {traits.out_channels, x[1], x[2], x[3]});
   Stream host = host_stream(bench.stream);
-  if (whole) unpatchify(host, whole, traits.patch, TokenRanges::all(tokens), out);
   NamedTensors& all = collector.tensors;
   all["output"] = latent.view().rank == 3
                       ? f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]})
@@ -208,20 +223,21 @@ NamedTensors run_transformer(Case& c) {
 void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
                 const TensorView& whole) {
   const int64_t scale = whole[2] / latent_rows;
-  for (int rank = 1; rank < placement.bands(latent_rows); ++rank) {
+  if (placement.alone()) return;
+  const auto rows_of = [&](int rank) {
     const Range band = placement.band_of(rank, latent_rows);
-    if (rank != placement.rank() && !placement.root()) continue;
-    const TensorView part = whole.slice(2, band.begin * scale, band.size() * scale);
-    const Tensor dense = bench.tensor(DType::kF32, part.shape());
-    const Tag tag{.kind = Payload::kFrames};
-    if (placement.root()) {
-      placement.communicator().receive(bench.stream, rank, tag, dense);
-      copy(bench.stream, dense, part);
-    } else {
-      copy(bench.stream, part, dense);
-      placement.communicator().send(bench.stream, 0, tag, dense);
-    }
-  }
+    return whole.slice(2, band.begin * scale, band.size() * scale);
+  };
+  // A band's rows are not contiguous in the whole.
+  Tensor dense;
+  const auto landing = [&](int rank) {
+    if (rank > 0) dense = bench.tensor(DType::kF32, rows_of(rank).shape());
+    return rank > 0 ? dense.view() : TensorView();
+  };
+  if (!placement.root()) copy(bench.stream, rows_of(placement.rank()), landing(placement.rank()));
+  placement.communicator().gather_v(
+      bench.stream, {.kind = Payload::kFrames}, dense ? dense.view() : TensorView(), landing,
+      [&](int rank, const TensorView& rows) { copy(bench.stream, rows, rows_of(rank)); });
 }
 
 NamedTensors run_vae(Case& c, VaeParts part) {

@@ -16,10 +16,11 @@
 
 namespace weft {
 
-// The transformers of a job, as the executor requests them.
+// The transformers of a job, as the denoiser requests them.
 struct Experts {
   virtual ~Experts() = default;
   virtual const ModelFamily& family() const = 0;
+  virtual const TransformerTraits& traits() const = 0;  // of the first expert
   virtual DType dtype() const = 0;
   // The prompt rows that the transformers were trained on for a prompt of `rows`, with padding.
   virtual int64_t text_length(int64_t rows) const = 0;
@@ -37,6 +38,7 @@ class Components final : public Experts {
              const RankPlacement& placement, std::optional<DeviceTraits> device = {});
 
   const ModelFamily& family() const override { return *directory_.family; }
+  const TransformerTraits& traits() const override { return expert_model(0).traits(); }
   DType dtype() const override { return how_.dtype; }
   DType vae_dtype() const { return vae_dtype_; }
   int experts() const { return directory_.experts(); }

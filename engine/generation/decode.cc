@@ -104,20 +104,24 @@ void keep(const TensorView& frames, const TensorView& video, int64_t first) {
 TensorView join_bands(Stream& stream, Arena& arena, RankPlacement& placement, int64_t latent_rows,
                       const TensorView& band, const Tag& tag) {
   if (placement.bands(latent_rows) == 1) return band;
-  if (!placement.root()) {
-    placement.communicator().send(stream, 0, tag, band);
-    return {};
-  }
   const int64_t scale = band[2] / placement.band(latent_rows).size();
-  const TensorView whole = arena.alloc(DType::kF32, {band[0], 3, latent_rows * scale, band[3]});
-  copy(stream, band, whole.slice(2, 0, band[2]));
-  for (int rank = 1; rank < placement.bands(latent_rows); ++rank) {
-    const Arena::Scope scope(arena);
-    const Range rows = placement.band_of(rank, latent_rows);
-    const TensorView part = arena.alloc(DType::kF32, {band[0], 3, rows.size() * scale, band[3]});
-    placement.communicator().receive(stream, rank, tag, part);
-    copy(stream, part, whole.slice(2, rows.begin * scale, rows.size() * scale));
-  }
+  TensorView whole;
+  if (placement.root())
+    whole = arena.alloc(DType::kF32, {band[0], 3, latent_rows * scale, band[3]});
+  std::optional<Arena::Scope> scope;  // of the band that arrives
+  const auto landing = [&](int rank) {
+    if (rank == 0) return band;
+    if (rank >= placement.bands(latent_rows)) return TensorView();
+    scope.emplace(arena);
+    const int64_t rows = placement.band_of(rank, latent_rows).size() * scale;
+    return arena.alloc(DType::kF32, {band[0], 3, rows, band[3]});
+  };
+  placement.communicator().gather_v(
+      stream, tag, band, landing, [&](int rank, const TensorView& part) {
+        const int64_t first = placement.band_of(rank, latent_rows).begin * scale;
+        copy(stream, part, whole.slice(2, first, part[2]));
+        scope.reset();
+      });
   return whole;
 }
 

@@ -6,7 +6,7 @@
 
 #include "engine/generation/components.h"
 #include "engine/generation/decode.h"
-#include "engine/generation/executor.h"
+#include "engine/generation/denoiser.h"
 #include "engine/generation/stages.h"
 #include "engine/job/checkpoint_policy.h"
 #include "engine/job/resume.h"
@@ -144,6 +144,11 @@ struct Generator::Impl {
                 : 0};
   }
 
+  DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) const {
+    return plan_config(request, sampler, parts, placement, token_count(parts, request),
+                       prompt_rows(request));
+  }
+
   MemoryPlan plan(const Request& request) const {
     const Sampler sampler(sampler_for(request), request.steps, request.sigmas);
     const size_t kept = options.keeping == Keeping::kCheckpoints && placement.root()
@@ -162,8 +167,8 @@ struct Generator::Impl {
   Tensor initial_latents(const Request& request, const RunOptions& run_options);
   Start start_of(const Request& request, const Sampler& sampler, const RunOptions& run_options);
   void denoise(const Request& request, const Sampler& sampler, const std::array<Prompt, 2>& prompts,
-               const Start& start, StageClock& clock, const RunOptions& run_options,
-               RunResult& result, const std::function<void()>& decode);
+               Start start, StageClock& clock, const RunOptions& run_options, RunResult& result,
+               const std::function<void(const TensorView& latent)>& decode);
   void heed_stop(const char* stage, const RunOptions& run_options) const;
   void decode_latents(const Request& request, const TensorView& latent, FrameSink* sink,
                       StageClock& clock, const RunOptions& run_options, RunResult& result);
@@ -366,9 +371,9 @@ void Generator::Impl::decode_latents(const Request& request, const TensorView& o
 }
 
 void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
-                              const std::array<Prompt, 2>& prompts, const Start& start,
-                              StageClock& clock, const RunOptions& run_options, RunResult& result,
-                              const std::function<void()>& decode) {
+                              const std::array<Prompt, 2>& prompts, Start start, StageClock& clock,
+                              const RunOptions& run_options, RunResult& result,
+                              const std::function<void(const TensorView& latent)>& decode) {
   Checkpoint kept;
   kept.facts = job_facts(request);
   kept.notes = run_options.notes;
@@ -380,23 +385,22 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
         "the prompt is encoded otherwise than when " + from->path +
         " was written: the frames may differ from an uninterrupted run's");
   CheckpointPolicy policy(run_options, std::move(kept), start.step, result.earlier_seconds);
-  Executor executor(stream, arena, parts, placement, options.graphs);
+  Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   Job job{.request = request,
           .sampler = sampler,
           .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
-          .latent = start.latent,
-          .first_step = start.step,
+          .latent = std::move(start.latent),
+          .history = std::move(start.history),
           .on_update =
               [&](int step) {
                 clock.kept(policy.kept());
                 clock.step(step + 1, sampler.sigmas()[step]);
               },
           .decode =
-              [&] {
+              [&](const TensorView& latent) {
                 policy.finish(result);
-                decode();
+                decode(latent);
               }};
-  for (const Tensor& tensor : start.history) job.history.push_back(tensor);
   if (run_options.stop)
     job.before_step = [&](int done) {
       // With several stages the first one updates nothing, so it reports the finished step here.
@@ -408,12 +412,11 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
     };
   job.keep = [&](int done, Snapshot snapshot) { policy.keep(done, std::move(snapshot)); };
   clock.enter(Zone::kDenoise, sampler.steps(), start.step);
-  DenoisePlanConfig config =
-      plan_config(request, sampler, parts, placement, token_count(parts, request));
+  DenoisePlanConfig config = plan_of(request, sampler);
   config.first_step = start.step;
   try {
-    executor.run(plan_denoise(config)[placement.rank()], job);
-    result.streaming = executor.streaming();
+    denoiser.run(config, job);
+    result.streaming = denoiser.streaming();
   } catch (...) {
     policy.finish(result);
     throw;
@@ -437,6 +440,7 @@ void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
                                const RunOptions& run_options) {
+  const JobScope job(placement);
   const Sampler steps(sampler_for(request), request.steps, request.sigmas);
   const MemoryPlan memory = plan(request);
   if (!memory.fits()) refuse(request, memory);
@@ -462,15 +466,15 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   meter.stage_ended();
 
   if (start.step == 0) start.latent = initial_latents(request, run_options);
-  const auto decode = [&] {
+  const auto decode = [&](const TensorView& latent) {
     meter.stage_ended();
-    decode_latents(request, start.latent, sink, clock, run_options, result);
+    decode_latents(request, latent, sink, clock, run_options, result);
     result.decode_high_water = meter.stage_ended();
   };
   if (decode_only)
-    decode();
+    decode(start.latent);
   else
-    denoise(request, steps, prompts, start, clock, run_options, result, decode);
+    denoise(request, steps, prompts, std::move(start), clock, run_options, result, decode);
   clock.leave();
 
   parts.on_load = nullptr;
@@ -531,6 +535,11 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 }
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
+
+DenoisePlanConfig Generator::schedule(const Request& request) const {
+  return impl_->plan_of(request,
+                        Sampler(impl_->sampler_for(request), request.steps, request.sigmas));
+}
 
 bool Generator::agreed(bool value) {
   const Tag tag{.kind = Payload::kControl, .hop = kJobDecision};

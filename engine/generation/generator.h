@@ -160,6 +160,8 @@ class Generator {
   Request resolve(const Request& request) const;
   // The memory plan of a resolved request. Loads nothing.
   MemoryPlan plan(const Request& request) const;
+  // The schedule of a resolved request (plan_denoise). Loads nothing.
+  DenoisePlanConfig schedule(const Request& request) const;
 
   // Returns the root's value on every rank; all ranks must call it.
   bool agreed(bool value);

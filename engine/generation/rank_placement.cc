@@ -133,6 +133,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, i
           group(mesh_.along({Axis::kTensor}, rank()), Seams::kTensor));
     reducer = seams.tensor.get();
   }
+  mixer->begin(pass);
   return {stream, arena, *mixer, *reducer, seams.one_band, pass, this->tokens(tokens), observer};
 }
 
@@ -170,7 +171,21 @@ Context RankPlacement::vae_context(Stream& stream, Arena& arena, const Pass& pas
         std::make_unique<TensorReducer>(group(ranks, Seams::kBandSums), AllReduce::kBySize);
     seams.band_rows = latent_rows;
   }
+  seams.band_mixer->begin(pass);
   return {stream, arena, *seams.band_mixer, *seams.band_sums, *seams.halo, pass, {}};
+}
+
+JobScope::JobScope(RankPlacement& placement) : placement_(placement) {
+  if (!placement_.alone()) placement_.communicator().begin_job();
+}
+
+JobScope::~JobScope() {
+  if (!placement_.alone()) placement_.communicator().end_job();
+}
+
+void RankPlacement::finish_turn() {
+  if (seams_->mixer) seams_->mixer->finish();
+  if (seams_->band_mixer) seams_->band_mixer->finish();
 }
 
 BlockRange RankPlacement::blocks(int layers) const {

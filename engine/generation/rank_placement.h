@@ -96,6 +96,9 @@ class RankPlacement {
   Context text_context(Stream& stream, Arena& arena, const Pass& pass,
                        const TextEncoderTraits& traits, int64_t rows);
   Context vae_context(Stream& stream, Arena& arena, const Pass& pass, int64_t latent_rows);
+  // A turn (a denoising step) or the decode has ended: returns when no message of a forward is
+  // under way any more.
+  void finish_turn();
 
  private:
   struct Seams;
@@ -106,6 +109,17 @@ class RankPlacement {
   Mesh mesh_{Layout{}};
   int rank_ = 0;
   std::unique_ptr<Seams> seams_;
+};
+
+// A job of the placement's ranks, begun and ended on all of them (Communicator::begin_job).
+class JobScope {
+ public:
+  explicit JobScope(RankPlacement& placement);
+  ~JobScope();
+  JobScope(const JobScope&) = delete;
+
+ private:
+  RankPlacement& placement_;
 };
 
 }  // namespace weft

@@ -16,18 +16,17 @@ namespace weft {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Part = LanguageRank::Part;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 // One call of complete() on one rank. All ranks see the same tokens and so make the same decisions.
-class Run {
+class Run final : private TokenProgram {
  public:
   Run(LanguageRank& rank, std::span<const CompletionRequest> requests,
       const CompletionOptions& options, CompletionStats& stats)
-      : rank_(rank), requests_(requests), options_(options), stats_(stats) {
+      : TokenProgram(rank), requests_(requests), options_(options), stats_(stats) {
     completions_.resize(requests.size());
     for (size_t i = 0; i < requests.size(); ++i) {
       check(static_cast<int>(i));
@@ -35,7 +34,7 @@ class Run {
     }
   }
 
-  ~Run() {
+  ~Run() override {
     for (int request : running_) rank_.close(request);
   }
 
@@ -51,17 +50,9 @@ class Run {
   }
 
  private:
-  // A micro-batch: one pass through the pipeline stages.
-  struct Micro {
+  struct Batch : Micro {
     std::vector<int> requests{};  // requests that have not ended
-    std::vector<Part> parts{};    // tokens of this round; empty: nothing is left to do
     std::vector<bool> samples{};  // per part: whether the pass samples its next token
-    LanguageRank::Split split = LanguageRank::Split::kHeads;
-    LanguageRank::Share share{};
-    Tensor hidden{}, wire{};
-    std::vector<int32_t> results{};
-    int round = -1;
-    std::vector<Communicator::Pending> sending_hidden{}, sending_results{};
   };
 
   void check(int request) const {
@@ -134,8 +125,8 @@ class Run {
   }
 
   // Packs the prompts' ids into passes. All parts of a pass are split the same way.
-  std::vector<Micro> passes_of(const std::vector<int>& fresh) const {
-    std::vector<Micro> micros;
+  std::vector<Batch> passes_of(const std::vector<int>& fresh) const {
+    std::vector<Batch> micros;
     int64_t free_rows = 0;
     bool splits = false;  // whether the last pass is split by tokens
     for (int request : fresh) {
@@ -153,7 +144,7 @@ class Run {
           free_rows = options_.chunk * (splits ? rank_.placement().layout().sequence() : 1);
         }
         piece.tokens = std::min(piece.tokens, free_rows);
-        Micro& micro = micros.back();
+        Batch& micro = micros.back();
         micro.parts.push_back({request, {prompt.begin() + at, prompt.begin() + at + piece.tokens}});
         at += piece.tokens;
         free_rows -= piece.tokens;
@@ -169,7 +160,7 @@ class Run {
     if (fresh.empty()) return;
     const auto start = Clock::now();
     const ZoneScope zone(Zone::kEncodeText);
-    std::vector<Micro> micros = passes_of(fresh);
+    std::vector<Batch> micros = passes_of(fresh);
     for (int request : fresh)
       stats_.prefill_tokens += static_cast<int64_t>(requests_[request].prompt.size());
     stats_.prefill_passes += static_cast<int64_t>(micros.size());
@@ -178,7 +169,7 @@ class Run {
     for (size_t at = 0; at < micros.size(); at += together) {
       const size_t count = std::min(together, micros.size() - at);
       walk({micros.data() + at, count}, 1);
-      for (Micro& micro : std::span(micros).subspan(at, count)) micro = {};
+      for (Batch& micro : std::span(micros).subspan(at, count)) micro = {};
     }
     stats_.prefill_s += seconds_since(start);
   }
@@ -192,9 +183,9 @@ class Run {
     const ZoneScope zone(Zone::kDecode);
     const int groups =
         std::min(static_cast<int>(running_.size()), rank_.placement().layout()[Axis::kLayers]);
-    std::vector<Micro> micros(groups);
+    std::vector<Batch> micros(groups);
     for (size_t i = 0; i < running_.size(); ++i) micros[i % groups].requests.push_back(running_[i]);
-    for (Micro& micro : micros) next_parts(micro);
+    for (Batch& micro : micros) next_parts(micro);
     walk(micros, options_.rounds);
     stats_.decode_s += seconds_since(start);
     leave();
@@ -211,7 +202,7 @@ class Run {
   bool ended(int request) const { return completions_[request].seconds > 0; }
 
   // Feeds the last token of each sequence that has not ended.
-  void next_parts(Micro& micro) {
+  void next_parts(Batch& micro) {
     std::erase_if(micro.requests, [&](int request) { return ended(request); });
     micro.parts.clear();
     for (int request : micro.requests)
@@ -221,74 +212,17 @@ class Run {
     stats_.decode_passes += !micro.parts.empty();
   }
 
-  void walk(std::span<Micro> micros, int rounds) {
-    const Layout& layout = rank_.placement().layout();
-    TokenPlanConfig config{.blocks = rank_.config().layers,
-                           .stages = layout[Axis::kLayers],
-                           .rounds = rounds,
-                           .hidden_bytes = rank_.config().hidden *
-                                           static_cast<int64_t>(size_of(rank_.options().dtype)),
-                           .result_bytes = sizeof(int32_t)};
-    for (const Micro& micro : micros)
-      config.micros.push_back(
-          {rank_.rows_of(micro.parts, micro.split), static_cast<int64_t>(micro.parts.size())});
-    const int stage = rank_.placement().mesh().at(Axis::kLayers, rank_.placement().rank());
-    const Plan plan = plan_tokens(config)[stage];
-    for (const Step& step : plan.steps) take(step, micros, stage);
+  void walk(std::span<Batch> micros, int rounds) {
+    micros_ = micros;
+    run_rounds(static_cast<int>(micros.size()), rounds);
   }
 
-  void take(const Step& step, std::span<Micro> micros, int stage) {
-    if (step.kind == Step::Kind::kLoad) return;
-    if (step.kind == Step::Kind::kWait) {
-      for (int slot : step.reads) {
-        Micro& micro = micros[(slot - 1) / 2];
-        auto& sending = slot % 2 ? micro.sending_results : micro.sending_hidden;
-        for (Communicator::Pending& pending : sending)
-          rank_.placement().communicator().wait(pending);
-        sending.clear();
-      }
-      return;
-    }
-    Micro& micro = micros[step.pass.micro];
-    const bool begins = step.kind == Step::Kind::kReceive ? step.payload == Payload::kHidden
-                                                          : step.kind == Step::Kind::kCompute;
-    if (begins) begin_round(step.pass, micro);
-    if (micro.parts.empty()) return;
-    const int peer = step.peer < 0 ? -1 : rank_.placement().stage_peer(step.peer - stage);
-    switch (step.kind) {
-      case Step::Kind::kCompute:
-        rank_.forward(step.pass, micro.parts, micro.share, micro.hidden);
-        break;
-      case Step::Kind::kUpdate:
-        choose(step.pass, micro);
-        learn(micro);
-        break;
-      case Step::Kind::kSend:
-        send(step, micro, peer);
-        break;
-      default:
-        receive(step, micro, peer);
-    }
-  }
+  Batch& micro(int index) override { return micros_[index]; }
+  void next_parts(int micro) override { next_parts(micros_[micro]); }
 
-  // Prepares the parts and buffers of the pass, once per round and micro-batch.
-  void begin_round(const Pass& pass, Micro& micro) {
-    if (pass.step == micro.round) return;
-    micro.round = pass.step;
-    if (pass.step > 0) next_parts(micro);
-    if (micro.parts.empty()) return;
-    micro.share = rank_.share(micro.parts, micro.split);
-    if (!micro.hidden || micro.hidden.view()[0] != micro.share.rows) {
-      const Device device = rank_.stream().device();
-      const int64_t rows = micro.share.rows, d = rank_.config().hidden;
-      micro.hidden = Tensor(DType::kF32, {rows, d}, device);
-      if (rank_.placement().layout()[Axis::kLayers] > 1)
-        micro.wire = Tensor(rank_.options().dtype, {rows, d}, device);
-    }
-  }
-
-  void choose(const Pass& pass, Micro& micro) {
-    micro.results.assign(micro.parts.size(), -1);
+  void choose(const Pass& pass, std::span<int32_t> ids) override {
+    const Batch& micro = micros_[pass.micro];
+    std::ranges::fill(ids, -1);
     if (std::ranges::find(micro.samples, true) == micro.samples.end()) return;
     const HostCopy logits(
         rank_.stream(),
@@ -299,20 +233,21 @@ class Run {
       if (!micro.samples[i]) continue;
       const int request = micro.parts[i].sequence;
       const float* row = logits.view().as<float>() + static_cast<int64_t>(i) * vocab;
-      micro.results[i] = choose_token({row, static_cast<size_t>(vocab)},
-                                      requests_[request].sampling, static_cast<uint32_t>(request),
-                                      static_cast<uint32_t>(rank_.length(request)));
+      ids[i] = choose_token({row, static_cast<size_t>(vocab)}, requests_[request].sampling,
+                            static_cast<uint32_t>(request),
+                            static_cast<uint32_t>(rank_.length(request)));
     }
   }
 
   // Appends the sampled tokens to their sequences. Every rank does this for every token.
-  void learn(Micro& micro) {
+  void learn(int index, std::span<const int32_t> ids) override {
+    const Batch& micro = micros_[index];
     for (size_t i = 0; i < micro.parts.size(); ++i) {
       if (!micro.samples[i]) continue;
       const int request = micro.parts[i].sequence;
       const CompletionRequest& asked = requests_[request];
       Completion& completion = completions_[request];
-      const int32_t id = micro.results[i];
+      const int32_t id = ids[i];
       const double now = seconds_since(start_);
       if (completion.first_token_s == 0) completion.first_token_s = now;
       const bool stop = std::ranges::find(asked.stop, id) != asked.stop.end();
@@ -332,43 +267,6 @@ class Run {
     if (options_.on_end) options_.on_end(request, completions_[request]);
   }
 
-  Tag tag_of(const Step& step) const {
-    const bool hidden = step.payload == Payload::kHidden;
-    return {.kind = step.payload, .pass = step.pass, .hop = hidden ? 0 : kTokenDecision};
-  }
-
-  TensorView ids_view(Micro& micro) {
-    micro.results.resize(micro.parts.size());
-    return {micro.results.data(), DType::kI32, {static_cast<int64_t>(micro.results.size())}};
-  }
-
-  // A message has the size that the plan says, or is smaller if sequences have ended since.
-  static void check_bytes(const Step& step, const TensorView& view) {
-    const auto bytes = static_cast<int64_t>(view.bytes());
-    CHECK(step.pass.step == 0 ? bytes == step.bytes : bytes <= step.bytes, to_string(step), bytes);
-  }
-
-  void send(const Step& step, Micro& micro, int peer) {
-    const bool hidden = step.payload == Payload::kHidden;
-    if (hidden) copy(rank_.stream(), micro.hidden, micro.wire);
-    const Message message{peer, tag_of(step), hidden ? micro.wire.view() : ids_view(micro)};
-    check_bytes(step, message.view);
-    (hidden ? micro.sending_hidden : micro.sending_results)
-        .push_back(rank_.placement().communicator().post(rank_.stream(), {&message, 1}, {}));
-  }
-
-  void receive(const Step& step, Micro& micro, int peer) {
-    const bool hidden = step.payload == Payload::kHidden;
-    const TensorView view = hidden ? micro.wire.view() : ids_view(micro);
-    check_bytes(step, view);
-    rank_.placement().communicator().receive(rank_.stream(), peer, tag_of(step), view);
-    if (hidden)
-      copy(rank_.stream(), micro.wire, micro.hidden);
-    else
-      learn(micro);
-  }
-
-  LanguageRank& rank_;
   std::span<const CompletionRequest> requests_;
   const CompletionOptions& options_;
   CompletionStats& stats_;
@@ -376,6 +274,7 @@ class Run {
   std::vector<Completion> completions_;
   std::deque<int> waiting_;
   std::vector<int> running_;
+  std::span<Batch> micros_;  // those of the rounds that run
 };
 
 }  // namespace
@@ -417,6 +316,7 @@ std::vector<Completion> LanguageModel::complete(std::span<const CompletionReques
   CHECK(options.batch >= 1 && options.chunk >= 1 && options.rounds >= 1, "batch", options.batch,
         "chunk", options.chunk, "rounds", options.rounds);
   stats_ = {};
+  const JobScope job(rank_.placement());
   return Run(rank_, requests, options, stats_).run();
 }
 

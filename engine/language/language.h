@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/language/language_rank.h"
+#include "engine/language/token_program.h"
 #include "engine/sampling/token_sampler.h"
-#include "parallel/schedule/token_plan.h"
 
 namespace weft {
 

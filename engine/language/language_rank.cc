@@ -164,8 +164,10 @@ LanguageBytes LanguageRank::predict(const DecoderConfig& config, const LanguageO
     const int64_t most = std::max(rows, sequences);
     bytes.workspace =
         committed_bytes(bytes.workspace) + kDeviceSlab +
-        committed_bytes(decoder_scratch_bytes(config, most, sequences, full.positions,
-                                              full.page_rows, decode, device_traits(full.device)));
+        committed_bytes(decoder_scratch_bytes(
+            config,
+            {.rows = most, .last = sequences, .keys = full.positions, .page_rows = full.page_rows},
+            decode, device_traits(full.device)));
   }
   return bytes;
 }
@@ -296,6 +298,18 @@ LanguageRank::Share LanguageRank::share(std::span<const Part> parts, Split split
   return share;
 }
 
+std::unique_ptr<TokenMixer> LanguageRank::mixer_for(const SequenceMap& tokens,
+                                                    const Sequence& sequence) const {
+  return make_mixer({.mesh = placement_.mesh(),
+                     .rank = placement_.rank(),
+                     .tokens = tokens,
+                     .balance = options_.balance,
+                     .held = sequence.held},
+                    [this](const std::vector<int>& ranks, int number) {
+                      return placement_.group(ranks, kMixerGroup + number);
+                    });
+}
+
 std::vector<KVPlace> LanguageRank::held_places(const Sequence& sequence) const {
   const int ulysses = placement_.layout()[Axis::kUlysses];
   std::vector<KVPlace> places;
@@ -372,14 +386,10 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
         const int ulysses = placement_.layout()[Axis::kUlysses];
         const int index = placement_.mesh().sequence_index(placement_.rank());
         kept = share.maps[i].blocks(ulysses)[index / ulysses];
-        mixers.push_back(make_mixer({.mesh = placement_.mesh(),
-                                     .rank = placement_.rank(),
-                                     .tokens = share.maps[i],
-                                     .balance = options_.balance,
-                                     .held = sequence.held},
-                                    [this](const std::vector<int>& ranks, int number) {
-                                      return placement_.group(ranks, kMixerGroup + number);
-                                    }));
+        mixers.push_back(mixer_for(share.maps[i], sequence));
+        Pass own = pass;
+        own.request = static_cast<int>(i);  // tells the messages of the sequences apart
+        mixers.back()->begin(own);
         mixer = mixers.back().get();
       }
       caches.push_back(&cache);

@@ -133,6 +133,7 @@ class LanguageRank {
   bool rings() const;
   bool may_split(const Part& part) const;
   SequenceMap map_of(int64_t tokens) const;
+  std::unique_ptr<TokenMixer> mixer_for(const SequenceMap& tokens, const Sequence& sequence) const;
   void gather_heads(Sequence& sequence);
   KVCache& cache_for(Sequence& sequence, bool split);
   std::vector<KVPlace> held_places(const Sequence& sequence) const;

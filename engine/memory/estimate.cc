@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/generation/decode.h"
-#include "engine/generation/executor.h"
+#include "engine/generation/denoiser.h"
 
 namespace weft {
 namespace {
@@ -46,11 +46,11 @@ StageBytes encoding(const Components& parts, const RankPlacement& placement, uin
   return stage;
 }
 
-// `embeds` is the size of the prompt embeddings, `latents` that of all tensors shaped like a
-// latent.
+// `held` is the size of what stays from stage to stage: prompt embeddings and copies of latents for
+// checkpoints.
 StageBytes denoising(const Components& parts, const RankPlacement& placement, int model,
                      std::array<int64_t, 4> shape, std::array<int64_t, 2> prompt_rows,
-                     uint64_t embeds, uint64_t latents) {
+                     uint64_t held) {
   const TransformerModel& transformer = parts.expert_model(model);
   const TransformerTraits& traits = transformer.traits();
   const TransformerLoad load = parts.load_of(model);
@@ -60,8 +60,10 @@ StageBytes denoising(const Components& parts, const RankPlacement& placement, in
   ForwardSize size{.tokens = own, .all_tokens = tokens};
   uint64_t conditions = 0, workspace = 0, scratch = 0;
   int64_t joint = 0;
+  int computed = 0;
   for (int branch = 0; branch < branches; ++branch) {
     if (!placement.computes(branch)) continue;
+    ++computed;
     size.text = prompt_rows[branch];
     size.text_length = parts.text_length(size.text);
     conditions += transformer.conditioning_bytes(size, load) + transformer.rope_bytes(grid);
@@ -74,20 +76,35 @@ StageBytes denoising(const Components& parts, const RankPlacement& placement, in
           scratch,
           transformer.scratch_bytes(size, load, parts.expert_biases(model), *parts.device()));
   }
-  // A pipeline stage holds the hidden rows of every branch in the dtype they are sent in, and f32
-  // copies of the blocks' input and output. The ends of the model hold rows of the latent instead.
-  const auto hidden = static_cast<uint64_t>((own + joint) * traits.width),
-             row = arena_bytes(DType::kF32, {own, traits.row()});
+  // A rank holds the rows that it owns: on the first and the last pipeline stage those of the
+  // latent, on the last also those of every branch's velocity and of the solver's history. Between
+  // stages are the hidden rows of the branches that it computes, in the dtype they are sent in, and
+  // f32 copies of the blocks' input and output. An update guides and steps a copy of the velocity.
+  constexpr int kHistory = 3;  // SamplerState
+  const auto hidden = static_cast<uint64_t>((own + joint) * traits.width);
   const bool first = load.blocks.first(), last = load.blocks.last();
-  StageBytes stage{.tensors = embeds + latents + conditions +
-                              (first && last ? 0 : hidden * branches * size_of(parts.dtype())),
-                   .arena = workspace + (first ? row : hidden * sizeof(float)) +
-                            (last ? row : hidden * sizeof(float)) +
-                            arena_bytes(DType::kF32, {1, traits.time_columns})};
+  const uint64_t rows = f32_bytes(own * traits.row());
+  const uint64_t forward = workspace +
+                           ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
+                           arena_bytes(DType::kF32, {1, traits.time_columns});
+  StageBytes stage{.tensors = held + conditions + (first || last ? rows : 0) +
+                              (last ? rows * static_cast<uint64_t>(branches + kHistory) : 0) +
+                              (first && last ? 0 : hidden * computed * size_of(parts.dtype())),
+                   .arena = std::max<uint64_t>(
+                       forward, last ? 2 * arena_bytes(DType::kF32, {own, traits.row()}) : 0)};
   if (!parts.device()) return stage;
   stage.scratch = scratch;
   stage.loading = parts.expert_loading_bytes(model);
   return stage;
+}
+
+// Before decoding the latent is made whole from this rank's rows, and from those of all ranks where
+// there are several.
+StageBytes joining(const RankPlacement& placement, uint64_t held, uint64_t latent) {
+  const Layout& layout = placement.layout();
+  const auto sequence = static_cast<uint64_t>(layout.sequence());
+  const bool several = sequence > 1 || layout[Axis::kLayers] > 1;
+  return {.tensors = held + latent * (several ? 2 : 1) + (latent + sequence - 1) / sequence};
 }
 
 StageBytes decoding(const Components& parts, const RankPlacement& placement, const Request& request,
@@ -131,7 +148,6 @@ ComponentBytes predict_bytes(const Components& parts, const RankPlacement& place
   const uint64_t latent = f32_bytes(shape[0] * shape[1] * shape[2] * shape[3]);
   const uint64_t embeds =
       f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns);
-  const int branches = prompt_rows[1] > 0 ? 2 : 1;
 
   ComponentBytes bytes;
   bytes.text_encoder = parts.text_encoder_bytes();
@@ -141,15 +157,15 @@ ComponentBytes predict_bytes(const Components& parts, const RankPlacement& place
     bytes.scratch = std::max(bytes.scratch, stage.scratch);
   };
   book(bytes.encode_text, encoding(parts, placement, embeds, prompt_rows));
-  constexpr int kHistory = 3;  // SamplerState
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies = device ? std::min<uint64_t>(kept, 1) : kept;
-  const uint64_t latents = latent * (1 + branches + kHistory + copies);
+  const uint64_t held = embeds + latent * copies;
   for (int model = 0; model < parts.experts(); ++model) {
     bytes.experts.push_back(parts.expert_bytes(model));
     if (device) bytes.streamed.push_back(parts.expert_streamed_bytes(model));
-    book(bytes.denoise, denoising(parts, placement, model, shape, prompt_rows, embeds, latents));
+    book(bytes.denoise, denoising(parts, placement, model, shape, prompt_rows, held));
   }
+  book(bytes.denoise, joining(placement, held, latent));
   if (device) {
     const int queues = parts.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;

@@ -61,10 +61,14 @@ inline void silence_log() {
   (void)once;
 }
 
+struct PixelFormat {
+  AVPixelFormat format;
+  bool full_range;  // matters for RGB and Y'CbCr alone
+};
+
 // Makes a converter between pixel formats that rounds accurately. `colorspace` is the matrix of a
-// Y'CbCr side; from_full and to_full say whether each side has full range. For formats other than
-// RGB and Y'CbCr these do not matter.
-Owner<SwsContext> make_converter(int width, int height, AVPixelFormat from, AVPixelFormat to,
-                                 int colorspace, bool from_full, bool to_full);
+// Y'CbCr side.
+Owner<SwsContext> make_converter(int width, int height, PixelFormat from, PixelFormat to,
+                                 int colorspace);
 
 }  // namespace weft::ffmpeg

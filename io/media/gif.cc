@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <numeric>
 
 #include "io/media/ffmpeg.h"
 #include "io/media/video.h"

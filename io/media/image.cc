@@ -131,18 +131,32 @@ void read_input(png_structp png, png_bytep data, size_t size) {
 
 enum class Depth { kHeader, kPixels };
 
-// Fills `info` (size and depth from IHDR), and with kPixels also `frame`. Texts are appended to
-// `texts` as flat pairs, so that nothing is constructed between setjmp and libpng's longjmp.
-bool read_image(Input* input, Depth depth, PngInfo* info, std::vector<std::string>* texts,
-                Frame* frame, std::vector<png_bytep>* rows, Failure* failure) {
-  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, failure, on_error, on_warning);
+// A read, with everything that libpng's longjmp must not skip.
+struct Reading {
+  Input input;
+  Depth depth;
+  Frame* frame;  // filled with kPixels
+  PngInfo info{};
+  std::vector<std::string> texts{};  // keys and texts in turn
+  std::vector<png_bytep> rows{};
+  Failure failure{};
+};
+
+// Fills `info` (size and depth from IHDR) and `texts`, and with kPixels also `frame`. Nothing is
+// constructed between setjmp and libpng's longjmp.
+bool read_image(Reading* reading) {
+  Frame* frame = reading->frame;
+  PngInfo* info = &reading->info;
+  std::vector<png_bytep>* rows = &reading->rows;
+  png_structp png =
+      png_create_read_struct(PNG_LIBPNG_VER_STRING, &reading->failure, on_error, on_warning);
   png_infop header = png ? png_create_info_struct(png) : nullptr;
   png_infop tail = png ? png_create_info_struct(png) : nullptr;
   if (!header || !tail || setjmp(png_jmpbuf(png))) {
     png_destroy_read_struct(&png, &header, &tail);
     return false;
   }
-  png_set_read_fn(png, input, read_input);
+  png_set_read_fn(png, &reading->input, read_input);
   png_set_user_limits(png, kMaxSide, kMaxSide);
   png_set_chunk_cache_max(png, 128);
   png_set_chunk_malloc_max(png, kMaxTextBytes);
@@ -153,7 +167,7 @@ bool read_image(Input* input, Depth depth, PngInfo* info, std::vector<std::strin
   info->channels = png_get_channels(png, header);
   if (uint64_t(info->width) * uint64_t(info->height) > kMaxPixels)
     png_error(png, "more than 64 Mpixel");
-  if (depth == Depth::kPixels) {
+  if (reading->depth == Depth::kPixels) {
     png_set_scale_16(png);
     png_set_expand(png);
     png_set_gray_to_rgb(png);
@@ -174,8 +188,8 @@ bool read_image(Input* input, Depth depth, PngInfo* info, std::vector<std::strin
     int count = 0;
     png_get_text(png, part, &text, &count);
     for (int i = 0; i < count; ++i) {
-      texts->emplace_back(text[i].key);
-      texts->emplace_back(text[i].text ? text[i].text : "");
+      reading->texts.emplace_back(text[i].key);
+      reading->texts.emplace_back(text[i].text ? text[i].text : "");
     }
   }
   png_destroy_read_struct(&png, &header, &tail);
@@ -209,18 +223,16 @@ Input load(const std::string& path) {
 }
 
 PngInfo read_file(const std::string& path, Depth depth, Frame* frame) {
-  Input input = load(path);
-  PngInfo info;
-  std::vector<std::string> texts;
-  std::vector<png_bytep> rows;
-  Failure failure;
-  if (input.bytes.size() < 8 ||
-      png_sig_cmp(reinterpret_cast<png_const_bytep>(input.bytes.data()), 0, 8) != 0)
+  Reading reading{.input = load(path), .depth = depth, .frame = frame};
+  const std::string& bytes = reading.input.bytes;
+  if (bytes.size() < 8 || png_sig_cmp(reinterpret_cast<png_const_bytep>(bytes.data()), 0, 8) != 0)
     throw Error(ErrorKind::kMedia, "'" + path + "' is no PNG file");
-  if (!read_image(&input, depth, &info, &texts, frame, &rows, &failure))
-    throw Error(ErrorKind::kMedia, "cannot read '" + path + "': " + failure.text);
-  for (size_t i = 0; i + 1 < texts.size(); i += 2) info.texts.emplace(texts[i], texts[i + 1]);
-  return info;
+  if (!read_image(&reading))
+    throw Error(ErrorKind::kMedia, "cannot read '" + path + "': " + reading.failure.text);
+  const std::vector<std::string>& texts = reading.texts;
+  for (size_t i = 0; i + 1 < texts.size(); i += 2)
+    reading.info.texts.emplace(texts[i], texts[i + 1]);
+  return std::move(reading.info);
 }
 
 }  // namespace

@@ -94,8 +94,8 @@ class EncodedSink : public FrameSink {
       options.set("movflags", "frag_keyframe+empty_moov+default_base_moof+use_metadata_tags");
     if (const int result = avformat_write_header(muxer_.get(), options.address()); result < 0)
       fail_write(part_.path(), result);
-    converter_ = ffmpeg::make_converter(settings.width, settings.height, AV_PIX_FMT_RGB24,
-                                        AV_PIX_FMT_YUV420P, SWS_CS_ITU709, true, false);
+    converter_ = ffmpeg::make_converter(settings.width, settings.height, {AV_PIX_FMT_RGB24, true},
+                                        {AV_PIX_FMT_YUV420P, false}, SWS_CS_ITU709);
     picture_.reset(av_frame_alloc());
     packet_.reset(av_packet_alloc());
     picture_->format = AV_PIX_FMT_YUV420P;
@@ -307,10 +307,10 @@ std::unique_ptr<FrameSink> make_sink(const std::string& path, const VideoSetting
 
 namespace weft::ffmpeg {
 
-Owner<SwsContext> make_converter(int width, int height, AVPixelFormat from, AVPixelFormat to,
-                                 int colorspace, bool from_full, bool to_full) {
+Owner<SwsContext> make_converter(int width, int height, PixelFormat from, PixelFormat to,
+                                 int colorspace) {
   Owner<SwsContext> converter(sws_getContext(
-      width, height, from, width, height, to,
+      width, height, from.format, width, height, to.format,
       SWS_BICUBIC | SWS_ACCURATE_RND | SWS_FULL_CHR_H_INT | SWS_FULL_CHR_H_INP | SWS_BITEXACT,
       nullptr, nullptr, nullptr));
   if (!converter)
@@ -318,7 +318,8 @@ Owner<SwsContext> make_converter(int width, int height, AVPixelFormat from, AVPi
                                        std::to_string(width) + "x" + std::to_string(height));
   const int* table = sws_getCoefficients(colorspace);
   constexpr int kOne = 1 << 16;  // 1.0, for contrast and saturation
-  sws_setColorspaceDetails(converter.get(), table, from_full, table, to_full, 0, kOne, kOne);
+  sws_setColorspaceDetails(converter.get(), table, from.full_range, table, to.full_range, 0, kOne,
+                           kOne);
   return converter;
 }
 

@@ -122,8 +122,9 @@ struct VideoReader::Impl {
       // Like players, it takes untagged files as BT.709 from HD on, and as BT.601 below.
       int space = picture->colorspace;
       if (space == AVCOL_SPC_UNSPECIFIED) space = height >= 720 ? AVCOL_SPC_BT709 : SWS_CS_ITU601;
-      converter = ffmpeg::make_converter(width, height, format, AV_PIX_FMT_RGB24, space,
-                                         picture->color_range == AVCOL_RANGE_JPEG, true);
+      const bool full = picture->color_range == AVCOL_RANGE_JPEG;
+      converter =
+          ffmpeg::make_converter(width, height, {format, full}, {AV_PIX_FMT_RGB24, true}, space);
       converter_format = format;
     }
     frame.width = width;

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-inline constexpr int32_t kPadId = 0, kEndId = 1;  // <pad> and </s> of every T5 vocabulary
+inline constexpr int32_t kEndId = 1;  // </s> of every T5 vocabulary
 
 class SentencePieceTokenizer {
  public:

@@ -183,8 +183,9 @@ void attend_part(const DecodeJob& job, int64_t head, int64_t part) {
                            .sums = sums,
                            .top = top,
                            .total = top + job.rows});
-      tile_gemv({logits, block.width, 1}, job.rows, job.size, block.count,
-                head_row<T>(segment.v, begin, head), segment.v.stride[0], sums, job.size, true);
+      tile_gemv<T>({logits, block.width, 1}, job.rows, job.size, block.count,
+                   {head_row<T>(segment.v, begin, head), segment.v.stride[0]},
+                   {sums, job.size, true});
     }
   });
 }

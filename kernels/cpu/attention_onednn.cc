@@ -3,7 +3,6 @@
 // and values of some heads are packed once and stay in the cache while every block of their queries
 // passes. The blocks follow from the numbers of queries and keys alone, so results do not depend on
 // the number of threads.
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -194,16 +193,18 @@ Seen seen_of(const Job& job, int64_t row, int64_t count, int64_t b) {
   return all ? Seen::kAll : none ? Seen::kNone : Seen::kSome;
 }
 
+struct RowTerms {
+  const float* data;  // or null
+  int64_t stride;     // of rows; 0: all rows have the same terms
+};
+
 // Returns the terms to be added to the logits of rows [row, row + count) against block b: the bias,
 // the segments' log_bias, and -inf for keys after the query.
-const float* row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int64_t b,
-                       Seen seen, int64_t* stride) {
+RowTerms row_terms(const Job& job, int64_t head, int64_t row, int64_t count, int64_t b, Seen seen) {
   const AttentionArgs& args = *job.args;
   const int64_t begin = b * job.columns, width = job.width(b);
-  *stride = 0;
   const bool masked = seen == Seen::kSome;
-  if (!args.bias && !masked) return job.key_terms ? job.key_terms + begin : nullptr;
-  *stride = width;
+  if (!args.bias && !masked) return {job.key_terms ? job.key_terms + begin : nullptr, 0};
   float* terms = thread_scratch<float>(Scratch::kRowTerms, job.rows * job.columns);
   for (int64_t i = 0; i < count; ++i) {
     float* to = terms + i * width;
@@ -222,7 +223,7 @@ const float* row_terms(const Job& job, int64_t head, int64_t row, int64_t count,
       std::fill(keys + std::clamp<int64_t>(seen, 0, run.count), keys + run.count, kMinusInfinity);
     });
   }
-  return terms;
+  return {terms, width};
 }
 
 // Computes query rows [row, row + job.rows) of one head against all keys. Rows past the last query
@@ -259,7 +260,9 @@ void attend_rows(const Job& job, int64_t head, int64_t row) {
                            .sums = sums,
                            .top = top,
                            .total = total};
-    rows.add = row_terms(job, head, row, count, b, seen, &rows.add_stride);
+    const RowTerms terms = row_terms(job, head, row, count, b, seen);
+    rows.add = terms.data;
+    rows.add_stride = terms.stride;
     run_onednn(block.logits.call, query, job.keys_of(kv_head, b), nullptr, logits);
     online_softmax_rows(rows);
     if (rounds) std::fill_n(narrowed + count * rows.keys, (job.rows - count) * rows.keys, bf16{});

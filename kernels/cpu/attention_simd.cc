@@ -73,16 +73,18 @@ void load_queries(const QueryBlock& block) {
   std::fill_n(block.total, state, 0.0f);
 }
 
-// Returns rows of k or v in place if they are f32 and only one group reads them, else a dense f32
+struct F32Rows {
+  const float* data;
+  int64_t stride;
+};
+
+// Returns rows of k or v in place if they are f32 and only one group reads them, else a dense
 // copy.
 template <class T>
-const float* dense_rows(const TensorView& x, int64_t begin, int64_t count, int64_t head, bool copy,
-                        Scratch slot, int64_t* stride) {
+F32Rows f32_rows(const TensorView& x, int64_t begin, int64_t count, int64_t head, bool copy,
+                 Scratch slot) {
   if constexpr (std::is_same_v<T, float>) {
-    if (!copy) {
-      *stride = x.stride[0];
-      return head_row<float>(x, begin, head);
-    }
+    if (!copy) return {head_row<float>(x, begin, head), x.stride[0]};
   }
   const int64_t size = x[2];
   float* dense = thread_scratch<float>(slot, kKeys * size);
@@ -93,8 +95,7 @@ const float* dense_rows(const TensorView& x, int64_t begin, int64_t count, int64
     else
       widen(from, size, dense + j * size);
   }
-  *stride = size;
-  return dense;
+  return {dense, size};
 }
 
 // Adds the bias and the segment's log_bias to the logits of one group, and applies the causal mask.
@@ -179,23 +180,22 @@ void attend_segment(const QueryBlock& block, const KVSegment& segment, int64_t c
   const bool copy = block.groups() > 1;
   const int64_t lanes = block.lanes, size = block.size;
   for (int64_t begin = 0; begin < count; begin += kKeys) {
-    KeyBlock keys{.segment = &segment,
-                  .begin = begin,
-                  .count = std::min(kKeys, count - begin),
-                  .column = column + begin,
-                  .k = {nullptr, 0, 1},
-                  .v_columns = {nullptr, 1, 0}};
-    keys.k.data =
-        dense_rows<T>(segment.k, begin, keys.count, head, copy, Scratch::kKeys, &keys.k.row);
-    keys.v_columns.data = dense_rows<T>(segment.v, begin, keys.count, head, copy, Scratch::kValues,
-                                        &keys.v_columns.step);
+    const int64_t block_keys = std::min(kKeys, count - begin);
+    const F32Rows k = f32_rows<T>(segment.k, begin, block_keys, head, copy, Scratch::kKeys);
+    const F32Rows v = f32_rows<T>(segment.v, begin, block_keys, head, copy, Scratch::kValues);
+    const KeyBlock keys{.segment = &segment,
+                        .begin = begin,
+                        .count = block_keys,
+                        .column = column + begin,
+                        .k = {k.data, k.stride, 1},
+                        .v_columns = {v.data, 1, v.stride}};
     for (int64_t g = 0; g < block.groups(); ++g) {
-      tile_gemm(keys.k, keys.count, lanes, size, block.query + g * size * lanes, lanes,
-                block.logits, lanes, false);
+      tile_gemm(keys.k, keys.count, lanes, size, {block.query + g * size * lanes, lanes},
+                {block.logits, lanes, false});
       if (args.bias || args.causal || segment.log_bias != 0) adjust_logits(block, keys, g);
       online_softmax(block, keys.count, g);
-      tile_gemm(keys.v_columns, size, lanes, keys.count, block.logits, lanes,
-                block.sum + g * size * lanes, lanes, true);
+      tile_gemm(keys.v_columns, size, lanes, keys.count, {block.logits, lanes},
+                {block.sum + g * size * lanes, lanes, true});
     }
   }
 }

@@ -16,37 +16,31 @@ namespace {
 // Weights are kept as [kt, kh, kw, Cout, Cin]: one dense dot product per tap and output channel.
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias,
                      DType dtype) {
-  PackedConv packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight[1];
-  packed.kernel_ = {weight[2], weight[3], weight[4]};
-  packed.dtype_ = dtype;
+  PackedConv packed(weight, dtype);
   const TensorView taps_first = weight.permute({2, 3, 4, 0, 1});
-  auto* stored = new Tensor(dtype, taps_first.shape());
-  packed.storage_ = {stored, [](void* data) { delete static_cast<Tensor*>(data); }};
-  copy(stream, taps_first, *stored);
-  packed.bytes_ = stored->view().bytes();
-  if (bias) {
-    packed.bias_ = Tensor(DType::kF32, bias.shape());
-    copy(stream, bias, packed.bias_);
-    packed.bytes_ += packed.bias_.view().bytes();
-  }
+  Tensor& stored = packed.make_storage<PlainWeights>().weight;
+  stored = Tensor(dtype, taps_first.shape());
+  copy(stream, taps_first, stored);
+  packed.set_bias(stream, bias);
   return packed;
 }
 
-// Computes all channels of one output pixel.
+// Computes all channels of the output pixel at frame, row and column `at`.
 template <class T>
-void convolve_pixel(const TensorView& x, const PackedConv& packed, const ConvArgs& args, int64_t f,
-                    int64_t h, int64_t w, std::vector<double>& sum, T* out) {
-  const T* weight = static_cast<const Tensor*>(packed.storage_.get())->as<T>();
-  const int64_t in = packed.in_, channels = packed.out_;
-  for (int64_t c = 0; c < channels; ++c) sum[c] = packed.bias_ ? packed.bias_.as<float>()[c] : 0.0f;
-  for (int64_t kt = 0; kt < packed.kernel_[0]; ++kt)
-    for (int64_t kh = 0; kh < packed.kernel_[1]; ++kh)
-      for (int64_t kw = 0; kw < packed.kernel_[2]; ++kw, weight += channels * in) {
-        const int64_t frame = f * args.stride[0] + kt - args.pad_front;
-        const int64_t row = h * args.stride[1] + kh - args.pad_h[0];
-        const int64_t column = w * args.stride[2] + kw - args.pad_w[0];
+void convolve_pixel(const TensorView& x, const PackedConv& packed, const ConvArgs& args,
+                    std::array<int64_t, 3> at, T* out) {
+  const T* weight = packed.storage<PlainWeights>().weight.as<T>();
+  const float* bias = packed.bias();
+  const int64_t in = packed.in(), channels = packed.out();
+  std::vector<double> sum(channels);
+  for (int64_t c = 0; c < channels; ++c) sum[c] = bias ? bias[c] : 0.0f;
+  const auto [taps_t, taps_h, taps_w] = packed.kernel();
+  for (int64_t kt = 0; kt < taps_t; ++kt)
+    for (int64_t kh = 0; kh < taps_h; ++kh)
+      for (int64_t kw = 0; kw < taps_w; ++kw, weight += channels * in) {
+        const int64_t frame = at[0] * args.stride[0] + kt - args.pad_front;
+        const int64_t row = at[1] * args.stride[1] + kh - args.pad_h[0];
+        const int64_t column = at[2] * args.stride[2] + kw - args.pad_w[0];
         if (frame < 0 || frame >= x[0] || row < 0 || row >= x[1] || column < 0 || column >= x[2])
           continue;
         const T* pixel = x.as<T>() + ((frame * x[1] + row) * x[2] + column) * in;
@@ -60,10 +54,9 @@ void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const
   visit_dtype(x.dtype, [&](auto tag) {
     using T = decltype(tag);
     parallel_for(stream, out[0] * out[1], 1, [&](int64_t begin, int64_t end) {
-      std::vector<double> sum(packed.out_);
       for (int64_t line = begin; line < end; ++line)
         for (int64_t w = 0; w < out[2]; ++w)
-          convolve_pixel<T>(x, packed, args, line / out[1], line % out[1], w, sum,
+          convolve_pixel<T>(x, packed, args, {line / out[1], line % out[1], w},
                             out.as<T>() + (line * out[2] + w) * out[3]);
     });
   });

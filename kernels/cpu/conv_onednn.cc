@@ -25,12 +25,16 @@ struct ConvKey {
   bool operator==(const ConvKey&) const = default;
 };
 
-struct ConvStorage {
+struct ConvStorage : PackedStorage {
   PackedLinear pointwise;  // for 1x1x1 kernels, a linear layer over pixels
   ConvPanels panels;
   // This is oneDNN's description of the same bytes; it is zero if oneDNN does not read them.
   memory::desc vendor_desc;
   OnednnCache<ConvKey> calls;
+  void for_buffers(const BufferVisitor& visit) override {
+    pointwise.for_buffers(visit);
+    visit(panels.buffer(), BufferUse::kWeights);
+  }
 };
 
 int64_t taps(const PackedConv& packed) {
@@ -65,7 +69,7 @@ OnednnCall make_conv(const PackedConv& packed, const memory::desc& weight, const
   OnednnCall call;
   call.in = desc(packed.in(), f, h, w);
   call.out = desc(packed.out(), of, oh, ow);
-  if (packed.bias_) call.bias = memory::desc({packed.out()}, memory::data_type::f32, Tag::a);
+  if (packed.bias()) call.bias = memory::desc({packed.out()}, memory::data_type::f32, Tag::a);
   const auto dims = [&](int64_t d0, int64_t d1, int64_t d2) {
     return volume ? memory::dims{d0, d1, d2} : memory::dims{d1, d2};
   };
@@ -107,29 +111,18 @@ int64_t choose_block(const PackedConv& packed, int threads) {
 
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias,
                      DType dtype) {
-  PackedConv packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight[1];
-  packed.kernel_ = {weight[2], weight[3], weight[4]};
-  packed.dtype_ = dtype;
-  auto* storage = new ConvStorage;
-  packed.storage_ = {storage, [](void* data) { delete static_cast<ConvStorage*>(data); }};
+  PackedConv packed(weight, dtype);
+  auto& storage = packed.make_storage<ConvStorage>();
   if (taps(packed) == 1) {
     const TensorView matrix = weight.select(4, 0).select(3, 0).select(2, 0);
-    storage->pointwise =
+    storage.pointwise =
         stream.ops().linear.pack_linear(stream, matrix, bias, dtype, WeightFormat::kCompute);
-    packed.bytes_ = storage->pointwise.bytes();
     return packed;
   }
-  if (bias) {
-    packed.bias_ = Tensor(DType::kF32, bias.shape());
-    copy(stream, bias, packed.bias_);
-    packed.bytes_ += packed.bias_.view().bytes();
-  }
+  packed.set_bias(stream, bias);
   const int64_t block = choose_block(packed, stream.threads());
-  storage->panels = ConvPanels(stream, weight, dtype, block);
-  packed.bytes_ += storage->panels.bytes();
-  if (dtype == DType::kF32 && has_avx512()) storage->vendor_desc = weight_desc(packed, block);
+  storage.panels = ConvPanels(stream, weight, dtype, block);
+  if (dtype == DType::kF32 && has_avx512()) storage.vendor_desc = weight_desc(packed, block);
   return packed;
 }
 
@@ -165,8 +158,7 @@ bool run_vendor(const PackedConv& packed, ConvStorage& storage, const ConvKey& k
       storage.calls.get(key, [&] { return make_conv(packed, storage.vendor_desc, key); });
   if (!*call) return false;
   OmpThreads scope(key.threads);
-  run_onednn(*call, x, storage.panels.data(), packed.bias_ ? packed.bias_.as<float>() : nullptr,
-             out);
+  run_onednn(*call, x, storage.panels.data(), packed.bias(), out);
   return true;
 }
 
@@ -208,7 +200,7 @@ bool takes_panels(const PackedConv& packed, const ConvStorage& storage, const Co
 
 void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
             const TensorView& out) {
-  auto& storage = *static_cast<ConvStorage*>(packed.storage_.get());
+  auto& storage = packed.storage<ConvStorage>();
   if (storage.pointwise) return conv_pointwise(stream, x, storage.pointwise, args, out);
   if (!takes_panels(packed, storage, args)) {
     const ConvKey key = key_of(stream, x, args);
@@ -223,7 +215,7 @@ void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const
 
 std::string conv_implementation(const Stream& stream, const PackedConv& packed, const TensorView& x,
                                 const ConvArgs& args) {
-  const auto& storage = *static_cast<const ConvStorage*>(packed.storage_.get());
+  const auto& storage = packed.storage<ConvStorage>();
   if (storage.pointwise) return "linear";
   if (takes_panels(packed, storage, args)) return "panels";
   const OnednnCall call = make_conv(packed, storage.vendor_desc, key_of(stream, x, args));

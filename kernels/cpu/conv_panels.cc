@@ -76,7 +76,7 @@ void ConvPanels::run(Stream& stream, const TensorView& x, const PackedConv& pack
                       .rows = out[0] * out[1] * out[2],
                       .gather = gather_windows,
                       .context = &windows,
-                      .bias = packed.bias_ ? packed.bias_.as<float>() : nullptr,
+                      .bias = packed.bias(),
                       .out = out.data,
                       .out_dtype = out.dtype,
                       .out_stride = packed.out()});

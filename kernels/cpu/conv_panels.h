@@ -19,7 +19,7 @@ class ConvPanels {
 
   explicit operator bool() const { return static_cast<bool>(data_); }
   const void* data() const { return data_.view().data; }
-  size_t bytes() const { return data_.view().bytes(); }
+  Tensor& buffer() { return data_; }
 
   // out = x * weight + bias, as `conv3d`; `packed` gives the kernel's extents and the bias.
   void run(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,

@@ -7,27 +7,25 @@ namespace weft::cpu {
 
 namespace {
 
+struct PanelWeights : PackedStorage {
+  ConvPanels panels;
+  void for_buffers(const BufferVisitor& visit) override {
+    visit(panels.buffer(), BufferUse::kWeights);
+  }
+};
+
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias,
                      DType dtype) {
-  PackedConv packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight[1];
-  packed.kernel_ = {weight[2], weight[3], weight[4]};
-  packed.dtype_ = dtype;
-  auto* panels = new ConvPanels(stream, weight, dtype, ConvPanels::widest_block(weight[0]));
-  packed.storage_ = {panels, [](void* data) { delete static_cast<ConvPanels*>(data); }};
-  packed.bytes_ = panels->bytes();
-  if (bias) {
-    packed.bias_ = Tensor(DType::kF32, bias.shape());
-    copy(stream, bias, packed.bias_);
-    packed.bytes_ += packed.bias_.view().bytes();
-  }
+  PackedConv packed(weight, dtype);
+  packed.make_storage<PanelWeights>().panels =
+      ConvPanels(stream, weight, dtype, ConvPanels::widest_block(weight[0]));
+  packed.set_bias(stream, bias);
   return packed;
 }
 
 void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
             const TensorView& out) {
-  static_cast<const ConvPanels*>(packed.storage_.get())->run(stream, x, packed, args, out);
+  packed.storage<PanelWeights>().panels.run(stream, x, packed, args, out);
 }
 
 }  // namespace

@@ -59,8 +59,8 @@ constexpr int64_t kTile = 64;
 
 // Handles the two innermost loops, rows by columns: rows are dense in x, columns in out.
 template <class From, class To>
-void copy_plane(const From* x, To* out, const CopyNest& nest, int row, int column,
-                int64_t row_begin, int64_t row_end) {
+void copy_plane(const From* x, To* out, const CopyNest& nest, int64_t row_begin, int64_t row_end) {
+  const int row = nest.rank - 2, column = nest.rank - 1;
   const int64_t columns = nest.extent[column], x_row = nest.x[row], out_column = nest.out[column];
   const int64_t rows = row_end - row_begin;  // at most kTile
   To tile[kTile][kTile];
@@ -130,8 +130,7 @@ void copy_nest(Stream& stream, CopyNest nest, const From* x, To* out) {
                    int64_t from, to;
                    outer_offsets(nest, last - 1, task / strips, from, to);
                    const int64_t first = task % strips * kTile;
-                   copy_plane(x + from, out + to, nest, last - 1, last, first,
-                              std::min(first + kTile, rows));
+                   copy_plane(x + from, out + to, nest, first, std::min(first + kTile, rows));
                  }
                });
 }

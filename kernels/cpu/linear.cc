@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "kernels/cpu/linear_fp8.h"
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/reference.h"
@@ -16,21 +15,13 @@ namespace {
 
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
-  if (format == WeightFormat::kInt8) return pack_linear_int8(stream, weight, bias, dtype);
-  if (is_fp8(format)) return pack_linear_fp8(stream, weight, bias, dtype, format);
-  PackedLinear packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight[1];
-  packed.dtype_ = dtype;
-  auto* stored = new Tensor(dtype, weight.shape());
-  packed.storage_ = {stored, [](void* data) { delete static_cast<Tensor*>(data); }};
-  copy(stream, weight, *stored);
-  packed.bytes_ = stored->view().bytes();
-  if (bias) {
-    packed.bias_ = Tensor(DType::kF32, bias.shape());
-    copy(stream, bias, packed.bias_);
-    packed.bytes_ += packed.bias_.view().bytes();
-  }
+  if (format != WeightFormat::kCompute)
+    return pack_linear_8bit(stream, weight, bias, dtype, format);
+  PackedLinear packed(weight, dtype);
+  Tensor& stored = packed.make_storage<PlainWeights>().weight;
+  stored = Tensor(dtype, weight.shape());
+  copy(stream, weight, stored);
+  packed.set_bias(stream, bias);
   return packed;
 }
 
@@ -41,9 +32,9 @@ constexpr int64_t kColumns = 4;
 template <class T, class Out>
 void linear_rows(const TensorView& x, const PackedLinear& packed, LinearActivation activation,
                  const TensorView& out, int64_t begin, int64_t end) {
-  const int64_t in = packed.in_, columns = packed.out_;
-  const T* weight = static_cast<const Tensor*>(packed.storage_.get())->as<T>();
-  const float* bias = packed.bias_ ? packed.bias_.as<float>() : nullptr;
+  const int64_t in = packed.in(), columns = packed.out();
+  const T* weight = packed.storage<PlainWeights>().weight.as<T>();
+  const float* bias = packed.bias();
   const int64_t x_stride = x.row_stride(), out_stride = out.row_stride();
   std::vector<double> wide(in * kColumns);  // [in, kColumns]
   for (int64_t o = 0; o < columns; o += kColumns) {
@@ -69,19 +60,13 @@ void linear_rows(const TensorView& x, const PackedLinear& packed, LinearActivati
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
-  if (packed.format() == WeightFormat::kInt8) {
-    linear_int8(stream, x, packed, activation, out);
-    return;
-  }
-  if (is_fp8(packed.format())) {
-    linear_fp8(stream, x, packed, activation, out);
-    return;
-  }
+  if (packed.format() != WeightFormat::kCompute)
+    return linear_8bit(stream, x, packed, activation, out);
   visit_dtype(x.dtype, [&](auto tag) {
     visit_dtype(out.dtype, [&](auto out_tag) {
       using T = decltype(tag);
       using Out = decltype(out_tag);
-      parallel_for(stream, x.rows(), row_grain(packed.in_ * packed.out_),
+      parallel_for(stream, x.rows(), row_grain(packed.in() * packed.out()),
                    [&](int64_t begin, int64_t end) {
                      linear_rows<T, Out>(x, packed, activation, out, begin, end);
                    });

@@ -33,14 +33,6 @@ float larger_e4m3(float most, float x) {
   return std::isinf(magnitude) ? std::nanf("") : magnitude;
 }
 
-PackedLinear pack_linear_fp8(Stream& stream, const TensorView& weight, const TensorView& bias,
-                             DType dtype, WeightFormat format) {
-  PackedLinear packed;
-  auto* stored = new EightBitWeights(quantize_weights(stream, weight, bias, dtype, format, packed));
-  packed.storage_ = {stored, [](void* data) { delete static_cast<EightBitWeights*>(data); }};
-  return packed;
-}
-
 void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                 LinearActivation activation, const TensorView& out) {
   static const std::array<float, 256> values = [] {
@@ -81,9 +73,9 @@ void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
     });
     scale = e4m3_scale(most);
   }
-  const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
+  const Tensor& weights = packed.storage<EightBitWeights>().values;
   linear_quantized(stream, x, packed, activation, out, [&] {
-    return Quantizer{static_cast<const uint8_t*>(packed_weights.values.view().data),
+    return Quantizer{static_cast<const uint8_t*>(weights.view().data),
                      std::vector<uint8_t>(packed.in()), scale};
   });
 }

@@ -5,8 +5,6 @@
 
 namespace weft::cpu {
 
-PackedLinear pack_linear_fp8(Stream& stream, const TensorView& weight, const TensorView& bias,
-                             DType dtype, WeightFormat format);
 void linear_fp8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                 LinearActivation activation, const TensorView& out);
 

@@ -1,4 +1,4 @@
-// Reference GEMM of 8-bit integers.
+// Reference GEMM of 8-bit integers, and the packing of every 8-bit format.
 #include "kernels/cpu/linear_int8.h"
 
 #include <cmath>
@@ -26,16 +26,12 @@ float quantize_row_reference(const float* x, int64_t count, int8_t* out) {
   return most / 127 + poison;
 }
 
-EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const TensorView& bias,
-                                 DType dtype, WeightFormat format, PackedLinear& packed) {
+void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat format,
+                      EightBitWeights& weights) {
   const int64_t out = weight[0], in = weight[1];
-  packed.out_ = out;
-  packed.in_ = in;
-  packed.dtype_ = dtype;
-  packed.format_ = format;
   const bool whole = format == WeightFormat::kInt8;
-  EightBitWeights weights{Tensor(whole ? DType::kI8 : DType::kF8E4M3, {out, in}),
-                          Tensor(DType::kF32, {out})};
+  weights.values = Tensor(whole ? DType::kI8 : DType::kF8E4M3, {out, in});
+  weights.scales = Tensor(DType::kF32, {out});
   constexpr int64_t kRows = 64;  // rows converted at a time
   const Tensor wide(DType::kF32, {std::min(kRows, out), in});
   const auto for_rows = [&](auto&& body) {
@@ -69,23 +65,9 @@ EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const
       }
     });
   });
-  if (bias) {
-    packed.bias_ = Tensor(DType::kF32, bias.shape());
-    copy(stream, bias, packed.bias_);
-  }
-  packed.bytes_ = weights.values.view().bytes() + weights.scales.view().bytes() +
-                  (packed.bias_ ? packed.bias_.view().bytes() : 0);
-  return weights;
 }
 
-PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const TensorView& bias,
-                              DType dtype) {
-  PackedLinear packed;
-  auto* stored = new EightBitWeights(
-      quantize_weights(stream, weight, bias, dtype, WeightFormat::kInt8, packed));
-  packed.storage_ = {stored, [](void* data) { delete static_cast<EightBitWeights*>(data); }};
-  return packed;
-}
+namespace {
 
 void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out) {
@@ -102,11 +84,27 @@ void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed
       return static_cast<float>(sum);
     }
   };
-  const auto& packed_weights = *static_cast<const EightBitWeights*>(packed.storage_.get());
+  const Tensor& values = packed.storage<EightBitWeights>().values;
   linear_quantized(stream, x, packed, activation, out, [&] {
-    return Quantizer{static_cast<const int8_t*>(packed_weights.values.view().data),
+    return Quantizer{static_cast<const int8_t*>(values.view().data),
                      std::vector<int8_t>(packed.in())};
   });
+}
+
+}  // namespace
+
+PackedLinear pack_linear_8bit(Stream& stream, const TensorView& weight, const TensorView& bias,
+                              DType dtype, WeightFormat format) {
+  PackedLinear packed(weight, dtype, format);
+  quantize_weights(stream, weight, format, packed.make_storage<EightBitWeights>());
+  packed.set_bias(stream, bias);
+  return packed;
+}
+
+void linear_8bit(Stream& stream, const TensorView& x, const PackedLinear& packed,
+                 LinearActivation activation, const TensorView& out) {
+  (packed.format() == WeightFormat::kInt8 ? linear_int8 : linear_fp8)(stream, x, packed, activation,
+                                                                      out);
 }
 
 }  // namespace weft::cpu

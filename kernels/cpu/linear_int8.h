@@ -1,14 +1,15 @@
 #pragma once
-// GEMMs of 8-bit integers (WeightFormat::kInt8): the reference, oneDNN's version, and what both
-// share.
+// GEMMs of 8-bit weights: the reference for every format, oneDNN's version for integers, and what
+// both share.
 #include "kernels/linear.h"
 
 namespace weft::cpu {
 
-// Plain loops. The integer sums are exact, so every other version gets the same ones.
-PackedLinear pack_linear_int8(Stream& stream, const TensorView& weight, const TensorView& bias,
-                              DType dtype);
-void linear_int8(Stream& stream, const TensorView& x, const PackedLinear& packed,
+// Plain loops, for every 8-bit format. Integer sums are exact, so every other version gets the same
+// ones.
+PackedLinear pack_linear_8bit(Stream& stream, const TensorView& weight, const TensorView& bias,
+                              DType dtype, WeightFormat format);
+void linear_8bit(Stream& stream, const TensorView& x, const PackedLinear& packed,
                  LinearActivation activation, const TensorView& out);
 
 // These need has_int8_dot_products().
@@ -18,12 +19,15 @@ void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear&
                         LinearActivation activation, const TensorView& out);
 
 // `values` are the weights in `format`, [out, in] kI8 or kF8E4M3; `scales` are [out] f32.
-// quantize_weights() also fills the rest of `packed`.
-struct EightBitWeights {
+struct EightBitWeights : PackedStorage {
   Tensor values, scales;
+  void for_buffers(const BufferVisitor& visit) override {
+    visit(values, BufferUse::kWeights);
+    visit(scales, BufferUse::kWeights);
+  }
 };
-EightBitWeights quantize_weights(Stream& stream, const TensorView& weight, const TensorView& bias,
-                                 DType dtype, WeightFormat format, PackedLinear& packed);
+void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat format,
+                      EightBitWeights& weights);
 
 // out[i] = round(x[i] / scale), to nearest even. Returns the scale: the largest magnitude / 127, 0
 // if all values are zero, or NaN if x holds NaN or Inf (out is 0 then).

@@ -25,10 +25,21 @@ struct Key {
   bool operator==(const Key&) const = default;
 };
 
-struct Storage {
+struct Storage : PackedStorage {
   Tensor packed, scales, corrections;  // corrections [out] kI32
   memory::desc layout;
   OnednnCache<Key> calls;
+  void for_buffers(const BufferVisitor& visit) override {
+    for (Tensor* buffer : {&packed, &scales, &corrections}) visit(*buffer, BufferUse::kWeights);
+  }
+};
+
+// The arguments of linear().
+struct Arguments {
+  const TensorView& x;
+  const PackedLinear& packed;
+  LinearActivation activation;
+  const TensorView& out;
 };
 
 OnednnCall make_call(const Key& key, int64_t in, int64_t out, const memory::desc& weight) {
@@ -49,10 +60,10 @@ OnednnCall make_call(const Key& key, int64_t in, int64_t out, const memory::desc
 
 // Computes the results of x rows [begin, begin + key.rows), on the stream's threads if key.threads
 // > 1.
-void run_rows(const Stream& stream, const PackedLinear& packed, Storage& storage,
-              const TensorView& x, LinearActivation activation, const TensorView& out,
-              int64_t begin, const Key& key) {
+void run_rows(const Stream& stream, const Arguments& arguments, int64_t begin, const Key& key) {
   const OmpThreads threads(key.threads);
+  const auto& [x, packed, activation, out] = arguments;
+  auto& storage = packed.storage<Storage>();
   const int64_t in = packed.in(), columns = packed.out();
   auto* numbers = thread_scratch<uint8_t>(Scratch::kLeft, key.rows * in);
   auto* sums = thread_scratch<int32_t>(Scratch::kSums, key.rows * columns);
@@ -79,7 +90,7 @@ void run_rows(const Stream& stream, const PackedLinear& packed, Storage& storage
                    .corrections = storage.corrections.as<int32_t>() + from,
                    .scale = scales[r],
                    .scales = storage.scales.as<float>() + from,
-                   .bias = packed.has_bias() ? packed.bias_.as<float>() + from : nullptr,
+                   .bias = packed.has_bias() ? packed.bias() + from : nullptr,
                    .activation = activation,
                    .out = out.dtype == DType::kF32 ? out.as<float>() + at : wide});
       if (out.dtype == DType::kBF16) narrow_bf16(wide, to - from, out.as<bf16>() + at);
@@ -95,41 +106,38 @@ void run_rows(const Stream& stream, const PackedLinear& packed, Storage& storage
 
 PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
                                      const TensorView& bias, DType dtype) {
-  PackedLinear packed;
-  EightBitWeights weights =
-      quantize_weights(stream, weight, bias, dtype, WeightFormat::kInt8, packed);
+  PackedLinear packed(weight, dtype, WeightFormat::kInt8);
+  EightBitWeights weights;
+  quantize_weights(stream, weight, WeightFormat::kInt8, weights);
   const int64_t in = packed.in(), out = packed.out();
-  auto* storage = new Storage;
-  packed.storage_ = {storage, [](void* data) { delete static_cast<Storage*>(data); }};
-  storage->layout = make_call({.rows = kRows}, in, out,
-                              {{in, out}, memory::data_type::s8, memory::format_tag::any})
-                        .weight;
-  storage->packed = Tensor(DType::kU8, {static_cast<int64_t>(storage->layout.get_size())});
-  storage->scales = std::move(weights.scales);
-  storage->corrections = Tensor(DType::kI32, {out});
+  auto& storage = packed.make_storage<Storage>();
+  packed.set_bias(stream, bias);
+  storage.layout = make_call({.rows = kRows}, in, out,
+                             {{in, out}, memory::data_type::s8, memory::format_tag::any})
+                       .weight;
+  storage.packed = Tensor(DType::kU8, {static_cast<int64_t>(storage.layout.get_size())});
+  storage.scales = std::move(weights.scales);
+  storage.corrections = Tensor(DType::kI32, {out});
   const auto* values = static_cast<const int8_t*>(weights.values.view().data);
   for (int64_t o = 0; o < out; ++o) {
     int32_t sum = 0;
     for (int64_t i = 0; i < in; ++i) sum += values[o * in + i];
-    storage->corrections.as<int32_t>()[o] = 128 * sum;
+    storage.corrections.as<int32_t>()[o] = 128 * sum;
   }
   memory from({{in, out}, memory::data_type::s8, memory::dims{1, in}}, onednn_engine(),
               weights.values.view().data);
-  memory to(storage->layout, onednn_engine(), storage->packed.view().data);
+  memory to(storage.layout, onednn_engine(), storage.packed.view().data);
   dnnl::reorder(from, to).execute(onednn_stream(), from, to);
   onednn_stream().wait();
-  packed.bytes_ += storage->packed.view().bytes() - weights.values.view().bytes() +
-                   storage->corrections.view().bytes();
   return packed;
 }
 
 void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear& packed,
                         LinearActivation activation, const TensorView& out) {
-  auto& storage = *static_cast<Storage*>(packed.storage_.get());
+  const Arguments arguments{x, packed, activation, out};
   const int64_t rows = x.rows();
   if (rows <= kGemvRows && packed.in() * packed.out() >= int64_t{1} << 18) {
-    run_rows(stream, packed, storage, x, activation, out, 0,
-             {.rows = rows, .threads = stream.threads()});
+    run_rows(stream, arguments, 0, {.rows = rows, .threads = stream.threads()});
     return;
   }
   // Rows are cut in equal blocks, as many as keep all threads busy.
@@ -137,7 +145,7 @@ void linear_int8_onednn(Stream& stream, const TensorView& x, const PackedLinear&
   const int64_t blocks = std::min(rows, turns * stream.threads());
   parallel_tasks(stream, blocks, [&](int64_t i) {
     const int64_t begin = rows * i / blocks, end = rows * (i + 1) / blocks;
-    run_rows(stream, packed, storage, x, activation, out, begin, {.rows = end - begin});
+    run_rows(stream, arguments, begin, {.rows = end - begin});
   });
 }
 

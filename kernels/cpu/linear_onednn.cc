@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/implementation.h"
-#include "kernels/cpu/linear_fp8.h"
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/linear_panels.h"
 #include "kernels/cpu/onednn.h"
@@ -30,12 +29,16 @@ struct MatmulKey {
 
 // Holds the weights once: as panels, which both libraries read, or (if the hardware multiplies
 // bf16) in the layout that oneDNN asked for, which only oneDNN reads.
-struct LinearStorage {
+struct LinearStorage : PackedStorage {
   LinearPanels panels;
   Tensor vendor;
   // This is oneDNN's description of the weights; it is zero if oneDNN does not read them.
   memory::desc vendor_desc;
   OnednnCache<MatmulKey> calls;
+  void for_buffers(const BufferVisitor& visit) override {
+    visit(panels.buffer(), BufferUse::kWeights);
+    visit(vendor, BufferUse::kWeights);
+  }
 };
 
 // The rows of one oneDNN call in deterministic mode.
@@ -101,31 +104,22 @@ bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& p
 
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
-  if (format == WeightFormat::kInt8)
-    return has_int8_dot_products() ? pack_linear_int8_onednn(stream, weight, bias, dtype)
-                                   : pack_linear_int8(stream, weight, bias, dtype);
-  if (is_fp8(format)) return pack_linear_fp8(stream, weight, bias, dtype, format);
-  PackedLinear packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight[1];
-  packed.dtype_ = dtype;
-  if (bias) {
-    packed.bias_ = Tensor(DType::kF32, bias.shape());
-    copy(stream, bias, packed.bias_);
-    packed.bytes_ += packed.bias_.view().bytes();
-  }
-  auto* storage = new LinearStorage;
-  packed.storage_ = {storage, [](void* data) { delete static_cast<LinearStorage*>(data); }};
+  if (format == WeightFormat::kInt8 && has_int8_dot_products())
+    return pack_linear_int8_onednn(stream, weight, bias, dtype);
+  if (format != WeightFormat::kCompute)
+    return pack_linear_8bit(stream, weight, bias, dtype, format);
+  PackedLinear packed(weight, dtype);
+  auto& storage = packed.make_storage<LinearStorage>();
+  packed.set_bias(stream, bias);
   const bool vendor = dtype == DType::kBF16 && has_bf16_dot_products() &&
-                      pack_vendor(stream, weight, packed, *storage);
+                      pack_vendor(stream, weight, packed, storage);
   if (!vendor) {
-    storage->panels = LinearPanels(stream, weight, dtype);
-    const memory::desc shared({packed.in_, packed.out_}, memory::data_type::f32,
+    storage.panels = LinearPanels(stream, weight, dtype);
+    const memory::desc shared({packed.in(), packed.out()}, memory::data_type::f32,
                               memory::format_tag::BA16a64b);
     if (dtype == DType::kF32 && has_avx512() && make_matmul(packed, shared, {.rows = kFixedRows}))
-      storage->vendor_desc = shared;
+      storage.vendor_desc = shared;
   }
-  packed.bytes_ += storage->vendor ? storage->vendor.view().bytes() : storage->panels.bytes();
   return packed;
 }
 
@@ -149,7 +143,7 @@ void run_rows(const PackedLinear& packed, LinearStorage& storage, const MatmulKe
   }
   OmpThreads scope(key.threads);
   run_onednn(*call, x, storage.vendor ? storage.vendor.view().data : storage.panels.data(),
-             packed.has_bias() ? packed.bias_.as<float>() : nullptr, out);
+             packed.bias(), out);
 }
 
 const char* row_of(const TensorView& x, int64_t row) {
@@ -183,21 +177,15 @@ int fast_threads(const Stream& stream, const PackedLinear& packed, int64_t rows)
 
 void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
-  if (packed.format() == WeightFormat::kInt8) {
-    (has_int8_dot_products() ? linear_int8_onednn : linear_int8)(stream, x, packed, activation,
-                                                                 out);
-    return;
-  }
-  if (is_fp8(packed.format())) {
-    linear_fp8(stream, x, packed, activation, out);
-    return;
-  }
-  auto& storage = *static_cast<LinearStorage*>(packed.storage_.get());
+  if (packed.format() == WeightFormat::kInt8 && has_int8_dot_products())
+    return linear_int8_onednn(stream, x, packed, activation, out);
+  if (packed.format() != WeightFormat::kCompute)
+    return linear_8bit(stream, x, packed, activation, out);
+  auto& storage = packed.storage<LinearStorage>();
   const int64_t rows = x.rows();
   const bool dense = dense_rows(x) && dense_rows(out);
   if (takes_panels(storage, rows, dense)) {
-    const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;
-    storage.panels.run(stream, x, bias, activation, out);
+    storage.panels.run(stream, x, packed.bias(), activation, out);
     return;
   }
   MatmulKey key{.rows = rows, .threads = 1, .activation = activation, .out = out.dtype};
@@ -221,7 +209,7 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
 
 std::string linear_implementation(const Stream& stream, const PackedLinear& packed, int64_t rows,
                                   LinearActivation activation, DType out) {
-  const auto& storage = *static_cast<const LinearStorage*>(packed.storage_.get());
+  const auto& storage = packed.storage<LinearStorage>();
   if (takes_panels(storage, rows, true)) return "panels";
   const int threads = stream.deterministic() ? 1 : fast_threads(stream, packed, rows);
   return make_matmul(packed, storage.vendor_desc, {rows, threads, activation, out}).implementation;

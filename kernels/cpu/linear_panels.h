@@ -14,7 +14,7 @@ class LinearPanels {
 
   explicit operator bool() const { return static_cast<bool>(data_); }
   const void* data() const { return data_.view().data; }
-  size_t bytes() const { return data_.view().bytes(); }
+  Tensor& buffer() { return data_; }
 
   // out = act(x weight^T + bias), as `linear`; bias [out] f32 or null. Rows may have any stride.
   void run(Stream& stream, const TensorView& x, const float* bias, LinearActivation activation,

@@ -14,10 +14,9 @@ namespace weft::cpu {
 template <class Make>
 void linear_quantized(Stream& stream, const TensorView& x, const PackedLinear& packed,
                       LinearActivation activation, const TensorView& out, Make&& make) {
-  const float* scales =
-      static_cast<const EightBitWeights*>(packed.storage_.get())->scales.as<float>();
+  const float* scales = packed.storage<EightBitWeights>().scales.as<float>();
   const int64_t in = packed.in(), columns = packed.out();
-  const float* bias = packed.has_bias() ? packed.bias_.as<float>() : nullptr;
+  const float* bias = packed.bias();
   const auto run = [&]<class T, class Out>(T, Out, int64_t begin, int64_t end) {
     std::vector<float> row(in);
     auto quantizer = make();

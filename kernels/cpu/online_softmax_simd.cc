@@ -1,4 +1,3 @@
-#include <cmath>
 #include <limits>
 
 #include "kernels/cpu/attention_blocks.h"

@@ -22,23 +22,27 @@ constexpr int64_t kTaskRows = 96, kTaskColumns = 256, kDepth = 256, kSlice = 32;
 constexpr int64_t kCopyRows = 24;
 constexpr int64_t kMostGemvRows = 16;
 
-void finish_rows(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t column, int64_t columns,
-                 float* sums, int64_t sums_row) {
+struct Range {
+  int64_t begin, count;
+};
+
+// Adds the bias to the sums, applies the activation and stores the results.
+void finish_block(const PanelGemm& gemm, Range rows, Range columns, float* sums, int64_t sums_row) {
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; r < rows.count; ++r) {
     float* sum = sums + r * sums_row;
     // The rows of the sums are padded to whole vectors; the bias is not.
     if (gemm.bias)
-      for (int64_t j = 0; j < columns; ++j) sum[j] += gemm.bias[column + j];
+      for (int64_t j = 0; j < columns.count; ++j) sum[j] += gemm.bias[columns.begin + j];
     if (gemm.activation != LinearActivation::kNone)
-      for (int64_t j = 0; j < columns; j += lanes)
+      for (int64_t j = 0; j < columns.count; j += lanes)
         hn::StoreU(activate(gemm.activation, hn::LoadU(d, sum + j)), d, sum + j);
-    const int64_t at = (row + r) * gemm.out_stride + column;
+    const int64_t at = (rows.begin + r) * gemm.out_stride + columns.begin;
     if (gemm.out_dtype == DType::kF32)
-      std::memcpy(static_cast<float*>(gemm.out) + at, sum, columns * sizeof(float));
+      std::memcpy(static_cast<float*>(gemm.out) + at, sum, columns.count * sizeof(float));
     else
-      narrow(sum, columns, static_cast<bf16*>(gemm.out) + at);
+      narrow(sum, columns.count, static_cast<bf16*>(gemm.out) + at);
   }
 }
 
@@ -64,8 +68,7 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
         const int64_t columns = std::min(width, w.block - j);
         // bf16 weights are widened into the slice. f32 weights are copied if enough rows pay for
         // it: a slice read in place at the panel's stride uses only half the sets of L1.
-        const float* right = static_cast<const float*>(w.data) + origin + j;
-        int64_t right_row = w.block;
+        TileRight<float> right{static_cast<const float*>(w.data) + origin + j, w.block};
         if (!dense) {
           for (int64_t i = 0; i < depth; ++i) {
             const int64_t at = origin + i * w.block + j;
@@ -75,16 +78,14 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
               std::memcpy(slice + i * kSlice, static_cast<const float*>(w.data) + at,
                           columns * sizeof(float));
           }
-          right = slice;
-          right_row = kSlice;
+          right = {slice, kSlice};
         }
-        tile_gemm(left, rows, columns, depth, right, right_row, sums + p * w.block + j, sums_row,
-                  k > 0);
+        tile_gemm(left, rows, columns, depth, right, {sums + p * w.block + j, sums_row, k > 0});
       }
     }
   }
   const int64_t column = panel * w.block;
-  finish_rows(gemm, row, rows, column, std::min(sums_row, w.out - column), sums, sums_row);
+  finish_block(gemm, {row, rows}, {column, std::min(sums_row, w.out - column)}, sums, sums_row);
 }
 
 // Multiplies few rows by one panel, in chunks, so that all passes over a chunk after the first find
@@ -96,10 +97,10 @@ void run_gemv_panel(const PanelGemm& gemm, const TileLeft& left, int64_t panel) 
   const Panels& w = gemm.weight;
   const W* data = static_cast<const W*>(w.data) + panel * w.stride;
   for (int64_t k = 0; k < w.in; k += kChunk)
-    tile_gemv({left.data + k, left.row, 1}, gemm.rows, kBlock, std::min(kChunk, w.in - k),
-              data + k * kBlock, kBlock, sums, kBlock, k > 0);
+    tile_gemv<W>({left.data + k, left.row, 1}, gemm.rows, kBlock, std::min(kChunk, w.in - k),
+                 {data + k * kBlock, kBlock}, {sums, kBlock, k > 0});
   const int64_t column = panel * kBlock;
-  finish_rows(gemm, 0, gemm.rows, column, std::min(kBlock, w.out - column), sums, kBlock);
+  finish_block(gemm, {0, gemm.rows}, {column, std::min(kBlock, w.out - column)}, sums, kBlock);
 }
 
 // For so few rows that reading the weights is most of the work: panels are read one by one, each in
@@ -151,12 +152,14 @@ void run(const Stream& stream, const PanelGemm& gemm) {
 
 void widen_all(const bf16* x, int64_t count, float* out) { widen(x, count, out); }
 
-// Packs one panel of a dense matrix: `columns` rows of `from` side by side. A chunk of each row is
-// widened into a square in L1, which is then gathered column by column; with scalar moves packing
-// took four times as long as reading the file.
+// Packs one panel of a dense matrix: up to `block` rows from `first` on, side by side. A chunk of
+// each row is widened into a square in L1, which is then gathered column by column; with scalar
+// moves packing took four times as long as reading the file.
 template <class From, class To>
-void pack_dense(const char* from, int64_t row_bytes, int64_t columns, int64_t in, int64_t block,
-                To* to) {
+void pack_dense(const TensorView& weight, int64_t first, int64_t block, To* to) {
+  const int64_t in = weight[1], columns = std::min(block, weight[0] - first);
+  const int64_t row_bytes = weight.stride[0] * static_cast<int64_t>(sizeof(From));
+  const char* from = static_cast<const char*>(weight.data) + first * row_bytes;
   // The row length is odd, so that columns fall into different cache sets.
   constexpr int64_t kChunk = 64, kRow = kChunk + 1;
   const TileTag d;
@@ -191,12 +194,11 @@ void pack_dense(const char* from, int64_t row_bytes, int64_t columns, int64_t in
   }
 }
 
-void pack_dense_panel(const char* from, DType from_dtype, int64_t row_bytes, int64_t columns,
-                      int64_t in, int64_t block, DType to_dtype, void* to) {
-  visit_dtype(from_dtype, [&](auto source) {
-    visit_dtype(to_dtype, [&](auto target) {
-      pack_dense<decltype(source)>(from, row_bytes, columns, in, block,
-                                   static_cast<decltype(target)*>(to));
+void pack_dense_panel(const TensorView& weight, int64_t first, int64_t block, DType dtype,
+                      void* to) {
+  visit_dtype(weight.dtype, [&](auto source) {
+    visit_dtype(dtype, [&](auto target) {
+      pack_dense<decltype(source)>(weight, first, block, static_cast<decltype(target)*>(to));
     });
   });
 }
@@ -249,14 +251,11 @@ void pack_panels(Stream& stream, const TensorView& weight, DType dtype, int64_t 
   const bool dense = weight.rank == 2 && weight.stride[1] == 1 && block <= 64 &&
                      (weight.dtype == DType::kF32 || weight.dtype == DType::kBF16);
   if (dense) {
-    const int64_t row_bytes = weight.stride[0] * static_cast<int64_t>(size_of(weight.dtype));
     const int64_t panel_bytes = stride * static_cast<int64_t>(size_of(dtype));
     parallel_for(stream, (weight[0] + block - 1) / block, row_grain(stride),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t p = begin; p < end; ++p) HWY_DYNAMIC_DISPATCH(pack_dense_panel)
-                   (static_cast<const char*>(weight.data) + p * block * row_bytes, weight.dtype,
-                    row_bytes, std::min(block, weight[0] - p * block), weight[1], block, dtype,
-                    static_cast<char*>(data) + p * panel_bytes);
+                   (weight, p * block, block, dtype, static_cast<char*>(data) + p * panel_bytes);
                  });
     return;
   }

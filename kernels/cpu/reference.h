@@ -23,6 +23,12 @@ double dot(const A* a, const B* b, int64_t n) {
 double silu_exact(double x);
 double gelu_tanh_exact(double x);
 
+// The weights in their own layout, or with the taps of a convolution first.
+struct PlainWeights : PackedStorage {
+  Tensor weight;
+  void for_buffers(const BufferVisitor& visit) override { visit(weight, BufferUse::kWeights); }
+};
+
 inline double activate_exact(double x, LinearActivation activation) {
   if (activation == LinearActivation::kGeluTanh) return gelu_tanh_exact(x);
   if (activation == LinearActivation::kSilu) return silu_exact(x);

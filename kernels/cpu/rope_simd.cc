@@ -66,24 +66,22 @@ HWY_INLINE void rotate_halves(const T* x, const float* table, T* out, int64_t e)
   store_part(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), out + half + i, left);
 }
 
+// Rotates all heads of row t of x.
 template <class T>
-void rotate_typed(const T* x, int64_t x_stride, const float* table, T* out, int64_t out_stride,
-                  int64_t heads, int64_t e, RopePairs order) {
-  for (int64_t h = 0; h < heads; ++h)
+void rotate_typed(const TensorView& x, int64_t t, const float* table, RopePairs order,
+                  const TensorView& out) {
+  const T* from = static_cast<const T*>(x.data) + t * x.stride[0];
+  T* to = static_cast<T*>(out.data) + t * out.stride[0];
+  for (int64_t h = 0; h < x[1]; ++h)
     if (order == RopePairs::kHalves)
-      rotate_halves(x + h * x_stride, table, out + h * out_stride, e);
+      rotate_halves(from + h * x.stride[1], table, to + h * out.stride[1], x[2]);
     else
-      rotate_head(x + h * x_stride, table, out + h * out_stride, e);
+      rotate_head(from + h * x.stride[1], table, to + h * out.stride[1], x[2]);
 }
 
-void rotate_heads(const void* x, int64_t x_stride, const float* table, void* out,
-                  int64_t out_stride, int64_t heads, int64_t e, DType dtype, RopePairs order) {
-  if (dtype == DType::kF32)
-    rotate_typed(static_cast<const float*>(x), x_stride, table, static_cast<float*>(out),
-                 out_stride, heads, e, order);
-  else
-    rotate_typed(static_cast<const bf16*>(x), x_stride, table, static_cast<bf16*>(out), out_stride,
-                 heads, e, order);
+void rotate_heads(const TensorView& x, int64_t t, const float* table, RopePairs order,
+                  const TensorView& out) {
+  (x.dtype == DType::kF32 ? rotate_typed<float> : rotate_typed<bf16>)(x, t, table, order, out);
 }
 
 }  // namespace weft::cpu::HWY_NAMESPACE
@@ -120,15 +118,11 @@ void fill_table(const Rope& rope, int64_t token, float* table) {
 
 void apply_rope(Stream& stream, const TensorView& x, const Rope& rope, int64_t first_token,
                 const TensorView& out) {
-  const int64_t size = static_cast<int64_t>(size_of(x.dtype)), heads = x[1], e = x[2];
-  parallel_for(stream, x[0], row_grain(heads * e), [&](int64_t begin, int64_t end) {
-    float* table = thread_scratch<float>(Scratch::kRight, e);
+  parallel_for(stream, x[0], row_grain(x[1] * x[2]), [&](int64_t begin, int64_t end) {
+    float* table = thread_scratch<float>(Scratch::kRight, x[2]);
     for (int64_t t = begin; t < end; ++t) {
       fill_table(rope, first_token + t, table);
-      HWY_DYNAMIC_DISPATCH(rotate_heads)
-      (static_cast<const char*>(x.data) + t * x.stride[0] * size, x.stride[1], table,
-       static_cast<char*>(out.data) + t * out.stride[0] * size, out.stride[1], heads, e, x.dtype,
-       rope.order);
+      HWY_DYNAMIC_DISPATCH(rotate_heads)(x, t, table, rope.order, out);
     }
   });
 }

@@ -53,12 +53,31 @@ struct TileLeft {
   int64_t step;
 };
 
+// The right operand: element (k, j) is data[k * row + j].
+template <class T>
+struct TileRight {
+  const T* data;
+  int64_t row;
+  HWY_INLINE TileRight from(int64_t column) const { return {data + column, row}; }
+};
+
+// The sums: element (r, j) is data[r * row + j]. With `add` they start from the values there.
+struct TileSum {
+  float* data;
+  int64_t row;
+  bool add;
+  HWY_INLINE TileSum from(int64_t column) const { return {data + column, row, add}; }
+};
+
 // sum[r, :] (+)= sum over k of left(r, k) * right[k, :], in ascending k, with one fused
 // multiply-add each: the bits of an element do not depend on how rows, columns or k are cut into
 // tiles. kAhead > 0 prefetches the cache lines of the right operand that many rows ahead.
 template <int kRows, int kVectors, int kAhead = 0, class Right>
-HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const Right* HWY_RESTRICT right,
-                           int64_t right_row, float* HWY_RESTRICT sum, int64_t sum_row, bool add) {
+HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const TileRight<Right>& from,
+                           const TileSum& to) {
+  const Right* HWY_RESTRICT right = from.data;
+  float* HWY_RESTRICT sum = to.data;
+  const int64_t row = left.row, right_row = from.row, sum_row = to.row;
   const TileTag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   TileVec acc[kRows][kVectors];
@@ -66,9 +85,8 @@ HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const Right* HWY
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v)
-      acc[r][v] = add ? hn::LoadU(d, sum + r * sum_row + v * lanes) : hn::Zero(d);
+      acc[r][v] = to.add ? hn::LoadU(d, sum + r * sum_row + v * lanes) : hn::Zero(d);
   const float* HWY_RESTRICT a = left.data;
-  const int64_t row = left.row;
   for (int64_t k = 0; k < depth; ++k) {
     if constexpr (kAhead > 0)
       for (int64_t i = 0; i < kVectors * lanes; i += 64 / static_cast<int64_t>(sizeof(Right)))
@@ -92,42 +110,38 @@ HWY_INLINE void tile_block(const TileLeft& left, int64_t depth, const Right* HWY
 }
 
 template <int kVectors>
-HWY_INLINE void tile_rows(TileLeft left, int64_t rows, int64_t depth, const float* right,
-                          int64_t right_row, float* sum, int64_t sum_row, bool add) {
+HWY_INLINE void tile_rows(TileLeft left, int64_t rows, int64_t depth, const TileRight<float>& right,
+                          TileSum sum) {
   const auto step = [&](int done) {
     left.data += done * left.row;
-    sum += done * sum_row;
+    sum.data += done * sum.row;
     rows -= done;
   };
   if constexpr (kVectors <= kTileVectors) {
     while (rows >= kTileRows) {
-      tile_block<kTileRows, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+      tile_block<kTileRows, kVectors>(left, depth, right, sum);
       step(kTileRows);
     }
     if (kTileRows > 6 && rows >= 6) {
-      tile_block<6, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+      tile_block<6, kVectors>(left, depth, right, sum);
       step(6);
     }
   }
   if (rows >= 3) {
-    tile_block<3, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+    tile_block<3, kVectors>(left, depth, right, sum);
     step(3);
   }
-  for (; rows > 0; step(1))
-    tile_block<1, kVectors>(left, depth, right, right_row, sum, sum_row, add);
+  for (; rows > 0; step(1)) tile_block<1, kVectors>(left, depth, right, sum);
 }
 
-// sum [rows, columns] (+)= left [rows, depth] * right [depth, columns]; columns is a multiple of
-// 16.
+// sum [rows, columns] (+)= left [rows, depth] * right [depth, columns]; columns % 16 is 0.
 HWY_INLINE void tile_gemm(const TileLeft& left, int64_t rows, int64_t columns, int64_t depth,
-                          const float* right, int64_t right_row, float* sum, int64_t sum_row,
-                          bool add) {
+                          const TileRight<float>& right, const TileSum& sum) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
   int64_t j = 0;
   for (; j + kTileVectors * lanes <= columns; j += kTileVectors * lanes)
-    tile_rows<kTileVectors>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
-  for (; j < columns; j += lanes)
-    tile_rows<1>(left, rows, depth, right + j, right_row, sum + j, sum_row, add);
+    tile_rows<kTileVectors>(left, rows, depth, right.from(j), sum.from(j));
+  for (; j < columns; j += lanes) tile_rows<1>(left, rows, depth, right.from(j), sum.from(j));
 }
 
 // Calls block<n>() with the constant n = count, 1 to kMost.
@@ -146,8 +160,7 @@ HWY_INLINE void with_rows(int64_t count, Block&& block) {
 // in as few passes as the registers allow. The bits are the same.
 template <class Right>
 HWY_INLINE void tile_gemv(TileLeft left, int64_t rows, int64_t columns, int64_t depth,
-                          const Right* right, int64_t right_row, float* sum, int64_t sum_row,
-                          bool add) {
+                          const TileRight<Right>& right, TileSum sum) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
   const int64_t width = kGemvTileVectors * lanes, whole = columns / width * width;
   // Rows are cut in equal groups: 8 rows are 4 and 4, since a group of 2 costs more than two thirds
@@ -160,16 +173,15 @@ HWY_INLINE void tile_gemv(TileLeft left, int64_t rows, int64_t columns, int64_t 
     with_rows<kGemvTileRows>(count, [&](auto n) {
       for (int64_t j = 0; j < whole; j += width)
         if (first)
-          tile_block<n, kGemvTileVectors, kAhead>(left, depth, right + j, right_row, sum + j,
-                                                  sum_row, add);
+          tile_block<n, kGemvTileVectors, kAhead>(left, depth, right.from(j), sum.from(j));
         else
-          tile_block<n, kGemvTileVectors>(left, depth, right + j, right_row, sum + j, sum_row, add);
+          tile_block<n, kGemvTileVectors>(left, depth, right.from(j), sum.from(j));
       for (int64_t j = whole; j < columns; j += lanes)
-        tile_block<n, 1>(left, depth, right + j, right_row, sum + j, sum_row, add);
+        tile_block<n, 1>(left, depth, right.from(j), sum.from(j));
     });
     first = false;
     left.data += count * left.row;
-    sum += count * sum_row;
+    sum.data += count * sum.row;
     rows -= count;
   }
 }
@@ -177,14 +189,9 @@ HWY_INLINE void tile_gemv(TileLeft left, int64_t rows, int64_t columns, int64_t 
 // Converts any number of bf16 values to f32.
 HWY_INLINE void widen(const bf16* x, int64_t count, float* out) {
   const TileTag d;
-  const hn::Rebind<uint16_t, TileTag> d16;
-  const hn::RebindToUnsigned<TileTag> d32;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    const auto wide = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t*>(x + i)));
-    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(wide)), d, out + i);
-  }
+  for (; i + lanes <= count; i += lanes) hn::StoreU(load(x + i), d, out + i);
   for (; i < count; ++i) out[i] = to_float(x[i]);
 }
 

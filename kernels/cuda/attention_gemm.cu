@@ -56,15 +56,21 @@ __device__ __forceinline__ float over_block(float value, float* shared) {
   return value;
 }
 
+// Consecutive queries of one query head: the head-th of those that share the key/value head.
+struct Strip {
+  int kv_head, head, first_query;
+};
+
 // Turns rows of logits into probabilities rounded to T; one block per row. Every thread keeps to
 // its own columns. T's rows may overlap the logits.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    softmax_rows(const __grid_constant__ FlashArgs args, int kv_head, int head, int first_query,
-                 float* logits, T* powers, int columns) {
+    softmax_rows(const __grid_constant__ FlashArgs args, Strip strip, float* logits, T* powers,
+                 int columns) {
   __shared__ float shared[kWarps];
-  const int row = (first_query + blockIdx.x) * args.share + head;
-  const FlashBlock block{.first_row = row, .rows = args.queries * args.share, .kv_head = kv_head};
+  const int row = (strip.first_query + blockIdx.x) * args.share + strip.head;
+  const FlashBlock block{
+      .first_row = row, .rows = args.queries * args.share, .kv_head = strip.kv_head};
   float* const line = logits + static_cast<int64_t>(blockIdx.x) * columns;
   T* const out = powers + static_cast<int64_t>(blockIdx.x) * columns;
   float top = minus_infinity();
@@ -159,8 +165,8 @@ class GemmAttention {
                         .row_stride = columns_},
                 .scratch_used = used_});
     }
-    launch(stream_, {.grid = dim3(rows), .block = dim3(kThreads)}, softmax_rows<T>, args_, kv_head,
-           head, query, logits_, powers_, columns_);
+    launch(stream_, {.grid = dim3(rows), .block = dim3(kThreads)}, softmax_rows<T>, args_,
+           Strip{kv_head, head, query}, logits_, powers_, columns_);
     const int64_t to = query * args_.out_row + q_head * args_.out_head;
     GemmMatrix out = matrix(args_.out, args_.f32_out ? 0 : to, args_.out_row);
     if (args_.f32_out)

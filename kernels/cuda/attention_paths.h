@@ -1,8 +1,8 @@
 #pragma once
 // Thresholds that choose the attention kernel, and counters of what was chosen (for tests). They
 // are a part of the queue.
+#include "kernels/cuda/flash.h"
 #include "kernels/cuda/queue.h"
-#include "kernels/device_plan.h"
 
 namespace weft::cuda {
 

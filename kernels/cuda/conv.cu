@@ -304,7 +304,7 @@ bool run_library(const Stream& stream, const TensorView& x, const PackedConv& pa
   const void* weight = packed_matrix(matrix).weight.view().data;
   if (packed.in() % 8 || packed.out() % 8 || !aligned16(x.data) || !aligned16(out.data))
     return false;
-  const float* bias = matrix.has_bias() ? matrix.bias_.as<float>() : nullptr;
+  const float* bias = matrix.bias();
   const bool wide = x.dtype == DType::kF32;  // the library has no f32 convolution with a bias
   if (!library_conv(stream, {.dtype = x.dtype,
                              .x_shape = {x[0], x[1], x[2], x[3]},
@@ -328,6 +328,11 @@ bool run_library(const Stream& stream, const TensorView& x, const PackedConv& pa
   return true;
 }
 
+struct ConvMatrix : PackedStorage {
+  PackedLinear matrix;
+  void for_buffers(const BufferVisitor& visit) override { matrix.for_buffers(visit); }
+};
+
 bool is_linear(const TensorView& x, const PackedConv& packed, const ConvArgs& args) {
   return packed.kernel() == std::array<int64_t, 3>{1, 1, 1} &&
          args.stride == std::array<int64_t, 3>{1, 1, 1} && args.pad_front == 0 &&
@@ -336,7 +341,7 @@ bool is_linear(const TensorView& x, const PackedConv& packed, const ConvArgs& ar
 
 void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
             const TensorView& out) {
-  const auto& matrix = *static_cast<const PackedLinear*>(packed.storage_.get());
+  const auto& matrix = packed.storage<ConvMatrix>().matrix;
   if (is_linear(x, packed, args)) {
     cuda_ops().linear.linear(stream, x.reshape({x.rows(), x[3]}), matrix, LinearActivation::kNone,
                              out.reshape({out.rows(), out[3]}));
@@ -348,7 +353,7 @@ void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const
   run_kernel(stream, x.dtype,
              {.x = x.data,
               .weight = packed_matrix(matrix).weight.view().data,
-              .bias = matrix.has_bias() ? matrix.bias_.as<float>() : nullptr,
+              .bias = matrix.bias(),
               .out = out.data,
               .weight_stride = packed_matrix(matrix).stride(),
               .pixels = out.rows(),
@@ -373,16 +378,9 @@ void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const
 // Packs the matrix [Cout, kt kh kw Cin], which every kernel uses.
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias,
                      DType dtype) {
-  PackedConv packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight[1];
-  packed.kernel_ = {weight[2], weight[3], weight[4]};
-  packed.dtype_ = dtype;
-  auto* matrix = new PackedLinear;
-  packed.storage_ = {matrix, [](void* data) { delete static_cast<PackedLinear*>(data); }};
-  *matrix =
+  PackedConv packed(weight, dtype);
+  packed.make_storage<ConvMatrix>().matrix =
       pack_matrix(stream, weight.permute({0, 2, 3, 4, 1}), bias, dtype, WeightFormat::kCompute);
-  packed.bytes_ = matrix->bytes();
   return packed;
 }
 

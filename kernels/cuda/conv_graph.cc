@@ -1,7 +1,5 @@
 #include "kernels/cuda/conv_graph.h"
 
-#include <algorithm>
-
 namespace weft::cuda {
 
 namespace {

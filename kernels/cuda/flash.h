@@ -1,13 +1,67 @@
 #pragma once
-// FlashArgs is passed to the flash kernels by value. A row is one query of one query head. The rows
-// of the `share` query heads of a key/value head follow each other, so that they share its tiles:
-// row r is query r / share, head r % share of the group.
+// How the attention kernels cut a call, and their arguments. device_plan.cc predicts scratch by the
+// same functions. FlashArgs is passed to the flash kernels by value. A row is one query of one
+// query head. The rows of the `share` query heads of a key/value head follow each other, so that
+// they share its tiles: row r is query r / share, head r % share of the group.
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/attention.h"
 #include "kernels/device_plan.h"
 
 namespace weft::cuda {
+
+inline constexpr int64_t kLibraryRows = 64;  // with fewer queries a call only reads keys and values
+// From this many multiplications of q k^T on, a call goes to the library: 17 Gflop in all, some 45
+// us in our kernels. Preparing a shape costs the library about half a second of host time, once.
+// The same threshold holds for flash_sm90, whose operands are first copied into tiles.
+inline constexpr int64_t kLargeAttention = int64_t{1} << 32;
+inline constexpr int kFlashLargest = 256;  // the largest head size; larger heads use attention_gemm
+
+// The rows of a block, where `rows` counts the queries of all query heads that share a key/value
+// head.
+inline int flash_rows(DType dtype, int64_t rows, int64_t kv_heads, int multiprocessors) {
+  if (dtype == DType::kF32) return 64;
+  if (rows <= 16) return 16;
+  return (rows + 127) / 128 * kv_heads >= 2 * multiprocessors ? 128 : 64;
+}
+inline int flash_tile_keys(DType dtype, int rows, int64_t size) {
+  return size > 128 || (dtype == DType::kBF16 && rows == 128) ? 32 : 64;
+}
+// The blocks that are resident on a multiprocessor at once.
+inline int flash_blocks(int rows, bool sm90) { return rows == 16 ? 8 : sm90 ? 1 : 2; }
+// The parts in which the tiles are processed (split-K).
+inline int64_t flash_parts(int64_t blocks, int64_t tiles, int64_t resident_blocks) {
+  constexpr int64_t kMostParts = 64, kTilesOfPart = 2;
+  return std::max<int64_t>(std::min({resident_blocks / blocks, tiles / kTilesOfPart, kMostParts}),
+                           1);
+}
+// The floats of one attention state: out [N, A, E] and lse [A, N].
+inline int64_t flash_state_floats(int64_t queries, int64_t heads, int64_t size) {
+  return (queries * heads * (size + 1) + 63) / 64 * 64;
+}
+
+inline constexpr int kAttentionGemmTile = 64;  // keys of a tile of attention_gemm
+struct AttentionGemmPlaces {
+  int64_t strip = 0;  // queries at a time
+  size_t logits = 0, powers = 0, values = 0, used = 0;
+};
+// The scratch of attention_gemm behind the caller's `before` bytes. `columns` counts the keys, each
+// segment rounded up to whole tiles.
+inline AttentionGemmPlaces attention_gemm_places(int64_t queries, int64_t columns, int64_t size,
+                                                 DType dtype, size_t before) {
+  constexpr int64_t kLogitBytes = int64_t{64} << 20;  // a large L2 holds the logits of a strip
+  const int64_t fit = kLogitBytes / (columns * 4) / 64 * 64;
+  AttentionGemmPlaces made;
+  made.strip = std::min(std::max<int64_t>(fit, 64), queries);
+  ScratchPlaces places(before);
+  made.logits = places.take(made.strip * columns * 4);
+  // In f32 the probabilities overwrite the logits.
+  made.powers = dtype == DType::kF32 ? made.logits : places.take(made.strip * columns * 2);
+  made.values = places.take(size * columns * static_cast<int64_t>(size_of(dtype)));
+  made.used = places.used();
+  return made;
+}
 
 // The keys and values of one segment. Strides are in elements.
 struct FlashSegment {

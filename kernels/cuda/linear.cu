@@ -32,7 +32,7 @@ struct Call {
   int64_t out_stride;
 
   const PackedMatrix& matrix() const { return packed_matrix(packed); }
-  const float* bias() const { return packed.has_bias() ? packed.bias_.as<float>() : nullptr; }
+  const float* bias() const { return packed.bias(); }
   Call rows(int64_t first, int64_t count) const {
     Call part = *this;
     part.m = count;
@@ -169,7 +169,7 @@ void linear_int8(const Call& call) {
     char* scratch = static_cast<char*>(cuda_queue(call.stream).scratch(places.used));
     auto* scales = reinterpret_cast<float*>(scratch + places.scales);
     char *numbers = scratch + places.quantized, *sums = scratch + places.sums;
-    quantize_rows(call.stream, QuantizedType::kInt8, part.x_view(), numbers, stride, scales);
+    quantize_rows(call.stream, part.x_view(), {QuantizedType::kInt8, numbers, stride, scales});
     const bool done = gemm(call.stream, {.m = part.m,
                                          .n = columns,
                                          .k = stride,
@@ -213,8 +213,9 @@ uint32_t* largest_of_x(const Call& call) {
 float* quantize_e4m3(const Call& call, QuantizedType kind, char* scratch,
                      const LinearPlaces& places) {
   auto* scales = reinterpret_cast<float*>(scratch + places.scales);
-  quantize_rows(call.stream, kind, call.x_view(), scratch + places.quantized,
-                call.matrix().stride(), scales, largest_of_x(call));
+  quantize_rows(call.stream, call.x_view(),
+                {kind, scratch + places.quantized, call.matrix().stride(), scales},
+                largest_of_x(call));
   return scales;
 }
 

@@ -44,8 +44,8 @@ void quantize_weights(Stream& stream, const TensorView& weight, WeightFormat for
   }
   const QuantizedType kind = is_fp8(format) ? QuantizedType::kE4m3 : QuantizedType::kInt8;
   for_parts([&](const TensorView& part, int64_t row) {
-    quantize_rows(stream, kind, part, static_cast<char*>(matrix.weight.view().data) + row * stride,
-                  stride, matrix.scales.as<float>() + row, largest);
+    char* numbers = static_cast<char*>(matrix.weight.view().data) + row * stride;
+    quantize_rows(stream, part, {kind, numbers, stride, matrix.scales.as<float>() + row}, largest);
   });
   stream.sync();  // `rows` is freed below
 }
@@ -61,48 +61,28 @@ bool is_exact(const TensorView& bias) {
                      [](float value) { return to_float(to_bf16(value)) == value; });
 }
 
-Tensor on_device(Stream& stream, const TensorView& x, DType dtype) {
-  Tensor to(dtype, x.shape(), stream.device());
-  copy(stream, x, to);
-  return to;
-}
-
-size_t bytes_of(const Tensor& tensor) { return tensor ? tensor.view().bytes() : 0; }
-
 }  // namespace
 
 PackedLinear pack_matrix(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
-  PackedLinear packed;
-  packed.out_ = weight[0];
-  packed.in_ = weight.count() / weight[0];
-  packed.dtype_ = dtype;
-  packed.format_ = format;
-  auto* matrix = new PackedMatrix;
-  packed.storage_ = {matrix, [](void* data) { delete static_cast<PackedMatrix*>(data); }};
-  const bool numbers = format != WeightFormat::kCompute;
-  const auto [rows, stride] = packed_extents(packed.out_, packed.in_, dtype, format);
+  PackedLinear packed(weight, dtype, format);
+  auto& matrix = packed.make_storage<PackedMatrix>();
+  const auto [rows, stride] = packed_extents(packed.out(), packed.in(), dtype, format);
   const DType kept = format == WeightFormat::kCompute ? dtype
                      : format == WeightFormat::kInt8  ? DType::kI8
                                                       : DType::kF8E4M3;
-  matrix->weight = Tensor(kept, {rows, stride}, stream.device());
-  if (numbers) {
-    matrix->scales = Tensor(DType::kF32, {rows}, stream.device());
-    quantize_weights(stream, weight, format, *matrix);
+  matrix.weight = Tensor(kept, {rows, stride}, stream.device());
+  if (format != WeightFormat::kCompute) {
+    matrix.scales = Tensor(DType::kF32, {rows}, stream.device());
+    quantize_weights(stream, weight, format, matrix);
   } else {
-    copy(stream, weight, padded_rows(weight, matrix->weight));
+    copy(stream, weight, padded_rows(weight, matrix.weight));
   }
-  if (bias) {
-    packed.bias_ = on_device(stream, bias, DType::kF32);
-    if (dtype == DType::kBF16 && is_exact(bias))
-      matrix->bias_bf16 = on_device(stream, bias, DType::kBF16);
+  packed.set_bias(stream, bias);
+  if (bias && dtype == DType::kBF16 && is_exact(bias)) {
+    matrix.bias_bf16 = Tensor(DType::kBF16, bias.shape(), stream.device());
+    copy(stream, bias, matrix.bias_bf16);
   }
-  packed.pieces_ = {matrix->weight};
-  if (matrix->scales) packed.pieces_.push_back(matrix->scales);
-  if (packed.bias_) packed.pieces_.push_back(packed.bias_);
-  packed.let_go_ = [](void* storage) { static_cast<PackedMatrix*>(storage)->bias_bf16 = {}; };
-  packed.bytes_ = bytes_of(matrix->weight) + bytes_of(matrix->scales) +
-                  bytes_of(matrix->bias_bf16) + bytes_of(packed.bias_);
   return packed;
 }
 

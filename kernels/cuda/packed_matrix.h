@@ -1,11 +1,10 @@
 #pragma once
-// A PackedMatrix holds weights in device memory: PackedLinear::storage_ and the convolutions hold
-// one on CUDA.
+// A PackedMatrix holds the weights of a PackedLinear in device memory.
 #include "kernels/linear.h"
 
 namespace weft::cuda {
 
-struct PackedMatrix {
+struct PackedMatrix : PackedStorage {
   // weight is [out, stride] in the compute dtype, i8 or f8_e4m3. Rows are whole multiples of 16
   // bytes with zeros after `in`. In 8-bit formats `out` is rounded up to a multiple of 16 with rows
   // of zeros.
@@ -14,10 +13,15 @@ struct PackedMatrix {
   Tensor bias_bf16;  // [out] if bf16 holds every value of the bias; the library then adds it
   int64_t stride() const { return weight.view()[1]; }
   int64_t rows() const { return weight.view()[0]; }
+  void for_buffers(const BufferVisitor& visit) override {
+    visit(weight, BufferUse::kWeights);
+    visit(scales, BufferUse::kWeights);
+    visit(bias_bf16, BufferUse::kDuplicate);
+  }
 };
 
 inline const PackedMatrix& packed_matrix(const PackedLinear& packed) {
-  return *static_cast<const PackedMatrix*>(packed.storage_.get());
+  return packed.storage<PackedMatrix>();
 }
 
 // Packs weight [out, ...] of up to five dimensions and any strides as a matrix [out, all others].

@@ -34,6 +34,18 @@ __device__ __forceinline__ void store_quantized<bf16>(bf16* at, const float (&x)
   store8(at, 8, true, number);
 }
 
+template <class T>
+struct Rows {
+  const T* data;
+  int64_t stride, count;
+  bool aligned;
+};
+
+template <class T>
+Rows<T> rows_of(const TensorView& x) {
+  return {x.as<T>(), x.row_stride(), x[-1], has_aligned_rows(x.data, x.row_stride(), sizeof(T))};
+}
+
 struct RowRange {
   float most;    // the largest magnitude
   float poison;  // NaN if a value is NaN or Inf, else 0
@@ -73,11 +85,11 @@ __device__ RowRange row_range(const T* x, int64_t count, bool aligned) {
 // One block per row reads it once for the scale, and once more, from cache, to quantize it.
 template <class T, class N>
 __global__ void __launch_bounds__(kThreads)
-    quantize_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, N* numbers,
-                    int64_t stride, float* scales, const uint32_t* most) {
-  const int64_t row = blockIdx.x;
-  x += row * x_stride;
-  numbers += row * stride;
+    quantize_kernel(Rows<T> from, QuantizedRows to, const uint32_t* most) {
+  const int64_t row = blockIdx.x, count = from.count, stride = to.stride;
+  const bool aligned = from.aligned;
+  const T* x = from.data + row * from.stride;
+  N* numbers = static_cast<N*>(to.numbers) + row * stride;
   constexpr bool kWhole = std::is_same_v<N, int8_t>;
   bool finite = true;
   float unit = 0, scale = 0;
@@ -99,14 +111,13 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < 8; ++i) v[i] = finite ? v[i] * unit : 0.0f;
     store_quantized(numbers + at, v);
   }
-  if (threadIdx.x == 0) scales[row] = scale;
+  if (threadIdx.x == 0) to.scales[row] = scale;
 }
 
 // One block per row.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
-    measure_kernel(const T* x, int64_t x_stride, int64_t count, bool aligned, uint32_t* most) {
-  const RowRange range = row_range(x + blockIdx.x * x_stride, count, aligned);
+__global__ void __launch_bounds__(kThreads) measure_kernel(Rows<T> x, uint32_t* most) {
+  const RowRange range = row_range(x.data + blockIdx.x * x.stride, x.count, x.aligned);
   if (threadIdx.x == 0)
     atomicMax(most, range.poison == 0.0f ? __float_as_uint(range.most) : kNanBits);
 }
@@ -151,30 +162,26 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void quantize_rows(const Stream& stream, QuantizedType kind, const TensorView& x, void* numbers,
-                   int64_t stride, float* scales, const uint32_t* most) {
-  CHECK(!most || kind != QuantizedType::kInt8, "whole numbers have scales of rows");
-  CHECK(stride % 16 == 0 && stride >= x[-1], stride);
-  const int64_t rows = x.rows(), row_stride = x.row_stride();
+void quantize_rows(const Stream& stream, const TensorView& x, const QuantizedRows& to,
+                   const uint32_t* most) {
+  CHECK(!most || to.type != QuantizedType::kInt8, "whole numbers have scales of rows");
+  CHECK(to.stride % 16 == 0 && to.stride >= x[-1], to.stride);
   visit_dtype(x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const bool aligned = has_aligned_rows(x.data, row_stride, sizeof(T));
-    const auto start = [&](auto* to) {
-      using N = std::remove_pointer_t<decltype(to)>;
-      launch(stream, {static_cast<unsigned>(rows), kThreads}, quantize_kernel<T, N>, x.as<T>(),
-             row_stride, x[-1], aligned, to, stride, scales, most);
+    const auto start = [&](auto kernel) {
+      launch(stream, {static_cast<unsigned>(x.rows()), kThreads}, kernel, rows_of<T>(x), to, most);
     };
-    if (kind == QuantizedType::kInt8) start(static_cast<int8_t*>(numbers));
-    if (kind == QuantizedType::kE4m3) start(static_cast<uint8_t*>(numbers));
-    if (kind == QuantizedType::kE4m3AsBf16) start(static_cast<bf16*>(numbers));
+    if (to.type == QuantizedType::kInt8) start(quantize_kernel<T, int8_t>);
+    if (to.type == QuantizedType::kE4m3) start(quantize_kernel<T, uint8_t>);
+    if (to.type == QuantizedType::kE4m3AsBf16) start(quantize_kernel<T, bf16>);
   });
 }
 
 void measure_rows(const Stream& stream, const TensorView& x, uint32_t* most) {
   visit_dtype(x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    launch(stream, {static_cast<unsigned>(x.rows()), kThreads}, measure_kernel<T>, x.as<T>(),
-           x.row_stride(), x[-1], has_aligned_rows(x.data, x.row_stride(), sizeof(T)), most);
+    launch(stream, {static_cast<unsigned>(x.rows()), kThreads}, measure_kernel<T>, rows_of<T>(x),
+           most);
   });
 }
 

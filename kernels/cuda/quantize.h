@@ -8,11 +8,19 @@ namespace weft::cuda {
 // them exactly.
 enum class QuantizedType : uint8_t { kInt8, kE4m3, kE4m3AsBf16 };
 
-// Fills numbers [rows, stride] with x [rows, count] (f32 or bf16) in 8 bits, then zeros, and scales
-// [rows] f32. `stride` is a multiple of 16 and `numbers` 16-byte aligned. If `most` is given (for
+// Rows of quantized numbers [rows, stride], 16-byte aligned, and their scales [rows]. `stride` is a
+// multiple of 16.
+struct QuantizedRows {
+  QuantizedType type;
+  void* numbers;
+  int64_t stride;
+  float* scales;
+};
+
+// Fills `to` with x [rows, count] (f32 or bf16) in 8 bits, then zeros. If `most` is given (for
 // e4m3), every row gets the scale of a tensor with that largest magnitude.
-void quantize_rows(const Stream& stream, QuantizedType kind, const TensorView& x, void* numbers,
-                   int64_t stride, float* scales, const uint32_t* most = nullptr);
+void quantize_rows(const Stream& stream, const TensorView& x, const QuantizedRows& to,
+                   const uint32_t* most = nullptr);
 
 // Raises *most to the bits of x's largest magnitude, or beyond infinity's bits if x holds NaN or
 // Inf. The caller sets it to 0 first.

@@ -12,32 +12,36 @@ SdpaShape SdpaShape::of(const Sdpa& p) {
 namespace {
 
 // One batch of [heads, rows, columns]; strides are in elements.
-CudnnDescriptor make_tensor(SdpaTensor id, cudnnDataType_t type, int64_t heads, int64_t rows,
-                            int64_t columns, int64_t head_stride, int64_t row_stride) {
-  return make_cudnn_tensor(
-      {.id = id,
-       .type = type,
-       .extents = {1, heads, rows, columns},
-       .strides = {std::max(rows * row_stride, heads * head_stride), head_stride, row_stride, 1},
-       .by_value = id == kSdpaScale});
+struct Matrices {
+  int64_t heads, rows, columns, head_stride, row_stride;
+};
+
+CudnnDescriptor make_tensor(SdpaTensor id, cudnnDataType_t type, const Matrices& m) {
+  return make_cudnn_tensor({.id = id,
+                            .type = type,
+                            .extents = {1, m.heads, m.rows, m.columns},
+                            .strides = {std::max(m.rows * m.row_stride, m.heads * m.head_stride),
+                                        m.head_stride, m.row_stride, 1},
+                            .by_value = id == kSdpaScale});
 }
 
 CudnnDescriptor make_graph(const SdpaShape& s, const CudnnTarget& target) {
   constexpr cudnnDataType_t kElement = CUDNN_DATA_BFLOAT16;
   CudnnDescriptor operation(CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR);
   operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC,
-                make_tensor(kSdpaQ, kElement, s.heads, s.queries, s.size, s.q_head, s.q_row));
+                make_tensor(kSdpaQ, kElement, {s.heads, s.queries, s.size, s.q_head, s.q_row}));
   operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC,
-                make_tensor(kSdpaK, kElement, s.kv_heads, s.keys, s.size, s.k_head, s.k_row));
+                make_tensor(kSdpaK, kElement, {s.kv_heads, s.keys, s.size, s.k_head, s.k_row}));
   operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC,
-                make_tensor(kSdpaV, kElement, s.kv_heads, s.keys, s.size, s.v_head, s.v_row));
-  operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC,
-                make_tensor(kSdpaOut, kElement, s.heads, s.queries, s.size, s.out_head, s.out_row));
+                make_tensor(kSdpaV, kElement, {s.kv_heads, s.keys, s.size, s.v_head, s.v_row}));
+  operation.set(
+      CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC,
+      make_tensor(kSdpaOut, kElement, {s.heads, s.queries, s.size, s.out_head, s.out_row}));
   if (s.lse)
     operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC,
-                  make_tensor(kSdpaLse, CUDNN_DATA_FLOAT, s.heads, s.queries, 1, s.queries, 1));
+                  make_tensor(kSdpaLse, CUDNN_DATA_FLOAT, {s.heads, s.queries, 1, s.queries, 1}));
   operation.set(CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC,
-                make_tensor(kSdpaScale, CUDNN_DATA_FLOAT, 1, 1, 1, 1, 1));
+                make_tensor(kSdpaScale, CUDNN_DATA_FLOAT, {1, 1, 1, 1, 1}));
   operation.finalize();
   return make_cudnn_graph({&operation, 1}, target);
 }

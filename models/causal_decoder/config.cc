@@ -184,9 +184,9 @@ size_t decoder_workspace_bytes(const DecoderConfig& config, int64_t rows, int64_
   return std::max({attention, ffn, head});
 }
 
-size_t decoder_scratch_bytes(const DecoderConfig& config, int64_t rows, int64_t last, int64_t keys,
-                             int64_t page_rows, const DecoderLoad& load,
-                             const DeviceTraits& device) {
+size_t decoder_scratch_bytes(const DecoderConfig& config, const DecoderExtents& extents,
+                             const DecoderLoad& load, const DeviceTraits& device) {
+  const auto [rows, last, keys, page_rows] = extents;
   const WidthSlice part = load.width.of(config.heads, config.ffn);
   const int64_t heads = part.heads.size(), kv_heads = decoder_kv_heads(config, part.heads).size();
   const int64_t q = heads * config.head_dim, kv = kv_heads * config.head_dim;

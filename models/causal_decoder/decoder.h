@@ -65,11 +65,13 @@ TensorPart decoder_part(const DecoderConfig& config, const TensorSpec& tensor,
 size_t decoder_weights_bytes(const DecoderConfig& config, const DecoderLoad& load);
 size_t decoder_workspace_bytes(const DecoderConfig& config, int64_t rows, int64_t last,
                                const DecoderLoad& load, const SeamBytes& seams = {});
-// The largest scratch of an op of such a forward on a device. Every sequence attends to up to
-// `keys` keys, in pages of `page_rows`.
-size_t decoder_scratch_bytes(const DecoderConfig& config, int64_t rows, int64_t last, int64_t keys,
-                             int64_t page_rows, const DecoderLoad& load,
-                             const DeviceTraits& device);
+// The largest scratch of an op of such a forward on a device.
+struct DecoderExtents {
+  int64_t rows = 0, last = 0;
+  int64_t keys = 0, page_rows = 0;  // every sequence attends to up to `keys` keys, in pages
+};
+size_t decoder_scratch_bytes(const DecoderConfig& config, const DecoderExtents& extents,
+                             const DecoderLoad& load, const DeviceTraits& device);
 
 // The rows of one sequence in a pass.
 struct SequenceRows {

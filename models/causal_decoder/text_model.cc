@@ -49,7 +49,8 @@ class DecoderTextModel final : public TextEncoderModel {
   }
   size_t scratch_bytes(int64_t n, DType dtype, const WidthSlice& width,
                        const DeviceTraits& device) const override {
-    return decoder_scratch_bytes(config_, n, 0, n, n, load_of(dtype, width), device);
+    return decoder_scratch_bytes(config_, {.rows = n, .last = 0, .keys = n, .page_rows = n},
+                                 load_of(dtype, width), device);
   }
 
  private:

@@ -179,11 +179,7 @@ size_t WanTransformer::bytes(const Block& block) {
 
 std::vector<TensorView> WanTransformer::pieces(const Block& block) {
   std::vector<TensorView> all;
-  const auto add = [&](const PackedLinear& linear) {
-    CHECK(!linear.pieces_.empty(), "weights that cannot be copied");
-    linear.let_go_(linear.storage_.get());
-    all.insert(all.end(), linear.pieces_.begin(), linear.pieces_.end());
-  };
+  const auto add = [&](const PackedLinear& linear) { append_pieces(linear, all); };
   for (const Attention* part : {&block.attn1, &block.attn2}) {
     for (const PackedLinear* linear : {&part->to_q, &part->to_k, &part->to_v}) add(*linear);
     add(part->to_out.packed);
@@ -294,7 +290,6 @@ void WanTransformer::forward(Context& context, BlockRange blocks, const TensorVi
   else
     copy(context.stream, in, x);
   const std::vector<TimeRows> rows = embed_times(context, times, embedding);
-  context.mixer.begin(context.pass);
   for (int i = blocks.begin; i < blocks.end; ++i)
     with_block(context.stream, i,
                [&](const Block& weights) { block(context, i, weights, rows, text, rope, x); });

@@ -227,11 +227,7 @@ void ZImageTransformer::for_vectors(const Block& block, F&& f) {
 
 std::vector<TensorView> ZImageTransformer::pieces(const Block& block) {
   std::vector<TensorView> all;
-  for_linears(block, [&](const PackedLinear& linear) {
-    CHECK(!linear.pieces_.empty(), "weights that cannot be copied");
-    linear.let_go_(linear.storage_.get());
-    all.insert(all.end(), linear.pieces_.begin(), linear.pieces_.end());
-  });
+  for_linears(block, [&](const PackedLinear& linear) { append_pieces(linear, all); });
   for_vectors(block, [&](const Tensor& vector) { all.push_back(vector); });
   return all;
 }

@@ -1,23 +1,24 @@
 #include "parallel/bootstrap/control_plane.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
 #include "kernels/check.h"
 #include "parallel/bootstrap/listener.h"
+#include "parallel/bootstrap/poller.h"
 
 namespace weft {
 
@@ -81,9 +82,11 @@ struct ControlPlane::Impl {
   uint64_t token = 0;
   int listener = -1;
   Clock::time_point started = Clock::now();
-  bool complete = false;  // every rank has said hello
-  std::vector<PeerConnection>
+  int heard_of = 0, ready_peers = 0;  // ranks that have said hello, and that they are ready
+  Poller poller;
+  std::deque<PeerConnection>
       links;  // the first rank has one to every other, the others to the first
+  std::atomic<int64_t> messages{0}, looks{0};
   std::mutex lock;
   // Guarded by the lock: the error the job ended with; one that fail() asked to end it with.
   std::string failed, to_fail;
@@ -94,9 +97,11 @@ struct ControlPlane::Impl {
   std::thread thread;
 
   void run();
+  void add_link(int socket, int rank);
+  void accept_all();
   void read(PeerConnection& link);
   void handle(PeerConnection& link, const ControlMessage& message);
-  void await_hellos();
+  void check_hellos();
   void check_all_ready();
   void set_all_ready();
   void check_silence();
@@ -167,11 +172,13 @@ void ControlPlane::Impl::lost(PeerConnection& link) {
 }
 
 void ControlPlane::Impl::handle(PeerConnection& link, const ControlMessage& in) {
-  if (in.token != token) {
+  if (in.token != token || in.rank < 0 || in.rank >= size) {
     close(link.socket);
     link.socket = -1;
     return;
   }
+  ++messages;
+  if (link.rank < 0) ++heard_of;
   link.rank = in.rank;
   link.heard = Clock::now();
   link.suspected = false;
@@ -179,7 +186,10 @@ void ControlPlane::Impl::handle(PeerConnection& link, const ControlMessage& in) 
   if (in.opcode == Opcode::kBeat) link.last = text;
   if (in.opcode == Opcode::kBeat && rank == 0) answer_clock(link, in);
   if (in.opcode == Opcode::kClock) learn_clock(in);
-  if (in.opcode == Opcode::kReady) link.ready = true;
+  if (in.opcode == Opcode::kReady && !link.ready) {
+    link.ready = true;
+    ++ready_peers;
+  }
   if (in.opcode == Opcode::kAllReady) set_all_ready();
   if (in.opcode == Opcode::kGoodbye) link.left = true;
   if (in.opcode == Opcode::kFailure) fail_job(text);
@@ -187,6 +197,7 @@ void ControlPlane::Impl::handle(PeerConnection& link, const ControlMessage& in) 
 
 void ControlPlane::Impl::read(PeerConnection& link) {
   while (link.socket >= 0) {
+    ++looks;
     const ssize_t got = recv(link.socket, link.buffer + link.filled,
                              sizeof(ControlMessage) - link.filled, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
@@ -201,18 +212,16 @@ void ControlPlane::Impl::read(PeerConnection& link) {
 }
 
 // The first rank fails the job where a rank has not said hello in time.
-void ControlPlane::Impl::await_hellos() {
-  std::set<int> missing;
-  for (int peer = 1; peer < size; ++peer) missing.insert(peer);
-  for (const PeerConnection& link : links) missing.erase(link.rank);
-  if (missing.empty()) {
-    complete = true;
-  } else if (since(started) > settings.startup_s) {
-    std::string names;
-    for (int peer : missing) names += (names.empty() ? "" : ", ") + std::to_string(peer);
-    fail_job("start-up: no hello from rank " + names + " within " +
-             seconds_text("%g", settings.startup_s));
-  }
+void ControlPlane::Impl::check_hellos() {
+  if (heard_of == size - 1 || since(started) < settings.startup_s) return;
+  std::vector<bool> heard(size);
+  for (const PeerConnection& link : links)
+    if (link.rank >= 0) heard[link.rank] = true;
+  std::string names;
+  for (int peer = 1; peer < size; ++peer)
+    if (!heard[peer]) names += (names.empty() ? "" : ", ") + std::to_string(peer);
+  fail_job("start-up: no hello from rank " + names + " within " +
+           seconds_text("%g", settings.startup_s));
 }
 
 // A rank tells the first one once that it is ready; the first one tells all when every rank is.
@@ -226,9 +235,7 @@ void ControlPlane::Impl::check_all_ready() {
     links[0].ready = true;  // has been told
     return;
   }
-  int count = 1;
-  for (const PeerConnection& link : links) count += link.ready;
-  if (count < size) return;
+  if (ready_peers + 1 < size) return;
   send_to_all(make_message(Opcode::kAllReady, ""));
   set_all_ready();
 }
@@ -240,10 +247,11 @@ void ControlPlane::Impl::set_all_ready() {
 }
 
 void ControlPlane::Impl::check_silence() {
-  if (rank == 0 && !complete) await_hellos();
+  if (rank == 0) check_hellos();
   for (PeerConnection& link : links) {
     if (link.socket < 0 || link.left || link.rank < 0) continue;
     const double silence = since(link.heard);
+    if (silence <= std::min(settings.suspect_s, settings.dead_s)) continue;
     const std::string who = "rank " + std::to_string(link.rank) + " has given no sign for " +
                             seconds_text("%.1f", silence) + "; its last was " +
                             (link.last.empty() ? "none" : link.last);
@@ -256,22 +264,26 @@ void ControlPlane::Impl::check_silence() {
   }
 }
 
+void ControlPlane::Impl::add_link(int socket, int peer) {
+  PeerConnection& link = links.emplace_back();
+  link.socket = socket;
+  link.rank = peer;
+  poller.watch(socket, &link);
+}
+
+void ControlPlane::Impl::accept_all() {
+  for (int one; (one = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) add_link(one, -1);
+}
+
 void ControlPlane::Impl::run() {
-  Clock::time_point last_beat{}, looked = Clock::now(), failed_at{};
+  Clock::time_point last_beat{}, looked = Clock::now(), last_check{}, failed_at{};
   while (!leaving) {
-    std::vector<pollfd> watched;
-    if (listener >= 0) watched.push_back({listener, POLLIN, 0});
-    for (const PeerConnection& link : links)
-      if (link.socket >= 0) watched.push_back({link.socket, POLLIN, 0});
-    poll(watched.data(), watched.size(), kPollMs);
-    if (listener >= 0) {
-      for (int one; (one = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
-        PeerConnection link;
-        link.socket = one;
-        links.push_back(link);
-      }
+    for (void* owner : poller.wait(kPollMs)) {
+      if (owner)
+        read(*static_cast<PeerConnection*>(owner));
+      else
+        accept_all();
     }
-    for (PeerConnection& link : links) read(link);
     // After a pause of this very process the silence of the others proves nothing.
     if (since(looked) > 1)
       for (PeerConnection& link : links) link.heard = Clock::now();
@@ -282,7 +294,10 @@ void ControlPlane::Impl::run() {
       asked.swap(to_fail);
     }
     if (!asked.empty()) fail_job(asked);
-    if (failed.empty()) check_silence();
+    if (failed.empty() && since(last_check) * 1000 >= kPollMs) {
+      last_check = Clock::now();
+      check_silence();
+    }
     check_all_ready();
     if (since(last_beat) >= settings.beat_s) {
       last_beat = Clock::now();
@@ -305,15 +320,13 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
   Listener listener;
   if (rank == 0) listener = open_listener(interfaces, size);
   impl_->listener = listener.socket;
+  if (rank == 0) impl_->poller.watch(listener.socket, nullptr);
   impl_->token = listener.token;
   const std::string text = share(listener.text);
   if (rank != 0) {
     const Connection connection = connect_to_listener(text, settings.startup_s);
     impl_->token = connection.token;
-    PeerConnection link;
-    link.rank = 0;
-    link.socket = connection.socket;
-    impl_->links.push_back(link);
+    impl_->add_link(connection.socket, 0);
     impl_->send_to_all(impl_->make_message(Opcode::kHello, ""));
   }
   impl_->thread = std::thread([this] { impl_->run(); });
@@ -344,6 +357,8 @@ int64_t ControlPlane::job_clock_ns() const {
   const std::lock_guard guard(impl_->lock);
   return impl_->settings.clock_ns() + impl_->offset.ns();
 }
+
+ControlPlane::Work ControlPlane::work() const { return {impl_->messages, impl_->looks}; }
 
 void ControlPlane::fail(const std::string& line) {
   const std::lock_guard guard(impl_->lock);

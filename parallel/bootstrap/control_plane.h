@@ -51,6 +51,11 @@ class ControlPlane {
   // The first rank's clock, as every rank knows it from the heartbeats: within half the fastest
   // round trip. Clocks of different hosts have nothing else in common.
   int64_t job_clock_ns() const;
+  // Counts the messages of other ranks, and how often a connection was looked at for them.
+  struct Work {
+    int64_t messages = 0, looks = 0;
+  };
+  Work work() const;
 
  private:
   struct Impl;

@@ -77,10 +77,7 @@ void BandMixer::attend(Context& context, const Attend& attend) {
   }
   copy(context.stream, attend.k, parts[own].slice(1, 0, heads));
   copy(context.stream, attend.v, parts[own].slice(1, heads, heads));
-  const Tag tag{.kind = Payload::kKeyValue,
-                .pass = context.pass,
-                .layer = attend.layer,
-                .hop = next(context.pass, pass_, calls_)};
+  const Tag tag = take_tags(attend.layer, 1)(Payload::kKeyValue);
   bands_.all_gather_v(context.stream, tag, parts[own], parts);
   const KVSegment segment{.k = kv.slice(1, 0, heads), .v = kv.slice(1, heads, heads)};
   attention(context.stream, {.q = attend.q,

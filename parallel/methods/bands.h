@@ -39,14 +39,11 @@ class BandMixer final : public TokenMixer {
  public:
   // Band i has rows[i] latent rows; a frame's tokens are split in this proportion.
   BandMixer(Communicator bands, std::vector<int64_t> rows);
-  void begin(const Pass&) override {}
   void attend(Context& context, const Attend& attend) override;
 
  private:
   Communicator bands_;
   std::vector<int64_t> rows_;
-  Pass pass_{};
-  int calls_ = 0;
 };
 
 // Bytes that a band of `rows` latent rows sends for one frame's attention.

@@ -17,8 +17,9 @@ int helper_of(int ranks, int owner, int time) {
 // One attend of one rank.
 class Balance {
  public:
-  Balance(Communicator& group, const SequenceMap& tokens, Context& context, const Attend& attend)
-      : group_(group), tokens_(tokens), context_(context), attend_(attend) {
+  Balance(Communicator& group, const SequenceMap& tokens, Context& context, const Attend& attend,
+          const AttendTags& tags)
+      : group_(group), tokens_(tokens), context_(context), attend_(attend), tags_(tags) {
     const int64_t n = attend.q[0], longest = tokens.longest();
     const int64_t heads = attend.q[1], kv_heads = attend.k[1], e = attend.q[2];
     Arena& arena = context.arena;
@@ -67,9 +68,6 @@ class Balance {
     const int64_t rows = tokens_.rows(owner), heads = q_[1], e = q_[2];
     return state_in(helped_[time % 2], rows, heads, e);
   }
-  Tag tag(Payload kind, int hop) const {
-    return {.kind = kind, .pass = context_.pass, .layer = attend_.layer, .hop = hop};
-  }
 
   // Posts the sends and receives of the blocks that are needed at `time`.
   Communicator::Pending post_fetch(int time) {
@@ -77,12 +75,13 @@ class Balance {
     std::vector<Message> sends, receives;
     const BalanceStep step = balance_step(ranks(), own(), time);
     const int reader = own() + time, helper = helper_of(ranks(), own(), time);
-    if (reader < ranks()) sends.push_back({reader, tag(Payload::kKeyValue, time), kv_});
-    if (helper >= 0) sends.push_back({helper, tag(Payload::kQuery, time), q_});
+    if (reader < ranks()) sends.push_back({reader, tags_(Payload::kKeyValue, time), kv_});
+    if (helper >= 0) sends.push_back({helper, tags_(Payload::kQuery, time), q_});
     if (step.queries == own())
-      receives.push_back({step.keys, tag(Payload::kKeyValue, time), fetched_kv(time, step.keys)});
+      receives.push_back({step.keys, tags_(Payload::kKeyValue, time), fetched_kv(time, step.keys)});
     else if (!step.idle())
-      receives.push_back({step.queries, tag(Payload::kQuery, time), fetched_q(time, step.queries)});
+      receives.push_back(
+          {step.queries, tags_(Payload::kQuery, time), fetched_q(time, step.queries)});
     return group_.post(context_.stream, sends, receives);
   }
 
@@ -107,7 +106,7 @@ class Balance {
     std::vector<Message> sends, receives;
     const int owner = balance_step(ranks(), own(), time).queries;
     const int helper = helper_of(ranks(), own(), time);
-    const Tag out = tag(Payload::kState, 2 * time), lse = tag(Payload::kState, 2 * time + 1);
+    const Tag out = tags_(Payload::kState, 2 * time), lse = tags_(Payload::kState, 2 * time + 1);
     if (state.out) sends = {{owner, out, state.out}, {owner, lse, state.lse}};
     if (helper >= 0) receives = {{helper, out, arrived_.out}, {helper, lse, arrived_.lse}};
     return group_.post(context_.stream, sends, receives);
@@ -123,6 +122,7 @@ class Balance {
   const SequenceMap& tokens_;
   Context& context_;
   const Attend& attend_;
+  AttendTags tags_;
   TensorView q_, kv_;  // this rank's own
   std::array<TensorView, 2> fetched_q_, fetched_kv_, helped_;
   AttentionState sum_, part_, arrived_;
@@ -154,7 +154,8 @@ void LightSeqMixer::attend(Context& context, const Attend& attend) {
   apply_positions(context, attend);
   append_to_cache(context.stream, attend.past, attend.k, attend.v);
   const Arena::Scope scope(context.arena);
-  Balance(group_, tokens_, context, attend).run();
+  // At time t keys and queries have number t, and states 2 t and 2 t + 1.
+  Balance(group_, tokens_, context, attend, take_tags(attend.layer, group_.size() + 2)).run();
 }
 
 int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {

@@ -32,7 +32,6 @@ class LightSeqMixer final : public TokenMixer {
   // Rank i of the group holds the global tokens tokens[i]: one range each, ascending.
   LightSeqMixer(Communicator group, SequenceMap tokens);
 
-  void begin(const Pass&) override {}
   void attend(Context& context, const Attend& attend) override;  // causal alone
 
  private:

@@ -31,6 +31,7 @@ void RingMixer::attend(Context& context, const Attend& attend) {
   apply_positions(context, attend);
   append_to_cache(stream, mine.past, mine.k, mine.v);
 
+  const AttendTags tags = take_tags(attend.layer, ranks);
   const Arena::Scope scope(context.arena);
   // A block is its keys, then its values: [2, rows, Akv, E], so that it travels as one message.
   const auto block_of = [&](const TensorView& buffer, int rank) {
@@ -48,8 +49,7 @@ void RingMixer::attend(Context& context, const Attend& attend) {
         block_of(buffers.select(0, (hop + 1) % 2), (holder + ranks - 1) % ranks);
     Communicator::Pending pending;
     if (hop + 1 < ranks) {
-      const Tag tag{
-          .kind = Payload::kKeyValue, .pass = context.pass, .layer = attend.layer, .hop = hop};
+      const Tag tag = tags(Payload::kKeyValue, hop);
       const Message send{(own + 1) % ranks, tag, here},
           receive{(own + ranks - 1) % ranks, tag, next};
       pending = group_.post(stream, {&send, 1}, {&receive, 1});

@@ -31,7 +31,6 @@ class RingMixer final : public TokenMixer {
       : group_(std::move(group)), tokens_(std::move(tokens)), keys_(std::move(keys)) {}
   RingMixer(Communicator group, SequenceMap tokens) : RingMixer(std::move(group), tokens, tokens) {}
 
-  void begin(const Pass&) override {}
   // Causal attention leaves out the queries that see nothing of a block and the keys that nobody
   // sees; SequenceMap::zigzag gives every rank the same work in every hop.
   void attend(Context& context, const Attend& attend) override;

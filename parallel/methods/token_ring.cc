@@ -57,9 +57,7 @@ void TokenRingMixer::attend(Context& context, const Attend& attend) {
   const TensorView landing = context.arena.alloc(DType::kF32, {longest * heads * (e + 1)});
   const AttentionState sum = alloc_state(context.arena, n, heads, e);
   ReplicatedAttention replicated(context, attend, ranks);
-  const auto tag = [&](Payload kind, int hop) {
-    return Tag{.kind = kind, .pass = context.pass, .layer = attend.layer, .hop = hop};
-  };
+  const AttendTags tag = take_tags(attend.layer, 2 * ranks);
   Communicator::Pending home;
   AttentionState arrived;
   const auto take_home = [&](int hop) {  // waits for the states posted at `hop`

@@ -29,7 +29,6 @@ class TokenRingMixer final : public TokenMixer {
   TokenRingMixer(Communicator group, SequenceMap tokens)
       : group_(std::move(group)), tokens_(std::move(tokens)) {}
 
-  void begin(const Pass&) override {}
   // Causal queries go around backwards, so that rows of low positions meet all they see first and
   // need not go on.
   void attend(Context& context, const Attend& attend) override;

@@ -11,10 +11,6 @@ namespace {
 
 int64_t sent(const HeadPart& heads) { return heads.q.size() + 2 * heads.kv.size(); }
 
-Tag tag(const Context& context, const Attend& attend, Payload kind) {
-  return {.kind = kind, .pass = context.pass, .layer = attend.layer};
-}
-
 }  // namespace
 
 UlyssesMixer::UlyssesMixer(Communicator group, SequenceMap tokens,
@@ -23,13 +19,23 @@ UlyssesMixer::UlyssesMixer(Communicator group, SequenceMap tokens,
   CHECK(tokens_.size() == group_.size(), "tokens of", tokens_.size(), "ranks of", group_.size());
 }
 
+void UlyssesMixer::begin(const Pass& pass) {
+  TokenMixer::begin(pass);
+  inner_->begin(pass);
+}
+
+void UlyssesMixer::finish() {
+  TokenMixer::finish();
+  inner_->finish();
+}
+
 HeadPart UlyssesMixer::heads_of(int rank, const Attend& attend) const {
   return partition_heads(attend.q[1], attend.k[1], group_.size(), rank);
 }
 
 // Returns q, k and v [S + R, h + 2 k, E] of this rank's heads: the rows of all ranks in turn, then
 // the replicated rows.
-TensorView UlyssesMixer::to_heads(Context& context, const Attend& attend) {
+TensorView UlyssesMixer::to_heads(Context& context, const Attend& attend, const Tag& tag) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
   const int64_t n = tokens_.rows(own), e = attend.q[2];
@@ -57,12 +63,13 @@ TensorView UlyssesMixer::to_heads(Context& context, const Attend& attend) {
   }
   if (attend.replicated > 0)
     pack(replicated_rows(attend), heads_of(own, attend), qkv.slice(0, at, attend.replicated));
-  group_.all_to_all_v(stream, tag(context, attend, Payload::kHeadsIn), out, in);
+  group_.all_to_all_v(stream, tag, out, in);
   return qkv;
 }
 
 // Writes `result` [S + R, h, E] of this rank's heads to attend.out.
-void UlyssesMixer::to_tokens(Context& context, const Attend& attend, const TensorView& result) {
+void UlyssesMixer::to_tokens(Context& context, const Attend& attend, const AttendTags& tags,
+                             const TensorView& result) {
   Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
   const Arena::Scope scope(context.arena);
@@ -82,13 +89,13 @@ void UlyssesMixer::to_tokens(Context& context, const Attend& attend, const Tenso
     at += tokens_.rows(rank);
     in[rank] = rank == own ? out[rank] : alloc(tokens_.rows(own), rank);
   }
-  group_.all_to_all_v(stream, tag(context, attend, Payload::kHeadsOut), out, in);
+  group_.all_to_all_v(stream, tags(Payload::kHeadsOut), out, in);
   unpack(own_rows(attend).out);
   if (attend.replicated == 0) return;
   const TensorView replicated = result.slice(0, at, attend.replicated);
   for (int rank = 0; rank < ranks; ++rank)
     in[rank] = rank == own ? replicated : alloc(attend.replicated, rank);
-  group_.all_gather_v(stream, tag(context, attend, Payload::kHeadsOut), replicated, in);
+  group_.all_gather_v(stream, tags(Payload::kHeadsOut, 1), replicated, in);
   unpack(replicated_rows(attend).out);
 }
 
@@ -98,7 +105,8 @@ void UlyssesMixer::attend(Context& context, const Attend& attend) {
         tokens_.rows(own), "replicated", attend.replicated);
   const Arena::Scope scope(context.arena);
   const HeadPart mine = heads_of(own, attend);
-  const TensorView qkv = to_heads(context, attend);
+  const AttendTags tags = take_tags(attend.layer, 2);
+  const TensorView qkv = to_heads(context, attend, tags(Payload::kHeadsIn));
   Attend inner = attend;  // the ropes among it: the inner mixer decides whose keys are rotated
   inner.q = qkv.slice(1, 0, mine.q.size());
   inner.k = qkv.slice(1, mine.q.size(), mine.kv.size());
@@ -108,7 +116,7 @@ void UlyssesMixer::attend(Context& context, const Attend& attend) {
   whole.tokens = tokens_.joined();
   whole.tokens.total = context.tokens.total;
   inner_->attend(whole, inner);
-  to_tokens(context, attend, inner.out);
+  to_tokens(context, attend, tags, inner.out);
 }
 
 int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {

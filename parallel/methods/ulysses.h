@@ -31,13 +31,15 @@ class UlyssesMixer final : public TokenMixer {
   // ranks in turn (tokens.joined()) with this rank's heads.
   UlyssesMixer(Communicator group, SequenceMap tokens, std::unique_ptr<TokenMixer> inner);
 
-  void begin(const Pass& pass) override { inner_->begin(pass); }
+  void begin(const Pass& pass) override;
+  void finish() override;
   void attend(Context& context, const Attend& attend) override;
 
  private:
   HeadPart heads_of(int rank, const Attend& attend) const;
-  TensorView to_heads(Context& context, const Attend& attend);
-  void to_tokens(Context& context, const Attend& attend, const TensorView& result);
+  TensorView to_heads(Context& context, const Attend& attend, const Tag& tag);
+  void to_tokens(Context& context, const Attend& attend, const AttendTags& tags,
+                 const TensorView& result);
 
   Communicator group_;
   SequenceMap tokens_;

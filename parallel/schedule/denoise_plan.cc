@@ -1,157 +1,192 @@
 #include "parallel/schedule/denoise_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/check.h"
+#include "parallel/schedule/plan_writer.h"
 
 namespace weft {
 
 namespace {
 
-// Writes one rank's plan, step by step.
-class Writer {
+class DenoiseWriter final : public PlanWriter {
  public:
-  Writer(const DenoisePlanConfig& config, const Mesh& mesh, int rank)
-      : config_(config),
+  DenoiseWriter(const DenoisePlanConfig& config, const Mesh& mesh, int rank)
+      : PlanWriter(rank, mesh.layout().ranks()),
+        config_(config),
         mesh_(mesh),
         stages_(mesh.layout()[Axis::kLayers]),
         stage_(mesh.at(Axis::kLayers, rank)),
         cfg_(mesh.layout()[Axis::kCfg]),
         branch_(mesh.at(Axis::kCfg, rank)),
-        sequence_(mesh.sequence_index(rank)),
-        tokens_(config.tokens.empty() ? 0 : config.tokens[sequence_]) {
-    plan_.rank = rank;
-    plan_.ranks = mesh.layout().ranks();
-  }
-
-  Plan write() {
-    int loaded = -1;
-    for (size_t i = config_.first_step; i < config_.steps.size(); ++i) {
-      const Pass pass{.model = config_.steps[i].model, .step = static_cast<int>(i)};
-      if (pass.model != loaded) add({.kind = Step::Kind::kLoad, .pass = pass});
-      loaded = pass.model;
-      denoise(pass, config_.steps[i].branches);
-    }
-    const Pass last{.step = std::max(0, static_cast<int>(config_.steps.size()) - 1)};
-    gather(last);
-    while (!sending_.empty()) wait_for_send(last, sending_.front());
-    std::vector<int> reads;
-    if (this->last()) reads.push_back(kLatentSlot);
-    if (gathered_) reads.push_back(kWholeSlot);
-    add({.kind = Step::Kind::kDecode, .pass = last, .reads = reads, .writes = {kFramesSlot}});
-    return std::move(plan_);
-  }
+        tokens_(tokens_of(mesh.sequence_index(rank))) {}
 
  private:
+  using Kind = Step::Kind;
+
   bool first() const { return stage_ == 0; }
   bool last() const { return stage_ == stages_ - 1; }
+  bool computes(int branch) const { return cfg_ == 1 || branch == branch_; }
+  int steps() const { return static_cast<int>(config_.steps.size()); }
+
+  // The tokens of a sequence index.
+  Range tokens_of(int index) const {
+    if (config_.tokens.empty()) return {};
+    int64_t begin = 0;
+    for (int before = 0; before < index; ++before) begin += config_.tokens[before];
+    return {begin, begin + config_.tokens[index]};
+  }
   // The rank that stands elsewhere along two axes and as this one along the others.
   int peer(int branch, int stage) const {
     std::array<int, kAxes> at{};
-    for (int axis = 0; axis < kAxes; ++axis)
-      at[axis] = mesh_.at(static_cast<Axis>(axis), plan_.rank);
+    for (int axis = 0; axis < kAxes; ++axis) at[axis] = mesh_.at(static_cast<Axis>(axis), rank());
     at[static_cast<int>(Axis::kCfg)] = branch;
     at[static_cast<int>(Axis::kLayers)] = stage;
     return mesh_.rank_at(at);
   }
-
-  void add(Step step) { plan_.steps.push_back(std::move(step)); }
-  void message(Step::Kind kind, const Pass& pass, int to, Payload payload, int64_t bytes,
-               int slot) {
-    Step step{.kind = kind, .pass = pass, .peer = to, .payload = payload, .bytes = bytes};
-    (kind == Step::Kind::kSend ? step.reads : step.writes) = {slot};
-    add(step);
-    if (kind == Step::Kind::kSend) sending_.push_back(slot);
+  Step message(const Pass& pass, int peer, Payload payload, const Range& tokens) const {
+    Step step{.pass = pass, .tokens = tokens, .peer = peer, .payload = payload};
+    step.bytes = message_bytes(config_, step);
+    return step;
   }
-  // Adds a wait where the slot is still being sent, so that it may be written again.
-  void wait_for_send(const Pass& pass, int slot) {
-    if (std::erase(sending_, slot) > 0)
-      add({.kind = Step::Kind::kWait, .pass = pass, .reads = {slot}});
+
+  std::vector<SlotVersion> begins() const override {
+    if (!first() && !last()) return {};
+    return {{kLatentSlot, config_.first_step}};
+  }
+  std::vector<SlotVersion> ends() const override { return {{kFramesSlot, steps()}}; }
+
+  void write_turn(int turn) override {
+    if (turn == steps()) {
+      decode({.step = std::max(0, turn - 1)}, turn);
+      return;
+    }
+    const Pass pass{.model = config_.steps[turn].model, .step = turn};
+    if (turn == config_.first_step || config_.steps[turn - 1].model != pass.model)
+      add({.kind = Kind::kLoad, .pass = pass});
+    denoise(pass, config_.steps[turn].branches);
   }
 
   void denoise(const Pass& pass, int branches) {
+    post(pass, branches);
     for (int branch = 0; branch < branches; ++branch)
-      if (cfg_ == 1 || branch == branch_) forward(pass, branch);
-    const int64_t latent = tokens_ * config_.latent_bytes;
+      if (computes(branch)) forward(pass, branch);
+    // The first stage needs the latent where it computes the next step.
+    const bool returns = stages_ > 1 && pass.step + 1 < steps() &&
+                         (cfg_ == 1 || branch_ < config_.steps[pass.step + 1].branches);
+    const SlotVersion next{kLatentSlot, pass.step + 1};
     if (last()) {
-      exchange_velocities(pass, branches, latent);
+      exchange_velocities(pass, branches);
       wait_for_send(pass, kLatentSlot);
-      std::vector<int> reads{kLatentSlot};
-      for (int branch = 0; branch < branches; ++branch) reads.push_back(kVelocitySlot + branch);
-      add({.kind = Step::Kind::kUpdate, .pass = pass, .reads = reads, .writes = {kLatentSlot}});
+      std::vector<SlotVersion> reads{{kLatentSlot, pass.step}};
+      for (int branch = 0; branch < branches; ++branch) reads.push_back(velocity(pass, branch));
+      add({.kind = Kind::kUpdate,
+           .pass = pass,
+           .tokens = tokens_,
+           .reads = reads,
+           .writes = {next}});
+      if (returns) send(message(pass, peer(branch_, 0), Payload::kLatent, tokens_), next);
     }
-    const bool again = pass.step + 1 < static_cast<int>(config_.steps.size());
-    if (stages_ == 1 || !again) return;
-    if (last())
-      message(Step::Kind::kSend, pass, peer(branch_, 0), Payload::kLatent, latent, kLatentSlot);
-    if (first())
-      message(Step::Kind::kReceive, pass, peer(branch_, stages_ - 1), Payload::kLatent, latent,
-              kLatentSlot);
+    if (first() && returns)
+      receive(Kind::kReceive, message(pass, peer(branch_, stages_ - 1), Payload::kLatent, tokens_),
+              next);
   }
 
-  void forward(const Pass& pass, int branch) {
-    Pass forward = pass;
-    forward.branch = branch;
-    const int64_t hidden = tokens_ * config_.hidden_bytes;
-    const int in = kHiddenSlot + branch, velocity = kVelocitySlot + branch;
-    // A stage sends the buffer it received: the hidden rows change in place.
-    wait_for_send(forward, in);
-    if (!first())
-      message(Step::Kind::kReceive, forward, peer(branch_, stage_ - 1), Payload::kHidden, hidden,
-              in);
-    add({.kind = Step::Kind::kCompute,
-         .pass = forward,
-         .blocks = stage_blocks(config_.blocks[pass.model], stages_, stage_),
-         .reads = std::vector<int>(1, first() ? kLatentSlot : in),
-         .writes = std::vector<int>(1, last() ? velocity : in)});
-    if (!last())
-      message(Step::Kind::kSend, forward, peer(branch_, stage_ + 1), Payload::kHidden, hidden, in);
+  SlotVersion velocity(const Pass& pass, int branch) const {
+    return {kVelocitySlot + branch, pass.step, config_.blocks[pass.model]};
+  }
+  BlockRange blocks(const Pass& pass) const {
+    return stage_blocks(config_.blocks[pass.model], stages_, stage_);
+  }
+  static Pass of_branch(Pass pass, int branch) {
+    pass.branch = branch;
+    return pass;
+  }
+  Step hidden_message(const Pass& pass, int stage) const {
+    return message(pass, peer(branch_, stage), Payload::kHidden, tokens_);
+  }
+  Step velocity_message(const Pass& pass, int branch) const {
+    return message(of_branch(pass, branch), peer(1 - branch_, stage_), Payload::kVelocity, tokens_);
+  }
+
+  // Posts the step's receives, so that messages arrive while the rank computes.
+  void post(const Pass& pass, int branches) {
+    for (int branch = 0; branch < branches && !first(); ++branch) {
+      if (!computes(branch)) continue;
+      const int slot = kHiddenSlot + branch;
+      wait_for_send(pass,
+                    slot);  // a stage sends the buffer it received: hidden rows change in place
+      receive(Kind::kPost, hidden_message(of_branch(pass, branch), stage_ - 1),
+              {slot, pass.step, blocks(pass).begin});
+    }
+    const int other = 1 - branch_;
+    if (last() && cfg_ == 2 && other < branches)
+      receive(Kind::kPost, velocity_message(pass, other), velocity(pass, other));
+  }
+
+  void forward(const Pass& step, int branch) {
+    const Pass pass = of_branch(step, branch);
+    const BlockRange blocks = this->blocks(pass);
+    const int slot = kHiddenSlot + branch;
+    SlotVersion in{slot, pass.step, blocks.begin}, out{slot, pass.step, blocks.end};
+    if (first())
+      in = {kLatentSlot, pass.step};
+    else
+      receive(Kind::kAwait, hidden_message(pass, stage_ - 1), in);
+    if (last()) out = velocity(pass, branch);
+    wait_for_send(pass, out.slot);
+    add({.kind = Kind::kCompute,
+         .pass = pass,
+         .blocks = blocks,
+         .tokens = tokens_,
+         .reads = {in},
+         .writes = {out}});
+    if (!last()) send(hidden_message(pass, stage_ + 1), out);
   }
 
   // Every branch's last stage needs both velocities for its update.
-  void exchange_velocities(const Pass& pass, int branches, int64_t bytes) {
+  void exchange_velocities(const Pass& pass, int branches) {
     if (cfg_ == 1) return;
     const int other = 1 - branch_;
-    Pass mine = pass, theirs = pass;
-    mine.branch = branch_;
-    theirs.branch = other;
-    if (branch_ < branches)
-      message(Step::Kind::kSend, mine, peer(other, stage_), Payload::kVelocity, bytes,
-              kVelocitySlot + branch_);
+    if (branch_ < branches) send(velocity_message(pass, branch_), velocity(pass, branch_));
     if (other < branches)
-      message(Step::Kind::kReceive, theirs, peer(other, stage_), Payload::kVelocity, bytes,
-              kVelocitySlot + other);
-    wait_for_send(pass, kVelocitySlot + branch_);
+      receive(Kind::kAwait, velocity_message(pass, other), velocity(pass, other));
   }
 
-  // Sends each last stage's tokens to every rank of its branch and width, once.
-  void gather(const Pass& pass) {
-    if (plan_.ranks == 1) return;
-    if (last()) wait_for_send(pass, kLatentSlot);
+  // Sends each last stage's tokens to every rank of its branch and width, once, and decodes.
+  void decode(const Pass& pass, int turn) {
     const std::vector<int> group =
-        mesh_.along({Axis::kLayers, Axis::kRing, Axis::kTokenRing, Axis::kUlysses}, plan_.rank);
-    const auto is_last = [&](int rank) { return mesh_.at(Axis::kLayers, rank) == stages_ - 1; };
-    if (last())
-      for (int to : group)
-        if (to != plan_.rank)
-          message(Step::Kind::kSend, pass, to, Payload::kLatent, tokens_ * config_.latent_bytes,
-                  kLatentSlot);
-    for (int from : group)
-      if (from != plan_.rank && is_last(from)) {
-        message(Step::Kind::kReceive, pass, from, Payload::kLatent,
-                config_.tokens[mesh_.sequence_index(from)] * config_.latent_bytes, kWholeSlot);
-        gathered_ = true;
+        mesh_.along({Axis::kLayers, Axis::kRing, Axis::kTokenRing, Axis::kUlysses}, rank());
+    std::vector<SlotVersion> reads;
+    if (last()) reads.push_back({kLatentSlot, turn});
+    const auto gather = [&](Kind kind) {
+      for (int from : group) {
+        if (from == rank() || mesh_.at(Axis::kLayers, from) != stages_ - 1) continue;
+        const int index = mesh_.sequence_index(from);
+        const SlotVersion part{kWholeSlot + index, turn};
+        receive(kind, message(pass, from, Payload::kLatent, tokens_of(index)), part);
+        if (kind == Kind::kAwait) reads.push_back(part);
       }
-    if (last()) wait_for_send(pass, kLatentSlot);
+    };
+    gather(Kind::kPost);
+    for (int to : group)
+      if (last() && to != rank())
+        send(message(pass, to, Payload::kLatent, tokens_), {kLatentSlot, turn});
+    gather(Kind::kAwait);
+    wait_for_sends(pass);
+    const int64_t total = std::accumulate(config_.tokens.begin(), config_.tokens.end(), int64_t{0});
+    add({.kind = Kind::kDecode,
+         .pass = pass,
+         .tokens = {0, total},
+         .reads = reads,
+         .writes = {{kFramesSlot, turn}}});
   }
 
   const DenoisePlanConfig& config_;
   const Mesh& mesh_;
-  int stages_, stage_, cfg_, branch_, sequence_;
-  int64_t tokens_;
-  Plan plan_;
-  std::vector<int> sending_;
-  bool gathered_ = false;
+  const int stages_, stage_, cfg_, branch_;
+  const Range tokens_;
 };
 
 }  // namespace
@@ -174,13 +209,30 @@ BlockRange stage_blocks(int blocks, int stages, int index, double ends) {
   return {begin, begin + count[index], blocks};
 }
 
+int64_t message_bytes(const DenoisePlanConfig& config, const Step& message) {
+  const int64_t tokens = message.tokens.size();
+  if (message.payload != Payload::kHidden) return tokens * config.latent_bytes;
+  return (tokens + config.joint_rows[message.pass.branch]) * config.hidden_bytes;
+}
+
+Range denoise_turns(const DenoisePlanConfig& config) {
+  return {config.first_step, static_cast<int64_t>(config.steps.size()) + 1};
+}
+
 std::vector<Plan> plan_denoise(const DenoisePlanConfig& config) {
+  return plan_denoise(config, denoise_turns(config));
+}
+
+std::vector<Plan> plan_denoise(const DenoisePlanConfig& config, const Range& turns) {
   CHECK(config.layout[Axis::kData] == 1, "a replica's layout has no data axis");
   CHECK(config.tokens.empty() || static_cast<int>(config.tokens.size()) == config.layout.sequence(),
         "tokens of", config.tokens.size(), "of", config.layout.sequence());
   CHECK(!config.tokens.empty() || config.layout.ranks() == 1, "tokens of every sequence index");
   CHECK(config.first_step >= 0 && config.first_step <= static_cast<int>(config.steps.size()),
         "first step", config.first_step, "of", config.steps.size());
+  const Range all = denoise_turns(config);
+  CHECK(turns.begin >= all.begin && turns.begin < turns.end && turns.end <= all.end, "turns",
+        to_string(turns), "of", to_string(all));
   for (const auto& step : config.steps)
     CHECK(step.model >= 0 && step.model < static_cast<int>(config.blocks.size()) &&
               step.branches >= 1 && step.branches <= 2,
@@ -188,7 +240,7 @@ std::vector<Plan> plan_denoise(const DenoisePlanConfig& config) {
   const Mesh mesh(config.layout);
   std::vector<Plan> plans;
   for (int rank = 0; rank < config.layout.ranks(); ++rank)
-    plans.push_back(Writer(config, mesh, rank).write());
+    plans.push_back(DenoiseWriter(config, mesh, rank).write(turns, all));
   return plans;
 }
 

@@ -6,14 +6,17 @@
 // Talk: hidden rows from stage to stage, each branch a micro-batch (GPipe order: Huang et al. 2019,
 //   section 2.3); velocities between the branches' last stages; the updated latent from the last
 //   stage to the first; at the end every last stage's tokens to all ranks, once, before decoding.
-// Bytes sent per step by a rank that owns n of the tokens: hidden n D e per branch and hop;
-//   velocity n C p 4 (C channels, p places of the latent per token) where cfg = 2; latent n C p 4
-//   where layers > 1, last stage alone; once per run (L S - 1) n C p 4 from each last stage.
+// Bytes sent per step by a rank that owns n of the tokens: hidden (n + j) D e per branch and hop (j
+//   rows of joint text); velocity n C p 4 (C channels, p places of the latent per token) where
+//   cfg = 2; latent n C p 4 where layers > 1, last stage alone, before a step that its branch
+//   computes; once per run (L S - 1) n C p 4 from each last stage.
 // Memory: one hidden buffer per branch on each side of a hop.
 // Exact: every rank updates its own tokens by the same rule.
 // Divisibility: none; at least one block per stage.
-// Overlap: a stage sends while it computes the next branch; sends never block.
+// Overlap: a stage sends while it computes the next branch; sends never block. A step's
+//   receives of hidden rows and velocities are posted before the rank computes.
 // Paper: GPipe (arXiv 1811.06965); CFG parallel as in xDiT.
+#include <array>
 #include <vector>
 
 #include "parallel/mesh.h"
@@ -21,7 +24,8 @@
 
 namespace weft {
 
-// Slots of a plan. Those of velocity and hidden rows are numbered from here, one per branch.
+// Slots of a plan. Those of velocity and hidden rows are numbered from here, one per branch, and
+// those of the gathered latent one per sequence index.
 enum Slot : int {
   kLatentSlot = 0,
   kVelocitySlot = 1,
@@ -36,16 +40,24 @@ struct DenoisePlanConfig {
     int branches = 1;  // 2 with guidance
   };
   std::vector<DenoiseStep> steps{};
-  int first_step = 0;             // the steps before are done, and every rank has the whole latent
-  std::vector<int> blocks{};      // blocks of each expert
-  Layout layout{};                // data = 1: the plans of one replica
-  std::vector<int64_t> tokens{};  // per sequence index
-  int64_t hidden_bytes = 0;       // bytes of a token's hidden row on the wire
-  int64_t latent_bytes = 0;       // bytes of a token's part of the latent
+  int first_step = 0;                   // the steps before are done
+  std::vector<int> blocks{};            // blocks of each expert
+  Layout layout{};                      // data = 1: the plans of one replica
+  std::vector<int64_t> tokens{};        // per sequence index
+  int64_t hidden_bytes = 0;             // bytes of a token's hidden row on the wire
+  int64_t latent_bytes = 0;             // bytes of a token's part of the latent
+  std::array<int64_t, 2> joint_rows{};  // per branch: rows of text that travel with the hidden rows
 };
 
-// One plan per rank of the replica.
+// The turns of a plan: a turn per step from first_step on, and one that gathers and decodes.
+Range denoise_turns(const DenoisePlanConfig& config);
+
+// One plan per rank of the replica, of all turns or of a window of them.
 std::vector<Plan> plan_denoise(const DenoisePlanConfig& config);
+std::vector<Plan> plan_denoise(const DenoisePlanConfig& config, const Range& turns);
+
+// The bytes of a message by the formula above, from its payload, tokens and branch.
+int64_t message_bytes(const DenoisePlanConfig& config, const Step& message);
 
 // Blocks of stage `index` of `stages`. Blocks that remain after an even split go to the stages with
 // the least load; embedding and head count as `ends` blocks each on the first and the last stage.

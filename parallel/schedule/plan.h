@@ -1,8 +1,8 @@
 #pragma once
 // Plan: the schedule as data. A pure function makes the list of steps per rank
-// (parallel/schedule/denoise_plan.h), one executor runs it, one checker proves it, `weft plan`
-// prints it.
-#include <optional>
+// (parallel/schedule/denoise_plan.h), one interpreter runs it, one checker proves it
+// (parallel/schedule/plan_check.h), `weft plan` prints it.
+#include <compare>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,36 +13,59 @@
 
 namespace weft {
 
+// The content of a slot: the rows that belong to turn `turn`, after the first `blocks` of the
+// model's blocks. A slot is a buffer of one rank.
+struct SlotVersion {
+  int slot = 0, turn = 0, blocks = 0;
+  auto operator<=>(const SlotVersion&) const = default;
+};
+
 struct Step {
   enum class Kind : uint8_t {
-    kLoad,     // make expert `pass.model` resident (and release the other where memory asks for it)
-    kCompute,  // run `blocks` of a forward
-    kSend,     // posts the slot it reads; never blocks
-    kReceive,  // blocks until the slot it writes is there
-    kWait,     // blocks until what was posted from the slots it reads is taken
-    kUpdate,   // the sampler's update of step `pass.step`
+    kLoad,     // makes expert `pass.model` resident
+    kCompute,  // runs `blocks` of a forward
+    kSend,     // posts the slot that it reads; never blocks
+    kPost,     // posts a receive into the slot that it writes; never blocks
+    kAwait,    // blocks until the receive posted into the slot that it writes has arrived
+    kReceive,  // posts and awaits at once
+    kWait,     // blocks until what was sent from the slot that it reads is taken
+    kUpdate,   // makes the rows of the next turn
     kDecode,
   };
   Kind kind = Kind::kCompute;
-  Pass pass;
+  int turn = 0;  // a denoise step, a round of tokens; decoding is a turn after the last step
+  Pass pass{};
   BlockRange blocks{};
+  Range tokens{};  // rows of the sequence that are computed, updated or carried
+  int stale = 0;   // how many turns old the rows may be that it reads
   int peer = -1;
   Payload payload = Payload::kControl;
   int64_t bytes = 0;
-  std::vector<int> reads{}, writes{};  // slots
+  std::vector<SlotVersion> reads{}, writes{};
 };
 
+// One rank's plan, or a window of it: the steps of some consecutive turns. The windows of all turns
+// make the plan when they are joined in order.
 struct Plan {
   int rank = 0, ranks = 1;
-  std::vector<Step> steps;
+  bool upper_bounds = false;                  // messages may have fewer bytes than the steps say
+  std::vector<SlotVersion> begins{}, ends{};  // held before the first step and after the last
+  std::vector<Step> steps{};
 };
 
-// Returns a description of the first fault, or nullopt where the plans are sound: every slot is
-// written before it is read and is not overwritten while a send reads it; every compute of an
-// expert comes after its load; sends are matched by receives in order; and there is no deadlock
-// even where a send ends only when its receiver has come (rendezvous).
-std::optional<std::string> check_plans(std::span<const Plan> plans);
+void append(Plan& plan, const Plan& next);  // `next` is the window that follows
 
+// "slot@turn/blocks", without a block count of 0.
+// The work of all ranks in consecutive turns that are alike; the counts are those of one turn.
+struct TurnSummary {
+  Range turns;
+  int loads = 0, forwards = 0, updates = 0, decodes = 0, messages = 0;
+  int64_t bytes = 0;
+  bool alike(const TurnSummary& other) const;
+};
+std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans);
+
+std::string to_string(const SlotVersion& version);
 std::string to_string(const Step& step);
 std::string to_string(const Plan& plan);
 

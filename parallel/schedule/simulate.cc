@@ -1,6 +1,7 @@
 #include "parallel/schedule/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "parallel/transport/local.h"
@@ -12,7 +13,31 @@ namespace {
 constexpr int64_t kCarried =
     64 << 10;  // payloads up to this size may steer the program, so they are copied
 
-// One rank's simulated time. Only the rank's own thread uses it.
+// Serves one message at a time: a port of a rank, or its communication stream.
+class Server {
+ public:
+  // Serves for `seconds` in the free time from `from` on. Returns the end.
+  double serve(double from, double seconds) {
+    if (seconds <= 0) return from;
+    auto next = busy_.upper_bound(from);
+    double begin = from, at = from;
+    if (next != busy_.begin() && std::prev(next)->second >= from) {
+      --next;
+      begin = next->first;
+    }
+    for (; next != busy_.end() && next->first < at + seconds; next = busy_.erase(next)) {
+      seconds -= std::max(0.0, next->first - at);
+      at = next->second;
+    }
+    return busy_[begin] = at + seconds;
+  }
+
+ private:
+  std::map<double, double> busy_;  // from begin to end, disjoint
+};
+
+// One rank's simulated time: a clock of its computing and one of its messages. Only the rank's own
+// thread uses it.
 class Clock final : public Meter {
  public:
   explicit Clock(const DeviceModel& device) : device_(device) {}
@@ -24,11 +49,12 @@ class Clock final : public Meter {
     compute(work.family,
             std::max(products > 0 ? work.flop / products : 0, bytes > 0 ? work.bytes / bytes : 0));
   }
-  void message(int64_t bytes) {
-    compute(OpFamily::kCopy,
-            device_.message_s + (device_.copy_bytes_per_s > 0
+  void post() { compute(OpFamily::kCopy, device_.message_s); }
+  // The communication stream copies a message that is there from `from` on. Returns the end.
+  double copy(double from, int64_t bytes) {
+    return messages_.serve(from, device_.copy_bytes_per_s > 0
                                      ? static_cast<double>(bytes) / device_.copy_bytes_per_s
-                                     : 0));
+                                     : 0);
   }
   void wait_until(double seconds) {
     if (seconds <= now_) return;
@@ -54,37 +80,38 @@ class Clock final : public Meter {
 
   const DeviceModel& device_;
   double now_ = 0;
+  Server messages_;
   std::vector<TimelineSpan> spans_;
 };
 
 thread_local const Clock* t_clock = nullptr;
 
 struct SimulatedTransfer final : Transfer {
-  SimulatedTransfer(bool is_receive, std::unique_ptr<Transfer> inner, int64_t bytes)
-      : Transfer(is_receive), inner(std::move(inner)), bytes(bytes) {}
+  SimulatedTransfer(bool is_receive, std::unique_ptr<Transfer> inner, int64_t bytes, double copied)
+      : Transfer(is_receive), inner(std::move(inner)), bytes(bytes), copied(copied) {}
   std::unique_ptr<Transfer> inner;
   int64_t bytes;
+  double copied;  // a send's memory is free from this time on
 };
 
-class SimulatedTransport final : public Transport {
+class SimulatedTransport final : public TransportDecorator {
  public:
   SimulatedTransport(std::shared_ptr<Transport> inner, const Link& link, Clock& clock)
-      : inner_(std::move(inner)), link_(link), clock_(clock) {}
+      : TransportDecorator(std::move(inner)), link_(link), clock_(clock) {}
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+  bool takes_device_memory() const override { return false; }
+  std::optional<int64_t> job_clock_ns() const override { return std::nullopt; }
 
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                  const TensorView& view) override {
-    clock_.message(header.bytes);
-    double& free = free_[peer];  // when the wire to the peer is free again
-    free = std::max(free, clock_.now()) +
-           (link_.bytes_per_s > 0 ? static_cast<double>(header.bytes) / link_.bytes_per_s : 0);
+    clock_.post();
+    const double copied = clock_.copy(clock_.now(), header.bytes);
+    const double left = out_.serve(copied, on_link(header.bytes));
     MessageHeader on_wire = header;
     on_wire.bytes = carried(header.bytes);
-    on_wire.due_ns = static_cast<int64_t>((free + link_.latency_s) * 1e9);
+    on_wire.due_ns = std::llround((left + link_.latency_s) * 1e9);
     return std::make_unique<SimulatedTransfer>(false, inner_->send(stream, peer, on_wire, view),
-                                               header.bytes);
+                                               header.bytes, copied);
   }
 
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
@@ -92,29 +119,34 @@ class SimulatedTransport final : public Transport {
     MessageHeader on_wire = expected;
     on_wire.bytes = carried(expected.bytes);
     return std::make_unique<SimulatedTransfer>(true, inner_->receive(stream, peer, on_wire, view),
-                                               expected.bytes);
+                                               expected.bytes, 0);
   }
 
   MessageHeader wait(Transfer& transfer) override {
     auto& simulated = static_cast<SimulatedTransfer&>(transfer);
     MessageHeader header = inner_->wait(*simulated.inner);
     if (simulated.receive) {
-      clock_.wait_until(static_cast<double>(header.due_ns) * 1e-9);
-      clock_.message(simulated.bytes);
+      // Its first byte comes as long before the last as the sender's port took to send it.
+      const double takes = on_link(simulated.bytes);
+      const double there = in_.serve(static_cast<double>(header.due_ns) * 1e-9 - takes, takes);
+      clock_.wait_until(clock_.copy(there, simulated.bytes));
+      clock_.post();
+    } else {
+      clock_.wait_until(simulated.copied);
     }
     if (header.bytes == carried(simulated.bytes)) header.bytes = simulated.bytes;
     return header;
   }
 
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
-
  private:
   static int64_t carried(int64_t bytes) { return bytes > kCarried ? 0 : bytes; }
+  double on_link(int64_t bytes) const {
+    return link_.bytes_per_s > 0 ? static_cast<double>(bytes) / link_.bytes_per_s : 0;
+  }
 
-  std::shared_ptr<Transport> inner_;
   Link link_;
   Clock& clock_;
-  std::map<int, double> free_;
+  Server in_, out_;  // the rank's ports
 };
 
 }  // namespace

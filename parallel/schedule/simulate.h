@@ -1,7 +1,8 @@
 #pragma once
 // Simulation: runs the real program; only the durations of its operations are simulated. An op
 // computes nothing and advances its rank's clock by the time it would take; a message arrives when
-// its link would have delivered it. Overlap, waits and message sizes are those of the real run.
+// the ports of both ranks would have carried it. Overlap, waits and message sizes are those of the
+// real run.
 #include <array>
 #include <functional>
 #include <vector>
@@ -17,7 +18,7 @@ struct DeviceModel {
   std::array<double, kOpFamilies> flop_per_s{};   // 0: arithmetic takes no time
   std::array<double, kOpFamilies> bytes_per_s{};  // 0: bytes take no time
   double copy_bytes_per_s = 0;                    // copies a message at either end; 0: no time
-  double message_s = 0;                           // processor time of a message at either end
+  double message_s = 0;                           // computing time lost to a message at either end
 };
 
 // The device model that would take the measured times for the measured work.
@@ -35,10 +36,13 @@ struct SimulatedRank {
   CommCounters counters;
 };
 
-// Runs work(world) as every rank, each on a thread of its own; streams must use metered_ops(). Each
-// pair of ranks has a `link` of its own, which carries one message at a time
-// (parallel/transport/link.h). Payloads of more than 64 KiB are not copied: receivers see whatever
-// their memory holds.
+// Runs work(world) as every rank, each on a thread of its own; streams must use metered_ops().
+// - A rank has two streams. One computes; the other copies messages at both ends meanwhile.
+// - A rank's `link` to the others has a port in and a port out. Messages that use a port at the
+// same
+//   time share it: all take as long as their bytes together, and the one posted first (out) or
+//   awaited first (in) goes before the others.
+// Payloads of more than 64 KiB are not copied: receivers see whatever their memory holds.
 std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const Link& link,
                                     const std::function<void(Communicator& world)>& work);
 

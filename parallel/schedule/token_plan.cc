@@ -2,103 +2,131 @@
 
 #include "kernels/check.h"
 #include "parallel/schedule/denoise_plan.h"
+#include "parallel/schedule/plan_writer.h"
 
 namespace weft {
 
 namespace {
 
-// Writes one stage's plan, step by step.
-class Writer {
+class TokenWriter final : public PlanWriter {
  public:
-  Writer(const TokenPlanConfig& config, int stage) : config_(config), stage_(stage) {
-    plan_.rank = stage;
-    plan_.ranks = config.stages;
-  }
-
-  Plan write() {
-    const int micros = static_cast<int>(config_.micros.size());
-    add({.kind = Step::Kind::kLoad, .pass = {}});
-    for (int round = 0; round < config_.rounds; ++round)
-      for (int micro = 0; micro < micros; ++micro) pass({.step = round, .micro = micro});
-    for (int micro = 0; micro < micros; ++micro)
-      receive_results({.step = config_.rounds, .micro = micro});
-    while (!sending_.empty()) wait_for_send({}, sending_.front());
-    return std::move(plan_);
-  }
+  TokenWriter(const TokenPlanConfig& config, int stage)
+      : PlanWriter(stage, config.stages),
+        config_(config),
+        blocks_(stage_blocks(config.blocks, config.stages, stage)) {}
 
  private:
-  bool last() const { return stage_ == config_.stages - 1; }
-  void add(Step step) { plan_.steps.push_back(std::move(step)); }
-  void send(const Pass& pass, int to, Payload payload, int64_t bytes, int slot) {
-    add({.kind = Step::Kind::kSend,
-         .pass = pass,
-         .peer = to,
-         .payload = payload,
-         .bytes = bytes,
-         .reads = {slot}});
-    sending_.push_back(slot);
+  using Kind = Step::Kind;
+
+  bool first() const { return rank() == 0; }
+  bool last() const { return rank() == ranks() - 1; }
+  int micros() const { return static_cast<int>(config_.micros.size()); }
+
+  std::vector<SlotVersion> begins() const override { return {{}}; }
+  std::vector<SlotVersion> ends() const override {
+    std::vector<SlotVersion> results;
+    for (int micro = 0; micro < micros(); ++micro)
+      results.push_back({result_slot(micro), config_.rounds});
+    return results;
   }
-  void receive(const Pass& pass, int from, Payload payload, int64_t bytes, int slot) {
-    add({.kind = Step::Kind::kReceive,
-         .pass = pass,
-         .peer = from,
-         .payload = payload,
-         .bytes = bytes,
-         .writes = {slot}});
+
+  // The turn after the last round only receives results.
+  void write_turn(int turn) override {
+    if (turn == 0) {
+      add({.kind = Kind::kLoad});
+      receive_hidden(Kind::kPost, {});
+    }
+    for (int micro = 0; micro < micros(); ++micro) {
+      const Pass pass{.step = turn, .micro = micro};
+      if (turn > 0) receive_results(pass);
+      if (turn < config_.rounds) this->pass(pass);
+    }
+    if (turn == config_.rounds) wait_for_sends({.step = turn});
   }
-  // Adds a wait where the slot is still being sent, so that it may be written again.
-  void wait_for_send(const Pass& pass, int slot) {
-    if (std::erase(sending_, slot) > 0)
-      add({.kind = Step::Kind::kWait, .pass = pass, .reads = {slot}});
+
+  Step message(const Pass& pass, int peer, Payload payload) const {
+    const TokenPlanConfig::Micro& micro = config_.micros[pass.micro];
+    Step step{.pass = pass,
+              .tokens = {0, payload == Payload::kHidden ? micro.rows : micro.results},
+              .peer = peer,
+              .payload = payload};
+    step.bytes = message_bytes(config_, step);
+    return step;
   }
 
   // Receives the results of the round before.
   void receive_results(Pass pass) {
-    if (pass.step == 0 || last()) return;
+    if (last()) return;
+    const SlotVersion results{result_slot(pass.micro), pass.step};
     --pass.step;
-    receive(pass, config_.stages - 1, Payload::kControl,
-            config_.micros[pass.micro].results * config_.result_bytes, result_slot(pass.micro));
+    receive(Kind::kReceive, message(pass, ranks() - 1, Payload::kControl), results);
+  }
+
+  void receive_hidden(Step::Kind kind, const Pass& pass) {
+    if (first() || pass.micro == micros()) return;
+    receive(kind, message(pass, rank() - 1, Payload::kHidden),
+            {hidden_slot(pass.micro), pass.step, blocks_.begin});
   }
 
   void pass(const Pass& pass) {
-    const int hidden = hidden_slot(pass.micro), result = result_slot(pass.micro);
-    const auto& [rows, results] = config_.micros[pass.micro];
-    receive_results(pass);
-    wait_for_send(pass, hidden);
-    std::vector<int> reads{pass.step == 0 ? 0 : result};
-    if (stage_ > 0) {
-      receive(pass, stage_ - 1, Payload::kHidden, rows * config_.hidden_bytes, hidden);
-      reads.push_back(hidden);
+    const int slot = hidden_slot(pass.micro);
+    const SlotVersion out{slot, pass.step, blocks_.end};
+    const SlotVersion results{result_slot(pass.micro), pass.step + 1};
+    wait_for_send(pass, slot);
+    std::vector<SlotVersion> reads{{pass.step == 0 ? 0 : result_slot(pass.micro), pass.step}};
+    if (!first()) reads.push_back({slot, pass.step, blocks_.begin});
+    // Later rounds cannot post receives: the size of a pass follows from the results before it.
+    if (pass.step == 0) {
+      receive_hidden(Kind::kPost, {.micro = pass.micro + 1});
+      receive_hidden(Kind::kAwait, pass);
+    } else {
+      receive_hidden(Kind::kReceive, pass);
     }
-    add({.kind = Step::Kind::kCompute,
+    add({.kind = Kind::kCompute,
          .pass = pass,
-         .blocks = stage_blocks(config_.blocks, config_.stages, stage_),
+         .blocks = blocks_,
+         .tokens = {0, config_.micros[pass.micro].rows},
          .reads = reads,
-         .writes = {hidden}});
+         .writes = {out}});
     if (!last()) {
-      send(pass, stage_ + 1, Payload::kHidden, rows * config_.hidden_bytes, hidden);
+      send(message(pass, rank() + 1, Payload::kHidden), out);
       return;
     }
-    wait_for_send(pass, result);
-    add({.kind = Step::Kind::kUpdate, .pass = pass, .reads = {hidden}, .writes = {result}});
-    for (int stage = 0; stage < stage_; ++stage)
-      send(pass, stage, Payload::kControl, results * config_.result_bytes, result);
+    wait_for_send(pass, results.slot);
+    add({.kind = Kind::kUpdate,
+         .pass = pass,
+         .tokens = {0, config_.micros[pass.micro].results},
+         .reads = {out},
+         .writes = {results}});
+    for (int stage = 0; stage < rank(); ++stage)
+      send(message(pass, stage, Payload::kControl), results);
   }
 
   const TokenPlanConfig& config_;
-  int stage_;
-  Plan plan_;
-  std::vector<int> sending_;
+  const BlockRange blocks_;
 };
 
 }  // namespace
 
+int64_t message_bytes(const TokenPlanConfig& config, const Step& message) {
+  return message.tokens.size() *
+         (message.payload == Payload::kHidden ? config.hidden_bytes : config.result_bytes);
+}
+
 std::vector<Plan> plan_tokens(const TokenPlanConfig& config) {
+  return plan_tokens(config, {0, config.rounds + 1});
+}
+
+std::vector<Plan> plan_tokens(const TokenPlanConfig& config, const Range& turns) {
   CHECK(config.stages >= 1 && config.rounds >= 1 && !config.micros.empty(), "stages", config.stages,
         "rounds", config.rounds, "micro-batches", config.micros.size());
+  CHECK(turns.begin >= 0 && turns.begin < turns.end && turns.end <= config.rounds + 1, "turns",
+        to_string(turns), "of", config.rounds + 1);
   std::vector<Plan> plans;
-  for (int stage = 0; stage < config.stages; ++stage)
-    plans.push_back(Writer(config, stage).write());
+  for (int stage = 0; stage < config.stages; ++stage) {
+    plans.push_back(TokenWriter(config, stage).write(turns, {0, config.rounds + 1}));
+    plans.back().upper_bounds = true;
+  }
   return plans;
 }
 

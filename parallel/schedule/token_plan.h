@@ -10,7 +10,8 @@
 // Exact: messages alone.
 // Divisibility: none; at least one block per stage.
 // Overlap: with as many micro-batches as stages, or more, every stage has one to work on while the
-//   others travel; sends never block.
+//   others travel; sends never block. In the first round a stage posts the receive of its next
+//   micro-batch before it computes.
 #include <vector>
 
 #include "parallel/schedule/plan.h"
@@ -33,8 +34,13 @@ struct TokenPlanConfig {
 constexpr int result_slot(int micro) { return 1 + 2 * micro; }
 constexpr int hidden_slot(int micro) { return 2 + 2 * micro; }
 
-// One plan per stage: peers are stages. Pass::step is the round, Pass::micro the micro-batch;
-// kUpdate makes the results of a pass on the last stage.
+// One plan per stage, of all turns or of a window of them: peers are stages. A turn is a round; the
+// turn after the last round receives its results. Pass::step is the round, Pass::micro the
+// micro-batch; kUpdate makes the results of a pass on the last stage.
 std::vector<Plan> plan_tokens(const TokenPlanConfig& config);
+std::vector<Plan> plan_tokens(const TokenPlanConfig& config, const Range& turns);
+
+// The bytes of a message by the formula above, from its payload and tokens.
+int64_t message_bytes(const TokenPlanConfig& config, const Step& message);
 
 }  // namespace weft

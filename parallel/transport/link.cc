@@ -11,16 +11,12 @@ namespace weft {
 
 namespace {
 
-class LinkTransport final : public Transport {
+class LinkTransport final : public TransportDecorator {
  public:
   LinkTransport(std::shared_ptr<Transport> inner, const Link& link)
-      : inner_(std::move(inner)), link_(link) {
+      : TransportDecorator(std::move(inner)), link_(link) {
     CHECK(inner_->job_clock_ns(), "a link needs a transport whose ranks share a clock");
   }
-
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  bool takes_device_memory() const override { return inner_->takes_device_memory(); }
 
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                  const TensorView& view) override {
@@ -33,11 +29,6 @@ class LinkTransport final : public Transport {
     return inner_->send(stream, peer, held, view);
   }
 
-  std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
-                                    const TensorView& view) override {
-    return inner_->receive(stream, peer, expected, view);
-  }
-
   MessageHeader wait(Transfer& transfer) override {
     const MessageHeader header = inner_->wait(transfer);
     const int64_t left = header.due_ns - *job_clock_ns();
@@ -45,14 +36,8 @@ class LinkTransport final : public Transport {
     if (transfer.receive && left > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left));
     return header;
   }
-  void watch(std::shared_ptr<const FlightRecorder> recorder) override {
-    inner_->watch(std::move(recorder));
-  }
-  std::optional<int64_t> job_clock_ns() const override { return inner_->job_clock_ns(); }
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
 
  private:
-  std::shared_ptr<Transport> inner_;
   Link link_;
   std::map<int, int64_t> free_ns_;
 };

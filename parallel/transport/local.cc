@@ -1,19 +1,21 @@
 #include "parallel/transport/local.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
-#include <map>
+#include <list>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
 
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
 #include "parallel/bootstrap/clock_offset.h"
+#include "parallel/transport/courier.h"
 
 namespace weft {
 
@@ -22,78 +24,203 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 bool on_host(Device device) { return device.kind == Device::Kind::kCpu; }
+bool on_host(const TensorView& view) { return on_host(view.device); }
 
-// A message between its send and its receive. Device memory is copied by the receiver's stream
-// after `made`; `read` is passed when the copy is done.
+struct LocalTransfer;
+
+// A message between its send and its delivery. The receiving rank's desk guards it.
 struct Mail {
   MessageHeader header;
+  int from = 0;
   const void* data = nullptr;  // the sender's, or `copy`'s
   Device device{};             // the data's device
   std::vector<char> copy;
-  DeviceEvent made, read;
-  Clock::time_point visible;
-  bool taken = false;
+  DeviceEvent made, read;  // device memory: written by the sender's stream, read by the receiver's
+  bool arrived = true;     // a receive may take it; set by the courier where messages are delayed
+  LocalTransfer* to = nullptr;    // the receive that has taken it and is not written yet
+  bool over = false;              // written, taken back or discarded
+  std::atomic<bool> gone{false};  // the sender's memory is free again
 };
 
 struct World;
 struct LocalTransfer final : Transfer {
   using Transfer::Transfer;
   ~LocalTransfer() override;
+  std::shared_ptr<World> world;
   int rank = 0, peer = 0;
-  MessageHeader header;
+  MessageHeader header;          // a send's own, a receive's expected one, later the sender's
   std::optional<Stream> stream;  // the stream that writes or reads device memory
   TensorView view{};             // receive: the destination
   DeviceEvent free;              // receive: passed when the stream no longer uses the memory
-  std::shared_ptr<Mail> mail;    // send: the message
-  World* world = nullptr;        // send: set where the message refers to the sender's memory
+  std::shared_ptr<Mail> mail;    // send: where the sender's memory may still be read;
+                                 // receive: where it has taken a message that is not written yet
+  // A receive's progress, guarded by its rank's desk.
+  enum class State : uint8_t { kPosted, kTaken, kWriting, kDone } state = State::kPosted;
 };
 
-// The state that the ranks share. One lock guards it; only payloads are copied outside of it.
-struct World {
-  World(int ranks, const LocalOptions& given)
-      : options(given), random(given.delay_seed), waiting(ranks), state(ranks, State::kMissing) {}
-
-  enum class State : uint8_t { kMissing, kRunning, kEnded };
-  const LocalOptions options;
+// A desk holds the receives that a rank has posted and the messages that have come for it.
+struct Desk {
+  enum class Stage : uint8_t { kMissing, kRunning, kEnded };
   std::mutex lock;
-  std::condition_variable changed;
-  std::mt19937_64 random;
-  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Mail>>> mails;  // (from, to)
-  std::vector<const LocalTransfer*> waiting;  // per rank: what it is blocked in, or null
-  std::vector<State> state;
+  std::condition_variable bell;             // rung for the rank's own waits alone
+  std::deque<std::shared_ptr<Mail>> mails;  // not taken yet, oldest first
+  std::list<LocalTransfer*> posted;         // receives without a message, oldest first
+  const LocalTransfer* waiting = nullptr;   // what the rank is blocked in
+  Stage stage = Stage::kMissing;
+  int job = 0;
+  int64_t strays = 0;
+};
+
+// The desks of all ranks. A call holds the lock of one desk at a time; check_deadlock() holds all.
+struct World {
+  World(int ranks, const LocalOptions& given) : options(given), desks(ranks) {
+    if (given.delay_seed) courier = std::make_unique<Courier>(given.delay_seed, given.max_delay_us);
+  }
+
+  const LocalOptions options;
+  std::vector<Desk> desks;  // by rank
   Clock::time_point started = Clock::now();
-  std::string aborted;
+  std::atomic<int> idle{0};  // ranks that are blocked or have ended
+  std::mutex abort_lock;
+  std::string why;  // read where `aborted` is set
+  std::atomic<bool> aborted{false};
+  std::unique_ptr<Courier> courier;  // declared last: its thread uses the members above
 
-  std::shared_ptr<Mail> find(int rank, const LocalTransfer& transfer, bool visible_only) {
-    for (const auto& mail : mails[{transfer.peer, rank}])
-      if (mail->header.tag == transfer.header.tag)
-        return !visible_only || mail->visible <= Clock::now() ? mail : nullptr;
-    return nullptr;
+  void delay(int rank, std::shared_ptr<Mail> mail) {
+    const Mail& sent = *mail;
+    courier->add(sent.from, rank, sent.header.tag,
+                 [this, rank, mail = std::move(mail)] { arrive(rank, mail); });
   }
+
+  void ring(int rank) {
+    { const std::lock_guard guard(desks[rank].lock); }  // the rank sees the change or sleeps
+    desks[rank].bell.notify_one();
+  }
+
+  void end_with(const std::string& text) {
+    {
+      const std::lock_guard guard(abort_lock);
+      if (aborted) return;
+      why = text.empty() ? "aborted" : text;
+      aborted = true;
+    }
+    for (size_t rank = 0; rank < desks.size(); ++rank) ring(static_cast<int>(rank));
+  }
+
+  // --- with the receiving desk's lock held ---
+
+  static LocalTransfer* take_posted(Desk& desk, const Mail& mail) {
+    const auto at = std::ranges::find_if(desk.posted, [&](const LocalTransfer* one) {
+      return one->peer == mail.from && one->header.tag == mail.header.tag;
+    });
+    if (at == desk.posted.end()) return nullptr;
+    LocalTransfer* found = *at;
+    desk.posted.erase(at);
+    return found;
+  }
+
+  static std::shared_ptr<Mail> take_mail(Desk& desk, const LocalTransfer& transfer) {
+    const auto at = std::ranges::find_if(desk.mails, [&](const auto& mail) {
+      return mail->from == transfer.peer && mail->header.tag == transfer.header.tag;
+    });
+    if (at == desk.mails.end() || !(*at)->arrived) return nullptr;
+    std::shared_ptr<Mail> found = *at;
+    desk.mails.erase(at);
+    return found;
+  }
+
+  // The expected size decides; the Communicator refuses another one. A view without data belongs to
+  // a simulation that leaves the data out.
+  static void write(const Mail& mail, const LocalTransfer& transfer) {
+    if (mail.header.bytes == transfer.header.bytes && transfer.view.data)
+      std::memcpy(transfer.view.data, mail.data, static_cast<size_t>(mail.header.bytes));
+  }
+
+  static void end(Mail& mail) {
+    mail.to = nullptr;
+    mail.over = mail.gone = true;
+  }
+
+  static void finish(Mail& mail, LocalTransfer& transfer) {
+    transfer.header = mail.header;
+    transfer.state = LocalTransfer::State::kDone;
+    end(mail);
+    transfer.mail.reset();
+  }
+
+  // --- called by the courier ---
+
+  // A message has come: it is written where its receive is posted. Else it waits; without
+  // rendezvous it is copied, so that the sender goes on.
+  void arrive(int rank, const std::shared_ptr<Mail>& mail) {
+    Desk& desk = desks[rank];
+    {
+      const std::lock_guard guard(desk.lock);
+      if (mail->over) return;
+      if (!mail->to) {
+        mail->arrived = true;
+        mail->to = take_posted(desk, *mail);
+        if (mail->to) std::erase(desk.mails, mail);
+      }
+      if (LocalTransfer* to = mail->to) {
+        to->mail = mail;
+        to->state = LocalTransfer::State::kTaken;
+        if (on_host(mail->device) && on_host(to->view)) {
+          write(*mail, *to);
+          finish(*mail, *to);
+        }
+      } else if (!options.rendezvous && on_host(mail->device)) {
+        copy_payload(*mail);
+        mail->gone = true;
+      }
+    }
+    desk.bell.notify_one();
+    ring(mail->from);
+  }
+
+  static void copy_payload(Mail& mail) {
+    const char* bytes = static_cast<const char*>(mail.data);
+    mail.copy.assign(bytes, bytes + mail.header.bytes);
+    mail.data = mail.copy.data();
+  }
+
+  // --- deadlocks and start-up ---
+
   // True where the transfer a rank waits for can end without another rank's action.
-  bool can_end(int rank, const LocalTransfer& transfer) {
-    return transfer.receive ? find(rank, transfer, false) != nullptr : transfer.mail->taken;
+  static bool can_end(const std::vector<Desk>& desks, int rank, const LocalTransfer& transfer) {
+    if (!transfer.receive) {
+      const Mail& mail = *transfer.mail;
+      return mail.gone || !mail.arrived ||
+             (mail.to && on_host(mail.device) && on_host(mail.to->view));  // the courier has it
+    }
+    return transfer.state != LocalTransfer::State::kPosted ||
+           std::ranges::any_of(desks[rank].mails, [&](const auto& mail) {
+             return mail->from == transfer.peer && mail->header.tag == transfer.header.tag;
+           });
   }
 
-  void end_with(const std::string& why) {
-    if (aborted.empty()) aborted = why.empty() ? "aborted" : why;
-    changed.notify_all();
-  }
-
-  // Ends the job where every rank is blocked or has ended and no message is on its way.
+  // Ends the job where every rank is blocked or has ended and no message is on its way. No lock may
+  // be held.
   void check_deadlock() {
+    if (idle < static_cast<int>(desks.size())) return;
     std::string text = "deadlock:";
-    for (size_t r = 0; r < state.size(); ++r) {
-      const int rank = static_cast<int>(r);
-      const LocalTransfer* transfer = waiting[r];
-      if (state[r] == State::kMissing) return;
-      if (state[r] == State::kRunning && (!transfer || can_end(rank, *transfer))) return;
-      text += (r ? "; rank " : " rank ") + std::to_string(rank);
-      if (!transfer)
-        text += " has ended";
-      else
-        text += std::string(transfer->receive ? " receives from rank " : " sends to rank ") +
-                std::to_string(transfer->peer) + " " + tag_text(transfer->header.tag);
+    {
+      std::vector<std::unique_lock<std::mutex>> guards;
+      for (Desk& desk : desks) guards.emplace_back(desk.lock);
+      for (size_t r = 0; r < desks.size(); ++r) {
+        const int rank = static_cast<int>(r);
+        const LocalTransfer* transfer = desks[r].waiting;
+        if (desks[r].stage == Desk::Stage::kMissing) return;
+        if (desks[r].stage == Desk::Stage::kRunning &&
+            (!transfer || can_end(desks, rank, *transfer)))
+          return;
+        text += (r ? "; rank " : " rank ") + std::to_string(rank);
+        if (!transfer)
+          text += " has ended";
+        else
+          text += std::string(transfer->receive ? " receives from rank " : " sends to rank ") +
+                  std::to_string(transfer->peer) + " " + tag_text(transfer->header.tag);
+      }
     }
     end_with(text);
   }
@@ -101,8 +228,11 @@ struct World {
   void check_startup() {
     if (Clock::now() - started < std::chrono::duration<double>(options.startup_seconds)) return;
     std::string missing;
-    for (size_t r = 0; r < state.size(); ++r)
-      if (state[r] == State::kMissing) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    for (size_t r = 0; r < desks.size(); ++r) {
+      const std::lock_guard guard(desks[r].lock);
+      if (desks[r].stage == Desk::Stage::kMissing)
+        missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+    }
     if (!missing.empty())
       end_with("start-up: rank " + missing + " has not begun within " +
                std::to_string(static_cast<int>(options.startup_seconds)) + " s");
@@ -110,124 +240,215 @@ struct World {
 };
 
 LocalTransfer::~LocalTransfer() {
-  if (!world) return;
-  const std::lock_guard guard(world->lock);
-  std::erase(world->mails[{rank, peer}], mail);
+  if (receive) {
+    Desk& desk = world->desks[rank];
+    std::unique_lock guard(desk.lock);
+    desk.bell.wait(guard, [&] { return state != State::kWriting; });  // a sender's memcpy
+    desk.posted.remove(this);
+    if (!mail) return;
+    World::end(*mail);
+    guard.unlock();
+    world->ring(mail->from);
+    return;
+  }
+  if (!mail || mail->gone) return;
+  Desk& desk = world->desks[peer];
+  const std::lock_guard guard(desk.lock);
+  if (mail->gone) return;
+  std::erase(desk.mails, mail);
+  if (mail->to && on_host(mail->device) && on_host(mail->to->view)) {  // the receive counts on it
+    World::write(*mail, *mail->to);
+    World::finish(*mail, *mail->to);
+    desk.bell.notify_one();
+  } else {
+    World::end(*mail);
+  }
 }
 
 class LocalTransport final : public Transport {
  public:
-  LocalTransport(std::shared_ptr<World> world, int rank) : world_(std::move(world)), rank_(rank) {}
+  LocalTransport(std::shared_ptr<World> world, int rank)
+      : world_(std::move(world)), desk_(world_->desks[rank]), rank_(rank) {}
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(world_->state.size()); }
+  int size() const override { return static_cast<int>(world_->desks.size()); }
 
   bool takes_device_memory() const override { return true; }
 
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                  const TensorView& view) override {
+    auto transfer = new_transfer(stream, false, peer, header, view);
     auto mail = std::make_shared<Mail>();
     mail->header = header;
+    mail->from = rank_;
     mail->data = view.data;
     mail->device = view.device;
-    auto transfer = std::make_unique<LocalTransfer>(false);
-    const bool stays = world_->options.rendezvous || !on_host(view.device);
-    if (!stays) {
-      const char* bytes = static_cast<const char*>(view.data);
-      mail->copy.assign(bytes, bytes + header.bytes);
-      mail->data = mail->copy.data();
+    if (!on_host(view)) mail->made.record(stream);
+    const bool delayed = world_->courier && on_host(view);
+    mail->arrived = !delayed;
+    if (delayed || world_->options.rendezvous || !on_host(view)) transfer->mail = mail;
+    if (!place(peer, mail, transfer->mail != nullptr)) {
+      World::copy_payload(*mail);
+      place(peer, mail, true);
     }
-    if (!on_host(view.device)) {
-      mail->made.record(stream);
-      transfer->stream = stream;
-    }
-    transfer->rank = rank_;
-    transfer->peer = peer;
-    transfer->header = header;
-    transfer->mail = mail;
-    if (stays) transfer->world = world_.get();
-    {
-      const std::lock_guard guard(world_->lock);
-      mail->visible = Clock::now();
-      if (world_->options.delay_seed)
-        mail->visible +=
-            std::chrono::microseconds(world_->random() % (world_->options.max_delay_us + 1));
-      world_->mails[{rank_, peer}].push_back(std::move(mail));
-    }
-    world_->changed.notify_all();
+    if (delayed) world_->delay(peer, std::move(mail));
     return transfer;
   }
 
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
                                     const TensorView& view) override {
-    auto transfer = std::make_unique<LocalTransfer>(true);
-    transfer->peer = peer;
-    transfer->header = expected;
-    transfer->view = view;
-    if (!on_host(view.device)) {
-      transfer->stream = stream;
-      transfer->free.record(stream);
+    auto transfer = new_transfer(stream, true, peer, expected, view);
+    if (!on_host(view)) transfer->free.record(stream);
+    const bool delayed = world_->courier && on_host(view);
+    // Nothing may be read before the wait, so nothing useful is there.
+    if (delayed && view.data) std::memset(view.data, 0xff, static_cast<size_t>(expected.bytes));
+    std::unique_lock guard(desk_.lock);
+    const std::shared_ptr<Mail> mail = World::take_mail(desk_, *transfer);
+    if (!mail) {
+      desk_.posted.push_back(transfer.get());
+      return transfer;
     }
+    transfer->mail = mail;
+    transfer->state = LocalTransfer::State::kTaken;
+    mail->to = transfer.get();
+    if (!on_host(view) || !on_host(mail->device)) return transfer;
+    if (delayed)
+      world_->delay(rank_, mail);
+    else
+      take(guard, *transfer);
     return transfer;
   }
 
   MessageHeader wait(Transfer& under_way) override {
     auto& transfer = static_cast<LocalTransfer&>(under_way);
-    std::unique_lock guard(world_->lock);
+    std::unique_lock guard(desk_.lock);
     if (!transfer.receive) {
-      if (transfer.world) block(guard, transfer, [&] { return transfer.mail->taken; });
+      if (!transfer.mail) return transfer.header;
+      block(guard, transfer, [&] { return transfer.mail->gone.load(); });
       if (transfer.stream) transfer.mail->read.wait_on(*transfer.stream);
       return transfer.header;
     }
-    std::shared_ptr<Mail> mail;
+    using State = LocalTransfer::State;
     block(guard, transfer, [&] {
-      mail = world_->find(rank_, transfer, true);
-      return mail != nullptr;
+      return transfer.state == State::kDone ||
+             (transfer.state == State::kTaken &&
+              !(on_host(transfer.mail->device) && on_host(transfer.view)));
     });
-    std::erase(world_->mails[{transfer.peer, rank_}], mail);
-    // The sender's memory may be read only under the lock; copies need none.
-    if (!mail->copy.empty()) guard.unlock();
-    if (mail->header.bytes == transfer.header.bytes &&  // else the Communicator refuses it
-        transfer.view.data)  // null: a simulation that leaves the data out
-      deliver(*mail, transfer);
-    if (!guard.owns_lock()) guard.lock();
-    mail->taken = true;
-    guard.unlock();
-    world_->changed.notify_all();
-    return mail->header;
+    if (transfer.state == State::kTaken) take(guard, transfer);
+    return transfer.header;
+  }
+
+  int job() const override { return desk_.job; }
+  int64_t strays() const override {
+    const std::lock_guard guard(desk_.lock);
+    return desk_.strays;
+  }
+  int64_t held_bytes() const override {
+    const std::lock_guard guard(desk_.lock);
+    int64_t bytes = 0;
+    for (const auto& mail : desk_.mails) bytes += static_cast<int64_t>(mail->copy.size());
+    return bytes;
+  }
+
+  void begin_job() override {
+    std::vector<std::shared_ptr<Mail>> stale;
+    {
+      const std::lock_guard guard(desk_.lock);
+      desk_.job = next_job(desk_.job);
+      for (const auto& mail : desk_.mails)
+        if (of_earlier_job(mail->header.tag, desk_.job)) stale.push_back(mail);
+      for (const auto& mail : stale) std::erase(desk_.mails, mail);
+      for (const auto& mail : stale) World::end(*mail);
+      desk_.strays += static_cast<int64_t>(stale.size());
+    }
+    for (const auto& mail : stale) world_->ring(mail->from);
   }
 
   std::optional<int64_t> job_clock_ns() const override { return steady_clock_ns(); }
 
   void abort(std::string_view why) noexcept override {
-    without_throwing([&] {
-      const std::lock_guard guard(world_->lock);
-      world_->end_with(std::string(why));
-    });
+    without_throwing([&] { world_->end_with(std::string(why)); });
   }
 
-  void set_state(World::State state) {
-    const std::lock_guard guard(world_->lock);
-    world_->state[rank_] = state;
-    if (state == World::State::kEnded) world_->check_deadlock();
-    world_->changed.notify_all();
+  void set_stage(Desk::Stage stage) {
+    {
+      const std::lock_guard guard(desk_.lock);
+      desk_.stage = stage;
+    }
+    if (stage != Desk::Stage::kEnded) return;
+    ++world_->idle;
+    world_->check_deadlock();
   }
 
  private:
+  std::unique_ptr<LocalTransfer> new_transfer(const Stream& stream, bool receive, int peer,
+                                              const MessageHeader& header, const TensorView& view) {
+    auto transfer = std::make_unique<LocalTransfer>(receive);
+    transfer->world = world_;
+    transfer->rank = rank_;
+    transfer->peer = peer;
+    transfer->header = header;
+    if (receive) transfer->view = view;
+    if (!on_host(view)) transfer->stream = stream;
+    return transfer;
+  }
+
+  // Brings a message to its receiver: it is written where its receive is posted and both ends lie
+  // in the host's memory; else it waits there. False where it would wait with the sender's memory,
+  // and that may not be kept.
+  bool place(int peer, const std::shared_ptr<Mail>& mail, bool keep) {
+    Desk& desk = world_->desks[peer];
+    std::unique_lock guard(desk.lock);
+    if (of_earlier_job(mail->header.tag, desk.job)) {
+      ++desk.strays;
+      World::end(*mail);
+      return true;
+    }
+    LocalTransfer* to = mail->arrived ? World::take_posted(desk, *mail) : nullptr;
+    if (!to && !keep) return false;
+    if (!to) {
+      desk.mails.push_back(mail);
+      return true;  // no wait can end by it before it has arrived
+    }
+    if (on_host(mail->device) && on_host(to->view)) {
+      to->state = LocalTransfer::State::kWriting;
+      guard.unlock();
+      World::write(*mail, *to);
+      guard.lock();
+      World::finish(*mail, *to);
+    } else {
+      if (!keep) World::copy_payload(*mail);
+      to->mail = mail;
+      to->state = LocalTransfer::State::kTaken;
+      mail->to = to;
+    }
+    desk.bell.notify_one();
+    return true;
+  }
+
+  // Writes the message that a receive of this rank has taken.
+  void take(std::unique_lock<std::mutex>& guard, LocalTransfer& transfer) {
+    const std::shared_ptr<Mail> mail = transfer.mail;
+    // The sender's memory may be read only under the lock; copies need none.
+    if (!mail->copy.empty()) guard.unlock();
+    deliver(*mail, transfer);
+    if (!guard.owns_lock()) guard.lock();
+    World::finish(*mail, transfer);
+    guard.unlock();
+    world_->ring(mail->from);
+  }
+
   // Copies the payload. Where either end lies on a device, a stream beside the one that computes
   // does it, and the host waits only for memory that it reads itself.
   void deliver(Mail& mail, LocalTransfer& transfer) {
-    const auto bytes = static_cast<size_t>(mail.header.bytes);
-    if (on_host(mail.device) && on_host(transfer.view.device)) {
-      std::memcpy(transfer.view.data, mail.data, bytes);
-      return;
-    }
-    Stream& side = side_stream(on_host(transfer.view.device) ? mail.device : transfer.view.device);
+    if (mail.header.bytes != transfer.header.bytes || !transfer.view.data) return;
+    if (on_host(mail.device) && on_host(transfer.view)) return World::write(mail, transfer);
+    Stream& side = side_stream(on_host(transfer.view) ? mail.device : transfer.view.device);
     mail.made.wait_on(side);
     transfer.free.wait_on(side);
-    cuda_copy_bytes(side, mail.data, transfer.view.data, bytes);
+    cuda_copy_bytes(side, mail.data, transfer.view.data, static_cast<size_t>(mail.header.bytes));
     mail.read.record(side);
-    if (on_host(mail.device) || on_host(transfer.view.device))
+    if (on_host(mail.device) || on_host(transfer.view))
       side.sync();
     else
       mail.read.wait_on(*transfer.stream);
@@ -240,22 +461,29 @@ class LocalTransport final : public Transport {
 
   template <class Done>
   void block(std::unique_lock<std::mutex>& guard, const LocalTransfer& transfer, Done&& done) {
-    if (world_->state[rank_] == World::State::kMissing)
-      world_->state[rank_] = World::State::kRunning;
-    while (world_->aborted.empty() && !done()) {
-      world_->waiting[rank_] = &transfer;
-      world_->check_deadlock();
-      world_->check_startup();
-      // The waits are short because nothing signals delayed mail and the start-up limit.
-      if (world_->aborted.empty())
-        world_->changed.wait_for(
-            guard, std::chrono::microseconds(world_->options.delay_seed ? 50 : 20000));
-      world_->waiting[rank_] = nullptr;
+    if (desk_.stage == Desk::Stage::kMissing) desk_.stage = Desk::Stage::kRunning;
+    if (!done() && !world_->aborted) {
+      desk_.waiting = &transfer;
+      ++world_->idle;
+      while (!done() && !world_->aborted) {
+        guard.unlock();
+        world_->check_deadlock();
+        world_->check_startup();
+        guard.lock();
+        // The waits are short because nothing signals the start-up limit.
+        if (!done() && !world_->aborted) desk_.bell.wait_for(guard, std::chrono::milliseconds(20));
+      }
+      --world_->idle;
+      desk_.waiting = nullptr;
     }
-    if (!world_->aborted.empty()) throw Error(ErrorKind::kComm, world_->aborted);
+    if (!world_->aborted) return;
+    guard.unlock();
+    const std::lock_guard why(world_->abort_lock);
+    throw Error(ErrorKind::kComm, world_->why);
   }
 
   std::shared_ptr<World> world_;
+  Desk& desk_;
   int rank_;
   std::optional<Stream> side_;  // copies to this rank's device
 };
@@ -343,7 +571,7 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& work,
   const auto transports = make_local_transports(ranks, options);
   run(transports, work, [&](int rank, bool ended) {
     static_cast<LocalTransport&>(*transports[rank])
-        .set_state(ended ? World::State::kEnded : World::State::kRunning);
+        .set_stage(ended ? Desk::Stage::kEnded : Desk::Stage::kRunning);
   });
 }
 

@@ -1,7 +1,8 @@
 #pragma once
-// Local transport: the ranks are threads of this process, and messages are copied from the sender's
-// buffer to the receiver's. The receiver copies device memory on a stream beside the one that
-// computes, and the host does not wait. `--ranks N` and the tests of parallel methods use it.
+// Local transport: the ranks are threads of this process. A message is written into the receiver's
+// buffer as soon as both ends are posted: by the sender, or by the receiver where the message came
+// first. The receiver copies device memory on a stream beside the one that computes, and the host
+// does not wait. `--ranks N` and the tests of parallel methods use it.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -11,12 +12,15 @@
 namespace weft {
 
 struct LocalOptions {
-  // A send's wait returns once the receiver has taken the message (as large NCCL and MPI messages
-  // do, and every message in a device's memory); else the payload is copied at the send and its
-  // wait returns at once.
+  // A send's wait returns once the receiver has posted its receive (as large NCCL and MPI messages
+  // do, and every message in a device's memory); else a payload that comes first is copied at the
+  // send, whose wait returns at once.
   bool rendezvous = false;
-  // Other than 0: every message becomes visible after a random delay of 0 ... max_delay_us, so that
-  // messages with different tags overtake each other. The seed decides the delays.
+  // Other than 0: a courier's thread takes every message of the host's memory to its receiver after
+  // a random delay of 0 ... max_delay_us, so that messages with different tags overtake each other.
+  // It reads the sender's buffer and writes the receiver's only then, and the receiver's buffer is
+  // filled with 0xff at the post. A program that touches either before the wait gets wrong bits, as
+  // it may over a network. The seed decides the delays.
   uint64_t delay_seed = 0;
   int max_delay_us = 300;
   double startup_seconds = 60;  // every rank must have begun within this time

@@ -34,6 +34,7 @@ struct MatchReceiver {
   // A rank that sends to itself gets two matches at once; they must be carried out together.
   virtual void matched(std::span<const Match> matches) = 0;
   virtual void withdrawn(uint64_t number) = 0;
+  virtual void strayed() = 0;  // a message to this rank was discarded (Transport::begin_job)
   virtual void ended(const std::string& why) = 0;  // the job has failed; called at most once
 };
 
@@ -44,6 +45,9 @@ struct Matchmaker {
   virtual void offer(int rank, const Offer& offer) = 0;
   // The answer is withdrawn(), or nothing where the match was told before.
   virtual void withdraw(int rank, uint64_t number) = 0;
+  // Sends to this rank that belong to jobs before its present one are discarded: the sender is told
+  // withdrawn(), and the rank strayed().
+  virtual void begin_job(int rank) = 0;
   // The rank does nothing before this offer is matched. Once every rank waits like this, the job
   // ends with the list of who waits for what.
   virtual void waiting(int rank, uint64_t number) = 0;
@@ -51,6 +55,8 @@ struct Matchmaker {
   // `seconds` for the others; late() ends the job with the list of missing ranks.
   virtual void ready(int rank) = 0;
   virtual void late(int rank, double seconds) = 0;
+  // Counts the offers and ranks that calls have looked at.
+  virtual int64_t work() const = 0;
   // The first call wins.
   virtual void abort(const std::string& why) = 0;
 };

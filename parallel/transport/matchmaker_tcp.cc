@@ -2,7 +2,6 @@
 // tells the other ranks over TCP.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,13 +10,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <list>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/check.h"
 #include "parallel/bootstrap/listener.h"
+#include "parallel/bootstrap/poller.h"
 #include "parallel/transport/matchmaker.h"
 
 namespace weft {
@@ -35,6 +35,7 @@ enum class Opcode : int32_t {
   kLeave,
   kOffer,
   kWithdraw,
+  kBeginJob,
   kWaiting,
   kReady,
   kLate,
@@ -42,6 +43,7 @@ enum class Opcode : int32_t {
   // sent by the first rank's server
   kMatched,
   kWithdrawn,
+  kStrayed,
   kEnded
 };
 
@@ -88,7 +90,11 @@ struct Frames {
 
 // One connected rank, on the first rank's side.
 struct Peer final : MatchReceiver {
-  explicit Peer(int connection) : socket(connection) { no_delay(socket); }
+  Peer(int connection, Poller& waits, bool& failed)
+      : socket(connection), poller(waits), ended_job(failed) {
+    no_delay(socket);
+    poller.watch(socket, this);
+  }
   ~Peer() override { close(socket); }
 
   void matched(std::span<const Match> matches) override {
@@ -108,10 +114,15 @@ struct Peer final : MatchReceiver {
     frame.offer.number = number;
     send_frame(frame);
   }
+  void strayed() override {
+    Frame frame;
+    frame.opcode = Opcode::kStrayed;
+    send_frame(frame);
+  }
   void ended(const std::string& why) override {
     Frame frame;
     frame.opcode = Opcode::kEnded;
-    told_end = true;
+    ended_job = true;
     std::snprintf(frame.text, sizeof frame.text, "%s", why.c_str());
     send_frame(frame);
   }
@@ -123,11 +134,16 @@ struct Peer final : MatchReceiver {
   void flush() {
     const ssize_t gone = send(socket, unsent.data(), unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (gone > 0) unsent.erase(0, static_cast<size_t>(gone));
+    if (waits_to_write != unsent.empty()) return;
+    waits_to_write = !unsent.empty();
+    poller.watch_writes(socket, this, waits_to_write);
   }
 
   const int socket;
+  Poller& poller;
+  bool& ended_job;
   int rank = -1;
-  bool left = false, dead = false, told_end = false;
+  bool left = false, waits_to_write = false;
   Frames frames;
   std::string unsent;
 };
@@ -138,6 +154,7 @@ class MatchServer {
       : ranks_(ranks),
         listener_(open_listener(interfaces, ranks)),
         matchmaker_(make_matchmaker(ranks)) {
+    poller_.watch(listener_.socket, nullptr);
     thread_ = std::thread([this] { run(); });
   }
 
@@ -148,6 +165,7 @@ class MatchServer {
   }
 
   const std::string& text() const { return listener_.text; }
+  int64_t work() const { return matchmaker_->work(); }
 
  private:
   // Runs until every rank has joined and left. After a failure, or once the first rank closes, it
@@ -156,32 +174,41 @@ class MatchServer {
     int gone = 0;
     Clock::time_point last_in_order = Clock::now();
     while (gone < ranks_ && !((ended_ || closing_) && peers_.empty())) {
-      for (const Peer& peer : peers_) ended_ = ended_ || peer.told_end;
       if (!(ended_ && closing_)) last_in_order = Clock::now();
       if (Clock::now() - last_in_order > kLeaveTimeout) return;
-      std::vector<pollfd> watched{{listener_.socket, POLLIN, 0}};
-      for (const Peer& peer : peers_)
-        watched.push_back(
-            {peer.socket, static_cast<short>(peer.unsent.empty() ? POLLIN : POLLIN | POLLOUT), 0});
-      poll(watched.data(), watched.size(), 100);
-      for (int one; (one = accept4(listener_.socket, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;)
-        peers_.emplace_back(one);
-      for (Peer& peer : peers_) {
-        if (!peer.unsent.empty()) peer.flush();
-        if (peer.frames.read(peer.socket, MSG_DONTWAIT,
-                             [&](const Frame& frame) { return take(peer, frame); }))
-          continue;
-        peer.dead = true;
-        if (peer.rank < 0) continue;
-        if (!peer.left) {
-          ended_ = true;
-          matchmaker_->leave(peer.rank);
-          matchmaker_->abort("rank " + std::to_string(peer.rank) + " is gone");
-        }
-        ++gone;
+      for (void* owner : poller_.wait(100)) {
+        if (!owner)
+          accept_all();
+        else if (!serve(*static_cast<Peer*>(owner)))
+          gone += remove(*static_cast<Peer*>(owner));
       }
-      peers_.remove_if([](const Peer& peer) { return peer.dead; });
     }
+  }
+
+  void accept_all() {
+    for (int one; (one = accept4(listener_.socket, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+      const auto peer = std::make_shared<Peer>(one, poller_, ended_);
+      peers_.emplace(peer.get(), peer);
+    }
+  }
+
+  // False where the connection has ended.
+  bool serve(Peer& peer) {
+    if (!peer.unsent.empty()) peer.flush();
+    return peer.frames.read(peer.socket, MSG_DONTWAIT,
+                            [&](const Frame& frame) { return take(peer, frame); });
+  }
+
+  // Returns the number of ranks that are gone with the connection: 1, or 0 for a stranger.
+  int remove(Peer& peer) {
+    const int rank = peer.rank;
+    if (rank >= 0 && !peer.left) {
+      ended_ = true;
+      matchmaker_->leave(rank);
+      matchmaker_->abort("rank " + std::to_string(rank) + " is gone");
+    }
+    peers_.erase(&peer);
+    return rank >= 0;
   }
 
   bool take(Peer& peer, const Frame& frame) {
@@ -200,6 +227,9 @@ class MatchServer {
         break;
       case Opcode::kWithdraw:
         matchmaker_->withdraw(peer.rank, number);
+        break;
+      case Opcode::kBeginJob:
+        matchmaker_->begin_job(peer.rank);
         break;
       case Opcode::kWaiting:
         matchmaker_->waiting(peer.rank, number);
@@ -230,7 +260,8 @@ class MatchServer {
   const std::shared_ptr<Matchmaker> matchmaker_;
   bool ended_ = false;
   std::atomic<bool> closing_ = false;
-  std::list<Peer> peers_;
+  Poller poller_;
+  std::unordered_map<Peer*, std::shared_ptr<Peer>> peers_;
   std::thread thread_;
 };
 
@@ -265,7 +296,9 @@ class MatchClient final : public Matchmaker {
     send_frame(Opcode::kOffer, frame);
   }
   void withdraw(int, uint64_t number) override { send_number(Opcode::kWithdraw, number); }
+  void begin_job(int) override { send_frame(Opcode::kBeginJob); }
   void waiting(int, uint64_t number) override { send_number(Opcode::kWaiting, number); }
+  int64_t work() const override { return server_ ? server_->work() : 0; }
   void ready(int) override { send_frame(Opcode::kReady); }
   void late(int, double seconds) override {
     Frame frame;
@@ -307,6 +340,8 @@ class MatchClient final : public Matchmaker {
         if (!frame.more) matches.clear();
       } else if (frame.opcode == Opcode::kWithdrawn) {
         receiver_->withdrawn(frame.offer.number);
+      } else if (frame.opcode == Opcode::kStrayed) {
+        receiver_->strayed();
       } else if (frame.opcode == Opcode::kEnded) {
         receiver_->ended(frame.text);
       }

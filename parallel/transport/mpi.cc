@@ -4,7 +4,10 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <climits>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -30,6 +33,8 @@ namespace {
 constexpr int kHeaderTag = 0, kAbortTag = 1, kFirstPayloadTag = 2, kPayloadTags = 1 << 20;
 constexpr size_t kAbortBytes = 1024;
 constexpr double kStartupSeconds = 60;
+constexpr std::chrono::seconds kLetGoTime{1};
+constexpr std::chrono::microseconds kDriveTime{50};  // between two calls of the thread
 
 struct WireHeader {
   MessageHeader message;
@@ -77,8 +82,12 @@ struct Arrival {
   std::vector<MPI_Request> requests;  // those that are not finished
 };
 
+class MpiTransport;
 struct MpiTransfer final : Transfer {
-  using Transfer::Transfer;
+  MpiTransfer(MpiTransport& owner, bool receives) : Transfer(receives), transport(owner) {}
+  ~MpiTransfer() override;
+
+  MpiTransport& transport;
   int peer = 0;
   MessageHeader header;
   // Used by a send; the wire header's memory must stay until it is sent.
@@ -88,12 +97,7 @@ struct MpiTransfer final : Transfer {
   void* data = nullptr;
   std::shared_ptr<Arrival> arrival;
   std::list<MpiTransfer*>* posted = nullptr;  // the list it waits in, until claimed
-
-  ~MpiTransfer() override {
-    if (posted) posted->remove(this);
-    // Only an aborted job destroys unfinished sends; MPI may drop them.
-    for (MPI_Request& request : requests) MPI_Request_free(&request);
-  }
+  bool over = false;                          // its wait has returned
 };
 
 class MpiTransport final : public Transport {
@@ -135,7 +139,10 @@ class MpiTransport final : public Transport {
     const std::string interfaces = chosen ? chosen : launch.one_host() ? "lo" : "";
     control_ = std::make_unique<ControlPlane>(rank_, size_, interfaces, share, control,
                                               settings_for_timeout(options.heartbeat_timeout_s));
+    if (options.progress_thread) driver_ = std::thread([this] { drive(); });
   }
+
+  ~MpiTransport() override { stop_driver(); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -148,7 +155,7 @@ class MpiTransport final : public Transport {
   std::unique_ptr<Transfer> send(Stream&, int peer, const MessageHeader& header,
                                  const TensorView& view) override {
     const std::lock_guard guard(lock_);
-    auto transfer = std::make_unique<MpiTransfer>(false);
+    auto transfer = std::make_unique<MpiTransfer>(*this, false);
     transfer->peer = peer;
     transfer->header = header;
     transfer->wire = {header, links_[peer].sent++, part_};
@@ -160,13 +167,14 @@ class MpiTransport final : public Transport {
     for_each_part(view.data, header.bytes, part_, [&](const void* data, int bytes) {
       post(data, bytes, payload_tag(transfer->wire.number));
     });
+    begin_moving();
     return transfer;
   }
 
   std::unique_ptr<Transfer> receive(Stream&, int peer, const MessageHeader& expected,
                                     const TensorView& view) override {
     const std::lock_guard guard(lock_);
-    auto transfer = std::make_unique<MpiTransfer>(true);
+    auto transfer = std::make_unique<MpiTransfer>(*this, true);
     transfer->peer = peer;
     transfer->header = expected;
     transfer->data = view.data;
@@ -181,19 +189,24 @@ class MpiTransport final : public Transport {
       transfer->posted = &link.posted;
       link.posted.push_back(transfer.get());
     }
+    begin_moving();
     return transfer;
   }
 
   MessageHeader wait(Transfer& under_way) override {
     auto& transfer = static_cast<MpiTransfer&>(under_way);
+    const Waiter waiter(waiters_);
     for (int naps = 0;; ++naps) {
       {
         const std::lock_guard guard(lock_);
         if (aborted_.empty()) progress();
         if (!aborted_.empty()) throw Error(ErrorKind::kComm, aborted_);
-        if (ended(transfer)) break;
+        if (ended(transfer)) {
+          end_moving(transfer);
+          break;
+        }
       }
-      std::this_thread::sleep_for(std::chrono::microseconds(std::min(5 << std::min(naps, 5), 100)));
+      nap(naps);
     }
     if (!transfer.receive) return transfer.header;
     const Arrival& arrival = *transfer.arrival;
@@ -201,6 +214,33 @@ class MpiTransport final : public Transport {
     if (!arrival.held.empty() && header.bytes == transfer.header.bytes)
       std::memcpy(transfer.data, arrival.held.data(), arrival.held.size());
     return header;
+  }
+
+  // Lets go of a transfer that is destroyed before its wait. MPI may be reading or writing its
+  // memory: it is given a second to end that. Where it does not, because the job has failed, it is
+  // never called again, so that it cannot touch the memory later.
+  void let_go(MpiTransfer& transfer) noexcept {
+    without_throwing([&] {
+      const auto limit = std::chrono::steady_clock::now() + kLetGoTime;
+      for (int naps = 0;; ++naps) {
+        {
+          const std::lock_guard guard(lock_);
+          if (transfer.posted) transfer.posted->remove(&transfer);
+          transfer.posted = nullptr;
+          if (!transfer.over) end_moving(transfer);
+          if (silent_ || released(transfer)) return;
+          silent_ = true;  // also where MPI fails in the next call
+          progress();
+          silent_ = std::chrono::steady_clock::now() > limit;
+          if (silent_ && aborted_.empty()) {
+            aborted_ = "rank " + std::to_string(rank_) + " gave up a message that rank " +
+                       std::to_string(transfer.peer) + " does not end";
+            control_->fail(aborted_);
+          }
+        }
+        nap(naps);
+      }
+    });
   }
 
   void abort(std::string_view why) noexcept override {
@@ -213,10 +253,34 @@ class MpiTransport final : public Transport {
     });
   }
 
+  int job() const override { return job_; }
+  int64_t strays() const override {
+    const std::lock_guard guard(lock_);
+    return strays_;
+  }
+  int64_t held_bytes() const override {
+    const std::lock_guard guard(lock_);
+    int64_t bytes = 0;
+    for (const Link& link : links_)
+      for (const auto& arrival : link.early) bytes += static_cast<int64_t>(arrival->held.size());
+    return bytes;
+  }
+
+  void begin_job() override {
+    const std::lock_guard guard(lock_);
+    job_ = next_job(job_);
+    // A payload that is under way is kept by Link::coming until it has come.
+    for (Link& link : links_)
+      strays_ += static_cast<int64_t>(std::erase_if(link.early, [&](const auto& arrival) {
+        return of_earlier_job(arrival->header.message.tag, job_);
+      }));
+  }
+
   std::optional<int64_t> job_clock_ns() const override { return control_->job_clock_ns(); }
 
   void finish() {
     control_->await_all();  // sleeps; MPI's own barrier would spin
+    stop_driver();
     {
       const std::lock_guard guard(lock_);
       for (Link& link : links_)
@@ -228,7 +292,62 @@ class MpiTransport final : public Transport {
   }
 
  private:
+  // While a rank's wait drives MPI, the thread does not.
+  struct Waiter {
+    explicit Waiter(std::atomic<int>& count) : waiters(count) { ++waiters; }
+    ~Waiter() { --waiters; }
+    std::atomic<int>& waiters;
+  };
+
+  static void nap(int naps) {
+    std::this_thread::sleep_for(std::chrono::microseconds(std::min(5 << std::min(naps, 5), 100)));
+  }
+
+  void begin_moving() {
+    if (moving_++ == 0) changed_.notify_one();
+  }
+  void end_moving(MpiTransfer& transfer) {
+    transfer.over = true;
+    --moving_;
+  }
+
+  // The thread's work.
+  void drive() {
+    std::unique_lock guard(lock_);
+    while (!leaving_) {
+      if (moving_ == 0 || !aborted_.empty() || silent_) {
+        changed_.wait(guard);
+        continue;
+      }
+      try {
+        if (waiters_ == 0) progress();
+      } catch (const Error&) {  // the rank's next wait meets the same error
+        return;
+      }
+      guard.unlock();
+      std::this_thread::sleep_for(kDriveTime);
+      guard.lock();
+    }
+  }
+
+  void stop_driver() {
+    {
+      const std::lock_guard guard(lock_);
+      leaving_ = true;
+    }
+    changed_.notify_all();
+    if (driver_.joinable()) driver_.join();
+  }
+
+  // True where MPI no longer uses a transfer's memory.
+  static bool released(MpiTransfer& transfer) {
+    if (!transfer.receive) return finished(transfer.requests);
+    return !transfer.arrival || !transfer.arrival->held.empty() ||
+           finished(transfer.arrival->requests);
+  }
+
   void send_abort() {
+    if (silent_) return;
     std::string text = aborted_.substr(0, kAbortBytes - 1);
     text.resize(kAbortBytes);
     for (int peer = 0; peer < size_; ++peer) {
@@ -239,7 +358,7 @@ class MpiTransport final : public Transport {
                   MPI_COMM_WORLD, &request);
       }
     }
-    for (int i = 0; i < 20; ++i) {  // gives the messages time to be sent
+    for (int i = 0; i < 20 && !silent_; ++i) {  // gives the messages time to be sent
       progress();
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -306,6 +425,8 @@ class MpiTransport final : public Transport {
       transfer.arrival = arrival;
       transfer.posted = nullptr;
       link.posted.erase(posted);
+    } else if (of_earlier_job(header.tag, job_)) {
+      ++strays_;
     } else {
       link.early.push_back(arrival);
     }
@@ -327,17 +448,28 @@ class MpiTransport final : public Transport {
   }
 
   const int64_t part_;  // the largest MPI message's bytes
-  std::mutex lock_;
-  int rank_ = 0, size_ = 1;
+  mutable std::mutex lock_;
+  int rank_ = 0, size_ = 1, job_ = 0;
+  int64_t strays_ = 0;
   std::vector<Link> links_;
   char abort_text_[kAbortBytes] = {};
   MPI_Request abort_request_ = MPI_REQUEST_NULL;
   std::string aborted_;
+  bool silent_ = false;   // MPI is not called any more
+  bool leaving_ = false;  // the thread ends
+  int moving_ = 0;        // transfers whose wait has not returned
+  std::atomic<int> waiters_ = 0;
+  std::condition_variable changed_;
   std::list<std::string> abort_texts_;
   std::mutex watched_lock_;
   std::shared_ptr<const FlightRecorder> watched_;
+  std::thread driver_;
   std::unique_ptr<ControlPlane> control_;  // declared last: its thread uses the members above
 };
+
+MpiTransfer::~MpiTransfer() {
+  if (!over) transport.let_go(*this);
+}
 
 std::shared_ptr<MpiTransport>& the_transport() {
   static std::shared_ptr<MpiTransport> transport;

@@ -22,6 +22,9 @@ struct MpiOptions {
   std::function<void(const std::string&line)> warning{}, stuck{};
   double heartbeat_timeout_s =
       4.5;  // as in settings_for_timeout (parallel/bootstrap/control_plane.h)
+  // A thread drives MPI while messages are under way and no rank's wait does, so that messages
+  // above MPI's eager limit move while this process computes.
+  bool progress_thread = true;
   // The largest MPI message in bytes; a larger payload is sent in parts, because MPI counts with an
   // int.
   int64_t largest_part = int64_t{1} << 30;

@@ -1,6 +1,7 @@
 #include "parallel/transport/nccl.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -104,6 +105,15 @@ class NcclTransport final : public Transport, private MatchReceiver {
     return transfer.receive ? transfer.arrived : transfer.offer.header;
   }
 
+  int job() const override { return job_; }
+  int64_t strays() const override { return strays_; }
+  int64_t held_bytes() const override { return 0; }  // no byte moves before both ends are posted
+
+  void begin_job() override {
+    job_ = next_job(job_);
+    matchmaker_->begin_job(rank_);
+  }
+
   void abort(std::string_view why) noexcept override {
     const std::string_view text = why.empty() ? std::string_view("aborted") : why;
     without_throwing([&] { matchmaker_->abort(std::string(text)); });
@@ -175,6 +185,8 @@ class NcclTransport final : public Transport, private MatchReceiver {
     }
     changed_.notify_all();
   }
+
+  void strayed() override { ++strays_; }
 
   void ended(const std::string& why) override {
     {
@@ -405,6 +417,9 @@ class NcclTransport final : public Transport, private MatchReceiver {
   const NcclOptions options_;
   const std::shared_ptr<Matchmaker> matchmaker_;
   const ncclUniqueId id_;
+
+  int job_ = 0;  // used by the rank's own calls alone
+  std::atomic<int64_t> strays_ = 0;
 
   std::mutex lock_;  // guards the members below; never held while the matchmaker is called
   std::condition_variable changed_;

@@ -1,7 +1,8 @@
 #include "parallel/transport/staging.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "parallel/transport/staged_bytes.h"
 
 namespace weft {
 
@@ -14,10 +15,23 @@ Staging::Buffer Staging::take(size_t bytes) {
     if (fits(*buffer) && buffer->read.done() &&
         (best == idle_.end() || buffer->memory.bytes() < best->memory.bytes()))
       best = buffer;
-  if (best == idle_.end()) return {.memory = PinnedMemory(std::bit_ceil(bytes)), .read = {}};
+  if (best == idle_.end())
+    return {.memory = PinnedMemory(static_cast<size_t>(staged_bytes(static_cast<int64_t>(bytes)))),
+            .read = {}};
   Buffer found = std::move(*best);
   idle_.erase(best);
   return found;
+}
+
+int64_t Staging::held_bytes() const {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : idle_) bytes += static_cast<int64_t>(buffer.memory.bytes());
+  return bytes;
+}
+
+void Staging::trim() {
+  for (Buffer& buffer : idle_) buffer.read.sync();
+  idle_.clear();
 }
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #pragma once
 // Staging: pinned host memory that messages from and to a device pass through where a transport
 // takes host memory alone. It belongs to one rank and one thread.
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,9 @@ class Staging {
   // A buffer of at least `bytes` that is no longer read: one that was given back, else a new one.
   Buffer take(size_t bytes);
   void give_back(Buffer buffer) { idle_.push_back(std::move(buffer)); }
+  // Bytes of the buffers that wait for their next use. trim() frees them.
+  int64_t held_bytes() const;
+  void trim();
 
  private:
   std::vector<Buffer> idle_;

@@ -50,6 +50,17 @@ struct Transport {
   // arrived. Error(kComm) where the job was aborted, the peer is gone or nothing can ever arrive.
   virtual MessageHeader wait(Transfer& transfer) = 0;
 
+  // The job that this rank's messages belong to: 0 before the first begin_job(). Ranks that send
+  // each other messages of groups must have begun equally many jobs. What an ended job has left
+  // behind (sent by a rank that went further than its peer) cannot be taken for a message of a
+  // later one: begin_job() and later arrivals discard it, and the discarded messages are counted.
+  virtual int job() const = 0;
+  virtual void begin_job() = 0;
+  virtual int64_t strays() const = 0;  // messages that this rank has discarded
+  // Bytes of host memory that this rank's messages hold beside their views: payloads that came
+  // before their receive was posted.
+  virtual int64_t held_bytes() const = 0;
+
   // Gives the transport the rank's last operations, for other ranks' error reports.
   virtual void watch(std::shared_ptr<const FlightRecorder>) {}
 
@@ -60,6 +71,36 @@ struct Transport {
   // Ends every rank's present and future waits with Error(kComm) carrying `why`. The first call of
   // the job wins. Safe from any thread.
   virtual void abort(std::string_view why) noexcept = 0;
+};
+
+// TransportDecorator: forwards everything to another transport.
+class TransportDecorator : public Transport {
+ public:
+  explicit TransportDecorator(std::shared_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  bool takes_device_memory() const override { return inner_->takes_device_memory(); }
+  std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
+                                 const TensorView& view) override {
+    return inner_->send(stream, peer, header, view);
+  }
+  std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
+                                    const TensorView& view) override {
+    return inner_->receive(stream, peer, expected, view);
+  }
+  MessageHeader wait(Transfer& transfer) override { return inner_->wait(transfer); }
+  int job() const override { return inner_->job(); }
+  void begin_job() override { inner_->begin_job(); }
+  int64_t strays() const override { return inner_->strays(); }
+  int64_t held_bytes() const override { return inner_->held_bytes(); }
+  void watch(std::shared_ptr<const FlightRecorder> recorder) override {
+    inner_->watch(std::move(recorder));
+  }
+  std::optional<int64_t> job_clock_ns() const override { return inner_->job_clock_ns(); }
+  void abort(std::string_view why) noexcept override { inner_->abort(why); }
+
+ protected:
+  const std::shared_ptr<Transport> inner_;
 };
 
 // Runs `work` and drops what it throws: abort() must not fail while it reports a failure.

@@ -303,6 +303,25 @@ TEST(Plan, TellsTimeMemoryAndBytesOfALayout) {
   fs::remove(svg);
 }
 
+TEST(Plan, PrintsAndProvesTheSchedule) {
+  const std::string job = "plan --model " + kModel +
+                          " --width 32 --height 16 --num-frames 9 --steps 3 --ranks 2 "
+                          "--layout layers=2 --device-gflops 1 --device-gbs 1 ";
+  const Outcome turns = run(job + "--check");
+  ASSERT_EQ(turns.code, 0) << turns.err;
+  EXPECT_NE(turns.out.find("checked layers=2: 2 ranks, "), std::string::npos) << turns.out;
+  EXPECT_NE(turns.out.find("no deadlock under rendezvous sends"), std::string::npos);
+  const Outcome steps = run(job + "--plan-rank 1");
+  EXPECT_NE(steps.out.find("schedule of rank 1 of 2, "), std::string::npos) << steps.out;
+  EXPECT_NE(steps.out.find("post step 0 "), std::string::npos);
+  EXPECT_EQ(run(job + "--plan-rank 2").code, 2);
+  const auto object = nlohmann::json::parse(run(job + "--check --json").out);
+  EXPECT_NE(object["checked"].get<std::string>().find("bytes follow the formula"),
+            std::string::npos);
+  EXPECT_EQ(object["turns"].front()["loads"], 2);
+  EXPECT_EQ(object["turns"].back()["decodes"], 2);
+}
+
 TEST(Plan, ComparesEveryLayout) {
   const Outcome outcome = run("plan --model " + kModel +
                               " --width 32 --height 16 --num-frames 9 --steps 2 --ranks 2 "

@@ -416,7 +416,7 @@ TEST(AttentionFlash, EveryBlockOfRowsEqualsTheDefinition) {
                    .query_position = 20};
       Call call(c, DType::kBF16);
       const AttentionArgs& args = call.args();
-      const int keys = flash_tile_keys(DType::kBF16, static_cast<int>(rows), e);
+      const int keys = cuda::flash_tile_keys(DType::kBF16, static_cast<int>(rows), e);
       const KVSegment& segment = args.segments[0];
       cuda::FlashArgs flash{.q = args.q.data,
                             .q_row = args.q.stride[0],

@@ -84,11 +84,6 @@ TEST(Sha256, KnownDigests) {
   parts.update("");
   parts.update("bc");
   EXPECT_EQ(parts.hex(), sha256_hex("abc"));
-  TempDir dir;
-  const std::string bytes(3'000'000, 'a');
-  EXPECT_EQ(sha256_file(dir.write("a", bytes)), sha256_hex(bytes));
-  expect_error(ErrorKind::kModel, "cannot be opened", [&] { sha256_file(dir / "none"); });
-  expect_error(ErrorKind::kModel, "cannot be read", [&] { sha256_file(dir.path()); });
 }
 
 }  // namespace

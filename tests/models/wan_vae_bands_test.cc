@@ -47,6 +47,7 @@ void run_bands(int64_t rows, int bands, const LocalOptions& options, Work&& work
         Stream stream = Stream::cpu(1, Determinism::kFast, &reference_ops());
         Arena arena(size_t{1} << 30);
         BandMixer mixer(world.group(all, 1), heights);
+        mixer.begin({});
         BandHalo inner(world.group(all, 1));
         CountingHalo halo(inner, world.rank() == 0, world.rank() == bands - 1);
         IdentityReducer reducer;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "parallel/partition.h"
 #include "parallel/transport/link.h"
 #include "parallel/transport/local.h"
+#include "tests/parallel/stray.h"
 
 namespace weft::test {
 namespace {
@@ -165,30 +167,43 @@ TEST_P(Worlds, AllReduceGivesTheSameBitsAndTheBytesOfItsFormula) {
       }
 }
 
-TEST_P(Worlds, ReduceScatterGathersToTheSum) {
-  for (int ranks = 2; ranks <= 5; ++ranks)
+TEST_P(Worlds, GatherBringsUnevenRowsToTheRoot) {
+  for (int ranks = 1; ranks <= 5; ++ranks)
     run_ranks(
         ranks,
         [&](Communicator& c) {
-          const int64_t n = 23;
-          Arena arena(size_t{1} << 20);
-          const Tensor x = ramp(n, static_cast<float>(c.rank()), 1.0f);
-          c.reduce_scatter(stream(), arena, {.kind = Payload::kPartial}, x);
-          const Range own = partition(n, ranks, c.rank());
-          for (int64_t i = own.begin; i < own.end; ++i)
-            EXPECT_EQ(x.as<float>()[i], ranks * (ranks - 1) / 2 + ranks * i);
-          EXPECT_EQ(sent(c, Payload::kPartial), 4 * (n - own.size()));
-          const Tensor all(DType::kF32, {n});
-          std::vector<TensorView> parts;
-          for (int p = 0; p < ranks; ++p) {
-            const Range range = partition(n, ranks, p);
-            parts.push_back(all.view().slice(0, range.begin, range.size()));
+          // Rank r has r rows of three values, or none where r is 2.
+          const auto rows_of = [](int rank) { return rank == 2 ? 0 : rank + 1; };
+          const Tensor own = ramp(3 * rows_of(c.rank()), static_cast<float>(100 * c.rank()), 1);
+          const Tensor whole = ramp(3 * 20, -1, 0);
+          std::vector<int> order;
+          const auto place = [&](int rank) {
+            int first = 0;
+            for (int r = 0; r < rank; ++r) first += rows_of(r);
+            return rows_of(rank) ? whole.view().slice(0, 3 * first, 3 * rows_of(rank))
+                                 : TensorView();
+          };
+          c.gather_v(stream(), {.kind = Payload::kLatent},
+                     rows_of(c.rank()) ? own.view() : TensorView(), place,
+                     [&](int rank, const TensorView& rows) {
+                       EXPECT_EQ(rows.as<float>()[1], 100 * rank + 1) << "before it has come";
+                       order.push_back(rank);
+                     });
+          EXPECT_EQ(sent(c, Payload::kLatent), c.rank() == 0 ? 0 : 12 * rows_of(c.rank()));
+          if (c.rank() != 0) {
+            EXPECT_TRUE(order.empty());
+            EXPECT_EQ(whole.as<float>()[0], -1);
+            return;
           }
-          c.all_gather_v(stream(), {.kind = Payload::kGathered},
-                         x.view().slice(0, own.begin, own.size()), parts);
-          for (int64_t i = 0; i < n; ++i)
-            EXPECT_EQ(all.as<float>()[i], ranks * (ranks - 1) / 2 + ranks * i);
-          EXPECT_EQ(sent(c, Payload::kGathered), 4 * own.size() * (ranks - 1));
+          int at = 0;
+          std::vector<int> expected;
+          for (int rank = 0; rank < ranks; ++rank) {
+            if (rows_of(rank)) expected.push_back(rank);
+            for (int i = 0; i < 3 * rows_of(rank); ++i)
+              EXPECT_EQ(whole.as<float>()[at++], 100 * rank + i);
+          }
+          EXPECT_EQ(order, expected);
+          EXPECT_EQ(whole.as<float>()[at], -1) << "written beyond the rows";
         },
         options());
 }
@@ -276,6 +291,15 @@ TEST_P(Worlds, ADeadlockNamesWhoWaitsForWhat) {
             "group 0; rank 2 has ended");
 }
 
+TEST_P(Worlds, StraysOfEndedJobsAreDiscardedAndCounted) {
+  run_ranks(3, expect_strays_are_discarded, options());
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    LocalOptions delayed = options();
+    delayed.delay_seed = seed;
+    run_ranks(3, expect_strays_are_discarded, delayed);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Sends, Worlds, testing::Bool(), [](const auto& info) {
   return std::string(info.param ? "Rendezvous" : "Buffered");
 });
@@ -289,6 +313,94 @@ TEST(Local, RendezvousSendsFindTheDeadlockThatBufferedOnesHide) {
   EXPECT_EQ(failure(2, work), "");
   EXPECT_NE(failure(2, work, {.rendezvous = true}).find("rank 0 sends to rank 1 hidden"),
             std::string::npos);
+}
+
+TEST(Link, StraysOfEndedJobsAreDiscardedAndCounted) {
+  std::vector<std::shared_ptr<Transport>> slow;
+  for (const auto& transport : make_local_transports(2))
+    slow.push_back(make_link(transport, {.latency_s = 0.002, .bytes_per_s = 1e6}));
+  run_ranks(slow, expect_strays_are_discarded);
+}
+
+// Two ranks exchange `rounds` messages. Each either follows the contract of Communicator::post or
+// breaks it on purpose; returns the rounds whose message was not what its sender meant.
+enum class Program : uint8_t { kRight, kReadsEarly, kOverwritesEarly };
+int wrong_rounds(Program program, const LocalOptions& options, int rounds) {
+  std::atomic<int> wrong = 0;
+  run_ranks(
+      2,
+      [&](Communicator& c) {
+        Tensor out(DType::kF32, {1000}), in(DType::kF32, {1000});
+        for (int round = 0; round < rounds; ++round) {
+          const float mine = static_cast<float>(10 * round + c.rank()),
+                      theirs = static_cast<float>(10 * round + 1 - c.rank());
+          const auto matches = [&] {
+            return std::all_of(in.as<float>(), in.as<float>() + in.count(),
+                               [&](float x) { return x == theirs; });
+          };
+          std::fill_n(out.as<float>(), out.count(), mine);
+          const Tag tag{.kind = Payload::kHidden, .pass = {.step = round}};
+          const Message send{1 - c.rank(), tag, out}, receive{1 - c.rank(), tag, in};
+          Communicator::Pending pending = c.post(stream(), {&send, 1}, {&receive, 1});
+          bool right = program != Program::kReadsEarly || matches();
+          if (program == Program::kOverwritesEarly) std::fill_n(out.as<float>(), out.count(), -1.f);
+          c.wait(pending);
+          if (program != Program::kReadsEarly) right = matches();
+          wrong += !right;
+        }
+      },
+      options);
+  return wrong;
+}
+
+// Without delays a wrong program may go unnoticed, as it may over a network on a good day.
+TEST_P(Worlds, DelaysCatchProgramsThatTouchABufferBeforeTheWait) {
+  LocalOptions delayed = options();
+  delayed.max_delay_us = 2000;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    delayed.delay_seed = seed;
+    EXPECT_EQ(wrong_rounds(Program::kRight, delayed, 20), 0);
+    EXPECT_GT(wrong_rounds(Program::kReadsEarly, delayed, 20), 10);
+    EXPECT_GT(wrong_rounds(Program::kOverwritesEarly, delayed, 20), 10);
+  }
+  EXPECT_EQ(wrong_rounds(Program::kRight, options(), 200), 0);
+}
+
+TEST(Local, AMessageIsWrittenWhereItsReceiveIsPostedBeforeAnyWait) {
+  run_ranks(2, [](Communicator& c) {
+    Tensor x = ramp(4, static_cast<float>(c.rank()), 1), y(DType::kF32, {4});
+    const Message receive{0, {.kind = Payload::kHidden}, y};
+    if (c.rank() == 1) {
+      Communicator::Pending pending = c.post(stream(), {}, {&receive, 1});
+      c.barrier(stream(), {});
+      c.barrier(stream(), {.hop = 50});
+      EXPECT_EQ(y.as<float>()[3], 3);
+      EXPECT_EQ(c.held_bytes(), 0);
+      c.wait(pending);
+    } else {
+      c.barrier(stream(), {});
+      c.send(stream(), 1, {.kind = Payload::kHidden}, x);
+      c.barrier(stream(), {.hop = 50});
+    }
+  });
+}
+
+TEST(Local, EarlyPayloadsAreCountedUntilTheirReceiveIsPosted) {
+  run_ranks(2, [](Communicator& c) {
+    Tensor x = ramp(100, 0, 1);
+    if (c.rank() == 0) {
+      for (int i = 0; i < 3; ++i) c.send(stream(), 1, {.kind = Payload::kHidden, .hop = i}, x);
+      c.barrier(stream(), {});
+      EXPECT_EQ(c.held_bytes(), 0);
+      return;
+    }
+    c.barrier(stream(), {});
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(c.held_bytes(), (3 - i) * 400);
+      c.receive(stream(), 0, {.kind = Payload::kHidden, .hop = i}, x);
+    }
+    EXPECT_EQ(c.held_bytes(), 0);
+  });
 }
 
 TEST(Local, AbortEndsABlockedWait) {

@@ -180,6 +180,34 @@ TEST(ControlPlane, AFailureEndsTheWaitForAll) {
   EXPECT_EQ(job.end_of(1), 42);
 }
 
+// Ranks that are threads. The first one looks at the connections that are ready, not at all.
+TEST(ControlPlane, TheWorkOfAMessageDoesNotGrowWithTheRanks) {
+  for (const int ranks : {64, 256}) {
+    const ControlSettings calm{.beat_s = 10, .suspect_s = 100, .dead_s = 200};
+    std::string text;
+    const auto share = [&](const std::string& given) {
+      return given.empty() ? text : text = given;
+    };
+    std::vector<std::unique_ptr<ControlPlane>> planes;
+    const ControlReports reports{.last_operation = {},
+                                 .warning = {},
+                                 .failure = [](const std::string& line) { ADD_FAILURE() << line; },
+                                 .stuck = {}};
+    for (int rank = 0; rank < ranks; ++rank)
+      planes.push_back(std::make_unique<ControlPlane>(rank, ranks, "lo", share, reports, calm));
+    std::vector<std::thread> threads;
+    for (auto& plane : planes) threads.emplace_back([&plane] { plane->await_all(); });
+    for (std::thread& thread : threads) thread.join();
+    const auto [messages, looks] = planes[0]->work();
+    EXPECT_GE(messages, ranks - 1) << "hellos alone";
+    // A connection is read until it has no more, and once when it ends.
+    EXPECT_LE(looks, 2 * messages + ranks) << ranks << " ranks";
+    threads.clear();
+    for (auto& plane : planes) threads.emplace_back([&plane] { plane.reset(); });
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST(ControlPlane, SilenceOfASetTimeEndsTheJobOrNone) {
   const ControlSettings usual = settings_for_timeout(4.5), patient = settings_for_timeout(45),
                         endless = settings_for_timeout(0);

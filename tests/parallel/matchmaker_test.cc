@@ -31,6 +31,11 @@ class Recorder final : public MatchReceiver {
     withdrawn_.push_back(number);
     changed_.notify_all();
   }
+  void strayed() override {
+    const std::lock_guard guard(lock_);
+    ++strays_;
+    changed_.notify_all();
+  }
   void ended(const std::string& why) override {
     const std::lock_guard guard(lock_);
     if (why_.empty()) why_ = why;
@@ -43,6 +48,9 @@ class Recorder final : public MatchReceiver {
   }
   std::vector<uint64_t> withdrawn_after(size_t count) {
     return wait(withdrawn_, [=, this] { return withdrawn_.size() >= count; });
+  }
+  int strays_after(int count) {
+    return wait(strays_, [=, this] { return strays_ >= count; });
   }
   std::string why() {
     return wait(why_, [this] { return !why_.empty(); });
@@ -59,6 +67,7 @@ class Recorder final : public MatchReceiver {
   std::condition_variable changed_;
   std::vector<std::vector<Match>> calls_;
   std::vector<uint64_t> withdrawn_;
+  int strays_ = 0;
   std::string why_;
 };
 
@@ -110,6 +119,55 @@ class Matchmakers : public testing::TestWithParam<bool> {
   std::vector<std::shared_ptr<Matchmaker>> matchmakers_;
   Recorder recorders_[kRanks];
 };
+
+TEST_P(Matchmakers, SendsOfEarlierJobsAreDiscarded) {
+  const auto send = [&](uint64_t number, int job) {
+    Offer one = offer(number, false, 1, {});
+    one.header.tag = Tag{.kind = Payload::kHidden}.bits(3, job);
+    matchmakers_[0]->offer(0, one);
+  };
+  send(1, 0);
+  send(2, 1);
+  matchmakers_[0]->offer(0, offer(3, true, 1, {}));  // the answer shows that these have come
+  matchmakers_[1]->offer(1, offer(1, false, 0, {}));
+  recorders_[1].calls(1);
+  matchmakers_[1]->begin_job(1);
+  EXPECT_EQ(recorders_[0].withdrawn_after(1), std::vector<uint64_t>{1});
+  EXPECT_EQ(recorders_[1].strays_after(1), 1);
+  send(4, 0);  // one that comes late
+  EXPECT_EQ(recorders_[0].withdrawn_after(2), (std::vector<uint64_t>{1, 4}));
+  EXPECT_EQ(recorders_[1].strays_after(2), 2);
+  Offer receive = offer(2, true, 0, {});
+  receive.header.tag = Tag{.kind = Payload::kHidden}.bits(3, 1);
+  matchmakers_[1]->offer(1, receive);
+  EXPECT_EQ(recorders_[0].calls(2).size(), 2u);
+}
+
+TEST(Matchmaker, TheWorkOfAMessageDoesNotGrowWithTheRanks) {
+  const auto work_per_message = [](int ranks) {
+    const auto matchmaker = make_matchmaker(ranks);
+    std::vector<Recorder> recorders(ranks);
+    for (int rank = 0; rank < ranks; ++rank) matchmaker->join(rank, recorders[rank]);
+    // Every rank sends to every other one and waits; receives are offered in the opposite order.
+    std::vector<uint64_t> next(ranks, 1);
+    int64_t messages = 0;
+    for (int from = 0; from < ranks; ++from)
+      for (int to = 0; to < ranks; ++to, ++messages)
+        matchmaker->offer(from, offer(next[from]++, false, to, {.hop = 1}));
+    for (int rank = 1; rank < ranks; ++rank) matchmaker->waiting(rank, 1);
+    for (int to = ranks - 1; to >= 0; --to)
+      for (int from = ranks - 1; from >= 0; --from)
+        matchmaker->offer(to, offer(next[to]++, true, from, {.hop = 1}));
+    for (int rank = 0; rank < ranks; ++rank) matchmaker->leave(rank);
+    for (Recorder& one : recorders)
+      EXPECT_EQ(one.calls(2 * static_cast<size_t>(ranks) - 1).size(), 2u * ranks - 1);
+    return static_cast<double>(matchmaker->work()) / static_cast<double>(messages);
+  };
+  const double few = work_per_message(64), many = work_per_message(256);
+  EXPECT_GE(few, 2);
+  EXPECT_LE(few, 3);
+  EXPECT_LE(many, few);
+}
 
 TEST_P(Matchmakers, MatchesByTagAndTheOldestFirst) {
   const Tag a{.kind = Payload::kHidden}, b{.kind = Payload::kLatent};

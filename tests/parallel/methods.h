@@ -100,6 +100,7 @@ class SequenceRun {
           const std::unique_ptr<TokenMixer> mixer = make(world);
           const int rank = world.rank();
           size_t arena = 0;
+          mixer->begin({.step = 2});
           replicated[rank] = attend(*mixer, map[rank], out, &arena);
           if (after) after(world);
           if (arenas) {
@@ -147,10 +148,10 @@ class SequenceRun {
     return out;
   }
 
- private:
   int64_t rows() const { return c.tokens() + c.replicated; }
 
-  // Writes the rows of `tokens` to `out` and returns the replicated rows.
+  // One attend of a mixer that has begun. Writes the rows of `tokens` to `out` and returns the
+  // replicated rows.
   Tensor attend(TokenMixer& mixer, const TokenRanges& tokens, const TensorView& out,
                 size_t* arena_bytes = nullptr) const {
     Stream stream = Stream::cpu(1, Determinism::kFast, c.ops);
@@ -177,7 +178,6 @@ class SequenceRun {
     };
     const Tensor own_q = own(q), own_k = own(k), own_v = own(v);
     const Tensor own_out(c.dtype, own_q.view().shape());
-    mixer.begin(context.pass);
     mixer.attend(context, {.layer = 3,
                            .q = own_q,
                            .k = own_k,
@@ -197,6 +197,7 @@ class SequenceRun {
     return replicated;
   }
 
+ private:
   AttentionCase c;
   Rope rope, replicated_rope;
   Tensor q, k, v;

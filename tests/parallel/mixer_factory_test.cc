@@ -1,6 +1,11 @@
 // Tests the factory: the mixer of every layout gives one rank's result and takes the bytes stated.
 #include "parallel/methods/mixer_factory.h"
 
+#include <map>
+#include <sstream>
+
+#include "parallel/bootstrap/flight_recorder.h"
+#include "parallel/methods/ring.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {
@@ -88,6 +93,56 @@ TEST(MixerFactory, ALayoutThatSplitsNoTokensTakesNothing) {
       throw Error(ErrorKind::kInternal, "a full mixer needs no group");
     };
     EXPECT_NE(dynamic_cast<FullMixer*>(make_mixer(description, no_group).get()), nullptr);
+  }
+}
+
+TEST(TokenMixerDeathTest, AnAttendNeedsABegin) {
+  const AttentionCase c{.heads = 2, .kv_heads = 2};
+  const SequenceRun run(c);
+  const SequenceMap map = SequenceMap::contiguous(c.tokens(), 1);
+  const Tensor out(c.dtype, {run.rows(), c.heads, c.head_dim});
+  run_ranks(1, [&](Communicator& world) {
+    RingMixer mixer(world.group({0}, 1), map);
+    EXPECT_DEATH(run.attend(mixer, map[0], out), "an attend of layer 3 before begin");
+    mixer.begin({});
+    run.attend(mixer, map[0], out);
+    mixer.finish();
+    EXPECT_DEATH(run.attend(mixer, map[0], out), "an attend of layer 3 before begin");
+  });
+}
+
+// Two attends of one layer in one forward (refiners) have different tags, and the next forward's
+// messages are numbered anew. The recorder lists every message's tag.
+TEST(TokenMixer, BeginNumbersTheMessagesOfAForward) {
+  const AttentionCase c{.heads = 4, .kv_heads = 4, .replicated = 2};
+  const SequenceRun run(c);
+  for (const char* text : {"ring=2", "token_ring=2", "ulysses=2", "ulysses=2,ring=2"}) {
+    const Layout layout = parse_layout(text, text == std::string("ulysses=2,ring=2") ? 4 : 2, {});
+    run_ranks(layout.ranks(), [&](Communicator& world) {
+      const MixerDescription description =
+          describe(layout, world.rank(), c, RingBalance::kContiguous);
+      const auto mixer = make_mixer(description, [&](const std::vector<int>& ranks, int number) {
+        return world.group(ranks, 1 + number);
+      });
+      const Tensor out(c.dtype, {run.rows(), c.heads, c.head_dim});
+      for (int step : {1, 2}) {
+        mixer->begin({.step = step});
+        for (int attend = 0; attend < 2; ++attend)
+          run.attend(*mixer, description.tokens[world.rank()], out);
+      }
+      mixer->finish();
+      std::map<std::string, int> seen;  // direction, peer and tag
+      std::istringstream lines(world.recorder().dump());
+      for (std::string line; std::getline(lines, line);) {
+        const size_t begin = line.find("\"op\""), end = line.find(",\"bytes\"");
+        ++seen[line.substr(begin, end - begin)];
+      }
+      for (const auto& [message, times] : seen) EXPECT_EQ(times, 1) << text << ": " << message;
+      EXPECT_GE(seen.size(), 8u);
+      EXPECT_TRUE(std::any_of(seen.begin(), seen.end(), [](const auto& entry) {
+        return entry.first.find("step 2 layer 3 hop 0") != std::string::npos;
+      })) << seen.begin()->first;
+    });
   }
 }
 

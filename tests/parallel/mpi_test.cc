@@ -7,13 +7,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 
 #include "kernels/check.h"
 #include "parallel/bootstrap/clock_offset.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/link.h"
+#include "tests/parallel/stray.h"
 
 namespace {
 std::atomic<bool> g_fails{false};
@@ -139,6 +142,114 @@ TEST(Mpi, SlowLinksDelayMessagesBothWays) {
     EXPECT_GT(seconds, 0.1 + 2 * 0.2 - 0.05) << "begun by rank " << first;
     EXPECT_LT(seconds, 0.1 + 2 * 0.2 + 5) << "begun by rank " << first;
   }
+}
+
+TEST(Mpi, StraysOfEndedJobsAreDiscardedAndCounted) {
+  Communicator world(transport());
+  expect_strays_are_discarded(world);
+}
+
+// --- messages of one part, above MPI's eager limit; WEFT_NO_PROGRESS leaves the thread out ---
+
+std::shared_ptr<Transport> whole_transport() {
+  return make_mpi_transport({.progress_thread = !std::getenv("WEFT_NO_PROGRESS")});
+}
+
+constexpr int64_t kWhole = int64_t{32} << 20;
+constexpr Tag kLarge{.kind = Payload::kHidden};
+
+// The receiver looks at its buffer and makes no call until the last byte has come.
+TEST(MpiWhole, MessagesMoveWhileBothRanksCompute) {
+  if (std::getenv("WEFT_NO_PROGRESS")) GTEST_SKIP();
+  Communicator world(whole_transport());
+  Stream stream = Stream::cpu(1);
+  std::vector<uint8_t> data(kWhole, world.rank() == 0 ? 3 : 0);
+  const TensorView view(data.data(), DType::kU8, {kWhole});
+  const Message message{1 - world.rank(), kLarge, view};
+  world.barrier(stream, {});
+  Communicator::Pending pending = world.rank() == 0 ? world.post(stream, {&message, 1}, {})
+                                                    : world.post(stream, {}, {&message, 1});
+  const volatile uint8_t* last = &data.back();
+  const int64_t limit = steady_clock_ns() + 10'000'000'000;
+  while (*last != 3 && steady_clock_ns() < limit) {
+  }
+  if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_EQ(*last, 3);
+  world.wait(pending);
+  world.barrier(stream, {});
+}
+
+TEST(MpiWhole, ADestroyedReceiveIsNotWrittenLater) {
+  Communicator world(whole_transport());
+  Stream stream = Stream::cpu(1);
+  for (int turn = 0; turn < 3; ++turn) {
+    std::vector<uint8_t> data(kWhole, world.rank() == 0 ? 3 : 0);
+    const Message large{1 - world.rank(), kLarge, {data.data(), DType::kU8, {kWhole}}};
+    uint8_t token = 5;
+    const TensorView small(&token, DType::kU8, {1});
+    world.barrier(stream, {});
+    if (world.rank() == 0) {
+      Communicator::Pending pending = world.post(stream, {&large, 1}, {});
+      world.send(stream, 1, {.hop = 1}, small);
+      world.wait(pending);
+    } else {
+      {
+        Communicator::Pending pending = world.post(stream, {}, {&large, 1});
+        world.receive(stream, 0, {.hop = 1}, small);  // the large one is under way
+      }
+      std::fill(data.begin(), data.end(), 7);  // the memory has another use
+    }
+    world.barrier(stream, {.hop = 9});
+    if (world.rank() == 1) EXPECT_EQ(std::count(data.begin(), data.end(), 7), kWhole);
+  }
+}
+
+// Prints how much of an exchange hides behind computing, where WEFT_MEASURE_OVERLAP is set.
+TEST(MpiWhole, OverlapIsMeasured) {
+  if (!std::getenv("WEFT_MEASURE_OVERLAP")) GTEST_SKIP() << "WEFT_MEASURE_OVERLAP is not set";
+  Communicator world(whole_transport());
+  Stream stream = Stream::cpu(1);
+  std::vector<uint8_t> out(kWhole, 1), in(kWhole);
+  const Message send{1 - world.rank(), kLarge, {out.data(), DType::kU8, {kWhole}}},
+      receive{1 - world.rank(), kLarge, {in.data(), DType::kU8, {kWhole}}};
+  volatile double sum = 0;
+  const auto compute = [&](int64_t amount) {
+    double x = 1;
+    for (int64_t i = 0; i < amount; ++i) x = x * 0.999999 + 1e-7;
+    sum = sum + x;
+  };
+  double computed = 0;
+  // Returns the seconds in the wait.
+  const auto waited = [&](int64_t amount) {
+    world.barrier(stream, {});
+    const int64_t begun = steady_clock_ns();
+    Communicator::Pending pending = world.post(stream, {&send, 1}, {&receive, 1});
+    compute(amount);
+    const int64_t ready = steady_clock_ns();
+    world.wait(pending);
+    computed = static_cast<double>(ready - begun) * 1e-9;
+    return static_cast<double>(steady_clock_ns() - ready) * 1e-9;
+  };
+  constexpr int kTurns = 21;
+  constexpr int64_t kAmount = 30'000'000;
+  std::vector<double> idle, busy, compute_s;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    idle.push_back(waited(0));
+    busy.push_back(waited(kAmount));
+    compute_s.push_back(computed);
+  }
+  const auto median = [](std::vector<double>& x) {
+    std::nth_element(x.begin(), x.begin() + kTurns / 2, x.end());
+    return x[kTurns / 2];
+  };
+  const double alone = median(idle), left = median(busy), c = median(compute_s);
+  if (world.rank() == 0)
+    std::printf(
+        "{\"bench\": \"mpi_overlap\", \"bytes\": %lld, \"progress_thread\": %s, "
+        "\"compute_s\": %.4f, \"waited_without_computing_s\": %.4f, "
+        "\"waited_after_computing_s\": %.5f, \"note\": \"medians of %d\"}\n",
+        static_cast<long long>(kWhole), std::getenv("WEFT_NO_PROGRESS") ? "false" : "true", c,
+        alone, left, kTurns);
 }
 
 // It ends the job, so it runs alone.

@@ -14,6 +14,7 @@
 #include "parallel/communicator.h"
 #include "parallel/transport/local.h"
 #include "tests/parallel/nccl_stub.h"
+#include "tests/parallel/stray.h"
 
 namespace weft::test {
 namespace {
@@ -172,6 +173,10 @@ TEST_F(Nccl, NoOrderOfPostingDeadlocks) {
         }
     }
   });
+}
+
+TEST_F(Nccl, StraysOfEndedJobsAreDiscardedAndCounted) {
+  run_ranks(make(3), expect_strays_are_discarded);
 }
 
 TEST_F(Nccl, TagsThatNeverMeetAreBothNamed) {

@@ -1,32 +1,41 @@
-// Tests the plans of a generation: golden texts, soundness under every layout, bytes, and the
-// faults that the checker finds.
+// Tests the plans of a generation: golden texts, soundness under every layout, windows and bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "parallel/schedule/denoise_plan.h"
+#include "parallel/schedule/plan_check.h"
 
 namespace weft {
 namespace {
 
 Plan serial(const DenoisePlanConfig& config) { return plan_denoise(config)[0]; }
 
+PlanRules rules_of(const DenoisePlanConfig& config) {
+  return {.bytes = [config](const Step& message) { return message_bytes(config, message); }};
+}
+
 // Two experts, guidance on the first alone. A change of this text is a change of the schedule.
 TEST(PlanSerial, GoldenText) {
   const Plan plan = serial({.steps = {{0, 2}, {0, 2}, {1, 1}}, .blocks = {30, 40}});
   EXPECT_EQ(to_string(plan),
             "rank 0 of 1, 11 steps\n"
+            " turn 0\n"
             "  load step 0\n"
-            "  compute step 0 blocks [0, 30) of 30 reads [0] writes [1]\n"
-            "  compute step 0 branch 1 blocks [0, 30) of 30 reads [0] writes [2]\n"
-            "  update step 0 reads [0 1 2] writes [0]\n"
-            "  compute step 1 blocks [0, 30) of 30 reads [0] writes [1]\n"
-            "  compute step 1 branch 1 blocks [0, 30) of 30 reads [0] writes [2]\n"
-            "  update step 1 reads [0 1 2] writes [0]\n"
+            "  compute step 0 blocks [0, 30) of 30 reads [0@0] writes [1@0/30]\n"
+            "  compute step 0 branch 1 blocks [0, 30) of 30 reads [0@0] writes [2@0/30]\n"
+            "  update step 0 reads [0@0 1@0/30 2@0/30] writes [0@1]\n"
+            " turn 1\n"
+            "  compute step 1 blocks [0, 30) of 30 reads [0@1] writes [1@1/30]\n"
+            "  compute step 1 branch 1 blocks [0, 30) of 30 reads [0@1] writes [2@1/30]\n"
+            "  update step 1 reads [0@1 1@1/30 2@1/30] writes [0@2]\n"
+            " turn 2\n"
             "  load step 2 model 1\n"
-            "  compute step 2 model 1 blocks [0, 40) of 40 reads [0] writes [1]\n"
-            "  update step 2 model 1 reads [0 1] writes [0]\n"
-            "  decode step 2 reads [0] writes [3]\n");
+            "  compute step 2 model 1 blocks [0, 40) of 40 reads [0@2] writes [1@2/40]\n"
+            "  update step 2 model 1 reads [0@2 1@2/40] writes [0@3]\n"
+            " turn 3\n"
+            "  decode step 2 reads [0@3] writes [3@3]\n");
 }
 
 TEST(PlanSerial, IsSoundForEveryMix) {
@@ -48,28 +57,6 @@ TEST(PlanSerial, IsSoundForEveryMix) {
       }
 }
 
-Plan sound() { return serial({.steps = {{0, 2}}, .blocks = {2}}); }
-
-std::string fault(const Plan& plan) { return check_plans({&plan, 1}).value_or(""); }
-
-TEST(CheckPlans, FindsAReadBeforeItsWrite) {
-  Plan plan = sound();
-  plan.steps.erase(plan.steps.begin() + 2);  // the second branch
-  EXPECT_NE(fault(plan).find("reads slot 2 unwritten"), std::string::npos) << fault(plan);
-}
-
-TEST(CheckPlans, FindsAComputeBeforeItsLoad) {
-  Plan plan = sound();
-  plan.steps.erase(plan.steps.begin());
-  EXPECT_NE(fault(plan).find("before its expert is loaded"), std::string::npos) << fault(plan);
-}
-
-TEST(CheckPlans, FindsAnIllegalBlockRange) {
-  Plan plan = sound();
-  plan.steps[1].blocks.end = 3;
-  EXPECT_NE(fault(plan).find("block range"), std::string::npos) << fault(plan);
-}
-
 DenoisePlanConfig job(const Layout& layout, std::vector<DenoisePlanConfig::DenoiseStep> steps) {
   DenoisePlanConfig config;
   config.steps = std::move(steps);
@@ -81,32 +68,41 @@ DenoisePlanConfig job(const Layout& layout, std::vector<DenoisePlanConfig::Denoi
   return config;
 }
 
-// Two branches on two ranks, each in two stages: the peers of every message.
+// The last of four ranks: two branches on two ranks each, which are stages.
+constexpr const char* kLastOfFour = R"(rank 3 of 4, 22 steps
+ turn 0
+  load step 0
+  post step 0 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@0/4]
+  post step 0 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@0/7]
+  await step 0 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@0/4]
+  compute step 0 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [5@0/4] writes [2@0/7]
+  send step 0 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [2@0/7]
+  await step 0 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@0/7]
+  update step 0 tokens [0, 10) reads [0@0 1@0/7 2@0/7] writes [0@1]
+  send step 0 tokens [0, 10) peer 2 latent 2560 bytes reads [0@1]
+ turn 1
+  post step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@1/4]
+  post step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@1/7]
+  await step 1 branch 1 tokens [0, 10) peer 2 hidden 960 bytes writes [5@1/4]
+  wait step 1 branch 1 reads [2@0/7]
+  compute step 1 branch 1 blocks [4, 7) of 7 tokens [0, 10) reads [5@1/4] writes [2@1/7]
+  send step 1 branch 1 tokens [0, 10) peer 1 velocity 2560 bytes reads [2@1/7]
+  await step 1 tokens [0, 10) peer 1 velocity 2560 bytes writes [1@1/7]
+  wait step 1 reads [0@1]
+  update step 1 tokens [0, 10) reads [0@1 1@1/7 2@1/7] writes [0@2]
+ turn 2
+  send step 1 tokens [0, 10) peer 2 latent 2560 bytes reads [0@2]
+  wait step 1 reads [2@1/7]
+  wait step 1 reads [0@2]
+  decode step 1 tokens [0, 10) reads [0@2] writes [3@2]
+)";
+
 TEST(PlanDenoise, GoldenText) {
   Layout layout;
   layout[Axis::kCfg] = 2;
   layout[Axis::kLayers] = 2;
   const std::vector<Plan> plans = plan_denoise(job(layout, {{0, 2}, {0, 2}}));
-  EXPECT_EQ(to_string(plans[3]),
-            "rank 3 of 4, 18 steps\n"
-            "  load step 0\n"
-            "  receive step 0 branch 1 peer 2 hidden 960 bytes writes [5]\n"
-            "  compute step 0 branch 1 blocks [4, 7) of 7 reads [5] writes [2]\n"
-            "  send step 0 branch 1 peer 1 velocity 2560 bytes reads [2]\n"
-            "  receive step 0 peer 1 velocity 2560 bytes writes [1]\n"
-            "  wait step 0 reads [2]\n"
-            "  update step 0 reads [0 1 2] writes [0]\n"
-            "  send step 0 peer 2 latent 2560 bytes reads [0]\n"
-            "  receive step 1 branch 1 peer 2 hidden 960 bytes writes [5]\n"
-            "  compute step 1 branch 1 blocks [4, 7) of 7 reads [5] writes [2]\n"
-            "  send step 1 branch 1 peer 1 velocity 2560 bytes reads [2]\n"
-            "  receive step 1 peer 1 velocity 2560 bytes writes [1]\n"
-            "  wait step 1 reads [2]\n"
-            "  wait step 1 reads [0]\n"
-            "  update step 1 reads [0 1 2] writes [0]\n"
-            "  send step 1 peer 2 latent 2560 bytes reads [0]\n"
-            "  wait step 1 reads [0]\n"
-            "  decode step 1 reads [0] writes [3]\n");
+  EXPECT_EQ(to_string(plans[3]), kLastOfFour);
 }
 
 TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
@@ -116,9 +112,10 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
     for (const Layout& layout : legal_layouts(ranks, limits)) {
       // Guidance on the first expert alone: an idle branch still updates.
       const int steps = 3, guided = 2;
-      const DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {1, 1}});
+      DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {1, 1}});
+      config.joint_rows = {3, 4};
       const std::vector<Plan> plans = plan_denoise(config);
-      EXPECT_EQ(check_plans(plans), std::nullopt) << to_string(layout);
+      EXPECT_EQ(check_plans(plans, rules_of(config)), std::nullopt) << to_string(layout);
       ++checked;
       const Mesh mesh(layout);
       const int stages = layout[Axis::kLayers], sequence = layout.sequence();
@@ -127,10 +124,11 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
                   branch = mesh.at(Axis::kCfg, plan.rank);
         const bool last = stage == stages - 1, two = layout[Axis::kCfg] == 2;
         const int64_t n = config.tokens[mesh.sequence_index(plan.rank)];
-        const int forwards = two ? (branch ? guided : steps) : steps + guided;
-        int64_t bytes = last ? 0 : forwards * n * config.hidden_bytes;
-        if (last && two) bytes += forwards * n * config.latent_bytes;
-        if (last && stages > 1) bytes += (steps - 1) * n * config.latent_bytes;
+        const int positive = two && branch ? 0 : steps, negative = two && !branch ? 0 : guided;
+        int64_t bytes = last ? 0 : (positive * (n + 3) + negative * (n + 4)) * config.hidden_bytes;
+        if (last && two) bytes += (positive + negative) * n * config.latent_bytes;
+        if (last && stages > 1)
+          bytes += (std::max(positive, negative) - 1) * n * config.latent_bytes;
         if (last) bytes += (stages * sequence - 1) * n * config.latent_bytes;
         int64_t sent = 0;
         for (const Step& step : plan.steps)
@@ -139,6 +137,51 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
       }
     }
   EXPECT_GE(checked, 60);
+}
+
+// Windows of every length from every turn on, joined, are the plan of all turns.
+TEST(PlanDenoise, WindowsJoinToThePlan) {
+  for (const Layout& layout :
+       legal_layouts(4, {.heads = 4, .layers = 4, .tokens = 64, .ffn = 64})) {
+    // The second branch ends while its last sends are pending.
+    DenoisePlanConfig config = job(layout, {{0, 1}, {0, 2}, {0, 2}, {1, 1}, {1, 1}, {1, 2}});
+    config.first_step = 1;
+    const std::vector<Plan> whole = plan_denoise(config);
+    const Range turns = denoise_turns(config);
+    for (int64_t length = 1; length <= turns.size(); ++length) {
+      std::vector<Plan> joined;
+      for (int64_t begin = turns.begin; begin < turns.end; begin += length) {
+        const auto window = plan_denoise(config, {begin, std::min(begin + length, turns.end)});
+        if (joined.empty())
+          joined = window;
+        else
+          for (size_t rank = 0; rank < joined.size(); ++rank) append(joined[rank], window[rank]);
+      }
+      EXPECT_EQ(check_plans(joined, rules_of(config)), std::nullopt) << to_string(layout);
+      for (size_t rank = 0; rank < joined.size(); ++rank)
+        EXPECT_EQ(to_string(joined[rank]), to_string(whole[rank]))
+            << to_string(layout) << " windows of " << length;
+    }
+  }
+}
+
+TEST(SummarizeTurns, JoinsTurnsThatAreAlike) {
+  Layout layout;
+  layout[Axis::kLayers] = 2;
+  DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {0, 2}, {1, 1}});
+  const std::vector<TurnSummary> turns = summarize_turns(plan_denoise(config));
+  ASSERT_EQ(turns.size(), 4u);  // the first loads, then two alike, then the second expert, then all
+  const auto is = [&](size_t i, const Range& range, std::array<int, 5> counts, int64_t bytes) {
+    const TurnSummary& turn = turns[i];
+    EXPECT_EQ(turn.turns, range);
+    EXPECT_EQ((std::array{turn.loads, turn.forwards, turn.updates, turn.decodes, turn.messages}),
+              counts);
+    EXPECT_EQ(turn.bytes, bytes);
+  };
+  is(0, {0, 1}, {2, 4, 1, 0, 3}, 2 * 960 + 2560);
+  is(1, {1, 3}, {0, 4, 1, 0, 3}, 2 * 960 + 2560);
+  is(2, {3, 4}, {2, 2, 1, 0, 1}, 960);
+  is(3, {4, 5}, {0, 0, 0, 2, 1}, 2560);
 }
 
 TEST(StageBlocks, CoverEveryBlockOnceAndBalance) {
@@ -160,55 +203,6 @@ TEST(StageBlocks, CoverEveryBlockOnceAndBalance) {
   EXPECT_EQ(stage_blocks(30, 4, 0).end, 7);
   EXPECT_EQ(stage_blocks(30, 4, 1).end, 15);
   EXPECT_EQ(stage_blocks(30, 4, 2).end, 23);
-}
-
-Step message(Step::Kind kind, int peer, int64_t bytes) {
-  return {.kind = kind, .pass = {}, .peer = peer, .payload = Payload::kHidden, .bytes = bytes};
-}
-
-TEST(CheckPlans, MatchesSendsAndReceives) {
-  const auto check = [](std::vector<Step> first, std::vector<Step> second) {
-    const Plan plans[] = {{.rank = 0, .ranks = 2, .steps = std::move(first)},
-                          {.rank = 1, .ranks = 2, .steps = std::move(second)}};
-    return check_plans(plans).value_or("");
-  };
-  const Step send = message(Step::Kind::kSend, 1, 64),
-             receive = message(Step::Kind::kReceive, 0, 64);
-  EXPECT_EQ(check({send}, {receive}), "");
-  EXPECT_NE(check({send}, {}).find("never received"), std::string::npos);
-  EXPECT_NE(check({}, {receive}).find("nothing is sent"), std::string::npos);
-  EXPECT_NE(check({message(Step::Kind::kSend, 1, 32)}, {receive}).find("32 bytes"),
-            std::string::npos);
-  EXPECT_NE(check({message(Step::Kind::kSend, 2, 64)}, {}).find("no such peer"), std::string::npos);
-}
-
-TEST(CheckPlans, FindsADeadlockOfRendezvousSends) {
-  Step send = message(Step::Kind::kSend, 1, 64), receive = message(Step::Kind::kReceive, 1, 64);
-  send.reads = {0};
-  Step wait{.kind = Step::Kind::kWait, .pass = {}, .reads = {0}};
-  const auto both = [&](bool wait_first) {
-    std::vector<Plan> plans;
-    for (int rank = 0; rank < 2; ++rank) {
-      send.peer = receive.peer = 1 - rank;
-      Plan plan{.rank = rank, .ranks = 2, .steps = {send, receive, wait}};
-      if (wait_first) std::swap(plan.steps[1], plan.steps[2]);
-      plans.push_back(plan);
-    }
-    return check_plans(plans).value_or("");
-  };
-  EXPECT_EQ(both(false), "");
-  EXPECT_NE(both(true).find("deadlock: rank 0 stands at wait"), std::string::npos) << both(true);
-}
-
-TEST(CheckPlans, FindsAWriteUnderASend) {
-  Layout layout;
-  layout[Axis::kLayers] = 2;
-  std::vector<Plan> plans = plan_denoise(job(layout, {{0, 2}, {0, 2}}));
-  auto& steps = plans[0].steps;
-  steps.erase(std::find_if(steps.begin(), steps.end(),
-                           [](const Step& step) { return step.kind == Step::Kind::kWait; }));
-  EXPECT_NE(check_plans(plans).value_or("").find("while a send may still read it"),
-            std::string::npos);
 }
 
 }  // namespace

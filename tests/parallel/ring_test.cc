@@ -303,6 +303,7 @@ TEST(Ring, KeysOfEarlierPassesGoAroundWithTheBytesOfTheFormula) {
     const Tensor own_out(DType::kF32, own_q.view().shape());
     cache.reserve(tokens);
     if (world) world->reset_counters();
+    mixer.begin({});
     mixer.attend(context, {.q = own_q,
                            .k = own_k,
                            .v = own_v,

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace weft {
 namespace {
 
@@ -64,6 +66,77 @@ TEST(Simulate, WorkHidesAMessageAndMessagesQueue) {
         }
       });
   EXPECT_NEAR(ranks[1].seconds, 0.4, 1e-6);
+}
+
+// 100,000 bytes: 0.1 s on a link of 1 MB/s.
+constexpr Link kLink{.latency_s = 0, .bytes_per_s = 1e6};
+constexpr int64_t kValues = 25000;
+
+TEST(Simulate, MessagesOutOfARankShareItsPort) {
+  const auto ranks = simulate(3, device(), kLink, [](Communicator& world) {
+    Stream on = stream();
+    Tensor x(DType::kF32, {kValues});
+    if (world.rank() == 0)
+      for (int to : {1, 2}) world.send(on, to, {}, x);
+    else
+      world.receive(on, 0, {}, x);
+  });
+  EXPECT_NEAR(ranks[1].seconds, 0.1, 1e-6);
+  EXPECT_NEAR(ranks[2].seconds, 0.2, 1e-6);
+}
+
+TEST(Simulate, MessagesIntoARankShareItsPort) {
+  // The second message starts 0.05 s later than the first. Both are there after 0.2 s, in whatever
+  // order they are awaited.
+  for (const bool first : {true, false}) {
+    const auto ranks = simulate(3, device(), kLink, [&](Communicator& world) {
+      Stream on = stream();
+      Tensor x(DType::kF32, {kValues});
+      if (world.rank() == 0) {
+        world.receive(on, first ? 1 : 2, {}, x);
+        EXPECT_NEAR(simulated_seconds(), first ? 0.1 : 0.15, 1e-6);
+        world.receive(on, first ? 2 : 1, {}, x);
+      } else {
+        work(world.rank() == 2 ? 0.05 : 0);
+        world.send(on, 0, {}, x);
+      }
+    });
+    EXPECT_NEAR(ranks[0].seconds, 0.2, 1e-6);
+  }
+}
+
+TEST(Simulate, APortCarriesBothWaysAtOnce) {
+  for (int ranks : {2, 3})  // to the next rank of a ring
+    for (const SimulatedRank& rank : simulate(ranks, device(), kLink, [&](Communicator& world) {
+           Stream on = stream();
+           Tensor in(DType::kF32, {kValues}), out(DType::kF32, {kValues});
+           const Message send{(world.rank() + 1) % ranks, {}, out},
+               receive{(world.rank() + ranks - 1) % ranks, {}, in};
+           world.exchange(on, {&send, 1}, {&receive, 1});
+         }))
+      EXPECT_NEAR(rank.seconds, 0.1, 1e-6);
+}
+
+TEST(Simulate, CopiesOfMessagesOverlapWithComputing) {
+  DeviceModel model = device();
+  model.copy_bytes_per_s = 1e6;  // 0.1 s at either end
+  const auto ranks = simulate(2, model, {}, [](Communicator& world) {
+    Stream on = stream();
+    Tensor x(DType::kF32, {kValues}), y(DType::kF32, {kValues});
+    const Message first{1 - world.rank(), {.hop = 0}, x}, second{1 - world.rank(), {.hop = 1}, y};
+    const std::array<Message, 2> messages{first, second};
+    if (world.rank() == 0) {
+      Communicator::Pending sends = world.post(on, messages, {});
+      work(0.15);
+      world.wait(sends);  // both are copied out at 0.2 s
+    } else {
+      Communicator::Pending receives = world.post(on, {}, messages);
+      work(0.35);
+      world.wait(receives);  // they came at 0.1 and 0.2 s and were copied in by 0.3 s
+    }
+  });
+  EXPECT_NEAR(ranks[0].seconds, 0.2, 1e-6);
+  EXPECT_NEAR(ranks[1].seconds, 0.35, 1e-6);
 }
 
 TEST(Simulate, SmallPayloadsTravel) {

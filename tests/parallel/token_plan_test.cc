@@ -1,7 +1,9 @@
-// Rounds of passes through stages: golden text, soundness for every size, bytes.
+// Rounds of passes through stages: golden text; soundness, windows and bytes for every size.
 #include "parallel/schedule/token_plan.h"
 
 #include <gtest/gtest.h>
+
+#include "parallel/schedule/plan_check.h"
 
 namespace weft {
 namespace {
@@ -16,28 +18,35 @@ TEST(TokenPlan, GoldenText) {
                                                .result_bytes = 4});
   EXPECT_EQ(to_string(plans[0]),
             "rank 0 of 2, 9 steps\n"
+            " turn 0\n"
             "  load step 0\n"
-            "  compute step 0 blocks [0, 2) of 3 reads [0] writes [2]\n"
-            "  send step 0 peer 1 hidden 40 bytes reads [2]\n"
-            "  receive step 0 peer 1 control 12 bytes writes [1]\n"
-            "  wait step 1 reads [2]\n"
-            "  compute step 1 blocks [0, 2) of 3 reads [1] writes [2]\n"
-            "  send step 1 peer 1 hidden 40 bytes reads [2]\n"
-            "  receive step 1 peer 1 control 12 bytes writes [1]\n"
-            "  wait step 0 reads [2]\n");
+            "  compute step 0 blocks [0, 2) of 3 tokens [0, 5) reads [0@0] writes [2@0/2]\n"
+            "  send step 0 tokens [0, 5) peer 1 hidden 40 bytes reads [2@0/2]\n"
+            " turn 1\n"
+            "  receive step 0 tokens [0, 3) peer 1 control 12 bytes writes [1@1]\n"
+            "  wait step 1 reads [2@0/2]\n"
+            "  compute step 1 blocks [0, 2) of 3 tokens [0, 5) reads [1@1] writes [2@1/2]\n"
+            "  send step 1 tokens [0, 5) peer 1 hidden 40 bytes reads [2@1/2]\n"
+            " turn 2\n"
+            "  receive step 1 tokens [0, 3) peer 1 control 12 bytes writes [1@2]\n"
+            "  wait step 2 reads [2@1/2]\n");
   EXPECT_EQ(to_string(plans[1]),
-            "rank 1 of 2, 11 steps\n"
+            "rank 1 of 2, 12 steps\n"
+            " turn 0\n"
             "  load step 0\n"
-            "  receive step 0 peer 0 hidden 40 bytes writes [2]\n"
-            "  compute step 0 blocks [2, 3) of 3 reads [0 2] writes [2]\n"
-            "  update step 0 reads [2] writes [1]\n"
-            "  send step 0 peer 0 control 12 bytes reads [1]\n"
-            "  receive step 1 peer 0 hidden 40 bytes writes [2]\n"
-            "  compute step 1 blocks [2, 3) of 3 reads [1 2] writes [2]\n"
-            "  wait step 1 reads [1]\n"
-            "  update step 1 reads [2] writes [1]\n"
-            "  send step 1 peer 0 control 12 bytes reads [1]\n"
-            "  wait step 0 reads [1]\n");
+            "  post step 0 tokens [0, 5) peer 0 hidden 40 bytes writes [2@0/2]\n"
+            "  await step 0 tokens [0, 5) peer 0 hidden 40 bytes writes [2@0/2]\n"
+            "  compute step 0 blocks [2, 3) of 3 tokens [0, 5) reads [0@0 2@0/2] writes [2@0/3]\n"
+            "  update step 0 tokens [0, 3) reads [2@0/3] writes [1@1]\n"
+            "  send step 0 tokens [0, 3) peer 0 control 12 bytes reads [1@1]\n"
+            " turn 1\n"
+            "  receive step 1 tokens [0, 5) peer 0 hidden 40 bytes writes [2@1/2]\n"
+            "  compute step 1 blocks [2, 3) of 3 tokens [0, 5) reads [1@1 2@1/2] writes [2@1/3]\n"
+            "  wait step 1 reads [1@1]\n"
+            "  update step 1 tokens [0, 3) reads [2@1/3] writes [1@2]\n"
+            "  send step 1 tokens [0, 3) peer 0 control 12 bytes reads [1@2]\n"
+            " turn 2\n"
+            "  wait step 2 reads [1@2]\n");
 }
 
 TEST(TokenPlan, IsSoundForEverySizeWithTheBytesOfTheFormula) {
@@ -53,9 +62,18 @@ TEST(TokenPlan, IsSoundForEverySizeWithTheBytesOfTheFormula) {
           results += 1 + micro;
         }
         const std::vector<Plan> plans = plan_tokens(config);
-        EXPECT_EQ(check_plans(plans), std::nullopt)
+        const PlanRules rules{
+            .bytes = [&](const Step& message) { return message_bytes(config, message); }};
+        EXPECT_EQ(check_plans(plans, rules), std::nullopt)
             << stages << " stages, " << micros << " micro-batches, " << rounds << " rounds";
+        std::vector<Plan> joined = plan_tokens(config, {0, 1});
+        for (int turn = 1; turn <= rounds; ++turn) {
+          const std::vector<Plan> window = plan_tokens(config, {turn, turn + 1});
+          for (int stage = 0; stage < stages; ++stage) append(joined[stage], window[stage]);
+        }
+        EXPECT_EQ(check_plans(joined, rules), std::nullopt);
         for (const Plan& plan : plans) {
+          EXPECT_EQ(to_string(plan), to_string(joined[plan.rank]));
           int64_t sent = 0;
           int computes = 0;
           for (const Step& step : plan.steps) {

@@ -109,6 +109,62 @@ TEST(Ulysses, OddOwnersOfTokensAndTwoShapesInARow) {
   }
 }
 
+// Keeps the keys as they come, as a cache of keys before rope would.
+class RawKeys final : public TokenMixer {
+ public:
+  void attend(Context& context, const Attend& attend) override {
+    EXPECT_NE(attend.rope, nullptr);
+    keys = Tensor(attend.k.dtype, attend.k.shape());
+    copy(context.stream, attend.k, keys);
+    full_.attend(context, attend);
+  }
+  Tensor keys;
+
+ private:
+  FullMixer full_;
+};
+
+// The mixer inside rotates q and k, at the positions of all ranks' tokens. That gives the same bits
+// as rotating every rank's rows before they travel.
+TEST(Ulysses, TheMixerInsideGetsKeysBeforeRope) {
+  constexpr int kRanks = 3;
+  constexpr int64_t kTotal = 30, kHeads = 5, kSize = 12;
+  const std::vector<Range> ranges{{0, 4}, {4, 21}, {21, kTotal}};
+  const Rope rope = make_rope({2, 3, 5}, {}, kSize);
+  for (const Ops* ops : {&reference_ops(), &cpu_ops()})
+    for (DType dtype : {DType::kF32, DType::kBF16})
+      run_ranks(kRanks, [&](Communicator& world) {
+        const Range own = ranges[world.rank()];
+        const Tensor k = random_values(dtype, {kTotal, kHeads, kSize}, 2, 1);
+        Stream stream = Stream::cpu(1, Determinism::kFast, ops);
+        Arena arena(size_t{1} << 20);
+        SerialSeams seams;
+        const auto attend = [&](TokenMixer& mixer, bool rotated) {
+          Tensor q = random_values(dtype, {kTotal, kHeads, kSize}, 1, 1),
+                 keys = random_values(dtype, {kTotal, kHeads, kSize}, 2, 1),
+                 v = random_values(dtype, {kTotal, kHeads, kSize}, 3, 1),
+                 out(dtype, {own.size(), kHeads, kSize});
+          const auto rows = [&](const TensorView& x) { return x.slice(0, own.begin, own.size()); };
+          Context context{stream, arena, mixer, seams.reducer, seams.halo, {}, {{own}, kTotal}};
+          Attend all{.q = rows(q), .k = rows(keys), .v = rows(v), .out = out, .rope = &rope};
+          if (rotated) apply_positions(context, all);
+          if (rotated) all.rope = nullptr;
+          mixer.begin({});
+          mixer.attend(context, all);
+          return out;
+        };
+        auto raw = std::make_unique<RawKeys>();
+        const RawKeys& inside = *raw;
+        UlyssesMixer late(world.group({0, 1, 2}, 1), ranges, std::move(raw));
+        UlyssesMixer early(world.group({0, 1, 2}, 1), ranges, std::make_unique<FullMixer>());
+        EXPECT_TRUE(same_bits(attend(late, false), attend(early, true)));
+        const Range heads = partition_heads(kHeads, kHeads, kRanks, world.rank()).kv;
+        Tensor expected(dtype, {kTotal, heads.size(), kSize});
+        copy(stream, k.view().slice(1, heads.begin, heads.size()), expected);
+        EXPECT_TRUE(same_bits(inside.keys, expected));
+      });
+}
+
 TEST(Ulysses, DelaysChangeNoBit) {
   for (int64_t replicated : {0, 3}) {
     const AttentionCase c{.grid = {1, 3, 4}, .heads = 4, .kv_heads = 4, .replicated = replicated};

@@ -11,34 +11,22 @@
 
 namespace weft::test {
 
-class FaultyTransport final : public Transport {
+class FaultyTransport final : public TransportDecorator {
  public:
   // The fault is called before send number `at`, counted from 0. A negative `at` means no fault.
   FaultyTransport(std::shared_ptr<Transport> inner, int at, std::function<void()> fault)
-      : inner_(std::move(inner)), at_(at), fault_(std::move(fault)) {}
+      : TransportDecorator(std::move(inner)), at_(at), fault_(std::move(fault)) {}
 
   const std::vector<std::string>& sent() const { return sent_; }  // tag_text of each send
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                  const TensorView& view) override {
     if (static_cast<int>(sent_.size()) == at_) fault_();
     sent_.push_back(tag_text(header.tag));
     return inner_->send(stream, peer, header, view);
   }
-  std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
-                                    const TensorView& view) override {
-    return inner_->receive(stream, peer, expected, view);
-  }
-  MessageHeader wait(Transfer& transfer) override { return inner_->wait(transfer); }
-  void watch(std::shared_ptr<const FlightRecorder> recorder) override {
-    inner_->watch(std::move(recorder));
-  }
-  void abort(std::string_view why) noexcept override { inner_->abort(why); }
 
  private:
-  std::shared_ptr<Transport> inner_;
   int at_;
   std::function<void()> fault_;
   std::vector<std::string> sent_;

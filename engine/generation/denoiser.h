@@ -1,0 +1,125 @@
+#pragma once
+// Denoiser: the steps of a generation on one rank. Every rank computes, guides and steps only the
+// rows of the latent that it owns.
+//
+// Memory of a rank that owns n of the latent's tokens, with r bytes per token: its last pipeline
+// stage holds n r for the latent, n r for each branch's velocity and 3 n r for the solver; its
+// first stage n r for the latent; a stage in between none. Before decoding a rank holds the whole
+// latent, and once more as rows where other ranks own some of them.
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "engine/generation/components.h"
+#include "engine/generation/finite_watch.h"
+#include "engine/generation/request.h"
+#include "engine/generation/staged_program.h"
+#include "engine/sampling/sampler.h"
+#include "kernels/device_graph.h"
+
+namespace weft {
+
+// Describes a job to plan_denoise: the expert of every step (chosen by its timestep), the forwards
+// per step, the replica's layout and the sizes of its messages. `prompt_rows` are those of the
+// encoded prompts, per branch.
+DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
+                              const Components& parts, const RankPlacement& placement,
+                              int64_t tokens, std::array<int64_t, 2> prompt_rows);
+
+// The guidance scale that a request gives to expert `model`.
+double guidance_of(const Request& request, int model);
+
+// Says what every rank does between two steps: go on, or first gather the latent and the solver's
+// history on the root (kKeep), or stop.
+enum class StepAction : uint8_t { kContinue, kKeep, kStop, kKeepAndStop };
+
+// A host copy of the latent [C, F, H, W] f32 and of the tensors of Sampler::history.
+struct Snapshot {
+  Tensor latent{};
+  std::vector<std::pair<std::string, Tensor>> history{};
+};
+
+struct Job {
+  const Request& request;  // resolved
+  const Sampler& sampler;
+  // `embeds` are on the stream's device.
+  std::array<TensorView, 2> embeds;  // per branch [length, d] f32, the prompt's rows
+  // The noise or the resumed latent [C, F, H, W] f32, on the stream's device. It is released once
+  // the ranks have their rows of it.
+  Tensor latent;
+  // The solver's history of a resumed job, in Sampler::history's order, on the device; released
+  // like the latent. Empty when the job starts at step 0.
+  std::vector<Tensor> history{};
+  std::function<void(int step)> on_update{};  // called after the update of `step`
+  // Runs the plan's kDecode with the final latent [C, F, H, W].
+  std::function<void(const TensorView& latent)> decode{};
+  // Called before every step with the number of steps done. It must answer the same on all ranks.
+  std::function<StepAction(int done)> before_step{};
+  std::function<void(int done, Snapshot)> keep{};  // called on the root when the answer is kKeep
+};
+
+class Denoiser final : private StagedProgram {
+ public:
+  Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
+           Graphs graphs = Graphs::kRecord);
+
+  // Throws Error(kNonFinite) that names stage, step and block where a velocity is not finite, and
+  // Error(kStopped) where before_step says so. A checkpoint makes every rank but the root send 4
+  // bytes per value that it updates, for the latent and for each tensor of the history.
+  void run(const DenoisePlanConfig& config, Job& job);
+
+  // Weight offload of the last run's forwards.
+  const OffloadTotals& streaming() const { return streaming_; }
+
+ private:
+  // A clip between two steps is this and the rows of its latent (kLatentSlot).
+  struct ClipState {
+    int step = 0;                           // steps done
+    std::optional<SamplerState> history{};  // of this rank's rows; on the last stage alone
+  };
+  // A prompt, prepared for one expert.
+  struct Prepared {
+    std::unique_ptr<Conditioning> conditioning;
+    Rope rope;
+  };
+
+  void begun() override;
+  bool begin_turn(int turn) override;
+  void load(const Step& step) override;
+  void compute(const Step& step) override;
+  void update(const Step& step) override;
+  void decode(const Step& step) override;
+  int zone(const Step& step) const override;
+  int64_t joint_rows(const Pass& pass) override;
+
+  void release_expert();
+  Snapshot gather(int done);
+  Tensor gather_on_root(const TensorView& own_rows, const Tag& tag);
+  const Prepared& prepared(const Pass& pass);
+  void forward(const Step& step, const Prepared& prepared);
+  void enqueue(const Step& step, const TensorView& embedding, const Prepared& prepared);
+  bool recordable(const Step& step) const;
+  [[noreturn]] void report_non_finite(const Step& step, const std::string& where);
+
+  Experts& experts_;
+  Graphs graphs_;
+  Job* job_ = nullptr;
+  ClipState clip_;
+  const Transformer* expert_ = nullptr;
+  std::map<std::array<int, 3>, Prepared> prepared_;  // by expert, branch and request
+  // Device graphs of the forward, one per branch, for the current expert and prompts. A forward is
+  // recorded at its second step.
+  struct Recorded {
+    DeviceGraph graph;
+    size_t arena = 0;  // arena bytes in use when it was recorded
+    bool ran = false;  // it ran once op by op, so libraries have made their plans and scratch
+  };
+  std::array<Recorded, 2> recorded_;
+  FiniteWatch watch_;
+  OffloadTotals streaming_;
+  WeightOffload outside_forwards_;  // the current expert's offload outside of this run's forwards
+};
+
+}  // namespace weft

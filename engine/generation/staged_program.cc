@@ -1,0 +1,97 @@
+#include "engine/generation/staged_program.h"
+
+#include <algorithm>
+
+#include "kernels/copy.h"
+#include "models/blocks.h"
+
+namespace weft {
+
+DenoisePlanConfig staged_config(const RankPlacement& placement, const TransformerTraits& traits,
+                                DType dtype, int64_t tokens) {
+  DenoisePlanConfig config;
+  config.layout = placement.layout();
+  config.tokens = placement.token_counts(tokens);
+  config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(dtype));
+  config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
+  return config;
+}
+
+StagedProgram::StagedProgram(Stream& stream, Arena& arena, RankPlacement& placement,
+                             const TransformerTraits& traits, DType dtype)
+    : stream_(stream), arena_(arena), placement_(placement), traits_(traits), dtype_(dtype) {}
+
+bool StagedProgram::last_stage() const {
+  const Mesh& mesh = placement_.mesh();
+  return mesh.at(Axis::kLayers, placement_.rank()) == mesh.layout()[Axis::kLayers] - 1;
+}
+
+void StagedProgram::cut(const TensorView& latent, const TensorView& rows) const {
+  patchify(stream_, latent, traits_.patch, own(), rows);
+}
+
+bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config) {
+  const TensorView whole = latent;
+  std::copy_n(whole.shape().begin(), shape_.size(), shape_.begin());
+  grid_ = traits_.grid(whole[1], whole[2], whole[3]);
+  const bool first = placement_.mesh().at(Axis::kLayers, placement_.rank()) == 0;
+  slots.clear();
+  if (first || last_stage())
+    cut(whole, slots.make(kLatentSlot, DType::kF32, own().size(), traits_.row(), whole.device));
+  stream_.sync();
+  latent = {};
+  begun();
+  Interpreter interpreter(stream_, placement_.alone() ? nullptr : &placement_.communicator());
+  const PlanRules rules{
+      .bytes = [&](const Step& message) { return message_bytes(config, message); }};
+  return interpreter.run(plan_denoise(config), placement_.rank(), rules, *this);
+}
+
+void StagedProgram::prepare(const Step& message) {
+  if (message.kind == Step::Kind::kSend) return;
+  const int slot = message.writes[0].slot;
+  const Device device = stream_.device();
+  if (message.payload == Payload::kHidden) {
+    slots.make(slot, dtype_, own().size() + joint_rows(message.pass), traits_.width, device);
+  } else if (slot < kWholeSlot) {
+    slots.make(slot, DType::kF32, message.tokens.size(), traits_.row(), device);
+  } else {
+    if (!joined_) joined_ = Tensor(DType::kF32, {tokens(), traits_.row()}, device);
+    slots.lend(slot, joined_.view().slice(0, message.tokens.begin, message.tokens.size()));
+  }
+}
+
+void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
+  const Arena::Scope scope(arena_);
+  const int64_t n = own().size(), rows = n + joint_rows(step.pass);
+  const int to = step.writes[0].slot;
+  const Device device = stream_.device();
+  TensorView in = slots[step.reads[0].slot];
+  if (!step.blocks.first()) {
+    in = arena_.alloc(DType::kF32, {rows, traits_.width});
+    copy(stream_, slots[step.reads[0].slot], in);
+  }
+  if (step.blocks.last()) {
+    forward(in, slots.make(to, DType::kF32, n, traits_.row(), device));
+    return;
+  }
+  const TensorView out = arena_.alloc(DType::kF32, {rows, traits_.width});
+  forward(in, out);
+  copy(stream_, out, slots.make(to, dtype_, rows, traits_.width, device));
+}
+
+Tensor StagedProgram::take_latent(const Step& decode) {
+  TensorView rows = decode.reads.size() == 1 ? slots[decode.reads[0].slot] : joined_.view();
+  if (joined_ && last_stage()) {
+    const Range range = own().ranges[0];
+    copy(stream_, slots[kLatentSlot], joined_.view().slice(0, range.begin, range.size()));
+  }
+  Tensor latent(DType::kF32, shape_, stream_.device());
+  unpatchify(stream_, rows, traits_.patch, TokenRanges::all(tokens()), latent);
+  stream_.sync();
+  slots.clear();
+  joined_ = {};
+  return latent;
+}
+
+}  // namespace weft

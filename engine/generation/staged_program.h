@@ -1,0 +1,60 @@
+#pragma once
+// StagedProgram: what all plans of a diffusion transformer (plan_denoise) have in common. A rank
+// keeps the rows of the latent, the velocities and the hidden states that it owns in slots. The
+// latent is cut into rows once, at the beginning, and made whole once, before it is decoded.
+#include <array>
+#include <functional>
+
+#include "engine/generation/rank_placement.h"
+#include "kernels/arena.h"
+#include "models/transformer.h"
+#include "parallel/schedule/denoise_plan.h"
+#include "parallel/schedule/interpreter.h"
+
+namespace weft {
+
+// Fills in the layout and the sizes of a plan's messages, for a latent of `tokens` tokens.
+DenoisePlanConfig staged_config(const RankPlacement& placement, const TransformerTraits& traits,
+                                DType dtype, int64_t tokens);
+
+class StagedProgram : public Program {
+ protected:
+  // `dtype` is that of hidden rows in slots.
+  StagedProgram(Stream& stream, Arena& arena, RankPlacement& placement,
+                const TransformerTraits& traits, DType dtype);
+
+  // Runs the plan of `config` from `latent` [C, F, H, W] f32, which is released once it is cut into
+  // rows. Returns false where begin_turn stopped it.
+  bool run_from(Tensor latent, const DenoisePlanConfig& config);
+  virtual void begun() {}  // called when the rows are there
+
+  // The rows of hidden state beside this rank's tokens (Conditioning::joint_rows).
+  virtual int64_t joint_rows(const Pass& pass) = 0;
+  void prepare(const Step& message) override;
+  // Calls forward(in, out) with the rows that the step reads and writes, as Transformer::forward
+  // takes them.
+  using Forward = std::function<void(const TensorView& in, const TensorView& out)>;
+  void run_blocks(const Step& step, const Forward& forward);
+  // Makes the latent whole from the rows that a decode reads, and forgets all rows.
+  Tensor take_latent(const Step& decode);
+
+  bool last_stage() const;
+  bool holds_latent() const { return slots.has(kLatentSlot); }
+  TokenRanges own() const { return placement_.tokens(tokens()); }
+  int64_t tokens() const { return grid_[0] * grid_[1] * grid_[2]; }
+  // Rows [n, row] f32 of this rank's tokens of a whole latent.
+  void cut(const TensorView& latent, const TensorView& rows) const;
+
+  Stream& stream_;
+  Arena& arena_;
+  RankPlacement& placement_;
+  const TransformerTraits traits_;
+  const DType dtype_;
+  std::array<int64_t, 4> shape_{};  // of the latent
+  std::array<int64_t, 3> grid_{};   // its tokens along frame, row and column
+
+ private:
+  Tensor joined_;  // rows of all ranks
+};
+
+}  // namespace weft

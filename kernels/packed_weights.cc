@@ -1,0 +1,27 @@
+#include "kernels/packed_weights.h"
+
+#include "kernels/copy.h"
+
+namespace weft {
+
+void PackedWeights::for_buffers(const BufferVisitor& visit) const {
+  if (!storage_) return;
+  storage_->for_buffers([&](Tensor& buffer, BufferUse use) {
+    if (buffer) visit(buffer, use);
+  });
+  if (storage_->bias) visit(storage_->bias, BufferUse::kWeights);
+}
+
+size_t PackedWeights::bytes() const {
+  size_t total = dry_run_bytes_;
+  for_buffers([&](Tensor& buffer, BufferUse) { total += buffer.view().bytes(); });
+  return total;
+}
+
+void PackedWeights::set_bias(Stream& stream, const TensorView& bias) {
+  if (!bias) return;
+  storage_->bias = Tensor(DType::kF32, bias.shape(), stream.device());
+  copy(stream, bias, storage_->bias);
+}
+
+}  // namespace weft

@@ -1,0 +1,143 @@
+#include "parallel/schedule/interpreter.h"
+
+#include <optional>
+
+#include "kernels/check.h"
+#include "kernels/meter.h"
+
+namespace weft {
+
+const TensorView& Slots::make(int slot, DType dtype, int64_t rows, int64_t columns, Device device) {
+  Slot& made = slots_[slot];
+  const TensorView& have = made.rows;
+  if (rows == 0) {
+    made = {{}, TensorView(nullptr, dtype, {0, columns}, device)};
+  } else if (!made.owned || have.dtype != dtype || have[0] != rows || have[1] != columns ||
+             !(have.device == device)) {
+    made.owned = {};
+    made.owned = Tensor(dtype, {rows, columns}, device);
+    made.rows = made.owned.view();
+  }
+  return made.rows;
+}
+
+void Slots::lend(int slot, const TensorView& rows) { slots_[slot] = {{}, rows}; }
+
+const TensorView& Slots::operator[](int slot) const {
+  const auto found = slots_.find(slot);
+  CHECK(found != slots_.end(), "slot", slot, "has no memory");
+  return found->second.rows;
+}
+
+// One run of a plan.
+struct Interpreter::Run {
+  const Interpreter& of;
+  const Plan& plan;
+  Program& program;
+  std::map<int, std::vector<Communicator::Pending>> sends{};  // by slot
+  std::map<int, Communicator::Pending> receives{};            // by slot
+
+  bool walk() {
+    const std::vector<Step>& steps = plan.steps;
+    int turn = steps.empty() ? 0 : steps.front().turn - 1;
+    for (size_t i = 0; i < steps.size();) {
+      while (turn < steps[i].turn)
+        if (!program.begin_turn(++turn)) return stop();
+      const int zone = program.zone(steps[i]);
+      size_t end = i + 1;
+      while (end < steps.size() && steps[end].turn == turn && program.zone(steps[end]) == zone)
+        ++end;
+      if (zone < 0) {
+        take({steps.data() + i, end - i});
+      } else {
+        const ZoneScope scope(Zone::kStep, zone);
+        take({steps.data() + i, end - i});
+      }
+      i = end;
+    }
+    CHECK(sends.empty() && receives.empty(), "a message is pending after the plan");
+    return true;
+  }
+
+  // Every rank stops at this boundary, so all that is pending will be taken.
+  bool stop() {
+    for (auto& [slot, pending] : sends) wait(pending);
+    for (auto& [slot, pending] : receives) of.communicator_->wait(pending);
+    return false;
+  }
+
+  void wait(std::vector<Communicator::Pending>& pending) {
+    for (Communicator::Pending& send : pending) of.communicator_->wait(send);
+  }
+
+  void take(std::span<const Step> steps) {
+    for (const Step& step : steps) take(step);
+  }
+
+  void take(const Step& step) {
+    switch (step.kind) {
+      case Step::Kind::kLoad:
+        return program.load(step);
+      case Step::Kind::kCompute:
+        return program.compute(step);
+      case Step::Kind::kUpdate:
+        return program.update(step);
+      case Step::Kind::kDecode:
+        return program.decode(step);
+      case Step::Kind::kSend:
+        return send(step);
+      case Step::Kind::kPost:
+        return post(step);
+      case Step::Kind::kAwait:
+        return await(step);
+      case Step::Kind::kReceive:
+        post(step);
+        return await(step);
+      case Step::Kind::kWait:
+        if (auto pending = sends.extract(step.reads[0].slot)) wait(pending.mapped());
+        return;
+    }
+  }
+
+  Message message(const Step& step, const SlotVersion& version) {
+    CHECK(of.communicator_, to_string(step), "has no communicator");
+    program.prepare(step);
+    const TensorView& rows = program.slots[version.slot];
+    const auto bytes = static_cast<int64_t>(rows.bytes());
+    CHECK(bytes == step.bytes || (plan.upper_bounds && bytes < step.bytes), to_string(step), "has",
+          bytes);
+    Tag tag{.kind = step.payload, .pass = step.pass};
+    tag.pass.step = version.turn;
+    return {of.ranks_.empty() ? step.peer : of.ranks_[step.peer], tag, rows};
+  }
+
+  void send(const Step& step) {
+    const Message message = this->message(step, step.reads[0]);
+    sends[step.reads[0].slot].push_back(of.communicator_->post(of.stream_, {&message, 1}, {}));
+  }
+
+  void post(const Step& step) {
+    const Message message = this->message(step, step.writes[0]);
+    receives[step.writes[0].slot] = of.communicator_->post(of.stream_, {}, {&message, 1});
+  }
+
+  void await(const Step& step) {
+    auto pending = receives.extract(step.writes[0].slot);
+    of.communicator_->wait(pending.mapped());
+    program.received(step);
+  }
+};
+
+Interpreter::Interpreter(Stream& stream, Communicator* communicator, std::vector<int> ranks)
+    : stream_(stream), communicator_(communicator), ranks_(std::move(ranks)) {}
+
+bool Interpreter::run(std::span<const Plan> plans, int rank, const PlanRules& rules,
+                      Program& program) {
+  if (rank == 0) {
+    const std::optional<std::string> fault = check_plans(plans, rules);
+    CHECK(!fault, *fault);
+  }
+  return Run{*this, plans[rank], program}.walk();
+}
+
+}  // namespace weft

@@ -1,0 +1,31 @@
+#pragma once
+// The checker of plans. It proves, for the plans of all ranks:
+// - There is no deadlock, even where a send ends only when its receive has been posted
+// (rendezvous).
+// - Every slot is written before it is read, and holds the version that the reader declares. What
+//   is computed is read. A version is at most as many turns old as its reader and the rules allow.
+// - No slot is written while a send reads it, nor used while a receive is posted into it.
+// - Sends and receives match in order, in peer, payload, pass, tokens, version and bytes.
+// - A message has the bytes of the schedule's formula.
+// - A forward runs with its expert loaded, on rows that have passed the blocks before its own.
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "parallel/schedule/plan.h"
+
+namespace weft {
+
+struct PlanRules {
+  std::function<int64_t(const Step& message)> bytes{};  // the formula; empty: it is not checked
+  int stale = 0;                                        // the most turns that a read may be old
+};
+
+// Returns a description of the first fault, or nullopt where the plans are sound.
+std::optional<std::string> check_plans(std::span<const Plan> plans, const PlanRules& rules = {});
+
+// Says in one line what check_plans proves of sound plans.
+std::string proof_of(std::span<const Plan> plans, const PlanRules& rules = {});
+
+}  // namespace weft

@@ -1,0 +1,231 @@
+// Denoises with a toy transformer under every layout: the latent equals to the bit what a plain
+// loop over the whole latent gives, and every rank holds the rows that it owns and no more.
+#include "engine/generation/denoiser.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <mutex>
+
+#include "engine/sampling/guidance.h"
+#include "kernels/copy.h"
+#include "kernels/tensor.h"
+#include "parallel/transport/local.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<int64_t, 4> kShape{2, 3, 4, 6};
+constexpr int kBlocks = 5;
+constexpr int64_t kTokens = 3 * 2 * 3, kRow = 2 * 2 * 2, kLatent = kTokens * kRow;
+
+TransformerTraits toy_traits() {
+  TransformerTraits traits;
+  traits.width = kRow;
+  traits.blocks = kBlocks;
+  traits.heads = 6;
+  traits.head_dim = 2;
+  traits.in_channels = traits.out_channels = kShape[0];
+  traits.patch = {1, 2, 2};
+  traits.text_columns = 1;
+  traits.time_columns = 2;
+  return traits;
+}
+
+struct ToyConditioning final : Conditioning {
+  float prompt = 0;
+  size_t bytes() const override { return 0; }
+};
+
+// A block of the toy on one value.
+float block(float x, float prompt, float timestep) {
+  return 0.75f * x + 0.25f * std::sin(x + prompt) + 0.001f * timestep;
+}
+
+// Every value goes through the blocks on its own.
+struct Toy final : Transformer {
+  TransformerTraits own = toy_traits();
+  TransformerLoad load{};
+
+  const TransformerTraits& traits() const override { return own; }
+  const TransformerLoad& loaded() const override { return load; }
+  size_t weights_bytes() const override { return 0; }
+  size_t streamed_bytes() const override { return 0; }
+  WeightOffload streamed() const override { return {}; }
+  std::unique_ptr<Conditioning> prepare(Context&, const Conditions& conditions,
+                                        std::array<int64_t, 3>) const override {
+    auto made = std::make_unique<ToyConditioning>();
+    made->prompt = conditions.text.as<float>()[0];
+    return made;
+  }
+  Rope rope(std::array<int64_t, 3>, std::array<int64_t, 3>, const Conditioning&) const override {
+    return {};
+  }
+  void forward(Context& context, BlockRange blocks, const TensorView& in,
+               std::span<const TimeSegment> times, const TensorView&,
+               const Conditioning& conditioning, const Rope&,
+               const TensorView& out) const override {
+    EXPECT_EQ(in[0], context.tokens.size());
+    const float prompt = static_cast<const ToyConditioning&>(conditioning).prompt;
+    for (int64_t i = 0; i < in.count(); ++i) {
+      float x = in.as<float>()[i];
+      for (int b = blocks.begin; b < blocks.end; ++b) x = block(x, prompt, times[0].timestep);
+      out.as<float>()[i] = x;
+    }
+  }
+};
+
+struct ToyExperts final : Experts {
+  Toy toy;
+  ModelFamily row{};
+  const ModelFamily& family() const override { return row; }
+  const TransformerTraits& traits() const override { return toy.own; }
+  DType dtype() const override { return DType::kF32; }
+  int64_t text_length(int64_t rows) const override { return rows; }
+  const Transformer& expert(Stream&, int) override { return toy; }
+  void done_with_experts() override {}
+};
+
+Tensor noise() {
+  Tensor x(DType::kF32, kShape);
+  for (int64_t i = 0; i < x.count(); ++i)
+    x.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+  return x;
+}
+
+Sampler sampler() {
+  SamplerConfig config;  // UniPC: it remembers three tensors
+  config.shift = 3;
+  return {config, 4};
+}
+
+Request request(double guidance) {
+  Request request;
+  request.guidance_scale = request.guidance_scale_2 = guidance;
+  return request;
+}
+
+// The whole latent in one loop, without rows, plans and ranks.
+Tensor reference(double guidance) {
+  Stream stream = Stream::cpu(1);
+  Arena arena;
+  const Sampler steps = sampler();
+  const Request asked = request(guidance);
+  Tensor x = noise(), velocities[2] = {Tensor(DType::kF32, kShape), Tensor(DType::kF32, kShape)};
+  SamplerState state(x.count());
+  for (int step = 0; step < steps.steps(); ++step) {
+    for (int branch = 0; branch < 2; ++branch)
+      for (int64_t i = 0; i < x.count(); ++i) {
+        float v = x.as<float>()[i];
+        for (int b = 0; b < kBlocks; ++b)
+          v = block(v, branch ? -0.5f : 0.5f, steps.timesteps()[step]);
+        velocities[branch].as<float>()[i] = v;
+      }
+    guide(stream, {}, guidance, velocities[1], velocities[0]);
+    steps.step(stream, arena, step, velocities[0], x, state);
+  }
+  return x;
+}
+
+struct Observed {
+  Tensor latent;
+  int64_t most_live = 0;  // tensor bytes of all ranks between two steps
+};
+
+Observed denoise(const Layout& layout, double guidance, bool keep) {
+  Observed seen;
+  std::mutex mutex;
+  const Sampler steps = sampler();
+  const Request asked = request(guidance);
+  const auto live = static_cast<int64_t>(tensor_bytes_live());
+  run_ranks(layout.ranks(), [&](Communicator& world) {
+    Stream stream = Stream::cpu(1);
+    Arena arena;
+    ToyExperts experts;
+    RankPlacement placement = RankPlacement::of(world, layout);
+    float prompts[] = {0.5f, -0.5f};
+    DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
+    config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
+    config.blocks = {kBlocks};
+    Job job{.request = asked,
+            .sampler = steps,
+            .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
+                       TensorView(&prompts[1], DType::kF32, {1, 1})},
+            .latent = noise()};
+    job.decode = [&](const TensorView& latent) {
+      Tensor copied(DType::kF32, kShape);
+      copy(stream, latent, copied);
+      const std::scoped_lock lock(mutex);
+      if (seen.latent)
+        EXPECT_EQ(std::memcmp(seen.latent.view().data, copied.view().data, copied.view().bytes()),
+                  0);
+      seen.latent = std::move(copied);
+    };
+    job.before_step = [&](int done) {
+      world.barrier(stream, {.pass = {.step = done}, .hop = 90});
+      if (world.rank() == 0)
+        seen.most_live = std::max(seen.most_live, static_cast<int64_t>(tensor_bytes_live()) - live);
+      world.barrier(stream, {.pass = {.step = done}, .hop = 91});
+      return keep && done == 2 ? StepAction::kKeep : StepAction::kContinue;
+    };
+    job.keep = [&](int, Snapshot snapshot) {
+      EXPECT_EQ(snapshot.latent.count(), kLatent);
+      EXPECT_EQ(snapshot.history.size(), 3u);
+    };
+    Denoiser(stream, arena, experts, placement).run(config, job);
+  });
+  return seen;
+}
+
+// The bytes that are counted for a tensor of so many f32, alignment included.
+int64_t counted_bytes(int64_t values) {
+  const size_t before = tensor_bytes_live();
+  const Tensor tensor(DType::kF32, {values});
+  return static_cast<int64_t>(tensor_bytes_live() - before);
+}
+
+TEST(Denoiser, GivesTheLatentOfOneLoopUnderEveryLayoutFromTheRowsOfEachRank) {
+  for (const double guidance : {1.0, 4.0}) {
+    const Tensor expected = reference(guidance);
+    const int branches = guidance_branches(guidance);
+    for (int ranks = 1; ranks <= 4; ++ranks)
+      for (const Layout& layout : legal_layouts(ranks, {.heads = 6,
+                                                       .layers = kBlocks,
+                                                       .tokens = kTokens,
+                                                       .ffn = 6,
+                                                       .guided = branches == 2})) {
+        const Observed seen = denoise(layout, guidance, false);
+        ASSERT_EQ(seen.latent.count(), kLatent);
+        EXPECT_EQ(
+            std::memcmp(seen.latent.view().data, expected.view().data, expected.view().bytes()), 0)
+            << to_string(layout);
+        // Between two steps: the latent on the first and the last stage; velocities and three
+        // tensors of the solver on the last; hidden rows of the branches that a rank computes.
+        int64_t bytes = 0;
+        const Mesh mesh(layout);
+        const int stages = layout[Axis::kLayers];
+        for (int rank = 0; rank < ranks; ++rank) {
+          const int stage = mesh.at(Axis::kLayers, rank);
+          const int64_t own = counted_bytes(
+              partition(kTokens, layout.sequence(), mesh.sequence_index(rank)).size() * kRow);
+          const int computed = layout[Axis::kCfg] == 2 ? 1 : branches;
+          if (stage == 0 || stage == stages - 1) bytes += own;
+          if (stage == stages - 1) bytes += (branches + 3) * own;
+          if (stages > 1) bytes += computed * own;
+        }
+        EXPECT_EQ(seen.most_live, bytes) << to_string(layout);
+      }
+  }
+}
+
+TEST(Denoiser, GathersACheckpointWithoutAChange) {
+  Layout layout;
+  layout[Axis::kRing] = layout[Axis::kLayers] = 2;
+  const Tensor expected = reference(4);
+  const Observed seen = denoise(layout, 4, true);
+  EXPECT_EQ(std::memcmp(seen.latent.view().data, expected.view().data, expected.view().bytes()), 0);
+}
+
+}  // namespace
+}  // namespace weft
