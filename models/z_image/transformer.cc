@@ -319,7 +319,6 @@ void ZImageTransformer::forward(Context& context, BlockRange blocks, const Tenso
   const TensorView x =
       blocks.last() ? context.arena.alloc(DType::kF32, {n + joint, config_.dim}) : out;
   const TensorView time = embed_time(context, embedding);
-  context.mixer.begin(context.pass);
   if (blocks.first())
     embed_image(context, in, time, prompt, rope, x);
   else
