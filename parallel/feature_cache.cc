@@ -68,10 +68,11 @@ FeatureCache::Version& FeatureCache::at(const FeatureKey& key, int version) {
   std::string held;
   for (Version& candidate : slot(key)) {
     if (candidate.number == version) return candidate;
-    if (candidate.number != Version::kNone) held += " " + std::to_string(candidate.number);
+    if (candidate.number != Version::kNone)
+      held += (held.empty() ? "" : ", ") + std::to_string(candidate.number);
   }
   CHECK(false, to_string(key), "is asked for version", version, "and holds",
-        held.empty() ? " none" : held);
+        held.empty() ? "none" : held);
   std::abort();
 }
 

@@ -225,8 +225,13 @@ void Denoiser::enqueue(const Step& step, const TensorView& embedding, const Prep
   Context context = placement_.context(stream_, arena_, step.pass, tokens(), &watch_);
   const TimeSegment time{{0, tokens()}, job_->sampler.timesteps()[step.pass.step]};
   run_blocks(step, [&](const TensorView& in, const TensorView& out) {
-    expert_->forward(context, step.blocks, in, {&time, 1}, embedding, *prepared.conditioning,
-                     prepared.rope, out);
+    expert_->forward(context, {.blocks = step.blocks,
+                               .in = in,
+                               .times = {&time, 1},
+                               .embedding = embedding,
+                               .conditioning = *prepared.conditioning,
+                               .rope = prepared.rope,
+                               .out = out});
   });
 }
 
