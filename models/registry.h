@@ -35,7 +35,8 @@ struct ModelDirectory;
 struct ModelFamily {
   const char* class_name;  // of model_index.json
   GuidanceForm guidance = GuidanceForm::kFromNegative;
-  float velocity_sign = 1;  // the sampler steps along velocity_sign times the transformer's output
+  bool even_sigmas = false;  // the pipeline gives an Euler scheduler its sigmas (SamplerConfig)
+  float velocity_sign = 1;   // the sampler steps along velocity_sign times the transformer's output
   std::unique_ptr<PromptTokenizer> (*tokenizer)(const std::string& folder) = nullptr;
   // The published settings of the model, for a folder without weft.json.
   DefaultSettings (*defaults)(const ModelDirectory& model) = nullptr;

@@ -123,6 +123,7 @@ struct Generator::Impl {
     SamplerConfig config = sampler;
     if (!request.solver.empty()) config.kind = solver_from_name(request.solver);
     if (request.flow_shift) config.shift = *request.flow_shift;
+    config.even_sigmas = parts.directory().family->even_sigmas;
     return config;
   }
 

@@ -60,7 +60,8 @@ std::vector<double> grid_of(const SamplerConfig& config, int steps) {
       std::reverse(grid.begin(), grid.end());
       break;
     case SolverKind::kEuler:
-      return euler_grid(config, steps);
+      if (!config.even_sigmas) return euler_grid(config, steps);
+      [[fallthrough]];
     case SolverKind::kDistill4:
       grid.resize(steps + 1);
       for (int k = 0; k < steps; ++k) grid[k] = 1.0 - static_cast<double>(k) / steps;

@@ -36,6 +36,8 @@ struct SamplerConfig {
   bool lower_order_final = true;       // UniPC: order 1 in the last step
   std::vector<int> disable_corrector;  // UniPC: steps after which the corrector is not applied
   int train_timesteps = 1000;
+  // Euler: the pipeline names the sigmas 1, 1 - 1/N ... 1/N, and they are shifted once.
+  bool even_sigmas = false;
 
   // Reads scheduler_config.json of a UniPCMultistepScheduler, DPMSolverMultistepScheduler or
   // FlowMatchEulerDiscreteScheduler. A setting that is not supported is an Error(kModel) that names

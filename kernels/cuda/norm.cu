@@ -331,12 +331,19 @@ void channel_rms_norm(Stream& stream, const TensorView& x, const TensorView& gam
 // their sums in a fixed order.
 constexpr int kPixelBlocks = 512, kGroupThreads = 256;
 
+template <class T>
+struct Pixels {
+  const T* x;
+  int64_t stride, count;
+  int width, groups;
+};
+
 // partial[block][c] = the sum over the block's pixels of x, or of the squared difference from the
 // group's mean. blockDim.x threads take channels, blockDim.y threads take pixels.
 template <class T, bool kSquared>
 __global__ void __launch_bounds__(kGroupThreads)
-    sum_pixels(const T* x, int64_t stride, int64_t pixels, int width, int groups, const float* sums,
-               float* partial) {
+    sum_pixels(Pixels<T> p, const float* sums, float* partial) {
+  const auto [x, stride, pixels, width, groups] = p;
   __shared__ float shared[kGroupThreads];
   const int c = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   const int64_t block = (pixels + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * block;
@@ -401,8 +408,12 @@ void sum_groups(Stream& stream, const TensorView& x, const TensorView& sums, int
                    .block = dim3(columns, kGroupThreads / columns)};
   visit_dtype(x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    launch(stream, how, sum_pixels<T, kSquared>, x.as<T>(), x.row_stride(), x[0],
-           static_cast<int>(width), static_cast<int>(groups), sums.as<float>(), partial);
+    const Pixels<T> pixels{.x = x.as<T>(),
+                           .stride = x.row_stride(),
+                           .count = x[0],
+                           .width = static_cast<int>(width),
+                           .groups = static_cast<int>(groups)};
+    launch(stream, how, sum_pixels<T, kSquared>, pixels, sums.as<float>(), partial);
   });
   launch(stream, {.grid = dim3(static_cast<unsigned>(groups)), .block = dim3(kGroupThreads)},
          join_groups, partial, static_cast<int>(blocks), static_cast<int>(width),

@@ -153,12 +153,6 @@ size_t kl_decode_device_bytes(const KlVaeConfig& config, DType dtype, Bias biase
   return bytes;
 }
 
-size_t kl_decode_scratch_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype,
-                               Bias biases, int64_t bands, const DeviceTraits& device) {
-  return vae_scratch_bytes(make_decoder(config, no_weights()), decoder_input(config, h, w), dtype,
-                           biases, bands, device);
-}
-
 void KlVae::denormalize(const TensorView& latents, const TensorView& out) const {
   CHECK(latents.contiguous() && out.contiguous() && latents.count() == out.count(),
         latents.to_string_shape(), out.to_string_shape());
@@ -243,7 +237,8 @@ class KlVaeModel final : public VaeModel {
   size_t decode_state_bytes(int64_t, int64_t, DType) const override { return 0; }
   size_t decode_scratch_bytes(int64_t h, int64_t w, DType dtype, Bias biases, int64_t bands,
                               const DeviceTraits& device) const override {
-    return kl_decode_scratch_bytes(config_, h, w, dtype, biases, bands, device);
+    return vae_scratch_bytes(make_decoder(config_, no_weights()), decoder_input(config_, h, w),
+                             dtype, biases, bands, device);
   }
 
  private:

@@ -56,12 +56,10 @@ class KlVae final : public Vae {
 };
 
 // The arena bytes of one picture of latent size h x w, and on a device the bytes of the decoder's
-// weights and the largest scratch of an op when the rows are split over `bands` ranks.
+// weights.
 size_t kl_decode_workspace_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype);
 size_t kl_encode_workspace_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype);
 size_t kl_decode_device_bytes(const KlVaeConfig& config, DType dtype, Bias biases);
-size_t kl_decode_scratch_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype,
-                               Bias biases, int64_t bands, const DeviceTraits& device);
 
 std::unique_ptr<VaeModel> make_kl_vae_model(const KlVaeConfig& config);
 

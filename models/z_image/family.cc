@@ -57,6 +57,7 @@ class ZImagePrompts final : public PromptTokenizer {
 const ModelFamily kZImageFamily{
     .class_name = "ZImagePipeline",
     .guidance = GuidanceForm::kFromPositive,
+    .even_sigmas = true,
     .velocity_sign = -1,
     .tokenizer = [](const std::string& folder) -> std::unique_ptr<PromptTokenizer> {
       return std::make_unique<ZImagePrompts>(folder);

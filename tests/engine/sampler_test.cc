@@ -94,6 +94,17 @@ INSTANTIATE_TEST_SUITE_P(
                           {},
                           {0.918750, 0.792383, 0.569248, 0.071889}}));
 
+// A pipeline that names the sigmas itself has them shifted once: 3 s / (1 + 2 s).
+TEST(Sampler, EvenSigmasAreShiftedOnce) {
+  SamplerConfig config = config_of(K::kEuler, 3);
+  config.even_sigmas = true;
+  const Sampler sampler(config, 4);
+  const double expected[] = {1, 0.9, 0.75, 0.5, 0};
+  ASSERT_EQ(sampler.sigmas().size(), 5u);
+  for (int i = 0; i < 5; ++i) EXPECT_FLOAT_EQ(sampler.sigmas()[i], expected[i]) << i;
+  EXPECT_FLOAT_EQ(sampler.timesteps()[1], 900);
+}
+
 TEST(Sampler, EulerKeepsFractionalTimesteps) {
   const Sampler sampler(config_of(K::kEuler, 5), 4);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(sampler.timesteps()[i], sampler.sigmas()[i] * 1000.0f);
