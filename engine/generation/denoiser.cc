@@ -80,14 +80,10 @@ int Denoiser::zone(const Step& step) const {
 
 bool Denoiser::begin_turn(int turn) {
   placement_.finish_turn();
-  if (turn == job_->sampler.steps()) {  // what remains needs only the latents
+  if (turn == job_->sampler.steps()) {  // what remains needs only the rows, which may be under way
     recorded_ = {};
     prepared_.clear();
     clip_ = {};
-    for (const int branch : {0, 1}) {
-      slots.erase(kVelocitySlot + branch);
-      slots.erase(kHiddenSlot + branch);
-    }
     release_expert();
     experts_.done_with_experts();
     return true;

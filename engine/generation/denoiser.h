@@ -4,8 +4,8 @@
 //
 // Memory of a rank that owns n of the latent's tokens, with r bytes per token: its last pipeline
 // stage holds n r for the latent, n r for each branch's velocity and 3 n r for the solver; its
-// first stage n r for the latent; a stage in between none. Before decoding a rank holds the whole
-// latent, and once more as rows where other ranks own some of them.
+// first stage n r for the latent; a stage in between none. Before decoding, when the solver's part
+// is released, a rank holds the whole latent, and once more as rows where other ranks own some.
 #include <array>
 #include <functional>
 #include <map>

@@ -80,31 +80,27 @@ StageBytes denoising(const Components& parts, const RankPlacement& placement, in
   // latent, on the last also those of every branch's velocity and of the solver's history. Between
   // stages are the hidden rows of the branches that it computes, in the dtype they are sent in, and
   // f32 copies of the blocks' input and output. An update guides and steps a copy of the velocity.
-  constexpr int kHistory = 3;  // SamplerState
+  // Before decoding, the latent is made whole, from the rows of all ranks where there are several.
+  constexpr uint64_t kHistory = 3;  // SamplerState
+  const Layout& layout = placement.layout();
+  const uint64_t rows = f32_bytes(own * traits.row()), latent = f32_bytes(tokens * traits.row());
   const auto hidden = static_cast<uint64_t>((own + joint) * traits.width);
   const bool first = load.blocks.first(), last = load.blocks.last();
-  const uint64_t rows = f32_bytes(own * traits.row());
+  const uint64_t slots = (first || last ? rows : 0) +
+                         (last ? rows * static_cast<uint64_t>(branches) : 0) +
+                         (first && last ? 0 : hidden * computed * size_of(parts.dtype()));
+  const uint64_t whole = layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent : latent;
   const uint64_t forward = workspace +
                            ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
                            arena_bytes(DType::kF32, {1, traits.time_columns});
-  StageBytes stage{.tensors = held + conditions + (first || last ? rows : 0) +
-                              (last ? rows * static_cast<uint64_t>(branches + kHistory) : 0) +
-                              (first && last ? 0 : hidden * computed * size_of(parts.dtype())),
-                   .arena = std::max<uint64_t>(
-                       forward, last ? 2 * arena_bytes(DType::kF32, {own, traits.row()}) : 0)};
+  const uint64_t update = last ? 2 * arena_bytes(DType::kF32, {own, traits.row()}) : 0;
+  StageBytes stage{
+      .tensors = held + slots + std::max(conditions + (last ? kHistory * rows : 0), whole),
+      .arena = std::max(forward, update)};
   if (!parts.device()) return stage;
   stage.scratch = scratch;
   stage.loading = parts.expert_loading_bytes(model);
   return stage;
-}
-
-// Before decoding the latent is made whole from this rank's rows, and from those of all ranks where
-// there are several.
-StageBytes joining(const RankPlacement& placement, uint64_t held, uint64_t latent) {
-  const Layout& layout = placement.layout();
-  const auto sequence = static_cast<uint64_t>(layout.sequence());
-  const bool several = sequence > 1 || layout[Axis::kLayers] > 1;
-  return {.tensors = held + latent * (several ? 2 : 1) + (latent + sequence - 1) / sequence};
 }
 
 StageBytes decoding(const Components& parts, const RankPlacement& placement, const Request& request,
@@ -165,7 +161,6 @@ ComponentBytes predict_bytes(const Components& parts, const RankPlacement& place
     if (device) bytes.streamed.push_back(parts.expert_streamed_bytes(model));
     book(bytes.denoise, denoising(parts, placement, model, shape, prompt_rows, held));
   }
-  book(bytes.denoise, joining(placement, held, latent));
   if (device) {
     const int queues = parts.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;

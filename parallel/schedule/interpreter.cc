@@ -10,18 +10,31 @@ namespace weft {
 const TensorView& Slots::make(int slot, DType dtype, int64_t rows, int64_t columns, Device device) {
   Slot& made = slots_[slot];
   const TensorView& have = made.rows;
-  if (rows == 0) {
-    made = {{}, TensorView(nullptr, dtype, {0, columns}, device)};
-  } else if (!made.owned || have.dtype != dtype || have[0] != rows || have[1] != columns ||
-             !(have.device == device)) {
-    made.owned = {};
+  const bool same = (made.owned || rows == 0) && have.rank == 2 && have.dtype == dtype &&
+                    have[0] == rows && have[1] == columns && have.device == device;
+  if (same) return made.rows;
+  check_idle(slot);
+  made = {{}, TensorView(nullptr, dtype, {rows, columns}, device)};
+  if (rows > 0) {
     made.owned = Tensor(dtype, {rows, columns}, device);
     made.rows = made.owned.view();
   }
   return made.rows;
 }
 
-void Slots::lend(int slot, const TensorView& rows) { slots_[slot] = {{}, rows}; }
+void Slots::lend(int slot, const TensorView& rows) {
+  check_idle(slot);
+  slots_[slot] = {{}, rows};
+}
+
+void Slots::clear() {
+  CHECK(pending_.empty(), "a message of slot", *pending_.begin(), "is pending");
+  slots_.clear();
+}
+
+void Slots::check_idle(int slot) const {
+  CHECK(!pending_.count(slot), "a message of slot", slot, "is pending");
+}
 
 const TensorView& Slots::operator[](int slot) const {
   const auto found = slots_.find(slot);
@@ -36,6 +49,8 @@ struct Interpreter::Run {
   Program& program;
   std::map<int, std::vector<Communicator::Pending>> sends{};  // by slot
   std::map<int, Communicator::Pending> receives{};            // by slot
+
+  ~Run() { program.slots.pending_.clear(); }
 
   bool walk() {
     const std::vector<Step>& steps = plan.steps;
@@ -94,9 +109,15 @@ struct Interpreter::Run {
         post(step);
         return await(step);
       case Step::Kind::kWait:
-        if (auto pending = sends.extract(step.reads[0].slot)) wait(pending.mapped());
-        return;
+        return wait(step);
     }
+  }
+
+  void wait(const Step& step) {
+    const int slot = step.reads[0].slot;
+    wait(sends[slot]);
+    sends.erase(slot);
+    program.slots.pending_.erase(slot);
   }
 
   Message message(const Step& step, const SlotVersion& version) {
@@ -108,6 +129,7 @@ struct Interpreter::Run {
           bytes);
     Tag tag{.kind = step.payload, .pass = step.pass};
     tag.pass.step = version.turn;
+    program.slots.pending_.insert(version.slot);
     return {of.ranks_.empty() ? step.peer : of.ranks_[step.peer], tag, rows};
   }
 
@@ -122,8 +144,10 @@ struct Interpreter::Run {
   }
 
   void await(const Step& step) {
-    auto pending = receives.extract(step.writes[0].slot);
-    of.communicator_->wait(pending.mapped());
+    const int slot = step.writes[0].slot;
+    of.communicator_->wait(receives[slot]);
+    receives.erase(slot);
+    program.slots.pending_.erase(slot);
     program.received(step);
   }
 };

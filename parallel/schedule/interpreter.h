@@ -3,6 +3,7 @@
 // waits, makes the tags and opens the zones; a Program computes. Nothing is sent that is not in the
 // plan, so a trace and a plan correspond one to one.
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -21,15 +22,18 @@ class Slots {
   void lend(int slot, const TensorView& rows);
   const TensorView& operator[](int slot) const;
   bool has(int slot) const { return slots_.count(slot) > 0; }
-  void erase(int slot) { slots_.erase(slot); }
-  void clear() { slots_.clear(); }
+  void clear();
 
  private:
+  friend class Interpreter;  // notes the slots of pending messages; their memory may not change
   struct Slot {
     Tensor owned{};
     TensorView rows{};
   };
+  void check_idle(int slot) const;
+
   std::map<int, Slot> slots_;
+  std::set<int> pending_;
 };
 
 // The steps of a schedule as one rank carries them out.

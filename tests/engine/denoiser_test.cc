@@ -133,48 +133,54 @@ struct Observed {
   int64_t most_live = 0;  // tensor bytes of all ranks between two steps
 };
 
-Observed denoise(const Layout& layout, double guidance, bool keep) {
+Observed denoise(const Layout& layout, double guidance, bool keep,
+                 const LocalOptions& options = {}) {
   Observed seen;
   std::mutex mutex;
   const Sampler steps = sampler();
   const Request asked = request(guidance);
   const auto live = static_cast<int64_t>(tensor_bytes_live());
-  run_ranks(layout.ranks(), [&](Communicator& world) {
-    Stream stream = Stream::cpu(1);
-    Arena arena;
-    ToyExperts experts;
-    RankPlacement placement = RankPlacement::of(world, layout);
-    float prompts[] = {0.5f, -0.5f};
-    DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
-    config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
-    config.blocks = {kBlocks};
-    Job job{.request = asked,
-            .sampler = steps,
-            .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
-                       TensorView(&prompts[1], DType::kF32, {1, 1})},
-            .latent = noise()};
-    job.decode = [&](const TensorView& latent) {
-      Tensor copied(DType::kF32, kShape);
-      copy(stream, latent, copied);
-      const std::scoped_lock lock(mutex);
-      if (seen.latent)
-        EXPECT_EQ(std::memcmp(seen.latent.view().data, copied.view().data, copied.view().bytes()),
-                  0);
-      seen.latent = std::move(copied);
-    };
-    job.before_step = [&](int done) {
-      world.barrier(stream, {.pass = {.step = done}, .hop = 90});
-      if (world.rank() == 0)
-        seen.most_live = std::max(seen.most_live, static_cast<int64_t>(tensor_bytes_live()) - live);
-      world.barrier(stream, {.pass = {.step = done}, .hop = 91});
-      return keep && done == 2 ? StepAction::kKeep : StepAction::kContinue;
-    };
-    job.keep = [&](int, Snapshot snapshot) {
-      EXPECT_EQ(snapshot.latent.count(), kLatent);
-      EXPECT_EQ(snapshot.history.size(), 3u);
-    };
-    Denoiser(stream, arena, experts, placement).run(config, job);
-  });
+  run_ranks(
+      layout.ranks(),
+      [&](Communicator& world) {
+        Stream stream = Stream::cpu(1);
+        Arena arena;
+        ToyExperts experts;
+        RankPlacement placement = RankPlacement::of(world, layout);
+        float prompts[] = {0.5f, -0.5f};
+        DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
+        config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
+        config.blocks = {kBlocks};
+        Job job{.request = asked,
+                .sampler = steps,
+                .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
+                           TensorView(&prompts[1], DType::kF32, {1, 1})},
+                .latent = noise()};
+        job.decode = [&](const TensorView& latent) {
+          Tensor copied(DType::kF32, kShape);
+          copy(stream, latent, copied);
+          const std::scoped_lock lock(mutex);
+          if (seen.latent) {
+            EXPECT_EQ(
+                std::memcmp(seen.latent.view().data, copied.view().data, copied.view().bytes()), 0);
+          }
+          seen.latent = std::move(copied);
+        };
+        job.before_step = [&](int done) {
+          world.barrier(stream, {.pass = {.step = done}, .hop = 90});
+          if (world.rank() == 0)
+            seen.most_live =
+                std::max(seen.most_live, static_cast<int64_t>(tensor_bytes_live()) - live);
+          world.barrier(stream, {.pass = {.step = done}, .hop = 91});
+          return keep && done == 2 ? StepAction::kKeep : StepAction::kContinue;
+        };
+        job.keep = [&](int, Snapshot snapshot) {
+          EXPECT_EQ(snapshot.latent.count(), kLatent);
+          EXPECT_EQ(snapshot.history.size(), 3u);
+        };
+        Denoiser(stream, arena, experts, placement).run(config, job);
+      },
+      options);
   return seen;
 }
 
@@ -217,6 +223,19 @@ TEST(Denoiser, GivesTheLatentOfOneLoopUnderEveryLayoutFromTheRowsOfEachRank) {
         EXPECT_EQ(seen.most_live, bytes) << to_string(layout);
       }
   }
+}
+
+TEST(Denoiser, DelaysAndRendezvousChangeNoBit) {
+  const Tensor expected = reference(4);
+  for (const Layout& layout :
+       legal_layouts(4, {.heads = 6, .layers = kBlocks, .tokens = kTokens, .ffn = 6}))
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      const Observed seen = denoise(
+          layout, 4, false, {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30});
+      EXPECT_EQ(std::memcmp(seen.latent.view().data, expected.view().data, expected.view().bytes()),
+                0)
+          << to_string(layout) << " seed " << seed;
+    }
 }
 
 TEST(Denoiser, GathersACheckpointWithoutAChange) {

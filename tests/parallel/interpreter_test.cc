@@ -124,6 +124,31 @@ TEST(Interpreter, StopsEveryRankBetweenTurns) {
     run_on_ranks(job(layout), {.rendezvous = true, .delay_seed = 3}, turn);
 }
 
+// A program that releases a slot while its rows are under way.
+TEST(InterpreterDeathTest, RefusesToReleaseWhatIsBeingSent) {
+  struct Hasty final : Program {
+    void prepare(const Step&) override { slots.make(0, DType::kF32, 1, 1); }
+    void compute(const Step&) override { slots.clear(); }
+  };
+  const Step load{.kind = Step::Kind::kLoad}, wait{.kind = Step::Kind::kWait, .reads = {{0, 0}}},
+      send{.kind = Step::Kind::kSend, .peer = 1, .bytes = 4, .reads = {{0, 0}}},
+      receive{.kind = Step::Kind::kReceive, .peer = 0, .bytes = 4, .writes = {{0, 0}}},
+      compute{.blocks = {0, 1, 1}, .reads = {{0, 0}}, .writes = {{1, 0, 1}}};
+  const std::vector<Plan> plans{{.rank = 0,
+                                 .ranks = 2,
+                                 .begins = {{0, 0}},
+                                 .ends = {{1, 0, 1}},
+                                 .steps = {load, send, compute, wait}},
+                                {.rank = 1, .ranks = 2, .ends = {{0, 0}}, .steps = {receive}}};
+  EXPECT_DEATH(run_ranks(2,
+                         [&](Communicator& world) {
+                           Stream stream = Stream::cpu(1);
+                           Hasty program;
+                           Interpreter(stream, &world).run(plans, world.rank(), {}, program);
+                         }),
+               "a message of slot 0 is pending|pending_");
+}
+
 // Stages that pass ids on. A micro-batch has fewer rows in every round, at last none.
 struct Shrinking final : Program {
   Shrinking(int own_stage, int of) : stage(own_stage), stages(of) {}
