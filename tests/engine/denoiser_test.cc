@@ -62,16 +62,14 @@ struct Toy final : Transformer {
   Rope rope(std::array<int64_t, 3>, std::array<int64_t, 3>, const Conditioning&) const override {
     return {};
   }
-  void forward(Context& context, BlockRange blocks, const TensorView& in,
-               std::span<const TimeSegment> times, const TensorView&,
-               const Conditioning& conditioning, const Rope&,
-               const TensorView& out) const override {
-    EXPECT_EQ(in[0], context.tokens.size());
-    const float prompt = static_cast<const ToyConditioning&>(conditioning).prompt;
-    for (int64_t i = 0; i < in.count(); ++i) {
-      float x = in.as<float>()[i];
-      for (int b = blocks.begin; b < blocks.end; ++b) x = block(x, prompt, times[0].timestep);
-      out.as<float>()[i] = x;
+  void forward(Context& context, const ForwardArgs& args) const override {
+    EXPECT_EQ(args.in[0], context.tokens.size());
+    const float prompt = static_cast<const ToyConditioning&>(args.conditioning).prompt;
+    for (int64_t i = 0; i < args.in.count(); ++i) {
+      float x = args.in.as<float>()[i];
+      for (int b = args.blocks.begin; b < args.blocks.end; ++b)
+        x = block(x, prompt, args.times[0].timestep);
+      args.out.as<float>()[i] = x;
     }
   }
 };

@@ -69,6 +69,7 @@ void run_bands(int64_t rows, int bands, Work&& work) {
     }
     Bench bench;
     BandMixer mixer(world.group(all, 1), heights);
+    mixer.begin({});
     BandHalo halo(world.group(all, 1));
     TensorReducer reducer(world.group(all, 2));
     Context context{bench.stream, bench.arena, mixer, reducer, halo, {}, {}};
