@@ -76,9 +76,8 @@ class RankCheck {
   }
 
   void check_message(const Step& step) {
-    const bool one_slot = step.kind == Kind::kSend
-                              ? step.reads.size() == 1 && step.writes.empty()
-                              : step.writes.size() == 1 && step.reads.empty();
+    const bool one_slot = step.kind == Kind::kSend ? step.reads.size() == 1 && step.writes.empty()
+                                                   : step.writes.size() == 1 && step.reads.empty();
     if (!one_slot || step.peer < 0 || step.peer >= plan_.ranks || step.peer == plan_.rank)
       fault("has no such peer or slot");
     else if (rules_.bytes && rules_.bytes(step) != step.bytes)
@@ -140,8 +139,7 @@ class RankCheck {
       const SlotVersion& before = held->second.version;
       if (before >= version)
         fault("writes " + to_string(version) + " over " + to_string(before) + ", not older");
-      if (!held->second.read)
-        fault("overwrites " + to_string(before) + ", which nothing has read");
+      if (!held->second.read) fault("overwrites " + to_string(before) + ", which nothing has read");
     }
     held_[version.slot] = {version, false, true};
   }
