@@ -268,7 +268,8 @@ constexpr FlagSpec kRanks[] = {
      .fallback = "unlimited",
      .is_default = false,
      .legal = "0.000001 ... 1000000",
-     .help = "simulated bandwidth between any two ranks, in Gbit/s",
+     .help = "simulated bandwidth in Gbit/s: plan gives each rank one link to all others, bench "
+             "one to each",
      .commands = kPlan | kBench},
     {.name = "link-ms",
      .type = kReal,

@@ -401,17 +401,17 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
                 policy.finish(result);
                 decode(latent);
               }};
-  if (run_options.stop)
-    job.before_step = [&](int done) {
-      // With several stages the first one updates nothing, so it reports the finished step here.
-      if (done > start.step && placement.layout()[Axis::kLayers] > 1)
-        clock.step(done, sampler.sigmas()[done - 1]);
-      const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
-      const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
-      return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
-    };
+  job.before_step = [&](int done) {
+    if (done == start.step) clock.enter(Zone::kDenoise, sampler.steps(), start.step);
+    if (!run_options.stop) return StepAction::kContinue;
+    // With several stages the first one updates nothing, so it reports the finished step here.
+    if (done > start.step && placement.layout()[Axis::kLayers] > 1)
+      clock.step(done, sampler.sigmas()[done - 1]);
+    const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
+    const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
+    return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
+  };
   job.keep = [&](int done, Snapshot snapshot) { policy.keep(done, std::move(snapshot)); };
-  clock.enter(Zone::kDenoise, sampler.steps(), start.step);
   DenoisePlanConfig config = plan_of(request, sampler);
   config.first_step = start.step;
   try {

@@ -54,22 +54,11 @@ class RankCheck {
   void fault(const std::string& what) {
     if (fault_.empty()) fault_ = what;
   }
-  void require(bool holds, const std::string& what) {
-    if (!holds) fault(what);
-  }
-
   void take(const Step& step) {
-    require(step.turn >= turn_, "goes back from turn " + std::to_string(turn_));
+    if (step.turn < turn_) fault("goes back from turn " + std::to_string(turn_));
     turn_ = step.turn;
-    if (is_message(step)) {
-      const bool one = step.kind == Kind::kSend ? step.reads.size() == 1 && step.writes.empty()
-                                                : step.writes.size() == 1 && step.reads.empty();
-      require(one && step.peer >= 0 && step.peer < plan_.ranks && step.peer != plan_.rank,
-              "has no such peer or slot");
-      require(!rules_.bytes || rules_.bytes(step) == step.bytes,
-              "has not the bytes of its formula");
-      if (!fault_.empty()) return;
-    }
+    if (is_message(step)) check_message(step);
+    if (!fault_.empty()) return;
     if (step.kind == Kind::kWait) {
       wait(step);
     } else if (step.kind == Kind::kPost) {
@@ -80,99 +69,109 @@ class RankCheck {
       for (const SlotVersion& version : step.writes) write(version);
       if (step.kind == Kind::kSend) sending_[step.reads[0].slot] = step.reads[0];
     }
-    check_rows(step);
+    if (step.kind == Kind::kLoad) load(step);
+    if (step.kind == Kind::kCompute || step.kind == Kind::kUpdate || step.kind == Kind::kDecode)
+      check_turns(step);
+    if (step.kind == Kind::kCompute) check_blocks(step);
+  }
+
+  void check_message(const Step& step) {
+    const bool one_slot = step.kind == Kind::kSend ? step.reads.size() == 1 && step.writes.empty()
+                                                   : step.writes.size() == 1 && step.reads.empty();
+    if (!one_slot || step.peer < 0 || step.peer >= plan_.ranks || step.peer == plan_.rank)
+      fault("has no such peer or slot");
+    else if (rules_.bytes && rules_.bytes(step) != step.bytes)
+      fault("has not the bytes of its formula");
   }
 
   void wait(const Step& step) {
     const SlotVersion version = step.reads.empty() ? SlotVersion{-1} : step.reads[0];
     const auto sent = sending_.find(version.slot);
-    require(sent != sending_.end() && sent->second == version,
-            "waits, but no send reads " + to_string(version));
-    if (sent != sending_.end()) sending_.erase(sent);
+    if (sent == sending_.end() || sent->second != version)
+      fault("waits, but no send reads " + to_string(version));
+    else
+      sending_.erase(sent);
   }
 
   void post(const Step& step) {
     const int slot = step.writes[0].slot;
-    require_unused(slot);
+    check_unused(slot);
     posted_[slot] = &step;
     const auto held = held_.find(slot);
     if (held == held_.end()) return;
-    require(held->second.read, "overwrites " + to_string(held->second.version) + ", still unread");
+    if (!held->second.read)
+      fault("overwrites " + to_string(held->second.version) + ", which nothing has read");
     held->second.valid = false;
   }
 
   void await(const Step& step) {
     const auto posted = posted_.find(step.writes[0].slot);
-    require(posted != posted_.end(), "awaits what was not posted");
-    if (posted == posted_.end()) return;
+    if (posted == posted_.end()) return fault("awaits what was not posted");
     const Step& post = *posted->second;
-    require(post.peer == step.peer && post.payload == step.payload && post.bytes == step.bytes &&
-                post.pass == step.pass && post.tokens == step.tokens && post.writes == step.writes,
-            "was posted as " + to_string(post));
+    if (post.peer != step.peer || post.payload != step.payload || post.bytes != step.bytes ||
+        post.pass != step.pass || !(post.tokens == step.tokens) || post.writes != step.writes)
+      fault("was posted as " + to_string(post));
     posted_.erase(posted);
   }
 
   void read(const SlotVersion& version) {
     const auto held = held_.find(version.slot);
-    const std::string slot = std::to_string(version.slot);
-    require(!posted_.count(version.slot), "uses slot " + slot + " while a receive is posted");
-    if (held == held_.end() || !held->second.valid) {
-      fault("reads slot " + slot + " unwritten");
-      return;
-    }
-    require(held->second.version == version,
-            "reads " + to_string(version) + ", but it holds " + to_string(held->second.version));
+    if (posted_.count(version.slot))
+      fault("uses slot " + std::to_string(version.slot) + " while a receive is posted");
+    if (held == held_.end() || !held->second.valid)
+      return fault("reads slot " + std::to_string(version.slot) + " unwritten");
+    if (held->second.version != version)
+      fault("reads " + to_string(version) + ", but it holds " + to_string(held->second.version));
     held->second.read = true;
   }
 
-  void require_unused(int slot) {
-    require(!sending_.count(slot),
-            "writes slot " + std::to_string(slot) + " while a send may still read it");
-    require(!posted_.count(slot),
-            "uses slot " + std::to_string(slot) + " while a receive is posted");
+  void check_unused(int slot) {
+    if (sending_.count(slot))
+      fault("writes slot " + std::to_string(slot) + " while a send may still read it");
+    if (posted_.count(slot))
+      fault("uses slot " + std::to_string(slot) + " while a receive is posted");
   }
 
   void write(const SlotVersion& version) {
-    require_unused(version.slot);
+    check_unused(version.slot);
     const auto held = held_.find(version.slot);
     if (held != held_.end()) {
-      require(held->second.version < version, "writes " + to_string(version) + " over " +
-                                                  to_string(held->second.version) +
-                                                  ", which is not older");
-      require(held->second.read, "overwrites " + to_string(held->second.version) + ", unread");
+      const SlotVersion& before = held->second.version;
+      if (before >= version)
+        fault("writes " + to_string(version) + " over " + to_string(before) + ", not older");
+      if (!held->second.read) fault("overwrites " + to_string(before) + ", which nothing has read");
     }
     held_[version.slot] = {version, false, true};
   }
 
-  // The laws of loads, forwards and updates.
-  void check_rows(const Step& step) {
-    for (auto read = step.reads.begin(); read != step.reads.end(); ++read)
-      require(std::ranges::count(step.reads, read->slot, &SlotVersion::slot) == 1,
-              "reads slot " + std::to_string(read->slot) + " twice");
-    if (step.kind == Kind::kLoad) {
-      require(model_ != step.pass.model, "loads the expert that is loaded");
-      model_ = step.pass.model;
+  void load(const Step& step) {
+    if (model_ == step.pass.model) fault("loads the expert that is loaded");
+    model_ = step.pass.model;
+  }
+
+  void check_turns(const Step& step) {
+    if (step.stale < 0 || step.stale > rules_.stale)
+      fault("may be stale by " + std::to_string(rules_.stale) + " turns at most");
+    for (const SlotVersion& version : step.reads) {
+      if (version.turn > step.turn || version.turn < step.turn - step.stale)
+        fault("reads " + to_string(version) + ", which is too old or too new");
+      if (std::ranges::count(step.reads, version.slot, &SlotVersion::slot) > 1)
+        fault("reads slot " + std::to_string(version.slot) + " twice");
     }
-    if (step.kind != Kind::kCompute && step.kind != Kind::kUpdate && step.kind != Kind::kDecode)
-      return;
-    require(step.stale >= 0 && step.stale <= rules_.stale,
-            "may be stale by " + std::to_string(rules_.stale) + " turns at most");
-    for (const SlotVersion& version : step.reads)
-      require(version.turn <= step.turn && version.turn >= step.turn - step.stale,
-              "reads " + to_string(version) + ", which is too old or too new");
     const int made = step.kind == Kind::kUpdate ? step.turn + 1 : step.turn;
     for (const SlotVersion& version : step.writes)
-      require(version.turn == made, "writes " + to_string(version) + ", a wrong turn");
-    if (step.kind != Kind::kCompute) return;
+      if (version.turn != made) fault("writes " + to_string(version) + ", a wrong turn");
+  }
+
+  void check_blocks(const Step& step) {
     const BlockRange& blocks = step.blocks;
-    require(model_ == step.pass.model, "computes before its expert is loaded");
-    require(blocks.begin >= 0 && blocks.begin < blocks.end && blocks.end <= blocks.total,
-            "has an illegal block range");
-    require(std::ranges::any_of(step.reads,
-                                [&](const auto& read) { return read.blocks == blocks.begin; }),
-            "reads no rows that have passed the blocks before");
+    if (model_ != step.pass.model) fault("computes before its expert is loaded");
+    if (blocks.begin < 0 || blocks.begin >= blocks.end || blocks.end > blocks.total)
+      fault("has an illegal block range");
+    if (std::ranges::find(step.reads, blocks.begin, &SlotVersion::blocks) == step.reads.end())
+      fault("reads no rows that have passed the blocks before");
     for (const SlotVersion& version : step.writes)
-      require(version.blocks == blocks.end, "writes rows of other blocks than it computes");
+      if (version.blocks != blocks.end) fault("writes rows of other blocks than it computes");
   }
 
   const Plan& plan_;
