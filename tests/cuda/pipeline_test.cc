@@ -92,7 +92,8 @@ TEST(Messages, OfDevicesGoDirectlyAndThroughTheHost) {
           x.as<float>()[i] = static_cast<float>(world.rank() + 1 + i);
         x = on_device(stream, std::move(x));
         for (int step = 0; step < 2; ++step)
-          world.all_reduce(stream, arena, {.kind = Payload::kPartial, .step = step}, x, how);
+          world.all_reduce(stream, arena, {.kind = Payload::kPartial, .pass = {.step = step}}, x,
+                           how);
         const HostCopy sum(stream, x);
         for (int64_t i = 0; i < kCount; ++i)
           EXPECT_EQ(sum.view().as<float>()[i], static_cast<float>(3 * (6 + 3 * i))) << i;

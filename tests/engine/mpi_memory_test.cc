@@ -39,7 +39,7 @@ std::vector<std::string> work(Communicator& world, const std::string& path, cons
   size_t predicted = 0;
   if (world.rank() < ranks) {
     const TransformerLoad load =
-        RankPlacement(layout, world.rank()).load(config, {.dtype = DType::kBF16});
+        RankPlacement(layout, world.rank()).load(config.traits(), {.dtype = DType::kBF16});
     predicted = wan_weights_bytes(config, load);
     file = TensorFile::open(path);
     model = WanTransformer::load(stream, *file, config, load);

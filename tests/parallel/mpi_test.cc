@@ -200,7 +200,9 @@ TEST(MpiWhole, ADestroyedReceiveIsNotWrittenLater) {
       std::fill(data.begin(), data.end(), 7);  // the memory has another use
     }
     world.barrier(stream, {.hop = 9});
-    if (world.rank() == 1) EXPECT_EQ(std::count(data.begin(), data.end(), 7), kWhole);
+    if (world.rank() == 1) {
+      EXPECT_EQ(std::count(data.begin(), data.end(), 7), kWhole);
+    }
   }
 }
 
