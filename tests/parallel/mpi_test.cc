@@ -158,7 +158,7 @@ std::shared_ptr<Transport> whole_transport() {
 constexpr int64_t kWhole = int64_t{32} << 20;
 constexpr Tag kLarge{.kind = Payload::kHidden};
 
-// The receiver looks at its buffer and makes no call until the last byte has come.
+// The receiver looks at its buffer and makes no call of MPI until the last byte has come.
 TEST(MpiWhole, MessagesMoveWhileBothRanksCompute) {
   if (std::getenv("WEFT_NO_PROGRESS")) GTEST_SKIP();
   Communicator world(whole_transport());
@@ -170,10 +170,10 @@ TEST(MpiWhole, MessagesMoveWhileBothRanksCompute) {
   Communicator::Pending pending = world.rank() == 0 ? world.post(stream, {&message, 1}, {})
                                                     : world.post(stream, {}, {&message, 1});
   const volatile uint8_t* last = &data.back();
-  const int64_t limit = steady_clock_ns() + 10'000'000'000;
-  while (*last != 3 && steady_clock_ns() < limit) {
-  }
-  if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  const int64_t limit = steady_clock_ns() + 60'000'000'000;
+  while (*last != 3 && steady_clock_ns() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(2));
   EXPECT_EQ(*last, 3);
   world.wait(pending);
   world.barrier(stream, {});

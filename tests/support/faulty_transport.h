@@ -26,6 +26,8 @@ class FaultyTransport final : public TransportDecorator {
     return inner_->send(stream, peer, header, view);
   }
 
+  bool takes_device_memory() const override { return false; }
+
  private:
   int at_;
   std::function<void()> fault_;
