@@ -11,8 +11,7 @@
 
 namespace weft {
 
-// The kinds of messages. They have the compute dtype, or f32
-// where the comment says so.
+// The kinds of messages. They have the compute dtype, or f32 where the comment says so.
 enum class Payload : uint8_t {
   kControl,    // decisions, sizes, times
   kText,       // prompt rows, f32

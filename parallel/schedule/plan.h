@@ -55,7 +55,6 @@ struct Plan {
 
 void append(Plan& plan, const Plan& next);  // `next` is the window that follows
 
-// "slot@turn/blocks", without a block count of 0.
 // The work of all ranks in consecutive turns that are alike; the counts are those of one turn.
 struct TurnSummary {
   Range turns;
@@ -65,6 +64,7 @@ struct TurnSummary {
 };
 std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans);
 
+// "slot@turn/blocks", without a block count of 0.
 std::string to_string(const SlotVersion& version);
 std::string to_string(const Step& step);
 std::string to_string(const Plan& plan);
