@@ -166,9 +166,11 @@ TEST(MpiWhole, MessagesMoveWhileBothRanksCompute) {
   std::vector<uint8_t> data(kWhole, world.rank() == 0 ? 3 : 0);
   const TensorView view(data.data(), DType::kU8, {kWhole});
   const Message message{1 - world.rank(), kLarge, view};
+  // The receive is posted first: the payload of an earlier message would wait elsewhere.
+  Communicator::Pending pending;
+  if (world.rank() == 1) pending = world.post(stream, {}, {&message, 1});
   world.barrier(stream, {});
-  Communicator::Pending pending = world.rank() == 0 ? world.post(stream, {&message, 1}, {})
-                                                    : world.post(stream, {}, {&message, 1});
+  if (world.rank() == 0) pending = world.post(stream, {&message, 1}, {});
   const volatile uint8_t* last = &data.back();
   const int64_t limit = steady_clock_ns() + 60'000'000'000;
   while (*last != 3 && steady_clock_ns() < limit)
