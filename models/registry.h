@@ -26,7 +26,7 @@ struct DefaultSettings {
   std::optional<double> flow_shift;        // unset: scheduler_config.json
 };
 
-// How two velocities become one, with scale g: v_n + g (v_p - v_n), or v_p + g (v_p - v_n).
+// Two velocities become one, with scale g: v_n + g (v_p - v_n), or v_p + g (v_p - v_n).
 enum class GuidanceForm : uint8_t { kFromNegative, kFromPositive };
 
 struct ModelDirectory;

@@ -34,7 +34,7 @@ class VaeDecoder {
   virtual int64_t width() const = 0;
   virtual int64_t next_frames() const = 0;  // frames of the next chunk: 1, then temporal_factor
   // Decodes latent [channels, h, w] f32, de-normalised, to frames [next_frames(), 3, H, W] f32
-  // contiguous, clamped to [-1, 1].
+  // contiguous, in [-1, 1] but for overshoot, which is cut off where frames become pixels.
   virtual void decode_chunk(Context& context, const TensorView& latent,
                             const TensorView& frames) = 0;
 };

@@ -404,7 +404,7 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
   job.before_step = [&](int done) {
     if (done == start.step) clock.enter(Zone::kDenoise, sampler.steps(), start.step);
     if (!run_options.stop) return StepAction::kContinue;
-    // With several stages the first one updates nothing, so it reports the finished step here.
+    // The first of several stages updates nothing, so it reports the finished step here.
     if (done > start.step && placement.layout()[Axis::kLayers] > 1)
       clock.step(done, sampler.sigmas()[done - 1]);
     const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};

@@ -55,7 +55,7 @@ Owner<AVFormatContext> open_muxer(const std::string& path, const char* format) {
 }
 
 void open_file(AVFormatContext* context, const std::string& path) {
-  // With the prefix, FFmpeg takes a name such as "http:x.mp4" as a file name.
+  // The prefix makes FFmpeg take a name such as "http:x.mp4" as a file name.
   const int result = avio_open(&context->pb, ("file:" + path).c_str(), AVIO_FLAG_WRITE);
   if (result < 0) fail_write(path, result);
 }

@@ -34,7 +34,7 @@ namespace {
 class Mapping {
  public:
   explicit Mapping(const std::string& path) : path_(path) {
-    // With O_NONBLOCK, opening a pipe does not wait for a writer.
+    // O_NONBLOCK keeps the opening of a pipe from waiting for a writer.
     fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd_ < 0) refuse(path, std::string("cannot be opened: ") + std::strerror(errno));
     struct stat info;

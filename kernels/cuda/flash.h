@@ -1,6 +1,6 @@
 #pragma once
-// How the attention kernels cut a call, and their arguments. device_plan.cc predicts scratch by the
-// same functions. FlashArgs is passed to the flash kernels by value. A row is one query of one
+// These functions decide how the attention kernels cut a call. device_plan.cc predicts scratch by
+// the same functions. FlashArgs is passed to the flash kernels by value. A row is one query of one
 // query head. The rows of the `share` query heads of a key/value head follow each other, so that
 // they share its tiles: row r is query r / share, head r % share of the group.
 #include <algorithm>

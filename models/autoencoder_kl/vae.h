@@ -43,7 +43,7 @@ class KlVae final : public Vae {
   size_t bytes() const override;
   // out = latents / scaling_factor + shift_factor.
   void denormalize(const TensorView& latents, const TensorView& out) const override;
-  // With a band of the rows, the Context's reducer sums over the bands.
+  // The Context's reducer sums over the bands where a rank has a band of the rows.
   std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const override;
   std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const override;
 

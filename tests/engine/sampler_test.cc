@@ -177,7 +177,7 @@ TEST(Sampler, ConvergesAtItsOrder) {
     for (int k = 0; k < steps; ++k) grid.push_back(1.0 - double(k) / steps);
     return std::abs(trajectory(Sampler(config, steps, grid)).back() - exact);
   };
-  // With four times the steps the error is 16 times smaller, except in the first and last step,
+  // Four times the steps make the error 16 times smaller, except in the first and last step,
   // which have order 1.
   EXPECT_GT(error(K::kUniPCDiffusers, 2, 32) / error(K::kUniPCDiffusers, 2, 128), 8.0);
   for (K kind : {K::kUniPCDiffusers, K::kDpmppOriginal}) {

@@ -117,7 +117,7 @@ TEST(TextClean, TakesAnyBytes) {
 }
 
 TEST(TextClean, LongTextsStayLinear) {
-  // With quadratic work these texts would take minutes.
+  // These texts would take minutes if the work were quadratic.
   const std::string ampersands(1'000'000, '&'), references = [] {
     std::string text;
     while (text.size() < 1'000'000) text += "&amp;";

@@ -65,7 +65,7 @@ def op_names():
 CPP = (".h", ".cc", ".cu", ".cuh")
 COMMENT = {**dict.fromkeys(CPP, "//"),
            **dict.fromkeys([".py", ".sh", ".cmake"], "#")}
-FRAGMENT = re.compile(r"(Of|What|Whether)\b")
+FRAGMENT = re.compile(r"(Of|What|Whether|How|With)\b")
 # Names that were replaced because only insiders understood them, and the names to use instead.
 OLD_NAMES = {
     "time_waves": "timestep_embedding", "flash_group": "flash_sm90", "few_rows": "gemv",
