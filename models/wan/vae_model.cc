@@ -5,15 +5,11 @@ namespace weft {
 
 namespace {
 
-class WanVaeModel final : public VaeModel {
+class WanVaeModel final : public NetworkVaeModel {
  public:
-  explicit WanVaeModel(const WanVaeConfig& config) : VaeModel(config.traits()), config_(config) {}
+  explicit WanVaeModel(const WanVaeConfig& config)
+      : NetworkVaeModel(config.design()), config_(config) {}
 
-  std::vector<TensorSpec> tensors() const override { return wan_vae_tensors(config_); }
-  std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
-                            VaeParts parts) const override {
-    return std::make_unique<WanVae>(WanVae::load(file, config_, stream, dtype, parts));
-  }
   // Convolutions are packed in the compute dtype. Biases and norms stay f32.
   size_t decoder_bytes(DType dtype) const override {
     size_t total = 0;

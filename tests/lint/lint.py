@@ -77,7 +77,7 @@ OLD_NAMES = {
     "kStepWord": "kStepDecision", "kStartWord": "kStartDecision",
     "kDecodeWord": "kDecodeDecision", "kJobWord": "kJobDecision",
     "Replica": "RankPlacement", "Keeper": "CheckpointPolicy", "StreamedWeights": "WeightOffload",
-    "VaeStream": "WanVaeDecoder or WanVaeEncoder", "QwenDecoder": "CausalDecoder", "Traffic": "Payload",
+    "VaeStream": "NetworkVaeDecoder or NetworkVaeEncoder", "QwenDecoder": "CausalDecoder", "Traffic": "Payload",
 }
 OLD_NAME = re.compile(rf"(?<![A-Za-z])({'|'.join(OLD_NAMES)})(?![A-Za-z])")
 TEXT = {*COMMENT, ".md", ".txt"}

@@ -29,7 +29,7 @@ struct Bench {
 };
 
 // The picture [3, H, W] of a band of latent [z, h, w].
-Tensor decode(Context& context, const KlVae& vae, const TensorView& latent) {
+Tensor decode(Context& context, const NetworkVae& vae, const TensorView& latent) {
   const auto decoder = vae.decoder(latent[1], latent[2]);
   Tensor frames(DType::kF32, {1, 3, decoder->height(), decoder->width()});
   decoder->decode_chunk(context, latent, frames);
@@ -49,8 +49,8 @@ TEST(KlVae, DecodesAsTheReference) {
   for (const Ops* ops : {&reference_ops(), &cpu_ops()})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Bench bench(*ops);
-      const KlVae vae = KlVae::load(TensorFile::open(kFolder), golden_config(), bench.stream, dtype,
-                                    VaeParts::kDecoder);
+      const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream, dtype,
+                           VaeParts::kDecoder);
       const Tensor frames = decode(bench.context, vae, latents);
       EXPECT_TRUE(golden.matches("image", frames.view().select(0, 0), dtype)) << ops->name;
       EXPECT_EQ(bench.arena.used(), 0u);
@@ -80,9 +80,9 @@ void run_bands(int64_t rows, int bands, Work&& work) {
 TEST(KlVae, BandsGiveThePictureOfOneRank) {
   constexpr int64_t kRows = 5, kColumns = 4;
   Bench bench;
-  const KlVae vae =
-      KlVae::load(TensorFile::open(kFolder), golden_config(), bench.stream, DType::kF32);
-  const int64_t scale = vae.config().spatial_factor();
+  const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream,
+                       DType::kF32);
+  const int64_t scale = vae.traits().spatial_factor;
   const Tensor latent = waves({16, kRows, kColumns});
   const Tensor whole = decode(bench.context, vae, latent);
   const Tensor picture = waves({1, 3, kRows * scale, kColumns * scale});
@@ -112,7 +112,7 @@ TEST(KlVae, MemoryIsPredicted) {
     write_file(path, random_weights(kl_vae_tensors(config), 3));
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Bench bench;
-      const KlVae vae = KlVae::load(TensorFile::open(path), config, bench.stream, dtype);
+      const NetworkVae vae(config.design(), TensorFile::open(path), bench.stream, dtype);
       const int64_t h = 8, w = 4, scale = config.spatial_factor();
       decode(bench.context, vae, waves({16, h, w}));
       // VaeState's prediction leaves out what the arena adds to each of its few tensors.
@@ -130,8 +130,8 @@ TEST(KlVae, MemoryIsPredicted) {
 
 TEST(KlVae, LatentsOfTheTransformer) {
   Bench bench;
-  const KlVae vae =
-      KlVae::load(TensorFile::open(kFolder), golden_config(), bench.stream, DType::kF32);
+  const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream,
+                       DType::kF32);
   const Tensor latents = waves({16, 2, 3});
   Tensor out(DType::kF32, {16, 2, 3});
   vae.denormalize(latents, out);

@@ -1,8 +1,8 @@
 #pragma once
-// The layers of Wan's VAE, which work on channels-last chunks [F, H, W, C], and VaeState, which
-// runs a list of layers chunk by chunk and holds their history. The rows may be a band of the
-// picture: every convolution gets its neighbours' rows through Halo, and the attention uses the
-// mixer.
+// NetworkVae: a VAE whose encoder and decoder are lists of layers, which work on channels-last
+// chunks [F, H, W, C]. VaeState runs such a list chunk by chunk and holds its history. The rows may
+// be a band of the picture: every convolution gets its neighbours' rows through Halo, and the
+// attention uses the mixer.
 #include <array>
 #include <functional>
 #include <initializer_list>
@@ -13,6 +13,7 @@
 
 #include "kernels/conv.h"
 #include "kernels/device_plan.h"
+#include "models/vae.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -31,7 +32,8 @@ enum class Chunk : uint8_t { kFirst, kLater };
 // tensors or a memory prediction is needed it returns an empty view; then nothing is packed and
 // `stream` may be null.
 struct VaeWeightSource {
-  std::function<TensorView(const std::string&, std::initializer_list<int64_t>)> take;
+  std::function<TensorView(const std::string&, std::initializer_list<int64_t>)> take =
+      [](const std::string&, std::initializer_list<int64_t>) { return TensorView(); };
   Stream* stream = nullptr;
   DType dtype = DType::kF32;
 };
@@ -64,13 +66,18 @@ class VaeLayer {
 using VaeNetwork = std::vector<std::unique_ptr<VaeLayer>>;
 
 // Building blocks of layers. Each takes its tensors, `name`.weight and `name`.bias, from `source`.
-PackedConv pack_convolution(const VaeWeightSource& source, const std::string& name, int64_t out,
+PackedConv pack_convolution(const VaeWeightSource& source, const std::string& name,
                             std::initializer_list<int64_t> shape);
 // Packs the first `keep` outputs of a convolution over single pixels, which is a linear layer.
-PackedLinear pack_pointwise(const VaeWeightSource& source, const std::string& name, int64_t in,
-                            int64_t out, int64_t keep, std::initializer_list<int64_t> shape);
+PackedLinear pack_pointwise(const VaeWeightSource& source, const std::string& name,
+                            std::initializer_list<int64_t> shape, int64_t keep);
 Tensor take_vector(const VaeWeightSource& source, const std::string& name,
                    std::initializer_list<int64_t> shape);
+// Makes a layer of pack_pointwise.
+std::unique_ptr<VaeLayer> make_pointwise(const VaeWeightSource& source, const std::string& name,
+                                         std::initializer_list<int64_t> shape, int64_t keep);
+
+FrameShape with_channels(FrameShape shape, int64_t channels);
 
 // The zeros that a convolution sees around the picture.
 struct VaeBorder {
@@ -83,24 +90,6 @@ void convolve(Context& context, const TensorView& x, const PackedConv& conv,
 // Scratch bytes of a linear layer over a chunk's pixels.
 size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
                       const DeviceTraits& device);
-
-// Each function takes its tensors from `source` under `name`.
-// Makes a causal 3x3x3 convolution. `norm` names the channel norm with SiLU before it, or is "".
-std::unique_ptr<VaeLayer> make_causal_conv(const VaeWeightSource& source, const std::string& name,
-                                           const std::string& norm, int64_t in, int64_t out);
-std::unique_ptr<VaeLayer> make_resnet(const VaeWeightSource& source, const std::string& name,
-                                      int64_t in, int64_t out);
-// Makes attention with one head over the H * W pixels of each frame.
-std::unique_ptr<VaeLayer> make_attention(const VaeWeightSource& source, const std::string& name,
-                                         int64_t width);
-enum class Resample : uint8_t { kSpatial, kSpatialAndTime };
-std::unique_ptr<VaeLayer> make_upsample(const VaeWeightSource& source, const std::string& name,
-                                        int64_t in, int64_t out, Resample kind);
-std::unique_ptr<VaeLayer> make_downsample(const VaeWeightSource& source, const std::string& name,
-                                          int64_t width, Resample kind);
-// Makes a 1x1x1 convolution that computes only the first `keep` output channels.
-std::unique_ptr<VaeLayer> make_pointwise(const VaeWeightSource& source, const std::string& name,
-                                         int64_t in, int64_t out, int64_t keep);
 
 // The order in which VaeState allocates the layers' buffers.
 enum class VaeOrder : uint8_t {
@@ -152,6 +141,99 @@ class VaeState {
   std::vector<Tensor> history_;
   std::vector<size_t> first_history_;  // per layer, and the end
   int64_t chunks_ = 0;
+};
+
+// A channel's value in the latents that the decoder takes is value / divisor * factor + shift of
+// the transformer's.
+struct LatentScale {
+  float divisor = 1, factor = 1, shift = 0;
+};
+
+// Describes a VAE of layers.
+struct VaeDesign {
+  VaeTraits traits;
+  // Make the networks, which take their tensors from `source`.
+  std::function<VaeNetwork(const VaeWeightSource&source)> encoder, decoder;
+  std::vector<LatentScale> scales;  // one per channel
+  int64_t patch = 1;                // a pixel of the networks is a cell of patch x patch pixels
+  bool clamps = false;              // cuts decoded frames off at -1 and 1
+  // Returns the spelling of a tensor's diffusers name in a file; empty: every file has that name.
+  std::function<std::string(const TensorFile& file, const std::string& name)> spelled{};
+
+  std::vector<TensorSpec> tensors() const;  // of encoder and decoder, with diffusers names
+  // The shapes of the networks' inputs for a latent of size h x w.
+  FrameShape decoder_input(int64_t h, int64_t w) const { return {1, h, w, traits.channels}; }
+  FrameShape encoder_input(int64_t h, int64_t w, Chunk chunk) const;
+};
+
+class NetworkVae final : public Vae {
+ public:
+  // Checks the whole file, but packs only `parts`. `dtype`, f32 or bf16, is the compute dtype. The
+  // file may be closed afterwards.
+  NetworkVae(VaeDesign design, const TensorFile& file, Stream& stream, DType dtype,
+             VaeParts parts = VaeParts::kBoth);
+
+  const VaeTraits& traits() const override { return design_.traits; }
+  size_t bytes() const override;
+  void denormalize(const TensorView& latents, const TensorView& out) const override;
+  std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const override;
+  std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const override;
+
+ private:
+  friend class NetworkVaeDecoder;
+  friend class NetworkVaeEncoder;
+
+  VaeDesign design_;
+  DType dtype_;
+  Device device_;
+  VaeNetwork encoder_, decoder_;  // empty where they are not loaded
+};
+
+class NetworkVaeDecoder final : public VaeDecoder {
+ public:
+  NetworkVaeDecoder(const NetworkVae& vae, int64_t h, int64_t w);
+
+  int64_t height() const override { return state_.output().height * design_.patch; }
+  int64_t width() const override { return state_.output().width * design_.patch; }
+  int64_t next_frames() const override { return state_.output().frames; }
+  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames) override;
+
+  VaeState& state() { return state_; }  // the state, to be saved, resumed or reset
+
+ private:
+  const VaeDesign& design_;
+  VaeState state_;
+};
+
+class NetworkVaeEncoder final : public VaeEncoder {
+ public:
+  NetworkVaeEncoder(const NetworkVae& vae, int64_t h, int64_t w);  // latent size
+
+  int64_t next_frames() const override { return state_.input().frames; }
+  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean) override;
+
+  VaeState& state() { return state_; }
+
+ private:
+  const VaeDesign& design_;
+  VaeState state_;
+};
+
+// A NetworkVae by its design. A family adds the memory predictions.
+class NetworkVaeModel : public VaeModel {
+ public:
+  std::vector<TensorSpec> tensors() const override { return design_.tensors(); }
+  std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
+                            VaeParts parts) const override {
+    return std::make_unique<NetworkVae>(design_, file, stream, dtype, parts);
+  }
+
+ protected:
+  explicit NetworkVaeModel(VaeDesign design)
+      : VaeModel(design.traits), design_(std::move(design)) {}
+
+ private:
+  VaeDesign design_;
 };
 
 }  // namespace weft
