@@ -22,6 +22,10 @@ double guidance_of(const Request& request, int model) {
   return model ? *request.guidance_scale_2 : *request.guidance_scale;
 }
 
+bool computes_with(const Request& request, const RankPlacement& placement, int model) {
+  return placement.computes(0) || guidance_branches(guidance_of(request, model)) == 2;
+}
+
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
                               int64_t tokens, std::array<int64_t, 2> prompt_rows) {
