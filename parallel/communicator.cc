@@ -33,18 +33,9 @@ ZoneScope zone_of(std::span<const Message> sends, std::span<const Message> recei
 
 }  // namespace
 
-CommCounters::Count CommCounters::total_sent() const {
+CommCounters::Count CommCounters::total(std::span<const Count> counts) {
   Count total;
-  for (const Count& count : sent) {
-    total.messages += count.messages;
-    total.bytes += count.bytes;
-  }
-  return total;
-}
-
-CommCounters::Count CommCounters::total_received() const {
-  Count total;
-  for (const Count& count : received) {
+  for (const Count& count : counts) {
     total.messages += count.messages;
     total.bytes += count.bytes;
   }
@@ -85,10 +76,6 @@ Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr
       rank_(rank),
       group_(group) {}
 
-Communicator::~Communicator() = default;
-Communicator::Communicator(Communicator&&) noexcept = default;
-Communicator& Communicator::operator=(Communicator&&) noexcept = default;
-
 Communicator Communicator::group(std::vector<int> world_ranks, int id) const {
   CHECK(id >= 1 && id <= kMaxGroup, "group", id);
   const auto own = std::find(world_ranks.begin(), world_ranks.end(), transport_->rank());
@@ -104,6 +91,7 @@ void Communicator::begin_job() {
 
 void Communicator::end_job() noexcept {
   without_throwing([&] { shared_->staging.trim(); });
+  transport_->end_job();
 }
 
 int64_t Communicator::held_bytes() const {

@@ -160,7 +160,7 @@ struct Generator::Impl {
   [[noreturn]] void refuse(const Request& request, const MemoryPlan& plan);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
-  void load_all(StageClock& clock, const RunOptions& run_options);
+  void load_all(const Request& request, StageClock& clock, const RunOptions& run_options);
   std::array<Prompt, 2> encode_prompts(const Request& request, StageClock& clock,
                                        const RunOptions& run_options);
   void encode_prompt(const Prompt& prompt, const Pass& pass);
@@ -224,7 +224,8 @@ void Generator::Impl::heed_stop(const char* stage, const RunOptions& run_options
     throw Error(ErrorKind::kStopped, std::string("stopped in ") + stage);
 }
 
-void Generator::Impl::load_all(StageClock& clock, const RunOptions& run_options) {
+void Generator::Impl::load_all(const Request& request, StageClock& clock,
+                               const RunOptions& run_options) {
   clock.enter(Zone::kLoad, 2 + parts.experts());
   int done = 0;
   heed_stop("load", run_options);
@@ -232,7 +233,7 @@ void Generator::Impl::load_all(StageClock& clock, const RunOptions& run_options)
   clock.step(++done);
   for (int model = 0; model < parts.experts(); ++model) {
     heed_stop("load", run_options);
-    parts.expert(stream, model);
+    if (computes_with(request, placement, model)) parts.expert(stream, model);
     clock.step(++done);
   }
   parts.vae(stream);
@@ -457,7 +458,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
   parts.on_load = nullptr;
   parts.set_residency(memory.residency);
-  if (memory.residency == Residency::kAll && !decode_only) load_all(clock, run_options);
+  if (memory.residency == Residency::kAll && !decode_only) load_all(request, clock, run_options);
   parts.on_load = [&](const std::string&, const std::function<void()>& load) {
     clock.inside(Zone::kLoad, 1, load);
   };

@@ -157,7 +157,8 @@ ComponentBytes predict_bytes(const Components& parts, const RankPlacement& place
   const uint64_t copies = device ? std::min<uint64_t>(kept, 1) : kept;
   const uint64_t held = embeds + latent * copies;
   for (int model = 0; model < parts.experts(); ++model) {
-    bytes.experts.push_back(parts.expert_bytes(model));
+    bytes.experts.push_back(computes_with(request, placement, model) ? parts.expert_bytes(model)
+                                                                     : 0);
     if (device) bytes.streamed.push_back(parts.expert_streamed_bytes(model));
     book(bytes.denoise, denoising(parts, placement, model, shape, prompt_rows, held));
   }

@@ -25,7 +25,7 @@ AttentionState state_in(const TensorView& memory, int64_t rows, int64_t heads, i
   const TensorView flat = memory.reshape({memory.count()});
   const int64_t out = rows * heads * head_dim, lse = heads * rows;
   return {flat.slice(0, 0, out).reshape({rows, heads, head_dim}),
-          flat.slice(0, out, lse).reshape({heads, rows})};
+          flat.slice(0, out, lse).reshape({heads, rows}), flat.slice(0, 0, out + lse)};
 }
 
 size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim) {
@@ -118,13 +118,8 @@ ReplicatedAttention::ReplicatedAttention(Context& context, const Attend& attend,
   see(blocks, attend_.k, attend_.v);
 }
 
-TensorView ReplicatedAttention::message(int block) const {
-  const TensorView& q = attend_.q;
-  return states_.select(0, block).slice(0, 0, q[0] * q[1] * (q[2] + 1));
-}
-
 AttentionState ReplicatedAttention::state(int block) const {
-  return state_in(message(block), attend_.q[0], attend_.q[1], attend_.q[2]);
+  return state_in(states_.select(0, block), attend_.q[0], attend_.q[1], attend_.q[2]);
 }
 
 void ReplicatedAttention::see(int block, const TensorView& k, const TensorView& v) {

@@ -17,7 +17,7 @@ struct Offer {
   uint64_t number = 0;
   bool receive = false;
   int peer = 0;
-  MessageHeader header;
+  MessageHeader header{};
 };
 
 // Both ends of a message have been offered.

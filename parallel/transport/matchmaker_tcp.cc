@@ -1,7 +1,5 @@
 // The matchmaker of a job of processes: a thread of the first rank runs it and forwards what it
 // tells the other ranks over TCP.
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,13 +7,13 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "kernels/check.h"
+#include "parallel/bootstrap/frames.h"
 #include "parallel/bootstrap/listener.h"
 #include "parallel/bootstrap/poller.h"
 #include "parallel/transport/matchmaker.h"
@@ -47,84 +45,47 @@ enum class Opcode : int32_t {
   kEnded
 };
 
-// One message of the protocol. Both ends run the same program on the same kind of machine, so it
-// travels as it lies in memory.
+// One message of the protocol.
 struct Frame {
   Opcode opcode = Opcode::kJoin;
   int32_t rank = 0;
   uint64_t token = 0;  // the job's; a connection without it is dropped
-  Offer offer;         // opcodes that need a number alone use offer.number
+  Offer offer{};       // opcodes that need a number alone use offer.number
   double seconds = 0;
   bool moves = false, more = false;  // more: the next match is part of the same call
   char text[424] = {};
 };
 
-void no_delay(int socket) {
-  const int on = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+Frame with_number(Opcode opcode, uint64_t number) {
+  return {.opcode = opcode, .offer = {.number = number}};
 }
 
-// Cuts the bytes read from a socket into frames.
-struct Frames {
-  char buffer[sizeof(Frame)];
-  size_t filled = 0;
-
-  // Gives every whole frame to `take` until there is none; false where the connection has ended.
-  template <class Take>
-  bool read(int socket, int flags, Take&& take) {
-    for (;;) {
-      const ssize_t got = recv(socket, buffer + filled, sizeof buffer - filled, flags);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-      if (got <= 0) return false;
-      filled += static_cast<size_t>(got);
-      if (filled < sizeof buffer) continue;
-      filled = 0;
-      Frame frame;
-      std::memcpy(static_cast<void*>(&frame), buffer, sizeof frame);
-      frame.text[sizeof frame.text - 1] = 0;
-      if (!take(frame)) return false;
-    }
-  }
-};
+Frame with_text(Opcode opcode, const std::string& text) {
+  Frame frame{.opcode = opcode};
+  set_text(frame, text);
+  return frame;
+}
 
 // One connected rank, on the first rank's side.
 struct Peer final : MatchReceiver {
   Peer(int connection, Poller& waits, bool& failed)
       : socket(connection), poller(waits), ended_job(failed) {
-    no_delay(socket);
     poller.watch(socket, this);
   }
   ~Peer() override { close(socket); }
 
   void matched(std::span<const Match> matches) override {
-    for (size_t i = 0; i < matches.size(); ++i) {
-      Frame frame;
-      frame.opcode = Opcode::kMatched;
-      frame.offer.number = matches[i].number;
-      frame.offer.header = matches[i].header;
-      frame.moves = matches[i].moves;
-      frame.more = i + 1 < matches.size();
-      send_frame(frame);
-    }
+    for (const Match& match : matches)
+      send_frame({.opcode = Opcode::kMatched,
+                  .offer = {.number = match.number, .header = match.header},
+                  .moves = match.moves,
+                  .more = &match != &matches.back()});
   }
-  void withdrawn(uint64_t number) override {
-    Frame frame;
-    frame.opcode = Opcode::kWithdrawn;
-    frame.offer.number = number;
-    send_frame(frame);
-  }
-  void strayed() override {
-    Frame frame;
-    frame.opcode = Opcode::kStrayed;
-    send_frame(frame);
-  }
+  void withdrawn(uint64_t number) override { send_frame(with_number(Opcode::kWithdrawn, number)); }
+  void strayed() override { send_frame({.opcode = Opcode::kStrayed}); }
   void ended(const std::string& why) override {
-    Frame frame;
-    frame.opcode = Opcode::kEnded;
     ended_job = true;
-    std::snprintf(frame.text, sizeof frame.text, "%s", why.c_str());
-    send_frame(frame);
+    send_frame(with_text(Opcode::kEnded, why));
   }
 
   void send_frame(const Frame& frame) {
@@ -144,7 +105,7 @@ struct Peer final : MatchReceiver {
   bool& ended_job;
   int rank = -1;
   bool left = false, waits_to_write = false;
-  Frames frames;
+  Frames<Frame> frames;
   std::string unsent;
 };
 
@@ -186,7 +147,7 @@ class MatchServer {
   }
 
   void accept_all() {
-    for (int one; (one = accept4(listener_.socket, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+    for (int one; (one = accept_connection(listener_.socket)) >= 0;) {
       const auto peer = std::make_shared<Peer>(one, poller_, ended_);
       peers_.emplace(peer.get(), peer);
     }
@@ -282,38 +243,31 @@ class MatchClient final : public Matchmaker {
   void join(int rank, MatchReceiver& receiver) override {
     CHECK(rank == rank_ && !thread_.joinable(), "rank", rank);
     receiver_ = &receiver;
-    send_frame(Opcode::kJoin);
+    send_frame({.opcode = Opcode::kJoin});
     thread_ = std::thread([this] { run(); });
   }
   void leave(int) override {
-    send_frame(Opcode::kLeave);
+    send_frame({.opcode = Opcode::kLeave});
     shutdown(socket_, SHUT_WR);  // the server reads the last frame and closes
     thread_.join();
   }
   void offer(int, const Offer& offer) override {
-    Frame frame;
-    frame.offer = offer;
-    send_frame(Opcode::kOffer, frame);
+    send_frame({.opcode = Opcode::kOffer, .offer = offer});
   }
-  void withdraw(int, uint64_t number) override { send_number(Opcode::kWithdraw, number); }
-  void begin_job(int) override { send_frame(Opcode::kBeginJob); }
-  void waiting(int, uint64_t number) override { send_number(Opcode::kWaiting, number); }
+  void withdraw(int, uint64_t number) override {
+    send_frame(with_number(Opcode::kWithdraw, number));
+  }
+  void begin_job(int) override { send_frame({.opcode = Opcode::kBeginJob}); }
+  void waiting(int, uint64_t number) override { send_frame(with_number(Opcode::kWaiting, number)); }
   int64_t work() const override { return server_ ? server_->work() : 0; }
-  void ready(int) override { send_frame(Opcode::kReady); }
+  void ready(int) override { send_frame({.opcode = Opcode::kReady}); }
   void late(int, double seconds) override {
-    Frame frame;
-    frame.seconds = seconds;
-    send_frame(Opcode::kLate, frame);
+    send_frame({.opcode = Opcode::kLate, .seconds = seconds});
   }
-  void abort(const std::string& why) override {
-    Frame frame;
-    std::snprintf(frame.text, sizeof frame.text, "%s", why.c_str());
-    send_frame(Opcode::kAbort, frame);
-  }
+  void abort(const std::string& why) override { send_frame(with_text(Opcode::kAbort, why)); }
 
  private:
-  void send_frame(Opcode opcode, Frame frame = {}) {
-    frame.opcode = opcode;
+  void send_frame(Frame frame) {
     frame.rank = rank_;
     frame.token = token_;
     const std::lock_guard guard(lock_);  // frames must not interleave
@@ -324,11 +278,6 @@ class MatchClient final : public Matchmaker {
       if (sent <= 0) return;  // the reading side reports that the server is gone
       done += static_cast<size_t>(sent);
     }
-  }
-  void send_number(Opcode opcode, uint64_t number) {
-    Frame frame;
-    frame.offer.number = number;
-    send_frame(opcode, frame);
   }
 
   void run() {
@@ -356,7 +305,7 @@ class MatchClient final : public Matchmaker {
   const int socket_;
   MatchReceiver* receiver_ = nullptr;
   std::mutex lock_;
-  Frames frames_;
+  Frames<Frame> frames_;
   std::thread thread_;
 };
 

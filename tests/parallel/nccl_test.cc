@@ -13,6 +13,7 @@
 #include "parallel/bootstrap/share.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/local.h"
+#include "parallel/transport/staged_bytes.h"
 #include "tests/parallel/nccl_stub.h"
 #include "tests/parallel/stray.h"
 
@@ -177,6 +178,29 @@ TEST_F(Nccl, NoOrderOfPostingDeadlocks) {
 
 TEST_F(Nccl, StraysOfEndedJobsAreDiscardedAndCounted) {
   run_ranks(make(3), expect_strays_are_discarded);
+}
+
+// Memory of the host passes through buffers on the device, one for each power of two of bytes.
+TEST_F(Nccl, StagingIsCountedAndFreedWhenTheJobEnds) {
+  run_ranks(make(2), [](Communicator& c) {
+    const auto pass = [&](int64_t values) {
+      const Tensor x(DType::kF32, {values});
+      c.rank() ? c.receive(stream(), 0, {}, x) : c.send(stream(), 1, {}, x);
+      return c.held_bytes();
+    };
+    EXPECT_EQ(c.held_bytes(), 0);
+    for (int job = 0; job < 2; ++job) {
+      EXPECT_EQ(pass(1030), 8192);  // 4120 bytes, in units of 256: 4352
+      EXPECT_EQ(pass(2000), 8192);  // shares the buffer
+      EXPECT_EQ(pass(3000), 8192 + 16384);
+      EXPECT_EQ(pass(10), 8192 + 16384);
+      EXPECT_LE(c.held_bytes(), 2 * staged_bytes(12000));
+      c.end_job();
+      for (int i = 0; i < 500 && c.held_bytes() > 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_EQ(c.held_bytes(), 0);
+    }
+  });
 }
 
 TEST_F(Nccl, TagsThatNeverMeetAreBothNamed) {
