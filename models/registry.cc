@@ -165,12 +165,17 @@ constexpr ComponentRow<VaeModel> kVaes[] = {
        return make_kl_vae_model(KlVaeConfig::from_json_file(path));
      }}};
 
+// Returns the config's _class_name, else its model_type, else "".
+std::string class_of(const nlohmann::json& config, const std::string& path) {
+  const std::string name = json_string_or(config, "_class_name", path, "");
+  return name.empty() ? json_string_or(config, "model_type", path, "") : name;
+}
+
 // Returns the row of a config, or null.
 template <class Model, size_t N>
 const ComponentRow<Model>* row_of(const ComponentRow<Model> (&rows)[N],
                                   const nlohmann::json& config, const std::string& path) {
-  std::string name = json_string_or(config, "_class_name", path, "");
-  if (name.empty()) name = json_string_or(config, "model_type", path, "");
+  const std::string name = class_of(config, path);
   for (const auto& row : rows)
     if (row.is(name, config)) return &row;
   return nullptr;
@@ -193,7 +198,8 @@ std::shared_ptr<const Model> open_component(const ComponentRow<Model> (&rows)[N]
   // A config without a class is read as the first row's, which names what it lacks.
   const bool unnamed = !json_has(config, "_class_name") && !json_has(config, "model_type");
   if (!row && unnamed) row = &rows[0];
-  require(row, path + ": the class is not supported; legal: " + legal_classes(rows));
+  require(row, path + ": _class_name or model_type " + class_of(config, path) +
+                   " is not supported (legal: " + legal_classes(rows) + ")");
   return row->open(path);
 }
 

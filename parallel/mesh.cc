@@ -11,6 +11,7 @@ namespace {
 
 constexpr const char* kNames[kAxes] = {"data",       "cfg",     "layers", "ring",
                                        "token_ring", "ulysses", "tensor"};
+static_assert(kNames[kAxes - 1] != nullptr, "every axis has a name");
 // Keys of a layout that are no axes.
 struct StageKey {
   const char* name;
@@ -78,7 +79,14 @@ int Layout::ranks() const {
 }
 
 int Layout::sequence() const {
-  return (*this)[Axis::kRing] * (*this)[Axis::kTokenRing] * (*this)[Axis::kUlysses];
+  int product = 1;
+  for (const Axis axis : kSequenceAxes) product *= (*this)[axis];
+  return product;
+}
+
+std::vector<Axis> sequence_axes(std::vector<Axis> others) {
+  others.insert(others.end(), std::begin(kSequenceAxes), std::end(kSequenceAxes));
+  return others;
 }
 
 std::string to_string(const Layout& layout) {
@@ -104,8 +112,14 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
     return "cfg is " + std::to_string(layout[Axis::kCfg]) + ", legal: 1, 2";
   if (layout[Axis::kCfg] == 2 && !limits.guided)
     return "cfg=2 where guidance is off: there is one branch to compute";
-  if (layout[Axis::kRing] > 1 && layout[Axis::kTokenRing] > 1)
-    return "ring and token_ring are two ways of one split: one of them must be 1";
+  std::string sequence;  // "ring * token_ring * ulysses"
+  for (const Axis axis : kSequenceAxes) {
+    sequence += (sequence.empty() ? "" : " * ") + std::string(to_string(axis));
+    for (const Axis other : kSequenceAxes)
+      if (axis < other && other < Axis::kUlysses && layout[axis] > 1 && layout[other] > 1)
+        return std::string(to_string(axis)) + " and " + to_string(other) +
+               " are two ways of one split: one of them must be 1";
+  }
   // A tensor rank's heads are split again over this many ranks.
   const bool decodes = limits.decode_kv_heads > 0;
   const int members = layout.ranks() / layout[Axis::kData];
@@ -119,7 +133,7 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
              std::to_string(members) + ", the ranks of one result";
   }
   const int shares = decodes ? layout.sequence() : layout[Axis::kUlysses];
-  const std::string split_again = decodes ? "ring * token_ring * ulysses" : "ulysses";
+  const std::string split_again = decodes ? sequence : "ulysses";
   const int64_t width_parts = int64_t{layout[Axis::kTensor]} * (decodes ? layout.sequence() : 1);
   for (const std::string& why :
        {too_many(split_again + " * tensor", int64_t{shares} * layout[Axis::kTensor], limits.heads,
@@ -128,7 +142,7 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
         too_many(decodes ? split_again + " * tensor" : "tensor", width_parts, limits.ffn,
                  "feed-forward columns"),
         too_many(split_again + " * tensor", width_parts, limits.vocabulary, "vocabulary entries"),
-        too_many("ring * token_ring * ulysses", layout.sequence(), limits.tokens, "tokens"),
+        too_many(sequence, layout.sequence(), limits.tokens, "tokens"),
         too_many("data", layout[Axis::kData], limits.requests, "requests")})
     if (!why.empty()) return why;
   // Heads may be uneven: every tensor rank needs a head for each of the ranks that split it again.
@@ -235,7 +249,7 @@ int Mesh::rank_at(std::array<int, kAxes> coordinates) const {
   return rank;
 }
 
-std::vector<int> Mesh::along(std::initializer_list<Axis> axes, int rank) const {
+std::vector<int> Mesh::along(const std::vector<Axis>& axes, int rank) const {
   std::vector<int> ranks;
   for (int other = 0; other < layout_.ranks(); ++other) {
     bool same = true;
@@ -250,8 +264,9 @@ std::vector<int> Mesh::along(std::initializer_list<Axis> axes, int rank) const {
 }
 
 int Mesh::sequence_index(int rank) const {
-  const int ring = at(Axis::kRing, rank) * layout_[Axis::kTokenRing] + at(Axis::kTokenRing, rank);
-  return ring * layout_[Axis::kUlysses] + at(Axis::kUlysses, rank);
+  int index = 0;
+  for (const Axis axis : kSequenceAxes) index = index * layout_[axis] + at(axis, rank);
+  return index;
 }
 
 }  // namespace weft

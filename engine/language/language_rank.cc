@@ -88,8 +88,8 @@ LanguageOptions filled(LanguageOptions options, const DecoderConfig& config, con
   if (options.weights != WeightFormat::kCompute && layout[Axis::kTensor] * layout.sequence() > 1)
     throw Error(ErrorKind::kUsage,
                 "8-bit weights under " + to_string(layout) +
-                    ": each scale belongs to a whole row, and tensor, ulysses, ring and token_ring "
-                    "split rows; legal here: data, layers");
+                    ": each scale belongs to a whole row, and the other axes split rows; legal "
+                    "here: data, layers");
   return options;
 }
 
@@ -120,7 +120,7 @@ KVShape shape_by_tokens(const DecoderConfig& config, const LanguageOptions& opti
                          .kv.size());
 }
 
-bool has_rings(const Layout& layout) { return layout[Axis::kRing] * layout[Axis::kTokenRing] > 1; }
+bool has_rings(const Layout& layout) { return layout.blocks() > 1; }
 
 // The bytes of packed weights that are in memory at once.
 uint64_t resident_bytes(const DecoderConfig& config, const DecoderLoad& load) {
@@ -194,7 +194,7 @@ LanguageRank::LanguageRank(const TensorFile& file, const DecoderConfig& config,
     prefill_pool_.emplace(shape_by_tokens(config, options_, prefill_model_->loaded(), placement_),
                           decode_pool_.limit() + 1);
   if (placement_.alone()) return;
-  const auto group = [&](std::initializer_list<Axis> axes, int id) {
+  const auto group = [&](const std::vector<Axis>& axes, int id) {
     return placement_.group(placement_.mesh().along(axes, placement_.rank()), id);
   };
   if (layout[Axis::kTensor] > 1)
@@ -202,10 +202,8 @@ LanguageRank::LanguageRank(const TensorFile& file, const DecoderConfig& config,
         std::make_unique<TensorReducer>(group({Axis::kTensor}, kWidthGroup), AllReduce::kBySize);
   if (layout[Axis::kTensor] * layout.sequence() > 1)
     groups_->stage = std::make_unique<TensorReducer>(
-        group({Axis::kRing, Axis::kTokenRing, Axis::kUlysses, Axis::kTensor}, kStageGroup),
-        AllReduce::kBySize);
-  if (layout.sequence() > 1)
-    groups_->sequence = group({Axis::kRing, Axis::kTokenRing, Axis::kUlysses}, kSequenceGroup);
+        group(sequence_axes({Axis::kTensor}), kStageGroup), AllReduce::kBySize);
+  if (layout.sequence() > 1) groups_->sequence = group(sequence_axes(), kSequenceGroup);
 }
 
 LanguageRank::~LanguageRank() = default;
@@ -254,7 +252,7 @@ bool LanguageRank::may_split(const Part& part) const {
 
 SequenceMap LanguageRank::map_of(int64_t tokens) const {
   const Layout& layout = placement_.layout();
-  const int rings = layout[Axis::kRing] * layout[Axis::kTokenRing];
+  const int rings = layout.blocks();
   const bool zigzag = rings > 1 && options_.balance == RingBalance::kZigzag;
   return zigzag ? SequenceMap::zigzag(tokens, rings, layout[Axis::kUlysses])
                 : SequenceMap::contiguous(tokens, layout.sequence());

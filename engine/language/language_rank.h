@@ -47,8 +47,8 @@ struct LanguageBytes {
 
 class LanguageRank {
  public:
-  // Loads this rank's weights. If the layout splits tokens over S = ring * token_ring * ulysses
-  // ranks, it also loads a second, sliced packing for the passes split by heads: (1 + 1/S) of a
+  // Loads this rank's weights. If the layout splits tokens over S = Layout::sequence() ranks,
+  // it also loads a second, sliced packing for the passes split by heads: (1 + 1/S) of a
   // rank's width in all. `file` must outlive the object.
   LanguageRank(const TensorFile& file, const DecoderConfig& config, const LanguageOptions& options,
                RankPlacement placement = {});

@@ -163,8 +163,7 @@ class DenoiseWriter final : public PlanWriter {
 
   // Sends each last stage's tokens to every rank of its branch and width, once, and decodes.
   void decode(const Pass& pass, int turn) {
-    const std::vector<int> group =
-        mesh_.along({Axis::kLayers, Axis::kRing, Axis::kTokenRing, Axis::kUlysses}, rank());
+    const std::vector<int> group = mesh_.along(sequence_axes({Axis::kLayers}), rank());
     std::vector<SlotVersion> reads;
     if (last()) reads.push_back({kLatentSlot, turn});
     const auto gather = [&](Kind kind) {
