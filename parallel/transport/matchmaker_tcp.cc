@@ -27,44 +27,18 @@ using Clock = std::chrono::steady_clock;
 // The first rank of a failed job waits this long for ranks that have not left.
 constexpr std::chrono::seconds kLeaveTimeout{5};
 
-enum class Opcode : int32_t {
-  // sent by a rank
-  kJoin,
-  kLeave,
-  kOffer,
-  kWithdraw,
-  kBeginJob,
-  kWaiting,
-  kReady,
-  kLate,
-  kAbort,
-  // sent by the first rank's server
-  kMatched,
-  kWithdrawn,
-  kStrayed,
-  kEnded
-};
-
-// One message of the protocol.
+// One message of the protocol: a rank joins, then it sends requests; all others are the server's.
 struct Frame {
-  Opcode opcode = Opcode::kJoin;
+  enum class Kind : uint8_t { kJoin, kRequest, kMatched, kWithdrawn, kStrayed, kEnded };
+  Kind kind = Kind::kRequest;
+  MatchRequest::Kind request{};
+  bool moves = false, more = false;  // more: the next match is part of the same call
   int32_t rank = 0;
   uint64_t token = 0;  // the job's; a connection without it is dropped
-  Offer offer{};       // opcodes that need a number alone use offer.number
+  Offer offer{};
   double seconds = 0;
-  bool moves = false, more = false;  // more: the next match is part of the same call
   char text[424] = {};
 };
-
-Frame with_number(Opcode opcode, uint64_t number) {
-  return {.opcode = opcode, .offer = {.number = number}};
-}
-
-Frame with_text(Opcode opcode, const std::string& text) {
-  Frame frame{.opcode = opcode};
-  set_text(frame, text);
-  return frame;
-}
 
 // One connected rank, on the first rank's side.
 struct Peer final : MatchReceiver {
@@ -76,16 +50,20 @@ struct Peer final : MatchReceiver {
 
   void matched(std::span<const Match> matches) override {
     for (const Match& match : matches)
-      send_frame({.opcode = Opcode::kMatched,
-                  .offer = {.number = match.number, .header = match.header},
+      send_frame({.kind = Frame::Kind::kMatched,
                   .moves = match.moves,
-                  .more = &match != &matches.back()});
+                  .more = &match != &matches.back(),
+                  .offer = {.number = match.number, .header = match.header}});
   }
-  void withdrawn(uint64_t number) override { send_frame(with_number(Opcode::kWithdrawn, number)); }
-  void strayed() override { send_frame({.opcode = Opcode::kStrayed}); }
+  void withdrawn(uint64_t number) override {
+    send_frame({.kind = Frame::Kind::kWithdrawn, .offer = {.number = number}});
+  }
+  void strayed() override { send_frame({.kind = Frame::Kind::kStrayed}); }
   void ended(const std::string& why) override {
     ended_job = true;
-    send_frame(with_text(Opcode::kEnded, why));
+    Frame frame{.kind = Frame::Kind::kEnded};
+    set_text(frame, why);
+    send_frame(frame);
   }
 
   void send_frame(const Frame& frame) {
@@ -175,44 +153,17 @@ class MatchServer {
   bool take(Peer& peer, const Frame& frame) {
     if (frame.token != listener_.token || frame.rank < 0 || frame.rank >= ranks_) return false;
     if (peer.rank < 0) {
-      if (frame.opcode != Opcode::kJoin) return false;
+      if (frame.kind != Frame::Kind::kJoin) return false;
       peer.rank = frame.rank;
       matchmaker_->join(peer.rank, peer);
       return true;
     }
-    const uint64_t number = frame.offer.number;
-    switch (frame.opcode) {
-      case Opcode::kOffer:
-        if (frame.offer.peer < 0 || frame.offer.peer >= ranks_) return false;
-        matchmaker_->offer(peer.rank, frame.offer);
-        break;
-      case Opcode::kWithdraw:
-        matchmaker_->withdraw(peer.rank, number);
-        break;
-      case Opcode::kBeginJob:
-        matchmaker_->begin_job(peer.rank);
-        break;
-      case Opcode::kWaiting:
-        matchmaker_->waiting(peer.rank, number);
-        break;
-      case Opcode::kReady:
-        matchmaker_->ready(peer.rank);
-        break;
-      case Opcode::kLate:
-        matchmaker_->late(peer.rank, frame.seconds);
-        ended_ = true;
-        break;
-      case Opcode::kAbort:
-        matchmaker_->abort(frame.text);
-        ended_ = true;
-        break;
-      case Opcode::kLeave:
-        peer.left = true;
-        matchmaker_->leave(peer.rank);
-        break;
-      default:
-        return false;
-    }
+    using Kind = MatchRequest::Kind;
+    if (frame.kind != Frame::Kind::kRequest || frame.offer.peer < 0 || frame.offer.peer >= ranks_)
+      return false;
+    peer.left |= frame.request == Kind::kLeave;
+    ended_ |= frame.request == Kind::kLate || frame.request == Kind::kAbort;
+    matchmaker_->ask(peer.rank, {frame.request, frame.offer, frame.seconds, frame.text});
     return true;
   }
 
@@ -243,28 +194,18 @@ class MatchClient final : public Matchmaker {
   void join(int rank, MatchReceiver& receiver) override {
     CHECK(rank == rank_ && !thread_.joinable(), "rank", rank);
     receiver_ = &receiver;
-    send_frame({.opcode = Opcode::kJoin});
+    send_frame({.kind = Frame::Kind::kJoin});
     thread_ = std::thread([this] { run(); });
   }
-  void leave(int) override {
-    send_frame({.opcode = Opcode::kLeave});
+  void ask(int, const MatchRequest& request) override {
+    Frame frame{.request = request.kind, .offer = request.offer, .seconds = request.seconds};
+    set_text(frame, request.text);
+    send_frame(frame);
+    if (request.kind != Kind::kLeave) return;
     shutdown(socket_, SHUT_WR);  // the server reads the last frame and closes
     thread_.join();
   }
-  void offer(int, const Offer& offer) override {
-    send_frame({.opcode = Opcode::kOffer, .offer = offer});
-  }
-  void withdraw(int, uint64_t number) override {
-    send_frame(with_number(Opcode::kWithdraw, number));
-  }
-  void begin_job(int) override { send_frame({.opcode = Opcode::kBeginJob}); }
-  void waiting(int, uint64_t number) override { send_frame(with_number(Opcode::kWaiting, number)); }
   int64_t work() const override { return server_ ? server_->work() : 0; }
-  void ready(int) override { send_frame({.opcode = Opcode::kReady}); }
-  void late(int, double seconds) override {
-    send_frame({.opcode = Opcode::kLate, .seconds = seconds});
-  }
-  void abort(const std::string& why) override { send_frame(with_text(Opcode::kAbort, why)); }
 
  private:
   void send_frame(Frame frame) {
@@ -283,17 +224,14 @@ class MatchClient final : public Matchmaker {
   void run() {
     std::vector<Match> matches;
     frames_.read(socket_, 0, [&](const Frame& frame) {
-      if (frame.opcode == Opcode::kMatched) {
+      if (frame.kind == Frame::Kind::kMatched) {
         matches.push_back({frame.offer.number, frame.offer.header, frame.moves});
         if (!frame.more) receiver_->matched(matches);
         if (!frame.more) matches.clear();
-      } else if (frame.opcode == Opcode::kWithdrawn) {
-        receiver_->withdrawn(frame.offer.number);
-      } else if (frame.opcode == Opcode::kStrayed) {
-        receiver_->strayed();
-      } else if (frame.opcode == Opcode::kEnded) {
-        receiver_->ended(frame.text);
       }
+      if (frame.kind == Frame::Kind::kWithdrawn) receiver_->withdrawn(frame.offer.number);
+      if (frame.kind == Frame::Kind::kStrayed) receiver_->strayed();
+      if (frame.kind == Frame::Kind::kEnded) receiver_->ended(frame.text);
       return true;
     });
     receiver_->ended("rank 0, which runs the matchmaker, is gone");

@@ -48,23 +48,22 @@ struct Ended {};
 
 // The ranks of one NCCL communicator have this in common.
 struct NcclJob {
+  NcclJob(const NcclOptions& options, int ranks)
+      : api(options.api ? *options.api : NcclApi{}),
+        startup_seconds(options.startup_seconds),
+        size(ranks) {}
+
   NcclApi api;
-  NcclOptions options;
-  int size = 0;
+  double startup_seconds;
+  int size;
   ncclUniqueId id{};
-  std::shared_ptr<Matchmaker> matchmaker;
+  std::shared_ptr<Matchmaker> matchmaker{};
 };
 
 class NcclTransport final : public Transport, private MatchReceiver {
  public:
   NcclTransport(const NcclJob& job, int rank, int device)
-      : api_(job.api),
-        rank_(rank),
-        size_(job.size),
-        device_(device),
-        options_(job.options),
-        matchmaker_(job.matchmaker),
-        id_(job.id) {
+      : job_(job), rank_(rank), device_(device) {
     matchmaker_->join(rank_, *this);
     thread_ = std::thread([this] { work(); });
   }
@@ -82,7 +81,7 @@ class NcclTransport final : public Transport, private MatchReceiver {
   }
 
   int rank() const override { return rank_; }
-  int size() const override { return size_; }
+  int size() const override { return job_.size; }
 
   bool takes_device_memory() const override { return true; }
 
@@ -110,13 +109,13 @@ class NcclTransport final : public Transport, private MatchReceiver {
     return transfer.receive ? transfer.arrived : transfer.offer.header;
   }
 
-  int job() const override { return job_; }
+  int job() const override { return job_number_; }
   int64_t strays() const override { return strays_; }
   int64_t held_bytes() const override { return staged_; }
   void end_job() noexcept override { set(job_ended_); }
 
   void begin_job() override {
-    job_ = next_job(job_);
+    job_number_ = next_job(job_number_);
     matchmaker_->begin_job(rank_);
   }
 
@@ -271,12 +270,12 @@ class NcclTransport final : public Transport, private MatchReceiver {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     const std::string doing = "starting";
-    check(api_.comm_init_rank_config(&comm_, size_, id_, rank_, &config), doing);
-    const auto limit = Clock::now() + std::chrono::duration<double>(options_.startup_seconds);
+    check(api_.comm_init_rank_config(&comm_, job_.size, job_.id, rank_, &config), doing);
+    const auto limit = Clock::now() + std::chrono::duration<double>(job_.startup_seconds);
     sleep_until([&] {
       if (!look(doing)) return true;
       if (Clock::now() < limit) return false;
-      matchmaker_->late(rank_, options_.startup_seconds);
+      matchmaker_->late(rank_, job_.startup_seconds);
       std::unique_lock guard(lock_);
       changed_.wait(guard, [&] { return !why_.empty(); });
       return false;
@@ -426,13 +425,12 @@ class NcclTransport final : public Transport, private MatchReceiver {
     return state == ncclSuccess;
   }
 
-  const NcclApi api_;
-  const int rank_, size_, device_;
-  const NcclOptions options_;
-  const std::shared_ptr<Matchmaker> matchmaker_;
-  const ncclUniqueId id_;
+  const NcclJob job_;
+  const NcclApi& api_ = job_.api;
+  const std::shared_ptr<Matchmaker>& matchmaker_ = job_.matchmaker;
+  const int rank_, device_;
 
-  int job_ = 0;  // used by the rank's own calls alone
+  int job_number_ = 0;  // used by the rank's own calls alone
   std::atomic<int64_t> strays_ = 0;
   std::atomic<int64_t> staged_ = 0;  // bytes of all staging buffers
 
@@ -469,11 +467,12 @@ ncclUniqueId new_id(const NcclApi& api) {
 
 bool nccl_built() { return true; }
 
-std::vector<std::shared_ptr<Transport>> make_nccl_transports(const NcclApi& api,
-                                                             std::span<const int> devices,
+std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
                                                              const NcclOptions& options) {
   const int size = static_cast<int>(devices.size());
-  const NcclJob job{api, options, size, new_id(api), make_matchmaker(size)};
+  NcclJob job(options, size);
+  job.id = new_id(job.api);
+  job.matchmaker = make_matchmaker(size);
   std::vector<std::shared_ptr<NcclTransport>> made;
   for (int rank = 0; rank < size; ++rank)
     made.push_back(std::make_shared<NcclTransport>(job, rank, devices[rank]));
@@ -482,9 +481,10 @@ std::vector<std::shared_ptr<Transport>> make_nccl_transports(const NcclApi& api,
 }
 
 std::shared_ptr<Transport> make_nccl_transport(
-    const NcclApi& api, int rank, int size, int device,
-    const std::function<std::string(const std::string&)>& share, const NcclOptions& options) {
-  NcclJob job{api, options, size, rank == 0 ? new_id(api) : ncclUniqueId{}, nullptr};
+    int rank, int size, int device, const std::function<std::string(const std::string&)>& share,
+    const NcclOptions& options) {
+  NcclJob job(options, size);
+  if (rank == 0) job.id = new_id(job.api);
   std::string note(job.id.internal, sizeof job.id.internal);
   job.matchmaker =
       connect_matchmaker(rank, size, options.interfaces, options.startup_seconds, note, share);
@@ -496,17 +496,6 @@ std::shared_ptr<Transport> make_nccl_transport(
   auto made = std::make_shared<NcclTransport>(job, rank, device);
   made->await_ready();
   return made;
-}
-
-std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
-                                                             const NcclOptions& options) {
-  return make_nccl_transports(NcclApi{}, devices, options);
-}
-
-std::shared_ptr<Transport> make_nccl_transport(
-    int rank, int size, int device, const std::function<std::string(const std::string&)>& share,
-    const NcclOptions& options) {
-  return make_nccl_transport(NcclApi{}, rank, size, device, share, options);
 }
 
 }  // namespace weft

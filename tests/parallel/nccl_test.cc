@@ -46,10 +46,15 @@ class Nccl : public testing::Test {
     EXPECT_EQ(NcclStub::live_handles(), 0);
   }
 
+  NcclOptions with_stub(NcclOptions options = {}) {
+    options.api = &api_;
+    return options;
+  }
+
   Transports make(int ranks, const NcclOptions& options = {}) {
     std::vector<int> devices(ranks);
     for (int r = 0; r < ranks; ++r) devices[r] = r;
-    return make_nccl_transports(api_, devices, options);
+    return make_nccl_transports(devices, with_stub(options));
   }
 
   std::string failure(int ranks, const std::function<void(Communicator&)>& work) {
@@ -307,7 +312,7 @@ TEST_F(Nccl, StartUpNamesTheRanksThatAreNotReady) {
 
 TEST_F(Nccl, ADeviceThatIsNotThereIsNamed) {
   try {
-    make_nccl_transports(api_, std::vector<int>{0, 99}, {});
+    make_nccl_transports(std::vector<int>{0, 99}, with_stub());
     FAIL() << "there is no device 99";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "rank 1: cudaSetDevice on device 99: stub CUDA error");
@@ -323,8 +328,8 @@ TEST_F(Nccl, RanksFindEachOtherThroughAFile) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kRanks; ++rank)
     ranks.emplace_back([&, rank] {
-      Communicator c(make_nccl_transport(api_, rank, kRanks, rank, share_through_file(file, rank),
-                                         {.startup_seconds = 20, .interfaces = "lo"}));
+      Communicator c(make_nccl_transport(rank, kRanks, rank, share_through_file(file, rank),
+                                         with_stub({.startup_seconds = 20, .interfaces = "lo"})));
       collectives(c, got[rank]);
     });
   for (std::thread& one : ranks) one.join();
@@ -338,8 +343,8 @@ TEST_F(Nccl, ARankThatNeverBeginsIsNamed) {
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank] {
       try {
-        make_nccl_transport(api_, rank, 3, rank, share_through_file(file, rank),
-                            {.startup_seconds = 0.3, .interfaces = "lo"});
+        make_nccl_transport(rank, 3, rank, share_through_file(file, rank),
+                            with_stub({.startup_seconds = 0.3, .interfaces = "lo"}));
         ADD_FAILURE() << "rank 2 never began";
       } catch (const Error& error) {
         EXPECT_STREQ(error.what(),
@@ -355,8 +360,8 @@ TEST_F(Nccl, AnAbortedRankEndsTheOthersOverTcp) {
   for (int rank = 0; rank < 3; ++rank)
     ranks.emplace_back([&, rank] {
       try {
-        Communicator c(make_nccl_transport(api_, rank, 3, rank, share_through_file(file, rank),
-                                           {.startup_seconds = 20, .interfaces = "lo"}));
+        Communicator c(make_nccl_transport(rank, 3, rank, share_through_file(file, rank),
+                                           with_stub({.startup_seconds = 20, .interfaces = "lo"})));
         if (rank == 2) return c.abort("rank 2 failed: NaN");
         Tensor x(DType::kF32, {4});
         c.receive(stream(), 2, {}, x);
