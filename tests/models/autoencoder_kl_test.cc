@@ -2,13 +2,13 @@
 
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 
 #include "kernels/ops.h"
 #include "models/autoencoder_kl/vae.h"
 #include "parallel/methods/bands.h"
 #include "parallel/methods/tensor_parallel.h"
 #include "parallel/transport/local.h"
+#include "tests/models/config_testing.h"
 #include "tests/models/slices_testing.h"
 #include "tests/support/golden_case.h"
 
@@ -146,28 +146,9 @@ TEST(KlVaeConfig, CountsOfThePublishedModel) {
   EXPECT_EQ(kl_vae_tensors(config).size(), 244u);
 }
 
-class KlVaeConfigFile : public testing::Test {
+class KlVaeConfigFile : public ConfigFile<KlVaeConfig> {
  protected:
-  void TearDown() override { std::remove(path_.c_str()); }
-  KlVaeConfig read() {
-    std::ofstream(path_) << json_.dump();
-    return KlVaeConfig::from_json_file(path_);
-  }
-  std::string fault(const char* key, const nlohmann::json& value) {
-    const nlohmann::json before = json_;
-    json_[key] = value;
-    std::string text;
-    try {
-      read();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      text = error.what();
-    }
-    json_ = before;
-    return text;
-  }
-  nlohmann::json json_ = read_json_file(kFolder + "/config.json");
-  std::string path_ = testing::TempDir() + "weft_kl_vae_config.json";
+  KlVaeConfigFile() : ConfigFile(kFolder + "/config.json") {}
 };
 
 TEST_F(KlVaeConfigFile, EveryFieldIsReadOrRefused) {
@@ -183,7 +164,7 @@ TEST_F(KlVaeConfigFile, EveryFieldIsReadOrRefused) {
   EXPECT_EQ(read().shift_factor, 0);
   for (const auto& [key, value, part] :
        {std::tuple<const char*, nlohmann::json, const char*>{"act_fn", "relu", "act_fn is relu"},
-        {"surprise", 1, "unknown keys surprise"},
+        {"surprise", 1, "unknown: surprise (known: "},
         {"latents_mean", {1, 2}, "latents_mean is not supported"},
         {"norm_num_groups", 24, "norm_num_groups 24"},
         {"up_block_types", {"UpDecoderBlock2D", "AttnUpDecoderBlock2D"}, "AttnUpDecoderBlock2D"},

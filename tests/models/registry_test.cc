@@ -125,7 +125,7 @@ TEST_F(ModelDirectoryTest, WeftJsonGivesTheDefaults) {
   EXPECT_EQ(defaults.guidance_scale, 4);
   EXPECT_EQ(defaults.flow_shift, 3);
   std::ofstream(path_ + "/weft.json") << R"({"widht": 128})";
-  EXPECT_NE(fault().find("unknown key widht"), std::string::npos) << fault();
+  EXPECT_NE(fault().find("unknown: widht"), std::string::npos) << fault();
 }
 
 TEST(DefaultSettings, OfThePublishedModels) {

@@ -1,9 +1,8 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "kernels/ops.h"
 #include "models/wan/vae.h"
+#include "tests/models/config_testing.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
@@ -305,31 +304,13 @@ TEST(WanVae, LatentStatistics) {
               normal.as<float>()[i] * config.latents_std[i / 6] + config.latents_mean[i / 6]);
 }
 
-class VaeConfigFile : public testing::Test {
+class VaeConfigFile : public ConfigFile<WanVaeConfig> {
  protected:
-  void SetUp() override {
-    std::ifstream file("tests/golden/vae21_tiny_decode3/model/vae/config.json");
-    json_ = nlohmann::json::parse(file);
-  }
-  WanVaeConfig read() {
-    const std::string path = testing::TempDir() + "weft_vae_config.json";
-    std::ofstream(path) << json_.dump();
-    return WanVaeConfig::from_json_file(path);
-  }
-  std::string fault() {
-    try {
-      read();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
-  }
+  VaeConfigFile() : ConfigFile("tests/golden/vae21_tiny_decode3/model/vae/config.json") {}
   void expect_fault(const std::string& part) {
     const std::string message = fault();
     EXPECT_NE(message.find(part), std::string::npos) << "'" << message << "' without " << part;
   }
-  nlohmann::json json_;
 };
 
 TEST_F(VaeConfigFile, StatisticsFallBackToThePublishedOnes) {
