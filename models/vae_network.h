@@ -143,8 +143,8 @@ class VaeState {
   int64_t chunks_ = 0;
 };
 
-// A channel's value in the latents that the decoder takes is value / divisor * factor + shift of
-// the transformer's.
+// Turns a value of the transformer's latents into one of the decoder's, for one channel:
+// value / divisor * factor + shift.
 struct LatentScale {
   float divisor = 1, factor = 1, shift = 0;
 };
@@ -153,7 +153,7 @@ struct LatentScale {
 struct VaeDesign {
   VaeTraits traits;
   // Make the networks, which take their tensors from `source`.
-  std::function<VaeNetwork(const VaeWeightSource&source)> encoder, decoder;
+  std::function<VaeNetwork(const VaeWeightSource&)> encoder, decoder;
   std::vector<LatentScale> scales;  // one per channel
   int64_t patch = 1;                // a pixel of the networks is a cell of patch x patch pixels
   bool clamps = false;              // cuts decoded frames off at -1 and 1
