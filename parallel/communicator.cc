@@ -42,18 +42,6 @@ CommCounters::Count CommCounters::total(std::span<const Count> counts) {
   return total;
 }
 
-std::string CommCounters::to_string() const {
-  std::string text;
-  for (size_t kind = 0; kind < sent.size(); ++kind) {
-    if (sent[kind].messages == 0 && received[kind].messages == 0) continue;
-    text += std::string(weft::to_string(static_cast<Payload>(kind))) + ": sent " +
-            std::to_string(sent[kind].bytes) + " bytes in " + std::to_string(sent[kind].messages) +
-            ", received " + std::to_string(received[kind].bytes) + " in " +
-            std::to_string(received[kind].messages) + "\n";
-  }
-  return text;
-}
-
 struct Communicator::Shared {
   CommCounters counters;
   std::shared_ptr<FlightRecorder> recorder = std::make_shared<FlightRecorder>();

@@ -38,7 +38,6 @@ struct CommCounters {
   Count total_sent() const { return total(sent); }
   Count total_received() const { return total(received); }
   static Count total(std::span<const Count> counts);
-  std::string to_string() const;
 };
 
 class FlightRecorder;

@@ -103,7 +103,8 @@ struct ControlPlane::Impl {
     return out;
   }
 
-  void send_to_all(const ControlMessage& out) {
+  void send_to_all(Opcode opcode, const std::string& text = {}) {
+    const ControlMessage out = make_message(opcode, text);
     for (PeerConnection& link : links)  // never blocks: only a dead peer's buffer is full
       if (link.socket >= 0 && !link.left)
         (void)send(link.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -128,8 +129,7 @@ struct ControlPlane::Impl {
   }
 
   void send_beat() {
-    send_to_all(
-        make_message(Opcode::kBeat, reports.last_operation ? reports.last_operation() : ""));
+    send_to_all(Opcode::kBeat, reports.last_operation ? reports.last_operation() : "");
   }
 
   void fail_job(const std::string& why) {
@@ -139,7 +139,7 @@ struct ControlPlane::Impl {
       failed = why;
       changed.notify_all();
     }
-    send_to_all(make_message(Opcode::kFailure, why));
+    send_to_all(Opcode::kFailure, why);
     reports.failure(why);
   }
 
@@ -198,12 +198,12 @@ struct ControlPlane::Impl {
       if (!ready || all_ready) return;
     }
     if (rank != 0) {
-      if (!links[0].ready) send_to_all(make_message(Opcode::kReady, ""));
+      if (!links[0].ready) send_to_all(Opcode::kReady);
       links[0].ready = true;  // has been told
       return;
     }
     if (ready_peers + 1 < size) return;
-    send_to_all(make_message(Opcode::kAllReady, ""));
+    send_to_all(Opcode::kAllReady);
     set_all_ready();
   }
 
@@ -295,7 +295,7 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
     const Connection connection = connect_to_listener(text, settings.startup_s);
     impl_->token = connection.token;
     impl_->add_link(connection.socket, 0);
-    impl_->send_to_all(impl_->make_message(Opcode::kHello, ""));
+    impl_->send_to_all(Opcode::kHello);
   }
   impl_->thread = std::thread([this] { impl_->run(); });
   if (rank == 0) return;
@@ -308,7 +308,7 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
 ControlPlane::~ControlPlane() {
   impl_->leaving = true;
   impl_->thread.join();
-  if (impl_->failed.empty()) impl_->send_to_all(impl_->make_message(Opcode::kGoodbye, ""));
+  if (impl_->failed.empty()) impl_->send_to_all(Opcode::kGoodbye);
   for (PeerConnection& link : impl_->links)
     if (link.socket >= 0) close(link.socket);
   if (impl_->listener >= 0) close(impl_->listener);

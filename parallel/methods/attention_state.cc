@@ -42,20 +42,6 @@ int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask m
   return row;
 }
 
-int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask mask) {
-  if (mask == Mask::kFull) return queries.size() * keys.size();
-  int64_t pairs = 0;
-  for (const Range& q : queries.ranges)
-    for (const Range& k : keys.ranges) {
-      // Query i sees i - k.begin + 1 keys where that lies between 1 and all of them.
-      const int64_t some = std::clamp(k.begin, q.begin, q.end),
-                    all = std::clamp(k.end, some, q.end);
-      const int64_t rows = all - some, first = some - k.begin + 1;
-      pairs += rows * first + rows * (rows - 1) / 2 + (q.end - all) * k.size();
-    }
-  return pairs;
-}
-
 void attend_block(Context& context, const Attend& attend, const TensorView& q,
                   const TokenRanges& queries, const KeyBlock& block, const AttentionState& state) {
   CHECK(q[0] == queries.size() && block.k[0] == block.tokens.size(), "q", q.to_string_shape(), "k",

@@ -30,8 +30,6 @@ struct KeyBlock {
 // The first row of `queries` that sees any of `keys`; all later rows do too. queries.size() where
 // no row does.
 int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
-// (query, key) pairs that the mask lets through: the work of a block.
-int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
 
 // state = attention of q, the rows of `queries`, over one block; `attend` gives scale, mask and
 // format. The state is f32 and not rounded to the dtype of q. Keys that no query sees are not read;

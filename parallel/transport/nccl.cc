@@ -121,9 +121,10 @@ class NcclTransport final : public Transport, private MatchReceiver {
 
   void abort(std::string_view why) noexcept override {
     const std::string_view text = why.empty() ? std::string_view("aborted") : why;
-    without_throwing([&] { matchmaker_->abort(std::string(text)); });
-    without_throwing(
-        [&] { ended(std::string(text)); });  // also where the matchmaker's process does not answer
+    without_throwing([&] {
+      ended(std::string(text));  // also where the matchmaker's process does not answer
+      matchmaker_->abort(std::string(text));
+    });
   }
 
   // Withdraws a transfer that is destroyed before its wait, so that neither the matchmaker nor the
@@ -464,8 +465,6 @@ ncclUniqueId new_id(const NcclApi& api) {
 }
 
 }  // namespace
-
-bool nccl_built() { return true; }
 
 std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
                                                              const NcclOptions& options) {

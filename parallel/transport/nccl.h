@@ -18,9 +18,6 @@
 
 namespace weft {
 
-// True where this build has NCCL.
-bool nccl_built();
-
 struct NcclApi;
 
 struct NcclOptions {

@@ -10,11 +10,11 @@
 #include <thread>
 
 #include "kernels/cuda/device.h"
-#include "parallel/bootstrap/share.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/local.h"
 #include "parallel/transport/staged_bytes.h"
 #include "tests/parallel/nccl_stub.h"
+#include "tests/parallel/share_through_file.h"
 #include "tests/parallel/stray.h"
 
 namespace weft::test {
