@@ -203,11 +203,13 @@ struct World {
   // Ends the job where every rank is blocked or has ended and no message is on its way. No lock may
   // be held.
   void check_deadlock() {
-    if (idle < static_cast<int>(desks.size()) || under_way > 0) return;
+    if (idle < static_cast<int>(desks.size())) return;
     std::string text = "deadlock:";
     {
       std::vector<std::unique_lock<std::mutex>> guards;
       for (Desk& desk : desks) guards.emplace_back(desk.lock);
+      // This is read under the locks: until then a rank may wake, send and block again.
+      if (under_way > 0) return;
       for (size_t r = 0; r < desks.size(); ++r) {
         const LocalTransfer* transfer = desks[r].waiting;
         if (desks[r].stage == Desk::Stage::kMissing) return;
