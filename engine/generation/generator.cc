@@ -58,10 +58,10 @@ std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
 }  // namespace
 
 struct Generator::Impl {
-  Impl(const std::string& directory, const GeneratorOptions& given, RankPlacement of)
+  Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given, RankPlacement of)
       : options(given),
         placement(std::move(of)),
-        parts(directory,
+        parts(std::move(model),
               {.dtype = given.dtype,
                .weights = given.weights,
                .attention = given.attention,
@@ -290,7 +290,7 @@ void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
 Tensor Generator::Impl::initial_latents(const Request& request, const RunOptions& run_options) {
   const auto shape = latent_shape(parts, request);
   Tensor latent(DType::kF32, shape);
-  NoiseField(request.rng, request.seed, shape).fill(latent);
+  if (!is_dry_run(stream)) NoiseField(request.rng, request.seed, shape).fill(latent);
   if (run_options.tap) run_options.tap->tap("latents_initial", latent);
   return on_device(stream, std::move(latent));
 }
@@ -489,9 +489,14 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
 Generator::Generator(const std::string& model_directory, const GeneratorOptions& options,
                      RankPlacement placement)
-    : impl_(std::make_unique<Impl>(model_directory, options, std::move(placement))) {}
+    : Generator(std::make_shared<const OpenModel>(model_directory), options,
+                std::move(placement)) {}
+Generator::Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
+                     RankPlacement placement)
+    : impl_(std::make_unique<Impl>(std::move(model), options, std::move(placement))) {}
 Generator::~Generator() = default;
 
+const std::shared_ptr<const OpenModel>& Generator::model() const { return impl_->parts.model(); }
 const DefaultSettings& Generator::defaults() const { return impl_->parts.directory().defaults; }
 const ModelLimits& Generator::limits() const { return impl_->limits; }
 const GeneratorOptions& Generator::options() const { return impl_->options; }
@@ -536,9 +541,12 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
 
+Sampler Generator::sampler(const Request& request) const {
+  return Sampler(impl_->sampler_for(request), request.steps, request.sigmas);
+}
+
 DenoisePlanConfig Generator::schedule(const Request& request) const {
-  return impl_->plan_of(request,
-                        Sampler(impl_->sampler_for(request), request.steps, request.sigmas));
+  return impl_->plan_of(request, sampler(request));
 }
 
 bool Generator::agreed(bool value) {
