@@ -35,9 +35,13 @@ OpenModel::OpenModel(const std::string& path)
       text_file(std::make_shared<TensorFile>(TensorFile::open(directory.text_encoder))),
       vae_file(std::make_shared<TensorFile>(TensorFile::open(directory.vae))) {
   check_that_parts_fit(directory);
-  for (int model = 0; model < directory.experts(); ++model)
+  std::string hashes = text_file->header_hash() + vae_file->header_hash();
+  for (int model = 0; model < directory.experts(); ++model) {
     expert_files.push_back(
         std::make_shared<TensorFile>(TensorFile::open(directory.expert_path(model))));
+    hashes += expert_files.back()->header_hash();
+  }
+  weights_hash = sha256_hex(hashes);
 }
 
 Components::Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how,
@@ -49,12 +53,6 @@ Components::Components(std::shared_ptr<const OpenModel> model, const Transformer
       device_(std::move(device)),
       placement_(placement),
       experts_(experts()) {}
-
-std::string Components::weights_hash() const {
-  std::string all = model_->text_file->header_hash() + model_->vae_file->header_hash();
-  for (const auto& file : model_->expert_files) all += file->header_hash();
-  return sha256_hex(all);
-}
 
 uint64_t Components::text_encoder_bytes() const {
   const TextEncoderTraits& traits = text_model().traits();
@@ -121,7 +119,8 @@ const Transformer& Components::expert(Stream& stream, int model) {
       for (auto& other : experts_) other.reset();
     }
     load(model ? "transformer_2" : "transformer", [&] {
-      experts_[model] = expert_model(model).load(stream, *model_->expert_files[model], load_of(model));
+      experts_[model] =
+          expert_model(model).load(stream, *model_->expert_files[model], load_of(model));
     });
   }
   return *experts_[model];
@@ -129,8 +128,9 @@ const Transformer& Components::expert(Stream& stream, int model) {
 
 const Vae& Components::vae(Stream& stream) {
   if (!vae_) {
-    load("vae",
-         [&] { vae_ = vae_model().load(stream, *model_->vae_file, vae_dtype_, VaeParts::kDecoder); });
+    load("vae", [&] {
+      vae_ = vae_model().load(stream, *model_->vae_file, vae_dtype_, VaeParts::kDecoder);
+    });
   }
   return *vae_;
 }

@@ -38,6 +38,7 @@ struct OpenModel {
   std::shared_ptr<const TensorFile> text_file;  // the encoder's embedding stays in this mapping
   std::vector<std::shared_ptr<const TensorFile>> expert_files;
   std::shared_ptr<const TensorFile> vae_file;
+  std::string weights_hash;  // SHA-256 over the header hashes of all files
 };
 
 class Components final : public Experts {
@@ -60,7 +61,6 @@ class Components final : public Experts {
   const VaeModel& vae_model() const { return *directory().vae_model; }
   const PromptTokenizer& tokenizer() const { return *model_->tokenizer; }
   int64_t text_length(int64_t rows) const override { return tokenizer().padded_rows(rows); }
-  std::string weights_hash() const;
 
   // Predicted bytes of this rank: packed weights per part, the extra memory that an expert needs
   // while it loads, and the weights that each of its forwards copies from the host.

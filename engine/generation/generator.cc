@@ -157,7 +157,9 @@ struct Generator::Impl {
     return plan_memory(predict_bytes(parts, placement, request, prompt_rows(request), kept),
                        available, host_available);
   }
-  [[noreturn]] void refuse(const Request& request, const MemoryPlan& plan);
+  LayoutLimits layout_limits(const Request& request) const;
+  std::string refusal(const Request& request, const MemoryPlan& plan);
+  std::string fitting_layouts(const Request& request) const;
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
   void load_all(StageClock& clock, const RunOptions& run_options);
@@ -190,7 +192,7 @@ struct Generator::Impl {
 JobFacts Generator::Impl::job_facts(const Request& request) const {
   const SamplerConfig sampler = sampler_for(request);
   JobFacts facts{{"model", parts.directory().defaults.name},
-                 {"weights_sha256", parts.weights_hash()},
+                 {"weights_sha256", parts.model()->weights_hash},
                  {"numerics_epoch", std::to_string(kNumericsEpoch)},
                  {"dtype", std::string(to_string(options.dtype))},
                  {"weights", to_string(options.weights)},
@@ -423,7 +425,56 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
   }
 }
 
-void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
+LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
+  LayoutLimits out;
+  for (int model = 0; model < limits.experts; ++model) {
+    const TransformerTraits& traits = parts.expert_model(model).traits();
+    const auto least = [](int64_t& limit, int64_t value) {
+      limit = limit ? std::min(limit, value) : value;
+    };
+    least(out.heads, traits.heads);
+    least(out.layers, traits.blocks);
+    least(out.ffn, traits.ffn_columns);
+  }
+  out.tokens = token_count(parts, request);
+  out.guided = guided(request);
+  out.whole_width = options.weights != WeightFormat::kCompute;
+  return out;
+}
+
+// "--layout tensor=4 (1.20 GiB) or layers=4 (1.31 GiB)": at most two layouts of the same ranks
+// under which the request fits, or "". Those that split the weights most are tried first.
+std::string Generator::Impl::fitting_layouts(const Request& request) const {
+  constexpr size_t kTried = 8, kOffered = 2;
+  const Layout& own = placement.layout();
+  std::vector<Layout> layouts = legal_layouts(own.ranks(), layout_limits(request));
+  std::erase_if(layouts, [&](const Layout& layout) {
+    return layout[Axis::kData] > 1 || layout.parts == own.parts;
+  });
+  std::ranges::stable_sort(layouts, std::greater(), [](const Layout& layout) {
+    return layout[Axis::kTensor] * layout[Axis::kLayers];
+  });
+  layouts.resize(std::min(layouts.size(), kTried));
+  std::vector<std::string> offers;
+  for (Layout& layout : layouts) {
+    layout.text_ranks = own.text_ranks;
+    layout.vae_ranks = own.vae_ranks;
+    uint64_t most = 0;
+    bool fits = true;
+    for (int rank = 0; fits && rank < layout.ranks(); ++rank) {
+      const MemoryPlan memory =
+          Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
+      most = std::max(most, memory.high_water);
+      fits = memory.fits();
+    }
+    if (fits && offers.size() < kOffered)
+      offers.push_back(to_string(layout) + " (" + format_bytes(most) + ")");
+  }
+  if (offers.empty()) return {};
+  return "--layout " + offers.front() + (offers.size() > 1 ? " or " + offers.back() : "");
+}
+
+std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
   const auto with_resident = [&](int layers) {
     parts.set_resident_blocks(layers);
     const MemoryPlan changed = plan(request);
@@ -431,11 +482,11 @@ void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
     return changed;
   };
   const BlockRange blocks = placement.blocks(parts.expert_model(0).traits().blocks);
-  throw Error(ErrorKind::kMemory,
-              refusal(request, memory, limits, options.dtype,
-                      {.request = [&](const Request& changed) { return plan(changed); },
-                       .resident = with_resident,
-                       .layers = parts.device() ? blocks.end - blocks.begin : 0}));
+  return weft::refusal(request, memory, limits, options.dtype,
+                       {.request = [&](const Request& changed) { return plan(changed); },
+                        .resident = with_resident,
+                        .layers = parts.device() ? blocks.end - blocks.begin : 0,
+                        .layouts = placement.alone() ? "" : fitting_layouts(request)});
 }
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
@@ -443,7 +494,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   const JobScope job(placement);
   const Sampler steps(sampler_for(request), request.steps, request.sigmas);
   const MemoryPlan memory = plan(request);
-  if (!memory.fits()) refuse(request, memory);
+  if (!memory.fits()) throw Error(ErrorKind::kMemory, refusal(request, memory));
   const auto started = std::chrono::steady_clock::now();
   StageClock clock(run_options.listener, [this] { return memory_now(); });
   MemoryMeter meter(stream, arena);
@@ -489,8 +540,8 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
 Generator::Generator(const std::string& model_directory, const GeneratorOptions& options,
                      RankPlacement placement)
-    : Generator(std::make_shared<const OpenModel>(model_directory), options,
-                std::move(placement)) {}
+    : Generator(std::make_shared<const OpenModel>(model_directory), options, std::move(placement)) {
+}
 Generator::Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
                      RankPlacement placement)
     : impl_(std::make_unique<Impl>(std::move(model), options, std::move(placement))) {}
@@ -503,7 +554,7 @@ const GeneratorOptions& Generator::options() const { return impl_->options; }
 SamplerConfig Generator::sampler_config() const { return impl_->sampler; }
 const Layout& Generator::layout() const { return impl_->placement.layout(); }
 std::string Generator::model_name() const { return defaults().name; }
-std::string Generator::weights_hash() const { return impl_->parts.weights_hash(); }
+std::string Generator::weights_hash() const { return impl_->parts.model()->weights_hash; }
 
 JobFacts Generator::job_facts(const Request& request) const { return impl_->job_facts(request); }
 
@@ -512,19 +563,7 @@ int64_t Generator::tokens(const Request& request) const {
 }
 
 LayoutLimits Generator::layout_limits(const Request& request) const {
-  LayoutLimits limits;
-  for (int model = 0; model < impl_->limits.experts; ++model) {
-    const TransformerTraits& traits = impl_->parts.expert_model(model).traits();
-    const auto least = [](int64_t& limit, int64_t value) {
-      limit = limit ? std::min(limit, value) : value;
-    };
-    least(limits.heads, traits.heads);
-    least(limits.layers, traits.blocks);
-    least(limits.ffn, traits.ffn_columns);
-  }
-  limits.tokens = tokens(request);
-  limits.guided = impl_->guided(request);
-  return limits;
+  return impl_->layout_limits(request);
 }
 
 Request Generator::resolve(const Request& request) const {
@@ -540,6 +579,10 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 }
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
+
+std::string Generator::refusal(const Request& request) {
+  return impl_->refusal(request, impl_->plan(request));
+}
 
 Sampler Generator::sampler(const Request& request) const {
   return Sampler(impl_->sampler_for(request), request.steps, request.sigmas);

@@ -166,6 +166,9 @@ class Generator {
   Request resolve(const Request& request) const;
   // The memory plan of a resolved request. Loads nothing.
   MemoryPlan plan(const Request& request) const;
+  // The error line for a resolved request whose plan does not fit: the memory that is missing, and
+  // layouts and settings under which the job would fit.
+  std::string refusal(const Request& request);
   Sampler sampler(const Request& request) const;  // of a resolved request
   // The schedule of a resolved request (plan_denoise). Loads nothing.
   DenoisePlanConfig schedule(const Request& request) const;

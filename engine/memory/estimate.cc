@@ -212,6 +212,7 @@ std::string refusal(const Request& request, const MemoryPlan& plan, const ModelL
                     DType dtype, const Changes& changes) {
   const std::string text = shortage(plan);
   std::vector<std::string> advice;
+  if (!changes.layouts.empty()) advice.push_back(changes.layouts);
   if (changes.layers > 0) {
     const std::string layers = fitting_layers(plan, changes);
     if (!layers.empty()) advice.push_back(layers);

@@ -27,6 +27,7 @@ struct Changes {
   std::function<MemoryPlan(const Request&)> request;  // the plan of a changed request
   std::function<MemoryPlan(int)> resident;            // the plan with so many resident layers
   int layers = 0;  // layers of the transformer; 0 where --resident-layers has no meaning (CPU)
+  std::string layouts{};  // other layouts under which the job fits; empty: none
 };
 // The error line for a job that does not fit: the memory it needs, the memory available, and two
 // things to try with the memory each of them needs.

@@ -66,12 +66,13 @@ double latest(std::span<const SimulatedRank> ranks) {
 
 // Runs the request as every rank of a simulated replica.
 std::vector<SimulatedRank> simulate_run(const PlannedJob& job, const Request& request,
+                                        const std::shared_ptr<const OpenModel>& model,
                                         const Layout& layout, StageTimes& times) {
   const GeneratorOptions options = without_limits(job.options);
   return simulate(layout.ranks(), job.machine.device, job.machine.link, [&](Communicator& world) {
     RunOptions run;
     if (world.rank() == 0) run.listener = &times;
-    Generator(job.model, options, RankPlacement::of(world, layout)).run(request, nullptr, run);
+    Generator(model, options, RankPlacement::of(world, layout)).run(request, nullptr, run);
   });
 }
 
@@ -146,7 +147,7 @@ Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
   out.layout = layout;
   out.memory = memory_of(job, layout);
   StageTimes times;
-  out.ranks = simulate_run(job, job.request, replica_of(layout), times);
+  out.ranks = simulate_run(job, job.request, job.model, replica_of(layout), times);
   out.seconds = latest(out.ranks);
   out.stages = times.stages(out.seconds);
   add_uploads(job, guided(Generator(job.model, without_limits(job.options)).schedule(job.request)),
@@ -198,24 +199,24 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   Ends& ends = found->second;
   if (!fresh) return ends;
   const VaeTraits& vae = job_.model->directory.vae_model->traits();
+  const std::shared_ptr<const OpenModel> model = with_blocks(layout[Axis::kLayers]);
   const int64_t latents = vae.latent_frames(job_.request.frames);
   Request brief = job_.request;
   brief.steps = 1;
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
   brief.frames = vae.frames(std::min<int64_t>(latents, kSimulatedChunks));
-  const Generator generator(job_.model, without_limits(job_.options));
-  if (!refuse(layout, generator.layout_limits(brief)).empty())
-    brief.frames = job_.request.frames;
+  const Generator generator(model, without_limits(job_.options));
+  if (!refuse(layout, generator.layout_limits(brief)).empty()) brief.frames = job_.request.frames;
   StageTimes times;
-  const double end = latest(simulate_run(job_, brief, layout, times));
+  const double end = latest(simulate_run(job_, brief, model, layout, times));
   for (const auto& [stage, seconds] : times.stages(end))
     if (stage == "encode_text") ends.text = seconds;
   const std::vector<double>& chunks = times.chunks;
   const auto simulated = static_cast<int64_t>(chunks.size()) - 1;
   ends.decode = end - chunks.front();
   if (latents > simulated)
-    ends.decode += static_cast<double>(latents - simulated) *
-                   (chunks[simulated] - chunks[simulated - 1]);
+    ends.decode +=
+        static_cast<double>(latents - simulated) * (chunks[simulated] - chunks[simulated - 1]);
   return ends;
 }
 
@@ -228,8 +229,8 @@ double QuickForecast::denoise_with(const Layout& layout, int blocks) {
   config.tokens = RankPlacement(layout, 0).token_counts(schedule_.tokens.front());
   for (int& own : config.blocks) own = std::min(own, blocks);
   std::vector<std::vector<double>> updated(layout.ranks(), std::vector<double>(sampler_.steps()));
-  const std::vector<SimulatedRank> ranks = simulate(
-      layout.ranks(), job_.machine.device, job_.machine.link, [&](Communicator& world) {
+  const std::vector<SimulatedRank> ranks =
+      simulate(layout.ranks(), job_.machine.device, job_.machine.link, [&](Communicator& world) {
         RankPlacement placement = RankPlacement::of(world, layout);
         Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
         Arena arena;
@@ -276,9 +277,8 @@ Forecast QuickForecast::operator()(const Layout& layout) {
   const Ends& at_ends = ends(replica);
   Forecast out;
   out.layout = layout;
-  out.stages = {{"encode_text", at_ends.text},
-                {"denoise", denoise(replica)},
-                {"decode", at_ends.decode}};
+  out.stages = {
+      {"encode_text", at_ends.text}, {"denoise", denoise(replica)}, {"decode", at_ends.decode}};
   for (const auto& [stage, seconds] : out.stages) out.seconds += seconds;
   add_uploads(job_, guided(schedule_), out);
   draw_all_prompts(job_, out);

@@ -1,15 +1,17 @@
-// The choice of a layout by simulation.
+// The choice of a layout by simulation, compared with whole simulations of every layout.
 #include "engine/planning/forecast.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "tests/engine/small_job.h"
 
 namespace weft::test {
 namespace {
+
+const Link kFast{.latency_s = 1e-6, .bytes_per_s = 1e11},
+    kSlow{.latency_s = 1e-3, .bytes_per_s = 1e8};
 
 DeviceModel device() {
   DeviceModel model;
@@ -20,64 +22,131 @@ DeviceModel device() {
   return model;
 }
 
-// A clip of the model on ranks with such a link.
-PlannedJob planned(const std::string& model, const Link& link, Request request) {
+PlannedJob planned(const std::string& model, const Link& link, int frames = 0) {
   PlannedJob job{.model = std::make_shared<const OpenModel>(model),
                  .options = options_of(DType::kF32),
-                 .request = std::move(request),
+                 .request = {},
                  .machine = {.device = device(), .link = link}};
   job.options.ops = &metered_ops();
   job.options.memory_limit = UINT64_MAX;
+  job.request.prompt = "a big red ball";
+  job.request.frames = frames;
+  job.request.steps = 7;
   job.request = Generator(job.model, job.options).resolve(job.request);
   return job;
-}
-
-Request pocket_clip() {
-  Request request;
-  request.prompt = "a big red ball, moving left on a navy background";
-  request.negative_prompt = "";
-  return request;
 }
 
 std::vector<Layout> legal(const PlannedJob& job, int ranks) {
   return legal_layouts(ranks, Generator(job.model, job.options).layout_limits(job.request));
 }
 
-TEST(Forecast, AutoIsTheMinimumOfAllLayouts) {
-  for (const Link& link : {Link{}, Link{.latency_s = 1e-3, .bytes_per_s = 1e8}}) {
-    const PlannedJob job = planned("models/pocket", link, pocket_clip());
-    for (const int ranks : {2, 3, 4, 6}) {
-      const std::vector<Layout> layouts = legal(job, ranks);
-      std::vector<Forecast> all;
-      for (const Layout& layout : layouts) all.push_back(forecast_whole(job, layout));
-      std::ranges::stable_sort(all, {}, &Forecast::seconds);
-      const LayoutChoice choice = choose_layout(job, layouts);
-      QuickForecast quick(job);
-      for (const Forecast& one : all)
-        std::printf("%d %s: %.5f %.5f | %.5f %.5f %.5f | %.5f %.5f %.5f\n", ranks, to_string(one.layout).c_str(), one.seconds,
-                    quick(one.layout).seconds, one.stage("encode_text"), one.stage("denoise"), one.stage("decode"),quick(one.layout).stage("encode_text"),quick(one.layout).stage("denoise"),quick(one.layout).stage("decode") );
-      EXPECT_EQ(to_string(choice.best[0].layout), to_string(all[0].layout));
-    }
+std::vector<Forecast> all_of(const PlannedJob& job, const std::vector<Layout>& layouts) {
+  std::vector<Forecast> all;
+  for (const Layout& layout : layouts) all.push_back(forecast_whole(job, layout));
+  return all;
+}
+
+TEST(Forecast, FewStepsAndBlocksGiveTheTimesOfTheWholeJob) {
+  for (const Link& link : {kFast, kSlow}) {
+    const PlannedJob job = planned("models/pocket", link);
+    QuickForecast quick(job);
+    for (const int ranks : {1, 3, 4})
+      for (const Forecast& whole : all_of(job, legal(job, ranks))) {
+        const Forecast few = quick(whole.layout);
+        const std::string layout = to_string(whole.layout);
+        EXPECT_NEAR(few.seconds / whole.seconds, 1, 0.01) << layout;
+        EXPECT_NEAR(few.stage("denoise") / whole.stage("denoise"), 1, 0.02) << layout;
+        EXPECT_NEAR(few.stage("decode") / whole.stage("decode"), 1, 0.01) << layout;
+      }
   }
 }
 
-TEST(Forecast, Speed) {
-  if (const char* model = getenv("MODEL")) {
-    Request clip = pocket_clip();
-    if (getenv("BIG")) { clip.width=1280; clip.height=720; clip.frames=81; }
-    const auto begun = std::chrono::steady_clock::now();
-    PlannedJob job = planned(model, Link{.latency_s = 1e-5, .bytes_per_s = 5e10}, clip);
-    const auto layouts = legal(job, 8);
+// Two experts with two blocks each, and a picture, which has one chunk.
+TEST(Forecast, HoldsForTwoExpertsAndForPictures) {
+  for (const PlannedJob& job : {planned("tests/golden/pipeline_two_experts/model", kSlow),
+                                planned("models/pocket", kSlow, 1)}) {
     QuickForecast quick(job);
-    for (const Layout& layout : layouts) {
-      const auto b = std::chrono::steady_clock::now();
-      const double s = quick(layout).seconds;
-      std::printf("%s %.4f took %.1f ms\n", to_string(layout).c_str(), s, std::chrono::duration<double>(std::chrono::steady_clock::now() - b).count()*1e3);
-    }
-    std::printf("%zu layouts, %.3f s\n", layouts.size(), std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
-    choose_layout(job, layouts);
-    std::printf("%zu layouts, with choice %.3f s\n", layouts.size(), std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
+    for (const Forecast& whole : all_of(job, legal(job, 2)))
+      EXPECT_NEAR(quick(whole.layout).seconds / whole.seconds, 1, 0.02) << to_string(whole.layout);
   }
+}
+
+TEST(LayoutChoice, IsTheMinimumOfAllLayouts) {
+  for (const Link& link : {kFast, kSlow})
+    for (const int ranks : {2, 4, 6}) {
+      const PlannedJob job = planned("models/pocket", link);
+      const std::vector<Layout> layouts = legal(job, ranks);
+      std::vector<Forecast> all = all_of(job, layouts);
+      std::ranges::stable_sort(all, {}, &Forecast::seconds);
+      const LayoutChoice choice = choose_layout(job, layouts);
+      ASSERT_EQ(choice.best.size(), 3u);
+      EXPECT_EQ(choice.too_large, 0);
+      for (int place = 0; place < 3; ++place)
+        EXPECT_EQ(to_string(choice.best[place].layout), to_string(all[place].layout)) << place;
+    }
+}
+
+// A layout with a sum or an exchange in every block is only worth it on fast links.
+TEST(LayoutChoice, DependsOnTheLink) {
+  const auto bytes_of_best = [](const Link& link) {
+    const PlannedJob job = planned("models/pocket", link);
+    const Layout best = choose_layout(job, legal(job, 6)).best.front().layout;
+    int64_t bytes = 0;
+    for (const SimulatedRank& rank : forecast_whole(job, best).ranks)
+      bytes += rank.counters.total_sent().bytes;
+    return std::pair(to_string(best), bytes);
+  };
+  const auto [fast, many] = bytes_of_best(kFast);
+  const auto [slow, few] = bytes_of_best(kSlow);
+  EXPECT_NE(fast, slow);
+  EXPECT_GT(many, 2 * few) << fast << " " << slow;
+}
+
+TEST(LayoutChoice, LeavesOutWhatDoesNotFit) {
+  PlannedJob job = planned("models/pocket", kFast);
+  const std::vector<Layout> layouts = legal(job, 4);
+  std::vector<Forecast> all = all_of(job, layouts);
+  std::ranges::stable_sort(all, {}, &Forecast::seconds);
+  const auto smallest = std::ranges::min_element(all, {}, &Forecast::high_water);
+  ASSERT_GT(all.front().high_water(), smallest->high_water());
+  job.options.memory_limit = all.front().high_water() - 1;
+  const LayoutChoice choice = choose_layout(job, layouts);
+  const auto expected = std::ranges::find_if(
+      all, [&](const Forecast& one) { return one.high_water() < all.front().high_water(); });
+  EXPECT_EQ(to_string(choice.best.front().layout), to_string(expected->layout));
+  EXPECT_GT(choice.too_large, 0);
+  for (const Forecast& one : choice.best) EXPECT_TRUE(one.fits());
+
+  job.options.memory_limit = 1 << 20;
+  const LayoutChoice none = choose_layout(job, layouts);
+  ASSERT_EQ(none.best.size(), 1u);
+  EXPECT_FALSE(none.best.front().fits());
+  EXPECT_EQ(none.best.front().high_water(), smallest->high_water());
+}
+
+TEST(LayoutChoice, SharesPromptsAmongReplicas) {
+  PlannedJob job = planned("models/pocket", kSlow);
+  job.requests = 4;
+  LayoutLimits limits = Generator(job.model, job.options).layout_limits(job.request);
+  limits.requests = 4;
+  const LayoutChoice choice = choose_layout(job, legal_layouts(4, limits));
+  EXPECT_EQ(to_string(choice.best.front().layout), "data=4");
+  EXPECT_DOUBLE_EQ(choice.best.front().seconds,
+                   QuickForecast(planned("models/pocket", kSlow))({}).seconds);
+}
+
+// The error of a job that does not fit names layouts under which it does.
+TEST(Refusal, OffersLayoutsThatFit) {
+  PlannedJob job = planned("models/pocket", kFast);
+  const std::vector<Forecast> all = all_of(job, legal(job, 4));
+  const auto [least, most] = std::ranges::minmax_element(all, {}, &Forecast::high_water);
+  job.options.memory_limit = least->high_water();
+  std::string text;
+  simulate(1, {}, {}, [&](Communicator&) {
+    text = Generator(job.model, job.options, RankPlacement(most->layout, 0)).refusal(job.request);
+  });
+  EXPECT_NE(text.find("Try --layout " + to_string(least->layout) + " ("), std::string::npos)
+      << text;
 }
 
 }  // namespace
