@@ -41,8 +41,7 @@ Link link_between(const Flags& flags, const Ranks& ranks) {
 
 Target target_of(const Flags& flags, const Ranks& ranks, const Link& link) {
   const DType dtype = compute_dtype(flags);
-  Target target{
-      .planned = planned_device(flags), .model = {}, .description = {}, .link = link};
+  Target target{.planned = planned_device(flags), .model = {}, .description = {}, .link = link};
   const std::optional<DeviceModel> given = given_model(flags);
   std::string source;
   if (given) {

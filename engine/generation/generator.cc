@@ -159,7 +159,6 @@ struct Generator::Impl {
   }
   LayoutLimits layout_limits(const Request& request) const;
   std::string refusal(const Request& request, const MemoryPlan& plan);
-  std::string fitting_layouts(const Request& request) const;
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
   void load_all(StageClock& clock, const RunOptions& run_options);
@@ -442,38 +441,6 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
   return out;
 }
 
-// "--layout tensor=4 (1.20 GiB) or layers=4 (1.31 GiB)": at most two layouts of the same ranks
-// under which the request fits, or "". Those that split the weights most are tried first.
-std::string Generator::Impl::fitting_layouts(const Request& request) const {
-  constexpr size_t kTried = 8, kOffered = 2;
-  const Layout& own = placement.layout();
-  std::vector<Layout> layouts = legal_layouts(own.ranks(), layout_limits(request));
-  std::erase_if(layouts, [&](const Layout& layout) {
-    return layout[Axis::kData] > 1 || layout.parts == own.parts;
-  });
-  std::ranges::stable_sort(layouts, std::greater(), [](const Layout& layout) {
-    return layout[Axis::kTensor] * layout[Axis::kLayers];
-  });
-  layouts.resize(std::min(layouts.size(), kTried));
-  std::vector<std::string> offers;
-  for (Layout& layout : layouts) {
-    layout.text_ranks = own.text_ranks;
-    layout.vae_ranks = own.vae_ranks;
-    uint64_t most = 0;
-    bool fits = true;
-    for (int rank = 0; fits && rank < layout.ranks(); ++rank) {
-      const MemoryPlan memory =
-          Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
-      most = std::max(most, memory.high_water);
-      fits = memory.fits();
-    }
-    if (fits && offers.size() < kOffered)
-      offers.push_back(to_string(layout) + " (" + format_bytes(most) + ")");
-  }
-  if (offers.empty()) return {};
-  return "--layout " + offers.front() + (offers.size() > 1 ? " or " + offers.back() : "");
-}
-
 std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
   const auto with_resident = [&](int layers) {
     parts.set_resident_blocks(layers);
@@ -482,11 +449,15 @@ std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& m
     return changed;
   };
   const BlockRange blocks = placement.blocks(parts.expert_model(0).traits().blocks);
+  const auto under = [&](const Layout& layout, int rank) {
+    return Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
+  };
   return weft::refusal(request, memory, limits, options.dtype,
                        {.request = [&](const Request& changed) { return plan(changed); },
                         .resident = with_resident,
                         .layers = parts.device() ? blocks.end - blocks.begin : 0,
-                        .layouts = placement.alone() ? "" : fitting_layouts(request)});
+                        .layout = under,
+                        .layouts = other_layouts(placement.layout(), layout_limits(request))});
 }
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,

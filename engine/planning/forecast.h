@@ -26,7 +26,8 @@ struct Machine {
 
 struct PlannedJob {
   std::shared_ptr<const OpenModel> model;
-  // Of every rank, with metered_ops(). memory_limit is taken as it is, whatever memory is free.
+  // The options of every rank, with metered_ops(). memory_limit is taken as it is, whatever memory
+  // is free.
   GeneratorOptions options;
   Request request;  // resolved
   Machine machine;

@@ -12,7 +12,8 @@ using nlohmann::json;
 using LayoutAuto = Cli;
 
 const std::string kDevice = " --device-gflops 100 --device-gbs 10 ";
-const std::string kFast = " --link-gbit 800 --link-ms 0.001 ", kSlow = " --link-gbit 1 --link-ms 1 ";
+const std::string kFast = " --link-gbit 800 --link-ms 0.001 ",
+                  kSlow = " --link-gbit 1 --link-ms 1 ";
 const std::string kClip =
     " --model models/pocket --num-frames 9 --steps 2 --dtype f32 --threads 1 -p 'a big red ball' ";
 
@@ -76,8 +77,9 @@ TEST_F(LayoutAuto, ResumesWithTheLayoutOfTheInterruptedRun) {
 }
 
 TEST_F(LayoutAuto, RefusesWhatNoLayoutCanDo) {
-  const Outcome outcome = run("plan --model " + kModel +
-                              " --size 32x16 --num-frames 5 --guidance-scale 1 --ranks 7" + kDevice);
+  const Outcome outcome =
+      run("plan --model " + kModel + " --size 32x16 --num-frames 5 --guidance-scale 1 --ranks 7" +
+          kDevice);
   EXPECT_EQ(outcome.code, 2) << outcome.out;
   EXPECT_NE(outcome.err.find("--layout is 'auto': "), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("legal numbers of ranks near it: 6 and 8"), std::string::npos)
@@ -88,7 +90,7 @@ TEST_F(LayoutAuto, OffersLayoutsUnderWhichAJobFits) {
   const std::string job = "plan --json --ranks 4 --layout all" + kClip + kDevice + kFast;
   uint64_t least = UINT64_MAX, most = 0;
   std::string widest;
-  std::istringstream lines(run(job).out);
+  std::istringstream lines(run(job + " --memory-limit 1M").out);  // one part at a time
   for (std::string line; std::getline(lines, line);) {
     const json one = json::parse(line);
     const uint64_t bytes = one["high_water_bytes"];
@@ -97,10 +99,12 @@ TEST_F(LayoutAuto, OffersLayoutsUnderWhichAJobFits) {
     most = std::max(most, bytes);
   }
   const std::string limit = " --memory-limit " + std::to_string(4 * least);
-  const Outcome outcome = run("plan --ranks 4 --layout " + widest + kClip + kDevice + kFast + limit);
+  const Outcome outcome =
+      run("plan --ranks 4 --layout " + widest + kClip + kDevice + kFast + limit);
   EXPECT_EQ(outcome.code, 4) << outcome.out;
   EXPECT_NE(outcome.err.find("Try --layout "), std::string::npos) << outcome.err;
-  const json chosen = json::parse(run("plan --json --ranks 4" + kClip + kDevice + kFast + limit).out);
+  const json chosen =
+      json::parse(run("plan --json --ranks 4" + kClip + kDevice + kFast + limit).out);
   EXPECT_EQ(chosen["fits"], true);
   EXPECT_EQ(chosen["high_water_bytes"], least);
 }

@@ -102,26 +102,34 @@ TEST(LayoutChoice, DependsOnTheLink) {
   EXPECT_GT(many, 2 * few) << fast << " " << slow;
 }
 
+// The least memory with which a layout can run, which loads one part at a time.
+uint64_t least_memory(PlannedJob job, const Layout& layout) {
+  job.options.memory_limit = 1;
+  return Forecast{.memory = memory_of(job, layout)}.high_water();
+}
+
 TEST(LayoutChoice, LeavesOutWhatDoesNotFit) {
   PlannedJob job = planned("models/pocket", kFast);
   const std::vector<Layout> layouts = legal(job, 4);
-  std::vector<Forecast> all = all_of(job, layouts);
-  std::ranges::stable_sort(all, {}, &Forecast::seconds);
-  const auto smallest = std::ranges::min_element(all, {}, &Forecast::high_water);
-  ASSERT_GT(all.front().high_water(), smallest->high_water());
-  job.options.memory_limit = all.front().high_water() - 1;
+  const Layout fastest = choose_layout(job, layouts).best.front().layout;
+  const uint64_t too_little = least_memory(job, fastest) - 1;
+  std::vector<Layout> small = layouts;
+  std::erase_if(small, [&](const Layout& one) { return least_memory(job, one) > too_little; });
+  ASSERT_FALSE(small.empty());
+  const std::string expected = to_string(choose_layout(job, small).best.front().layout);
+
+  job.options.memory_limit = too_little;
   const LayoutChoice choice = choose_layout(job, layouts);
-  const auto expected = std::ranges::find_if(
-      all, [&](const Forecast& one) { return one.high_water() < all.front().high_water(); });
-  EXPECT_EQ(to_string(choice.best.front().layout), to_string(expected->layout));
+  EXPECT_EQ(to_string(choice.best.front().layout), expected);
   EXPECT_GT(choice.too_large, 0);
   for (const Forecast& one : choice.best) EXPECT_TRUE(one.fits());
 
-  job.options.memory_limit = 1 << 20;
+  job.options.memory_limit = 1;
   const LayoutChoice none = choose_layout(job, layouts);
   ASSERT_EQ(none.best.size(), 1u);
   EXPECT_FALSE(none.best.front().fits());
-  EXPECT_EQ(none.best.front().high_water(), smallest->high_water());
+  for (const Layout& layout : layouts)
+    EXPECT_LE(none.best.front().high_water(), least_memory(job, layout)) << to_string(layout);
 }
 
 TEST(LayoutChoice, SharesPromptsAmongReplicas) {
@@ -138,15 +146,15 @@ TEST(LayoutChoice, SharesPromptsAmongReplicas) {
 // The error of a job that does not fit names layouts under which it does.
 TEST(Refusal, OffersLayoutsThatFit) {
   PlannedJob job = planned("models/pocket", kFast);
-  const std::vector<Forecast> all = all_of(job, legal(job, 4));
-  const auto [least, most] = std::ranges::minmax_element(all, {}, &Forecast::high_water);
-  job.options.memory_limit = least->high_water();
+  const std::vector<Layout> layouts = legal(job, 4);
+  const auto [least, most] = std::ranges::minmax_element(
+      layouts, {}, [&](const Layout& layout) { return least_memory(job, layout); });
+  job.options.memory_limit = least_memory(job, *least);
   std::string text;
   simulate(1, {}, {}, [&](Communicator&) {
-    text = Generator(job.model, job.options, RankPlacement(most->layout, 0)).refusal(job.request);
+    text = Generator(job.model, job.options, RankPlacement(*most, 0)).refusal(job.request);
   });
-  EXPECT_NE(text.find("Try --layout " + to_string(least->layout) + " ("), std::string::npos)
-      << text;
+  EXPECT_NE(text.find("Try --layout " + to_string(*least) + " ("), std::string::npos) << text;
 }
 
 }  // namespace
