@@ -99,7 +99,7 @@ nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const Target&
   for (size_t rank = 0; rank < out.memory.size(); ++rank) {
     nlohmann::json line{{"weights_bytes", out.memory[rank].weights},
                         {"high_water_bytes", out.memory[rank].high_water}};
-    if (!out.ranks.empty()) {
+    if (rank < out.ranks.size()) {
       line["seconds"] = out.ranks[rank].seconds;
       line["sent"] = sent_json(out.ranks[rank].counters);
     }
