@@ -105,7 +105,9 @@ TEST(LayoutChoice, DependsOnTheLink) {
 // The least memory with which a layout can run, which loads one part at a time.
 uint64_t least_memory(PlannedJob job, const Layout& layout) {
   job.options.memory_limit = 1;
-  return Forecast{.memory = memory_of(job, layout)}.high_water();
+  Forecast forecast;
+  forecast.memory = memory_of(job, layout);
+  return forecast.high_water();
 }
 
 TEST(LayoutChoice, LeavesOutWhatDoesNotFit) {
