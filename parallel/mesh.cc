@@ -41,31 +41,36 @@ void collect(Layout& layout, int axis, int left, const LayoutLimits& limits,
   layout.parts[axis] = 1;
 }
 
+// "6 and 8": the next smaller and the next larger number of ranks that a layout can use.
+std::string legal_counts(int ranks, const LayoutLimits& limits) {
+  const auto legal = [&](int count) { return !legal_layouts(count, limits).empty(); };
+  int fewer = ranks - 1, more = ranks + 1;
+  while (fewer > 1 && !legal(fewer)) --fewer;
+  while (more < 2 * ranks && !legal(more)) ++more;
+  return std::to_string(fewer) + (legal(more) ? " and " + std::to_string(more) : "");
+}
+
 [[noreturn]] void refuse_with_list(const std::string& text, const std::string& why, int ranks,
                                    const LayoutLimits& limits) {
+  const std::string count = std::to_string(ranks);
   std::string legal;
   for (const Layout& layout : legal_layouts(ranks, limits))
     legal += (legal.empty() ? " " : " | ") + to_string(layout);
-  throw Error(
-      ErrorKind::kUsage,
-      "--layout is '" + text + "': " + why +
-          (legal.empty() ? "; no layout of " + std::to_string(ranks) + " ranks can serve this job"
-                         : "; legal for " + std::to_string(ranks) + " ranks:" + legal));
+  throw Error(ErrorKind::kUsage,
+              "--layout is '" + text + "': " + why +
+                  (legal.empty() ? "; no layout of " + count + " ranks can serve this job; legal " +
+                                       "numbers of ranks near it: " + legal_counts(ranks, limits)
+                                 : "; legal for " + count + " ranks:" + legal));
 }
 
 // Prefers guidance, which costs no bytes per layer, then Ulysses, which sends the fewest, then the
 // ring, which overlaps with attention, and layers last.
-Layout automatic(int ranks, const LayoutLimits& limits) {
-  const std::vector<Layout> legal = legal_layouts(ranks, limits);
+Layout preferred(const std::vector<Layout>& legal) {
   const auto score = [](const Layout& layout) {
     return std::array{layout[Axis::kCfg],     -layout[Axis::kTensor], -layout[Axis::kLayers],
                       layout[Axis::kUlysses], layout[Axis::kRing],    -layout[Axis::kData]};
   };
-  const Layout* best = nullptr;
-  for (const Layout& layout : legal)
-    if (!best || score(layout) > score(*best)) best = &layout;
-  if (!best) refuse_with_list("auto", "nothing fits", ranks, limits);
-  return *best;
+  return *std::ranges::max_element(legal, {}, score);
 }
 
 }  // namespace
@@ -112,6 +117,9 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
     return "cfg is " + std::to_string(layout[Axis::kCfg]) + ", legal: 1, 2";
   if (layout[Axis::kCfg] == 2 && !limits.guided)
     return "cfg=2 where guidance is off: there is one branch to compute";
+  if (layout[Axis::kTensor] > 1 && limits.whole_width)
+    return "tensor=" + std::to_string(layout[Axis::kTensor]) +
+           " splits the width, which 8-bit weights cannot: their scales would be others";
   std::string sequence;  // "ring * token_ring * ulysses"
   for (const Axis axis : kSequenceAxes) {
     sequence += (sequence.empty() ? "" : " * ") + std::string(to_string(axis));
@@ -216,22 +224,23 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
                          ", there are " + std::to_string(ranks) + " ranks",
                      ranks, limits);
   std::vector<Layout> layouts{given};
-  if (!chosen)
-    layouts = first == "all" ? legal_layouts(ranks, limits)
-                             : std::vector<Layout>{automatic(ranks, limits)};
-  for (Layout& layout : layouts) {
+  if (!chosen) layouts = legal_layouts(ranks, limits);
+  std::string why = "nothing fits";
+  std::erase_if(layouts, [&](Layout& layout) {
     layout.text_ranks = given.text_ranks;
     layout.vae_ranks = given.vae_ranks;
-    if (const std::string why = refuse(layout, limits); !why.empty())
-      refuse_with_list(text, why, ranks, limits);
-  }
+    const std::string fault = refuse(layout, limits);
+    if (!fault.empty()) why = fault;
+    return !fault.empty();
+  });
+  if (layouts.empty()) refuse_with_list(text, why, ranks, limits);
   return layouts;
 }
 
 Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits) {
   if (text.substr(0, text.find(',')) == "all")
     throw Error(ErrorKind::kUsage, "--layout is '" + text + "': all is for weft plan alone");
-  return parse_layouts(text, ranks, limits).front();
+  return preferred(parse_layouts(text, ranks, limits));
 }
 
 int Mesh::at(Axis axis, int rank) const {

@@ -39,8 +39,9 @@ std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1";
 // The sizes that bound how a job can be split; 0 sets no bound.
 struct LayoutLimits {
   int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
-  int64_t requests = 1;  // bounds the data axis
-  bool guided = true;    // false: cfg must be 1
+  int64_t requests = 1;      // bounds the data axis
+  bool guided = true;        // false: cfg must be 1
+  bool whole_width = false;  // true: tensor must be 1
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
   // the number of key/value heads then.
   int64_t decode_kv_heads = 0;
@@ -56,7 +57,7 @@ std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits);
 // `ranks` or the layout cannot work. auto: guidance first, then Ulysses as far as the heads go,
 // ring beyond, layers last.
 Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits);
-// The same, and "all", which may stand in the place of "auto", for every legal layout.
+// Every layout that the text allows, at least one: "auto" and "all" allow every legal one.
 std::vector<Layout> parse_layouts(const std::string& text, int ranks, const LayoutLimits& limits);
 
 class Mesh {

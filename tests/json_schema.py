@@ -87,6 +87,7 @@ weft("verify", "verify", "--profile", *sorted(glob.glob("tests/golden/scheduler_
      "tests/golden/dit_wan_tiny")
 weft("plan", "plan", "--model", model, "--ranks", "2", "--layout", "all", "--device-gflops", "100",
      "--device-gbs", "10", "--check")
+weft("plan", "plan", "--model", model, "--ranks", "2", "--device-gflops", "100", "--device-gbs", "10")
 weft("plan", "plan", "--model", model, "--device", "cuda", "--resident-layers", "2", "--weights", "fp8",
      "--device-host-gbs", "50")
 weft("inspect_memory", "inspect", model, "--memory", "17x128x128", "--device", "cuda:3")

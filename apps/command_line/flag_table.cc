@@ -179,7 +179,8 @@ constexpr FlagSpec kRanks[] = {
      .value = "KEY=N,...",
      .fallback = "auto",
      .help = "how the ranks share the work: data, cfg, layers, ring, token_ring, ulysses, tensor, "
-             "as cfg=2,ulysses=2; plan also takes all",
+             "as cfg=2,ulysses=2; auto: in generate and plan the fastest by simulation; plan also "
+             "takes all",
      .commands = kGenerate | kReplay | kComplete | kPlan | kVerify | kInspect},
     {.name = "ulysses",
      .aliases = "--ulysses-degree --ulysses-size",
@@ -277,6 +278,23 @@ constexpr FlagSpec kRanks[] = {
      .legal = "0 ... 1000000",
      .help = "simulated latency of a message, in milliseconds",
      .commands = kPlan | kBench},
+    {.name = "link-gbit",
+     .type = kReal,
+     .fallback = "measured, or unlimited",
+     .is_default = false,
+     .legal = "0.000001 ... 1000000",
+     .help = "bandwidth of a rank's link in Gbit/s, from which --layout auto chooses; processes "
+             "measure theirs, threads have none",
+     .commands = kGenerate,
+     .level = kAdvanced},
+    {.name = "link-ms",
+     .type = kReal,
+     .fallback = "measured, or 0",
+     .is_default = false,
+     .legal = "0 ... 1000000",
+     .help = "latency of a message in milliseconds, for --layout auto",
+     .commands = kGenerate,
+     .level = kAdvanced},
 };
 
 constexpr FlagSpec kOutput[] = {

@@ -21,6 +21,7 @@
 #include "apps/generate/sidecar.h"
 #include "apps/generate/stop.h"
 #include "apps/inspect/memory.h"
+#include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "engine/generation/generator.h"
 #include "kernels/transfer.h"
@@ -261,9 +262,46 @@ class Job {
     }
     LayoutLimits limits = generator_.layout_limits(first_);
     limits.requests = static_cast<int64_t>(prompts_.size());
-    layout_ = parse_layout(layout_text(flags_), ranks_.count, limits);
+    layout_ = layout_for(limits);
     plan_ = plan_of_rank(model_, options_, layout_, first_);
     upload_ = upload_of(flags_, options_.device, plan_);
+  }
+
+  // The layout that the flags ask for, or the one that an interrupted run chose, or the fastest by
+  // simulation. A chosen one is kept as a given of the job. All ranks receive the same.
+  Layout layout_for(const LayoutLimits& limits) {
+    const std::string asked = layout_text(flags_);
+    const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
+    if (layouts.size() == 1 || !chooses_layout(asked))
+      return parse_layout(asked, ranks_.count, limits);
+    const Link link = link_between(flags_, ranks_);
+    const std::string chosen =
+        agreed_texts(ranks_, [&]() -> std::vector<std::string> {
+          const std::string left =
+              layout_left(flags_, output_names(expand_name(pattern_, fields_)), layouts);
+          if (!left.empty()) return {left};
+          PlannedJob job =
+              planned_job(generator_, planned_options(), first_, target_of(flags_, ranks_, link));
+          job.requests = limits.requests;
+          choice_ = choose_layout(job, layouts);
+          return {to_string(choice_->best.front().layout)};
+        }).front();
+    const Layout layout = parse_layout(chosen, ranks_.count, limits);
+    Layout axes = layout;  // the other keys have flags of their own
+    axes.text_ranks = axes.vae_ranks = 0;
+    flags_.imply("layout", to_string(axes), "auto");
+    return layout;
+  }
+
+  // The options of the ranks, with the memory that is free now as the limit.
+  GeneratorOptions planned_options() const {
+    GeneratorOptions options = options_;
+    const auto limited = [](uint64_t& limit, uint64_t free) {
+      limit = limit ? std::min(limit, free) : free;
+    };
+    limited(options.memory_limit, available_memory(options.device));
+    limited(options.host_memory_limit, available_memory());
+    return options;
   }
 
   void print_dry_run() const {
@@ -289,7 +327,9 @@ class Job {
         static_cast<long long>(generator_.tokens(first_)));
     std::fprintf(out, "device  %s%s\n", device_description(generator_.options().device).c_str(),
                  flags_.origin("device") == "auto" ? " (chosen by --device auto)" : "");
-    std::fprintf(out, "layout  %s (%s)\n", to_string(layout_).c_str(), ranks_.description.c_str());
+    std::fprintf(out, "layout  %s (%s)%s%s\n", to_string(layout_).c_str(),
+                 ranks_.description.c_str(), choice_ ? ", chosen by simulation: " : "",
+                 choice_ ? to_string(*choice_).c_str() : "");
     std::fprintf(out, "memory  %s%s\n", layout_.ranks() > 1 ? "per rank, rank 0: " : "",
                  plan_.to_string().c_str());
     if (upload_.bytes_per_forward > 0)
@@ -318,6 +358,7 @@ class Job {
                           {"residency", to_string(plan_.residency)},
                           {"fits", plan_.fits()}};
     describe_device_memory(plan_, object);
+    if (choice_) object["chosen_from"] = to_json(*choice_);
     if (upload_.bytes_per_forward > 0) object["streaming"] = to_json(upload_);
     std::printf("%s\n", object.dump().c_str());
   }
@@ -413,7 +454,7 @@ class Job {
     on_result_(done);
   }
 
-  const Flags& flags_;
+  Flags flags_;  // with the layout that was chosen
   const ResultListener& on_result_;
   const std::string& expanded_from_;
   const std::vector<std::string> prompts_;
@@ -432,6 +473,7 @@ class Job {
   std::string pattern_;
   NameFields fields_;
   Layout layout_;
+  std::optional<LayoutChoice> choice_;  // on the first rank, where a simulation chose the layout
   MemoryPlan plan_;
   UploadForecast upload_;
 };

@@ -1,6 +1,7 @@
 #include "apps/generate/resume.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -169,16 +170,40 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
   throw Error(ErrorKind::kUsage, "no checkpoint of this job is whole: " + faults + advice);
 }
 
-std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) {
+namespace {
+
+// The newest readable checkpoint that an interrupted run left. What is wrong with others is told
+// when the job is resumed.
+std::optional<Checkpoint> checkpoint_left(const Flags& flags, const OutputNames& names) {
   if (flags.text("resume") == "never") return std::nullopt;
   for (const std::string& path : files_left(names)) {
     try {
-      return std::stoull(read_checkpoint(path).facts["seed"]);
-    } catch (const std::exception&) {
-      continue;  // told when the job is resumed
+      return read_checkpoint(path);
+    } catch (const Error&) {
+      continue;
     }
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) {
+  std::optional<Checkpoint> left = checkpoint_left(flags, names);
+  uint64_t seed = 0;
+  const std::string text = left ? left->facts["seed"] : "";
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  return error == std::errc() ? std::optional(seed) : std::nullopt;
+}
+
+std::string layout_left(const Flags& flags, const OutputNames& names,
+                        std::span<const Layout> legal) {
+  std::optional<Checkpoint> left = checkpoint_left(flags, names);
+  if (!left) return {};
+  const std::string layout = left->notes["layout"];
+  const bool known =
+      std::ranges::any_of(legal, [&](const Layout& one) { return to_string(one) == layout; });
+  return known ? layout : "";
 }
 
 std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,

@@ -26,6 +26,9 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
 
 // The seed of an interrupted job at `names`, for a job whose user gave none.
 std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names);
+// The layout of an interrupted job at `names` if it is one of `legal`, else "".
+std::string layout_left(const Flags& flags, const OutputNames& names,
+                        std::span<const Layout> legal);
 
 // The notes of a checkpoint: the flags of the job. `output` is the path of its result, or the
 // pattern of several.

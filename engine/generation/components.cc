@@ -29,28 +29,30 @@ void check_that_parts_fit(const ModelDirectory& directory) {
 
 }  // namespace
 
-Components::Components(const std::string& path, const TransformerLoad& how, DType vae_dtype,
-                       const RankPlacement& placement, std::optional<DeviceTraits> device)
-    : directory_(open_model_directory(path)),
+OpenModel::OpenModel(const std::string& path)
+    : directory(open_model_directory(path)),
+      tokenizer(directory.family->tokenizer(directory.tokenizer)),
+      text_file(std::make_shared<TensorFile>(TensorFile::open(directory.text_encoder))),
+      vae_file(std::make_shared<TensorFile>(TensorFile::open(directory.vae))) {
+  check_that_parts_fit(directory);
+  std::string hashes = text_file->header_hash() + vae_file->header_hash();
+  for (int model = 0; model < directory.experts(); ++model) {
+    expert_files.push_back(
+        std::make_shared<TensorFile>(TensorFile::open(directory.expert_path(model))));
+    hashes += expert_files.back()->header_hash();
+  }
+  weights_hash = sha256_hex(hashes);
+}
+
+Components::Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how,
+                       DType vae_dtype, const RankPlacement& placement,
+                       std::optional<DeviceTraits> device)
+    : model_(std::move(model)),
       how_(how),
       vae_dtype_(vae_dtype),
       device_(std::move(device)),
       placement_(placement),
-      tokenizer_(directory_.family->tokenizer(directory_.tokenizer)),
-      text_file_(TensorFile::open(directory_.text_encoder)),
-      vae_file_(TensorFile::open(directory_.vae)) {
-  check_that_parts_fit(directory_);
-  for (int model = 0; model < directory_.experts(); ++model) {
-    expert_files_.push_back(TensorFile::open(directory_.expert_path(model)));
-  }
-  experts_.resize(expert_files_.size());
-}
-
-std::string Components::weights_hash() const {
-  std::string all = text_file_.header_hash() + vae_file_.header_hash();
-  for (const TensorFile& file : expert_files_) all += file.header_hash();
-  return sha256_hex(all);
-}
+      experts_(experts()) {}
 
 uint64_t Components::text_encoder_bytes() const {
   const TextEncoderTraits& traits = text_model().traits();
@@ -103,7 +105,7 @@ const TextEncoder& Components::text_encoder(Stream& stream) {
       vae_.reset();
     }
     load("text_encoder", [&] {
-      text_encoder_ = text_model().load(stream, text_file_, dtype(),
+      text_encoder_ = text_model().load(stream, *model_->text_file, dtype(),
                                         placement_.text_width(text_model().traits()));
     });
   }
@@ -117,7 +119,8 @@ const Transformer& Components::expert(Stream& stream, int model) {
       for (auto& other : experts_) other.reset();
     }
     load(model ? "transformer_2" : "transformer", [&] {
-      experts_[model] = expert_model(model).load(stream, expert_files_[model], load_of(model));
+      experts_[model] =
+          expert_model(model).load(stream, *model_->expert_files[model], load_of(model));
     });
   }
   return *experts_[model];
@@ -125,8 +128,9 @@ const Transformer& Components::expert(Stream& stream, int model) {
 
 const Vae& Components::vae(Stream& stream) {
   if (!vae_) {
-    load("vae",
-         [&] { vae_ = vae_model().load(stream, vae_file_, vae_dtype_, VaeParts::kDecoder); });
+    load("vae", [&] {
+      vae_ = vae_model().load(stream, *model_->vae_file, vae_dtype_, VaeParts::kDecoder);
+    });
   }
   return *vae_;
 }

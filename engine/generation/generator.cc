@@ -58,10 +58,10 @@ std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
 }  // namespace
 
 struct Generator::Impl {
-  Impl(const std::string& directory, const GeneratorOptions& given, RankPlacement of)
+  Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given, RankPlacement of)
       : options(given),
         placement(std::move(of)),
-        parts(directory,
+        parts(std::move(model),
               {.dtype = given.dtype,
                .weights = given.weights,
                .attention = given.attention,
@@ -157,7 +157,8 @@ struct Generator::Impl {
     return plan_memory(predict_bytes(parts, placement, request, prompt_rows(request), kept),
                        available, host_available);
   }
-  [[noreturn]] void refuse(const Request& request, const MemoryPlan& plan);
+  LayoutLimits layout_limits(const Request& request) const;
+  std::string refusal(const Request& request, const MemoryPlan& plan);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
   void load_all(const Request& request, StageClock& clock, const RunOptions& run_options);
@@ -190,7 +191,7 @@ struct Generator::Impl {
 JobFacts Generator::Impl::job_facts(const Request& request) const {
   const SamplerConfig sampler = sampler_for(request);
   JobFacts facts{{"model", parts.directory().defaults.name},
-                 {"weights_sha256", parts.weights_hash()},
+                 {"weights_sha256", parts.model()->weights_hash},
                  {"numerics_epoch", std::to_string(kNumericsEpoch)},
                  {"dtype", std::string(to_string(options.dtype))},
                  {"weights", to_string(options.weights)},
@@ -291,7 +292,7 @@ void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
 Tensor Generator::Impl::initial_latents(const Request& request, const RunOptions& run_options) {
   const auto shape = latent_shape(parts, request);
   Tensor latent(DType::kF32, shape);
-  NoiseField(request.rng, request.seed, shape).fill(latent);
+  if (!is_dry_run(stream)) NoiseField(request.rng, request.seed, shape).fill(latent);
   if (run_options.tap) run_options.tap->tap("latents_initial", latent);
   return on_device(stream, std::move(latent));
 }
@@ -424,7 +425,24 @@ void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
   }
 }
 
-void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
+LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
+  LayoutLimits out;
+  for (int model = 0; model < limits.experts; ++model) {
+    const TransformerTraits& traits = parts.expert_model(model).traits();
+    const auto least = [](int64_t& limit, int64_t value) {
+      limit = limit ? std::min(limit, value) : value;
+    };
+    least(out.heads, traits.heads);
+    least(out.layers, traits.blocks);
+    least(out.ffn, traits.ffn_columns);
+  }
+  out.tokens = token_count(parts, request);
+  out.guided = guided(request);
+  out.whole_width = options.weights != WeightFormat::kCompute;
+  return out;
+}
+
+std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
   const auto with_resident = [&](int layers) {
     parts.set_resident_blocks(layers);
     const MemoryPlan changed = plan(request);
@@ -432,11 +450,15 @@ void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
     return changed;
   };
   const BlockRange blocks = placement.blocks(parts.expert_model(0).traits().blocks);
-  throw Error(ErrorKind::kMemory,
-              refusal(request, memory, limits, options.dtype,
-                      {.request = [&](const Request& changed) { return plan(changed); },
-                       .resident = with_resident,
-                       .layers = parts.device() ? blocks.end - blocks.begin : 0}));
+  const auto under = [&](const Layout& layout, int rank) {
+    return Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
+  };
+  return weft::refusal(request, memory, limits, options.dtype,
+                       {.request = [&](const Request& changed) { return plan(changed); },
+                        .resident = with_resident,
+                        .layers = parts.device() ? blocks.end - blocks.begin : 0,
+                        .layout = under,
+                        .layouts = other_layouts(placement.layout(), layout_limits(request))});
 }
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
@@ -444,7 +466,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   const JobScope job(placement);
   const Sampler steps(sampler_for(request), request.steps, request.sigmas);
   const MemoryPlan memory = plan(request);
-  if (!memory.fits()) refuse(request, memory);
+  if (!memory.fits()) throw Error(ErrorKind::kMemory, refusal(request, memory));
   const auto started = std::chrono::steady_clock::now();
   StageClock clock(run_options.listener, [this] { return memory_now(); });
   MemoryMeter meter(stream, arena);
@@ -490,16 +512,21 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
 Generator::Generator(const std::string& model_directory, const GeneratorOptions& options,
                      RankPlacement placement)
-    : impl_(std::make_unique<Impl>(model_directory, options, std::move(placement))) {}
+    : Generator(std::make_shared<const OpenModel>(model_directory), options, std::move(placement)) {
+}
+Generator::Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
+                     RankPlacement placement)
+    : impl_(std::make_unique<Impl>(std::move(model), options, std::move(placement))) {}
 Generator::~Generator() = default;
 
+const std::shared_ptr<const OpenModel>& Generator::model() const { return impl_->parts.model(); }
 const DefaultSettings& Generator::defaults() const { return impl_->parts.directory().defaults; }
 const ModelLimits& Generator::limits() const { return impl_->limits; }
 const GeneratorOptions& Generator::options() const { return impl_->options; }
 SamplerConfig Generator::sampler_config() const { return impl_->sampler; }
 const Layout& Generator::layout() const { return impl_->placement.layout(); }
 std::string Generator::model_name() const { return defaults().name; }
-std::string Generator::weights_hash() const { return impl_->parts.weights_hash(); }
+std::string Generator::weights_hash() const { return impl_->parts.model()->weights_hash; }
 
 JobFacts Generator::job_facts(const Request& request) const { return impl_->job_facts(request); }
 
@@ -508,19 +535,7 @@ int64_t Generator::tokens(const Request& request) const {
 }
 
 LayoutLimits Generator::layout_limits(const Request& request) const {
-  LayoutLimits limits;
-  for (int model = 0; model < impl_->limits.experts; ++model) {
-    const TransformerTraits& traits = impl_->parts.expert_model(model).traits();
-    const auto least = [](int64_t& limit, int64_t value) {
-      limit = limit ? std::min(limit, value) : value;
-    };
-    least(limits.heads, traits.heads);
-    least(limits.layers, traits.blocks);
-    least(limits.ffn, traits.ffn_columns);
-  }
-  limits.tokens = tokens(request);
-  limits.guided = impl_->guided(request);
-  return limits;
+  return impl_->layout_limits(request);
 }
 
 Request Generator::resolve(const Request& request) const {
@@ -537,9 +552,16 @@ std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const 
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
 
+std::string Generator::refusal(const Request& request) {
+  return impl_->refusal(request, impl_->plan(request));
+}
+
+Sampler Generator::sampler(const Request& request) const {
+  return Sampler(impl_->sampler_for(request), request.steps, request.sigmas);
+}
+
 DenoisePlanConfig Generator::schedule(const Request& request) const {
-  return impl_->plan_of(request,
-                        Sampler(impl_->sampler_for(request), request.steps, request.sigmas));
+  return impl_->plan_of(request, sampler(request));
 }
 
 bool Generator::agreed(bool value) {

@@ -49,6 +49,8 @@ struct PipelineTap {
   virtual void tap(const char* name, const TensorView& value) = 0;
 };
 
+struct OpenModel;
+
 // kCheckpoints makes the memory plan count the copies that checkpoints take.
 enum class Keeping : uint8_t { kNothing, kCheckpoints };
 
@@ -136,7 +138,11 @@ class Generator {
   // Throws Error(kModel) for a directory that is not supported.
   Generator(const std::string& model_directory, const GeneratorOptions& options,
             RankPlacement placement = {});
+  Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
+            RankPlacement placement = {});
   ~Generator();
+
+  const std::shared_ptr<const OpenModel>& model() const;
 
   const DefaultSettings& defaults() const;
   const ModelLimits& limits() const;
@@ -160,6 +166,10 @@ class Generator {
   Request resolve(const Request& request) const;
   // The memory plan of a resolved request. Loads nothing.
   MemoryPlan plan(const Request& request) const;
+  // The error line for a resolved request whose plan does not fit: the memory that is missing, and
+  // layouts and settings under which the job would fit.
+  std::string refusal(const Request& request);
+  Sampler sampler(const Request& request) const;  // of a resolved request
   // The schedule of a resolved request (plan_denoise). Loads nothing.
   DenoisePlanConfig schedule(const Request& request) const;
 

@@ -193,6 +193,25 @@ std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
   return {};
 }
 
+// "--layout tensor=4 (1.20 GiB) or layers=4 (1.31 GiB)": at most two layouts that fit, or "".
+std::string fitting_layouts(const Changes& changes) {
+  std::string offers;
+  int offered = 0;
+  for (const Layout& layout : changes.layouts) {
+    uint64_t most = 0;
+    bool fits = true;
+    for (int rank = 0; fits && rank < layout.ranks(); ++rank) {
+      const MemoryPlan plan = changes.layout(layout, rank);
+      most = std::max(most, plan.high_water);
+      fits = plan.fits();
+    }
+    if (!fits || ++offered > 2) continue;
+    offers +=
+        (offered == 1 ? "--layout " : " or ") + to_string(layout) + " (" + format_bytes(most) + ")";
+  }
+  return offers;
+}
+
 std::string shortage(const MemoryPlan& plan) {
   if (!plan.fits_host())
     return "the job needs " + format_bytes(plan.host.total()) +
@@ -209,10 +228,27 @@ std::string shortage(const MemoryPlan& plan) {
 
 }  // namespace
 
+std::vector<Layout> other_layouts(const Layout& layout, const LayoutLimits& limits) {
+  constexpr size_t kMost = 8;
+  std::vector<Layout> layouts = legal_layouts(layout.ranks(), limits);
+  std::erase_if(layouts, [&](Layout& other) {
+    other.text_ranks = layout.text_ranks;
+    other.vae_ranks = layout.vae_ranks;
+    return other[Axis::kData] > 1 || other == layout;
+  });
+  std::ranges::stable_sort(layouts, std::greater(), [](const Layout& other) {
+    return other[Axis::kTensor] * other[Axis::kLayers];
+  });
+  layouts.resize(std::min(layouts.size(), kMost));
+  return layouts;
+}
+
 std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
                     DType dtype, const Changes& changes) {
   const std::string text = shortage(plan);
   std::vector<std::string> advice;
+  if (const std::string layouts = fitting_layouts(changes); !layouts.empty())
+    advice.push_back(layouts);
   if (changes.layers > 0) {
     const std::string layers = fitting_layers(plan, changes);
     if (!layers.empty()) advice.push_back(layers);
