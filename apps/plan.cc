@@ -97,8 +97,8 @@ void add_uploads(const Target& target, const Request& request, bool guided, Outl
     }
 }
 
-Outlook look(const std::string& model, const GeneratorOptions& options, const Request& request,
-             const Layout& layout, const Target& target) {
+Outlook look(const std::shared_ptr<const OpenModel>& model, const GeneratorOptions& options,
+             const Request& request, const Layout& layout, const Target& target) {
   Outlook out;
   out.layout = layout;
   out.memory.resize(layout.ranks());
@@ -179,21 +179,6 @@ Target target_of(const Flags& flags, const Ranks& ranks, DType dtype) {
     here = stream_on(*target.planned->here);
   target.upload = upload_forecast(flags, 1, here ? &*here : nullptr);
   return target;
-}
-
-GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks) {
-  GeneratorOptions options = model_options(flags);
-  options.threads = 1;
-  options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
-  options.ops = &metered_ops();
-  if (target.planned) {
-    options.planned = target.planned->traits;
-    options.ranks_per_device = target.ranks_per_device;
-    options.ranks_per_host = ranks;
-  } else if (!options.memory_limit) {
-    options.memory_limit = UINT64_MAX;
-  }
-  return options;
 }
 
 // Proves the schedule of a layout; throws where it has a fault.
@@ -338,14 +323,17 @@ void print_all(const std::vector<Outlook>& all, double alone_s) {
 }  // namespace
 
 int run_plan(const Flags& flags) {
-  check_request_flags(flags);
+  const GivenJob job = job_of(flags);
   Ranks ranks;
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
-  const std::string model = model_folder(flags);
+  const auto model = std::make_shared<const OpenModel>(model_folder(flags));
   const Target target = target_of(flags, ranks, compute_dtype(flags));
-  const GeneratorOptions options = options_of(flags, target, ranks.count);
+  GeneratorOptions options = planning_options(flags, ranks.count, target.planned);
+  options.ops = &metered_ops();
+  if (!target.planned) options.ranks_per_device = 1;
+  if (!target.planned && !options.memory_limit) options.memory_limit = UINT64_MAX;
   const Generator generator(model, options);
-  Request request = request_of(flags, generator);
+  Request request = request_of(flags, job, generator);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   request = generator.resolve(request);
   const LayoutLimits limits = generator.layout_limits(request);
