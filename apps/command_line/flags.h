@@ -21,7 +21,8 @@ enum Command : unsigned {
   kReplay = 128,
   kDoctor = 256,
   kComplete = 512,
-  kEveryCommand = 1023,
+  kBatch = 1024,
+  kEveryCommand = 2047,
 };
 
 struct CommandSpec {

@@ -155,7 +155,8 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
       warn_of_changes(flags, *left, record);
       return left;
     }
-    if (flags.on("overwrite") && flags.text("resume") == "auto") return nullptr;
+    if (flags.on("overwrite") && (flags.command() == kBatch || flags.text("resume") == "auto"))
+      return nullptr;
     throw Error(ErrorKind::kUsage, path + " belongs to another job: " + differs + advice);
   }
   if (faults.empty() || flags.on("overwrite")) return nullptr;
@@ -196,6 +197,7 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const std::s
 std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNames& names) {
   const std::vector<std::string> files = files_left(names);
   if (files.empty()) return "";
+  if (flags.command() == kBatch) return "The same command goes on from there";
   const std::string start = ranks.processes ? "mpirun -n " + std::to_string(ranks.count) + " " : "";
   return "Resume: " + start + quoted(program_name()) + " generate --resume " +
          quoted(files.front());
