@@ -75,10 +75,13 @@ class Batch {
     resolve();
     refuse_faults();
     std::vector<BatchJob> mine;
-    for (BatchJob& job : jobs_)
-      if (job.index % shard_.count == static_cast<size_t>(shard_.index))
-        mine.push_back(std::move(job));
-    size_t failed = 0;
+    std::set<std::string> ids, own_ids;
+    for (BatchJob& job : jobs_) {
+      ids.insert(job.given.spec.id);
+      if (job.index % shard_.count != static_cast<size_t>(shard_.index)) continue;
+      own_ids.insert(job.given.spec.id);
+      mine.push_back(std::move(job));
+    }
     // The first process keeps account, and tells the others what is to be drawn.
     const std::vector<std::string> left = agreed_texts(drawer_.ranks(), [&] {
       log_ = std::make_unique<BatchLog>(folder_, shard_);
@@ -91,15 +94,12 @@ class Batch {
       requests.push_back(drawings.back().spec.request);
     }
     if (!drawings.empty()) draw(drawings, requests);
-    if (log_) {
-      std::map<std::string, size_t> expected;
-      for (const BatchJob& job : mine) expected[job.given.spec.id] = job.index;
-      failed = log_->conclude(expected);
-      log_->write_manifest({{"input", file_},
-                            {"input_sha256", file_hash(file_)},
-                            {"model", drawer_.generator().model_name()}},
-                           jobs_.size());
-    }
+    if (!log_) return 0;
+    const size_t failed = log_->conclude(own_ids);
+    log_->write_manifest({{"input", file_},
+                          {"input_sha256", file_hash(file_)},
+                          {"model", drawer_.generator().model_name()}},
+                         ids);
     return failed > 0 ? 1 : 0;
   }
 

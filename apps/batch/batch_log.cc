@@ -186,10 +186,10 @@ void BatchLog::forget(const std::string& id) {
   keep_lines(results_, [&](const nlohmann::json& line) { return id_of(line) != id; });
 }
 
-size_t BatchLog::conclude(const std::map<std::string, size_t>& expected) {
+size_t BatchLog::conclude(const std::set<std::string>& ids) {
   const std::lock_guard lock(mutex_);
   const auto stays = [&](const nlohmann::json& line) {
-    return expected.contains(id_of(line)) && !result(id_of(line));
+    return ids.contains(id_of(line)) && !result(id_of(line));
   };
   if (!std::ranges::all_of(errors_.lines, stays)) keep_lines(errors_, stays);
   for (const File* file : {&results_, &errors_})
@@ -197,25 +197,26 @@ size_t BatchLog::conclude(const std::map<std::string, size_t>& expected) {
   return errors_.lines.size();
 }
 
-void BatchLog::write_manifest(nlohmann::json about, size_t total) const {
+void BatchLog::write_manifest(nlohmann::json about, const std::set<std::string>& ids) const {
   // The last shard that ends sees the files of all others as they stay.
   const int folder = locked(folder_, O_RDONLY | O_DIRECTORY, true);
-  size_t completed = 0, failed = 0;
+  std::set<std::string> completed, failed;
   about["shards"] = nlohmann::json::array();
   for (const std::string& ending : endings_in(folder_)) {
     const std::string results = "results" + ending + ".jsonl",
                       errors = "errors" + ending + ".jsonl";
     bool ignored = false;
-    const size_t done = lines_in(folder_ + results, ignored).size(),
-                 not_done = lines_in(folder_ + errors, ignored).size();
-    about["shards"].push_back(
-        {{"results", results}, {"errors", errors}, {"completed", done}, {"failed", not_done}});
-    completed += done;
-    failed += not_done;
+    for (const nlohmann::json& line : lines_in(folder_ + results, ignored))
+      if (ids.contains(id_of(line))) completed.insert(id_of(line));
+    for (const nlohmann::json& line : lines_in(folder_ + errors, ignored))
+      if (ids.contains(id_of(line))) failed.insert(id_of(line));
+    about["shards"].push_back({{"results", results}, {"errors", errors}});
   }
+  std::erase_if(failed, [&](const std::string& id) { return completed.contains(id); });
   about["schema"] = "weft.manifest/v1";
-  about["request_counts"] = {{"total", total}, {"completed", completed}, {"failed", failed}};
-  about["state"] = completed + failed >= total ? "completed" : "in_progress";
+  about["request_counts"] = {
+      {"total", ids.size()}, {"completed", completed.size()}, {"failed", failed.size()}};
+  about["state"] = completed.size() + failed.size() == ids.size() ? "completed" : "in_progress";
   write_file(folder_ + "manifest.json", about.dump(1) + "\n");
   close(folder);
 }

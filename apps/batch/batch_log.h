@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,11 +34,11 @@ class BatchLog {
   // Removes the result's line.
   void forget(const std::string& id);
 
-  // Removes the errors of jobs that have a result, and of jobs that are not `expected`. Returns
+  // Removes the errors of jobs that have a result, and of jobs that are not among `ids`. Returns
   // the number of errors that are left in this shard.
-  size_t conclude(const std::map<std::string, size_t>& expected);
-  // Writes manifest.json: `about`, and the files and counts of every shard.
-  void write_manifest(nlohmann::json about, size_t total) const;
+  size_t conclude(const std::set<std::string>& ids);
+  // Writes manifest.json: `about`, the files of every shard, and the counts of the jobs `ids`.
+  void write_manifest(nlohmann::json about, const std::set<std::string>& ids) const;
 
  private:
   struct File {
