@@ -17,14 +17,6 @@
 namespace weft {
 namespace {
 
-GeneratorOptions options_of(const Flags& flags, const Target& target, int ranks) {
-  GeneratorOptions options = model_options(flags);
-  options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
-  options.ranks_per_device = target.planned ? target.ranks_per_device : ranks;
-  options.ranks_per_host = ranks;
-  return options;
-}
-
 int64_t streamed_by(const MemoryPlan& plan) {
   const std::vector<uint64_t>& all = plan.parts.streamed;
   return all.empty() ? 0 : static_cast<int64_t>(*std::max_element(all.begin(), all.end()));
@@ -241,7 +233,7 @@ void print_comparison(const PlannedJob& job, const Target& target, const Compari
 }  // namespace
 
 int run_plan(const Flags& flags) {
-  check_request_flags(flags);
+  const GivenJob given = job_of(flags);
   Ranks ranks;
   ranks.count = ranks.on_this_host = static_cast<int>(flags.integer("ranks").value_or(1));
   const std::optional<int64_t> rank = flags.integer("plan-rank");
@@ -253,9 +245,9 @@ int run_plan(const Flags& flags) {
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
                                        flags.label("layout") + " is all; legal: one layout");
   const Target target = target_of(flags, ranks, link_of(flags));
-  const GeneratorOptions options = options_of(flags, target, ranks.count);
+  const GeneratorOptions options = planning_options(flags, ranks.count, target.planned);
   const Generator generator(model_folder(flags), options);
-  Request request = request_of(flags, generator);
+  Request request = request_of(flags, given, generator);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   const PlannedJob job = planned_job(generator, options, generator.resolve(request), target);
   const bool whole = rank || !svg.empty() || flags.on("check");

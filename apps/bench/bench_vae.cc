@@ -31,7 +31,8 @@ struct Extents {
 };
 
 Extents extents_of(const Flags& flags, const WanVaeConfig& config) {
-  const auto [width, height] = size_of_flag(flags).value_or(std::pair<int64_t, int64_t>{832, 480});
+  const Request clip = job_of(flags).spec.request;
+  const int64_t width = clip.width ? clip.width : 832, height = clip.height ? clip.height : 480;
   const int64_t scale = config.spatial_factor(), h = height / scale, w = width / scale;
   if (width % scale || height % scale || h < 1 || w < 1)
     throw Error(ErrorKind::kUsage, flags.label("size") + " is '" + flags.text("size") +

@@ -32,14 +32,10 @@ std::string layout_left(const Flags& flags, const OutputNames& names,
 
 // The notes of a checkpoint: the flags of the job. `output` is the path of its result, or the
 // pattern of several.
-std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,
-                                                const std::string& output, uint64_t seed);
+std::map<std::string, std::string> resume_notes(const Flags& flags, const std::string& output,
+                                                uint64_t seed);
 
 // "Resume: weft generate --resume a.checkpoint.safetensors"; empty where nothing was left.
-std::string resume_advice(const Ranks& ranks, const OutputNames& names);
-
-// True where the result at `path` is whole and its sidecar names this very job.
-bool complete(const Generator& generator, const Request& request, const std::string& path,
-              const OutputNames& names);
+std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNames& names);
 
 }  // namespace weft

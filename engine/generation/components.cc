@@ -2,47 +2,7 @@
 
 #include <algorithm>
 
-#include "io/sha256.h"
-
 namespace weft {
-namespace {
-
-void check_that_parts_fit(const ModelDirectory& directory) {
-  const auto expect = [&](int64_t is, int64_t must, const std::string& what,
-                          const std::string& other) {
-    if (is == must) return;
-    throw Error(ErrorKind::kModel, directory.path + ": " + what + " is " + std::to_string(is) +
-                                       ", but " + other + " is " + std::to_string(must) +
-                                       "; the parts do not belong together");
-  };
-  for (int model = 0; model < directory.experts(); ++model) {
-    const TransformerTraits& traits = directory.expert(model).traits();
-    const std::string name = model ? "transformer_2" : "transformer";
-    expect(traits.text_columns, directory.text_model->traits().columns, name + " text_dim",
-           "text_encoder d_model");
-    expect(traits.out_channels, directory.vae_model->traits().channels, name + " out_channels",
-           "vae z_dim");
-    expect(traits.in_channels, directory.vae_model->traits().channels, name + " in_channels",
-           "vae z_dim");
-  }
-}
-
-}  // namespace
-
-OpenModel::OpenModel(const std::string& path)
-    : directory(open_model_directory(path)),
-      tokenizer(directory.family->tokenizer(directory.tokenizer)),
-      text_file(std::make_shared<TensorFile>(TensorFile::open(directory.text_encoder))),
-      vae_file(std::make_shared<TensorFile>(TensorFile::open(directory.vae))) {
-  check_that_parts_fit(directory);
-  std::string hashes = text_file->header_hash() + vae_file->header_hash();
-  for (int model = 0; model < directory.experts(); ++model) {
-    expert_files.push_back(
-        std::make_shared<TensorFile>(TensorFile::open(directory.expert_path(model))));
-    hashes += expert_files.back()->header_hash();
-  }
-  weights_hash = sha256_hex(hashes);
-}
 
 Components::Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how,
                        DType vae_dtype, const RankPlacement& placement,
@@ -52,7 +12,7 @@ Components::Components(std::shared_ptr<const OpenModel> model, const Transformer
       vae_dtype_(vae_dtype),
       device_(std::move(device)),
       placement_(placement),
-      experts_(experts()) {}
+      experts_(directory().experts()) {}
 
 uint64_t Components::text_encoder_bytes() const {
   const TextEncoderTraits& traits = text_model().traits();

@@ -7,12 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/generation/open_model.h"
 #include "engine/generation/rank_placement.h"
 #include "engine/generation/request.h"
 #include "engine/memory/memory_plan.h"
-#include "io/text/tokenizer.h"
-#include "io/weights/tensor_file.h"
-#include "models/registry.h"
 
 namespace weft {
 
@@ -26,19 +24,6 @@ struct Experts {
   virtual int64_t text_length(int64_t rows) const = 0;
   virtual const Transformer& expert(Stream& stream, int model) = 0;
   virtual void done_with_experts() = 0;
-};
-
-// A model directory whose configurations, tokenizer and tensor headers are read. It holds no
-// weights, so all plans of a process can share it.
-struct OpenModel {
-  explicit OpenModel(const std::string& path);
-
-  ModelDirectory directory;
-  std::shared_ptr<const PromptTokenizer> tokenizer;
-  std::shared_ptr<const TensorFile> text_file;  // the encoder's embedding stays in this mapping
-  std::vector<std::shared_ptr<const TensorFile>> expert_files;
-  std::shared_ptr<const TensorFile> vae_file;
-  std::string weights_hash;  // SHA-256 over the header hashes of all files
 };
 
 class Components final : public Experts {
@@ -59,8 +44,7 @@ class Components final : public Experts {
   const TransformerModel& expert_model(int model) const { return directory().expert(model); }
   const TextEncoderModel& text_model() const { return *directory().text_model; }
   const VaeModel& vae_model() const { return *directory().vae_model; }
-  const PromptTokenizer& tokenizer() const { return *model_->tokenizer; }
-  int64_t text_length(int64_t rows) const override { return tokenizer().padded_rows(rows); }
+  int64_t text_length(int64_t rows) const override { return model_->tokenizer->padded_rows(rows); }
 
   // Predicted bytes of this rank: packed weights per part, the extra memory that an expert needs
   // while it loads, and the weights that each of its forwards copies from the host.
@@ -98,7 +82,7 @@ class Components final : public Experts {
  private:
   void load(const std::string& name, const std::function<void()>& body);
 
-  std::shared_ptr<const OpenModel> model_;
+  const std::shared_ptr<const OpenModel> model_;
   TransformerLoad how_;
   DType vae_dtype_;
   std::optional<DeviceTraits> device_;

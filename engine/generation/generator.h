@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/generation/open_model.h"
 #include "engine/generation/rank_placement.h"
 #include "engine/generation/request.h"
 #include "engine/job/checkpoint.h"
@@ -48,8 +49,6 @@ struct PipelineTap {
   virtual ~PipelineTap() = default;
   virtual void tap(const char* name, const TensorView& value) = 0;
 };
-
-struct OpenModel;
 
 // kCheckpoints makes the memory plan count the copies that checkpoints take.
 enum class Keeping : uint8_t { kNothing, kCheckpoints };
@@ -134,8 +133,10 @@ struct RunResult {
 
 class Generator {
  public:
-  // Reads every configuration and the tensor headers; weights are loaded when they are first used.
-  // Throws Error(kModel) for a directory that is not supported.
+  // Weights are loaded when they are first used. Generators may share an open model.
+  Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
+            RankPlacement placement = {});
+  // Opens the model first.
   Generator(const std::string& model_directory, const GeneratorOptions& options,
             RankPlacement placement = {});
   Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
@@ -147,17 +148,14 @@ class Generator {
   const DefaultSettings& defaults() const;
   const ModelLimits& limits() const;
   const GeneratorOptions& options() const;
-  SamplerConfig sampler_config() const;  // scheduler_config.json
   int64_t tokens(const Request& request) const;
   // The sizes that limit how a resolved request can be split over ranks.
   LayoutLimits layout_limits(const Request& request) const;
   const Layout& layout() const;  // the replica's layout
   // The published model's name, for run headers and metadata.
   std::string model_name() const;
-  // Everything that a resolved request's frames depend on, except the machine and the number of
-  // threads.
-  JobFacts job_facts(const Request& request) const;
-  std::string weights_hash() const;  // SHA-256 over the header hashes of all components
+  // The record of a resolved request (job_spec.h).
+  std::string job_record(const Request& request) const;
 
   // The end of a prompt that the text encoder does not read; nullopt where it reads all of it.
   std::optional<PromptCut> prompt_cut(const std::string& prompt) const;
@@ -183,6 +181,7 @@ class Generator {
 
  private:
   struct Impl;
+  struct Run;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -50,14 +50,6 @@ Layout replica_of(Layout layout) {
   return layout;
 }
 
-// A file of these tensors, whose values a simulation never reads.
-std::shared_ptr<const TensorFile> without_values(const std::vector<TensorSpec>& specs) {
-  std::vector<TensorFile::Generated> tensors;
-  for (const TensorSpec& spec : specs) tensors.push_back({spec.name, DType::kBF16, spec.shape});
-  return std::make_shared<TensorFile>(
-      TensorFile::generated(tensors, [](const std::string&, const TensorView&) {}));
-}
-
 double latest(std::span<const SimulatedRank> ranks) {
   double end = 0;
   for (const SimulatedRank& rank : ranks) end = std::max(end, rank.seconds);
@@ -174,23 +166,14 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   for (const bool negative : {false, true}) {
     const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
     if (!negative || guided(schedule_))
-      prompt_rows_[negative] = static_cast<int64_t>(job.model->tokenizer->encode(prompt).size());
+      prompt_rows_[negative] = static_cast<int64_t>(job.model->tokens(prompt)->ids.size());
   }
   sampler_ = Sampler(whole.config(), static_cast<int>(sigmas.size()), sigmas);
 }
 
 std::shared_ptr<const OpenModel> QuickForecast::with_blocks(int blocks) {
   std::shared_ptr<const OpenModel>& found = models_[blocks];
-  if (!found) {
-    OpenModel fewer = *job_.model;
-    for (size_t model = 0; model < fewer.expert_files.size(); ++model) {
-      std::shared_ptr<const TransformerModel>& transformer = fewer.directory.transformers[model];
-      if (transformer->traits().blocks <= blocks) continue;
-      transformer = transformer->with_blocks(blocks);
-      fewer.expert_files[model] = without_values(transformer->tensors());
-    }
-    found = std::make_shared<const OpenModel>(std::move(fewer));
-  }
+  if (!found) found = std::make_shared<const OpenModel>(*job_.model, blocks);
   return found;
 }
 
