@@ -70,8 +70,8 @@ class Drawer {
   const Flags& flags_;
   const Ranks ranks_;
   Profiling profiling_;
-  const std::shared_ptr<const OpenModel> model_;
   const GeneratorOptions options_;
+  const std::shared_ptr<const OpenModel> model_;
   Generator generator_;
   Layout layout_;
   MemoryPlan plan_;
