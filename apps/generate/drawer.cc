@@ -128,8 +128,8 @@ Drawer::Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model)
     : flags_(flags),
       ranks_(ranks_of(flags)),
       profiling_(flags, ranks_),
-      model_(model ? std::move(model) : std::make_shared<OpenModel>(model_folder(flags))),
       options_(metered(options_of(flags, ranks_), profiling_.ops())),
+      model_(model ? std::move(model) : std::make_shared<OpenModel>(model_folder(flags))),
       generator_(model_, options_) {}
 
 void Drawer::arrange(const std::vector<Drawing>& drawings) {

@@ -77,8 +77,8 @@ class Drawer {
   Flags flags_;  // with the layout that was chosen
   const Ranks ranks_;
   Profiling profiling_;
-  const std::shared_ptr<const OpenModel> model_;
   const GeneratorOptions options_;
+  const std::shared_ptr<const OpenModel> model_;
   Generator generator_;
   Layout layout_;
   std::optional<LayoutChoice> choice_;

@@ -140,10 +140,10 @@ GivenJob job_of(const Record& record, const Flags& flags) {
                   record.path + " was made with --no-prompt-metadata; give --" + std::string(flag));
     if (!told && flags.given(flag)) fields[key] = text_argument(flags, flag);
   }
-  GivenJob job{
-      .spec = {},
-      .label = [path = record.path](const std::string& field) { return path + ": " + field; },
-      .model = {}};
+  GivenJob job{.spec = {},
+               .label = [path = flags.operands().front()](
+                            const std::string& field) { return path + ": " + field; },
+               .model = {}};
   read_named_job(fields, job.label, job.spec);
   return job;
 }

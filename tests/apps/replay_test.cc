@@ -167,6 +167,12 @@ TEST_F(Replay, SidecarsOfEarlierVersionsReplay) {
   std::ofstream(path("d.json")) << record.dump();
   EXPECT_EQ(run("replay -q " + path("d/")).code, 0);
   EXPECT_EQ(run("replay -q " + path("d.json")).code, 0);
+  // Their requests name no version and both scales of guidance.
+  EXPECT_EQ(record["request"].erase("schema"), 1u);
+  record["request"]["guidance_scale_2"] = record["request"]["guidance_scale"];
+  std::ofstream(path("old.json")) << record.dump();
+  const Outcome old = run("replay -q " + path("old.json"));
+  EXPECT_EQ(old.code, 0) << old.err;
 }
 
 }  // namespace
