@@ -39,47 +39,48 @@ Link link_between(const Flags& flags, const Ranks& ranks) {
   return link;
 }
 
-Target target_of(const Flags& flags, const Ranks& ranks, const Link& link) {
+SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link) {
   const DType dtype = compute_dtype(flags);
-  Target target{.planned = planned_device(flags), .model = {}, .description = {}, .link = link};
+  SimulatedMachine machine{
+      .planned = planned_device(flags), .model = {}, .description = {}, .link = link};
   const std::optional<DeviceModel> given = given_model(flags);
   std::string source;
   if (given) {
-    target.model = *given;
-  } else if (target.planned) {
-    target.model = assumed_device_model(dtype);
+    machine.model = *given;
+  } else if (machine.planned) {
+    machine.model = assumed_device_model(dtype);
     source = " (assumed: an NVIDIA H200; --device-gflops and --device-gbs describe another)";
   } else {
     const int threads = std::max(1, threads_per_rank(flags, ranks));
-    target.model = measure_device(threads, dtype);
+    machine.model = measure_device(threads, dtype);
     source = " (measured here, " + std::to_string(threads) + " threads)";
   }
-  target.description = to_string(target.model) + source;
-  if (!target.planned) return target;
-  target.description = target.planned->description() + ", " + target.description;
-  target.ranks_per_device = planned_ranks_per_device(flags, ranks.count);
+  machine.description = to_string(machine.model) + source;
+  if (!machine.planned) return machine;
+  machine.description = machine.planned->description() + ", " + machine.description;
+  machine.ranks_per_device = planned_ranks_per_device(flags, ranks.count);
   std::optional<Stream> here;
-  if (target.planned->here && flags.integer("resident-layers"))
-    here = stream_on(*target.planned->here);
-  target.upload = upload_forecast(flags, 1, here ? &*here : nullptr);
-  return target;
+  if (machine.planned->here && flags.integer("resident-layers"))
+    here = stream_on(*machine.planned->here);
+  machine.upload = upload_forecast(flags, 1, here ? &*here : nullptr);
+  return machine;
 }
 
 PlannedJob planned_job(const Generator& generator, GeneratorOptions options, const Request& request,
-                       const Target& target) {
+                       const SimulatedMachine& machine) {
   options.device = {};
   options.threads = 1;
   options.ops = &metered_ops();
-  if (target.planned)
-    options.planned = target.planned->traits;
+  if (machine.planned)
+    options.planned = machine.planned->traits;
   else if (!options.memory_limit)
     options.memory_limit = UINT64_MAX;
   return {.model = generator.model(),
           .options = options,
           .request = request,
-          .machine = {.device = target.model,
-                      .link = target.link,
-                      .upload_bytes_per_s = target.upload.bytes_per_s / target.ranks_per_device}};
+          .machine = {.device = machine.model,
+                      .link = machine.link,
+                      .upload_bytes_per_s = machine.upload.bytes_per_s / machine.ranks_per_device}};
 }
 
 bool chooses_layout(const std::string& layout) {

@@ -11,7 +11,7 @@
 namespace weft {
 
 // The devices and links that a job is simulated on.
-struct Target {
+struct SimulatedMachine {
   std::optional<PlannedDevice> planned;  // nullopt: a CPU
   DeviceModel model;
   std::string description;
@@ -26,12 +26,12 @@ Link link_of(const Flags& flags);
 // processes must call it.
 Link link_between(const Flags& flags, const Ranks& ranks);
 // --device-gflops and --device-gbs, else a measurement of this CPU or an assumption for GPUs.
-Target target_of(const Flags& flags, const Ranks& ranks, const Link& link);
+SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link);
 
 // The job for simulations; `options` are those of its ranks. The memory limit of a CPU is
 // --memory-limit, else none.
 PlannedJob planned_job(const Generator& generator, GeneratorOptions options, const Request& request,
-                       const Target& target);
+                       const SimulatedMachine& machine);
 
 // True where --layout and its short forms leave the choice to a simulation.
 bool chooses_layout(const std::string& layout);

@@ -68,7 +68,7 @@ nlohmann::json sent_json(const CommCounters& counters) {
   return sent;
 }
 
-nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const Target& target,
+nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const SimulatedMachine& machine,
                        double alone_s) {
   nlohmann::json object{{"layout", to_string(out.layout)},
                         {"ranks", out.layout.ranks()},
@@ -78,14 +78,14 @@ nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const Target&
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
   object["turns"] = schedule_json(job, out.layout);
   object["fits"] = out.fits();
-  if (target.planned) {
-    object["device"] = target.planned->description();
+  if (machine.planned) {
+    object["device"] = machine.planned->description();
     object["available_bytes"] = out.memory.front().available;
   }
   if (out.uploads.bytes > 0)
     object["streaming"] = {{"bytes_per_step", out.uploads.bytes},
-                           {"predicted_gbs", target.upload.bytes_per_s * 1e-9},
-                           {"predicted_from", target.upload.source},
+                           {"predicted_gbs", machine.upload.bytes_per_s * 1e-9},
+                           {"predicted_from", machine.upload.source},
                            {"upload_seconds_per_step", out.uploads.seconds},
                            {"hidden_seconds_per_step", out.uploads.hidden_s}};
   for (size_t rank = 0; rank < out.memory.size(); ++rank) {
@@ -96,14 +96,14 @@ nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const Target&
       line["sent"] = sent_json(out.ranks[rank].counters);
     }
     describe_device_memory(out.memory[rank], line);
-    if (target.planned) line["streamed_bytes_per_forward"] = streamed_by(out.memory[rank]);
+    if (machine.planned) line["streamed_bytes_per_forward"] = streamed_by(out.memory[rank]);
     object["per_rank"].push_back(std::move(line));
   }
   return object;
 }
 
-void print_one(const Forecast& out, const Target& target, double alone_s) {
-  const bool device = target.planned.has_value();
+void print_one(const Forecast& out, const SimulatedMachine& machine, double alone_s) {
+  const bool device = machine.planned.has_value();
   std::printf("layout  %s\n\n%-5s %12s %12s", to_string(out.layout).c_str(), "rank", "weights",
               "high-water");
   if (device) std::printf(" %12s %12s %12s", "ops' scratch", "host", "pinned");
@@ -126,7 +126,7 @@ void print_one(const Forecast& out, const Target& target, double alone_s) {
         "upload  %s a step from the host at %.1f GB/s (%s): %.4g s, of which %.4g s "
         "during computation\n",
         format_bytes(static_cast<uint64_t>(out.uploads.bytes)).c_str(),
-        target.upload.bytes_per_s * 1e-9, target.upload.source.c_str(), out.uploads.seconds,
+        machine.upload.bytes_per_s * 1e-9, machine.upload.source.c_str(), out.uploads.seconds,
         out.uploads.hidden_s);
   std::printf("\ntime    %.4g s:", out.seconds);
   for (const auto& [stage, seconds] : out.stages)
@@ -153,7 +153,7 @@ void print_schedule(const PlannedJob& job, const Layout& layout, std::optional<i
 }
 
 void print_job(const Flags& flags, const Generator& generator, const Request& request,
-               const Target& target) {
+               const SimulatedMachine& machine) {
   std::printf(
       "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g    tokens %lld\n",
       printable(generator.model_name()).c_str(),
@@ -161,11 +161,11 @@ void print_job(const Flags& flags, const Generator& generator, const Request& re
       static_cast<long long>(request.width), static_cast<long long>(request.height),
       static_cast<long long>(request.frames), request.steps, request.guidance_scale.value_or(1),
       static_cast<long long>(generator.tokens(request)));
-  std::printf("device  %s\n", printable(target.description).c_str());
+  std::printf("device  %s\n", printable(machine.description).c_str());
   const std::string bandwidth = flags.text("link-gbit");
   std::printf("link    %s, %g ms\n",
               bandwidth.empty() ? "unlimited" : (bandwidth + " Gbit/s").c_str(),
-              target.link.latency_s * 1e3);
+              machine.link.latency_s * 1e3);
 }
 
 void print_all(std::span<const Forecast> all, double alone_s) {
@@ -219,14 +219,14 @@ Comparison compare(const PlannedJob& job, const std::string& text, int ranks, bo
   return out;
 }
 
-void print_comparison(const PlannedJob& job, const Target& target, const Comparison& all,
+void print_comparison(const PlannedJob& job, const SimulatedMachine& machine, const Comparison& all,
                       std::optional<int64_t> rank) {
   const Forecast& first = all.forecasts.front();
   if (all.choice)
     std::printf("chosen  %s: %s\n", to_string(first.layout).c_str(),
                 to_string(*all.choice).c_str());
   if (all.forecasts.size() > 1 || first.ranks.empty()) return print_all(all.forecasts, all.alone_s);
-  print_one(first, target, all.alone_s);
+  print_one(first, machine, all.alone_s);
   print_schedule(job, first.layout, rank);
 }
 
@@ -244,26 +244,26 @@ int run_plan(const Flags& flags) {
   if (!svg.empty() && text.starts_with("all"))
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
                                        flags.label("layout") + " is all; legal: one layout");
-  const Target target = target_of(flags, ranks, link_of(flags));
-  const GeneratorOptions options = planning_options(flags, ranks.count, target.planned);
+  const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags));
+  const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
   const Generator generator(model_folder(flags), options);
   Request request = request_of(flags, given, generator);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
-  const PlannedJob job = planned_job(generator, options, generator.resolve(request), target);
+  const PlannedJob job = planned_job(generator, options, generator.resolve(request), machine);
   const bool whole = rank || !svg.empty() || flags.on("check");
   const Comparison all = compare(job, text, ranks.count, whole);
   const std::vector<Forecast>& forecasts = all.forecasts;
   const Forecast& first = forecasts.front();
   if (flags.on("json")) {
     for (const Forecast& out : std::span(forecasts).first(all.choice ? 1 : forecasts.size())) {
-      nlohmann::json object = to_json(job, out, target, all.alone_s);
+      nlohmann::json object = to_json(job, out, machine, all.alone_s);
       if (flags.on("check")) object["checked"] = proof(job, out.layout);
       if (all.choice) object["chosen_from"] = to_json(*all.choice);
       std::printf("%s\n", object.dump().c_str());
     }
   } else {
-    print_job(flags, generator, job.request, target);
-    print_comparison(job, target, all, rank);
+    print_job(flags, generator, job.request, machine);
+    print_comparison(job, machine, all, rank);
     if (flags.on("check"))
       for (const Forecast& out : forecasts)
         std::printf("checked %s: %s\n", to_string(out.layout).c_str(),

@@ -139,12 +139,9 @@ class Generator {
   // Opens the model first.
   Generator(const std::string& model_directory, const GeneratorOptions& options,
             RankPlacement placement = {});
-  Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
-            RankPlacement placement = {});
   ~Generator();
 
   const std::shared_ptr<const OpenModel>& model() const;
-
   const DefaultSettings& defaults() const;
   const ModelLimits& limits() const;
   const GeneratorOptions& options() const;
