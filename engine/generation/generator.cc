@@ -201,7 +201,7 @@ struct Generator::Impl {
 nlohmann::json Generator::Impl::engine_facts() const {
   return {{"numerics_epoch", kNumericsEpoch},
           {"model", parts.directory().defaults.name},
-          {"weights_sha256", parts.model()->weights_hash()},
+          {"weights_sha256", parts.model()->weights_hash},
           {"dtype", to_string(options.dtype)},
           {"weights", to_string(options.weights)},
           {"attention", to_string(options.attention)},
