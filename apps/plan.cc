@@ -199,7 +199,7 @@ struct Comparison {
   double alone_s = 0;  // the time of one rank
 };
 
-// Where a layout is chosen, its ranks are looked at only if `whole`.
+// A layout that a simulation chose is simulated whole, rank by rank, only if `whole` is true.
 Comparison compare(const PlannedJob& job, const std::string& text, int ranks, bool whole) {
   const Generator generator(job.model, job.options);
   std::vector<Layout> layouts = parse_layouts(text, ranks, generator.layout_limits(job.request));
