@@ -11,6 +11,7 @@
 #include "apps/generate/drawer.h"
 #include "apps/generate/output_name.h"
 #include "apps/generate/progress.h"
+#include "apps/generate/resume.h"
 #include "io/sha256.h"
 
 namespace weft {
@@ -247,8 +248,7 @@ class Batch {
     if (complete(drawer_.generator(), job.drawing)) {  // killed before its line was written
       const nlohmann::json sidecar = sidecar_of(path);
       log_->add_result(result_line(job.drawing, job.hash, sidecar));
-      remove_checkpoints(names.checkpoint);
-      fs::remove(names.latents);
+      drop_leftovers(flags_, names);
       return true;
     }
     return !flags_.on("overwrite") && fs::exists(names.sidecar) && other_request(job);

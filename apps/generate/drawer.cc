@@ -65,14 +65,6 @@ void warn_of_cut(const std::string& what, const PromptCut& cut) {
       printable(first_words(cut.lost)).c_str());
 }
 
-// Removes the files that only a running job needs. This comes after the sidecar: a job that is
-// killed before it can be resumed, and one that is killed after it is complete; the next run of the
-// same command tidies up.
-void drop_leftovers(const Flags& flags, const OutputNames& names) {
-  remove_checkpoints(names.checkpoint);
-  if (!flags.on("keep-latents")) fs::remove(names.latents);
-}
-
 // The job's name in progress events: the name of its file or folder.
 std::string job_name(const std::string& path) {
   const fs::path name(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);

@@ -222,6 +222,11 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const std::s
   return {{"engine", version_text()}, {"given", given.dump()}};
 }
 
+void drop_leftovers(const Flags& flags, const OutputNames& names) {
+  remove_checkpoints(names.checkpoint);
+  if (!flags.on("keep-latents")) std::filesystem::remove(names.latents);
+}
+
 std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNames& names) {
   const std::vector<std::string> files = files_left(names);
   if (files.empty()) return "";

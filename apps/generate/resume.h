@@ -35,6 +35,11 @@ std::string layout_left(const Flags& flags, const OutputNames& names,
 std::map<std::string, std::string> resume_notes(const Flags& flags, const std::string& output,
                                                 uint64_t seed);
 
+// Removes the files that only a running job needs. This comes after the sidecar: a job that is
+// killed before it can be resumed, and one that is killed after it is complete; the next run of the
+// same command tidies up.
+void drop_leftovers(const Flags& flags, const OutputNames& names);
+
 // "Resume: weft generate --resume a.checkpoint.safetensors"; empty where nothing was left.
 std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNames& names);
 
