@@ -50,20 +50,14 @@ class Components final : public Experts {
   int64_t text_length(int64_t rows) const override { return tokenizer_->padded_rows(rows); }
   std::string weights_hash() const;
 
-  // Predicted bytes of this rank: packed weights per part, the extra memory that an expert needs
-  // while it loads, and the weights that each of its forwards copies from the host.
-  uint64_t text_encoder_bytes() const;
-  uint64_t expert_bytes(int model) const;
-  uint64_t expert_loading_bytes(int model) const;
-  uint64_t expert_streamed_bytes(int model) const;
-  uint64_t vae_bytes() const;
+  const TensorFile& text_file() const { return text_file_; }
+  const TensorFile& expert_file(int model) const { return expert_files_[model]; }
+  const TensorFile& vae_file() const { return vae_file_; }
 
   const std::optional<DeviceTraits>& device() const { return device_; }
   TransformerLoad load_of(int model) const {
     return placement_.load(expert_model(model).traits(), how_);
   }
-  Bias expert_biases(int model) const { return biases_of(expert_files_[model]); }
-  Bias vae_biases() const { return biases_of(vae_file_); }
   int resident_blocks() const { return how_.resident; }
   void set_resident_blocks(int blocks) { how_.resident = blocks; }  // for parts loaded later
 

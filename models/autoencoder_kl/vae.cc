@@ -8,10 +8,6 @@ namespace weft {
 
 namespace {
 
-VaeWeightSource no_weights() {
-  return {.take = [](const std::string&, std::initializer_list<int64_t>) { return TensorView(); }};
-}
-
 void add_mid_block(VaeNetwork& network, const KlVaeConfig& config, const VaeWeightSource& source,
                    const std::string& name, int64_t width) {
   network.push_back(kl::make_resnet(source, name + ".resnets.0", config.groups, width, width));
@@ -71,10 +67,6 @@ VaeNetwork make_decoder(const KlVaeConfig& config, const VaeWeightSource& source
   return network;
 }
 
-bool of_decoder(const TensorSpec& tensor) {
-  return tensor.name.starts_with("decoder.") || tensor.name.starts_with("post_quant_conv.");
-}
-
 FrameShape decoder_input(const KlVaeConfig& config, int64_t h, int64_t w) {
   return {1, h, w, config.latent_channels};
 }
@@ -125,32 +117,6 @@ size_t KlVae::bytes() const {
   for (const VaeNetwork* network : {&encoder_, &decoder_})
     for (const auto& layer : *network) total += layer->weight_bytes();
   return total;
-}
-
-size_t kl_decode_workspace_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype) {
-  const FrameShape in = decoder_input(config, h, w);
-  return vae_workspace_bytes(make_decoder(config, no_weights()), VaeOrder::kGrowing, in, in, dtype,
-                             1);
-}
-
-size_t kl_encode_workspace_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype) {
-  const FrameShape in = encoder_input(config, h, w);
-  return vae_workspace_bytes(make_encoder(config, no_weights()), VaeOrder::kShrinking, in, in,
-                             dtype, 1);
-}
-
-size_t kl_decode_device_bytes(const KlVaeConfig& config, DType dtype, Bias biases) {
-  size_t bytes = 0;
-  for (const TensorSpec& tensor : kl_vae_tensors(config)) {
-    if (!of_decoder(tensor)) continue;
-    const int64_t count = parameter_count({&tensor, 1});
-    const bool norm = tensor.name.find("norm") != std::string::npos;
-    if (tensor.name.ends_with(".bias") && !norm) continue;  // packed with its convolution
-    bytes += norm ? static_cast<size_t>(count) * sizeof(float)
-                  : packed_bytes(tensor.shape[0], count / tensor.shape[0], dtype,
-                                 WeightFormat::kCompute, biases);
-  }
-  return bytes;
 }
 
 void KlVae::denormalize(const TensorView& latents, const TensorView& out) const {
@@ -218,27 +184,6 @@ class KlVaeModel final : public VaeModel {
   std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
                             VaeParts parts) const override {
     return std::make_unique<KlVae>(KlVae::load(file, config_, stream, dtype, parts));
-  }
-  // Convolutions are packed in the compute dtype. Biases and norms stay f32.
-  size_t decoder_bytes(DType dtype) const override {
-    size_t total = 0;
-    for (const TensorSpec& tensor : kl_vae_tensors(config_))
-      if (of_decoder(tensor))
-        total += static_cast<size_t>(parameter_count({&tensor, 1})) *
-                 size_of(tensor.shape.size() > 1 ? dtype : DType::kF32);
-    return total;
-  }
-  size_t decoder_device_bytes(DType dtype, Bias biases) const override {
-    return kl_decode_device_bytes(config_, dtype, biases);
-  }
-  size_t decode_workspace_bytes(int64_t h, int64_t w, DType dtype, int64_t) const override {
-    return kl_decode_workspace_bytes(config_, h, w, dtype);
-  }
-  size_t decode_state_bytes(int64_t, int64_t, DType) const override { return 0; }
-  size_t decode_scratch_bytes(int64_t h, int64_t w, DType dtype, Bias biases, int64_t bands,
-                              const DeviceTraits& device) const override {
-    return vae_scratch_bytes(make_decoder(config_, no_weights()), decoder_input(config_, h, w),
-                             dtype, biases, bands, device);
   }
 
  private:

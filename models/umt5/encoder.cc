@@ -111,76 +111,6 @@ TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const W
   return {.dim = 0, .range = {0, tensor.shape[0]}};
 }
 
-// Matrices are packed in the compute dtype; norms and position biases stay f32.
-size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width) {
-  size_t bytes = 0;
-  for (const TensorSpec& tensor : umt5_tensors(config)) {
-    if (tensor.name == "shared.weight") continue;
-    const bool matrix =
-        tensor.shape.size() == 2 && !tensor.name.ends_with(".relative_attention_bias.weight");
-    bytes += static_cast<size_t>(umt5_part(config, tensor, width).count(tensor)) *
-             size_of(matrix ? dtype : DType::kF32);
-  }
-  return bytes;
-}
-
-// The position bias tables stay on the host.
-size_t umt5_device_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width) {
-  size_t bytes = 0;
-  for (const TensorSpec& tensor : umt5_tensors(config)) {
-    if (tensor.name == "shared.weight" || tensor.name.ends_with(".relative_attention_bias.weight"))
-      continue;
-    const TensorPart part = umt5_part(config, tensor, width);
-    const int64_t count = part.count(tensor);
-    const int64_t out = part.dim == 0 ? part.range.size() : tensor.shape[0];
-    bytes += tensor.shape.size() == 2 ? packed_bytes(out, count / std::max<int64_t>(out, 1), dtype,
-                                                     WeightFormat::kCompute, Bias::kNone)
-                                      : static_cast<size_t>(count) * sizeof(float);
-  }
-  return bytes;
-}
-
-size_t umt5_scratch_bytes(const Umt5Config& config, int64_t n, DType dtype, const WidthSlice& width,
-                          const DeviceTraits& device) {
-  const WidthSlice part = width.of(config.num_heads, config.d_ff);
-  const int64_t heads = part.heads.size(), inner = heads * config.d_kv;
-  size_t most = std::max(kTransferPiece, attention_scratch_bytes({.queries = n,
-                                                                  .keys = n,
-                                                                  .heads = heads,
-                                                                  .kv_heads = heads,
-                                                                  .size = config.d_kv,
-                                                                  .dtype = dtype,
-                                                                  .bias = true,
-                                                                  .plain = false},
-                                                                 device));
-  for (const auto& [in, out, result] : {std::tuple{config.d_model, inner, dtype},
-                                        {config.d_model, part.ffn.size(), dtype},
-                                        {inner, config.d_model, DType::kF32},
-                                        {part.ffn.size(), config.d_model, DType::kF32}})
-    most = std::max(most, linear_scratch_bytes({.rows = n,
-                                                .in = in,
-                                                .out = out,
-                                                .dtype = dtype,
-                                                .result = result,
-                                                .bias = Bias::kNone},
-                                               device));
-  return most;
-}
-
-size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
-                            const WidthSlice& width, const SeamBytes& seams) {
-  const WidthSlice part = width.of(config.num_heads, config.d_ff);
-  const auto size = [](int64_t count, DType type) {
-    return static_cast<size_t>(count) * size_of(type);
-  };
-  const size_t wide = size(n * config.d_model, DType::kF32);
-  const size_t h = size(n * config.d_model, dtype);
-  const size_t attention = 4 * size(n * part.heads.size() * config.d_kv, dtype) +
-                           size(part.heads.size() * (n * n + 2 * n), DType::kF32) + wide;
-  const size_t feed_forward = 2 * size(n * part.ffn.size(), dtype) + wide;
-  return wide + h + std::max(attention, feed_forward) + seams.of_sum(n * config.d_model);
-}
-
 Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, Stream& stream,
                               DType dtype, const WidthSlice& width) {
   WeightBinder binder(file, "text_encoder");
@@ -202,7 +132,7 @@ Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, 
   Stream host = host_stream(stream);
   const auto to_f32 = [&](const std::string& name) {
     const HeldWeight weight(stream, file, name, parts.at(name), DType::kF32);
-    Tensor tensor(DType::kF32, weight.view().shape());
+    Tensor tensor(DType::kF32, weight.view().shape(), host.device());
     copy(host, weight.view(), tensor);
     return tensor;
   };

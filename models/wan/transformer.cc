@@ -57,7 +57,7 @@ class Source {
   // If only a part of the inputs is held, the bias is stored separately.
   RowLinear row_linear(const std::string& name, DType dtype, WeightFormat format) const {
     const HeldWeight weight = held(name + ".weight", dtype);
-    if (weight.mapped()) return {.packed = linear(name, dtype, format), .bias = {}};
+    if (weight.whole()) return {.packed = linear(name, dtype, format), .bias = {}};
     return {.packed = pack_linear(stream_, weight.view(), {}, dtype),
             .bias = vector(name + ".bias")};
   }

@@ -9,10 +9,6 @@ namespace weft {
 
 namespace {
 
-VaeWeightSource no_weights() {
-  return {.take = [](const std::string&, std::initializer_list<int64_t>) { return TensorView(); }};
-}
-
 void add_mid_block(VaeNetwork& network, const VaeWeightSource& source, const std::string& name,
                    int64_t width) {
   network.push_back(make_resnet(source, name + ".resnets.0", width, width));
@@ -181,50 +177,6 @@ size_t WanVae::bytes() const {
   for (const VaeNetwork* network : {&encoder_, &decoder_})
     for (const auto& layer : *network) total += layer->weight_bytes();
   return total;
-}
-
-// One chunk needs only the network's own buffers, because the frames belong to the caller.
-size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
-                                  int64_t latent_frames) {
-  const FrameShape in = decoder_input(config, h, w);
-  return vae_workspace_bytes(make_decoder(config, no_weights()), VaeOrder::kGrowing, in, in, dtype,
-                             latent_frames);
-}
-
-size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype) {
-  return vae_state_bytes(make_decoder(config, no_weights()), decoder_input(config, h, w), dtype);
-}
-
-size_t vae_decode_device_bytes(const WanVaeConfig& config, DType dtype, Bias biases) {
-  size_t bytes = 0;
-  for (const TensorSpec& tensor : wan_vae_tensors(config)) {
-    if (!tensor.name.starts_with("decoder.") && !tensor.name.starts_with("post_quant_conv."))
-      continue;
-    if (tensor.name.ends_with(".bias")) continue;  // packed with its convolution
-    const int64_t count = parameter_count({&tensor, 1});
-    bytes += tensor.name.ends_with(".weight")
-                 ? packed_bytes(tensor.shape[0], count / tensor.shape[0], dtype,
-                                WeightFormat::kCompute, biases)
-                 : static_cast<size_t>(count) * sizeof(float);
-  }
-  return bytes;
-}
-
-size_t vae_decode_scratch_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
-                                Bias biases, int64_t bands, const DeviceTraits& device) {
-  return vae_scratch_bytes(make_decoder(config, no_weights()), decoder_input(config, h, w), dtype,
-                           biases, bands, device);
-}
-
-size_t vae_encode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype) {
-  return vae_workspace_bytes(make_encoder(config, no_weights()), VaeOrder::kShrinking,
-                             encoder_input(config, h, w, Chunk::kFirst),
-                             encoder_input(config, h, w, Chunk::kLater), dtype);
-}
-
-size_t vae_encode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype) {
-  return vae_state_bytes(make_encoder(config, no_weights()),
-                         encoder_input(config, h, w, Chunk::kFirst), dtype);
 }
 
 WanVaeDecoder::WanVaeDecoder(const WanVae& vae, int64_t h, int64_t w)

@@ -82,20 +82,6 @@ class WanVae final : public Vae {
   VaeNetwork encoder_, decoder_;
 };
 
-// The memory of a decoder (encoder) of latent size h x w besides its weights. `workspace` is the
-// arena bytes of one chunk, `state` the remembered frames. Neither depends on the number of frames,
-// except that a single picture (latent_frames 1) needs only the first chunk.
-size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
-                                  int64_t latent_frames = 2);
-size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
-size_t vae_encode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
-size_t vae_encode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
-// On a device: the bytes of a decoder's weights, and the largest scratch of an op when the rows are
-// split over `bands` ranks.
-size_t vae_decode_device_bytes(const WanVaeConfig& config, DType dtype, Bias biases);
-size_t vae_decode_scratch_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
-                                Bias biases, int64_t bands, const DeviceTraits& device);
-
 class WanVaeDecoder final : public VaeDecoder {
  public:
   WanVaeDecoder(const WanVae& vae, int64_t h, int64_t w);

@@ -85,7 +85,7 @@ class ZImageTransformer::Source {
     const int64_t channels = config_.in_channels, places = config_.patch_dim() / channels;
     const auto channels_first = [&](const TensorView& from, int at) {
       Stream host = host_stream(stream_);
-      Tensor to(DType::kF32, from.shape());
+      Tensor to(DType::kF32, from.shape(), host.device());
       for (int64_t c = 0; c < channels; ++c)
         for (int64_t i = 0; i < places; ++i)
           copy(host, from.slice(at, i * channels + c, 1), to.view().slice(at, c * places + i, 1));

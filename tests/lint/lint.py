@@ -40,10 +40,9 @@ EXCEPTIONS = {
 }
 # These files are being rewritten. An entry goes as soon as its function or file meets the rule.
 BEING_REWRITTEN = {
-    "on_root", "sum_pixels", "kl_decode_scratch_bytes",
+    "on_root", "sum_pixels",
     "Generator::Impl::denoise", "LanguageRank::forward", "WanTransformer::block",
-    "NcclTransport", "TokenRingMixer::attend", "decoding", "denoising", "move_cache", "ring",
-    "vae_decode_scratch_bytes", "wan_scratch_bytes",
+    "NcclTransport", "TokenRingMixer::attend", "move_cache", "ring",
 }
 # Only models/ knows families of models.
 FAMILY = re.compile(r"(^|[^A-Za-z])[Ww]an([^a-z]|$)|[a-zA-Z]Wan([^a-z]|$)|[Qq]wen|[Uu][Mm][Tt]5|[Zz]_?[Ii]mage")
