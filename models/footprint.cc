@@ -26,7 +26,7 @@ DryTransformer dry_load(DryRun& run, const TransformerModel& model, const Tensor
 }
 
 DryForward dry_forward(DryRun& run, const Transformer& model, Context& context,
-                      std::array<int64_t, 3> grid, int64_t text, int64_t text_length) {
+                       std::array<int64_t, 3> grid, int64_t text, int64_t text_length) {
   const TransformerTraits& traits = model.traits();
   const BlockRange blocks = model.loaded().blocks;
   const Tensor rows = run.tensor(DType::kF32, {text, traits.text_columns});
@@ -70,8 +70,8 @@ Footprint dry_decode(DryRun& run, const Vae& vae, Context& context, int64_t h, i
   Footprint all = run.measure([&] { decoder = vae.decoder(h, w); });
   // The second chunk is like all later ones.
   for (int64_t chunk = 0; chunk < std::min<int64_t>(latent_frames, 2); ++chunk) {
-    const Tensor frames = run.tensor(
-        DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
+    const Tensor frames =
+        run.tensor(DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
     all = followed(all, run.measure([&] { decoder->decode_chunk(context, latent, frames); }));
   }
   return all;

@@ -23,7 +23,7 @@ struct DryForward {
   int64_t joint_rows = 0;  // Conditioning::joint_rows
 };
 DryForward dry_forward(DryRun& run, const Transformer& model, Context& context,
-                      std::array<int64_t, 3> grid, int64_t text, int64_t text_length);
+                       std::array<int64_t, 3> grid, int64_t text, int64_t text_length);
 
 // The encoding of `n` ids; the rows out are not counted.
 Footprint dry_encode(DryRun& run, const TextEncoder& encoder, Context& context, int64_t n,

@@ -46,6 +46,10 @@ class Source {
     binder.finish();
   }
 
+  // Packs the same tensors on another stream.
+  Source(Stream& stream, const Source& other)
+      : stream_(stream), file_(other.file_), names_(other.names_), parts_(other.parts_) {}
+
   // Packs a linear layer. Convolution weights become matrices [out, rest].
   PackedLinear linear(const std::string& name, DType dtype,
                       WeightFormat format = WeightFormat::kCompute) const {
@@ -143,7 +147,7 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
     model.window_ = std::make_unique<DeviceWindow<Block>>(
         stream_on(stream.device(), stream.threads()), count, load.resident,
         [&](Stream& copies, int i) {
-          const Source own(copies, file, config, load.width);
+          const Source own(copies, source);
           return load_block(own, model.load_, blocks.begin + i);
         },
         pieces);

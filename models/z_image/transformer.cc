@@ -70,6 +70,14 @@ class ZImageTransformer::Source {
     binder.finish();
   }
 
+  // Packs the same tensors on another stream.
+  Source(Stream& stream, const Source& other)
+      : stream_(stream),
+        file_(other.file_),
+        config_(other.config_),
+        names_(other.names_),
+        parts_(other.parts_) {}
+
   PackedLinear linear(const std::string& name, DType dtype,
                       WeightFormat format = WeightFormat::kCompute) const {
     const HeldWeight weight = held(name + ".weight", dtype);
@@ -180,7 +188,7 @@ ZImageTransformer ZImageTransformer::load(Stream& stream, const TensorFile& file
     model.window_ = std::make_unique<DeviceWindow<Block>>(
         stream_on(stream.device(), stream.threads()), count, load.resident,
         [&](Stream& copies, int i) {
-          const Source own(copies, file, config, load.width);
+          const Source own(copies, source);
           return load_block(own, model.load_, name(blocks.begin + i));
         },
         pieces);

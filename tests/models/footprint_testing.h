@@ -18,8 +18,8 @@ inline size_t dry_weights(const TransformerModel& model, const TransformerLoad& 
 inline std::unique_ptr<Reducer> silent_reducer(int parts, int rank,
                                                AllReduce algorithm = AllReduce::kRing) {
   if (parts == 1) return std::make_unique<IdentityReducer>();
-  return std::make_unique<TensorReducer>(Communicator(std::make_shared<SilentTransport>(rank, parts)),
-                                         algorithm);
+  return std::make_unique<TensorReducer>(
+      Communicator(std::make_shared<SilentTransport>(rank, parts)), algorithm);
 }
 
 // Prepare and forward of one rank on a CPU, over all tokens of the grid. `text` is the number of a
