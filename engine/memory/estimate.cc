@@ -188,14 +188,23 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
   const auto frames = static_cast<uint64_t>(waiting * pixels);
   Context context = placement_.vae_context(run_.stream(), run_.arena(), {}, shape_[2]);
   Footprint decode = dry_decode(run_, *vae, context, rows, shape_[3], shape_[1]);
-  decode.arena += f32_bytes(chunk_frames * pixels) + (on_device() ? pictures : 0);
+  const auto band_bytes = [&](int64_t latent_rows) {
+    return f32_bytes(chunk_frames * pixels / shape_[2] * latent_rows);
+  };
+  // The root joins the bands of the other ranks one at a time.
+  const uint64_t joined =
+      placement_.root() && rows < shape_[2]
+          ? band_bytes(shape_[2]) + band_bytes(placement_.band_of(1, shape_[2]).size())
+          : 0;
+  decode.arena =
+      std::max<uint64_t>(decode.arena, joined) + band_bytes(rows) + (on_device() ? pictures : 0);
   if (on_device() && placement_.root()) {
     bytes.host.copies += 2 * pictures;
     bytes.host.buffers += frames;
   }
-  return stage(
-      embeds_ + 2 * latent_ + f32_bytes(shape_[0] * rows * shape_[3]) + (on_device() ? 0 : frames),
-      decode);
+  return stage(embeds_ + 2 * latent_ + f32_bytes(shape_[0] * rows * shape_[3]) +
+                   (on_device() || !placement_.root() ? 0 : frames),
+               decode);
 }
 
 ComponentBytes RankRun::bytes(size_t kept) {
