@@ -1,5 +1,9 @@
 #include "apps/calibrate.h"
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 
 #include "kernels/meter.h"
@@ -61,6 +65,36 @@ DeviceModel assumed_device_model(DType dtype) {
   device.copy_bytes_per_s = 4.3e12 / 2;
   device.message_s = 30e-6;
   return device;
+}
+
+Link measure_link(Communicator& world) {
+  constexpr int kRounds = 5;
+  constexpr int64_t kSmall = 8, kLarge = 1 << 20;
+  Stream stream = Stream::cpu(1);
+  const Tensor memory(DType::kU8, {kLarge});
+  // The seconds of a message in one direction, the least of some rounds.
+  const auto seconds = [&](int peer, int64_t bytes) {
+    const TensorView message = memory.view().slice(0, 0, bytes);
+    double least = HUGE_VAL;
+    for (int round = 0; round < kRounds; ++round) {
+      const auto begun = std::chrono::steady_clock::now();
+      const bool asks = world.rank() == 0;
+      if (asks) world.send(stream, peer, {.hop = 2 * round}, message);
+      world.receive(stream, asks ? peer : 0, {.hop = 2 * round + asks}, message);
+      if (!asks) world.send(stream, 0, {.hop = 2 * round + 1}, message);
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+      least = std::min(least, taken.count() / 2);
+    }
+    return least;
+  };
+  std::array<double, 2> slowest{};  // of a small and of a large message
+  for (int peer = 1; peer < world.size(); ++peer) {
+    if (world.rank() != 0 && world.rank() != peer) continue;
+    const double small = seconds(peer, kSmall), large = seconds(peer, kLarge);
+    slowest = {std::max(slowest[0], small), std::max(slowest[1], large)};
+  }
+  world.broadcast(stream, {}, TensorView(slowest.data(), DType::kF64, {2}), 0);
+  return {.latency_s = slowest[0], .bytes_per_s = kLarge / std::max(slowest[1] - slowest[0], 1e-9)};
 }
 
 std::string to_string(const DeviceModel& device) {

@@ -11,6 +11,10 @@ DeviceModel measure_device(int threads, DType dtype);
 // Describes an H200 by published measurements, for plans on machines without a GPU.
 DeviceModel assumed_device_model(DType dtype);
 
+// Measures messages between the first rank and each other one, and describes the slowest link. The
+// copies at both ends are part of it. All ranks must call it, and all receive the same.
+Link measure_link(Communicator& world);
+
 // "linear 251 GFLOP/s, attention 190 GFLOP/s, ..., memory 11.2 GB/s".
 std::string to_string(const DeviceModel& device);
 

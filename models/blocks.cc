@@ -70,7 +70,44 @@ void for_patches(const TensorView& latent, const TensorView& rows, std::array<in
 
 }  // namespace
 
-size_t RowLinear::bytes() const { return packed.bytes() + (bias ? bias.view().bytes() : 0); }
+void CheckpointPart::read_ahead(const std::string& prefix) const {
+  for (const auto& [name, place] : tensors_)
+    if (name.starts_with(prefix)) file_->read_ahead(place.name);
+}
+
+HeldWeight CheckpointPart::held(Stream& stream, const std::string& name, DType dtype) const {
+  const Place& place = tensors_.at(name);
+  return HeldWeight(stream, *file_, place.name, place.part, dtype);
+}
+
+Tensor CheckpointPart::vector(Stream& stream, const std::string& name) const {
+  const HeldWeight weight = held(stream, name);
+  return f32_copy(stream, weight.view(), {weight.view().count()});
+}
+
+Tensor CheckpointPart::table(Stream& stream, const std::string& name) const {
+  const HeldWeight weight = held(stream, name);
+  return f32_copy(stream, weight.view(), {weight.view()[-2], weight.view()[-1]});
+}
+
+PackedLinear CheckpointPart::linear(Stream& stream, const std::string& name, DType dtype,
+                                    WeightFormat format) const {
+  const HeldWeight weight = held(stream, name + ".weight", dtype);
+  const TensorView matrix =
+      weight.view().reshape({weight.view()[0], weight.view().count() / weight.view()[0]});
+  if (!tensors_.count(name + ".bias")) return pack_linear(stream, matrix, {}, dtype, format);
+  const HeldWeight bias = held(stream, name + ".bias");
+  return pack_linear(stream, matrix, bias.view(), dtype, format);
+}
+
+RowLinear CheckpointPart::row_linear(Stream& stream, const std::string& name, DType dtype,
+                                     WeightFormat format) const {
+  const HeldWeight weight = held(stream, name + ".weight", dtype);
+  if (weight.whole()) return {.packed = linear(stream, name, dtype, format), .bias = {}};
+  const std::string bias = name + ".bias";
+  return {.packed = pack_linear(stream, weight.view(), {}, dtype, format),
+          .bias = tensors_.count(bias) ? vector(stream, bias) : Tensor()};
+}
 
 void row_linear(Context& context, const TensorView& x, const RowLinear& weights,
                 const TensorView& out) {
@@ -97,6 +134,10 @@ void full_rms_norm(Context& context, const TensorView& x, int64_t width, const T
   rms_scale(context.stream, x, sums, width, weight, eps, x);
 }
 
+void append_pieces(const Tensor& x, std::vector<TensorView>& pieces) {
+  if (x) pieces.push_back(x);
+}
+
 void append_pieces(const PackedLinear& packed, std::vector<TensorView>& pieces) {
   packed.for_buffers([&](Tensor& buffer, BufferUse use) {
     if (use == BufferUse::kDuplicate)
@@ -104,6 +145,18 @@ void append_pieces(const PackedLinear& packed, std::vector<TensorView>& pieces) 
     else
       pieces.push_back(buffer);
   });
+}
+
+void append_pieces(const RowLinear& weights, std::vector<TensorView>& pieces) {
+  append_pieces(weights.packed, pieces);
+  append_pieces(weights.bias, pieces);
+}
+
+TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
+  TensorView out(x.data, x.dtype, shape, x.device);
+  CHECK(x.contiguous() && out.count() <= x.count(), out.to_string_shape(), "in",
+        x.to_string_shape());
+  return out;
 }
 
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape) {

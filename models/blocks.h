@@ -1,13 +1,17 @@
 #pragma once
-// Building blocks shared by several models: row-parallel linears, RMS norms, patches, f32 copies of
-// weights.
+// Building blocks shared by several models: the packed weights that a rank holds, row-parallel
+// linears, RMS norms, patches.
 #include <array>
+#include <map>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/copy.h"
 #include "kernels/linear.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
+#include "models/weights.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -18,7 +22,37 @@ namespace weft {
 struct RowLinear {
   PackedLinear packed;
   Tensor bias;  // [out] f32, or empty
-  size_t bytes() const;
+};
+
+// The part of a checkpoint that one rank holds. Tensors are named as in diffusers.
+class CheckpointPart {
+ public:
+  // `file` must outlive the object.
+  explicit CheckpointPart(const TensorFile& file) : file_(&file) {}
+  // Says that `part` of the tensor is held, which the file spells `spelled`.
+  void add(const std::string& name, const std::string& spelled, const TensorPart& part) {
+    tensors_[name] = {spelled, part};
+  }
+
+  // Asks the system to read the tensors whose names begin with `prefix`.
+  void read_ahead(const std::string& prefix) const;
+  HeldWeight held(Stream& stream, const std::string& name, DType dtype = DType::kF32) const;
+  // An f32 copy on the stream's device: of all values in a row, or of the last two dimensions.
+  Tensor vector(Stream& stream, const std::string& name) const;
+  Tensor table(Stream& stream, const std::string& name) const;
+  // Packs `name`.weight as a matrix [out, rest], and `name`.bias if there is one.
+  PackedLinear linear(Stream& stream, const std::string& name, DType dtype,
+                      WeightFormat format = WeightFormat::kCompute) const;
+  RowLinear row_linear(Stream& stream, const std::string& name, DType dtype,
+                       WeightFormat format = WeightFormat::kCompute) const;
+
+ private:
+  struct Place {
+    std::string name;  // in the file
+    TensorPart part;
+  };
+  const TensorFile* file_;
+  std::map<std::string, Place> tensors_;
 };
 
 // Writes the sum over ranks of x * weight^T, plus bias, to out [N, out] f32. x [N, in] is in the
@@ -35,8 +69,32 @@ TensorView rms_normed(Context& context, const TensorView& x, const TensorView& w
 void full_rms_norm(Context& context, const TensorView& x, int64_t width, const TensorView& weight,
                    float eps);
 
-// Appends the buffers that an offloaded layer is copied as, and frees those that repeat others.
+// The bytes of weights. std::tie makes a list of some.
+inline size_t bytes_of(const Tensor& x) { return x ? x.view().bytes() : 0; }
+inline size_t bytes_of(const PackedLinear& packed) { return packed.bytes(); }
+inline size_t bytes_of(const RowLinear& weights) {
+  return weights.packed.bytes() + bytes_of(weights.bias);
+}
+template <class... Weights>
+size_t bytes_of(const std::tuple<const Weights&...>& list) {
+  return std::apply([](const Weights&... weights) { return (size_t{0} + ... + bytes_of(weights)); },
+                    list);
+}
+
+// Append the buffers that an offloaded layer is copied as, and free those that repeat others.
+void append_pieces(const Tensor& x, std::vector<TensorView>& pieces);
 void append_pieces(const PackedLinear& packed, std::vector<TensorView>& pieces);
+void append_pieces(const RowLinear& weights, std::vector<TensorView>& pieces);
+template <class... Weights>
+std::vector<TensorView> pieces_of(const std::tuple<const Weights&...>& list) {
+  std::vector<TensorView> pieces;
+  std::apply([&](const Weights&... weights) { (append_pieces(weights, pieces), ...); }, list);
+  return pieces;
+}
+
+// Returns the memory of `x` as a view of another shape with at most as many elements. The values of
+// x are no longer needed.
+TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape);
 
 // Returns an f32 copy of a checkpoint tensor, reshaped, on the stream's device.
 Tensor f32_copy(Stream& stream, const TensorView& x, std::initializer_list<int64_t> shape);

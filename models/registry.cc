@@ -1,12 +1,12 @@
 #include "models/registry.h"
 
-#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
 #include "models/autoencoder_kl/vae.h"
 #include "models/causal_decoder/text_model.h"
+#include "models/config_check.h"
 #include "models/umt5/encoder.h"
 #include "models/wan/family.h"
 #include "models/wan/transformer.h"
@@ -22,22 +22,11 @@ namespace {
 namespace fs = std::filesystem;
 
 DefaultSettings read_weft_json(const std::string& path) {
-  const nlohmann::json json = read_json_file(path);
-  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": not a JSON object");
-  constexpr std::array kKnown = {
-      "name", "negative_prompt", "width",          "height",           "num_frames",
-      "fps",  "steps",           "guidance_scale", "guidance_scale_2", "flow_shift"};
-  for (const auto& [key, value] : json.items()) {
-    if (key.starts_with("_")) continue;
-    bool known = false;
-    std::string all;
-    for (const char* name : kKnown) {
-      known |= key == name;
-      all += (all.empty() ? "" : ", ") + std::string(name);
-    }
-    if (!known)
-      throw Error(ErrorKind::kModel, path + ": unknown key " + key + " (known: " + all + ")");
-  }
+  const nlohmann::json json = read_config(path);
+  ConfigCheck check(json, path);
+  check.keys({}, {"name", "negative_prompt", "width", "height", "num_frames", "fps", "steps",
+                  "guidance_scale", "guidance_scale_2", "flow_shift"});
+  check.finish("a file of default settings");
   constexpr IntRange kPositive{1, 1 << 20};
   DefaultSettings out;
   out.origin = "weft.json";
@@ -165,12 +154,17 @@ constexpr ComponentRow<VaeModel> kVaes[] = {
        return make_kl_vae_model(KlVaeConfig::from_json_file(path));
      }}};
 
+// Returns the config's _class_name, else its model_type, else "".
+std::string class_of(const nlohmann::json& config, const std::string& path) {
+  const std::string name = json_string_or(config, "_class_name", path, "");
+  return name.empty() ? json_string_or(config, "model_type", path, "") : name;
+}
+
 // Returns the row of a config, or null.
 template <class Model, size_t N>
 const ComponentRow<Model>* row_of(const ComponentRow<Model> (&rows)[N],
                                   const nlohmann::json& config, const std::string& path) {
-  std::string name = json_string_or(config, "_class_name", path, "");
-  if (name.empty()) name = json_string_or(config, "model_type", path, "");
+  const std::string name = class_of(config, path);
   for (const auto& row : rows)
     if (row.is(name, config)) return &row;
   return nullptr;
@@ -187,13 +181,13 @@ template <class Model, size_t N>
 std::shared_ptr<const Model> open_component(const ComponentRow<Model> (&rows)[N],
                                             const std::string& path) {
   require_config(path);
-  const nlohmann::json config = read_json_file(path);
-  require(config.is_object(), path + ": not a JSON object");
+  const nlohmann::json config = read_config(path);
   const ComponentRow<Model>* row = row_of(rows, config, path);
   // A config without a class is read as the first row's, which names what it lacks.
   const bool unnamed = !json_has(config, "_class_name") && !json_has(config, "model_type");
   if (!row && unnamed) row = &rows[0];
-  require(row, path + ": the class is not supported; legal: " + legal_classes(rows));
+  require(row, path + ": _class_name or model_type " + class_of(config, path) +
+                   " is not supported (legal: " + legal_classes(rows) + ")");
   return row->open(path);
 }
 
@@ -247,8 +241,7 @@ ModelDirectory open_model_directory(const std::string& path) {
   require(fs::is_directory(path), path + ": no such model directory");
   const std::string index_path = path + "/model_index.json";
   if (!fs::is_regular_file(index_path)) require(false, index_path + ": missing; " + advice(path));
-  const nlohmann::json index = read_json_file(index_path);
-  require(index.is_object(), index_path + ": not a JSON object");
+  const nlohmann::json index = read_config(index_path);
 
   ModelDirectory model;
   model.path = path;

@@ -55,14 +55,18 @@ struct PromptCut {
   std::string lost;    // the text after them, from the beginning of its first word
 };
 
+// A prompt as the text encoder reads it.
+struct PromptTokens {
+  std::vector<int32_t> ids;      // at most max_ids()
+  std::optional<PromptCut> cut;  // nullopt where the ids hold all of the prompt
+};
+
 // Turns a prompt into the ids that a text encoder was trained on: cleaning, template, tokenizer.
 class PromptTokenizer {
  public:
   virtual ~PromptTokenizer() = default;
   virtual int64_t max_ids() const = 0;
-  virtual std::vector<int32_t> encode(const std::string& prompt) const = 0;  // at most max_ids()
-  // The end of a prompt that encode drops; nullopt where it keeps all of it.
-  virtual std::optional<PromptCut> cut(const std::string& prompt) const = 0;
+  virtual PromptTokens read(const std::string& prompt) const = 0;
   // The rows that a transformer was trained with for a prompt of `ids` ids, padding included.
   virtual int64_t padded_rows(int64_t ids) const = 0;
 };

@@ -33,6 +33,34 @@ void time_embedding(float timestep, const TensorView& out) {
   }
 }
 
+TransformerLoad TransformerLoad::of(const TransformerTraits& traits) const {
+  TransformerLoad all = *this;
+  if (blocks.total == 0) all.blocks = BlockRange::all(traits.blocks);
+  CHECK(all.blocks.total == traits.blocks && 0 <= all.blocks.begin &&
+            all.blocks.begin <= all.blocks.end && all.blocks.end <= all.blocks.total,
+        "blocks", blocks.begin, blocks.end, blocks.total);
+  all.width = width.of(traits.heads, traits.ffn_columns);
+  CHECK(weights == WeightFormat::kCompute || all.width.heads.size() == traits.heads,
+        "8-bit weights of a part of the width");
+  return all;
+}
+
+void Transformer::check_forward(const Context& context, const ForwardArgs& args) const {
+  const BlockRange &blocks = args.blocks, &held = loaded().blocks;
+  CHECK(blocks.begin >= held.begin && blocks.end <= held.end && blocks.total == held.total,
+        "blocks", blocks.begin, blocks.end, "loaded", held.begin, held.end);
+  const auto& grid = args.rope.grid;
+  CHECK(grid[0] * grid[1] * grid[2] == context.tokens.total, "grid", grid[0], grid[1], grid[2],
+        "tokens", context.tokens.total);
+  check_reducer(context);
+}
+
+void Transformer::check_reducer(const Context& context) const {
+  const Range& heads = loaded().width.heads;
+  CHECK((context.reducer.parts() == 1) == (heads.size() == traits().heads), "a sum over",
+        context.reducer.parts(), "parts for heads", to_string(heads), "of", traits().heads);
+}
+
 void Transformer::timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
                                      const TensorView& out) const {
   CHECK(out.rank == 2 && out[0] == static_cast<int64_t>(times.size()) &&

@@ -53,6 +53,9 @@ struct TransformerLoad {
   // Blocks on a device at once, at least 2. The others are offloaded to pinned host memory and
   // copied when used (DeviceWindow). 0: all blocks are on the device.
   int resident = 0;
+
+  // The same with all ranges written out.
+  TransformerLoad of(const TransformerTraits& traits) const;
 };
 
 // Writes the sinusoidal embedding [cos(t f_0), .., sin(t f_0), ..] with f_i = 10000^(-i / half) (Ho
@@ -115,6 +118,12 @@ class Transformer {
   void timestep_embedding(Stream& stream, std::span<const TimeSegment> times,
                           const TensorView& out) const;
   virtual void forward(Context& context, const ForwardArgs& args) const = 0;
+
+ protected:
+  // Check that the blocks of a forward are loaded and its angles those of its tokens, and that the
+  // reducer sums over several ranks exactly if this one holds only a part of the width.
+  void check_forward(const Context& context, const ForwardArgs& args) const;
+  void check_reducer(const Context& context) const;
 };
 
 class TransformerModel {

@@ -135,6 +135,11 @@ TensorView WeightBinder::take_any(std::initializer_list<std::string> names,
 
 void WeightBinder::ignore(const std::string& name) { used_.insert(name); }
 
+void WeightBinder::ignore_without(const std::string& prefix) {
+  for (const std::string& name : file_.names())
+    if (!name.starts_with(prefix)) ignore(name);
+}
+
 bool WeightBinder::check(const std::string& spelled, std::span<const int64_t> shape) {
   used_.insert(spelled);
   const TensorView view = file_.describe(spelled);

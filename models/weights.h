@@ -99,6 +99,8 @@ class WeightBinder {
                       std::initializer_list<int64_t> shape);
   // Says that the file may contain this name (in the file's spelling) without its being used.
   void ignore(const std::string& name);
+  // Says so of all names without this prefix: a single-file checkpoint may contain other models.
+  void ignore_without(const std::string& prefix);
 
   // If there were faults, throws Error(kModel) that lists every missing, extra, misshapen and
   // wrongly typed tensor by name.

@@ -60,13 +60,14 @@ void Communicator::gather_v(Stream& stream, const Tag& tag, const TensorView& in
 
 namespace {
 
-// P - 1 hops around the ring. Rank r first sends chunk r + first. Each chunk that arrives is added
-// to the own one, or replaces it, and is sent on in the next hop. `numbered` is the first hop's
-// number.
+// P - 1 hops around the ring, with the tag's number and those behind it. Each chunk that arrives is
+// sent on in the next hop. Before that it is added to the own one (rank r first sends chunk r, and
+// chunk r + 1 is complete at the end), or it replaces the own one (rank r first sends chunk r + 1).
 enum class Arrival : uint8_t { kAdd, kReplace };
-void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& tag, int numbered,
-          const TensorView& x, int first, Arrival arrival) {
+void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& tag,
+          const TensorView& x, Arrival arrival) {
   const int ranks = communicator.size(), rank = communicator.rank();
+  const int first = rank + (arrival == Arrival::kReplace);
   const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
   const Arena::Scope scope(arena);
   const TensorView scratch = arena.alloc(DType::kF32, {partition(x.count(), ranks, 0).size()});
@@ -75,10 +76,10 @@ void ring(Communicator& communicator, Stream& stream, Arena& arena, const Tag& t
     return x.slice(0, range.begin, range.size());
   };
   for (int hop = 0; hop + 1 < ranks; ++hop) {
-    const TensorView out = chunk(rank + first - hop), in = chunk(rank + first - hop - 1);
+    const TensorView out = chunk(first - hop), in = chunk(first - hop - 1);
     const TensorView landing = arrival == Arrival::kAdd ? scratch.slice(0, 0, in.count()) : in;
-    const Message send{next, with_hop(tag, numbered + hop), out};
-    const Message receive{previous, with_hop(tag, numbered + hop), landing};
+    const Message send{next, with_hop(tag, hop), out};
+    const Message receive{previous, with_hop(tag, hop), landing};
     communicator.exchange(stream, {&send, 1}, {&receive, 1});
     if (arrival == Arrival::kAdd && in.count() > 0) add(stream, in, landing, in);
   }
@@ -100,8 +101,8 @@ void Communicator::all_reduce(Stream& stream, Arena& arena, const Tag& tag, cons
   if (size() == 1) return;
   const TensorView all = flat(x);
   if (chosen(algorithm, x.count(), size()) == AllReduce::kRing) {
-    ring(*this, stream, arena, tag, 0, all, 0, Arrival::kAdd);
-    ring(*this, stream, arena, tag, size(), all, 1, Arrival::kReplace);
+    ring(*this, stream, arena, tag, all, Arrival::kAdd);
+    ring(*this, stream, arena, with_hop(tag, size()), all, Arrival::kReplace);
     return;
   }
   if (rank_ != 0) {

@@ -33,34 +33,13 @@ ZoneScope zone_of(std::span<const Message> sends, std::span<const Message> recei
 
 }  // namespace
 
-CommCounters::Count CommCounters::total_sent() const {
+CommCounters::Count CommCounters::total(std::span<const Count> counts) {
   Count total;
-  for (const Count& count : sent) {
+  for (const Count& count : counts) {
     total.messages += count.messages;
     total.bytes += count.bytes;
   }
   return total;
-}
-
-CommCounters::Count CommCounters::total_received() const {
-  Count total;
-  for (const Count& count : received) {
-    total.messages += count.messages;
-    total.bytes += count.bytes;
-  }
-  return total;
-}
-
-std::string CommCounters::to_string() const {
-  std::string text;
-  for (size_t kind = 0; kind < sent.size(); ++kind) {
-    if (sent[kind].messages == 0 && received[kind].messages == 0) continue;
-    text += std::string(weft::to_string(static_cast<Payload>(kind))) + ": sent " +
-            std::to_string(sent[kind].bytes) + " bytes in " + std::to_string(sent[kind].messages) +
-            ", received " + std::to_string(received[kind].bytes) + " in " +
-            std::to_string(received[kind].messages) + "\n";
-  }
-  return text;
 }
 
 struct Communicator::Shared {
@@ -85,10 +64,6 @@ Communicator::Communicator(std::shared_ptr<Transport> transport, std::shared_ptr
       rank_(rank),
       group_(group) {}
 
-Communicator::~Communicator() = default;
-Communicator::Communicator(Communicator&&) noexcept = default;
-Communicator& Communicator::operator=(Communicator&&) noexcept = default;
-
 Communicator Communicator::group(std::vector<int> world_ranks, int id) const {
   CHECK(id >= 1 && id <= kMaxGroup, "group", id);
   const auto own = std::find(world_ranks.begin(), world_ranks.end(), transport_->rank());
@@ -104,6 +79,7 @@ void Communicator::begin_job() {
 
 void Communicator::end_job() noexcept {
   without_throwing([&] { shared_->staging.trim(); });
+  transport_->end_job();
 }
 
 int64_t Communicator::held_bytes() const {

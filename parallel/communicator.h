@@ -35,9 +35,9 @@ struct CommCounters {
   };
   std::array<Count, static_cast<size_t>(Payload::kCount)> sent{}, received{};
   int64_t waits = 0, waited_ns = 0;
-  Count total_sent() const;
-  Count total_received() const;
-  std::string to_string() const;
+  Count total_sent() const { return total(sent); }
+  Count total_received() const { return total(received); }
+  static Count total(std::span<const Count> counts);
 };
 
 class FlightRecorder;
@@ -56,9 +56,8 @@ class Communicator {
  public:
   // The whole world of `transport`.
   explicit Communicator(std::shared_ptr<Transport> transport);
-  ~Communicator();
-  Communicator(Communicator&&) noexcept;
-  Communicator& operator=(Communicator&&) noexcept;
+  Communicator(Communicator&&) noexcept = default;
+  Communicator& operator=(Communicator&&) noexcept = default;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -75,8 +74,8 @@ class Communicator {
   void begin_job();
   void end_job() noexcept;
   int64_t strays() const { return transport_->strays(); }
-  // Bytes of host memory that messages hold beside their views: staging buffers that wait for
-  // their next use, and payloads that came before their receive.
+  // Bytes of memory that messages hold beside their views: staging buffers that wait for their next
+  // use, and payloads that came before their receive.
   int64_t held_bytes() const;
 
   class Pending {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr const char* kNames[kAxes] = {"data",       "cfg",     "layers", "ring",
                                        "token_ring", "ulysses", "tensor"};
+static_assert(kNames[kAxes - 1] != nullptr, "every axis has a name");
 // Keys of a layout that are no axes.
 struct StageKey {
   const char* name;
@@ -40,31 +41,36 @@ void collect(Layout& layout, int axis, int left, const LayoutLimits& limits,
   layout.parts[axis] = 1;
 }
 
+// "6 and 8": the next smaller and the next larger number of ranks that a layout can use.
+std::string legal_counts(int ranks, const LayoutLimits& limits) {
+  const auto legal = [&](int count) { return !legal_layouts(count, limits).empty(); };
+  int fewer = ranks - 1, more = ranks + 1;
+  while (fewer > 1 && !legal(fewer)) --fewer;
+  while (more < 2 * ranks && !legal(more)) ++more;
+  return std::to_string(fewer) + (legal(more) ? " and " + std::to_string(more) : "");
+}
+
 [[noreturn]] void refuse_with_list(const std::string& text, const std::string& why, int ranks,
                                    const LayoutLimits& limits) {
+  const std::string count = std::to_string(ranks);
   std::string legal;
   for (const Layout& layout : legal_layouts(ranks, limits))
     legal += (legal.empty() ? " " : " | ") + to_string(layout);
-  throw Error(
-      ErrorKind::kUsage,
-      "--layout is '" + text + "': " + why +
-          (legal.empty() ? "; no layout of " + std::to_string(ranks) + " ranks can serve this job"
-                         : "; legal for " + std::to_string(ranks) + " ranks:" + legal));
+  throw Error(ErrorKind::kUsage,
+              "--layout is '" + text + "': " + why +
+                  (legal.empty() ? "; no layout of " + count + " ranks can serve this job; legal " +
+                                       "numbers of ranks near it: " + legal_counts(ranks, limits)
+                                 : "; legal for " + count + " ranks:" + legal));
 }
 
 // Prefers guidance, which costs no bytes per layer, then Ulysses, which sends the fewest, then the
 // ring, which overlaps with attention, and layers last.
-Layout automatic(int ranks, const LayoutLimits& limits) {
-  const std::vector<Layout> legal = legal_layouts(ranks, limits);
+Layout preferred(const std::vector<Layout>& legal) {
   const auto score = [](const Layout& layout) {
     return std::array{layout[Axis::kCfg],     -layout[Axis::kTensor], -layout[Axis::kLayers],
                       layout[Axis::kUlysses], layout[Axis::kRing],    -layout[Axis::kData]};
   };
-  const Layout* best = nullptr;
-  for (const Layout& layout : legal)
-    if (!best || score(layout) > score(*best)) best = &layout;
-  if (!best) refuse_with_list("auto", "nothing fits", ranks, limits);
-  return *best;
+  return *std::ranges::max_element(legal, {}, score);
 }
 
 }  // namespace
@@ -78,7 +84,14 @@ int Layout::ranks() const {
 }
 
 int Layout::sequence() const {
-  return (*this)[Axis::kRing] * (*this)[Axis::kTokenRing] * (*this)[Axis::kUlysses];
+  int product = 1;
+  for (const Axis axis : kSequenceAxes) product *= (*this)[axis];
+  return product;
+}
+
+std::vector<Axis> sequence_axes(std::vector<Axis> others) {
+  others.insert(others.end(), std::begin(kSequenceAxes), std::end(kSequenceAxes));
+  return others;
 }
 
 std::string to_string(const Layout& layout) {
@@ -104,8 +117,17 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
     return "cfg is " + std::to_string(layout[Axis::kCfg]) + ", legal: 1, 2";
   if (layout[Axis::kCfg] == 2 && !limits.guided)
     return "cfg=2 where guidance is off: there is one branch to compute";
-  if (layout[Axis::kRing] > 1 && layout[Axis::kTokenRing] > 1)
-    return "ring and token_ring are two ways of one split: one of them must be 1";
+  if (layout[Axis::kTensor] > 1 && limits.whole_width)
+    return "tensor=" + std::to_string(layout[Axis::kTensor]) +
+           " splits the width, which 8-bit weights cannot: their scales would be others";
+  std::string sequence;  // "ring * token_ring * ulysses"
+  for (const Axis axis : kSequenceAxes) {
+    sequence += (sequence.empty() ? "" : " * ") + std::string(to_string(axis));
+    for (const Axis other : kSequenceAxes)
+      if (axis < other && other < Axis::kUlysses && layout[axis] > 1 && layout[other] > 1)
+        return std::string(to_string(axis)) + " and " + to_string(other) +
+               " are two ways of one split: one of them must be 1";
+  }
   // A tensor rank's heads are split again over this many ranks.
   const bool decodes = limits.decode_kv_heads > 0;
   const int members = layout.ranks() / layout[Axis::kData];
@@ -119,7 +141,7 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
              std::to_string(members) + ", the ranks of one result";
   }
   const int shares = decodes ? layout.sequence() : layout[Axis::kUlysses];
-  const std::string split_again = decodes ? "ring * token_ring * ulysses" : "ulysses";
+  const std::string split_again = decodes ? sequence : "ulysses";
   const int64_t width_parts = int64_t{layout[Axis::kTensor]} * (decodes ? layout.sequence() : 1);
   for (const std::string& why :
        {too_many(split_again + " * tensor", int64_t{shares} * layout[Axis::kTensor], limits.heads,
@@ -128,7 +150,7 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
         too_many(decodes ? split_again + " * tensor" : "tensor", width_parts, limits.ffn,
                  "feed-forward columns"),
         too_many(split_again + " * tensor", width_parts, limits.vocabulary, "vocabulary entries"),
-        too_many("ring * token_ring * ulysses", layout.sequence(), limits.tokens, "tokens"),
+        too_many(sequence, layout.sequence(), limits.tokens, "tokens"),
         too_many("data", layout[Axis::kData], limits.requests, "requests")})
     if (!why.empty()) return why;
   // Heads may be uneven: every tensor rank needs a head for each of the ranks that split it again.
@@ -202,22 +224,23 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
                          ", there are " + std::to_string(ranks) + " ranks",
                      ranks, limits);
   std::vector<Layout> layouts{given};
-  if (!chosen)
-    layouts = first == "all" ? legal_layouts(ranks, limits)
-                             : std::vector<Layout>{automatic(ranks, limits)};
-  for (Layout& layout : layouts) {
+  if (!chosen) layouts = legal_layouts(ranks, limits);
+  std::string why = "nothing fits";
+  std::erase_if(layouts, [&](Layout& layout) {
     layout.text_ranks = given.text_ranks;
     layout.vae_ranks = given.vae_ranks;
-    if (const std::string why = refuse(layout, limits); !why.empty())
-      refuse_with_list(text, why, ranks, limits);
-  }
+    const std::string fault = refuse(layout, limits);
+    if (!fault.empty()) why = fault;
+    return !fault.empty();
+  });
+  if (layouts.empty()) refuse_with_list(text, why, ranks, limits);
   return layouts;
 }
 
 Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits) {
   if (text.substr(0, text.find(',')) == "all")
     throw Error(ErrorKind::kUsage, "--layout is '" + text + "': all is for weft plan alone");
-  return parse_layouts(text, ranks, limits).front();
+  return preferred(parse_layouts(text, ranks, limits));
 }
 
 int Mesh::at(Axis axis, int rank) const {
@@ -235,7 +258,7 @@ int Mesh::rank_at(std::array<int, kAxes> coordinates) const {
   return rank;
 }
 
-std::vector<int> Mesh::along(std::initializer_list<Axis> axes, int rank) const {
+std::vector<int> Mesh::along(const std::vector<Axis>& axes, int rank) const {
   std::vector<int> ranks;
   for (int other = 0; other < layout_.ranks(); ++other) {
     bool same = true;
@@ -250,8 +273,9 @@ std::vector<int> Mesh::along(std::initializer_list<Axis> axes, int rank) const {
 }
 
 int Mesh::sequence_index(int rank) const {
-  const int ring = at(Axis::kRing, rank) * layout_[Axis::kTokenRing] + at(Axis::kTokenRing, rank);
-  return ring * layout_[Axis::kUlysses] + at(Axis::kUlysses, rank);
+  int index = 0;
+  for (const Axis axis : kSequenceAxes) index = index * layout_[axis] + at(axis, rank);
+  return index;
 }
 
 }  // namespace weft

@@ -15,17 +15,23 @@ namespace weft {
 enum class Axis : uint8_t { kData, kCfg, kLayers, kRing, kTokenRing, kUlysses, kTensor, kCount };
 inline constexpr int kAxes = static_cast<int>(Axis::kCount);
 const char* to_string(Axis axis);  // the key of --layout
+// The axes that split the tokens. All but Ulysses cut them into blocks, each by a method of its own
+// (methods/mixer_factory.cc), so a layout has at most one of them. A Ulysses group shares a block.
+inline constexpr Axis kSequenceAxes[] = {Axis::kRing, Axis::kTokenRing, Axis::kUlysses};
+// `others` and these axes.
+std::vector<Axis> sequence_axes(std::vector<Axis> others = {});
 
 struct Layout {
-  std::array<int, kAxes> parts{1, 1, 1, 1, 1, 1, 1};
+  std::array<int, kAxes> parts;
   // The first ranks of a replica that share the text encoder's width and the VAE's rows; 0: as many
   // as there can be. On slow links few ranks, on one host, are faster.
   int text_ranks = 0, vae_ranks = 0;
+  Layout() { parts.fill(1); }
   int operator[](Axis axis) const { return parts[static_cast<int>(axis)]; }
   int& operator[](Axis axis) { return parts[static_cast<int>(axis)]; }
   int ranks() const;
-  // Ranks among which the tokens of one forward are split: ring * token_ring * ulysses.
-  int sequence() const;
+  int sequence() const;  // ranks among which the tokens of one forward are split
+  int blocks() const { return sequence() / (*this)[Axis::kUlysses]; }  // blocks of tokens
   bool operator==(const Layout&) const = default;
 };
 std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1"; "one rank"
@@ -33,8 +39,9 @@ std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1";
 // The sizes that bound how a job can be split; 0 sets no bound.
 struct LayoutLimits {
   int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
-  int64_t requests = 1;  // bounds the data axis
-  bool guided = true;    // false: cfg must be 1
+  int64_t requests = 1;      // bounds the data axis
+  bool guided = true;        // false: cfg must be 1
+  bool whole_width = false;  // true: tensor must be 1
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
   // the number of key/value heads then.
   int64_t decode_kv_heads = 0;
@@ -50,7 +57,7 @@ std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits);
 // `ranks` or the layout cannot work. auto: guidance first, then Ulysses as far as the heads go,
 // ring beyond, layers last.
 Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits);
-// The same, and "all", which may stand in the place of "auto", for every legal layout.
+// Every layout that the text allows, at least one: "auto" and "all" allow every legal one.
 std::vector<Layout> parse_layouts(const std::string& text, int ranks, const LayoutLimits& limits);
 
 class Mesh {
@@ -59,9 +66,9 @@ class Mesh {
   const Layout& layout() const { return layout_; }
   int at(Axis axis, int rank) const;  // the coordinate
   // The ranks that differ from `rank` along these axes alone, in rank order, `rank` among them.
-  std::vector<int> along(std::initializer_list<Axis> axes, int rank) const;
+  std::vector<int> along(const std::vector<Axis>& axes, int rank) const;
   int rank_at(std::array<int, kAxes> coordinates) const;
-  // Index among the ranks that share one forward's tokens: ring first, Ulysses fastest.
+  // Index among the ranks that share one forward's tokens: by block, Ulysses fastest.
   int sequence_index(int rank) const;
 
  private:

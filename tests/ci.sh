@@ -13,7 +13,7 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 
 lint() {
   local files
-  files=$(git ls-files -- '*.h' '*.cc' '*.cu' '*.cuh')
+  files=$(git ls-files -co --exclude-standard -- '*.h' '*.cc' '*.cu' '*.cuh')
   if [ "${1:-}" = --fix ]; then
     clang-format -i $files
   else

@@ -70,6 +70,9 @@ def prepare(line):
     if "prompts.txt" in line:
         with open("prompts.txt", "w") as file:
             file.write("a red ball\n# a comment\na blue star\n")
+    if "jobs.jsonl" in line:
+        with open("jobs.jsonl", "w") as file:
+            file.write('{"id": "shot-1", "prompt": "a red ball", "num_frames": 1}\n')
     if "compare a.mp4" in line:
         for name in ("a.mp4", "b.mp4"):
             shutil.copy("ball.mp4", name)

@@ -70,6 +70,21 @@ with tempfile.TemporaryDirectory() as folder:
          "--profile", "--progress", "json", progress=True)
     weft("generate", *job, "--seed", "1", "-o", folder + "/caption.mp4", "--expand-prompt", "auto")
     weft("generate_dry_run", *job, "--dry-run")
+    with open(folder + "/jobs.jsonl", "w") as file:
+        file.write('{"id":"a","prompt":"a red ball","num_frames":1,"steps":1}\n'
+                   '{"id":"b","prompt":"x","num_frames":1,"steps":1,"output":"a.png/b.png"}\n')
+    weft("batch", "batch", folder + "/jobs.jsonl", "--model", model, "--quiet", "-o", folder + "/batch/",
+         codes=(1,))
+    with open("apps/job.schema.json") as file:
+        job_schema = json.load(file)
+    jsonschema.Draft202012Validator.check_schema(job_schema)
+    with open(folder + "/batch/a.json") as file:
+        requests = [json.load(file)["request"]]
+    with open(folder + "/jobs.jsonl") as file:
+        requests += [json.loads(line) for line in file]
+    for request in requests:
+        for error in jsonschema.Draft202012Validator(job_schema).iter_errors(request):
+            fault(f"job.schema.json: {error.json_path}: {error.message[:200]}")
     weft("print_config", *job, "--print-config")
     weft("inspect", "inspect", model, transformer, model + "/transformer/config.json", clip)
     weft("inspect", "inspect", model, "--verbose-tensors")
@@ -87,6 +102,7 @@ weft("verify", "verify", "--profile", *sorted(glob.glob("tests/golden/scheduler_
      "tests/golden/dit_wan_tiny")
 weft("plan", "plan", "--model", model, "--ranks", "2", "--layout", "all", "--device-gflops", "100",
      "--device-gbs", "10", "--check")
+weft("plan", "plan", "--model", model, "--ranks", "2", "--device-gflops", "100", "--device-gbs", "10")
 weft("plan", "plan", "--model", model, "--device", "cuda", "--resident-layers", "2", "--weights", "fp8",
      "--device-host-gbs", "50")
 weft("inspect_memory", "inspect", model, "--memory", "17x128x128", "--device", "cuda:3")

@@ -137,7 +137,8 @@ Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
   const ModelDirectory directory = open_model_directory(model);
   return {directory.defaults.name, files_of(directory), [=, &stream](AnonymousPeak& peak) {
             const RankPlacement alone;
-            Components parts(model, {.dtype = dtype}, DType::kF32, alone);
+            Components parts(std::make_shared<OpenModel>(model), {.dtype = dtype}, DType::kF32,
+                             alone);
             uint64_t bytes = parts.text_encoder(stream).bytes();
             for (int expert = 0; expert < parts.experts(); ++expert)
               bytes += parts.expert(stream, expert).weights_bytes();

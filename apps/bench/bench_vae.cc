@@ -32,7 +32,8 @@ struct Extents {
 };
 
 Extents extents_of(const Flags& flags, const WanVaeConfig& config) {
-  const auto [width, height] = size_of_flag(flags).value_or(std::pair<int64_t, int64_t>{832, 480});
+  const Request clip = job_of(flags).spec.request;
+  const int64_t width = clip.width ? clip.width : 832, height = clip.height ? clip.height : 480;
   const int64_t scale = config.spatial_factor(), h = height / scale, w = width / scale;
   if (width % scale || height % scale || h < 1 || w < 1)
     throw Error(ErrorKind::kUsage, flags.label("size") + " is '" + flags.text("size") +
@@ -47,8 +48,8 @@ Extents extents_of(const Flags& flags, const WanVaeConfig& config) {
 // Decodes clips of the same latent frame.
 class Decoding {
  public:
-  Decoding(const WanVae& vae, const WanVaeConfig& config, const Extents& extents, Stream& stream,
-           MachineLimits& limits)
+  Decoding(const NetworkVae& vae, const WanVaeConfig& config, const Extents& extents,
+           Stream& stream, MachineLimits& limits)
       : vae_(vae), extents_(extents), limits_(limits), arena_(size_t{256} << 30, stream.device()) {
     Tensor made(DType::kF32, {config.z_dim, extents.h, extents.w});
     for (int64_t i = 0; i < made.count(); ++i)
@@ -61,7 +62,7 @@ class Decoding {
 
   std::vector<Measured> run(Stream& stream, bool quiet) {
     std::vector<Measured> chunks;
-    WanVaeDecoder decoder(vae_, extents_.h, extents_.w);
+    NetworkVaeDecoder decoder(vae_, extents_.h, extents_.w);
     for (int64_t f = 0; f < extents_.frames; ++f) {
       limits_.sample();
       TimingMeter first;
@@ -84,7 +85,7 @@ class Decoding {
   const TimingMeter& later() const { return later_; }
 
  private:
-  const WanVae& vae_;
+  const NetworkVae& vae_;
   const Extents& extents_;
   MachineLimits& limits_;
   Arena arena_;
@@ -96,8 +97,8 @@ class Decoding {
 
 Footprint predict(const WanVaeConfig& config, const Extents& extents, DType dtype) {
   DryRun run;
-  const WanVae vae = WanVae::load(without_values(wan_vae_tensors(config)), config, run.stream(),
-                                  dtype, VaeParts::kDecoder);
+  const NetworkVae vae(config.design(), without_values(wan_vae_tensors(config)), run.stream(),
+                       dtype, VaeParts::kDecoder);
   SerialSeams seams;
   Context context = seams.context(run.stream(), run.arena(), {}, {});
   return dry_decode(run, vae, context, extents.h, extents.w, extents.frames);
@@ -126,8 +127,8 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   const auto [width, height, h, w, frames] = extents;
   const bool json = flags.on("json");
   Stream bare = stream_of(flags), stream = bare.with(metered_ops());
-  const WanVae vae = WanVae::load(random_tensors(wan_vae_tensors(config)), config, stream, dtype,
-                                  VaeParts::kDecoder);
+  const NetworkVae vae(config.design(), random_tensors(wan_vae_tensors(config)), stream, dtype,
+                       VaeParts::kDecoder);
   // The limits are measured with the transformer's GEMMs, so that all benches compare with one
   // rate; on a device with the tokens of a whole clip.
   const int64_t rows = std::max<int64_t>(1, h * w / 4) * (bare.queue() ? frames : 1);

@@ -29,7 +29,7 @@ Scripts may rely on all of this. A later version may add to it, and changes none
 - `weft generate` prints one line per result: `path framehash seconds`, separated by single spaces.
   The frame hash is the SHA-256 of all RGB frames, 64 hexadecimal digits; a path may hold spaces, the
   other two do not. With `--json` every command prints one object per line, as
-  `apps/output.schema.json` describes them.
+  `apps/output.schema.json` describes them. `weft batch` prints the same line for each result.
 - `weft verify` exits with 0 where every tensor of every case is within its bound, with 1 where one is
   not, with 2 for wrong usage, and with 3 where a case or its model is malformed or missing.
 - All commands use the exit codes below.

@@ -266,7 +266,8 @@ void Flags::read_assignment(const std::string& assignment) {
   }
 }
 
-Flags Flags::parse(Command command, std::span<const std::string> arguments) {
+Flags Flags::parse(Command command, std::span<const std::string> arguments,
+                   const StoredFlags& stored) {
   Flags flags;
   flags.command_ = command;
   Words words = read_words(command, arguments);
@@ -297,6 +298,8 @@ Flags Flags::parse(Command command, std::span<const std::string> arguments) {
     if ((spec.commands & command) && spec.environment)
       if (const char* value = std::getenv(spec.environment); value && *value)
         flags.set(spec, value, std::string("environment ") + spec.environment);
+  for (const auto& [name, value] : stored.values)
+    if (const FlagSpec* spec = find_flag(command, name)) flags.set(*spec, value, stored.origin);
   for (const std::string& assignment : words.values[assignments]) flags.read_assignment(assignment);
   for (const auto& [spec, values] : words.values)
     if (!values.empty() && spec != assignments)

@@ -21,7 +21,8 @@ enum Command : unsigned {
   kReplay = 128,
   kDoctor = 256,
   kComplete = 512,
-  kEveryCommand = 1023,
+  kBatch = 1024,
+  kEveryCommand = 2047,
 };
 
 struct CommandSpec {
@@ -60,12 +61,20 @@ std::span<const FlagSpec> flag_table();
 // The command's flag of this name, alias or former name, without dashes; null where it has none.
 const FlagSpec* find_flag(Command command, const std::string& name);
 
-// Parsed values with their origins: flag > --set > environment > --config file > built-in default.
+// Flags by name that a checkpoint or a sidecar states, and its name for messages.
+struct StoredFlags {
+  std::map<std::string, std::string> values;
+  std::string origin;
+};
+
+// Parsed values with their origins: flag > --set > stored > environment > --config file > built-in
+// default.
 class Flags {
  public:
   // Throws Error(kUsage). `arguments` excludes the program and command names. Values that follow
   // from others (placement.h) are filled in.
-  static Flags parse(Command command, std::span<const std::string> arguments);
+  static Flags parse(Command command, std::span<const std::string> arguments,
+                     const StoredFlags& stored = {});
 
   Command command() const { return command_; }
   const std::vector<std::string>& operands() const { return operands_; }

@@ -10,7 +10,9 @@ constexpr size_t kColumns = 98, kTextColumn = 29;
 
 constexpr ExitCode kExitCodes[] = {
     {0, "ok"},
-    {1, "an internal error, or a check that failed (verify, compare, replay, doctor)"},
+    {1,
+     "an internal error, a check that failed (verify, compare, replay, doctor), or a job of a "
+     "batch"},
     {2, "wrong usage: a flag, its value, or flags that contradict each other"},
     {3, "the model or its weights were refused"},
     {4, "the job does not fit into memory"},

@@ -84,22 +84,9 @@ void resolve_ranks(Flags& flags) {
 }  // namespace
 
 const char* flag_of_axis(Axis axis) {
-  switch (axis) {
-    case Axis::kData:
-      return "dp";
-    case Axis::kCfg:
-      return "cfg";
-    case Axis::kLayers:
-      return "pp";
-    case Axis::kRing:
-      return "ring";
-    case Axis::kTokenRing:
-      return "token-ring";
-    case Axis::kUlysses:
-      return "ulysses";
-    default:
-      return "tp";
-  }
+  constexpr const char* kFlags[kAxes] = {"dp", "cfg", "pp", "ring", "token-ring", "ulysses", "tp"};
+  static_assert(kFlags[kAxes - 1] != nullptr, "every axis has a flag");
+  return kFlags[static_cast<int>(axis)];
 }
 
 std::string layout_text(const Flags& flags) {

@@ -2,33 +2,19 @@
 #include "apps/generate/generate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "apps/command_line/placement.h"
 #include "apps/commands.h"
-#include "apps/device.h"
 #include "apps/generate/expand.h"
 #include "apps/generate/output_name.h"
-#include "apps/generate/profile.h"
 #include "apps/generate/progress.h"
-#include "apps/generate/request_flags.h"
 #include "apps/generate/resume.h"
-#include "apps/generate/sidecar.h"
-#include "apps/generate/stop.h"
 #include "apps/inspect/memory.h"
-#include "apps/model_folder.h"
-#include "engine/generation/generator.h"
 #include "kernels/transfer.h"
 
 namespace weft {
 namespace {
-
-namespace fs = std::filesystem;
 
 OutputChoice output_choice(const Flags& flags, bool several) {
   OutputChoice choice{.output = flags.text("output"),
@@ -40,19 +26,6 @@ OutputChoice output_choice(const Flags& flags, bool several) {
   return choice;
 }
 
-VideoSettings video_settings(const Flags& flags, const Request& request, int threads) {
-  VideoSettings settings;
-  settings.width = static_cast<int>(request.width);
-  settings.height = static_cast<int>(request.height);
-  const bool whole = request.fps == std::floor(request.fps);
-  settings.fps_den = whole ? 1 : 1000;
-  settings.fps_num = static_cast<int>(std::lround(request.fps * settings.fps_den));
-  // The encoder's own choice of threads depends on the machine, and files depend on the threads.
-  settings.threads = threads;
-  settings.deterministic = flags.on("deterministic");
-  return settings;
-}
-
 // The pattern with the present date and time in place of their fields.
 std::string stamped(std::string pattern, const NameFields& fields) {
   for (const auto& [field, text] : {std::pair{"{date}", fields.date}, {"{time}", fields.time}})
@@ -61,57 +34,17 @@ std::string stamped(std::string pattern, const NameFields& fields) {
   return pattern;
 }
 
-// Predicts the time that weights take which are copied to the device for every forward.
-UploadForecast upload_of(const Flags& flags, Device device, const MemoryPlan& plan) {
-  const std::vector<uint64_t>& streamed = plan.parts.streamed;
-  const uint64_t most = streamed.empty() ? 0 : *std::max_element(streamed.begin(), streamed.end());
-  if (most == 0) return {};
-  if (!plan.fits()) return upload_forecast(flags, static_cast<int64_t>(most), nullptr);
-  Stream stream = stream_on(device);
-  return upload_forecast(flags, static_cast<int64_t>(most), &stream);
-}
-
-// "moving left on a navy background ...": at most eight words.
-std::string first_words(const std::string& text) {
-  constexpr int kMost = 8;
-  std::istringstream stream(text);
-  std::string shown, word;
-  for (int count = 0; stream >> word; ++count) {
-    if (count == kMost) return shown + " ...";
-    shown += (count ? " " : "") + word;
-  }
-  return shown;
-}
-
-void warn_of_cut(const std::string& what, const PromptCut& cut) {
-  std::fprintf(
-      stderr,
-      "weft: warning: the %s has %lld tokens, but this model's text encoder reads %lld; it "
-      "ignores everything from '%s' on\n",
-      what.c_str(), static_cast<long long>(cut.tokens), static_cast<long long>(cut.read),
-      printable(first_words(cut.lost)).c_str());
-}
-
-// Warns of prompts that the text encoder does not read to their end; returns the prompt's own cut.
-std::optional<PromptCut> checked_prompt(const Generator& generator, const Request& request) {
-  const std::optional<PromptCut> cut = generator.prompt_cut(request.prompt);
-  if (cut) warn_of_cut("prompt", *cut);
-  if (generator.layout_limits(request).guided)
-    if (const auto negative = generator.prompt_cut(request.negative_prompt.value_or("")))
-      warn_of_cut("negative prompt", *negative);
-  return cut;
-}
-
 void print_result(const Flags& flags, const Finished& done) {
   const RunResult& result = done.result;
+  const JobSpec& job = done.drawing.spec;
   if (flags.on("json")) {
-    nlohmann::json object{{"output", done.path},           {"framehash", result.framehash},
+    nlohmann::json object{{"output", done.drawing.path},   {"framehash", result.framehash},
                           {"signature", result.signature}, {"seconds", result.seconds},
                           {"seed", result.request.seed},   {"frames", result.frames}};
     for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
-    if (!done.expanded_from.empty()) {
+    if (!job.expanded_from.empty()) {
       object["prompt"] = result.request.prompt;
-      object["expanded_from"] = done.expanded_from;
+      object["expanded_from"] = job.expanded_from;
     }
     if (done.cut) object["prompt_cut"] = to_json(*done.cut);
     object["arena_high_water"] = result.arena_high_water;
@@ -122,45 +55,13 @@ void print_result(const Flags& flags, const Finished& done) {
     if (!done.profile.is_null()) object["profile"] = done.profile;
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%s %s %.2f\n", done.path.c_str(), result.framehash.c_str(), result.seconds);
+    std::printf("%s %s %.2f\n", done.drawing.path.c_str(), result.framehash.c_str(),
+                result.seconds);
   }
   std::fflush(stdout);
   if (!done.profile.is_null() && !flags.on("json")) print_profile(done.profile);
   if (result.streaming.forwards > 0 && informative(flags))
     std::fprintf(stderr, "upload  %s\n", to_string(done.upload, result.streaming).c_str());
-}
-
-// The seconds between checkpoints; nullopt where none are written.
-std::optional<double> checkpoint_seconds(const Flags& flags) {
-  const std::string text = flags.text("checkpoint-every");
-  if (text == "none") return std::nullopt;
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end || !(seconds >= 0) || !std::isfinite(seconds))
-    throw Error(ErrorKind::kUsage, flags.label("checkpoint-every") + " is '" + text +
-                                       "', legal: seconds from 0 up, or none");
-  return seconds;
-}
-
-// Removes the files that only a running job needs. This comes after the sidecar: a job that is
-// killed before it can be resumed, and one that is killed after it is complete; the next run of the
-// same command tidies up.
-void drop_leftovers(const Flags& flags, const OutputNames& names) {
-  remove_checkpoints(names.checkpoint);
-  if (!flags.on("keep-latents")) fs::remove(names.latents);
-}
-
-// The job's name in progress events: the name of its file or folder.
-std::string job_name(const std::string& path) {
-  const fs::path name(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
-  return name.filename().string();
-}
-
-// The options of a rank that is not its replica's root.
-RunOptions joining() {
-  RunOptions options;
-  options.stop = &stop_requested();
-  return options;
 }
 
 // Refuses --output and its companions before anything is loaded.
@@ -173,101 +74,101 @@ OutputChoice checked_output(const Flags& flags, bool several) {
   return output;
 }
 
-GeneratorOptions generator_options(const Flags& flags, const Ranks& ranks, const Ops* ops) {
-  GeneratorOptions options = model_options(flags);
-  options.graphs = flags.on("no-graphs") ? Graphs::kNone : Graphs::kRecord;
-  options.device = device_of(flags, ranks);
-  options.threads = threads_per_rank(flags, ranks);
-  if (options.threads == 0) options.threads = Stream::cpu().threads();
-  options.ranks_per_device = ranks_per_device(flags, ranks);
-  options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
-  options.ranks_per_host = ranks.on_this_host;
-  options.keeping = checkpoint_seconds(flags) ? Keeping::kCheckpoints : Keeping::kNothing;
-  options.ops = ops;
-  return options;
-}
-
-// The job of one command line. Its request, names, seed and layout are the same on all ranks.
-class Job {
+// The jobs of one command line. Their requests, names, seeds and layout are the same on all ranks.
+class Generation {
  public:
-  Job(const Flags& flags, const ResultListener& on_result, const std::string& expanded_from)
+  Generation(const Flags& flags, std::vector<GivenJob> jobs, std::shared_ptr<const OpenModel> model)
       : flags_(flags),
-        on_result_(on_result),
-        expanded_from_(expanded_from),
-        prompts_(prompts_of(flags)),
-        several_(prompts_.size() > 1 || flags.given("prompt-file")),
+        jobs_(std::move(jobs)),
+        several_(jobs_.size() > 1 || flags.given("prompt-file")),
         output_(checked_output(flags, several_)),
         expander_(expander_folder(flags)),
-        ranks_(ranks_of(flags)),
-        profiling_(flags, ranks_),
-        options_(generator_options(flags, ranks_, profiling_.ops())),
-        model_(model_folder(flags)),
-        generator_(model_, options_) {}
+        drawer_(flags, std::move(model)) {}
 
-  int run() {
+  int run(const ResultListener& on_result) {
     resolve();
     if (flags_.on("dry-run")) {
-      if (ranks_.speaks) print_dry_run();
-      return plan_.fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
+      if (drawer_.ranks().speaks) print_dry_run();
+      return drawer_.plan().fits() ? 0 : static_cast<int>(ErrorKind::kMemory);
     }
-    if (ranks_.speaks && informative(flags_)) {
+    if (drawer_.ranks().speaks && informative(flags_)) {
       print_header(stderr);
-      std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first_.seed),
-                   seeded() ? "given" : "random");
+      std::fprintf(stderr, "seed    %llu (%s)\n", static_cast<unsigned long long>(first().seed),
+                   jobs_.front().spec.seeded ? "given" : "random");
     }
-    const std::map<std::string, std::string> about{{"model", generator_.model_name()},
-                                                   {"layout", to_string(layout_)},
-                                                   {"weft", version_text()}};
-    profiling_.around(about, [&] {
-      if (ranks_.alone()) {
-        const auto recorded = profiling_.record(0);
-        run_prompts(generator_, 0, 1, true);
-        return;
-      }
-      on_ranks(ranks_, [&](Communicator& world) { run_rank(world); });
-    });
+    drawer_.draw(drawings_, on_result);
     return 0;
   }
 
  private:
-  bool seeded() const { return flags_.given("seed") && flags_.text("seed") != "-1"; }
+  const Request& first() const { return drawings_.all.front().spec.request; }
 
-  // Completes the request with the model's defaults, the seed, the captions and the layout.
+  // Completes the requests with the model's defaults, the seed, the captions and the names.
   void resolve() {
-    request_ = request_of(flags_, generator_);
-    request_.prompt = prompts_.front();
-    first_ = generator_.resolve(request_);
-    output_.frames = first_.frames;
-    pattern_ = output_pattern(output_);
-    fields_ = {.seed = request_.seed,
-               .model = generator_.model_name(),
-               .prompt = prompts_.front(),
-               .width = first_.width,
-               .height = first_.height,
-               .frames = first_.frames,
-               .index = 0,
-               .date = {},
-               .time = {}};
-    stamp_now(fields_);
+    const Generator& generator = drawer_.generator();
     const bool dry = flags_.on("dry-run");
-    uint64_t seed = request_.seed;
-    if (!seeded() && !dry)
-      seed = seed_left(flags_, output_names(expand_name(pattern_, fields_))).value_or(seed);
-    request_.seed = first_.seed = fields_.seed = agreed(ranks_, seed);
-    captions_ = prompts_;
-    if (!expander_.empty() && !dry) {
-      captions_ = expanded(flags_, ranks_, expander_, prompts_, request_.seed);
-      first_.prompt = captions_.front();
+    uint64_t seed = seed_of(flags_);
+    std::vector<std::string> prompts;
+    for (const GivenJob& job : jobs_) {
+      Drawing drawing{job.spec, {}};
+      drawing.spec.request = generator.resolve(request_of(flags_, job, generator));
+      if (!job.spec.seeded) drawing.spec.request.seed = seed;
+      prompts.push_back(job.spec.request.prompt);
+      drawings_.all.push_back(std::move(drawing));
     }
-    LayoutLimits limits = generator_.layout_limits(first_);
-    limits.requests = static_cast<int64_t>(prompts_.size());
-    layout_ = parse_layout(layout_text(flags_), ranks_.count, limits);
-    plan_ = plan_of_rank(model_, options_, layout_, first_);
-    upload_ = upload_of(flags_, options_.device, plan_);
+    stamp_now(fields_);
+    if (!jobs_.front().spec.seeded && !dry)
+      seed =
+          seed_left(flags_, output_names(expand_name(pattern_of(0), fields_of(0)))).value_or(seed);
+    seed = agreed(drawer_.ranks(), seed);
+    for (size_t i = 0; i < jobs_.size(); ++i)
+      if (!jobs_[i].spec.seeded) drawings_.all[i].spec.request.seed = seed;
+    for (size_t i = 0; i < jobs_.size(); ++i)
+      drawings_.all[i].path = output_path(pattern_of(i), fields_of(i));
+    drawings_.several = several_;
+    if (several_) drawings_.pattern = stamped(pattern_of(0), fields_);
+    if (!expander_.empty() && !dry) expand(prompts);
+    drawer_.arrange(drawings_.all);
+  }
+
+  void expand(const std::vector<std::string>& prompts) {
+    const std::vector<std::string> captions =
+        expanded(flags_, drawer_.ranks(), expander_, prompts, first().seed);
+    for (size_t i = 0; i < captions.size(); ++i) {
+      drawings_.all[i].spec.expanded_from = prompts[i];
+      drawings_.all[i].spec.request.prompt = captions[i];
+    }
+  }
+
+  // The output of a line lies in the folder of --output.
+  std::string pattern_of(size_t i) const {
+    const JobSpec& job = drawings_.all[i].spec;
+    OutputChoice output = output_;
+    output.frames = job.request.frames;
+    if (!job.output.empty()) {
+      output.output.resize(output.output.rfind('/') + 1);
+      output.output += job.output;
+      output.several = false;
+    }
+    return output_pattern(output);
+  }
+
+  NameFields fields_of(size_t i) const {
+    const JobSpec& job = drawings_.all[i].spec;
+    NameFields fields = fields_;
+    fields.id = job.id;
+    fields.seed = job.request.seed;
+    fields.model = drawer_.generator().model_name();
+    fields.prompt = job.request.prompt;
+    fields.width = job.request.width;
+    fields.height = job.request.height;
+    fields.frames = job.request.frames;
+    fields.index = static_cast<int>(i);
+    return fields;
   }
 
   void print_dry_run() const {
-    checked_prompt(generator_, first_);
+    drawer_.checked_prompt(first());
     if (flags_.on("json"))
       print_plan_json();
     else
@@ -275,177 +176,81 @@ class Job {
   }
 
   void print_header(FILE* out) const {
+    const Generator& generator = drawer_.generator();
+    const bool experts = generator.limits().experts > 1;
     std::fprintf(
         out,
         "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
-        printable(generator_.model_name()).c_str(),
-        std::string(to_string(generator_.options().dtype)).c_str(),
-        static_cast<long long>(first_.width), static_cast<long long>(first_.height),
-        static_cast<long long>(first_.frames), first_.steps, first_.guidance_scale.value_or(1),
-        generator_.limits().experts > 1 ? "/" : "",
-        generator_.limits().experts > 1
-            ? std::to_string(first_.guidance_scale_2.value_or(1)).substr(0, 4).c_str()
-            : "",
-        static_cast<long long>(generator_.tokens(first_)));
-    std::fprintf(out, "device  %s%s\n", device_description(generator_.options().device).c_str(),
+        printable(generator.model_name()).c_str(),
+        std::string(to_string(generator.options().dtype)).c_str(),
+        static_cast<long long>(first().width), static_cast<long long>(first().height),
+        static_cast<long long>(first().frames), first().steps, first().guidance_scale.value_or(1),
+        experts ? "/" : "",
+        experts ? std::to_string(first().guidance_scale_2.value_or(1)).substr(0, 4).c_str() : "",
+        static_cast<long long>(generator.tokens(first())));
+    std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),
                  flags_.origin("device") == "auto" ? " (chosen by --device auto)" : "");
-    std::fprintf(out, "layout  %s (%s)\n", to_string(layout_).c_str(), ranks_.description.c_str());
-    std::fprintf(out, "memory  %s%s\n", layout_.ranks() > 1 ? "per rank, rank 0: " : "",
-                 plan_.to_string().c_str());
-    if (upload_.bytes_per_forward > 0)
-      std::fprintf(out, "upload  %s\n", to_string(upload_).c_str());
+    const Layout& layout = drawer_.layout();
+    const std::optional<LayoutChoice>& choice = drawer_.choice();
+    std::fprintf(out, "layout  %s (%s)%s%s\n", to_string(layout).c_str(),
+                 drawer_.ranks().description.c_str(), choice ? ", chosen by simulation: " : "",
+                 choice ? to_string(*choice).c_str() : "");
+    std::fprintf(out, "memory  %s%s\n", layout.ranks() > 1 ? "per rank, rank 0: " : "",
+                 drawer_.plan().to_string().c_str());
+    if (drawer_.upload().bytes_per_forward > 0)
+      std::fprintf(out, "upload  %s\n", to_string(drawer_.upload()).c_str());
     if (flags_.text("log-level") == "debug" || flags_.on("verbose"))
       std::fprintf(out, "%s", flags_.to_string().c_str());
   }
 
   void print_plan_json() const {
-    nlohmann::json object{{"model", generator_.model_name()},
-                          {"dtype", to_string(generator_.options().dtype)},
-                          {"width", first_.width},
-                          {"height", first_.height},
-                          {"frames", first_.frames},
-                          {"steps", first_.steps},
-                          {"seed", first_.seed},
-                          {"tokens", generator_.tokens(first_)},
-                          {"layout", to_string(layout_)},
-                          {"ranks", layout_.ranks()},
-                          {"weights_bytes", plan_.weights},
-                          {"encode_text_bytes", plan_.encode_text},
-                          {"denoise_bytes", plan_.denoise},
-                          {"decode_bytes", plan_.decode},
-                          {"high_water_bytes", plan_.high_water},
-                          {"available_bytes", plan_.available},
-                          {"residency", to_string(plan_.residency)},
-                          {"fits", plan_.fits()}};
-    describe_device_memory(plan_, object);
-    if (upload_.bytes_per_forward > 0) object["streaming"] = to_json(upload_);
+    const Generator& generator = drawer_.generator();
+    const MemoryPlan& plan = drawer_.plan();
+    nlohmann::json object{{"model", generator.model_name()},
+                          {"dtype", to_string(generator.options().dtype)},
+                          {"width", first().width},
+                          {"height", first().height},
+                          {"frames", first().frames},
+                          {"steps", first().steps},
+                          {"seed", first().seed},
+                          {"tokens", generator.tokens(first())},
+                          {"layout", to_string(drawer_.layout())},
+                          {"ranks", drawer_.layout().ranks()},
+                          {"weights_bytes", plan.weights},
+                          {"encode_text_bytes", plan.encode_text},
+                          {"denoise_bytes", plan.denoise},
+                          {"decode_bytes", plan.decode},
+                          {"high_water_bytes", plan.high_water},
+                          {"available_bytes", plan.available},
+                          {"residency", to_string(plan.residency)},
+                          {"fits", plan.fits()}};
+    describe_device_memory(plan, object);
+    if (drawer_.choice()) object["chosen_from"] = to_json(*drawer_.choice());
+    if (drawer_.upload().bytes_per_forward > 0) object["streaming"] = to_json(drawer_.upload());
     std::printf("%s\n", object.dump().c_str());
   }
 
-  void run_rank(Communicator& world) {
-    const auto recorded = profiling_.record(world.rank());
-    RankPlacement placement = RankPlacement::of(world, layout_);
-    const bool root = placement.root();
-    const int replica = world.rank() / placement.ranks();
-    GeneratorOptions own = options_;
-    own.device = device_of(flags_, ranks_, world.rank());
-    Generator mine(model_, own, std::move(placement));
-    run_prompts(mine, replica, layout_[Axis::kData], root);
-    profiling_.gather(world);
-  }
-
-  // Runs every `replicas`-th prompt.
-  void run_prompts(Generator& mine, int replica, int replicas, bool root) {
-    NameFields names = fields_;
-    Request request = request_;
-    request.seed = first_.seed;
-    for (size_t i = replica; i < prompts_.size(); i += replicas) {
-      request.prompt = captions_[i];
-      names.prompt = prompts_[i];
-      names.index = static_cast<int>(i);
-      const Request resolved = mine.resolve(request);
-      const std::string path = output_path(pattern_, names);
-      bool done = root && several_ && !flags_.on("overwrite") && flags_.text("resume") != "never" &&
-                  complete(mine, resolved, path, output_names(path));
-      done = mine.agreed(done);
-      if (done && root) std::fprintf(stderr, "weft: %s is complete\n", path.c_str());
-      if (done) continue;
-      if (root) {
-        draw(mine, resolved, path, expander_.empty() ? expanded_from_ : prompts_[i]);
-      } else {
-        profiling_.restart();
-        mine.run(resolved, nullptr, joining());
-      }
-    }
-  }
-
-  // Draws one prompt. Its file names are claimed before anything is computed, and nothing
-  // half-written stays.
-  void draw(Generator& generator, const Request& request, const std::string& path,
-            const std::string& expanded_from) {
-    const bool with_sidecar = !flags_.on("no-metadata");
-    const OutputNames names = output_names(path);
-    const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
-    if (overwrite == Overwrite::kRefuse && with_sidecar && fs::exists(names.sidecar)) {
-      if (complete(generator, request, path, names)) drop_leftovers(flags_, names);
-      throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
-    }
-    RunOptions options;
-    options.resume = left_by_earlier_run(flags_, generator, request, names);
-    // A job that was killed after its last frame has a whole result but no sidecar.
-    const bool whole = options.resume && options.resume->final() && with_sidecar &&
-                       overwrite == Overwrite::kRefuse && fs::exists(path) && !fs::is_empty(path);
-    VideoSettings settings = video_settings(flags_, request, generator.options().threads);
-    if (with_sidecar)
-      settings.metadata = embedded_metadata(flags_, generator, request, expanded_from);
-    std::unique_ptr<FrameSink> sink = whole ? nullptr : make_sink(path, settings, overwrite);
-
-    ProgressPrinter printer(progress_mode(flags_), job_name(path));
-    options.latents_path = names.latents;
-    const std::optional<double> seconds = checkpoint_seconds(flags_);
-    if (seconds) options.checkpoint_path = names.checkpoint;
-    options.checkpoint_seconds = seconds.value_or(0);
-    options.notes =
-        resume_notes(flags_, generator, several_ ? stamped(pattern_, fields_) : path, first_.seed);
-    options.listener = &printer;
-    options.stop = &stop_requested();
-    Finished done{.path = path,
-                  .result = {},
-                  .expanded_from = expanded_from,
-                  .profile = nullptr,
-                  .upload = upload_,
-                  .cut = checked_prompt(generator, request)};
-    profiling_.restart();
-    try {
-      done.result = generator.run(request, sink.get(), options);
-    } catch (const Error& error) {
-      const std::string advice = resume_advice(ranks_, names);
-      if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
-      // Among several ranks, main() may print another rank's error instead of this one.
-      const bool several = error.kind() == ErrorKind::kStopped && !ranks_.alone();
-      if (several) std::fprintf(stderr, "weft: %s\n", advice.c_str());
-      throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
-    }
-    done.profile = profiling_.result();
-    if (with_sidecar) write_sidecar(names.sidecar, flags_, generator, done, overwrite);
-    drop_leftovers(flags_, names);
-    printer.finish();
-    on_result_(done);
-  }
-
   const Flags& flags_;
-  const ResultListener& on_result_;
-  const std::string& expanded_from_;
-  const std::vector<std::string> prompts_;
+  const std::vector<GivenJob> jobs_;
   const bool several_;
-  OutputChoice output_;
+  const OutputChoice output_;
   const std::string expander_;
-  const Ranks ranks_;
-  Profiling profiling_;
-  const GeneratorOptions options_;
-  const std::string model_;
-  Generator generator_;
+  Drawer drawer_;
 
   // Set by resolve().
-  std::vector<std::string> captions_;
-  Request request_, first_;  // as the flags say; of the first prompt, with all defaults
-  std::string pattern_;
-  NameFields fields_;
-  Layout layout_;
-  MemoryPlan plan_;
-  UploadForecast upload_;
+  Drawer::Drawings drawings_;  // with all defaults
+  NameFields fields_;          // the date and the time
 };
 
 }  // namespace
 
-int generate(const Flags& flags, const ResultListener& on_result,
-             const std::string& expanded_from) {
-  check_request_flags(flags);
-  return Job(flags, on_result, expanded_from).run();
+int generate(const Flags& flags, std::vector<GivenJob> jobs, const ResultListener& on_result,
+             std::shared_ptr<const OpenModel> model) {
+  return Generation(flags, std::move(jobs), std::move(model)).run(on_result);
 }
 
 int run_generate(const Flags& flags) {
-  return generate(flags, [&](const Finished& done) { print_result(flags, done); });
+  return generate(flags, jobs_of(flags), [&](const Finished& done) { print_result(flags, done); });
 }
 
 }  // namespace weft

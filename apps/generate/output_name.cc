@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-constexpr size_t kMaxPromptBytes = 40;
+constexpr size_t kMaxPromptBytes = 40, kMaxIdBytes = 64;
 
 // In small letters, with the dot; "" where there is none.
 std::string file_extension(const std::string& path) {
@@ -40,7 +40,7 @@ std::string sanitised(const std::string& text, size_t length) {
     else if (!out.empty() && out.back() != '_')
       out += '_';
   }
-  out.resize(std::min({out.size(), length, kMaxPromptBytes}));
+  out.resize(std::min(out.size(), length));
   while (!out.empty() && (out.back() == '_' || out.back() == '.')) out.pop_back();
   if (is_device_name(out)) out.insert(0, "_");
   return out.empty() ? "untitled" : out;
@@ -114,6 +114,8 @@ std::string expand_name(const std::string& pattern, const NameFields& fields) {
     }
     if (name == "seed")
       out += padded(fields.seed, width);
+    else if (name == "id" && !fields.id.empty())
+      out += sanitised(fields.id, kMaxIdBytes);
     else if (name == "idx" || name == "id")
       out += padded(static_cast<uint64_t>(fields.index), width);
     else if (name == "width")
@@ -125,7 +127,7 @@ std::string expand_name(const std::string& pattern, const NameFields& fields) {
     else if (name == "model")
       out += sanitised(fields.model, kMaxPromptBytes);
     else if (name == "prompt")
-      out += sanitised(fields.prompt, width ? width : kMaxPromptBytes);
+      out += sanitised(fields.prompt, std::min(width ? width : kMaxPromptBytes, kMaxPromptBytes));
     else if (name == "date")
       out += fields.date;
     else if (name == "time")

@@ -25,6 +25,7 @@ struct NameFields {
   uint64_t seed = 0;
   std::string model, prompt;
   int64_t width = 0, height = 0, frames = 0;
+  std::string id;    // of the job; "": its index
   int index = 0;     // the number of the prompt, from 0
   std::string date;  // 20260131
   std::string time;  // 142359
@@ -32,8 +33,8 @@ struct NameFields {
 
 // Expands {seed} {model} {width} {height} {frames} {prompt:40} {idx:05} {date} {time} {id}; a
 // number after the colon is a length (prompt) or a zero-padded width (numbers). Error(kUsage) for
-// an unknown field. Text is reduced to [A-Za-z0-9._-] and at most 40 bytes; it never begins with a
-// dot, leads out of its folder, or is a name that Windows reserves.
+// an unknown field. Text is reduced to [A-Za-z0-9._-] and at most 40 bytes (an id 64); it never
+// begins with a dot, leads out of its folder, or is a name that Windows reserves.
 std::string expand_name(const std::string& pattern, const NameFields& fields);
 
 // expand_name() for a file to be written. Error(kOutput) where a link inside the pattern's folder

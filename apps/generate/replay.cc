@@ -8,7 +8,6 @@
 #include "apps/device.h"
 #include "apps/generate/generate.h"
 #include "apps/generate/progress.h"
-#include "apps/generate/request_flags.h"
 #include "apps/generate/sidecar.h"
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
@@ -127,79 +126,43 @@ std::vector<Difference> differences(const Record& record, const Flags& flags, co
   return out;
 }
 
-void add(std::vector<std::string>& arguments, const std::string& flag, const std::string& value) {
-  if (!value.empty()) arguments.push_back("--" + flag + "=" + value);
-}
-
-// Prompts are passed in files, where @ and - have no meaning.
-void add_prompts(const Record& record, const Flags& flags, const ScratchFolder& scratch,
-                 std::vector<std::string>& out) {
+// The job that the file states. A prompt that it hides is taken from the flags.
+GivenJob job_of(const Record& record, const Flags& flags) {
+  nlohmann::json fields = record.request;
   for (const auto& [flag, key] :
        {std::pair{"prompt", "prompt"}, {"negative-prompt", "negative_prompt"}}) {
-    const bool told = record.request.contains(key);
+    const bool told = fields.contains(key);
     if (told && flags.given(flag))
       throw Error(ErrorKind::kUsage, flags.label(flag) + " is given, but " + record.path +
                                          " holds its own; weft generate draws another");
     if (!told && !flags.given(flag) && std::string(flag) == "prompt")
       throw Error(ErrorKind::kUsage,
                   record.path + " was made with --no-prompt-metadata; give --" + std::string(flag));
-    if (!told) {
-      add(out, flag, flags.text(flag));
-      continue;
-    }
-    write_text_file(scratch.file(key), text_of(record.request, key), Overwrite::kReplace);
-    add(out, flag, "@" + scratch.file(key));
+    if (!told && flags.given(flag)) fields[key] = text_argument(flags, flag);
   }
+  GivenJob job{.spec = {},
+               .label = [path = flags.operands().front()](
+                            const std::string& field) { return path + ": " + field; },
+               .model = {}};
+  read_named_job(fields, job.label, job.spec);
+  return job;
 }
 
-// The flags that make the file again. Values from the file are data: each is passed as the value of
-// a flag and checked as one.
-std::vector<std::string> arguments_of(const Record& record, const Flags& flags,
-                                      const ScratchFolder& scratch) {
-  std::vector<std::string> out;
-  constexpr std::pair<const char*, const char*> kFields[] = {
-      {"width", "width"},
-      {"height", "height"},
-      {"num-frames", "num_frames"},
-      {"fps", "fps"},
-      {"steps", "steps"},
-      {"flow-shift", "flow_shift"},
-      {"guidance-scale", "guidance_scale"},
-      {"guidance-scale-2", "guidance_scale_2"},
-      {"seed", "seed"},
-      {"rng", "rng"}};
-  for (const auto& [flag, key] : kFields) add(out, flag, text_of(record.request, key));
-  add(out, "solver", solver_flag(text_of(record.request, "solver")));
-  std::string sigmas;
-  if (record.request.contains("sigmas"))
-    for (const nlohmann::json& sigma : record.request["sigmas"])
-      sigmas += (sigmas.empty() ? "" : ",") + sigma.dump();
-  add(out, "sigmas", sigmas);
-  add_prompts(record, flags, scratch, out);
-  add(out, "device",
-      flags.given("device") ? flags.text("device") : text_of(record.engine, "device"));
-  add(out, "dtype", text_of(record.engine, "dtype"));
-  add(out, "weights", text_of(record.engine, "weights"));
-  add(out, "attention", text_of(record.engine, "attention"));
-  add(out, "vae-dtype", text_of(record.engine, "vae_dtype"));
-  add(out, "set",
-      std::string("deterministic=") +
-          (text_of(record.engine, "deterministic") == "true" ? "on" : "off"));
-  add(out, "threads",
-      flags.given("threads") ? flags.text("threads") : text_of(record.engine, "threads"));
-  const std::string layout = text_of(record.engine, "layout");
-  if (flags.given("layout") || flags.given("ranks")) {
-    add(out, "ranks", flags.text("ranks"));
-    add(out, "layout", flags.text("layout"));
-  } else if (!layout.empty() && layout != "one rank") {
-    int ranks = 1;
-    for (const std::string& part : split(layout, ','))
-      if (!part.starts_with("text_ranks=") && !part.starts_with("vae_ranks="))
-        ranks *= std::max(1, std::atoi(part.substr(part.find('=') + 1).c_str()));
-    add(out, "ranks", std::to_string(std::min(ranks, 1024)));
-    add(out, "layout", layout);
-  }
-  return out;
+// The flags that compute the job as the file was computed, under those of replay. Values from the
+// file are data: each is checked as the value of a flag.
+StoredFlags stored_flags(const Record& record, const Flags& flags) {
+  StoredFlags stored{.values = {}, .origin = record.path};
+  for (const char* name :
+       {"dtype", "weights", "attention", "vae_dtype", "device", "threads", "layout"})
+    if (const std::string value = text_of(record.engine, name); !value.empty())
+      stored.values[name] = value;
+  stored.values["deterministic"] = text_of(record.engine, "deterministic") == "true" ? "on" : "off";
+  if (flags.given("ranks") || flags.given("layout") || stored.values["layout"] == "one rank")
+    stored.values.erase("layout");
+  for (const auto& [name, value] : flags.values())
+    if (flags.given(name) && name != "prompt" && name != "negative-prompt")
+      stored.values[name] = value.first;
+  return stored;
 }
 
 // The --output and --frames of the job: the user's --output, or a scratch file that is removed at
@@ -260,20 +223,21 @@ int run_replay(const Flags& flags) {
     throw Error(ErrorKind::kUsage, "weft replay needs --model FOLDER: " + record.path +
                                        " was made with " + text_of(record.engine, "model") +
                                        " and does not say in which folder that is");
+  const GivenJob given = job_of(record, flags);
   const ScratchFolder scratch;
-  std::vector<std::string> arguments = arguments_of(record, flags, scratch);
-  add(arguments, "model", model);
+  StoredFlags stored = stored_flags(record, flags);
   const Target target = target_of(record, flags, scratch);
-  add(arguments, "output", target.output);
-  add(arguments, "frames", target.frames_as_pictures ? "png" : "file");
-  for (const char* flag : {"progress", "log-level", "memory-limit"})
-    if (flags.given(flag)) add(arguments, flag, flags.text(flag));
-  for (const char* flag : {"quiet", "verbose", "overwrite"})
-    if (flags.on(flag)) arguments.push_back(std::string("--") + flag);
-  if (!target.kept) arguments.insert(arguments.end(), {"--no-metadata", "--checkpoint-every=none"});
-  const Flags job = Flags::parse(kGenerate, arguments);
+  stored.values["model"] = model;
+  stored.values["output"] = target.output;
+  stored.values["frames"] = target.frames_as_pictures ? "png" : "file";
+  if (!target.kept) {
+    stored.values["no-metadata"] = "on";
+    stored.values["checkpoint-every"] = "none";
+  }
+  const Flags job = Flags::parse(kGenerate, {}, stored);
 
-  const std::string weights = Generator(model, {}).weights_hash();
+  const auto opened = std::make_shared<const OpenModel>(model);
+  const std::string weights = opened->weights_hash();
   const std::vector<Difference> differ = differences(record, flags, job, weights);
   for (const Difference& d : differ)
     if (informative(flags))
@@ -293,12 +257,13 @@ int run_replay(const Flags& flags) {
   std::string expected = record.framehash, measured, output;
   if (expected.empty()) expected = decoded_hash(record.path);
   const int code = generate(
-      job,
+      job, {given},
       [&](const Finished& done) {
-        measured = record.framehash.empty() ? decoded_hash(done.path) : done.result.framehash;
-        if (target.kept) output = done.path;
+        measured =
+            record.framehash.empty() ? decoded_hash(done.drawing.path) : done.result.framehash;
+        if (target.kept) output = done.drawing.path;
       },
-      text_of(record.request, "expanded_from"));
+      opened);
   if (code) return code;
   report(flags, record, differ, expected, measured, output);
   return expected == measured ? 0 : 1;

@@ -6,82 +6,14 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 
-#include "apps/device.h"
 #include "apps/generate/progress.h"
+#include "io/json.h"
 
 namespace weft {
 namespace {
-
-void read_size(const Flags& flags, Request& request) {
-  request.width = flags.integer("width").value_or(0);
-  request.height = flags.integer("height").value_or(0);
-  const auto size = size_of_flag(flags);
-  if (!size) return;
-  const auto [width, height] = *size;
-  if ((request.width && request.width != width) || (request.height && request.height != height))
-    throw Error(ErrorKind::kUsage,
-                flags.label("size") + " " + flags.text("size") + " contradicts " +
-                    flags.label(request.width && request.width != width ? "width" : "height"));
-  request.width = width;
-  request.height = height;
-}
-
-// Refuses sizes and frame counts that the model cannot draw.
-void check_extents(const Flags& flags, const ModelLimits& limits, const Request& request) {
-  for (const auto& [flag, value] :
-       {std::pair{"width", request.width}, {"height", request.height}}) {
-    if (value == 0) continue;
-    const std::string number = std::to_string(value);
-    check_on_grid(flags.given(flag) ? flags.label(flag) + " is " + number
-                                    : flags.label("size") + " is '" + flags.text("size") +
-                                          "': its " + flag + " is " + number,
-                  value, side_grid(limits));
-  }
-  if (request.frames == 0) return;
-  const std::string frames = std::to_string(request.frames);
-  check_on_grid(flags.given("seconds") ? flags.label("seconds") + " is " + flags.text("seconds") +
-                                             ", which is " + frames + " frames"
-                                       : flags.label("num-frames") + " is " + frames,
-                request.frames, frame_grid(limits));
-}
-
-void read_frames(const Flags& flags, const Generator& generator, Request& request) {
-  request.fps = flags.real("fps").value_or(0);
-  request.frames = flags.integer("num-frames").value_or(0);
-  const int64_t multiple = generator.limits().frame_multiple;
-  const auto nearest_legal = [&](double frames) {
-    return std::max<int64_t>(0, std::llround((frames - 1) / double(multiple))) * multiple + 1;
-  };
-  if (const auto seconds = flags.real("seconds")) {
-    const double fps = request.fps > 0 ? request.fps : generator.defaults().fps;
-    request.frames = nearest_legal(*seconds * fps);
-    if (informative(flags))
-      std::fprintf(stderr,
-                   "weft: --seconds %g at %g fps is %lld frames, the nearest legal number\n",
-                   *seconds, fps, static_cast<long long>(request.frames));
-  } else if (request.frames && flags.on("round-frames")) {
-    request.frames = nearest_legal(static_cast<double>(request.frames));
-  }
-}
-
-std::vector<double> sigmas_of(const Flags& flags) {
-  const std::string text = flags.text("sigmas");
-  std::vector<double> sigmas;
-  for (const char* at = text.c_str(); *at;) {
-    char* end = nullptr;
-    const double sigma = std::strtod(at, &end);
-    const double below = sigmas.empty() ? 2 : sigmas.back();
-    if (end == at || (*end && *end != ',') || !(sigma > 0 && sigma <= 1 && sigma < below))
-      throw Error(ErrorKind::kUsage,
-                  flags.label("sigmas") + " is '" + text +
-                      "', legal: falling numbers, at most 1 and above 0, separated by commas");
-    sigmas.push_back(sigma);
-    at = *end ? end + 1 : end;
-  }
-  return sigmas;
-}
 
 // The names of --solver and the engine's names for them, where they differ. The last one was the
 // engine's name in older sidecars and checkpoints.
@@ -95,6 +27,69 @@ std::string without_line_ends(std::string text) {
   while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
   return text;
 }
+
+// The flag of a field of a job.
+std::string flag_of(std::string field) {
+  std::ranges::replace(field, '_', '-');
+  return field;
+}
+
+// The fields that flags of this command give; `prompt` and `output` mean something else there.
+nlohmann::json fields_of(const Flags& flags) {
+  nlohmann::json fields = nlohmann::json::object();
+  for (const JobField& field : job_fields()) {
+    const std::string name = field.name, flag = flag_of(name);
+    if (name == "prompt" || name == "output" || !find_flag(flags.command(), flag)) continue;
+    if (flags.given(flag))
+      fields[name] = name == "negative_prompt" ? text_argument(flags, flag) : flags.text(flag);
+  }
+  return fields;
+}
+
+bool is_side(const std::string& field) { return field == "width" || field == "height"; }
+
+// Names the flags of fields. A side that comes from --size is named by it. `flags` must live on.
+FieldLabel flag_label(const Flags& flags) {
+  return [&flags](const std::string& field) {
+    const std::string flag = flag_of(field);
+    if (is_side(field) && !flags.given(flag) && flags.given("size"))
+      return flags.label("size") + " is '" + flags.text("size") + "': its " + field;
+    return flags.label(flag);
+  };
+}
+
+// The object of a line. Error(kUsage) where it is none.
+nlohmann::json object_of(const std::string& text, const std::string& where) {
+  nlohmann::json object;
+  try {
+    object = parse_json(text, where);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kUsage, error.what());
+  }
+  return object;
+}
+
+// The fields of a job inside an envelope of OpenAI's batches: {"custom_id", "method", "url",
+// "body"}.
+nlohmann::json unwrapped(const nlohmann::json& envelope, const std::string& where) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::kUsage, where + what);
+  };
+  for (const auto& [name, value] : envelope.items()) {
+    if (name == "method" && value != "POST")
+      refuse(": method is " + value.dump() + ", legal: \"POST\"");
+    if (name == "url" && value != "/v1/videos")
+      refuse(": url is " + value.dump() + ", legal: \"/v1/videos\"");
+    if (name != "custom_id" && name != "method" && name != "url" && name != "body")
+      refuse(": " + name + " is no field of an envelope, legal: custom_id, method, url, body");
+  }
+  nlohmann::json fields = envelope.at("body");
+  if (!fields.is_object()) refuse(": body is no object; legal: the fields of a job");
+  if (fields.contains("id")) refuse(": body has an id; legal beside it: custom_id alone");
+  if (envelope.contains("custom_id")) fields["id"] = envelope["custom_id"];
+  return fields;
+}
+
 }  // namespace
 
 std::string standard_input() {
@@ -113,28 +108,31 @@ std::string text_argument(const Flags& flags, const std::string& name) {
 }
 
 uint64_t seed_of(const Flags& flags) {
-  const std::string text = flags.text("seed");
-  if (text.empty() || text == "-1") return std::random_device{}() & 0xffffffffu;
-  errno = 0;
-  char* end = nullptr;
-  const uint64_t seed = std::strtoull(text.c_str(), &end, 10);
-  if (errno || *end || text.front() < '0' || text.front() > '9')
-    throw Error(ErrorKind::kUsage, flags.label("seed") + " is '" + text +
-                                       "', legal: 0 ... 18446744073709551615, or -1 for random");
-  return seed;
+  const JobSpec job = job_of(flags).spec;
+  return job.seeded ? job.request.seed : std::random_device{}() & 0xffffffffu;
 }
 
-std::optional<std::pair<int64_t, int64_t>> size_of_flag(const Flags& flags) {
-  constexpr int64_t kMaxSide = 16384;
-  const std::string size = flags.text("size");
-  if (size.empty()) return std::nullopt;
-  int width = 0, height = 0, used = 0;
-  if (std::sscanf(size.c_str(), "%d%*[xX*]%d%n", &width, &height, &used) != 2 ||
-      used != static_cast<int>(size.size()) || width < 1 || height < 1 || width > kMaxSide ||
-      height > kMaxSide)
+std::vector<Line> lines_of(const Flags& flags, const std::string& flag, const std::string& path) {
+  const std::string given = (flag.empty() ? "" : flags.label(flag) + " is ") + "'" + path + "'";
+  std::ifstream file(path);
+  if (!file) throw Error(ErrorKind::kUsage, given + ", which cannot be read");
+  std::vector<Line> lines;
+  int number = 1;
+  for (std::string line; std::getline(file, line); ++number) {
+    if (line.ends_with('\r')) line.pop_back();
+    const size_t first = line.find_first_not_of(" \t");
+    if (first != std::string::npos && line[first] != '#') lines.push_back({number, line});
+  }
+  if (lines.empty())
     throw Error(ErrorKind::kUsage,
-                flags.label("size") + " is '" + size + "', legal: WxH or W*H, as 832x480");
-  return std::pair<int64_t, int64_t>{width, height};
+                given + ", which has no prompt; legal: one per line, # begins a comment line");
+  return lines;
+}
+
+void read_named_job(nlohmann::json fields, const FieldLabel& label, JobSpec& job) {
+  if (const auto solver = fields.find("solver"); solver != fields.end() && solver->is_string())
+    *solver = engine_solver(*solver);
+  read_job(fields, label, job);
 }
 
 std::vector<std::string> prompts_of(const Flags& flags) {
@@ -148,23 +146,82 @@ std::vector<std::string> prompts_of(const Flags& flags) {
   if (flags.given("prompt"))
     throw Error(ErrorKind::kUsage, flags.label("prompt") + " and " + flags.label("prompt-file") +
                                        " exclude each other");
-  std::ifstream file(path);
-  if (!file)
-    throw Error(ErrorKind::kUsage,
-                flags.label("prompt-file") + " is '" + path + "', which cannot be read");
   std::vector<std::string> prompts;
-  for (std::string line; std::getline(file, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    const size_t first = line.find_first_not_of(" \t");
-    if (first != std::string::npos && line[first] != '#') prompts.push_back(line);
-  }
-  if (prompts.empty())
-    throw Error(ErrorKind::kUsage,
-                flags.label("prompt-file") + " is '" + path +
-                    "', which has no prompt; legal: one per line, # begins a comment line");
+  for (const Line& line : lines_of(flags, "prompt-file", path)) prompts.push_back(line.text);
   return prompts;
 }
 
+GivenJob job_of(const Flags& flags) {
+  GivenJob job{.spec = {}, .label = flag_label(flags), .model = {}};
+  read_named_job(fields_of(flags), job.label, job.spec);
+  return job;
+}
+
+GivenJob job_of(const Flags& flags, const Line& line, const std::string& where) {
+  nlohmann::json fields{{"prompt", line.text}};
+  if (line.text.starts_with('{')) fields = object_of(line.text, where);
+  if (fields.contains("body")) fields = unwrapped(fields, where);
+  GivenJob job = job_of(flags);
+  if (const auto model = fields.find("model"); model != fields.end()) {
+    job.model = model->is_string() ? model->get<std::string>() : model->dump();
+    fields.erase(model);
+  }
+  read_named_job(
+      fields, [&](const std::string& field) { return where + ": " + field; }, job.spec);
+  if (!fields.contains("prompt"))
+    throw Error(ErrorKind::kUsage, where + ": has no prompt; legal: a text");
+  job.label = [of_flag = job.label, fields, where](const std::string& field) {
+    if (is_side(field) && !fields.contains(field) && fields.contains("size"))
+      return where + ": size is " + fields["size"].dump() + ": its " + field;
+    return fields.contains(field) ? where + ": " + field : of_flag(field);
+  };
+  return job;
+}
+
+std::vector<GivenJob> jobs_of(const Flags& flags) {
+  std::vector<GivenJob> jobs;
+  if (const std::string path = flags.text("prompt-file"); !path.empty() && !flags.given("prompt")) {
+    for (const Line& line : lines_of(flags, "prompt-file", path)) {
+      const std::string where = path + " line " + std::to_string(line.number);
+      jobs.push_back(job_of(flags, line, where));
+    }
+    return jobs;
+  }
+  jobs.push_back(job_of(flags));
+  jobs.back().spec.request.prompt = prompts_of(flags).front();
+  return jobs;
+}
+
+Request request_of(const Flags& flags, const GivenJob& job, const Generator& generator) {
+  const Request request = request_of(job.spec, generator.defaults(), generator.limits(), job.label);
+  if (job.spec.seconds > 0 && informative(flags)) {
+    const double fps = request.fps > 0 ? request.fps : generator.defaults().fps;
+    std::fprintf(stderr, "weft: --seconds %g at %g fps is %lld frames, the nearest legal number\n",
+                 job.spec.seconds, fps, static_cast<long long>(request.frames));
+  }
+  return request;
+}
+
+std::string engine_solver(const std::string& name) {
+  for (const auto& [flag, engine] : kSolvers)
+    if (name == flag) return engine;
+  return name;
+}
+
+std::optional<double> checkpoint_seconds(const Flags& flags) {
+  const std::string text = flags.text("checkpoint-every");
+  if (text == "none") return std::nullopt;
+  char* end = nullptr;
+  const double seconds = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end || !(seconds >= 0) || !std::isfinite(seconds))
+    throw Error(ErrorKind::kUsage, flags.label("checkpoint-every") + " is '" + text +
+                                       "', legal: seconds from 0 up, or none");
+  return seconds;
+}
+
+namespace {
+
+// The options that running and planning share.
 GeneratorOptions model_options(const Flags& flags) {
   GeneratorOptions options;
   options.dtype = compute_dtype(flags);
@@ -177,71 +234,32 @@ GeneratorOptions model_options(const Flags& flags) {
   return options;
 }
 
-std::string engine_solver(const std::string& name) {
-  for (const auto& [flag, engine] : kSolvers)
-    if (name == flag) return engine;
-  return name;
+}  // namespace
+
+GeneratorOptions options_of(const Flags& flags, const Ranks& ranks) {
+  GeneratorOptions options = model_options(flags);
+  options.graphs = flags.on("no-graphs") ? Graphs::kNone : Graphs::kRecord;
+  options.device = device_of(flags, ranks);
+  options.threads = threads_per_rank(flags, ranks);
+  if (options.threads == 0) options.threads = Stream::cpu().threads();
+  options.ranks_per_device = ranks_per_device(flags, ranks);
+  options.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
+  options.ranks_per_host = ranks.on_this_host;
+  options.keeping = checkpoint_seconds(flags) ? Keeping::kCheckpoints : Keeping::kNothing;
+  return options;
 }
 
-std::string solver_flag(const std::string& name) {
-  const std::string known = engine_solver(name);
-  for (const auto& [flag, engine] : kSolvers)
-    if (known == engine) return flag;
-  return known;
-}
-
-void check_on_grid(const std::string& where, int64_t value, const Grid& grid) {
-  if (grid.holds(value)) return;
-  std::string nearest;
-  for (const int64_t near : grid.nearest(value))
-    nearest += (nearest.empty() ? "" : " and ") + std::to_string(near);
-  throw Error(ErrorKind::kUsage, where + ", legal: " + grid.rule() + ", " +
-                                     std::to_string(grid.low) + " ... " +
-                                     std::to_string(grid.high) + "; nearest: " + nearest);
-}
-
-void check_request_flags(const Flags& flags) {
-  Request unused;
-  read_size(flags, unused);
-  seed_of(flags);
-  const std::vector<double> sigmas = sigmas_of(flags);
-  const auto steps = flags.integer("steps");
-  if (!sigmas.empty() && steps && *steps != static_cast<int64_t>(sigmas.size()))
-    throw Error(ErrorKind::kUsage, flags.label("steps") + " is " + std::to_string(*steps) +
-                                       ", but " + flags.label("sigmas") + " has " +
-                                       std::to_string(sigmas.size()) + " values");
-  if (!sigmas.empty() && flags.given("flow-shift"))
-    throw Error(ErrorKind::kUsage, flags.label("flow-shift") + " is given beside " +
-                                       flags.label("sigmas") +
-                                       ", which are used as they are; legal: one of the two");
-  if (flags.given("seconds") && flags.given("num-frames"))
-    throw Error(ErrorKind::kUsage, flags.label("seconds") + " and " + flags.label("num-frames") +
-                                       " exclude each other");
-}
-
-Request request_of(const Flags& flags, const Generator& generator) {
-  check_request_flags(flags);
-  Request request;
-  if (flags.given("negative-prompt"))
-    request.negative_prompt = text_argument(flags, "negative-prompt");
-  read_size(flags, request);
-  read_frames(flags, generator, request);
-  check_extents(flags, generator.limits(), request);
-  request.sigmas = sigmas_of(flags);
-  request.steps = static_cast<int>(flags.integer("steps").value_or(0));
-  if (!request.sigmas.empty()) request.steps = static_cast<int>(request.sigmas.size());
-  request.guidance_scale = flags.real("guidance-scale");
-  request.guidance_scale_2 = flags.real("guidance-scale-2");
-  if (request.guidance_scale_2 && generator.limits().experts < 2 &&
-      request.guidance_scale_2 != request.guidance_scale)
-    throw Error(ErrorKind::kUsage,
-                flags.label("guidance-scale-2") + " is " + flags.text("guidance-scale-2") +
-                    ", but this model has one expert; legal: " + "--guidance-scale alone");
-  request.flow_shift = flags.real("flow-shift");
-  request.solver = engine_solver(flags.text("solver"));
-  request.seed = seed_of(flags);
-  request.rng = rng_from_name(flags.text("rng"));
-  return request;
+GeneratorOptions planning_options(const Flags& flags, int ranks,
+                                  const std::optional<PlannedDevice>& device) {
+  GeneratorOptions options = model_options(flags);
+  options.threads = 1;
+  options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
+  options.ranks_per_device = ranks;
+  if (!device) return options;
+  options.planned = device->traits;
+  options.ranks_per_device = planned_ranks_per_device(flags, ranks);
+  options.ranks_per_host = ranks;
+  return options;
 }
 
 }  // namespace weft

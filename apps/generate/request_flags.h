@@ -1,14 +1,22 @@
 #pragma once
-// The flags that say what to draw: prompts, sizes, schedule, seed.
+// The flags that say what to draw, as jobs, and those that say how to compute it, as options.
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "apps/command_line/flags.h"
+#include "apps/device.h"
 #include "engine/generation/generator.h"
+#include "engine/job/job_spec.h"
 
 namespace weft {
+
+// A job, and how messages name its fields: as flags, or as fields of a line.
+struct GivenJob {
+  JobSpec spec;
+  FieldLabel label;
+  std::string model;  // the model that the line names, or ""
+};
 
 // The flag's text: as it stands, the contents of the file behind '@', or standard input for "-".
 std::string text_argument(const Flags& flags, const std::string& name);
@@ -16,20 +24,39 @@ std::string text_argument(const Flags& flags, const std::string& name);
 std::string standard_input();
 // --seed, or a random one of 32 bits. Error(kUsage).
 uint64_t seed_of(const Flags& flags);
+
+// A line of a file of prompts, from 1.
+struct Line {
+  int number;
+  std::string text;
+};
+// The lines that are not empty and no comments (#). Error(kUsage) that names `flag` where the file
+// cannot be read or has none.
+std::vector<Line> lines_of(const Flags& flags, const std::string& flag, const std::string& path);
 // --prompt, or the lines of --prompt-file. Error(kUsage) where there is none.
 std::vector<std::string> prompts_of(const Flags& flags);
-// Error(kUsage) where the flags alone are wrong; no model is opened.
-void check_request_flags(const Flags& flags);
-// --size as width and height; none where it is not given.
-std::optional<std::pair<int64_t, int64_t>> size_of_flag(const Flags& flags);
-// The request without its prompt; fields that the user leaves open stay open. Error(kUsage) naming
-// the flag where a size or a frame count is not legal for the model.
-Request request_of(const Flags& flags, const Generator& generator);
-// Error(kUsage) where `value` is not on the grid; `where` begins the message: "--width is 40".
-void check_on_grid(const std::string& where, int64_t value, const Grid& grid);
-// The options of a model that flags alone decide: number formats, resident layers, memory limits.
-GeneratorOptions model_options(const Flags& flags);
-// The engine's name of a solver, from its name for --solver or in older metadata; and back.
+
+// read_job() with the names of solvers that --solver has.
+void read_named_job(nlohmann::json fields, const FieldLabel& label, JobSpec& job);
+// The job that the flags describe, without its prompt. No model is opened. Error(kUsage). `flags`
+// must outlive the job.
+GivenJob job_of(const Flags& flags);
+// The same with the fields of a line on top: a prompt, a job in JSON, or an envelope of OpenAI's
+// batches around one. `where` begins messages about the line.
+GivenJob job_of(const Flags& flags, const Line& line, const std::string& where);
+// The jobs of --prompt or --prompt-file. Error(kUsage).
+std::vector<GivenJob> jobs_of(const Flags& flags);
+// The request of a job for a model; fields that are left open stay open.
+Request request_of(const Flags& flags, const GivenJob& job, const Generator& generator);
+
+// The engine's name of a solver, from its name for --solver, today's or a former one.
 std::string engine_solver(const std::string& name);
-std::string solver_flag(const std::string& name);
+
+// The seconds between checkpoints; nullopt where none are written.
+std::optional<double> checkpoint_seconds(const Flags& flags);
+// The options of the generators that run a job on `ranks`.
+GeneratorOptions options_of(const Flags& flags, const Ranks& ranks);
+// The options of generators that plan a job for `device`, or for this CPU.
+GeneratorOptions planning_options(const Flags& flags, int ranks,
+                                  const std::optional<PlannedDevice>& device);
 }  // namespace weft

@@ -10,11 +10,9 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate/progress.h"
-#include "apps/generate/request_flags.h"
 #include "apps/model_folder.h"
 #include "io/json.h"
 #include "io/weights/tensor_file.h"
-#include "kernels/ops.h"
 
 namespace weft {
 namespace {
@@ -67,30 +65,29 @@ std::string quoted(const std::string& word) {
 }
 
 // Warns of differences that may change the last bits of a result although the job is the same.
-void warn_of_changes(const Flags& flags, const std::map<std::string, std::string>& there,
-                     const std::map<std::string, std::string>& here) {
+void warn_of_changes(const Flags& flags, const Checkpoint& left, const std::string& record) {
+  const auto facts = [](const std::string& of, const std::string& version) {
+    nlohmann::json engine = parse_json(of, "the record of a job").at("engine");
+    engine["engine"] = version;
+    return engine;
+  };
+  const auto made = left.notes.find("engine");
+  const nlohmann::json here = facts(record, version_text()),
+                       there = facts(left.job, made == left.notes.end() ? "" : made->second);
   for (const char* name : {"engine", "isa", "threads", "layout"}) {
-    const auto before = there.find(name), now = here.find(name);
-    if (before == there.end() || now == here.end() || before->second == now->second) continue;
+    const auto before = there.find(name);
+    if (before == there.end() || *before == here.at(name) || *before == "") continue;
     if (std::string(name) == "threads" && flags.on("deterministic")) continue;
+    const auto shown = [](const nlohmann::json& value) {
+      return value.is_string() ? value.get<std::string>() : value.dump();
+    };
     std::fprintf(
         stderr,
         "weft: warning: resumed with %s %s, begun with %s: the last bits of the result may "
         "differ from those of an uninterrupted run\n",
-        name, now->second.c_str(), before->second.c_str());
+        name, shown(here.at(name)).c_str(), shown(*before).c_str());
   }
 }
-
-std::map<std::string, std::string> place_notes(const Generator& generator) {
-  return {{"engine", version_text()},
-          {"isa", cpu_isa()},
-          {"threads", std::to_string(generator.options().threads)},
-          {"layout", to_string(generator.layout())}};
-}
-
-}  // namespace
-
-namespace {
 
 // True where the flag, or one that sets it, stands on the present command line.
 bool is_on_command_line(const Flags& flags, const std::string& name) {
@@ -122,18 +119,14 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
       faults += std::string("; ") + error.what();
       continue;
     }
-    std::vector<std::string> all(arguments.begin(), arguments.end());
     translate_earlier_output(stored);
+    StoredFlags left{.values = {}, .origin = path};
     for (const auto& [name, value] : stored.items()) {
       const FlagSpec* spec = find_flag(flags.command(), name);
-      if (!spec || is_on_command_line(flags, spec->name)) continue;
-      const std::string text = value.get<std::string>();
-      if (spec->type != FlagType::kSwitch)
-        all.push_back("--" + std::string(spec->name) + "=" + text);
-      else if (text == "on" || text == "true" || text == "1")
-        all.push_back("--" + std::string(spec->name));
+      if (spec && !is_on_command_line(flags, spec->name))
+        left.values[spec->name] = value.get<std::string>();
     }
-    return Flags::parse(flags.command(), all);
+    return Flags::parse(flags.command(), arguments, left);
   }
   throw Error(ErrorKind::kUsage,
               "--resume is '" + resume + "', but no whole checkpoint is there" + faults);
@@ -153,36 +146,65 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
       std::fprintf(stderr, "weft: warning: %s\n", printable(error.what()).c_str());
       continue;
     }
-    left->facts["solver"] = engine_solver(left->facts["solver"]);
-    const std::string differs = difference(left->facts, generator.job_facts(request));
+    const std::string record = generator.job_record(request);
+    const std::string differs = difference(left->job, record);
     if (differs.empty()) {
       if (informative(flags))
         std::fprintf(stderr, "weft: resuming after step %d of %d, from %s\n", left->step,
                      left->total, path.c_str());
-      warn_of_changes(flags, left->notes, place_notes(generator));
+      warn_of_changes(flags, *left, record);
       return left;
     }
-    if (flags.on("overwrite") && flags.text("resume") == "auto") return nullptr;
+    if (flags.on("overwrite") && (flags.command() == kBatch || flags.text("resume") == "auto"))
+      return nullptr;
     throw Error(ErrorKind::kUsage, path + " belongs to another job: " + differs + advice);
   }
   if (faults.empty() || flags.on("overwrite")) return nullptr;
   throw Error(ErrorKind::kUsage, "no checkpoint of this job is whole: " + faults + advice);
 }
 
-std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) {
+namespace {
+
+// The newest readable checkpoint that an interrupted run left. What is wrong with others is told
+// when the job is resumed.
+std::optional<Checkpoint> checkpoint_left(const Flags& flags, const OutputNames& names) {
   if (flags.text("resume") == "never") return std::nullopt;
   for (const std::string& path : files_left(names)) {
     try {
-      return std::stoull(read_checkpoint(path).facts["seed"]);
-    } catch (const std::exception&) {
-      continue;  // told when the job is resumed
+      return read_checkpoint(path);
+    } catch (const Error&) {
+      continue;
     }
   }
   return std::nullopt;
 }
 
-std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,
-                                                const std::string& output, uint64_t seed) {
+// A value of the record of the job that was left, by its place; null where there is none.
+nlohmann::json left_value(const Flags& flags, const OutputNames& names, const std::string& place) {
+  const std::optional<Checkpoint> left = checkpoint_left(flags, names);
+  if (!left) return nullptr;
+  const auto record = nlohmann::json::parse(left->job, nullptr, false);
+  const nlohmann::json::json_pointer pointer(place);
+  return record.is_object() && record.contains(pointer) ? record.at(pointer) : nullptr;
+}
+
+}  // namespace
+
+std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) {
+  const nlohmann::json seed = left_value(flags, names, "/request/seed");
+  return seed.is_number_unsigned() ? std::optional(seed.get<uint64_t>()) : std::nullopt;
+}
+
+std::string layout_left(const Flags& flags, const OutputNames& names,
+                        std::span<const Layout> legal) {
+  const nlohmann::json layout = left_value(flags, names, "/engine/layout");
+  const bool known =
+      std::ranges::any_of(legal, [&](const Layout& one) { return to_string(one) == layout; });
+  return known ? layout.get<std::string>() : "";
+}
+
+std::map<std::string, std::string> resume_notes(const Flags& flags, const std::string& output,
+                                                uint64_t seed) {
   nlohmann::json given = nlohmann::json::object();
   for (const auto& [name, value] : flags.values())
     if (value.second != "default" && !kNotStored.count(name))
@@ -197,29 +219,16 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const Genera
     given["layout"] = layout;
   }
   given["seed"] = std::to_string(seed);
-  std::map<std::string, std::string> notes = place_notes(generator);
-  notes["given"] = given.dump();
-  return notes;
+  return {{"engine", version_text()}, {"given", given.dump()}};
 }
 
-std::string resume_advice(const Ranks& ranks, const OutputNames& names) {
+std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNames& names) {
   const std::vector<std::string> files = files_left(names);
   if (files.empty()) return "";
+  if (flags.command() == kBatch) return "The same command goes on from there";
   const std::string start = ranks.processes ? "mpirun -n " + std::to_string(ranks.count) + " " : "";
   return "Resume: " + start + quoted(program_name()) + " generate --resume " +
          quoted(files.front());
-}
-
-bool complete(const Generator& generator, const Request& request, const std::string& path,
-              const OutputNames& names) {
-  if (!fs::exists(path) || !fs::exists(names.sidecar)) return false;
-  try {
-    const nlohmann::json sidecar = read_json_file(names.sidecar);
-    return json_string_or(sidecar, "job_sha256", names.sidecar, "") ==
-           job_hash(generator.job_facts(request));
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 }  // namespace weft

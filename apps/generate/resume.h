@@ -26,17 +26,16 @@ std::shared_ptr<Checkpoint> left_by_earlier_run(const Flags& flags, const Genera
 
 // The seed of an interrupted job at `names`, for a job whose user gave none.
 std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names);
+// The layout of an interrupted job at `names` if it is one of `legal`, else "".
+std::string layout_left(const Flags& flags, const OutputNames& names,
+                        std::span<const Layout> legal);
 
 // The notes of a checkpoint: the flags of the job. `output` is the path of its result, or the
 // pattern of several.
-std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,
-                                                const std::string& output, uint64_t seed);
+std::map<std::string, std::string> resume_notes(const Flags& flags, const std::string& output,
+                                                uint64_t seed);
 
 // "Resume: weft generate --resume a.checkpoint.safetensors"; empty where nothing was left.
-std::string resume_advice(const Ranks& ranks, const OutputNames& names);
-
-// True where the result at `path` is whole and its sidecar names this very job.
-bool complete(const Generator& generator, const Request& request, const std::string& path,
-              const OutputNames& names);
+std::string resume_advice(const Flags& flags, const Ranks& ranks, const OutputNames& names);
 
 }  // namespace weft

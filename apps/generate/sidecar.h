@@ -1,12 +1,23 @@
 #pragma once
 // The JSON sidecar beside a result, and the metadata inside it.
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "apps/generate/generate.h"
+#include "apps/command_line/flags.h"
+#include "engine/generation/generator.h"
+#include "engine/job/job_spec.h"
 #include "io/part_file.h"
 
 namespace weft {
+
+struct Finished;
+
+// A job to draw: its resolved request, and the path of its result.
+struct Drawing {
+  JobSpec spec;
+  std::string path;
+};
 
 // The other files of a result at `path`: outputs/a.mp4 has outputs/a.json,
 // outputs/a.latents.safetensors and outputs/a.checkpoint.safetensors; frames/ has frames.json, ...
@@ -15,15 +26,22 @@ struct OutputNames {
 };
 OutputNames output_names(const std::string& path);
 
+// {"tokens", "read", "lost"}
+nlohmann::json to_json(const PromptCut& cut);
+
 // Keys "parameters" (A1111 form) and "weft" (JSON, schema weft.params/v1) for
-// VideoSettings::metadata. `expanded_from` is Finished's.
+// VideoSettings::metadata.
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,
-                                                     const Request& request,
-                                                     const std::string& expanded_from);
+                                                     const JobSpec& job);
 
 // Writes the request as given and as resolved, engine, weights hash, seconds per stage, memory
 // peaks and framehash; and where they are there the uploads, the profile and the prompt's cut.
 void write_sidecar(const std::string& path, const Flags& flags, const Generator& generator,
                    const Finished& done, Overwrite overwrite);
+
+// The sidecar of a result at `path`; null where there is none that can be read.
+nlohmann::json sidecar_of(const std::string& path);
+// True where the result is whole and its sidecar names this very job.
+bool complete(const Generator& generator, const Drawing& drawing);
 
 }  // namespace weft

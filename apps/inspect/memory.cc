@@ -82,8 +82,8 @@ void describe_device_memory(const MemoryPlan& plan, nlohmann::json& object) {
   object["host"] = {{"pinned_bytes", plan.host.pinned()}, {"bytes", plan.host.total()}};
 }
 
-MemoryPlan plan_of_rank(const std::string& model, const GeneratorOptions& options, Layout layout,
-                        const Request& request) {
+MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
+                        const GeneratorOptions& options, Layout layout, const Request& request) {
   layout[Axis::kData] = 1;
   return Generator(model, options, RankPlacement(layout, 0)).plan(request);
 }
@@ -94,17 +94,11 @@ void inspect_memory(const Flags& flags, const std::string& model) {
                 flags.label("memory") + " is given, but " + model +
                     " is no model folder; legal: a folder with model_index.json");
   Request request = clip_of(flags);
-  GeneratorOptions options = model_options(flags);
-  options.threads = 1;
-  options.keeping = Keeping::kCheckpoints;  // as weft generate does unless told otherwise
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
-  options.ranks_per_device = ranks;
   const std::optional<PlannedDevice> device = planned_device(flags);
-  if (device) {
-    options.planned = device->traits;
-    options.ranks_per_device = planned_ranks_per_device(flags, ranks);
-  }
-  const Generator generator(model, options);
+  const GeneratorOptions options = planning_options(flags, ranks, device);
+  const auto opened = std::make_shared<const OpenModel>(model);
+  const Generator generator(opened, options);
   const std::string clip = flags.label("memory") + " is '" + flags.text("memory") + "': its ";
   for (const auto& [name, value, grid] :
        {std::tuple{"number of frames", request.frames, frame_grid(generator.limits())},
@@ -116,7 +110,7 @@ void inspect_memory(const Flags& flags, const std::string& model) {
     for (int64_t i = 0; i < generator.limits().text_length; ++i) request.prompt += "a ";
   request = generator.resolve(request);
   const Layout layout = parse_layout(flags.text("layout"), ranks, generator.layout_limits(request));
-  const MemoryPlan plan = plan_of_rank(model, options, layout, request);
+  const MemoryPlan plan = plan_of_rank(opened, options, layout, request);
   const std::string dtype(to_string(options.dtype));
   if (flags.on("json")) {
     nlohmann::json object = to_json(plan);

@@ -9,8 +9,8 @@
 namespace weft {
 
 // Predicts for the first rank, which holds no less than any other.
-MemoryPlan plan_of_rank(const std::string& model, const GeneratorOptions& options, Layout layout,
-                        const Request& request);
+MemoryPlan plan_of_rank(const std::shared_ptr<const OpenModel>& model,
+                        const GeneratorOptions& options, Layout layout, const Request& request);
 
 // Adds the fields that only plans for GPUs have to a plan's JSON: "scratch_bytes" of single ops,
 // and "host": {"pinned_bytes", "bytes"}. Adds nothing for a CPU.

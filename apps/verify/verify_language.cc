@@ -23,10 +23,10 @@ TensorView given_ids(const Case& c, const TensorFile& inputs) {
 
 // Gives the root the rows that every rank of stage `stage` has.
 Tensor on_root(Stream& stream, RankPlacement& placement, int stage, int index,
-               const TensorView& own, int64_t rows, int64_t columns) {
+               const TensorView& own, std::array<int64_t, 2> shape) {
   const int source = placement.rank_of(stage, 0);
   Tensor whole;
-  if (placement.root()) whole = Tensor(DType::kF32, {rows, columns});
+  if (placement.root()) whole = Tensor(DType::kF32, shape);
   if (placement.alone())
     copy(stream, own, whole);
   else
@@ -75,7 +75,7 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
 
   NamedTensors out;
   const auto keep = [&](const std::string& name, int stage, int index, const TensorView& own) {
-    Tensor whole = on_root(stream, placement, stage, index, own, n, d);
+    Tensor whole = on_root(stream, placement, stage, index, own, {n, d});
     if (whole) out[name] = std::move(whole);
   };
   for (int stage = 0; stage < stages; ++stage) {
@@ -99,8 +99,8 @@ NamedTensors score(LanguageRank& rank, const std::vector<int32_t>& ids) {
   }
   keep("hidden_states." + std::to_string(rank.config().layers), stages - 1, rank.config().layers,
        normed);
-  Tensor logit_rows = on_root(stream, placement, stages - 1, rank.config().layers + 1, logits, n,
-                              rank.config().vocab);
+  Tensor logit_rows = on_root(stream, placement, stages - 1, rank.config().layers + 1, logits,
+                              {n, rank.config().vocab});
   if (logit_rows) out["logits"] = std::move(logit_rows);
   rank.close(0);
   return out;

@@ -2,55 +2,17 @@
 
 #include <algorithm>
 
-#include "io/sha256.h"
-
 namespace weft {
-namespace {
 
-void check_that_parts_fit(const ModelDirectory& directory) {
-  const auto expect = [&](int64_t is, int64_t must, const std::string& what,
-                          const std::string& other) {
-    if (is == must) return;
-    throw Error(ErrorKind::kModel, directory.path + ": " + what + " is " + std::to_string(is) +
-                                       ", but " + other + " is " + std::to_string(must) +
-                                       "; the parts do not belong together");
-  };
-  for (int model = 0; model < directory.experts(); ++model) {
-    const TransformerTraits& traits = directory.expert(model).traits();
-    const std::string name = model ? "transformer_2" : "transformer";
-    expect(traits.text_columns, directory.text_model->traits().columns, name + " text_dim",
-           "text_encoder d_model");
-    expect(traits.out_channels, directory.vae_model->traits().channels, name + " out_channels",
-           "vae z_dim");
-    expect(traits.in_channels, directory.vae_model->traits().channels, name + " in_channels",
-           "vae z_dim");
-  }
-}
-
-}  // namespace
-
-Components::Components(const std::string& path, const TransformerLoad& how, DType vae_dtype,
-                       const RankPlacement& placement, std::optional<DeviceTraits> device)
-    : directory_(open_model_directory(path)),
+Components::Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how,
+                       DType vae_dtype, const RankPlacement& placement,
+                       std::optional<DeviceTraits> device)
+    : model_(std::move(model)),
       how_(how),
       vae_dtype_(vae_dtype),
       device_(std::move(device)),
       placement_(placement),
-      tokenizer_(directory_.family->tokenizer(directory_.tokenizer)),
-      text_file_(TensorFile::open(directory_.text_encoder)),
-      vae_file_(TensorFile::open(directory_.vae)) {
-  check_that_parts_fit(directory_);
-  for (int model = 0; model < directory_.experts(); ++model) {
-    expert_files_.push_back(TensorFile::open(directory_.expert_path(model)));
-  }
-  experts_.resize(expert_files_.size());
-}
-
-std::string Components::weights_hash() const {
-  std::string all = text_file_.header_hash() + vae_file_.header_hash();
-  for (const TensorFile& file : expert_files_) all += file.header_hash();
-  return sha256_hex(all);
-}
+      experts_(directory().experts()) {}
 
 void Components::set_residency(Residency residency) {
   residency_ = residency;
@@ -76,7 +38,7 @@ const TextEncoder& Components::text_encoder(Stream& stream) {
       vae_.reset();
     }
     load("text_encoder", [&] {
-      text_encoder_ = text_model().load(stream, text_file_, dtype(),
+      text_encoder_ = text_model().load(stream, *model_->text_file, dtype(),
                                         placement_.text_width(text_model().traits()));
     });
   }
@@ -90,7 +52,8 @@ const Transformer& Components::expert(Stream& stream, int model) {
       for (auto& other : experts_) other.reset();
     }
     load(model ? "transformer_2" : "transformer", [&] {
-      experts_[model] = expert_model(model).load(stream, expert_files_[model], load_of(model));
+      experts_[model] =
+          expert_model(model).load(stream, *model_->expert_files[model], load_of(model));
     });
   }
   return *experts_[model];
@@ -98,8 +61,9 @@ const Transformer& Components::expert(Stream& stream, int model) {
 
 const Vae& Components::vae(Stream& stream) {
   if (!vae_) {
-    load("vae",
-         [&] { vae_ = vae_model().load(stream, vae_file_, vae_dtype_, VaeParts::kDecoder); });
+    load("vae", [&] {
+      vae_ = vae_model().load(stream, *model_->vae_file, vae_dtype_, VaeParts::kDecoder);
+    });
   }
   return *vae_;
 }

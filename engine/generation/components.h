@@ -7,12 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/generation/open_model.h"
 #include "engine/generation/rank_placement.h"
 #include "engine/generation/request.h"
 #include "engine/memory/memory_plan.h"
-#include "io/text/tokenizer.h"
-#include "io/weights/tensor_file.h"
-#include "models/registry.h"
 
 namespace weft {
 
@@ -30,29 +28,23 @@ struct Experts {
 
 class Components final : public Experts {
  public:
-  // Opens every configuration and every tensor header, but loads no weights. `how` says how the
-  // experts are loaded; its dtype is also the text encoder's. `replica` says which slices this rank
-  // holds, and must outlive the object. `device` is set where memory is planned for a device that
-  // is not the host.
-  Components(const std::string& directory, const TransformerLoad& how, DType vae_dtype,
+  // Loads no weights. `how` says how the experts are loaded; its dtype is also the text encoder's.
+  // `placement` says which slices this rank holds, and must outlive the object. `device` is set
+  // where memory is planned for a device that is not the host.
+  Components(std::shared_ptr<const OpenModel> model, const TransformerLoad& how, DType vae_dtype,
              const RankPlacement& placement, std::optional<DeviceTraits> device = {});
 
-  const ModelFamily& family() const override { return *directory_.family; }
+  const std::shared_ptr<const OpenModel>& model() const { return model_; }
+  const ModelFamily& family() const override { return *directory().family; }
   const TransformerTraits& traits() const override { return expert_model(0).traits(); }
   DType dtype() const override { return how_.dtype; }
   DType vae_dtype() const { return vae_dtype_; }
-  int experts() const { return directory_.experts(); }
-  const ModelDirectory& directory() const { return directory_; }
-  const TransformerModel& expert_model(int model) const { return directory_.expert(model); }
-  const TextEncoderModel& text_model() const { return *directory_.text_model; }
-  const VaeModel& vae_model() const { return *directory_.vae_model; }
-  const PromptTokenizer& tokenizer() const { return *tokenizer_; }
-  int64_t text_length(int64_t rows) const override { return tokenizer_->padded_rows(rows); }
-  std::string weights_hash() const;
-
-  const TensorFile& text_file() const { return text_file_; }
-  const TensorFile& expert_file(int model) const { return expert_files_[model]; }
-  const TensorFile& vae_file() const { return vae_file_; }
+  int experts() const { return directory().experts(); }
+  const ModelDirectory& directory() const { return model_->directory; }
+  const TransformerModel& expert_model(int model) const { return directory().expert(model); }
+  const TextEncoderModel& text_model() const { return *directory().text_model; }
+  const VaeModel& vae_model() const { return *directory().vae_model; }
+  int64_t text_length(int64_t rows) const override { return model_->tokenizer->padded_rows(rows); }
 
   const std::optional<DeviceTraits>& device() const { return device_; }
   TransformerLoad load_of(int model) const {
@@ -80,16 +72,12 @@ class Components final : public Experts {
  private:
   void load(const std::string& name, const std::function<void()>& body);
 
-  ModelDirectory directory_;
+  const std::shared_ptr<const OpenModel> model_;
   TransformerLoad how_;
   DType vae_dtype_;
   std::optional<DeviceTraits> device_;
   const RankPlacement& placement_;
-  std::unique_ptr<PromptTokenizer> tokenizer_;
   Residency residency_ = Residency::kAll;
-  TensorFile text_file_;  // the encoder's embedding stays in this mapping
-  std::vector<TensorFile> expert_files_;
-  TensorFile vae_file_;
   std::unique_ptr<TextEncoder> text_encoder_;
   std::vector<std::unique_ptr<Transformer>> experts_;
   std::unique_ptr<Vae> vae_;

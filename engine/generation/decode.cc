@@ -56,7 +56,7 @@ void FrameCopies::push(Arena& arena, const TensorView& frames) {
       Frame frame(static_cast<int>(width), static_cast<int>(height));
       const TensorView rgb(frame.rgb.data(), DType::kU8, {1, height, width, 3});
       frames_to_rgb8(stream_, frames.slice(0, f, 1), rgb);
-      writer_.push(std::move(frame));
+      if (!is_dry_run(stream_)) writer_.push(std::move(frame));
     }
     return;
   }

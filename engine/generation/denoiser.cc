@@ -22,6 +22,10 @@ double guidance_of(const Request& request, int model) {
   return model ? *request.guidance_scale_2 : *request.guidance_scale;
 }
 
+bool computes_with(const Request& request, const RankPlacement& placement, int model) {
+  return placement.computes(0) || guidance_branches(guidance_of(request, model)) == 2;
+}
+
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
                               int64_t tokens, std::array<int64_t, 2> prompt_rows) {
@@ -115,22 +119,29 @@ Snapshot Denoiser::gather(int done) {
 // Returns the whole latent on the host of the root, of the rows that the first rank of the last
 // pipeline stage has for each sequence index.
 Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag) {
+  const int last_stage = placement_.layout()[Axis::kLayers] - 1;
+  const auto sends = [&](int rank) {
+    return placement_.rank_of(last_stage, placement_.mesh().sequence_index(rank)) == rank;
+  };
+  TensorView own;
+  if (sends(placement_.rank())) own = own_rows.reshape({this->own().size(), traits_.row()});
   Tensor whole;
   if (placement_.root()) whole = Tensor(DType::kF32, shape_, stream_.device());
-  for (int index = 0; index < placement_.layout().sequence(); ++index) {
-    const int from = placement_.rank_of(placement_.layout()[Axis::kLayers] - 1, index);
-    if (from != placement_.rank() && !placement_.root()) continue;
-    const Arena::Scope scope(arena_);
-    const TokenRanges tokens = placement_.tokens_of(from, this->tokens());
-    TensorView rows;
-    if (from == placement_.rank())
-      rows = own_rows.reshape({tokens.size(), traits_.row()});
-    else
-      rows = arena_.alloc(DType::kF32, {tokens.size(), traits_.row()});
-    if (from != 0 && placement_.root()) placement_.communicator().receive(stream_, from, tag, rows);
-    if (from != 0 && !placement_.root()) placement_.communicator().send(stream_, 0, tag, rows);
-    if (placement_.root()) unpatchify(stream_, rows, traits_.patch, tokens, whole);
-  }
+  std::optional<Arena::Scope> scope;  // of the rows that arrive
+  const auto landing = [&](int rank) {
+    if (rank == 0 || !sends(rank)) return rank == 0 ? own : TensorView();
+    scope.emplace(arena_);
+    const int64_t rows = placement_.tokens_of(rank, tokens()).size();
+    return arena_.alloc(DType::kF32, {rows, traits_.row()});
+  };
+  const auto place = [&](int rank, const TensorView& rows) {
+    unpatchify(stream_, rows, traits_.patch, placement_.tokens_of(rank, tokens()), whole);
+    scope.reset();
+  };
+  if (placement_.alone())
+    place(0, own);
+  else
+    placement_.communicator().gather_v(stream_, tag, own, landing, place);
   return on_host(stream_, std::move(whole));
 }
 

@@ -1,7 +1,7 @@
 #include "engine/generation/generator.h"
 
 #include <algorithm>
-#include <charconv>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "engine/generation/components.h"
@@ -9,6 +9,7 @@
 #include "engine/generation/denoiser.h"
 #include "engine/generation/stages.h"
 #include "engine/job/checkpoint_policy.h"
+#include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_meter.h"
@@ -35,12 +36,6 @@ Tensor padded(Stream& stream, const Tensor& embeds, int64_t text_length) {
   return out;
 }
 
-// Returns the shortest text that reads back as the same number.
-std::string exact(double value) {
-  char text[32];
-  return {text, std::to_chars(text, text + sizeof text, value).ptr};
-}
-
 std::string text_hash(Stream& stream, const std::array<Prompt, 2>& prompts) {
   Sha256 hash;
   for (const Prompt& prompt : prompts) {
@@ -57,11 +52,22 @@ std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
 
 }  // namespace
 
+// The stages of one job share this.
+struct Generator::Run {
+  const Request& request;
+  const Sampler& sampler;
+  const RunOptions& options;
+  FrameSink* sink;
+  StageClock& clock;
+  MemoryMeter& meter;
+  RunResult& result;
+};
+
 struct Generator::Impl {
-  Impl(const std::string& directory, const GeneratorOptions& given, RankPlacement of)
+  Impl(std::shared_ptr<const OpenModel> model, const GeneratorOptions& given, RankPlacement of)
       : options(given),
         placement(std::move(of)),
-        parts(directory,
+        parts(std::move(model),
               {.dtype = given.dtype,
                .weights = given.weights,
                .attention = given.attention,
@@ -101,7 +107,7 @@ struct Generator::Impl {
     limits.max_frames = std::min(kMaxFrames, vae.max_frames);
     limits.experts = parts.experts();
     limits.boundary_ratio = parts.directory().boundary_ratio.value_or(0);
-    limits.text_length = parts.tokenizer().max_ids();
+    limits.text_length = parts.model()->tokenizer->max_ids();
   }
 
   void check_attention() const {
@@ -135,13 +141,21 @@ struct Generator::Impl {
     return any;
   }
 
-  JobFacts job_facts(const Request& request) const;
+  nlohmann::json engine_facts() const;
+  std::string job_record(const Request& request) const;
+
+  // The second one is empty where no negative prompt is used.
+  std::array<std::vector<int32_t>, 2> prompt_ids(const Request& request) const {
+    std::array<std::vector<int32_t>, 2> ids{parts.model()->tokens(request.prompt)->ids};
+    if (guided(request)) ids[1] = parts.model()->tokens(*request.negative_prompt)->ids;
+    return ids;
+  }
 
   std::array<int64_t, 2> prompt_rows(const Request& request) const {
-    return {static_cast<int64_t>(parts.tokenizer().encode(request.prompt).size()),
-            guided(request)
-                ? static_cast<int64_t>(parts.tokenizer().encode(*request.negative_prompt).size())
-                : 0};
+    std::array<int64_t, 2> rows{};
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] = static_cast<int64_t>(prompt_ids(request)[i].size());
+    return rows;
   }
 
   DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) const {
@@ -157,23 +171,20 @@ struct Generator::Impl {
     return plan_memory(predict_bytes(parts, placement, request, prompt_rows(request), kept),
                        available, host_available);
   }
-  [[noreturn]] void refuse(const Request& request, const MemoryPlan& plan);
+  LayoutLimits layout_limits(const Request& request) const;
+  std::string refusal(const Request& request, const MemoryPlan& plan);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
-  void load_all(StageClock& clock, const RunOptions& run_options);
-  std::array<Prompt, 2> encode_prompts(const Request& request, StageClock& clock,
-                                       const RunOptions& run_options);
+  void load_all(const Run& run);
+  std::array<Prompt, 2> encode_prompts(const Run& run);
   void encode_prompt(const Prompt& prompt, const Pass& pass);
-  Tensor initial_latents(const Request& request, const RunOptions& run_options);
-  Start start_of(const Request& request, const Sampler& sampler, const RunOptions& run_options);
-  void denoise(const Request& request, const Sampler& sampler, const std::array<Prompt, 2>& prompts,
-               Start start, StageClock& clock, const RunOptions& run_options, RunResult& result,
-               const std::function<void(const TensorView& latent)>& decode);
-  void heed_stop(const char* stage, const RunOptions& run_options) const;
-  void decode_latents(const Request& request, const TensorView& latent, FrameSink* sink,
-                      StageClock& clock, const RunOptions& run_options, RunResult& result);
-  void keep_latents(const Request& request, const TensorView& latent, const std::string& path,
-                    const RunOptions& run_options, RunResult& result) const;
+  Tensor initial_latents(const Run& run);
+  Start start_of(const Run& run);
+  void denoise(const Run& run, const std::array<Prompt, 2>& prompts, Start start);
+  void heed_stop(const char* stage, const Run& run) const;
+  void decode_latents(const Run& run, const TensorView& latent);
+  void write_frames(const Run& run, const TensorView& latent);
+  void keep_latents(const Run& run, const TensorView& latent, const std::string& path) const;
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
@@ -187,68 +198,61 @@ struct Generator::Impl {
   Arena arena{size_t{256} << 30, options.device};
 };
 
-JobFacts Generator::Impl::job_facts(const Request& request) const {
-  const SamplerConfig sampler = sampler_for(request);
-  JobFacts facts{{"model", parts.directory().defaults.name},
-                 {"weights_sha256", parts.weights_hash()},
-                 {"numerics_epoch", std::to_string(kNumericsEpoch)},
-                 {"dtype", std::string(to_string(options.dtype))},
-                 {"weights", to_string(options.weights)},
-                 {"attention", to_string(options.attention)},
-                 {"vae_dtype", std::string(to_string(options.vae_dtype))},
-                 {"deterministic", options.determinism == Determinism::kFixed ? "on" : "off"},
-                 {"prompt", request.prompt},
-                 {"negative_prompt", guided(request) ? *request.negative_prompt : ""},
-                 {"width", std::to_string(request.width)},
-                 {"height", std::to_string(request.height)},
-                 {"frames", std::to_string(request.frames)},
-                 {"fps", exact(request.fps)},
-                 {"steps", std::to_string(request.steps)},
-                 {"guidance_scale", exact(*request.guidance_scale)},
-                 {"guidance_scale_2", exact(*request.guidance_scale_2)},
-                 {"solver", std::string(to_string(sampler.kind))},
-                 {"flow_shift", exact(sampler.shift)},
-                 {"seed", std::to_string(request.seed)},
-                 {"rng", std::string(to_string(request.rng))}};
-  // A device rounds sums in another order. A job that changes devices midway would make frames that
-  // neither device makes alone.
-  if (options.device.kind != Device::Kind::kCpu) facts["device"] = to_string(options.device.kind);
-  for (const double sigma : request.sigmas)
-    facts["sigmas"] += (facts["sigmas"].empty() ? "" : ",") + exact(sigma);
-  return facts;
+nlohmann::json Generator::Impl::engine_facts() const {
+  return {{"numerics_epoch", kNumericsEpoch},
+          {"model", parts.directory().defaults.name},
+          {"weights_sha256", parts.model()->weights_hash()},
+          {"dtype", to_string(options.dtype)},
+          {"weights", to_string(options.weights)},
+          {"attention", to_string(options.attention)},
+          {"vae_dtype", to_string(options.vae_dtype)},
+          {"device", to_string(options.device.kind)},
+          {"isa", cpu_isa()},
+          {"threads", options.threads},
+          {"deterministic", options.determinism == Determinism::kFixed},
+          {"layout", to_string(placement.layout())}};
+}
+
+std::string Generator::Impl::job_record(const Request& request) const {
+  const SamplerConfig config = sampler_for(request);
+  JobSpec job{.request = request, .seeded = true};
+  job.request.solver = to_string(config.kind);
+  if (request.sigmas.empty()) job.request.flow_shift = config.shift;
+  if (!guided(request)) job.request.negative_prompt = "";
+  return nlohmann::json{{"engine", engine_facts()}, {"request", to_json(job)}}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // A single rank stops here. Several ranks stop together, between steps, when the root decides it.
-void Generator::Impl::heed_stop(const char* stage, const RunOptions& run_options) const {
-  if (placement.alone() && run_options.stop && run_options.stop->load())
+void Generator::Impl::heed_stop(const char* stage, const Run& run) const {
+  if (placement.alone() && run.options.stop && run.options.stop->load())
     throw Error(ErrorKind::kStopped, std::string("stopped in ") + stage);
 }
 
-void Generator::Impl::load_all(StageClock& clock, const RunOptions& run_options) {
-  clock.enter(Zone::kLoad, 2 + parts.experts());
+void Generator::Impl::load_all(const Run& run) {
+  run.clock.enter(Zone::kLoad, 2 + parts.experts());
   int done = 0;
-  heed_stop("load", run_options);
+  heed_stop("load", run);
   if (placement.encodes_text(parts.text_model().traits())) parts.text_encoder(stream);
-  clock.step(++done);
+  run.clock.step(++done);
   for (int model = 0; model < parts.experts(); ++model) {
-    heed_stop("load", run_options);
-    parts.expert(stream, model);
-    clock.step(++done);
+    heed_stop("load", run);
+    if (computes_with(run.request, placement, model)) parts.expert(stream, model);
+    run.clock.step(++done);
   }
   parts.vae(stream);
-  clock.step(++done);
+  run.clock.step(++done);
 }
 
-std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, StageClock& clock,
-                                                      const RunOptions& run_options) {
+std::array<Prompt, 2> Generator::Impl::encode_prompts(const Run& run) {
   std::array<Prompt, 2> prompts;
-  prompts[0].ids = parts.tokenizer().encode(request.prompt);
-  if (guided(request)) prompts[1].ids = parts.tokenizer().encode(*request.negative_prompt);
-  clock.enter(Zone::kEncodeText, prompts[1].ids.empty() ? 1 : 2);
+  std::array<std::vector<int32_t>, 2> ids = prompt_ids(run.request);
+  for (size_t i = 0; i < prompts.size(); ++i) prompts[i].ids = std::move(ids[i]);
+  run.clock.enter(Zone::kEncodeText, prompts[1].ids.empty() ? 1 : 2);
   int done = 0;
   for (Prompt& prompt : prompts) {
     if (prompt.ids.empty()) continue;
-    heed_stop("encode_text", run_options);
+    heed_stop("encode_text", run);
     const auto rows = static_cast<int64_t>(prompt.ids.size());
     prompt.embeds =
         Tensor(DType::kF32, {rows, parts.text_model().traits().columns}, stream.device());
@@ -259,10 +263,10 @@ std::array<Prompt, 2> Generator::Impl::encode_prompts(const Request& request, St
                                              " prompt. Try --dtype f32, or check the weights with "
                                              "weft inspect");
     }
-    clock.step(++done);
+    run.clock.step(++done);
   }
-  if (run_options.tap) {
-    run_options.tap->tap("prompt_embeds", padded(stream, prompts[0].embeds,
+  if (run.options.tap) {
+    run.options.tap->tap("prompt_embeds", padded(stream, prompts[0].embeds,
                                                  parts.text_length(prompts[0].embeds.view()[0])));
   }
   parts.done_with_text_encoder();
@@ -287,143 +291,159 @@ void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
     placement.communicator().send(stream, rank, tag, prompt.embeds);
 }
 
-Tensor Generator::Impl::initial_latents(const Request& request, const RunOptions& run_options) {
-  const auto shape = latent_shape(parts, request);
+Tensor Generator::Impl::initial_latents(const Run& run) {
+  const auto shape = latent_shape(parts, run.request);
   Tensor latent(DType::kF32, shape);
-  NoiseField(request.rng, request.seed, shape).fill(latent);
-  if (run_options.tap) run_options.tap->tap("latents_initial", latent);
+  if (!is_dry_run(stream)) NoiseField(run.request.rng, run.request.seed, shape).fill(latent);
+  if (run.options.tap) run.options.tap->tap("latents_initial", latent);
   return on_device(stream, std::move(latent));
 }
 
-void Generator::Impl::keep_latents(const Request& request, const TensorView& latent,
-                                   const std::string& path, const RunOptions& run_options,
-                                   RunResult& result) const {
+void Generator::Impl::keep_latents(const Run& run, const TensorView& latent,
+                                   const std::string& path) const {
   Checkpoint checkpoint;
-  checkpoint.facts = job_facts(request);
-  checkpoint.notes = run_options.notes;
-  checkpoint.step = checkpoint.total = result.steps;
-  checkpoint.signature = result.signature;
+  checkpoint.job = job_record(run.request);
+  checkpoint.notes = run.options.notes;
+  checkpoint.step = checkpoint.total = run.result.steps;
+  checkpoint.signature = run.result.signature;
   write_checkpoint(path, checkpoint, latent);
-  result.latents_path = path;
+  run.result.latents_path = path;
 }
 
-Start Generator::Impl::start_of(const Request& request, const Sampler& sampler,
-                                const RunOptions& run_options) {
-  Checkpoint* from = run_options.resume.get();
-  const auto shape = latent_shape(parts, request);
-  if (from) check_resumable(*from, job_facts(request), sampler, shape);
-  return agreed_start(stream, placement, from, sampler, shape, run_options.stop);
+Start Generator::Impl::start_of(const Run& run) {
+  Checkpoint* from = run.options.resume.get();
+  const auto shape = latent_shape(parts, run.request);
+  if (from) check_resumable(*from, job_record(run.request), run.sampler, shape);
+  return agreed_start(stream, placement, from, run.sampler, shape, run.options.stop);
 }
 
-void Generator::Impl::decode_latents(const Request& request, const TensorView& on_device,
-                                     FrameSink* sink, StageClock& clock,
-                                     const RunOptions& run_options, RunResult& result) {
+void Generator::Impl::decode_latents(const Run& run, const TensorView& on_device) {
+  run.meter.stage_ended();
   const HostCopy copied(stream, on_device);
   const TensorView& latent = copied.view();
+  RunResult& result = run.result;
   result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
-  if (run_options.tap) run_options.tap->tap("latents_final", latent);
+  if (run.options.tap) run.options.tap->tap("latents_final", latent);
   const bool from_latents = result.resumed_at == result.steps;
-  if (from_latents && run_options.resume) result.latents_path = run_options.resume->path;
-  if (placement.root() && !run_options.latents_path.empty() && !from_latents) {
-    keep_latents(request, latent, run_options.latents_path, run_options, result);
-  }
+  if (from_latents && run.options.resume) result.latents_path = run.options.resume->path;
+  const std::string& path = run.options.latents_path;
+  if (placement.root() && !path.empty() && !from_latents) keep_latents(run, latent, path);
   try {
-    clock.enter(Zone::kDecode, static_cast<int>(latent[1]));
-    const Vae& vae = parts.vae(stream);
-    if (!placement.root()) {
-      decode(stream, arena, vae, placement,
-             {.latents = latent,
-              .writer = nullptr,
-              .video = {},
-              .on_chunk = {},
-              .stop = run_options.stop});
-      return;
-    }
-    Tensor video;
-    if (run_options.tap) {
-      video = Tensor(DType::kF32, {3, request.frames, request.height, request.width});
-    }
-    FrameWriter writer(sink);
-    decode(stream, arena, vae, placement,
-           {.latents = latent,
-            .writer = &writer,
-            .video = video.view(),
-            .on_chunk = [&](int chunk) { clock.step(chunk); },
-            .stop = run_options.stop});
-    clock.enter(Zone::kEncodeVideo, 1);
-    writer.finish();
-    clock.step(1);
-    if (sink) {
-      clock.enter(Zone::kWrite, 1);
-      sink->finish();
-      clock.step(1);
-    }
-    result.frames = writer.frames();
-    result.framehash = writer.hash();
-    if (run_options.tap) run_options.tap->tap("video", video);
+    write_frames(run, latent);
   } catch (...) {
-    const std::string& path = run_options.latents_on_failure;
-    if (placement.root() && run_options.latents_path.empty() && !path.empty()) {
-      keep_latents(request, latent, path, run_options, result);
-    }
+    const std::string& otherwise = run.options.latents_on_failure;
+    if (placement.root() && path.empty() && !otherwise.empty())
+      keep_latents(run, latent, otherwise);
     throw;
   }
+  result.decode_high_water = run.meter.stage_ended();
 }
 
-void Generator::Impl::denoise(const Request& request, const Sampler& sampler,
-                              const std::array<Prompt, 2>& prompts, Start start, StageClock& clock,
-                              const RunOptions& run_options, RunResult& result,
-                              const std::function<void(const TensorView& latent)>& decode) {
+void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
+  run.clock.enter(Zone::kDecode, static_cast<int>(latent[1]));
+  const Vae& vae = parts.vae(stream);
+  if (!placement.root()) {
+    decode(stream, arena, vae, placement,
+           {.latents = latent,
+            .writer = nullptr,
+            .video = {},
+            .on_chunk = {},
+            .stop = run.options.stop});
+    return;
+  }
+  const Request& request = run.request;
+  Tensor video;
+  if (run.options.tap)
+    video = Tensor(DType::kF32, {3, request.frames, request.height, request.width});
+  FrameWriter writer(run.sink);
+  decode(stream, arena, vae, placement,
+         {.latents = latent,
+          .writer = &writer,
+          .video = video.view(),
+          .on_chunk = [&](int chunk) { run.clock.step(chunk); },
+          .stop = run.options.stop});
+  run.clock.enter(Zone::kEncodeVideo, 1);
+  writer.finish();
+  run.clock.step(1);
+  if (run.sink) {
+    run.clock.enter(Zone::kWrite, 1);
+    run.sink->finish();
+    run.clock.step(1);
+  }
+  run.result.frames = writer.frames();
+  run.result.framehash = writer.hash();
+  if (run.options.tap) run.options.tap->tap("video", video);
+}
+
+void Generator::Impl::denoise(const Run& run, const std::array<Prompt, 2>& prompts, Start start) {
+  const Sampler& sampler = run.sampler;
   Checkpoint kept;
-  kept.facts = job_facts(request);
-  kept.notes = run_options.notes;
+  kept.job = job_record(run.request);
+  kept.notes = run.options.notes;
   kept.total = sampler.steps();
-  if (placement.root() && run_options.stop) kept.text_hash = text_hash(stream, prompts);
-  if (const Checkpoint* from = run_options.resume.get();
-      from && from->text_hash != kept.text_hash && run_options.listener)
-    run_options.listener->warning(
+  if (placement.root() && run.options.stop) kept.text_hash = text_hash(stream, prompts);
+  if (const Checkpoint* from = run.options.resume.get();
+      from && from->text_hash != kept.text_hash && run.options.listener)
+    run.options.listener->warning(
         "the prompt is encoded otherwise than when " + from->path +
         " was written: the frames may differ from an uninterrupted run's");
-  CheckpointPolicy policy(run_options, std::move(kept), start.step, result.earlier_seconds);
+  CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
-  Job job{.request = request,
+  Job job{.request = run.request,
           .sampler = sampler,
           .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
           .latent = std::move(start.latent),
           .history = std::move(start.history),
           .on_update =
               [&](int step) {
-                clock.kept(policy.kept());
-                clock.step(step + 1, sampler.sigmas()[step]);
+                run.clock.kept(policy.kept());
+                run.clock.step(step + 1, sampler.sigmas()[step]);
               },
           .decode =
               [&](const TensorView& latent) {
-                policy.finish(result);
-                decode(latent);
+                policy.finish(run.result);
+                decode_latents(run, latent);
               }};
   job.before_step = [&](int done) {
-    if (done == start.step) clock.enter(Zone::kDenoise, sampler.steps(), start.step);
-    if (!run_options.stop) return StepAction::kContinue;
+    if (done == start.step) run.clock.enter(Zone::kDenoise, sampler.steps(), start.step);
+    if (!run.options.stop) return StepAction::kContinue;
     // The first of several stages updates nothing, so it reports the finished step here.
     if (done > start.step && placement.layout()[Axis::kLayers] > 1)
-      clock.step(done, sampler.sigmas()[done - 1]);
+      run.clock.step(done, sampler.sigmas()[done - 1]);
     const Tag tag{.kind = Payload::kControl, .pass = {.step = done}, .hop = kStepDecision};
     const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
     return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
   };
   job.keep = [&](int done, Snapshot snapshot) { policy.keep(done, std::move(snapshot)); };
-  DenoisePlanConfig config = plan_of(request, sampler);
+  DenoisePlanConfig config = plan_of(run.request, sampler);
   config.first_step = start.step;
   try {
     denoiser.run(config, job);
-    result.streaming = denoiser.streaming();
+    run.result.streaming = denoiser.streaming();
   } catch (...) {
-    policy.finish(result);
+    policy.finish(run.result);
     throw;
   }
 }
 
-void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
+LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
+  LayoutLimits out;
+  for (int model = 0; model < limits.experts; ++model) {
+    const TransformerTraits& traits = parts.expert_model(model).traits();
+    const auto least = [](int64_t& limit, int64_t value) {
+      limit = limit ? std::min(limit, value) : value;
+    };
+    least(out.heads, traits.heads);
+    least(out.layers, traits.blocks);
+    least(out.ffn, traits.ffn_columns);
+  }
+  out.tokens = token_count(parts, request);
+  out.guided = guided(request);
+  out.whole_width = options.weights != WeightFormat::kCompute;
+  return out;
+}
+
+std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
   const auto with_resident = [&](int layers) {
     parts.set_resident_blocks(layers);
     const MemoryPlan changed = plan(request);
@@ -431,11 +451,15 @@ void Generator::Impl::refuse(const Request& request, const MemoryPlan& memory) {
     return changed;
   };
   const BlockRange blocks = placement.blocks(parts.expert_model(0).traits().blocks);
-  throw Error(ErrorKind::kMemory,
-              refusal(request, memory, limits, options.dtype,
-                      {.request = [&](const Request& changed) { return plan(changed); },
-                       .resident = with_resident,
-                       .layers = parts.device() ? blocks.end - blocks.begin : 0}));
+  const auto under = [&](const Layout& layout, int rank) {
+    return Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
+  };
+  return weft::refusal(request, memory, limits, options.dtype,
+                       {.request = [&](const Request& changed) { return plan(changed); },
+                        .resident = with_resident,
+                        .layers = parts.device() ? blocks.end - blocks.begin : 0,
+                        .layout = under,
+                        .layouts = other_layouts(placement.layout(), layout_limits(request))});
 }
 
 RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
@@ -443,38 +467,34 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   const JobScope job(placement);
   const Sampler steps(sampler_for(request), request.steps, request.sigmas);
   const MemoryPlan memory = plan(request);
-  if (!memory.fits()) refuse(request, memory);
+  if (!memory.fits()) throw Error(ErrorKind::kMemory, refusal(request, memory));
   const auto started = std::chrono::steady_clock::now();
   StageClock clock(run_options.listener, [this] { return memory_now(); });
   MemoryMeter meter(stream, arena);
   RunResult result;
   result.request = request;
   result.steps = steps.steps();
-  Start start = start_of(request, steps, run_options);
+  const Run run{request, steps, run_options, sink, clock, meter, result};
+  Start start = start_of(run);
   result.resumed_at = start.step;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
   const bool decode_only = start.step == steps.steps();
 
   parts.on_load = nullptr;
   parts.set_residency(memory.residency);
-  if (memory.residency == Residency::kAll && !decode_only) load_all(clock, run_options);
+  if (memory.residency == Residency::kAll && !decode_only) load_all(run);
   parts.on_load = [&](const std::string&, const std::function<void()>& load) {
     clock.inside(Zone::kLoad, 1, load);
   };
   std::array<Prompt, 2> prompts;
-  if (!decode_only) prompts = encode_prompts(request, clock, run_options);
+  if (!decode_only) prompts = encode_prompts(run);
   meter.stage_ended();
 
-  if (start.step == 0) start.latent = initial_latents(request, run_options);
-  const auto decode = [&](const TensorView& latent) {
-    meter.stage_ended();
-    decode_latents(request, latent, sink, clock, run_options, result);
-    result.decode_high_water = meter.stage_ended();
-  };
+  if (start.step == 0) start.latent = initial_latents(run);
   if (decode_only)
-    decode(start.latent);
+    decode_latents(run, start.latent);
   else
-    denoise(request, steps, prompts, std::move(start), clock, run_options, result, decode);
+    denoise(run, prompts, std::move(start));
   clock.leave();
 
   parts.on_load = nullptr;
@@ -489,37 +509,28 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
 Generator::Generator(const std::string& model_directory, const GeneratorOptions& options,
                      RankPlacement placement)
-    : impl_(std::make_unique<Impl>(model_directory, options, std::move(placement))) {}
+    : Generator(std::make_shared<OpenModel>(model_directory), options, std::move(placement)) {}
+Generator::Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
+                     RankPlacement placement)
+    : impl_(std::make_unique<Impl>(std::move(model), options, std::move(placement))) {}
 Generator::~Generator() = default;
 
+const std::shared_ptr<const OpenModel>& Generator::model() const { return impl_->parts.model(); }
 const DefaultSettings& Generator::defaults() const { return impl_->parts.directory().defaults; }
 const ModelLimits& Generator::limits() const { return impl_->limits; }
 const GeneratorOptions& Generator::options() const { return impl_->options; }
-SamplerConfig Generator::sampler_config() const { return impl_->sampler; }
 const Layout& Generator::layout() const { return impl_->placement.layout(); }
 std::string Generator::model_name() const { return defaults().name; }
-std::string Generator::weights_hash() const { return impl_->parts.weights_hash(); }
-
-JobFacts Generator::job_facts(const Request& request) const { return impl_->job_facts(request); }
+std::string Generator::job_record(const Request& request) const {
+  return impl_->job_record(request);
+}
 
 int64_t Generator::tokens(const Request& request) const {
   return token_count(impl_->parts, request);
 }
 
 LayoutLimits Generator::layout_limits(const Request& request) const {
-  LayoutLimits limits;
-  for (int model = 0; model < impl_->limits.experts; ++model) {
-    const TransformerTraits& traits = impl_->parts.expert_model(model).traits();
-    const auto least = [](int64_t& limit, int64_t value) {
-      limit = limit ? std::min(limit, value) : value;
-    };
-    least(limits.heads, traits.heads);
-    least(limits.layers, traits.blocks);
-    least(limits.ffn, traits.ffn_columns);
-  }
-  limits.tokens = tokens(request);
-  limits.guided = impl_->guided(request);
-  return limits;
+  return impl_->layout_limits(request);
 }
 
 Request Generator::resolve(const Request& request) const {
@@ -531,14 +542,21 @@ Request Generator::resolve(const Request& request) const {
 }
 
 std::optional<PromptCut> Generator::prompt_cut(const std::string& prompt) const {
-  return impl_->parts.tokenizer().cut(prompt);
+  return impl_->parts.model()->tokens(prompt)->cut;
 }
 
 MemoryPlan Generator::plan(const Request& request) const { return impl_->plan(request); }
 
+std::string Generator::refusal(const Request& request) {
+  return impl_->refusal(request, impl_->plan(request));
+}
+
+Sampler Generator::sampler(const Request& request) const {
+  return Sampler(impl_->sampler_for(request), request.steps, request.sigmas);
+}
+
 DenoisePlanConfig Generator::schedule(const Request& request) const {
-  return impl_->plan_of(request,
-                        Sampler(impl_->sampler_for(request), request.steps, request.sigmas));
+  return impl_->plan_of(request, sampler(request));
 }
 
 bool Generator::agreed(bool value) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/generation/open_model.h"
 #include "engine/generation/rank_placement.h"
 #include "engine/generation/request.h"
 #include "engine/job/checkpoint.h"
@@ -132,26 +133,26 @@ struct RunResult {
 
 class Generator {
  public:
-  // Reads every configuration and the tensor headers; weights are loaded when they are first used.
-  // Throws Error(kModel) for a directory that is not supported.
+  // Weights are loaded when they are first used. Generators may share an open model.
+  Generator(std::shared_ptr<const OpenModel> model, const GeneratorOptions& options,
+            RankPlacement placement = {});
+  // Opens the model first.
   Generator(const std::string& model_directory, const GeneratorOptions& options,
             RankPlacement placement = {});
   ~Generator();
 
+  const std::shared_ptr<const OpenModel>& model() const;
   const DefaultSettings& defaults() const;
   const ModelLimits& limits() const;
   const GeneratorOptions& options() const;
-  SamplerConfig sampler_config() const;  // scheduler_config.json
   int64_t tokens(const Request& request) const;
   // The sizes that limit how a resolved request can be split over ranks.
   LayoutLimits layout_limits(const Request& request) const;
   const Layout& layout() const;  // the replica's layout
   // The published model's name, for run headers and metadata.
   std::string model_name() const;
-  // Everything that a resolved request's frames depend on, except the machine and the number of
-  // threads.
-  JobFacts job_facts(const Request& request) const;
-  std::string weights_hash() const;  // SHA-256 over the header hashes of all components
+  // The record of a resolved request (job_spec.h).
+  std::string job_record(const Request& request) const;
 
   // The end of a prompt that the text encoder does not read; nullopt where it reads all of it.
   std::optional<PromptCut> prompt_cut(const std::string& prompt) const;
@@ -160,6 +161,10 @@ class Generator {
   Request resolve(const Request& request) const;
   // The memory plan of a resolved request. Loads nothing.
   MemoryPlan plan(const Request& request) const;
+  // The error line for a resolved request whose plan does not fit: the memory that is missing, and
+  // layouts and settings under which the job would fit.
+  std::string refusal(const Request& request);
+  Sampler sampler(const Request& request) const;  // of a resolved request
   // The schedule of a resolved request (plan_denoise). Loads nothing.
   DenoisePlanConfig schedule(const Request& request) const;
 
@@ -173,6 +178,7 @@ class Generator {
 
  private:
   struct Impl;
+  struct Run;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -13,27 +13,18 @@ namespace {
   throw Error(ErrorKind::kUsage, field + " is " + value + ", legal: " + legal);
 }
 
-std::string shown(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
-
 void check_number(const std::string& field, double value, double low, double high) {
   if (value >= low && value <= high) return;  // false for NaN
   refuse(field, shown(value), shown(low) + " to " + shown(high));
 }
 
-// Refuses a value that is not on the grid, and names the nearest ones that are.
-void check_grid(const std::string& field, int64_t value, const Grid& grid) {
-  if (grid.holds(value)) return;
-  std::string nearest;
-  for (const int64_t near : grid.nearest(value))
-    nearest += (nearest.empty() ? "nearest " : " and ") + std::to_string(near);
-  refuse(field, std::to_string(value), grid.rule() + ", " + nearest);
-}
-
 }  // namespace
+
+std::string shown(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
 
 std::string Grid::rule() const {
   return offset == 0 ? "multiples of " + std::to_string(multiple)
@@ -48,6 +39,16 @@ std::vector<int64_t> Grid::nearest(int64_t value) const {
   if (value > below && above != below) values.push_back(above);
   if (value < low) values.push_back(low + multiple);
   return values;
+}
+
+void check_on_grid(const std::string& where, int64_t value, const Grid& grid) {
+  if (grid.holds(value)) return;
+  std::string nearest;
+  for (const int64_t near : grid.nearest(value))
+    nearest += (nearest.empty() ? "" : " and ") + std::to_string(near);
+  throw Error(ErrorKind::kUsage, where + ", legal: " + grid.rule() + ", " +
+                                     std::to_string(grid.low) + " ... " +
+                                     std::to_string(grid.high) + "; nearest: " + nearest);
 }
 
 Grid side_grid(const ModelLimits& limits) {
@@ -81,9 +82,9 @@ Request resolve(const Request& request, const DefaultSettings& defaults) {
 }
 
 void validate(const Request& request, const ModelLimits& limits) {
-  check_grid("width", request.width, side_grid(limits));
-  check_grid("height", request.height, side_grid(limits));
-  check_grid("frames", request.frames, frame_grid(limits));
+  check_on_grid("width is " + std::to_string(request.width), request.width, side_grid(limits));
+  check_on_grid("height is " + std::to_string(request.height), request.height, side_grid(limits));
+  check_on_grid("frames is " + std::to_string(request.frames), request.frames, frame_grid(limits));
   check_number("fps", request.fps, 0.1, 1000);
   check_number("guidance scale", *request.guidance_scale, 0, 1000);
   check_number("guidance scale 2", *request.guidance_scale_2, 0, 1000);

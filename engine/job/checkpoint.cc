@@ -1,11 +1,13 @@
 #include "engine/job/checkpoint.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "engine/job/job_spec.h"
 #include "io/json.h"
 #include "io/part_file.h"
 #include "io/sha256.h"
@@ -17,8 +19,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kStepsSchema = "weft.checkpoint/v1";
-constexpr const char* kLatentsSchema = "weft.latents/v1";
+constexpr const char* kStepsSchema = "weft.checkpoint/v2";
+constexpr const char* kLatentsSchema = "weft.latents/v2";
+// Checkpoints of version 1 hold facts by name in place of the record.
+constexpr const char* kOlderSchemas[] = {"weft.checkpoint/v1", "weft.latents/v1"};
 constexpr const char* kNote = "note.";  // prefix of the metadata keys that hold notes
 
 std::string hash_of(const TensorView& view) {
@@ -54,14 +58,15 @@ Checkpoint from_metadata(const std::string& path,
     if (found == metadata.end()) refuse(path, std::string("is no checkpoint: it has no ") + key);
     return found->second;
   };
-  if (at("schema") != kStepsSchema && at("schema") != kLatentsSchema)
+  const bool older = std::ranges::count(kOlderSchemas, at("schema")) > 0;
+  if (!older && at("schema") != kStepsSchema && at("schema") != kLatentsSchema)
     refuse(path,
            "has the schema '" + at("schema") + "', legal: " + kStepsSchema + ", " + kLatentsSchema);
   if (at("metadata_sha256") != metadata_hash(metadata))
     refuse(path, "its metadata are damaged (their SHA-256 differs)");
   Checkpoint out;
   out.path = path;
-  out.facts = parse_json(at("job"), path).get<JobFacts>();
+  out.job = older ? record_of_facts(parse_json(at("job"), path)) : at("job");
   out.step = std::stoi(at("step"));
   out.total = std::stoi(at("total"));
   out.seconds = std::stod(at("seconds"));
@@ -74,28 +79,6 @@ Checkpoint from_metadata(const std::string& path,
 
 }  // namespace
 
-std::string job_hash(const JobFacts& facts) {
-  return sha256_hex(
-      nlohmann::json(facts).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-}
-
-std::string difference(const JobFacts& there, const JobFacts& here) {
-  JobFacts all = there;
-  all.insert(here.begin(), here.end());
-  std::string text;
-  const auto shown = [](const JobFacts& facts, const std::string& name) {
-    const auto found = facts.find(name);
-    return found == facts.end() ? "absent" : "'" + found->second.substr(0, 80) + "'";
-  };
-  for (const auto& [name, value] : all) {
-    const std::string a = shown(there, name), b = shown(here, name);
-    const auto left = there.find(name), right = here.find(name);
-    if (left != there.end() && right != here.end() && left->second == right->second) continue;
-    text += (text.empty() ? "" : "; ") + name + " is " + a + " there and " + b + " here";
-  }
-  return text;
-}
-
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
                       const TensorView& latent) {
   std::vector<std::pair<std::string, TensorView>> tensors;
@@ -105,8 +88,7 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
   for (const auto& [name, view] : tensors) hashes[name] = hash_of(view);
   std::map<std::string, std::string> metadata{
       {"schema", checkpoint.final() ? kLatentsSchema : kStepsSchema},
-      {"job", nlohmann::json(checkpoint.facts).dump()},
-      {"job_sha256", job_hash(checkpoint.facts)},
+      {"job", checkpoint.job},
       {"step", std::to_string(checkpoint.step)},
       {"total", std::to_string(checkpoint.total)},
       {"seconds", std::to_string(checkpoint.seconds)},

@@ -15,15 +15,9 @@
 
 namespace weft {
 
-// Everything that a job's result depends on, by name. Jobs with equal facts make equal frames.
-using JobFacts = std::map<std::string, std::string>;
-std::string job_hash(const JobFacts& facts);  // SHA-256, hex
-// Lists the differences: "seed is 5 there and 6 here; ...". Empty where the two agree.
-std::string difference(const JobFacts& there, const JobFacts& here);
-
 struct Checkpoint {
   std::string path{};                        // the file it was read from
-  JobFacts facts{};                          // the job's facts
+  std::string job{};                         // the job's record (job_spec.h)
   std::map<std::string, std::string> notes;  // who made it and how; not compared
   int step = 0, total = 0;                   // steps done; steps of the job
   double seconds = 0;                        // time that the job has taken so far

@@ -38,7 +38,7 @@ void CheckpointPolicy::keep(int done, Snapshot snapshot) {
   tell_error();
   last_ = Clock::now();
   Checkpoint checkpoint;
-  checkpoint.facts = job_.facts;
+  checkpoint.job = job_.job;
   checkpoint.notes = job_.notes;
   checkpoint.step = done;
   checkpoint.total = job_.total;

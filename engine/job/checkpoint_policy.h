@@ -11,7 +11,7 @@ namespace weft {
 
 class CheckpointPolicy {
  public:
-  // `job` gives facts, notes, total and the hash of the text. `first` is the number of steps done
+  // `job` gives record, notes, total and the hash of the text. `first` is the number of steps done
   // when the job starts, `earlier_seconds` the time that they took.
   CheckpointPolicy(const RunOptions& options, Checkpoint job, int first, double earlier_seconds);
   // Waits for the writer.

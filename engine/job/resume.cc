@@ -4,16 +4,17 @@
 #include <functional>
 #include <numeric>
 
+#include "engine/job/job_spec.h"
 #include "kernels/transfer.h"
 
 namespace weft {
 
-void check_resumable(const Checkpoint& checkpoint, const JobFacts& facts, const Sampler& sampler,
-                     std::array<int64_t, 4> shape) {
+void check_resumable(const Checkpoint& checkpoint, const std::string& record,
+                     const Sampler& sampler, std::array<int64_t, 4> shape) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: " + why);
   };
-  const std::string differs = difference(checkpoint.facts, facts);
+  const std::string differs = difference(checkpoint.job, record);
   if (!differs.empty()) refuse("it belongs to another job: " + differs);
   const int64_t count =
       std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());

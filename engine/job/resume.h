@@ -17,10 +17,10 @@ struct Start {
   std::vector<Tensor> history{};
 };
 
-// Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with these
-// facts, steps and latent [C, F, H, W].
-void check_resumable(const Checkpoint& checkpoint, const JobFacts& facts, const Sampler& sampler,
-                     std::array<int64_t, 4> shape);
+// Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with this
+// record, steps and latent [C, F, H, W].
+void check_resumable(const Checkpoint& checkpoint, const std::string& record,
+                     const Sampler& sampler, std::array<int64_t, 4> shape);
 
 // Gives every rank the state that the root's job starts from. `from` is the root's checkpoint, or
 // null; its tensors are moved. The root sends every other rank the latent and the tensors of the

@@ -21,10 +21,6 @@ enum Group : int {
   kSequenceGroup
 };
 
-// The axes over which a pass is split by heads and columns.
-constexpr std::initializer_list<Axis> kStageAxes = {Axis::kRing, Axis::kTokenRing, Axis::kUlysses,
-                                                    Axis::kTensor};
-
 Range offset(const Range& range, int64_t by) { return {range.begin + by, range.end + by}; }
 
 // Returns part `index` of `parts` of a range of heads. Query groups stay whole if there are enough.
@@ -94,8 +90,8 @@ LanguageOptions filled(LanguageOptions options, const DecoderConfig& config, con
   if (options.weights != WeightFormat::kCompute && layout[Axis::kTensor] * layout.sequence() > 1)
     throw Error(ErrorKind::kUsage,
                 "8-bit weights under " + to_string(layout) +
-                    ": each scale belongs to a whole row, and tensor, ulysses, ring and token_ring "
-                    "split rows; legal here: data, layers");
+                    ": each scale belongs to a whole row, and the other axes split rows; legal "
+                    "here: data, layers");
   return options;
 }
 
@@ -126,7 +122,7 @@ KVShape shape_by_tokens(const DecoderConfig& config, const LanguageOptions& opti
                          .kv.size());
 }
 
-bool has_rings(const Layout& layout) { return layout[Axis::kRing] * layout[Axis::kTokenRing] > 1; }
+bool has_rings(const Layout& layout) { return layout.blocks() > 1; }
 
 // The dry runs of one rank's passes that are split by heads.
 class DryPasses {
@@ -138,7 +134,8 @@ class DryPasses {
         file_(without_values(decoder_tensors(config))),
         run_(options.device == Device{} ? std::nullopt
                                         : std::optional(device_traits(options.device))) {
-    const std::vector<int> ranks = placement.mesh().along(kStageAxes, placement.rank());
+    const std::vector<int> ranks =
+        placement.mesh().along(sequence_axes({Axis::kTensor}), placement.rank());
     const auto own = std::find(ranks.begin(), ranks.end(), placement.rank()) - ranks.begin();
     const auto parts = static_cast<int>(ranks.size());
     sums_ = std::make_unique<IdentityReducer>();
@@ -263,17 +260,16 @@ LanguageRank::LanguageRank(const TensorFile& file, const DecoderConfig& config,
     prefill_pool_.emplace(shape_by_tokens(config, options_, prefill_model_->loaded(), placement_),
                           decode_pool_.limit() + 1);
   if (placement_.alone()) return;
-  const auto group = [&](std::initializer_list<Axis> axes, int id) {
+  const auto group = [&](const std::vector<Axis>& axes, int id) {
     return placement_.group(placement_.mesh().along(axes, placement_.rank()), id);
   };
   if (layout[Axis::kTensor] > 1)
     groups_->width =
         std::make_unique<TensorReducer>(group({Axis::kTensor}, kWidthGroup), AllReduce::kBySize);
   if (layout[Axis::kTensor] * layout.sequence() > 1)
-    groups_->stage =
-        std::make_unique<TensorReducer>(group(kStageAxes, kStageGroup), AllReduce::kBySize);
-  if (layout.sequence() > 1)
-    groups_->sequence = group({Axis::kRing, Axis::kTokenRing, Axis::kUlysses}, kSequenceGroup);
+    groups_->stage = std::make_unique<TensorReducer>(
+        group(sequence_axes({Axis::kTensor}), kStageGroup), AllReduce::kBySize);
+  if (layout.sequence() > 1) groups_->sequence = group(sequence_axes(), kSequenceGroup);
 }
 
 LanguageRank::~LanguageRank() = default;
@@ -322,7 +318,7 @@ bool LanguageRank::may_split(const Part& part) const {
 
 SequenceMap LanguageRank::map_of(int64_t tokens) const {
   const Layout& layout = placement_.layout();
-  const int rings = layout[Axis::kRing] * layout[Axis::kTokenRing];
+  const int rings = layout.blocks();
   const bool zigzag = rings > 1 && options_.balance == RingBalance::kZigzag;
   return zigzag ? SequenceMap::zigzag(tokens, rings, layout[Axis::kUlysses])
                 : SequenceMap::contiguous(tokens, layout.sequence());
@@ -378,32 +374,20 @@ std::unique_ptr<TokenMixer> LanguageRank::mixer_for(const SequenceMap& tokens,
                     });
 }
 
-std::vector<KVPlace> LanguageRank::held_places(const Sequence& sequence) const {
-  const int ulysses = placement_.layout()[Axis::kUlysses];
-  std::vector<KVPlace> places;
-  for (int index = 0; index < placement_.layout().sequence(); ++index)
-    places.push_back(
-        {sequence.held[index / ulysses],
-         heads_within(config_, prefill_model_->loaded().width.heads, ulysses, index % ulysses).kv});
-  return places;
-}
-
-std::vector<KVPlace> LanguageRank::wanted_places(int64_t tokens) const {
-  std::vector<KVPlace> places;
-  const int shares = placement_.layout().sequence();
-  for (int index = 0; index < shares; ++index)
-    places.push_back(
-        {TokenRanges::all(tokens),
-         heads_within(config_, prefill_model_->loaded().width.heads, shares, index).kv});
-  return places;
-}
-
 // Moves a cache that a ring split by tokens to one that is split by heads.
 void LanguageRank::gather_heads(Sequence& sequence) {
   if (!sequence.pieces) return;
   const ZoneScope zone(Zone::kCommunication);
-  move_cache(*groups_->sequence, stream_, arena_, *sequence.pieces, held_places(sequence),
-             *sequence.cache, wanted_places(sequence.length));
+  const int shares = placement_.layout().sequence(), ulysses = placement_.layout()[Axis::kUlysses];
+  const Range heads = prefill_model_->loaded().width.heads;
+  KVMove move;
+  for (int index = 0; index < shares; ++index) {
+    move.held.push_back({sequence.held[index / ulysses],
+                         heads_within(config_, heads, ulysses, index % ulysses).kv});
+    move.wanted.push_back(
+        {TokenRanges::all(sequence.length), heads_within(config_, heads, shares, index).kv});
+  }
+  move_cache(*groups_->sequence, stream_, arena_, move, *sequence.pieces, *sequence.cache);
   sequence.pieces.reset();
   sequence.held.clear();
 }
@@ -426,14 +410,15 @@ Context LanguageRank::context(const Pass& pass, bool split, Observer* observer) 
   return {stream_, arena_, groups.full, *reducer, groups.one_band, pass, {}, observer};
 }
 
-void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const Share& share,
-                           const TensorView& hidden, Observer* observer) {
-  const CausalDecoder& model = share.split ? *prefill_model_ : decode_model_;
+// The rows of a pass, part by part, and what their attention needs.
+struct LanguageRank::PassRows {
   std::vector<SequenceRows> rows;
-  std::vector<std::unique_ptr<TokenMixer>> mixers;
+  std::vector<std::unique_ptr<TokenMixer>> mixers;  // of passes split by tokens
   std::vector<KVCache*> caches;
   std::vector<int32_t> ids;
-  int64_t row = 0;
+};
+
+void LanguageRank::check_lengths(std::span<const Part> parts) const {
   for (const Part& part : parts) {
     const int64_t end = length(part.sequence) + static_cast<int64_t>(part.ids.size());
     if (end > options_.positions)
@@ -441,50 +426,48 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
                                          " tokens is too long; at most " +
                                          std::to_string(options_.positions) + " are legal");
   }
-  try {
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const Part& part = parts[i];
-      Sequence& sequence = at(part.sequence);
-      const TokenRanges& tokens = share.tokens[i];
-      const int64_t begin = sequence.length;
-      KVCache& cache = cache_for(sequence, share.split);
-      TokenMixer* mixer = nullptr;
-      TokenRanges kept = tokens;
-      if (share.split) {
-        const int ulysses = placement_.layout()[Axis::kUlysses];
-        const int index = placement_.mesh().sequence_index(placement_.rank());
-        kept = share.maps[i].blocks(ulysses)[index / ulysses];
-        mixers.push_back(mixer_for(share.maps[i], sequence));
-        Pass own = pass;
-        own.request = static_cast<int>(i);  // tells the messages of the sequences apart
-        mixers.back()->begin(own);
-        mixer = mixers.back().get();
-      }
-      caches.push_back(&cache);
-      cache.reserve(kept);
-      for (const Range& range : tokens.ranges)
-        for (int64_t token = range.begin; token < range.end; ++token)
-          ids.push_back(part.ids[token - begin]);
-      rows.push_back({.rows = {row, row + tokens.size()},
-                      .tokens = tokens,
-                      .past = cache.layers(),
-                      .mixer = mixer});
-      row += tokens.size();
-    }
-    CHECK(row == hidden[0], "rows", row, "hidden", hidden.to_string_shape());
-    Context context = this->context(pass, share.split, observer);
-    const TensorView in =
-        model.loaded().blocks.first() ? TensorView(ids.data(), DType::kI32, {row}) : hidden;
-    model.forward(context, in, rows, rope_, hidden);
-  } catch (...) {
-    for (KVCache* cache : caches) cache->drop();
-    for (const Part& part : parts)
-      if (at(part.sequence).held.empty()) at(part.sequence).pieces.reset();
-    throw;
+}
+
+// Adds the next part's rows, and reserves their place in its cache.
+void LanguageRank::add_part(const Pass& pass, const Part& part, const Share& share,
+                            PassRows& rows) {
+  const size_t i = rows.rows.size();
+  Sequence& sequence = at(part.sequence);
+  const TokenRanges& tokens = share.tokens[i];
+  TokenRanges kept = tokens;
+  TokenMixer* mixer = nullptr;
+  KVCache& cache = cache_for(sequence, share.split);
+  if (share.split) {
+    const int ulysses = placement_.layout()[Axis::kUlysses];
+    kept = share.maps[i].blocks(
+        ulysses)[placement_.mesh().sequence_index(placement_.rank()) / ulysses];
+    mixer = rows.mixers.emplace_back(mixer_for(share.maps[i], sequence)).get();
+    Pass own = pass;
+    own.request = static_cast<int>(i);  // tells the messages of the sequences apart
+    mixer->begin(own);
   }
+  rows.caches.push_back(&cache);
+  cache.reserve(kept);
+  const auto first = static_cast<int64_t>(rows.ids.size());
+  for (const Range& range : tokens.ranges)
+    rows.ids.insert(rows.ids.end(), part.ids.begin() + (range.begin - sequence.length),
+                    part.ids.begin() + (range.end - sequence.length));
+  rows.rows.push_back({.rows = {first, first + tokens.size()},
+                       .tokens = tokens,
+                       .past = cache.layers(),
+                       .mixer = mixer});
+}
+
+void LanguageRank::drop(std::span<const Part> parts, const PassRows& rows) {
+  for (KVCache* cache : rows.caches) cache->drop();
+  for (const Part& part : parts)
+    if (at(part.sequence).held.empty()) at(part.sequence).pieces.reset();
+}
+
+void LanguageRank::commit(std::span<const Part> parts, const Share& share, const PassRows& rows) {
   for (size_t i = 0; i < parts.size(); ++i) {
     Sequence& sequence = at(parts[i].sequence);
-    caches[i]->commit();
+    rows.caches[i]->commit();
     sequence.length += static_cast<int64_t>(parts[i].ids.size());
     if (!share.split || !rings()) continue;
     const SequenceMap blocks = share.maps[i].blocks(placement_.layout()[Axis::kUlysses]);
@@ -492,6 +475,26 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
     for (int ring = 0; ring < blocks.size(); ++ring)
       for (const Range& range : blocks[ring].ranges) sequence.held[ring].append(range);
   }
+}
+
+void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const Share& share,
+                           const TensorView& hidden, Observer* observer) {
+  check_lengths(parts);
+  const CausalDecoder& model = share.split ? *prefill_model_ : decode_model_;
+  PassRows rows;
+  try {
+    for (const Part& part : parts) add_part(pass, part, share, rows);
+    const auto count = static_cast<int64_t>(rows.ids.size());
+    CHECK(count == hidden[0], "rows", count, "hidden", hidden.to_string_shape());
+    Context context = this->context(pass, share.split, observer);
+    const TensorView in =
+        model.loaded().blocks.first() ? TensorView(rows.ids.data(), DType::kI32, {count}) : hidden;
+    model.forward(context, in, rows.rows, rope_, hidden);
+  } catch (...) {
+    drop(parts, rows);
+    throw;
+  }
+  commit(parts, share, rows);
 }
 
 WindowCounts LanguageRank::window() const {

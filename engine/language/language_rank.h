@@ -47,8 +47,8 @@ struct LanguageBytes {
 
 class LanguageRank {
  public:
-  // Loads this rank's weights. If the layout splits tokens over S = ring * token_ring * ulysses
-  // ranks, it also loads a second, sliced packing for the passes split by heads: (1 + 1/S) of a
+  // Loads this rank's weights. If the layout splits tokens over S = Layout::sequence() ranks,
+  // it also loads a second, sliced packing for the passes split by heads: (1 + 1/S) of a
   // rank's width in all. `file` must outlive the object.
   LanguageRank(const TensorFile& file, const DecoderConfig& config, const LanguageOptions& options,
                RankPlacement placement = {});
@@ -136,8 +136,11 @@ class LanguageRank {
   std::unique_ptr<TokenMixer> mixer_for(const SequenceMap& tokens, const Sequence& sequence) const;
   void gather_heads(Sequence& sequence);
   KVCache& cache_for(Sequence& sequence, bool split);
-  std::vector<KVPlace> held_places(const Sequence& sequence) const;
-  std::vector<KVPlace> wanted_places(int64_t tokens) const;
+  struct PassRows;
+  void check_lengths(std::span<const Part> parts) const;
+  void add_part(const Pass& pass, const Part& part, const Share& share, PassRows& rows);
+  void drop(std::span<const Part> parts, const PassRows& rows);
+  void commit(std::span<const Part> parts, const Share& share, const PassRows& rows);
   Context context(const Pass& pass, bool split, Observer* observer = nullptr);
   static DecoderLoad load(const DecoderConfig& config, const LanguageOptions& options,
                           const RankPlacement& placement, bool split);

@@ -83,7 +83,7 @@ StageBytes RankRun::encoding(uint64_t& weights) {
   if (!placement_.encodes_text(traits)) return {.tensors = embeds_};
   std::unique_ptr<TextEncoder> encoder;
   weights = run_.measure([&] {
-                  encoder = parts_.text_model().load(run_.stream(), parts_.text_file(),
+                  encoder = parts_.text_model().load(run_.stream(), *parts_.model()->text_file,
                                                      parts_.dtype(), placement_.text_width(traits));
                 })
                 .held;
@@ -136,7 +136,8 @@ void RankRun::exchange_rows(int64_t own, int64_t joint, const TransformerTraits&
 // checkpoints.
 StageBytes RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
   const auto [transformer, weights] =
-      dry_load(run_, parts_.expert_model(model), parts_.expert_file(model), parts_.load_of(model));
+      dry_load(run_, parts_.expert_model(model), *parts_.model()->expert_files[model],
+               parts_.load_of(model));
   bytes.experts.push_back(weights.held);
   if (on_device()) bytes.streamed.push_back(transformer->streamed_bytes());
   const TransformerTraits& traits = transformer->traits();
@@ -174,7 +175,7 @@ StageBytes RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
 StageBytes RankRun::decoding(ComponentBytes& bytes) {
   std::unique_ptr<Vae> vae;
   bytes.vae = run_.measure([&] {
-                    vae = parts_.vae_model().load(run_.stream(), parts_.vae_file(),
+                    vae = parts_.vae_model().load(run_.stream(), *parts_.model()->vae_file,
                                                   parts_.vae_dtype(), VaeParts::kDecoder);
                   })
                   .held;
@@ -216,8 +217,14 @@ ComponentBytes RankRun::bytes(size_t kept) {
   book(bytes.encode_text, encoding(bytes.text_encoder));
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies = on_device() ? std::min<uint64_t>(kept, 1) : kept;
-  for (int model = 0; model < parts_.experts(); ++model)
-    book(bytes.denoise, denoising(model, embeds_ + latent_ * copies, bytes));
+  for (int model = 0; model < parts_.experts(); ++model) {
+    if (computes_with(request_, placement_, model)) {
+      book(bytes.denoise, denoising(model, embeds_ + latent_ * copies, bytes));
+    } else {
+      bytes.experts.push_back(0);
+      if (on_device()) bytes.streamed.push_back(0);
+    }
+  }
   if (on_device()) {
     const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
@@ -258,6 +265,25 @@ std::string fitting_layers(const MemoryPlan& plan, const Changes& changes) {
   return {};
 }
 
+// "--layout tensor=4 (1.20 GiB) or layers=4 (1.31 GiB)": at most two layouts that fit, or "".
+std::string fitting_layouts(const Changes& changes) {
+  std::string offers;
+  int offered = 0;
+  for (const Layout& layout : changes.layouts) {
+    uint64_t most = 0;
+    bool fits = true;
+    for (int rank = 0; fits && rank < layout.ranks(); ++rank) {
+      const MemoryPlan plan = changes.layout(layout, rank);
+      most = std::max(most, plan.high_water);
+      fits = plan.fits();
+    }
+    if (!fits || ++offered > 2) continue;
+    offers +=
+        (offered == 1 ? "--layout " : " or ") + to_string(layout) + " (" + format_bytes(most) + ")";
+  }
+  return offers;
+}
+
 std::string shortage(const MemoryPlan& plan) {
   if (!plan.fits_host())
     return "the job needs " + format_bytes(plan.host.total()) +
@@ -274,10 +300,27 @@ std::string shortage(const MemoryPlan& plan) {
 
 }  // namespace
 
+std::vector<Layout> other_layouts(const Layout& layout, const LayoutLimits& limits) {
+  constexpr size_t kMost = 8;
+  std::vector<Layout> layouts = legal_layouts(layout.ranks(), limits);
+  std::erase_if(layouts, [&](Layout& other) {
+    other.text_ranks = layout.text_ranks;
+    other.vae_ranks = layout.vae_ranks;
+    return other[Axis::kData] > 1 || other == layout;
+  });
+  std::ranges::stable_sort(layouts, std::greater(), [](const Layout& other) {
+    return other[Axis::kTensor] * other[Axis::kLayers];
+  });
+  layouts.resize(std::min(layouts.size(), kMost));
+  return layouts;
+}
+
 std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,
                     DType dtype, const Changes& changes) {
   const std::string text = shortage(plan);
   std::vector<std::string> advice;
+  if (const std::string layouts = fitting_layouts(changes); !layouts.empty())
+    advice.push_back(layouts);
   if (changes.layers > 0) {
     const std::string layers = fitting_layers(plan, changes);
     if (!layers.empty()) advice.push_back(layers);

@@ -27,7 +27,12 @@ struct Changes {
   std::function<MemoryPlan(const Request&)> request;  // the plan of a changed request
   std::function<MemoryPlan(int)> resident;            // the plan with so many resident layers
   int layers = 0;  // layers of the transformer; 0 where --resident-layers has no meaning (CPU)
+  std::function<MemoryPlan(const Layout&, int rank)> layout;  // the plan under another layout
+  std::vector<Layout> layouts{};                              // the layouts to try, in this order
 };
+// The layouts of as many ranks that split the weights most, without the layout itself.
+std::vector<Layout> other_layouts(const Layout& layout, const LayoutLimits& limits);
+
 // The error line for a job that does not fit: the memory it needs, the memory available, and two
 // things to try with the memory each of them needs.
 std::string refusal(const Request& request, const MemoryPlan& plan, const ModelLimits& limits,

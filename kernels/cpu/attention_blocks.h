@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
-#include "kernels/dtype.h"
+#include "kernels/cpu/bf16_rows.h"
 
 namespace weft::cpu {
 
@@ -25,7 +25,6 @@ struct OnlineSoftmaxRows {
 void online_softmax_rows(const OnlineSoftmaxRows& block);
 
 void divide_row(float* x, int64_t count, float by);  // in place
-void narrow_bf16(const float* x, int64_t count, bf16* out);
 
 // Attention in 8 bits, by the definition: every CPU table uses this one version.
 void attention_fp8(Stream& stream, const AttentionArgs& args);

@@ -93,7 +93,7 @@ F32Rows f32_rows(const TensorView& x, int64_t begin, int64_t count, int64_t head
     if constexpr (std::is_same_v<T, float>)
       std::memcpy(dense + j * size, from, size * sizeof(float));
     else
-      widen(from, size, dense + j * size);
+      convert_row(from, size, dense + j * size);
   }
   return {dense, size};
 }

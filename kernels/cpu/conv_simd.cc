@@ -7,17 +7,10 @@ namespace weft::cpu {
 
 namespace {
 
-struct PanelWeights : PackedStorage {
-  ConvPanels panels;
-  void for_buffers(const BufferVisitor& visit) override {
-    visit(panels.buffer(), BufferUse::kWeights);
-  }
-};
-
 PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView& bias,
                      DType dtype) {
   PackedConv packed(weight, dtype);
-  packed.make_storage<PanelWeights>().panels =
+  packed.make_storage<PanelWeights<ConvPanels>>().panels =
       ConvPanels(stream, weight, dtype, ConvPanels::widest_block(weight[0]));
   packed.set_bias(stream, bias);
   return packed;
@@ -25,7 +18,7 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
 
 void conv3d(Stream& stream, const TensorView& x, const PackedConv& packed, const ConvArgs& args,
             const TensorView& out) {
-  packed.storage<PanelWeights>().panels.run(stream, x, packed, args, out);
+  packed.storage<PanelWeights<ConvPanels>>().panels.run(stream, x, packed, args, out);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "kernels/convert.h"
 #include "kernels/copy.h"
 #include "kernels/copy_nest.h"
+#include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/tables.h"
 #include "kernels/ops.h"
@@ -14,21 +15,13 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/copy_simd.cc"
 #include "hwy/foreach_target.h"
 // Highway's order: this header sees every target.
-#include "kernels/cpu/rows-inl.h"
+#include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft::cpu::HWY_NAMESPACE {
 
-template <class From, class To>
-HWY_INLINE void convert_vectors(const From* x, To* out, int64_t n) {
-  const int64_t lanes = row_lanes();
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) store(load(x + i), out + i);
-  if (i < n) store_part(load_part(x + i, n - i), out + i, n - i);
-}
-
-void widen_run(const bf16* x, float* out, int64_t n) { convert_vectors(x, out, n); }
-void narrow_run(const float* x, bf16* out, int64_t n) { convert_vectors(x, out, n); }
+void widen_run(const bf16* x, int64_t count, float* out) { convert_row(x, count, out); }
+void narrow_run(const float* x, int64_t count, bf16* out) { convert_row(x, count, out); }
 
 }  // namespace weft::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -39,6 +32,13 @@ namespace weft::cpu {
 HWY_EXPORT(widen_run);
 HWY_EXPORT(narrow_run);
 
+void widen_bf16(const bf16* x, int64_t count, float* out) {
+  HWY_DYNAMIC_DISPATCH(widen_run)(x, count, out);
+}
+void narrow_bf16(const float* x, int64_t count, bf16* out) {
+  HWY_DYNAMIC_DISPATCH(narrow_run)(x, count, out);
+}
+
 namespace {
 
 template <class From, class To>
@@ -46,9 +46,9 @@ void copy_run(const From* x, To* out, int64_t n) {
   if constexpr (std::is_same_v<From, To>)
     std::memcpy(out, x, static_cast<size_t>(n) * sizeof(To));
   else if constexpr (std::is_same_v<From, bf16> && std::is_same_v<To, float>)
-    HWY_DYNAMIC_DISPATCH(widen_run)(x, out, n);
+    widen_bf16(x, n, out);
   else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bf16>)
-    HWY_DYNAMIC_DISPATCH(narrow_run)(x, out, n);
+    narrow_bf16(x, n, out);
   else
     for (int64_t i = 0; i < n; ++i) out[i] = convert<To>(x[i]);
 }

@@ -1,6 +1,6 @@
 // 8-bit integer GEMM by oneDNN. The instructions multiply unsigned by signed integers, so 128 is
 // added to the values of x, and 128 times the sum of an output's weights is subtracted again.
-#include "kernels/cpu/attention_blocks.h"
+#include "kernels/cpu/bf16_rows.h"
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/linear_int8.h"
 #include "kernels/cpu/onednn.h"

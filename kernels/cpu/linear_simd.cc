@@ -8,19 +8,12 @@ namespace weft::cpu {
 
 namespace {
 
-struct PanelWeights : PackedStorage {
-  LinearPanels panels;
-  void for_buffers(const BufferVisitor& visit) override {
-    visit(panels.buffer(), BufferUse::kWeights);
-  }
-};
-
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
                          DType dtype, WeightFormat format) {
   if (format != WeightFormat::kCompute)
     return pack_linear_8bit(stream, weight, bias, dtype, format);
   PackedLinear packed(weight, dtype);
-  packed.make_storage<PanelWeights>().panels = LinearPanels(stream, weight, dtype);
+  packed.make_storage<PanelWeights<LinearPanels>>().panels = LinearPanels(stream, weight, dtype);
   packed.set_bias(stream, bias);
   return packed;
 }
@@ -29,7 +22,8 @@ void linear(Stream& stream, const TensorView& x, const PackedLinear& packed,
             LinearActivation activation, const TensorView& out) {
   if (packed.format() != WeightFormat::kCompute)
     return linear_8bit(stream, x, packed, activation, out);
-  packed.storage<PanelWeights>().panels.run(stream, x, packed.bias(), activation, out);
+  packed.storage<PanelWeights<LinearPanels>>().panels.run(stream, x, packed.bias(), activation,
+                                                          out);
 }
 
 }  // namespace

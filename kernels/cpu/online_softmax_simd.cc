@@ -53,7 +53,7 @@ void online_softmax(const OnlineSoftmaxRows& block) {
       sum = hn::Add(sum, only(p, 0));
       store(p, row);
     });
-    if (block.narrow) narrow(row, block.keys, block.narrow + r * block.keys);
+    if (block.narrow) convert_row(row, block.keys, block.narrow + r * block.keys);
     const float rescale = hn::GetLane(exp_f32(hn::Set(d, before - shift)));
     block.top[r] = top;
     block.total[r] = block.total[r] * rescale + hn::GetLane(hn::SumOfLanes(d, sum));
@@ -72,8 +72,6 @@ void divide(float* x, int64_t count, float by) {
   over_row(count, [&](auto load, auto store, auto) { store(hn::Div(load(x), divisor), x); });
 }
 
-void narrow_row(const float* x, int64_t count, bf16* out) { narrow(x, count, out); }
-
 }  // namespace weft::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -82,15 +80,11 @@ namespace weft::cpu {
 
 HWY_EXPORT(online_softmax);
 HWY_EXPORT(divide);
-HWY_EXPORT(narrow_row);
 
 void online_softmax_rows(const OnlineSoftmaxRows& block) {
   HWY_DYNAMIC_DISPATCH(online_softmax)(block);
 }
 void divide_row(float* x, int64_t count, float by) { HWY_DYNAMIC_DISPATCH(divide)(x, count, by); }
-void narrow_bf16(const float* x, int64_t count, bf16* out) {
-  HWY_DYNAMIC_DISPATCH(narrow_row)(x, count, out);
-}
 
 }  // namespace weft::cpu
 #endif

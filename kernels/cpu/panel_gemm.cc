@@ -42,7 +42,7 @@ void finish_block(const PanelGemm& gemm, Range rows, Range columns, float* sums,
     if (gemm.out_dtype == DType::kF32)
       std::memcpy(static_cast<float*>(gemm.out) + at, sum, columns.count * sizeof(float));
     else
-      narrow(sum, columns.count, static_cast<bf16*>(gemm.out) + at);
+      convert_row(sum, columns.count, static_cast<bf16*>(gemm.out) + at);
   }
 }
 
@@ -73,7 +73,7 @@ void run_task(const PanelGemm& gemm, int64_t row, int64_t rows, int64_t panel, i
           for (int64_t i = 0; i < depth; ++i) {
             const int64_t at = origin + i * w.block + j;
             if (w.dtype == DType::kBF16)
-              widen(static_cast<const bf16*>(w.data) + at, columns, slice + i * kSlice);
+              convert_row(static_cast<const bf16*>(w.data) + at, columns, slice + i * kSlice);
             else
               std::memcpy(slice + i * kSlice, static_cast<const float*>(w.data) + at,
                           columns * sizeof(float));
@@ -150,8 +150,6 @@ void run(const Stream& stream, const PanelGemm& gemm) {
     parallel_tasks(stream, across * down, task);
 }
 
-void widen_all(const bf16* x, int64_t count, float* out) { widen(x, count, out); }
-
 // Packs one panel of a dense matrix: up to `block` rows from `first` on, side by side. A chunk of
 // each row is widened into a square in L1, which is then gathered column by column; with scalar
 // moves packing took four times as long as reading the file.
@@ -179,7 +177,7 @@ void pack_dense(const TensorView& weight, int64_t first, int64_t block, To* to) 
       if constexpr (std::is_same_v<From, float>)
         std::memcpy(square + j * kRow, chunk, depth * sizeof(float));
       else
-        widen(chunk, depth, square + j * kRow);
+        convert_row(chunk, depth, square + j * kRow);
     }
     for (int64_t i = 0; i < depth; ++i, to += block) {
       for (int64_t j = 0; j < block; j += lanes) {
@@ -189,7 +187,7 @@ void pack_dense(const TensorView& weight, int64_t first, int64_t block, To* to) 
         else
           hn::StoreU(column, d, row + j);
       }
-      if constexpr (!std::is_same_v<To, float>) narrow(row, block, to);
+      if constexpr (!std::is_same_v<To, float>) convert_row(row, block, to);
     }
   }
 }
@@ -210,14 +208,9 @@ HWY_AFTER_NAMESPACE();
 namespace weft::cpu {
 
 HWY_EXPORT(run);
-HWY_EXPORT(widen_all);
 HWY_EXPORT(pack_dense_panel);
 
 void panel_gemm(Stream& stream, const PanelGemm& gemm) { HWY_DYNAMIC_DISPATCH(run)(stream, gemm); }
-
-void widen_bf16(const bf16* x, int64_t count, float* out) {
-  HWY_DYNAMIC_DISPATCH(widen_all)(x, count, out);
-}
 
 namespace {
 

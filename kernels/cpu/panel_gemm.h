@@ -1,7 +1,9 @@
 #pragma once
 // GEMM with weights packed in panels, for every machine. The oneDNN paths fall back to it where
 // oneDNN has no fast implementation (bf16 without hardware for it, no AVX-512, strided rows).
+#include "kernels/cpu/bf16_rows.h"
 #include "kernels/linear.h"
+#include "kernels/packed_weights.h"
 #include "kernels/stream.h"
 
 namespace weft::cpu {
@@ -47,7 +49,13 @@ struct PanelGemm {
 // all of them in f32.
 void panel_gemm(Stream& stream, const PanelGemm& gemm);
 
-// out[i] = x[i] in f32.
-void widen_bf16(const bf16* x, int64_t count, float* out);
+// The storage of weights that are panels alone.
+template <class Panels>
+struct PanelWeights : PackedStorage {
+  Panels panels;
+  void for_buffers(const BufferVisitor& visit) override {
+    visit(panels.buffer(), BufferUse::kWeights);
+  }
+};
 
 }  // namespace weft::cpu

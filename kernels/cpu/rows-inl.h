@@ -21,22 +21,6 @@ using RowVec = TileVec;
 
 HWY_INLINE int64_t row_lanes() { return static_cast<int64_t>(hn::Lanes(RowTag())); }
 
-HWY_INLINE void store(RowVec value, float* out) { hn::StoreU(value, RowTag(), out); }
-
-// Rounds to nearest even; NaN stays a quiet NaN, as in to_bf16.
-HWY_INLINE void store(RowVec value, bf16* out) {
-  const hn::RebindToUnsigned<RowTag> d32;
-  const hn::Rebind<uint16_t, RowTag> d16;
-  const auto bits = hn::BitCast(d32, value);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fffu)));
-  const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000u));
-  const auto nan = hn::RebindMask(d32, hn::Ne(value, value));
-  const auto top = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
-  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<decltype(d32)>(), top)), d16,
-             reinterpret_cast<uint16_t*>(out));
-}
-
 // Loads the first n < lanes elements and zeros behind them; nothing beyond x[n - 1] is read.
 template <class T>
 HWY_INLINE RowVec load_part(const T* x, int64_t n) {

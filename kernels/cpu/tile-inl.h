@@ -186,35 +186,30 @@ HWY_INLINE void tile_gemv(TileLeft left, int64_t rows, int64_t columns, int64_t 
   }
 }
 
-// Converts any number of bf16 values to f32.
-HWY_INLINE void widen(const bf16* x, int64_t count, float* out) {
-  const TileTag d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) hn::StoreU(load(x + i), d, out + i);
-  for (; i < count; ++i) out[i] = to_float(x[i]);
-}
+HWY_INLINE void store(TileVec value, float* out) { hn::StoreU(value, TileTag(), out); }
 
-// Rounds f32 to bf16, to nearest even. NaN stays NaN: a carry out of its mantissa would make it
-// infinite or zero, so its top bits are kept and made quiet.
-HWY_INLINE void narrow(const float* x, int64_t count, bf16* out) {
-  const TileTag d;
+// Rounds to nearest even. NaN stays NaN: a carry out of its mantissa would make it infinite or
+// zero, so its top bits are kept and made quiet.
+HWY_INLINE void store(TileVec value, bf16* out) {
   const hn::RebindToUnsigned<TileTag> d32;
   const hn::Rebind<uint16_t, TileTag> d16;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto bits = hn::BitCast(d32, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fffu)));
+  const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000u));
+  const auto nan = hn::RebindMask(d32, hn::Ne(value, value));
+  const auto top = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<decltype(d32)>(), top)), d16,
+             reinterpret_cast<uint16_t*>(out));
+}
+
+// Converts any number of values between f32 and bf16.
+template <class From, class To>
+HWY_INLINE void convert_row(const From* x, int64_t count, To* out) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(TileTag()));
   int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    const auto value = hn::LoadU(d, x + i);
-    const auto bits = hn::BitCast(d32, value);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
-    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fffu)));
-    const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000u));
-    const auto nan = hn::RebindMask(d32, hn::Ne(value, value));
-    const auto top = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<decltype(d32)>(), top)), d16,
-               reinterpret_cast<uint16_t*>(out + i));
-  }
-  for (; i < count; ++i) out[i] = to_bf16(x[i]);
+  for (; i + lanes <= count; i += lanes) store(load(x + i), out + i);
+  for (; i < count; ++i) out[i] = from_float<To>(to_float(x[i]));
 }
 
 // e^x within 2 ulp from -87.3 to 88.3; 0 below, infinite above, NaN kept. n = round(x / ln 2), and

@@ -1,11 +1,10 @@
 // Reads AutoencoderKL's configuration file.
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
 #include "models/autoencoder_kl/vae.h"
+#include "models/config_check.h"
 
 namespace weft {
 
@@ -14,38 +13,8 @@ namespace {
 // This range is wide enough for any model and narrow enough that products of sizes cannot overflow.
 constexpr IntRange kWidths{1, 1 << 16};
 
-// force_upcast concerns f16, which is not a compute dtype here; sample_size only names a default.
-constexpr std::array kKnown = {"act_fn",
-                               "block_out_channels",
-                               "down_block_types",
-                               "force_upcast",
-                               "in_channels",
-                               "latent_channels",
-                               "latents_mean",
-                               "latents_std",
-                               "layers_per_block",
-                               "mid_block_add_attention",
-                               "norm_num_groups",
-                               "out_channels",
-                               "sample_size",
-                               "scaling_factor",
-                               "shift_factor",
-                               "up_block_types",
-                               "use_post_quant_conv",
-                               "use_quant_conv"};
-
 [[noreturn]] void reject(const std::string& path, const std::string& message) {
   throw Error(ErrorKind::kModel, path + ": " + message);
-}
-
-void reject_unknown(const nlohmann::json& json, const std::string& path) {
-  std::string unknown, known;
-  for (const auto& [key, value] : json.items())
-    if (!key.starts_with('_') && std::ranges::find(kKnown, key) == kKnown.end())
-      unknown += (unknown.empty() ? "" : ", ") + key;
-  if (unknown.empty()) return;
-  for (const char* key : kKnown) known += (known.empty() ? "" : ", ") + std::string(key);
-  reject(path, "unknown keys " + unknown + "; known: " + known);
 }
 
 void check_types(const nlohmann::json& json, const std::string& path, const char* field,
@@ -62,9 +31,15 @@ void check_types(const nlohmann::json& json, const std::string& path, const char
 }  // namespace
 
 KlVaeConfig KlVaeConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_json_file(path);
-  if (!json.is_object()) reject(path, "must hold an object");
-  reject_unknown(json, path);
+  const nlohmann::json json = read_config(path);
+  ConfigCheck check(json, path);
+  // force_upcast concerns f16, which is not a compute dtype here; sample_size only names a default.
+  check.keys({}, {"act_fn", "block_out_channels", "down_block_types", "force_upcast", "in_channels",
+                  "latent_channels", "latents_mean", "latents_std", "layers_per_block",
+                  "mid_block_add_attention", "norm_num_groups", "out_channels", "sample_size",
+                  "scaling_factor", "shift_factor", "up_block_types", "use_post_quant_conv",
+                  "use_quant_conv"});
+  check.finish("an AutoencoderKL's configuration");
   if (const std::string act = json_string_or(json, "act_fn", path, "silu"); act != "silu")
     reject(path, "act_fn is " + act + ", legal: silu");
   for (const char* field : {"latents_mean", "latents_std"})

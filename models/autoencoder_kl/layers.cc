@@ -1,19 +1,23 @@
-#include "models/autoencoder_kl/layers.h"
-
+// The layers of AutoencoderKL, which work on pictures [1, H, W, C], and the networks that they
+// form.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
+#include "models/autoencoder_kl/vae.h"
 
-namespace weft::kl {
+namespace weft {
 
 namespace {
 
-FrameShape with_channels(FrameShape shape, int64_t channels) {
-  shape.channels = channels;
-  return shape;
-}
+constexpr float kGroupNormEps = 1e-6f;
+
+// A group norm. Its statistics are those of the whole picture: Reducer::sum adds the bands' parts.
+struct GroupNorm {
+  Tensor weight, bias;  // [C] f32
+  int64_t groups = 0;
+};
 
 TensorView alloc_like(Context& context, const TensorView& x) {
   return context.arena.alloc(x.dtype, x.shape());
@@ -53,7 +57,7 @@ class Conv final : public VaeLayer {
        int64_t groups, int64_t in, int64_t out)
       : VaeLayer(name), normed_(!norm.empty()), out_(out) {
     if (normed_) norm_ = take_norm(source, norm, groups, in);
-    conv_ = pack_convolution(source, name, out, {out, in, 3, 3});
+    conv_ = pack_convolution(source, name, {out, in, 3, 3});
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, out_); }
@@ -82,11 +86,11 @@ class Resnet final : public VaeLayer {
          int64_t out)
       : VaeLayer(name), in_(in), out_(out) {
     norm1_ = take_norm(source, name + ".norm1", groups, in);
-    conv1_ = pack_convolution(source, name + ".conv1", out, {out, in, 3, 3});
+    conv1_ = pack_convolution(source, name + ".conv1", {out, in, 3, 3});
     norm2_ = take_norm(source, name + ".norm2", groups, out);
-    conv2_ = pack_convolution(source, name + ".conv2", out, {out, out, 3, 3});
+    conv2_ = pack_convolution(source, name + ".conv2", {out, out, 3, 3});
     if (in != out)
-      shortcut_ = pack_pointwise(source, name + ".conv_shortcut", in, out, out, {out, in, 1, 1});
+      shortcut_ = pack_pointwise(source, name + ".conv_shortcut", {out, in, 1, 1}, out);
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, out_); }
@@ -124,7 +128,7 @@ class Attention final : public VaeLayer {
       : VaeLayer(name), width_(width) {
     norm_ = take_norm(source, name + ".group_norm", groups, width);
     const auto take = [&](const char* part) {
-      return pack_pointwise(source, name + part, width, width, width, {width, width});
+      return pack_pointwise(source, name + part, {width, width}, width);
     };
     to_q_ = take(".to_q");
     to_k_ = take(".to_k");
@@ -172,7 +176,7 @@ class Attention final : public VaeLayer {
 class Upsample final : public VaeLayer {
  public:
   Upsample(const VaeWeightSource& source, const std::string& name, int64_t width) : VaeLayer(name) {
-    conv_ = pack_convolution(source, name + ".conv", width, {width, width, 3, 3});
+    conv_ = pack_convolution(source, name + ".conv", {width, width, 3, 3});
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override {
@@ -196,7 +200,7 @@ class Downsample final : public VaeLayer {
  public:
   Downsample(const VaeWeightSource& source, const std::string& name, int64_t width)
       : VaeLayer(name) {
-    conv_ = pack_convolution(source, name + ".conv", width, {width, width, 3, 3});
+    conv_ = pack_convolution(source, name + ".conv", {width, width, 3, 3});
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override {
@@ -212,57 +216,85 @@ class Downsample final : public VaeLayer {
   PackedConv conv_;
 };
 
-class Pointwise final : public VaeLayer {
- public:
-  Pointwise(const VaeWeightSource& source, const std::string& name, int64_t in, int64_t out,
-            int64_t keep)
-      : VaeLayer(name), keep_(keep) {
-    linear_ = pack_pointwise(source, name, in, out, keep, {out, in, 1, 1});
-  }
+void add_mid_block(VaeNetwork& network, const KlVaeConfig& config, const VaeWeightSource& source,
+                   const std::string& name, int64_t width) {
+  network.push_back(
+      std::make_unique<Resnet>(source, name + ".resnets.0", config.groups, width, width));
+  if (config.mid_attention)
+    network.push_back(
+        std::make_unique<Attention>(source, name + ".attentions.0", config.groups, width));
+  network.push_back(
+      std::make_unique<Resnet>(source, name + ".resnets.1", config.groups, width, width));
+}
 
-  FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, keep_); }
-  void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
-               const TensorView& out) const override {
-    linear(context.stream, in, linear_, LinearActivation::kNone, out);
+VaeNetwork make_encoder(const KlVaeConfig& config, const VaeWeightSource& source) {
+  VaeNetwork network;
+  int64_t width = config.channels.front();
+  network.push_back(std::make_unique<Conv>(source, "encoder.conv_in", "", config.groups,
+                                           config.in_channels, width));
+  for (size_t level = 0; level < config.channels.size(); ++level) {
+    const std::string name = "encoder.down_blocks." + std::to_string(level);
+    for (int64_t i = 0; i < config.resnets; ++i) {
+      network.push_back(std::make_unique<Resnet>(source, name + ".resnets." + std::to_string(i),
+                                                 config.groups, width, config.channels[level]));
+      width = config.channels[level];
+    }
+    if (level + 1 < config.channels.size())
+      network.push_back(std::make_unique<Downsample>(source, name + ".downsamplers.0", width));
   }
-  size_t weight_bytes() const override { return linear_.bytes(); }
+  add_mid_block(network, config, source, "encoder.mid_block", width);
+  const int64_t moments = 2 * config.latent_channels;  // mean and log-variance
+  network.push_back(std::make_unique<Conv>(source, "encoder.conv_out", "encoder.conv_norm_out",
+                                           config.groups, width, moments));
+  if (config.quant_conv)  // only the mean is used
+    network.push_back(
+        make_pointwise(source, "quant_conv", {moments, moments, 1, 1}, config.latent_channels));
+  return network;
+}
 
- private:
-  int64_t keep_;
-  PackedLinear linear_;
-};
+VaeNetwork make_decoder(const KlVaeConfig& config, const VaeWeightSource& source) {
+  VaeNetwork network;
+  int64_t width = config.channels.back();
+  if (config.post_quant_conv)
+    network.push_back(make_pointwise(source, "post_quant_conv",
+                                     {config.latent_channels, config.latent_channels, 1, 1},
+                                     config.latent_channels));
+  network.push_back(std::make_unique<Conv>(source, "decoder.conv_in", "", config.groups,
+                                           config.latent_channels, width));
+  add_mid_block(network, config, source, "decoder.mid_block", width);
+  const size_t levels = config.channels.size();
+  for (size_t block = 0; block < levels; ++block) {
+    const int64_t out = config.channels[levels - 1 - block];
+    const std::string name = "decoder.up_blocks." + std::to_string(block);
+    for (int64_t i = 0; i <= config.resnets; ++i) {
+      network.push_back(std::make_unique<Resnet>(source, name + ".resnets." + std::to_string(i),
+                                                 config.groups, width, out));
+      width = out;
+    }
+    if (block + 1 < levels)
+      network.push_back(std::make_unique<Upsample>(source, name + ".upsamplers.0", width));
+  }
+  network.push_back(std::make_unique<Conv>(source, "decoder.conv_out", "decoder.conv_norm_out",
+                                           config.groups, width, config.out_channels));
+  return network;
+}
 
 }  // namespace
 
-std::unique_ptr<VaeLayer> make_conv(const VaeWeightSource& source, const std::string& name,
-                                    const std::string& norm, int64_t groups, int64_t in,
-                                    int64_t out) {
-  return std::make_unique<Conv>(source, name, norm, groups, in, out);
+VaeDesign KlVaeConfig::design() const {
+  const LatentScale scale{.divisor = scaling_factor, .shift = shift_factor};
+  return {.traits = traits(),
+          .encoder = [*this](const VaeWeightSource& source) { return make_encoder(*this, source); },
+          .decoder = [*this](const VaeWeightSource& source) { return make_decoder(*this, source); },
+          .scales = std::vector<LatentScale>(static_cast<size_t>(latent_channels), scale)};
 }
 
-std::unique_ptr<VaeLayer> make_resnet(const VaeWeightSource& source, const std::string& name,
-                                      int64_t groups, int64_t in, int64_t out) {
-  return std::make_unique<Resnet>(source, name, groups, in, out);
+std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config) {
+  return config.design().tensors();
 }
 
-std::unique_ptr<VaeLayer> make_attention(const VaeWeightSource& source, const std::string& name,
-                                         int64_t groups, int64_t width) {
-  return std::make_unique<Attention>(source, name, groups, width);
+std::unique_ptr<VaeModel> make_kl_vae_model(const KlVaeConfig& config) {
+  return std::make_unique<NetworkVaeModel>(config.design());
 }
 
-std::unique_ptr<VaeLayer> make_upsample(const VaeWeightSource& source, const std::string& name,
-                                        int64_t width) {
-  return std::make_unique<Upsample>(source, name, width);
-}
-
-std::unique_ptr<VaeLayer> make_downsample(const VaeWeightSource& source, const std::string& name,
-                                          int64_t width) {
-  return std::make_unique<Downsample>(source, name, width);
-}
-
-std::unique_ptr<VaeLayer> make_pointwise(const VaeWeightSource& source, const std::string& name,
-                                         int64_t in, int64_t out, int64_t keep) {
-  return std::make_unique<Pointwise>(source, name, in, out, keep);
-}
-
-}  // namespace weft::kl
+}  // namespace weft

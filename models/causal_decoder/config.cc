@@ -4,6 +4,7 @@
 
 #include "io/json.h"
 #include "models/causal_decoder/decoder.h"
+#include "models/config_check.h"
 
 namespace weft {
 
@@ -40,8 +41,7 @@ double read_theta(const nlohmann::json& json, const std::string& path) {
 }  // namespace
 
 DecoderConfig DecoderConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_json_file(path);
-  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": must hold an object");
+  const nlohmann::json json = read_config(path);
   const std::string type = json_string(json, "model_type", path);
   if (!is_decoder_type(type))
     refuse(path, "model_type", "\"" + type + "\"", "\"qwen2\", \"qwen3\"");

@@ -39,59 +39,24 @@ bool belongs_elsewhere(const std::string& name) {
          name.ends_with("rotary_emb.inv_freq");
 }
 
-// Packs parts of the file's tensors.
-class Packer {
- public:
-  Packer(Stream& stream, const TensorFile& file, const DecoderConfig& config,
-         const DecoderLoad& load, const std::string& prefix)
-      : stream_(stream), file_(file), config_(config), load_(load), prefix_(prefix) {}
-
-  Tensor vector(const std::string& name) const {
-    const HeldWeight weight(stream_, file_, spelled(prefix_, name), part(name), DType::kF32);
-    Tensor tensor(DType::kF32, weight.view().shape(), stream_.device());
-    copy(stream_, weight.view(), tensor);
-    return tensor;
-  }
-  PackedLinear matrix(const std::string& name, WeightFormat format, bool biased = false) const {
-    const HeldWeight weight(stream_, file_, spelled(prefix_, name), part(name), load_.dtype);
-    Tensor bias;
-    if (biased) bias = vector(name.substr(0, name.rfind('.')) + ".bias");
-    return pack_linear(stream_, weight.view(), bias ? bias.view() : TensorView(), load_.dtype,
-                       format);
-  }
-
- private:
-  TensorPart part(const std::string& name) const {
-    const TensorView view = file_.describe(spelled(prefix_, name));
-    return decoder_part(config_, {name, {view.shape().begin(), view.shape().end()}}, load_);
-  }
-
-  Stream& stream_;
-  const TensorFile& file_;
-  const DecoderConfig& config_;
-  const DecoderLoad& load_;
-  const std::string& prefix_;
-};
-
-void check_names(const TensorFile& file, const DecoderConfig& config, const std::string& prefix) {
+// Checks the file's tensors and finds the part of each that `load` holds.
+CheckpointPart checked_tensors(const TensorFile& file, const DecoderConfig& config,
+                               const DecoderLoad& load, const std::string& prefix) {
   WeightBinder binder(file, "language model",
                       [&](const std::string& name) { return spelled(prefix, name); });
-  for (const TensorSpec& tensor : decoder_tensors(config)) binder.take(tensor.name, tensor.shape);
+  CheckpointPart tensors(file);
+  for (const TensorSpec& tensor : decoder_tensors(config)) {
+    binder.take(tensor.name, tensor.shape);
+    tensors.add(tensor.name, spelled(prefix, tensor.name), decoder_part(config, tensor, load));
+  }
   for (const std::string& name : file.names())
     if (belongs_elsewhere(name)) binder.ignore(name);
   if (config.tied) binder.ignore(head_name(prefix));
   binder.finish();
+  return tensors;
 }
 
 }  // namespace
-
-size_t CausalDecoder::Block::bytes() const {
-  size_t total = o.bytes() + down.bytes();
-  for (const PackedLinear* weight : {&q, &k, &v, &gate, &up}) total += weight->bytes();
-  for (const Tensor* norm : {&attention_norm, &q_norm, &k_norm, &ffn_norm})
-    if (*norm) total += norm->view().bytes();
-  return total;
-}
 
 CausalDecoder CausalDecoder::load(const TensorFile& file, const DecoderConfig& config,
                                   Stream& stream, const DecoderLoad& load) {
@@ -102,62 +67,68 @@ CausalDecoder CausalDecoder::load(const TensorFile& file, const DecoderConfig& c
   model.load_.width = load.width.of(config.heads, config.ffn);
   if (load.vocab == Range{}) model.load_.vocab = {0, config.vocab};
   const std::string prefix = find_prefix(file);
-  check_names(file, config, prefix);
+  const CheckpointPart tensors = checked_tensors(file, config, model.load_, prefix);
   model.embedding_ = file.view(prefix + "embed_tokens.weight");
 
   const BlockRange blocks = model.load_.blocks;
   const int count = blocks.end - blocks.begin;
-  const Packer packer(stream, file, config, model.load_, prefix);
   if (blocks.last()) {
-    model.final_norm_ = packer.vector("norm.weight");
+    model.final_norm_ = tensors.vector(stream, "norm.weight");
     model.head_ = config.tied ? pack_linear(stream,
                                             model.embedding_.slice(0, model.load_.vocab.begin,
                                                                    model.load_.vocab.size()),
                                             {}, load.dtype)
-                              : packer.matrix("lm_head.weight", WeightFormat::kCompute);
+                              : tensors.linear(stream, "lm_head", load.dtype);
   }
   const int resident = load.resident && load.resident < count ? load.resident : count;
   model.blocks_ = std::make_unique<LayerWindow<Block>>(
       count, resident,
-      [config, loaded = model.load_, prefix, &file,
+      [config, loaded = model.load_, tensors,
        own = stream_on(stream.device(), resident < count ? 1 : stream.threads(), Determinism::kFast,
                        &stream.ops())](int index) mutable {
-        Block block = load_block(own, file, config, loaded, prefix, index);
+        Block block = load_block(own, tensors, config, loaded, index);
         own.sync();  // another stream uses the block
         return block;
       });
   return model;
 }
 
-CausalDecoder::Block CausalDecoder::load_block(Stream& stream, const TensorFile& file,
+CausalDecoder::Block CausalDecoder::load_block(Stream& stream, const CheckpointPart& tensors,
                                                const DecoderConfig& config, const DecoderLoad& load,
-                                               const std::string& prefix, int index) {
-  const Packer packer(stream, file, config, load, prefix);
+                                               int index) {
   const std::string at = "layers." + std::to_string(load.blocks.begin + index) + ".";
-  if (load.resident)
-    for (const std::string& name : file.names())
-      if (name.starts_with(prefix + at)) file.read_ahead(name);
-  const bool biased = config.projection_biases;
-  Block block;
-  block.attention_norm = packer.vector(at + "input_layernorm.weight");
-  block.q = packer.matrix(at + "self_attn.q_proj.weight", load.weights, biased);
-  block.k = packer.matrix(at + "self_attn.k_proj.weight", load.weights, biased);
-  block.v = packer.matrix(at + "self_attn.v_proj.weight", load.weights, biased);
-  if (config.head_norms) {
-    block.q_norm = packer.vector(at + "self_attn.q_norm.weight");
-    block.k_norm = packer.vector(at + "self_attn.k_norm.weight");
-  }
-  block.o.packed = packer.matrix(at + "self_attn.o_proj.weight", load.weights);
-  block.ffn_norm = packer.vector(at + "post_attention_layernorm.weight");
-  block.gate = packer.matrix(at + "mlp.gate_proj.weight", load.weights);
-  block.up = packer.matrix(at + "mlp.up_proj.weight", load.weights);
-  block.down.packed = packer.matrix(at + "mlp.down_proj.weight", load.weights);
-  return block;
+  if (load.resident) tensors.read_ahead(at);
+  const auto vector = [&](const char* name) { return tensors.vector(stream, at + name); };
+  const auto linear = [&](const char* name) {
+    return tensors.linear(stream, at + name, load.dtype, load.weights);
+  };
+  const auto row_linear = [&](const char* name) {
+    return tensors.row_linear(stream, at + name, load.dtype, load.weights);
+  };
+  // A device keeps these biases in f32 alone, whatever the file's dtype is.
+  const auto projection = [&](const std::string& name) {
+    if (!config.projection_biases) return linear(name.c_str());
+    const HeldWeight weight = tensors.held(stream, at + name + ".weight", load.dtype);
+    const Tensor bias = tensors.vector(stream, at + name + ".bias");
+    return pack_linear(stream, weight.view(), bias, load.dtype, load.weights);
+  };
+  const bool normed = config.head_norms;
+  return {.attention_norm = vector("input_layernorm.weight"),
+          .q = projection("self_attn.q_proj"),
+          .k = projection("self_attn.k_proj"),
+          .v = projection("self_attn.v_proj"),
+          .q_norm = normed ? vector("self_attn.q_norm.weight") : Tensor(),
+          .k_norm = normed ? vector("self_attn.k_norm.weight") : Tensor(),
+          .o = row_linear("self_attn.o_proj"),
+          .ffn_norm = vector("post_attention_layernorm.weight"),
+          .gate = linear("mlp.gate_proj"),
+          .up = linear("mlp.up_proj"),
+          .down = row_linear("mlp.down_proj")};
 }
 
 size_t CausalDecoder::bytes() const {
-  size_t total = head_.bytes() + (final_norm_ ? final_norm_.view().bytes() : 0);
-  blocks_->for_resident([&](const Block& block) { total += block.bytes(); });
+  size_t total = bytes_of(std::tie(head_, final_norm_));
+  blocks_->for_resident([&](const Block& block) { total += bytes_of(block.weights()); });
   return total;
 }
 

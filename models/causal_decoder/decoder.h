@@ -105,11 +105,14 @@ class CausalDecoder {
     Tensor ffn_norm;        // [D] f32
     PackedLinear gate, up;  // [F part, D]
     RowLinear down;         // [D, F part]
-    size_t bytes() const;
+
+    auto weights() const {
+      return std::tie(attention_norm, q, k, v, q_norm, k_norm, o, ffn_norm, gate, up, down);
+    }
   };
 
-  static Block load_block(Stream& stream, const TensorFile& file, const DecoderConfig& config,
-                          const DecoderLoad& load, const std::string& prefix, int index);
+  static Block load_block(Stream& stream, const CheckpointPart& tensors,
+                          const DecoderConfig& config, const DecoderLoad& load, int index);
   void embed(Context& context, const TensorView& ids, const TensorView& x) const;
   void attend(Context& context, const Block& block, int index,
               std::span<const SequenceRows> sequences, const Rope& rope, const TensorView& x) const;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
@@ -13,6 +12,7 @@
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
+#include "models/config_check.h"
 
 namespace weft {
 
@@ -45,8 +45,7 @@ void expand_bias(const Umt5Config& config, const Tensor& table, int64_t n, Conte
 }  // namespace
 
 Umt5Config Umt5Config::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_json_file(path);
-  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": must hold an object");
+  const nlohmann::json json = read_config(path);
   const std::string feed_forward = json_string_or(json, "feed_forward_proj", path, "gated-gelu");
   if (feed_forward != "gated-gelu")
     throw Error(ErrorKind::kModel,
@@ -121,40 +120,36 @@ Umt5Encoder Umt5Encoder::load(const TensorFile& file, const Umt5Config& config, 
   encoder.width_ = width.of(config.num_heads, config.d_ff);
   encoder.embedding_ = binder.take_any({"shared.weight", "encoder.embed_tokens.weight"},
                                        {config.vocab_size, config.d_model});
-  std::map<std::string, TensorPart> parts;
+  CheckpointPart held(file);
   for (size_t i = 1; i < tensors.size(); ++i) {
     binder.take(tensors[i].name, tensors[i].shape);
-    parts[tensors[i].name] = umt5_part(config, tensors[i], width);
+    held.add(tensors[i].name, tensors[i].name, umt5_part(config, tensors[i], width));
   }
   binder.ignore("spiece_model");  // the tokenizer, which single-file repacks contain
   binder.finish();
 
   Stream host = host_stream(stream);
-  const auto to_f32 = [&](const std::string& name) {
-    const HeldWeight weight(stream, file, name, parts.at(name), DType::kF32);
-    Tensor tensor(DType::kF32, weight.view().shape(), host.device());
-    copy(host, weight.view(), tensor);
-    return tensor;
-  };
-  const auto norm = [&](const std::string& name) { return on_device(stream, to_f32(name)); };
-  const auto matrix = [&](const std::string& name) {
-    const HeldWeight weight(stream, file, name, parts.at(name), dtype);
-    return pack_linear(stream, weight.view(), {}, dtype);
-  };
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    Layer& layer = encoder.layers_.emplace_back();
-    layer.attention_norm = norm(block_name(i, "0.layer_norm.weight"));
-    layer.q = matrix(block_name(i, "0.SelfAttention.q.weight"));
-    layer.k = matrix(block_name(i, "0.SelfAttention.k.weight"));
-    layer.v = matrix(block_name(i, "0.SelfAttention.v.weight"));
-    layer.o.packed = matrix(block_name(i, "0.SelfAttention.o.weight"));
-    layer.bias = to_f32(block_name(i, "0.SelfAttention.relative_attention_bias.weight"));
-    layer.feed_forward_norm = norm(block_name(i, "1.layer_norm.weight"));
-    layer.wi_0 = matrix(block_name(i, "1.DenseReluDense.wi_0.weight"));
-    layer.wi_1 = matrix(block_name(i, "1.DenseReluDense.wi_1.weight"));
-    layer.wo.packed = matrix(block_name(i, "1.DenseReluDense.wo.weight"));
+    const auto norm = [&](const char* name) { return held.vector(stream, block_name(i, name)); };
+    const auto matrix = [&](const char* name) {
+      return held.linear(stream, block_name(i, name), dtype);
+    };
+    const auto row_linear = [&](const char* name) {
+      return held.row_linear(stream, block_name(i, name), dtype);
+    };
+    encoder.layers_.push_back(
+        {.attention_norm = norm("0.layer_norm.weight"),
+         .q = matrix("0.SelfAttention.q"),
+         .k = matrix("0.SelfAttention.k"),
+         .v = matrix("0.SelfAttention.v"),
+         .o = row_linear("0.SelfAttention.o"),
+         .bias = held.table(host, block_name(i, "0.SelfAttention.relative_attention_bias.weight")),
+         .feed_forward_norm = norm("1.layer_norm.weight"),
+         .wi_0 = matrix("1.DenseReluDense.wi_0"),
+         .wi_1 = matrix("1.DenseReluDense.wi_1"),
+         .wo = row_linear("1.DenseReluDense.wo")});
   }
-  encoder.final_norm_ = norm("encoder.final_layer_norm.weight");
+  encoder.final_norm_ = held.vector(stream, "encoder.final_layer_norm.weight");
   return encoder;
 }
 
@@ -222,14 +217,8 @@ void Umt5Encoder::feed_forward(Context& context, const Layer& layer, const Tenso
 }
 
 size_t Umt5Encoder::bytes() const {
-  size_t total = final_norm_.view().bytes();
-  for (const Layer& layer : layers_) {
-    for (const PackedLinear* weight : {&layer.q, &layer.k, &layer.v, &layer.wi_0, &layer.wi_1})
-      total += weight->bytes();
-    for (const Tensor* table : {&layer.attention_norm, &layer.bias, &layer.feed_forward_norm})
-      total += table->view().bytes();
-    total += layer.o.bytes() + layer.wo.bytes();
-  }
+  size_t total = bytes_of(final_norm_);
+  for (const Layer& layer : layers_) total += bytes_of(layer.weights());
   return total;
 }
 

@@ -67,6 +67,10 @@ class Umt5Encoder final : public TextEncoder {
     Tensor feed_forward_norm;  // [d_model] f32
     PackedLinear wi_0, wi_1;   // [d_ff part, d_model]: the gate, then the values it multiplies
     RowLinear wo;              // [d_model, d_ff part]
+
+    auto weights() const {
+      return std::tie(attention_norm, q, k, v, o, bias, feed_forward_norm, wi_0, wi_1, wo);
+    }
   };
 
   void attend(Context& context, const Layer& layer, const TensorView& x) const;

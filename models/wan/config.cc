@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "models/config_check.h"
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
 
@@ -13,7 +14,7 @@ namespace {
 // The legal keys of one spelling of a config file. `others` are all keys besides the named ones.
 struct ConfigKeys {
   const char *heads, *layers, *ffn_dim, *in_channels, *out_channels;
-  std::vector<const char*> others;
+  std::vector<std::string> others;
 };
 
 const ConfigKeys kDiffusers{
@@ -38,59 +39,26 @@ constexpr int64_t kMaxWidth = 1 << 20;
 constexpr IntRange kSize{1, 1 << 22}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
     kChannels{1, 1 << 12};
 
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
-
-std::vector<std::string> required_keys(const ConfigKeys& keys, bool original) {
-  return {keys.heads,       original ? "dim" : "attention_head_dim",
-          keys.layers,      keys.ffn_dim,
-          keys.in_channels, keys.out_channels};
-}
-
-// Lists the values that this build does not support, each as "key = value (why)".
-std::vector<std::string> unsupported(const nlohmann::json& json, bool original,
-                                     const std::string& what) {
-  std::vector<std::string> out;
-  const auto refuse = [&](const char* key, const std::string& why) {
-    out.push_back(std::string(key) + " = " + json.at(key).dump() + " (" + why + ")");
-  };
+void check_keys(const nlohmann::json& json, const ConfigKeys& keys, bool original,
+                const std::string& path) {
+  ConfigCheck check(json, path);
+  check.keys({keys.heads, original ? "dim" : "attention_head_dim", keys.layers, keys.ffn_dim,
+              keys.in_channels, keys.out_channels},
+             keys.others);
   for (const char* key : {"image_dim", "added_kv_proj_dim", "pos_embed_seq_len"})
-    if (json_has(json, key)) refuse(key, "image conditioning is not supported yet");
+    if (json_has(json, key)) check.refuse(key, "image conditioning is not supported yet");
   if (json_has(json, "cross_attn_norm") && json.at("cross_attn_norm") != true)
-    refuse("cross_attn_norm", "only true is supported");
+    check.refuse("cross_attn_norm", "only true is supported");
   if (json.contains("qk_norm") &&
       json.at("qk_norm") != (original ? nlohmann::json(true) : "rms_norm_across_heads"))
-    refuse("qk_norm",
-           original ? "only true is supported" : "only \"rms_norm_across_heads\" is supported");
+    check.refuse("qk_norm", original ? "only true is supported"
+                                     : "only \"rms_norm_across_heads\" is supported");
   if (json_has(json, "model_type")) {
-    const std::string type = json_string(json, "model_type", what);
+    const std::string type = json_string(json, "model_type", path);
     if (type != "t2v" && type != "i2v" && type != "ti2v")
-      refuse("model_type", "only t2v, i2v and ti2v are supported");
+      check.refuse("model_type", "only t2v, i2v and ti2v are supported");
   }
-  return out;
-}
-
-void check_keys(const nlohmann::json& json, const ConfigKeys& keys, bool original,
-                const std::string& what) {
-  std::vector<std::string> known = required_keys(keys, original);
-  std::vector<std::string> missing, unknown;
-  for (const std::string& key : known)
-    if (!json_has(json, key)) missing.push_back(key);
-  known.insert(known.end(), keys.others.begin(), keys.others.end());
-  std::ranges::sort(known);
-  known.erase(std::unique(known.begin(), known.end()), known.end());
-  for (const auto& [key, value] : json.items())
-    if (!key.starts_with("_") && !std::ranges::binary_search(known, key)) unknown.push_back(key);
-  const std::vector<std::string> wrong = unsupported(json, original, what);
-  std::string faults;
-  if (!missing.empty()) faults += "; missing: " + join(missing);
-  if (!wrong.empty()) faults += "; not supported: " + join(wrong);
-  if (!unknown.empty()) faults += "; unknown: " + join(unknown) + " (known: " + join(known) + ")";
-  if (!faults.empty())
-    throw Error(ErrorKind::kModel, what + " is not a Wan transformer's configuration" + faults);
+  check.finish("a Wan transformer's configuration");
 }
 
 std::string file_name(const TensorFile& file) {
@@ -114,8 +82,7 @@ void check_sizes(const WanConfig& config, const std::string& what) {
 }  // namespace
 
 WanConfig WanConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_json_file(path);
-  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": not a JSON object");
+  const nlohmann::json json = read_config(path);
   const bool original = json.contains("num_heads") || json.contains("dim");
   const ConfigKeys& keys = original ? kOriginal : kDiffusers;
   check_keys(json, keys, original, path);
@@ -255,9 +222,6 @@ std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
   add_linear("proj_out", per_token * config.out_channels, d);
   return list;
 }
-
-int64_t WanConfig::tensor_count() const { return static_cast<int64_t>(wan_tensors(*this).size()); }
-int64_t WanConfig::parameter_count() const { return weft::parameter_count(wan_tensors(*this)); }
 
 TransformerTraits WanConfig::traits() const {
   return {.width = width(),

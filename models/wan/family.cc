@@ -66,14 +66,17 @@ class WanPrompts final : public PromptTokenizer {
 
   int64_t max_ids() const override { return max_ids_; }
   int64_t padded_rows(int64_t) const override { return max_ids_; }
-  std::vector<int32_t> encode(const std::string& prompt) const override {
-    return tokenizer_.encode(clean_prompt(prompt), static_cast<int>(max_ids_));
+  PromptTokens read(const std::string& prompt) const override {
+    PromptTokens out{tokenizer_.encode(clean_prompt(prompt), std::numeric_limits<int>::max()), {}};
+    if (static_cast<int64_t>(out.ids.size()) <= max_ids_) return out;
+    out.cut = cut(out.ids);
+    out.ids.resize(max_ids_);
+    out.ids.back() = kEndId;
+    return out;
   }
-  std::optional<PromptCut> cut(const std::string& prompt) const override {
-    const std::vector<int32_t> ids =
-        tokenizer_.encode(clean_prompt(prompt), std::numeric_limits<int>::max());
-    const auto tokens = static_cast<int64_t>(ids.size());
-    if (tokens <= max_ids_) return std::nullopt;
+
+ private:
+  PromptCut cut(const std::vector<int32_t>& ids) const {
     // The last row, like the last token, is the end of the text.
     const auto first_lost = ids.begin() + max_ids_ - 1;
     const std::string read = tokenizer_.decode({ids.begin(), first_lost});
@@ -84,10 +87,9 @@ class WanPrompts final : public PromptTokenizer {
       const size_t space = all.find_last_of(' ', read.size());
       lost = all.substr(space == std::string::npos ? 0 : space + 1);
     }
-    return PromptCut{tokens, max_ids_, lost};
+    return {static_cast<int64_t>(ids.size()), max_ids_, lost};
   }
 
- private:
   SentencePieceTokenizer tokenizer_;
   int64_t max_ids_;
 };

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "kernels/meter.h"
-#include "kernels/transfer.h"
 #include "models/wan/names.h"
-#include "models/weights.h"
 
 namespace weft {
 
@@ -16,74 +13,50 @@ namespace {
 // Rows of the modulation tables (Wan's order: shift, scale, gate, for attention and feed-forward).
 enum Modulation { kShift = 0, kScale = 1, kGate = 2, kAttention = 0, kFeedForward = 3 };
 
-// Returns the memory of `x` as a view of another shape with at most as many elements. The values of
-// x are no longer needed.
-TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
-  TensorView out(x.data, x.dtype, shape, x.device);
-  CHECK(x.contiguous() && out.count() <= x.count(), out.to_string_shape(), "in",
-        x.to_string_shape());
-  return out;
+// Checks the file's tensors and finds the part of each that the slice holds.
+CheckpointPart checked_tensors(const TensorFile& file, const WanConfig& config,
+                               const WidthSlice& width) {
+  const WanNames names = detect_wan_names(file);
+  WeightBinder binder(file, "transformer", names);
+  // Checkpoints that old diffusers versions saved contain a norm that the model does not use.
+  for (int i = 0; i < config.layers; ++i)
+    binder.ignore(names("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
+  binder.ignore_without(names.prefix);
+  CheckpointPart tensors(file);
+  for (const TensorSpec& tensor : wan_tensors(config)) {
+    binder.take(tensor.name, tensor.shape);
+    tensors.add(tensor.name, names(tensor.name), wan_part(config, tensor, width));
+  }
+  binder.finish();
+  return tensors;
 }
 
-// Gives access to a checkpoint's tensors by their diffusers names, cuts out the part that the slice
-// holds, and packs it.
-class Source {
- public:
-  Source(Stream& stream, const TensorFile& file, const WanConfig& config, const WidthSlice& width)
-      : stream_(stream), file_(file), names_(detect_wan_names(file)) {
-    WeightBinder binder(file, "transformer", names_);
-    // Checkpoints that old diffusers versions saved contain a norm that the model does not use.
-    for (int i = 0; i < config.layers; ++i)
-      binder.ignore(names_("blocks." + std::to_string(i) + ".attn2.norm_added_q.weight"));
-    // A single-file checkpoint may contain other models beside the transformer.
-    if (!names_.prefix.empty())
-      for (const std::string& name : file.names())
-        if (!name.starts_with(names_.prefix)) binder.ignore(name);
-    for (const TensorSpec& tensor : wan_tensors(config)) {
-      binder.take(tensor.name, tensor.shape);
-      parts_[tensor.name] = wan_part(config, tensor, width);
-    }
-    binder.finish();
-  }
-
-  // Packs the same tensors on another stream.
-  Source(Stream& stream, const Source& other)
-      : stream_(stream), file_(other.file_), names_(other.names_), parts_(other.parts_) {}
-
-  // Packs a linear layer. Convolution weights become matrices [out, rest].
-  PackedLinear linear(const std::string& name, DType dtype,
-                      WeightFormat format = WeightFormat::kCompute) const {
-    const HeldWeight weight = held(name + ".weight", dtype), bias = held(name + ".bias");
-    const TensorView& view = weight.view();
-    return pack_linear(stream_, view.reshape({view[0], view.count() / view[0]}), bias.view(), dtype,
-                       format);
-  }
-  // If only a part of the inputs is held, the bias is stored separately.
-  RowLinear row_linear(const std::string& name, DType dtype, WeightFormat format) const {
-    const HeldWeight weight = held(name + ".weight", dtype);
-    if (weight.whole()) return {.packed = linear(name, dtype, format), .bias = {}};
-    return {.packed = pack_linear(stream_, weight.view(), {}, dtype),
-            .bias = vector(name + ".bias")};
-  }
-  Tensor vector(const std::string& name) const {
-    const HeldWeight weight = held(name);
-    return f32_copy(stream_, weight.view(), {weight.view().count()});
-  }
-  Tensor table(const std::string& name) const {  // [1, rows, D] -> [rows, D]
-    const HeldWeight weight = held(name);
-    return f32_copy(stream_, weight.view(), {weight.view()[1], weight.view()[2]});
-  }
-
- private:
-  HeldWeight held(const std::string& name, DType dtype = DType::kF32) const {
-    return HeldWeight(stream_, file_, names_(name), parts_.at(name), dtype);
-  }
-
-  Stream& stream_;
-  const TensorFile& file_;
-  WanNames names_;
-  std::map<std::string, TensorPart> parts_;
-};
+WanBlock load_block(Stream& stream, const CheckpointPart& tensors, const TransformerLoad& load,
+                    int index) {
+  const std::string name = "blocks." + std::to_string(index) + ".";
+  const auto linear = [&](const std::string& part) {
+    return tensors.linear(stream, name + part, load.dtype, load.weights);
+  };
+  const auto row_linear = [&](const std::string& part) {
+    return tensors.row_linear(stream, name + part, load.dtype, load.weights);
+  };
+  const auto vector = [&](const std::string& part) { return tensors.vector(stream, name + part); };
+  const auto attention = [&](const std::string& part) {
+    return WanBlock::Attention{.to_q = linear(part + "to_q"),
+                               .to_k = linear(part + "to_k"),
+                               .to_v = linear(part + "to_v"),
+                               .to_out = row_linear(part + "to_out.0"),
+                               .norm_q = vector(part + "norm_q.weight"),
+                               .norm_k = vector(part + "norm_k.weight")};
+  };
+  return {.scale_shift_table = tensors.table(stream, name + "scale_shift_table"),
+          .attn1 = attention("attn1."),
+          .norm2_weight = vector("norm2.weight"),
+          .norm2_bias = vector("norm2.bias"),
+          .attn2 = attention("attn2."),
+          .ffn_in = linear("ffn.net.0.proj"),
+          .ffn_out = row_linear("ffn.net.2")};
+}
 
 }  // namespace
 
@@ -93,126 +66,34 @@ size_t WanText::bytes() const {
   return bytes;
 }
 
-template <class Weights>
-WanTransformer::Block WanTransformer::load_block(const Weights& source, const TransformerLoad& load,
-                                                 int index) {
-  const std::string name = "blocks." + std::to_string(index) + ".";
-  const DType dtype = load.dtype;
-  const auto attention = [&](const std::string& part) {
-    return Attention{.to_q = source.linear(part + "to_q", dtype, load.weights),
-                     .to_k = source.linear(part + "to_k", dtype, load.weights),
-                     .to_v = source.linear(part + "to_v", dtype, load.weights),
-                     .to_out = source.row_linear(part + "to_out.0", dtype, load.weights),
-                     .norm_q = source.vector(part + "norm_q.weight"),
-                     .norm_k = source.vector(part + "norm_k.weight")};
-  };
-  return {.scale_shift_table = source.table(name + "scale_shift_table"),
-          .attn1 = attention(name + "attn1."),
-          .norm2_weight = source.vector(name + "norm2.weight"),
-          .norm2_bias = source.vector(name + "norm2.bias"),
-          .attn2 = attention(name + "attn2."),
-          .ffn_in = source.linear(name + "ffn.net.0.proj", dtype, load.weights),
-          .ffn_out = source.row_linear(name + "ffn.net.2", dtype, load.weights)};
-}
-
 WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, const WanConfig& config,
                                     const TransformerLoad& load) {
   WanTransformer model;
   model.config_ = config;
-  model.traits_ = config.traits();
-  model.load_ = load;
-  BlockRange& blocks = model.load_.blocks;
-  if (blocks.total == 0) blocks = BlockRange::all(config.layers);
-  CHECK(blocks.total == config.layers && 0 <= blocks.begin && blocks.begin <= blocks.end &&
-            blocks.end <= blocks.total,
-        "blocks", blocks.begin, blocks.end, blocks.total);
-  model.load_.width = load.width.of(config.heads, config.ffn_dim);
-  CHECK(load.weights == WeightFormat::kCompute || model.load_.width.heads.size() == config.heads,
-        "8-bit weights of a part of the width");
-
-  const Source source(stream, file, config, load.width);
+  model.set_load(config.traits(), load);
+  const BlockRange& blocks = model.load_.blocks;
+  const CheckpointPart tensors = checked_tensors(file, config, load.width);
   const DType dtype = load.dtype, f32 = DType::kF32;
   const std::string embedder = "condition_embedder.";
-  if (blocks.first()) model.patch_embedding_ = source.linear("patch_embedding", f32);
-  model.time_linear_1_ = source.linear(embedder + "time_embedder.linear_1", f32);
-  model.time_linear_2_ = source.linear(embedder + "time_embedder.linear_2", f32);
-  model.time_proj_ = source.linear(embedder + "time_proj", f32);
-  model.text_linear_1_ = source.linear(embedder + "text_embedder.linear_1", dtype);
-  model.text_linear_2_ = source.linear(embedder + "text_embedder.linear_2", dtype);
-  const int count = blocks.end - blocks.begin;
-  if (load.resident == 0 || load.resident >= count) {
-    for (int i = blocks.begin; i < blocks.end; ++i)
-      model.blocks_.push_back(load_block(source, model.load_, i));
-  } else {
-    model.window_ = std::make_unique<DeviceWindow<Block>>(
-        stream_on(stream.device(), stream.threads()), count, load.resident,
-        [&](Stream& copies, int i) {
-          const Source own(copies, source);
-          return load_block(own, model.load_, blocks.begin + i);
-        },
-        pieces);
-  }
+  if (blocks.first()) model.patch_embedding_ = tensors.linear(stream, "patch_embedding", f32);
+  model.time_linear_1_ = tensors.linear(stream, embedder + "time_embedder.linear_1", f32);
+  model.time_linear_2_ = tensors.linear(stream, embedder + "time_embedder.linear_2", f32);
+  model.time_proj_ = tensors.linear(stream, embedder + "time_proj", f32);
+  model.text_linear_1_ = tensors.linear(stream, embedder + "text_embedder.linear_1", dtype);
+  model.text_linear_2_ = tensors.linear(stream, embedder + "text_embedder.linear_2", dtype);
+  model.load_blocks(
+      stream, [&](Stream& own, int index) { return load_block(own, tensors, model.load_, index); });
   if (blocks.last()) {
-    model.scale_shift_table_ = source.table("scale_shift_table");
-    model.proj_out_ = source.linear("proj_out", f32);
+    model.scale_shift_table_ = tensors.table(stream, "scale_shift_table");
+    model.proj_out_ = tensors.linear(stream, "proj_out", f32);
   }
   return model;
 }
 
 size_t WanTransformer::weights_bytes() const {
-  size_t total = patch_embedding_.bytes() + time_linear_1_.bytes() + time_linear_2_.bytes() +
-                 time_proj_.bytes() + text_linear_1_.bytes() + text_linear_2_.bytes() +
-                 (scale_shift_table_ ? scale_shift_table_.view().bytes() : 0) + proj_out_.bytes();
-  for (const Block& block : blocks_) total += bytes(block);
-  if (window_)
-    window_->for_resident([&](const Block& block, bool passing) {
-      if (!passing) total += bytes(block);
-      if (passing)
-        for (const TensorView& piece : pieces(block)) total += piece.bytes();
-    });
-  return total;
-}
-
-size_t WanTransformer::bytes(const Block& block) {
-  size_t total = block.ffn_in.bytes() + block.ffn_out.bytes();
-  for (const Attention* part : {&block.attn1, &block.attn2})
-    total += part->to_q.bytes() + part->to_k.bytes() + part->to_v.bytes() + part->to_out.bytes();
-  for_vectors(block, [&](const Tensor& vector) { total += vector.view().bytes(); });
-  return total;
-}
-
-std::vector<TensorView> WanTransformer::pieces(const Block& block) {
-  std::vector<TensorView> all;
-  const auto add = [&](const PackedLinear& linear) { append_pieces(linear, all); };
-  for (const Attention* part : {&block.attn1, &block.attn2}) {
-    for (const PackedLinear* linear : {&part->to_q, &part->to_k, &part->to_v}) add(*linear);
-    add(part->to_out.packed);
-    if (part->to_out.bias) all.push_back(part->to_out.bias);
-  }
-  add(block.ffn_in);
-  add(block.ffn_out.packed);
-  if (block.ffn_out.bias) all.push_back(block.ffn_out.bias);
-  for_vectors(block, [&](const Tensor& vector) { all.push_back(vector); });
-  return all;
-}
-
-// Calls f(tensor) for every tensor of a block that is not part of a linear layer.
-template <class F>
-void WanTransformer::for_vectors(const Block& block, F&& f) {
-  for (const Attention* part : {&block.attn1, &block.attn2}) {
-    f(part->norm_q);
-    f(part->norm_k);
-  }
-  f(block.scale_shift_table);
-  f(block.norm2_weight);
-  f(block.norm2_bias);
-}
-
-// The reducer must sum over several ranks exactly if this rank holds only a part of the width.
-void WanTransformer::check_reducer(const Context& context) const {
-  const bool whole = load_.width.heads.size() == config_.heads;
-  CHECK((context.reducer.parts() == 1) == whole, "a sum over", context.reducer.parts(),
-        "parts for heads", to_string(load_.width.heads), "of", config_.heads);
+  return blocks_bytes() +
+         bytes_of(std::tie(patch_embedding_, time_linear_1_, time_linear_2_, time_proj_,
+                           text_linear_1_, text_linear_2_, scale_shift_table_, proj_out_));
 }
 
 std::unique_ptr<Conditioning> WanTransformer::prepare(Context& context,
@@ -243,7 +124,7 @@ std::unique_ptr<Conditioning> WanTransformer::prepare(Context& context,
   linear(stream, hidden, text_linear_2_, LinearActivation::kNone, text.context);
 
   for (int i = load_.blocks.begin; i < load_.blocks.end; ++i)
-    with_block(stream, i, [&](const Block& block) { text_keys(context, block.attn2, text); });
+    with_block(stream, i, [&](const WanBlock& block) { text_keys(context, block.attn2, text); });
 
   if (context.observer) {
     const TensorView all = context.arena.alloc(DType::kF32, {text_length, d});
@@ -276,14 +157,9 @@ void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
   const auto& [blocks, in, times, embedding, conditioning, rope, out] = args;
   const auto& text = dynamic_cast<const WanText&>(conditioning);
   const int64_t n = context.tokens.size(), d = config_.width();
-  CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
-            blocks.total == config_.layers,
-        "blocks", blocks.begin, blocks.end, "loaded", load_.blocks.begin, load_.blocks.end);
-  CHECK(rope.grid[0] * rope.grid[1] * rope.grid[2] == context.tokens.total, "grid", rope.grid[0],
-        rope.grid[1], rope.grid[2], "tokens", context.tokens.total);
+  check_forward(context, args);
   CHECK(int(text.k.size()) == load_.blocks.end - load_.blocks.begin, "text of", text.k.size(),
         "layers for blocks", load_.blocks.begin, load_.blocks.end);
-  check_reducer(context);
 
   Arena::Scope scope(context.arena);
   const TensorView x = blocks.last() ? context.arena.alloc(DType::kF32, {n, d}) : out;
@@ -293,8 +169,9 @@ void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
     copy(context.stream, in, x);
   const std::vector<TimeRows> rows = embed_times(context, times, embedding);
   for (int i = blocks.begin; i < blocks.end; ++i)
-    with_block(context.stream, i,
-               [&](const Block& weights) { block(context, i, weights, rows, text, rope, x); });
+    with_block(context.stream, i, [&](const WanBlock& weights) {
+      block(context, i, weights, {.times = rows, .text = text, .rope = rope}, x);
+    });
   if (blocks.last()) head(context, rows, x, out);
 }
 
@@ -343,10 +220,10 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
 }
 
 // Applies one transformer block (Wan Team 2025, figure 10) to x [N, D] f32 in place.
-void WanTransformer::block(Context& context, int index, const Block& weights,
-                           std::span<const TimeRows> times, const WanText& text, const Rope& rope,
-                           const TensorView& x) const {
+void WanTransformer::block(Context& context, int index, const WanBlock& weights,
+                           const BlockInputs& inputs, const TensorView& x) const {
   const ZoneScope zone(Zone::kBlock, index);
+  const auto& [times, text, rope] = inputs;
   Stream& stream = context.stream;
   Arena::Scope scope(context.arena);
   const int64_t s = static_cast<int64_t>(times.size());
@@ -449,7 +326,7 @@ void WanTransformer::cross_attention(Context& context, int index, const Attentio
 }
 
 // Writes W2 gelu(W1 h + b1) + b2 to y [N, D] f32, kFfnRows rows at a time.
-void WanTransformer::feed_forward(Context& context, const Block& weights, const TensorView& h,
+void WanTransformer::feed_forward(Context& context, const WanBlock& weights, const TensorView& h,
                                   const TensorView& y) const {
   Arena::Scope scope(context.arena);
   const int64_t n = h[0], chunk = std::min(n, kFfnRows);

@@ -6,10 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/blocks.h"
-#include "models/device_window.h"
-#include "models/transformer.h"
-#include "parallel/context.h"
+#include "models/block_transformer.h"
 
 namespace weft {
 
@@ -31,8 +28,6 @@ struct WanConfig {
 
   int64_t width() const { return int64_t{heads} * head_dim; }  // D
   TransformerTraits traits() const;
-  int64_t tensor_count() const;
-  int64_t parameter_count() const;
 };
 
 std::string to_string(const WanConfig& config);
@@ -59,7 +54,28 @@ struct WanText final : Conditioning {
   size_t bytes() const override;
 };
 
-class WanTransformer final : public Transformer {
+struct WanBlock {
+  struct Attention {
+    PackedLinear to_q, to_k, to_v;  // [D part, D]
+    RowLinear to_out;               // [D, D part]
+    Tensor norm_q, norm_k;          // [D part] f32
+
+    auto weights() const { return std::tie(to_q, to_k, to_v, to_out, norm_q, norm_k); }
+  };
+  Tensor scale_shift_table;         // [6, D] f32
+  Attention attn1;                  // self
+  Tensor norm2_weight, norm2_bias;  // [D] f32
+  Attention attn2;                  // cross
+  PackedLinear ffn_in;              // [ffn part, D]
+  RowLinear ffn_out;                // [D, ffn part]
+
+  auto weights() const {
+    return std::tuple_cat(attn1.weights(), attn2.weights(),
+                          std::tie(ffn_in, ffn_out, scale_shift_table, norm2_weight, norm2_bias));
+  }
+};
+
+class WanTransformer final : public BlockTransformer<WanBlock> {
  public:
   // Loads the slice `load.width` of the weights of `load.blocks`; the first block brings the patch
   // embedding, the last the head, and any the time and text embedders.
@@ -67,13 +83,7 @@ class WanTransformer final : public Transformer {
                              const TransformerLoad& load = {});
 
   const WanConfig& config() const { return config_; }
-  const TransformerTraits& traits() const override { return traits_; }
-  const TransformerLoad& loaded() const override { return load_; }
   size_t weights_bytes() const override;
-  size_t streamed_bytes() const override { return window_ ? window_->bytes_per_pass() : 0; }
-  WeightOffload streamed() const override {
-    return window_ ? window_->streamed() : WeightOffload{};
-  }
 
   // Observes "context".
   std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
@@ -85,48 +95,26 @@ class WanTransformer final : public Transformer {
   void forward(Context& context, const ForwardArgs& args) const override;
 
  private:
-  struct Attention {
-    PackedLinear to_q, to_k, to_v;  // [D part, D]
-    RowLinear to_out;               // [D, D part]
-    Tensor norm_q, norm_k;          // [D part] f32
-  };
-  struct Block {
-    Tensor scale_shift_table;         // [6, D] f32
-    Attention attn1;                  // self
-    Tensor norm2_weight, norm2_bias;  // [D] f32
-    Attention attn2;                  // cross
-    PackedLinear ffn_in;              // [ffn part, D]
-    RowLinear ffn_out;                // [D, ffn part]
-  };
-  template <class Weights>
-  static Block load_block(const Weights& source, const TransformerLoad& load, int index);
-  template <class F>
-  static void for_vectors(const Block& block, F&& f);
-  static std::vector<TensorView> pieces(const Block& block);
-  static size_t bytes(const Block& block);
-  // Runs f(block) with block `index` of the model on the stream's device.
-  template <class F>
-  void with_block(Stream& stream, int index, F&& f) const {
-    const int at = index - load_.blocks.begin;
-    if (window_)
-      window_->use(stream, at, f);
-    else
-      f(blocks_[at]);
-  }
+  using Attention = WanBlock::Attention;
   // A range of this rank's rows that share a timestep, and the conditioning of that timestep.
   struct TimeRows {
     Range rows;
     TensorView temb;  // [D] f32
     TensorView proj;  // [6, D] f32
   };
+  // The inputs of a forward that its blocks share.
+  struct BlockInputs {
+    std::span<const TimeRows> times;
+    const WanText& text;
+    const Rope& rope;
+  };
 
-  void check_reducer(const Context& context) const;
   void text_keys(Context& context, const Attention& weights, WanText& text) const;
   std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times,
                                     const TensorView& embedding) const;
   void embed_patches(Context& context, const TensorView& rows, const TensorView& x) const;
-  void block(Context& context, int index, const Block& weights, std::span<const TimeRows> times,
-             const WanText& text, const Rope& rope, const TensorView& x) const;
+  void block(Context& context, int index, const WanBlock& weights, const BlockInputs& inputs,
+             const TensorView& x) const;
   void modulated_norm(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
                       int part, const TensorView& x, const TensorView& out) const;
   void gated_residual(Stream& stream, std::span<const TimeRows> times, const TensorView& m,
@@ -135,19 +123,15 @@ class WanTransformer final : public Transformer {
                       const TensorView& h, const TensorView& y) const;
   void cross_attention(Context& context, int index, const Attention& weights, const WanText& text,
                        const TensorView& h, const TensorView& y) const;
-  void feed_forward(Context& context, const Block& weights, const TensorView& h,
+  void feed_forward(Context& context, const WanBlock& weights, const TensorView& h,
                     const TensorView& y) const;
   void head(Context& context, std::span<const TimeRows> times, const TensorView& x,
             const TensorView& velocity) const;
 
   WanConfig config_;
-  TransformerTraits traits_;
-  TransformerLoad load_;
   PackedLinear patch_embedding_;                            // [D, Cin * patch] f32
   PackedLinear time_linear_1_, time_linear_2_, time_proj_;  // [D, 256], [D, D], [6D, D] f32
   PackedLinear text_linear_1_, text_linear_2_;              // [D, text_dim], [D, D]
-  std::vector<Block> blocks_;                               // load_.blocks, if all are resident
-  std::unique_ptr<DeviceWindow<Block>> window_;             // load_.blocks, if some are offloaded
   Tensor scale_shift_table_;                                // [2, D] f32
   PackedLinear proj_out_;                                   // [patch * Cout, D] f32
 };

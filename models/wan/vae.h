@@ -3,14 +3,10 @@
 // patch_size. It works in chunks of one latent frame. Each causal convolution remembers the last
 // frames of its input. The first chunk is a single picture.
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "models/vae.h"
-#include "models/wan/vae_layers.h"
-#include "models/weights.h"
-#include "parallel/context.h"
+#include "models/vae_network.h"
 
 namespace weft {
 
@@ -35,6 +31,7 @@ struct WanVaeConfig {
   int64_t spatial_factor() const;   // pixels per latent row
   int64_t temporal_factor() const;  // frames per latent frame but the first, which holds one
   VaeTraits traits() const;
+  VaeDesign design() const;  // accepts diffusers and original names
 
   // Reads a diffusers vae/config.json. Error(kModel) names the field, its value and what is legal.
   static WanVaeConfig from_json_file(const std::string& path);
@@ -45,74 +42,6 @@ std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);
 
 // The name of a tensor in files with the original layout ("decoder.upsamples.3.resample.1.weight").
 std::string wan_vae_original_name(const WanVaeConfig& config, const std::string& name);
-
-// Convert between the VAE's latents and the normalised latents of the DiT, [z, F, h, w] f32 on the
-// host. `out` may alias `latents`.
-void normalize_latents(const WanVaeConfig& config, const TensorView& latents,
-                       const TensorView& out);
-void denormalize_latents(const WanVaeConfig& config, const TensorView& latents,
-                         const TensorView& out);
-
-class WanVae final : public Vae {
- public:
-  // Checks the whole file, but packs only `parts`. Accepts diffusers and original names. `dtype`,
-  // f32 or bf16, is the compute dtype. The file may be closed afterwards.
-  static WanVae load(const TensorFile& file, const WanVaeConfig& config, Stream& stream,
-                     DType dtype, VaeParts parts = VaeParts::kBoth);
-
-  const WanVaeConfig& config() const { return config_; }
-  DType dtype() const { return dtype_; }
-  Device device() const { return device_; }
-  const VaeTraits& traits() const override { return traits_; }
-  size_t bytes() const override;
-  void denormalize(const TensorView& latents, const TensorView& out) const override {
-    denormalize_latents(config_, latents, out);
-  }
-  std::unique_ptr<VaeDecoder> decoder(int64_t h, int64_t w) const override;
-  std::unique_ptr<VaeEncoder> encoder(int64_t h, int64_t w) const override;
-  // Empty where they are not loaded.
-  const VaeNetwork& encoder_network() const { return encoder_; }
-  const VaeNetwork& decoder_network() const { return decoder_; }
-
- private:
-  WanVaeConfig config_;
-  VaeTraits traits_;
-  DType dtype_ = DType::kF32;
-  Device device_;
-  VaeNetwork encoder_, decoder_;
-};
-
-class WanVaeDecoder final : public VaeDecoder {
- public:
-  WanVaeDecoder(const WanVae& vae, int64_t h, int64_t w);
-
-  int64_t height() const override;
-  int64_t width() const override;
-  int64_t next_frames() const override;
-  void decode_chunk(Context& context, const TensorView& latent, const TensorView& frames) override;
-
-  void reset() { state_.reset(); }
-  VaeState& state() { return state_; }  // the state, to be saved and resumed
-
- private:
-  const WanVae& vae_;
-  VaeState state_;
-};
-
-class WanVaeEncoder final : public VaeEncoder {
- public:
-  WanVaeEncoder(const WanVae& vae, int64_t h, int64_t w);  // latent size
-
-  int64_t next_frames() const override;
-  void encode_chunk(Context& context, const TensorView& frames, const TensorView& mean) override;
-
-  void reset() { state_.reset(); }
-  VaeState& state() { return state_; }
-
- private:
-  const WanVae& vae_;
-  VaeState state_;
-};
 
 // Wan's VAE by its configuration.
 std::unique_ptr<VaeModel> make_wan_vae_model(const WanVaeConfig& config);

@@ -1,11 +1,10 @@
 // Reads the VAE's configuration file and translates between its two spellings of tensor names.
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "io/json.h"
+#include "models/config_check.h"
 #include "models/wan/vae.h"
 
 namespace weft {
@@ -17,35 +16,6 @@ constexpr IntRange kWidths{1, 1 << 16};
 
 [[noreturn]] void reject(const std::string& path, const std::string& message) {
   throw Error(ErrorKind::kModel, path + ": " + message);
-}
-
-void reject_unknown(const nlohmann::json& json, const std::string& path) {
-  static constexpr std::array kKnown = {"attn_scales",
-                                        "base_dim",
-                                        "clip_output",
-                                        "decoder_base_dim",
-                                        "dim_mult",
-                                        "dropout",
-                                        "in_channels",
-                                        "is_residual",
-                                        "latents_mean",
-                                        "latents_std",
-                                        "num_res_blocks",
-                                        "out_channels",
-                                        "patch_size",
-                                        "scale_factor_spatial",
-                                        "scale_factor_temporal",
-                                        "temperal_downsample",
-                                        "z_dim"};
-  std::string unknown, known;
-  for (const auto& [key, value] : json.items()) {
-    if (key.starts_with('_') || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end())
-      continue;
-    unknown += (unknown.empty() ? "" : ", ") + key;
-  }
-  if (unknown.empty()) return;
-  for (const char* key : kKnown) known += (known.empty() ? "" : ", ") + std::string(key);
-  reject(path, "unknown keys " + unknown + "; known: " + known);
 }
 
 std::vector<float> read_latent_statistic(const nlohmann::json& json, const char* field,
@@ -136,9 +106,13 @@ std::string wan_vae_original_name(const WanVaeConfig& config, const std::string&
 }
 
 WanVaeConfig WanVaeConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_json_file(path);
-  if (!json.is_object()) reject(path, "must hold an object");
-  reject_unknown(json, path);
+  const nlohmann::json json = read_config(path);
+  ConfigCheck check(json, path);
+  check.keys({}, {"attn_scales", "base_dim", "clip_output", "decoder_base_dim", "dim_mult",
+                  "dropout", "in_channels", "is_residual", "latents_mean", "latents_std",
+                  "num_res_blocks", "out_channels", "patch_size", "scale_factor_spatial",
+                  "scale_factor_temporal", "temperal_downsample", "z_dim"});
+  check.finish("a Wan VAE's configuration");
   if (json_bool_or(json, "is_residual", path, false))
     reject(path,
            "is_residual true (the Wan 2.2 TI2V VAE) is not supported yet; use a model with the "

@@ -1,4 +1,4 @@
-#include "models/wan/vae_layers.h"
+// The layers of Wan's VAE and the networks that they form.
 
 #include <algorithm>
 #include <array>
@@ -7,6 +7,7 @@
 #include "kernels/copy.h"
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
+#include "models/wan/vae.h"
 
 namespace weft {
 
@@ -39,11 +40,6 @@ FrameShape with_frames(FrameShape shape, int64_t frames) {
   return shape;
 }
 
-FrameShape with_channels(FrameShape shape, int64_t channels) {
-  shape.channels = channels;
-  return shape;
-}
-
 // Writes the causal convolution of act(norm(x)) to out. If gamma is empty, x is used as it is.
 void norm_convolve(Context& context, const TensorView& x, const Tensor& gamma,
                    const PackedConv& conv, const TensorView& history, const TensorView& out) {
@@ -64,7 +60,7 @@ class CausalConv final : public VaeLayer {
              int64_t in, int64_t out)
       : VaeLayer(name), out_(out) {
     if (!norm.empty()) gamma_ = take_vector(source, norm + ".gamma", {in, 1, 1, 1});
-    conv_ = pack_convolution(source, name, out, {out, in, 3, 3, 3});
+    conv_ = pack_convolution(source, name, {out, in, 3, 3, 3});
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, out_); }
@@ -88,11 +84,11 @@ class Resnet final : public VaeLayer {
   Resnet(const VaeWeightSource& source, const std::string& name, int64_t in, int64_t out)
       : VaeLayer(name), in_(in), out_(out) {
     gamma1_ = take_vector(source, name + ".norm1.gamma", {in, 1, 1, 1});
-    conv1_ = pack_convolution(source, name + ".conv1", out, {out, in, 3, 3, 3});
+    conv1_ = pack_convolution(source, name + ".conv1", {out, in, 3, 3, 3});
     gamma2_ = take_vector(source, name + ".norm2.gamma", {out, 1, 1, 1});
-    conv2_ = pack_convolution(source, name + ".conv2", out, {out, out, 3, 3, 3});
+    conv2_ = pack_convolution(source, name + ".conv2", {out, out, 3, 3, 3});
     if (in != out)
-      shortcut_ = pack_pointwise(source, name + ".conv_shortcut", in, out, out, {out, in, 1, 1, 1});
+      shortcut_ = pack_pointwise(source, name + ".conv_shortcut", {out, in, 1, 1, 1}, out);
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, out_); }
@@ -126,9 +122,8 @@ class Attention final : public VaeLayer {
   Attention(const VaeWeightSource& source, const std::string& name, int64_t width)
       : VaeLayer(name), width_(width) {
     gamma_ = take_vector(source, name + ".norm.gamma", {width, 1, 1});
-    qkv_ = pack_pointwise(source, name + ".to_qkv", width, 3 * width, 3 * width,
-                          {3 * width, width, 1, 1});
-    proj_ = pack_pointwise(source, name + ".proj", width, width, width, {width, width, 1, 1});
+    qkv_ = pack_pointwise(source, name + ".to_qkv", {3 * width, width, 1, 1}, 3 * width);
+    proj_ = pack_pointwise(source, name + ".proj", {width, width, 1, 1}, width);
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override { return in; }
@@ -173,9 +168,9 @@ class Attention final : public VaeLayer {
 class Upsample final : public VaeLayer {
  public:
   Upsample(const VaeWeightSource& source, const std::string& name, int64_t in, int64_t out,
-           Resample kind)
-      : VaeLayer(name), out_(out), temporal_(kind == Resample::kSpatialAndTime) {
-    conv_ = pack_convolution(source, name + ".resample.1", out, {out, in, 3, 3});
+           bool temporal)
+      : VaeLayer(name), out_(out), temporal_(temporal) {
+    conv_ = pack_convolution(source, name + ".resample.1", {out, in, 3, 3});
     if (!temporal_) return;
     const TensorView weight = source.take(name + ".time_conv.weight", {2 * in, in, 3, 1, 1});
     const TensorView bias = source.take(name + ".time_conv.bias", {2 * in});
@@ -232,11 +227,10 @@ class Upsample final : public VaeLayer {
 // Halves rows and columns. A temporal one halves frames, too, except in the first chunk.
 class Downsample final : public VaeLayer {
  public:
-  Downsample(const VaeWeightSource& source, const std::string& name, int64_t width, Resample kind)
-      : VaeLayer(name), temporal_(kind == Resample::kSpatialAndTime) {
-    conv_ = pack_convolution(source, name + ".resample.1", width, {width, width, 3, 3});
-    if (temporal_)
-      time_ = pack_convolution(source, name + ".time_conv", width, {width, width, 3, 1, 1});
+  Downsample(const VaeWeightSource& source, const std::string& name, int64_t width, bool temporal)
+      : VaeLayer(name), temporal_(temporal) {
+    conv_ = pack_convolution(source, name + ".resample.1", {width, width, 3, 3});
+    if (temporal_) time_ = pack_convolution(source, name + ".time_conv", {width, width, 3, 1, 1});
   }
 
   FrameShape output(const FrameShape& in, Chunk chunk) const override {
@@ -269,93 +263,87 @@ class Downsample final : public VaeLayer {
   PackedConv conv_, time_;
 };
 
-class Pointwise final : public VaeLayer {
- public:
-  Pointwise(const VaeWeightSource& source, const std::string& name, int64_t in, int64_t out,
-            int64_t keep)
-      : VaeLayer(name), keep_(keep) {
-    linear_ = pack_pointwise(source, name, in, out, keep, {out, in, 1, 1, 1});
-  }
+void add_mid_block(VaeNetwork& network, const VaeWeightSource& source, const std::string& name,
+                   int64_t width) {
+  network.push_back(std::make_unique<Resnet>(source, name + ".resnets.0", width, width));
+  network.push_back(std::make_unique<Attention>(source, name + ".attentions.0", width));
+  network.push_back(std::make_unique<Resnet>(source, name + ".resnets.1", width, width));
+}
 
-  FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, keep_); }
-  void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
-               const TensorView& out) const override {
-    linear(context.stream, in, linear_, LinearActivation::kNone, out);
+VaeNetwork make_encoder(const WanVaeConfig& config, const VaeWeightSource& source) {
+  const size_t levels = config.dim_mult.size();
+  VaeNetwork network;
+  int64_t width = config.base_dim;
+  network.push_back(
+      std::make_unique<CausalConv>(source, "encoder.conv_in", "", config.in_channels, width));
+  int index = 0;
+  const auto next_name = [&] { return "encoder.down_blocks." + std::to_string(index++); };
+  for (size_t level = 0; level < levels; ++level) {
+    const int64_t out = config.base_dim * config.dim_mult[level];
+    for (int64_t i = 0; i < config.num_res_blocks; ++i) {
+      network.push_back(std::make_unique<Resnet>(source, next_name(), width, out));
+      width = out;
+    }
+    if (level + 1 < levels)
+      network.push_back(std::make_unique<Downsample>(source, next_name(), width,
+                                                     config.temporal_downsample[level]));
   }
-  size_t weight_bytes() const override { return linear_.bytes(); }
+  add_mid_block(network, source, "encoder.mid_block", width);
+  network.push_back(std::make_unique<CausalConv>(source, "encoder.conv_out", "encoder.norm_out",
+                                                 width, 2 * config.z_dim));
+  // quant_conv gives mean and log-variance. Inference uses only the mean.
+  network.push_back(make_pointwise(source, "quant_conv",
+                                   {2 * config.z_dim, 2 * config.z_dim, 1, 1, 1}, config.z_dim));
+  return network;
+}
 
- private:
-  int64_t keep_;
-  PackedLinear linear_;
-};
+VaeNetwork make_decoder(const WanVaeConfig& config, const VaeWeightSource& source) {
+  const size_t levels = config.dim_mult.size();
+  VaeNetwork network;
+  int64_t width = config.decoder_base_dim * config.dim_mult.back();
+  network.push_back(make_pointwise(source, "post_quant_conv", {config.z_dim, config.z_dim, 1, 1, 1},
+                                   config.z_dim));
+  network.push_back(
+      std::make_unique<CausalConv>(source, "decoder.conv_in", "", config.z_dim, width));
+  add_mid_block(network, source, "decoder.mid_block", width);
+  for (size_t block = 0; block < levels; ++block) {
+    const size_t level = levels - 1 - block;
+    const int64_t out = config.decoder_base_dim * config.dim_mult[level];
+    const std::string name = "decoder.up_blocks." + std::to_string(block);
+    for (int64_t i = 0; i <= config.num_res_blocks; ++i) {
+      network.push_back(
+          std::make_unique<Resnet>(source, name + ".resnets." + std::to_string(i), width, out));
+      width = out;
+    }
+    if (level == 0) continue;
+    network.push_back(std::make_unique<Upsample>(source, name + ".upsamplers.0", width, width / 2,
+                                                 config.temporal_downsample[level - 1]));
+    width /= 2;
+  }
+  network.push_back(std::make_unique<CausalConv>(source, "decoder.conv_out", "decoder.norm_out",
+                                                 width, config.out_channels));
+  return network;
+}
 
 }  // namespace
 
-PackedConv pack_convolution(const VaeWeightSource& source, const std::string& name, int64_t out,
-                            std::initializer_list<int64_t> shape) {
-  const TensorView weight = source.take(name + ".weight", shape);
-  const TensorView bias = source.take(name + ".bias", {out});
-  if (!weight || !bias) return {};
-  return pack_conv(*source.stream, weight, bias, source.dtype);
-}
-
-PackedLinear pack_pointwise(const VaeWeightSource& source, const std::string& name, int64_t in,
-                            int64_t out, int64_t keep, std::initializer_list<int64_t> shape) {
-  const TensorView weight = source.take(name + ".weight", shape);
-  const TensorView bias = source.take(name + ".bias", {out});
-  if (!weight || !bias) return {};
-  return pack_linear(*source.stream, weight.reshape({out, in}).slice(0, 0, keep),
-                     bias.slice(0, 0, keep), source.dtype);
-}
-
-Tensor take_vector(const VaeWeightSource& source, const std::string& name,
-                   std::initializer_list<int64_t> shape) {
-  const TensorView view = source.take(name, shape);
-  if (!view) return {};
-  Tensor gamma(DType::kF32, {view.count()}, source.stream->device());
-  copy(*source.stream, view.reshape({view.count()}), gamma);
-  return gamma;
-}
-
-void convolve(Context& context, const TensorView& x, const PackedConv& conv,
-              const VaeBorder& border, std::array<int64_t, 3> stride, const TensorView& out) {
-  const Arena::Scope scope(context.arena);
-  const HaloView halo = context.halo.exchange(context, x, 1, border.above, border.below);
-  const ConvArgs args{.stride = stride,
-                      .pad_front = 0,
-                      .pad_h = {border.above - halo.before, border.below - halo.after},
-                      .pad_w = {border.left, border.right}};
-  conv3d(context.stream, halo.view, conv, args, out);
-}
-
-std::unique_ptr<VaeLayer> make_causal_conv(const VaeWeightSource& source, const std::string& name,
-                                           const std::string& norm, int64_t in, int64_t out) {
-  return std::make_unique<CausalConv>(source, name, norm, in, out);
-}
-
-std::unique_ptr<VaeLayer> make_resnet(const VaeWeightSource& source, const std::string& name,
-                                      int64_t in, int64_t out) {
-  return std::make_unique<Resnet>(source, name, in, out);
-}
-
-std::unique_ptr<VaeLayer> make_attention(const VaeWeightSource& source, const std::string& name,
-                                         int64_t width) {
-  return std::make_unique<Attention>(source, name, width);
-}
-
-std::unique_ptr<VaeLayer> make_upsample(const VaeWeightSource& source, const std::string& name,
-                                        int64_t in, int64_t out, Resample kind) {
-  return std::make_unique<Upsample>(source, name, in, out, kind);
-}
-
-std::unique_ptr<VaeLayer> make_downsample(const VaeWeightSource& source, const std::string& name,
-                                          int64_t width, Resample kind) {
-  return std::make_unique<Downsample>(source, name, width, kind);
-}
-
-std::unique_ptr<VaeLayer> make_pointwise(const VaeWeightSource& source, const std::string& name,
-                                         int64_t in, int64_t out, int64_t keep) {
-  return std::make_unique<Pointwise>(source, name, in, out, keep);
+VaeDesign WanVaeConfig::design() const {
+  VaeDesign design{
+      .traits = traits(),
+      .encoder = [*this](const VaeWeightSource& source) { return make_encoder(*this, source); },
+      .decoder = [*this](const VaeWeightSource& source) { return make_decoder(*this, source); },
+      .scales = {},
+      .patch = patch_size,
+      .clamps = true,
+      .spelled =
+          [*this](const TensorFile& file, const std::string& name) {
+            const bool original = file.contains("decoder.middle.0.residual.0.gamma") ||
+                                  file.contains("encoder.middle.0.residual.0.gamma");
+            return original ? wan_vae_original_name(*this, name) : name;
+          }};
+  for (int64_t c = 0; c < z_dim; ++c)
+    design.scales.push_back({.factor = latents_std[c], .shift = latents_mean[c]});
+  return design;
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "io/json.h"
+#include "models/config_check.h"
 #include "models/z_image/names.h"
 #include "models/z_image/transformer.h"
 
@@ -16,42 +17,20 @@ constexpr IntRange kWidth{6, 1 << 20}, kHeads{1, 1 << 16}, kLayers{1, 1 << 10},
 
 constexpr int64_t kFrequencies = 256, kTimeHidden = 1024;  // of the time embedder
 
-const std::vector<std::string> kRequired = {"dim", "n_heads", "n_layers"};
-const std::vector<std::string> kOptional = {
-    "all_f_patch_size", "all_patch_size",  "axes_dims", "axes_lens",        "cap_feat_dim",
-    "in_channels",      "n_kv_heads",      "norm_eps",  "n_refiner_layers", "qk_norm",
-    "rope_theta",       "siglip_feat_dim", "t_scale"};
-
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
-
 void check_keys(const nlohmann::json& json, const std::string& path) {
-  std::vector<std::string> missing, unknown, wrong, known = kRequired;
-  known.insert(known.end(), kOptional.begin(), kOptional.end());
-  std::ranges::sort(known);
-  for (const std::string& key : kRequired)
-    if (!json_has(json, key)) missing.push_back(key);
-  for (const auto& [key, value] : json.items())
-    if (!key.starts_with("_") && !std::ranges::binary_search(known, key)) unknown.push_back(key);
-  const auto refuse = [&](const char* key, const std::string& why) {
-    wrong.push_back(std::string(key) + " = " + json.at(key).dump() + " (" + why + ")");
-  };
+  ConfigCheck check(json, path);
+  check.keys({"dim", "n_heads", "n_layers"},
+             {"all_f_patch_size", "all_patch_size", "axes_dims", "axes_lens", "cap_feat_dim",
+              "in_channels", "n_kv_heads", "norm_eps", "n_refiner_layers", "qk_norm", "rope_theta",
+              "siglip_feat_dim", "t_scale"});
   if (json_has(json, "qk_norm") && json.at("qk_norm") != true)
-    refuse("qk_norm", "only true is supported");
+    check.refuse("qk_norm", "only true is supported");
   if (json_has(json, "siglip_feat_dim"))
-    refuse("siglip_feat_dim", "image conditioning is not supported yet");
+    check.refuse("siglip_feat_dim", "image conditioning is not supported yet");
   if (json_has(json, "n_kv_heads") && json_has(json, "n_heads") &&
       json.at("n_kv_heads") != json.at("n_heads"))
-    refuse("n_kv_heads", "only the value of n_heads is supported");
-  std::string faults;
-  if (!missing.empty()) faults += "; missing: " + join(missing);
-  if (!wrong.empty()) faults += "; not supported: " + join(wrong);
-  if (!unknown.empty()) faults += "; unknown: " + join(unknown) + " (known: " + join(known) + ")";
-  if (!faults.empty())
-    throw Error(ErrorKind::kModel, path + " is not a Z-Image transformer's configuration" + faults);
+    check.refuse("n_kv_heads", "only the value of n_heads is supported");
+  check.finish("a Z-Image transformer's configuration");
 }
 
 // Reads three values if the key is there.
@@ -95,8 +74,7 @@ void check_sizes(const ZImageConfig& config, const std::string& path) {
 }  // namespace
 
 ZImageConfig ZImageConfig::from_json_file(const std::string& path) {
-  const nlohmann::json json = read_json_file(path);
-  if (!json.is_object()) throw Error(ErrorKind::kModel, path + ": not a JSON object");
+  const nlohmann::json json = read_config(path);
   check_keys(json, path);
   ZImageConfig config;
   config.dim = json_int(json, "dim", path, kWidth);
@@ -221,13 +199,6 @@ std::vector<TensorSpec> z_image_tensors(const ZImageConfig& config) {
   }
   for (int i = 0; i < config.layers; ++i) add_block("layers." + std::to_string(i) + ".", true);
   return list;
-}
-
-int64_t ZImageConfig::tensor_count() const {
-  return static_cast<int64_t>(z_image_tensors(*this).size());
-}
-int64_t ZImageConfig::parameter_count() const {
-  return weft::parameter_count(z_image_tensors(*this));
 }
 
 TensorPart z_image_part(const ZImageConfig& config, const TensorSpec& tensor,

@@ -26,28 +26,21 @@ class ZImagePrompts final : public PromptTokenizer {
 
   int64_t max_ids() const override { return kMaxIds; }
   int64_t padded_rows(int64_t ids) const override { return ids; }
-  std::vector<int32_t> encode(const std::string& prompt) const override {
-    std::vector<int32_t> ids = all_ids(prompt);
-    if (static_cast<int64_t>(ids.size()) > kMaxIds) ids.resize(kMaxIds);
-    return ids;
-  }
-  std::optional<PromptCut> cut(const std::string& prompt) const override {
-    const std::vector<int32_t> ids = all_ids(prompt);
-    const auto count = static_cast<int64_t>(ids.size());
-    if (count <= kMaxIds) return std::nullopt;
-    std::string lost = tokenizer_.decode({ids.begin() + kMaxIds, ids.end()});
+  PromptTokens read(const std::string& prompt) const override {
+    PromptTokens out{tokenizer_.encode(std::string(kBefore) + prompt + std::string(kAfter)), {}};
+    const auto count = static_cast<int64_t>(out.ids.size());
+    if (count <= kMaxIds) return out;
+    std::string lost = tokenizer_.decode({out.ids.begin() + kMaxIds, out.ids.end()});
     if (lost.ends_with(kAfter)) lost.resize(lost.size() - kAfter.size());
-    return PromptCut{count, kMaxIds, lost};
+    out.cut = PromptCut{count, kMaxIds, lost};
+    out.ids.resize(kMaxIds);
+    return out;
   }
 
  private:
   static constexpr int64_t kMaxIds = 512;
   static constexpr std::string_view kBefore = "<|im_start|>user\n",
                                     kAfter = "<|im_end|>\n<|im_start|>assistant\n";
-
-  std::vector<int32_t> all_ids(const std::string& prompt) const {
-    return tokenizer_.encode(std::string(kBefore) + prompt + std::string(kAfter));
-  }
 
   ByteBpeTokenizer tokenizer_;
 };

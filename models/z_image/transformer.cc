@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
@@ -15,15 +14,6 @@ namespace {
 // The parts of a block's modulation, in the order of its rows.
 enum Modulation { kAttentionScale, kAttentionGate, kFfnScale, kFfnGate };
 
-// Returns the memory of `x` as a view of another shape with at most as many elements. The values of
-// x are no longer needed.
-TensorView reuse(const TensorView& x, std::initializer_list<int64_t> shape) {
-  TensorView out(x.data, x.dtype, shape, x.device);
-  CHECK(x.contiguous() && out.count() <= x.count(), out.to_string_shape(), "in",
-        x.to_string_shape());
-  return out;
-}
-
 // Returns `vector` [D] as `count` equal rows.
 TensorView repeated(const TensorView& vector, int64_t count) {
   TensorView rows = vector.reshape({1, vector.count()});
@@ -34,224 +24,127 @@ TensorView repeated(const TensorView& vector, int64_t count) {
 
 size_t rope_bytes(const Rope& rope) {
   size_t bytes = 0;
-  for (const Tensor& table : rope.table)
-    if (table) bytes += table.view().bytes();
+  for (const Tensor& table : rope.table) bytes += bytes_of(table);
   return bytes;
+}
+
+// Checks the file's tensors and finds the part of each that the slice holds.
+CheckpointPart checked_tensors(const TensorFile& file, const ZImageConfig& config,
+                               const WidthSlice& width) {
+  const ZImageNames names = detect_z_image_names(file);
+  WeightBinder binder(file, "transformer");
+  binder.ignore(names.prefix + "norm_final.weight");  // some files hold it, no model uses it
+  binder.ignore_without(names.prefix);
+  CheckpointPart tensors(file);
+  for (const TensorSpec& tensor : z_image_tensors(config)) {
+    const ZImagePlace place = names(tensor.name);
+    std::vector<int64_t> shape = tensor.shape;
+    shape[0] *= place.parts;
+    if (place.part == 0) binder.take(place.name, shape);
+    TensorPart part = z_image_part(config, tensor, width);
+    if (place.parts > 1) {
+      CHECK(part.dim == 0, tensor.name);
+      part.range.begin += place.part * tensor.shape[0];
+      part.range.end += place.part * tensor.shape[0];
+    }
+    tensors.add(tensor.name, place.name, part);
+  }
+  binder.finish();
+  return tensors;
+}
+
+// Packs the layer whose inputs (dimension 1) or outputs (dimension 0) are a patch's values. The
+// file has them with C fastest, the rows of a latent with C slowest.
+PackedLinear patch_linear(Stream& stream, const CheckpointPart& tensors, const ZImageConfig& config,
+                          const std::string& name, int dim) {
+  const HeldWeight weight = tensors.held(stream, name + ".weight"),
+                   bias = tensors.held(stream, name + ".bias");
+  const int64_t channels = config.in_channels, places = config.patch_dim() / channels;
+  const auto channels_first = [&](const TensorView& from, int at) {
+    Stream host = host_stream(stream);
+    Tensor to(DType::kF32, from.shape(), host.device());
+    for (int64_t c = 0; c < channels; ++c)
+      for (int64_t i = 0; i < places; ++i)
+        copy(host, from.slice(at, i * channels + c, 1), to.view().slice(at, c * places + i, 1));
+    return to;
+  };
+  const Tensor ordered = channels_first(weight.view(), dim);
+  if (dim == 1) return pack_linear(stream, ordered, bias.view(), DType::kF32);
+  return pack_linear(stream, ordered, channels_first(bias.view(), 0), DType::kF32);
+}
+
+ZImageBlock load_block(Stream& stream, const CheckpointPart& tensors, const TransformerLoad& load,
+                       const std::string& name) {
+  const auto linear = [&](const char* part) {
+    return tensors.linear(stream, name + part, load.dtype, load.weights);
+  };
+  const auto row_linear = [&](const char* part) {
+    return tensors.row_linear(stream, name + part, load.dtype, load.weights);
+  };
+  const auto vector = [&](const char* part) { return tensors.vector(stream, name + part); };
+  return {.attention_norm1 = vector("attention_norm1.weight"),
+          .attention_norm2 = vector("attention_norm2.weight"),
+          .ffn_norm1 = vector("ffn_norm1.weight"),
+          .ffn_norm2 = vector("ffn_norm2.weight"),
+          .to_q = linear("attention.to_q"),
+          .to_k = linear("attention.to_k"),
+          .to_v = linear("attention.to_v"),
+          .norm_q = vector("attention.norm_q.weight"),
+          .norm_k = vector("attention.norm_k.weight"),
+          .to_out = row_linear("attention.to_out.0"),
+          .w1 = linear("feed_forward.w1"),
+          .w3 = linear("feed_forward.w3"),
+          .w2 = row_linear("feed_forward.w2"),
+          .modulation = name.starts_with("context_refiner")
+                            ? PackedLinear()
+                            : tensors.linear(stream, name + "adaLN_modulation.0", DType::kF32)};
 }
 
 }  // namespace
 
-// Gives access to a checkpoint's tensors by their diffusers names, cuts out the part that the slice
-// holds, and packs it.
-class ZImageTransformer::Source {
- public:
-  Source(Stream& stream, const TensorFile& file, const ZImageConfig& config,
-         const WidthSlice& width)
-      : stream_(stream), file_(file), config_(config), names_(detect_z_image_names(file)) {
-    WeightBinder binder(file, "transformer");
-    binder.ignore(names_.prefix + "norm_final.weight");  // some files hold it, no model uses it
-    // A single-file checkpoint may contain other models beside the transformer.
-    if (!names_.prefix.empty())
-      for (const std::string& name : file.names())
-        if (!name.starts_with(names_.prefix)) binder.ignore(name);
-    for (const TensorSpec& tensor : z_image_tensors(config)) {
-      const ZImagePlace place = names_(tensor.name);
-      std::vector<int64_t> shape = tensor.shape;
-      shape[0] *= place.parts;
-      if (place.part == 0) binder.take(place.name, shape);
-      TensorPart part = z_image_part(config, tensor, width);
-      if (place.parts > 1) {
-        CHECK(part.dim == 0, tensor.name);
-        part.range.begin += place.part * tensor.shape[0];
-        part.range.end += place.part * tensor.shape[0];
-      }
-      parts_[tensor.name] = part;
-    }
-    binder.finish();
-  }
-
-  // Packs the same tensors on another stream.
-  Source(Stream& stream, const Source& other)
-      : stream_(stream),
-        file_(other.file_),
-        config_(other.config_),
-        names_(other.names_),
-        parts_(other.parts_) {}
-
-  PackedLinear linear(const std::string& name, DType dtype,
-                      WeightFormat format = WeightFormat::kCompute) const {
-    const HeldWeight weight = held(name + ".weight", dtype);
-    if (!parts_.count(name + ".bias"))
-      return pack_linear(stream_, weight.view(), {}, dtype, format);
-    const HeldWeight bias = held(name + ".bias");
-    return pack_linear(stream_, weight.view(), bias.view(), dtype, format);
-  }
-  // The layer whose inputs (dimension 1) or outputs (dimension 0) are a patch's values. The file
-  // has them with C fastest, the rows of a latent with C slowest.
-  PackedLinear patch_linear(const std::string& name, int dim) const {
-    const HeldWeight weight = held(name + ".weight"), bias = held(name + ".bias");
-    const int64_t channels = config_.in_channels, places = config_.patch_dim() / channels;
-    const auto channels_first = [&](const TensorView& from, int at) {
-      Stream host = host_stream(stream_);
-      Tensor to(DType::kF32, from.shape(), host.device());
-      for (int64_t c = 0; c < channels; ++c)
-        for (int64_t i = 0; i < places; ++i)
-          copy(host, from.slice(at, i * channels + c, 1), to.view().slice(at, c * places + i, 1));
-      return to;
-    };
-    const Tensor ordered = channels_first(weight.view(), dim);
-    if (dim == 1) return pack_linear(stream_, ordered, bias.view(), DType::kF32);
-    return pack_linear(stream_, ordered, channels_first(bias.view(), 0), DType::kF32);
-  }
-  Tensor vector(const std::string& name) const {
-    const HeldWeight weight = held(name);
-    return f32_copy(stream_, weight.view(), {weight.view().count()});
-  }
-
- private:
-  HeldWeight held(const std::string& name, DType dtype = DType::kF32) const {
-    return HeldWeight(stream_, file_, names_(name).name, parts_.at(name), dtype);
-  }
-
-  Stream& stream_;
-  const TensorFile& file_;
-  const ZImageConfig& config_;
-  ZImageNames names_;
-  std::map<std::string, TensorPart> parts_;
-};
-
-size_t ZImageConditioning::bytes() const {
-  return (caption ? caption.view().bytes() : 0) + rope_bytes(positions);
-}
-
-ZImageTransformer::Block ZImageTransformer::load_block(const Source& source,
-                                                       const TransformerLoad& load,
-                                                       const std::string& name) {
-  const auto matrix = [&](const char* part) {
-    return source.linear(name + part, load.dtype, load.weights);
-  };
-  return {.attention_norm1 = source.vector(name + "attention_norm1.weight"),
-          .attention_norm2 = source.vector(name + "attention_norm2.weight"),
-          .ffn_norm1 = source.vector(name + "ffn_norm1.weight"),
-          .ffn_norm2 = source.vector(name + "ffn_norm2.weight"),
-          .to_q = matrix("attention.to_q"),
-          .to_k = matrix("attention.to_k"),
-          .to_v = matrix("attention.to_v"),
-          .norm_q = source.vector(name + "attention.norm_q.weight"),
-          .norm_k = source.vector(name + "attention.norm_k.weight"),
-          .to_out = {.packed = matrix("attention.to_out.0"), .bias = {}},
-          .w1 = matrix("feed_forward.w1"),
-          .w3 = matrix("feed_forward.w3"),
-          .w2 = {.packed = matrix("feed_forward.w2"), .bias = {}},
-          .modulation = name.starts_with("context_refiner")
-                            ? PackedLinear()
-                            : source.linear(name + "adaLN_modulation.0", DType::kF32)};
-}
+size_t ZImageConditioning::bytes() const { return bytes_of(caption) + rope_bytes(positions); }
 
 ZImageTransformer ZImageTransformer::load(Stream& stream, const TensorFile& file,
                                           const ZImageConfig& config, const TransformerLoad& load) {
   ZImageTransformer model;
   model.config_ = config;
-  model.traits_ = config.traits();
-  model.load_ = load;
-  BlockRange& blocks = model.load_.blocks;
-  if (blocks.total == 0) blocks = BlockRange::all(config.layers);
-  CHECK(blocks.total == config.layers && 0 <= blocks.begin && blocks.begin <= blocks.end &&
-            blocks.end <= blocks.total,
-        "blocks", blocks.begin, blocks.end, blocks.total);
-  model.load_.width = load.width.of(config.heads, config.ffn_dim());
-  CHECK(load.weights == WeightFormat::kCompute || model.load_.width.heads.size() == config.heads,
-        "8-bit weights of a part of the width");
-
-  const Source source(stream, file, config, load.width);
-  model.time_linear_1_ = source.linear("t_embedder.mlp.0", DType::kF32);
-  model.time_linear_2_ = source.linear("t_embedder.mlp.2", DType::kF32);
+  model.set_load(config.traits(), load);
+  const BlockRange& blocks = model.load_.blocks;
+  const CheckpointPart tensors = checked_tensors(file, config, load.width);
+  const auto block = [&](Stream& own, const std::string& name, int index) {
+    return load_block(own, tensors, model.load_, name + "." + std::to_string(index) + ".");
+  };
+  model.time_linear_1_ = tensors.linear(stream, "t_embedder.mlp.0", DType::kF32);
+  model.time_linear_2_ = tensors.linear(stream, "t_embedder.mlp.2", DType::kF32);
   const std::string patch = std::to_string(config.patch[1]) + "-" + std::to_string(config.patch[0]);
   if (blocks.first()) {
-    model.x_embedder_ = source.patch_linear("all_x_embedder." + patch, 1);
-    model.caption_norm_ = source.vector("cap_embedder.0.weight");
-    model.caption_embedder_ = source.linear("cap_embedder.1", load.dtype);
-    model.x_pad_ = source.vector("x_pad_token");
-    model.caption_pad_ = source.vector("cap_pad_token");
+    model.x_embedder_ = patch_linear(stream, tensors, config, "all_x_embedder." + patch, 1);
+    model.caption_norm_ = tensors.vector(stream, "cap_embedder.0.weight");
+    model.caption_embedder_ = tensors.linear(stream, "cap_embedder.1", load.dtype);
+    model.x_pad_ = tensors.vector(stream, "x_pad_token");
+    model.caption_pad_ = tensors.vector(stream, "cap_pad_token");
     for (int i = 0; i < config.refiner_layers; ++i) {
-      const std::string at = "refiner." + std::to_string(i) + ".";
-      model.noise_refiner_.push_back(load_block(source, model.load_, "noise_" + at));
-      model.context_refiner_.push_back(load_block(source, model.load_, "context_" + at));
+      model.noise_refiner_.push_back(block(stream, "noise_refiner", i));
+      model.context_refiner_.push_back(block(stream, "context_refiner", i));
     }
   }
-  const auto name = [](int index) { return "layers." + std::to_string(index) + "."; };
-  const int count = blocks.end - blocks.begin;
-  if (load.resident == 0 || load.resident >= count) {
-    for (int i = blocks.begin; i < blocks.end; ++i)
-      model.blocks_.push_back(load_block(source, model.load_, name(i)));
-  } else {
-    model.window_ = std::make_unique<DeviceWindow<Block>>(
-        stream_on(stream.device(), stream.threads()), count, load.resident,
-        [&](Stream& copies, int i) {
-          const Source own(copies, source);
-          return load_block(own, model.load_, name(blocks.begin + i));
-        },
-        pieces);
-  }
+  model.load_blocks(stream, [&](Stream& own, int index) { return block(own, "layers", index); });
   if (blocks.last()) {
     const std::string final = "all_final_layer." + patch + ".";
-    model.final_modulation_ = source.linear(final + "adaLN_modulation.1", DType::kF32);
-    model.final_linear_ = source.patch_linear(final + "linear", 0);
+    model.final_modulation_ = tensors.linear(stream, final + "adaLN_modulation.1", DType::kF32);
+    model.final_linear_ = patch_linear(stream, tensors, config, final + "linear", 0);
   }
   return model;
 }
 
 size_t ZImageTransformer::weights_bytes() const {
-  size_t total = x_embedder_.bytes() + time_linear_1_.bytes() + time_linear_2_.bytes() +
-                 caption_embedder_.bytes() + final_modulation_.bytes() + final_linear_.bytes();
-  for (const Tensor* vector : {&caption_norm_, &x_pad_, &caption_pad_})
-    if (*vector) total += vector->view().bytes();
-  for (const std::vector<Block>* list : {&noise_refiner_, &context_refiner_, &blocks_})
-    for (const Block& block : *list) total += bytes(block);
-  if (window_)
-    window_->for_resident([&](const Block& block, bool passing) {
-      if (!passing) total += bytes(block);
-      if (passing)
-        for (const TensorView& piece : pieces(block)) total += piece.bytes();
-    });
+  size_t total =
+      blocks_bytes() +
+      bytes_of(std::tie(x_embedder_, time_linear_1_, time_linear_2_, caption_norm_,
+                        caption_embedder_, x_pad_, caption_pad_, final_modulation_, final_linear_));
+  for (const std::vector<ZImageBlock>* list : {&noise_refiner_, &context_refiner_})
+    for (const ZImageBlock& block : *list) total += bytes_of(block.weights());
   return total;
-}
-
-// Calls f(linear) for every linear layer of a block.
-template <class F>
-void ZImageTransformer::for_linears(const Block& block, F&& f) {
-  for (const PackedLinear* linear : {&block.to_q, &block.to_k, &block.to_v, &block.to_out.packed,
-                                     &block.w1, &block.w3, &block.w2.packed, &block.modulation})
-    if (*linear) f(*linear);
-}
-
-// Calls f(tensor) for every tensor of a block that is not part of a linear layer.
-template <class F>
-void ZImageTransformer::for_vectors(const Block& block, F&& f) {
-  for (const Tensor* vector : {&block.attention_norm1, &block.attention_norm2, &block.ffn_norm1,
-                               &block.ffn_norm2, &block.norm_q, &block.norm_k})
-    f(*vector);
-}
-
-std::vector<TensorView> ZImageTransformer::pieces(const Block& block) {
-  std::vector<TensorView> all;
-  for_linears(block, [&](const PackedLinear& linear) { append_pieces(linear, all); });
-  for_vectors(block, [&](const Tensor& vector) { all.push_back(vector); });
-  return all;
-}
-
-size_t ZImageTransformer::bytes(const Block& block) {
-  size_t total = 0;
-  for_linears(block, [&](const PackedLinear& linear) { total += linear.bytes(); });
-  for_vectors(block, [&](const Tensor& vector) { total += vector.view().bytes(); });
-  return total;
-}
-
-// The reducer must sum over several ranks exactly if this rank holds only a part of the width.
-void ZImageTransformer::check_reducer(const Context& context) const {
-  const bool whole = load_.width.heads.size() == config_.heads;
-  CHECK((context.reducer.parts() == 1) == whole, "a sum over", context.reducer.parts(),
-        "parts for heads", to_string(load_.width.heads), "of", config_.heads);
 }
 
 std::unique_ptr<Conditioning> ZImageTransformer::prepare(Context& context,
@@ -311,15 +204,10 @@ void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const
   const auto& [blocks, in, times, embedding, conditioning, rope, out] = args;
   const auto& prompt = dynamic_cast<const ZImageConditioning&>(conditioning);
   const int64_t n = context.tokens.size(), joint = prompt.joint_rows();
-  CHECK(blocks.begin >= load_.blocks.begin && blocks.end <= load_.blocks.end &&
-            blocks.total == config_.layers,
-        "blocks", blocks.begin, blocks.end, "loaded", load_.blocks.begin, load_.blocks.end);
-  CHECK(rope.grid[0] * rope.grid[1] * rope.grid[2] == context.tokens.total, "grid", rope.grid[0],
-        rope.grid[1], rope.grid[2], "tokens", context.tokens.total);
+  check_forward(context, args);
   CHECK(times.size() == 1, "time segments", times.size());
   CHECK(prompt.pads == z_image_pads(context.tokens.total), "padding", prompt.pads, "of",
         context.tokens.total, "tokens");
-  check_reducer(context);
 
   const Arena::Scope scope(context.arena);
   const TensorView x =
@@ -331,7 +219,7 @@ void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const
     copy(context.stream, in, x);
   for (int i = blocks.begin; i < blocks.end; ++i) {
     const ZoneScope zone(Zone::kBlock, i);
-    const auto run = [&](const Block& weights) {
+    with_block(context.stream, i, [&](const ZImageBlock& weights) {
       block(context, weights, time,
             {.mixer = context.mixer,
              .layer = config_.refiner_layers + i,
@@ -339,12 +227,7 @@ void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const
              .replicated = joint,
              .replicated_rope = &prompt.positions},
             x);
-    };
-    const int at = i - load_.blocks.begin;
-    if (window_)
-      window_->use(context.stream, at, run);
-    else
-      run(blocks_[at]);
+    });
     observe_layer(context, i, prompt, x);
   }
   if (blocks.last()) head(context, time, x.slice(0, 0, n), out);
@@ -383,7 +266,7 @@ void ZImageTransformer::embed_image(Context& context, const TensorView& in, cons
 }
 
 // Applies one block to x [rows, D] f32 in place. `time` is empty where nothing modulates it.
-void ZImageTransformer::block(Context& context, const Block& weights, const TensorView& time,
+void ZImageTransformer::block(Context& context, const ZImageBlock& weights, const TensorView& time,
                               const Sequence& sequence, const TensorView& x) const {
   Stream& stream = context.stream;
   const Arena::Scope scope(context.arena);
@@ -420,7 +303,7 @@ void ZImageTransformer::block(Context& context, const Block& weights, const Tens
 }
 
 // Writes the self-attention of h [rows, D] to y [rows, D] f32; h is overwritten.
-void ZImageTransformer::self_attention(Context& context, const Block& weights,
+void ZImageTransformer::self_attention(Context& context, const ZImageBlock& weights,
                                        const Sequence& sequence, const TensorView& h,
                                        const TensorView& y) const {
   const Arena::Scope scope(context.arena);
@@ -450,8 +333,8 @@ void ZImageTransformer::self_attention(Context& context, const Block& weights,
 }
 
 // Writes w2 (silu(w1 h) * w3 h) to y [rows, D] f32, kZImageFfnRows rows at a time.
-void ZImageTransformer::feed_forward(Context& context, const Block& weights, const TensorView& h,
-                                     const TensorView& y) const {
+void ZImageTransformer::feed_forward(Context& context, const ZImageBlock& weights,
+                                     const TensorView& h, const TensorView& y) const {
   const Arena::Scope scope(context.arena);
   const int64_t n = h[0], chunk = std::min(n, kZImageFfnRows);
   const TensorView gates = context.arena.alloc(load_.dtype, {chunk, weights.w1.out()});

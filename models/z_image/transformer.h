@@ -8,10 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/blocks.h"
-#include "models/device_window.h"
-#include "models/transformer.h"
-#include "parallel/context.h"
+#include "models/block_transformer.h"
 
 namespace weft {
 
@@ -40,8 +37,6 @@ struct ZImageConfig {
   TransformerTraits traits() const;
   // The rotary angles of a grid whose first token has this position.
   Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start) const;
-  int64_t tensor_count() const;
-  int64_t parameter_count() const;
 };
 
 std::string to_string(const ZImageConfig& config);
@@ -71,20 +66,29 @@ struct ZImageConditioning final : Conditioning {
   int64_t joint_rows() const override { return rows + pads; }
 };
 
-class ZImageTransformer final : public Transformer {
+struct ZImageBlock {
+  Tensor attention_norm1, attention_norm2, ffn_norm1, ffn_norm2;  // [D] f32
+  PackedLinear to_q, to_k, to_v;                                  // [D part, D]
+  Tensor norm_q, norm_k;                                          // [E] f32
+  RowLinear to_out;                                               // [D, D part]
+  PackedLinear w1, w3;                                            // [F part, D]
+  RowLinear w2;                                                   // [D, F part]
+  PackedLinear modulation;  // [4D, time_dim] f32; empty in the context refiner
+
+  auto weights() const {
+    return std::tie(to_q, to_k, to_v, to_out, w1, w3, w2, modulation, attention_norm1,
+                    attention_norm2, ffn_norm1, ffn_norm2, norm_q, norm_k);
+  }
+};
+
+class ZImageTransformer final : public BlockTransformer<ZImageBlock> {
  public:
   // Loads the slice `load.width` of the weights of the main layers `load.blocks`. The first layer
   // brings the embedders and refiners, the last the final layer, and any the time embedder.
   static ZImageTransformer load(Stream& stream, const TensorFile& file, const ZImageConfig& config,
                                 const TransformerLoad& load = {});
 
-  const TransformerTraits& traits() const override { return traits_; }
-  const TransformerLoad& loaded() const override { return load_; }
   size_t weights_bytes() const override;
-  size_t streamed_bytes() const override { return window_ ? window_->bytes_per_pass() : 0; }
-  WeightOffload streamed() const override {
-    return window_ ? window_->streamed() : WeightOffload{};
-  }
 
   // Embeds and refines the caption. Observes "context_refiner".
   std::unique_ptr<Conditioning> prepare(Context& context, const Conditions& conditions,
@@ -95,16 +99,6 @@ class ZImageTransformer final : public Transformer {
   void forward(Context& context, const ForwardArgs& args) const override;
 
  private:
-  struct Block {
-    Tensor attention_norm1, attention_norm2, ffn_norm1, ffn_norm2;  // [D] f32
-    PackedLinear to_q, to_k, to_v;                                  // [D part, D]
-    Tensor norm_q, norm_k;                                          // [E] f32
-    RowLinear to_out;                                               // [D, D part]
-    PackedLinear w1, w3;                                            // [F part, D]
-    RowLinear w2;                                                   // [D, F part]
-    PackedLinear modulation;  // [4D, time_dim] f32; empty in the context refiner
-  };
-  class Source;
   // The rows that attend to each other in a block.
   struct Sequence {
     TokenMixer& mixer;
@@ -114,25 +108,15 @@ class ZImageTransformer final : public Transformer {
     const Rope* replicated_rope = nullptr;
   };
 
-  static Block load_block(const Source& source, const TransformerLoad& load,
-                          const std::string& name);
-  template <class F>
-  static void for_linears(const Block& block, F&& f);
-  template <class F>
-  static void for_vectors(const Block& block, F&& f);
-  static std::vector<TensorView> pieces(const Block& block);
-  static size_t bytes(const Block& block);
-
-  void check_reducer(const Context& context) const;
   TensorView embed_time(Context& context, const TensorView& embedding) const;
   void embed_image(Context& context, const TensorView& in, const TensorView& time,
                    const ZImageConditioning& conditioning, const Rope& rope,
                    const TensorView& x) const;
-  void block(Context& context, const Block& weights, const TensorView& time,
+  void block(Context& context, const ZImageBlock& weights, const TensorView& time,
              const Sequence& sequence, const TensorView& x) const;
-  void self_attention(Context& context, const Block& weights, const Sequence& sequence,
+  void self_attention(Context& context, const ZImageBlock& weights, const Sequence& sequence,
                       const TensorView& h, const TensorView& y) const;
-  void feed_forward(Context& context, const Block& weights, const TensorView& h,
+  void feed_forward(Context& context, const ZImageBlock& weights, const TensorView& h,
                     const TensorView& y) const;
   void head(Context& context, const TensorView& time, const TensorView& x,
             const TensorView& out) const;
@@ -140,18 +124,14 @@ class ZImageTransformer final : public Transformer {
                      const TensorView& x) const;
 
   ZImageConfig config_;
-  TransformerTraits traits_;
-  TransformerLoad load_;
   PackedLinear x_embedder_;                     // [D, patch] f32
   PackedLinear time_linear_1_, time_linear_2_;  // [1024, 256], [time_dim, 1024] f32
   Tensor caption_norm_;                         // [caption_dim] f32
   PackedLinear caption_embedder_;               // [D, caption_dim]
   Tensor x_pad_, caption_pad_;                  // [D] f32
-  std::vector<Block> noise_refiner_, context_refiner_;
-  std::vector<Block> blocks_;                    // load_.blocks, if all are resident
-  std::unique_ptr<DeviceWindow<Block>> window_;  // load_.blocks, if some are offloaded
-  PackedLinear final_modulation_;                // [D, time_dim] f32
-  PackedLinear final_linear_;                    // [patch, D] f32
+  std::vector<ZImageBlock> noise_refiner_, context_refiner_;
+  PackedLinear final_modulation_;  // [D, time_dim] f32
+  PackedLinear final_linear_;      // [patch, D] f32
 };
 
 std::unique_ptr<TransformerModel> make_z_image_model(const ZImageConfig& config);

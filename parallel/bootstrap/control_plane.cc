@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <cstring>
 #include <deque>
 #include <limits>
 #include <mutex>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "kernels/check.h"
+#include "parallel/bootstrap/frames.h"
 #include "parallel/bootstrap/listener.h"
 #include "parallel/bootstrap/poller.h"
 
@@ -51,12 +50,10 @@ struct ControlMessage {
   char text[480] = {};
 };
 
-// One connection, and the bytes read so far of its next message.
 struct PeerConnection {
   int socket = -1;
   int rank = -1;  // -1 until its hello
-  char buffer[sizeof(ControlMessage)] = {};
-  size_t filled = 0;
+  Frames<ControlMessage> frames;
   Clock::time_point heard = Clock::now();
   bool suspected = false, ready = false, left = false;
   std::string last;  // its last operation, from its heartbeat
@@ -96,218 +93,189 @@ struct ControlPlane::Impl {
   std::atomic<bool> leaving{false};
   std::thread thread;
 
-  void run();
-  void add_link(int socket, int rank);
-  void accept_all();
-  void read(PeerConnection& link);
-  void handle(PeerConnection& link, const ControlMessage& message);
-  void check_hellos();
-  void check_all_ready();
-  void set_all_ready();
-  void check_silence();
-  void lost(PeerConnection& link);
-  void fail_job(const std::string& why);
-  void answer_clock(const PeerConnection& link, const ControlMessage& beat);
-  void learn_clock(const ControlMessage& answer);
-  void send_beat();
-  void send_to_all(const ControlMessage& message);
-  ControlMessage make_message(Opcode opcode, const std::string& text) const;
-};
-
-ControlMessage ControlPlane::Impl::make_message(Opcode opcode, const std::string& text) const {
-  ControlMessage out;
-  out.opcode = opcode;
-  out.rank = rank;
-  out.token = token;
-  out.sent_ns = settings.clock_ns();
-  std::snprintf(out.text, sizeof out.text, "%s", text.c_str());
-  return out;
-}
-
-void ControlPlane::Impl::send_to_all(const ControlMessage& out) {
-  for (PeerConnection& link : links)  // never blocks: only a dead peer's buffer is full
-    if (link.socket >= 0 && !link.left)
-      (void)send(link.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-void ControlPlane::Impl::answer_clock(const PeerConnection& link, const ControlMessage& beat) {
-  ControlMessage answer = make_message(Opcode::kClock, "");
-  answer.echo_ns = beat.sent_ns;
-  (void)send(link.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-void ControlPlane::Impl::learn_clock(const ControlMessage& answer) {
-  const int64_t now = settings.clock_ns();
-  bool more = false;
-  {
-    const std::lock_guard guard(lock);
-    offset.add(answer.echo_ns, answer.sent_ns, now);
-    more = offset.samples() < kFirstClockSamples;
-    changed.notify_all();
+  ControlMessage make_message(Opcode opcode, const std::string& text) const {
+    ControlMessage out;
+    out.opcode = opcode;
+    out.rank = rank;
+    out.token = token;
+    out.sent_ns = settings.clock_ns();
+    set_text(out, text);
+    return out;
   }
-  if (more) send_beat();
-}
 
-void ControlPlane::Impl::send_beat() {
-  send_to_all(make_message(Opcode::kBeat, reports.last_operation ? reports.last_operation() : ""));
-}
-
-void ControlPlane::Impl::fail_job(const std::string& why) {
-  {
-    const std::lock_guard guard(lock);
-    if (!failed.empty()) return;
-    failed = why;
-    changed.notify_all();
+  void send_to_all(Opcode opcode, const std::string& text = {}) {
+    const ControlMessage out = make_message(opcode, text);
+    for (PeerConnection& link : links)  // never blocks: only a dead peer's buffer is full
+      if (link.socket >= 0 && !link.left)
+        (void)send(link.socket, &out, sizeof out, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  send_to_all(make_message(Opcode::kFailure, why));
-  reports.failure(why);
-}
 
-void ControlPlane::Impl::lost(PeerConnection& link) {
-  close(link.socket);
-  link.socket = -1;
-  if (link.left || link.rank < 0 || leaving) return;
-  fail_job("rank " + std::to_string(link.rank) + " is gone; its last sign was " +
-           (link.last.empty() ? "none" : link.last));
-}
-
-void ControlPlane::Impl::handle(PeerConnection& link, const ControlMessage& in) {
-  if (in.token != token || in.rank < 0 || in.rank >= size) {
-    close(link.socket);
-    link.socket = -1;
-    return;
+  void answer_clock(const PeerConnection& link, const ControlMessage& beat) {
+    ControlMessage answer = make_message(Opcode::kClock, "");
+    answer.echo_ns = beat.sent_ns;
+    (void)send(link.socket, &answer, sizeof answer, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
-  ++messages;
-  if (link.rank < 0) ++heard_of;
-  link.rank = in.rank;
-  link.heard = Clock::now();
-  link.suspected = false;
-  const std::string text(in.text, strnlen(in.text, sizeof in.text));
-  if (in.opcode == Opcode::kBeat) link.last = text;
-  if (in.opcode == Opcode::kBeat && rank == 0) answer_clock(link, in);
-  if (in.opcode == Opcode::kClock) learn_clock(in);
-  if (in.opcode == Opcode::kReady && !link.ready) {
-    link.ready = true;
-    ++ready_peers;
-  }
-  if (in.opcode == Opcode::kAllReady) set_all_ready();
-  if (in.opcode == Opcode::kGoodbye) link.left = true;
-  if (in.opcode == Opcode::kFailure) fail_job(text);
-}
 
-void ControlPlane::Impl::read(PeerConnection& link) {
-  while (link.socket >= 0) {
-    ++looks;
-    const ssize_t got = recv(link.socket, link.buffer + link.filled,
-                             sizeof(ControlMessage) - link.filled, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (got <= 0) return lost(link);
-    link.filled += static_cast<size_t>(got);
-    if (link.filled < sizeof(ControlMessage)) continue;
-    link.filled = 0;
-    ControlMessage in;
-    std::memcpy(&in, link.buffer, sizeof in);
-    handle(link, in);
-  }
-}
-
-// The first rank fails the job where a rank has not said hello in time.
-void ControlPlane::Impl::check_hellos() {
-  if (heard_of == size - 1 || since(started) < settings.startup_s) return;
-  std::vector<bool> heard(size);
-  for (const PeerConnection& link : links)
-    if (link.rank >= 0) heard[link.rank] = true;
-  std::string names;
-  for (int peer = 1; peer < size; ++peer)
-    if (!heard[peer]) names += (names.empty() ? "" : ", ") + std::to_string(peer);
-  fail_job("start-up: no hello from rank " + names + " within " +
-           seconds_text("%g", settings.startup_s));
-}
-
-// A rank tells the first one once that it is ready; the first one tells all when every rank is.
-void ControlPlane::Impl::check_all_ready() {
-  {
-    const std::lock_guard guard(lock);
-    if (!ready || all_ready) return;
-  }
-  if (rank != 0) {
-    if (!links[0].ready) send_to_all(make_message(Opcode::kReady, ""));
-    links[0].ready = true;  // has been told
-    return;
-  }
-  if (ready_peers + 1 < size) return;
-  send_to_all(make_message(Opcode::kAllReady, ""));
-  set_all_ready();
-}
-
-void ControlPlane::Impl::set_all_ready() {
-  const std::lock_guard guard(lock);
-  all_ready = true;
-  changed.notify_all();
-}
-
-void ControlPlane::Impl::check_silence() {
-  if (rank == 0) check_hellos();
-  for (PeerConnection& link : links) {
-    if (link.socket < 0 || link.left || link.rank < 0) continue;
-    const double silence = since(link.heard);
-    if (silence <= std::min(settings.suspect_s, settings.dead_s)) continue;
-    const std::string who = "rank " + std::to_string(link.rank) + " has given no sign for " +
-                            seconds_text("%.1f", silence) + "; its last was " +
-                            (link.last.empty() ? "none" : link.last);
-    if (silence > settings.dead_s) {
-      fail_job(who);
-    } else if (silence > settings.suspect_s && !link.suspected) {
-      link.suspected = true;
-      if (rank == 0 && reports.warning) reports.warning(who);
-    }
-  }
-}
-
-void ControlPlane::Impl::add_link(int socket, int peer) {
-  PeerConnection& link = links.emplace_back();
-  link.socket = socket;
-  link.rank = peer;
-  poller.watch(socket, &link);
-}
-
-void ControlPlane::Impl::accept_all() {
-  for (int one; (one = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) add_link(one, -1);
-}
-
-void ControlPlane::Impl::run() {
-  Clock::time_point last_beat{}, looked = Clock::now(), last_check{}, failed_at{};
-  while (!leaving) {
-    for (void* owner : poller.wait(kPollMs)) {
-      if (owner)
-        read(*static_cast<PeerConnection*>(owner));
-      else
-        accept_all();
-    }
-    // After a pause of this very process the silence of the others proves nothing.
-    if (since(looked) > 1)
-      for (PeerConnection& link : links) link.heard = Clock::now();
-    looked = Clock::now();
-    std::string asked;
+  void learn_clock(const ControlMessage& answer) {
+    const int64_t now = settings.clock_ns();
+    bool more = false;
     {
       const std::lock_guard guard(lock);
-      asked.swap(to_fail);
+      offset.add(answer.echo_ns, answer.sent_ns, now);
+      more = offset.samples() < kFirstClockSamples;
+      changed.notify_all();
     }
-    if (!asked.empty()) fail_job(asked);
-    if (failed.empty() && since(last_check) * 1000 >= kPollMs) {
-      last_check = Clock::now();
-      check_silence();
-    }
-    check_all_ready();
-    if (since(last_beat) >= settings.beat_s) {
-      last_beat = Clock::now();
-      send_beat();
-    }
-    if (failed.empty()) continue;
-    if (failed_at == Clock::time_point{}) failed_at = Clock::now();
-    if (since(failed_at) > settings.grace_s && reports.stuck) reports.stuck(failed);
+    if (more) send_beat();
   }
-}
+
+  void send_beat() {
+    send_to_all(Opcode::kBeat, reports.last_operation ? reports.last_operation() : "");
+  }
+
+  void fail_job(const std::string& why) {
+    {
+      const std::lock_guard guard(lock);
+      if (!failed.empty()) return;
+      failed = why;
+      changed.notify_all();
+    }
+    send_to_all(Opcode::kFailure, why);
+    reports.failure(why);
+  }
+
+  void lost(PeerConnection& link) {
+    close(link.socket);
+    link.socket = -1;
+    if (link.left || link.rank < 0 || leaving) return;
+    fail_job("rank " + std::to_string(link.rank) + " is gone; its last sign was " +
+             (link.last.empty() ? "none" : link.last));
+  }
+
+  // False for a message of a stranger.
+  bool handle(PeerConnection& link, const ControlMessage& in) {
+    if (in.token != token || in.rank < 0 || in.rank >= size) return false;
+    ++messages;
+    if (link.rank < 0) ++heard_of;
+    link.rank = in.rank;
+    link.heard = Clock::now();
+    link.suspected = false;
+    if (in.opcode == Opcode::kBeat) link.last = in.text;
+    if (in.opcode == Opcode::kBeat && rank == 0) answer_clock(link, in);
+    if (in.opcode == Opcode::kClock) learn_clock(in);
+    if (in.opcode == Opcode::kReady && !link.ready) {
+      link.ready = true;
+      ++ready_peers;
+    }
+    if (in.opcode == Opcode::kAllReady) set_all_ready();
+    if (in.opcode == Opcode::kGoodbye) link.left = true;
+    if (in.opcode == Opcode::kFailure) fail_job(in.text);
+    return true;
+  }
+
+  void read(PeerConnection& link) {
+    ++looks;
+    const auto take = [&](const ControlMessage& in) { return handle(link, in); };
+    if (!link.frames.read(link.socket, MSG_DONTWAIT, take)) lost(link);
+  }
+
+  // The first rank fails the job where a rank has not said hello in time.
+  void check_hellos() {
+    if (heard_of == size - 1 || since(started) < settings.startup_s) return;
+    std::vector<bool> heard(size);
+    for (const PeerConnection& link : links)
+      if (link.rank >= 0) heard[link.rank] = true;
+    std::string names;
+    for (int peer = 1; peer < size; ++peer)
+      if (!heard[peer]) names += (names.empty() ? "" : ", ") + std::to_string(peer);
+    fail_job("start-up: no hello from rank " + names + " within " +
+             seconds_text("%g", settings.startup_s));
+  }
+
+  // A rank tells the first one once that it is ready; the first one tells all when every rank is.
+  void check_all_ready() {
+    {
+      const std::lock_guard guard(lock);
+      if (!ready || all_ready) return;
+    }
+    if (rank != 0) {
+      if (!links[0].ready) send_to_all(Opcode::kReady);
+      links[0].ready = true;  // has been told
+      return;
+    }
+    if (ready_peers + 1 < size) return;
+    send_to_all(Opcode::kAllReady);
+    set_all_ready();
+  }
+
+  void set_all_ready() {
+    const std::lock_guard guard(lock);
+    all_ready = true;
+    changed.notify_all();
+  }
+
+  void check_silence() {
+    if (rank == 0) check_hellos();
+    for (PeerConnection& link : links) {
+      if (link.socket < 0 || link.left || link.rank < 0) continue;
+      const double silence = since(link.heard);
+      if (silence <= std::min(settings.suspect_s, settings.dead_s)) continue;
+      const std::string who = "rank " + std::to_string(link.rank) + " has given no sign for " +
+                              seconds_text("%.1f", silence) + "; its last was " +
+                              (link.last.empty() ? "none" : link.last);
+      if (silence > settings.dead_s) {
+        fail_job(who);
+      } else if (silence > settings.suspect_s && !link.suspected) {
+        link.suspected = true;
+        if (rank == 0 && reports.warning) reports.warning(who);
+      }
+    }
+  }
+
+  void add_link(int socket, int peer) {
+    PeerConnection& link = links.emplace_back();
+    link.socket = socket;
+    link.rank = peer;
+    poller.watch(socket, &link);
+  }
+
+  void accept_all() {
+    for (int one; (one = accept_connection(listener)) >= 0;) add_link(one, -1);
+  }
+
+  void run() {
+    Clock::time_point last_beat{}, looked = Clock::now(), last_check{}, failed_at{};
+    while (!leaving) {
+      for (void* owner : poller.wait(kPollMs)) {
+        if (owner)
+          read(*static_cast<PeerConnection*>(owner));
+        else
+          accept_all();
+      }
+      // After a pause of this very process the silence of the others proves nothing.
+      if (since(looked) > 1)
+        for (PeerConnection& link : links) link.heard = Clock::now();
+      looked = Clock::now();
+      std::string asked;
+      {
+        const std::lock_guard guard(lock);
+        asked.swap(to_fail);
+      }
+      if (!asked.empty()) fail_job(asked);
+      if (failed.empty() && since(last_check) * 1000 >= kPollMs) {
+        last_check = Clock::now();
+        check_silence();
+      }
+      check_all_ready();
+      if (since(last_beat) >= settings.beat_s) {
+        last_beat = Clock::now();
+        send_beat();
+      }
+      if (failed.empty()) continue;
+      if (failed_at == Clock::time_point{}) failed_at = Clock::now();
+      if (since(failed_at) > settings.grace_s && reports.stuck) reports.stuck(failed);
+    }
+  }
+};
 
 ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
                            const std::function<std::string(const std::string&)>& share,
@@ -327,7 +295,7 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
     const Connection connection = connect_to_listener(text, settings.startup_s);
     impl_->token = connection.token;
     impl_->add_link(connection.socket, 0);
-    impl_->send_to_all(impl_->make_message(Opcode::kHello, ""));
+    impl_->send_to_all(Opcode::kHello);
   }
   impl_->thread = std::thread([this] { impl_->run(); });
   if (rank == 0) return;
@@ -340,7 +308,7 @@ ControlPlane::ControlPlane(int rank, int size, const std::string& interfaces,
 ControlPlane::~ControlPlane() {
   impl_->leaving = true;
   impl_->thread.join();
-  if (impl_->failed.empty()) impl_->send_to_all(impl_->make_message(Opcode::kGoodbye, ""));
+  if (impl_->failed.empty()) impl_->send_to_all(Opcode::kGoodbye);
   for (PeerConnection& link : impl_->links)
     if (link.socket >= 0) close(link.socket);
   if (impl_->listener >= 0) close(impl_->listener);

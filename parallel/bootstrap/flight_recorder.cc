@@ -1,21 +1,12 @@
 #include "parallel/bootstrap/flight_recorder.h"
 
-#include <algorithm>
-#include <chrono>
-
-#include "parallel/communicator.h"
+#include "parallel/bootstrap/clock_offset.h"
 
 namespace weft {
 
 namespace {
 
 constexpr const char* kStates[] = {"queued", "waiting", "done", "failed"};
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace
 
@@ -28,7 +19,7 @@ uint64_t FlightRecorder::begin(bool receive, int peer, const TagBits& tag, int64
   record.peer = peer;
   record.receive = receive;
   record.state = static_cast<uint8_t>(State::kQueued);
-  record.begun_ns = now_ns();
+  record.begun_ns = steady_clock_ns();
   record.ended_ns = 0;
   record.number = number;
   next_ = number + 1;
@@ -39,7 +30,7 @@ void FlightRecorder::mark(uint64_t number, State state) {
   Record& record = records_[number % kRecords];
   if (record.number != number) return;  // overwritten since
   record.state = static_cast<uint8_t>(state);
-  if (state == State::kDone || state == State::kFailed) record.ended_ns = now_ns();
+  if (state == State::kDone || state == State::kFailed) record.ended_ns = steady_clock_ns();
 }
 
 std::string FlightRecorder::text(const Record& record) const {

@@ -24,6 +24,11 @@ namespace {
   throw Error(ErrorKind::kComm, call + ": " + std::strerror(errno));
 }
 
+void no_delay(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
 bool lists(const std::string& names, const std::string& name) {
   return ("," + names + ",").find("," + name + ",") != std::string::npos;
 }
@@ -67,6 +72,12 @@ Listener open_listener(const std::string& interfaces, int peers) {
   return listener;
 }
 
+int accept_connection(int listener) {
+  const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  if (socket >= 0) no_delay(socket);
+  return socket;
+}
+
 Connection connect_to_listener(const std::string& text, double seconds) {
   char name[64] = {};
   unsigned port = 0;
@@ -90,8 +101,7 @@ Connection connect_to_listener(const std::string& text, double seconds) {
     errno = error;
     socket_error("connecting to rank 0 at " + std::string(name) + " port " + std::to_string(port));
   }
-  const int on = 1;
-  setsockopt(out.socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  no_delay(out.socket);
   return out;
 }
 

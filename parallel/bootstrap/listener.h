@@ -17,6 +17,9 @@ struct Listener {
 // Error(kComm).
 Listener open_listener(const std::string& interfaces, int peers);
 
+// The next connection that waits at the listener, or -1.
+int accept_connection(int listener);
+
 struct Connection {
   int socket = -1;
   uint64_t token = 0;

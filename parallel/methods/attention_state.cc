@@ -25,7 +25,7 @@ AttentionState state_in(const TensorView& memory, int64_t rows, int64_t heads, i
   const TensorView flat = memory.reshape({memory.count()});
   const int64_t out = rows * heads * head_dim, lse = heads * rows;
   return {flat.slice(0, 0, out).reshape({rows, heads, head_dim}),
-          flat.slice(0, out, lse).reshape({heads, rows})};
+          flat.slice(0, out, lse).reshape({heads, rows}), flat.slice(0, 0, out + lse)};
 }
 
 size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim) {
@@ -40,20 +40,6 @@ int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask m
        queries.ranges)  // ranges ascend, so the rows that see a key are the last ones
     row += std::clamp<int64_t>(keys.ranges[0].begin - range.begin, 0, range.size());
   return row;
-}
-
-int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask mask) {
-  if (mask == Mask::kFull) return queries.size() * keys.size();
-  int64_t pairs = 0;
-  for (const Range& q : queries.ranges)
-    for (const Range& k : keys.ranges) {
-      // Query i sees i - k.begin + 1 keys where that lies between 1 and all of them.
-      const int64_t some = std::clamp(k.begin, q.begin, q.end),
-                    all = std::clamp(k.end, some, q.end);
-      const int64_t rows = all - some, first = some - k.begin + 1;
-      pairs += rows * first + rows * (rows - 1) / 2 + (q.end - all) * k.size();
-    }
-  return pairs;
 }
 
 void attend_block(Context& context, const Attend& attend, const TensorView& q,
@@ -118,13 +104,8 @@ ReplicatedAttention::ReplicatedAttention(Context& context, const Attend& attend,
   see(blocks, attend_.k, attend_.v);
 }
 
-TensorView ReplicatedAttention::message(int block) const {
-  const TensorView& q = attend_.q;
-  return states_.select(0, block).slice(0, 0, q[0] * q[1] * (q[2] + 1));
-}
-
 AttentionState ReplicatedAttention::state(int block) const {
-  return state_in(message(block), attend_.q[0], attend_.q[1], attend_.q[2]);
+  return state_in(states_.select(0, block), attend_.q[0], attend_.q[1], attend_.q[2]);
 }
 
 void ReplicatedAttention::see(int block, const TensorView& k, const TensorView& v) {

@@ -8,8 +8,9 @@
 namespace weft {
 
 struct AttentionState {
-  TensorView out;  // [n, A, E] f32
-  TensorView lse;  // [A, n] f32
+  TensorView out;      // [n, A, E] f32
+  TensorView lse;      // [A, n] f32
+  TensorView whole{};  // both in one piece, to travel as one message: state_in alone
   AttentionState rows(int64_t begin, int64_t count) const {
     return {out.slice(0, begin, count), lse.slice(1, begin, count)};
   }
@@ -29,8 +30,6 @@ struct KeyBlock {
 // The first row of `queries` that sees any of `keys`; all later rows do too. queries.size() where
 // no row does.
 int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
-// (query, key) pairs that the mask lets through: the work of a block.
-int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask mask);
 
 // state = attention of q, the rows of `queries`, over one block; `attend` gives scale, mask and
 // format. The state is f32 and not rounded to the dtype of q. Keys that no query sees are not read;
@@ -47,14 +46,11 @@ class ReplicatedAttention {
   ReplicatedAttention(Context& context, const Attend& attend, int blocks);
   // Attends to the keys and values of a block.
   void see(int block, const TensorView& k, const TensorView& v);
-  // The state of a block, in one piece: R A (E + 1) f32.
-  TensorView message(int block) const;
+  AttentionState state(int block) const;
   KVSegment keys() const;  // the replicated keys and values, for the queries of tokens
   void write() const;      // merges all states into the last rows of attend.out
 
  private:
-  AttentionState state(int block) const;
-
   Context& context_;
   Attend attend_;  // the replicated rows
   TensorView states_;

@@ -35,7 +35,7 @@ class Balance {
     }
     sum_ = alloc_state(arena, n, heads, e);
     part_ = alloc_state(arena, n, heads, e);
-    arrived_ = alloc_state(arena, n, heads, e);
+    arrived_ = state_in(arena.alloc(DType::kF32, {n * heads * (e + 1)}), n, heads, e);
   }
 
   void run() {
@@ -106,9 +106,9 @@ class Balance {
     std::vector<Message> sends, receives;
     const int owner = balance_step(ranks(), own(), time).queries;
     const int helper = helper_of(ranks(), own(), time);
-    const Tag out = tags_(Payload::kState, 2 * time), lse = tags_(Payload::kState, 2 * time + 1);
-    if (state.out) sends = {{owner, out, state.out}, {owner, lse, state.lse}};
-    if (helper >= 0) receives = {{helper, out, arrived_.out}, {helper, lse, arrived_.lse}};
+    const Tag tag = tags_(Payload::kState, time);
+    if (state.out) sends = {{owner, tag, state.whole}};
+    if (helper >= 0) receives = {{helper, tag, arrived_.whole}};
     return group_.post(context_.stream, sends, receives);
   }
 
@@ -154,8 +154,8 @@ void LightSeqMixer::attend(Context& context, const Attend& attend) {
   apply_positions(context, attend);
   append_to_cache(context.stream, attend.past, attend.k, attend.v);
   const Arena::Scope scope(context.arena);
-  // At time t keys and queries have number t, and states 2 t and 2 t + 1.
-  Balance(group_, tokens_, context, attend, take_tags(attend.layer, group_.size() + 2)).run();
+  // Messages of time t have number t.
+  Balance(group_, tokens_, context, attend, take_tags(attend.layer, group_.size() / 2 + 1)).run();
 }
 
 int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
@@ -179,7 +179,8 @@ size_t light_seq_arena_bytes(const SequenceMap& tokens, int rank, const AttendSh
   };
   return rows(tokens.rows(rank)) + 2 * rows(longest) +
          2 * arena_bytes(DType::kF32, {longest * shape.heads * (e + 1)}) +
-         3 * state_arena_bytes(tokens.rows(rank), shape.heads, e);
+         arena_bytes(DType::kF32, {tokens.rows(rank) * shape.heads * (e + 1)}) +
+         2 * state_arena_bytes(tokens.rows(rank), shape.heads, e);
 }
 
 }  // namespace weft

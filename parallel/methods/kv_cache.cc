@@ -10,31 +10,6 @@ namespace {
 
 bool holds(const Range& heads, int64_t head) { return heads.begin <= head && head < heads.end; }
 
-// True where `rank` sends its tokens of `head` to `reader`.
-bool gives(std::span<const KVPlace> held, std::span<const KVPlace> wanted, int rank, int64_t head,
-           int reader) {
-  if (!holds(held[rank].heads, head) || !holds(wanted[reader].heads, head)) return false;
-  const auto same = [&](int other) {
-    return held[other].tokens.ranges == held[rank].tokens.ranges && holds(held[other].heads, head);
-  };
-  if (same(reader)) return rank == reader;
-  for (int other = 0; other < rank; ++other)
-    if (same(other)) return false;
-  return true;
-}
-
-// The heads that `rank` sends to `reader`. They are contiguous, since places are ranges.
-Range given(std::span<const KVPlace> held, std::span<const KVPlace> wanted, int rank, int reader) {
-  Range out;
-  for (int64_t head = held[rank].heads.begin; head < held[rank].heads.end; ++head) {
-    if (!gives(held, wanted, rank, head, reader)) continue;
-    if (out.size() == 0) out = {head, head};
-    CHECK(out.end == head, "heads", to_string(out), "and", head);
-    out.end = head + 1;
-  }
-  return out;
-}
-
 // Copies `heads` of the cache's segments to dense rows of `out`; `first` is the cache's first head.
 void gather(Stream& stream, const ContextKV& layer, TensorView KVSegment::*part, Range heads,
             int64_t first, const TensorView& out) {
@@ -135,8 +110,36 @@ void KVCache::lay_out() {
     }
 }
 
-void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache& from,
-                std::span<const KVPlace> held, KVCache& to, std::span<const KVPlace> wanted) {
+Range KVMove::heads(int rank, int reader) const {
+  Range out;
+  for (int64_t head = held[rank].heads.begin; head < held[rank].heads.end; ++head) {
+    if (!holds(wanted[reader].heads, head)) continue;
+    const auto same = [&](int other) {
+      return held[other].tokens.ranges == held[rank].tokens.ranges &&
+             holds(held[other].heads, head);
+    };
+    int giver = reader;
+    if (!same(reader))
+      for (giver = 0; !same(giver);) ++giver;
+    if (giver != rank) continue;
+    if (out.size() == 0) out = {head, head};
+    CHECK(out.end == head, "heads", to_string(out), "and", head);
+    out.end = head + 1;
+  }
+  return out;
+}
+
+int64_t KVMove::sent_bytes(int rank, const KVShape& shape) const {
+  int64_t sent = 0;
+  for (int reader = 0; reader < static_cast<int>(held.size()); ++reader)
+    if (reader != rank) sent += heads(rank, reader).size();
+  return 2 * shape.layers * held[rank].tokens.size() * sent * shape.head_dim *
+         static_cast<int64_t>(size_of(shape.dtype));
+}
+
+void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVMove& move,
+                const KVCache& from, KVCache& to) {
+  const auto& [held, wanted] = move;
   const int ranks = group.size(), own = group.rank();
   const KVShape& shape = from.shape();
   const int64_t e = shape.head_dim, total = wanted[own].tokens.size();
@@ -157,9 +160,9 @@ void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache
       const auto buffer = [&](int giver, const Range& heads) {
         return arena.alloc(shape.dtype, {2, held[giver].tokens.size(), heads.size(), e});
       };
-      const Range mine = given(held, wanted, own, rank);
+      const Range mine = move.heads(own, rank);
       out[rank] = buffer(own, mine);
-      in[rank] = rank == own ? out[rank] : buffer(rank, given(held, wanted, rank, own));
+      in[rank] = rank == own ? out[rank] : buffer(rank, move.heads(rank, own));
       if (out[rank].count() == 0) continue;
       const ContextKV& cache = from.layers()[layer];
       gather(stream, cache, &KVSegment::k, mine, held[own].heads.begin, out[rank].select(0, 0));
@@ -170,7 +173,7 @@ void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache
     const TensorView whole = arena.alloc(shape.dtype, {2, total, wanted[own].heads.size(), e});
     for (int rank = 0; rank < ranks; ++rank) {
       if (in[rank].count() == 0) continue;
-      const Range heads = given(held, wanted, rank, own);
+      const Range heads = move.heads(rank, own);
       const int64_t first = heads.begin - wanted[own].heads.begin;
       int64_t row = 0;
       for (const Range& range : held[rank].tokens.ranges) {
@@ -185,15 +188,6 @@ void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache
     append_to_cache(stream, &to.layers()[layer], whole.select(0, 0), whole.select(0, 1));
   }
   to.commit();
-}
-
-int64_t move_cache_sent_bytes(std::span<const KVPlace> held, std::span<const KVPlace> wanted,
-                              int rank, const KVShape& shape) {
-  int64_t heads = 0;
-  for (int reader = 0; reader < static_cast<int>(held.size()); ++reader)
-    if (reader != rank) heads += given(held, wanted, rank, reader).size();
-  return 2 * shape.layers * held[rank].tokens.size() * heads * shape.head_dim *
-         static_cast<int64_t>(size_of(shape.dtype));
 }
 
 }  // namespace weft

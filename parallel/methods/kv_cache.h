@@ -83,13 +83,18 @@ struct KVPlace {
   Range heads;
 };
 
-// Moves a sequence from `held[i]` to `wanted[i]` (all tokens of some heads) for every rank i of the
-// group: one exchange per layer; `to` is empty before, and after an error. Where several ranks hold
-// the same, a rank reads its own copy, else the first one's.
-void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVCache& from,
-                std::span<const KVPlace> held, KVCache& to, std::span<const KVPlace> wanted);
-// Bytes that `rank` sends for it.
-int64_t move_cache_sent_bytes(std::span<const KVPlace> held, std::span<const KVPlace> wanted,
-                              int rank, const KVShape& shape);
+// The move of a sequence from `held[i]` to `wanted[i]` (all tokens of some heads) for every rank i
+// of a group. Where several ranks hold the same, a rank reads its own copy, else the first one's.
+struct KVMove {
+  std::vector<KVPlace> held, wanted;
+
+  // The heads that `rank` sends to `reader`; they are contiguous.
+  Range heads(int rank, int reader) const;
+  int64_t sent_bytes(int rank, const KVShape& shape) const;
+};
+
+// Carries out a move with one exchange per layer. `to` is empty before, and after an error.
+void move_cache(Communicator& group, Stream& stream, Arena& arena, const KVMove& move,
+                const KVCache& from, KVCache& to);
 
 }  // namespace weft

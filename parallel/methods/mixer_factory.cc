@@ -43,6 +43,11 @@ bool light_seq(const MixerDescription& description) {
   return description.balance == RingBalance::kLightSeq;
 }
 
+template <class Mixer>
+std::unique_ptr<TokenMixer> of_tokens(Communicator group, const Blocks& blocks) {
+  return std::make_unique<Mixer>(std::move(group), blocks.tokens);
+}
+
 constexpr Method kMethods[] = {
     {.axis = Axis::kRing,
      .serves = [](const MixerDescription& description) { return !light_seq(description); },
@@ -57,9 +62,7 @@ constexpr Method kMethods[] = {
          }},
     {.axis = Axis::kRing,
      .serves = light_seq,
-     .make = [](Communicator group, const Blocks& blocks) -> std::unique_ptr<TokenMixer> {
-       return std::make_unique<LightSeqMixer>(std::move(group), blocks.tokens);
-     },
+     .make = of_tokens<LightSeqMixer>,
      .bytes =
          [](const Blocks& blocks, const AttendShape& shape, Mask) {
            return MixerBytes{.arena = light_seq_arena_bytes(blocks.tokens, blocks.own, shape),
@@ -67,9 +70,7 @@ constexpr Method kMethods[] = {
          }},
     {.axis = Axis::kTokenRing,
      .serves = [](const MixerDescription&) { return true; },
-     .make = [](Communicator group, const Blocks& blocks) -> std::unique_ptr<TokenMixer> {
-       return std::make_unique<TokenRingMixer>(std::move(group), blocks.tokens);
-     },
+     .make = of_tokens<TokenRingMixer>,
      .bytes =
          [](const Blocks& blocks, const AttendShape& shape, Mask mask) {
            return MixerBytes{.arena = token_ring_arena_bytes(blocks.tokens, blocks.own, shape),

@@ -31,85 +31,134 @@ struct Tour {
   }
 };
 
+// One attend of one rank. Takes token_ring_arena_bytes from the arena.
+class TokenRing {
+ public:
+  TokenRing(Communicator& group, const SequenceMap& tokens, Context& context, const Attend& attend,
+            const AttendTags& tags)
+      : group_(group),
+        tokens_(tokens),
+        tour_{tokens, attend.mask},
+        context_(context),
+        mine_(own_rows(attend)),
+        tags_(tags),
+        replicated_(context, attend, tokens.size()) {
+    const int64_t n = mine_.q[0], heads = mine_.q[1], e = mine_.q[2], longest = tokens.longest();
+    buffers_ = context.arena.alloc(mine_.q.dtype, {2, longest, heads, e});
+    strangers_ = context.arena.alloc(DType::kF32, {2, longest * heads * (e + 1)});
+    landing_ = context.arena.alloc(DType::kF32, {longest * heads * (e + 1)});
+    sum_ = alloc_state(context.arena, n, heads, e);
+  }
+
+  void run() {
+    copy(context_.stream, mine_.q, queries(own(), 0));
+    KeyBlock block{mine_.k, mine_.v, tokens_[own()], replicated_.keys()};
+    replicated_.see(own(), mine_.k, mine_.v);
+    Communicator::Pending home;
+    for (int hop = 0; hop < ranks(); ++hop) {
+      Communicator::Pending onward = post_onward(hop);
+      const AttentionState state = attend_at(hop, block);
+      block.replicated = {};  // the owners of the queries that come now have seen them
+      take_home(home, hop - 1);
+      home = post_home(hop, state);
+      group_.wait(onward);
+    }
+    take_home(home, ranks() - 1);
+    copy(context_.stream, sum_.out, mine_.out);
+  }
+
+  // Gives every rank the replicated queries' states over all ranks' keys.
+  void join_replicated() {
+    std::vector<TensorView> states;
+    for (int rank = 0; rank < ranks(); ++rank) states.push_back(replicated_.state(rank).whole);
+    group_.all_gather_v(context_.stream, tags_(Payload::kState, 0), states[own()], states);
+    replicated_.write();
+  }
+
+ private:
+  int ranks() const { return tokens_.size(); }
+  int own() const { return group_.rank(); }
+  // The first of the owner's rows that is held at a hop. The own queries are complete.
+  int64_t first_held(int owner, int hop) const {
+    return hop == 0 ? 0 : tour_.travelling(owner, hop);
+  }
+  TensorView queries(int owner, int hop) const {
+    return buffers_.select(0, hop % 2).slice(0, 0, tokens_.rows(owner) - first_held(owner, hop));
+  }
+  // The state of those of the owner's queries that see something at a hop.
+  AttentionState state_at(int owner, int hop, const TensorView& memory) const {
+    return state_in(memory, tokens_.rows(owner) - tour_.seeing(owner, hop), mine_.q[1], mine_.q[2]);
+  }
+
+  // Posts the send of the queries that are needed further on, and the receive of the next ones.
+  Communicator::Pending post_onward(int hop) {
+    if (hop + 1 == ranks()) return {};
+    const int owner = tour_.owner(own(), hop);
+    const TensorView here = queries(owner, hop);
+    const int64_t done = tour_.travelling(owner, hop + 1) - first_held(owner, hop);
+    const Tag tag = tags_(Payload::kQuery, hop);
+    const Message send{tour_.helper(own(), 1), tag, here.slice(0, done, here[0] - done)};
+    const Message receive{tour_.owner(own(), 1), tag,
+                          queries(tour_.owner(own(), hop + 1), hop + 1)};
+    return group_.post(context_.stream, {&send, 1}, {&receive, 1});
+  }
+
+  // States of other ranks' queries alternate between two places: one is computed while the one
+  // before returns to its owner.
+  AttentionState attend_at(int hop, const KeyBlock& block) {
+    const int owner = tour_.owner(own(), hop);
+    const int64_t first = tour_.seeing(owner, hop), rows = tokens_.rows(owner) - first;
+    const AttentionState state =
+        hop == 0 ? sum_ : state_at(owner, hop, strangers_.select(0, hop % 2));
+    attend_block(context_, mine_,
+                 queries(owner, hop).slice(0, first - first_held(owner, hop), rows),
+                 rows_from(tokens_[owner], first), block, state);
+    return state;
+  }
+
+  Communicator::Pending post_home(int hop, const AttentionState& state) {
+    if (hop == 0) return {};
+    arrived_ = state_at(own(), hop, landing_);
+    const Tag tag = tags_(Payload::kState, hop);
+    const Message send{tour_.owner(own(), hop), tag, state.whole},
+        receive{tour_.helper(own(), hop), tag, arrived_.whole};
+    return group_.post(context_.stream, {&send, 1}, {&receive, 1});
+  }
+
+  // Waits for the states posted at a hop, and merges the one that has come.
+  void take_home(Communicator::Pending& home, int hop) {
+    if (hop < 1) return;
+    group_.wait(home);
+    const int64_t first = tour_.seeing(own(), hop);
+    const AttentionState seeing = sum_.rows(first, mine_.q[0] - first);
+    merge_attention(context_.stream, seeing.out, seeing.lse, arrived_.out, arrived_.lse);
+  }
+
+  Communicator& group_;
+  const SequenceMap& tokens_;
+  const Tour tour_;
+  Context& context_;
+  const Attend mine_;  // without the replicated rows
+  const AttendTags tags_;
+  ReplicatedAttention replicated_;
+  TensorView buffers_, strangers_, landing_;  // queries; states made here, and one that comes home
+  AttentionState sum_, arrived_;
+};
+
 }  // namespace
 
 void TokenRingMixer::attend(Context& context, const Attend& attend) {
-  Stream& stream = context.stream;
   const int ranks = group_.size(), own = group_.rank();
   const Attend mine = own_rows(attend);
-  const int64_t n = mine.q[0], heads = mine.q[1], e = mine.q[2];
-  CHECK(tokens_.size() == ranks && n == tokens_.rows(own), "rows", n, "tokens", tokens_.rows(own));
+  CHECK(tokens_.size() == ranks && mine.q[0] == tokens_.rows(own), "rows", mine.q[0], "tokens",
+        tokens_.rows(own));
   CHECK(!attend.past || attend.past->segments.empty(), "a token ring sees no past");
   apply_positions(context, attend);
-  append_to_cache(stream, mine.past, mine.k, mine.v);
-
+  append_to_cache(context.stream, mine.past, mine.k, mine.v);
   const Arena::Scope scope(context.arena);
-  const Tour tour{tokens_, attend.mask};
-  const int64_t longest = tokens_.longest();
-  const TensorView buffers = context.arena.alloc(attend.q.dtype, {2, longest, heads, e});
-  // The owner's queries that are still needed at a hop.
-  const auto queries = [&](int owner, int hop) {
-    return buffers.select(0, hop % 2)
-        .slice(0, 0, tokens_.rows(owner) - tour.travelling(owner, hop));
-  };
-  // States of other ranks' queries: one is computed while the one before returns to its owner.
-  const TensorView strangers = context.arena.alloc(DType::kF32, {2, longest * heads * (e + 1)});
-  const TensorView landing = context.arena.alloc(DType::kF32, {longest * heads * (e + 1)});
-  const AttentionState sum = alloc_state(context.arena, n, heads, e);
-  ReplicatedAttention replicated(context, attend, ranks);
-  const AttendTags tag = take_tags(attend.layer, 2 * ranks);
-  Communicator::Pending home;
-  AttentionState arrived;
-  const auto take_home = [&](int hop) {  // waits for the states posted at `hop`
-    group_.wait(home);
-    if (hop < 1) return;
-    const int64_t first = tour.seeing(own, hop);
-    const AttentionState seeing = sum.rows(first, n - first);
-    merge_attention(stream, seeing.out, seeing.lse, arrived.out, arrived.lse);
-  };
-
-  copy(stream, mine.q, buffers.select(0, 0).slice(0, 0, n));
-  KeyBlock block{mine.k, mine.v, tokens_[own], replicated.keys()};
-  replicated.see(own, mine.k, mine.v);
-  for (int hop = 0; hop < ranks; ++hop) {
-    const int owner = tour.owner(own, hop);
-    // Other ranks' queries start at row 0 of the buffer; the own queries are complete.
-    const int64_t base = hop == 0 ? 0 : tour.travelling(owner, hop);
-    const TensorView here = hop == 0 ? buffers.select(0, 0).slice(0, 0, n) : queries(owner, hop);
-    Communicator::Pending onward;
-    if (hop + 1 < ranks) {
-      const int64_t next = tour.travelling(owner, hop + 1) - base;
-      const Message send{tour.helper(own, 1), tag(Payload::kQuery, hop),
-                         here.slice(0, next, here[0] - next)};
-      const Message receive{tour.owner(own, 1), tag(Payload::kQuery, hop),
-                            queries(tour.owner(own, hop + 1), hop + 1)};
-      onward = group_.post(stream, {&send, 1}, {&receive, 1});
-    }
-    const int64_t first = tour.seeing(owner, hop), rows = tokens_.rows(owner) - first;
-    const AttentionState state =
-        hop == 0 ? sum : state_in(strangers.select(0, hop % 2), rows, heads, e);
-    attend_block(context, mine, here.slice(0, first - base, rows), rows_from(tokens_[owner], first),
-                 block, state);
-    block.replicated = {};  // the owners of the queries that come now have seen them
-    take_home(hop - 1);
-    if (hop > 0) {
-      arrived = state_in(landing, n - tour.seeing(own, hop), heads, e);
-      const int helper = tour.helper(own, hop);
-      const Message sends[] = {{owner, tag(Payload::kState, 2 * hop), state.out},
-                               {owner, tag(Payload::kState, 2 * hop + 1), state.lse}};
-      const Message receives[] = {{helper, tag(Payload::kState, 2 * hop), arrived.out},
-                                  {helper, tag(Payload::kState, 2 * hop + 1), arrived.lse}};
-      home = group_.post(stream, sends, receives);
-    }
-    group_.wait(onward);
-  }
-  take_home(ranks - 1);
-  copy(stream, sum.out, mine.out);
-  if (attend.replicated == 0) return;
-  std::vector<TensorView> states;
-  for (int rank = 0; rank < ranks; ++rank) states.push_back(replicated.message(rank));
-  group_.all_gather_v(stream, tag(Payload::kState, 0), states[own], states);
-  replicated.write();
+  TokenRing ring(group_, tokens_, context, attend, take_tags(attend.layer, ranks));
+  ring.run();
+  if (attend.replicated > 0) ring.join_replicated();
 }
 
 int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,

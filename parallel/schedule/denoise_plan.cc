@@ -28,7 +28,16 @@ class DenoiseWriter final : public PlanWriter {
   bool first() const { return stage_ == 0; }
   bool last() const { return stage_ == stages_ - 1; }
   bool computes(int branch) const { return cfg_ == 1 || branch == branch_; }
+  bool computes_in(int step) const { return computes(0) || config_.steps[step].branches == 2; }
   int steps() const { return static_cast<int>(config_.steps.size()); }
+
+  // A rank keeps the expert that it used last, also where it is idle in between.
+  bool loads(int step) const {
+    if (!computes_in(step)) return false;
+    for (int before = step - 1; before >= config_.first_step; --before)
+      if (computes_in(before)) return config_.steps[before].model != config_.steps[step].model;
+    return true;
+  }
 
   // The tokens of a sequence index.
   Range tokens_of(int index) const {
@@ -63,8 +72,7 @@ class DenoiseWriter final : public PlanWriter {
       return;
     }
     const Pass pass{.model = config_.steps[turn].model, .step = turn};
-    if (turn == config_.first_step || config_.steps[turn - 1].model != pass.model)
-      add({.kind = Kind::kLoad, .pass = pass});
+    if (loads(turn)) add({.kind = Kind::kLoad, .pass = pass});
     denoise(pass, config_.steps[turn].branches);
   }
 
@@ -73,8 +81,7 @@ class DenoiseWriter final : public PlanWriter {
     for (int branch = 0; branch < branches; ++branch)
       if (computes(branch)) forward(pass, branch);
     // The first stage needs the latent where it computes the next step.
-    const bool returns = stages_ > 1 && pass.step + 1 < steps() &&
-                         (cfg_ == 1 || branch_ < config_.steps[pass.step + 1].branches);
+    const bool returns = stages_ > 1 && pass.step + 1 < steps() && computes_in(pass.step + 1);
     const SlotVersion next{kLatentSlot, pass.step + 1};
     if (last()) {
       exchange_velocities(pass, branches);
@@ -156,8 +163,7 @@ class DenoiseWriter final : public PlanWriter {
 
   // Sends each last stage's tokens to every rank of its branch and width, once, and decodes.
   void decode(const Pass& pass, int turn) {
-    const std::vector<int> group =
-        mesh_.along({Axis::kLayers, Axis::kRing, Axis::kTokenRing, Axis::kUlysses}, rank());
+    const std::vector<int> group = mesh_.along(sequence_axes({Axis::kLayers}), rank());
     std::vector<SlotVersion> reads;
     if (last()) reads.push_back({kLatentSlot, turn});
     const auto gather = [&](Kind kind) {

@@ -53,22 +53,16 @@ struct Interpreter::Run {
   ~Run() { program.slots.pending_.clear(); }
 
   bool walk() {
-    const std::vector<Step>& steps = plan.steps;
-    int turn = steps.empty() ? 0 : steps.front().turn - 1;
-    for (size_t i = 0; i < steps.size();) {
-      while (turn < steps[i].turn)
+    int turn = plan.steps.empty() ? 0 : plan.steps.front().turn - 1, zone = -1;
+    std::unique_ptr<ZoneScope> scope;  // neighbouring steps of a turn and a zone share one
+    for (const Step& step : plan.steps) {
+      const bool same = turn == step.turn && program.zone(step) == zone;
+      if (!same) scope.reset();
+      while (turn < step.turn)
         if (!program.begin_turn(++turn)) return stop();
-      const int zone = program.zone(steps[i]);
-      size_t end = i + 1;
-      while (end < steps.size() && steps[end].turn == turn && program.zone(steps[end]) == zone)
-        ++end;
-      if (zone < 0) {
-        take({steps.data() + i, end - i});
-      } else {
-        const ZoneScope scope(Zone::kStep, zone);
-        take({steps.data() + i, end - i});
-      }
-      i = end;
+      zone = program.zone(step);
+      if (!same && zone >= 0) scope = std::make_unique<ZoneScope>(Zone::kStep, zone);
+      take(step);
     }
     CHECK(sends.empty() && receives.empty(), "a message is pending after the plan");
     return true;
@@ -83,10 +77,6 @@ struct Interpreter::Run {
 
   void wait(std::vector<Communicator::Pending>& pending) {
     for (Communicator::Pending& send : pending) of.communicator_->wait(send);
-  }
-
-  void take(std::span<const Step> steps) {
-    for (const Step& step : steps) take(step);
   }
 
   void take(const Step& step) {

@@ -8,29 +8,9 @@ namespace weft {
 
 namespace {
 
-const char* name(Step::Kind kind) {
-  switch (kind) {
-    case Step::Kind::kLoad:
-      return "load";
-    case Step::Kind::kCompute:
-      return "compute";
-    case Step::Kind::kSend:
-      return "send";
-    case Step::Kind::kPost:
-      return "post";
-    case Step::Kind::kAwait:
-      return "await";
-    case Step::Kind::kReceive:
-      return "receive";
-    case Step::Kind::kWait:
-      return "wait";
-    case Step::Kind::kUpdate:
-      return "update";
-    case Step::Kind::kDecode:
-      return "decode";
-  }
-  return "?";
-}
+// In the order of Step::Kind.
+constexpr const char* kKinds[] = {"load",    "compute", "send",   "post",  "await",
+                                  "receive", "wait",    "update", "decode"};
 
 std::string list(const std::vector<SlotVersion>& versions) {
   std::string text = "[";
@@ -81,7 +61,7 @@ std::string to_string(const SlotVersion& version) {
 }
 
 std::string to_string(const Step& step) {
-  std::string text = std::string(name(step.kind)) + " " + to_string(step.pass);
+  std::string text = std::string(kKinds[static_cast<int>(step.kind)]) + " " + to_string(step.pass);
   if (step.kind == Step::Kind::kCompute)
     text += " blocks [" + std::to_string(step.blocks.begin) + ", " +
             std::to_string(step.blocks.end) + ") of " + std::to_string(step.blocks.total);

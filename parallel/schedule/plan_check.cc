@@ -1,7 +1,6 @@
 #include "parallel/schedule/plan_check.h"
 
 #include <algorithm>
-#include <deque>
 #include <map>
 #include <utility>
 
@@ -25,7 +24,7 @@ std::string place(const Plan& plan, const Step& step) {
 class RankCheck {
  public:
   RankCheck(const Plan& plan, const PlanRules& rules) : plan_(plan), rules_(rules) {
-    for (const SlotVersion& version : plan.begins) held_[version.slot] = {version, true, true};
+    for (const SlotVersion& version : plan.begins) slots_[version.slot].held = version;
   }
 
   std::optional<std::string> check() {
@@ -33,22 +32,22 @@ class RankCheck {
       take(step);
       if (!fault_.empty()) return place(plan_, step) + fault_;
     }
-    for (const auto& [slot, version] : sending_)
-      fault("ends while a send may still read " + to_string(version));
-    for (const auto& [slot, step] : posted_)
-      fault("ends while a receive is posted into slot " + std::to_string(slot));
+    for (const auto& [number, slot] : slots_) {
+      if (slot.sending) fault("ends while a send may still read " + to_string(*slot.sending));
+      if (slot.posted) fault("ends while a receive is posted into slot " + std::to_string(number));
+    }
     for (const SlotVersion& version : plan_.ends) read(version);
-    for (const auto& [slot, held] : held_)
-      if (!held.read) fault("ends, and nothing has read " + to_string(held.version));
+    for (const auto& [number, slot] : slots_)
+      if (!slot.read) fault("ends, and nothing has read " + to_string(*slot.held));
     if (fault_.empty()) return std::nullopt;
     return "rank " + std::to_string(plan_.rank) + " " + fault_;
   }
 
  private:
-  struct Held {
-    SlotVersion version{};
-    bool read = false;
-    bool valid = false;  // false from the post of a receive into the slot on
+  struct Slot {
+    std::optional<SlotVersion> held{}, sending{};  // what it holds, and what a send may still read
+    bool read = true;                              // what it holds
+    const Step* posted = nullptr;                  // a receive
   };
 
   void fault(const std::string& what) {
@@ -67,7 +66,7 @@ class RankCheck {
       if (step.kind == Kind::kAwait) await(step);
       for (const SlotVersion& version : step.reads) read(version);
       for (const SlotVersion& version : step.writes) write(version);
-      if (step.kind == Kind::kSend) sending_[step.reads[0].slot] = step.reads[0];
+      if (step.kind == Kind::kSend) slots_[step.reads[0].slot].sending = step.reads[0];
     }
     if (step.kind == Kind::kLoad) load(step);
     if (step.kind == Kind::kCompute || step.kind == Kind::kUpdate || step.kind == Kind::kDecode)
@@ -86,62 +85,50 @@ class RankCheck {
 
   void wait(const Step& step) {
     const SlotVersion version = step.reads.empty() ? SlotVersion{-1} : step.reads[0];
-    const auto sent = sending_.find(version.slot);
-    if (sent == sending_.end() || sent->second != version)
+    if (slots_[version.slot].sending != version)
       fault("waits, but no send reads " + to_string(version));
-    else
-      sending_.erase(sent);
+    slots_[version.slot].sending.reset();
   }
 
   void post(const Step& step) {
-    const int slot = step.writes[0].slot;
-    check_unused(slot);
-    posted_[slot] = &step;
-    const auto held = held_.find(slot);
-    if (held == held_.end()) return;
-    if (!held->second.read)
-      fault("overwrites " + to_string(held->second.version) + ", which nothing has read");
-    held->second.valid = false;
+    Slot& slot = check_unused(step.writes[0].slot);
+    slot.posted = &step;
+    if (!slot.read) fault("overwrites " + to_string(*slot.held) + ", which nothing has read");
   }
 
   void await(const Step& step) {
-    const auto posted = posted_.find(step.writes[0].slot);
-    if (posted == posted_.end()) return fault("awaits what was not posted");
-    const Step& post = *posted->second;
-    if (post.peer != step.peer || post.payload != step.payload || post.bytes != step.bytes ||
-        post.pass != step.pass || !(post.tokens == step.tokens) || post.writes != step.writes)
-      fault("was posted as " + to_string(post));
-    posted_.erase(posted);
+    const Step* post = std::exchange(slots_[step.writes[0].slot].posted, nullptr);
+    if (!post) return fault("awaits what was not posted");
+    if (post->peer != step.peer || post->payload != step.payload || post->bytes != step.bytes ||
+        post->pass != step.pass || !(post->tokens == step.tokens) || post->writes != step.writes)
+      fault("was posted as " + to_string(*post));
   }
 
   void read(const SlotVersion& version) {
-    const auto held = held_.find(version.slot);
-    if (posted_.count(version.slot))
+    Slot& slot = slots_[version.slot];
+    if (slot.posted)
       fault("uses slot " + std::to_string(version.slot) + " while a receive is posted");
-    if (held == held_.end() || !held->second.valid)
-      return fault("reads slot " + std::to_string(version.slot) + " unwritten");
-    if (held->second.version != version)
-      fault("reads " + to_string(version) + ", but it holds " + to_string(held->second.version));
-    held->second.read = true;
+    if (!slot.held) return fault("reads slot " + std::to_string(version.slot) + " unwritten");
+    if (slot.held != version)
+      fault("reads " + to_string(version) + ", but it holds " + to_string(*slot.held));
+    slot.read = true;
   }
 
-  void check_unused(int slot) {
-    if (sending_.count(slot))
-      fault("writes slot " + std::to_string(slot) + " while a send may still read it");
-    if (posted_.count(slot))
-      fault("uses slot " + std::to_string(slot) + " while a receive is posted");
+  Slot& check_unused(int number) {
+    Slot& slot = slots_[number];
+    if (slot.sending)
+      fault("writes slot " + std::to_string(number) + " while a send may still read it");
+    if (slot.posted) fault("uses slot " + std::to_string(number) + " while a receive is posted");
+    return slot;
   }
 
   void write(const SlotVersion& version) {
-    check_unused(version.slot);
-    const auto held = held_.find(version.slot);
-    if (held != held_.end()) {
-      const SlotVersion& before = held->second.version;
-      if (before >= version)
-        fault("writes " + to_string(version) + " over " + to_string(before) + ", not older");
-      if (!held->second.read) fault("overwrites " + to_string(before) + ", which nothing has read");
-    }
-    held_[version.slot] = {version, false, true};
+    Slot& slot = check_unused(version.slot);
+    if (slot.held && *slot.held >= version)
+      fault("writes " + to_string(version) + " over " + to_string(*slot.held) + ", not older");
+    if (!slot.read) fault("overwrites " + to_string(*slot.held) + ", which nothing has read");
+    slot.held = version;
+    slot.read = false;
   }
 
   void load(const Step& step) {
@@ -176,40 +163,14 @@ class RankCheck {
 
   const Plan& plan_;
   const PlanRules& rules_;
-  std::map<int, Held> held_;
-  std::map<int, SlotVersion> sending_;
-  std::map<int, const Step*> posted_;
+  std::map<int, Slot> slots_;
   int model_ = -1, turn_ = 0;
   std::string fault_;
 };
 
-// Compares every receive with the send that it meets. Messages between two ranks keep their order.
-std::optional<std::string> check_messages(std::span<const Plan> plans) {
-  std::map<std::pair<int, int>, std::deque<const Step*>> sent;  // (from, to)
-  for (const Plan& plan : plans)
-    for (const Step& step : plan.steps)
-      if (step.kind == Kind::kSend) sent[{plan.rank, step.peer}].push_back(&step);
-  for (const Plan& plan : plans)
-    for (const Step& step : plan.steps) {
-      if (!receives(step)) continue;
-      auto& queue = sent[{step.peer, plan.rank}];
-      if (queue.empty()) return place(plan, step) + "nothing is sent";
-      const Step& send = *queue.front();
-      const SlotVersion &from = send.reads[0], &to = step.writes[0];
-      if (send.payload != step.payload || send.bytes != step.bytes || send.pass != step.pass ||
-          !(send.tokens == step.tokens) || from.turn != to.turn || from.blocks != to.blocks)
-        return place(plan, step) + "the send it meets is " + to_string(send);
-      queue.pop_front();
-    }
-  for (const auto& [link, queue] : sent)
-    if (!queue.empty())
-      return "rank " + std::to_string(link.first) + " sends to rank " +
-             std::to_string(link.second) + " what is never received: " + to_string(*queue.front());
-  return std::nullopt;
-}
-
-// Runs the plans with sends that end only when their receives are posted. It takes every rank's
-// next steps in turn until all are done or none can go on.
+// Runs the plans with sends that end only when their receives are posted, and compares every
+// receive with the send that it meets. It takes every rank's next steps in turn until all are done
+// or none can go on.
 class Rendezvous {
  public:
   explicit Rendezvous(std::span<const Plan> plans) : plans_(plans), ranks_(plans.size()) {}
@@ -226,18 +187,24 @@ class Rendezvous {
       if (ranks_[r].next < plans_[r].steps.size())
         stuck += (stuck.empty() ? "deadlock: rank " : "; rank ") + std::to_string(plans_[r].rank) +
                  " stands at " + to_string(plans_[r].steps[ranks_[r].next]);
-    if (stuck.empty()) return std::nullopt;
-    return stuck;
+    for (const auto& [ends, link] : links_)
+      if (mismatch_.empty() && stuck.empty() && link.posted < link.sends.size())
+        stuck = "rank " + std::to_string(ends.first) + " sends to rank " +
+                std::to_string(ends.second) +
+                " what is never received: " + to_string(*link.sends[link.posted]);
+    if (mismatch_.empty() && stuck.empty()) return std::nullopt;
+    return mismatch_.empty() ? stuck : mismatch_;
   }
 
  private:
   // The messages from one rank to another: the k-th send meets the k-th receive.
   struct Link {
-    int sent = 0, posted = 0;
+    std::vector<const Step*> sends;
+    size_t posted = 0;  // receives
   };
   struct Message {
     Link* link = nullptr;
-    int number = 0;
+    size_t number = 0;
   };
   struct Rank {
     size_t next = 0;
@@ -248,7 +215,8 @@ class Rendezvous {
   bool passes(const Plan& plan, Rank& rank, const Step& step) {
     if (step.kind == Kind::kSend) {
       Link& link = links_[{plan.rank, step.peer}];
-      rank.sends[step.reads[0].slot].push_back({&link, link.sent++});
+      rank.sends[step.reads[0].slot].push_back({&link, link.sends.size()});
+      link.sends.push_back(&step);
     }
     if (step.kind == Kind::kWait) {
       const auto& sends = rank.sends[step.reads[0].slot];
@@ -265,15 +233,25 @@ class Rendezvous {
     }
     if (step.kind == Kind::kPost) return true;
     const Message& message = rank.posts[slot];
-    if (message.link->sent <= message.number) return false;
+    if (message.link->sends.size() <= message.number) return false;
+    meet(plan, *message.link->sends[message.number], step);
     rank.posts.erase(slot);
     return true;
   }
 
+  void meet(const Plan& plan, const Step& send, const Step& receive) {
+    const SlotVersion &from = send.reads[0], &to = receive.writes[0];
+    if (mismatch_.empty() && (send.payload != receive.payload || send.bytes != receive.bytes ||
+                              send.pass != receive.pass || !(send.tokens == receive.tokens) ||
+                              from.turn != to.turn || from.blocks != to.blocks))
+      mismatch_ = place(plan, receive) + "the send it meets is " + to_string(send);
+  }
+
   std::span<const Plan> plans_;
   std::vector<Rank> ranks_;
-  std::map<std::pair<int, int>, Link> links_;
+  std::map<std::pair<int, int>, Link> links_;  // (from, to)
   bool moved_ = false;
+  std::string mismatch_;
 };
 
 }  // namespace
@@ -281,7 +259,6 @@ class Rendezvous {
 std::optional<std::string> check_plans(std::span<const Plan> plans, const PlanRules& rules) {
   for (const Plan& plan : plans)
     if (auto fault = RankCheck(plan, rules).check()) return fault;
-  if (auto fault = check_messages(plans)) return fault;
   return Rendezvous(plans).check();
 }
 

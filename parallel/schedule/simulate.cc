@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "parallel/transport/local.h"
 
@@ -12,29 +11,6 @@ namespace {
 
 constexpr int64_t kCarried =
     64 << 10;  // payloads up to this size may steer the program, so they are copied
-
-// Serves one message at a time: a port of a rank, or its communication stream.
-class Server {
- public:
-  // Serves for `seconds` in the free time from `from` on. Returns the end.
-  double serve(double from, double seconds) {
-    if (seconds <= 0) return from;
-    auto next = busy_.upper_bound(from);
-    double begin = from, at = from;
-    if (next != busy_.begin() && std::prev(next)->second >= from) {
-      --next;
-      begin = next->first;
-    }
-    for (; next != busy_.end() && next->first < at + seconds; next = busy_.erase(next)) {
-      seconds -= std::max(0.0, next->first - at);
-      at = next->second;
-    }
-    return busy_[begin] = at + seconds;
-  }
-
- private:
-  std::map<double, double> busy_;  // from begin to end, disjoint
-};
 
 // One rank's simulated time: a clock of its computing and one of its messages. Only the rank's own
 // thread uses it.
@@ -80,7 +56,7 @@ class Clock final : public Meter {
 
   const DeviceModel& device_;
   double now_ = 0;
-  Server messages_;
+  Port messages_;
   std::vector<TimelineSpan> spans_;
 };
 
@@ -97,7 +73,7 @@ struct SimulatedTransfer final : Transfer {
 class SimulatedTransport final : public TransportDecorator {
  public:
   SimulatedTransport(std::shared_ptr<Transport> inner, const Link& link, Clock& clock)
-      : TransportDecorator(std::move(inner)), link_(link), clock_(clock) {}
+      : TransportDecorator(std::move(inner)), ports_(link), clock_(clock) {}
 
   bool takes_device_memory() const override { return false; }
   std::optional<int64_t> job_clock_ns() const override { return std::nullopt; }
@@ -106,10 +82,9 @@ class SimulatedTransport final : public TransportDecorator {
                                  const TensorView& view) override {
     clock_.post();
     const double copied = clock_.copy(clock_.now(), header.bytes);
-    const double left = out_.serve(copied, on_link(header.bytes));
     MessageHeader on_wire = header;
     on_wire.bytes = carried(header.bytes);
-    on_wire.due_ns = std::llround((left + link_.latency_s) * 1e9);
+    on_wire.due_ns = std::llround(ports_.send(copied, header.bytes) * 1e9);
     return std::make_unique<SimulatedTransfer>(false, inner_->send(stream, peer, on_wire, view),
                                                header.bytes, copied);
   }
@@ -126,9 +101,8 @@ class SimulatedTransport final : public TransportDecorator {
     auto& simulated = static_cast<SimulatedTransfer&>(transfer);
     MessageHeader header = inner_->wait(*simulated.inner);
     if (simulated.receive) {
-      // Its first byte comes as long before the last as the sender's port took to send it.
-      const double takes = on_link(simulated.bytes);
-      const double there = in_.serve(static_cast<double>(header.due_ns) * 1e-9 - takes, takes);
+      const double there =
+          ports_.receive(static_cast<double>(header.due_ns) * 1e-9, simulated.bytes);
       clock_.wait_until(clock_.copy(there, simulated.bytes));
       clock_.post();
     } else {
@@ -140,13 +114,9 @@ class SimulatedTransport final : public TransportDecorator {
 
  private:
   static int64_t carried(int64_t bytes) { return bytes > kCarried ? 0 : bytes; }
-  double on_link(int64_t bytes) const {
-    return link_.bytes_per_s > 0 ? static_cast<double>(bytes) / link_.bytes_per_s : 0;
-  }
 
-  Link link_;
+  LinkPorts ports_;
   Clock& clock_;
-  Server in_, out_;  // the rank's ports
 };
 
 }  // namespace

@@ -38,10 +38,7 @@ struct SimulatedRank {
 
 // Runs work(world) as every rank, each on a thread of its own; streams must use metered_ops().
 // - A rank has two streams. One computes; the other copies messages at both ends meanwhile.
-// - A rank's `link` to the others has a port in and a port out. Messages that use a port at the
-// same
-//   time share it: all take as long as their bytes together, and the one posted first (out) or
-//   awaited first (in) goes before the others.
+// - A rank's `link` to the others has a port in and a port out (LinkPorts).
 // Payloads of more than 64 KiB are not copied: receivers see whatever their memory holds.
 std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const Link& link,
                                     const std::function<void(Communicator& world)>& work);

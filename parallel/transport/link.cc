@@ -2,44 +2,65 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
+#include <cmath>
 #include <thread>
 
 #include "kernels/check.h"
 
 namespace weft {
 
+double Port::serve(double from, double seconds) {
+  if (seconds <= 0) return from;
+  auto next = busy_.upper_bound(from);
+  double begin = from, at = from;
+  if (next != busy_.begin() && std::prev(next)->second >= from) {
+    --next;
+    begin = next->first;
+  }
+  for (; next != busy_.end() && next->first < at + seconds; next = busy_.erase(next)) {
+    seconds -= std::max(0.0, next->first - at);
+    at = next->second;
+  }
+  return busy_[begin] = at + seconds;
+}
+
+double LinkPorts::send(double from, int64_t bytes) {
+  return out_.serve(from, seconds(bytes)) + link_.latency_s;
+}
+
+// The first byte comes as long before the last as the sender's port took to send it.
+double LinkPorts::receive(double due, int64_t bytes) {
+  return in_.serve(due - seconds(bytes), seconds(bytes));
+}
+
 namespace {
 
 class LinkTransport final : public TransportDecorator {
  public:
   LinkTransport(std::shared_ptr<Transport> inner, const Link& link)
-      : TransportDecorator(std::move(inner)), link_(link) {
+      : TransportDecorator(std::move(inner)), ports_(link) {
     CHECK(inner_->job_clock_ns(), "a link needs a transport whose ranks share a clock");
   }
 
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                  const TensorView& view) override {
     MessageHeader held = header;
-    int64_t& free_ns = free_ns_[peer];  // when the link to the peer is free again
-    const double wire_s =
-        link_.bytes_per_s > 0 ? static_cast<double>(header.bytes) / link_.bytes_per_s : 0;
-    free_ns = std::max(free_ns, *job_clock_ns()) + static_cast<int64_t>(wire_s * 1e9);
-    held.due_ns = free_ns + static_cast<int64_t>(link_.latency_s * 1e9);
+    held.due_ns = std::llround(ports_.send(now(), header.bytes) * 1e9);
     return inner_->send(stream, peer, held, view);
   }
 
   MessageHeader wait(Transfer& transfer) override {
     const MessageHeader header = inner_->wait(transfer);
-    const int64_t left = header.due_ns - *job_clock_ns();
-    // A send ends with the transport below; only arrivals are delayed.
-    if (transfer.receive && left > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(left));
+    if (!transfer.receive) return header;  // a send ends with the transport below
+    const double there = ports_.receive(static_cast<double>(header.due_ns) * 1e-9, header.bytes);
+    std::this_thread::sleep_for(std::chrono::duration<double>(there - now()));
     return header;
   }
 
  private:
-  Link link_;
-  std::map<int, int64_t> free_ns_;
+  double now() const { return static_cast<double>(*job_clock_ns()) * 1e-9; }
+
+  LinkPorts ports_;
 };
 
 }  // namespace

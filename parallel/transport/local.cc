@@ -36,9 +36,7 @@ struct Mail {
   Device device{};             // the data's device
   std::vector<char> copy;
   DeviceEvent made, read;  // device memory: written by the sender's stream, read by the receiver's
-  bool arrived = true;     // a receive may take it; set by the courier where messages are delayed
-  LocalTransfer* to = nullptr;    // the receive that has taken it and is not written yet
-  bool over = false;              // written, taken back or discarded
+  bool over = false;       // written, taken back or discarded
   std::atomic<bool> gone{false};  // the sender's memory is free again
 };
 
@@ -54,7 +52,7 @@ struct LocalTransfer final : Transfer {
   DeviceEvent free;              // receive: passed when the stream no longer uses the memory
   std::shared_ptr<Mail> mail;    // send: where the sender's memory may still be read;
                                  // receive: where it has taken a message that is not written yet
-  // A receive's progress, guarded by its rank's desk.
+  // A receive's progress, guarded by its rank's desk. kTaken: the rank writes it in its wait.
   enum class State : uint8_t { kPosted, kTaken, kWriting, kDone } state = State::kPosted;
 };
 
@@ -84,12 +82,16 @@ struct World {
   std::mutex abort_lock;
   std::string why;  // read where `aborted` is set
   std::atomic<bool> aborted{false};
+  std::atomic<int> under_way{0};     // what the courier carries
   std::unique_ptr<Courier> courier;  // declared last: its thread uses the members above
 
-  void delay(int rank, std::shared_ptr<Mail> mail) {
-    const Mail& sent = *mail;
-    courier->add(sent.from, rank, sent.header.tag,
-                 [this, rank, mail = std::move(mail)] { arrive(rank, mail); });
+  // Lets the courier call meet() for a message or for a receive, after a delay of its own.
+  void delay(int rank, int from, const TagBits& tag, std::shared_ptr<Mail> mail) {
+    ++under_way;
+    courier->add(mail ? from : ~from, rank, tag, [this, rank, from, tag, mail = std::move(mail)] {
+      meet(rank, from, tag, mail);
+      --under_way;
+    });
   }
 
   void ring(int rank) {
@@ -109,9 +111,9 @@ struct World {
 
   // --- with the receiving desk's lock held ---
 
-  static LocalTransfer* take_posted(Desk& desk, const Mail& mail) {
+  static LocalTransfer* take_posted(Desk& desk, int from, const TagBits& tag) {
     const auto at = std::ranges::find_if(desk.posted, [&](const LocalTransfer* one) {
-      return one->peer == mail.from && one->header.tag == mail.header.tag;
+      return one->peer == from && one->header.tag == tag;
     });
     if (at == desk.posted.end()) return nullptr;
     LocalTransfer* found = *at;
@@ -119,14 +121,25 @@ struct World {
     return found;
   }
 
-  static std::shared_ptr<Mail> take_mail(Desk& desk, const LocalTransfer& transfer) {
-    const auto at = std::ranges::find_if(desk.mails, [&](const auto& mail) {
-      return mail->from == transfer.peer && mail->header.tag == transfer.header.tag;
+  static auto find_mail(Desk& desk, int from, const TagBits& tag) {
+    return std::ranges::find_if(desk.mails, [&](const auto& mail) {
+      return mail->from == from && mail->header.tag == tag;
     });
-    if (at == desk.mails.end() || !(*at)->arrived) return nullptr;
-    std::shared_ptr<Mail> found = *at;
-    desk.mails.erase(at);
-    return found;
+  }
+
+  // A message of an earlier job is discarded and counted.
+  static bool discard(Desk& desk, Mail& mail) {
+    if (!of_earlier_job(mail.header.tag, desk.job)) return false;
+    ++desk.strays;
+    end(mail);
+    return true;
+  }
+
+  // The receive has this message. Messages of a device's memory are written in its wait.
+  static bool take(LocalTransfer& transfer, const std::shared_ptr<Mail>& mail) {
+    transfer.mail = mail;
+    transfer.state = LocalTransfer::State::kTaken;
+    return on_host(mail->device) && on_host(transfer.view);
   }
 
   // The expected size decides; the Communicator refuses another one. A view without data belongs to
@@ -136,10 +149,7 @@ struct World {
       std::memcpy(transfer.view.data, mail.data, static_cast<size_t>(mail.header.bytes));
   }
 
-  static void end(Mail& mail) {
-    mail.to = nullptr;
-    mail.over = mail.gone = true;
-  }
+  static void end(Mail& mail) { mail.over = mail.gone = true; }
 
   static void finish(Mail& mail, LocalTransfer& transfer) {
     transfer.header = mail.header;
@@ -150,32 +160,30 @@ struct World {
 
   // --- called by the courier ---
 
-  // A message has come: it is written where its receive is posted. Else it waits; without
-  // rendezvous it is copied, so that the sender goes on.
-  void arrive(int rank, const std::shared_ptr<Mail>& mail) {
+  // A message (`come`) or a receive has come: the oldest message is written into the oldest
+  // receive. A message without a receive waits; without rendezvous it is copied, so that the sender
+  // goes on.
+  void meet(int rank, int from, const TagBits& tag, const std::shared_ptr<Mail>& come) {
     Desk& desk = desks[rank];
     {
       const std::lock_guard guard(desk.lock);
-      if (mail->over) return;
-      if (!mail->to) {
-        mail->arrived = true;
-        mail->to = take_posted(desk, *mail);
-        if (mail->to) std::erase(desk.mails, mail);
-      }
-      if (LocalTransfer* to = mail->to) {
-        to->mail = mail;
-        to->state = LocalTransfer::State::kTaken;
-        if (on_host(mail->device) && on_host(to->view)) {
+      if (come && !come->over && !discard(desk, *come)) desk.mails.push_back(come);
+      const auto at = find_mail(desk, from, tag);
+      LocalTransfer* to = at == desk.mails.end() ? nullptr : take_posted(desk, from, tag);
+      if (to) {
+        const std::shared_ptr<Mail> mail = *at;
+        desk.mails.erase(at);
+        if (take(*to, mail)) {
           write(*mail, *to);
           finish(*mail, *to);
         }
-      } else if (!options.rendezvous && on_host(mail->device)) {
-        copy_payload(*mail);
-        mail->gone = true;
+      } else if (come && !come->over && !options.rendezvous) {
+        copy_payload(*come);
+        come->gone = true;
       }
     }
     desk.bell.notify_one();
-    ring(mail->from);
+    ring(from);
   }
 
   static void copy_payload(Mail& mail) {
@@ -187,16 +195,9 @@ struct World {
   // --- deadlocks and start-up ---
 
   // True where the transfer a rank waits for can end without another rank's action.
-  static bool can_end(const std::vector<Desk>& desks, int rank, const LocalTransfer& transfer) {
-    if (!transfer.receive) {
-      const Mail& mail = *transfer.mail;
-      return mail.gone || !mail.arrived ||
-             (mail.to && on_host(mail.device) && on_host(mail.to->view));  // the courier has it
-    }
-    return transfer.state != LocalTransfer::State::kPosted ||
-           std::ranges::any_of(desks[rank].mails, [&](const auto& mail) {
-             return mail->from == transfer.peer && mail->header.tag == transfer.header.tag;
-           });
+  static bool can_end(const LocalTransfer& transfer) {
+    return transfer.receive ? transfer.state != LocalTransfer::State::kPosted
+                            : transfer.mail->gone.load();
   }
 
   // Ends the job where every rank is blocked or has ended and no message is on its way. No lock may
@@ -207,14 +208,13 @@ struct World {
     {
       std::vector<std::unique_lock<std::mutex>> guards;
       for (Desk& desk : desks) guards.emplace_back(desk.lock);
+      // This is read under the locks: until then a rank may wake, send and block again.
+      if (under_way > 0) return;
       for (size_t r = 0; r < desks.size(); ++r) {
-        const int rank = static_cast<int>(r);
         const LocalTransfer* transfer = desks[r].waiting;
         if (desks[r].stage == Desk::Stage::kMissing) return;
-        if (desks[r].stage == Desk::Stage::kRunning &&
-            (!transfer || can_end(desks, rank, *transfer)))
-          return;
-        text += (r ? "; rank " : " rank ") + std::to_string(rank);
+        if (desks[r].stage == Desk::Stage::kRunning && (!transfer || can_end(*transfer))) return;
+        text += (r ? "; rank " : " rank ") + std::to_string(r);
         if (!transfer)
           text += " has ended";
         else
@@ -256,13 +256,7 @@ LocalTransfer::~LocalTransfer() {
   const std::lock_guard guard(desk.lock);
   if (mail->gone) return;
   std::erase(desk.mails, mail);
-  if (mail->to && on_host(mail->device) && on_host(mail->to->view)) {  // the receive counts on it
-    World::write(*mail, *mail->to);
-    World::finish(*mail, *mail->to);
-    desk.bell.notify_one();
-  } else {
-    World::end(*mail);
-  }
+  World::end(*mail);
 }
 
 class LocalTransport final : public Transport {
@@ -285,13 +279,13 @@ class LocalTransport final : public Transport {
     mail->device = view.device;
     if (!on_host(view)) mail->made.record(stream);
     const bool delayed = world_->courier && on_host(view);
-    mail->arrived = !delayed;
     if (delayed || world_->options.rendezvous || !on_host(view)) transfer->mail = mail;
-    if (!place(peer, mail, transfer->mail != nullptr)) {
+    if (delayed) {
+      world_->delay(peer, rank_, header.tag, std::move(mail));
+    } else if (!place(peer, mail, transfer->mail != nullptr)) {
       World::copy_payload(*mail);
       place(peer, mail, true);
     }
-    if (delayed) world_->delay(peer, std::move(mail));
     return transfer;
   }
 
@@ -303,19 +297,16 @@ class LocalTransport final : public Transport {
     // Nothing may be read before the wait, so nothing useful is there.
     if (delayed && view.data) std::memset(view.data, 0xff, static_cast<size_t>(expected.bytes));
     std::unique_lock guard(desk_.lock);
-    const std::shared_ptr<Mail> mail = World::take_mail(desk_, *transfer);
-    if (!mail) {
+    const auto at = World::find_mail(desk_, peer, expected.tag);
+    if (delayed || at == desk_.mails.end()) {
       desk_.posted.push_back(transfer.get());
+      guard.unlock();
+      if (delayed) world_->delay(rank_, peer, expected.tag, nullptr);
       return transfer;
     }
-    transfer->mail = mail;
-    transfer->state = LocalTransfer::State::kTaken;
-    mail->to = transfer.get();
-    if (!on_host(view) || !on_host(mail->device)) return transfer;
-    if (delayed)
-      world_->delay(rank_, mail);
-    else
-      take(guard, *transfer);
+    const bool host = World::take(*transfer, *at);
+    desk_.mails.erase(at);
+    if (host) write(guard, *transfer);
     return transfer;
   }
 
@@ -329,12 +320,9 @@ class LocalTransport final : public Transport {
       return transfer.header;
     }
     using State = LocalTransfer::State;
-    block(guard, transfer, [&] {
-      return transfer.state == State::kDone ||
-             (transfer.state == State::kTaken &&
-              !(on_host(transfer.mail->device) && on_host(transfer.view)));
-    });
-    if (transfer.state == State::kTaken) take(guard, transfer);
+    block(guard, transfer,
+          [&] { return transfer.state == State::kDone || transfer.state == State::kTaken; });
+    if (transfer.state == State::kTaken) write(guard, transfer);
     return transfer.header;
   }
 
@@ -351,17 +339,17 @@ class LocalTransport final : public Transport {
   }
 
   void begin_job() override {
-    std::vector<std::shared_ptr<Mail>> stale;
+    std::vector<int> senders;  // of the messages that are discarded
     {
       const std::lock_guard guard(desk_.lock);
       desk_.job = next_job(desk_.job);
-      for (const auto& mail : desk_.mails)
-        if (of_earlier_job(mail->header.tag, desk_.job)) stale.push_back(mail);
-      for (const auto& mail : stale) std::erase(desk_.mails, mail);
-      for (const auto& mail : stale) World::end(*mail);
-      desk_.strays += static_cast<int64_t>(stale.size());
+      std::erase_if(desk_.mails, [&](const auto& mail) {
+        if (!World::discard(desk_, *mail)) return false;
+        senders.push_back(mail->from);
+        return true;
+      });
     }
-    for (const auto& mail : stale) world_->ring(mail->from);
+    for (const int rank : senders) world_->ring(rank);
   }
 
   std::optional<int64_t> job_clock_ns() const override { return steady_clock_ns(); }
@@ -399,18 +387,12 @@ class LocalTransport final : public Transport {
   bool place(int peer, const std::shared_ptr<Mail>& mail, bool keep) {
     Desk& desk = world_->desks[peer];
     std::unique_lock guard(desk.lock);
-    if (of_earlier_job(mail->header.tag, desk.job)) {
-      ++desk.strays;
-      World::end(*mail);
-      return true;
-    }
-    LocalTransfer* to = mail->arrived ? World::take_posted(desk, *mail) : nullptr;
+    if (World::discard(desk, *mail)) return true;
+    LocalTransfer* to = World::take_posted(desk, rank_, mail->header.tag);
     if (!to && !keep) return false;
     if (!to) {
       desk.mails.push_back(mail);
-      return true;  // no wait can end by it before it has arrived
-    }
-    if (on_host(mail->device) && on_host(to->view)) {
+    } else if (on_host(mail->device) && on_host(to->view)) {
       to->state = LocalTransfer::State::kWriting;
       guard.unlock();
       World::write(*mail, *to);
@@ -418,16 +400,14 @@ class LocalTransport final : public Transport {
       World::finish(*mail, *to);
     } else {
       if (!keep) World::copy_payload(*mail);
-      to->mail = mail;
-      to->state = LocalTransfer::State::kTaken;
-      mail->to = to;
+      World::take(*to, mail);
     }
     desk.bell.notify_one();
     return true;
   }
 
   // Writes the message that a receive of this rank has taken.
-  void take(std::unique_lock<std::mutex>& guard, LocalTransfer& transfer) {
+  void write(std::unique_lock<std::mutex>& guard, LocalTransfer& transfer) {
     const std::shared_ptr<Mail> mail = transfer.mail;
     // The sender's memory may be read only under the lock; copies need none.
     if (!mail->copy.empty()) guard.unlock();
@@ -488,33 +468,16 @@ class LocalTransport final : public Transport {
   std::optional<Stream> side_;  // copies to this rank's device
 };
 
-// The first failure of a job and the rank it happened on.
-class FirstError {
- public:
-  void set(int rank, std::exception_ptr error) {
-    const std::lock_guard guard(lock_);
-    if (error_) return;
-    error_ = std::move(error);
-    rank_ = rank;
+// A usage error, a stop and a failed message are not the fault of one rank.
+[[noreturn]] void rethrow(int rank, const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    const bool named = error.kind() != ErrorKind::kComm && error.kind() != ErrorKind::kUsage &&
+                       error.kind() != ErrorKind::kStopped;
+    throw Error(error.kind(), (named ? "rank " + std::to_string(rank) + ": " : "") + error.what());
   }
-  void rethrow() const {
-    if (!error_) return;
-    try {
-      std::rethrow_exception(error_);
-    } catch (const Error& error) {
-      // A usage error or a stop is not the fault of one rank.
-      const bool named = error.kind() != ErrorKind::kComm && error.kind() != ErrorKind::kUsage &&
-                         error.kind() != ErrorKind::kStopped;
-      throw Error(error.kind(),
-                  (named ? "rank " + std::to_string(rank_) + ": " : "") + error.what());
-    }
-  }
-
- private:
-  std::mutex lock_;
-  std::exception_ptr error_;
-  int rank_ = 0;
-};
+}
 
 }  // namespace
 
@@ -533,20 +496,28 @@ namespace {
 void run(std::span<const std::shared_ptr<Transport>> transports,
          const std::function<void(Communicator&)>& work,
          const std::function<void(int rank, bool ended)>& note) {
-  FirstError first;
+  std::mutex lock;  // guards the first failure
+  std::exception_ptr first;
+  int first_rank = 0;
+  const auto failed = [&](int rank) {
+    const std::lock_guard guard(lock);
+    if (first) return;
+    first = std::current_exception();
+    first_rank = rank;
+  };
   const auto rank_main = [&](int rank) {
     if (note) note(rank, false);
     try {
       Communicator communicator(transports[rank]);
       work(communicator);
     } catch (const std::exception& error) {
-      first.set(rank, std::current_exception());
+      failed(rank);
       const auto* known = dynamic_cast<const Error*>(&error);
       // Ranks stop by agreement, and others may still need this rank's last messages.
       if (!known || known->kind() != ErrorKind::kStopped)
         transports[rank]->abort("rank " + std::to_string(rank) + " failed: " + error.what());
     } catch (...) {
-      first.set(rank, std::current_exception());
+      failed(rank);
       transports[rank]->abort("rank " + std::to_string(rank) + " failed");
     }
     if (note) note(rank, true);
@@ -556,7 +527,7 @@ void run(std::span<const std::shared_ptr<Transport>> transports,
     threads.emplace_back(rank_main, static_cast<int>(rank));
   rank_main(0);
   for (std::thread& thread : threads) thread.join();
-  first.rethrow();
+  if (first) rethrow(first_rank, first);
 }
 
 }  // namespace

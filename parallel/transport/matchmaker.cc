@@ -39,86 +39,33 @@ class LocalMatchmaker final : public Matchmaker {
     if (!why_.empty()) receiver.ended(why_);
   }
 
-  void leave(int rank) override {
+  void ask(int rank, const MatchRequest& request) override {
     const std::lock_guard guard(lock_);
-    RankState& state = ranks_[rank];
-    set_waiting(state, 0);
-    state.receiver = nullptr;
-    if (state.stage != Stage::kLeft) --busy_;
-    state.stage = Stage::kLeft;
-    while (!state.open.empty()) take(rank, state.open.begin()->first);
-    check_deadlock();
-  }
-
-  void offer(int rank, const Offer& mine) override {
-    CHECK(mine.peer >= 0 && mine.peer < static_cast<int>(ranks_.size()), "peer", mine.peer);
-    const std::lock_guard guard(lock_);
-    if (!why_.empty()) return;
-    ++work_;
-    if (!mine.receive && of_earlier_job(mine.header.tag, ranks_[mine.peer].job))
-      return discard(rank, mine.number, mine.peer);
-    const auto found = (mine.receive ? sends_ : receives_).find(route_of(rank, mine));
-    if (found != (mine.receive ? sends_ : receives_).end())
-      return match(rank, mine, mine.peer, take(mine.peer, found->second.front()));
-    (mine.receive ? receives_ : sends_)[route_of(rank, mine)].push_back(mine.number);
-    ranks_[rank].open.emplace(mine.number, mine);
-  }
-
-  void withdraw(int rank, uint64_t number) override {
-    const std::lock_guard guard(lock_);
-    RankState& state = ranks_[rank];
-    if (state.waits_for == number) set_waiting(state, 0);
-    if (!state.open.contains(number)) return;
-    take(rank, number);
-    if (state.receiver) state.receiver->withdrawn(number);
-  }
-
-  void begin_job(int rank) override {
-    const std::lock_guard guard(lock_);
-    ranks_[rank].job = next_job(ranks_[rank].job);
-    std::vector<std::pair<int, uint64_t>> stale;
-    for (const auto& [route, numbers] : sends_)
-      if (route.to == rank && of_earlier_job(route.tag, ranks_[rank].job))
-        for (const uint64_t number : numbers) stale.emplace_back(route.from, number);
-    for (const auto& [from, number] : stale) {
-      take(from, number);
-      discard(from, number, rank);
+    const uint64_t number = request.offer.number;
+    switch (request.kind) {
+      case Kind::kOffer:
+        return take_offer(rank, request.offer);
+      case Kind::kWithdraw:
+        return take_back(rank, number);
+      case Kind::kWaiting:
+        return set_waiting_for(rank, number);
+      case Kind::kBeginJob:
+        return next_job_of(rank);
+      case Kind::kReady:
+        ranks_[rank].stage = Stage::kReady;
+        return;
+      case Kind::kLate:
+        return end_start_up(request.seconds);
+      case Kind::kAbort:
+        return end(request.text.empty() ? "aborted" : request.text);
+      case Kind::kLeave:
+        return take_leave(rank);
     }
-  }
-
-  void waiting(int rank, uint64_t number) override {
-    const std::lock_guard guard(lock_);
-    ++work_;
-    if (!ranks_[rank].open.contains(number)) return;
-    set_waiting(ranks_[rank], number);
-    check_deadlock();
   }
 
   int64_t work() const override {
     const std::lock_guard guard(lock_);
     return work_;
-  }
-
-  void ready(int rank) override {
-    const std::lock_guard guard(lock_);
-    ranks_[rank].stage = Stage::kReady;
-  }
-
-  void late(int, double seconds) override {
-    const std::lock_guard guard(lock_);
-    const std::string missing = list(Stage::kMissing), begun = list(Stage::kBegun);
-    std::string text = "start-up:";
-    if (!missing.empty()) text += " rank " + missing + " has not begun";
-    if (!begun.empty())
-      text += std::string(missing.empty() ? "" : ",") + " rank " + begun + " is not ready";
-    char limit[32];
-    std::snprintf(limit, sizeof limit, "%g", seconds);
-    end(text + " within " + limit + " s");
-  }
-
-  void abort(const std::string& why) override {
-    const std::lock_guard guard(lock_);
-    end(why.empty() ? "aborted" : why);
   }
 
  private:
@@ -130,6 +77,67 @@ class LocalMatchmaker final : public Matchmaker {
     uint64_t waits_for = 0;
     int job = 0;
   };
+
+  void take_offer(int rank, const Offer& mine) {
+    CHECK(mine.peer >= 0 && mine.peer < static_cast<int>(ranks_.size()), "peer", mine.peer);
+    if (!why_.empty()) return;
+    ++work_;
+    if (!mine.receive && of_earlier_job(mine.header.tag, ranks_[mine.peer].job))
+      return discard(rank, mine.number, mine.peer);
+    const auto found = (mine.receive ? sends_ : receives_).find(route_of(rank, mine));
+    if (found != (mine.receive ? sends_ : receives_).end())
+      return match(rank, mine, mine.peer, take(mine.peer, found->second.front()));
+    (mine.receive ? receives_ : sends_)[route_of(rank, mine)].push_back(mine.number);
+    ranks_[rank].open.emplace(mine.number, mine);
+  }
+
+  void take_back(int rank, uint64_t number) {
+    RankState& state = ranks_[rank];
+    if (state.waits_for == number) set_waiting(state, 0);
+    if (!state.open.contains(number)) return;
+    take(rank, number);
+    if (state.receiver) state.receiver->withdrawn(number);
+  }
+
+  void set_waiting_for(int rank, uint64_t number) {
+    ++work_;
+    if (!ranks_[rank].open.contains(number)) return;
+    set_waiting(ranks_[rank], number);
+    check_deadlock();
+  }
+
+  void next_job_of(int rank) {
+    ranks_[rank].job = next_job(ranks_[rank].job);
+    std::vector<std::pair<int, uint64_t>> stale;
+    for (const auto& [route, numbers] : sends_)
+      if (route.to == rank && of_earlier_job(route.tag, ranks_[rank].job))
+        for (const uint64_t number : numbers) stale.emplace_back(route.from, number);
+    for (const auto& [from, number] : stale) {
+      take(from, number);
+      discard(from, number, rank);
+    }
+  }
+
+  void take_leave(int rank) {
+    RankState& state = ranks_[rank];
+    set_waiting(state, 0);
+    state.receiver = nullptr;
+    if (state.stage != Stage::kLeft) --busy_;
+    state.stage = Stage::kLeft;
+    while (!state.open.empty()) take(rank, state.open.begin()->first);
+    check_deadlock();
+  }
+
+  void end_start_up(double seconds) {
+    const std::string missing = list(Stage::kMissing), begun = list(Stage::kBegun);
+    std::string text = "start-up:";
+    if (!missing.empty()) text += " rank " + missing + " has not begun";
+    if (!begun.empty())
+      text += std::string(missing.empty() ? "" : ",") + " rank " + begun + " is not ready";
+    char limit[32];
+    std::snprintf(limit, sizeof limit, "%g", seconds);
+    end(text + " within " + limit + " s");
+  }
 
   static Route route_of(int rank, const Offer& offer) {
     if (offer.receive) return {offer.peer, rank, offer.header.tag};

@@ -17,7 +17,7 @@ struct Offer {
   uint64_t number = 0;
   bool receive = false;
   int peer = 0;
-  MessageHeader header;
+  MessageHeader header{};
 };
 
 // Both ends of a message have been offered.
@@ -38,27 +38,54 @@ struct MatchReceiver {
   virtual void ended(const std::string& why) = 0;  // the job has failed; called at most once
 };
 
-struct Matchmaker {
+// A rank's request.
+struct MatchRequest {
+  enum class Kind : uint8_t {
+    kOffer,
+    kWithdraw,
+    kWaiting,
+    kBeginJob,
+    kReady,
+    kLate,
+    kAbort,
+    kLeave
+  };
+  Kind kind = Kind::kOffer;
+  Offer offer{};       // kWithdraw, kWaiting: its number alone
+  double seconds = 0;  // kLate
+  std::string text{};  // kAbort: why
+};
+
+class Matchmaker {
+ public:
   virtual ~Matchmaker() = default;
   virtual void join(int rank, MatchReceiver& receiver) = 0;
-  virtual void leave(int rank) = 0;  // the receiver is not called any more once this returns
-  virtual void offer(int rank, const Offer& offer) = 0;
-  // The answer is withdrawn(), or nothing where the match was told before.
-  virtual void withdraw(int rank, uint64_t number) = 0;
-  // Sends to this rank that belong to jobs before its present one are discarded: the sender is told
-  // withdrawn(), and the rank strayed().
-  virtual void begin_job(int rank) = 0;
-  // The rank does nothing before this offer is matched. Once every rank waits like this, the job
-  // ends with the list of who waits for what.
-  virtual void waiting(int rank, uint64_t number) = 0;
-  // At start-up a rank calls ready() when it can move messages, and late() when it has waited
-  // `seconds` for the others; late() ends the job with the list of missing ranks.
-  virtual void ready(int rank) = 0;
-  virtual void late(int rank, double seconds) = 0;
+  virtual void ask(int rank, const MatchRequest& request) = 0;
   // Counts the offers and ranks that calls have looked at.
   virtual int64_t work() const = 0;
-  // The first call wins.
-  virtual void abort(const std::string& why) = 0;
+
+  // The requests by name.
+  using Kind = MatchRequest::Kind;
+  void offer(int rank, const Offer& offer) { ask(rank, {.kind = Kind::kOffer, .offer = offer}); }
+  // The answer is withdrawn(), or nothing where the match was told before.
+  void withdraw(int rank, uint64_t number) {
+    ask(rank, {.kind = Kind::kWithdraw, .offer = {.number = number}});
+  }
+  // The rank does nothing before this offer is matched. Once every rank waits like this, the job
+  // ends with the list of who waits for what.
+  void waiting(int rank, uint64_t number) {
+    ask(rank, {.kind = Kind::kWaiting, .offer = {.number = number}});
+  }
+  // Sends to this rank that belong to jobs before its present one are discarded: the sender is told
+  // withdrawn(), and the rank strayed().
+  void begin_job(int rank) { ask(rank, {.kind = Kind::kBeginJob}); }
+  // At start-up a rank calls ready() when it can move messages, and late() when it has waited
+  // `seconds` for the others; late() ends the job with the list of missing ranks.
+  void ready(int rank) { ask(rank, {.kind = Kind::kReady}); }
+  void late(int rank, double seconds) { ask(rank, {.kind = Kind::kLate, .seconds = seconds}); }
+  // Ends the job of all ranks. The first call wins.
+  void abort(const std::string& why) { ask(0, {.kind = Kind::kAbort, .text = why}); }
+  void leave(int rank) { ask(rank, {.kind = Kind::kLeave}); }  // ends the calls of the receiver
 };
 
 // The ranks are threads of this process.

@@ -1,7 +1,5 @@
 // The matchmaker of a job of processes: a thread of the first rank runs it and forwards what it
 // tells the other ranks over TCP.
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,13 +7,13 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "kernels/check.h"
+#include "parallel/bootstrap/frames.h"
 #include "parallel/bootstrap/listener.h"
 #include "parallel/bootstrap/poller.h"
 #include "parallel/transport/matchmaker.h"
@@ -29,101 +27,42 @@ using Clock = std::chrono::steady_clock;
 // The first rank of a failed job waits this long for ranks that have not left.
 constexpr std::chrono::seconds kLeaveTimeout{5};
 
-enum class Opcode : int32_t {
-  // sent by a rank
-  kJoin,
-  kLeave,
-  kOffer,
-  kWithdraw,
-  kBeginJob,
-  kWaiting,
-  kReady,
-  kLate,
-  kAbort,
-  // sent by the first rank's server
-  kMatched,
-  kWithdrawn,
-  kStrayed,
-  kEnded
-};
-
-// One message of the protocol. Both ends run the same program on the same kind of machine, so it
-// travels as it lies in memory.
+// One message of the protocol: a rank joins, then it sends requests; all others are the server's.
 struct Frame {
-  Opcode opcode = Opcode::kJoin;
+  enum class Kind : uint8_t { kJoin, kRequest, kMatched, kWithdrawn, kStrayed, kEnded };
+  Kind kind = Kind::kRequest;
+  MatchRequest::Kind request{};
+  bool moves = false, more = false;  // more: the next match is part of the same call
   int32_t rank = 0;
   uint64_t token = 0;  // the job's; a connection without it is dropped
-  Offer offer;         // opcodes that need a number alone use offer.number
+  Offer offer{};
   double seconds = 0;
-  bool moves = false, more = false;  // more: the next match is part of the same call
   char text[424] = {};
-};
-
-void no_delay(int socket) {
-  const int on = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
-
-// Cuts the bytes read from a socket into frames.
-struct Frames {
-  char buffer[sizeof(Frame)];
-  size_t filled = 0;
-
-  // Gives every whole frame to `take` until there is none; false where the connection has ended.
-  template <class Take>
-  bool read(int socket, int flags, Take&& take) {
-    for (;;) {
-      const ssize_t got = recv(socket, buffer + filled, sizeof buffer - filled, flags);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-      if (got <= 0) return false;
-      filled += static_cast<size_t>(got);
-      if (filled < sizeof buffer) continue;
-      filled = 0;
-      Frame frame;
-      std::memcpy(static_cast<void*>(&frame), buffer, sizeof frame);
-      frame.text[sizeof frame.text - 1] = 0;
-      if (!take(frame)) return false;
-    }
-  }
 };
 
 // One connected rank, on the first rank's side.
 struct Peer final : MatchReceiver {
   Peer(int connection, Poller& waits, bool& failed)
       : socket(connection), poller(waits), ended_job(failed) {
-    no_delay(socket);
     poller.watch(socket, this);
   }
   ~Peer() override { close(socket); }
 
   void matched(std::span<const Match> matches) override {
-    for (size_t i = 0; i < matches.size(); ++i) {
-      Frame frame;
-      frame.opcode = Opcode::kMatched;
-      frame.offer.number = matches[i].number;
-      frame.offer.header = matches[i].header;
-      frame.moves = matches[i].moves;
-      frame.more = i + 1 < matches.size();
-      send_frame(frame);
-    }
+    for (const Match& match : matches)
+      send_frame({.kind = Frame::Kind::kMatched,
+                  .moves = match.moves,
+                  .more = &match != &matches.back(),
+                  .offer = {.number = match.number, .header = match.header}});
   }
   void withdrawn(uint64_t number) override {
-    Frame frame;
-    frame.opcode = Opcode::kWithdrawn;
-    frame.offer.number = number;
-    send_frame(frame);
+    send_frame({.kind = Frame::Kind::kWithdrawn, .offer = {.number = number}});
   }
-  void strayed() override {
-    Frame frame;
-    frame.opcode = Opcode::kStrayed;
-    send_frame(frame);
-  }
+  void strayed() override { send_frame({.kind = Frame::Kind::kStrayed}); }
   void ended(const std::string& why) override {
-    Frame frame;
-    frame.opcode = Opcode::kEnded;
     ended_job = true;
-    std::snprintf(frame.text, sizeof frame.text, "%s", why.c_str());
+    Frame frame{.kind = Frame::Kind::kEnded};
+    set_text(frame, why);
     send_frame(frame);
   }
 
@@ -144,7 +83,7 @@ struct Peer final : MatchReceiver {
   bool& ended_job;
   int rank = -1;
   bool left = false, waits_to_write = false;
-  Frames frames;
+  Frames<Frame> frames;
   std::string unsent;
 };
 
@@ -186,7 +125,7 @@ class MatchServer {
   }
 
   void accept_all() {
-    for (int one; (one = accept4(listener_.socket, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+    for (int one; (one = accept_connection(listener_.socket)) >= 0;) {
       const auto peer = std::make_shared<Peer>(one, poller_, ended_);
       peers_.emplace(peer.get(), peer);
     }
@@ -214,44 +153,17 @@ class MatchServer {
   bool take(Peer& peer, const Frame& frame) {
     if (frame.token != listener_.token || frame.rank < 0 || frame.rank >= ranks_) return false;
     if (peer.rank < 0) {
-      if (frame.opcode != Opcode::kJoin) return false;
+      if (frame.kind != Frame::Kind::kJoin) return false;
       peer.rank = frame.rank;
       matchmaker_->join(peer.rank, peer);
       return true;
     }
-    const uint64_t number = frame.offer.number;
-    switch (frame.opcode) {
-      case Opcode::kOffer:
-        if (frame.offer.peer < 0 || frame.offer.peer >= ranks_) return false;
-        matchmaker_->offer(peer.rank, frame.offer);
-        break;
-      case Opcode::kWithdraw:
-        matchmaker_->withdraw(peer.rank, number);
-        break;
-      case Opcode::kBeginJob:
-        matchmaker_->begin_job(peer.rank);
-        break;
-      case Opcode::kWaiting:
-        matchmaker_->waiting(peer.rank, number);
-        break;
-      case Opcode::kReady:
-        matchmaker_->ready(peer.rank);
-        break;
-      case Opcode::kLate:
-        matchmaker_->late(peer.rank, frame.seconds);
-        ended_ = true;
-        break;
-      case Opcode::kAbort:
-        matchmaker_->abort(frame.text);
-        ended_ = true;
-        break;
-      case Opcode::kLeave:
-        peer.left = true;
-        matchmaker_->leave(peer.rank);
-        break;
-      default:
-        return false;
-    }
+    using Kind = MatchRequest::Kind;
+    if (frame.kind != Frame::Kind::kRequest || frame.offer.peer < 0 || frame.offer.peer >= ranks_)
+      return false;
+    peer.left |= frame.request == Kind::kLeave;
+    ended_ |= frame.request == Kind::kLate || frame.request == Kind::kAbort;
+    matchmaker_->ask(peer.rank, {frame.request, frame.offer, frame.seconds, frame.text});
     return true;
   }
 
@@ -282,38 +194,21 @@ class MatchClient final : public Matchmaker {
   void join(int rank, MatchReceiver& receiver) override {
     CHECK(rank == rank_ && !thread_.joinable(), "rank", rank);
     receiver_ = &receiver;
-    send_frame(Opcode::kJoin);
+    send_frame({.kind = Frame::Kind::kJoin});
     thread_ = std::thread([this] { run(); });
   }
-  void leave(int) override {
-    send_frame(Opcode::kLeave);
+  void ask(int, const MatchRequest& request) override {
+    Frame frame{.request = request.kind, .offer = request.offer, .seconds = request.seconds};
+    set_text(frame, request.text);
+    send_frame(frame);
+    if (request.kind != Kind::kLeave) return;
     shutdown(socket_, SHUT_WR);  // the server reads the last frame and closes
     thread_.join();
   }
-  void offer(int, const Offer& offer) override {
-    Frame frame;
-    frame.offer = offer;
-    send_frame(Opcode::kOffer, frame);
-  }
-  void withdraw(int, uint64_t number) override { send_number(Opcode::kWithdraw, number); }
-  void begin_job(int) override { send_frame(Opcode::kBeginJob); }
-  void waiting(int, uint64_t number) override { send_number(Opcode::kWaiting, number); }
   int64_t work() const override { return server_ ? server_->work() : 0; }
-  void ready(int) override { send_frame(Opcode::kReady); }
-  void late(int, double seconds) override {
-    Frame frame;
-    frame.seconds = seconds;
-    send_frame(Opcode::kLate, frame);
-  }
-  void abort(const std::string& why) override {
-    Frame frame;
-    std::snprintf(frame.text, sizeof frame.text, "%s", why.c_str());
-    send_frame(Opcode::kAbort, frame);
-  }
 
  private:
-  void send_frame(Opcode opcode, Frame frame = {}) {
-    frame.opcode = opcode;
+  void send_frame(Frame frame) {
     frame.rank = rank_;
     frame.token = token_;
     const std::lock_guard guard(lock_);  // frames must not interleave
@@ -325,26 +220,18 @@ class MatchClient final : public Matchmaker {
       done += static_cast<size_t>(sent);
     }
   }
-  void send_number(Opcode opcode, uint64_t number) {
-    Frame frame;
-    frame.offer.number = number;
-    send_frame(opcode, frame);
-  }
 
   void run() {
     std::vector<Match> matches;
     frames_.read(socket_, 0, [&](const Frame& frame) {
-      if (frame.opcode == Opcode::kMatched) {
+      if (frame.kind == Frame::Kind::kMatched) {
         matches.push_back({frame.offer.number, frame.offer.header, frame.moves});
         if (!frame.more) receiver_->matched(matches);
         if (!frame.more) matches.clear();
-      } else if (frame.opcode == Opcode::kWithdrawn) {
-        receiver_->withdrawn(frame.offer.number);
-      } else if (frame.opcode == Opcode::kStrayed) {
-        receiver_->strayed();
-      } else if (frame.opcode == Opcode::kEnded) {
-        receiver_->ended(frame.text);
       }
+      if (frame.kind == Frame::Kind::kWithdrawn) receiver_->withdrawn(frame.offer.number);
+      if (frame.kind == Frame::Kind::kStrayed) receiver_->strayed();
+      if (frame.kind == Frame::Kind::kEnded) receiver_->ended(frame.text);
       return true;
     });
     receiver_->ended("rank 0, which runs the matchmaker, is gone");
@@ -356,7 +243,7 @@ class MatchClient final : public Matchmaker {
   const int socket_;
   MatchReceiver* receiver_ = nullptr;
   std::mutex lock_;
-  Frames frames_;
+  Frames<Frame> frames_;
   std::thread thread_;
 };
 

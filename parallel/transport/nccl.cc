@@ -14,6 +14,7 @@
 #include "parallel/communicator.h"
 #include "parallel/transport/matchmaker.h"
 #include "parallel/transport/nccl_api.h"
+#include "parallel/transport/staged_bytes.h"
 
 namespace weft {
 
@@ -45,27 +46,30 @@ struct NcclTransfer final : Transfer {
 // Thrown in the rank's thread where the job has ended for a reason that is known.
 struct Ended {};
 
+// The ranks of one NCCL communicator have this in common.
+struct NcclJob {
+  NcclJob(const NcclOptions& options, int ranks)
+      : api(options.api ? *options.api : NcclApi{}),
+        startup_seconds(options.startup_seconds),
+        size(ranks) {}
+
+  NcclApi api;
+  double startup_seconds;
+  int size;
+  ncclUniqueId id{};
+  std::shared_ptr<Matchmaker> matchmaker{};
+};
+
 class NcclTransport final : public Transport, private MatchReceiver {
  public:
-  NcclTransport(const NcclApi& api, int rank, int size, int device, const NcclOptions& options,
-                std::shared_ptr<Matchmaker> matchmaker, const ncclUniqueId& id)
-      : api_(api),
-        rank_(rank),
-        size_(size),
-        device_(device),
-        options_(options),
-        matchmaker_(std::move(matchmaker)),
-        id_(id) {
+  NcclTransport(const NcclJob& job, int rank, int device)
+      : job_(job), rank_(rank), device_(device) {
     matchmaker_->join(rank_, *this);
     thread_ = std::thread([this] { work(); });
   }
 
   ~NcclTransport() override {
-    {
-      const std::lock_guard guard(lock_);
-      leaving_ = true;
-    }
-    changed_.notify_all();
+    set(leaving_);
     thread_.join();
     matchmaker_->leave(rank_);
   }
@@ -77,7 +81,7 @@ class NcclTransport final : public Transport, private MatchReceiver {
   }
 
   int rank() const override { return rank_; }
-  int size() const override { return size_; }
+  int size() const override { return job_.size; }
 
   bool takes_device_memory() const override { return true; }
 
@@ -105,20 +109,22 @@ class NcclTransport final : public Transport, private MatchReceiver {
     return transfer.receive ? transfer.arrived : transfer.offer.header;
   }
 
-  int job() const override { return job_; }
+  int job() const override { return job_number_; }
   int64_t strays() const override { return strays_; }
-  int64_t held_bytes() const override { return 0; }  // no byte moves before both ends are posted
+  int64_t held_bytes() const override { return staged_; }
+  void end_job() noexcept override { set(job_ended_); }
 
   void begin_job() override {
-    job_ = next_job(job_);
+    job_number_ = next_job(job_number_);
     matchmaker_->begin_job(rank_);
   }
 
   void abort(std::string_view why) noexcept override {
     const std::string_view text = why.empty() ? std::string_view("aborted") : why;
-    without_throwing([&] { matchmaker_->abort(std::string(text)); });
-    without_throwing(
-        [&] { ended(std::string(text)); });  // also where the matchmaker's process does not answer
+    without_throwing([&] {
+      ended(std::string(text));  // also where the matchmaker's process does not answer
+      matchmaker_->abort(std::string(text));
+    });
   }
 
   // Withdraws a transfer that is destroyed before its wait, so that neither the matchmaker nor the
@@ -215,7 +221,7 @@ class NcclTransport final : public Transport, private MatchReceiver {
     set(quiet_);
   }
 
-  void set(bool& flag) {
+  void set(bool& flag) noexcept {
     {
       const std::lock_guard guard(lock_);
       flag = true;
@@ -265,12 +271,12 @@ class NcclTransport final : public Transport, private MatchReceiver {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     const std::string doing = "starting";
-    check(api_.comm_init_rank_config(&comm_, size_, id_, rank_, &config), doing);
-    const auto limit = Clock::now() + std::chrono::duration<double>(options_.startup_seconds);
+    check(api_.comm_init_rank_config(&comm_, job_.size, job_.id, rank_, &config), doing);
+    const auto limit = Clock::now() + std::chrono::duration<double>(job_.startup_seconds);
     sleep_until([&] {
       if (!look(doing)) return true;
       if (Clock::now() < limit) return false;
-      matchmaker_->late(rank_, options_.startup_seconds);
+      matchmaker_->late(rank_, job_.startup_seconds);
       std::unique_lock guard(lock_);
       changed_.wait(guard, [&] { return !why_.empty(); });
       return false;
@@ -283,11 +289,12 @@ class NcclTransport final : public Transport, private MatchReceiver {
     {
       std::unique_lock guard(lock_);
       changed_.wait_for(guard, kIdleLook,
-                        [&] { return !queue_.empty() || leaving_ || !why_.empty(); });
+                        [&] { return !queue_.empty() || leaving_ || job_ended_ || !why_.empty(); });
       if (!why_.empty()) throw Ended();
       if (leaving_) return false;
       batch.swap(queue_);
       for (NcclTransfer* transfer : batch) transfer->state = NcclTransfer::State::kMoving;
+      if (std::exchange(job_ended_, false)) free_staging();
     }
     if (batch.empty()) {
       look("between messages");
@@ -313,10 +320,11 @@ class NcclTransport final : public Transport, private MatchReceiver {
   void move(const std::vector<NcclTransfer*>& batch) {
     const std::string doing = describe(batch);
     const auto padded_bytes = [](const NcclTransfer& transfer) {
-      const auto bytes = static_cast<size_t>(transfer.offer.header.bytes);
-      return transfer.on_host ? (bytes + 255) / 256 * 256 : 0;
+      const int64_t bytes = transfer.offer.header.bytes;
+      return transfer.on_host ? (bytes + kNcclStagedUnit - 1) / kNcclStagedUnit * kNcclStagedUnit
+                              : 0;
     };
-    size_t total = 0;
+    int64_t total = 0;
     for (const NcclTransfer* transfer : batch) total += padded_bytes(*transfer);
     std::vector<char*> at;
     char* next = staging(total);
@@ -372,16 +380,22 @@ class NcclTransport final : public Transport, private MatchReceiver {
   }
 
   // The memory is from cudaMalloc, because peers can reach it. A larger buffer is added instead of
-  // replacing the old one, because cudaFree waits for the device.
-  char* staging(size_t bytes) {
-    if (bytes > staging_bytes_) {
+  // replacing the old one, because cudaFree waits for the device. All are freed when the job ends.
+  char* staging(int64_t bytes) {
+    if (bytes > largest_) {
       void* made = nullptr;
-      const size_t grown = std::max(bytes, 2 * staging_bytes_);
-      check(api_.device_malloc(&made, grown), "cudaMalloc");
+      check(api_.device_malloc(&made, static_cast<size_t>(staged_bytes(bytes))), "cudaMalloc");
       staging_.push_back(made);
-      staging_bytes_ = grown;
+      largest_ = staged_bytes(bytes);
+      staged_ += largest_;
     }
     return staging_.empty() ? nullptr : static_cast<char*>(staging_.back());
+  }
+
+  void free_staging() {
+    for (void* one : staging_) api_.device_free(one);
+    staging_.clear();
+    staged_ = largest_ = 0;
   }
 
   void close() noexcept {
@@ -392,7 +406,7 @@ class NcclTransport final : public Transport, private MatchReceiver {
     } else if (comm_) {
       api_.comm_destroy(comm_);
     }
-    for (void* one : staging_) api_.device_free(one);
+    free_staging();
     if (moved_) api_.event_destroy(moved_);
     if (stream_) api_.stream_destroy(stream_);
   }
@@ -412,14 +426,14 @@ class NcclTransport final : public Transport, private MatchReceiver {
     return state == ncclSuccess;
   }
 
-  const NcclApi api_;
-  const int rank_, size_, device_;
-  const NcclOptions options_;
-  const std::shared_ptr<Matchmaker> matchmaker_;
-  const ncclUniqueId id_;
+  const NcclJob job_;
+  const NcclApi& api_ = job_.api;
+  const std::shared_ptr<Matchmaker>& matchmaker_ = job_.matchmaker;
+  const int rank_, device_;
 
-  int job_ = 0;  // used by the rank's own calls alone
+  int job_number_ = 0;  // used by the rank's own calls alone
   std::atomic<int64_t> strays_ = 0;
+  std::atomic<int64_t> staged_ = 0;  // bytes of all staging buffers
 
   std::mutex lock_;  // guards the members below; never held while the matchmaker is called
   std::condition_variable changed_;
@@ -429,14 +443,14 @@ class NcclTransport final : public Transport, private MatchReceiver {
   std::string why_;  // the reason of the job's end
   // ready_: the communicator can move messages. quiet_: the thread has ended, and nothing touches
   // the transfers' memory any more.
-  bool ready_ = false, quiet_ = false, leaving_ = false;
+  bool ready_ = false, quiet_ = false, leaving_ = false, job_ended_ = false;
 
   // Used by the rank's thread alone.
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t moved_ = nullptr;
   std::vector<void*> staging_;  // on the device, for memory of the host; the last is in use
-  size_t staging_bytes_ = 0;    // size of the last one
+  int64_t largest_ = 0;         // bytes of the last one
   std::thread thread_;
 };
 
@@ -450,69 +464,37 @@ ncclUniqueId new_id(const NcclApi& api) {
   return id;
 }
 
-constexpr const char* kDigits = "0123456789abcdef";
-
-std::string in_digits(const ncclUniqueId& id) {
-  std::string text;
-  for (const char byte : id.internal) {
-    text += kDigits[static_cast<unsigned char>(byte) >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
-ncclUniqueId from_digits(const std::string& text) {
-  ncclUniqueId id{};
-  const auto digit = [&](size_t at) {
-    const char* found = at < text.size() ? std::strchr(kDigits, text[at]) : nullptr;
-    if (!found || !*found)
-      throw Error(ErrorKind::kComm, "the first rank's NCCL id is '" + text + "'");
-    return static_cast<int>(found - kDigits);
-  };
-  for (size_t i = 0; i < sizeof id.internal; ++i)
-    id.internal[i] = static_cast<char>(digit(2 * i) << 4 | digit(2 * i + 1));
-  return id;
-}
-
 }  // namespace
 
-bool nccl_built() { return true; }
-
-std::vector<std::shared_ptr<Transport>> make_nccl_transports(const NcclApi& api,
-                                                             std::span<const int> devices,
+std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
                                                              const NcclOptions& options) {
   const int size = static_cast<int>(devices.size());
-  const auto matchmaker = make_matchmaker(size);
-  const ncclUniqueId id = new_id(api);
+  NcclJob job(options, size);
+  job.id = new_id(job.api);
+  job.matchmaker = make_matchmaker(size);
   std::vector<std::shared_ptr<NcclTransport>> made;
   for (int rank = 0; rank < size; ++rank)
-    made.push_back(
-        std::make_shared<NcclTransport>(api, rank, size, devices[rank], options, matchmaker, id));
+    made.push_back(std::make_shared<NcclTransport>(job, rank, devices[rank]));
   for (const auto& transport : made) transport->await_ready();
   return {made.begin(), made.end()};
 }
 
 std::shared_ptr<Transport> make_nccl_transport(
-    const NcclApi& api, int rank, int size, int device,
-    const std::function<std::string(const std::string&)>& share, const NcclOptions& options) {
-  std::string note = rank == 0 ? in_digits(new_id(api)) : "";
-  const auto matchmaker =
-      connect_matchmaker(rank, size, options.interfaces, options.startup_seconds, note, share);
-  auto made = std::make_shared<NcclTransport>(api, rank, size, device, options, matchmaker,
-                                              from_digits(note));
-  made->await_ready();
-  return made;
-}
-
-std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int> devices,
-                                                             const NcclOptions& options) {
-  return make_nccl_transports(NcclApi{}, devices, options);
-}
-
-std::shared_ptr<Transport> make_nccl_transport(
     int rank, int size, int device, const std::function<std::string(const std::string&)>& share,
     const NcclOptions& options) {
-  return make_nccl_transport(NcclApi{}, rank, size, device, share, options);
+  NcclJob job(options, size);
+  if (rank == 0) job.id = new_id(job.api);
+  std::string note(job.id.internal, sizeof job.id.internal);
+  job.matchmaker =
+      connect_matchmaker(rank, size, options.interfaces, options.startup_seconds, note, share);
+  if (note.size() != sizeof job.id.internal)
+    throw Error(ErrorKind::kComm, "the first rank's NCCL id has " + std::to_string(note.size()) +
+                                      " bytes instead of " +
+                                      std::to_string(sizeof job.id.internal));
+  std::ranges::copy(note, job.id.internal);
+  auto made = std::make_shared<NcclTransport>(job, rank, device);
+  made->await_ready();
+  return made;
 }
 
 }  // namespace weft

@@ -18,12 +18,12 @@
 
 namespace weft {
 
-// True where this build has NCCL.
-bool nccl_built();
+struct NcclApi;
 
 struct NcclOptions {
-  double startup_seconds = 60;  // within which every rank must be ready
-  std::string interfaces = {};  // of the matchmaker's connections between processes ("eth0,eth1")
+  double startup_seconds = 60;   // within which every rank must be ready
+  std::string interfaces = {};   // of the matchmaker's connections between processes ("eth0,eth1")
+  const NcclApi* api = nullptr;  // other calls than NCCL's and CUDA's, for tests (nccl_api.h)
 };
 
 // The ranks are threads of this process, rank r on devices[r]. Host memory is copied through a

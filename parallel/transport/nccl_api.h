@@ -39,12 +39,4 @@ struct NcclApi {
                               cudaStream_t) = &cudaMemcpyAsync;
 };
 
-// The functions of nccl.h with another table of calls.
-std::vector<std::shared_ptr<Transport>> make_nccl_transports(const NcclApi& api,
-                                                             std::span<const int> devices,
-                                                             const NcclOptions& options);
-std::shared_ptr<Transport> make_nccl_transport(
-    const NcclApi& api, int rank, int size, int device,
-    const std::function<std::string(const std::string&)>& share, const NcclOptions& options);
-
 }  // namespace weft

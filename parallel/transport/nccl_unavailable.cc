@@ -10,8 +10,6 @@ namespace {
 }
 }  // namespace
 
-bool nccl_built() { return false; }
-
 std::vector<std::shared_ptr<Transport>> make_nccl_transports(std::span<const int>,
                                                              const NcclOptions&) {
   unavailable();

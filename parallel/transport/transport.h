@@ -57,9 +57,11 @@ struct Transport {
   virtual int job() const = 0;
   virtual void begin_job() = 0;
   virtual int64_t strays() const = 0;  // messages that this rank has discarded
-  // Bytes of host memory that this rank's messages hold beside their views: payloads that came
-  // before their receive was posted.
+  // Bytes of memory that this rank's messages hold beside their views: payloads that came before
+  // their receive was posted, and the transport's own staging buffers. Those are freed soon after
+  // end_job().
   virtual int64_t held_bytes() const = 0;
+  virtual void end_job() noexcept {}
 
   // Gives the transport the rank's last operations, for other ranks' error reports.
   virtual void watch(std::shared_ptr<const FlightRecorder>) {}
@@ -93,6 +95,7 @@ class TransportDecorator : public Transport {
   void begin_job() override { inner_->begin_job(); }
   int64_t strays() const override { return inner_->strays(); }
   int64_t held_bytes() const override { return inner_->held_bytes(); }
+  void end_job() noexcept override { inner_->end_job(); }
   void watch(std::shared_ptr<const FlightRecorder> recorder) override {
     inner_->watch(std::move(recorder));
   }

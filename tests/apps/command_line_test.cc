@@ -81,10 +81,12 @@ TEST_F(Cli, WrongValuesAreToldBeforeAnythingIsLoaded) {
 // Every command but completion takes --json and then prints JSON alone, one object per line.
 TEST_F(Cli, ResultsAreJsonWhereAsked) {
   ASSERT_EQ(run("generate -q --model " + kModel + kJob + "-p x -o " + path("a.mp4")).code, 0);
+  std::ofstream(path("jobs.jsonl")) << "{\"id\": \"a\", \"prompt\": \"x\"}\n";
   const std::string job = "--model " + kModel + " --width 32 --height 16 --num-frames 9 --steps 2 ";
   const std::vector<std::string> commands{
       "generate " + job + "-p x --progress none -q -o " + path("b.mp4"),
       "generate " + job + "-p x --dry-run",
+      "batch " + path("jobs.jsonl") + " " + job + "-q -o " + path("batch/"),
       "generate " + job + "-p x --print-config",
       "verify tests/golden/scheduler_euler_n4_s3_0",
       "plan " + job + "--device-gflops 1 --device-gbs 1",

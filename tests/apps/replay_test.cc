@@ -120,13 +120,16 @@ TEST_F(Replay, MetadataIsDataOnly) {
   };
   json record = good;
   record["request"]["steps"] = "2 --output=/tmp/x";
-  refused(record, 2, "--steps is '2 --output=/tmp/x'");
+  refused(record, 2, "b.json: steps is '2 --output=/tmp/x'");
   record = good;
   record["request"]["width"] = 1e9;
-  refused(record, 2, "--width is");
+  refused(record, 2, "b.json: width is");
   record = good;
   record["request"]["solver"] = "@/etc/passwd";
-  refused(record, 2, "--solver is");
+  refused(record, 2, "b.json: solver is");
+  record = good;
+  record["request"]["promtp"] = "x";
+  refused(record, 2, "b.json: promtp is no field of a job; did you mean prompt?");
   refused(json{{"schema", "weft.params/v1"}}, 8, "holds no metadata");
   // Flags that contradict the file would make another job.
   EXPECT_EQ(run("replay -q -p other " + path("a.mp4")).code, 2);
@@ -164,6 +167,12 @@ TEST_F(Replay, SidecarsOfEarlierVersionsReplay) {
   std::ofstream(path("d.json")) << record.dump();
   EXPECT_EQ(run("replay -q " + path("d/")).code, 0);
   EXPECT_EQ(run("replay -q " + path("d.json")).code, 0);
+  // Their requests name no version and both scales of guidance.
+  EXPECT_EQ(record["request"].erase("schema"), 1u);
+  record["request"]["guidance_scale_2"] = record["request"]["guidance_scale"];
+  std::ofstream(path("old.json")) << record.dump();
+  const Outcome old = run("replay -q " + path("old.json"));
+  EXPECT_EQ(old.code, 0) << old.err;
 }
 
 }  // namespace

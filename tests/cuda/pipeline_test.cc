@@ -9,6 +9,7 @@
 
 #include "apps/verify/verify_case.h"
 #include "engine/generation/generator.h"
+#include "engine/job/job_spec.h"
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
 #include "models/random_weights.h"
@@ -297,8 +298,8 @@ TEST(Generation, NamesTheFirstBlockWithANonFiniteValue) {
 TEST(Generation, ACpuCheckpointIsNotResumedOnADevice) {
   Generator cpu(kModel, on({})), cuda(kModel, on(kCuda));
   const Request request = cpu.resolve(small());
-  EXPECT_EQ(difference(cpu.job_facts(request), cuda.job_facts(request)),
-            "device is absent there and 'cuda' here");
+  EXPECT_EQ(difference(cpu.job_record(request), cuda.job_record(request)),
+            "device is 'cpu' there and 'cuda' here");
 }
 
 }  // namespace

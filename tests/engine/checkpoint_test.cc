@@ -131,7 +131,7 @@ TEST(Checkpoint, HoldsTheSolversHistory) {
       sampler.step(stream, arena, step, v, x, state);
     }
     Checkpoint checkpoint;
-    checkpoint.facts = {{"solver", solver}};
+    checkpoint.job = solver;  // a file keeps it as it is
     checkpoint.step = 3;
     checkpoint.total = 6;
     for (const auto& [name, view] : sampler.history(state)) {

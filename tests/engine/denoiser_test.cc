@@ -129,11 +129,14 @@ Tensor reference(double guidance) {
 struct Observed {
   Tensor latent;
   int64_t most_live = 0;  // tensor bytes of all ranks between two steps
+  Snapshot kept{};
+  std::vector<CommCounters::Count> sent{};  // latents, by rank
 };
 
 Observed denoise(const Layout& layout, double guidance, bool keep,
                  const LocalOptions& options = {}) {
   Observed seen;
+  seen.sent.resize(layout.ranks());
   std::mutex mutex;
   const Sampler steps = sampler();
   const Request asked = request(guidance);
@@ -175,8 +178,10 @@ Observed denoise(const Layout& layout, double guidance, bool keep,
         job.keep = [&](int, Snapshot snapshot) {
           EXPECT_EQ(snapshot.latent.count(), kLatent);
           EXPECT_EQ(snapshot.history.size(), 3u);
+          seen.kept = std::move(snapshot);
         };
         Denoiser(stream, arena, experts, placement).run(config, job);
+        seen.sent[world.rank()] = world.counters().sent[static_cast<size_t>(Payload::kLatent)];
       },
       options);
   return seen;
@@ -236,12 +241,39 @@ TEST(Denoiser, DelaysAndRendezvousChangeNoBit) {
     }
 }
 
-TEST(Denoiser, GathersACheckpointWithoutAChange) {
-  Layout layout;
-  layout[Axis::kRing] = layout[Axis::kLayers] = 2;
+bool same(const Tensor& a, const Tensor& b) {
+  return a.count() == b.count() && std::memcmp(a.view().data, b.view().data, a.view().bytes()) == 0;
+}
+
+// A checkpoint is that of one rank. Of every sequence index the last stage's first rank sends its
+// rows, if it is not the root: one message for the latent and for each tensor of the history.
+TEST(Denoiser, GathersACheckpointFromTheRowsOfEachRank) {
   const Tensor expected = reference(4);
-  const Observed seen = denoise(layout, 4, true);
-  EXPECT_EQ(std::memcmp(seen.latent.view().data, expected.view().data, expected.view().bytes()), 0);
+  const Snapshot one = denoise({}, 4, true).kept;
+  for (int ranks = 2; ranks <= 4; ++ranks)
+    for (const Layout& layout :
+         legal_layouts(ranks, {.heads = 6, .layers = kBlocks, .tokens = kTokens, .ffn = 6})) {
+      const Observed plain = denoise(layout, 4, false), seen = denoise(layout, 4, true);
+      EXPECT_TRUE(same(seen.latent, expected)) << to_string(layout);
+      EXPECT_TRUE(same(seen.kept.latent, one.latent)) << to_string(layout);
+      ASSERT_EQ(seen.kept.history.size(), one.history.size());
+      for (size_t k = 0; k < one.history.size(); ++k) {
+        EXPECT_EQ(seen.kept.history[k].first, one.history[k].first);
+        EXPECT_TRUE(same(seen.kept.history[k].second, one.history[k].second)) << to_string(layout);
+      }
+      const Mesh mesh(layout);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const bool sends = rank > 0 && mesh.at(Axis::kLayers, rank) == layout[Axis::kLayers] - 1 &&
+                           mesh.at(Axis::kCfg, rank) == 0 && mesh.at(Axis::kTensor, rank) == 0;
+        const int64_t rows =
+            partition(kTokens, layout.sequence(), mesh.sequence_index(rank)).size();
+        EXPECT_EQ(seen.sent[rank].messages - plain.sent[rank].messages, sends ? 4 : 0)
+            << to_string(layout) << " rank " << rank;
+        EXPECT_EQ(seen.sent[rank].bytes - plain.sent[rank].bytes,
+                  sends ? 4 * rows * kRow * static_cast<int64_t>(sizeof(float)) : 0)
+            << to_string(layout) << " rank " << rank;
+      }
+    }
 }
 
 }  // namespace

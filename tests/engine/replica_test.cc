@@ -112,6 +112,48 @@ TEST(RankPlacement, AForwardTakesThePredictedArena) {
   EXPECT_GE(layouts, 30);
 }
 
+// Under cfg=2 the second rank has only the negative prompt to compute. It does not load an expert
+// whose guidance is off, and its plan does not count it.
+TEST(RankPlacement, ARankDoesNotLoadAnExpertThatItDoesNotComputeWith) {
+  const std::string model = "tests/golden/pipeline_two_experts/model";
+  const Layout layout = parse_layout("cfg=2,text_ranks=1,vae_ranks=1", 2, {});  // bits of one rank
+  struct Loaded {
+    std::string framehash;
+    size_t live = 0;  // tensor bytes of both ranks after the run
+    std::vector<uint64_t> planned;
+  };
+  const auto measure = [&](double low_guidance) {
+    Request request = job();
+    request.steps = 5;  // the last ones are the second expert's
+    request.guidance_scale_2 = low_guidance;
+    Loaded loaded;
+    const size_t before = tensor_bytes_live();
+    run_ranks(2, [&](Communicator& world) {
+      Generator generator(model, options_of(DType::kF32), RankPlacement::of(world, layout));
+      const RunResult result = generator.run(request, nullptr);
+      Stream stream = Stream::cpu(1);
+      world.barrier(stream, {.hop = 90});
+      if (world.rank() == 0) loaded.framehash = result.framehash;
+      if (world.rank() == 0) loaded.live = tensor_bytes_live() - before;
+      world.barrier(stream, {.hop = 91});
+      if (world.rank() == 1) loaded.planned = generator.plan(request).parts.experts;
+    });
+    EXPECT_EQ(loaded.framehash,
+              Generator(model, options_of(DType::kF32)).run(request, nullptr).framehash);
+    return loaded;
+  };
+  const Loaded guided = measure(3), idle = measure(1);
+  ASSERT_EQ(guided.planned.size(), 2u);
+  EXPECT_EQ(idle.planned, (std::vector<uint64_t>{guided.planned[0], 0}));
+
+  const size_t before = tensor_bytes_live();
+  const std::string folder = model + "/transformer_2";
+  Stream stream = Stream::cpu(1);
+  const WanTransformer expert = WanTransformer::load(
+      stream, TensorFile::open(folder), WanConfig::from_json_file(folder + "/config.json"));
+  EXPECT_EQ(guided.live - idle.live, tensor_bytes_live() - before);
+}
+
 TEST(RankPlacement, DelaysAndRendezvousChangeNoBitOfTheVideo) {
   for (const char* text : {"cfg=2,ulysses=2", "layers=2,ring=2", "token_ring=2,tensor=2"}) {
     const Layout layout = parse_layout(text, 4, {});

@@ -87,20 +87,20 @@ TEST(Request, IllegalSizesNameTheNearestTwo) {
     return refused(with([&](Request& r) { r.width = value; }));
   };
   EXPECT_NE(width(500).find("width is 500"), std::string::npos);
-  EXPECT_NE(width(500).find("nearest 496 and 512"), std::string::npos) << width(500);
-  EXPECT_NE(width(5).find("nearest 16 and 32"), std::string::npos) << width(5);
-  EXPECT_NE(width(-16).find("nearest 16 and 32"), std::string::npos) << width(-16);
-  EXPECT_NE(width(int64_t{1} << 40).find("nearest 16384"), std::string::npos);
+  EXPECT_NE(width(500).find("nearest: 496 and 512"), std::string::npos) << width(500);
+  EXPECT_NE(width(5).find("nearest: 16 and 32"), std::string::npos) << width(5);
+  EXPECT_NE(width(-16).find("nearest: 16 and 32"), std::string::npos) << width(-16);
+  EXPECT_NE(width(int64_t{1} << 40).find("nearest: 16384"), std::string::npos);
   EXPECT_EQ(width(512), "");
   const auto frames = [](int64_t value) {
     return refused(with([&](Request& r) { r.frames = value; }));
   };
-  EXPECT_NE(frames(80).find("4n+1, nearest 77 and 81"), std::string::npos) << frames(80);
-  EXPECT_NE(frames(0).find("nearest 1 and 5"), std::string::npos) << frames(0);
+  EXPECT_NE(frames(80).find("; nearest: 77 and 81"), std::string::npos) << frames(80);
+  EXPECT_NE(frames(0).find("nearest: 1 and 5"), std::string::npos) << frames(0);
   EXPECT_EQ(frames(1), "");
   ModelLimits coarse;
   coarse.size_multiple = 32;
-  EXPECT_NE(refused(with([](Request& r) { r.height = 80; }), coarse).find("nearest 64 and 96"),
+  EXPECT_NE(refused(with([](Request& r) { r.height = 80; }), coarse).find("nearest: 64 and 96"),
             std::string::npos);
 }
 

@@ -122,37 +122,27 @@ void safetensors_index(Bytes bytes) {
   refused_or_done([&] { use(TensorFile::open(path)); });
 }
 
-int64_t values_of(std::span<const TensorSpec> tensors) {
-  int64_t values = 0;
-  for (const TensorSpec& tensor : tensors) {
-    int64_t count = 1;
-    for (const int64_t extent : tensor.shape) count *= extent;
-    values += count;
-  }
-  return values;
-}
-
 // All readers read the same bytes. Each refuses the others' files after a few keys.
 void config(Bytes bytes) {
   const std::string path = anonymous_file(bytes);
   refused_or_done([&] {
     const WanConfig wan = WanConfig::from_json_file(path);
-    CHECK(wan.parameter_count() > 0 && !to_string(wan).empty(), to_string(wan));
-    if (wan.layers <= 64) CHECK(values_of(wan_tensors(wan)) == wan.parameter_count());
+    CHECK(!to_string(wan).empty(), to_string(wan));
+    if (wan.layers <= 64) CHECK(parameter_count(wan_tensors(wan)) > 0);
   });
   refused_or_done([&] {
     const WanVaeConfig vae = WanVaeConfig::from_json_file(path);
-    CHECK(values_of(wan_vae_tensors(vae)) > 0);
+    CHECK(parameter_count(wan_vae_tensors(vae)) > 0);
     CHECK(vae.traits().latent_frames(vae.traits().frames(3)) == 3);
   });
   refused_or_done([&] {
     const Umt5Config text = Umt5Config::from_json_file(path);
-    if (text.num_layers <= 64) CHECK(values_of(umt5_tensors(text)) > 0);
+    if (text.num_layers <= 64) CHECK(parameter_count(umt5_tensors(text)) > 0);
   });
   refused_or_done([&] {
     const DecoderConfig language = DecoderConfig::from_json_file(path);
     CHECK(language.heads % language.kv_heads == 0);
-    if (language.layers <= 64) CHECK(values_of(decoder_tensors(language)) > 0);
+    if (language.layers <= 64) CHECK(parameter_count(decoder_tensors(language)) > 0);
   });
   refused_or_done([&] {
     const Sampler sampler(SamplerConfig::from_json_file(path), 3);

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 
 #include "kernels/ops.h"
 #include "models/autoencoder_kl/vae.h"
@@ -10,6 +9,7 @@
 #include "parallel/methods/bands.h"
 #include "parallel/methods/tensor_parallel.h"
 #include "parallel/transport/local.h"
+#include "tests/models/config_testing.h"
 #include "tests/models/slices_testing.h"
 #include "tests/support/golden_case.h"
 
@@ -30,7 +30,7 @@ struct Bench {
 };
 
 // The picture [3, H, W] of a band of latent [z, h, w].
-Tensor decode(Context& context, const KlVae& vae, const TensorView& latent) {
+Tensor decode(Context& context, const NetworkVae& vae, const TensorView& latent) {
   const auto decoder = vae.decoder(latent[1], latent[2]);
   Tensor frames(DType::kF32, {1, 3, decoder->height(), decoder->width()});
   decoder->decode_chunk(context, latent, frames);
@@ -50,8 +50,8 @@ TEST(KlVae, DecodesAsTheReference) {
   for (const Ops* ops : {&reference_ops(), &cpu_ops()})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Bench bench(*ops);
-      const KlVae vae = KlVae::load(TensorFile::open(kFolder), golden_config(), bench.stream, dtype,
-                                    VaeParts::kDecoder);
+      const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream, dtype,
+                           VaeParts::kDecoder);
       const Tensor frames = decode(bench.context, vae, latents);
       EXPECT_TRUE(golden.matches("image", frames.view().select(0, 0), dtype)) << ops->name;
       EXPECT_EQ(bench.arena.used(), 0u);
@@ -81,9 +81,9 @@ void run_bands(int64_t rows, int bands, Work&& work) {
 TEST(KlVae, BandsGiveThePictureOfOneRank) {
   constexpr int64_t kRows = 5, kColumns = 4;
   Bench bench;
-  const KlVae vae =
-      KlVae::load(TensorFile::open(kFolder), golden_config(), bench.stream, DType::kF32);
-  const int64_t scale = vae.config().spatial_factor();
+  const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream,
+                       DType::kF32);
+  const int64_t scale = vae.traits().spatial_factor;
   const Tensor latent = waves({16, kRows, kColumns});
   const Tensor whole = decode(bench.context, vae, latent);
   const Tensor picture = waves({1, 3, kRows * scale, kColumns * scale});
@@ -113,12 +113,12 @@ TEST(KlVae, MemoryIsPredicted) {
     write_file(path, random_weights(kl_vae_tensors(config), 3));
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Bench bench;
-      const KlVae vae = KlVae::load(TensorFile::open(path), config, bench.stream, dtype);
+      const NetworkVae vae(config.design(), TensorFile::open(path), bench.stream, dtype);
       const int64_t h = 8, w = 4, scale = config.spatial_factor();
       decode(bench.context, vae, waves({16, h, w}));
       DryRun dry;
-      const KlVae same =
-          KlVae::load(without_values(kl_vae_tensors(config)), config, dry.stream(), dtype);
+      const NetworkVae same(config.design(), without_values(kl_vae_tensors(config)), dry.stream(),
+                            dtype);
       EXPECT_EQ(vae.bytes(), same.bytes());
       Context dry_context = bench.seams.context(dry.stream(), dry.arena(), {}, {});
       EXPECT_EQ(bench.arena.high_water(), dry_decode(dry, same, dry_context, h, w, 1).arena);
@@ -138,8 +138,8 @@ TEST(KlVae, MemoryIsPredicted) {
 
 TEST(KlVae, LatentsOfTheTransformer) {
   Bench bench;
-  const KlVae vae =
-      KlVae::load(TensorFile::open(kFolder), golden_config(), bench.stream, DType::kF32);
+  const NetworkVae vae(golden_config().design(), TensorFile::open(kFolder), bench.stream,
+                       DType::kF32);
   const Tensor latents = waves({16, 2, 3});
   Tensor out(DType::kF32, {16, 2, 3});
   vae.denormalize(latents, out);
@@ -154,28 +154,9 @@ TEST(KlVaeConfig, CountsOfThePublishedModel) {
   EXPECT_EQ(kl_vae_tensors(config).size(), 244u);
 }
 
-class KlVaeConfigFile : public testing::Test {
+class KlVaeConfigFile : public ConfigFile<KlVaeConfig> {
  protected:
-  void TearDown() override { std::remove(path_.c_str()); }
-  KlVaeConfig read() {
-    std::ofstream(path_) << json_.dump();
-    return KlVaeConfig::from_json_file(path_);
-  }
-  std::string fault(const char* key, const nlohmann::json& value) {
-    const nlohmann::json before = json_;
-    json_[key] = value;
-    std::string text;
-    try {
-      read();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      text = error.what();
-    }
-    json_ = before;
-    return text;
-  }
-  nlohmann::json json_ = read_json_file(kFolder + "/config.json");
-  std::string path_ = testing::TempDir() + "weft_kl_vae_config.json";
+  KlVaeConfigFile() : ConfigFile(kFolder + "/config.json") {}
 };
 
 TEST_F(KlVaeConfigFile, EveryFieldIsReadOrRefused) {
@@ -191,7 +172,7 @@ TEST_F(KlVaeConfigFile, EveryFieldIsReadOrRefused) {
   EXPECT_EQ(read().shift_factor, 0);
   for (const auto& [key, value, part] :
        {std::tuple<const char*, nlohmann::json, const char*>{"act_fn", "relu", "act_fn is relu"},
-        {"surprise", 1, "unknown keys surprise"},
+        {"surprise", 1, "unknown: surprise (known: "},
         {"latents_mean", {1, 2}, "latents_mean is not supported"},
         {"norm_num_groups", 24, "norm_num_groups 24"},
         {"up_block_types", {"UpDecoderBlock2D", "AttnUpDecoderBlock2D"}, "AttnUpDecoderBlock2D"},

@@ -101,6 +101,16 @@ TEST_F(ModelDirectoryTest, WhatCannotRunIsRefused) {
   EXPECT_EQ(fault(), "");
 }
 
+TEST_F(ModelDirectoryTest, AnUnknownComponentIsNamedWithTheLegalOnes) {
+  edit("transformer/config.json",
+       [](auto& json) { json["_class_name"] = "FluxTransformer2DModel"; });
+  EXPECT_NE(
+      fault().find("transformer/config.json: _class_name or model_type FluxTransformer2DModel "
+                   "is not supported (legal: WanTransformer3DModel, "),
+      std::string::npos)
+      << fault();
+}
+
 TEST_F(ModelDirectoryTest, WeftJsonGivesTheDefaults) {
   std::ofstream(path_ + "/weft.json")
       << R"({"name": "pocket", "width": 128, "height": 96, "num_frames": 25, "fps": 16, "steps": 20,
@@ -115,7 +125,7 @@ TEST_F(ModelDirectoryTest, WeftJsonGivesTheDefaults) {
   EXPECT_EQ(defaults.guidance_scale, 4);
   EXPECT_EQ(defaults.flow_shift, 3);
   std::ofstream(path_ + "/weft.json") << R"({"widht": 128})";
-  EXPECT_NE(fault().find("unknown key widht"), std::string::npos) << fault();
+  EXPECT_NE(fault().find("unknown: widht"), std::string::npos) << fault();
 }
 
 TEST(DefaultSettings, OfThePublishedModels) {

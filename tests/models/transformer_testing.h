@@ -1,7 +1,9 @@
 #pragma once
 // Runs a transformer on whole latents, for tests: rows are cut and joined outside of the arena.
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "kernels/transfer.h"
@@ -10,6 +12,16 @@
 #include "models/wan/transformer.h"
 
 namespace weft::test {
+
+// Stores f32 copies of the tensors it observes, under the names of the golden case.
+struct Recorder final : Observer {
+  void see(Context& context, const char* name, int index, const TensorView& value) override {
+    Tensor kept(DType::kF32, value.shape());
+    copy(context.stream, value, kept);
+    seen[index < 0 ? name : std::string(name) + "." + std::to_string(index)] = std::move(kept);
+  }
+  std::map<std::string, Tensor> seen;
+};
 
 // The prompt's rows `embeds`, prepared.
 inline WanText prepare_text(const WanTransformer& model, Context& context, const TensorView& embeds,

@@ -1,10 +1,9 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "kernels/ops.h"
 #include "models/footprint.h"
 #include "models/umt5/encoder.h"
+#include "tests/models/config_testing.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
@@ -96,24 +95,9 @@ TEST(Umt5, ForeignTokenIsAnError) {
   }
 }
 
-class Umt5ConfigFile : public testing::Test {
+class Umt5ConfigFile : public ConfigFile<Umt5Config> {
  protected:
-  void SetUp() override {
-    std::ifstream file("tests/golden/umt5/model/text_encoder/config.json");
-    json_ = nlohmann::json::parse(file);
-  }
-  std::string fault() {
-    const std::string path = testing::TempDir() + "weft_umt5_config.json";
-    std::ofstream(path) << json_.dump();
-    try {
-      Umt5Config::from_json_file(path);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
-  }
-  nlohmann::json json_;
+  Umt5ConfigFile() : ConfigFile("tests/golden/umt5/model/text_encoder/config.json") {}
 };
 
 TEST_F(Umt5ConfigFile, IsRead) { EXPECT_EQ(fault(), ""); }

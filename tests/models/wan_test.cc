@@ -3,12 +3,12 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "kernels/ops.h"
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
+#include "tests/models/config_testing.h"
 #include "tests/models/footprint_testing.h"
 #include "tests/models/transformer_testing.h"
 #include "tests/support/golden_case.h"
@@ -17,18 +17,9 @@ namespace weft {
 namespace {
 
 using test::bitwise_equal;
+using test::Recorder;
 using test::relative_l2;
 using test::to_f64;
-
-// Stores f32 copies of the tensors it observes, under the names of the golden case.
-struct Recorder final : Observer {
-  void see(Context& context, const char* name, int index, const TensorView& value) override {
-    Tensor kept(DType::kF32, value.shape());
-    copy(context.stream, value, kept);
-    seen[index < 0 ? name : std::string(name) + "." + std::to_string(index)] = std::move(kept);
-  }
-  std::map<std::string, Tensor> seen;
-};
 
 struct Model {
   Model(const std::string& name, DType dtype = DType::kF32, const Ops& ops = reference_ops(),
@@ -243,33 +234,15 @@ TEST(WanConfig, CountsOfPublishedModels) {
                  {published(40, 40, 13824, 36, 16), 14'288'901'184, 1095},
                  {published(24, 30, 14336, 48, 48), 4'999'787'712, 825}};
   for (const auto& model : kModels) {
-    EXPECT_EQ(model.config.parameter_count(), model.parameters) << to_string(model.config);
-    EXPECT_EQ(model.config.tensor_count(), model.tensors);
+    const std::vector<TensorSpec> tensors = wan_tensors(model.config);
+    EXPECT_EQ(parameter_count(tensors), model.parameters) << to_string(model.config);
+    EXPECT_EQ(static_cast<int64_t>(tensors.size()), model.tensors);
   }
 }
 
-class WanConfigFile : public testing::Test {
+class WanConfigFile : public test::ConfigFile<WanConfig> {
  protected:
-  void SetUp() override {
-    json_ = read_json_file("tests/golden/dit_wan_tiny/model/transformer/config.json");
-    path_ = testing::TempDir() + "weft_wan_config.json";
-  }
-  void TearDown() override { std::remove(path_.c_str()); }
-  WanConfig read() {
-    std::ofstream(path_) << json_.dump();
-    return WanConfig::from_json_file(path_);
-  }
-  std::string fault() {
-    try {
-      read();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
-  }
-  nlohmann::json json_;
-  std::string path_;
+  WanConfigFile() : ConfigFile("tests/golden/dit_wan_tiny/model/transformer/config.json") {}
 };
 
 TEST_F(WanConfigFile, DiffusersSpelling) {
@@ -285,7 +258,7 @@ TEST_F(WanConfigFile, OriginalSpelling) {
   json_ = {{"_class_name", "WanModel"}, {"dim", 1536},   {"eps", 1e-6},         {"ffn_dim", 8960},
            {"freq_dim", 256},           {"in_dim", 16},  {"model_type", "t2v"}, {"num_heads", 12},
            {"num_layers", 30},          {"out_dim", 16}, {"text_len", 512}};
-  EXPECT_EQ(read().parameter_count(), 1'418'996'800);
+  EXPECT_EQ(parameter_count(wan_tensors(read())), 1'418'996'800);
   json_["model_type"] = "s2v";
   EXPECT_NE(fault().find("model_type = \"s2v\""), std::string::npos);
 }
@@ -303,18 +276,11 @@ TEST_F(WanConfigFile, EveryFaultAtOnce) {
 }
 
 TEST_F(WanConfigFile, ImpossibleSizes) {
-  const auto with = [&](const char* key, const nlohmann::json& value) {
-    const nlohmann::json before = json_.at(key);
-    json_[key] = value;
-    const std::string text = fault();
-    json_[key] = before;
-    return text;
-  };
-  EXPECT_NE(with("attention_head_dim", 13).find("head size 13"), std::string::npos);
-  EXPECT_NE(with("num_layers", 0).find("num_layers"), std::string::npos);
-  EXPECT_NE(with("num_layers", "two").find("num_layers"), std::string::npos);
-  EXPECT_NE(with("patch_size", {2, 2}).find("patch_size"), std::string::npos);
-  EXPECT_NE(with("freq_dim", 255).find("freq_dim"), std::string::npos);
+  EXPECT_NE(fault("attention_head_dim", 13).find("head size 13"), std::string::npos);
+  EXPECT_NE(fault("num_layers", 0).find("num_layers"), std::string::npos);
+  EXPECT_NE(fault("num_layers", "two").find("num_layers"), std::string::npos);
+  EXPECT_NE(fault("patch_size", {2, 2}).find("patch_size"), std::string::npos);
+  EXPECT_NE(fault("freq_dim", 255).find("freq_dim"), std::string::npos);
 }
 
 TEST(WanGrid, PatchesMustFit) {

@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <optional>
 
 #include "kernels/ops.h"
 #include "models/footprint.h"
 #include "models/wan/vae.h"
+#include "tests/models/config_testing.h"
 #include "tests/support/golden_case.h"
 
 namespace weft::test {
@@ -33,9 +33,9 @@ WanVaeConfig config_of(const std::string& name) {
   return WanVaeConfig::from_json_file("tests/golden/" + name + "/model/vae/config.json");
 }
 
-WanVae load(Bench& bench, const std::string& name, DType dtype, VaeParts parts) {
+NetworkVae load(Bench& bench, const std::string& name, DType dtype, VaeParts parts) {
   const TensorFile file = TensorFile::open("tests/golden/" + name + "/model/vae");
-  return WanVae::load(file, config_of(name), bench.stream, dtype, parts);
+  return NetworkVae(config_of(name).design(), file, bench.stream, dtype, parts);
 }
 
 // Makes a smooth latent without symmetries.
@@ -46,7 +46,7 @@ Tensor make_latent(int64_t z, int64_t h, int64_t w, int64_t frame) {
   return latent;
 }
 
-Tensor decode_next(Bench& bench, WanVaeDecoder& decoder, const TensorView& latent) {
+Tensor decode_next(Bench& bench, NetworkVaeDecoder& decoder, const TensorView& latent) {
   Tensor frames(DType::kF32, {decoder.next_frames(), 3, decoder.height(), decoder.width()});
   decoder.decode_chunk(bench.context, latent, frames);
   return frames;
@@ -58,11 +58,11 @@ TEST_P(VaeDecodeGolden, MatchesReference) {
   const auto& [name, run] = GetParam();
   const GoldenCase golden(name);
   Bench bench(run.reference);
-  const WanVae vae = load(bench, name, run.dtype, VaeParts::kDecoder);
+  const NetworkVae vae = load(bench, name, run.dtype, VaeParts::kDecoder);
   const Tensor latents = golden.input("latents");
   const TensorView z = latents;
-  const int64_t scale = vae.config().spatial_factor();
-  Tensor video(DType::kF32, {3, vae.config().traits().frames(z[1]), z[2] * scale, z[3] * scale});
+  const int64_t scale = vae.traits().spatial_factor;
+  Tensor video(DType::kF32, {3, vae.traits().frames(z[1]), z[2] * scale, z[3] * scale});
   vae_decode(bench.context, vae, z, video);
   EXPECT_TRUE(golden.matches("video", video, run.dtype));
   EXPECT_EQ(bench.arena.used(), 0u);
@@ -81,12 +81,12 @@ TEST_P(VaeEncodeGolden, MatchesReference) {
   const auto& [name, run] = GetParam();
   const GoldenCase golden(name);
   Bench bench(run.reference);
-  const WanVae vae = load(bench, name, run.dtype, VaeParts::kEncoder);
+  const NetworkVae vae = load(bench, name, run.dtype, VaeParts::kEncoder);
   const Tensor video = golden.input("video");
   const TensorView x = video;
-  const int64_t scale = vae.config().spatial_factor();
-  Tensor mean(DType::kF32, {vae.config().z_dim, vae.config().traits().latent_frames(x[1]),
-                            x[2] / scale, x[3] / scale});
+  const int64_t scale = vae.traits().spatial_factor;
+  Tensor mean(DType::kF32, {vae.traits().channels, vae.traits().latent_frames(x[1]), x[2] / scale,
+                            x[3] / scale});
   vae_encode(bench.context, vae, x, mean);
   EXPECT_TRUE(golden.matches("mean", mean, run.dtype));
   EXPECT_EQ(bench.arena.used(), 0u);
@@ -118,8 +118,8 @@ TEST(WanVae, FactorsFollowFromTheConfig) {
 // A second decoder that continues from the first one's state gives the same bits.
 TEST(WanVae, DecodingResumesFromSavedState) {
   Bench bench;
-  const WanVae vae = load(bench, "vae21_mult_decode2", DType::kF32, VaeParts::kDecoder);
-  WanVaeDecoder whole(vae, 3, 2), second(vae, 3, 2);
+  const NetworkVae vae = load(bench, "vae21_mult_decode2", DType::kF32, VaeParts::kDecoder);
+  NetworkVaeDecoder whole(vae, 3, 2), second(vae, 3, 2);
   for (int64_t i = 0; i < 5; ++i) {
     const Tensor latent = make_latent(16, 3, 2, i);
     if (i >= 1) {  // every later chunk is resumed by another decoder, whose state is garbage
@@ -138,13 +138,13 @@ TEST(WanVae, DecodingResumesFromSavedState) {
 
 TEST(WanVae, ResetForgetsEverything) {
   Bench bench;
-  const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kBoth);
-  WanVaeDecoder decoder(vae, 2, 3);
+  const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kBoth);
+  NetworkVaeDecoder decoder(vae, 2, 3);
   std::vector<Tensor> first;
   for (int64_t i = 0; i < 3; ++i)
     first.push_back(decode_next(bench, decoder, make_latent(16, 2, 3, i)));
   EXPECT_FALSE(bitwise_equal(first[1].view(), first[2].view()));
-  decoder.reset();
+  decoder.state().reset();
   for (int64_t i = 0; i < 3; ++i)
     EXPECT_TRUE(bitwise_equal(decode_next(bench, decoder, make_latent(16, 2, 3, i)), first[i]))
         << i;
@@ -153,7 +153,7 @@ TEST(WanVae, ResetForgetsEverything) {
 // Decoded frames do not depend on later latents.
 TEST(WanVae, DecodingIsCausal) {
   Bench bench;
-  const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
+  const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
   Tensor latents(DType::kF32, {16, 4, 2, 3}), video(DType::kF32, {3, 13, 16, 24}),
       prefix(DType::kF32, {3, 9, 16, 24});
   for (int64_t i = 0; i < 4; ++i)
@@ -168,10 +168,10 @@ TEST(WanVae, DecodeMemoryDoesNotGrowWithFrames) {
   const int64_t frames[] = {81, 257};
   for (int run = 0; run < 2; ++run) {
     Bench bench;
-    const WanVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
-    WanVaeDecoder decoder(vae, 1, 1);
+    const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
+    NetworkVaeDecoder decoder(vae, 1, 1);
     live[run] = tensor_bytes_live();
-    for (int64_t i = 0; i < vae.config().traits().latent_frames(frames[run]); ++i)
+    for (int64_t i = 0; i < vae.traits().latent_frames(frames[run]); ++i)
       decode_next(bench, decoder, make_latent(16, 1, 1, i));
     high_water[run] = bench.arena.high_water();
     EXPECT_EQ(tensor_bytes_live(), live[run]);
@@ -186,23 +186,23 @@ TEST_P(VaeMemory, DryRunsTakeWhatRealOnesTake) {
   const auto& [name, dtype] = GetParam();
   const int64_t h = 8, w = 6;
   Bench bench;
-  const WanVae vae = load(bench, name, dtype, VaeParts::kBoth);
-  const WanVaeConfig& config = vae.config();
+  const NetworkVae vae = load(bench, name, dtype, VaeParts::kBoth);
+  const WanVaeConfig config = config_of(name);
   const size_t before = tensor_bytes_live();
-  WanVaeDecoder decoder(vae, h, w);
+  NetworkVaeDecoder decoder(vae, h, w);
   const size_t state = tensor_bytes_live() - before;
   for (int64_t i = 0; i < 2; ++i) decode_next(bench, decoder, make_latent(config.z_dim, h, w, i));
   DryRun dry;
-  const WanVae same =
-      WanVae::load(without_values(wan_vae_tensors(config)), config, dry.stream(), dtype);
+  const NetworkVae same(config.design(), without_values(wan_vae_tensors(config)), dry.stream(),
+                        dtype);
   Context dry_context = bench.seams.context(dry.stream(), dry.arena(), {}, {});
   const Footprint decoded = dry_decode(dry, same, dry_context, h, w, 2);
   EXPECT_EQ(state, decoded.held);
   EXPECT_EQ(bench.arena.high_water(), decoded.arena);
 
   const size_t between = tensor_bytes_live();
-  WanVaeEncoder encoder(vae, h, w);
-  std::optional<WanVaeEncoder> dry_encoder;
+  NetworkVaeEncoder encoder(vae, h, w);
+  std::optional<NetworkVaeEncoder> dry_encoder;
   EXPECT_EQ(tensor_bytes_live() - between,
             dry.measure([&] { dry_encoder.emplace(same, h, w); }).held);
   bench.arena.reset_high_water();
@@ -232,8 +232,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, VaeMemory,
 TEST(WanVae, MemoryOfTheRealDecoder) {
   const WanVaeConfig config;
   DryRun dry;
-  const WanVae vae = WanVae::load(without_values(wan_vae_tensors(config)), config, dry.stream(),
-                                  DType::kF32, VaeParts::kDecoder);
+  const NetworkVae vae(config.design(), without_values(wan_vae_tensors(config)), dry.stream(),
+                       DType::kF32, VaeParts::kDecoder);
   SerialSeams seams;
   Context context = seams.context(dry.stream(), dry.arena(), {}, {});
   const Footprint decoded = dry_decode(dry, vae, context, 60, 104, 2);
@@ -246,7 +246,7 @@ TEST(WanVae, MemoryOfTheRealDecoder) {
 
 TEST(WanVae, FrameCountsWithoutLatentAreRefusedWithNeighbours) {
   Bench bench;
-  const WanVae vae = load(bench, "vae21_tiny_encode3", DType::kF32, VaeParts::kEncoder);
+  const NetworkVae vae = load(bench, "vae21_tiny_encode3", DType::kF32, VaeParts::kEncoder);
   const Tensor video(DType::kF32, {3, 6, 16, 16}), mean(DType::kF32, {16, 2, 2, 2});
   try {
     vae_encode(bench.context, vae, video, mean);
@@ -280,9 +280,9 @@ TEST(WanVae, OriginalNamesAreAccepted) {
     const std::string path = testing::TempDir() + "weft_vae_original.safetensors";
     write_safetensors(path, tensors);
     const TensorFile file = TensorFile::open(path);
-    const WanVae original = WanVae::load(file, config, bench.stream, DType::kF32, VaeParts::kBoth);
-    const WanVae diffusers = load(bench, name, DType::kF32, VaeParts::kBoth);
-    WanVaeDecoder a(original, 2, 2), b(diffusers, 2, 2);
+    const NetworkVae original(config.design(), file, bench.stream, DType::kF32);
+    const NetworkVae diffusers = load(bench, name, DType::kF32, VaeParts::kBoth);
+    NetworkVaeDecoder a(original, 2, 2), b(diffusers, 2, 2);
     for (int64_t i = 0; i < 2; ++i) {
       const Tensor latent = make_latent(16, 2, 2, i);
       EXPECT_TRUE(bitwise_equal(decode_next(bench, a, latent), decode_next(bench, b, latent)));
@@ -311,41 +311,25 @@ TEST(WanVae, OriginalNamesOfTheRealVae) {
 }
 
 TEST(WanVae, LatentStatistics) {
+  Bench bench;
+  const NetworkVae vae = load(bench, "vae21_tiny_decode3", DType::kF32, VaeParts::kDecoder);
   const WanVaeConfig config = config_of("vae21_tiny_decode3");
-  const Tensor latents = make_latent(16, 3, 2, 0);
-  Tensor normal(DType::kF32, {16, 3, 2}), back(DType::kF32, {16, 3, 2});
-  normalize_latents(config, latents, normal);
-  EXPECT_FLOAT_EQ(normal.as<float>()[6], (latents.as<float>()[6] + 0.7089f) / 1.4541f);
-  denormalize_latents(config, normal, back);
-  for (int64_t i = 0; i < back.count(); ++i)  // three roundings, the largest value about 5
-    EXPECT_NEAR(back.as<float>()[i], latents.as<float>()[i], 3 * kUnit32 * 8);
+  const Tensor normal = make_latent(16, 3, 2, 0);
+  Tensor latents(DType::kF32, {16, 3, 2});
+  vae.denormalize(normal, latents);
+  EXPECT_FLOAT_EQ(latents.as<float>()[6], normal.as<float>()[6] * 1.4541f - 0.7089f);
+  for (int64_t i = 0; i < latents.count(); ++i)
+    EXPECT_EQ(latents.as<float>()[i],
+              normal.as<float>()[i] * config.latents_std[i / 6] + config.latents_mean[i / 6]);
 }
 
-class VaeConfigFile : public testing::Test {
+class VaeConfigFile : public ConfigFile<WanVaeConfig> {
  protected:
-  void SetUp() override {
-    std::ifstream file("tests/golden/vae21_tiny_decode3/model/vae/config.json");
-    json_ = nlohmann::json::parse(file);
-  }
-  WanVaeConfig read() {
-    const std::string path = testing::TempDir() + "weft_vae_config.json";
-    std::ofstream(path) << json_.dump();
-    return WanVaeConfig::from_json_file(path);
-  }
-  std::string fault() {
-    try {
-      read();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
-  }
+  VaeConfigFile() : ConfigFile("tests/golden/vae21_tiny_decode3/model/vae/config.json") {}
   void expect_fault(const std::string& part) {
     const std::string message = fault();
     EXPECT_NE(message.find(part), std::string::npos) << "'" << message << "' without " << part;
   }
-  nlohmann::json json_;
 };
 
 TEST_F(VaeConfigFile, StatisticsFallBackToThePublishedOnes) {

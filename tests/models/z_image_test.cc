@@ -2,34 +2,26 @@
 
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <map>
 
 #include "kernels/ops.h"
 #include "models/z_image/names.h"
 #include "models/z_image/transformer.h"
+#include "tests/models/config_testing.h"
 #include "tests/models/footprint_testing.h"
 #include "tests/models/slices_testing.h"
+#include "tests/models/transformer_testing.h"
 #include "tests/support/golden_case.h"
 
 namespace weft {
 namespace {
 
 using test::bitwise_equal;
+using test::Recorder;
 using test::relative_l2;
 using test::to_f64;
 
 const std::string kCase = "dit_zimage";
-
-// Stores f32 copies of the tensors it observes, under the names of the golden case.
-struct Recorder final : Observer {
-  void see(Context& context, const char* name, int index, const TensorView& value) override {
-    Tensor kept(DType::kF32, value.shape());
-    copy(context.stream, value, kept);
-    seen[index < 0 ? name : std::string(name) + "." + std::to_string(index)] = std::move(kept);
-  }
-  std::map<std::string, Tensor> seen;
-};
 
 // A model with inputs of its own: token rows of a latent and a caption.
 struct Model {
@@ -305,32 +297,13 @@ TEST(ZImageMemory, WeightsAreThePredictedBytes) {
 }
 
 TEST(ZImageConfig, CountsOfThePublishedModel) {
-  EXPECT_EQ(published().parameter_count(), 6'154'908'736);
+  EXPECT_EQ(parameter_count(z_image_tensors(published())), 6'154'908'736);
   EXPECT_EQ(published().ffn_dim(), 10240);
 }
 
-class ZImageConfigFile : public testing::Test {
+class ZImageConfigFile : public test::ConfigFile<ZImageConfig> {
  protected:
-  void SetUp() override {
-    json_ = read_json_file("tests/golden/" + kCase + "/model/transformer/config.json");
-    path_ = testing::TempDir() + "weft_z_image_config.json";
-  }
-  void TearDown() override { std::remove(path_.c_str()); }
-  ZImageConfig read() {
-    std::ofstream(path_) << json_.dump();
-    return ZImageConfig::from_json_file(path_);
-  }
-  std::string fault() {
-    try {
-      read();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kModel);
-      return error.what();
-    }
-    return "";
-  }
-  nlohmann::json json_;
-  std::string path_;
+  ZImageConfigFile() : ConfigFile("tests/golden/" + kCase + "/model/transformer/config.json") {}
 };
 
 TEST_F(ZImageConfigFile, EveryFieldIsRead) {
@@ -361,18 +334,11 @@ TEST_F(ZImageConfigFile, EveryFaultAtOnce) {
 }
 
 TEST_F(ZImageConfigFile, ImpossibleSizes) {
-  const auto with = [&](const char* key, const nlohmann::json& value) {
-    const nlohmann::json before = json_.at(key);
-    json_[key] = value;
-    const std::string text = fault();
-    json_[key] = before;
-    return text;
-  };
-  EXPECT_NE(with("dim", 49).find("dim 49 is not a multiple of n_heads 2"), std::string::npos);
-  EXPECT_NE(with("axes_dims", {8, 8, 6}).find("axes_dims add up to 22"), std::string::npos);
-  EXPECT_NE(with("axes_dims", {9, 7, 8}).find("axes_dims holds 9"), std::string::npos);
-  EXPECT_NE(with("axes_dims", {8, 16}).find("axes_dims must have 3 values"), std::string::npos);
-  EXPECT_NE(with("all_patch_size", {2, 4}).find("all_patch_size = [2,4]"), std::string::npos);
+  EXPECT_NE(fault("dim", 49).find("dim 49 is not a multiple of n_heads 2"), std::string::npos);
+  EXPECT_NE(fault("axes_dims", {8, 8, 6}).find("axes_dims add up to 22"), std::string::npos);
+  EXPECT_NE(fault("axes_dims", {9, 7, 8}).find("axes_dims holds 9"), std::string::npos);
+  EXPECT_NE(fault("axes_dims", {8, 16}).find("axes_dims must have 3 values"), std::string::npos);
+  EXPECT_NE(fault("all_patch_size", {2, 4}).find("all_patch_size = [2,4]"), std::string::npos);
 }
 
 TEST(ZImageLimits, PositionsBeyondTheTables) {

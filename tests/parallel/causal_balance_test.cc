@@ -1,6 +1,8 @@
 // Tests balanced causal attention: the schedule, one rank's result, and bytes by the formula.
 #include "parallel/methods/causal_balance.h"
 
+#include <algorithm>
+
 #include "parallel/methods/attention_state.h"
 #include "tests/parallel/methods.h"
 
@@ -13,6 +15,21 @@ SequenceRun::Make light_seq(const SequenceMap& map) {
     for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
     return std::make_unique<LightSeqMixer>(world.group(all, 1), map);
   };
+}
+
+// (query, key) pairs that the mask lets through: the work of a block.
+int64_t visible_pairs(const TokenRanges& queries, const TokenRanges& keys, Mask mask) {
+  if (mask == Mask::kFull) return queries.size() * keys.size();
+  int64_t pairs = 0;
+  for (const Range& q : queries.ranges)
+    for (const Range& k : keys.ranges) {
+      // Query i sees i - k.begin + 1 keys where that lies between 1 and all of them.
+      const int64_t some = std::clamp(k.begin, q.begin, q.end),
+                    all = std::clamp(k.end, some, q.end);
+      const int64_t rows = all - some, first = some - k.begin + 1;
+      pairs += rows * first + rows * (rows - 1) / 2 + (q.end - all) * k.size();
+    }
+  return pairs;
 }
 
 TEST(BalanceStep, EveryPairOfBlocksOnce) {

@@ -94,7 +94,8 @@ TEST(KVCache, MovesFromTokensToHeadsWithTheBytesOfTheFormula) {
     const int ranks = rings * ulysses;
     constexpr int64_t kTokens = 23;
     const SequenceMap blocks = SequenceMap::zigzag(kTokens, rings, ulysses).blocks(ulysses);
-    std::vector<KVPlace> held, wanted;
+    KVMove move;
+    auto& [held, wanted] = move;
     for (int rank = 0; rank < ranks; ++rank) {
       held.push_back({blocks[rank / ulysses],
                       partition_heads(2 * kHeads, kHeads, ulysses, rank % ulysses).kv});
@@ -110,9 +111,8 @@ TEST(KVCache, MovesFromTokensToHeadsWithTheBytesOfTheFormula) {
       KVCache from(from_pool), to(to_pool);
       fill(from, held[rank].tokens, held[rank].heads);
       world.reset_counters();
-      move_cache(world, stream, arena, from, held, to, wanted);
-      EXPECT_EQ(world.counters().total_sent().bytes,
-                move_cache_sent_bytes(held, wanted, rank, from.shape()));
+      move_cache(world, stream, arena, move, from, to);
+      EXPECT_EQ(world.counters().total_sent().bytes, move.sent_bytes(rank, from.shape()));
       expect_filled(to, TokenRanges::all(kTokens), wanted[rank].heads);
       if (rings == 1) {
         EXPECT_EQ(world.counters().total_sent().bytes, 0);

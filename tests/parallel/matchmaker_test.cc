@@ -14,6 +14,7 @@
 #include "parallel/bootstrap/share.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/local.h"
+#include "tests/parallel/share_through_file.h"
 
 namespace weft::test {
 namespace {

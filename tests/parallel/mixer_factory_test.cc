@@ -13,7 +13,7 @@ namespace {
 
 MixerDescription describe(const Layout& layout, int rank, const AttentionCase& c,
                           RingBalance balance) {
-  const int rings = layout[Axis::kRing] * layout[Axis::kTokenRing];
+  const int rings = layout.blocks();
   const SequenceMap map = balance == RingBalance::kZigzag
                               ? SequenceMap::zigzag(c.tokens(), rings, layout[Axis::kUlysses])
                               : SequenceMap::contiguous(c.tokens(), layout.sequence());

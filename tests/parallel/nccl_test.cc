@@ -10,10 +10,11 @@
 #include <thread>
 
 #include "kernels/cuda/device.h"
-#include "parallel/bootstrap/share.h"
 #include "parallel/communicator.h"
 #include "parallel/transport/local.h"
+#include "parallel/transport/staged_bytes.h"
 #include "tests/parallel/nccl_stub.h"
+#include "tests/parallel/share_through_file.h"
 #include "tests/parallel/stray.h"
 
 namespace weft::test {
@@ -45,10 +46,15 @@ class Nccl : public testing::Test {
     EXPECT_EQ(NcclStub::live_handles(), 0);
   }
 
+  NcclOptions with_stub(NcclOptions options = {}) {
+    options.api = &api_;
+    return options;
+  }
+
   Transports make(int ranks, const NcclOptions& options = {}) {
     std::vector<int> devices(ranks);
     for (int r = 0; r < ranks; ++r) devices[r] = r;
-    return make_nccl_transports(api_, devices, options);
+    return make_nccl_transports(devices, with_stub(options));
   }
 
   std::string failure(int ranks, const std::function<void(Communicator&)>& work) {
@@ -179,6 +185,29 @@ TEST_F(Nccl, StraysOfEndedJobsAreDiscardedAndCounted) {
   run_ranks(make(3), expect_strays_are_discarded);
 }
 
+// Memory of the host passes through buffers on the device, one for each power of two of bytes.
+TEST_F(Nccl, StagingIsCountedAndFreedWhenTheJobEnds) {
+  run_ranks(make(2), [](Communicator& c) {
+    const auto pass = [&](int64_t values) {
+      const Tensor x(DType::kF32, {values});
+      c.rank() ? c.receive(stream(), 0, {}, x) : c.send(stream(), 1, {}, x);
+      return c.held_bytes();
+    };
+    EXPECT_EQ(c.held_bytes(), 0);
+    for (int job = 0; job < 2; ++job) {
+      EXPECT_EQ(pass(1030), 8192);  // 4120 bytes, in units of 256: 4352
+      EXPECT_EQ(pass(2000), 8192);  // shares the buffer
+      EXPECT_EQ(pass(3000), 8192 + 16384);
+      EXPECT_EQ(pass(10), 8192 + 16384);
+      EXPECT_LE(c.held_bytes(), 2 * staged_bytes(12000));
+      c.end_job();
+      for (int i = 0; i < 500 && c.held_bytes() > 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_EQ(c.held_bytes(), 0);
+    }
+  });
+}
+
 TEST_F(Nccl, TagsThatNeverMeetAreBothNamed) {
   const std::string what = failure(2, [](Communicator& c) {
     Tensor x(DType::kF32, {4});
@@ -283,7 +312,7 @@ TEST_F(Nccl, StartUpNamesTheRanksThatAreNotReady) {
 
 TEST_F(Nccl, ADeviceThatIsNotThereIsNamed) {
   try {
-    make_nccl_transports(api_, std::vector<int>{0, 99}, {});
+    make_nccl_transports(std::vector<int>{0, 99}, with_stub());
     FAIL() << "there is no device 99";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "rank 1: cudaSetDevice on device 99: stub CUDA error");
@@ -299,8 +328,8 @@ TEST_F(Nccl, RanksFindEachOtherThroughAFile) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kRanks; ++rank)
     ranks.emplace_back([&, rank] {
-      Communicator c(make_nccl_transport(api_, rank, kRanks, rank, share_through_file(file, rank),
-                                         {.startup_seconds = 20, .interfaces = "lo"}));
+      Communicator c(make_nccl_transport(rank, kRanks, rank, share_through_file(file, rank),
+                                         with_stub({.startup_seconds = 20, .interfaces = "lo"})));
       collectives(c, got[rank]);
     });
   for (std::thread& one : ranks) one.join();
@@ -314,8 +343,8 @@ TEST_F(Nccl, ARankThatNeverBeginsIsNamed) {
   for (int rank = 0; rank < 2; ++rank)
     ranks.emplace_back([&, rank] {
       try {
-        make_nccl_transport(api_, rank, 3, rank, share_through_file(file, rank),
-                            {.startup_seconds = 0.3, .interfaces = "lo"});
+        make_nccl_transport(rank, 3, rank, share_through_file(file, rank),
+                            with_stub({.startup_seconds = 0.3, .interfaces = "lo"}));
         ADD_FAILURE() << "rank 2 never began";
       } catch (const Error& error) {
         EXPECT_STREQ(error.what(),
@@ -331,8 +360,8 @@ TEST_F(Nccl, AnAbortedRankEndsTheOthersOverTcp) {
   for (int rank = 0; rank < 3; ++rank)
     ranks.emplace_back([&, rank] {
       try {
-        Communicator c(make_nccl_transport(api_, rank, 3, rank, share_through_file(file, rank),
-                                           {.startup_seconds = 20, .interfaces = "lo"}));
+        Communicator c(make_nccl_transport(rank, 3, rank, share_through_file(file, rank),
+                                           with_stub({.startup_seconds = 20, .interfaces = "lo"})));
         if (rank == 2) return c.abort("rank 2 failed: NaN");
         Tensor x(DType::kF32, {4});
         c.receive(stream(), 2, {}, x);

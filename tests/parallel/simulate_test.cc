@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+
+#include "parallel/transport/local.h"
 
 namespace weft {
 namespace {
@@ -115,6 +119,64 @@ TEST(Simulate, APortCarriesBothWaysAtOnce) {
            world.exchange(on, {&send, 1}, {&receive, 1});
          }))
       EXPECT_NEAR(rank.seconds, 0.1, 1e-6);
+}
+
+// The seconds that every rank takes over transports with real clocks.
+std::vector<double> linked_seconds(int ranks, const Link& link,
+                                   const std::function<void(Communicator&)>& work) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<std::shared_ptr<Transport>> transports = make_local_transports(ranks);
+  for (auto& transport : transports) transport = make_link(transport, link);
+  std::vector<double> seconds(ranks);
+  const auto begun = Clock::now();
+  run_ranks(transports, [&](Communicator& world) {
+    work(world);
+    seconds[world.rank()] = std::chrono::duration<double>(Clock::now() - begun).count();
+  });
+  return seconds;
+}
+
+// A LinkTransport delays real messages as the simulation predicts. It can never be faster; under
+// the load of other programs it is slower, so the best of some runs counts.
+TEST(Simulate, PredictsALinkTransportOfThreeAndMoreRanks) {
+  constexpr Link link{.latency_s = 0.005, .bytes_per_s = 1e6};
+  constexpr int64_t kBytes = 20000;  // 20 ms
+  enum class Way : uint8_t { kAllToAll, kToTheFirst, kFromTheFirst, kAround };
+  for (const int ranks : {3, 4})
+    for (const Way way : {Way::kAllToAll, Way::kToTheFirst, Way::kFromTheFirst, Way::kAround}) {
+      const auto work = [&](Communicator& world) {
+        Stream on = stream();
+        std::vector<Tensor> tensors;
+        std::vector<Message> sends, receives;
+        const auto buffer = [&] {
+          tensors.push_back(Tensor(DType::kU8, {kBytes}));
+          return tensors.back().view();
+        };
+        const int own = world.rank();
+        for (int hop = 1; hop < ranks; ++hop) {
+          const int to = (own + hop) % ranks, from = (own + ranks - hop) % ranks;
+          const auto sent = [&](int sender, int receiver) {
+            if (way == Way::kAllToAll) return true;
+            if (way == Way::kAround) return (sender + 1) % ranks == receiver;
+            return (way == Way::kToTheFirst ? receiver : sender) == 0;
+          };
+          if (sent(own, to)) sends.push_back({to, {}, buffer()});
+          if (sent(from, own)) receives.push_back({from, {}, buffer()});
+        }
+        world.exchange(on, sends, receives);
+      };
+      const std::vector<SimulatedRank> simulated = simulate(ranks, {}, link, work);
+      double predicted = 0, best = 1e9;
+      for (const SimulatedRank& rank : simulated) predicted = std::max(predicted, rank.seconds);
+      EXPECT_NEAR(predicted, way == Way::kAround ? 0.025 : 0.005 + 0.02 * (ranks - 1), 1e-6);
+      for (int run = 0; run < 20 && best > 1.3 * predicted; ++run) {
+        const std::vector<double> seconds = linked_seconds(ranks, link, work);
+        for (int rank = 0; rank < ranks; ++rank)
+          EXPECT_GE(seconds[rank], simulated[rank].seconds - 1e-6) << "rank " << rank;
+        best = std::min(best, *std::ranges::max_element(seconds));
+      }
+      EXPECT_LE(best, 1.3 * predicted) << ranks << " ranks, way " << static_cast<int>(way);
+    }
 }
 
 TEST(Simulate, CopiesOfMessagesOverlapWithComputing) {

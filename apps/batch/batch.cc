@@ -1,0 +1,349 @@
+// weft batch: draws the jobs of a file, each once, and keeps account of them in the folder of their
+// results. A run that was killed or stopped goes on where it was.
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <set>
+
+#include "apps/batch/batch_log.h"
+#include "apps/commands.h"
+#include "apps/generate/drawer.h"
+#include "apps/generate/output_name.h"
+#include "apps/generate/progress.h"
+#include "io/sha256.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A line of the file that is a job.
+struct BatchJob {
+  size_t index;  // of the line among all, which decides the shard
+  GivenJob given;
+  std::string where;
+  Drawing drawing{};
+  std::string hash{};
+};
+
+Shard shard_of(const Flags& flags) {
+  Shard shard;
+  const std::string text = flags.text("shard");
+  int used = 0;
+  const bool read = std::sscanf(text.c_str(), "%d/%d%n", &shard.index, &shard.count, &used) == 2;
+  if (!read || used != static_cast<int>(text.size()) || shard.index < 0 ||
+      shard.index >= shard.count || shard.count > 1'000'000)
+    throw Error(ErrorKind::kUsage,
+                flags.label("shard") + " is '" + text + "', legal: I/N, with I from 0 to N-1");
+  return shard;
+}
+
+const char* name_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kUsage:
+      return "usage";
+    case ErrorKind::kModel:
+      return "model";
+    case ErrorKind::kMemory:
+      return "memory";
+    case ErrorKind::kNonFinite:
+      return "non_finite";
+    case ErrorKind::kComm:
+      return "communication";
+    case ErrorKind::kOutput:
+      return "output";
+    case ErrorKind::kMedia:
+      return "media";
+    default:
+      return "internal";
+  }
+}
+
+class Batch {
+ public:
+  explicit Batch(const Flags& flags)
+      : flags_(flags),
+        file_(file_of(flags)),
+        folder_(flags.text("output") + (flags.text("output").ends_with('/') ? "" : "/")),
+        shard_(shard_of(flags)),
+        lines_(lines_of(flags, "", file_)),
+        jobs_(read_jobs()),
+        drawer_(flags, nullptr) {}
+
+  int run() {
+    resolve();
+    refuse_faults();
+    std::vector<BatchJob> mine;
+    std::set<std::string> ids, own_ids;
+    for (BatchJob& job : jobs_) {
+      ids.insert(job.given.spec.id);
+      if (job.index % shard_.count != static_cast<size_t>(shard_.index)) continue;
+      own_ids.insert(job.given.spec.id);
+      mine.push_back(std::move(job));
+    }
+    // The first process keeps account, and tells the others what is to be drawn.
+    const std::vector<std::string> left = agreed_texts(drawer_.ranks(), [&] {
+      log_ = std::make_unique<BatchLog>(folder_, shard_);
+      return unfinished(mine);
+    });
+    std::vector<Drawing> drawings;
+    for (const std::string& index : left) drawings.push_back(mine[std::stoul(index)].drawing);
+    if (!drawings.empty()) draw(drawings);
+    if (!log_) return 0;
+    const size_t failed = log_->conclude(own_ids);
+    log_->write_manifest({{"input", file_},
+                          {"input_sha256", file_hash(file_)},
+                          {"model", drawer_.generator().model_name()}},
+                         ids);
+    return failed > 0 ? 1 : 0;
+  }
+
+ private:
+  static std::string file_of(const Flags& flags) {
+    if (flags.operands().size() != 1)
+      throw Error(ErrorKind::kUsage,
+                  "weft batch takes one file, got " + std::to_string(flags.operands().size()));
+    return flags.operands().front();
+  }
+
+  void fault(size_t index, const std::string& message) { faults_.emplace(index, message); }
+
+  std::vector<BatchJob> read_jobs() {
+    std::vector<BatchJob> jobs;
+    std::map<std::string, int> ids;  // the line of each
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      const std::string where = file_ + " line " + std::to_string(lines_[i].number);
+      try {
+        BatchJob job{.index = i, .given = job_of(flags_, lines_[i], where), .where = where};
+        std::string& id = job.given.spec.id;
+        char number[32];
+        std::snprintf(number, sizeof number, "%05zu", i);
+        if (id.empty() && !lines_[i].text.starts_with('{')) id = number;
+        if (id.empty())
+          throw Error(ErrorKind::kUsage, where + ": has no id; legal: custom_id, or id");
+        const auto [first, is_new] = ids.emplace(id, lines_[i].number);
+        if (!is_new)
+          throw Error(ErrorKind::kUsage, where + ": its id '" + id + "' is that of line " +
+                                             std::to_string(first->second) +
+                                             ", too; legal: an id of its own");
+        jobs.push_back(std::move(job));
+      } catch (const Error& error) {
+        fault(i, error.what());
+      }
+    }
+    return jobs;
+  }
+
+  // Completes the requests with the model's defaults, and finds the paths of the results.
+  void resolve() {
+    const Generator& generator = drawer_.generator();
+    std::map<std::string, std::string> paths;  // the line of each
+    std::vector<BatchJob> good;
+    for (BatchJob& job : jobs_) {
+      try {
+        const JobSpec& spec = job.given.spec;
+        check_model(job);
+        job.drawing.spec = spec;
+        Request& request = job.drawing.spec.request;
+        request = request_of(spec, generator.defaults(), generator.limits(), job.given.label);
+        request = generator.resolve(request);
+        // A job without a seed keeps its own, whatever run draws it.
+        if (!spec.seeded) request.seed = std::stoull(sha256_hex(spec.id).substr(0, 8), nullptr, 16);
+        job.drawing.path = path_of(job);
+        job.hash = job_hash(generator.job_record(request));
+        const auto [first, is_new] = paths.emplace(job.drawing.path, job.where);
+        if (!is_new)
+          throw Error(ErrorKind::kUsage, job.where + ": its output " + job.drawing.path +
+                                             " is that of " + first->second +
+                                             ", too; legal: an output of its own");
+        good.push_back(std::move(job));
+      } catch (const Error& error) {
+        const std::string what = error.what();
+        fault(job.index, what.starts_with(job.where) ? what : job.where + ": " + what);
+      }
+    }
+    jobs_ = std::move(good);
+  }
+
+  void check_model(const BatchJob& job) const {
+    const std::string& wanted = job.given.model;
+    const std::string here = drawer_.generator().model_name();
+    if (!wanted.empty() && wanted != here)
+      throw Error(ErrorKind::kUsage,
+                  job.where + ": model is '" + wanted + "', legal: " + here + ", which --model is");
+  }
+
+  std::string path_of(const BatchJob& job) const {
+    const JobSpec& spec = job.drawing.spec;
+    const Request& request = spec.request;
+    const std::string name =
+        spec.output.empty() ? request.frames == 1 ? "{id}.png" : "{id}.mp4" : spec.output;
+    const std::string pattern = output_pattern(
+        {.output = folder_ + name, .label = job.where + ": output", .frames = request.frames});
+    return output_path(pattern, {.seed = request.seed,
+                                 .model = drawer_.generator().model_name(),
+                                 .prompt = request.prompt,
+                                 .width = request.width,
+                                 .height = request.height,
+                                 .frames = request.frames,
+                                 .id = spec.id,
+                                 .index = static_cast<int>(job.index),
+                                 .date = {},
+                                 .time = {}});
+  }
+
+  // Tells every faulty line. Nothing is drawn then, unless --skip-invalid is given.
+  void refuse_faults() {
+    if (drawer_.ranks().speaks)
+      for (const auto& [index, message] : faults_)
+        std::fprintf(stderr, "weft: %s\n", printable(message).c_str());
+    if (faults_.empty()) return;
+    if (!flags_.on("skip-invalid") || jobs_.empty())
+      throw Error(ErrorKind::kUsage, "nothing is drawn: " + std::to_string(faults_.size()) +
+                                         " of " + std::to_string(lines_.size()) + " jobs of " +
+                                         file_ +
+                                         " are faulty; --skip-invalid goes on without them");
+    faults_.clear();
+  }
+
+  // Returns the indices in `mine` of what is to be drawn. Jobs that failed before come last, so
+  // that one that ends the process keeps none of the others from being drawn.
+  std::vector<std::string> unfinished(const std::vector<BatchJob>& mine) {
+    std::vector<std::string> fresh, failed;
+    for (size_t i = 0; i < mine.size(); ++i) {
+      const BatchJob& job = mine[i];
+      if (is_done(job)) continue;
+      (log_->error(job.given.spec.id) ? failed : fresh).push_back(std::to_string(i));
+    }
+    refuse_faults();
+    if (informative(flags_))
+      std::fprintf(stderr, "weft: %zu of %zu jobs are to be drawn\n", fresh.size() + failed.size(),
+                   mine.size());
+    fresh.insert(fresh.end(), failed.begin(), failed.end());
+    return fresh;
+  }
+
+  // True where the job's result is there and verified, or where it must not be drawn.
+  bool is_done(const BatchJob& job) {
+    const std::string& id = job.given.spec.id;
+    const std::string& path = job.drawing.path;
+    const OutputNames names = output_names(path);
+    const auto remove = [&] {
+      for (const std::string& file : {path, names.sidecar}) fs::remove(file);
+    };
+    if (const nlohmann::json* line = log_->result(id)) {
+      const nlohmann::json& body = line->at("response").at("body");
+      if (body.at("job_sha256") != job.hash) {
+        if (!flags_.on("overwrite")) return other_request(job);
+      } else if (!flags_.on("overwrite") && fs::is_regular_file(path) &&
+                 file_hash(path) == body.at("file_sha256")) {
+        return true;
+      }
+      log_->forget(id);
+      remove();
+      return false;
+    }
+    if (complete(drawer_.generator(), job.drawing)) {  // killed before its line was written
+      const nlohmann::json sidecar = sidecar_of(path);
+      log_->add_result(result_line(job.drawing, job.hash, sidecar));
+      remove_checkpoints(names.checkpoint);
+      fs::remove(names.latents);
+      return true;
+    }
+    return !flags_.on("overwrite") && fs::exists(names.sidecar) && other_request(job);
+  }
+
+  bool other_request(const BatchJob& job) {
+    fault(job.index, job.where + ": its id '" + job.given.spec.id + "' has a result of another " +
+                         "request in " + folder_ + "; legal: an id of its own, or --overwrite");
+    return true;
+  }
+
+  // A line of results.jsonl. `made` has "framehash", "seconds" and "frames".
+  nlohmann::json result_line(const Drawing& drawing, const std::string& hash,
+                             const nlohmann::json& made) const {
+    const Request& request = drawing.spec.request;
+    const std::time_t now = std::time(nullptr);
+    const double length = static_cast<double>(request.frames) / request.fps;
+    nlohmann::json body{
+        {"id", "video_" + hash.substr(0, 24)},
+        {"object", "video"},
+        {"model", drawer_.generator().model_name()},
+        {"status", "completed"},
+        {"progress", 100},
+        {"created_at", now - static_cast<std::time_t>(made.at("seconds").get<double>())},
+        {"completed_at", now},
+        {"seconds", shown(length)},
+        {"size", std::to_string(request.width) + "x" + std::to_string(request.height)},
+        {"seed", request.seed},
+        {"frames", made.at("frames")},
+        {"output", drawing.path.substr(folder_.size())},
+        {"draw_seconds", made.at("seconds")},
+        {"framehash", made.at("framehash")},
+        {"file_sha256", file_hash(drawing.path)},
+        {"job_sha256", hash}};
+    if (!flags_.on("no-prompt-metadata")) body["prompt"] = request.prompt;
+    return {
+        {"id", "batch_req_" + hash.substr(0, 24)},
+        {"custom_id", drawing.spec.id},
+        {"response", {{"status_code", 200}, {"request_id", hash.substr(0, 24)}, {"body", body}}},
+        {"error", nullptr}};
+  }
+
+  void draw(const std::vector<Drawing>& drawings) {
+    drawer_.arrange(drawings);
+    const auto hash_of = [&](const Drawing& drawing) {
+      return job_hash(drawer_.generator().job_record(drawing.spec.request));
+    };
+    const auto print = [&](const nlohmann::json& line) {
+      if (flags_.on("json")) std::printf("%s\n", line.dump().c_str());
+      std::fflush(stdout);
+    };
+    drawer_.draw(
+        {.all = drawings, .pattern = {}},
+        [&](const Finished& done) {
+          const RunResult& result = done.result;
+          const nlohmann::json line =
+              result_line(done.drawing, hash_of(done.drawing),
+                          {{"framehash", result.framehash},
+                           {"frames", result.frames},
+                           {"seconds", result.earlier_seconds + result.seconds}});
+          log_->add_result(line);
+          if (!flags_.on("json"))
+            std::printf("%s %s %.2f\n", done.drawing.path.c_str(), result.framehash.c_str(),
+                        result.seconds);
+          print(line);
+        },
+        [&](size_t index, const Error& error) {
+          const std::string hash = hash_of(drawings[index]);
+          const std::string& id = drawings[index].spec.id;
+          const nlohmann::json line{{"id", "batch_req_" + hash.substr(0, 24)},
+                                    {"custom_id", id},
+                                    {"response", nullptr},
+                                    {"error",
+                                     {{"code", name_of(error.kind())},
+                                      {"exit_code", static_cast<int>(error.kind())},
+                                      {"message", error.what()}}}};
+          std::fprintf(stderr, "weft: %s failed: %s\n", printable(id).c_str(),
+                       printable(error.what()).c_str());
+          log_->add_error(line);
+          print(line);
+        });
+  }
+
+  const Flags& flags_;
+  const std::string file_, folder_;
+  const Shard shard_;
+  const std::vector<Line> lines_;
+  std::map<size_t, std::string> faults_;  // by the index of the line
+  std::vector<BatchJob> jobs_;
+  Drawer drawer_;
+  std::unique_ptr<BatchLog> log_;  // in the first process alone
+};
+
+}  // namespace
+
+int run_batch(const Flags& flags) { return Batch(flags).run(); }
+
+}  // namespace weft

@@ -1,0 +1,330 @@
+#include "apps/generate/drawer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <sstream>
+
+#include "apps/command_line/placement.h"
+#include "apps/commands.h"
+#include "apps/generate/progress.h"
+#include "apps/generate/resume.h"
+#include "apps/generate/stop.h"
+#include "apps/inspect/memory.h"
+#include "apps/model_folder.h"
+#include "kernels/transfer.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+VideoSettings video_settings(const Flags& flags, const Request& request, int threads) {
+  VideoSettings settings;
+  settings.width = static_cast<int>(request.width);
+  settings.height = static_cast<int>(request.height);
+  const bool whole = request.fps == std::floor(request.fps);
+  settings.fps_den = whole ? 1 : 1000;
+  settings.fps_num = static_cast<int>(std::lround(request.fps * settings.fps_den));
+  // The encoder's own choice of threads depends on the machine, and files depend on the threads.
+  settings.threads = threads;
+  settings.deterministic = flags.on("deterministic");
+  return settings;
+}
+
+// Predicts the time that weights take which are copied to the device for every forward.
+UploadForecast upload_of(const Flags& flags, Device device, const MemoryPlan& plan) {
+  const std::vector<uint64_t>& streamed = plan.parts.streamed;
+  const uint64_t most = streamed.empty() ? 0 : *std::max_element(streamed.begin(), streamed.end());
+  if (most == 0) return {};
+  if (!plan.fits()) return upload_forecast(flags, static_cast<int64_t>(most), nullptr);
+  Stream stream = stream_on(device);
+  return upload_forecast(flags, static_cast<int64_t>(most), &stream);
+}
+
+// "moving left on a navy background ...": at most eight words.
+std::string first_words(const std::string& text) {
+  constexpr int kMost = 8;
+  std::istringstream stream(text);
+  std::string shown, word;
+  for (int count = 0; stream >> word; ++count) {
+    if (count == kMost) return shown + " ...";
+    shown += (count ? " " : "") + word;
+  }
+  return shown;
+}
+
+void warn_of_cut(const std::string& what, const PromptCut& cut) {
+  std::fprintf(
+      stderr,
+      "weft: warning: the %s has %lld tokens, but this model's text encoder reads %lld; it "
+      "ignores everything from '%s' on\n",
+      what.c_str(), static_cast<long long>(cut.tokens), static_cast<long long>(cut.read),
+      printable(first_words(cut.lost)).c_str());
+}
+
+// Removes the files that only a running job needs. This comes after the sidecar: a job that is
+// killed before it can be resumed, and one that is killed after it is complete; the next run of the
+// same command tidies up.
+void drop_leftovers(const Flags& flags, const OutputNames& names) {
+  remove_checkpoints(names.checkpoint);
+  if (!flags.on("keep-latents")) fs::remove(names.latents);
+}
+
+// The job's name in progress events: the name of its file or folder.
+std::string job_name(const std::string& path) {
+  const fs::path name(path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
+  return name.filename().string();
+}
+
+// The options of a rank that is not its replica's root.
+RunOptions joining() {
+  RunOptions options;
+  options.stop = &stop_requested();
+  return options;
+}
+
+GeneratorOptions metered(GeneratorOptions options, const Ops* ops) {
+  options.ops = ops;
+  return options;
+}
+
+// Returns the exception that is being handled as an Error.
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const fs::filesystem_error& error) {
+    return {ErrorKind::kOutput, error.what()};
+  } catch (const std::bad_alloc&) {
+    return {ErrorKind::kMemory, "out of memory"};
+  } catch (const std::exception& error) {
+    return {ErrorKind::kInternal, error.what()};
+  }
+}
+
+}  // namespace
+
+struct Drawer::Work {
+  const Drawings& drawings;
+  const ResultListener& on_result;
+  const FailureListener& on_failure;
+  std::vector<size_t> pending;   // the drawings of a pass; later passes leave out what is over
+  std::vector<char> over;        // drawn or failed; each is written by its replica's root
+  std::mutex mutex;              // guards the member below
+  std::optional<size_t> failed;  // the drawing whose error ended the pass
+
+  // The first rank that fails tells on which drawing. The others fail because of it.
+  void fail(size_t index) {
+    const std::lock_guard lock(mutex);
+    if (!failed) failed = index;
+  }
+};
+
+Drawer::Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model)
+    : flags_(flags),
+      ranks_(ranks_of(flags)),
+      profiling_(flags, ranks_),
+      options_(metered(options_of(flags, ranks_), profiling_.ops())),
+      model_(model ? std::move(model) : std::make_shared<OpenModel>(model_folder(flags))),
+      generator_(model_, options_) {}
+
+void Drawer::arrange(const std::vector<Drawing>& drawings) {
+  const Drawing& first = drawings.front();
+  LayoutLimits limits = generator_.layout_limits(first.spec.request);
+  for (const Drawing& drawing : drawings) {
+    const LayoutLimits other = generator_.layout_limits(drawing.spec.request);
+    limits.tokens = std::min(limits.tokens, other.tokens);
+    limits.guided &= other.guided;
+  }
+  limits.requests = static_cast<int64_t>(drawings.size());
+  layout_ = layout_for(first, limits);
+  plan_ = plan_of_rank(model_, options_, layout_, first.spec.request);
+  upload_ = upload_of(flags_, options_.device, plan_);
+}
+
+// A chosen layout is kept as a given of the job. All ranks receive the same.
+Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
+  const std::string asked = layout_text(flags_);
+  const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
+  if (layouts.size() == 1 || !chooses_layout(asked))
+    return parse_layout(asked, ranks_.count, limits);
+  const Link link = link_between(flags_, ranks_);
+  const std::string chosen =
+      agreed_texts(ranks_, [&]() -> std::vector<std::string> {
+        const std::string left = layout_left(flags_, output_names(first.path), layouts);
+        if (!left.empty()) return {left};
+        PlannedJob job = planned_job(generator_, planned_options(), first.spec.request,
+                                     simulated_machine(flags_, ranks_, link));
+        job.requests = limits.requests;
+        choice_ = choose_layout(job, layouts);
+        return {to_string(choice_->best.front().layout)};
+      }).front();
+  const Layout layout = parse_layout(chosen, ranks_.count, limits);
+  Layout axes = layout;  // the other keys have flags of their own
+  axes.text_ranks = axes.vae_ranks = 0;
+  flags_.imply("layout", to_string(axes), "auto");
+  return layout;
+}
+
+// The options of the ranks, with the memory that is free now as the limit.
+GeneratorOptions Drawer::planned_options() const {
+  GeneratorOptions options = options_;
+  const auto limited = [](uint64_t& limit, uint64_t free) {
+    limit = limit ? std::min(limit, free) : free;
+  };
+  limited(options.memory_limit, available_memory(options.device));
+  limited(options.host_memory_limit, available_memory());
+  return options;
+}
+
+std::optional<PromptCut> Drawer::checked_prompt(const Request& request) const {
+  const std::optional<PromptCut> cut = generator_.prompt_cut(request.prompt);
+  if (cut) warn_of_cut("prompt", *cut);
+  if (generator_.layout_limits(request).guided)
+    if (const auto negative = generator_.prompt_cut(request.negative_prompt.value_or("")))
+      warn_of_cut("negative prompt", *negative);
+  return cut;
+}
+
+void Drawer::draw(const Drawings& drawings, const ResultListener& on_result,
+                  const FailureListener& on_failure) {
+  const std::map<std::string, std::string> about{
+      {"model", generator_.model_name()}, {"layout", to_string(layout_)}, {"weft", version_text()}};
+  Work work{.drawings = drawings,
+            .on_result = on_result,
+            .on_failure = on_failure,
+            .pending = {},
+            .over = std::vector<char>(drawings.all.size()),
+            .mutex = {},
+            .failed = {}};
+  const auto pass = [&] {
+    if (ranks_.alone()) {
+      const auto recorded = profiling_.record(0);
+      run_jobs(work, generator_, 0, true);
+    } else {
+      on_ranks(ranks_, [&](Communicator& world) { run_rank(work, world); });
+    }
+  };
+  profiling_.around(about, [&] {
+    do {
+      work.failed.reset();
+      work.pending.clear();
+      for (size_t i = 0; i < work.over.size(); ++i)
+        if (!work.over[i]) work.pending.push_back(i);
+      try {
+        pass();
+      } catch (...) {
+        const Error error = current_error();
+        if (!on_failure || !work.failed || error.kind() == ErrorKind::kStopped) throw;
+        work.over[*work.failed] = true;
+        if (ranks_.speaks) on_failure(*work.failed, error);
+        if (ranks_.processes) throw;
+      }
+    } while (work.failed);
+  });
+}
+
+void Drawer::run_rank(Work& work, Communicator& world) {
+  const auto recorded = profiling_.record(world.rank());
+  RankPlacement placement = RankPlacement::of(world, layout_);
+  const bool root = placement.root();
+  const int replica = world.rank() / placement.ranks();
+  GeneratorOptions own = options_;
+  own.device = device_of(flags_, ranks_, world.rank());
+  Generator mine(model_, own, std::move(placement));
+  run_jobs(work, mine, replica, root);
+  profiling_.gather(world);
+}
+
+// Runs every data-parallel replica's share of the drawings.
+void Drawer::run_jobs(Work& work, Generator& mine, int replica, bool root) {
+  const auto replicas = static_cast<size_t>(layout_[Axis::kData]);
+  for (size_t i = replica; i < work.pending.size(); i += replicas) {
+    const size_t index = work.pending[i];
+    const Drawing& drawing = work.drawings.all[index];
+    try {
+      const bool may_be_there = root && work.drawings.several && !flags_.on("overwrite") &&
+                                flags_.text("resume") != "never";
+      const bool done = mine.agreed(may_be_there && complete(mine, drawing));
+      if (done && root)
+        std::fprintf(stderr, "weft: %s is complete\n", drawing.path.c_str());
+      else if (!done && root)
+        draw_one(work, mine, drawing);
+      else if (!done) {
+        profiling_.restart();
+        mine.run(drawing.spec.request, nullptr, joining());
+      }
+    } catch (...) {
+      work.fail(index);
+      throw;
+    }
+    if (root) work.over[index] = true;
+  }
+}
+
+// The file of a drawing, whose names are claimed. Null where a job that was killed after its last
+// frame has left a whole result.
+std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Drawing& drawing,
+                                           const Checkpoint* left) const {
+  const bool with_sidecar = !flags_.on("no-metadata");
+  const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
+  if (left && left->final() && with_sidecar && overwrite == Overwrite::kRefuse &&
+      fs::exists(drawing.path) && !fs::is_empty(drawing.path))
+    return nullptr;
+  VideoSettings settings =
+      video_settings(flags_, drawing.spec.request, generator.options().threads);
+  if (with_sidecar) settings.metadata = embedded_metadata(flags_, generator, drawing.spec);
+  return make_sink(drawing.path, settings, overwrite);
+}
+
+// The file names are claimed before anything is computed, and nothing half-written stays.
+void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& drawing) {
+  const Request& request = drawing.spec.request;
+  const bool with_sidecar = !flags_.on("no-metadata");
+  const OutputNames names = output_names(drawing.path);
+  const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
+  if (overwrite == Overwrite::kRefuse && with_sidecar && fs::exists(names.sidecar)) {
+    if (complete(generator, drawing)) drop_leftovers(flags_, names);
+    throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
+  }
+  RunOptions options;
+  options.resume = left_by_earlier_run(flags_, generator, request, names);
+  const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
+  ProgressPrinter printer(progress_mode(flags_), job_name(drawing.path));
+  options.latents_path = names.latents;
+  const std::optional<double> seconds = checkpoint_seconds(flags_);
+  if (seconds) options.checkpoint_path = names.checkpoint;
+  options.checkpoint_seconds = seconds.value_or(0);
+  const std::string& pattern = work.drawings.pattern;
+  options.notes = resume_notes(flags_, pattern.empty() ? drawing.path : pattern,
+                               work.drawings.all.front().spec.request.seed);
+  options.listener = &printer;
+  options.stop = &stop_requested();
+  Finished done{.drawing = drawing,
+                .result = {},
+                .profile = nullptr,
+                .upload = upload_,
+                .cut = checked_prompt(request)};
+  profiling_.restart();
+  try {
+    done.result = generator.run(request, sink.get(), options);
+  } catch (const Error& error) {
+    const std::string advice = resume_advice(flags_, ranks_, names);
+    if (error.kind() == ErrorKind::kUsage || advice.empty()) throw;
+    // Among several ranks, main() may print another rank's error instead of this one.
+    const bool several = error.kind() == ErrorKind::kStopped && !ranks_.alone();
+    if (several) std::fprintf(stderr, "weft: %s\n", advice.c_str());
+    throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
+  }
+  done.profile = profiling_.result();
+  if (with_sidecar) write_sidecar(names.sidecar, flags_, generator, done, overwrite);
+  drop_leftovers(flags_, names);
+  printer.finish();
+  work.on_result(done);
+}
+
+}  // namespace weft

@@ -1,0 +1,89 @@
+#pragma once
+// Drawer: draws resolved jobs one after the other on the ranks of a command line. Each gets its
+// file, its sidecar, and checkpoints while it runs.
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/device.h"
+#include "apps/generate/offload_report.h"
+#include "apps/generate/profile.h"
+#include "apps/generate/request_flags.h"
+#include "apps/generate/sidecar.h"
+#include "apps/layout_choice.h"
+#include "engine/generation/generator.h"
+
+namespace weft {
+
+// A finished file, for its result line and its sidecar.
+struct Finished {
+  Drawing drawing;
+  RunResult result;
+  nlohmann::json profile{};        // null where none was asked for
+  UploadForecast upload{};         // predicted, where weights are copied in all the time
+  std::optional<PromptCut> cut{};  // where the prompt was too long for the text encoder
+};
+using ResultListener = std::function<void(const Finished&)>;
+// Hears of the drawing of this index that failed.
+using FailureListener = std::function<void(size_t index, const Error& error)>;
+
+class Drawer {
+ public:
+  // Finds the ranks and opens --model, unless `model` is given.
+  Drawer(const Flags& flags, std::shared_ptr<const OpenModel> model);
+
+  const Ranks& ranks() const { return ranks_; }
+  // For planning: it belongs to no rank.
+  const Generator& generator() const { return generator_; }
+  const Layout& layout() const { return layout_; }
+  const MemoryPlan& plan() const { return plan_; }  // of the first request
+  const UploadForecast& upload() const { return upload_; }
+  // On the first rank, where a simulation chose the layout.
+  const std::optional<LayoutChoice>& choice() const { return choice_; }
+
+  // Finds a layout under which all of these drawings can be made: the one that the flags ask for,
+  // else the one that an interrupted run of the first chose, else the fastest by simulation.
+  // Error(kUsage).
+  void arrange(const std::vector<Drawing>& drawings);
+
+  // Draws all. `pattern` is the output of a command that draws them again, "" for that of each.
+  // Results that are complete are not drawn again where there are `several`. Without `on_failure` a
+  // failure ends all; with it the next one goes on, unless the ranks are processes.
+  struct Drawings {
+    std::vector<Drawing> all;
+    std::string pattern;
+    bool several = false;
+  };
+  void draw(const Drawings& drawings, const ResultListener& on_result,
+            const FailureListener& on_failure = nullptr);
+
+  // Warns of prompts that the text encoder does not read to their end; returns the prompt's cut.
+  std::optional<PromptCut> checked_prompt(const Request& request) const;
+
+ private:
+  struct Work;  // a call of draw()
+  Layout layout_for(const Drawing& first, const LayoutLimits& limits);
+  GeneratorOptions planned_options() const;
+  void run_rank(Work& work, Communicator& world);
+  void run_jobs(Work& work, Generator& mine, int replica, bool root);
+  void draw_one(const Work& work, Generator& generator, const Drawing& drawing);
+  std::unique_ptr<FrameSink> sink_of(const Generator& generator, const Drawing& drawing,
+                                     const Checkpoint* left) const;
+
+  Flags flags_;  // with the layout that was chosen
+  const Ranks ranks_;
+  Profiling profiling_;
+  const GeneratorOptions options_;
+  const std::shared_ptr<const OpenModel> model_;
+  Generator generator_;
+  Layout layout_;
+  std::optional<LayoutChoice> choice_;
+  MemoryPlan plan_;
+  UploadForecast upload_;
+};
+
+}  // namespace weft

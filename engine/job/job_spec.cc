@@ -1,0 +1,361 @@
+#include "engine/job/job_spec.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "io/nearest.h"
+#include "io/sha256.h"
+
+namespace weft {
+namespace {
+
+// The value of a field, as text, and the messages that refuse it.
+struct Value {
+  std::string text, label;
+  const char* legal;
+
+  [[noreturn]] void refuse(const std::string& rule) const {
+    throw Error(ErrorKind::kUsage, label + " is '" + text + "', legal: " + rule);
+  }
+  double number(const char* kind = "a finite number") const {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (*end || end == text.c_str() || !std::isfinite(value))
+      refuse(kind + std::string(", ") + legal);
+    const std::string range = legal;
+    const size_t dots = range.find(" ... ");
+    const std::string low = range.substr(0, dots), high = range.substr(dots + 5);
+    if (value < std::stod(low) || value > std::stod(high))
+      throw Error(ErrorKind::kUsage, label + " is " + text + ", legal: " + range +
+                                         "; nearest: " + (value < std::stod(low) ? low : high));
+    return value;
+  }
+  int64_t integer() const {
+    const double value = number("a whole number");
+    if (value != std::floor(value)) refuse(std::string("a whole number, ") + legal);
+    return static_cast<int64_t>(value);
+  }
+  std::string one_of(const std::string& value) const {
+    const std::vector<std::string> names = split_names(legal);
+    if (std::ranges::find(names, value) != names.end()) return value;
+    const std::string near = nearest(value, names);
+    refuse(legal + (near.empty() ? "" : "; did you mean " + near + "?"));
+  }
+  static std::vector<std::string> split_names(std::string list) {
+    std::vector<std::string> names;
+    for (size_t bar; (bar = list.find('|')) != std::string::npos; list.erase(0, bar + 1))
+      names.push_back(list.substr(0, bar));
+    names.push_back(list);
+    return names;
+  }
+};
+
+void set_id(JobSpec& job, const Value& value) {
+  constexpr size_t kLongest = 64;
+  const bool plain = std::ranges::all_of(value.text, [](unsigned char c) { return c >= 0x20; });
+  if (value.text.empty() || value.text.size() > kLongest || !plain)
+    value.refuse("1 ... 64 characters");
+  job.id = value.text;
+}
+
+// A path that stays inside the folder of results.
+void set_output(JobSpec& job, const Value& value) {
+  const bool leaves =
+      value.text.starts_with('/') || ("/" + value.text + "/").find("/../") != std::string::npos;
+  if (value.text.empty() || leaves) value.refuse("a path inside the folder of --output");
+  job.output = value.text;
+}
+
+void set_size(JobSpec& job, const Value& value) {
+  const auto size = parse_size(value.text);
+  if (!size) value.refuse("WxH or W*H, as 832x480");
+  job.request.width = size->first;
+  job.request.height = size->second;
+}
+
+void set_sigmas(JobSpec& job, const Value& value) {
+  std::vector<double> sigmas;
+  for (const char* at = value.text.c_str(); *at;) {
+    char* end = nullptr;
+    const double sigma = std::strtod(at, &end);
+    const double below = sigmas.empty() ? 2 : sigmas.back();
+    if (end == at || (*end && *end != ',') || !(sigma > 0 && sigma <= 1 && sigma < below))
+      value.refuse("falling numbers, at most 1 and above 0, separated by commas");
+    sigmas.push_back(sigma);
+    at = *end ? end + 1 : end;
+  }
+  if (sigmas.empty()) return;
+  job.request.steps = static_cast<int>(sigmas.size());
+  job.request.flow_shift.reset();
+  job.request.sigmas = std::move(sigmas);
+}
+
+void set_seed(JobSpec& job, const Value& value) {
+  job.seeded = !value.text.empty() && value.text != "-1";
+  if (!job.seeded) return;
+  errno = 0;
+  char* end = nullptr;
+  job.request.seed = std::strtoull(value.text.c_str(), &end, 10);
+  if (errno || *end || value.text.front() < '0' || value.text.front() > '9')
+    value.refuse("0 ... 18446744073709551615, or -1 for random");
+}
+
+struct Rule {
+  JobField field;
+  void (*set)(JobSpec& job, const Value& value);
+};
+
+// A field that replaces an earlier one stands below it: sigmas below steps and flow_shift.
+constexpr Rule kRules[] = {
+    {{"id", nullptr}, set_id},
+    {{"output", nullptr}, set_output},
+    {{"prompt", nullptr}, [](JobSpec& job, const Value& v) { job.request.prompt = v.text; }},
+    {{"negative_prompt", nullptr},
+     [](JobSpec& job, const Value& v) { job.request.negative_prompt = v.text; }},
+    {{"expanded_from", nullptr}, [](JobSpec& job, const Value& v) { job.expanded_from = v.text; }},
+    {{"size", nullptr}, set_size},
+    {{"width", "1 ... 16384"},
+     [](JobSpec& job, const Value& v) { job.request.width = v.integer(); }},
+    {{"height", "1 ... 16384"},
+     [](JobSpec& job, const Value& v) { job.request.height = v.integer(); }},
+    {{"num_frames", "1 ... 1048576"},
+     [](JobSpec& job, const Value& v) {
+       job.request.frames = v.integer();
+       job.seconds = 0;
+     }},
+    {{"seconds", "0.001 ... 36000"},
+     [](JobSpec& job, const Value& v) {
+       job.seconds = v.number();
+       job.request.frames = 0;
+     }},
+    {{"round_frames", "true|false"},
+     [](JobSpec& job, const Value& v) {
+       const bool on = v.text == "on" || v.text == "1", off = v.text == "off" || v.text == "0";
+       job.round_frames = on || (!off && v.one_of(v.text) == "true");
+     }},
+    {{"fps", "0.1 ... 1000"}, [](JobSpec& job, const Value& v) { job.request.fps = v.number(); }},
+    {{"steps", "1 ... 1000"},
+     [](JobSpec& job, const Value& v) {
+       job.request.steps = static_cast<int>(v.integer());
+       job.request.sigmas.clear();
+     }},
+    {{"guidance_scale", "0 ... 100"},
+     [](JobSpec& job, const Value& v) { job.request.guidance_scale = v.number(); }},
+    {{"guidance_scale_2", "0 ... 100"},
+     [](JobSpec& job, const Value& v) { job.request.guidance_scale_2 = v.number(); }},
+    {{"flow_shift", "0.001 ... 1000"},
+     [](JobSpec& job, const Value& v) {
+       job.request.flow_shift = v.number();
+       job.request.sigmas.clear();
+     }},
+    {{"solver", "unipc-diffusers|unipc-original|dpmpp-diffusers|dpmpp-original|euler|distill-4"},
+     [](JobSpec& job, const Value& v) { job.request.solver = v.one_of(v.text); }},
+    {{"sigmas", nullptr}, set_sigmas},
+    {{"seed", nullptr}, set_seed},
+    {{"rng", "portable|torch-cpu"},
+     [](JobSpec& job, const Value& v) { job.request.rng = rng_from_name(v.one_of(v.text)); }},
+};
+
+constexpr auto kFields = [] {
+  std::array<JobField, std::size(kRules)> fields{};
+  for (size_t i = 0; i < fields.size(); ++i) fields[i] = kRules[i].field;
+  return fields;
+}();
+
+// The value of a field, as a flag has it: the list of sigmas has commas.
+std::string text_of(const nlohmann::json& object, const char* field, const std::string& label) {
+  const nlohmann::json& value = object.at(field);
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_structured()) return value.dump();
+  if (value.is_object() || std::string_view(field) != "sigmas")
+    throw Error(ErrorKind::kUsage, label + " is " + value.dump() + ", legal: a text or a number");
+  std::string list;
+  for (const nlohmann::json& each : value) list += (list.empty() ? "" : ",") + each.dump();
+  return list;
+}
+
+[[noreturn]] void unknown(const std::string& name, const FieldLabel& label) {
+  std::vector<std::string> known;
+  std::string all;
+  for (const JobField& field : kFields) {
+    known.push_back(field.name);
+    all += (all.empty() ? "" : ", ") + known.back();
+  }
+  const std::string near = nearest(name, known);
+  throw Error(ErrorKind::kUsage,
+              label(name) + " is no field of a job; " +
+                  (near.empty() ? "legal: " + all : "did you mean " + near + "?"));
+}
+
+// Refuses fields of one object that contradict each other.
+void check_fields(const nlohmann::json& object, const FieldLabel& label) {
+  const auto text = [&](const char* name) {
+    return json_has(object, name) ? text_of(object, name, label(name)) : "";
+  };
+  const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kUsage, message); };
+  if (const auto size = parse_size(text("size")))
+    for (const auto& [name, side] : {std::pair{"width", size->first}, {"height", size->second}})
+      if (const std::string given = text(name); !given.empty() && std::stod(given) != double(side))
+        refuse(label("size") + " " + text("size") + " contradicts " + label(name));
+  if (!text("seconds").empty() && !text("num_frames").empty())
+    refuse(label("seconds") + " and " + label("num_frames") + " exclude each other");
+  const std::string sigmas = text("sigmas"), steps = text("steps");
+  if (sigmas.empty()) return;
+  const auto count = 1 + std::ranges::count(sigmas, ',');
+  if (!steps.empty() && std::stod(steps) != double(count))
+    refuse(label("steps") + " is " + steps + ", but " + label("sigmas") + " has " +
+           std::to_string(count) + " values");
+  if (!text("flow_shift").empty())
+    refuse(label("flow_shift") + " is given beside " + label("sigmas") +
+           ", which are used as they are; legal: one of the two");
+}
+
+constexpr std::string_view kPlace[] = {"isa", "layout", "threads", "version"};
+
+// The facts that two runs of the same job have in common, by name.
+nlohmann::json facts_of(const std::string& record) {
+  const nlohmann::json parsed = parse_json(record, "the record of a job");
+  nlohmann::json facts = parsed.at("request");
+  for (const auto& [name, value] : parsed.at("engine").items())
+    if (std::ranges::find(kPlace, name) == std::end(kPlace)) facts[name] = value;
+  return facts;
+}
+
+}  // namespace
+
+std::span<const JobField> job_fields() { return kFields; }
+
+void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job) {
+  nlohmann::json fields = nlohmann::json::object();
+  for (const auto& [key, value] : object.items()) {
+    std::string name = key;
+    std::ranges::replace(name, '-', '_');
+    if (name == "schema" && value != kJobSchema)
+      throw Error(ErrorKind::kUsage,
+                  label(name) + " is " + value.dump() + ", legal: \"" + kJobSchema + "\"");
+    const bool known = name == "schema" || std::ranges::any_of(kFields, [&](const JobField& field) {
+                         return name == field.name;
+                       });
+    if (!known) unknown(key, label);
+    fields[name] = value;
+  }
+  JobSpec read = job;
+  for (const auto& [field, set] : kRules)
+    if (json_has(fields, field.name)) {
+      const std::string name = label(field.name);
+      set(read, {text_of(fields, field.name, name), name, field.legal});
+    }
+  check_fields(fields, label);
+  job = std::move(read);
+}
+
+nlohmann::json to_json(const JobSpec& job) {
+  const Request& request = job.request;
+  nlohmann::json out{{"schema", kJobSchema}, {"prompt", request.prompt}};
+  const auto set = [&](const char* name, bool given, const auto& value) {
+    if (given) out[name] = value;
+  };
+  const auto optional = [&](const char* name, const auto& value) {
+    if (value) out[name] = *value;
+  };
+  set("id", !job.id.empty(), job.id);
+  set("output", !job.output.empty(), job.output);
+  set("expanded_from", !job.expanded_from.empty(), job.expanded_from);
+  optional("negative_prompt", request.negative_prompt);
+  set("width", request.width > 0, request.width);
+  set("height", request.height > 0, request.height);
+  set("num_frames", request.frames > 0, request.frames);
+  set("seconds", job.seconds > 0, job.seconds);
+  set("round_frames", job.round_frames, true);
+  set("fps", request.fps > 0, request.fps);
+  set("steps", request.steps > 0, request.steps);
+  optional("guidance_scale", request.guidance_scale);
+  if (request.guidance_scale_2 != request.guidance_scale)
+    optional("guidance_scale_2", request.guidance_scale_2);
+  optional("flow_shift", request.flow_shift);
+  set("solver", !request.solver.empty(), request.solver);
+  set("sigmas", !request.sigmas.empty(), request.sigmas);
+  set("seed", job.seeded, request.seed);
+  out["rng"] = to_string(request.rng);
+  return out;
+}
+
+Request request_of(const JobSpec& job, const DefaultSettings& defaults, const ModelLimits& limits,
+                   const FieldLabel& label) {
+  Request request = job.request;
+  const int64_t multiple = limits.frame_multiple;
+  const auto nearest_legal = [&](double frames) {
+    return std::max<int64_t>(0, std::llround((frames - 1) / double(multiple))) * multiple + 1;
+  };
+  std::string frames = label("num_frames") + " is ";
+  if (job.seconds > 0) {
+    request.frames = nearest_legal(job.seconds * (request.fps > 0 ? request.fps : defaults.fps));
+    frames = label("seconds") + " is " + shown(job.seconds) + ", which is ";
+  } else if (request.frames > 0 && job.round_frames) {
+    request.frames = nearest_legal(static_cast<double>(request.frames));
+  }
+  frames += std::to_string(request.frames) + (job.seconds > 0 ? " frames" : "");
+  for (const auto& [name, side] : {std::pair{"width", request.width}, {"height", request.height}})
+    if (side) check_on_grid(label(name) + " is " + std::to_string(side), side, side_grid(limits));
+  if (request.frames) check_on_grid(frames, request.frames, frame_grid(limits));
+  if (request.guidance_scale_2 && limits.experts < 2 &&
+      request.guidance_scale_2 != request.guidance_scale)
+    throw Error(ErrorKind::kUsage,
+                label("guidance_scale_2") + " is " + shown(*request.guidance_scale_2) +
+                    ", but this model has one expert; legal: " + label("guidance_scale") +
+                    " alone");
+  return request;
+}
+
+std::optional<std::pair<int64_t, int64_t>> parse_size(const std::string& text) {
+  int width = 0, height = 0, used = 0;
+  if (std::sscanf(text.c_str(), "%d%*[xX*]%d%n", &width, &height, &used) != 2 ||
+      used != static_cast<int>(text.size()) || std::min(width, height) < 1 ||
+      std::max(width, height) > kMaxSide)
+    return std::nullopt;
+  return std::pair<int64_t, int64_t>{width, height};
+}
+
+std::string job_hash(const std::string& record) { return sha256_hex(facts_of(record).dump()); }
+
+std::string difference(const std::string& there, const std::string& here) {
+  const nlohmann::json before = facts_of(there), now = facts_of(here);
+  nlohmann::json all = before;
+  all.update(now);
+  const auto quoted = [](const nlohmann::json& facts, const std::string& name) {
+    const auto found = facts.find(name);
+    if (found == facts.end()) return std::string("absent");
+    const std::string text = found->is_string() ? found->get<std::string>() : found->dump();
+    return "'" + text.substr(0, 80) + "'";
+  };
+  std::string text;
+  for (const auto& [name, unused] : all.items())
+    if (before.value(name, nlohmann::json()) != now.value(name, nlohmann::json()))
+      text += (text.empty() ? "" : "; ") + name + " is " + quoted(before, name) + " there and " +
+              quoted(now, name) + " here";
+  return text;
+}
+
+std::string record_of_facts(const nlohmann::json& facts) {
+  nlohmann::json request = nlohmann::json::object(), engine{{"device", "cpu"}};
+  for (const auto& [name, value] : facts.items()) {
+    const std::string field = name == "frames" ? "num_frames" : name;
+    const bool known =
+        std::ranges::any_of(kFields, [&](const JobField& each) { return field == each.name; });
+    (known ? request : engine)[field] = value;
+  }
+  engine["numerics_epoch"] = std::stoi(engine.at("numerics_epoch").get<std::string>());
+  engine["deterministic"] = engine.at("deterministic") == "on";
+  if (request.contains("sigmas")) request.erase("flow_shift");
+  JobSpec job;
+  read_job(
+      request, [](const std::string& field) { return "the checkpoint's " + field; }, job);
+  return nlohmann::json{{"engine", engine}, {"request", to_json(job)}}.dump();
+}
+
+}  // namespace weft

@@ -1,0 +1,63 @@
+#pragma once
+// JobSpec: one job as a value with one JSON form, weft.job/v1 (apps/job.schema.json). Flags, lines
+// of prompt files and batches, sidecars and checkpoints all make it and read it.
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "engine/generation/request.h"
+
+namespace weft {
+
+inline constexpr const char* kJobSchema = "weft.job/v1";
+
+struct JobSpec {
+  std::string id{};             // its name in a batch
+  std::string output{};         // its path inside the folder of results
+  std::string expanded_from{};  // the prompt from which a language model wrote request.prompt
+  Request request{};            // fields that are left open mean the model's default
+  bool seeded = false;          // request.seed is given; else it is random
+  double seconds = 0;           // the length in place of request.frames; 0: not given
+  bool round_frames = false;    // takes the nearest legal request.frames
+};
+
+// A field of the JSON form. `legal` is as in the table of flags: "a|b|c" of a text, "1 ... 1000" of
+// a number; null where the setter has a rule of its own.
+struct JobField {
+  const char* name;
+  const char* legal;
+};
+std::span<const JobField> job_fields();
+
+// Names a field in messages: "--steps", "line 3: steps".
+using FieldLabel = std::function<std::string(const std::string& field)>;
+
+// Sets the fields of `object` on top of what `job` has. A number may also be a text. Error(kUsage)
+// names the field, its value and the legal ones; for an unknown field the nearest known one.
+void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job);
+// Fields that are left open are absent.
+nlohmann::json to_json(const JobSpec& job);
+
+// The request for a model: frames instead of seconds. Error(kUsage) where the model cannot draw the
+// size or the number of frames.
+Request request_of(const JobSpec& job, const DefaultSettings& defaults, const ModelLimits& limits,
+                   const FieldLabel& label);
+
+// "832x480" or "832*480" as width and height; nullopt for any other text.
+std::optional<std::pair<int64_t, int64_t>> parse_size(const std::string& text);
+
+// The record of a job: {"request": to_json() of the resolved job, "engine": {...}}, as JSON text.
+// It states everything that the frames depend on. Sidecars and checkpoints hold it.
+
+// SHA-256 of a record, hex, without the machine, the number of threads, the layout and the version.
+std::string job_hash(const std::string& record);
+// Lists the differences between records, without the same: "seed is '5' there and '6' here; ...".
+// Empty where the two agree.
+std::string difference(const std::string& there, const std::string& here);
+// The record from the facts of a checkpoint of version 1, name by name.
+std::string record_of_facts(const nlohmann::json& facts);
+
+}  // namespace weft

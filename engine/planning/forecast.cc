@@ -1,0 +1,291 @@
+#include "engine/planning/forecast.h"
+
+#include <algorithm>
+
+#include "engine/generation/denoiser.h"
+#include "engine/memory/estimate.h"
+
+namespace weft {
+namespace {
+
+constexpr int kSimulatedSteps = 2, kSimulatedChunks = 3, kShown = 3;
+
+// The simulated times at which stages and decoded chunks began on the first rank.
+struct StageTimes final : ProgressListener {
+  std::vector<std::pair<std::string, double>> begun;
+  std::vector<double> chunks;
+  void progress(const Progress& progress) override {
+    const double now = simulated_seconds();
+    if (begun.empty() || begun.back().first != progress.stage)
+      begun.emplace_back(progress.stage, now);
+    if (progress.stage == "decode") chunks.push_back(now);
+  }
+  std::vector<std::pair<std::string, double>> stages(double end) const {
+    std::vector<std::pair<std::string, double>> stages;
+    for (size_t i = 0; i < begun.size(); ++i) {
+      const double until = i + 1 < begun.size() ? begun[i + 1].second : end;
+      if (until > begun[i].second) stages.emplace_back(begun[i].first, until - begun[i].second);
+    }
+    return stages;
+  }
+};
+
+// A simulated job computes nothing, so it need not fit in memory.
+GeneratorOptions without_limits(GeneratorOptions options) {
+  options.planned.reset();
+  options.resident_blocks = 0;
+  options.memory_limit = UINT64_MAX;
+  return options;
+}
+
+TransformerLoad how_loaded(const GeneratorOptions& options) {
+  return {.dtype = options.dtype,
+          .weights = options.weights,
+          .attention = options.attention,
+          .resident = options.resident_blocks};
+}
+
+Layout replica_of(Layout layout) {
+  layout[Axis::kData] = 1;
+  return layout;
+}
+
+double latest(std::span<const SimulatedRank> ranks) {
+  double end = 0;
+  for (const SimulatedRank& rank : ranks) end = std::max(end, rank.seconds);
+  return end;
+}
+
+// Runs the request as every rank of a simulated replica.
+std::vector<SimulatedRank> simulate_run(const PlannedJob& job, const Request& request,
+                                        const std::shared_ptr<const OpenModel>& model,
+                                        const Layout& layout, StageTimes& times) {
+  const GeneratorOptions options = without_limits(job.options);
+  return simulate(layout.ranks(), job.machine.device, job.machine.link, [&](Communicator& world) {
+    RunOptions run;
+    if (world.rank() == 0) run.listener = &times;
+    Generator(model, options, RankPlacement::of(world, layout)).run(request, nullptr, run);
+  });
+}
+
+// Adds the part of the copying that does not overlap with computing: a step takes as long as its
+// forwards compute or as long as their weights arrive, whichever is longer.
+void add_uploads(const PlannedJob& job, bool guided, Forecast& out) {
+  const ModelDirectory& directory = job.model->directory;
+  if (job.options.resident_blocks == 0) return;
+  const Layout layout = replica_of(out.layout);
+  for (int rank = 0; rank < layout.ranks(); ++rank)
+    for (const auto& model : directory.transformers) {
+      const TransformerLoad load =
+          RankPlacement(layout, rank).load(model->traits(), how_loaded(job.options));
+      out.uploads.bytes =
+          std::max(out.uploads.bytes, static_cast<int64_t>(model->streamed_bytes(load)));
+    }
+  out.uploads.bytes *= guided && layout[Axis::kCfg] == 1 ? 2 : 1;
+  if (out.uploads.bytes == 0) return;
+  out.uploads.seconds = static_cast<double>(out.uploads.bytes) / job.machine.upload_bytes_per_s;
+  for (auto& [stage, seconds] : out.stages)
+    if (stage == "denoise") {
+      out.uploads.hidden_s = std::min(out.uploads.seconds, seconds / job.request.steps);
+      const double exposed = job.request.steps * (out.uploads.seconds - out.uploads.hidden_s);
+      seconds += exposed;
+      out.seconds += exposed;
+    }
+}
+
+// Each replica draws its share of the prompts, one after the other.
+void draw_all_prompts(const PlannedJob& job, Forecast& out) {
+  const int replicas = out.layout[Axis::kData];
+  out.seconds *= static_cast<double>((job.requests + replicas - 1) / replicas);
+}
+
+bool guided(const DenoisePlanConfig& schedule) {
+  return std::ranges::any_of(schedule.steps, [](const auto& step) { return step.branches == 2; });
+}
+
+}  // namespace
+
+double Forecast::stage(const std::string& name) const {
+  for (const auto& [stage, seconds] : stages)
+    if (stage == name) return seconds;
+  return 0;
+}
+
+uint64_t Forecast::high_water() const {
+  uint64_t most = 0;
+  for (const MemoryPlan& plan : memory) most = std::max(most, plan.high_water);
+  return most;
+}
+
+bool Forecast::fits() const {
+  return std::ranges::all_of(memory, [](const MemoryPlan& plan) { return plan.fits(); });
+}
+
+std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout) {
+  const Layout replica = replica_of(layout);
+  std::vector<MemoryPlan> plans(layout.ranks());
+  simulate(1, {}, {}, [&](Communicator&) {
+    for (int rank = 0; rank < replica.ranks(); ++rank)
+      plans[rank] =
+          Generator(job.model, job.options, RankPlacement(replica, rank)).plan(job.request);
+  });
+  for (int rank = replica.ranks(); rank < layout.ranks(); ++rank)
+    plans[rank] = plans[rank % replica.ranks()];
+  return plans;
+}
+
+Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
+  Forecast out;
+  out.layout = layout;
+  out.memory = memory_of(job, layout);
+  StageTimes times;
+  out.ranks = simulate_run(job, job.request, job.model, replica_of(layout), times);
+  out.seconds = latest(out.ranks);
+  out.stages = times.stages(out.seconds);
+  add_uploads(job, guided(Generator(job.model, without_limits(job.options)).schedule(job.request)),
+              out);
+  draw_all_prompts(job, out);
+  return out;
+}
+
+QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1) {
+  const Generator generator(job.model, without_limits(job.options));
+  schedule_ = generator.schedule(job.request);
+  const Sampler whole = generator.sampler(job.request);
+  std::vector<DenoisePlanConfig::DenoiseStep> steps;
+  std::vector<double> sigmas;
+  for (size_t i = 0; i < schedule_.steps.size(); ++i) {
+    const auto &step = schedule_.steps[i], *before = i > 0 ? &schedule_.steps[i - 1] : nullptr;
+    if (!before || before->model != step.model || before->branches != step.branches)
+      stretches_.push_back({.first = static_cast<int>(steps.size())});
+    if (++stretches_.back().count > kSimulatedSteps) continue;
+    steps.push_back(step);
+    sigmas.push_back(whole.sigmas()[i]);
+  }
+  schedule_.steps = steps;
+  for (const bool negative : {false, true}) {
+    const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
+    if (!negative || guided(schedule_))
+      prompt_rows_[negative] = static_cast<int64_t>(job.model->tokens(prompt)->ids.size());
+  }
+  sampler_ = Sampler(whole.config(), static_cast<int>(sigmas.size()), sigmas);
+}
+
+std::shared_ptr<const OpenModel> QuickForecast::with_blocks(int blocks) {
+  std::shared_ptr<const OpenModel>& found = models_[blocks];
+  if (!found) found = std::make_shared<const OpenModel>(*job_.model, blocks);
+  return found;
+}
+
+const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
+  const auto [found, fresh] = ends_.try_emplace(layout.ranks());
+  Ends& ends = found->second;
+  if (!fresh) return ends;
+  const VaeTraits& vae = job_.model->directory.vae_model->traits();
+  const std::shared_ptr<const OpenModel> model = with_blocks(layout[Axis::kLayers]);
+  const int64_t latents = vae.latent_frames(job_.request.frames);
+  Request brief = job_.request;
+  brief.steps = 1;
+  brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
+  brief.frames = vae.frames(std::min<int64_t>(latents, kSimulatedChunks));
+  const Generator generator(model, without_limits(job_.options));
+  if (!refuse(layout, generator.layout_limits(brief)).empty()) brief.frames = job_.request.frames;
+  StageTimes times;
+  const double end = latest(simulate_run(job_, brief, model, layout, times));
+  for (const auto& [stage, seconds] : times.stages(end))
+    if (stage == "encode_text") ends.text = seconds;
+  const std::vector<double>& chunks = times.chunks;
+  const auto simulated = static_cast<int64_t>(chunks.size()) - 1;
+  ends.decode = end - chunks.front();
+  if (latents > simulated)
+    ends.decode +=
+        static_cast<double>(latents - simulated) * (chunks[simulated] - chunks[simulated - 1]);
+  return ends;
+}
+
+// The seconds of all steps, where a transformer has at most so many blocks.
+double QuickForecast::denoise_with(const Layout& layout, int blocks) {
+  const std::shared_ptr<const OpenModel> model = with_blocks(blocks);
+  const TransformerLoad load = how_loaded(without_limits(job_.options));
+  DenoisePlanConfig config = schedule_;
+  config.layout = layout;
+  config.tokens = RankPlacement(layout, 0).token_counts(schedule_.tokens.front());
+  for (int& own : config.blocks) own = std::min(own, blocks);
+  std::vector<std::vector<double>> updated(layout.ranks(), std::vector<double>(sampler_.steps()));
+  const std::vector<SimulatedRank> ranks =
+      simulate(layout.ranks(), job_.machine.device, job_.machine.link, [&](Communicator& world) {
+        RankPlacement placement = RankPlacement::of(world, layout);
+        Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
+        Arena arena;
+        Components parts(model, load, job_.options.vae_dtype, placement);
+        std::array<Tensor, 2> embeds;
+        for (size_t branch = 0; branch < embeds.size(); ++branch)
+          if (prompt_rows_[branch] > 0)
+            embeds[branch] =
+                Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
+        Job job{.request = job_.request,
+                .sampler = sampler_,
+                .embeds = {embeds[0].view(), embeds[1].view()},
+                .latent = Tensor(DType::kF32, latent_shape(parts, job_.request)),
+                .on_update = [&](int step) { updated[world.rank()][step] = simulated_seconds(); },
+                .decode = [](const TensorView&) {}};
+        Denoiser(stream, arena, parts, placement).run(config, job);
+      });
+  double seconds = latest(ranks);
+  const auto updated_at = [&](int step) {
+    double last = 0;
+    for (const std::vector<double>& times : updated) last = std::max(last, times[step]);
+    return last;
+  };
+  for (const Stretch& stretch : stretches_)
+    if (stretch.count > kSimulatedSteps)
+      seconds += (stretch.count - kSimulatedSteps) *
+                 (updated_at(stretch.first + 1) - updated_at(stretch.first));
+  return seconds;
+}
+
+double QuickForecast::denoise(const Layout& layout) {
+  const auto [least, most] = std::ranges::minmax_element(schedule_.blocks);
+  const int blocks = *most, stages = layout[Axis::kLayers], even = blocks / stages;
+  const bool alike = *least == *most;
+  if (even <= 2 || !alike) return denoise_with(layout, blocks);
+  // Stages that have a block more than others keep it.
+  const int fewest = blocks - stages * (even - 1);
+  const double one = denoise_with(layout, fewest), two = denoise_with(layout, fewest + stages);
+  return one + (even - 1) * (two - one);
+}
+
+Forecast QuickForecast::operator()(const Layout& layout) {
+  const Layout replica = replica_of(layout);
+  const Ends& at_ends = ends(replica);
+  Forecast out;
+  out.layout = layout;
+  out.stages = {
+      {"encode_text", at_ends.text}, {"denoise", denoise(replica)}, {"decode", at_ends.decode}};
+  for (const auto& [stage, seconds] : out.stages) out.seconds += seconds;
+  add_uploads(job_, guided(schedule_), out);
+  draw_all_prompts(job_, out);
+  return out;
+}
+
+LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts) {
+  CHECK(!layouts.empty(), "no layouts");
+  QuickForecast forecast(job);
+  std::vector<Forecast> all;
+  for (const Layout& layout : layouts) all.push_back(forecast(layout));
+  std::ranges::stable_sort(all, {}, &Forecast::seconds);
+  LayoutChoice choice;
+  for (Forecast& one : all) {
+    one.memory = memory_of(job, one.layout);
+    if (!one.fits())
+      ++choice.too_large;
+    else
+      choice.best.push_back(one);
+    if (choice.best.size() == kShown) break;
+  }
+  if (choice.best.empty())
+    choice.best = {*std::ranges::min_element(all, {}, &Forecast::high_water)};
+  return choice;
+}
+
+}  // namespace weft

@@ -1,0 +1,99 @@
+#pragma once
+// Forecasts the time and the memory of a job under a layout by simulation, and chooses the layout
+// that would be the fastest.
+#include <array>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/generation/components.h"
+#include "engine/generation/generator.h"
+#include "engine/sampling/sampler.h"
+#include "parallel/schedule/simulate.h"
+
+namespace weft {
+
+// The machine that a job is simulated on. Every rank has such a device and such a link.
+struct Machine {
+  DeviceModel device;
+  Link link;
+  // For weights that every forward copies from the host, for one rank.
+  double upload_bytes_per_s = 0;
+};
+
+struct PlannedJob {
+  std::shared_ptr<const OpenModel> model;
+  // The options of every rank, with metered_ops(). memory_limit is taken as it is, whatever memory
+  // is free.
+  GeneratorOptions options;
+  Request request;  // resolved
+  Machine machine;
+  int64_t requests = 1;  // prompts, which the replicas of the data axis share
+};
+
+// The copying of weights that do not stay on the device, per step, on the slowest rank.
+struct Uploads {
+  int64_t bytes = 0;
+  double seconds = 0, hidden_s = 0;  // hidden_s overlaps with computing
+};
+
+struct Forecast {
+  Layout layout;
+  double seconds = 0;                                  // of all prompts
+  std::vector<std::pair<std::string, double>> stages;  // of one prompt
+  Uploads uploads;
+  std::vector<MemoryPlan> memory;    // per rank
+  std::vector<SimulatedRank> ranks;  // of forecast_whole; empty otherwise
+
+  double stage(const std::string& name) const;  // 0 where there is no such stage
+  uint64_t high_water() const;                  // of the rank that needs the most memory
+  bool fits() const;
+};
+
+std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout);
+
+// Simulates every step and every chunk.
+Forecast forecast_whole(const PlannedJob& job, const Layout& layout);
+
+// Simulates two steps of each expert and three decoded chunks of a transformer with one or two
+// blocks per stage, and extends the times to the whole job, whose schedule repeats itself. What
+// layouts have in common is simulated once. Leaves out the memory.
+class QuickForecast {
+ public:
+  explicit QuickForecast(const PlannedJob& job);
+  Forecast operator()(const Layout& layout);
+
+ private:
+  struct Stretch {  // of steps alike
+    int first = 0, count = 0;
+  };
+  struct Ends {  // seconds of the stages that depend on the number of ranks alone
+    double text = 0, decode = 0;
+  };
+  std::shared_ptr<const OpenModel> with_blocks(int blocks);
+  const Ends& ends(const Layout& layout);
+  double denoise(const Layout& layout);
+  double denoise_with(const Layout& layout, int blocks);
+
+  const PlannedJob& job_;
+  DenoisePlanConfig schedule_;  // of one rank, with the simulated steps alone
+  Sampler sampler_;             // of the simulated steps
+  std::vector<Stretch> stretches_;
+  std::array<int64_t, 2> prompt_rows_{};                    // per branch
+  std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks
+  std::map<int, Ends> ends_;                                // by the ranks of a replica
+};
+
+struct LayoutChoice {
+  // The layouts that fit in memory, at most three, the fastest first. Where none fits, the one that
+  // needs the least memory.
+  std::vector<Forecast> best;
+  int too_large = 0;  // faster layouts than the last of `best` that do not fit
+};
+// `layouts` must not be empty. Of layouts that take equally long, the first wins.
+LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts);
+
+}  // namespace weft

@@ -1,0 +1,32 @@
+#pragma once
+// ConfigCheck: reports all faults of the keys of a configuration file at once.
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace weft {
+
+// Returns the object that a configuration file holds. Throws Error(kModel) where it holds something
+// else.
+nlohmann::json read_config(const std::string& path);
+
+class ConfigCheck {
+ public:
+  // `path` is the file's name for messages.
+  ConfigCheck(const nlohmann::json& config, std::string path)
+      : config_(config), path_(std::move(path)) {}
+
+  // Notes the keys that are missing or unknown. Keys that begin with '_' are no configuration.
+  void keys(const std::vector<std::string>& required, const std::vector<std::string>& optional);
+  // Notes that the value of a key is not supported.
+  void refuse(const std::string& key, const std::string& why);
+  // Throws Error(kModel) where there are faults: the file is not `kind` ("a VAE's configuration").
+  void finish(const std::string& kind) const;
+
+ private:
+  const nlohmann::json& config_;
+  std::string path_;
+  std::vector<std::string> known_, missing_, unknown_, refused_;
+};
+
+}  // namespace weft

@@ -1,0 +1,295 @@
+// Batches: the whole file is checked first, every job is drawn once however often the batch is
+// killed, and results.jsonl, errors.jsonl and manifest.json account for all of them.
+#include <fcntl.h>
+
+#include <csignal>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "apps/command_line/flags.h"
+#include "engine/job/job_spec.h"
+#include "tests/apps/cli_testing.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::Cli, test::kModel, test::lines, test::Outcome, test::run;
+
+// A picture that is drawn in milliseconds.
+const std::string kFlags =
+    " -q --model " + kModel + " --threads 1 --size 32x16 --num-frames 1 --steps 1 ";
+
+class Batch : public Cli {
+ protected:
+  Outcome batch(const std::string& more = "") {
+    return run("batch " + path("jobs.jsonl") + kFlags + "-o " + path("out/") + " " + more);
+  }
+  void jobs(const std::string& text) { std::ofstream(path("jobs.jsonl")) << text; }
+  // The lines of a file of the results' folder, by job. Each job has one at most.
+  std::map<std::string, json> log(const std::string& name) {
+    std::map<std::string, json> all;
+    std::ifstream file(path("out/" + name));
+    for (std::string line; std::getline(file, line);) {
+      const json object = json::parse(line);
+      EXPECT_TRUE(all.emplace(object.at("custom_id"), object).second) << line;
+    }
+    return all;
+  }
+  json manifest() { return json::parse(std::ifstream(path("out/manifest.json"))); }
+  // The files of the results' folder that begin with a dot, or that only a running job needs.
+  std::vector<std::string> leftovers() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(path("out"))) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with('.') || name.find(".safetensors") != std::string::npos)
+        names.push_back(name);
+    }
+    return names;
+  }
+};
+
+TEST_F(Batch, BareLinesEnvelopesAndTextsAreJobs) {
+  jobs(
+      "# a comment\n"
+      "{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/videos\",\"body\":{\"prompt\":\"x\","
+      "\"size\":\"16x32\",\"seconds\":\"0.01\",\"seed\":7,\"model\":\"model\"}}\n"
+      "{\"id\":\"b\",\"prompt\":\"y\",\"num_frames\":5,\"seed\":8,\"output\":\"act1/{id}.gif\"}\n"
+      "\n"
+      "a plain prompt\n");
+  const Outcome outcome = batch();
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(lines(outcome.out), 3u);
+  EXPECT_TRUE(outcome.out.starts_with(path("out/a.png ")));
+  const auto results = log("results.jsonl");
+  ASSERT_EQ(results.size(), 3u);
+  const json body = results.at("a").at("response").at("body");
+  EXPECT_EQ(body.at("size"), "16x32");
+  EXPECT_EQ(body.at("seed"), 7);
+  EXPECT_EQ(body.at("status"), "completed");
+  EXPECT_EQ(results.at("b").at("response").at("body").at("output"), "act1/b.gif");
+  EXPECT_TRUE(fs::exists(path("out/act1/b.gif")) && fs::exists(path("out/00002.png")));
+  EXPECT_TRUE(log("errors.jsonl").empty());
+  EXPECT_EQ(manifest().at("state"), "completed");
+  EXPECT_EQ(manifest().at("request_counts"), (json{{"total", 3}, {"completed", 3}, {"failed", 0}}));
+  EXPECT_TRUE(leftovers().empty());
+  // The request is the one that weft generate draws.
+  const Outcome same =
+      run("generate -q --model " + kModel +
+          " --threads 1 --size 16x32 --num-frames 1 --steps 1 --seed 7 -p x -o " + path("a.png"));
+  EXPECT_NE(same.out.find(body.at("framehash").get<std::string>()), std::string::npos);
+}
+
+TEST_F(Batch, EveryFaultyLineIsToldAndNothingIsDrawn) {
+  jobs(
+      "{\"id\":\"a\",\"prompt\":\"x\"}\n"
+      "{\"id\":\"b\",\"prompt\":\"x\",\"stepz\":3}\n"
+      "{\"id\":\"a\",\"prompt\":\"y\"}\n"
+      "{\"id\":\"c\",\"prompt\":\"x\",\"width\":40}\n"
+      "{\"prompt\":\"x\"}\n"
+      "{\"id\":\"d\"}\n"
+      "{\"id\":\"e\",\n"
+      "{\"id\":\"f\",\"prompt\":\"x\",\"output\":\"a.png\"}\n"
+      "{\"id\":\"g\",\"prompt\":\"x\",\"model\":\"sora-2\"}\n"
+      "{\"custom_id\":\"h\",\"url\":\"/v1/chat\",\"body\":{\"prompt\":\"x\"}}\n");
+  const Outcome outcome = batch();
+  EXPECT_EQ(outcome.code, 2);
+  const std::string file = "weft: " + path("jobs.jsonl") + " line ";
+  for (const std::string message :
+       {"2: stepz is no field of a job; did you mean steps?",
+        "3: its id 'a' is that of line 1, too", "4: width is 40, legal: multiples of 16",
+        "5: has no id", "6: has no prompt", "7: ", "8: its output ",
+        "9: model is 'sora-2', legal: model", "10: url is \"/v1/chat\", legal: \"/v1/videos\""})
+    EXPECT_NE(outcome.err.find(file + message), std::string::npos) << message << "\n"
+                                                                   << outcome.err;
+  EXPECT_NE(outcome.err.find("9 of 10 jobs"), std::string::npos) << outcome.err;
+  EXPECT_FALSE(fs::exists(path("out")));
+  const Outcome rest = batch("--skip-invalid");
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(log("results.jsonl").size(), 1u);
+}
+
+TEST_F(Batch, ARerunSkipsWhatIsVerifiedAndDrawsAgainWhatIsNot) {
+  jobs(
+      "{\"id\":\"a\",\"prompt\":\"x\"}\n{\"id\":\"b\",\"prompt\":\"y\"}\n"
+      "{\"id\":\"c\",\"prompt\":\"z\",\"output\":\"taken/c.png\"}\n");
+  fs::create_directories(path("out"));
+  std::ofstream(path("out/taken")) << "no folder";
+  EXPECT_EQ(batch().code, 1);
+  EXPECT_EQ(log("errors.jsonl").at("c").at("error").at("code"), "output");
+  EXPECT_EQ(manifest().at("request_counts"), (json{{"total", 3}, {"completed", 2}, {"failed", 1}}));
+  const auto before = log("results.jsonl");
+
+  const Outcome again = batch();
+  EXPECT_EQ(again.code, 1);
+  EXPECT_EQ(again.out, "");
+  EXPECT_EQ(log("errors.jsonl").size(), 1u);
+  EXPECT_EQ(log("results.jsonl"), before);
+
+  std::ofstream(path("out/a.png"), std::ios::app) << "damage";
+  fs::remove(path("out/taken"));
+  const Outcome mended = batch();
+  EXPECT_EQ(mended.code, 0) << mended.err;
+  EXPECT_EQ(lines(mended.out), 2u);
+  EXPECT_TRUE(log("errors.jsonl").empty());
+  const auto hash = [](const json& line) { return line.at("response").at("body").at("framehash"); };
+  EXPECT_EQ(hash(log("results.jsonl").at("a")), hash(before.at("a")));
+  EXPECT_EQ(log("results.jsonl").at("b"), before.at("b"));
+
+  // The same id with another request is an error before anything is drawn.
+  jobs("{\"id\":\"a\",\"prompt\":\"other\"}\n{\"id\":\"d\",\"prompt\":\"new\"}\n");
+  const Outcome other = batch();
+  EXPECT_EQ(other.code, 2);
+  EXPECT_NE(other.err.find("line 1: its id 'a' has a result of another request"), std::string::npos)
+      << other.err;
+  EXPECT_FALSE(fs::exists(path("out/d.png")));
+  const Outcome replaced = batch("--overwrite");
+  EXPECT_EQ(replaced.code, 0) << replaced.err;
+  EXPECT_NE(hash(log("results.jsonl").at("a")), hash(before.at("a")));
+}
+
+TEST_F(Batch, ShardsHaveFilesOfTheirOwn) {
+  std::string text;
+  for (int i = 0; i < 7; ++i)
+    text += "{\"id\":\"job" + std::to_string(i) + "\",\"prompt\":\"x\"}\n";
+  jobs(text);
+  EXPECT_EQ(batch("--shard 3/3").code, 2);
+  EXPECT_EQ(batch("--shard 1").code, 2);
+  EXPECT_EQ(batch("--shard 2/3").code, 0);
+  EXPECT_EQ(log("results-2-of-3.jsonl").size(), 2u);
+  EXPECT_EQ(manifest().at("state"), "in_progress");
+  EXPECT_EQ(batch("--shard 0/3").code, 0);
+  EXPECT_EQ(batch("--shard 1/3").code, 0);
+  EXPECT_EQ(log("results-0-of-3.jsonl").size(), 3u);
+  EXPECT_TRUE(log("results-0-of-3.jsonl").contains("job3"));
+  EXPECT_EQ(manifest().at("state"), "completed");
+  ASSERT_EQ(manifest().at("shards").size(), 3u);
+  for (const json& shard : manifest().at("shards")) {
+    EXPECT_TRUE(fs::exists(path("out/" + shard.at("results").get<std::string>())));
+    EXPECT_TRUE(fs::exists(path("out/" + shard.at("errors").get<std::string>())));
+  }
+  // Another partition draws none of them again.
+  const Outcome whole = batch();
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_EQ(whole.out, "");
+  EXPECT_TRUE(leftovers().empty());
+}
+
+// 200 jobs, of which 10 fail while they run, killed three times.
+TEST_F(Batch, KilledBatchesDrawEveryJobOnce) {
+  constexpr int kJobs = 200;
+  std::string text;
+  for (int i = 0; i < kJobs; ++i) {
+    json job{{"id", "job-" + std::to_string(i)}, {"prompt", "ball " + std::to_string(i)}};
+    if (i % 40 == 7) job["size"] = "1024x1024";  // needs more memory than is allowed
+    if (i % 40 == 23) job["output"] = "taken/{id}.png";
+    text += job.dump() + "\n";
+  }
+  jobs(text);
+  fs::create_directories(path("out"));
+  std::ofstream(path("out/taken")) << "no folder";
+  const std::string command = "exec " + std::string(WEFT_BINARY) + " batch " + path("jobs.jsonl") +
+                              kFlags + "--memory-limit 64M -o " + path("out/") + " >/dev/null 2>" +
+                              path("stderr");
+  const auto count = [&] {
+    std::ifstream file(path("out/results.jsonl"));
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  };
+  for (const int after : {30, 80, 140}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+    int status = 0;
+    while (count() < after && waitpid(child, &status, WNOHANG) == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << std::ifstream(path("stderr")).rdbuf();
+  }
+  const Outcome last = batch("--memory-limit 64M");
+  EXPECT_EQ(last.code, 1) << last.err;
+  const auto results = log("results.jsonl"), errors = log("errors.jsonl");
+  EXPECT_EQ(results.size(), 190u);
+  EXPECT_EQ(errors.size(), 10u);
+  for (int i = 0; i < kJobs; ++i) {
+    const std::string id = "job-" + std::to_string(i);
+    const bool fails = i % 40 == 7 || i % 40 == 23;
+    EXPECT_EQ(results.contains(id), !fails) << id;
+    EXPECT_EQ(errors.contains(id), fails) << id;
+    EXPECT_EQ(fs::exists(path("out/" + id + ".png")), !fails) << id;
+    EXPECT_EQ(fs::exists(path("out/" + id + ".json")), !fails) << id;
+  }
+  EXPECT_EQ(errors.at("job-7").at("error").at("code"), "memory");
+  EXPECT_EQ(errors.at("job-23").at("error").at("code"), "output");
+  EXPECT_EQ(manifest().at("request_counts"),
+            (json{{"total", 200}, {"completed", 190}, {"failed", 10}}));
+  EXPECT_TRUE(leftovers().empty()) << leftovers().front();
+}
+
+// Ranks that are threads go on after a job that fails, too.
+TEST_F(Batch, RanksGoOnAfterAFailure) {
+  jobs(
+      "{\"id\":\"a\",\"prompt\":\"x\"}\n{\"id\":\"b\",\"prompt\":\"y\",\"output\":\"taken/"
+      "b.png\"}\n"
+      "{\"id\":\"c\",\"prompt\":\"z\"}\n");
+  fs::create_directories(path("out"));
+  std::ofstream(path("out/taken")) << "no folder";
+  EXPECT_EQ(batch("--ranks 2 --layout ring=2").code, 1);
+  EXPECT_EQ(log("results.jsonl").size(), 2u);
+  EXPECT_EQ(log("errors.jsonl").size(), 1u);
+  EXPECT_TRUE(log("results.jsonl").contains("c"));
+}
+
+// A stopped batch ends with the signal's code, and the same command goes on.
+TEST_F(Batch, AStoppedBatchGoesOn) {
+  jobs("{\"id\":\"a\",\"prompt\":\"x\"}\n{\"id\":\"b\",\"prompt\":\"y\",\"steps\":1000}\n");
+  const std::string command = "exec " + std::string(WEFT_BINARY) + " batch " + path("jobs.jsonl") +
+                              kFlags + "--checkpoint-every 0 -o " + path("out/") + " 2>" +
+                              path("stderr");
+  const pid_t child = fork();
+  if (child == 0) {
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  while (!fs::exists(path("out/b.checkpoint.old.safetensors")) &&
+         waitpid(child, &status, WNOHANG) == 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  kill(child, SIGUSR1);
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 75);
+  EXPECT_EQ(log("results.jsonl").size(), 1u);
+  EXPECT_TRUE(log("errors.jsonl").empty());
+  EXPECT_EQ(batch().code, 0);
+  EXPECT_EQ(log("results.jsonl").size(), 2u);
+  EXPECT_GT(json::parse(std::ifstream(path("out/b.json"))).at("resumed_after_step"), 0);
+  EXPECT_TRUE(leftovers().empty());
+}
+
+// The form that is published is the one that is read, and flags have the same legal values.
+TEST(JobForm, TheSchemaAndTheFlagsAgreeWithTheFields) {
+  const json properties =
+      json::parse(std::ifstream("apps/job.schema.json")).at("$defs").at("job").at("properties");
+  EXPECT_EQ(properties.size(), job_fields().size() + 2);  // schema and model
+  for (const JobField& field : job_fields()) {
+    ASSERT_TRUE(properties.contains(field.name)) << field.name;
+    std::string name = field.name;
+    std::replace(name.begin(), name.end(), '_', '-');
+    const FlagSpec* flag = find_flag(kGenerate, name);
+    if (!flag || !field.legal || flag->type == FlagType::kSwitch || name == "solver") continue;
+    EXPECT_STREQ(flag->legal, field.legal) << field.name;
+    if (flag->type == FlagType::kText) continue;
+    const json& number = properties[field.name].at("anyOf").at(0);
+    const std::string legal = field.legal;
+    EXPECT_EQ(number.at("minimum").get<double>(), std::stod(legal)) << field.name;
+    EXPECT_EQ(number.at("maximum").get<double>(), std::stod(legal.substr(legal.rfind(' '))));
+  }
+}
+
+}  // namespace
+}  // namespace weft

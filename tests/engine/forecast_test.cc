@@ -1,0 +1,163 @@
+// The choice of a layout by simulation, compared with whole simulations of every layout.
+#include "engine/planning/forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/engine/small_job.h"
+
+namespace weft::test {
+namespace {
+
+const Link kFast{.latency_s = 1e-6, .bytes_per_s = 1e11},
+    kSlow{.latency_s = 1e-3, .bytes_per_s = 1e8};
+
+DeviceModel device() {
+  DeviceModel model;
+  model.flop_per_s.fill(100e9);
+  model.bytes_per_s.fill(10e9);
+  model.copy_bytes_per_s = 5e9;
+  model.message_s = 30e-6;
+  return model;
+}
+
+PlannedJob planned(const std::string& model, const Link& link, int frames = 0) {
+  PlannedJob job{.model = std::make_shared<const OpenModel>(model),
+                 .options = options_of(DType::kF32),
+                 .request = {},
+                 .machine = {.device = device(), .link = link}};
+  job.options.ops = &metered_ops();
+  job.options.memory_limit = UINT64_MAX;
+  job.request.prompt = "a big red ball";
+  job.request.frames = frames;
+  job.request.steps = 7;
+  job.request = Generator(job.model, job.options).resolve(job.request);
+  return job;
+}
+
+std::vector<Layout> legal(const PlannedJob& job, int ranks) {
+  return legal_layouts(ranks, Generator(job.model, job.options).layout_limits(job.request));
+}
+
+std::vector<Forecast> all_of(const PlannedJob& job, const std::vector<Layout>& layouts) {
+  std::vector<Forecast> all;
+  for (const Layout& layout : layouts) all.push_back(forecast_whole(job, layout));
+  return all;
+}
+
+TEST(Forecast, FewStepsAndBlocksGiveTheTimesOfTheWholeJob) {
+  for (const Link& link : {kFast, kSlow}) {
+    const PlannedJob job = planned("models/pocket", link);
+    QuickForecast quick(job);
+    for (const int ranks : {1, 3, 4})
+      for (const Forecast& whole : all_of(job, legal(job, ranks))) {
+        const Forecast few = quick(whole.layout);
+        const std::string layout = to_string(whole.layout);
+        EXPECT_NEAR(few.seconds / whole.seconds, 1, 0.01) << layout;
+        EXPECT_NEAR(few.stage("denoise") / whole.stage("denoise"), 1, 0.02) << layout;
+        EXPECT_NEAR(few.stage("decode") / whole.stage("decode"), 1, 0.01) << layout;
+      }
+  }
+}
+
+// Two experts with two blocks each, and a picture, which has one chunk.
+TEST(Forecast, HoldsForTwoExpertsAndForPictures) {
+  for (const PlannedJob& job : {planned("tests/golden/pipeline_two_experts/model", kSlow),
+                                planned("models/pocket", kSlow, 1)}) {
+    QuickForecast quick(job);
+    for (const Forecast& whole : all_of(job, legal(job, 2)))
+      EXPECT_NEAR(quick(whole.layout).seconds / whole.seconds, 1, 0.02) << to_string(whole.layout);
+  }
+}
+
+TEST(LayoutChoice, IsTheMinimumOfAllLayouts) {
+  for (const Link& link : {kFast, kSlow})
+    for (const int ranks : {2, 4, 6}) {
+      const PlannedJob job = planned("models/pocket", link);
+      const std::vector<Layout> layouts = legal(job, ranks);
+      std::vector<Forecast> all = all_of(job, layouts);
+      std::ranges::stable_sort(all, {}, &Forecast::seconds);
+      const LayoutChoice choice = choose_layout(job, layouts);
+      ASSERT_EQ(choice.best.size(), 3u);
+      EXPECT_EQ(choice.too_large, 0);
+      for (int place = 0; place < 3; ++place)
+        EXPECT_EQ(to_string(choice.best[place].layout), to_string(all[place].layout)) << place;
+    }
+}
+
+// A layout with a sum or an exchange in every block is only worth it on fast links.
+TEST(LayoutChoice, DependsOnTheLink) {
+  const auto bytes_of_best = [](const Link& link) {
+    const PlannedJob job = planned("models/pocket", link);
+    const Layout best = choose_layout(job, legal(job, 6)).best.front().layout;
+    int64_t bytes = 0;
+    for (const SimulatedRank& rank : forecast_whole(job, best).ranks)
+      bytes += rank.counters.total_sent().bytes;
+    return std::pair(to_string(best), bytes);
+  };
+  const auto [fast, many] = bytes_of_best(kFast);
+  const auto [slow, few] = bytes_of_best(kSlow);
+  EXPECT_NE(fast, slow);
+  EXPECT_GT(many, 2 * few) << fast << " " << slow;
+}
+
+// The least memory with which a layout can run, which loads one part at a time.
+uint64_t least_memory(PlannedJob job, const Layout& layout) {
+  job.options.memory_limit = 1;
+  Forecast forecast;
+  forecast.memory = memory_of(job, layout);
+  return forecast.high_water();
+}
+
+TEST(LayoutChoice, LeavesOutWhatDoesNotFit) {
+  PlannedJob job = planned("models/pocket", kFast);
+  const std::vector<Layout> layouts = legal(job, 4);
+  const Layout fastest = choose_layout(job, layouts).best.front().layout;
+  const uint64_t too_little = least_memory(job, fastest) - 1;
+  std::vector<Layout> small = layouts;
+  std::erase_if(small, [&](const Layout& one) { return least_memory(job, one) > too_little; });
+  ASSERT_FALSE(small.empty());
+  const std::string expected = to_string(choose_layout(job, small).best.front().layout);
+
+  job.options.memory_limit = too_little;
+  const LayoutChoice choice = choose_layout(job, layouts);
+  EXPECT_EQ(to_string(choice.best.front().layout), expected);
+  EXPECT_GT(choice.too_large, 0);
+  for (const Forecast& one : choice.best) EXPECT_TRUE(one.fits());
+
+  job.options.memory_limit = 1;
+  const LayoutChoice none = choose_layout(job, layouts);
+  ASSERT_EQ(none.best.size(), 1u);
+  EXPECT_FALSE(none.best.front().fits());
+  for (const Layout& layout : layouts)
+    EXPECT_LE(none.best.front().high_water(), least_memory(job, layout)) << to_string(layout);
+}
+
+TEST(LayoutChoice, SharesPromptsAmongReplicas) {
+  PlannedJob job = planned("models/pocket", kSlow);
+  job.requests = 4;
+  LayoutLimits limits = Generator(job.model, job.options).layout_limits(job.request);
+  limits.requests = 4;
+  const LayoutChoice choice = choose_layout(job, legal_layouts(4, limits));
+  EXPECT_EQ(to_string(choice.best.front().layout), "data=4");
+  EXPECT_DOUBLE_EQ(choice.best.front().seconds,
+                   QuickForecast(planned("models/pocket", kSlow))({}).seconds);
+}
+
+// The error of a job that does not fit names layouts under which it does.
+TEST(Refusal, OffersLayoutsThatFit) {
+  PlannedJob job = planned("models/pocket", kFast);
+  const std::vector<Layout> layouts = legal(job, 4);
+  const auto [least, most] = std::ranges::minmax_element(
+      layouts, {}, [&](const Layout& layout) { return least_memory(job, layout); });
+  job.options.memory_limit = least_memory(job, *least);
+  std::string text;
+  simulate(1, {}, {}, [&](Communicator&) {
+    text = Generator(job.model, job.options, RankPlacement(*most, 0)).refusal(job.request);
+  });
+  EXPECT_NE(text.find("Try --layout " + to_string(*least) + " ("), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace weft::test

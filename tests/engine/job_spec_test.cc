@@ -1,0 +1,206 @@
+// The one form of a job: what is written reads back the same, and what is illegal is refused with
+// the field, its value and the legal ones.
+#include "engine/job/job_spec.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/generation/generator.h"
+#include "tests/engine/small_job.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+
+std::string label(const std::string& field) { return "line 3: " + field; }
+
+JobSpec read(const json& object, JobSpec job = {}) {
+  read_job(object, label, job);
+  return job;
+}
+
+std::string refused(const json& object, const JobSpec& job = {}) {
+  try {
+    read(object, job);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+}
+
+const json kWhole{{"schema", "weft.job/v1"},
+                  {"id", "shot-1"},
+                  {"output", "act1/{id}.mp4"},
+                  {"prompt", "größer, \"red\" ball"},
+                  {"negative_prompt", ""},
+                  {"expanded_from", "ball"},
+                  {"width", 832},
+                  {"height", 480},
+                  {"num_frames", 81},
+                  {"round_frames", true},
+                  {"fps", 12.5},
+                  {"steps", 20},
+                  {"guidance_scale", 3.5},
+                  {"guidance_scale_2", 2.0},
+                  {"flow_shift", 2.5},
+                  {"solver", "dpmpp-original"},
+                  {"seed", 18446744073709551615u},
+                  {"rng", "torch-cpu"}};
+
+TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
+  EXPECT_EQ(to_json(read(kWhole)), kWhole);
+  json other{{"schema", "weft.job/v1"}, {"prompt", "x"}, {"seconds", 2.5},
+             {"sigmas", {0.9, 0.25}},   {"steps", 2},    {"rng", "portable"}};
+  EXPECT_EQ(to_json(read(other)), other);
+  EXPECT_EQ(to_json(JobSpec{}),
+            (json{{"schema", kJobSchema}, {"prompt", ""}, {"rng", "portable"}}));
+  // Every field of the form is in one of the two, but for the size, which is read as its sides.
+  for (const JobField& field : job_fields())
+    EXPECT_TRUE(kWhole.contains(field.name) || other.contains(field.name) ||
+                std::string(field.name) == "size")
+        << field.name;
+}
+
+TEST(JobSpec, TextsNumbersAndDashesAreTheSame) {
+  const JobSpec job = read({{"num-frames", "5"},
+                            {"fps", "12.5"},
+                            {"seed", "7"},
+                            {"size", "64*32"},
+                            {"round_frames", "on"},
+                            {"sigmas", "0.9,0.25"},
+                            {"steps", 2.0}});
+  const JobSpec same = read({{"num_frames", 5},
+                             {"fps", 12.5},
+                             {"seed", 7},
+                             {"width", 64},
+                             {"height", 32},
+                             {"round_frames", true},
+                             {"sigmas", {0.9, 0.25}}});
+  EXPECT_EQ(to_json(job), to_json(same));
+  EXPECT_FALSE(read({{"seed", -1}}).seeded);
+  EXPECT_EQ(to_json(read({{"steps", nullptr}})), to_json(JobSpec{}));
+}
+
+TEST(JobSpec, ALineReplacesWhatItContradicts) {
+  const JobSpec flags =
+      read({{"num_frames", 81}, {"steps", 20}, {"flow_shift", 3}, {"size", "64x32"}});
+  const json line = to_json(read({{"seconds", 1}, {"sigmas", {0.5}}, {"height", 16}}, flags));
+  EXPECT_EQ(line, (json{{"schema", kJobSchema},
+                        {"prompt", ""},
+                        {"rng", "portable"},
+                        {"seconds", 1.0},
+                        {"sigmas", {0.5}},
+                        {"steps", 1},
+                        {"width", 64},
+                        {"height", 16}}));
+  EXPECT_FALSE(to_json(read({{"steps", 3}}, read(line))).contains("sigmas"));
+  EXPECT_FALSE(to_json(read({{"num_frames", 5}}, read(line))).contains("seconds"));
+}
+
+TEST(JobSpec, WhatIsIllegalIsRefused) {
+  const std::pair<json, std::string> cases[] = {
+      {{{"stepz", 3}}, "line 3: stepz is no field of a job; did you mean steps?"},
+      {{{"xyz", 3}}, "line 3: xyz is no field of a job; legal: id, output, prompt, "},
+      {{{"schema", "weft.job/v2"}}, "schema is \"weft.job/v2\", legal: \"weft.job/v1\""},
+      {{{"width", 0}}, "line 3: width is 0, legal: 1 ... 16384; nearest: 1"},
+      {{{"width", 16.5}}, "line 3: width is '16.5', legal: a whole number, 1 ... 16384"},
+      {{{"steps", "2 --output=/tmp/x"}}, "steps is '2 --output=/tmp/x', legal: a whole number"},
+      {{{"guidance_scale", 101}}, "guidance_scale is 101, legal: 0 ... 100; nearest: 100"},
+      {{{"solver", "eular"}}, "solver is 'eular', legal: unipc-diffusers|"},
+      {{{"solver", "eular"}}, "did you mean euler?"},
+      {{{"rng", "mt"}}, "rng is 'mt', legal: portable|torch-cpu"},
+      {{{"seed", -2}}, "seed is '-2', legal: 0 ... 18446744073709551615"},
+      {{{"size", "832"}}, "size is '832', legal: WxH"},
+      {{{"prompt", {"a", "b"}}}, "prompt is [\"a\",\"b\"], legal: a text or a number"},
+      {{{"sigmas", {0.5, 0.7}}}, "sigmas is '0.5,0.7', legal: falling numbers"},
+      {{{"id", ""}}, "id is '', legal: 1 ... 64 characters"},
+      {{{"id", std::string(65, 'a')}}, "legal: 1 ... 64 characters"},
+      {{{"output", "../a.mp4"}}, "output is '../a.mp4', legal: a path inside the folder"},
+      {{{"output", "/tmp/a.mp4"}}, "legal: a path inside the folder"},
+      {{{"size", "64x32"}, {"width", 32}}, "line 3: size 64x32 contradicts line 3: width"},
+      {{{"seconds", 1}, {"num_frames", 5}}, "exclude each other"},
+      {{{"sigmas", {0.5}}, {"steps", 2}}, "steps is 2, but line 3: sigmas has 1 values"},
+      {{{"sigmas", {0.5}}, {"flow_shift", 2}}, "flow_shift is given beside line 3: sigmas"},
+  };
+  for (const auto& [object, message] : cases)
+    EXPECT_NE(refused(object).find(message), std::string::npos)
+        << object << ": " << refused(object);
+}
+
+TEST(JobSpec, FramesComeFromSecondsAndAreChecked) {
+  DefaultSettings defaults;
+  defaults.fps = 8;
+  const ModelLimits limits;
+  const auto frames = [&](const json& object) {
+    return request_of(read(object), defaults, limits, label).frames;
+  };
+  EXPECT_EQ(frames({{"seconds", 2}}), 17);
+  EXPECT_EQ(frames({{"seconds", 2}, {"fps", 4}}), 9);
+  EXPECT_EQ(frames({{"num_frames", 10}, {"round_frames", true}}), 9);
+  try {
+    frames({{"num_frames", 10}});
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("line 3: num_frames is 10, legal: 4n+1"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// Checkpoints of version 1 hold these facts.
+TEST(JobSpec, FactsOfVersionOneAreTheSameRecord) {
+  Generator generator(test::kModel, {.threads = 1});
+  for (const bool sigmas : {false, true}) {
+    Request request = test::job();
+    request.guidance_scale = request.guidance_scale_2 = 3.5;
+    if (sigmas) request.sigmas = {0.9, 0.25};
+    request = generator.resolve(request);
+    const std::string record = generator.job_record(request);
+    const json now = json::parse(record);
+    json facts{{"frames", now["request"]["num_frames"].dump()},
+               {"deterministic", "off"},
+               {"guidance_scale_2", "3.5"},
+               {"flow_shift", "3"}};
+    for (const auto& [name, value] : now["request"].items())
+      if (name != "schema" && name != "num_frames" && name != "sigmas")
+        facts[name] = value.is_string() ? value.get<std::string>() : value.dump();
+    if (sigmas) facts["sigmas"] = "0.9,0.25";
+    for (const char* name :
+         {"model", "weights_sha256", "dtype", "weights", "attention", "vae_dtype"})
+      facts[name] = now["engine"][name];
+    facts["numerics_epoch"] = now["engine"]["numerics_epoch"].dump();
+    EXPECT_EQ(difference(record_of_facts(facts), record), "");
+    EXPECT_EQ(job_hash(record_of_facts(facts)), job_hash(record));
+    facts["seed"] = "99";
+    EXPECT_EQ(difference(record_of_facts(facts), record),
+              "seed is '99' there and '" + std::to_string(request.seed) + "' here");
+  }
+}
+
+// The machine, the number of threads and the layout may differ; the frames are the same job's.
+TEST(JobSpec, TheHashLeavesTheMachineOut) {
+  Generator one(test::kModel, {.threads = 1}), two(test::kModel, {.threads = 2});
+  const Request request = one.resolve(test::job());
+  EXPECT_NE(one.job_record(request), two.job_record(request));
+  EXPECT_EQ(job_hash(one.job_record(request)), job_hash(two.job_record(request)));
+  EXPECT_EQ(difference(one.job_record(request), two.job_record(request)), "");
+}
+
+// A prompt is tokenised once, whoever asks, and generators share what is open.
+TEST(JobSpec, GeneratorsShareAnOpenModel) {
+  const auto model = std::make_shared<const OpenModel>(test::kModel);
+  const auto first = model->tokens("a red ball");
+  const Generator a(model, {.threads = 1}), b(model, {.threads = 1});
+  Request request = test::job();
+  request.prompt = "a red ball";
+  a.plan(a.resolve(request));
+  b.plan(b.resolve(request));
+  EXPECT_EQ(model->tokens("a red ball"), first);  // the same object
+  EXPECT_NE(model->tokens("a blue ball"), first);
+}
+
+}  // namespace
+}  // namespace weft
