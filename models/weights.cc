@@ -65,15 +65,12 @@ int64_t TensorPart::count(const TensorSpec& tensor) const {
 HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
                        const TensorPart& part, DType dtype)
     : file_(file), whole_(part.range == Range{0, file.describe(name)[part.dim]}) {
-  const auto part_of = [&](const TensorView& tensor) {
-    return tensor.slice(part.dim, part.range.begin, part.range.size());
-  };
+  const TensorView like = file.describe(name).slice(part.dim, part.range.begin, part.range.size());
   if (whole_ || is_dry_run(stream)) {
     mapped_ = file.view(name);
-    view_ = part_of(mapped_);
+    view_ = TensorView(mapped_.data, mapped_.dtype, like.shape());  // a part's values are not read
     return;
   }
-  const TensorView like = part_of(file.describe(name));
   memory_ = Tensor(dtype, like.shape());
   Stream host = host_stream(stream);
   const bool straight = like.dtype == dtype;

@@ -165,7 +165,7 @@ class DryPasses {
     Context context{run_.stream(), run_.arena(), full_, *sums_, one_band_, {}, {}};
     const Tensor hidden = run_.tensor(DType::kF32, {rows, config_.hidden});
     const Tensor logits = run_.tensor(DType::kF32, {last, config_.vocab});
-    Rope rope{.grid = {options_.positions, 1, 1}, .pairs = {config_.head_dim / 2, 0, 0}};
+    Rope rope{.grid = {options_.positions, 1, 1}, .pairs = {config_.head_dim / 2, 0, 0}, .table{}};
     rope.table[0] = run_.tensor(DType::kF32, {options_.positions, config_.head_dim / 2, 2});
     const std::vector<int32_t> ids(static_cast<size_t>(rows));
     const TensorView in = load.blocks.first()
