@@ -22,6 +22,7 @@ int run_completion(const Flags& flags);
 
 // The program's name as the user typed it, for commands that are printed.
 const std::string& program_name();
+void set_program_name(const std::string& name);
 
 // "weft 0.1.0, numerics epoch 1, commit abc1234"
 std::string version_text();

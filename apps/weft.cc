@@ -19,7 +19,6 @@
 #include "apps/command_line/help.h"
 #include "apps/command_line/suggest.h"
 #include "apps/commands.h"
-#include "apps/commit.h"
 #include "apps/generate/resume.h"
 #include "apps/generate/stop.h"
 #include "io/part_file.h"
@@ -32,7 +31,6 @@ namespace {
 std::atomic<int> g_signal{0};       // the three are written by the handler alone
 std::atomic<int64_t> g_stop_ms{0};  // the time of the first signal
 int g_hurry[2] = {-1, -1};          // a pipe that carries the second signal's number
-std::string g_program = "weft";
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 // Batch systems send SIGUSR1 before a job's time ends; the stopped job can be resumed.
@@ -222,7 +220,7 @@ Command command_of(const std::string& word) {
 }
 
 int main_checked(int argc, char** argv) {
-  g_program = argv[0];
+  set_program_name(argv[0]);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.empty()) {
     std::fputs(help_text().c_str(), stderr);
@@ -255,13 +253,6 @@ int main_checked(int argc, char** argv) {
 }
 
 }  // namespace
-
-const std::string& program_name() { return g_program; }
-
-std::string version_text() {
-  return std::string("weft " WEFT_VERSION ", numerics epoch ") + std::to_string(kNumericsEpoch) +
-         ", commit " + kCommit;
-}
 
 }  // namespace weft
 

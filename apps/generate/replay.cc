@@ -237,7 +237,7 @@ int run_replay(const Flags& flags) {
   const Flags job = Flags::parse(kGenerate, {}, stored);
 
   const auto opened = std::make_shared<const OpenModel>(model);
-  const std::string weights = opened->weights_hash();
+  const std::string weights = opened->weights_hash;
   const std::vector<Difference> differ = differences(record, flags, job, weights);
   for (const Difference& d : differ)
     if (informative(flags))

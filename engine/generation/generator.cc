@@ -201,7 +201,7 @@ struct Generator::Impl {
 nlohmann::json Generator::Impl::engine_facts() const {
   return {{"numerics_epoch", kNumericsEpoch},
           {"model", parts.directory().defaults.name},
-          {"weights_sha256", parts.model()->weights_hash()},
+          {"weights_sha256", parts.model()->weights_hash},
           {"dtype", to_string(options.dtype)},
           {"weights", to_string(options.weights)},
           {"attention", to_string(options.attention)},
@@ -444,6 +444,12 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
 }
 
 std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
+  const auto of = [&](const Request& changed) {
+    // A small picture may have fewer tokens than the layout has ranks.
+    if (!refuse(placement.layout(), layout_limits(changed)).empty())
+      return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
+    return plan(changed);
+  };
   const auto with_resident = [&](int layers) {
     parts.set_resident_blocks(layers);
     const MemoryPlan changed = plan(request);
@@ -455,7 +461,7 @@ std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& m
     return Generator(parts.model(), options, RankPlacement(layout, rank)).plan(request);
   };
   return weft::refusal(request, memory, limits, options.dtype,
-                       {.request = [&](const Request& changed) { return plan(changed); },
+                       {.request = of,
                         .resident = with_resident,
                         .layers = parts.device() ? blocks.end - blocks.begin : 0,
                         .layout = under,

@@ -37,6 +37,12 @@ std::vector<OpenModel::File> open_experts(const ModelDirectory& directory) {
   return files;
 }
 
+std::string hash_of(const OpenModel& model) {
+  std::string all = model.text_file->header_hash() + model.vae_file->header_hash();
+  for (const OpenModel::File& file : model.expert_files) all += file->header_hash();
+  return sha256_hex(all);
+}
+
 ModelDirectory with_blocks(ModelDirectory directory, int blocks) {
   for (std::shared_ptr<const TransformerModel>& transformer : directory.transformers)
     if (transformer->traits().blocks > blocks) transformer = transformer->with_blocks(blocks);
@@ -61,14 +67,16 @@ OpenModel::OpenModel(const std::string& path)
       tokenizer(directory.family->tokenizer(directory.tokenizer)),
       text_file(opened(directory.text_encoder)),
       vae_file(opened(directory.vae)),
-      expert_files(open_experts(directory)) {}
+      expert_files(open_experts(directory)),
+      weights_hash(hash_of(*this)) {}
 
 OpenModel::OpenModel(const OpenModel& whole, int blocks)
     : directory(with_blocks(whole.directory, blocks)),
       tokenizer(whole.tokenizer),
       text_file(whole.text_file),
       vae_file(whole.vae_file),
-      expert_files(with_blocks(whole, blocks)) {}
+      expert_files(with_blocks(whole, blocks)),
+      weights_hash(whole.weights_hash) {}
 
 std::shared_ptr<const PromptTokens> OpenModel::tokens(const std::string& prompt) const {
   constexpr size_t kMost = 64;  // a job has two prompts
@@ -76,12 +84,6 @@ std::shared_ptr<const PromptTokens> OpenModel::tokens(const std::string& prompt)
   if (const auto found = tokens_.find(prompt); found != tokens_.end()) return found->second;
   if (tokens_.size() >= kMost) tokens_.clear();
   return tokens_[prompt] = std::make_shared<const PromptTokens>(tokenizer->read(prompt));
-}
-
-std::string OpenModel::weights_hash() const {
-  std::string all = text_file->header_hash() + vae_file->header_hash();
-  for (const File& file : expert_files) all += file->header_hash();
-  return sha256_hex(all);
 }
 
 }  // namespace weft

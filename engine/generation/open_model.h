@@ -26,11 +26,12 @@ class OpenModel {
   const std::shared_ptr<const PromptTokenizer> tokenizer;
   const File text_file, vae_file;
   const std::vector<File> expert_files;  // one per expert
+  // SHA-256 over the header hashes of all files; in simulations that of the whole model.
+  const std::string weights_hash;
 
   // The prompt's tokens. The last prompts are remembered, so that each is cleaned and tokenised
   // once, whoever asks for it.
   std::shared_ptr<const PromptTokens> tokens(const std::string& prompt) const;
-  std::string weights_hash() const;  // SHA-256 over the header hashes of all components
 
  private:
   mutable std::mutex mutex_;  // guards the member below
