@@ -110,14 +110,6 @@ size_t packed_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, B
   return static_cast<size_t>(bytes);
 }
 
-size_t movable_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, Bias bias) {
-  const auto [rows, stride] = packed_extents(out, in, dtype, format);
-  const bool numbers = format != WeightFormat::kCompute;
-  return movable_piece(static_cast<size_t>(rows * stride) * (numbers ? 1 : size_of(dtype))) +
-         (numbers ? movable_piece(static_cast<size_t>(rows) * 4) : 0) +
-         (bias != Bias::kNone ? movable_piece(static_cast<size_t>(out) * 4) : 0);
-}
-
 int64_t packing_rows(int64_t out, int64_t in, DType dtype) {
   const int64_t row = in * static_cast<int64_t>(size_of(dtype));
   return std::min(out, std::max<int64_t>(1, kPackingBytes / row));

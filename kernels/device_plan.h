@@ -102,11 +102,9 @@ struct PackedExtents {
   int64_t rows, stride;
 };
 PackedExtents packed_extents(int64_t out, int64_t in, DType dtype, WeightFormat format);
-// packed_bytes() is the size of a packed matrix as it computes. movable_bytes() leaves out what is
-// kept twice for speed: it is the size in transit through a DeviceWindow, where each piece begins
-// at a multiple of 256 bytes.
+// The size of a packed matrix as it computes.
 size_t packed_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, Bias bias);
-size_t movable_bytes(int64_t out, int64_t in, DType dtype, WeightFormat format, Bias bias);
+// In transit through a DeviceWindow, each piece begins at a multiple of 256 bytes.
 inline size_t movable_piece(size_t bytes) { return (bytes + 255) / 256 * 256; }
 // While a matrix is packed to 8 bits, so many source rows wait on the device in addition.
 int64_t packing_rows(int64_t out, int64_t in, DType dtype);

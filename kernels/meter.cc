@@ -7,10 +7,52 @@
 #include <type_traits>
 
 #include "kernels/cuda/device.h"
+#include "kernels/device_plan.h"
 
 namespace weft {
 
 namespace {
+
+const DeviceTraits* measured_device() {
+  const Meter* meter = thread_meter();
+  return meter ? meter->measures() : nullptr;
+}
+
+// The buffers of packed weights in a dry run: their sizes are those of the weights that are packed
+// for the measured device, or for the host.
+struct MeasuredWeights : PackedStorage {
+  Tensor weights, scales, bias_bf16;
+  void for_buffers(const BufferVisitor& visit) override {
+    visit(weights, BufferUse::kWeights);
+    visit(scales, BufferUse::kWeights);
+    visit(bias_bf16, BufferUse::kDuplicate);
+  }
+};
+
+// Where the measured buffers of a dry run on `stream` are.
+Device measured_place(const Stream& stream) {
+  return stream.device().measured() ? stream.device() : Device{Device::Kind::kMeasuredHost};
+}
+
+// `weight` [out, ...] is the matrix to be packed.
+void measure_packed(const Stream& stream, PackedWeights& packed, const TensorView& weight,
+                    const TensorView& bias, WeightFormat format) {
+  const Device place = measured_place(stream);
+  const bool eight = format != WeightFormat::kCompute, device = measured_device() != nullptr;
+  const int64_t out = weight[0], in = weight.count() / out;
+  const PackedExtents extents =
+      device ? packed_extents(out, in, packed.dtype(), format) : PackedExtents{out, in};
+  auto& buffers = packed.make_storage<MeasuredWeights>();
+  buffers.weights =
+      Tensor(eight ? DType::kI8 : packed.dtype(), {extents.rows, extents.stride}, place);
+  // On the host there is a correction beside every scale.
+  if (eight) buffers.scales = Tensor(DType::kF32, {device ? 1 : 2, extents.rows}, place);
+  if (eight && device)
+    Tensor(weight.dtype, {packing_rows(out, in, weight.dtype), in}, place);  // freed when packed
+  if (bias) buffers.bias = Tensor(DType::kF32, bias.shape(), place);
+  if (bias && device && bias.dtype == DType::kBF16 && packed.dtype() == DType::kBF16)
+    buffers.bias_bf16 = Tensor(DType::kBF16, bias.shape(), place);
+}
 
 double bytes(const TensorView& x) { return x ? static_cast<double>(x.bytes()) : 0; }
 
@@ -25,11 +67,46 @@ Work combine_work(const char* op, std::span<const Term> terms, const TensorView&
   return {OpFamily::kPointwise, 0, static_cast<double>(terms.size() + 1) * bytes(out), op};
 }
 
-Work linear_work(const char* op, const TensorView& x, const PackedLinear& packed, LinearActivation,
-                 const TensorView& out) {
+size_t linear_scratch(const TensorView& x, const PackedLinear& packed, LinearActivation activation,
+                      const TensorView& out) {
+  const DeviceTraits* device = measured_device();
+  if (!device) return 0;
+  const bool in_bf16 = static_cast<bool>(packed.storage<MeasuredWeights>().bias_bf16);
+  const Bias with_bias = in_bf16 ? Bias::kInBf16 : Bias::kInF32;
+  return linear_scratch_bytes({.rows = x.rows(),
+                               .in = packed.in(),
+                               .out = packed.out(),
+                               .dtype = packed.dtype(),
+                               .format = packed.format(),
+                               .result = out.dtype,
+                               .activation = activation,
+                               .bias = packed.has_bias() ? with_bias : Bias::kNone},
+                              *device);
+}
+
+Work linear_work(const char* op, const TensorView& x, const PackedLinear& packed,
+                 LinearActivation activation, const TensorView& out) {
   return {OpFamily::kLinear,
           2.0 * static_cast<double>(x.rows()) * static_cast<double>(packed.in() * packed.out()),
-          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), op};
+          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), op,
+          linear_scratch(x, packed, activation, out)};
+}
+
+size_t attention_scratch(const AttentionArgs& args) {
+  const DeviceTraits* device = measured_device();
+  if (!device || args.segments.empty()) return 0;
+  const TensorView& q = args.q;
+  AttentionShape shape{.queries = q[0],
+                       .heads = q[1],
+                       .kv_heads = args.segments[0].k[1],
+                       .size = q[2],
+                       .segments = static_cast<int64_t>(args.segments.size()),
+                       .dtype = q.dtype,
+                       .format = args.format,
+                       .bias = static_cast<bool>(args.bias),
+                       .plain = !args.bias && !args.causal && args.out.dtype == q.dtype};
+  for (const KVSegment& segment : args.segments) shape.keys += segment.k[0];
+  return attention_scratch_bytes(shape, *device);
 }
 
 // Query-key pairs hidden by a causal mask are not counted.
@@ -48,7 +125,7 @@ Work attention_work(const char* op, const AttentionArgs& args) {
           std::clamp<int64_t>(args.query_position + i + 1 - segment.position, 0, keys));
   }
   return {OpFamily::kAttention, 4 * pairs * static_cast<double>(args.q[1] * args.q[2]),
-          bytes(args.q) + bytes(args.out) + held, op};
+          bytes(args.q) + bytes(args.out) + held, op, attention_scratch(args)};
 }
 
 Work conv_work(const char* op, const TensorView& x, const PackedConv& packed, const ConvArgs&,
@@ -56,7 +133,8 @@ Work conv_work(const char* op, const TensorView& x, const PackedConv& packed, co
   const auto [kt, kh, kw] = packed.kernel();
   return {OpFamily::kConv,
           2.0 * static_cast<double>(out.count()) * static_cast<double>(packed.in() * kt * kh * kw),
-          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), op};
+          bytes(x) + bytes(out) + static_cast<double>(packed.bytes()), op,
+          measured_device() ? kConvWorkspace : 0};
 }
 
 // Returns the table that the metered table of this stream wraps.
@@ -82,8 +160,7 @@ PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const
   if (!is_dry_run(stream))
     return base(stream).linear.pack_linear(stream, weight, bias, dtype, format);
   PackedLinear packed(weight, dtype, format);
-  packed.dry_run_bytes_ =
-      static_cast<size_t>(weight.count()) * (format == WeightFormat::kCompute ? size_of(dtype) : 1);
+  measure_packed(stream, packed, weight, bias, format);
   return packed;
 }
 
@@ -91,7 +168,7 @@ PackedConv pack_conv_metered(Stream& stream, const TensorView& weight, const Ten
                              DType dtype) {
   if (!is_dry_run(stream)) return base(stream).conv.pack_conv(stream, weight, bias, dtype);
   PackedConv packed(weight, dtype);
-  packed.dry_run_bytes_ = static_cast<size_t>(weight.count()) * size_of(dtype);
+  measure_packed(stream, packed, weight, bias, WeightFormat::kCompute);
   return packed;
 }
 

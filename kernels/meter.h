@@ -9,6 +9,8 @@
 
 namespace weft {
 
+struct DeviceTraits;
+
 enum class OpFamily : uint8_t {
   kLinear,
   kAttention,
@@ -28,12 +30,15 @@ struct Work {
   double flop = 0;   // of linear, attention and convolution
   double bytes = 0;  // read and written, weights included
   const char* op = "";
+  size_t scratch = 0;  // that the op takes on Meter::measures()
 };
 
 struct Meter {
   virtual ~Meter() = default;
   // False means a dry run: ops are skipped, and results are whatever the memory holds.
   virtual bool runs() const = 0;
+  // The device whose memory a dry run measures, or null.
+  virtual const DeviceTraits* measures() const { return nullptr; }
   // True if an op's `run` returns only when the device has finished the op, as timing requires.
   virtual bool waits() const { return true; }
   // This is called for every op. `run` executes it; it is only set where runs().

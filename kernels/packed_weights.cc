@@ -13,7 +13,7 @@ void PackedWeights::for_buffers(const BufferVisitor& visit) const {
 }
 
 size_t PackedWeights::bytes() const {
-  size_t total = dry_run_bytes_;
+  size_t total = 0;
   for_buffers([&](Tensor& buffer, BufferUse) { total += buffer.view().bytes(); });
   return total;
 }

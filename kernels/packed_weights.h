@@ -50,8 +50,7 @@ class PackedWeights {
   const float* bias() const {
     return storage_ && storage_->bias ? storage_->bias.as<float>() : nullptr;
   }
-  std::unique_ptr<PackedStorage> storage_;  // null in a dry run
-  size_t dry_run_bytes_ = 0;
+  std::unique_ptr<PackedStorage> storage_;
 
  protected:
   PackedWeights() = default;

@@ -13,10 +13,13 @@
 
 namespace weft {
 
+// The measured kinds stand for the host and a device in a dry run (kernels/dry_run.h): their memory
+// is counted, per thread, but it does not exist.
 struct Device {
-  enum class Kind : uint8_t { kCpu, kCuda } kind = Kind::kCpu;
+  enum class Kind : uint8_t { kCpu, kCuda, kMeasuredHost, kMeasuredDevice } kind = Kind::kCpu;
   int8_t index = 0;
   bool operator==(const Device&) const = default;
+  bool measured() const { return kind >= Kind::kMeasuredHost; }
 };
 
 inline constexpr int kMaxRank = 5;
@@ -94,7 +97,8 @@ class Tensor {
 };
 
 // These count the bytes of this process's live Tensors on the host or its devices, and their
-// maximum since the last reset; tests and the memory report read them.
+// maximum since the last reset; tests and the memory report read them. For a measured kind they
+// count those of the calling thread.
 size_t tensor_bytes_live(Device::Kind kind = Device::Kind::kCpu);
 size_t tensor_bytes_peak(Device::Kind kind = Device::Kind::kCpu);
 void reset_tensor_bytes_peak(Device::Kind kind = Device::Kind::kCpu);

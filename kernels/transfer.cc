@@ -2,11 +2,14 @@
 
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
+#include "kernels/meter.h"
 
 namespace weft {
 
 namespace {
-bool of_host(Device device) { return device.kind == Device::Kind::kCpu; }
+bool of_host(Device device) {
+  return device.kind == Device::Kind::kCpu || device.kind == Device::Kind::kMeasuredHost;
+}
 }  // namespace
 
 std::string to_string(Device::Kind kind) { return kind == Device::Kind::kCpu ? "cpu" : "cuda"; }
@@ -16,6 +19,7 @@ std::string to_string(Device device) {
 }
 
 Stream stream_on(Device device, int threads, Determinism determinism, const Ops* ops) {
+  if (device.measured()) return Stream::of_queue(device, nullptr, metered_ops(), 1, determinism);
   if (of_host(device)) return Stream::cpu(threads, determinism, ops);
   const Stream stream = cuda_stream(device.index, determinism, threads);
   return ops ? stream.with(*ops) : stream;
@@ -23,12 +27,14 @@ Stream stream_on(Device device, int threads, Determinism determinism, const Ops*
 
 Stream host_stream(const Stream& stream) {
   if (of_host(stream.device())) return stream;
+  if (stream.device().measured()) return stream_on({Device::Kind::kMeasuredHost});
   return Stream::cpu(stream.threads(),
                      stream.deterministic() ? Determinism::kFixed : Determinism::kFast);
 }
 
 void make_on_host(Stream& stream, const TensorView& out,
                   const std::function<void(const TensorView& to)>& fill) {
+  if (is_dry_run(stream)) return;
   if (of_host(out.device)) return fill(out);
   const Tensor made(out.dtype, out.shape());
   fill(made);

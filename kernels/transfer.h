@@ -22,7 +22,7 @@ Stream host_stream(const Stream& stream);
 
 // Calls `fill` with a host view shaped like `out` (`out` itself on a CPU), and copies the result to
 // `out`. Values that a pass makes on the host (timesteps, tables of positions) reach a device this
-// way.
+// way. In a dry run nothing is made.
 void make_on_host(Stream& stream, const TensorView& out,
                   const std::function<void(const TensorView& to)>& fill);
 

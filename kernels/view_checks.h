@@ -15,7 +15,8 @@ inline bool is_float(DType dtype) {
 // True if x lies on the stream's device or on the host. Weights to be packed and one end of a copy
 // may lie on the host.
 inline bool is_near(const Stream& stream, const TensorView& x) {
-  return x.device == stream.device() || x.device == Device{};
+  return x.device == stream.device() || x.device == Device{} ||
+         x.device.kind == Device::Kind::kMeasuredHost;
 }
 
 inline bool same_shape(const TensorView& a, const TensorView& b) {

@@ -103,7 +103,7 @@ PackedLinear CheckpointPart::linear(Stream& stream, const std::string& name, DTy
 RowLinear CheckpointPart::row_linear(Stream& stream, const std::string& name, DType dtype,
                                      WeightFormat format) const {
   const HeldWeight weight = held(stream, name + ".weight", dtype);
-  if (weight.mapped()) return {.packed = linear(stream, name, dtype, format), .bias = {}};
+  if (weight.whole()) return {.packed = linear(stream, name, dtype, format), .bias = {}};
   const std::string bias = name + ".bias";
   return {.packed = pack_linear(stream, weight.view(), {}, dtype, format),
           .bias = tensors_.count(bias) ? vector(stream, bias) : Tensor()};

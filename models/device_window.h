@@ -12,6 +12,7 @@
 #include "kernels/copy.h"
 #include "kernels/device_memory.h"
 #include "kernels/device_plan.h"
+#include "kernels/meter.h"
 #include "models/layer_window.h"
 #include "models/weight_offload.h"
 
@@ -114,7 +115,8 @@ class DeviceWindow {
     slot.used.wait_on(copies_);
     copying_.begin(copies_);
     const char* from = static_cast<const char*>(streamed_[place].data());
-    for (const TensorView& piece : pieces_(slot.layer)) {
+    for (const TensorView& piece :
+         is_dry_run(copies_) ? std::vector<TensorView>() : pieces_(slot.layer)) {
       copy(copies_, TensorView(const_cast<char*>(from), piece.dtype, piece.shape()), piece);
       from += movable_piece(piece.bytes());
     }
@@ -131,6 +133,7 @@ class DeviceWindow {
     for (const TensorView& piece : pieces_(layer)) bytes += movable_piece(piece.bytes());
     CHECK(streamed_.empty() || bytes == layer_bytes_, "layers of", bytes, "and", layer_bytes_);
     layer_bytes_ = bytes;
+    if (is_dry_run(copies_)) return {};
     PinnedMemory memory(bytes);
     char* to = static_cast<char*>(memory.data());
     for (const TensorView& piece : pieces_(layer)) {

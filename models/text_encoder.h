@@ -41,15 +41,6 @@ class TextEncoderModel {
   virtual std::unique_ptr<TextEncoder> load(Stream& stream, const TensorFile& file, DType dtype,
                                             const WidthSlice& width) const = 0;
 
-  // Predictions for one rank that loads the slice `width`: the packed weights, on the host or on a
-  // device, and the arena bytes and the largest scratch of an op when it encodes `n` ids.
-  virtual size_t weights_bytes(DType dtype, const WidthSlice& width) const = 0;
-  virtual size_t device_bytes(DType dtype, const WidthSlice& width) const = 0;
-  virtual size_t workspace_bytes(int64_t n, DType dtype, const WidthSlice& width,
-                                 const SeamBytes& seams) const = 0;
-  virtual size_t scratch_bytes(int64_t n, DType dtype, const WidthSlice& width,
-                               const DeviceTraits& device) const = 0;
-
  protected:
   explicit TextEncoderModel(const TextEncoderTraits& traits) : traits_(traits) {}
 

@@ -1,6 +1,6 @@
 #pragma once
 // Transformer: a diffusion transformer as the engine sees it. TransformerModel is one that is known
-// by its configuration alone; it predicts memory and loads the weights.
+// by its configuration alone.
 #include <array>
 #include <memory>
 #include <span>
@@ -126,12 +126,6 @@ class Transformer {
   void check_reducer(const Context& context) const;
 };
 
-// The sizes of a rank's forward, for memory predictions.
-struct ForwardSize {
-  int64_t tokens = 0, all_tokens = 0;  // of this rank, and of the latent
-  int64_t text = 0, text_length = 0;   // the longest prompt, as in Conditions
-};
-
 class TransformerModel {
  public:
   virtual ~TransformerModel() = default;
@@ -147,22 +141,8 @@ class TransformerModel {
   virtual std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                             const TransformerLoad& load) const = 0;
 
-  virtual int64_t joint_rows(const ForwardSize& size) const { return 0; }  // of a Conditioning
-
-  // Predictions for one rank that loads `load`: the bytes of packed weights, of one prompt's
-  // Conditioning and Rope, and of the arena's high-water mark during prepare and a forward of the
-  // loaded blocks with one timestep, its rows in and out not counted.
-  virtual size_t weights_bytes(const TransformerLoad& load) const = 0;
-  virtual size_t conditioning_bytes(const ForwardSize& size, const TransformerLoad& load) const = 0;
-  virtual size_t rope_bytes(std::array<int64_t, 3> grid) const = 0;
-  virtual size_t workspace_bytes(const ForwardSize& size, const TransformerLoad& load,
-                                 const SeamBytes& seams) const = 0;
-  // Predictions for a rank on a device (kernels/device_plan.h): the bytes of its weights there, the
-  // bytes that one forward copies from pinned host memory, and the largest scratch of an op.
-  virtual DeviceBytes device_bytes(const TransformerLoad& load, Bias biases) const = 0;
-  virtual size_t streamed_bytes(const TransformerLoad& load) const = 0;
-  virtual size_t scratch_bytes(const ForwardSize& size, const TransformerLoad& load, Bias biases,
-                               const DeviceTraits& device) const = 0;
+  // Conditioning::joint_rows of a prompt of `text` rows and a latent of `tokens` tokens.
+  virtual int64_t joint_rows(int64_t /*tokens*/, int64_t /*text*/) const { return 0; }
 
  protected:
   explicit TransformerModel(const TransformerTraits& traits) : traits_(traits) {}

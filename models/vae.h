@@ -74,17 +74,6 @@ class VaeModel {
   virtual std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
                                     VaeParts parts) const = 0;
 
-  // The memory of a decoder of latent size h x w: its weights on the host and on a device, the
-  // arena bytes of one chunk, the frames that it remembers, and the largest scratch of an op when
-  // the rows are split over `bands` ranks. A single picture (latent_frames 1) needs less.
-  virtual size_t decoder_bytes(DType dtype) const = 0;
-  virtual size_t decoder_device_bytes(DType dtype, Bias biases) const = 0;
-  virtual size_t decode_workspace_bytes(int64_t h, int64_t w, DType dtype,
-                                        int64_t latent_frames) const = 0;
-  virtual size_t decode_state_bytes(int64_t h, int64_t w, DType dtype) const = 0;
-  virtual size_t decode_scratch_bytes(int64_t h, int64_t w, DType dtype, Bias biases, int64_t bands,
-                                      const DeviceTraits& device) const = 0;
-
  protected:
   explicit VaeModel(const VaeTraits& traits) : traits_(traits) {}
 

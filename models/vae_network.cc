@@ -15,28 +15,6 @@ std::vector<FrameShape> chain_shapes(const VaeNetwork& network, FrameShape shape
   return shapes;
 }
 
-// Repeats the allocations of VaeState::growing, innermost call first.
-size_t growing_bytes(const VaeNetwork& network, const std::vector<FrameShape>& shapes, Chunk chunk,
-                     DType dtype) {
-  size_t peak = 0;
-  for (size_t i = 0; i < network.size(); ++i) {
-    peak = std::max(peak, network[i]->workspace(shapes[i], chunk, dtype));
-    if (!network[i]->in_place()) peak += shapes[i].bytes(dtype);
-  }
-  return shapes.back().bytes(dtype) + peak;
-}
-
-// Repeats the allocations of VaeState::shrinking.
-size_t shrinking_bytes(const VaeNetwork& network, const std::vector<FrameShape>& shapes,
-                       Chunk chunk, DType dtype) {
-  size_t live = shapes[0].bytes(dtype), peak = live;
-  for (size_t i = 0; i < network.size(); ++i) {
-    if (!network[i]->in_place()) live += shapes[i + 1].bytes(dtype);
-    peak = std::max(peak, live + network[i]->workspace(shapes[i], chunk, dtype));
-  }
-  return peak;
-}
-
 TensorView alloc(Context& context, DType dtype, const FrameShape& shape) {
   return context.arena.alloc(dtype, {shape.frames, shape.height, shape.width, shape.channels});
 }
@@ -51,10 +29,6 @@ class Pointwise final : public VaeLayer {
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
                const TensorView& out) const override {
     linear(context.stream, in, linear_, LinearActivation::kNone, out);
-  }
-  size_t scratch(const FrameShape& in, DType dtype, Bias biases, int64_t,
-                 const DeviceTraits& device) const override {
-    return pixels_scratch(in, keep_, dtype, biases, device);
   }
   size_t weight_bytes() const override { return linear_.bytes(); }
 
@@ -118,50 +92,9 @@ void convolve(Context& context, const TensorView& x, const PackedConv& conv,
   conv3d(context.stream, halo.view, conv, args, out);
 }
 
-size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
-                      const DeviceTraits& device) {
-  return linear_scratch_bytes({.rows = in.frames * in.height * in.width,
-                               .in = in.channels,
-                               .out = out,
-                               .dtype = dtype,
-                               .result = dtype,
-                               .bias = bias},
-                              device);
-}
-
 std::unique_ptr<VaeLayer> make_pointwise(const VaeWeightSource& source, const std::string& name,
                                          std::initializer_list<int64_t> shape, int64_t keep) {
   return std::make_unique<Pointwise>(source, name, shape, keep);
-}
-
-size_t vae_workspace_bytes(const VaeNetwork& network, VaeOrder order, FrameShape first,
-                           FrameShape later, DType dtype, int64_t chunks) {
-  size_t peak = 0;
-  for (const Chunk chunk : {Chunk::kFirst, Chunk::kLater}) {
-    if (chunk == Chunk::kLater && chunks < 2) break;
-    const auto shapes = chain_shapes(network, chunk == Chunk::kFirst ? first : later, chunk);
-    peak = std::max(peak, order == VaeOrder::kGrowing
-                              ? growing_bytes(network, shapes, chunk, dtype)
-                              : shrinking_bytes(network, shapes, chunk, dtype));
-  }
-  return peak;
-}
-
-size_t vae_state_bytes(const VaeNetwork& network, FrameShape first, DType dtype) {
-  const auto shapes = chain_shapes(network, first, Chunk::kFirst);
-  size_t total = 0;
-  for (size_t i = 0; i < network.size(); ++i)
-    for (const FrameShape& shape : network[i]->history(shapes[i])) total += shape.bytes(dtype);
-  return total;
-}
-
-size_t vae_scratch_bytes(const VaeNetwork& network, FrameShape later, DType dtype, Bias biases,
-                         int64_t bands, const DeviceTraits& device) {
-  const auto shapes = chain_shapes(network, later, Chunk::kLater);
-  size_t most = kTransferPiece;
-  for (size_t i = 0; i < network.size(); ++i)
-    most = std::max(most, network[i]->scratch(shapes[i], dtype, biases, bands, device));
-  return most;
 }
 
 VaeState::VaeState(const VaeNetwork& network, VaeOrder order, FrameShape first, FrameShape later,

@@ -29,8 +29,7 @@ struct FrameShape {
 enum class Chunk : uint8_t { kFirst, kLater };
 
 // The source of the layers' weights. `take` returns a tensor by name and shape. If only a list of
-// tensors or a memory prediction is needed it returns an empty view; then nothing is packed and
-// `stream` may be null.
+// tensors is needed it returns an empty view; then nothing is packed and `stream` may be null.
 struct VaeWeightSource {
   std::function<TensorView(const std::string&, std::initializer_list<int64_t>)> take =
       [](const std::string&, std::initializer_list<int64_t>) { return TensorView(); };
@@ -48,15 +47,8 @@ class VaeLayer {
   virtual bool in_place() const { return false; }  // true: forward needs out to be the same as in
   // The frames to remember between chunks, one entry per cached convolution.
   virtual std::vector<FrameShape> history(const FrameShape&) const { return {}; }
-  // Arena bytes of forward, apart from in and out.
-  virtual size_t workspace(const FrameShape&, Chunk, DType) const { return 0; }
   virtual void forward(Context& context, const TensorView& in, Chunk chunk,
                        std::span<const Tensor> history, const TensorView& out) const = 0;
-  // The largest scratch of an op on a device when the rows are split over `bands` ranks.
-  virtual size_t scratch(const FrameShape&, DType, Bias, int64_t /*bands*/,
-                         const DeviceTraits&) const {
-    return kConvWorkspace;
-  }
   virtual size_t weight_bytes() const = 0;
 
  private:
@@ -87,24 +79,12 @@ struct VaeBorder {
 // are zeros.
 void convolve(Context& context, const TensorView& x, const PackedConv& conv,
               const VaeBorder& border, std::array<int64_t, 3> stride, const TensorView& out);
-// Scratch bytes of a linear layer over a chunk's pixels.
-size_t pixels_scratch(const FrameShape& in, int64_t out, DType dtype, Bias bias,
-                      const DeviceTraits& device);
 
 // The order in which VaeState allocates the layers' buffers.
 enum class VaeOrder : uint8_t {
   kGrowing,    // decoder: from the last and largest buffer to the first; each is freed after use
   kShrinking,  // encoder: from the first to the last; all are kept until the chunk ends
 };
-// Memory predictions: the arena bytes of one chunk, input and output included; the bytes of
-// history; the largest scratch of an op on a device. `chunks` counts the chunks of the whole run; 1
-// means that only the first chunk is run.
-size_t vae_workspace_bytes(const VaeNetwork& network, VaeOrder order, FrameShape first,
-                           FrameShape later, DType dtype, int64_t chunks = 2);
-size_t vae_state_bytes(const VaeNetwork& network, FrameShape first, DType dtype);
-size_t vae_scratch_bytes(const VaeNetwork& network, FrameShape later, DType dtype, Bias biases,
-                         int64_t bands, const DeviceTraits& device);
-
 // Runs a network over chunks. The history is allocated once, here; all other buffers are the
 // arena's.
 class VaeState {
@@ -219,18 +199,17 @@ class NetworkVaeEncoder final : public VaeEncoder {
   VaeState state_;
 };
 
-// A NetworkVae by its design. A family adds the memory predictions.
-class NetworkVaeModel : public VaeModel {
+// A NetworkVae by its design.
+class NetworkVaeModel final : public VaeModel {
  public:
+  explicit NetworkVaeModel(VaeDesign design)
+      : VaeModel(design.traits), design_(std::move(design)) {}
+
   std::vector<TensorSpec> tensors() const override { return design_.tensors(); }
   std::unique_ptr<Vae> load(Stream& stream, const TensorFile& file, DType dtype,
                             VaeParts parts) const override {
     return std::make_unique<NetworkVae>(design_, file, stream, dtype, parts);
   }
-
- protected:
-  explicit NetworkVaeModel(VaeDesign design)
-      : VaeModel(design.traits), design_(std::move(design)) {}
 
  private:
   VaeDesign design_;

@@ -64,14 +64,14 @@ int64_t TensorPart::count(const TensorSpec& tensor) const {
 
 HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
                        const TensorPart& part, DType dtype)
-    : file_(file), mapped_(file.describe(name)) {
-  if (part.range == Range{0, mapped_[part.dim]}) {
+    : file_(file), whole_(part.range == Range{0, file.describe(name)[part.dim]}) {
+  const TensorView like = file.describe(name).slice(part.dim, part.range.begin, part.range.size());
+  if (whole_ || is_dry_run(stream)) {
     mapped_ = file.view(name);
+    view_ = TensorView(mapped_.data, mapped_.dtype, like.shape());  // a part's values are not read
     return;
   }
-  const TensorView like = mapped_.slice(part.dim, part.range.begin, part.range.size());
   memory_ = Tensor(dtype, like.shape());
-  if (is_dry_run(stream)) return;
   Stream host = host_stream(stream);
   const bool straight = like.dtype == dtype;
   const int64_t rows = like[0], row_values = like.count() / rows;
@@ -95,7 +95,7 @@ HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string
 }
 
 HeldWeight::~HeldWeight() {
-  if (!memory_) file_.drop_pages(mapped_);
+  if (mapped_) file_.drop_pages(mapped_);
 }
 
 WeightBinder::WeightBinder(const TensorFile& file, std::string component,
@@ -153,10 +153,11 @@ bool WeightBinder::check(const std::string& spelled, std::span<const int64_t> sh
   return sound;
 }
 
-Bias biases_of(const TensorFile& file) {
-  for (const std::string& name : file.names())
-    if (name.ends_with(".bias") && file.describe(name).dtype != DType::kBF16) return Bias::kInF32;
-  return Bias::kInBf16;
+TensorFile without_values(const std::vector<TensorSpec>& tensors, DType dtype) {
+  std::vector<TensorFile::Generated> list;
+  for (const TensorSpec& tensor : tensors)
+    list.push_back({.name = tensor.name, .dtype = dtype, .shape = tensor.shape});
+  return TensorFile::generated(list, [](const std::string&, const TensorView&) {});
 }
 
 void WeightBinder::finish() {

@@ -54,27 +54,14 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
   return total;
 }
 
-// The bytes of a model's weights on a device, and the extra bytes needed while they are loaded.
-struct DeviceBytes {
-  size_t weights = 0, loading = 0;
-};
-
-// Returns kInBf16 if the file stores all of its biases in bf16, else kInF32. A device can then keep
-// the biases in bf16, too.
-Bias biases_of(const TensorFile& file);
-
-// Arena bytes that the seams of a pass need while they run, in addition to the model's own.
-struct SeamBytes {
-  size_t attend = 0;                            // TokenMixer::attend
-  std::function<size_t(int64_t values)> sum{};  // Reducer::sum of so many values; empty = none
-
-  size_t of_sum(int64_t values) const { return sum ? sum(values) : 0; }
-};
+// Makes a file that holds the names, extents and dtypes of tensors, but no values. Dry runs load
+// it.
+TensorFile without_values(const std::vector<TensorSpec>& tensors, DType dtype = DType::kBF16);
 
 // The part of one tensor that a rank holds, by its name in the file. The whole tensor is a view of
-// the mapped file. A part is read into memory of its own as `dtype`; values are rounded once, here
-// or when they are packed. The destructor frees the memory and drops the file's pages, so the file
-// must outlive it.
+// the mapped file. A part is read into memory of its own as `dtype`, but not in a dry run; values
+// are rounded once, here or when they are packed. The destructor frees the memory and drops the
+// file's pages, so the file must outlive it.
 class HeldWeight {
  public:
   HeldWeight(Stream& stream, const TensorFile& file, const std::string& name,
@@ -83,12 +70,13 @@ class HeldWeight {
   HeldWeight(const HeldWeight&) = delete;
   HeldWeight& operator=(const HeldWeight&) = delete;
 
-  const TensorView& view() const { return memory_ ? memory_.view() : mapped_; }
-  bool mapped() const { return !memory_; }  // true: the whole tensor
+  const TensorView& view() const { return memory_ ? memory_.view() : view_; }
+  bool whole() const { return whole_; }
 
  private:
   const TensorFile& file_;
-  TensorView mapped_;
+  bool whole_;
+  TensorView mapped_, view_;  // of the whole tensor if it is mapped; of the part
   Tensor memory_;
 };
 

@@ -13,6 +13,7 @@
 #include "kernels/copy.h"
 #include "kernels/cuda/device.h"
 #include "kernels/device_graph.h"
+#include "models/footprint.h"
 #include "models/random_weights.h"
 #include "parallel/context.h"
 
@@ -79,23 +80,25 @@ uint64_t device_bytes(Device device) {
   return info.total - info.free;
 }
 
-// The memory of one forward, predicted as weft plan predicts a job's stage. The small tables of
-// positions are left out.
+// The memory of one forward, predicted as weft plan predicts a job's stage.
 uint64_t planned_bytes(const TransformerModel& model, int64_t tokens, const TransformerLoad& load,
                        const Stream& stream) {
-  constexpr Bias kBiases = Bias::kInBf16;  // those of random_tensors()
   const TransformerTraits& traits = model.traits();
-  const ForwardSize size{tokens, tokens, kTextRows, kTextRows};
-  const DeviceBytes weights = model.device_bytes(load, kBiases);
+  DryRun run(device_traits(stream.device()));
+  const auto [transformer, weights] = dry_load(run, model, without_values(model.tensors()), load);
+  SerialSeams seams;
+  Context context = seams.context(run.stream(), run.arena(), {}, TokenRanges::all(tokens));
+  const Footprint forward =
+      dry_forward(run, *transformer, context, grid_of(tokens), kTextRows, kTextRows).footprint;
   const StageBytes stage{
-      .tensors = model.conditioning_bytes(size, load) +
+      .tensors = forward.held +
                  (2 * static_cast<uint64_t>(tokens * traits.row()) +
                   static_cast<uint64_t>(kTextRows * traits.text_columns + traits.time_columns)) *
                      sizeof(float),
-      .arena = model.workspace_bytes(size, load, {}),
-      .scratch = model.scratch_bytes(size, load, kBiases, device_traits(stream.device())),
-      .loading = weights.loading};
-  return weights.weights + stage.held(true);
+      .arena = forward.arena,
+      .scratch = std::max(kTransferPiece, forward.scratch),
+      .loading = weights.passing};
+  return weights.held + stage.held(true);
 }
 
 // Figures that only a device's forward has: the time the host takes to enqueue it, op by op or as a

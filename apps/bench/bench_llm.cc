@@ -14,6 +14,7 @@
 #include "apps/model_folder.h"
 #include "apps/scratch_folder.h"
 #include "engine/language/language.h"
+#include "kernels/dry_run.h"
 #include "kernels/read_limit.h"
 #include "kernels/transfer.h"
 #include "models/random_weights.h"
@@ -171,8 +172,11 @@ nlohmann::json bench_streamed(const Subject& subject, const LanguageOptions& opt
     all_s = decode_from_files(rank, file, tokens, of_all);
     all_bytes = rank.weights_bytes();
   }
+  DryRun run;
   const double layer_bytes = static_cast<double>(
-      decoder_weights_bytes(config, {.dtype = DType::kBF16, .blocks = {0, 1, config.layers}}));
+      CausalDecoder::load(file, config, run.stream(),
+                          {.dtype = DType::kBF16, .blocks = {0, 1, config.layers}})
+          .bytes());
   const double reads = static_cast<double>(after.reads - before.reads);
   const double reading = after.reading_s - before.reading_s;
   const double waited = after.waited_s - before.waited_s;

@@ -139,13 +139,11 @@ Loaded parts_of(const std::string& model, Stream& stream, DType dtype) {
             const RankPlacement alone;
             Components parts(std::make_shared<OpenModel>(model), {.dtype = dtype}, DType::kF32,
                              alone);
-            parts.text_encoder(stream);
-            for (int expert = 0; expert < parts.experts(); ++expert) parts.expert(stream, expert);
-            parts.vae(stream);
-            stream.sync();
-            uint64_t bytes = parts.text_encoder_bytes() + parts.vae_bytes();
+            uint64_t bytes = parts.text_encoder(stream).bytes();
             for (int expert = 0; expert < parts.experts(); ++expert)
-              bytes += parts.expert_bytes(expert);
+              bytes += parts.expert(stream, expert).weights_bytes();
+            bytes += parts.vae(stream).bytes();
+            stream.sync();
             peak.look();
             return bytes;
           }};

@@ -7,6 +7,7 @@
 #include "apps/device.h"
 #include "apps/generate/request_flags.h"
 #include "kernels/transfer.h"
+#include "models/footprint.h"
 #include "models/random_weights.h"
 #include "models/wan/vae.h"
 
@@ -94,6 +95,15 @@ class Decoding {
   uint64_t before_ = 0;
 };
 
+Footprint predict(const WanVaeConfig& config, const Extents& extents, DType dtype) {
+  DryRun run;
+  const NetworkVae vae(config.design(), without_values(wan_vae_tensors(config)), run.stream(),
+                       dtype, VaeParts::kDecoder);
+  SerialSeams seams;
+  Context context = seams.context(run.stream(), run.arena(), {}, {});
+  return dry_decode(run, vae, context, extents.h, extents.w, extents.frames);
+}
+
 void print_vae(const nlohmann::json& object) {
   const auto number = [&](const char* key) { return object[key].get<double>(); };
   const auto text = [&](const char* key) { return object[key].get<std::string>(); };
@@ -134,26 +144,26 @@ int bench_vae(const Flags& flags, DType dtype, int) {
   for (size_t i = 1; i < metered.size(); ++i) total += metered[i].seconds;
   const double flop = executed_flop(decoding.later()) / static_cast<double>(frames - 1);
   const double floor = flop / (limits.gemm_gflops() * 1e9);
-  nlohmann::json object{
-      {"bench", "vae"},
-      {"size", std::to_string(width) + "x" + std::to_string(height)},
-      {"frames", config.traits().frames(frames)},
-      {"dtype", to_string(dtype)},
-      {"threads", stream.threads()},
-      {"isa", cpu_isa()},
-      {"seconds_first_latent_frame", chunks[0].seconds},
-      {"seconds_per_latent_frame", seconds},
-      {"flop_per_latent_frame", flop},
-      {"gflops", flop / seconds * 1e-9},
-      {"floor_seconds", floor},
-      {"ratio", seconds / floor},
-      {"weights_bytes", vae.bytes()},
-      {"arena_bytes", decoding.arena_bytes()},
-      {"arena_bytes_second_latent_frame", chunks[1].arena},
-      {"arena_bytes_predicted", vae_decode_workspace_bytes(config, h, w, dtype, frames)},
-      {"state_bytes_predicted", vae_decode_state_bytes(config, h, w, dtype)},
-      {"rss_anon_bytes_second_latent_frame", chunks[1].peak},
-      {"rss_anon_bytes_last_latent_frame", chunks.back().peak}};
+  const Footprint predicted = predict(config, extents, dtype);
+  nlohmann::json object{{"bench", "vae"},
+                        {"size", std::to_string(width) + "x" + std::to_string(height)},
+                        {"frames", config.traits().frames(frames)},
+                        {"dtype", to_string(dtype)},
+                        {"threads", stream.threads()},
+                        {"isa", cpu_isa()},
+                        {"seconds_first_latent_frame", chunks[0].seconds},
+                        {"seconds_per_latent_frame", seconds},
+                        {"flop_per_latent_frame", flop},
+                        {"gflops", flop / seconds * 1e-9},
+                        {"floor_seconds", floor},
+                        {"ratio", seconds / floor},
+                        {"weights_bytes", vae.bytes()},
+                        {"arena_bytes", decoding.arena_bytes()},
+                        {"arena_bytes_second_latent_frame", chunks[1].arena},
+                        {"arena_bytes_predicted", predicted.arena},
+                        {"state_bytes_predicted", predicted.held},
+                        {"rss_anon_bytes_second_latent_frame", chunks[1].peak},
+                        {"rss_anon_bytes_last_latent_frame", chunks.back().peak}};
   limits.describe(object);
   if (stream.queue()) object["device"] = to_string(stream.device());
   object["families"] = families_json(decoding.later(), total, limits);

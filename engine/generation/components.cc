@@ -14,33 +14,6 @@ Components::Components(std::shared_ptr<const OpenModel> model, const Transformer
       placement_(placement),
       experts_(directory().experts()) {}
 
-uint64_t Components::text_encoder_bytes() const {
-  const TextEncoderTraits& traits = text_model().traits();
-  if (!placement_.encodes_text(traits)) return 0;
-  const WidthSlice width = placement_.text_width(traits);
-  return device_ ? text_model().device_bytes(dtype(), width)
-                 : text_model().weights_bytes(dtype(), width);
-}
-
-uint64_t Components::expert_bytes(int model) const {
-  return device_ ? expert_model(model).device_bytes(load_of(model), expert_biases(model)).weights
-                 : expert_model(model).weights_bytes(load_of(model));
-}
-
-uint64_t Components::expert_loading_bytes(int model) const {
-  return device_ ? expert_model(model).device_bytes(load_of(model), expert_biases(model)).loading
-                 : 0;
-}
-
-uint64_t Components::expert_streamed_bytes(int model) const {
-  return expert_model(model).streamed_bytes(load_of(model));
-}
-
-uint64_t Components::vae_bytes() const {
-  return device_ ? vae_model().decoder_device_bytes(vae_dtype_, vae_biases())
-                 : vae_model().decoder_bytes(vae_dtype_);
-}
-
 void Components::set_residency(Residency residency) {
   residency_ = residency;
   done_with_text_encoder();

@@ -46,20 +46,10 @@ class Components final : public Experts {
   const VaeModel& vae_model() const { return *directory().vae_model; }
   int64_t text_length(int64_t rows) const override { return model_->tokenizer->padded_rows(rows); }
 
-  // Predicted bytes of this rank: packed weights per part, the extra memory that an expert needs
-  // while it loads, and the weights that each of its forwards copies from the host.
-  uint64_t text_encoder_bytes() const;
-  uint64_t expert_bytes(int model) const;
-  uint64_t expert_loading_bytes(int model) const;
-  uint64_t expert_streamed_bytes(int model) const;
-  uint64_t vae_bytes() const;
-
   const std::optional<DeviceTraits>& device() const { return device_; }
   TransformerLoad load_of(int model) const {
     return placement_.load(expert_model(model).traits(), how_);
   }
-  Bias expert_biases(int model) const { return biases_of(*model_->expert_files[model]); }
-  Bias vae_biases() const { return biases_of(*model_->vae_file); }
   int resident_blocks() const { return how_.resident; }
   void set_resident_blocks(int blocks) { how_.resident = blocks; }  // for parts loaded later
 

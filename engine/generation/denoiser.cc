@@ -34,8 +34,7 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   DenoisePlanConfig config = staged_config(placement, transformer.traits(), parts.dtype(), tokens);
   for (size_t branch = 0; branch < prompt_rows.size(); ++branch)
     if (const int64_t rows = prompt_rows[branch])
-      config.joint_rows[branch] = transformer.joint_rows(
-          {.all_tokens = tokens, .text = rows, .text_length = parts.text_length(rows)});
+      config.joint_rows[branch] = transformer.joint_rows(tokens, rows);
   const double boundary = directory.boundary_ratio.value_or(0) * sampler.config().train_timesteps;
   for (float timestep : sampler.timesteps()) {
     const int model = directory.experts() > 1 && timestep < boundary ? 1 : 0;

@@ -49,20 +49,13 @@ ModelDirectory with_blocks(ModelDirectory directory, int blocks) {
   return directory;
 }
 
-// A file of these tensors, whose values nobody may read.
-OpenModel::File without_values(const std::vector<TensorSpec>& specs) {
-  std::vector<TensorFile::Generated> tensors;
-  for (const TensorSpec& spec : specs) tensors.push_back({spec.name, DType::kBF16, spec.shape});
-  return std::make_shared<const TensorFile>(
-      TensorFile::generated(tensors, [](const std::string&, const TensorView&) {}));
-}
-
 std::vector<OpenModel::File> with_blocks(const OpenModel& whole, int blocks) {
   std::vector<OpenModel::File> files = whole.expert_files;
   for (int model = 0; model < whole.directory.experts(); ++model) {
     const TransformerModel& transformer = whole.directory.expert(model);
     if (transformer.traits().blocks > blocks)
-      files[model] = without_values(transformer.with_blocks(blocks)->tensors());
+      files[model] = std::make_shared<const TensorFile>(
+          without_values(transformer.with_blocks(blocks)->tensors()));
   }
   return files;
 }

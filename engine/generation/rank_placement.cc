@@ -93,26 +93,6 @@ MixerDescription RankPlacement::mixer(int64_t tokens) const {
       .mesh = mesh_, .rank = rank_, .tokens = SequenceMap::contiguous(tokens, layout().sequence())};
 }
 
-SeamBytes RankPlacement::seam_bytes(const TransformerTraits& traits, int64_t tokens, DType dtype,
-                                    int64_t joint) const {
-  const int parts = layout()[Axis::kTensor], part = mesh_.at(Axis::kTensor, rank());
-  const int64_t heads = partition(traits.heads, parts, part).size();
-  const AttendShape shape{.heads = heads,
-                          .kv_heads = heads,
-                          .head_dim = traits.head_dim,
-                          .dtype = dtype,
-                          .replicated = joint};
-  return {.attend = mixer_bytes(mixer(tokens), shape).arena, .sum = [parts, part](int64_t values) {
-            return tensor_arena_bytes(values, parts, part, AllReduce::kRing);
-          }};
-}
-
-SeamBytes RankPlacement::text_seam_bytes(const TextEncoderTraits& traits) const {
-  return {.attend = 0, .sum = [parts = text_parts(traits), part = rank()](int64_t values) {
-            return part < parts ? tensor_arena_bytes(values, parts, part, kTextSums) : 0;
-          }};
-}
-
 Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
                                Observer* observer) {
   Seams& seams = *seams_;

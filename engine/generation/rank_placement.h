@@ -45,6 +45,10 @@ class RankPlacement {
   bool root() const { return rank() == 0; }  // the root delivers frames and reports
   bool alone() const { return ranks() == 1; }
   Communicator& communicator() { return *communicator_; }  // only where there are several ranks
+  // True if messages of device memory go through pinned host memory.
+  bool stages_messages() const {
+    return communicator_ && !communicator_->transport().takes_device_memory();
+  }
 
   // The communicator of some of its ranks. `id` is as in Communicator::group; ids below 32 are
   // reserved for the replica.
@@ -75,12 +79,6 @@ class RankPlacement {
   std::vector<int64_t> token_counts(int64_t total) const;
   // Returns whether this rank computes the branch (0: conditional, 1: unconditional).
   bool computes(int branch) const;
-
-  // Arena bytes that the seams need in a forward over `tokens` tokens and `joint` rows that every
-  // rank has (Conditioning::joint_rows), and in the text encoder.
-  SeamBytes seam_bytes(const TransformerTraits& traits, int64_t tokens, DType dtype,
-                       int64_t joint = 0) const;
-  SeamBytes text_seam_bytes(const TextEncoderTraits& traits) const;
 
   // The latent rows that this rank decodes or encodes. The first ranks (Layout::vae_ranks) have a
   // band each, at most one per latent row; the others have an empty band and do nothing.

@@ -4,6 +4,8 @@
 
 #include "engine/generation/decode.h"
 #include "engine/generation/denoiser.h"
+#include "models/footprint.h"
+#include "parallel/transport/silent.h"
 
 namespace weft {
 namespace {
@@ -26,112 +28,211 @@ int64_t token_count(const Components& parts, const Request& request) {
 
 namespace {
 
-StageBytes encoding(const Components& parts, const RankPlacement& placement, uint64_t embeds,
-                    std::array<int64_t, 2> prompt_rows) {
-  const TextEncoderModel& encoder = parts.text_model();
-  const TextEncoderTraits& traits = encoder.traits();
-  if (!placement.encodes_text(traits)) return {.tensors = embeds};
-  const WidthSlice width = placement.text_width(traits);
-  StageBytes stage{.tensors = embeds};
-  for (const int64_t rows : prompt_rows) {
+// The dry run of a job on one rank of the replica.
+class RankRun {
+ public:
+  RankRun(const Components& parts, const RankPlacement& of, const Request& request,
+          std::array<int64_t, 2> prompt_rows)
+      : parts_(parts),
+        request_(request),
+        prompt_rows_(prompt_rows),
+        shape_(latent_shape(parts, request)),
+        latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
+        embeds_(f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns)),
+        stages_messages_(of.stages_messages()),
+        transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
+        placement_(Communicator(transport_), of.layout()),
+        run_(parts.device()) {}
+
+  ComponentBytes bytes(size_t kept);
+
+ private:
+  // A stage whose ops and arena take `footprint`.
+  StageBytes stage(uint64_t tensors, const Footprint& footprint) const {
+    return {.tensors = tensors + footprint.held + footprint.passing,
+            .arena = footprint.arena,
+            .scratch = on_device() ? std::max(kTransferPiece, footprint.scratch) : 0};
+  }
+  bool on_device() const { return parts_.device().has_value(); }
+  StageBytes encoding(uint64_t& weights);
+  StageBytes denoising(int model, uint64_t held, ComponentBytes& bytes);
+  Footprint forwards(const Transformer& transformer, std::array<int64_t, 3> grid, int64_t& joint);
+  void exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits);
+  StageBytes decoding(ComponentBytes& bytes);
+
+  const Components& parts_;
+  const Request& request_;
+  std::array<int64_t, 2> prompt_rows_;
+  std::array<int64_t, 4> shape_;  // of the latent
+  uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
+  bool stages_messages_;
+  std::shared_ptr<SilentTransport> transport_;
+  RankPlacement placement_;
+  DryRun run_;
+};
+
+// The largest of what two parts of a program take when one follows the other.
+void take_most(Footprint& most, const Footprint& footprint) {
+  most.passing = std::max(most.passing, footprint.passing);
+  most.arena = std::max(most.arena, footprint.arena);
+  most.scratch = std::max(most.scratch, footprint.scratch);
+}
+
+StageBytes RankRun::encoding(uint64_t& weights) {
+  const TextEncoderTraits& traits = parts_.text_model().traits();
+  if (!placement_.encodes_text(traits)) return {.tensors = embeds_};
+  std::unique_ptr<TextEncoder> encoder;
+  weights = run_.measure([&] {
+                  encoder = parts_.text_model().load(run_.stream(), *parts_.model()->text_file,
+                                                     parts_.dtype(), placement_.text_width(traits));
+                })
+                .held;
+  Footprint most;
+  for (const int64_t rows : prompt_rows_) {
     if (rows == 0) continue;  // no negative prompt
     // The sums of a short prompt may take a star, which holds more than the ring of a long one.
-    stage.arena = std::max<uint64_t>(
-        stage.arena,
-        encoder.workspace_bytes(rows, parts.dtype(), width, placement.text_seam_bytes(traits)));
-    if (parts.device())
-      stage.scratch = std::max<uint64_t>(
-          stage.scratch, encoder.scratch_bytes(rows, parts.dtype(), width, *parts.device()));
+    Context context = placement_.text_context(run_.stream(), run_.arena(), {}, traits, rows);
+    take_most(most, dry_encode(run_, *encoder, context, rows, traits.columns));
   }
-  return stage;
+  return stage(embeds_, most);
+}
+
+// The prepare and forward of every branch that this rank computes. `joint` is the most joint rows
+// that a branch has.
+Footprint RankRun::forwards(const Transformer& transformer, std::array<int64_t, 3> grid,
+                            int64_t& joint) {
+  Footprint all;
+  const int64_t tokens = grid[0] * grid[1] * grid[2];
+  for (int branch = 0; branch < 2; ++branch) {
+    const int64_t rows = prompt_rows_[branch];
+    if (rows == 0 || !placement_.computes(branch)) continue;
+    Context context = placement_.context(run_.stream(), run_.arena(), {.branch = branch}, tokens);
+    const DryForward forward =
+        dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
+    all.held += forward.footprint.held;
+    take_most(all, forward.footprint);
+    joint = std::max(joint, forward.joint_rows);
+  }
+  return all;
+}
+
+// The messages between forwards: a pipeline stage sends hidden rows while it receives the next
+// ones, and the root gathers the rows of the latent.
+void RankRun::exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits) {
+  if (placement_.alone()) return;
+  const Tensor latent = run_.tensor(DType::kF32, {own, traits.row()});
+  const Tensor in = run_.tensor(parts_.dtype(), {own + joint, traits.width});
+  const Tensor out = run_.tensor(parts_.dtype(), {own + joint, traits.width});
+  const int peer = placement_.root() ? 1 : 0;
+  const Message rows{peer, {.kind = Payload::kLatent}, latent};
+  const Message to{peer, {.kind = Payload::kHidden}, out}, from{peer, to.tag, in};
+  Communicator& communicator = placement_.communicator();
+  communicator.exchange(run_.stream(), {&rows, 1}, {});
+  if (placement_.layout()[Axis::kLayers] > 1)
+    communicator.exchange(run_.stream(), {&to, 1}, {&from, 1});
 }
 
 // `held` is the size of what stays from stage to stage: prompt embeddings and copies of latents for
 // checkpoints.
-StageBytes denoising(const Components& parts, const RankPlacement& placement, int model,
-                     std::array<int64_t, 4> shape, std::array<int64_t, 2> prompt_rows,
-                     uint64_t held) {
-  const TransformerModel& transformer = parts.expert_model(model);
-  const TransformerTraits& traits = transformer.traits();
-  const TransformerLoad load = parts.load_of(model);
-  const auto grid = traits.grid(shape[1], shape[2], shape[3]);
-  const int64_t tokens = grid[0] * grid[1] * grid[2], own = placement.tokens(tokens).size();
-  const int branches = prompt_rows[1] > 0 ? 2 : 1;
-  ForwardSize size{.tokens = own, .all_tokens = tokens};
-  uint64_t conditions = 0, workspace = 0, scratch = 0;
+StageBytes RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
+  const auto [transformer, weights] =
+      dry_load(run_, parts_.expert_model(model), *parts_.model()->expert_files[model],
+               parts_.load_of(model));
+  bytes.experts.push_back(weights.held);
+  if (on_device()) bytes.streamed.push_back(transformer->streamed_bytes());
+  const TransformerTraits& traits = transformer->traits();
+  const BlockRange blocks = transformer->loaded().blocks;
+  const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
+  const int64_t tokens = grid[0] * grid[1] * grid[2], own = placement_.tokens(tokens).size();
   int64_t joint = 0;
-  int computed = 0;
-  for (int branch = 0; branch < branches; ++branch) {
-    if (!placement.computes(branch)) continue;
-    ++computed;
-    size.text = prompt_rows[branch];
-    size.text_length = parts.text_length(size.text);
-    conditions += transformer.conditioning_bytes(size, load) + transformer.rope_bytes(grid);
-    joint = std::max(joint, transformer.joint_rows(size));
-    workspace = std::max<uint64_t>(
-        workspace, transformer.workspace_bytes(
-                       size, load, placement.seam_bytes(traits, tokens, parts.dtype(), joint)));
-    if (parts.device())
-      scratch = std::max<uint64_t>(
-          scratch,
-          transformer.scratch_bytes(size, load, parts.expert_biases(model), *parts.device()));
-  }
+  Footprint forward = forwards(*transformer, grid, joint);
+  exchange_rows(own, joint, traits);
   // A rank holds the rows that it owns: on the first and the last pipeline stage those of the
   // latent, on the last also those of every branch's velocity and of the solver's history. Between
   // stages are the hidden rows of the branches that it computes, in the dtype they are sent in, and
   // f32 copies of the blocks' input and output. An update guides and steps a copy of the velocity.
   // Before decoding, the latent is made whole, from the rows of all ranks where there are several.
   constexpr uint64_t kHistory = 3;  // SamplerState
-  const Layout& layout = placement.layout();
-  const uint64_t rows = f32_bytes(own * traits.row()), latent = f32_bytes(tokens * traits.row());
+  const uint64_t branches = prompt_rows_[1] > 0 ? 2 : 1;
+  const uint64_t computed = placement_.layout()[Axis::kCfg] == 1 ? branches : 1;
+  const Layout& layout = placement_.layout();
+  const uint64_t rows = f32_bytes(own * traits.row());
   const auto hidden = static_cast<uint64_t>((own + joint) * traits.width);
-  const bool first = load.blocks.first(), last = load.blocks.last();
-  const uint64_t slots = (first || last ? rows : 0) +
-                         (last ? rows * static_cast<uint64_t>(branches) : 0) +
-                         (first && last ? 0 : hidden * computed * size_of(parts.dtype()));
-  const uint64_t whole = layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent : latent;
-  const uint64_t forward = workspace +
-                           ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
-                           arena_bytes(DType::kF32, {1, traits.time_columns});
-  const uint64_t update = last ? 2 * arena_bytes(DType::kF32, {own, traits.row()}) : 0;
-  StageBytes stage{
-      .tensors = held + slots + std::max(conditions + (last ? kHistory * rows : 0), whole),
-      .arena = std::max(forward, update)};
-  if (!parts.device()) return stage;
-  stage.scratch = scratch;
-  stage.loading = parts.expert_loading_bytes(model);
-  return stage;
+  const bool first = blocks.first(), last = blocks.last();
+  const uint64_t slots = (first || last ? rows : 0) + (last ? rows * branches : 0) +
+                         (first && last ? 0 : hidden * computed * size_of(parts_.dtype()));
+  const uint64_t whole = layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent_ : latent_;
+  forward.arena += ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
+                   arena_bytes(DType::kF32, {1, traits.time_columns});
+  if (last)
+    forward.arena = std::max(forward.arena, 2 * arena_bytes(DType::kF32, {own, traits.row()}));
+  forward.held = std::max(forward.held + (last ? kHistory * rows : 0), whole);
+  StageBytes denoise = stage(held + slots, forward);
+  if (on_device()) denoise.loading = weights.passing;
+  return denoise;
 }
 
-StageBytes decoding(const Components& parts, const RankPlacement& placement, const Request& request,
-                    std::array<int64_t, 4> shape, uint64_t embeds, uint64_t latent,
-                    HostBytes& host) {
-  const VaeModel& vae = parts.vae_model();
-  const int64_t rows = placement.band(shape[2]).size();
-  if (rows == 0) return {.tensors = embeds + latent};
-  const int64_t pixels = 3 * request.height * request.width;
-  const int64_t chunk_frames = shape[1] > 1 ? vae.traits().temporal_factor : 1;
+StageBytes RankRun::decoding(ComponentBytes& bytes) {
+  std::unique_ptr<Vae> vae;
+  bytes.vae = run_.measure([&] {
+                    vae = parts_.vae_model().load(run_.stream(), *parts_.model()->vae_file,
+                                                  parts_.vae_dtype(), VaeParts::kDecoder);
+                  })
+                  .held;
+  const int64_t rows = placement_.band(shape_[2]).size();
+  if (rows == 0) return {.tensors = embeds_ + latent_};
+  const int64_t pixels = 3 * request_.height * request_.width;
+  const int64_t chunk_frames = shape_[1] > 1 ? vae->traits().temporal_factor : 1;
   const int64_t waiting =
-      std::min<int64_t>(request.frames, static_cast<int64_t>(kFramesWaiting) + 2);
+      std::min<int64_t>(request_.frames, static_cast<int64_t>(kFramesWaiting) + 2);
   const auto pictures = static_cast<uint64_t>(chunk_frames * pixels);
   const auto frames = static_cast<uint64_t>(waiting * pixels);
-  const DType dtype = parts.vae_dtype();
-  StageBytes stage{.tensors = embeds + 2 * latent + f32_bytes(shape[0] * rows * shape[3]) +
-                              vae.decode_state_bytes(rows, shape[3], dtype),
-                   .arena = vae.decode_workspace_bytes(rows, shape[3], dtype, shape[1]) +
-                            f32_bytes(chunk_frames * pixels)};
-  if (!parts.device()) {
-    stage.tensors += frames;
-    return stage;
+  Context context = placement_.vae_context(run_.stream(), run_.arena(), {}, shape_[2]);
+  Footprint decode = dry_decode(run_, *vae, context, rows, shape_[3], shape_[1]);
+  const auto band_bytes = [&](int64_t latent_rows) {
+    return f32_bytes(chunk_frames * pixels / shape_[2] * latent_rows);
+  };
+  // The root joins the bands of the other ranks one at a time.
+  const uint64_t joined =
+      placement_.root() && rows < shape_[2]
+          ? band_bytes(shape_[2]) + band_bytes(placement_.band_of(1, shape_[2]).size())
+          : 0;
+  decode.arena =
+      std::max<uint64_t>(decode.arena, joined) + band_bytes(rows) + (on_device() ? pictures : 0);
+  if (on_device() && placement_.root()) {
+    bytes.host.copies += 2 * pictures;
+    bytes.host.buffers += frames;
   }
-  stage.arena += pictures;
-  stage.scratch = vae.decode_scratch_bytes(rows, shape[3], dtype, parts.vae_biases(),
-                                           placement.bands(shape[2]), *parts.device());
-  if (placement.root()) {
-    host.copies += 2 * pictures;
-    host.buffers += frames;
+  return stage(embeds_ + 2 * latent_ + f32_bytes(shape_[0] * rows * shape_[3]) +
+                   (on_device() || !placement_.root() ? 0 : frames),
+               decode);
+}
+
+ComponentBytes RankRun::bytes(size_t kept) {
+  ComponentBytes bytes;
+  const auto book = [&](uint64_t& total, const StageBytes& stage) {
+    total = std::max(total, stage.held(on_device()));
+    bytes.scratch = std::max(bytes.scratch, stage.scratch);
+  };
+  book(bytes.encode_text, encoding(bytes.text_encoder));
+  // On a device the tensors of a checkpoint are copied to the host one at a time.
+  const uint64_t copies = on_device() ? std::min<uint64_t>(kept, 1) : kept;
+  for (int model = 0; model < parts_.experts(); ++model) {
+    if (computes_with(request_, placement_, model)) {
+      book(bytes.denoise, denoising(model, embeds_ + latent_ * copies, bytes));
+    } else {
+      bytes.experts.push_back(0);
+      if (on_device()) bytes.streamed.push_back(0);
+    }
   }
-  return stage;
+  if (on_device()) {
+    const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
+    bytes.host.copies = queues * kTransferSlots * kTransferPiece;
+    bytes.host.buffers = latent_ * (2 + kept);
+  }
+  book(bytes.decode, decoding(bytes));
+  if (stages_messages_) bytes.host.copies += static_cast<uint64_t>(transport_->staged());
+  return bytes;
 }
 
 }  // namespace
@@ -139,36 +240,7 @@ StageBytes decoding(const Components& parts, const RankPlacement& placement, con
 ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
                              const Request& request, std::array<int64_t, 2> prompt_rows,
                              size_t kept) {
-  const bool device = parts.device().has_value();
-  const auto shape = latent_shape(parts, request);
-  const uint64_t latent = f32_bytes(shape[0] * shape[1] * shape[2] * shape[3]);
-  const uint64_t embeds =
-      f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns);
-
-  ComponentBytes bytes;
-  bytes.text_encoder = parts.text_encoder_bytes();
-  bytes.vae = parts.vae_bytes();
-  const auto book = [&](uint64_t& total, const StageBytes& stage) {
-    total = std::max(total, stage.held(device));
-    bytes.scratch = std::max(bytes.scratch, stage.scratch);
-  };
-  book(bytes.encode_text, encoding(parts, placement, embeds, prompt_rows));
-  // On a device the tensors of a checkpoint are copied to the host one at a time.
-  const uint64_t copies = device ? std::min<uint64_t>(kept, 1) : kept;
-  const uint64_t held = embeds + latent * copies;
-  for (int model = 0; model < parts.experts(); ++model) {
-    bytes.experts.push_back(computes_with(request, placement, model) ? parts.expert_bytes(model)
-                                                                     : 0);
-    if (device) bytes.streamed.push_back(parts.expert_streamed_bytes(model));
-    book(bytes.denoise, denoising(parts, placement, model, shape, prompt_rows, held));
-  }
-  if (device) {
-    const int queues = parts.resident_blocks() > 0 ? 2 : 1;
-    bytes.host.copies = queues * kTransferSlots * kTransferPiece;
-    bytes.host.buffers = latent * (2 + kept);
-  }
-  book(bytes.decode, decoding(parts, placement, request, shape, embeds, latent, bytes.host));
-  return bytes;
+  return RankRun(parts, placement, request, prompt_rows).bytes(kept);
 }
 
 namespace {

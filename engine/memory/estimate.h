@@ -1,6 +1,6 @@
 #pragma once
-// Predicts what each stage of a job holds in memory, from configurations and the models' own
-// prediction functions. The memory plan is made from it.
+// Finds what each stage of a job holds in memory, by a dry run of this rank's part of it. The
+// memory plan is made from it.
 #include <array>
 #include <functional>
 #include <string>

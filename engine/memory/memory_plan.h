@@ -1,6 +1,6 @@
 #pragma once
-// Planner: the memory plan. Before step 1 it computes, from configurations alone, how much memory
-// each stage of a job will hold, and decides which components stay resident.
+// The memory plan: from a dry run it tells how much memory each stage of a job will hold, and it
+// decides which components stay resident.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -25,14 +25,14 @@ std::string_view to_string(Residency residency);
 // The host memory of a job that runs on a device, without that of the process and the driver.
 struct HostBytes {
   uint64_t streamed = 0;  // pinned: weights of offloaded layers
-  uint64_t copies = 0;    // pinned: buffers for copies between host and device, frames included
+  uint64_t copies = 0;    // pinned: buffers of copies and of messages, frames included
   uint64_t buffers = 0;   // latents, checkpoints, frames that wait for the writer
 
   uint64_t pinned() const { return streamed + copies; }
   uint64_t total() const { return pinned() + buffers; }
 };
 
-// The bytes of each part, from the models' prediction functions.
+// The bytes of each part, as a dry run found them.
 struct ComponentBytes {
   uint64_t text_encoder = 0;
   std::vector<uint64_t> experts;
@@ -48,7 +48,7 @@ struct ComponentBytes {
   uint64_t scratch = 0;
 };
 
-// The bytes of a stage without its weights, from the models' predictions: tensors, the arena, the
+// The bytes of a stage without its weights: tensors, the arena, the
 // scratch of single ops, and the memory that loading weights needs before the stage computes.
 struct StageBytes {
   uint64_t tensors = 0, arena = 0, scratch = 0, loading = 0;

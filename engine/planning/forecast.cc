@@ -4,6 +4,7 @@
 
 #include "engine/generation/denoiser.h"
 #include "engine/memory/estimate.h"
+#include "models/footprint.h"
 
 namespace weft {
 namespace {
@@ -74,12 +75,15 @@ void add_uploads(const PlannedJob& job, bool guided, Forecast& out) {
   const ModelDirectory& directory = job.model->directory;
   if (job.options.resident_blocks == 0) return;
   const Layout layout = replica_of(out.layout);
+  DryRun run(job.options.planned.value_or(assumed_device()));
   for (int rank = 0; rank < layout.ranks(); ++rank)
-    for (const auto& model : directory.transformers) {
+    for (int index = 0; index < directory.experts(); ++index) {
+      const TransformerModel& model = directory.expert(index);
       const TransformerLoad load =
-          RankPlacement(layout, rank).load(model->traits(), how_loaded(job.options));
+          RankPlacement(layout, rank).load(model.traits(), how_loaded(job.options));
+      const DryTransformer dry = dry_load(run, model, *job.model->expert_files[index], load);
       out.uploads.bytes =
-          std::max(out.uploads.bytes, static_cast<int64_t>(model->streamed_bytes(load)));
+          std::max(out.uploads.bytes, static_cast<int64_t>(dry.model->streamed_bytes()));
     }
   out.uploads.bytes *= guided && layout[Axis::kCfg] == 1 ? 2 : 1;
   if (out.uploads.bytes == 0) return;

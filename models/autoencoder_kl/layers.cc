@@ -23,10 +23,6 @@ TensorView alloc_like(Context& context, const TensorView& x) {
   return context.arena.alloc(x.dtype, x.shape());
 }
 
-size_t arena_bytes_of(const FrameShape& shape, DType dtype) {
-  return arena_bytes(dtype, {shape.frames, shape.height, shape.width, shape.channels});
-}
-
 GroupNorm take_norm(const VaeWeightSource& source, const std::string& name, int64_t groups,
                     int64_t width) {
   return {.weight = take_vector(source, name + ".weight", {width}),
@@ -36,10 +32,6 @@ GroupNorm take_norm(const VaeWeightSource& source, const std::string& name, int6
 
 size_t bytes(const GroupNorm& norm) {
   return norm.weight ? norm.weight.view().bytes() + norm.bias.view().bytes() : 0;
-}
-
-size_t statistics_bytes(int64_t groups) {
-  return arena_bytes(DType::kF32, {groups + 1}) + arena_bytes(DType::kF32, {groups});
 }
 
 // Writes act(norm(x)) to out, which may be x.
@@ -69,9 +61,6 @@ class Conv final : public VaeLayer {
   }
 
   FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, out_); }
-  size_t workspace(const FrameShape& in, Chunk, DType dtype) const override {
-    return normed_ ? arena_bytes_of(in, dtype) + statistics_bytes(norm_.groups) : 0;
-  }
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
                const TensorView& out) const override {
     const Arena::Scope scope(context.arena);
@@ -106,12 +95,6 @@ class Resnet final : public VaeLayer {
 
   FrameShape output(const FrameShape& in, Chunk) const override { return with_channels(in, out_); }
   bool in_place() const override { return in_ == out_; }
-  size_t workspace(const FrameShape& in, Chunk, DType dtype) const override {
-    const FrameShape wide = with_channels(in, out_);
-    return arena_bytes_of(wide, dtype) +
-           std::max(arena_bytes_of(in, dtype), arena_bytes_of(wide, dtype)) +
-           statistics_bytes(norm1_.groups);
-  }
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
                const TensorView& out) const override {
     const Arena::Scope scope(context.arena);
@@ -127,11 +110,6 @@ class Resnet final : public VaeLayer {
     convolve(context, h, conv2_, {}, {1, 1, 1}, y);
     if (in_ != out_) linear(context.stream, in, shortcut_, LinearActivation::kNone, out);
     add(context.stream, out, y, out);
-  }
-  size_t scratch(const FrameShape& in, DType dtype, Bias biases, int64_t,
-                 const DeviceTraits& device) const override {
-    return std::max(kConvWorkspace,
-                    in_ != out_ ? pixels_scratch(in, out_, dtype, biases, device) : 0);
   }
   size_t weight_bytes() const override {
     return conv1_.bytes() + conv2_.bytes() + shortcut_.bytes() + bytes(norm1_) + bytes(norm2_);
@@ -160,10 +138,6 @@ class Attention final : public VaeLayer {
 
   FrameShape output(const FrameShape& in, Chunk) const override { return in; }
   bool in_place() const override { return true; }
-  size_t workspace(const FrameShape& in, Chunk, DType dtype) const override {
-    return arena_bytes_of(in, dtype) +
-           std::max(statistics_bytes(norm_.groups), 3 * arena_bytes_of(in, dtype));
-  }
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
                const TensorView& out) const override {
     const Arena::Scope scope(context.arena);
@@ -188,19 +162,6 @@ class Attention final : public VaeLayer {
     linear(context.stream, h, to_out_, LinearActivation::kNone, q);  // q is no longer needed
     add(context.stream, in, q, out);
   }
-  size_t scratch(const FrameShape& in, DType dtype, Bias biases, int64_t bands,
-                 const DeviceTraits& device) const override {
-    const int64_t n = in.height * in.width;
-    return std::max(pixels_scratch(in, width_, dtype, biases, device),
-                    attention_scratch_bytes({.queries = n,
-                                             .keys = n * bands,
-                                             .heads = 1,
-                                             .kv_heads = 1,
-                                             .size = width_,
-                                             .segments = bands,
-                                             .dtype = dtype},
-                                            device));
-  }
   size_t weight_bytes() const override {
     return to_q_.bytes() + to_k_.bytes() + to_v_.bytes() + to_out_.bytes() + bytes(norm_);
   }
@@ -220,9 +181,6 @@ class Upsample final : public VaeLayer {
 
   FrameShape output(const FrameShape& in, Chunk) const override {
     return {in.frames, 2 * in.height, 2 * in.width, in.channels};
-  }
-  size_t workspace(const FrameShape& in, Chunk chunk, DType dtype) const override {
-    return arena_bytes_of(output(in, chunk), dtype);
   }
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
                const TensorView& out) const override {
@@ -329,6 +287,14 @@ VaeDesign KlVaeConfig::design() const {
           .encoder = [*this](const VaeWeightSource& source) { return make_encoder(*this, source); },
           .decoder = [*this](const VaeWeightSource& source) { return make_decoder(*this, source); },
           .scales = std::vector<LatentScale>(static_cast<size_t>(latent_channels), scale)};
+}
+
+std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config) {
+  return config.design().tensors();
+}
+
+std::unique_ptr<VaeModel> make_kl_vae_model(const KlVaeConfig& config) {
+  return std::make_unique<NetworkVaeModel>(config.design());
 }
 
 }  // namespace weft

@@ -31,12 +31,6 @@ struct KlVaeConfig {
 // Every tensor of encoder and decoder, with diffusers names.
 std::vector<TensorSpec> kl_vae_tensors(const KlVaeConfig& config);
 
-// The arena bytes of one picture of latent size h x w, and on a device the bytes of the decoder's
-// weights.
-size_t kl_decode_workspace_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype);
-size_t kl_encode_workspace_bytes(const KlVaeConfig& config, int64_t h, int64_t w, DType dtype);
-size_t kl_decode_device_bytes(const KlVaeConfig& config, DType dtype, Bias biases);
-
 std::unique_ptr<VaeModel> make_kl_vae_model(const KlVaeConfig& config);
 
 }  // namespace weft

@@ -59,20 +59,6 @@ Range decoder_kv_heads(const DecoderConfig& config, const Range& heads);
 TensorPart decoder_part(const DecoderConfig& config, const TensorSpec& tensor,
                         const DecoderLoad& load);
 
-// Memory predictions for one rank: the packed weights of all its blocks and the output layer (the
-// embedding stays in the mapped file), and the arena bytes of one forward of `rows` rows with
-// logits of `last` of them.
-size_t decoder_weights_bytes(const DecoderConfig& config, const DecoderLoad& load);
-size_t decoder_workspace_bytes(const DecoderConfig& config, int64_t rows, int64_t last,
-                               const DecoderLoad& load, const SeamBytes& seams = {});
-// The largest scratch of an op of such a forward on a device.
-struct DecoderExtents {
-  int64_t rows = 0, last = 0;
-  int64_t keys = 0, page_rows = 0;  // every sequence attends to up to `keys` keys, in pages
-};
-size_t decoder_scratch_bytes(const DecoderConfig& config, const DecoderExtents& extents,
-                             const DecoderLoad& load, const DeviceTraits& device);
-
 // The rows of one sequence in a pass.
 struct SequenceRows {
   Range rows{};                 // its rows among the pass's rows

@@ -37,21 +37,6 @@ class DecoderTextModel final : public TextEncoderModel {
     return std::make_unique<DecoderText>(
         CausalDecoder::load(file, config_, stream, load_of(dtype, width)));
   }
-  size_t weights_bytes(DType dtype, const WidthSlice& width) const override {
-    return decoder_weights_bytes(config_, load_of(dtype, width));
-  }
-  size_t device_bytes(DType dtype, const WidthSlice& width) const override {
-    return decoder_weights_bytes(config_, load_of(dtype, width));
-  }
-  size_t workspace_bytes(int64_t n, DType dtype, const WidthSlice& width,
-                         const SeamBytes& seams) const override {
-    return decoder_workspace_bytes(config_, n, 0, load_of(dtype, width), seams);
-  }
-  size_t scratch_bytes(int64_t n, DType dtype, const WidthSlice& width,
-                       const DeviceTraits& device) const override {
-    return decoder_scratch_bytes(config_, {.rows = n, .last = 0, .keys = n, .page_rows = n},
-                                 load_of(dtype, width), device);
-  }
 
  private:
   // All blocks but the last.

@@ -42,16 +42,6 @@ TensorPart umt5_part(const Umt5Config& config, const TensorSpec& tensor, const W
 // trained.
 int64_t umt5_bucket(int64_t delta, int64_t num_buckets, int64_t max_distance);
 
-// Memory predictions for one rank that loads the slice `width`: the packed weights (without the
-// embedding), and the arena bytes of one encode of n tokens.
-size_t umt5_weights_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width = {});
-// On a device: the bytes of its weights, and the largest scratch of an op over `n` ids.
-size_t umt5_device_bytes(const Umt5Config& config, DType dtype, const WidthSlice& width);
-size_t umt5_scratch_bytes(const Umt5Config& config, int64_t n, DType dtype, const WidthSlice& width,
-                          const DeviceTraits& device);
-size_t umt5_workspace_bytes(const Umt5Config& config, int64_t n, DType dtype,
-                            const WidthSlice& width = {}, const SeamBytes& seams = {});
-
 class Umt5Encoder final : public TextEncoder {
  public:
   // Packs the slice `width` of the linear layers in `dtype`. If it is only a part of the width,

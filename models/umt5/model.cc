@@ -15,20 +15,6 @@ class Umt5Model final : public TextEncoderModel {
                                     const WidthSlice& width) const override {
     return std::make_unique<Umt5Encoder>(Umt5Encoder::load(file, config_, stream, dtype, width));
   }
-  size_t weights_bytes(DType dtype, const WidthSlice& width) const override {
-    return umt5_weights_bytes(config_, dtype, width);
-  }
-  size_t device_bytes(DType dtype, const WidthSlice& width) const override {
-    return umt5_device_bytes(config_, dtype, width);
-  }
-  size_t workspace_bytes(int64_t n, DType dtype, const WidthSlice& width,
-                         const SeamBytes& seams) const override {
-    return umt5_workspace_bytes(config_, n, dtype, width, seams);
-  }
-  size_t scratch_bytes(int64_t n, DType dtype, const WidthSlice& width,
-                       const DeviceTraits& device) const override {
-    return umt5_scratch_bytes(config_, n, dtype, width, device);
-  }
 
  private:
   Umt5Config config_;

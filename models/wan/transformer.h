@@ -140,26 +140,6 @@ class WanTransformer final : public BlockTransformer<WanBlock> {
 // model.
 inline constexpr int64_t kFfnRows = 4096;
 
-// Memory predictions for one rank that loads `load`: the bytes of packed weights, of one prompt's
-// WanText, and of the arena's high-water mark during prepare and a forward of the loaded blocks
-// over `tokens` tokens of its own with one timestep.
-size_t wan_weights_bytes(const WanConfig& config, const TransformerLoad& load);
-size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, const TransformerLoad& load);
-size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows,
-                           const TransformerLoad& load, const SeamBytes& seams = {});
-// Predictions for a rank on a device (kernels/device_plan.h): the bytes of its weights there, the
-// bytes that one forward copies from pinned host memory, and the largest scratch of an op. Its
-// tokens attend to the keys of `all_tokens` tokens.
-DeviceBytes wan_device_bytes(const WanConfig& config, const TransformerLoad& load, Bias biases);
-size_t wan_streamed_bytes(const WanConfig& config, const TransformerLoad& load);
-size_t wan_scratch_bytes(const WanConfig& config, int64_t tokens, int64_t all_tokens,
-                         int64_t text_rows, const TransformerLoad& load, Bias biases,
-                         const DeviceTraits& device);
-// Predictions for a rank that loads everything.
-size_t wan_weights_bytes(const WanConfig& config, DType dtype);
-size_t wan_text_bytes(const WanConfig& config, int64_t text_rows, DType dtype);
-size_t wan_workspace_bytes(const WanConfig& config, int64_t tokens, int64_t text_rows, DType dtype);
-
 // A Wan transformer by its configuration.
 std::unique_ptr<TransformerModel> make_wan_model(const WanConfig& config);
 

@@ -43,20 +43,6 @@ std::vector<TensorSpec> wan_vae_tensors(const WanVaeConfig& config);
 // The name of a tensor in files with the original layout ("decoder.upsamples.3.resample.1.weight").
 std::string wan_vae_original_name(const WanVaeConfig& config, const std::string& name);
 
-// The memory of a decoder (encoder) of latent size h x w besides its weights. `workspace` is the
-// arena bytes of one chunk, `state` the remembered frames. Neither depends on the number of frames,
-// except that a single picture (latent_frames 1) needs only the first chunk.
-size_t vae_decode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
-                                  int64_t latent_frames = 2);
-size_t vae_decode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
-size_t vae_encode_workspace_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
-size_t vae_encode_state_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype);
-// On a device: the bytes of a decoder's weights, and the largest scratch of an op when the rows are
-// split over `bands` ranks.
-size_t vae_decode_device_bytes(const WanVaeConfig& config, DType dtype, Bias biases);
-size_t vae_decode_scratch_bytes(const WanVaeConfig& config, int64_t h, int64_t w, DType dtype,
-                                Bias biases, int64_t bands, const DeviceTraits& device);
-
 // Wan's VAE by its configuration.
 std::unique_ptr<VaeModel> make_wan_vae_model(const WanVaeConfig& config);
 

@@ -67,9 +67,6 @@ class CausalConv final : public VaeLayer {
   std::vector<FrameShape> history(const FrameShape& in) const override {
     return {with_frames(in, kHistory)};
   }
-  size_t workspace(const FrameShape& in, Chunk, DType dtype) const override {
-    return with_frames(in, in.frames + kHistory).bytes(dtype);
-  }
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor> history,
                const TensorView& out) const override {
     norm_convolve(context, in, gamma_, conv_, history[0], out);
@@ -100,11 +97,6 @@ class Resnet final : public VaeLayer {
     const FrameShape frames = with_frames(in, kHistory);
     return {frames, with_channels(frames, out_)};
   }
-  size_t workspace(const FrameShape& in, Chunk, DType dtype) const override {
-    const FrameShape buffer =
-        with_channels(with_frames(in, in.frames + kHistory), std::max(in_, out_));
-    return with_channels(in, out_).bytes(dtype) + buffer.bytes(dtype);
-  }
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor> history,
                const TensorView& out) const override {
     const Arena::Scope scope(context.arena);
@@ -113,11 +105,6 @@ class Resnet final : public VaeLayer {
     norm_convolve(context, y, gamma2_, conv2_, history[1], y);
     if (in_ != out_) linear(context.stream, in, shortcut_, LinearActivation::kNone, out);
     add(context.stream, out, y, out);
-  }
-  size_t scratch(const FrameShape& in, DType dtype, Bias biases, int64_t,
-                 const DeviceTraits& device) const override {
-    return std::max(kConvWorkspace,
-                    in_ != out_ ? pixels_scratch(in, out_, dtype, biases, device) : 0);
   }
   size_t weight_bytes() const override {
     return conv1_.bytes() + conv2_.bytes() + shortcut_.bytes();
@@ -141,9 +128,6 @@ class Attention final : public VaeLayer {
 
   FrameShape output(const FrameShape& in, Chunk) const override { return in; }
   bool in_place() const override { return true; }
-  size_t workspace(const FrameShape& in, Chunk, DType dtype) const override {
-    return 4 * with_frames(in, 1).bytes(dtype);
-  }
   void forward(Context& context, const TensorView& in, Chunk, std::span<const Tensor>,
                const TensorView& out) const override {
     const Arena::Scope scope(context.arena);
@@ -168,20 +152,6 @@ class Attention final : public VaeLayer {
       linear(context.stream, h, proj_, LinearActivation::kNone, projected);
       add(context.stream, x, projected, out.select(0, frame).reshape({n, width_}));
     }
-  }
-  size_t scratch(const FrameShape& in, DType dtype, Bias biases, int64_t bands,
-                 const DeviceTraits& device) const override {
-    const int64_t n = in.height * in.width;
-    return std::max({pixels_scratch(with_frames(in, 1), 3 * width_, dtype, biases, device),
-                     pixels_scratch(with_frames(in, 1), width_, dtype, biases, device),
-                     attention_scratch_bytes({.queries = n,
-                                              .keys = n * bands,
-                                              .heads = 1,
-                                              .kv_heads = 1,
-                                              .size = width_,
-                                              .segments = bands,
-                                              .dtype = dtype},
-                                             device)});
   }
   size_t weight_bytes() const override { return qkv_.bytes() + proj_.bytes(); }
 
@@ -216,10 +186,6 @@ class Upsample final : public VaeLayer {
   std::vector<FrameShape> history(const FrameShape& in) const override {
     if (!temporal_) return {};
     return {with_frames(in, kHistory)};
-  }
-  size_t workspace(const FrameShape& in, Chunk chunk, DType dtype) const override {
-    const int64_t picture = 4 + (doubles(chunk) ? 1 + kHistory + in.frames : 0);
-    return with_frames(in, picture).bytes(dtype);
   }
   // Works frame by frame, so that only one enlarged picture of the wide input exists at a time.
   void forward(Context& context, const TensorView& in, Chunk chunk, std::span<const Tensor> history,
@@ -273,10 +239,6 @@ class Downsample final : public VaeLayer {
   std::vector<FrameShape> history(const FrameShape& in) const override {
     if (!temporal_) return {};
     return {{1, in.height / 2, in.width / 2, in.channels}};
-  }
-  size_t workspace(const FrameShape& in, Chunk chunk, DType dtype) const override {
-    if (!halves(chunk)) return 0;
-    return FrameShape{1 + in.frames, in.height / 2, in.width / 2, in.channels}.bytes(dtype);
   }
   void forward(Context& context, const TensorView& in, Chunk chunk, std::span<const Tensor> history,
                const TensorView& out) const override {

@@ -62,7 +62,7 @@ PackedLinear patch_linear(Stream& stream, const CheckpointPart& tensors, const Z
   const int64_t channels = config.in_channels, places = config.patch_dim() / channels;
   const auto channels_first = [&](const TensorView& from, int at) {
     Stream host = host_stream(stream);
-    Tensor to(DType::kF32, from.shape());
+    Tensor to(DType::kF32, from.shape(), host.device());
     for (int64_t c = 0; c < channels; ++c)
       for (int64_t i = 0; i < places; ++i)
         copy(host, from.slice(at, i * channels + c, 1), to.view().slice(at, c * places + i, 1));

@@ -140,28 +140,4 @@ std::unique_ptr<TransformerModel> make_z_image_model(const ZImageConfig& config)
 // model.
 inline constexpr int64_t kZImageFfnRows = 4096;
 
-// The rows of one forward on one rank.
-struct ZImageRows {
-  int64_t tokens = 0;    // image tokens of its own
-  int64_t captions = 0;  // caption rows, padded
-  int64_t pads = 0;      // padding rows of the image
-};
-
-// Memory predictions for one rank that loads `load`: the bytes of packed weights, of one prompt's
-// conditioning, and of the arena's high-water mark during prepare and a forward of the loaded
-// layers.
-size_t z_image_weights_bytes(const ZImageConfig& config, const TransformerLoad& load);
-size_t z_image_conditioning_bytes(const ZImageConfig& config, int64_t captions,
-                                  const TransformerLoad& load);
-size_t z_image_workspace_bytes(const ZImageConfig& config, const ZImageRows& rows,
-                               const TransformerLoad& load, const SeamBytes& seams = {});
-// Predictions for a rank on a device (kernels/device_plan.h): the bytes of its weights there, the
-// bytes that one forward copies from pinned host memory, and the largest scratch of an op. Its rows
-// attend to the keys of `all_rows` rows.
-DeviceBytes z_image_device_bytes(const ZImageConfig& config, const TransformerLoad& load,
-                                 Bias biases);
-size_t z_image_streamed_bytes(const ZImageConfig& config, const TransformerLoad& load);
-size_t z_image_scratch_bytes(const ZImageConfig& config, const ZImageRows& rows, int64_t all_rows,
-                             const TransformerLoad& load, Bias biases, const DeviceTraits& device);
-
 }  // namespace weft

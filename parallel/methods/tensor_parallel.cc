@@ -45,11 +45,4 @@ int64_t tensor_sent_bytes(int64_t count, int ranks, int rank, AllReduce algorith
   return element * (2 * count - chunk(rank + 1) - chunk(rank + 2));
 }
 
-size_t tensor_arena_bytes(int64_t count, int ranks, int rank, AllReduce algorithm) {
-  if (ranks == 1) return 0;
-  if (chosen(algorithm, count, ranks) == AllReduce::kRing)
-    return arena_bytes(DType::kF32, {partition(count, ranks, 0).size()});
-  return rank == 0 ? arena_bytes(DType::kF32, {ranks - 1, count}) : 0;
-}
-
 }  // namespace weft

@@ -40,7 +40,5 @@ class TensorReducer final : public Reducer {
 
 // Bytes that `rank` sends for one sum of `count` values.
 int64_t tensor_sent_bytes(int64_t count, int ranks, int rank, AllReduce algorithm);
-// Arena bytes that one sum of `count` values takes.
-size_t tensor_arena_bytes(int64_t count, int ranks, int rank, AllReduce algorithm);
 
 }  // namespace weft

@@ -9,6 +9,7 @@
 #include "engine/generation/generator.h"
 #include "kernels/cuda/device.h"
 #include "kernels/transfer.h"
+#include "models/footprint.h"
 #include "models/random_weights.h"
 #include "parallel/context.h"
 #include "parallel/transport/local.h"
@@ -160,18 +161,21 @@ TEST(Forwards, UseThePlannedMemory) {
     test::forward(model, context, BlockRange::all(config.layers), latent, {&time, 1}, text, rope,
                   out);
     stream.sync();
-    const Bias biases = biases_of(weights);
-    const DeviceBytes held = wan_device_bytes(config, load, biases);
-    const size_t scratch =
-        wan_scratch_bytes(config, tokens.total, tokens.total, kRows, load, biases, device);
-    EXPECT_EQ(model.weights_bytes(), held.weights);
-    EXPECT_EQ(model.streamed_bytes(), wan_streamed_bytes(config, load));
-    const StageBytes stage{.tensors = wan_text_bytes(config, kRows, load) + rows.view().bytes() +
-                                      2 * latent.view().bytes(),
-                           .arena = wan_workspace_bytes(config, tokens.total, kRows, load),
-                           .scratch = scratch,
-                           .loading = held.loading};
-    expect_planned(held.weights + stage.held(true), device_use(kCuda).peak - before,
+    const size_t taken = device_use(kCuda).peak - before;
+    DryRun run(device);
+    const auto [dry, held] =
+        dry_load(run, *make_wan_model(config), without_values(wan_tensors(config)), load);
+    Context dry_context = seams.context(run.stream(), run.arena(), {}, tokens);
+    const Footprint forward =
+        dry_forward(run, *dry, dry_context, {2, 3, 3}, kRows, kRows).footprint;
+    EXPECT_EQ(model.weights_bytes(), dry->weights_bytes());
+    EXPECT_EQ(model.streamed_bytes(), dry->streamed_bytes());
+    const StageBytes stage{
+        .tensors = forward.held + rows.view().bytes() + 2 * latent.view().bytes(),
+        .arena = forward.arena,
+        .scratch = std::max(kTransferPiece, forward.scratch),
+        .loading = held.passing};
+    expect_planned(held.held + stage.held(true), taken,
                    to_string(format) + " " + std::to_string(resident));
   }
 }

@@ -1,6 +1,6 @@
 // Memory per rank, with processes. Each loads its slice of a random model of Wan 1.3B's width. Its
 // anonymous memory exceeds that of an empty process of the same job by the bytes of the formula
-// (wan_weights_bytes, which includes replicated parts).
+// (a dry run, which includes replicated parts).
 // usage: mpi_memory_test FILE BLOCKS            writes the model, bf16
 //        mpi_memory_test FILE BLOCKS LAYOUT     under mpirun with one process more than the layout
 //                                               has ranks: the last stays empty
@@ -13,6 +13,7 @@
 
 #include "engine/generation/rank_placement.h"
 #include "models/random_weights.h"
+#include "tests/models/footprint_testing.h"
 #include "tests/support/mpi_rank.h"
 
 namespace weft {
@@ -40,7 +41,7 @@ std::vector<std::string> work(Communicator& world, const std::string& path, cons
   if (world.rank() < ranks) {
     const TransformerLoad load =
         RankPlacement(layout, world.rank()).load(config.traits(), {.dtype = DType::kBF16});
-    predicted = wan_weights_bytes(config, load);
+    predicted = test::dry_weights(*make_wan_model(config), load);
     file = TensorFile::open(path);
     model = WanTransformer::load(stream, *file, config, load);
   }
@@ -54,7 +55,7 @@ std::vector<std::string> work(Communicator& world, const std::string& path, cons
     return std::round(static_cast<double>(bytes) / 0x1p20 * 10) / 10;
   };
   const auto whole = static_cast<double>(
-      wan_weights_bytes(config, TransformerLoad{.dtype = DType::kBF16, .blocks = {}}));
+      test::dry_weights(*make_wan_model(config), {.dtype = DType::kBF16, .blocks = {}}));
   nlohmann::json figures{{"op", "memory_per_rank"},
                          {"impl", "mpi"},
                          {"dtype", "bf16"},

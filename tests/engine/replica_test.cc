@@ -5,8 +5,10 @@
 #include <cmath>
 
 #include "engine/generation/rank_placement.h"
+#include "models/footprint.h"
 #include "models/umt5/encoder.h"
 #include "models/wan/transformer.h"
+#include "parallel/transport/silent.h"
 #include "tests/engine/replica_job.h"
 #include "tests/models/transformer_testing.h"
 
@@ -97,9 +99,13 @@ TEST(RankPlacement, AForwardTakesThePredictedArena) {
           const TimeSegment time{{0, tokens}, 500};
           test::forward(wan, context, load.blocks, in, {&time, 1}, text, test::rope_of(wan, grid),
                         out);
-          EXPECT_EQ(arena.high_water(),
-                    wan_workspace_bytes(config, context.tokens.size(), text.rows(), load,
-                                        placement.seam_bytes(config.traits(), tokens, dtype)))
+          DryRun run;
+          RankPlacement silent(
+              Communicator(std::make_shared<SilentTransport>(world.rank(), world.size())), layout);
+          const DryTransformer dry = dry_load(run, *make_wan_model(config), file, load);
+          Context dry_context = silent.context(run.stream(), run.arena(), Pass{}, tokens);
+          const Footprint forward = dry_forward(run, *dry.model, dry_context, grid, 5, 9).footprint;
+          EXPECT_EQ(arena.high_water(), forward.arena)
               << to_string(layout) << ", rank " << world.rank();
         });
       }

@@ -137,14 +137,11 @@ void config(Bytes bytes) {
   });
   refused_or_done([&] {
     const Umt5Config text = Umt5Config::from_json_file(path);
-    CHECK(umt5_weights_bytes(text, DType::kF32) > 0 &&
-          umt5_workspace_bytes(text, 512, DType::kF32) > 0);
     if (text.num_layers <= 64) CHECK(parameter_count(umt5_tensors(text)) > 0);
   });
   refused_or_done([&] {
     const DecoderConfig language = DecoderConfig::from_json_file(path);
-    CHECK(language.heads % language.kv_heads == 0 && decoder_weights_bytes(language, {}) > 0 &&
-          decoder_workspace_bytes(language, 512, 1, {}) > 0);
+    CHECK(language.heads % language.kv_heads == 0);
     if (language.layers <= 64) CHECK(parameter_count(decoder_tensors(language)) > 0);
   });
   refused_or_done([&] {

@@ -68,11 +68,17 @@ TEST(Meter, DryRunSkipsOps) {
   EXPECT_FALSE(is_dry_run(Stream::cpu(1)));
   copy(stream, x, out);
   EXPECT_EQ(out.as<float>()[0], 0);
+  const size_t before = tensor_bytes_live();
   const PackedLinear packed = pack_linear(stream, x, {}, DType::kBF16);
+  EXPECT_EQ(tensor_bytes_live(), before) << "a dry run takes no memory for weights";
   EXPECT_EQ(packed.in(), 8);
   EXPECT_EQ(packed.out(), 3);
   EXPECT_EQ(packed.bytes(), 3u * 8 * 2);
-  EXPECT_EQ(packed.storage_, nullptr);
+  packed.for_buffers([](Tensor& buffer, BufferUse) {
+    if (buffer) {
+      EXPECT_EQ(buffer.view().device.kind, Device::Kind::kMeasuredHost);
+    }
+  });
 }
 
 }  // namespace

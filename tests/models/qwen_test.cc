@@ -8,6 +8,7 @@
 
 #include "io/json.h"
 #include "kernels/copy.h"
+#include "kernels/dry_run.h"
 #include "kernels/ops.h"
 #include "models/causal_decoder/decoder.h"
 #include "models/random_weights.h"
@@ -155,7 +156,11 @@ std::vector<int32_t> some_ids(int64_t n, int64_t vocab) {
   return ids;
 }
 
-// Runs one pass on one rank, and compares the arena's high-water mark with its prediction.
+CausalDecoder dry_model(DryRun& run, const DecoderConfig& config, const DecoderLoad& load) {
+  return CausalDecoder::load(without_values(decoder_tensors(config)), config, run.stream(), load);
+}
+
+// Runs one pass on one rank, and compares the arena's high-water mark with a dry run's.
 Tensor logits_of(const CausalDecoder& model, std::vector<int32_t> ids, const Ops& ops) {
   Stream stream = Stream::cpu(2, Determinism::kFast, &ops);
   Arena arena(size_t{1} << 30);
@@ -168,10 +173,16 @@ Tensor logits_of(const CausalDecoder& model, std::vector<int32_t> ids, const Ops
   model.forward(context, TensorView(ids.data(), DType::kI32, {n}), {&rows, 1}, model.rope(n),
                 hidden);
   model.logits(context, hidden, out);
-  const auto measured = static_cast<double>(arena.high_water());
-  const auto predicted = static_cast<double>(
-      decoder_workspace_bytes(model.config(), n, n, {.dtype = model.loaded().dtype}));
-  EXPECT_NEAR(predicted, measured, 0.05 * measured + 1280);
+  DryRun dry;
+  const CausalDecoder same = dry_model(dry, model.config(), {.dtype = model.loaded().dtype});
+  Context dry_context = seams.context(dry.stream(), dry.arena(), {}, TokenRanges::all(n));
+  const Tensor dry_hidden = dry.tensor(DType::kF32, {n, model.config().hidden});
+  const Footprint pass = dry.measure([&] {
+    same.forward(dry_context, TensorView(ids.data(), DType::kI32, {n}), {&rows, 1},
+                 on_device(dry.stream(), same.rope(n)), dry_hidden);
+    same.logits(dry_context, dry_hidden, dry.tensor(DType::kF32, {n, model.config().vocab}));
+  });
+  EXPECT_EQ(arena.high_water(), pass.arena);
   return out;
 }
 
@@ -230,7 +241,8 @@ TEST(Qwen, WeightsAreWhatWasPredicted) {
         DecoderLoad{.blocks = {0, 2, 3}}, DecoderLoad{.weights = WeightFormat::kInt8},
         DecoderLoad{.width = {{3, 6}, {64, 192}}, .vocab = {64, 192}}}) {
     const CausalDecoder model = CausalDecoder::load(file, config, stream, load);
-    EXPECT_EQ(model.bytes(), decoder_weights_bytes(config, load));
+    DryRun dry;
+    EXPECT_EQ(model.bytes(), dry_model(dry, config, load).bytes());
   }
 }
 

@@ -28,14 +28,6 @@ inline void run_parts(int parts, const std::function<void(int, Reducer&)>& work,
   });
 }
 
-// The arena bytes of a rank's sums. A ring needs one chunk; the root of a star needs the values of
-// all other ranks.
-inline SeamBytes seam_bytes(int parts, int rank, AllReduce algorithm = AllReduce::kRing) {
-  return {.attend = 0, .sum = [=](int64_t values) {
-            return tensor_arena_bytes(values, parts, rank, algorithm);
-          }};
-}
-
 // The `index`-th of `parts` slices of a width.
 inline WidthSlice width_part(int64_t heads, int64_t ffn, int parts, int index) {
   return {.heads = partition(heads, parts, index), .ffn = partition(ffn, parts, index)};

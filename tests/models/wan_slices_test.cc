@@ -6,6 +6,7 @@
 
 #include "kernels/ops.h"
 #include "models/wan/transformer.h"
+#include "tests/models/footprint_testing.h"
 #include "tests/models/slices_testing.h"
 #include "tests/models/transformer_testing.h"
 #include "tests/support/golden_case.h"
@@ -88,8 +89,11 @@ class WanSlices : public testing::Test {
       test::run_parts(
           parts,
           [&](int rank, Reducer& reducer) {
-            out[rank] = forward(paths[rank], load_of(parts, rank, blocks, dtype), reducer,
-                                test::seam_bytes(parts, rank, algorithm),
+            const auto silent = test::silent_reducer(parts, rank, algorithm);
+            const TransformerLoad load = load_of(parts, rank, blocks, dtype);
+            const Footprint dry =
+                test::dry_forward(*make_wan_model(config_), load, grid_, {6, 10}, *silent);
+            out[rank] = forward(paths[rank], load, reducer, dry,
                                 blocks.first() ? latent_.view() : in[rank].view());
           },
           algorithm);
@@ -106,24 +110,29 @@ class WanSlices : public testing::Test {
   }
   // Runs one rank's forward, and checks that the memory it holds is as predicted.
   Tensor forward(const std::string& path, const TransformerLoad& load, Reducer& reducer,
-                 const SeamBytes& seam_bytes, const TensorView& in) {
+                 const Footprint& dry, const TensorView& in) {
     Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
     const TensorFile file = TensorFile::open(path);
     const WanTransformer wan = WanTransformer::load(stream, file, config_, load);
-    EXPECT_EQ(wan.weights_bytes(), wan_weights_bytes(config_, load));
+    EXPECT_EQ(wan.weights_bytes(), weights_bytes(load));
 
     Arena arena(size_t{1} << 28);
     SerialSeams seams;
     Context context{stream, arena, seams.mixer, reducer, seams.halo, {}, TokenRanges::all(tokens_)};
     const WanText text = test::prepare_text(wan, context, embeds_, 10);
-    EXPECT_EQ(text.bytes(), wan_text_bytes(config_, text.rows(), load));
+    const Rope rope = test::rope_of(wan, grid_);
+    const size_t held = text.bytes() + test::rope_bytes(rope);
+    EXPECT_GE(dry.held, held);  // alignment adds up to 128 bytes to each tensor
+    EXPECT_LE(dry.held, held + 128 * (4 + text.k.size() + text.v.size()));
     const TimeSegment time{.tokens = {0, tokens_}, .timestep = 321};
     Tensor out = load.blocks.last() ? Tensor(DType::kF32, {config_.out_channels, 3, 4, 6})
                                     : Tensor(DType::kF32, {tokens_, config_.width()});
-    test::forward(wan, context, load.blocks, in, {&time, 1}, text, test::rope_of(wan, grid_), out);
-    EXPECT_EQ(arena.high_water(),
-              wan_workspace_bytes(config_, tokens_, text.rows(), load, seam_bytes));
+    test::forward(wan, context, load.blocks, in, {&time, 1}, text, rope, out);
+    EXPECT_EQ(arena.high_water(), dry.arena);
     return out;
+  }
+  size_t weights_bytes(const TransformerLoad& load) const {
+    return test::dry_weights(*make_wan_model(config_), load);
   }
   void expect_close(const Tensor& got, const Tensor& whole) {
     EXPECT_LT(relative_l2(to_f64(got), to_f64(whole)), test::kParallelL2);
@@ -225,7 +234,7 @@ TEST_F(WanSlices, SumOfThePartsIsTheWholeAndTheReplicas) {
     for (int parts = 1; parts <= 5; ++parts) {
       size_t held = 0, replicated = 0;
       for (int rank = 0; rank < parts; ++rank)
-        held += wan_weights_bytes(config_, load_of(parts, rank, BlockRange::all(3), dtype));
+        held += weights_bytes(load_of(parts, rank, BlockRange::all(3), dtype));
       const TransformerLoad one = load_of(2, 0, BlockRange::all(3), dtype);
       for (const TensorSpec& tensor : wan_tensors(config_))
         if (wan_part(config_, tensor, one.width).whole(tensor)) {
@@ -234,7 +243,8 @@ TEST_F(WanSlices, SumOfThePartsIsTheWholeAndTheReplicas) {
           replicated += static_cast<size_t>(parameter_count({&tensor, 1})) *
                         size_of(text ? dtype : DType::kF32);
         }
-      EXPECT_EQ(held, wan_weights_bytes(config_, dtype) + (parts - 1) * replicated) << parts;
+      EXPECT_EQ(held, weights_bytes({.dtype = dtype, .blocks = {}}) + (parts - 1) * replicated)
+          << parts;
     }
 }
 
@@ -255,8 +265,8 @@ TEST_F(WanSlices, LoadingTakesLittleMoreThanTheWeights) {
         const size_t before = tensor_bytes_live();
         reset_tensor_bytes_peak();
         const WanTransformer wan = WanTransformer::load(stream, file, config, load);
-        EXPECT_LT(tensor_bytes_peak() - before, 1.15 * wan_weights_bytes(config, load));
-        EXPECT_LT(tensor_bytes_live() - before, 1.05 * wan_weights_bytes(config, load));
+        EXPECT_LT(tensor_bytes_peak() - before, 1.15 * weights_bytes(load));
+        EXPECT_LT(tensor_bytes_live() - before, 1.05 * weights_bytes(load));
       }
 }
 

@@ -9,6 +9,7 @@
 #include "models/wan/names.h"
 #include "models/wan/transformer.h"
 #include "tests/models/config_testing.h"
+#include "tests/models/footprint_testing.h"
 #include "tests/models/transformer_testing.h"
 #include "tests/support/golden_case.h"
 
@@ -53,6 +54,12 @@ struct Model {
     if (times.empty()) times = {{.tokens = {0, tokens}, .timestep = time}};
     test::forward(wan, c, BlockRange::all(config.layers), latent, times, prompt, rope, out);
     return f32_copy(stream, out, {out.view()[0], out.view()[1], out.view()[2], out.view()[3]});
+  }
+
+  // The dry run of this model; `prompt` is the number of its rows and the text length.
+  Footprint dry(std::array<int64_t, 2> prompt) {
+    return test::dry_forward(*make_wan_model(config), wan.loaded(), grid, prompt,
+                             *test::silent_reducer(1, 0));
   }
 
   test::GoldenCase golden;
@@ -119,13 +126,15 @@ TEST(WanText, PadRowsShareOneKey) {
   }
 }
 
-TEST(WanText, PredictsItsBytes) {
+TEST(WanText, IsHeldAsTheDryRunSays) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Model model("dit_wan_tiny_sharded", dtype);
     Context c = model.context();
+    const size_t before = tensor_bytes_live();
     const WanText text = test::prepare_text(model.wan, c, model.text.view().slice(0, 0, 7), 20);
+    const Rope rope = test::rope_of(model.wan, model.grid);
     EXPECT_EQ(text.rows(), 8);
-    EXPECT_EQ(text.bytes(), wan_text_bytes(model.config, 8, dtype));
+    EXPECT_EQ(tensor_bytes_live() - before, model.dry({7, 20}).held);
   }
 }
 
@@ -181,7 +190,7 @@ TEST(WanForward, SameBitsForAnyThreadCount) {
   }
 }
 
-TEST(WanMemory, WorkspaceIsPredictedToTheByte) {
+TEST(WanMemory, WorkspaceIsThatOfTheDryRun) {
   for (const char* name : {"dit_wan_tiny", "dit_wan_tiny_sharded", "dit_wan_hd128_bf16_weights",
                            "dit_wan_original_names"})
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -189,8 +198,7 @@ TEST(WanMemory, WorkspaceIsPredictedToTheByte) {
       const int64_t rows = model.text.view()[0];
       model.arena.reset_high_water();
       model.run(rows);
-      EXPECT_EQ(model.arena.high_water(),
-                wan_workspace_bytes(model.config, model.tokens, rows, dtype))
+      EXPECT_EQ(model.arena.high_water(), model.dry({rows, rows}).arena)
           << name << " " << to_string(dtype);
     }
 }
@@ -199,7 +207,8 @@ TEST(WanMemory, WorkspaceIsPredictedToTheByte) {
 TEST(WanMemory, WeightsAreThePredictedBytes) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Model model("dit_wan_original_names", dtype);
-    const auto predicted = static_cast<double>(wan_weights_bytes(model.config, dtype));
+    const auto predicted = static_cast<double>(
+        test::dry_weights(*make_wan_model(model.config), {.dtype = dtype, .blocks = {}}));
     EXPECT_NEAR(static_cast<double>(model.wan.weights_bytes()), predicted, 0.05 * predicted);
   }
 }

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "kernels/ops.h"
+#include "models/footprint.h"
 #include "models/wan/vae.h"
 #include "tests/models/config_testing.h"
 #include "tests/support/golden_case.h"
@@ -179,7 +182,7 @@ TEST(WanVae, DecodeMemoryDoesNotGrowWithFrames) {
 
 class VaeMemory : public testing::TestWithParam<std::tuple<const char*, DType>> {};
 
-TEST_P(VaeMemory, PredictionsEqualWhatIsMeasured) {
+TEST_P(VaeMemory, DryRunsTakeWhatRealOnesTake) {
   const auto& [name, dtype] = GetParam();
   const int64_t h = 8, w = 6;
   Bench bench;
@@ -187,25 +190,35 @@ TEST_P(VaeMemory, PredictionsEqualWhatIsMeasured) {
   const WanVaeConfig config = config_of(name);
   const size_t before = tensor_bytes_live();
   NetworkVaeDecoder decoder(vae, h, w);
-  // Alignment adds up to 128 bytes to each tensor.
-  EXPECT_NEAR(tensor_bytes_live() - before, vae_decode_state_bytes(config, h, w, dtype),
-              128.0 * decoder.state().views().size());
+  const size_t state = tensor_bytes_live() - before;
   for (int64_t i = 0; i < 2; ++i) decode_next(bench, decoder, make_latent(config.z_dim, h, w, i));
-  double measured = static_cast<double>(bench.arena.high_water());
-  EXPECT_NEAR(vae_decode_workspace_bytes(config, h, w, dtype), measured, 0.05 * measured);
+  DryRun dry;
+  const NetworkVae same(config.design(), without_values(wan_vae_tensors(config)), dry.stream(),
+                        dtype);
+  Context dry_context = bench.seams.context(dry.stream(), dry.arena(), {}, {});
+  const Footprint decoded = dry_decode(dry, same, dry_context, h, w, 2);
+  EXPECT_EQ(state, decoded.held);
+  EXPECT_EQ(bench.arena.high_water(), decoded.arena);
 
   const size_t between = tensor_bytes_live();
   NetworkVaeEncoder encoder(vae, h, w);
-  EXPECT_NEAR(tensor_bytes_live() - between, vae_encode_state_bytes(config, h, w, dtype),
-              128.0 * encoder.state().views().size());
+  std::optional<NetworkVaeEncoder> dry_encoder;
+  EXPECT_EQ(tensor_bytes_live() - between,
+            dry.measure([&] { dry_encoder.emplace(same, h, w); }).held);
   bench.arena.reset_high_water();
   for (int64_t i = 0; i < 2; ++i) {
     const Tensor frames(DType::kF32, {encoder.next_frames(), 3, decoder.height(), decoder.width()});
     const Tensor mean(DType::kF32, {config.z_dim, h, w});
     encoder.encode_chunk(bench.context, frames, mean);
   }
-  measured = static_cast<double>(bench.arena.high_water());
-  EXPECT_NEAR(vae_encode_workspace_bytes(config, h, w, dtype), measured, 0.05 * measured);
+  const Footprint encoded = dry.measure([&] {
+    for (int64_t i = 0; i < 2; ++i)
+      dry_encoder->encode_chunk(dry_context,
+                                dry.tensor(DType::kF32, {dry_encoder->next_frames(), 3,
+                                                         decoder.height(), decoder.width()}),
+                                dry.tensor(DType::kF32, {config.z_dim, h, w}));
+  });
+  EXPECT_EQ(bench.arena.high_water(), encoded.arena);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, VaeMemory,
@@ -218,10 +231,16 @@ INSTANTIATE_TEST_SUITE_P(Cases, VaeMemory,
 // noticed.
 TEST(WanVae, MemoryOfTheRealDecoder) {
   const WanVaeConfig config;
+  DryRun dry;
+  const NetworkVae vae(config.design(), without_values(wan_vae_tensors(config)), dry.stream(),
+                       DType::kF32, VaeParts::kDecoder);
+  SerialSeams seams;
+  Context context = seams.context(dry.stream(), dry.arena(), {}, {});
+  const Footprint decoded = dry_decode(dry, vae, context, 60, 104, 2);
   // The remembered frames take 3.8 GB.
-  EXPECT_NEAR(vae_decode_state_bytes(config, 60, 104, DType::kF32) / 1e9, 3.8, 0.05);
+  EXPECT_NEAR(static_cast<double>(decoded.held) / 1e9, 3.8, 0.05);
   // 14 pictures of 96 channels: the last level's x (4), y (4) and the norm's buffer (6).
-  EXPECT_NEAR(vae_decode_workspace_bytes(config, 60, 104, DType::kF32), 14.0 * 480 * 832 * 96 * 4,
+  EXPECT_NEAR(static_cast<double>(decoded.arena), 14.0 * 480 * 832 * 96 * 4,
               0.02 * 14 * 480 * 832 * 96 * 4);
 }
 

@@ -92,12 +92,12 @@ TEST(HeldWeight, IsThePartOfTheTensor) {
         const TensorView slice = whole.slice(part.dim, part.range.begin, part.range.size());
         Tensor expected(dtype, slice.shape());
         copy(stream, slice, expected);
-        EXPECT_FALSE(held.mapped());
+        EXPECT_FALSE(held.whole());
         EXPECT_TRUE(test::bitwise_equal(held.view(), expected)) << name << " " << part.dim;
         EXPECT_EQ(file.bytes_read(), read += slice.bytes());
       }
       const HeldWeight all(stream, file, name, {1, {0, 300}}, dtype);
-      EXPECT_TRUE(all.mapped());
+      EXPECT_TRUE(all.whole());
       EXPECT_EQ(all.view().data, whole.data);
     }
   EXPECT_EQ(file.bytes_read(), read);

@@ -8,6 +8,7 @@
 #include "models/z_image/names.h"
 #include "models/z_image/transformer.h"
 #include "tests/models/config_testing.h"
+#include "tests/models/footprint_testing.h"
 #include "tests/models/slices_testing.h"
 #include "tests/models/transformer_testing.h"
 #include "tests/support/golden_case.h"
@@ -192,12 +193,13 @@ TEST(ZImageSlices, PartsSumToTheWhole) {
     const Tensor out = model.run(c, BlockRange::all(2), model.rows, *model.prepare(c));
     EXPECT_LT(relative_l2(to_f64(out), to_f64(expected)), test::kParallelL2) << rank;
     EXPECT_EQ(model.arena.high_water(),
-              z_image_workspace_bytes(whole.config, {24, 32, 8}, {.width = width},
-                                      test::seam_bytes(2, rank)));
+              test::dry_forward(*make_z_image_model(whole.config), {.width = width}, model.grid,
+                                {7, 7}, *test::silent_reducer(2, rank))
+                  .arena);
   });
 }
 
-TEST(ZImageMemory, IsPredictedToTheByte) {
+TEST(ZImageMemory, IsThatOfTheDryRun) {
   const BlockRange ranges[] = {{0, 2, 2}, {0, 1, 2}, {1, 2, 2}};
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const BlockRange& blocks : ranges)
@@ -206,18 +208,19 @@ TEST(ZImageMemory, IsPredictedToTheByte) {
         GoldenModel model(dtype, reference_ops(), load);
         model.caption = Tensor(DType::kF32, {length, model.config.caption_dim});
         Context c = model.context();
+        const size_t before = tensor_bytes_live();
         const auto conditioning = model.prepare(c);
+        const Rope rope = model.transformer.rope(model.grid, {}, *conditioning);
+        const size_t held = tensor_bytes_live() - before;
         const std::unique_ptr<TransformerModel> described = make_z_image_model(model.config);
-        const ForwardSize size{.tokens = model.tokens,
-                               .all_tokens = model.tokens,
-                               .text = length,
-                               .text_length = length};
-        EXPECT_EQ(conditioning->bytes(), described->conditioning_bytes(size, load));
-        EXPECT_EQ(conditioning->joint_rows(), described->joint_rows(size));
+        const Footprint dry = test::dry_forward(*described, load, model.grid, {length, length},
+                                                *test::silent_reducer(1, 0));
+        EXPECT_EQ(held, dry.held);
+        EXPECT_EQ(conditioning->joint_rows(), described->joint_rows(model.tokens, length));
         const Tensor hidden(DType::kF32,
                             {model.tokens + conditioning->joint_rows(), model.config.dim});
         model.run(c, blocks, blocks.first() ? model.rows.view() : hidden.view(), *conditioning);
-        EXPECT_EQ(model.arena.high_water(), described->workspace_bytes(size, load, {}))
+        EXPECT_EQ(model.arena.high_water(), dry.arena)
             << to_string(dtype) << " blocks " << blocks.begin << " " << blocks.end << " caption "
             << length;
       }
@@ -285,7 +288,8 @@ TEST(ZImageMemory, WeightsAreThePredictedBytes) {
     for (const BlockRange& blocks : ranges) {
       const TransformerLoad load{.dtype = dtype, .blocks = blocks};
       const Model model(TensorFile::open(path), config, load);
-      const auto predicted = static_cast<double>(z_image_weights_bytes(config, load));
+      const auto predicted =
+          static_cast<double>(test::dry_weights(*make_z_image_model(config), load));
       EXPECT_NEAR(static_cast<double>(model.transformer.weights_bytes()), predicted,
                   0.05 * predicted);
     }
