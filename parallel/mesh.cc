@@ -12,13 +12,15 @@ namespace {
 constexpr const char* kNames[kAxes] = {"data",       "cfg",     "layers", "ring",
                                        "token_ring", "ulysses", "tensor"};
 static_assert(kNames[kAxes - 1] != nullptr, "every axis has a name");
-// Keys of a layout that are no axes.
+// Keys of a layout that are no axes. A value below `least` means that the key is not given.
 struct StageKey {
   const char* name;
-  int Layout::*ranks;
+  int Layout::*value;
+  int least;
 };
-constexpr StageKey kStageKeys[] = {{"text_ranks", &Layout::text_ranks},
-                                   {"vae_ranks", &Layout::vae_ranks}};
+constexpr StageKey kStageKeys[] = {{"text_ranks", &Layout::text_ranks, 1},
+                                   {"vae_ranks", &Layout::vae_ranks, 1},
+                                   {"decode_rank", &Layout::decode_rank, 0}};
 
 std::string list_of_keys() {
   std::string text;
@@ -94,6 +96,10 @@ std::vector<Axis> sequence_axes(std::vector<Axis> others) {
   return others;
 }
 
+void Layout::take_stages(const Layout& from) {
+  for (const StageKey& key : kStageKeys) this->*key.value = from.*key.value;
+}
+
 std::string to_string(const Layout& layout) {
   std::string text;
   for (int axis = 0; axis < kAxes; ++axis)
@@ -101,10 +107,33 @@ std::string to_string(const Layout& layout) {
       text += (text.empty() ? "" : ",") + std::string(kNames[axis]) + "=" +
               std::to_string(layout.parts[axis]);
   for (const StageKey& key : kStageKeys)
-    if (layout.*key.ranks > 0 && !text.empty())
-      text += "," + std::string(key.name) + "=" + std::to_string(layout.*key.ranks);
+    if (layout.*key.value >= key.least && !text.empty())
+      text += "," + std::string(key.name) + "=" + std::to_string(layout.*key.value);
   return text.empty() ? "one rank" : text;
 }
+
+namespace {
+
+// Why the ranks of the stages that are no axes cannot work, or "".
+std::string refuse_stages(const Layout& layout, bool language) {
+  const int members = layout.ranks() / layout[Axis::kData];
+  for (const StageKey& key : kStageKeys) {
+    const int value = layout.*key.value, most = members - 1 + key.least;
+    if (value >= key.least && language)
+      return std::string(key.name) + " is " + std::to_string(value) +
+             ", but a language model has no such stage";
+    if (value > most)
+      return std::string(key.name) + " is " + std::to_string(value) +
+             ", legal: " + std::to_string(key.least) + " to " + std::to_string(most) +
+             ", the ranks of one result";
+  }
+  if (layout.decode_rank >= 0 && layout.vae_ranks > 1)
+    return "vae_ranks is " + std::to_string(layout.vae_ranks) +
+           ", but decode_rank gives the VAE to one rank; legal with it: 1";
+  return "";
+}
+
+}  // namespace
 
 std::string refuse(const Layout& layout, const LayoutLimits& limits) {
   const auto too_many = [&](const std::string& what, int64_t parts, int64_t have,
@@ -130,16 +159,7 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
   }
   // A tensor rank's heads are split again over this many ranks.
   const bool decodes = limits.decode_kv_heads > 0;
-  const int members = layout.ranks() / layout[Axis::kData];
-  for (const StageKey& key : kStageKeys) {
-    const int ranks = layout.*key.ranks;
-    if (ranks > 0 && decodes)
-      return std::string(key.name) + " is " + std::to_string(ranks) +
-             ", but a language model has no such stage";
-    if (ranks > members)
-      return std::string(key.name) + " is " + std::to_string(ranks) + ", legal: 1 to " +
-             std::to_string(members) + ", the ranks of one result";
-  }
+  if (const std::string why = refuse_stages(layout, decodes); !why.empty()) return why;
   const int shares = decodes ? layout.sequence() : layout[Axis::kUlysses];
   const std::string split_again = decodes ? sequence : "ulysses";
   const int64_t width_parts = int64_t{layout[Axis::kTensor]} * (decodes ? layout.sequence() : 1);
@@ -186,12 +206,15 @@ std::vector<std::pair<std::string, int>> parse_pairs(const std::string& whole,
                       value = pair.substr(std::min(equals + 1, pair.size()));
     int parts = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), parts);
-    if (error != std::errc() || end != value.data() + value.size() || parts < 1 || parts > 4096 ||
-        (std::find(std::begin(kNames), std::end(kNames), key) == std::end(kNames) &&
-         std::none_of(std::begin(kStageKeys), std::end(kStageKeys),
-                      [&](const StageKey& stage) { return stage.name == key; })))
+    const auto stage = std::ranges::find(kStageKeys, key, &StageKey::name);
+    const bool known = stage != std::end(kStageKeys) ||
+                       std::find(std::begin(kNames), std::end(kNames), key) != std::end(kNames);
+    const int least = stage == std::end(kStageKeys) ? 1 : stage->least;
+    if (error != std::errc() || end != value.data() + value.size() || parts < least ||
+        parts > 4096 || !known)
       throw Error(ErrorKind::kUsage, "--layout is '" + whole + "': '" + pair +
-                                         "' is not legal: key=n with n >= 1 and a key of " +
+                                         "' is not legal: key=n with n >= 1 (decode_rank: 0) and "
+                                         "a key of " +
                                          list_of_keys());
     for (const auto& [given, n] : out)
       if (given == key)
@@ -216,7 +239,7 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
         throw Error(ErrorKind::kUsage, "--layout is '" + text + "': " + key + " beside " + first);
       if (axis < kAxes) given.parts[axis] = n;
       for (const StageKey& stage : kStageKeys)
-        if (stage.name == key) given.*stage.ranks = n;
+        if (stage.name == key) given.*stage.value = n;
     }
   if (given.ranks() != ranks && chosen)
     refuse_with_list(text,
@@ -227,8 +250,7 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
   if (!chosen) layouts = legal_layouts(ranks, limits);
   std::string why = "nothing fits";
   std::erase_if(layouts, [&](Layout& layout) {
-    layout.text_ranks = given.text_ranks;
-    layout.vae_ranks = given.vae_ranks;
+    layout.take_stages(given);
     const std::string fault = refuse(layout, limits);
     if (!fault.empty()) why = fault;
     return !fault.empty();

@@ -26,12 +26,15 @@ struct Layout {
   // The first ranks of a replica that share the text encoder's width and the VAE's rows; 0: as many
   // as there can be. On slow links few ranks, on one host, are faster.
   int text_ranks = 0, vae_ranks = 0;
+  int decode_rank = -1;  // the rank of a replica that alone decodes; -1: the vae_ranks
   Layout() { parts.fill(1); }
   int operator[](Axis axis) const { return parts[static_cast<int>(axis)]; }
   int& operator[](Axis axis) { return parts[static_cast<int>(axis)]; }
   int ranks() const;
   int sequence() const;  // ranks among which the tokens of one forward are split
   int blocks() const { return sequence() / (*this)[Axis::kUlysses]; }  // blocks of tokens
+  // Takes the ranks of the stages that are no axes: text_ranks, vae_ranks and decode_rank.
+  void take_stages(const Layout& from);
   bool operator==(const Layout&) const = default;
 };
 std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1"; "one rank"
@@ -52,7 +55,8 @@ struct LayoutLimits {
 std::string refuse(const Layout& layout, const LayoutLimits& limits);
 // Every layout of exactly `ranks` ranks that can, by the order of Axis.
 std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits);
-// "auto" or "key=n,...", where text_ranks and vae_ranks are keys too and may follow "auto".
+// "auto" or "key=n,...", where text_ranks, vae_ranks and decode_rank are keys too and may follow
+// "auto".
 // Error(kUsage) that names the fault and lists every legal factorisation where the product is not
 // `ranks` or the layout cannot work. auto: guidance first, then Ulysses as far as the heads go,
 // ring beyond, layers last.

@@ -27,7 +27,7 @@ enum class Payload : uint8_t {
   kVelocity,   // a branch's velocity, f32
   kLatent,     // latents, f32
   kHalo,       // rows of a neighbour's band
-  kFrames,     // decoded rows, f32
+  kFrames,     // decoded rows, u8, or f32 where a tap wants the video
   kCount,
 };
 std::string_view to_string(Payload kind);  // ends with a 0 in memory

@@ -55,13 +55,18 @@ void resolve_device(Flags& flags) {
     flags.imply("device", gpus_here().count > 0 ? "cuda" : "cpu", "auto");
 }
 
-// The ranks that "cfg=2,ulysses=2" needs; 0 where the text is no list of axes. The keys text_ranks
-// and vae_ranks are no axes: they choose among the ranks that there are.
+// The keys of --layout that are no axes. The flags have the same names.
+constexpr const char* kStageKeys[] = {"text_ranks", "vae_ranks", "decode_rank"};
+
+// The ranks that "cfg=2,ulysses=2" needs; 0 where the text is no list of axes. The keys text_ranks,
+// vae_ranks and decode_rank are no axes: they choose among the ranks that there are.
 int64_t product_of(const std::string& layout) {
   int64_t product = 1;
   for (const std::string& part : split(layout, ',')) {
     const size_t equals = part.find('=');
-    if (part.starts_with("text_ranks=") || part.starts_with("vae_ranks=")) continue;
+    if (std::ranges::any_of(
+            kStageKeys, [&](const char* key) { return part.starts_with(key + std::string("=")); }))
+      continue;
     if (equals == std::string::npos) return 0;
     int64_t parts = 0;
     const char* end = part.data() + part.size();
@@ -101,10 +106,12 @@ std::string layout_text(const Flags& flags) {
     throw Error(ErrorKind::kUsage, flags.label("layout") + " is '" + flags.text("layout") +
                                        "', and other flags say " + text + "; give the layout once");
   if (text.empty()) text = flags.text("layout");
-  for (const auto& [flag, key] :
-       {std::pair{"text-ranks", "text_ranks"}, std::pair{"vae-ranks", "vae_ranks"}})
-    if (const auto ranks = flags.integer(flag))
-      text += (text.empty() ? "auto," : ",") + std::string(key) + "=" + std::to_string(*ranks);
+  for (const std::string key : kStageKeys) {
+    std::string flag = key;
+    std::ranges::replace(flag, '_', '-');
+    if (const auto value = flags.integer(flag))
+      text += (text.empty() ? "auto," : ",") + key + "=" + std::to_string(*value);
+  }
   return text;
 }
 

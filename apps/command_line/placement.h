@@ -15,7 +15,8 @@ namespace weft {
 void resolve_placement(Flags& flags);
 
 // The text of --layout, or the one that --ulysses N and the like put together ("auto" without
-// either), followed by --text-ranks and --vae-ranks. Error(kUsage) where the layout is given twice.
+// either), followed by --text-ranks, --vae-ranks and --decode-rank. Error(kUsage) where the layout
+// is given twice.
 std::string layout_text(const Flags& flags);
 
 // The flag that splits this axis, "tp" for tensor.

@@ -157,7 +157,7 @@ Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
       }).front();
   const Layout layout = parse_layout(chosen, ranks_.count, limits);
   Layout axes = layout;  // the other keys have flags of their own
-  axes.text_ranks = axes.vae_ranks = 0;
+  axes.take_stages({});
   flags_.imply("layout", to_string(axes), "auto");
   return layout;
 }

@@ -47,6 +47,7 @@ void print_result(const Flags& flags, const Finished& done) {
       object["expanded_from"] = job.expanded_from;
     }
     if (done.cut) object["prompt_cut"] = to_json(*done.cut);
+    object["first_frame_seconds"] = result.first_frame_seconds;
     object["arena_high_water"] = result.arena_high_water;
     object["decode_high_water"] = result.decode_high_water;
     object["tensor_bytes_peak"] = result.tensor_bytes_peak;

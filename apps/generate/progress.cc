@@ -121,6 +121,7 @@ void ProgressPrinter::print(const Progress& progress, double percent) {
   else if (progress.elapsed_seconds >= 1)
     std::snprintf(numbers, sizeof numbers, "  %.0f s", progress.elapsed_seconds);
   detail += numbers;
+  if (progress.pictures > 0) detail += "  " + std::to_string(progress.pictures) + " frames";
   if (progress.stage == "denoise" && progress.kept >= 0)
     detail += "  checkpoint " + std::to_string(progress.kept);
   if (mode_ == ProgressMode::kBar) {
@@ -144,6 +145,7 @@ void ProgressPrinter::print_json(const Progress& progress, double percent) {
                        {"elapsed_s", progress.elapsed_seconds},
                        {"eta_s", progress.eta_seconds},
                        {"mem_bytes", {{"0", progress.memory_bytes}}}};
+  if (progress.pictures > 0) event["frames"] = progress.pictures;
   if (progress.stage == "denoise") {
     event["sigma"] = progress.sigma;
     event["s_per_step"] = progress.seconds_per_step;

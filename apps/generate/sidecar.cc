@@ -87,6 +87,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
                          {"checkpoint_seconds", result.checkpoint_seconds},
                          {"seconds", result.earlier_seconds + result.seconds},
                          {"stage_seconds", stages},
+                         {"first_frame_seconds", result.first_frame_seconds},
                          {"arena_high_water_bytes", result.arena_high_water},
                          {"decode_high_water_bytes", result.decode_high_water},
                          {"tensor_bytes_peak", result.tensor_bytes_peak},

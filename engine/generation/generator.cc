@@ -5,9 +5,9 @@
 #include <numeric>
 
 #include "engine/generation/components.h"
-#include "engine/generation/decode.h"
 #include "engine/generation/denoiser.h"
 #include "engine/generation/stages.h"
+#include "engine/generation/video_output.h"
 #include "engine/job/checkpoint_policy.h"
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
@@ -61,6 +61,7 @@ struct Generator::Run {
   StageClock& clock;
   MemoryMeter& meter;
   RunResult& result;
+  std::chrono::steady_clock::time_point started;
 };
 
 struct Generator::Impl {
@@ -185,6 +186,9 @@ struct Generator::Impl {
   void decode_latents(const Run& run, const TensorView& latent);
   void write_frames(const Run& run, const TensorView& latent);
   void keep_latents(const Run& run, const TensorView& latent, const std::string& path) const;
+  bool decodes(const Request& request) const {
+    return placement.band(latent_shape(parts, request)[2]).size() > 0;
+  }
   uint64_t memory_now() const { return tensor_bytes_live(options.device.kind) + arena.used(); }
 
   GeneratorOptions options;
@@ -240,7 +244,7 @@ void Generator::Impl::load_all(const Run& run) {
     if (computes_with(run.request, placement, model)) parts.expert(stream, model);
     run.clock.step(++done);
   }
-  parts.vae(stream);
+  if (decodes(run.request)) parts.vae(stream);
   run.clock.step(++done);
 }
 
@@ -340,39 +344,14 @@ void Generator::Impl::decode_latents(const Run& run, const TensorView& on_device
 }
 
 void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
-  run.clock.enter(Zone::kDecode, static_cast<int>(latent[1]));
-  const Vae& vae = parts.vae(stream);
-  if (!placement.root()) {
-    decode(stream, arena, vae, placement,
-           {.latents = latent,
-            .writer = nullptr,
-            .video = {},
-            .on_chunk = {},
-            .stop = run.options.stop});
-    return;
-  }
-  const Request& request = run.request;
-  Tensor video;
-  if (run.options.tap)
-    video = Tensor(DType::kF32, {3, request.frames, request.height, request.width});
-  FrameWriter writer(run.sink);
-  decode(stream, arena, vae, placement,
-         {.latents = latent,
-          .writer = &writer,
-          .video = video.view(),
-          .on_chunk = [&](int chunk) { run.clock.step(chunk); },
-          .stop = run.options.stop});
-  run.clock.enter(Zone::kEncodeVideo, 1);
-  writer.finish();
-  run.clock.step(1);
-  if (run.sink) {
-    run.clock.enter(Zone::kWrite, 1);
-    run.sink->finish();
-    run.clock.step(1);
-  }
-  run.result.frames = writer.frames();
-  run.result.framehash = writer.hash();
-  if (run.options.tap) run.options.tap->tap("video", video);
+  VideoOutput output(stream, arena, placement,
+                     {.traits = parts.vae_model().traits(),
+                      .vae = decodes(run.request) ? &parts.vae(stream) : nullptr,
+                      .latent = {latent[0], latent[2], latent[3]},
+                      .total = latent[1]},
+                     {run.sink, run.options.tap, run.clock});
+  output.write(latent, run.options.stop);
+  output.finish(run.result, run.started);
 }
 
 void Generator::Impl::denoise(const Run& run, const std::array<Prompt, 2>& prompts, Start start) {
@@ -480,7 +459,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   RunResult result;
   result.request = request;
   result.steps = steps.steps();
-  const Run run{request, steps, run_options, sink, clock, meter, result};
+  const Run run{request, steps, run_options, sink, clock, meter, result, started};
   Start start = start_of(run);
   result.resumed_at = start.step;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;

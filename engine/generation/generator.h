@@ -33,6 +33,7 @@ struct Progress {
   double eta_seconds = 0;       // until the end of the stage; 0 where unknown
   uint64_t memory_bytes = 0;    // bytes of tensors and arena now
   int kept = -1;                // denoise: steps in the newest checkpoint; -1: none
+  int64_t pictures = 0;         // decoded so far
 };
 
 struct ProgressListener {
@@ -90,9 +91,9 @@ struct RunOptions {
   ProgressListener* listener = nullptr;
   PipelineTap* tap = nullptr;
   // Read between steps. True ends the job with Error(kStopped) after a last checkpoint. While
-  // decoding, the job stops only if more than kFinishSeconds (decode.h) of work are left. The
-  // root's flag decides. Either every rank sets one or none does: before each step the root sends
-  // its decision, 8 bytes, to every other rank.
+  // decoding, the job stops only if more than kFinishSeconds (stream_decoder.h) of work are left.
+  // The root's flag decides. Either every rank sets one or none does: before each step the root
+  // sends its decision, 8 bytes, to every other rank.
   const std::atomic<bool>* stop = nullptr;
   // Read on the root: the file for step checkpoints (the newest two are kept, the caller removes
   // them; empty: none), the least number of seconds between two, and notes stored beside the job's
@@ -113,6 +114,7 @@ struct RunResult {
   Request request;                   // the resolved request
   std::vector<StageSeconds> stages;  // in order
   double seconds = 0;
+  double first_frame_seconds = 0;  // from the start until the sink had taken the first frame
   int frames = 0;
   std::string framehash;           // SHA-256 over the RGB frames handed to the sink
   std::string signature;           // SHA-256 over the final latents' f32 bytes

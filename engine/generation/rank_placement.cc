@@ -207,13 +207,15 @@ bool RankPlacement::computes(int branch) const {
 }
 
 int RankPlacement::bands(int64_t latent_rows) const {
+  if (layout().decode_rank >= 0) return 1;
   const int64_t most = layout().vae_ranks > 0 ? layout().vae_ranks : ranks();
   return static_cast<int>(std::min(most, latent_rows));
 }
 
 Range RankPlacement::band_of(int rank, int64_t latent_rows) const {
-  const int parts = bands(latent_rows);
-  return rank < parts ? partition(latent_rows, parts, rank) : Range{latent_rows, latent_rows};
+  const int parts = bands(latent_rows), index = rank - std::max(layout().decode_rank, 0);
+  return index >= 0 && index < parts ? partition(latent_rows, parts, index)
+                                     : Range{latent_rows, latent_rows};
 }
 
 }  // namespace weft

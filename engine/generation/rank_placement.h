@@ -81,7 +81,8 @@ class RankPlacement {
   bool computes(int branch) const;
 
   // The latent rows that this rank decodes or encodes. The first ranks (Layout::vae_ranks) have a
-  // band each, at most one per latent row; the others have an empty band and do nothing.
+  // band each, at most one per latent row, or Layout::decode_rank has all rows; the others have an
+  // empty band and do nothing.
   int bands(int64_t latent_rows) const;
   Range band(int64_t latent_rows) const { return band_of(rank(), latent_rows); }
   Range band_of(int rank, int64_t latent_rows) const;

@@ -32,6 +32,7 @@ void StageClock::pause() {
 void StageClock::enter(Zone stage, int total, int done) {
   leave();
   begin(stage, total, done);
+  report();
 }
 
 void StageClock::begin(Zone stage, int total, int done) {
@@ -40,10 +41,10 @@ void StageClock::begin(Zone stage, int total, int done) {
             .done = done,
             .total = total,
             .first = done,
+            .silent = false,
             .sigma = 0,
             .elapsed = 0,
             .since = Clock::now()};
-  report();
 }
 
 void StageClock::step(int done, double sigma) {
@@ -53,9 +54,29 @@ void StageClock::step(int done, double sigma) {
 }
 
 void StageClock::inside(Zone stage, int total, const std::function<void()>& body) {
+  nested(stage, total, false, [&] {
+    report();
+    body();
+    stage_.done = total;
+    report();
+  });
+}
+
+void StageClock::beside(Zone stage, const std::function<void()>& body) {
+  if (stage_.zone == stage) return body();
+  nested(stage, 0, true, body);
+}
+
+void StageClock::decoded(int latent_frames, int64_t pictures) {
+  pictures_ = pictures;
+  step(latent_frames);
+}
+
+void StageClock::nested(Zone stage, int total, bool silent, const std::function<void()>& body) {
   pause();
   const Stage outer = stage_;
   begin(stage, total, 0);
+  stage_.silent = silent;
   const auto back = [&] {
     leave();
     stage_ = outer;
@@ -66,8 +87,6 @@ void StageClock::inside(Zone stage, int total, const std::function<void()>& body
     back();
     throw;
   }
-  stage_.done = total;
-  report();
   back();
   stage_.since = Clock::now();
 }
@@ -81,7 +100,7 @@ void StageClock::leave() {
 
 void StageClock::report() {
   if (Meter* meter = thread_meter()) meter->counter("memory", static_cast<double>(memory_()));
-  if (!listener_) return;
+  if (!listener_ || stage_.silent) return;
   Progress progress;
   progress.stage = to_string(stage_.zone);
   progress.step = stage_.done;
@@ -89,6 +108,7 @@ void StageClock::report() {
   progress.sigma = stage_.sigma;
   progress.elapsed_seconds = elapsed();
   progress.kept = kept_;
+  progress.pictures = pictures_;
   if (stage_.done > stage_.first) {
     progress.seconds_per_step = progress.elapsed_seconds / (stage_.done - stage_.first);
     progress.eta_seconds = progress.seconds_per_step * std::max(stage_.total - stage_.done, 0);

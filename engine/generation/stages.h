@@ -27,6 +27,13 @@ class StageClock {
   // Runs `body` as a stage of its own inside the current one. The current stage's clock is paused
   // meanwhile.
   void inside(Zone stage, int total, const std::function<void()>& body);
+  // The same for a stage that takes turns with the steps of the current one (frames are decoded
+  // while later ones are denoised): progress events stay those of the current stage. So the
+  // seconds of all stages still add up to the time that passed.
+  void beside(Zone stage, const std::function<void()>& body);
+  // So many latent frames have been decoded, to so many pictures: a step of the stage `decode`. All
+  // later events say how many pictures there are.
+  void decoded(int latent_frames, int64_t pictures);
   void leave();
 
   std::vector<StageSeconds> seconds() const { return seconds_; }  // in order of first entry
@@ -36,10 +43,12 @@ class StageClock {
   struct Stage {
     Zone zone = Zone::kCount;  // none
     int done = 0, total = 0, first = 0;
+    bool silent = false;  // beside another stage
     double sigma = 0, elapsed = 0;
     Clock::time_point since;
   };
   void begin(Zone stage, int total, int done);
+  void nested(Zone stage, int total, bool silent, const std::function<void()>& body);
   double elapsed() const;
   void pause();
   void report();
@@ -48,6 +57,7 @@ class StageClock {
   std::function<uint64_t()> memory_;
   Stage stage_;
   int kept_ = -1;
+  int64_t pictures_ = 0;
   std::vector<StageSeconds> seconds_;
 };
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "engine/generation/decode.h"
 #include "engine/generation/denoiser.h"
+#include "engine/generation/frame_writer.h"
 #include "models/footprint.h"
 #include "parallel/transport/silent.h"
 
@@ -172,40 +172,36 @@ StageBytes RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
   return denoise;
 }
 
+// The pictures of a chunk take 1 byte per value in host memory: a rank has two of its band, and the
+// root those of the other bands and the frames that wait for the writer.
 StageBytes RankRun::decoding(ComponentBytes& bytes) {
+  const VaeTraits& traits = parts_.vae_model().traits();
+  const int64_t rows = placement_.band(shape_[2]).size();
+  const int64_t chunk_frames = shape_[1] > 1 ? traits.temporal_factor : 1;
+  const int64_t row = chunk_frames * 3 * traits.spatial_factor * request_.width;
+  auto pictures = static_cast<uint64_t>(2 * row * rows);
+  if (placement_.root()) {
+    const int64_t waiting =
+        std::min<int64_t>(request_.frames, static_cast<int64_t>(kFramesWaiting) + 2);
+    pictures += static_cast<uint64_t>(row * (shape_[2] - rows) +
+                                      waiting * 3 * request_.height * request_.width);
+  }
+  if (on_device()) {
+    bytes.host.copies += static_cast<uint64_t>(2 * row * rows);
+    bytes.host.buffers += pictures - static_cast<uint64_t>(2 * row * rows);
+    pictures = 0;
+  }
+  if (rows == 0) return {.tensors = embeds_ + latent_ + pictures};
   std::unique_ptr<Vae> vae;
   bytes.vae = run_.measure([&] {
                     vae = parts_.vae_model().load(run_.stream(), *parts_.model()->vae_file,
                                                   parts_.vae_dtype(), VaeParts::kDecoder);
                   })
                   .held;
-  const int64_t rows = placement_.band(shape_[2]).size();
-  if (rows == 0) return {.tensors = embeds_ + latent_};
-  const int64_t pixels = 3 * request_.height * request_.width;
-  const int64_t chunk_frames = shape_[1] > 1 ? vae->traits().temporal_factor : 1;
-  const int64_t waiting =
-      std::min<int64_t>(request_.frames, static_cast<int64_t>(kFramesWaiting) + 2);
-  const auto pictures = static_cast<uint64_t>(chunk_frames * pixels);
-  const auto frames = static_cast<uint64_t>(waiting * pixels);
   Context context = placement_.vae_context(run_.stream(), run_.arena(), {}, shape_[2]);
   Footprint decode = dry_decode(run_, *vae, context, rows, shape_[3], shape_[1]);
-  const auto band_bytes = [&](int64_t latent_rows) {
-    return f32_bytes(chunk_frames * pixels / shape_[2] * latent_rows);
-  };
-  // The root joins the bands of the other ranks one at a time.
-  const uint64_t joined =
-      placement_.root() && rows < shape_[2]
-          ? band_bytes(shape_[2]) + band_bytes(placement_.band_of(1, shape_[2]).size())
-          : 0;
-  decode.arena =
-      std::max<uint64_t>(decode.arena, joined) + band_bytes(rows) + (on_device() ? pictures : 0);
-  if (on_device() && placement_.root()) {
-    bytes.host.copies += 2 * pictures;
-    bytes.host.buffers += frames;
-  }
-  return stage(embeds_ + 2 * latent_ + f32_bytes(shape_[0] * rows * shape_[3]) +
-                   (on_device() || !placement_.root() ? 0 : frames),
-               decode);
+  decode.arena += f32_bytes(row * rows);
+  return stage(embeds_ + latent_ + f32_bytes(shape_[0] * rows * shape_[3]) + pictures, decode);
 }
 
 ComponentBytes RankRun::bytes(size_t kept) {
@@ -304,8 +300,7 @@ std::vector<Layout> other_layouts(const Layout& layout, const LayoutLimits& limi
   constexpr size_t kMost = 8;
   std::vector<Layout> layouts = legal_layouts(layout.ranks(), limits);
   std::erase_if(layouts, [&](Layout& other) {
-    other.text_ranks = layout.text_ranks;
-    other.vae_ranks = layout.vae_ranks;
+    other.take_stages(layout);
     return other[Axis::kData] > 1 || other == layout;
   });
   std::ranges::stable_sort(layouts, std::greater(), [](const Layout& other) {

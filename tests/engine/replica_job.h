@@ -186,12 +186,13 @@ class Formula {
     const int64_t rows = job().height / vae_.spatial_factor(),
                   width = job().width / vae_.spatial_factor();
     const int64_t own = placement_.band(rows).size();
-    if (placement_.bands(rows) == 1 || own == 0) return;
+    if (own == 0) return;
     const int64_t frames = vae_.traits().latent_frames(job().frames);
     const int64_t channels = vae_.decoder_base_dim * vae_.dim_mult.back();
-    bytes_[Payload::kKeyValue] +=
-        frames * band_attention_bytes(own, width, channels, placement_.bands(rows), 4);
-    if (rank() > 0)
+    if (placement_.bands(rows) > 1)
+      bytes_[Payload::kKeyValue] +=
+          frames * band_attention_bytes(own, width, channels, placement_.bands(rows), 4);
+    if (rank() > 0)  // f32: run_rank() has a tap
       bytes_[Payload::kFrames] =
           job().frames * 3 * own * vae_.spatial_factor() * job().width * int64_t{4};
   }
@@ -229,7 +230,8 @@ inline std::vector<std::string> byte_faults(const Layout& layout, DType dtype,
                          std::to_string(formula[traffic]));
     }
   }
-  if (halo_sent != halo_received || (halo_sent == 0) != (layout.vae_ranks == 1))
+  if (halo_sent != halo_received ||
+      (halo_sent == 0) != (layout.vae_ranks == 1 || layout.decode_rank >= 0))
     faults.push_back(to_string(layout) + ": halo bytes sent " + std::to_string(halo_sent) +
                      ", received " + std::to_string(halo_received));
   return faults;

@@ -49,7 +49,8 @@ TEST(ReplicaBytes, TextEncoderAndVaeMayHaveFewerRanks) {
        {std::pair{2, "ulysses=2,text_ranks=1"}, std::pair{3, "ring=3,text_ranks=2,vae_ranks=2"},
         std::pair{4, "layers=2,ring=2,text_ranks=1,vae_ranks=1"},
         std::pair{4, "cfg=2,ulysses=2,text_ranks=3,vae_ranks=3"},
-        std::pair{4, "tensor=2,cfg=2,vae_ranks=2"}}) {
+        std::pair{4, "tensor=2,cfg=2,vae_ranks=2"}, std::pair{3, "ring=3,decode_rank=0"},
+        std::pair{4, "layers=2,ring=2,decode_rank=3"}}) {
     const Layout layout = parse_layout(text, ranks, {});
     const Outcome outcome = run_threads(layout, DType::kF32);
     for (const std::string& fault : byte_faults(layout, DType::kF32, outcome.counters))

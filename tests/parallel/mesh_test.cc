@@ -97,6 +97,19 @@ TEST(Layout, RanksOfTheTextEncoderAndTheVaeArePartOfIt) {
   two.requests = 2;
   EXPECT_NE(fault("data=2,ulysses=2,vae_ranks=3", 4, two).find("vae_ranks is 3, legal: 1 to 2"),
             std::string::npos);
+  EXPECT_EQ(parse_layout("ulysses=4", 4, kWan).decode_rank, -1);
+  const Layout decoder = parse_layout("ulysses=4,decode_rank=0", 4, kWan);
+  EXPECT_EQ(decoder.decode_rank, 0);
+  EXPECT_EQ(to_string(decoder), "ulysses=4,decode_rank=0");
+  EXPECT_NE(fault("data=2,ulysses=2,decode_rank=2", 4, two)
+                .find("decode_rank is 2, legal: 0 to 1, the ranks of one result"),
+            std::string::npos);
+  EXPECT_NE(
+      fault("ulysses=4,decode_rank=1,vae_ranks=2", 4, kWan)
+          .find("vae_ranks is 2, but decode_rank gives the VAE to one rank; legal with it: 1"),
+      std::string::npos);
+  EXPECT_NE(fault("ulysses=4,vae_ranks=0", 4, kWan).find("'vae_ranks=0' is not legal"),
+            std::string::npos);
   LayoutLimits language = kWan;
   language.decode_kv_heads = 4;
   EXPECT_NE(fault("tensor=2,text_ranks=1", 2, language).find("a language model has no such stage"),

@@ -1,0 +1,42 @@
+#include "engine/generation/frame_writer.h"
+
+#include <optional>
+
+namespace weft {
+
+FrameWriter::FrameWriter(FrameSink* sink)
+    : sink_(sink),
+      meter_(thread_meter() ? thread_meter()->helper("writer") : nullptr),
+      thread_([this] { work(); }) {}
+
+FrameWriter::~FrameWriter() {
+  if (!thread_.joinable()) return;
+  queue_.cancel(std::make_exception_ptr(Error(ErrorKind::kStopped, "the decoder stopped")));
+  thread_.join();
+}
+
+void FrameWriter::work() {
+  std::optional<MeterScope> scope;
+  if (meter_) scope.emplace(*meter_);
+  try {
+    while (std::optional<Frame> frame = queue_.pop()) {
+      const ZoneScope zone(Zone::kEncodeVideo, frames_);
+      hash_.add(*frame);
+      if (sink_) sink_->push(*frame);
+      if (frames_++ == 0) first_frame_at_ = std::chrono::steady_clock::now();
+    }
+  } catch (...) {
+    error_ = std::current_exception();
+    queue_.cancel(error_);
+  }
+}
+
+void FrameWriter::push(Frame frame) { queue_.push(std::move(frame)); }
+
+void FrameWriter::finish() {
+  queue_.close();
+  thread_.join();
+  if (error_) std::rethrow_exception(error_);
+}
+
+}  // namespace weft

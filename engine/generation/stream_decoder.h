@@ -1,0 +1,103 @@
+#pragma once
+// StreamDecoder: decodes the latent frames of one video as they come, in order, and hands the
+// pictures to a writer.
+#include <array>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/generation/frame_writer.h"
+#include "engine/generation/rank_placement.h"
+#include "kernels/arena.h"
+#include "models/vae.h"
+
+namespace weft {
+
+// Decoding that would end within this time is finished even if the user asked to stop.
+inline constexpr double kFinishSeconds = 2;
+
+struct DecoderSettings {
+  const VaeTraits& traits;
+  const Vae* vae = nullptr;         // may be null on a rank without a band (RankPlacement::band)
+  std::array<int64_t, 3> latent{};  // channels, rows and columns of a latent frame
+  FrameWriter* writer = nullptr;    // used on the root only
+  bool float_frames = false;        // the same on all ranks; true where the root has a `video`
+  TensorView video{};               // [3, frames, H, W] f32 of the host, filled with [0, 1]
+  int64_t total = 0;                // latent frames of the whole video for messages; 0: unknown
+  // Called on the root when the writer has received the pictures of one more latent frame.
+  std::function<void(int64_t latent_frames, int64_t pictures)> on_chunk{};
+};
+
+// Every rank of the replica may have one. The ranks that have a band of rows (all, some or one of
+// them) decode; the root passes pictures to the writer; any other rank need not call anything.
+//
+// The VAE's state is kept between calls, so cutting a video into pushes changes no bit of it, and
+// memory does not depend on the number of frames. For a chunk (one latent frame) of n pictures a
+// rank with a band sends the root n * 3 * rows * W bytes, or 4 times as many if float_frames.
+class StreamDecoder {
+ public:
+  StreamDecoder(Stream& stream, Arena& arena, RankPlacement& placement,
+                const DecoderSettings& settings);
+
+  // Decodes the next latent frames [C, f, h, w] f32, normalised, in host memory. A rank without a
+  // band reads only their number, so there `latents` may have no data. Throws Error(kNonFinite)
+  // that names the latent frame. A root without a band returns before the pictures are there: they
+  // arrive while it computes, and the next push, collect() or finish() passes them on. It holds the
+  // pictures of one push.
+  void push(const TensorView& latents);
+  // Waits for the pictures of the last push on a root without a band. Does nothing elsewhere.
+  void collect();
+  // The pictures of all pushes are with the writer, and every message has been sent.
+  void finish();
+
+  // Pushes a whole latent of settings.total frames, which every rank has, frame by frame. All ranks
+  // set `stop` or none; the root's value decides: before every frame it tells each rank whether to
+  // stop (8 bytes).
+  void decode(const TensorView& latents, const std::atomic<bool>* stop);
+
+  int64_t pictures() const { return pictures_; }  // on the root: passed to the writer so far
+
+ private:
+  // Pictures [n, rows, W, 3] u8 of this rank's band in host memory. On a device two chunks are used
+  // in turn, so that the copy of one overlaps with the decoding of the next.
+  struct Chunk {
+    TensorView reserve(const std::array<int64_t, 4>& shape, const Stream& stream);
+
+    Tensor memory;
+    PinnedMemory pinned;  // in place of `memory` on a device
+    TensorView pictures;
+    Tag tag;
+    DeviceEvent copied;
+    Communicator::Pending sent;
+  };
+  // The pictures of a chunk that the root is going to receive.
+  struct Arrival {
+    int64_t frames;
+    std::vector<std::pair<int64_t, Tensor>> bands;  // the first row, and [n, rows, W, 3] u8
+    Communicator::Pending pending;
+  };
+
+  void expect(int64_t frames, const Tag& tag);
+  TensorView decode_rows(const TensorView& latents, int64_t index, const Tag& tag);
+  TensorView join_floats(const TensorView& rows, int64_t frames, const Tag& tag);
+  void show(const TensorView& rows, const Tag& tag);
+  void hand_over(Chunk& chunk);
+  void deliver(const TensorView& own);
+  void heed_stop(const std::atomic<bool>& asked, double seconds);
+
+  Stream& stream_;
+  Arena& arena_;
+  RankPlacement& placement_;
+  const DecoderSettings settings_;
+  const Range band_;
+  const int64_t height_, width_;  // pixels
+  std::unique_ptr<VaeDecoder> decoder_;
+  Tensor latent_;  // the band of one latent frame
+  Chunk chunks_[2];
+  std::deque<Arrival> arrivals_;
+  int64_t pushed_ = 0, shown_ = 0, handed_ = 0, delivered_ = 0, pictures_ = 0;
+};
+
+}  // namespace weft
