@@ -9,8 +9,8 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kNames[kAxes] = {"data",       "cfg",     "layers", "ring",
-                                       "token_ring", "ulysses", "tensor"};
+constexpr const char* kNames[kAxes] = {"data", "cfg",        "layers",  "clip",
+                                       "ring", "token_ring", "ulysses", "tensor"};
 static_assert(kNames[kAxes - 1] != nullptr, "every axis has a name");
 // Keys of a layout that are no axes. A value below `least` means that the key is not given.
 struct StageKey {
@@ -65,12 +65,14 @@ std::string legal_counts(int ranks, const LayoutLimits& limits) {
                                  : "; legal for " + count + " ranks:" + legal));
 }
 
-// Prefers guidance, which costs no bytes per layer, then Ulysses, which sends the fewest, then the
-// ring, which overlaps with attention, and layers last.
+// Prefers guidance, which costs no bytes per layer, then clips, which exchange some frames alone,
+// then Ulysses, which sends the fewest, then the ring, which overlaps with attention, and layers
+// last.
 Layout preferred(const std::vector<Layout>& legal) {
   const auto score = [](const Layout& layout) {
-    return std::array{layout[Axis::kCfg],     -layout[Axis::kTensor], -layout[Axis::kLayers],
-                      layout[Axis::kUlysses], layout[Axis::kRing],    -layout[Axis::kData]};
+    return std::array{layout[Axis::kCfg],  -layout[Axis::kTensor], -layout[Axis::kLayers],
+                      layout[Axis::kClip], layout[Axis::kUlysses], layout[Axis::kRing],
+                      -layout[Axis::kData]};
   };
   return *std::ranges::max_element(legal, {}, score);
 }
@@ -133,6 +135,30 @@ std::string refuse_stages(const Layout& layout, bool language) {
   return "";
 }
 
+std::string refuse_clips(const Layout& layout, const LayoutLimits& limits) {
+  const int clips = layout[Axis::kClip], shares = layout[Axis::kUlysses];
+  const auto is = [](Axis axis, int parts) {
+    return std::string(to_string(axis)) + "=" + std::to_string(parts);
+  };
+  if (limits.clip_frames == 0)
+    return clips == 1 ? ""
+                      : is(Axis::kClip, clips) +
+                            " where attention sees all frames: clips need --method clips";
+  for (const Axis axis : {Axis::kRing, Axis::kTokenRing})
+    if (layout[axis] > 1)
+      return is(axis, layout[axis]) +
+             " under --method clips, whose attention sees some frames alone: nothing goes around; "
+             "clip and ulysses split its tokens";
+  if (clips > limits.clip_frames)
+    return "clip is " + std::to_string(clips) + ", but there are " +
+           std::to_string(limits.clip_frames) + " latent frames";
+  const int64_t least = limits.clip_frames / clips * (limits.tokens / limits.clip_frames);
+  if (limits.tokens > 0 && shares > least)
+    return "ulysses is " + std::to_string(shares) + ", but the shortest clip has " +
+           std::to_string(least) + " tokens";
+  return "";
+}
+
 }  // namespace
 
 std::string refuse(const Layout& layout, const LayoutLimits& limits) {
@@ -149,8 +175,10 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
   if (layout[Axis::kTensor] > 1 && limits.whole_width)
     return "tensor=" + std::to_string(layout[Axis::kTensor]) +
            " splits the width, which 8-bit weights cannot: their scales would be others";
+  if (const std::string why = refuse_clips(layout, limits); !why.empty()) return why;
   std::string sequence;  // "ring * token_ring * ulysses"
   for (const Axis axis : kSequenceAxes) {
+    if (axis == Axis::kClip && limits.clip_frames == 0) continue;
     sequence += (sequence.empty() ? "" : " * ") + std::string(to_string(axis));
     for (const Axis other : kSequenceAxes)
       if (axis < other && other < Axis::kUlysses && layout[axis] > 1 && layout[other] > 1)

@@ -11,13 +11,25 @@
 
 namespace weft {
 
-// From the slowest varying to the fastest: rank = (((data * C + cfg) * L + layers) * R + ring) * ..
-enum class Axis : uint8_t { kData, kCfg, kLayers, kRing, kTokenRing, kUlysses, kTensor, kCount };
+// From the slowest varying to the fastest: rank = (((data * C + cfg) * L + layers) * K + clip) * ..
+enum class Axis : uint8_t {
+  kData,
+  kCfg,
+  kLayers,
+  kClip,
+  kRing,
+  kTokenRing,
+  kUlysses,
+  kTensor,
+  kCount
+};
 inline constexpr int kAxes = static_cast<int>(Axis::kCount);
 const char* to_string(Axis axis);  // the key of --layout
 // The axes that split the tokens. All but Ulysses cut them into blocks, each by a method of its own
 // (methods/mixer_factory.cc), so a layout has at most one of them. A Ulysses group shares a block.
-inline constexpr Axis kSequenceAxes[] = {Axis::kRing, Axis::kTokenRing, Axis::kUlysses};
+// Clips are cut between latent frames.
+inline constexpr Axis kSequenceAxes[] = {Axis::kClip, Axis::kRing, Axis::kTokenRing,
+                                         Axis::kUlysses};
 // `others` and these axes.
 std::vector<Axis> sequence_axes(std::vector<Axis> others = {});
 
@@ -42,7 +54,10 @@ std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1";
 // The sizes that bound how a job can be split; 0 sets no bound.
 struct LayoutLimits {
   int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
-  int64_t requests = 1;      // bounds the data axis
+  int64_t requests = 1;  // bounds the data axis
+  // Not 0: attention is cut into clips of these latent frames, which rings cannot serve. 0: the
+  // clip axis has no meaning and must be 1.
+  int64_t clip_frames = 0;
   bool guided = true;        // false: cfg must be 1
   bool whole_width = false;  // true: tensor must be 1
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is

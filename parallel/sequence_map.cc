@@ -31,6 +31,10 @@ std::vector<TokenRanges> one_range_each(const std::vector<Range>& ranges) {
 
 }  // namespace
 
+Sequence::Sequence(int64_t of_tokens, int64_t of_frames) : tokens(of_tokens), frames(of_frames) {
+  CHECK(tokens >= 0 && frames > 0 && tokens % frames == 0, "tokens", tokens, "frames", frames);
+}
+
 SequenceMap::SequenceMap(std::vector<TokenRanges> parts) : parts_(std::move(parts)) {
   for (const TokenRanges& part : parts_) {
     CHECK(part.size() > 0, "an index without tokens");
@@ -45,6 +49,19 @@ SequenceMap::SequenceMap(const std::vector<Range>& ranges) : SequenceMap(one_ran
 SequenceMap SequenceMap::contiguous(int64_t total, int parts) {
   std::vector<Range> ranges;
   for (int index = 0; index < parts; ++index) ranges.push_back(partition(total, parts, index));
+  return SequenceMap(ranges);
+}
+
+SequenceMap SequenceMap::clips(const Sequence& video, int clips, int ulysses) {
+  std::vector<Range> ranges;
+  for (int clip = 0; clip < clips; ++clip) {
+    const Range frames = partition(video.frames, clips, clip);
+    const int64_t first = frames.begin * video.frame_tokens();
+    for (int place = 0; place < ulysses; ++place) {
+      const Range own = partition(frames.size() * video.frame_tokens(), ulysses, place);
+      ranges.push_back({first + own.begin, first + own.end});
+    }
+  }
   return SequenceMap(ranges);
 }
 

@@ -7,6 +7,14 @@
 
 namespace weft {
 
+// The tokens of a forward. A video's are `frames` equal parts, one per latent frame.
+struct Sequence {
+  int64_t tokens = 0, frames = 1;
+  Sequence(int64_t tokens, int64_t frames = 1);  // NOLINT: a number of tokens is a sequence
+  int64_t frame_tokens() const { return tokens / frames; }
+  bool operator==(const Sequence&) const = default;
+};
+
 class SequenceMap {
  public:
   // Index i holds parts[i]: at least one token, its ranges ascending.
@@ -16,6 +24,8 @@ class SequenceMap {
 
   // Sequence index = ring * ulysses + its place in the Ulysses group, which shares a block.
   static SequenceMap contiguous(int64_t total, int parts);
+  // The frames of a video are cut into clips, and the tokens of each clip among `ulysses` indices.
+  static SequenceMap clips(const Sequence& video, int clips, int ulysses = 1);
   // The balance of causal rings (ring-flash-attention's zigzag): of 2 R chunks ring block r is
   // chunks r and 2 R - 1 - r, so that every block sees as many keys; its rows are cut in turn over
   // `ulysses` indices. Needs R * ulysses <= total.

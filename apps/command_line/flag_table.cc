@@ -180,10 +180,10 @@ constexpr FlagSpec kRanks[] = {
     {.name = "layout",
      .value = "KEY=N,...",
      .fallback = "auto",
-     .help =
-         "how the ranks share the work: data, cfg, layers, ring, token_ring, ulysses, tensor, "
-         "as cfg=2,ulysses=2; auto: in generate, batch and plan the fastest by simulation; plan "
-         "also takes all",
+     .help = "how the ranks share the work: data, cfg, layers, clip, ring, token_ring, ulysses, "
+             "tensor, as cfg=2,ulysses=2; auto: in generate, batch and plan the fastest by "
+             "simulation; plan "
+             "also takes all",
      .commands = kGenerate | kBatch | kReplay | kComplete | kPlan | kVerify | kInspect},
     {.name = "ulysses",
      .aliases = "--ulysses-degree --ulysses-size",
@@ -197,6 +197,13 @@ constexpr FlagSpec kRanks[] = {
      .legal = "1 ... 4096",
      .help = "--layout cfg=N: computes the two branches of guidance side by side",
      .commands = kGenerate | kBatch | kPlan | kVerify},
+    {.name = "clip",
+     .type = kInteger,
+     .legal = "1 ... 4096",
+     .help = "--layout clip=N: splits the frames into clips; --method clips needs it for several "
+             "ranks",
+     .commands = kGenerate | kBatch | kPlan | kVerify,
+     .level = kAdvanced},
     {.name = "ring",
      .aliases = "--ring-degree --ring-size",
      .type = kInteger,

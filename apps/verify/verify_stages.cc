@@ -76,7 +76,8 @@ class OneForward final : private StagedProgram {
 
   // Returns the velocity of `latent` [C, F, H, W], on the host.
   Tensor run(Tensor latent, float timestep) {
-    DenoisePlanConfig config = staged_config(placement_, traits_, dtype_, context_.tokens.total);
+    const int64_t tokens = context_.tokens.total, frames = latent.view()[1] / traits_.patch[0];
+    DenoisePlanConfig config = staged_config(placement_, traits_, dtype_, {tokens, frames});
     config.steps = {{.model = 0, .branches = 1}};
     config.blocks = {traits_.blocks};
     config.joint_rows = {conditioning_.joint_rows(), 0};
@@ -117,31 +118,35 @@ class OneForward final : private StagedProgram {
 };
 
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
-// host, on the root as [total + joint, columns]; returns an empty tensor elsewhere. The joint rows
+// host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
 // are those of the first sequence index.
+struct JoinedRows {
+  Sequence all;
+  int64_t joint, columns;
+};
 Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
-                 int index, std::array<int64_t, 3> total_joint_columns) {
-  const auto [total, joint, columns] = total_joint_columns;
+                 int index, const JoinedRows& shape) {
+  const auto [all, joint, columns] = shape;
   Tensor whole, part;
-  if (placement.root()) whole = Tensor(DType::kF32, {total + joint, columns});
+  if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});
   const auto sends = [&](int rank) {
     return placement.rank_of(stage, placement.mesh().sequence_index(rank)) == rank;
   };
   const auto landing = [&](int rank) {
     if (!sends(rank) || rank == 0) return rank == 0 && sends(0) ? own : TensorView();
-    const int64_t rows = placement.tokens_of(rank, total).size();
+    const int64_t rows = placement.tokens_of(rank, all).size();
     part = Tensor(DType::kF32, {rows + joint, columns});
     return part.view();
   };
   const auto place = [&](int rank, const TensorView& from) {
-    const Range rows = placement.tokens_of(rank, total).ranges[0];
+    const Range rows = placement.tokens_of(rank, all).ranges[0];
     const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
       if (count == 0) return;
       const TensorView source = from.slice(0, at, count);
       std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
     };
     copy_rows(0, rows.begin, rows.size());
-    if (placement.mesh().sequence_index(rank) == 0) copy_rows(rows.size(), total, joint);
+    if (placement.mesh().sequence_index(rank) == 0) copy_rows(rows.size(), all.tokens, joint);
   };
   if (placement.alone())
     place(0, own);
@@ -153,7 +158,7 @@ Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, 
 
 // Joins on the root what the ranks' collectors saw of token rows, under the golden names.
 void join_seen(Bench& bench, RankPlacement& placement, const TransformerTraits& traits,
-               int64_t tokens, int64_t joint, NamedTensors& seen) {
+               const Sequence& all, int64_t joint, NamedTensors& seen) {
   if (placement.alone()) return;
   const int stages = placement.layout()[Axis::kLayers];
   int message = 0;
@@ -161,14 +166,14 @@ void join_seen(Bench& bench, RankPlacement& placement, const TransformerTraits& 
     const auto own = seen.find(name);
     Tensor whole =
         join_rows(bench, placement, own == seen.end() ? TensorView() : own->second.view(), stage,
-                  message++, {tokens, extra, traits.width});
+                  message++, {all, extra, traits.width});
     if (whole) seen[name] = std::move(whole);
   };
   // Only the first stage sees rows that no block made. The root is one of its ranks, so all of them
   // have seen the same.
   const std::string block = std::string(traits.block_name) + ".";
   std::vector<std::pair<std::string, int64_t>> before;
-  const int64_t own = placement.tokens(tokens).size();
+  const int64_t own = placement.tokens(all).size();
   for (const auto& [name, tensor] : seen)
     if (!name.starts_with(block) && tensor.view().rank == 2 &&
         (name == "patch_embedding" || name.find('.') != std::string::npos))
@@ -203,9 +208,9 @@ NamedTensors run_transformer(Case& c) {
                                        ": hidden_states is [C, F, H, W] or [C, H, W], and "
                                        "encoder_hidden_states [T, d]");
   const auto grid = traits.grid(x[1], x[2], x[3]);
-  const int64_t tokens = grid[0] * grid[1] * grid[2];
+  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
   Collector prepared, collector;
-  Context context = c.placement.context(bench.stream, bench.arena, Pass{}, tokens, &prepared);
+  Context context = c.placement.context(bench.stream, bench.arena, Pass{}, all, &prepared);
   const std::unique_ptr<Conditioning> conditioning =
       model->prepare(context, {.text = embeds, .text_length = embeds.view()[0]}, grid);
   const Rope rope = on_device(bench.stream, model->rope(grid, {}, *conditioning));
@@ -215,14 +220,14 @@ NamedTensors run_transformer(Case& c) {
   Tensor out = OneForward(bench, context, c.placement, *model, *conditioning, rope)
                    .run(std::move(clip), timestep.as<float>()[0]);
 
-  join_seen(bench, c.placement, traits, tokens, conditioning->joint_rows(), collector.tensors);
+  join_seen(bench, c.placement, traits, all, conditioning->joint_rows(), collector.tensors);
   Stream host = host_stream(bench.stream);
-  NamedTensors& all = collector.tensors;
-  all["output"] = latent.view().rank == 3
-                      ? f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]})
-                      : std::move(out);
-  all.merge(prepared.tensors);
-  return std::move(all);
+  NamedTensors& seen = collector.tensors;
+  seen["output"] = latent.view().rank == 3
+                       ? f32_copy(host, out, {x.extent[0], x.extent[2], x.extent[3]})
+                       : std::move(out);
+  seen.merge(prepared.tensors);
+  return std::move(seen);
 }
 
 // Joins bands of rows of [C, F, H, W] on the root.

@@ -28,13 +28,13 @@ bool computes_with(const Request& request, const RankPlacement& placement, int m
 
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
-                              int64_t tokens, std::array<int64_t, 2> prompt_rows) {
+                              const Sequence& all, std::array<int64_t, 2> prompt_rows) {
   const ModelDirectory& directory = parts.directory();
   const TransformerModel& transformer = directory.expert(0);
-  DenoisePlanConfig config = staged_config(placement, transformer.traits(), parts.dtype(), tokens);
+  DenoisePlanConfig config = staged_config(placement, transformer.traits(), parts.dtype(), all);
   for (size_t branch = 0; branch < prompt_rows.size(); ++branch)
     if (const int64_t rows = prompt_rows[branch])
-      config.joint_rows[branch] = transformer.joint_rows(tokens, rows);
+      config.joint_rows[branch] = transformer.joint_rows(all.tokens, rows);
   const double boundary = directory.boundary_ratio.value_or(0) * sampler.config().train_timesteps;
   for (float timestep : sampler.timesteps()) {
     const int model = directory.experts() > 1 && timestep < boundary ? 1 : 0;
@@ -131,11 +131,11 @@ Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag) {
   const auto landing = [&](int rank) {
     if (rank == 0 || !sends(rank)) return rank == 0 ? own : TensorView();
     scope.emplace(arena_);
-    const int64_t rows = placement_.tokens_of(rank, tokens()).size();
+    const int64_t rows = placement_.tokens_of(rank, sequence()).size();
     return arena_.alloc(DType::kF32, {rows, traits_.row()});
   };
   const auto place = [&](int rank, const TensorView& rows) {
-    unpatchify(stream_, rows, traits_.patch, placement_.tokens_of(rank, tokens()), whole);
+    unpatchify(stream_, rows, traits_.patch, placement_.tokens_of(rank, sequence()), whole);
     scope.reset();
   };
   if (placement_.alone())
@@ -166,7 +166,7 @@ const Denoiser::Prepared& Denoiser::prepared(const Pass& pass) {
   Prepared& prepared = found->second;
   if (!fresh) return prepared;
   const Arena::Scope scope(arena_);
-  Context context = placement_.context(stream_, arena_, pass, tokens());
+  Context context = placement_.context(stream_, arena_, pass, sequence());
   const WeightOffload before = expert_->streamed();
   const TensorView& text = job_->embeds[pass.branch];
   prepared.conditioning = expert_->prepare(
@@ -228,7 +228,7 @@ void Denoiser::forward(const Step& step, const Prepared& prepared) {
 
 // Enqueues all of a forward's work on the stream.
 void Denoiser::enqueue(const Step& step, const TensorView& embedding, const Prepared& prepared) {
-  Context context = placement_.context(stream_, arena_, step.pass, tokens(), &watch_);
+  Context context = placement_.context(stream_, arena_, step.pass, sequence(), &watch_);
   const TimeSegment time{{0, tokens()}, job_->sampler.timesteps()[step.pass.step]};
   run_blocks(step, [&](const TensorView& in, const TensorView& out) {
     expert_->forward(context, {.blocks = step.blocks,

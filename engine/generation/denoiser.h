@@ -26,7 +26,7 @@ namespace weft {
 // encoded prompts, per branch.
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
-                              int64_t tokens, std::array<int64_t, 2> prompt_rows);
+                              const Sequence& all, std::array<int64_t, 2> prompt_rows);
 
 // The guidance scale that a request gives to expert `model`.
 double guidance_of(const Request& request, int model);

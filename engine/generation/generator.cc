@@ -160,7 +160,7 @@ struct Generator::Impl {
   }
 
   DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) const {
-    return plan_config(request, sampler, parts, placement, token_count(parts, request),
+    return plan_config(request, sampler, parts, placement, sequence_of(parts, request),
                        prompt_rows(request));
   }
 
@@ -416,7 +416,7 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
     least(out.layers, traits.blocks);
     least(out.ffn, traits.ffn_columns);
   }
-  out.tokens = token_count(parts, request);
+  out.tokens = sequence_of(parts, request).tokens;
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
   return out;
@@ -511,7 +511,7 @@ std::string Generator::job_record(const Request& request) const {
 }
 
 int64_t Generator::tokens(const Request& request) const {
-  return token_count(impl_->parts, request);
+  return sequence_of(impl_->parts, request).tokens;
 }
 
 LayoutLimits Generator::layout_limits(const Request& request) const {

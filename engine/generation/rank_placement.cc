@@ -25,7 +25,8 @@ struct RankPlacement::Seams {
   std::unique_ptr<TensorReducer> tensor, text, band_sums;
   std::unique_ptr<BandHalo> halo;
   std::unique_ptr<BandMixer> band_mixer;
-  int64_t mixer_tokens = -1, band_rows = -1;
+  Sequence mixer_tokens{0};
+  int64_t band_rows = -1;
   int text_ranks = 0;
 };
 
@@ -88,23 +89,23 @@ int RankPlacement::rank_of(int stage, int sequence) const {
   return -1;
 }
 
-MixerDescription RankPlacement::mixer(int64_t tokens) const {
-  return {
-      .mesh = mesh_, .rank = rank_, .tokens = SequenceMap::contiguous(tokens, layout().sequence())};
+MixerDescription RankPlacement::mixer(const Sequence& all) const {
+  std::vector<Range> ranges;
+  for (int index = 0; index < layout().sequence(); ++index) ranges.push_back(part(all, index));
+  return {.mesh = mesh_, .rank = rank_, .tokens = SequenceMap(ranges)};
 }
 
-Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
+Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, const Sequence& all,
                                Observer* observer) {
   Seams& seams = *seams_;
   TokenMixer* mixer = &seams.full;
   Reducer* reducer = &seams.whole;
   if (layout().sequence() > 1) {
-    if (seams.mixer_tokens != tokens)
-      seams.mixer =
-          make_mixer(this->mixer(tokens), [this](const std::vector<int>& ranks, int number) {
-            return group(ranks, Seams::kMixer + number);
-          });
-    seams.mixer_tokens = tokens;
+    if (seams.mixer_tokens != all)
+      seams.mixer = make_mixer(this->mixer(all), [this](const std::vector<int>& ranks, int number) {
+        return group(ranks, Seams::kMixer + number);
+      });
+    seams.mixer_tokens = all;
     mixer = seams.mixer.get();
   }
   if (layout()[Axis::kTensor] > 1) {
@@ -114,7 +115,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, i
     reducer = seams.tensor.get();
   }
   mixer->begin(pass);
-  return {stream, arena, *mixer, *reducer, seams.one_band, pass, this->tokens(tokens), observer};
+  return {stream, arena, *mixer, *reducer, seams.one_band, pass, this->tokens(all), observer};
 }
 
 Context RankPlacement::text_context(Stream& stream, Arena& arena, const Pass& pass,
@@ -191,14 +192,21 @@ WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
   return {partition(traits.heads, parts, rank()), partition(traits.ffn_columns, parts, rank())};
 }
 
-TokenRanges RankPlacement::tokens_of(int rank, int64_t total) const {
-  return {{partition(total, layout().sequence(), mesh_.sequence_index(rank))}, total};
+// The tokens of a sequence index. SequenceMap::clips, or ::contiguous where there is one clip.
+Range RankPlacement::part(const Sequence& all, int sequence_index) const {
+  const int clips = layout()[Axis::kClip], shares = layout().sequence() / clips;
+  if (clips == 1) return partition(all.tokens, shares, sequence_index);
+  return SequenceMap::clips(all, clips, shares)[sequence_index].ranges[0];
 }
 
-std::vector<int64_t> RankPlacement::token_counts(int64_t total) const {
+TokenRanges RankPlacement::tokens_of(int rank, const Sequence& all) const {
+  return {{part(all, mesh_.sequence_index(rank))}, all.tokens};
+}
+
+std::vector<int64_t> RankPlacement::token_counts(const Sequence& all) const {
   std::vector<int64_t> counts;
   for (int index = 0; index < layout().sequence(); ++index)
-    counts.push_back(partition(total, layout().sequence(), index).size());
+    counts.push_back(part(all, index).size());
   return counts;
 }
 

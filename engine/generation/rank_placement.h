@@ -74,9 +74,9 @@ class RankPlacement {
   int rank_of(int stage, int sequence) const;
 
   // This rank's tokens of a forward, those of another rank, and the count per sequence index.
-  TokenRanges tokens(int64_t total) const { return tokens_of(rank_, total); }
-  TokenRanges tokens_of(int rank, int64_t total) const;
-  std::vector<int64_t> token_counts(int64_t total) const;
+  TokenRanges tokens(const Sequence& all) const { return tokens_of(rank_, all); }
+  TokenRanges tokens_of(int rank, const Sequence& all) const;
+  std::vector<int64_t> token_counts(const Sequence& all) const;
   // Returns whether this rank computes the branch (0: conditional, 1: unconditional).
   bool computes(int branch) const;
 
@@ -87,10 +87,10 @@ class RankPlacement {
   Range band(int64_t latent_rows) const { return band_of(rank(), latent_rows); }
   Range band_of(int rank, int64_t latent_rows) const;
 
-  // Contexts with the seams of a DiT forward over `tokens` tokens, of the text encoder over `rows`,
+  // Contexts with the seams of a DiT forward over `all` tokens, of the text encoder over `rows`,
   // and of the VAE over bands of `latent_rows`. Each is valid until the next call of the same
   // function.
-  Context context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
+  Context context(Stream& stream, Arena& arena, const Pass& pass, const Sequence& all,
                   Observer* observer = nullptr);
   Context text_context(Stream& stream, Arena& arena, const Pass& pass,
                        const TextEncoderTraits& traits, int64_t rows);
@@ -102,7 +102,8 @@ class RankPlacement {
  private:
   struct Seams;
   static constexpr int kReplicaGroup = 255;
-  MixerDescription mixer(int64_t tokens) const;
+  MixerDescription mixer(const Sequence& all) const;
+  Range part(const Sequence& all, int sequence_index) const;
 
   std::optional<Communicator> communicator_;
   Mesh mesh_{Layout{}};

@@ -8,10 +8,11 @@
 namespace weft {
 
 DenoisePlanConfig staged_config(const RankPlacement& placement, const TransformerTraits& traits,
-                                DType dtype, int64_t tokens) {
+                                DType dtype, const Sequence& all) {
   DenoisePlanConfig config;
   config.layout = placement.layout();
-  config.tokens = placement.token_counts(tokens);
+  config.tokens = placement.token_counts(all);
+  config.frames = all.frames;
   config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(dtype));
   config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
   return config;

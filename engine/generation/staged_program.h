@@ -13,9 +13,9 @@
 
 namespace weft {
 
-// Fills in the layout and the sizes of a plan's messages, for a latent of `tokens` tokens.
+// Fills in the layout and the sizes of a plan's messages, for a latent of `all` tokens.
 DenoisePlanConfig staged_config(const RankPlacement& placement, const TransformerTraits& traits,
-                                DType dtype, int64_t tokens);
+                                DType dtype, const Sequence& all);
 
 class StagedProgram : public Program {
  protected:
@@ -40,7 +40,8 @@ class StagedProgram : public Program {
 
   bool last_stage() const;
   bool holds_latent() const { return slots.has(kLatentSlot); }
-  TokenRanges own() const { return placement_.tokens(tokens()); }
+  TokenRanges own() const { return placement_.tokens(sequence()); }
+  Sequence sequence() const { return {tokens(), grid_[0]}; }
   int64_t tokens() const { return grid_[0] * grid_[1] * grid_[2]; }
   // Rows [n, row] f32 of this rank's tokens of a whole latent.
   void cut(const TensorView& latent, const TensorView& rows) const;

@@ -20,10 +20,10 @@ std::array<int64_t, 4> latent_shape(const Components& parts, const Request& requ
           request.width / vae.spatial_factor};
 }
 
-int64_t token_count(const Components& parts, const Request& request) {
+Sequence sequence_of(const Components& parts, const Request& request) {
   const auto shape = latent_shape(parts, request);
   const auto grid = parts.expert_model(0).traits().grid(shape[1], shape[2], shape[3]);
-  return grid[0] * grid[1] * grid[2];
+  return {grid[0] * grid[1] * grid[2], grid[0]};
 }
 
 namespace {
@@ -101,19 +101,19 @@ StageBytes RankRun::encoding(uint64_t& weights) {
 // that a branch has.
 Footprint RankRun::forwards(const Transformer& transformer, std::array<int64_t, 3> grid,
                             int64_t& joint) {
-  Footprint all;
-  const int64_t tokens = grid[0] * grid[1] * grid[2];
+  Footprint most;
+  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
   for (int branch = 0; branch < 2; ++branch) {
     const int64_t rows = prompt_rows_[branch];
     if (rows == 0 || !placement_.computes(branch)) continue;
-    Context context = placement_.context(run_.stream(), run_.arena(), {.branch = branch}, tokens);
+    Context context = placement_.context(run_.stream(), run_.arena(), {.branch = branch}, all);
     const DryForward forward =
         dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
-    all.held += forward.footprint.held;
-    take_most(all, forward.footprint);
+    most.held += forward.footprint.held;
+    take_most(most, forward.footprint);
     joint = std::max(joint, forward.joint_rows);
   }
-  return all;
+  return most;
 }
 
 // The messages between forwards: a pipeline stage sends hidden rows while it receives the next
@@ -143,7 +143,7 @@ StageBytes RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
   const TransformerTraits& traits = transformer->traits();
   const BlockRange blocks = transformer->loaded().blocks;
   const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
-  const int64_t tokens = grid[0] * grid[1] * grid[2], own = placement_.tokens(tokens).size();
+  const int64_t own = placement_.tokens({grid[0] * grid[1] * grid[2], grid[0]}).size();
   int64_t joint = 0;
   Footprint forward = forwards(*transformer, grid, joint);
   exchange_rows(own, joint, traits);

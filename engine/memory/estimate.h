@@ -13,7 +13,7 @@ namespace weft {
 
 // The latent [C, F, H, W] of a resolved request.
 std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request);
-int64_t token_count(const Components& parts, const Request& request);
+Sequence sequence_of(const Components& parts, const Request& request);
 
 // The bytes of one rank of the replica. `prompt_rows` counts the ids of the positive and of the
 // negative prompt; 0 where the negative one is not used. `kept` counts the tensors that a

@@ -213,7 +213,8 @@ double QuickForecast::denoise_with(const Layout& layout, int blocks) {
   const TransformerLoad load = how_loaded(without_limits(job_.options));
   DenoisePlanConfig config = schedule_;
   config.layout = layout;
-  config.tokens = RankPlacement(layout, 0).token_counts(schedule_.tokens.front());
+  config.tokens =
+      RankPlacement(layout, 0).token_counts({schedule_.tokens.front(), schedule_.frames});
   for (int& own : config.blocks) own = std::min(own, blocks);
   std::vector<std::vector<double>> updated(layout.ranks(), std::vector<double>(sampler_.steps()));
   const std::vector<SimulatedRank> ranks =

@@ -44,6 +44,7 @@ struct DenoisePlanConfig {
   std::vector<int> blocks{};            // blocks of each expert
   Layout layout{};                      // data = 1: the plans of one replica
   std::vector<int64_t> tokens{};        // per sequence index
+  int64_t frames = 1;                   // the latent's frames, which are equal parts of all tokens
   int64_t hidden_bytes = 0;             // bytes of a token's hidden row on the wire
   int64_t latent_bytes = 0;             // bytes of a token's part of the latent
   std::array<int64_t, 2> joint_rows{};  // per branch: rows of text that travel with the hidden rows

@@ -7,6 +7,8 @@
 #include <map>
 #include <set>
 
+#include "parallel/sequence_map.h"
+
 namespace weft::test {
 namespace {
 
@@ -141,6 +143,47 @@ TEST(Layout, RefusesWithTheReasonAndTheLegalOnes) {
   EXPECT_NE(fault("ring=2,token_ring=2", 4, kWan).find("two ways of one split"), std::string::npos);
   EXPECT_NE(fault("data=2", 2, kWan).find("data is 2, but there are 1 requests"),
             std::string::npos);
+}
+
+// Clips have a meaning where a method gives it one, and no ring serves them.
+TEST(Layout, ClipsNeedTheMethodAndNoRing) {
+  EXPECT_NE(fault("clip=2", 2, kWan).find("clip=2 where attention sees all frames"),
+            std::string::npos);
+  for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kClip], 1);
+
+  LayoutLimits limits = kWan;
+  limits.clip_frames = 7;
+  limits.tokens = 7 * 3;
+  EXPECT_EQ(to_string(parse_layout("cfg=2,clip=3", 6, limits)), "cfg=2,clip=3");
+  EXPECT_EQ(to_string(parse_layout("auto", 8, limits)), "cfg=2,clip=4");
+  EXPECT_NE(fault("clip=8", 8, limits).find("clip is 8, but there are 7 latent frames"),
+            std::string::npos);
+  EXPECT_NE(fault("clip=2,ring=2", 4, limits).find("ring=2 under --method clips"),
+            std::string::npos);
+  EXPECT_NE(fault("token_ring=2", 2, limits).find("token_ring=2 under --method clips"),
+            std::string::npos);
+  // A clip of one frame has three tokens.
+  EXPECT_NE(fault("clip=7,ulysses=4", 28, limits).find("the shortest clip has 3 tokens"),
+            std::string::npos);
+  EXPECT_EQ(to_string(parse_layout("clip=7,ulysses=3", 21, limits)), "clip=7,ulysses=3");
+  EXPECT_EQ(Mesh(parse_layout("clip=7,ulysses=3", 21, limits)).sequence_index(10), 10);
+}
+
+TEST(SequenceMap, ClipsAreWholeFrames) {
+  for (const int64_t size : {1, 5})
+    for (const int frames : {1, 4, 7})
+      for (int clips = 1; clips <= frames; ++clips)
+        for (int ulysses = 1; ulysses <= size; ++ulysses) {
+          const SequenceMap map = SequenceMap::clips({frames * size, frames}, clips, ulysses);
+          ASSERT_EQ(map.size(), clips * ulysses);
+          EXPECT_EQ(map.joined().ranges, TokenRanges::all(frames * size).ranges);
+          const SequenceMap blocks = map.blocks(ulysses);
+          for (int clip = 0; clip < clips; ++clip) {
+            const Range expected = partition(frames, clips, clip);
+            EXPECT_EQ(blocks[clip].ranges[0].begin, expected.begin * size);
+            EXPECT_EQ(blocks[clip].ranges[0].end, expected.end * size);
+          }
+        }
 }
 
 TEST(Layout, LegalOnesAreAllAndOnlyThose) {
