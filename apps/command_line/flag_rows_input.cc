@@ -167,6 +167,11 @@ constexpr FlagSpec kInput[] = {
              "apart); auto takes full up to the length that the model was trained with and the "
              "queue beyond; lengths are in latent frames",
      .commands = kGenerate | kBatch | kPlan},
+    {.name = "prompt-schedule",
+     .value = "FILE",
+     .help = "prompts that follow --prompt, one JSON object per line: {\"at\": \"12s\", "
+             "\"prompt\": \"...\"}; the block of frames that begins next changes (--method queue)",
+     .commands = kGenerate | kBatch | kPlan},
     {.name = "chat",
      .type = kSwitch,
      .fallback = "off",

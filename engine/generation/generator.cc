@@ -550,6 +550,7 @@ Request Generator::resolve(const Request& request) const {
       {.latents = vae.latent_frames(resolved.frames),
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
+  validate_method(resolved);
   return resolved;
 }
 

@@ -49,7 +49,8 @@ const json kWhole{{"schema", "weft.job/v1"},
                   {"solver", "dpmpp-original"},
                   {"seed", 18446744073709551615u},
                   {"rng", "torch-cpu"},
-                  {"method", "clips:window=8,bias=2.5"}};
+                  {"method", "clips:window=8,bias=2.5"},
+                  {"prompt_schedule", {{{"at", 2.5}, {"prompt", "a blue square"}}}}};
 
 TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(to_json(read(kWhole)), kWhole);
@@ -63,6 +64,29 @@ TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
     EXPECT_TRUE(kWhole.contains(field.name) || other.contains(field.name) ||
                 std::string(field.name) == "size")
         << field.name;
+}
+
+TEST(JobSpec, PromptsOfAScheduleAscend) {
+  const auto schedule = [](const json& entries) { return json{{"prompt_schedule", entries}}; };
+  const JobSpec job =
+      read(schedule({{{"at", "12s"}, {"prompt", "a"}}, {{"at", 15}, {"prompt", "b"}}}));
+  ASSERT_EQ(job.request.schedule.size(), 2u);
+  EXPECT_EQ(job.request.schedule[0].seconds, 12);
+  EXPECT_EQ(job.request.schedule[1].prompt, "b");
+  const std::pair<json, const char*> faults[] = {
+      {{{{"at", "12s"}, {"prompt", "a"}}, {{"at", 12}, {"prompt", "b"}}},
+       "entry 2: at is 12, legal: seconds above 12"},
+      {{{{"at", "soon"}, {"prompt", "a"}}}, "entry 1: at is \"soon\", legal: seconds above 0"},
+      {{{{"at", 1}}}, "entry 1 has no prompt"},
+      {{{{"at", 1}, {"promt", "a"}}},
+       "has the field promt, legal: at, prompt; did you mean prompt?"},
+      {{{{"at", 1}, {"prompt", 2}}}, "prompt is 2, legal: a text"},
+      {"now", "is 'now', legal: an array"},
+      {{1}, "entry 1 is 1"},
+  };
+  for (const auto& [entries, message] : faults)
+    EXPECT_NE(refused(schedule(entries)).find(message), std::string::npos)
+        << refused(schedule(entries));
 }
 
 TEST(JobSpec, TextsNumbersAndDashesAreTheSame) {
