@@ -34,13 +34,36 @@ std::string flag_of(std::string field) {
   return field;
 }
 
+// The object of a line. Error(kUsage) where it is none.
+nlohmann::json object_of(const std::string& text, const std::string& where) {
+  nlohmann::json object;
+  try {
+    object = parse_json(text, where);
+  } catch (const Error& error) {
+    throw Error(ErrorKind::kUsage, error.what());
+  }
+  return object;
+}
+
+// The lines of --prompt-schedule, as an array.
+nlohmann::json schedule_of(const Flags& flags) {
+  const std::string flag = "prompt-schedule", path = flags.text(flag);
+  nlohmann::json entries = nlohmann::json::array();
+  for (const Line& line : lines_of(flags, flag, path))
+    entries.push_back(object_of(line.text, path + " line " + std::to_string(line.number)));
+  return entries;
+}
+
 // The fields that flags of this command give; `prompt` and `output` mean something else there.
 nlohmann::json fields_of(const Flags& flags) {
   nlohmann::json fields = nlohmann::json::object();
   for (const JobField& field : job_fields()) {
     const std::string name = field.name, flag = flag_of(name);
     if (name == "prompt" || name == "output" || !find_flag(flags.command(), flag)) continue;
-    if (flags.given(flag))
+    if (!flags.given(flag)) continue;
+    if (name == "prompt_schedule")
+      fields[name] = schedule_of(flags);
+    else
       fields[name] = name == "negative_prompt" ? text_argument(flags, flag) : flags.text(flag);
   }
   return fields;
@@ -56,17 +79,6 @@ FieldLabel flag_label(const Flags& flags) {
       return flags.label("size") + " is '" + flags.text("size") + "': its " + field;
     return flags.label(flag);
   };
-}
-
-// The object of a line. Error(kUsage) where it is none.
-nlohmann::json object_of(const std::string& text, const std::string& where) {
-  nlohmann::json object;
-  try {
-    object = parse_json(text, where);
-  } catch (const Error& error) {
-    throw Error(ErrorKind::kUsage, error.what());
-  }
-  return object;
 }
 
 // The fields of a job inside an envelope of OpenAI's batches: {"custom_id", "method", "url",

@@ -100,4 +100,19 @@ void validate(const Request& request, const ModelLimits& limits) {
   if (!request.solver.empty()) solver_from_name(request.solver);
 }
 
+void validate_method(const Request& request) {
+  const bool queue = request.method.kind == MethodKind::kQueue;
+  const std::string method = to_string(request.method);
+  if (!request.schedule.empty() && !queue)
+    refuse("prompt schedule", std::to_string(request.schedule.size()) + " prompts",
+           "absent with the method " + method + "; prompts can change under queue alone");
+  // Neighbours in the queue differ by one step, which is a large one where there are few.
+  constexpr int kFewestSteps = 9;
+  if (queue && request.steps < kFewestSteps)
+    refuse("steps", std::to_string(request.steps),
+           std::to_string(kFewestSteps) + " to 1000 with the method " + method +
+               ", whose blocks of frames see neighbours that differ by a step; nearest: " +
+               std::to_string(kFewestSteps) + ", or the method full");
+}
+
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/generation/method.h"
 #include "engine/sampling/noise.h"
 #include "models/registry.h"
 
@@ -16,6 +17,12 @@ inline constexpr int kNumericsEpoch = 3;
 
 // The largest request. Memory plans up to these sizes fit in 64-bit integers.
 inline constexpr int64_t kMaxSide = 16384, kMaxFrames = 1 << 20;
+
+// From `seconds` of the video on it shows `prompt`.
+struct ScheduledPrompt {
+  double seconds = 0;
+  std::string prompt;
+};
 
 // Zero, empty and nullopt mean the model's default. Generator::resolve fills them in.
 struct Request {
@@ -32,6 +39,8 @@ struct Request {
   std::vector<double> sigmas;              // the grid itself, without the final 0
   uint64_t seed = 0;
   Rng rng = Rng::kPortable;
+  Method method{};
+  std::vector<ScheduledPrompt> schedule{};  // after `prompt`; the queue alone can change prompts
 };
 
 // The limits that a request is checked against.
@@ -67,5 +76,7 @@ Request resolve(const Request& request, const DefaultSettings& defaults);
 // Checks a resolved request. Throws Error(kUsage) that names the field, its value and the legal
 // values; for sizes and frame counts it names the two nearest legal ones.
 void validate(const Request& request, const ModelLimits& limits);
+// Checks the fields that depend on the resolved method. Throws Error(kUsage).
+void validate_method(const Request& request);
 
 }  // namespace weft

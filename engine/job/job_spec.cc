@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "engine/job/prompt_schedule.h"
 #include "io/json.h"
 #include "io/nearest.h"
 #include "io/sha256.h"
@@ -105,6 +106,17 @@ void set_seed(JobSpec& job, const Value& value) {
     value.refuse("0 ... 18446744073709551615, or -1 for random");
 }
 
+// The text is that of a JSON array.
+void set_prompt_schedule(JobSpec& job, const Value& value) {
+  nlohmann::json entries;
+  try {
+    entries = parse_json(value.text, value.label);
+  } catch (const Error&) {
+    value.refuse("an array of {\"at\": \"12s\", \"prompt\": TEXT}");
+  }
+  job.request.schedule = read_prompt_schedule(entries, value.label);
+}
+
 struct Rule {
   JobField field;
   void (*set)(JobSpec& job, const Value& value);
@@ -159,6 +171,9 @@ constexpr Rule kRules[] = {
     {{"seed", nullptr}, set_seed},
     {{"rng", "portable|torch-cpu"},
      [](JobSpec& job, const Value& v) { job.request.rng = rng_from_name(v.one_of(v.text)); }},
+    {{"method", nullptr},
+     [](JobSpec& job, const Value& v) { job.request.method = parse_method(v.text, v.label); }},
+    {{"prompt_schedule", nullptr}, set_prompt_schedule},
 };
 
 constexpr auto kFields = [] {
@@ -167,11 +182,11 @@ constexpr auto kFields = [] {
   return fields;
 }();
 
-// The value of a field, as a flag has it: the list of sigmas has commas.
+// The value of a field, as a flag has it: the list of sigmas has commas, the schedule is JSON.
 std::string text_of(const nlohmann::json& object, const char* field, const std::string& label) {
   const nlohmann::json& value = object.at(field);
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_structured()) return value.dump();
+  if (!value.is_structured() || std::string_view(field) == "prompt_schedule") return value.dump();
   if (value.is_object() || std::string_view(field) != "sigmas")
     throw Error(ErrorKind::kUsage, label + " is " + value.dump() + ", legal: a text or a number");
   std::string list;
@@ -223,6 +238,7 @@ nlohmann::json facts_of(const std::string& record) {
   nlohmann::json facts = parsed.at("request");
   for (const auto& [name, value] : parsed.at("engine").items())
     if (std::ranges::find(kPlace, name) == std::end(kPlace)) facts[name] = value;
+  if (facts.value("method", "") == to_string(MethodKind::kFull)) facts.erase("method");
   return facts;
 }
 
@@ -282,6 +298,8 @@ nlohmann::json to_json(const JobSpec& job) {
   set("sigmas", !request.sigmas.empty(), request.sigmas);
   set("seed", job.seeded, request.seed);
   out["rng"] = to_string(request.rng);
+  set("method", request.method.kind != MethodKind::kAuto, to_string(request.method));
+  set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
   return out;
 }
 

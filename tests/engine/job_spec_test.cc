@@ -48,7 +48,9 @@ const json kWhole{{"schema", "weft.job/v1"},
                   {"flow_shift", 2.5},
                   {"solver", "dpmpp-original"},
                   {"seed", 18446744073709551615u},
-                  {"rng", "torch-cpu"}};
+                  {"rng", "torch-cpu"},
+                  {"method", "clips:window=8,bias=2.5"},
+                  {"prompt_schedule", {{{"at", 2.5}, {"prompt", "a blue square"}}}}};
 
 TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(to_json(read(kWhole)), kWhole);
@@ -62,6 +64,29 @@ TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
     EXPECT_TRUE(kWhole.contains(field.name) || other.contains(field.name) ||
                 std::string(field.name) == "size")
         << field.name;
+}
+
+TEST(JobSpec, PromptsOfAScheduleAscend) {
+  const auto schedule = [](const json& entries) { return json{{"prompt_schedule", entries}}; };
+  const JobSpec job =
+      read(schedule({{{"at", "12s"}, {"prompt", "a"}}, {{"at", 15}, {"prompt", "b"}}}));
+  ASSERT_EQ(job.request.schedule.size(), 2u);
+  EXPECT_EQ(job.request.schedule[0].seconds, 12);
+  EXPECT_EQ(job.request.schedule[1].prompt, "b");
+  const std::pair<json, const char*> faults[] = {
+      {{{{"at", "12s"}, {"prompt", "a"}}, {{"at", 12}, {"prompt", "b"}}},
+       "entry 2: at is 12, legal: seconds above 12"},
+      {{{{"at", "soon"}, {"prompt", "a"}}}, "entry 1: at is \"soon\", legal: seconds above 0"},
+      {{{{"at", 1}}}, "entry 1 has no prompt"},
+      {{{{"at", 1}, {"promt", "a"}}},
+       "has the field promt, legal: at, prompt; did you mean prompt?"},
+      {{{{"at", 1}, {"prompt", 2}}}, "prompt is 2, legal: a text"},
+      {"now", "is 'now', legal: an array"},
+      {{1}, "entry 1 is 1"},
+  };
+  for (const auto& [entries, message] : faults)
+    EXPECT_NE(refused(schedule(entries)).find(message), std::string::npos)
+        << refused(schedule(entries));
 }
 
 TEST(JobSpec, TextsNumbersAndDashesAreTheSame) {
@@ -165,7 +190,7 @@ TEST(JobSpec, FactsOfVersionOneAreTheSameRecord) {
                {"guidance_scale_2", "3.5"},
                {"flow_shift", "3"}};
     for (const auto& [name, value] : now["request"].items())
-      if (name != "schema" && name != "num_frames" && name != "sigmas")
+      if (name != "schema" && name != "num_frames" && name != "sigmas" && name != "method")
         facts[name] = value.is_string() ? value.get<std::string>() : value.dump();
     if (sigmas) facts["sigmas"] = "0.9,0.25";
     for (const char* name :
@@ -178,6 +203,20 @@ TEST(JobSpec, FactsOfVersionOneAreTheSameRecord) {
     EXPECT_EQ(difference(record_of_facts(facts), record),
               "seed is '99' there and '" + std::to_string(request.seed) + "' here");
   }
+}
+
+// A record of before there were methods is one of full attention.
+TEST(JobSpec, ARecordWithoutAMethodMeansFull) {
+  Generator generator(test::kModel, {.threads = 1});
+  const std::string now = generator.job_record(generator.resolve(test::job()));
+  json before = json::parse(now), queue = before;
+  EXPECT_EQ(before["request"].at("method"), "full");
+  before["request"].erase("method");
+  EXPECT_EQ(job_hash(before.dump()), job_hash(now));
+  EXPECT_EQ(difference(before.dump(), now), "");
+  queue["request"]["method"] = "queue:block=8,context=4";
+  EXPECT_EQ(difference(queue.dump(), now),
+            "method is 'queue:block=8,context=4' there and absent here");
 }
 
 // The machine, the number of threads and the layout may differ; the frames are the same job's.
