@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "io/atomic_file.h"
-#include "io/sha256.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -72,15 +71,6 @@ std::vector<std::string> endings_in(const std::string& folder) {
 }
 
 }  // namespace
-
-std::string file_hash(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  Sha256 hash;
-  std::vector<char> buffer(size_t{1} << 20);
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())), file.gcount() > 0)
-    hash.update(buffer.data(), static_cast<size_t>(file.gcount()));
-  return hash.hex();
-}
 
 BatchLog::BatchLog(std::string folder, Shard shard) : folder_(std::move(folder)), shard_(shard) {
   fs::create_directories(folder_);

@@ -63,7 +63,4 @@ class BatchLog {
   File results_, errors_;
 };
 
-// The SHA-256 of a file, hex.
-std::string file_hash(const std::string& path);
-
 }  // namespace weft

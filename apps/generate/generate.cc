@@ -74,6 +74,12 @@ OutputChoice checked_output(const Flags& flags, bool several) {
   return output;
 }
 
+// True for captions that an interrupted run left.
+bool are_expanded(const std::vector<GivenJob>& jobs) {
+  return std::ranges::none_of(jobs,
+                              [](const GivenJob& job) { return job.spec.expanded_from.empty(); });
+}
+
 // The jobs of one command line. Their requests, names, seeds and layout are the same on all ranks.
 class Generation {
  public:
@@ -82,7 +88,7 @@ class Generation {
         jobs_(std::move(jobs)),
         several_(jobs_.size() > 1 || flags.given("prompt-file")),
         output_(checked_output(flags, several_)),
-        expander_(expander_folder(flags)),
+        expander_(are_expanded(jobs_) ? "" : expander_folder(flags)),
         drawer_(flags, std::move(model)) {}
 
   int run(const ResultListener& on_result) {
@@ -250,7 +256,8 @@ int generate(const Flags& flags, std::vector<GivenJob> jobs, const ResultListene
 }
 
 int run_generate(const Flags& flags) {
-  return generate(flags, jobs_of(flags), [&](const Finished& done) { print_result(flags, done); });
+  return generate(flags, jobs_to_draw(flags),
+                  [&](const Finished& done) { print_result(flags, done); });
 }
 
 }  // namespace weft

@@ -34,13 +34,14 @@ std::string flag_of(std::string field) {
   return field;
 }
 
-// The fields that flags of this command give; `prompt` and `output` mean something else there.
-nlohmann::json fields_of(const Flags& flags) {
+// The fields that those flags of this command give which are `chosen`; `prompt` and `output` mean
+// something else there.
+nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::string&) const) {
   nlohmann::json fields = nlohmann::json::object();
   for (const JobField& field : job_fields()) {
     const std::string name = field.name, flag = flag_of(name);
     if (name == "prompt" || name == "output" || !find_flag(flags.command(), flag)) continue;
-    if (flags.given(flag))
+    if ((flags.*chosen)(flag))
       fields[name] = name == "negative_prompt" ? text_argument(flags, flag) : flags.text(flag);
   }
   return fields;
@@ -153,7 +154,19 @@ std::vector<std::string> prompts_of(const Flags& flags) {
 
 GivenJob job_of(const Flags& flags) {
   GivenJob job{.spec = {}, .label = flag_label(flags), .model = {}};
-  read_named_job(fields_of(flags), job.label, job.spec);
+  read_named_job(fields_of(flags, &Flags::given), job.label, job.spec);
+  return job;
+}
+
+GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const std::string& where) {
+  const auto label = [of_flag = flag_label(flags), &flags, where](const std::string& field) {
+    const bool typed = flags.typed(flag_of(field)) || (is_side(field) && flags.typed("size"));
+    return typed ? of_flag(field) : where + ": " + field;
+  };
+  GivenJob job{.spec = {}, .label = label, .model = {}};
+  read_named_job(request, label, job.spec);
+  read_named_job(fields_of(flags, &Flags::typed), label, job.spec);
+  if (flags.typed("prompt")) job.spec.request.prompt = text_argument(flags, "prompt");
   return job;
 }
 

@@ -44,6 +44,9 @@ GivenJob job_of(const Flags& flags);
 // The same with the fields of a line on top: a prompt, a job in JSON, or an envelope of OpenAI's
 // batches around one. `where` begins messages about the line.
 GivenJob job_of(const Flags& flags, const Line& line, const std::string& where);
+// The job of a record's request with the fields of this command line's arguments on top. `where`
+// begins messages about the record. `flags` must outlive the job.
+GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const std::string& where);
 // The jobs of --prompt or --prompt-file. Error(kUsage).
 std::vector<GivenJob> jobs_of(const Flags& flags);
 // The request of a job for a model; fields that are left open stay open.
