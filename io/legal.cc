@@ -9,21 +9,6 @@
 #include "kernels/check.h"
 
 namespace weft {
-namespace {
-
-double in_range(double value, const GivenText& given) {
-  const std::string legal = given.legal;
-  const size_t dots = legal.find(" ... ");
-  const std::string low = legal.substr(0, dots), high = legal.substr(dots + 5);
-  const bool below = value < std::stod(low);
-  if (below || value > std::stod(high))
-    throw Error(ErrorKind::kUsage, given.label + " is " + given.text + ", legal: " + legal +
-                                       "; nearest: " + (below ? low : high));
-  return value;
-}
-
-}  // namespace
-
 void GivenText::refuse(const std::string& rule) const {
   throw Error(ErrorKind::kUsage, label + " is '" + text + "', legal: " + rule);
 }
@@ -33,15 +18,21 @@ double GivenText::number() const {
   const double value = std::strtod(text.c_str(), &end);
   if (*end || end == text.c_str() || !std::isfinite(value))
     refuse(std::string("a finite number, ") + legal);
-  return in_range(value, *this);
+  const std::string range = legal;
+  const size_t dots = range.find(" ... ");
+  const std::string low = range.substr(0, dots), high = range.substr(dots + 5);
+  const bool below = value < std::stod(low);
+  if (below || value > std::stod(high))
+    throw Error(ErrorKind::kUsage,
+                label + " is " + text + ", legal: " + range + "; nearest: " + (below ? low : high));
+  return value;
 }
 
 int64_t GivenText::whole_number() const {
   char* end = nullptr;
-  const long long value = std::strtoll(text.c_str(), &end, 10);  // at its limits where it overflows
+  (void)std::strtoll(text.c_str(), &end, 10);
   if (*end || end == text.c_str()) refuse(std::string("a whole number, ") + legal);
-  in_range(static_cast<double>(value), *this);
-  return value;
+  return static_cast<int64_t>(number());  // the ends of every range are exact in a double
 }
 
 const std::string& GivenText::one_of() const {

@@ -157,6 +157,13 @@ void BatchLog::keep_lines(File& file, Keep keep) {
   open(file);
 }
 
+std::map<std::string, size_t> BatchLog::failures() const {
+  std::map<std::string, size_t> failures;
+  for (const nlohmann::json& line : errors_.lines)
+    failures.emplace(id_of(line), failures.size() + 1);
+  return failures;
+}
+
 void BatchLog::add_result(const nlohmann::json& line) {
   const std::lock_guard lock(mutex_);
   append(results_, line);
@@ -164,10 +171,8 @@ void BatchLog::add_result(const nlohmann::json& line) {
 
 void BatchLog::add_error(const nlohmann::json& line) {
   const std::lock_guard lock(mutex_);
-  if (const nlohmann::json* before = error(id_of(line))) {
-    if (before->at("error") == line.at("error")) return;
+  if (error(id_of(line)))
     keep_lines(errors_, [&](const nlohmann::json& each) { return id_of(each) != id_of(line); });
-  }
   append(errors_, line);
 }
 

@@ -74,12 +74,6 @@ OutputChoice checked_output(const Flags& flags, bool several) {
   return output;
 }
 
-// True for captions that an interrupted run left.
-bool are_expanded(const std::vector<GivenJob>& jobs) {
-  return std::ranges::none_of(jobs,
-                              [](const GivenJob& job) { return job.spec.expanded_from.empty(); });
-}
-
 // The jobs of one command line. Their requests, names, seeds and layout are the same on all ranks.
 class Generation {
  public:
@@ -88,7 +82,9 @@ class Generation {
         jobs_(std::move(jobs)),
         several_(jobs_.size() > 1 || flags.given("prompt-file")),
         output_(checked_output(flags, several_)),
-        expander_(are_expanded(jobs_) ? "" : expander_folder(flags)),
+        // A caption that an interrupted run left is not expanded again.
+        expander_(several_ || jobs_.front().spec.expanded_from.empty() ? expander_folder(flags)
+                                                                       : ""),
         drawer_(flags, std::move(model)) {}
 
   int run(const ResultListener& on_result) {

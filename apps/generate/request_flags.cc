@@ -28,12 +28,6 @@ std::string without_line_ends(std::string text) {
   return text;
 }
 
-// The flag of a field of a job.
-std::string flag_of(std::string field) {
-  std::ranges::replace(field, '_', '-');
-  return field;
-}
-
 // The fields that those flags of this command give which are `chosen`; `prompt` and `output` mean
 // something else there.
 nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::string&) const) {
@@ -92,6 +86,11 @@ nlohmann::json unwrapped(const nlohmann::json& envelope, const std::string& wher
 }
 
 }  // namespace
+
+std::string flag_of(std::string field) {
+  std::ranges::replace(field, '_', '-');
+  return field;
+}
 
 std::string standard_input() {
   return without_line_ends({std::istreambuf_iterator<char>(std::cin), {}});

@@ -94,13 +94,11 @@ bool names_checkpoint(const Flags& flags) {
   return flags.text("resume") != "auto" && flags.text("resume") != "never";
 }
 
-// True where the record of a job states what the flag does.
+// True where the record of a job states what the flag gives.
 bool is_recorded(const std::string& flag) {
-  return std::ranges::any_of(job_fields(), [&](const JobField& field) {
-    std::string name = field.name;
-    std::ranges::replace(name, '_', '-');
-    return flag == name;
-  });
+  return flag != "output" && std::ranges::any_of(job_fields(), [&](const JobField& field) {
+           return flag == flag_of(field.name);
+         });
 }
 
 // Earlier versions wrote frames into any --output that ends in /.
@@ -129,9 +127,11 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
     }
     translate_earlier_output(stored);
     StoredFlags left{.values = {}, .origin = path};
+    const bool several = stored.contains("prompt-file");
     for (const auto& [name, value] : stored.items()) {
       const FlagSpec* spec = find_flag(flags.command(), name);
-      if (spec && !flags.typed(spec->name)) left.values[spec->name] = value.get<std::string>();
+      if (!spec || flags.typed(spec->name) || (!several && is_recorded(spec->name))) continue;
+      left.values[spec->name] = value.get<std::string>();
     }
     return Flags::parse(flags.command(), arguments, left);
   }
@@ -223,10 +223,9 @@ std::string layout_left(const Flags& flags, const OutputNames& names,
 
 std::map<std::string, std::string> resume_notes(const Flags& flags, const JobSpec& job,
                                                 const std::string& output, uint64_t seed) {
-  const bool several = !flags.text("prompt-file").empty();
   nlohmann::json given = nlohmann::json::object();
   for (const auto& [name, value] : flags.values())
-    if (value.second != "default" && !kNotStored.count(name) && (several || !is_recorded(name)))
+    if (value.second != "default" && !kNotStored.count(name))
       given[name] = anywhere(name, value.first);
   const bool is_folder_of_frames = output.ends_with('/');
   given["output"] = absolute(output.substr(0, output.size() - is_folder_of_frames));
@@ -234,7 +233,7 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const JobSpe
     for (int axis = 0; axis < kAxes; ++axis) given.erase(flag_of_axis(static_cast<Axis>(axis)));
     given["layout"] = layout;
   }
-  if (several) given["seed"] = std::to_string(seed);
+  given["seed"] = std::to_string(seed);
   std::map<std::string, std::string> notes{{"engine", version_text()}, {"given", given.dump()}};
   if (!job.expanded_from.empty()) notes["expanded_from"] = job.expanded_from;
   return notes;

@@ -15,8 +15,9 @@ namespace weft {
 struct Ranks;
 
 // Returns `flags` where --resume is auto or never. Where it names a checkpoint (or the output
-// beside it), returns the flags of the command that wrote it; flags of this command line take
-// precedence. Error(kUsage) where there is nothing to resume.
+// beside it), returns the flags of the command that wrote it, but for those that a single job's
+// record states; flags of this command line take precedence. Error(kUsage) where there is nothing
+// to resume.
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments);
 // The jobs of those flags: that of the checkpoint's record, or all of --prompt-file.
 std::vector<GivenJob> jobs_to_draw(const Flags& flags);
@@ -33,8 +34,8 @@ std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names);
 std::string layout_left(const Flags& flags, const OutputNames& names,
                         std::span<const Layout> legal);
 
-// The notes of a checkpoint: the flags that its record does not state. `output` is the path of its
-// result, or the pattern of several, whose flags are all there; `seed` is that of the first.
+// The notes of a checkpoint: the flags of its command. `output` is the path of its result, or the
+// pattern of several; `seed` is that of the first.
 std::map<std::string, std::string> resume_notes(const Flags& flags, const JobSpec& job,
                                                 const std::string& output, uint64_t seed);
 
