@@ -2,6 +2,7 @@
 # Installs the Debian 12 packages that building needs and that are missing.
 # usage: apps/setup.sh [GROUP...]   GROUP adds the packages of one more activity:
 #   tests    the test suite     fuzz  the fuzzer     package  making a .deb     bare  tests/bare_root.sh
+#   slurm    tests/slurm.sh
 set -euo pipefail
 
 packages=(g++ cmake ninja-build ccache pkg-config ca-certificates git
@@ -17,8 +18,9 @@ for group in "$@"; do
     fuzz) packages+=(clang libclang-rt-14-dev libomp-dev) ;;
     package) packages+=(dpkg-dev file) ;;
     bare) packages+=(mmdebstrap) ;;
+    slurm) packages+=(slurmctld slurmd slurm-client) ;;
     *)
-      echo "setup: no group '$group', legal: tests fuzz package bare" >&2
+      echo "setup: no group '$group', legal: tests fuzz package bare slurm" >&2
       exit 2
       ;;
   esac

@@ -214,9 +214,8 @@ Command command_of(const std::string& word) {
     names.push_back(spec.name);
     legal += spec.name + std::string(", ");
   }
-  const std::string near = nearest(word, names);
   throw Error(ErrorKind::kUsage, "no command '" + word + "'; legal: " + legal + "help, version" +
-                                     (near.empty() ? "" : "; did you mean " + near + "?"));
+                                     did_you_mean(nearest(word, names)));
 }
 
 int main_checked(int argc, char** argv) {

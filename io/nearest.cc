@@ -48,4 +48,8 @@ std::string nearest(const std::string& word, std::span<const std::string> candid
   return best;
 }
 
+std::string did_you_mean(const std::string& suggestion) {
+  return suggestion.empty() ? "" : "; did you mean " + suggestion + "?";
+}
+
 }  // namespace weft

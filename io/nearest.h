@@ -10,4 +10,7 @@ namespace weft {
 // beginning do not count.
 std::string nearest(const std::string& word, std::span<const std::string> candidates);
 
+// "; did you mean --steps?"; "" where there is no suggestion.
+std::string did_you_mean(const std::string& suggestion);
+
 }  // namespace weft

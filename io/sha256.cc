@@ -2,6 +2,9 @@
 
 #include <openssl/evp.h>
 
+#include <fstream>
+#include <vector>
+
 #include "kernels/check.h"
 
 namespace weft {
@@ -33,6 +36,15 @@ std::string Sha256::hex() {
 std::string sha256_hex(std::string_view bytes) {
   Sha256 hash;
   hash.update(bytes);
+  return hash.hex();
+}
+
+std::string file_hash(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Sha256 hash;
+  std::vector<char> buffer(size_t{1} << 20);
+  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())), file.gcount() > 0)
+    hash.update(buffer.data(), static_cast<size_t>(file.gcount()));
   return hash.hex();
 }
 

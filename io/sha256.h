@@ -23,5 +23,7 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view bytes);
+// The hash of a file; one that cannot be read counts as empty.
+std::string file_hash(const std::string& path);
 
 }  // namespace weft

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 
 #include "kernels/check.h"
 
@@ -68,13 +69,13 @@ std::string legal_counts(int ranks, const LayoutLimits& limits) {
 // Prefers guidance, which costs no bytes per layer, then clips, which exchange some frames alone,
 // then Ulysses, which sends the fewest, then the ring, which overlaps with attention, and layers
 // last.
-Layout preferred(const std::vector<Layout>& legal) {
+void sort_by_preference(std::vector<Layout>& layouts) {
   const auto score = [](const Layout& layout) {
     return std::array{layout[Axis::kCfg],  -layout[Axis::kTensor], -layout[Axis::kLayers],
                       layout[Axis::kClip], layout[Axis::kUlysses], layout[Axis::kRing],
                       -layout[Axis::kData]};
   };
-  return *std::ranges::max_element(legal, {}, score);
+  std::ranges::stable_sort(layouts, std::greater(), score);
 }
 
 }  // namespace
@@ -284,13 +285,14 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
     return !fault.empty();
   });
   if (layouts.empty()) refuse_with_list(text, why, ranks, limits);
+  sort_by_preference(layouts);
   return layouts;
 }
 
 Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits) {
   if (text.substr(0, text.find(',')) == "all")
     throw Error(ErrorKind::kUsage, "--layout is '" + text + "': all is for weft plan alone");
-  return preferred(parse_layouts(text, ranks, limits));
+  return parse_layouts(text, ranks, limits).front();
 }
 
 int Mesh::at(Axis axis, int rank) const {

@@ -76,7 +76,7 @@ std::vector<Layout> legal_layouts(int ranks, const LayoutLimits& limits);
 // `ranks` or the layout cannot work. auto: guidance first, then Ulysses as far as the heads go,
 // ring beyond, layers last.
 Layout parse_layout(const std::string& text, int ranks, const LayoutLimits& limits);
-// Every layout that the text allows, at least one: "auto" and "all" allow every legal one.
+// Every layout that the text allows, the preferred first: "auto" and "all" allow every legal one.
 std::vector<Layout> parse_layouts(const std::string& text, int ranks, const LayoutLimits& limits);
 
 class Mesh {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <ranges>
 #include <set>
 
 #include "apps/batch/batch_log.h"
@@ -90,17 +91,27 @@ class Batch {
     });
     std::vector<Drawing> drawings;
     for (const std::string& index : left) drawings.push_back(mine[std::stoul(index)].drawing);
-    if (!drawings.empty()) draw(drawings);
+    try {
+      if (!drawings.empty()) draw(drawings);
+    } catch (...) {
+      conclude(own_ids, ids);
+      throw;
+    }
+    return conclude(own_ids, ids) > 0 ? 1 : 0;
+  }
+
+ private:
+  // Returns the number of this shard's jobs that have failed. Other processes keep no account.
+  size_t conclude(const std::set<std::string>& own_ids, const std::set<std::string>& ids) {
     if (!log_) return 0;
     const size_t failed = log_->conclude(own_ids);
     log_->write_manifest({{"input", file_},
                           {"input_sha256", file_hash(file_)},
                           {"model", drawer_.generator().model_name()}},
                          ids);
-    return failed > 0 ? 1 : 0;
+    return failed;
   }
 
- private:
   static std::string file_of(const Flags& flags) {
     if (flags.operands().size() != 1)
       throw Error(ErrorKind::kUsage,
@@ -208,21 +219,22 @@ class Batch {
     faults_.clear();
   }
 
-  // Returns the indices in `mine` of what is to be drawn. Jobs that failed before come last, so
-  // that one that ends the process keeps none of the others from being drawn.
+  // Returns the indices in `mine` of what is to be drawn. Jobs that failed before come last, the
+  // latest failure at the end, so that one that ends the process keeps none of the others from
+  // being drawn.
   std::vector<std::string> unfinished(const std::vector<BatchJob>& mine) {
-    std::vector<std::string> fresh, failed;
+    const std::map<std::string, size_t> failures = log_->failures();
+    std::multimap<size_t, std::string> left;  // by the number of the failure, 0 where there is none
     for (size_t i = 0; i < mine.size(); ++i) {
-      const BatchJob& job = mine[i];
-      if (is_done(job)) continue;
-      (log_->error(job.given.spec.id) ? failed : fresh).push_back(std::to_string(i));
+      if (is_done(mine[i])) continue;
+      const auto failure = failures.find(mine[i].given.spec.id);
+      left.emplace(failure == failures.end() ? 0 : failure->second, std::to_string(i));
     }
     refuse_faults();
     if (informative(flags_))
-      std::fprintf(stderr, "weft: %zu of %zu jobs are to be drawn\n", fresh.size() + failed.size(),
-                   mine.size());
-    fresh.insert(fresh.end(), failed.begin(), failed.end());
-    return fresh;
+      std::fprintf(stderr, "weft: %zu of %zu jobs are to be drawn\n", left.size(), mine.size());
+    const auto indices = std::views::values(left);
+    return {indices.begin(), indices.end()};
   }
 
   // True where the job's result is there and verified, or where it must not be drawn.

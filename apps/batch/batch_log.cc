@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "io/atomic_file.h"
-#include "io/sha256.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -72,15 +71,6 @@ std::vector<std::string> endings_in(const std::string& folder) {
 }
 
 }  // namespace
-
-std::string file_hash(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  Sha256 hash;
-  std::vector<char> buffer(size_t{1} << 20);
-  while (file.read(buffer.data(), static_cast<std::streamsize>(buffer.size())), file.gcount() > 0)
-    hash.update(buffer.data(), static_cast<size_t>(file.gcount()));
-  return hash.hex();
-}
 
 BatchLog::BatchLog(std::string folder, Shard shard) : folder_(std::move(folder)), shard_(shard) {
   fs::create_directories(folder_);
@@ -167,6 +157,13 @@ void BatchLog::keep_lines(File& file, Keep keep) {
   open(file);
 }
 
+std::map<std::string, size_t> BatchLog::failures() const {
+  std::map<std::string, size_t> failures;
+  for (const nlohmann::json& line : errors_.lines)
+    failures.emplace(id_of(line), failures.size() + 1);
+  return failures;
+}
+
 void BatchLog::add_result(const nlohmann::json& line) {
   const std::lock_guard lock(mutex_);
   append(results_, line);
@@ -174,10 +171,8 @@ void BatchLog::add_result(const nlohmann::json& line) {
 
 void BatchLog::add_error(const nlohmann::json& line) {
   const std::lock_guard lock(mutex_);
-  if (const nlohmann::json* before = error(id_of(line))) {
-    if (before->at("error") == line.at("error")) return;
+  if (error(id_of(line)))
     keep_lines(errors_, [&](const nlohmann::json& each) { return id_of(each) != id_of(line); });
-  }
   append(errors_, line);
 }
 

@@ -28,7 +28,10 @@ class BatchLog {
   const nlohmann::json* result(const std::string& id) const { return line_of(results_, id); }
   const nlohmann::json* error(const std::string& id) const { return line_of(errors_, id); }
 
-  // Add a line with a single write. A job that fails again keeps one line.
+  // The failed jobs of this shard, numbered from 1 in the order of their last failures.
+  std::map<std::string, size_t> failures() const;
+
+  // Add a line with a single write. A job that fails again has one line, the last.
   void add_result(const nlohmann::json& line);
   void add_error(const nlohmann::json& line);
   // Removes the result's line.
@@ -62,8 +65,5 @@ class BatchLog {
   int lock_ = -1;
   File results_, errors_;
 };
-
-// The SHA-256 of a file, hex.
-std::string file_hash(const std::string& path);
 
 }  // namespace weft

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -21,15 +20,11 @@ namespace {
 
 using enum FlagType;
 
-std::string suffix(const std::string& suggestion) {
-  return suggestion.empty() ? "" : "; did you mean " + suggestion + "?";
-}
-
 [[noreturn]] void unknown_flag(Command command, const std::string& word) {
   const std::string name = command_spec(command).name;
   throw Error(ErrorKind::kUsage, "unknown flag " + word + " of weft " + name +
-                                     suffix(suggested_flag(command, word)) + " (weft " + name +
-                                     " --help-all lists them)");
+                                     did_you_mean(suggested_flag(command, word)) + " (weft " +
+                                     name + " --help-all lists them)");
 }
 
 nlohmann::json read_config(const std::string& path) {
@@ -42,13 +37,6 @@ nlohmann::json read_config(const std::string& path) {
   throw Error(ErrorKind::kUsage, "--config: " + path + " is not one JSON object of flag: value");
 }
 
-// The ends of a number's legal set, "1 ... 1000".
-std::pair<double, double> range_of(const FlagSpec& spec) {
-  if (!spec.legal) return {-HUGE_VAL, HUGE_VAL};
-  return {std::strtod(spec.legal, nullptr),
-          std::strtod(std::strstr(spec.legal, "...") + 3, nullptr)};
-}
-
 // The legal values of a flag, for messages.
 std::string legal_values(const FlagSpec& spec) {
   switch (spec.type) {
@@ -57,34 +45,13 @@ std::string legal_values(const FlagSpec& spec) {
     case kBytes:
       return kByteSizeRule;
     case kInteger:
-      return std::string("a whole number") + (spec.legal ? std::string(", ") + spec.legal : "");
+      return std::string("a whole number, ") + spec.legal;
     case kReal:
-      return std::string("a finite number") + (spec.legal ? std::string(", ") + spec.legal : "");
+      return std::string("a finite number, ") + spec.legal;
     case kText:
       break;
   }
   return spec.legal ? spec.legal : spec.help;
-}
-
-[[noreturn]] void illegal(const std::string& label, const FlagSpec& spec,
-                          const std::string& value) {
-  std::string hint;
-  if (spec.legal && spec.type == kText) hint = suffix(nearest(value, split(spec.legal, '|')));
-  const bool number = !value.empty() && value.find_first_not_of("0123456789") == std::string::npos;
-  if (std::string(spec.name) == "frames" && number)
-    hint = "; did you mean --num-frames " + value + "?";
-  throw Error(ErrorKind::kUsage,
-              label + " is '" + value + "', legal: " + legal_values(spec) + hint);
-}
-
-[[noreturn]] void out_of_range(const std::string& label, const FlagSpec& spec,
-                               const std::string& value, bool below) {
-  const std::string legal = spec.legal ? spec.legal : "a 64-bit whole number";
-  const size_t dots = legal.find(" ... ");
-  throw Error(ErrorKind::kUsage, label + " is " + value + ", legal: " + legal +
-                                     (spec.legal ? "; nearest: " + (below ? legal.substr(0, dots)
-                                                                          : legal.substr(dots + 5))
-                                                 : ""));
 }
 
 std::string value_text(const nlohmann::json& value) {
@@ -166,14 +133,6 @@ std::string spelling_used(const FlagSpec& spec, std::span<const std::string> arg
 
 }  // namespace
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
-}
-
 namespace {
 std::vector<std::string> with_underscores(std::vector<std::string> names) {
   for (size_t i = 0, n = names.size(); i < n; ++i) {
@@ -206,17 +165,17 @@ void Flags::set(const FlagSpec& spec, const std::string& value, const std::strin
 
 // Wrong values are refused before anything is loaded.
 void Flags::check(const FlagSpec& spec) const {
-  const std::string value = text(spec.name);
-  const auto is_one_of = [&](const std::string& legal) {
-    const std::vector<std::string> values = split(legal, '|');
-    return std::find(values.begin(), values.end(), value) != values.end();
-  };
+  const GivenText value{.text = text(spec.name), .label = label(spec.name), .legal = spec.legal};
   switch (spec.type) {
     case kText:
-      if (spec.legal && !is_one_of(spec.legal)) illegal(label(spec.name), spec, value);
+      if (std::string(spec.name) == "frames" && !value.text.empty() &&
+          value.text.find_first_not_of("0123456789") == std::string::npos)
+        value.refuse(spec.legal + did_you_mean("--num-frames " + value.text));
+      if (spec.legal) value.one_of();
       break;
     case kSwitch:
-      if (!is_one_of("on|off|true|false|1|0")) illegal(label(spec.name), spec, value);
+      if (!std::ranges::count(split("on|off|true|false|1|0", '|'), value.text))
+        value.refuse(legal_values(spec));
       break;
     case kInteger:
       integer(spec.name);
@@ -317,6 +276,11 @@ bool Flags::given(const std::string& name) const {
          !found->second.second.starts_with("auto");
 }
 
+bool Flags::typed(const std::string& name) const {
+  const std::string from = origin(name);
+  return from == "flag" || from.starts_with("--") || from.starts_with("layout ");
+}
+
 bool Flags::on(const std::string& name) const {
   const std::string value = text(name);
   return value == "on" || value == "true" || value == "1";
@@ -343,37 +307,27 @@ void Flags::imply(const std::string& name, const std::string& value, const std::
   values_[name] = {value, origin};
 }
 
-std::optional<int64_t> Flags::integer(const std::string& name) const {
-  const std::string value = text(name);
-  if (value.empty() && !given(name)) return std::nullopt;
+std::optional<GivenText> Flags::value_of(const std::string& name) const {
+  if (text(name).empty() && !given(name)) return std::nullopt;
   const FlagSpec& spec = *find_flag(command_, name);
-  errno = 0;
-  char* end = nullptr;
-  const long long parsed = std::strtoll(value.c_str(), &end, 10);
-  if (*end || end == value.c_str()) illegal(label(name), spec, value);
-  const auto [low, high] = range_of(spec);
-  if (errno || static_cast<double>(parsed) < low || static_cast<double>(parsed) > high)
-    out_of_range(label(name), spec, value, parsed < 0 || static_cast<double>(parsed) < low);
-  return parsed;
+  return GivenText{.text = text(name), .label = label(name), .legal = spec.legal};
+}
+
+std::optional<int64_t> Flags::integer(const std::string& name) const {
+  const auto value = value_of(name);
+  return value ? std::optional(value->whole_number()) : std::nullopt;
 }
 
 std::optional<double> Flags::real(const std::string& name) const {
-  const std::string value = text(name);
-  if (value.empty() && !given(name)) return std::nullopt;
-  const FlagSpec& spec = *find_flag(command_, name);
-  char* end = nullptr;
-  const double parsed = std::strtod(value.c_str(), &end);
-  if (*end || end == value.c_str() || !std::isfinite(parsed)) illegal(label(name), spec, value);
-  const auto [low, high] = range_of(spec);
-  if (parsed < low || parsed > high) out_of_range(label(name), spec, value, parsed < low);
-  return parsed;
+  const auto value = value_of(name);
+  return value ? std::optional(value->number()) : std::nullopt;
 }
 
 uint64_t Flags::bytes(const std::string& name) const {
-  const std::string value = text(name);
-  if (value.empty() && !given(name)) return 0;
-  const std::optional<uint64_t> size = parse_byte_size(value);
-  if (!size) illegal(label(name), *find_flag(command_, name), value);
+  const auto value = value_of(name);
+  if (!value) return 0;
+  const std::optional<uint64_t> size = parse_byte_size(value->text);
+  if (!size) value->refuse(kByteSizeRule);
   return *size;
 }
 
@@ -407,7 +361,7 @@ std::vector<std::string> unknown_environment() {
     if (!name.starts_with("WEFT_") || std::find(known.begin(), known.end(), name) != known.end())
       continue;
     warnings.push_back("environment variable " + name + " is not known" +
-                       suffix(nearest(name, known)));
+                       did_you_mean(nearest(name, known)));
   }
   return warnings;
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "io/legal.h"
+
 namespace weft {
 
 // Commands are bits, so that a flag can belong to several.
@@ -81,6 +83,7 @@ class Flags {
 
   bool given(const std::string& name) const;        // by the user: no default, not chosen by auto
   bool on(const std::string& name) const;           // a switch
+  bool typed(const std::string& name) const;        // it, or one that sets it, is an argument
   std::string text(const std::string& name) const;  // "" where there is no value
   // A number within the flag's legal set; nullopt where there is no value.
   std::optional<int64_t> integer(const std::string& name) const;
@@ -107,6 +110,7 @@ class Flags {
   void read_config_file(const std::string& path);
   void read_assignment(const std::string& assignment);
   void check(const FlagSpec& spec) const;
+  std::optional<GivenText> value_of(const std::string& name) const;  // nullopt: there is none
 
   Command command_ = kGenerate;
   std::vector<std::string> operands_;
@@ -118,8 +122,6 @@ class Flags {
 // first. accepted_spellings() has the former ones too.
 std::vector<std::string> spellings(const FlagSpec& spec);
 std::vector<std::string> accepted_spellings(const FlagSpec& spec);
-// Splits "a|b|c" or "a b" into its parts; empty ones are left out.
-std::vector<std::string> split(const std::string& text, char separator);
 
 // Warnings for WEFT_* environment names that nothing reads, one line each.
 std::vector<std::string> unknown_environment();

@@ -292,7 +292,7 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   if (seconds) options.checkpoint_path = names.checkpoint;
   options.checkpoint_seconds = seconds.value_or(0);
   const std::string& pattern = work.drawings.pattern;
-  options.notes = resume_notes(flags_, pattern.empty() ? drawing.path : pattern,
+  options.notes = resume_notes(flags_, drawing.spec, pattern.empty() ? drawing.path : pattern,
                                work.drawings.all.front().spec.request.seed);
   options.listener = &printer;
   options.stop = &stop_requested();

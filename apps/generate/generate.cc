@@ -83,7 +83,9 @@ class Generation {
         jobs_(std::move(jobs)),
         several_(jobs_.size() > 1 || flags.given("prompt-file")),
         output_(checked_output(flags, several_)),
-        expander_(expander_folder(flags)),
+        // A caption that an interrupted run left is not expanded again.
+        expander_(several_ || jobs_.front().spec.expanded_from.empty() ? expander_folder(flags)
+                                                                       : ""),
         drawer_(flags, std::move(model)) {}
 
   int run(const ResultListener& on_result) {
@@ -251,7 +253,8 @@ int generate(const Flags& flags, std::vector<GivenJob> jobs, const ResultListene
 }
 
 int run_generate(const Flags& flags) {
-  return generate(flags, jobs_of(flags), [&](const Finished& done) { print_result(flags, done); });
+  return generate(flags, jobs_to_draw(flags),
+                  [&](const Finished& done) { print_result(flags, done); });
 }
 
 }  // namespace weft

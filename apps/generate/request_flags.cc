@@ -28,12 +28,6 @@ std::string without_line_ends(std::string text) {
   return text;
 }
 
-// The flag of a field of a job.
-std::string flag_of(std::string field) {
-  std::ranges::replace(field, '_', '-');
-  return field;
-}
-
 // The object of a line. Error(kUsage) where it is none.
 nlohmann::json object_of(const std::string& text, const std::string& where) {
   nlohmann::json object;
@@ -54,13 +48,14 @@ nlohmann::json schedule_of(const Flags& flags) {
   return entries;
 }
 
-// The fields that flags of this command give; `prompt` and `output` mean something else there.
-nlohmann::json fields_of(const Flags& flags) {
+// The fields that those flags of this command give which are `chosen`; `prompt` and `output` mean
+// something else there.
+nlohmann::json fields_of(const Flags& flags, bool (Flags::*chosen)(const std::string&) const) {
   nlohmann::json fields = nlohmann::json::object();
   for (const JobField& field : job_fields()) {
     const std::string name = field.name, flag = flag_of(name);
     if (name == "prompt" || name == "output" || !find_flag(flags.command(), flag)) continue;
-    if (!flags.given(flag)) continue;
+    if (!(flags.*chosen)(flag)) continue;
     if (name == "prompt_schedule")
       fields[name] = schedule_of(flags);
     else
@@ -103,6 +98,11 @@ nlohmann::json unwrapped(const nlohmann::json& envelope, const std::string& wher
 }
 
 }  // namespace
+
+std::string flag_of(std::string field) {
+  std::ranges::replace(field, '_', '-');
+  return field;
+}
 
 std::string standard_input() {
   return without_line_ends({std::istreambuf_iterator<char>(std::cin), {}});
@@ -165,7 +165,19 @@ std::vector<std::string> prompts_of(const Flags& flags) {
 
 GivenJob job_of(const Flags& flags) {
   GivenJob job{.spec = {}, .label = flag_label(flags), .model = {}};
-  read_named_job(fields_of(flags), job.label, job.spec);
+  read_named_job(fields_of(flags, &Flags::given), job.label, job.spec);
+  return job;
+}
+
+GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const std::string& where) {
+  const auto label = [of_flag = flag_label(flags), &flags, where](const std::string& field) {
+    const bool typed = flags.typed(flag_of(field)) || (is_side(field) && flags.typed("size"));
+    return typed ? of_flag(field) : where + ": " + field;
+  };
+  GivenJob job{.spec = blank_record(), .label = label, .model = {}};
+  read_named_job(request, label, job.spec);
+  read_named_job(fields_of(flags, &Flags::typed), label, job.spec);
+  if (flags.typed("prompt")) job.spec.request.prompt = text_argument(flags, "prompt");
   return job;
 }
 

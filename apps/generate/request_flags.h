@@ -18,6 +18,8 @@ struct GivenJob {
   std::string model;  // the model that the line names, or ""
 };
 
+// The flag of a field of a job.
+std::string flag_of(std::string field);
 // The flag's text: as it stands, the contents of the file behind '@', or standard input for "-".
 std::string text_argument(const Flags& flags, const std::string& name);
 // Standard input, without the line ends at its end.
@@ -44,6 +46,9 @@ GivenJob job_of(const Flags& flags);
 // The same with the fields of a line on top: a prompt, a job in JSON, or an envelope of OpenAI's
 // batches around one. `where` begins messages about the line.
 GivenJob job_of(const Flags& flags, const Line& line, const std::string& where);
+// The job of a record's request with the fields of this command line's arguments on top. `where`
+// begins messages about the record. `flags` must outlive the job.
+GivenJob recorded_job(const Flags& flags, const nlohmann::json& request, const std::string& where);
 // The jobs of --prompt or --prompt-file. Error(kUsage).
 std::vector<GivenJob> jobs_of(const Flags& flags);
 // The request of a job for a model; fields that are left open stay open.

@@ -31,6 +31,7 @@ std::string absolute(const std::string& path) { return fs::absolute(path).string
 // The value of a flag, made independent of the working folder.
 std::string anywhere(const std::string& name, const std::string& value) {
   if (name == "prompt-file") return absolute(value);
+  if (name == "negative-prompt" && value.starts_with('@')) return "@" + absolute(value.substr(1));
   return kModels.count(name) && value != "auto" ? absolute(find_model(value)) : value;
 }
 
@@ -89,10 +90,15 @@ void warn_of_changes(const Flags& flags, const Checkpoint& left, const std::stri
   }
 }
 
-// True where the flag, or one that sets it, stands on the present command line.
-bool is_on_command_line(const Flags& flags, const std::string& name) {
-  const std::string origin = flags.origin(name);
-  return origin == "flag" || origin.starts_with("--") || origin.starts_with("layout ");
+bool names_checkpoint(const Flags& flags) {
+  return flags.text("resume") != "auto" && flags.text("resume") != "never";
+}
+
+// True where the record of a job states what the flag gives.
+bool is_recorded(const std::string& flag) {
+  return flag != "output" && std::ranges::any_of(job_fields(), [&](const JobField& field) {
+           return flag == flag_of(field.name);
+         });
 }
 
 // Earlier versions wrote frames into any --output that ends in /.
@@ -108,8 +114,8 @@ void translate_earlier_output(nlohmann::json& stored) {
 }  // namespace
 
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments) {
+  if (!names_checkpoint(flags)) return flags;
   const std::string resume = flags.text("resume");
-  if (resume == "auto" || resume == "never") return flags;
   std::string faults;
   for (const std::string& path : files_left(names_of_left(resume))) {
     nlohmann::json stored;
@@ -121,10 +127,11 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
     }
     translate_earlier_output(stored);
     StoredFlags left{.values = {}, .origin = path};
+    const bool several = stored.contains("prompt-file");
     for (const auto& [name, value] : stored.items()) {
       const FlagSpec* spec = find_flag(flags.command(), name);
-      if (spec && !is_on_command_line(flags, spec->name))
-        left.values[spec->name] = value.get<std::string>();
+      if (!spec || flags.typed(spec->name) || (!several && is_recorded(spec->name))) continue;
+      left.values[spec->name] = value.get<std::string>();
     }
     return Flags::parse(flags.command(), arguments, left);
   }
@@ -190,6 +197,17 @@ nlohmann::json left_value(const Flags& flags, const OutputNames& names, const st
 
 }  // namespace
 
+std::vector<GivenJob> jobs_to_draw(const Flags& flags) {
+  if (!names_checkpoint(flags) || !flags.text("prompt-file").empty()) return jobs_of(flags);
+  const std::string resume = flags.text("resume");
+  const std::optional<Checkpoint> left = checkpoint_left(flags, names_of_left(resume));
+  CHECK(left, resume, " is gone");
+  GivenJob job = recorded_job(flags, parse_json(left->job, left->path).at("request"), left->path);
+  if (const auto from = left->notes.find("expanded_from"); from != left->notes.end())
+    job.spec.expanded_from = from->second;
+  return {job};
+}
+
 std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) {
   const nlohmann::json seed = left_value(flags, names, "/request/seed");
   return seed.is_number_unsigned() ? std::optional(seed.get<uint64_t>()) : std::nullopt;
@@ -203,15 +221,12 @@ std::string layout_left(const Flags& flags, const OutputNames& names,
   return known ? layout.get<std::string>() : "";
 }
 
-std::map<std::string, std::string> resume_notes(const Flags& flags, const std::string& output,
-                                                uint64_t seed) {
+std::map<std::string, std::string> resume_notes(const Flags& flags, const JobSpec& job,
+                                                const std::string& output, uint64_t seed) {
   nlohmann::json given = nlohmann::json::object();
   for (const auto& [name, value] : flags.values())
     if (value.second != "default" && !kNotStored.count(name))
       given[name] = anywhere(name, value.first);
-  for (const char* name : {"prompt", "negative-prompt"})
-    if (const std::string text = flags.text(name); text.starts_with('@'))
-      given[name] = "@" + absolute(text.substr(1));
   const bool is_folder_of_frames = output.ends_with('/');
   given["output"] = absolute(output.substr(0, output.size() - is_folder_of_frames));
   if (const std::string layout = layout_text(flags); layout != "auto") {
@@ -219,7 +234,9 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const std::s
     given["layout"] = layout;
   }
   given["seed"] = std::to_string(seed);
-  return {{"engine", version_text()}, {"given", given.dump()}};
+  std::map<std::string, std::string> notes{{"engine", version_text()}, {"given", given.dump()}};
+  if (!job.expanded_from.empty()) notes["expanded_from"] = job.expanded_from;
+  return notes;
 }
 
 void drop_leftovers(const Flags& flags, const OutputNames& names) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/command_line/flags.h"
+#include "apps/generate/request_flags.h"
 #include "apps/generate/sidecar.h"
 #include "engine/generation/generator.h"
 
@@ -14,9 +15,12 @@ namespace weft {
 struct Ranks;
 
 // Returns `flags` where --resume is auto or never. Where it names a checkpoint (or the output
-// beside it), returns the flags of that job; flags of this command line take precedence.
-// Error(kUsage) where there is nothing to resume.
+// beside it), returns the flags of the command that wrote it, but for those that a single job's
+// record states; flags of this command line take precedence. Error(kUsage) where there is nothing
+// to resume.
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments);
+// The jobs of those flags: that of the checkpoint's record, or all of --prompt-file.
+std::vector<GivenJob> jobs_to_draw(const Flags& flags);
 
 // The first whole file among latents, checkpoint and the checkpoint before. Null where there is
 // none or --resume is never. Error(kUsage) where all are damaged or belong to another job, unless
@@ -30,10 +34,10 @@ std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names);
 std::string layout_left(const Flags& flags, const OutputNames& names,
                         std::span<const Layout> legal);
 
-// The notes of a checkpoint: the flags of the job. `output` is the path of its result, or the
-// pattern of several.
-std::map<std::string, std::string> resume_notes(const Flags& flags, const std::string& output,
-                                                uint64_t seed);
+// The notes of a checkpoint: the flags of its command. `output` is the path of its result, or the
+// pattern of several; `seed` is that of the first.
+std::map<std::string, std::string> resume_notes(const Flags& flags, const JobSpec& job,
+                                                const std::string& output, uint64_t seed);
 
 // Removes the files that only a running job needs. This comes after the sidecar: a job that is
 // killed before it can be resumed, and one that is killed after it is complete; the next run of the

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
-#include <limits>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
+#include "io/legal.h"
 #include "io/nearest.h"
 #include "kernels/check.h"
 
@@ -21,67 +19,33 @@ constexpr std::array<std::string_view, static_cast<size_t>(MethodKind::kCount)> 
 struct Number {
   MethodKind kind;
   const char* name;
-  double low, high;
+  const char* legal;
   std::variant<std::optional<int64_t> Method::*, std::optional<double> Method::*> member;
-
-  std::string legal() const {
-    const bool whole = std::holds_alternative<std::optional<int64_t> Method::*>(member);
-    const auto shown = [](double value) {
-      char text[32];
-      std::snprintf(text, sizeof text, "%.10g", value);
-      return std::string(text);
-    };
-    return std::string(whole ? "a whole number, " : "a number, ") + shown(low) + " ... " +
-           shown(high);
-  }
 };
 
 constexpr Number kNumbers[] = {
-    {MethodKind::kClips, "window", 0, 4096, &Method::window},
-    {MethodKind::kClips, "global", 0, 4096, &Method::global},
-    {MethodKind::kClips, "trained", 1, 4096, &Method::trained},
-    {MethodKind::kClips, "bias", 0, 1000, &Method::bias},
-    {MethodKind::kClips, "global_sigma", 0, 2, &Method::global_sigma},
-    {MethodKind::kClips, "stale", 0, 1, &Method::stale},
-    {MethodKind::kClips, "warmup", 0, 1000, &Method::warmup},
-    {MethodKind::kQueue, "block", 1, 4096, &Method::block},
-    {MethodKind::kQueue, "context", 0, 4096, &Method::context},
+    {MethodKind::kClips, "window", "0 ... 4096", &Method::window},
+    {MethodKind::kClips, "global", "0 ... 4096", &Method::global},
+    {MethodKind::kClips, "trained", "1 ... 4096", &Method::trained},
+    {MethodKind::kClips, "bias", "0 ... 1000", &Method::bias},
+    {MethodKind::kClips, "global_sigma", "0 ... 2", &Method::global_sigma},
+    {MethodKind::kClips, "stale", "0 ... 1", &Method::stale},
+    {MethodKind::kClips, "warmup", "0 ... 1000", &Method::warmup},
+    {MethodKind::kQueue, "block", "1 ... 4096", &Method::block},
+    {MethodKind::kQueue, "context", "0 ... 4096", &Method::context},
 };
 
-std::vector<std::string> split(const std::string& text, char by) {
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  for (size_t end; (end = text.find(by, begin)) != std::string::npos; begin = end + 1)
-    parts.push_back(text.substr(begin, end - begin));
-  parts.push_back(text.substr(begin));
-  return parts;
+std::string or_nearest(const std::string& name, const std::vector<std::string>& names) {
+  std::string legal;
+  for (const std::string& each : names) legal += (legal.empty() ? "" : ", ") + each;
+  return "legal: " + legal + did_you_mean(nearest(name, names));
 }
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string all;
-  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-  return all;
+void set(Method& method, std::optional<int64_t> Method::*member, const GivenText& value) {
+  method.*member = value.whole_number();
 }
-
-std::string or_nearest(const std::string& name, const std::vector<std::string>& legal) {
-  const std::string near = nearest(name, legal);
-  return "legal: " + joined(legal) + (near.empty() ? "" : "; did you mean " + near + "?");
-}
-
-void set_number(Method& method, const Number& number, const std::string& value,
-                const std::string& where) {
-  std::visit(
-      [&](auto member) {
-        typename std::remove_reference_t<decltype(method.*member)>::value_type read{};
-        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), read);
-        const bool whole = error == std::errc() && end == value.data() + value.size();
-        const auto as_number = static_cast<double>(read);
-        if (!whole || !(as_number >= number.low && as_number <= number.high))
-          throw Error(ErrorKind::kUsage,
-                      where + ": " + number.name + " is '" + value + "', legal: " + number.legal());
-        method.*member = read;
-      },
-      number.member);
+void set(Method& method, std::optional<double> Method::*member, const GivenText& value) {
+  method.*member = value.number();
 }
 
 }  // namespace
@@ -117,7 +81,9 @@ Method parse_method(const std::string& text, const std::string& label) {
     if (number.kind == method.kind) legal.push_back(number.name);
   if (legal.empty())
     throw Error(ErrorKind::kUsage, where + ", but " + name + " has no numbers; legal: " + name);
-  for (const std::string& part : split(text.substr(colon + 1), ',')) {
+  const std::vector<std::string> parts = split(text.substr(colon + 1), ',');
+  if (parts.empty()) throw Error(ErrorKind::kUsage, where + ", legal after the colon: NAME=N,...");
+  for (const std::string& part : parts) {
     const size_t equals = part.find('=');
     const std::string key = part.substr(0, equals);
     const auto number = std::ranges::find_if(
@@ -125,7 +91,8 @@ Method parse_method(const std::string& text, const std::string& label) {
     if (number == std::end(kNumbers) || equals == std::string::npos)
       throw Error(ErrorKind::kUsage, where + ": '" + part + "' is no number of " + name + ", " +
                                          or_nearest(key, legal));
-    set_number(method, *number, part.substr(equals + 1), where);
+    const GivenText value{part.substr(equals + 1), where + ": " + key, number->legal};
+    std::visit([&](auto member) { set(method, member, value); }, number->member);
   }
   return method;
 }

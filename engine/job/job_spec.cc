@@ -9,54 +9,14 @@
 
 #include "engine/job/prompt_schedule.h"
 #include "io/json.h"
+#include "io/legal.h"
 #include "io/nearest.h"
 #include "io/sha256.h"
 
 namespace weft {
 namespace {
 
-// The value of a field, as text, and the messages that refuse it.
-struct Value {
-  std::string text, label;
-  const char* legal;
-
-  [[noreturn]] void refuse(const std::string& rule) const {
-    throw Error(ErrorKind::kUsage, label + " is '" + text + "', legal: " + rule);
-  }
-  double number(const char* kind = "a finite number") const {
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    if (*end || end == text.c_str() || !std::isfinite(value))
-      refuse(kind + std::string(", ") + legal);
-    const std::string range = legal;
-    const size_t dots = range.find(" ... ");
-    const std::string low = range.substr(0, dots), high = range.substr(dots + 5);
-    if (value < std::stod(low) || value > std::stod(high))
-      throw Error(ErrorKind::kUsage, label + " is " + text + ", legal: " + range +
-                                         "; nearest: " + (value < std::stod(low) ? low : high));
-    return value;
-  }
-  int64_t integer() const {
-    const double value = number("a whole number");
-    if (value != std::floor(value)) refuse(std::string("a whole number, ") + legal);
-    return static_cast<int64_t>(value);
-  }
-  std::string one_of(const std::string& value) const {
-    const std::vector<std::string> names = split_names(legal);
-    if (std::ranges::find(names, value) != names.end()) return value;
-    const std::string near = nearest(value, names);
-    refuse(legal + (near.empty() ? "" : "; did you mean " + near + "?"));
-  }
-  static std::vector<std::string> split_names(std::string list) {
-    std::vector<std::string> names;
-    for (size_t bar; (bar = list.find('|')) != std::string::npos; list.erase(0, bar + 1))
-      names.push_back(list.substr(0, bar));
-    names.push_back(list);
-    return names;
-  }
-};
-
-void set_id(JobSpec& job, const Value& value) {
+void set_id(JobSpec& job, const GivenText& value) {
   constexpr size_t kLongest = 64;
   const bool plain = std::ranges::all_of(value.text, [](unsigned char c) { return c >= 0x20; });
   if (value.text.empty() || value.text.size() > kLongest || !plain)
@@ -65,21 +25,21 @@ void set_id(JobSpec& job, const Value& value) {
 }
 
 // A path that stays inside the folder of results.
-void set_output(JobSpec& job, const Value& value) {
+void set_output(JobSpec& job, const GivenText& value) {
   const bool leaves =
       value.text.starts_with('/') || ("/" + value.text + "/").find("/../") != std::string::npos;
   if (value.text.empty() || leaves) value.refuse("a path inside the folder of --output");
   job.output = value.text;
 }
 
-void set_size(JobSpec& job, const Value& value) {
+void set_size(JobSpec& job, const GivenText& value) {
   const auto size = parse_size(value.text);
   if (!size) value.refuse("WxH or W*H, as 832x480");
   job.request.width = size->first;
   job.request.height = size->second;
 }
 
-void set_sigmas(JobSpec& job, const Value& value) {
+void set_sigmas(JobSpec& job, const GivenText& value) {
   std::vector<double> sigmas;
   for (const char* at = value.text.c_str(); *at;) {
     char* end = nullptr;
@@ -96,7 +56,7 @@ void set_sigmas(JobSpec& job, const Value& value) {
   job.request.sigmas = std::move(sigmas);
 }
 
-void set_seed(JobSpec& job, const Value& value) {
+void set_seed(JobSpec& job, const GivenText& value) {
   job.seeded = !value.text.empty() && value.text != "-1";
   if (!job.seeded) return;
   errno = 0;
@@ -107,7 +67,7 @@ void set_seed(JobSpec& job, const Value& value) {
 }
 
 // The text is that of a JSON array.
-void set_prompt_schedule(JobSpec& job, const Value& value) {
+void set_prompt_schedule(JobSpec& job, const GivenText& value) {
   nlohmann::json entries;
   try {
     entries = parse_json(value.text, value.label);
@@ -119,60 +79,62 @@ void set_prompt_schedule(JobSpec& job, const Value& value) {
 
 struct Rule {
   JobField field;
-  void (*set)(JobSpec& job, const Value& value);
+  void (*set)(JobSpec& job, const GivenText& value);
 };
 
 // A field that replaces an earlier one stands below it: sigmas below steps and flow_shift.
 constexpr Rule kRules[] = {
     {{"id", nullptr}, set_id},
     {{"output", nullptr}, set_output},
-    {{"prompt", nullptr}, [](JobSpec& job, const Value& v) { job.request.prompt = v.text; }},
+    {{"prompt", nullptr}, [](JobSpec& job, const GivenText& v) { job.request.prompt = v.text; }},
     {{"negative_prompt", nullptr},
-     [](JobSpec& job, const Value& v) { job.request.negative_prompt = v.text; }},
-    {{"expanded_from", nullptr}, [](JobSpec& job, const Value& v) { job.expanded_from = v.text; }},
+     [](JobSpec& job, const GivenText& v) { job.request.negative_prompt = v.text; }},
+    {{"expanded_from", nullptr},
+     [](JobSpec& job, const GivenText& v) { job.expanded_from = v.text; }},
     {{"size", nullptr}, set_size},
     {{"width", "1 ... 16384"},
-     [](JobSpec& job, const Value& v) { job.request.width = v.integer(); }},
+     [](JobSpec& job, const GivenText& v) { job.request.width = v.whole_number(); }},
     {{"height", "1 ... 16384"},
-     [](JobSpec& job, const Value& v) { job.request.height = v.integer(); }},
+     [](JobSpec& job, const GivenText& v) { job.request.height = v.whole_number(); }},
     {{"num_frames", "1 ... 1048576"},
-     [](JobSpec& job, const Value& v) {
-       job.request.frames = v.integer();
+     [](JobSpec& job, const GivenText& v) {
+       job.request.frames = v.whole_number();
        job.seconds = 0;
      }},
     {{"seconds", "0.001 ... 36000"},
-     [](JobSpec& job, const Value& v) {
+     [](JobSpec& job, const GivenText& v) {
        job.seconds = v.number();
        job.request.frames = 0;
      }},
     {{"round_frames", "true|false"},
-     [](JobSpec& job, const Value& v) {
+     [](JobSpec& job, const GivenText& v) {
        const bool on = v.text == "on" || v.text == "1", off = v.text == "off" || v.text == "0";
-       job.round_frames = on || (!off && v.one_of(v.text) == "true");
+       job.round_frames = on || (!off && v.one_of() == "true");
      }},
-    {{"fps", "0.1 ... 1000"}, [](JobSpec& job, const Value& v) { job.request.fps = v.number(); }},
+    {{"fps", "0.1 ... 1000"},
+     [](JobSpec& job, const GivenText& v) { job.request.fps = v.number(); }},
     {{"steps", "1 ... 1000"},
-     [](JobSpec& job, const Value& v) {
-       job.request.steps = static_cast<int>(v.integer());
+     [](JobSpec& job, const GivenText& v) {
+       job.request.steps = static_cast<int>(v.whole_number());
        job.request.sigmas.clear();
      }},
     {{"guidance_scale", "0 ... 100"},
-     [](JobSpec& job, const Value& v) { job.request.guidance_scale = v.number(); }},
+     [](JobSpec& job, const GivenText& v) { job.request.guidance_scale = v.number(); }},
     {{"guidance_scale_2", "0 ... 100"},
-     [](JobSpec& job, const Value& v) { job.request.guidance_scale_2 = v.number(); }},
+     [](JobSpec& job, const GivenText& v) { job.request.guidance_scale_2 = v.number(); }},
     {{"flow_shift", "0.001 ... 1000"},
-     [](JobSpec& job, const Value& v) {
+     [](JobSpec& job, const GivenText& v) {
        job.request.flow_shift = v.number();
        job.request.sigmas.clear();
      }},
     {{"solver", "unipc-diffusers|unipc-original|dpmpp-diffusers|dpmpp-original|euler|distill-4"},
-     [](JobSpec& job, const Value& v) { job.request.solver = v.one_of(v.text); }},
+     [](JobSpec& job, const GivenText& v) { job.request.solver = v.one_of(); }},
     {{"sigmas", nullptr}, set_sigmas},
     {{"seed", nullptr}, set_seed},
     {{"rng", "portable|torch-cpu"},
-     [](JobSpec& job, const Value& v) { job.request.rng = rng_from_name(v.one_of(v.text)); }},
+     [](JobSpec& job, const GivenText& v) { job.request.rng = rng_from_name(v.one_of()); }},
     {{"method", nullptr},
-     [](JobSpec& job, const Value& v) { job.request.method = parse_method(v.text, v.label); }},
+     [](JobSpec& job, const GivenText& v) { job.request.method = parse_method(v.text, v.label); }},
     {{"prompt_schedule", nullptr}, set_prompt_schedule},
 };
 
@@ -186,7 +148,12 @@ constexpr auto kFields = [] {
 std::string text_of(const nlohmann::json& object, const char* field, const std::string& label) {
   const nlohmann::json& value = object.at(field);
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_structured() || std::string_view(field) == "prompt_schedule") return value.dump();
+  if (std::string_view(field) == "prompt_schedule") return value.dump();
+  if (!value.is_structured()) {
+    std::string number = value.dump();
+    if (value.is_number_float() && number.ends_with(".0")) number.resize(number.size() - 2);
+    return number;
+  }
   if (value.is_object() || std::string_view(field) != "sigmas")
     throw Error(ErrorKind::kUsage, label + " is " + value.dump() + ", legal: a text or a number");
   std::string list;
@@ -245,6 +212,12 @@ nlohmann::json facts_of(const std::string& record) {
 }  // namespace
 
 std::span<const JobField> job_fields() { return kFields; }
+
+JobSpec blank_record() {
+  JobSpec job;
+  job.request.method.kind = MethodKind::kFull;
+  return job;
+}
 
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job) {
   nlohmann::json fields = nlohmann::json::object();

@@ -35,6 +35,10 @@ std::span<const JobField> job_fields();
 // Names a field in messages: "--steps", "line 3: steps".
 using FieldLabel = std::function<std::string(const std::string& field)>;
 
+// A job to read a record on top of: a record without a method is of a time that knew full attention
+// alone.
+JobSpec blank_record();
+
 // Sets the fields of `object` on top of what `job` has. A number may also be a text. Error(kUsage)
 // names the field, its value and the legal ones; for an unknown field the nearest known one.
 void read_job(const nlohmann::json& object, const FieldLabel& label, JobSpec& job);

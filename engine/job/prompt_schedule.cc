@@ -36,9 +36,8 @@ std::vector<ScheduledPrompt> read_prompt_schedule(const nlohmann::json& entries,
       refuse(" is " + entry.dump() + ", legal: {\"at\": \"12s\", \"prompt\": TEXT}");
     for (const auto& [key, value] : entry.items())
       if (key != "at" && key != "prompt") {
-        const std::string near = nearest(key, std::vector<std::string>{"at", "prompt"});
-        refuse(" has the field " + key + ", legal: at, prompt" +
-               (near.empty() ? "" : "; did you mean " + near + "?"));
+        const std::vector<std::string> legal{"at", "prompt"};
+        refuse(" has the field " + key + ", legal: at, prompt" + did_you_mean(nearest(key, legal)));
       }
     if (!entry.contains("at") || !entry.contains("prompt"))
       refuse(std::string(" has no ") + (entry.contains("at") ? "prompt" : "at"));

@@ -9,7 +9,8 @@
 namespace weft {
 namespace {
 
-constexpr int kSimulatedSteps = 2, kSimulatedChunks = 3, kShown = 3;
+constexpr int kSimulatedSteps = 2, kSimulatedChunks = 3;
+constexpr size_t kShown = 3;
 
 // The simulated times at which stages and decoded chunks began on the first rank.
 struct StageTimes final : ProgressListener {
@@ -280,16 +281,27 @@ LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layout
   for (const Layout& layout : layouts) all.push_back(forecast(layout));
   std::ranges::stable_sort(all, {}, &Forecast::seconds);
   LayoutChoice choice;
+  std::vector<Forecast>& best = choice.best;
+  std::vector<Layout> alike;
   for (Forecast& one : all) {
+    const bool is_alike = best.empty() || one.seconds <= kAlike * best.front().seconds;
+    if (best.size() >= kShown && !is_alike) break;
     one.memory = memory_of(job, one.layout);
-    if (!one.fits())
-      ++choice.too_large;
-    else
-      choice.best.push_back(one);
-    if (choice.best.size() == kShown) break;
+    if (!one.fits()) {
+      choice.too_large += best.size() < kShown;
+      continue;
+    }
+    if (is_alike) alike.push_back(one.layout);
+    best.push_back(one);
   }
-  if (choice.best.empty())
-    choice.best = {*std::ranges::min_element(all, {}, &Forecast::high_water)};
+  if (best.empty()) {
+    best = {*std::ranges::min_element(all, {}, &Forecast::high_water)};
+    return choice;
+  }
+  const auto chosen =
+      std::ranges::find(best, *std::ranges::find_first_of(layouts, alike), &Forecast::layout);
+  std::rotate(best.begin(), chosen, chosen + 1);
+  best.resize(std::min<size_t>(best.size(), kShown));
   return choice;
 }
 

@@ -88,12 +88,15 @@ class QuickForecast {
 };
 
 struct LayoutChoice {
-  // The layouts that fit in memory, at most three, the fastest first. Where none fits, the one that
-  // needs the least memory.
+  // The chosen layout and the two next by their time; all fit in memory. Where none fits, the one
+  // that needs the least memory.
   std::vector<Forecast> best;
   int too_large = 0;  // faster layouts than the last of `best` that do not fit
 };
-// `layouts` must not be empty. Of layouts that take equally long, the first wins.
+// Chooses the fastest layout that fits. Of those that take at most kAlike times as long, the first
+// of `layouts` wins, so that small differences between measured rates do not change the choice.
+// `layouts` must not be empty.
+inline constexpr double kAlike = 1.03;
 LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts);
 
 }  // namespace weft

@@ -245,6 +245,36 @@ TEST_F(Batch, RanksGoOnAfterAFailure) {
   EXPECT_TRUE(log("results.jsonl").contains("c"));
 }
 
+// A failure ends ranks that are processes. Every run draws first what has not failed, and then what
+// failed the longest time ago, so that the next runs come to every job; the manifest is there.
+TEST_F(Batch, ProcessesEndAtAFailureAndTheNextRunsGoOn) {
+  if (std::system("mpirun --version >/dev/null 2>&1") != 0) GTEST_SKIP() << "no mpirun";
+  jobs(
+      "{\"id\":\"a\",\"prompt\":\"x\",\"output\":\"taken/a.png\"}\n"
+      "{\"id\":\"b\",\"prompt\":\"y\",\"output\":\"taken-too/b.png\"}\n"
+      "{\"id\":\"c\",\"prompt\":\"z\"}\n");
+  fs::create_directories(path("out"));
+  for (const char* name : {"out/taken", "out/taken-too"}) std::ofstream(path(name)) << "no folder";
+  const std::string command = "mpirun --allow-run-as-root --oversubscribe -n 2 " +
+                              std::string(WEFT_BINARY) + " batch " + path("jobs.jsonl") + kFlags +
+                              "--layout ring=2 -o " + path("out/") + " >/dev/null 2>&1";
+  EXPECT_NE(std::system(command.c_str()), 0);
+  EXPECT_TRUE(log("results.jsonl").empty());
+  EXPECT_EQ(log("errors.jsonl").size(), 1u);
+  EXPECT_EQ(manifest().at("state"), "in_progress");
+  EXPECT_NE(std::system(command.c_str()), 0);  // b fails
+  EXPECT_EQ(log("errors.jsonl").size(), 2u);
+  EXPECT_NE(std::system(command.c_str()), 0);  // c is drawn, a fails again
+  EXPECT_EQ(log("errors.jsonl").size(), 2u);
+  EXPECT_TRUE(log("results.jsonl").contains("c"));
+  EXPECT_EQ(manifest().at("state"), "completed");
+  fs::remove(path("out/taken-too"));
+  EXPECT_NE(std::system(command.c_str()), 0);  // b is drawn although a, before it, fails still
+  EXPECT_TRUE(log("results.jsonl").contains("b"));
+  EXPECT_EQ(manifest().at("request_counts"), (json{{"total", 3}, {"completed", 2}, {"failed", 1}}));
+  EXPECT_TRUE(leftovers().empty());
+}
+
 // A stopped batch ends with the signal's code, and the same command goes on.
 TEST_F(Batch, AStoppedBatchGoesOn) {
   jobs("{\"id\":\"a\",\"prompt\":\"x\"}\n{\"id\":\"b\",\"prompt\":\"y\",\"steps\":1000}\n");

@@ -69,6 +69,23 @@ TEST_F(Expand, ReplayNeedsNoLanguageModel) {
             json::parse(std::ifstream(path("a.json"))).at("request"));
 }
 
+TEST_F(Expand, ResumingNeedsNoLanguageModel) {
+  fs::copy("models/pocket", path("model"), fs::copy_options::recursive);
+  ASSERT_EQ(run("generate --model " + path("model") +
+                " --size 64x64 --num-frames 1 --steps 2 -q -p 'blue star' --expand-prompt auto "
+                "--keep-latents -o " +
+                path("a.png"))
+                .code,
+            0);
+  const json before = json::parse(std::ifstream(path("a.json")));
+  for (const char* name : {"a.png", "a.json", "model/language"}) fs::remove_all(path(name));
+  const Outcome resumed = run("generate -q --resume " + path("a.png"));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  const json after = json::parse(std::ifstream(path("a.json")));
+  EXPECT_EQ(after.at("request"), before.at("request"));
+  EXPECT_EQ(after.at("framehash"), before.at("framehash"));
+}
+
 TEST_F(Expand, SeveralPromptsAndRanksGiveTheSameCaptions) {
   std::ofstream(path("two.txt")) << "green square\nring, going left, tiny\n";
   const auto captions = [&](const std::string& folder, const std::string& more) {

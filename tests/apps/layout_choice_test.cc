@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "engine/planning/forecast.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {
@@ -33,10 +34,12 @@ TEST_F(LayoutAuto, PlansTheFastestOfAllAndNamesTheNextTwo) {
     const std::vector<json> one = plans("--ranks 4" + link);  // auto is the default
     ASSERT_EQ(one.size(), 1u);
     ASSERT_GT(all.size(), 3u);
-    EXPECT_EQ(one[0]["layout"], all[0]["layout"]);
-    EXPECT_NEAR(one[0]["seconds"].get<double>() / all[0]["seconds"].get<double>(), 1, 0.02);
-    for (int place = 0; place < 3; ++place)
-      EXPECT_EQ(one[0]["chosen_from"][place]["layout"], all[place]["layout"]);
+    EXPECT_LT(one[0]["seconds"].get<double>() / all[0]["seconds"].get<double>(), kAlike + 0.02);
+    EXPECT_EQ(one[0]["chosen_from"][0]["layout"], one[0]["layout"]);
+    std::vector<json> others;
+    for (const json& each : all)
+      if (each["layout"] != one[0]["layout"]) others.push_back(each["layout"]);
+    for (int place : {1, 2}) EXPECT_EQ(one[0]["chosen_from"][place]["layout"], others[place - 1]);
     chosen.push_back(one[0]["layout"]);
   }
   EXPECT_NE(chosen[0], chosen[1]);

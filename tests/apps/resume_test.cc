@@ -292,6 +292,29 @@ TEST_F(Resume, AnotherJobsCheckpointIsRefusedByItsDifference) {
   EXPECT_EQ(files(), (std::vector<std::string>{"a.checkpoint.safetensors"}));
 }
 
+// The checkpoint's record says what is drawn: the file that the prompt came from may be gone.
+TEST_F(Resume, TheJobIsTheRecordOfTheCheckpoint) {
+  const std::string prompt = folder_ + "/prompt";
+  std::ofstream(prompt) << "a caption";
+  std::string arguments = job(300, "--flow-shift 2.5 --json -o " + folder_ + "/whole.mp4");
+  arguments.replace(arguments.find("-p x"), 4, "-p @" + prompt);
+  Child uninterrupted = start(arguments);
+  ASSERT_EQ(uninterrupted.wait(), 0) << uninterrupted.err();
+  const auto whole = nlohmann::json::parse(uninterrupted.out()).at("framehash");
+
+  arguments.replace(arguments.find(folder_ + "/whole"), folder_.size() + 6, path("a"));
+  Child child = start(arguments);
+  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
+  child.signal(SIGINT);
+  ASSERT_EQ(child.wait(), 130) << child.err();
+  const std::string file = path("a.checkpoint.safetensors");
+  fs::remove(prompt);
+  Child again = start("generate --json --resume " + file);
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_EQ(nlohmann::json::parse(again.out()).at("framehash"), whole);
+  EXPECT_NE(again.err().find("resuming after step"), std::string::npos) << again.err();
+}
+
 // A job of several prompts continues with the one that was interrupted, and keeps the complete
 // ones.
 TEST_F(Resume, APromptFileGoesOnWhereItWas) {

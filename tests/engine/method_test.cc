@@ -45,13 +45,13 @@ TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
        "global_sigma, stale, warmup; did you mean window?"},
       {"queue:window=8", "'window=8' is no number of queue, legal: block, context"},
       {"clips:window", "'window' is no number of clips"},
-      {"clips:", "'' is no number of clips"},
-      {"queue:block=0", "block is '0', legal: a whole number, 1 ... 4096"},
-      {"queue:block=2.5", "block is '2.5', legal: a whole number"},
+      {"clips:", "legal after the colon: NAME=N"},
+      {"queue:block=0", "block is 0, legal: 1 ... 4096; nearest: 1"},
+      {"queue:block=2.5", "block is '2.5', legal: a whole number, 1 ... 4096"},
       {"queue:block=", "block is '', legal: a whole number"},
-      {"queue:block=99999999999999999999", "legal: a whole number, 1 ... 4096"},
-      {"clips:bias=nan", "bias is 'nan', legal: a number, 0 ... 1000"},
-      {"clips:stale=2", "stale is '2', legal: a whole number, 0 ... 1"},
+      {"queue:block=99999999999999999999", "legal: 1 ... 4096; nearest: 4096"},
+      {"clips:bias=nan", "bias is 'nan', legal: a finite number, 0 ... 1000"},
+      {"clips:stale=2", "stale is 2, legal: 0 ... 1; nearest: 1"},
   };
   for (const auto& [text, message] : faults)
     EXPECT_NE(refused(text).find(message), std::string::npos) << refused(text);

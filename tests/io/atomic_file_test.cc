@@ -84,6 +84,8 @@ TEST(Sha256, KnownDigests) {
   parts.update("");
   parts.update("bc");
   EXPECT_EQ(parts.hex(), sha256_hex("abc"));
+  TempDir dir;
+  EXPECT_EQ(file_hash(dir.write("abc", "abc")), sha256_hex("abc"));
 }
 
 }  // namespace
