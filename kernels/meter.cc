@@ -149,8 +149,8 @@ void metered(const Stream& stream, const Work& work, const std::function<void()>
   });
 }
 
-// Packing counts as loading, not as an op. In a dry run there is nothing to pack. Where no device is
-// measured, the CPU's table says what its layout takes.
+// Packing counts as loading, not as an op. In a dry run there is nothing to pack. Where no device
+// is measured, the CPU's table says what its layout takes.
 PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                                  DType dtype, WeightFormat format) {
   if (!is_dry_run(stream))

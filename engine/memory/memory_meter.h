@@ -22,8 +22,8 @@ class MemoryMeter {
     const size_t arena_peak = arena_.high_water();
     arena_high_water = std::max<uint64_t>(arena_high_water, arena_peak);
     tensor_peak = std::max<uint64_t>(tensor_peak, tensor_bytes_peak(kind()));
-    high_water[stage] = stream_.queue() ? device_use(arena_.device()).peak
-                                        : tensor_bytes_peak(kind()) + arena_peak;
+    high_water[stage] =
+        stream_.queue() ? device_use(arena_.device()).peak : tensor_bytes_peak(kind()) + arena_peak;
     arena_.trim();
     arena_.reset_high_water();
     if (stream_.queue()) stream_.queue()->trim();

@@ -94,8 +94,8 @@ std::vector<std::string> work(Communicator& world, const std::string& model, con
   double most = 0, least = 2;
   for (const Layout& layout : layouts)
     for (DType dtype : {DType::kF32, DType::kBF16}) {
-      const auto all = test::gather(
-          world, run_rank(RankPlacement::of(world, layout), model, open, dtype));
+      const auto all =
+          test::gather(world, run_rank(RankPlacement::of(world, layout), model, open, dtype));
       for (int rank = 0; rank < (world.rank() == 0 ? world.size() : 0); ++rank)
         for (int stage = 0; stage < 3; ++stage) {
           const auto planned = static_cast<double>(all[rank][stage]),
