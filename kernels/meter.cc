@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/device_plan.h"
+#include "kernels/transfer.h"
 
 namespace weft {
 
@@ -19,7 +20,7 @@ const DeviceTraits* measured_device() {
 }
 
 // The buffers of packed weights in a dry run: their sizes are those of the weights that are packed
-// for the measured device, or for the host.
+// for the measured device.
 struct MeasuredWeights : PackedStorage {
   Tensor weights, scales, bias_bf16;
   void for_buffers(const BufferVisitor& visit) override {
@@ -29,28 +30,22 @@ struct MeasuredWeights : PackedStorage {
   }
 };
 
-// Where the measured buffers of a dry run on `stream` are.
-Device measured_place(const Stream& stream) {
-  return stream.device().measured() ? stream.device() : Device{Device::Kind::kMeasuredHost};
-}
-
 // `weight` [out, ...] is the matrix to be packed.
 void measure_packed(const Stream& stream, PackedWeights& packed, const TensorView& weight,
                     const TensorView& bias, WeightFormat format) {
-  const Device place = measured_place(stream);
-  const bool eight = format != WeightFormat::kCompute, device = measured_device() != nullptr;
+  const Device place = stream.device();
+  const bool eight = format != WeightFormat::kCompute;
   const int64_t out = weight[0], in = weight.count() / out;
-  const PackedExtents extents =
-      device ? packed_extents(out, in, packed.dtype(), format) : PackedExtents{out, in};
+  const PackedExtents extents = packed_extents(out, in, packed.dtype(), format);
   auto& buffers = packed.make_storage<MeasuredWeights>();
   buffers.weights =
       Tensor(eight ? DType::kI8 : packed.dtype(), {extents.rows, extents.stride}, place);
-  // On the host there is a correction beside every scale.
-  if (eight) buffers.scales = Tensor(DType::kF32, {device ? 1 : 2, extents.rows}, place);
-  if (eight && device)
+  if (eight) {
+    buffers.scales = Tensor(DType::kF32, {extents.rows}, place);
     Tensor(weight.dtype, {packing_rows(out, in, weight.dtype), in}, place);  // freed when packed
+  }
   if (bias) buffers.bias = Tensor(DType::kF32, bias.shape(), place);
-  if (bias && device && bias.dtype == DType::kBF16 && packed.dtype() == DType::kBF16)
+  if (bias && bias.dtype == DType::kBF16 && packed.dtype() == DType::kBF16)
     buffers.bias_bf16 = Tensor(DType::kBF16, bias.shape(), place);
 }
 
@@ -154,11 +149,16 @@ void metered(const Stream& stream, const Work& work, const std::function<void()>
   });
 }
 
-// Packing counts as loading, not as an op. In a dry run there is nothing to pack.
+// Packing counts as loading, not as an op. In a dry run there is nothing to pack. Where no device
+// is measured, the CPU's table says what its layout takes.
 PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                                  DType dtype, WeightFormat format) {
   if (!is_dry_run(stream))
     return base(stream).linear.pack_linear(stream, weight, bias, dtype, format);
+  if (!measured_device()) {
+    Stream host = stream_on({Device::Kind::kMeasuredHost});
+    return cpu_ops().linear.pack_linear(host, weight, bias, dtype, format);
+  }
   PackedLinear packed(weight, dtype, format);
   measure_packed(stream, packed, weight, bias, format);
   return packed;
@@ -167,6 +167,10 @@ PackedLinear pack_linear_metered(Stream& stream, const TensorView& weight, const
 PackedConv pack_conv_metered(Stream& stream, const TensorView& weight, const TensorView& bias,
                              DType dtype) {
   if (!is_dry_run(stream)) return base(stream).conv.pack_conv(stream, weight, bias, dtype);
+  if (!measured_device()) {
+    Stream host = stream_on({Device::Kind::kMeasuredHost});
+    return cpu_ops().conv.pack_conv(host, weight, bias, dtype);
+  }
   PackedConv packed(weight, dtype);
   measure_packed(stream, packed, weight, bias, WeightFormat::kCompute);
   return packed;

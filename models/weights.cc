@@ -66,12 +66,13 @@ HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string
                        const TensorPart& part, DType dtype)
     : file_(file), whole_(part.range == Range{0, file.describe(name)[part.dim]}) {
   const TensorView like = file.describe(name).slice(part.dim, part.range.begin, part.range.size());
-  if (whole_ || is_dry_run(stream)) {
+  if (whole_) {
     mapped_ = file.view(name);
-    view_ = TensorView(mapped_.data, mapped_.dtype, like.shape());  // a part's values are not read
     return;
   }
-  memory_ = Tensor(dtype, like.shape());
+  const bool dry = is_dry_run(stream);
+  const Device place{dry ? Device::Kind::kMeasuredHost : Device::Kind::kCpu};
+  memory_ = Tensor(dtype, like.shape(), place);
   Stream host = host_stream(stream);
   const bool straight = like.dtype == dtype;
   const int64_t rows = like[0], row_values = like.count() / rows;
@@ -80,8 +81,9 @@ HeldWeight::HeldWeight(Stream& stream, const TensorFile& file, const std::string
   if (!straight) {
     TensorView shape = like;
     shape.extent[0] = std::min(step, rows);
-    staging = Tensor(like.dtype, shape.shape());
+    staging = Tensor(like.dtype, shape.shape(), place);
   }
+  if (dry) return;
   for (int64_t row = 0; row < rows; row += step) {
     const int64_t count = std::min(step, rows - row);
     const TensorView out = memory_.view().slice(0, row, count);

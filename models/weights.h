@@ -59,8 +59,8 @@ inline int64_t parameter_count(std::span<const TensorSpec> tensors) {
 TensorFile without_values(const std::vector<TensorSpec>& tensors, DType dtype = DType::kBF16);
 
 // The part of one tensor that a rank holds, by its name in the file. The whole tensor is a view of
-// the mapped file. A part is read into memory of its own as `dtype`, but not in a dry run; values
-// are rounded once, here or when they are packed. The destructor frees the memory and drops the
+// the mapped file. A part is read into memory of its own as `dtype`; values are rounded once, here
+// or when they are packed. The destructor frees the memory and drops the
 // file's pages, so the file must outlive it.
 class HeldWeight {
  public:
@@ -70,14 +70,14 @@ class HeldWeight {
   HeldWeight(const HeldWeight&) = delete;
   HeldWeight& operator=(const HeldWeight&) = delete;
 
-  const TensorView& view() const { return memory_ ? memory_.view() : view_; }
+  const TensorView& view() const { return memory_ ? memory_.view() : mapped_; }
   bool whole() const { return whole_; }
 
  private:
   const TensorFile& file_;
   bool whole_;
-  TensorView mapped_, view_;  // of the whole tensor if it is mapped; of the part
-  Tensor memory_;
+  TensorView mapped_;  // the whole tensor
+  Tensor memory_;      // a part of it
 };
 
 class WeightBinder {

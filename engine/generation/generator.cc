@@ -322,7 +322,7 @@ Start Generator::Impl::start_of(const Run& run) {
 }
 
 void Generator::Impl::decode_latents(const Run& run, const TensorView& on_device) {
-  run.meter.stage_ended();
+  run.meter.stage_ended(MemoryMeter::kDenoise);
   const HostCopy copied(stream, on_device);
   const TensorView& latent = copied.view();
   RunResult& result = run.result;
@@ -340,7 +340,7 @@ void Generator::Impl::decode_latents(const Run& run, const TensorView& on_device
       keep_latents(run, latent, otherwise);
     throw;
   }
-  result.decode_high_water = run.meter.stage_ended();
+  result.decode_high_water = run.meter.stage_ended(MemoryMeter::kDecode);
 }
 
 void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
@@ -473,7 +473,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   };
   std::array<Prompt, 2> prompts;
   if (!decode_only) prompts = encode_prompts(run);
-  meter.stage_ended();
+  meter.stage_ended(MemoryMeter::kEncodeText);
 
   if (start.step == 0) start.latent = initial_latents(run);
   if (decode_only)
@@ -488,7 +488,8 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   result.arena_high_water = meter.arena_high_water;
   result.tensor_bytes_peak = meter.tensor_peak;
-  result.memory_high_water = meter.high_water;
+  result.stage_high_water = meter.high_water;
+  result.memory_high_water = std::ranges::max(meter.high_water);
   return result;
 }
 

@@ -2,6 +2,7 @@
 // Generator: loads a model directory once and turns requests into frames, which go to a sink. In a
 // replica of several ranks each rank has a Generator, all run the same requests in the same order,
 // and the root delivers the frames.
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -124,6 +125,9 @@ struct RunResult {
   // The peak that MemoryPlan predicts: tensors and arena together. On a device it includes the ops'
   // scratch and the rounding up of committed ranges.
   uint64_t memory_high_water = 0;
+  // The peak of each stage: encode_text, denoise, decode. On a device it is that of all stages up
+  // to the end of this one.
+  std::array<uint64_t, 3> stage_high_water{};
   OffloadTotals streaming{};  // weight offload of the forwards
   std::string latents_path;   // the file that holds the final latents; empty if none was written
   int steps = 0;

@@ -47,18 +47,23 @@ class RankRun {
   ComponentBytes bytes(size_t kept);
 
  private:
-  // A stage whose ops and arena take `footprint`.
-  StageBytes stage(uint64_t tensors, const Footprint& footprint) const {
-    return {.tensors = tensors + footprint.held + footprint.passing,
-            .arena = footprint.arena,
-            .scratch = on_device() ? std::max(kTransferPiece, footprint.scratch) : 0};
+  // The bytes of a stage while its weights are loaded, when it holds little else, and after that.
+  struct Stage {
+    StageBytes loads, runs;
+  };
+  // `tensors` counts what is not in the footprint of the ops.
+  Stage stage(uint64_t tensors, const Footprint& load, const Footprint& ran) const {
+    return {.loads = {.loading = load.passing},
+            .runs = {.tensors = tensors + ran.held + ran.passing,
+                     .arena = ran.arena,
+                     .scratch = on_device() ? std::max(kTransferPiece, ran.scratch) : 0}};
   }
   bool on_device() const { return parts_.device().has_value(); }
-  StageBytes encoding(uint64_t& weights);
-  StageBytes denoising(int model, uint64_t held, ComponentBytes& bytes);
+  Stage encoding(ComponentBytes& bytes);
+  Stage denoising(int model, uint64_t held, ComponentBytes& bytes);
   Footprint forwards(const Transformer& transformer, std::array<int64_t, 3> grid, int64_t& joint);
   void exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits);
-  StageBytes decoding(ComponentBytes& bytes);
+  Stage decoding(ComponentBytes& bytes);
 
   const Components& parts_;
   const Request& request_;
@@ -78,15 +83,15 @@ void take_most(Footprint& most, const Footprint& footprint) {
   most.scratch = std::max(most.scratch, footprint.scratch);
 }
 
-StageBytes RankRun::encoding(uint64_t& weights) {
+RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
   const TextEncoderTraits& traits = parts_.text_model().traits();
-  if (!placement_.encodes_text(traits)) return {.tensors = embeds_};
+  if (!placement_.encodes_text(traits)) return stage(embeds_, {}, {});
   std::unique_ptr<TextEncoder> encoder;
-  weights = run_.measure([&] {
-                  encoder = parts_.text_model().load(run_.stream(), *parts_.model()->text_file,
-                                                     parts_.dtype(), placement_.text_width(traits));
-                })
-                .held;
+  const Footprint weights = run_.measure([&] {
+    encoder = parts_.text_model().load(run_.stream(), *parts_.model()->text_file, parts_.dtype(),
+                                       placement_.text_width(traits));
+  });
+  bytes.text_encoder = weights.held;
   Footprint most;
   for (const int64_t rows : prompt_rows_) {
     if (rows == 0) continue;  // no negative prompt
@@ -94,7 +99,7 @@ StageBytes RankRun::encoding(uint64_t& weights) {
     Context context = placement_.text_context(run_.stream(), run_.arena(), {}, traits, rows);
     take_most(most, dry_encode(run_, *encoder, context, rows, traits.columns));
   }
-  return stage(embeds_, most);
+  return stage(embeds_, weights, most);
 }
 
 // The prepare and forward of every branch that this rank computes. `joint` is the most joint rows
@@ -134,7 +139,7 @@ void RankRun::exchange_rows(int64_t own, int64_t joint, const TransformerTraits&
 
 // `held` is the size of what stays from stage to stage: prompt embeddings and copies of latents for
 // checkpoints.
-StageBytes RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
+RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
   const auto [transformer, weights] =
       dry_load(run_, parts_.expert_model(model), *parts_.model()->expert_files[model],
                parts_.load_of(model));
@@ -167,14 +172,12 @@ StageBytes RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
   if (last)
     forward.arena = std::max(forward.arena, 2 * arena_bytes(DType::kF32, {own, traits.row()}));
   forward.held = std::max(forward.held + (last ? kHistory * rows : 0), whole);
-  StageBytes denoise = stage(held + slots, forward);
-  if (on_device()) denoise.loading = weights.passing;
-  return denoise;
+  return stage(held + slots, weights, forward);
 }
 
 // The pictures of a chunk take 1 byte per value in host memory: a rank has two of its band, and the
 // root those of the other bands and the frames that wait for the writer.
-StageBytes RankRun::decoding(ComponentBytes& bytes) {
+RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   const VaeTraits& traits = parts_.vae_model().traits();
   const int64_t rows = placement_.band(shape_[2]).size();
   const int64_t chunk_frames = shape_[1] > 1 ? traits.temporal_factor : 1;
@@ -191,31 +194,33 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
     bytes.host.buffers += pictures - static_cast<uint64_t>(2 * row * rows);
     pictures = 0;
   }
-  if (rows == 0) return {.tensors = embeds_ + latent_ + pictures};
+  if (rows == 0) return stage(embeds_ + latent_ + pictures, {}, {});
   std::unique_ptr<Vae> vae;
-  bytes.vae = run_.measure([&] {
-                    vae = parts_.vae_model().load(run_.stream(), *parts_.model()->vae_file,
-                                                  parts_.vae_dtype(), VaeParts::kDecoder);
-                  })
-                  .held;
+  const Footprint weights = run_.measure([&] {
+    vae = parts_.vae_model().load(run_.stream(), *parts_.model()->vae_file, parts_.vae_dtype(),
+                                  VaeParts::kDecoder);
+  });
+  bytes.vae = weights.held;
   Context context = placement_.vae_context(run_.stream(), run_.arena(), {}, shape_[2]);
   Footprint decode = dry_decode(run_, *vae, context, rows, shape_[3], shape_[1]);
   decode.arena += f32_bytes(row * rows);
-  return stage(embeds_ + latent_ + f32_bytes(shape_[0] * rows * shape_[3]) + pictures, decode);
+  return stage(embeds_ + latent_ + f32_bytes(shape_[0] * rows * shape_[3]) + pictures, weights,
+               decode);
 }
 
 ComponentBytes RankRun::bytes(size_t kept) {
   ComponentBytes bytes;
-  const auto book = [&](uint64_t& total, const StageBytes& stage) {
-    total = std::max(total, stage.held(on_device()));
-    bytes.scratch = std::max(bytes.scratch, stage.scratch);
+  const auto book = [&](uint64_t& loading, uint64_t& running, const Stage& stage) {
+    loading = std::max(loading, stage.loads.held(on_device()));
+    running = std::max(running, stage.runs.held(on_device()));
+    bytes.scratch = std::max(bytes.scratch, stage.runs.scratch);
   };
-  book(bytes.encode_text, encoding(bytes.text_encoder));
+  book(bytes.load_text, bytes.encode_text, encoding(bytes));
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies = on_device() ? std::min<uint64_t>(kept, 1) : kept;
   for (int model = 0; model < parts_.experts(); ++model) {
     if (computes_with(request_, placement_, model)) {
-      book(bytes.denoise, denoising(model, embeds_ + latent_ * copies, bytes));
+      book(bytes.load_expert, bytes.denoise, denoising(model, embeds_ + latent_ * copies, bytes));
     } else {
       bytes.experts.push_back(0);
       if (on_device()) bytes.streamed.push_back(0);
@@ -226,7 +231,7 @@ ComponentBytes RankRun::bytes(size_t kept) {
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
     bytes.host.buffers = latent_ * (2 + kept);
   }
-  book(bytes.decode, decoding(bytes));
+  book(bytes.load_vae, bytes.decode, decoding(bytes));
   if (stages_messages_) bytes.host.copies += static_cast<uint64_t>(transport_->staged());
   return bytes;
 }

@@ -108,8 +108,11 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
       std::accumulate(parts.experts.begin(), parts.experts.end(), uint64_t{0});
   const uint64_t one_expert = *std::max_element(parts.experts.begin(), parts.experts.end());
   uint64_t text = parts.text_encoder, denoise = 0, decode = 0;
+  uint64_t load_text = parts.load_text, load_expert = parts.load_expert, load_vae = parts.load_vae;
   switch (residency) {
-    case Residency::kAll:
+    case Residency::kAll:  // everything is loaded before the first stage, the VAE last
+      load_text = std::max({load_text, load_expert - std::min(load_expert, parts.vae), load_vae});
+      load_expert = load_vae = 0;
       text = denoise = decode = parts.text_encoder + all_experts + parts.vae;
       break;
     case Residency::kStaged:
@@ -137,9 +140,9 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
     plan.host.streamed = all ? plan.host.streamed + bytes : std::max(plan.host.streamed, bytes);
   plan.host_available = host_available;
   plan.weights = std::max({text, denoise, decode});
-  plan.encode_text = text + parts.encode_text;
-  plan.denoise = denoise + parts.denoise;
-  plan.decode = decode + parts.decode;
+  plan.encode_text = text + std::max(parts.encode_text, load_text);
+  plan.denoise = denoise + std::max(parts.denoise, load_expert);
+  plan.decode = decode + std::max(parts.decode, load_vae);
   plan.high_water = std::max({plan.encode_text, plan.denoise, plan.decode});
   return plan;
 }

@@ -44,6 +44,8 @@ struct ComponentBytes {
   uint64_t denoise = 0;      // latent, velocities, solver history, keys and values of the text,
                              // workspace
   uint64_t decode = 0;       // latents, remembered frames, workspace, frames waiting for the writer
+  // The same while the weights of the stage are loaded.
+  uint64_t load_text = 0, load_expert = 0, load_vae = 0;
   // The part of these bytes that is scratch of single ops on a device: the most of any stage.
   uint64_t scratch = 0;
 };
@@ -55,7 +57,7 @@ struct StageBytes {
 
   // `device` is true where memory is committed in pieces and small tensors share slabs.
   uint64_t held(bool device) const {
-    if (!device) return tensors + arena;
+    if (!device) return tensors + std::max(arena, loading);
     const uint64_t ran = committed_bytes(arena) + committed_bytes(scratch);
     return tensors + std::max(ran, loading + committed_bytes(kTransferPiece)) + kDeviceSlab;
   }

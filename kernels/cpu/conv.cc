@@ -19,7 +19,7 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
   PackedConv packed(weight, dtype);
   const TensorView taps_first = weight.permute({2, 3, 4, 0, 1});
   Tensor& stored = packed.make_storage<PlainWeights>().weight;
-  stored = Tensor(dtype, taps_first.shape());
+  stored = Tensor(dtype, taps_first.shape(), stream.device());
   copy(stream, taps_first, stored);
   packed.set_bias(stream, bias);
   return packed;

@@ -120,7 +120,8 @@ PackedConv pack_conv(Stream& stream, const TensorView& weight, const TensorView&
     return packed;
   }
   packed.set_bias(stream, bias);
-  const int64_t block = choose_block(packed, stream.threads());
+  const int64_t block = stream.device().measured() ? ConvPanels::widest_block(packed.out())
+                                                   : choose_block(packed, stream.threads());
   storage.panels = ConvPanels(stream, weight, dtype, block);
   if (dtype == DType::kF32 && has_avx512()) storage.vendor_desc = weight_desc(packed, block);
   return packed;

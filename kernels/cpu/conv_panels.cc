@@ -46,7 +46,7 @@ void gather_windows(const void* context, int64_t row, int64_t rows, int64_t k, i
 
 ConvPanels::ConvPanels(Stream& stream, const TensorView& weight, DType dtype, int64_t block) {
   const int64_t depth = weight[1] * weight[2] * weight[3] * weight[4];
-  data_ = Tensor(dtype, {(weight[0] + block - 1) / block, depth, block});
+  data_ = Tensor(dtype, {(weight[0] + block - 1) / block, depth, block}, stream.device());
   pack_panels(stream, weight.permute({0, 2, 3, 4, 1}), dtype, block, depth * block,
               data_.view().data);
 }

@@ -19,7 +19,7 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
     return pack_linear_8bit(stream, weight, bias, dtype, format);
   PackedLinear packed(weight, dtype);
   Tensor& stored = packed.make_storage<PlainWeights>().weight;
-  stored = Tensor(dtype, weight.shape());
+  stored = Tensor(dtype, weight.shape(), stream.device());
   copy(stream, weight, stored);
   packed.set_bias(stream, bias);
   return packed;

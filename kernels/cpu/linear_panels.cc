@@ -22,7 +22,7 @@ void gather(const void* context, int64_t row, int64_t rows, int64_t k, int64_t d
 LinearPanels::LinearPanels(Stream& stream, const TensorView& weight, DType dtype)
     : in_(weight[1]), out_(weight[0]) {
   const int64_t depth = (in_ + kPad - 1) / kPad * kPad;
-  data_ = Tensor(dtype, {(out_ + kBlock - 1) / kBlock, depth, kBlock});
+  data_ = Tensor(dtype, {(out_ + kBlock - 1) / kBlock, depth, kBlock}, stream.device());
   pack_panels(stream, weight, dtype, kBlock, depth * kBlock, data_.view().data);
 }
 

@@ -21,7 +21,7 @@ struct Panels {
 
 // Packs weight [out, taps.., in] (rank 2 to 5, any strides, any float dtype, any alignment) into
 // zeroed `data`, which holds ceil(out / block) * stride elements of `dtype`. Each value is rounded
-// once.
+// once. On a measured device it does nothing.
 void pack_panels(Stream& stream, const TensorView& weight, DType dtype, int64_t block,
                  int64_t stride, void* data);
 

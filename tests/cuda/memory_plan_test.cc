@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "parallel/transport/local.h"
 #include "tests/cuda/emulator.h"
 #include "tests/models/transformer_testing.h"
+#include "tests/support/faulty_transport.h"
 
 namespace weft {
 namespace {
@@ -192,6 +194,47 @@ TEST(Jobs, RanksThatShareADeviceUseThePlannedMemory) {
     generator.run(request, nullptr);
   });
   expect_planned(planned[0] + planned[1], device_use(kCuda).peak - before, "2 ranks");
+}
+
+// The pinned buffers that messages of a device pass through, where the transport takes host memory
+// alone (FaultyTransport). After the last chunk all of them are idle.
+TEST(Jobs, StageMessagesInThePlannedMemory) {
+  struct Held final : ProgressListener {
+    explicit Held(const Communicator& of) : world(of) {}
+    const Communicator& world;
+    int64_t bytes = 0;
+    void progress(const Progress& at) override {
+      if (at.stage == "decode" && at.step == at.total) bytes = world.held_bytes();
+    }
+  };
+  for (const char* text :
+       {"ulysses=2", "ring=2", "token_ring=2", "tensor=2", "layers=2", "cfg=2"}) {
+    const Layout layout = parse_layout(text, 2, {});
+    std::array<uint64_t, 2> planned{};  // straight from the device, through the host
+    int64_t counted = 0;
+    for (const bool staged : {false, true}) {
+      auto transports = make_local_transports(2);
+      if (staged)
+        for (auto& transport : transports)
+          transport = std::make_shared<test::FaultyTransport>(transport, -1, [] {});
+      run_ranks(transports, [&](Communicator& world) {
+        Generator generator(wide_model(), options_of({"wide"}), RankPlacement::of(world, layout));
+        Request request = small();
+        request.steps = 3;
+        request.guidance_scale = 5;
+        request = generator.resolve(request);
+        Held held(world);
+        RunOptions run;
+        if (world.rank() == 0) planned[staged] = generator.plan(request).parts.host.copies;
+        if (world.rank() == 0) run.listener = &held;
+        generator.run(request, nullptr, run);
+        if (world.rank() == 0) counted = held.bytes;
+      });
+      if (!staged) EXPECT_EQ(counted, 0) << text;
+    }
+    EXPECT_GT(counted, 0) << text;
+    EXPECT_EQ(planned[1] - planned[0], static_cast<uint64_t>(counted)) << text;
+  }
 }
 
 TEST(Jobs, TooLargeForPinnedMemoryAreRefusedBeforeLoading) {

@@ -119,7 +119,9 @@ TEST(KlVae, MemoryIsPredicted) {
       DryRun dry;
       const NetworkVae same(config.design(), without_values(kl_vae_tensors(config)), dry.stream(),
                             dtype);
-      EXPECT_EQ(vae.bytes(), same.bytes());
+      Stream packs = Stream::cpu(1);
+      EXPECT_EQ(NetworkVae(config.design(), TensorFile::open(path), packs, dtype).bytes(),
+                same.bytes());
       Context dry_context = bench.seams.context(dry.stream(), dry.arena(), {}, {});
       EXPECT_EQ(bench.arena.high_water(), dry_decode(dry, same, dry_context, h, w, 1).arena);
       bench.arena.reset_high_water();

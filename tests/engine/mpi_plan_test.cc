@@ -1,0 +1,138 @@
+// Runs whole jobs with the processes of mpirun under every layout. The memory that each rank takes
+// in each stage agrees with its plan: a plan is at most 5 % too large and 1 % too small.
+// usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [LAYOUT...]   under mpirun; layouts without a name
+//                                                              are all legal ones
+//        mpi_plan_test widen MODEL FOLDER    copies a small model and gives its transformer the
+//                                            true width of its family, two blocks and random values
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <nlohmann/json.hpp>
+
+#include "engine/generation/generator.h"
+#include "models/random_weights.h"
+#include "tests/engine/small_job.h"
+#include "tests/support/mpi_rank.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kOver = 1.05, kUnder = 0.99;
+
+void widen(const std::string& model, const std::string& folder) {
+  fs::remove_all(folder);
+  fs::copy(model, folder, fs::copy_options::recursive);
+  const std::string path = folder + "/transformer/config.json";
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(path));
+  if (config["_class_name"] == "WanTransformer3DModel")
+    config.update({{"num_layers", 2},
+                   {"num_attention_heads", 12},
+                   {"attention_head_dim", 128},
+                   {"ffn_dim", 8960}});
+  else
+    config.update({{"n_layers", 2},
+                   {"n_refiner_layers", 1},
+                   {"dim", 3840},
+                   {"n_heads", 30},
+                   {"n_kv_heads", 30},
+                   {"axes_dims", {32, 48, 48}},
+                   {"axes_lens", {1536, 512, 512}}});
+  std::ofstream(path) << config;
+  const std::string weights = folder + "/transformer/diffusion_pytorch_model.safetensors";
+  fs::remove(weights);
+  write_random(weights, random_tensors(open_transformer(path)->tensors()));
+}
+
+// Takes no frame until the last one is decoded. Then as many wait as ever can.
+struct LateSink final : FrameSink, ProgressListener {
+  std::promise<void> decoded;
+  uint64_t bytes = 0;
+  bool told = false;
+  void push(const Frame& frame) override {
+    if (bytes == 0) decoded.get_future().wait();
+    bytes += frame.rgb.size();
+  }
+  std::string finish() override { return {}; }
+  void progress(const Progress& at) override {
+    if (at.stage != "decode" || at.step < at.total || told) return;
+    told = true;
+    decoded.set_value();
+  }
+};
+
+// The bytes of each stage, first by the plan, then as taken.
+std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
+                              const Request& open, DType dtype) {
+  const size_t live = tensor_bytes_live();
+  Generator generator(model, test::options_of(dtype), std::move(placement));
+  const Request request = generator.resolve(open);
+  const MemoryPlan plan = generator.plan(request);
+  LateSink sink;
+  RunOptions options;
+  options.listener = &sink;
+  const RunResult result = generator.run(request, &sink, options);
+  std::vector<int64_t> bytes;
+  for (const uint64_t planned : {plan.encode_text, plan.denoise, plan.decode})
+    bytes.push_back(static_cast<int64_t>(planned));
+  for (const uint64_t taken : result.stage_high_water)
+    bytes.push_back(static_cast<int64_t>(taken - live));
+  bytes.back() += static_cast<int64_t>(sink.bytes);
+  return bytes;
+}
+
+std::vector<std::string> work(Communicator& world, const std::string& model, const Request& open,
+                              const std::vector<std::string>& names) {
+  const Generator generator(model, test::options_of(DType::kF32));
+  const LayoutLimits limits = generator.layout_limits(generator.resolve(open));
+  std::vector<Layout> layouts;
+  for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
+  if (names.empty()) layouts = legal_layouts(world.size(), limits);
+  std::vector<std::string> faults;
+  double most = 0, least = 2;
+  for (const Layout& layout : layouts)
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto all =
+          test::gather(world, run_rank(RankPlacement::of(world, layout), model, open, dtype));
+      for (int rank = 0; rank < (world.rank() == 0 ? world.size() : 0); ++rank)
+        for (int stage = 0; stage < 3; ++stage) {
+          const auto planned = static_cast<double>(all[rank][stage]),
+                     taken = static_cast<double>(all[rank][3 + stage]);
+          char line[200];
+          std::snprintf(line, sizeof line, "%s %s, rank %d, stage %d: %.3f MiB planned, %.3f taken",
+                        to_string(layout).c_str(), std::string(to_string(dtype)).c_str(), rank,
+                        stage, planned / 0x1p20, taken / 0x1p20);
+          if (!names.empty()) std::printf("%s (%+.2f %%)\n", line, 100 * (planned / taken - 1));
+          most = std::max(most, planned / taken);
+          least = std::min(least, planned / taken);
+          if (!(planned >= kUnder * taken && planned <= kOver * taken)) faults.emplace_back(line);
+        }
+    }
+  if (world.rank() == 0)
+    std::printf("%s, %d ranks, %zu layouts, f32 and bf16: planned / taken from %.4f to %.4f\n",
+                model.c_str(), world.size(), layouts.size(), least, most);
+  return faults;
+}
+
+}  // namespace
+}  // namespace weft
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const std::string model = argv[1];
+  if (model == "widen") {
+    weft::widen(argv[2], argv[3]);
+    return 0;
+  }
+  weft::Request request = weft::test::job();
+  long frames = 0, height = 0, width = 0;
+  if (std::sscanf(argv[2], "%ldx%ldx%ld", &frames, &height, &width) != 3) return 2;
+  request.frames = frames;
+  request.height = height;
+  request.width = width;
+  return weft::test::mpi_main([&](weft::Communicator& world) {
+    return weft::work(world, model, request, {argv + 3, argv + argc});
+  });
+}
