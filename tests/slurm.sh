@@ -151,8 +151,7 @@ queue
 await "a running task on n2" 60 eval '[ -n "$(squeue --noheader --nodelist=n2 --format=%K)" ]'
 task=$(squeue --noheader --nodelist=n2 --format=%K | head -n 1)
 await "work of task $task" 120 is_amid_work "$task"
-kill -9 "${nodes[1]}"
-wait "${nodes[1]}" 2> /dev/null
+{ kill -9 "${nodes[1]}"; wait "${nodes[1]}"; } 2> /dev/null
 await "task $task in the queue again" 120 eval '[ "$(restarts $task)" = 1 ]'
 check 1
 stop_cluster

@@ -88,7 +88,8 @@ TEST(Layout, RanksOfTheTextEncoderAndTheVaeArePartOfIt) {
   EXPECT_EQ(to_string(layout), "ulysses=4,text_ranks=2,vae_ranks=4");
   EXPECT_EQ(parse_layout(to_string(layout), 4, kWan), layout);
   EXPECT_EQ(to_string(parse_layout("auto,text_ranks=1", 8, kWan)), "cfg=2,ulysses=4,text_ranks=1");
-  EXPECT_EQ(parse_layouts("all", 4, kWan), legal_layouts(4, kWan));
+  EXPECT_TRUE(std::ranges::is_permutation(parse_layouts("all", 4, kWan), legal_layouts(4, kWan)));
+  EXPECT_EQ(parse_layouts("all", 4, kWan).front(), parse_layout("auto", 4, kWan));
   for (const Layout& one : parse_layouts("all,vae_ranks=3", 4, kWan)) EXPECT_EQ(one.vae_ranks, 3);
   EXPECT_EQ(parse_layouts("all,vae_ranks=3", 4, kWan).size(), legal_layouts(4, kWan).size());
 
