@@ -230,7 +230,9 @@ TEST(Jobs, StageMessagesInThePlannedMemory) {
         generator.run(request, nullptr, run);
         if (world.rank() == 0) counted = held.bytes;
       });
-      if (!staged) EXPECT_EQ(counted, 0) << text;
+      if (!staged) {
+        EXPECT_EQ(counted, 0) << text;
+      }
     }
     EXPECT_GT(counted, 0) << text;
     EXPECT_EQ(planned[1] - planned[0], static_cast<uint64_t>(counted)) << text;
