@@ -195,6 +195,15 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   const auto band_bytes = [&](int64_t latent_rows) {
     return f32_bytes(chunk_frames * pixels / shape_[2] * latent_rows);
   };
+  if (rows < shape_[2]) {  // a band of every chunk goes to the root
+    const bool root = placement_.root();
+    const int64_t sent = placement_.band_of(root ? 1 : placement_.rank(), shape_[2]).size();
+    const Tensor band =
+        run_.tensor(DType::kF32, {static_cast<int64_t>(band_bytes(sent) / sizeof(float))});
+    const Message frames_of{root ? 1 : 0, {.kind = Payload::kFrames}, band};
+    const std::span<const Message> message(&frames_of, 1), none;
+    placement_.communicator().exchange(run_.stream(), root ? none : message, root ? message : none);
+  }
   // The root joins the bands of the other ranks one at a time.
   const uint64_t joined =
       placement_.root() && rows < shape_[2]
