@@ -1,5 +1,6 @@
 #include "apps/command_line/placement.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "kernels/check.h"
