@@ -348,7 +348,8 @@ constexpr FlagSpec kOutput[] = {
      .fallback = "none",
      .help = "write an .mp4 or .webm in files of this length (60s, 2m, 1h), name.000.mp4, "
              "name.001.mp4 and so on; each appears when it is complete, while later ones are made",
-     .commands = kGenerate},
+     .commands = kGenerate,
+     .level = kAdvanced},
     {.name = "overwrite",
      .type = kSwitch,
      .fallback = "off",
