@@ -350,6 +350,13 @@ constexpr FlagSpec kOutput[] = {
      .help = "file writes a clip as one file; png writes its frames as PNG pictures into a folder: "
              "the one that --output names, or one per prompt inside it where it ends in /",
      .commands = kGenerate},
+    {.name = "segment",
+     .value = "LENGTH",
+     .fallback = "none",
+     .help = "write an .mp4 or .webm in files of this length (60s, 2m, 1h), name.000.mp4, "
+             "name.001.mp4 and so on; each appears when it is complete, while later ones are made",
+     .commands = kGenerate,
+     .level = kAdvanced},
     {.name = "overwrite",
      .type = kSwitch,
      .fallback = "off",

@@ -14,6 +14,7 @@
 #include "apps/generate/stop.h"
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
+#include "io/media/segments.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -99,6 +100,10 @@ Error current_error() {
 }
 
 }  // namespace
+
+std::string Finished::output() const {
+  return segments > 0 ? segment_path(drawing.path, 0) : drawing.path;
+}
 
 struct Drawer::Work {
   const Drawings& drawings;
@@ -264,13 +269,17 @@ std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Dra
                                            const Checkpoint* left) const {
   const bool with_sidecar = !flags_.on("no-metadata");
   const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
-  if (left && left->final() && with_sidecar && overwrite == Overwrite::kRefuse &&
+  const std::optional<int64_t> length = segment_frames(flags_, drawing.spec.request.fps);
+  if (!length && left && left->final() && with_sidecar && overwrite == Overwrite::kRefuse &&
       fs::exists(drawing.path) && !fs::is_empty(drawing.path))
     return nullptr;
   VideoSettings settings =
       video_settings(flags_, drawing.spec.request, generator.options().threads);
   if (with_sidecar) settings.metadata = embedded_metadata(flags_, generator, drawing.spec);
-  return make_sink(drawing.path, settings, overwrite);
+  if (!length) return make_sink(drawing.path, settings, overwrite);
+  // An interrupted run of this job has made the segments that are there.
+  return make_segmented_sink(drawing.path, settings, left ? Overwrite::kReplace : overwrite,
+                             *length);
 }
 
 // The file names are claimed before anything is computed, and nothing half-written stays.
@@ -313,6 +322,8 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
     throw Error(error.kind(), std::string(error.what()) + (several ? "" : ". " + advice));
   }
   done.profile = profiling_.result();
+  if (const auto length = segment_frames(flags_, request.fps))
+    done.segments = (done.result.frames + *length - 1) / *length;
   if (with_sidecar) write_sidecar(names.sidecar, flags_, generator, done, overwrite);
   drop_leftovers(flags_, names);
   printer.finish();

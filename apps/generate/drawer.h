@@ -26,6 +26,9 @@ struct Finished {
   nlohmann::json profile{};        // null where none was asked for
   UploadForecast upload{};         // predicted, where weights are copied in all the time
   std::optional<PromptCut> cut{};  // where the prompt was too long for the text encoder
+  int64_t segments = 0;            // files of --segment; 0: the result is one file
+
+  std::string output() const;  // the file of the result, or the first of its segments
 };
 using ResultListener = std::function<void(const Finished&)>;
 // Hears of the drawing of this index that failed.

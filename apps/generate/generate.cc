@@ -20,6 +20,7 @@ OutputChoice output_choice(const Flags& flags, bool several) {
   OutputChoice choice{.output = flags.text("output"),
                       .label = flags.label("output"),
                       .frames_as_pictures = flags.text("frames") == "png",
+                      .in_segments = segment_frames(flags, 1).has_value(),
                       .several = several};
   const bool names_folder = flags.origin("output") == "environment WEFT_OUTPUT_DIR";
   if (names_folder && !choice.output.ends_with('/')) choice.output += '/';
@@ -38,9 +39,10 @@ void print_result(const Flags& flags, const Finished& done) {
   const RunResult& result = done.result;
   const JobSpec& job = done.drawing.spec;
   if (flags.on("json")) {
-    nlohmann::json object{{"output", done.drawing.path},   {"framehash", result.framehash},
+    nlohmann::json object{{"output", done.output()},       {"framehash", result.framehash},
                           {"signature", result.signature}, {"seconds", result.seconds},
                           {"seed", result.request.seed},   {"frames", result.frames}};
+    if (done.segments > 0) object["segments"] = done.segments;
     for (const StageSeconds& stage : result.stages) object["stages"][stage.stage] = stage.seconds;
     if (!job.expanded_from.empty()) {
       object["prompt"] = result.request.prompt;
@@ -56,8 +58,7 @@ void print_result(const Flags& flags, const Finished& done) {
     if (!done.profile.is_null()) object["profile"] = done.profile;
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%s %s %.2f\n", done.drawing.path.c_str(), result.framehash.c_str(),
-                result.seconds);
+    std::printf("%s %s %.2f\n", done.output().c_str(), result.framehash.c_str(), result.seconds);
   }
   std::fflush(stdout);
   if (!done.profile.is_null() && !flags.on("json")) print_profile(done.profile);

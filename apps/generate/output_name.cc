@@ -86,6 +86,12 @@ std::string output_pattern(const OutputChoice& choice) {
                 what +
                     ", one name for several prompts; legal: a name with {idx}, or a folder ending "
                     "in /");
+  const bool is_clip = is_folder ? choice.frames != 1 : is_one_of({".mp4", ".webm"});
+  if (choice.in_segments && (choice.frames_as_pictures || !is_clip))
+    throw Error(ErrorKind::kUsage, what +
+                                       ", but --segment writes a clip in several files; legal with "
+                                       "it: a name ending in .mp4 or .webm, or a folder ending in "
+                                       "/ that receives clips");
   std::string pattern = output;
   if (is_folder) pattern += choice.several ? "{idx:05}" : "{date}-{time}_{model}_{seed}";
   if (choice.frames_as_pictures) return pattern + "/";

@@ -11,6 +11,7 @@ struct OutputChoice {
   std::string output;  // a file, a folder of frames, or a folder of results, which ends in /
   std::string label = "--output";   // for messages
   bool frames_as_pictures = false;  // --frames png
+  bool in_segments = false;         // --segment
   bool several = false;             // more than one prompt
   int64_t frames = 0;               // frames of each result
 };

@@ -243,6 +243,25 @@ std::optional<double> checkpoint_seconds(const Flags& flags) {
   return seconds;
 }
 
+std::optional<int64_t> segment_frames(const Flags& flags, double fps) {
+  if (!find_flag(flags.command(), "segment") || flags.text("segment") == "none")
+    return std::nullopt;
+  constexpr double kLongest = 86400;
+  const std::string text = flags.text("segment");
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const double seconds = unit == "" || unit == "s" ? number
+                         : unit == "m"             ? number * 60
+                         : unit == "h"             ? number * 3600
+                                                   : 0;
+  if (end == text.c_str() || !(seconds > 0 && seconds <= kLongest))
+    throw Error(ErrorKind::kUsage, flags.label("segment") + " is '" + text +
+                                       "', legal: a length such as 60s, 2m or 1h, at most 24h, or "
+                                       "none");
+  return std::max<int64_t>(1, std::llround(seconds * fps));
+}
+
 namespace {
 
 // The options that running and planning share.

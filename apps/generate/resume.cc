@@ -231,6 +231,7 @@ std::map<std::string, std::string> resume_notes(const Flags& flags, const JobSpe
   given["output"] = absolute(output.substr(0, output.size() - is_folder_of_frames));
   if (const std::string layout = layout_text(flags); layout != "auto") {
     for (int axis = 0; axis < kAxes; ++axis) given.erase(flag_of_axis(static_cast<Axis>(axis)));
+    for (const char* stage : {"text-ranks", "vae-ranks", "decode-rank"}) given.erase(stage);
     given["layout"] = layout;
   }
   given["seed"] = std::to_string(seed);

@@ -7,6 +7,7 @@
 #include "apps/generate/drawer.h"
 #include "io/json.h"
 #include "io/media/metadata.h"
+#include "io/media/segments.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -79,7 +80,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
   const RunResult& result = done.result;
   nlohmann::json stages = nlohmann::json::object();
   for (const StageSeconds& stage : result.stages) stages[stage.stage] = stage.seconds;
-  nlohmann::json sidecar{{"output", done.drawing.path},
+  nlohmann::json sidecar{{"output", done.output()},
                          {"given", as_given(flags)},
                          {"job_sha256", job_hash(generator.job_record(result.request))},
                          {"resumed_after_step", result.resumed_at},
@@ -96,6 +97,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
                          {"framehash", result.framehash},
                          {"signature", result.signature}};
   sidecar.update(record_of(flags, generator, done.drawing.spec));
+  if (done.segments > 0) sidecar["segments"] = done.segments;
   if (result.streaming.forwards > 0) sidecar["streaming"] = to_json(done.upload, result.streaming);
   if (!done.profile.is_null()) sidecar["profile"] = done.profile;
   if (done.cut) {
@@ -117,7 +119,9 @@ nlohmann::json sidecar_of(const std::string& path) {
 
 bool complete(const Generator& generator, const Drawing& drawing) {
   const nlohmann::json sidecar = sidecar_of(drawing.path);
-  return std::filesystem::exists(drawing.path) && sidecar.is_object() &&
+  const bool exists = std::filesystem::exists(drawing.path) ||
+                      std::filesystem::exists(segment_path(drawing.path, 0));
+  return exists && sidecar.is_object() &&
          sidecar.value("job_sha256", nlohmann::json()) ==
              job_hash(generator.job_record(drawing.spec.request));
 }

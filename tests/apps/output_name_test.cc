@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "apps/generate/request_flags.h"
 #include "kernels/check.h"
 
 namespace weft {
@@ -159,6 +160,35 @@ TEST(OutputName, LinksDoNotLeadOutOfTheRoot) {
   }
   EXPECT_THROW(path("out/{prompt}/frames/", "link"), Error);
   fs::remove_all(base);
+}
+
+TEST(OutputName, OnlyClipsAreWrittenInSegments) {
+  for (const char* output : {"a.mp4", "a.webm", "clips/"})
+    EXPECT_EQ(output_pattern({.output = output, .in_segments = true, .frames = 9}),
+              output_pattern({.output = output, .frames = 9}));
+  const std::string rule =
+      ", but --segment writes a clip in several files; legal with it: a name ending in .mp4 or "
+      ".webm, or a folder ending in / that receives clips";
+  EXPECT_EQ(refusal({.output = "a.gif", .in_segments = true, .frames = 9}),
+            "--output is 'a.gif'" + rule);
+  EXPECT_EQ(refusal({.output = "a/", .in_segments = true, .frames = 1}), "--output is 'a/'" + rule);
+  EXPECT_EQ(refusal({.output = "a/", .frames_as_pictures = true, .in_segments = true, .frames = 9}),
+            "--output is 'a/'" + rule);
+}
+
+TEST(OutputName, TheLengthOfASegmentIsAWholeNumberOfFrames) {
+  const auto frames = [](const std::string& length, double fps) {
+    const std::vector<std::string> arguments{"--segment", length};
+    return segment_frames(Flags::parse(kGenerate, arguments), fps);
+  };
+  EXPECT_EQ(frames("60s", 16), 960);
+  EXPECT_EQ(frames("2m", 16), 1920);
+  EXPECT_EQ(frames("0.5", 16), 8);
+  EXPECT_EQ(frames("1h", 24000 / 1001.0), 86314);
+  EXPECT_EQ(frames("0.001s", 16), 1);
+  EXPECT_EQ(frames("none", 16), std::nullopt);
+  for (const char* length : {"", "0", "-1s", "60x", "s", "25h", "nan"})
+    EXPECT_THROW(frames(length, 16), Error) << length;
 }
 
 }  // namespace

@@ -30,6 +30,14 @@ std::string refusal(std::vector<std::string> arguments, Command command = kGener
 
 bool has_gpu() { return !cuda_versions().empty() && cuda_device_count() > 0; }
 
+TEST(Placement, RanksOfStagesFollowTheLayout) {
+  EXPECT_EQ(layout_text(parse({"--decode-rank", "0"})), "auto,decode_rank=0");
+  EXPECT_EQ(layout_text(parse({"--layout", "cfg=2", "--text-ranks", "1", "--decode-rank", "1"})),
+            "cfg=2,text_ranks=1,decode_rank=1");
+  EXPECT_EQ(parse({"--layout", "cfg=2,decode_rank=1"}).integer("ranks"), 2);
+  EXPECT_EQ(refusal({"--decode-rank", "-1"}), "--decode-rank is -1, legal: 0 ... 4095; nearest: 0");
+}
+
 // A plan runs nothing, so it needs no GPU.
 TEST(Placement, GpusAreTheDeviceCudaAndAsManyRanks) {
   for (const char* flag : {"--gpus", "--num-gpus", "--num_gpus"}) {

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -202,18 +203,70 @@ TEST_F(Resume, StoppedJobsPrintTheCommandThatGoesOn) {
   }
 }
 
-// Several ranks, here threads, stop and resume together.
+// Several ranks, here threads, stop and resume together. The checkpoint holds the flags that choose
+// ranks of a stage once.
 TEST_F(Resume, RanksStopAndGoOn) {
-  const std::string more = "--ranks 3 --layout ring=3 -o " + path("a.mp4");
-  Child child = start(job(400, more));
-  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,"));
-  child.signal(SIGINT);
-  EXPECT_EQ(child.wait(), 130) << child.err();
-  const std::string command = printed_command(child.err());
-  ASSERT_FALSE(command.empty()) << child.err();
-  Child again = start(command);
+  for (const char* stages : {"", "--decode-rank 1 ", "--text-ranks 1 --vae-ranks 2 "}) {
+    const std::string more = "--ranks 3 --layout ring=3 " + std::string(stages) + "-o ";
+    Child child = start(job(400, more + path("a.mp4")));
+    ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":3,")) << child.err();
+    child.signal(SIGINT);
+    EXPECT_EQ(child.wait(), 130) << child.err();
+    const std::string command = printed_command(child.err());
+    ASSERT_FALSE(command.empty()) << child.err();
+    Child again = start(command);
+    EXPECT_EQ(again.wait(), 0) << again.err();
+    EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+    for (const std::string& file : files()) fs::remove(path(file));
+  }
+}
+
+// A job that is killed while it decodes leaves whole segments and the part in work. The same
+// command keeps them and makes the rest.
+TEST_F(Resume, AKilledJobKeepsItsWholeSegments) {
+  std::string arguments = job(2, "--segment 1s --deterministic -o " + path("a.mp4"));
+  arguments.replace(arguments.find("--num-frames 9"), 14, "--num-frames 481");
+  Child whole = start(arguments);
+  ASSERT_EQ(whole.wait(), 0) << whole.err();
+  const std::vector<std::string> expected = files();
+  ASSERT_EQ(expected.size(), 32u);  // 31 segments and the sidecar
+  std::map<std::string, std::string> bytes;
+  for (const std::string& file : expected) bytes[file] = text_of(path(file));
+  for (const std::string& file : expected) fs::remove(path(file));
+
+  Child killed = start(arguments);
+  while (!fs::exists(path("a.002.mp4"))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  killed.signal(SIGKILL);
+  killed.wait();
+  int segments = 0;
+  std::vector<std::string> others;
+  for (const std::string& file : files()) {
+    if (file.ends_with(".mp4") && !file.starts_with(".")) {
+      EXPECT_EQ(text_of(path(file)), bytes[file]) << file;
+      ++segments;
+    } else if (!file.ends_with(".safetensors")) {
+      others.push_back(file);
+    }
+  }
+  ASSERT_GE(segments, 3);
+  ASSERT_LT(segments, 31) << "the job ended before it was killed";
+  const std::string part =
+      ".a." + std::string(segments < 10 ? "00" : "0") + std::to_string(segments) + ".";
+  for (const std::string& file : others) EXPECT_TRUE(file.starts_with(part)) << file;
+
+  const auto kept = fs::last_write_time(path("a.001.mp4"));
+  Child again = start(arguments);
   EXPECT_EQ(again.wait(), 0) << again.err();
-  EXPECT_EQ(files(), (std::vector<std::string>{"a.json", "a.mp4"}));
+  EXPECT_EQ(files(), expected);
+  EXPECT_EQ(fs::last_write_time(path("a.001.mp4")), kept);
+  for (const std::string& file : expected)
+    if (file.ends_with(".mp4")) {
+      EXPECT_EQ(text_of(path(file)), bytes[file]) << file;
+    }
+  const auto hash = [](const std::string& sidecar) {
+    return nlohmann::json::parse(sidecar).at("framehash");
+  };
+  EXPECT_EQ(hash(text_of(path("a.json"))), hash(bytes["a.json"]));
 }
 
 // A step of this job takes long enough to send a second signal during it.
