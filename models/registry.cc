@@ -24,8 +24,8 @@ namespace fs = std::filesystem;
 DefaultSettings read_weft_json(const std::string& path) {
   const nlohmann::json json = read_config(path);
   ConfigCheck check(json, path);
-  check.keys({}, {"name", "negative_prompt", "width", "height", "num_frames", "fps", "steps",
-                  "guidance_scale", "guidance_scale_2", "flow_shift"});
+  check.keys({}, {"name", "negative_prompt", "width", "height", "num_frames", "trained_frames",
+                  "fps", "steps", "guidance_scale", "guidance_scale_2", "flow_shift"});
   check.finish("a file of default settings");
   constexpr IntRange kPositive{1, 1 << 20};
   DefaultSettings out;
@@ -35,6 +35,8 @@ DefaultSettings read_weft_json(const std::string& path) {
   out.width = json_int_or(json, "width", path, out.width, kPositive);
   out.height = json_int_or(json, "height", path, out.height, kPositive);
   out.frames = json_int_or(json, "num_frames", path, out.frames, kPositive);
+  if (json_has(json, "trained_frames"))
+    out.trained_frames = json_int_or(json, "trained_frames", path, out.frames, kPositive);
   out.fps = json_number_or(json, "fps", path, out.fps);
   out.steps = static_cast<int>(json_int_or(json, "steps", path, out.steps, kPositive));
   out.guidance_scale = json_number_or(json, "guidance_scale", path, out.guidance_scale);

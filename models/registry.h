@@ -19,6 +19,7 @@ struct DefaultSettings {
   std::string origin;  // "weft.json" or "built-in"
   std::string negative_prompt;
   int64_t width = 832, height = 480, frames = 81;
+  std::optional<int64_t> trained_frames;  // the longest clips of its training; unset: frames
   double fps = 16;
   int steps = 50;
   double guidance_scale = 5;               // for the high-noise expert where there are two

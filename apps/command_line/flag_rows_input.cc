@@ -159,6 +159,14 @@ constexpr FlagSpec kInput[] = {
      .commands = kGenerate | kBatch | kPlan,
      .level = kAdvanced,
      .environment = "WEFT_RNG"},
+    {.name = "method",
+     .value = "METHOD",
+     .fallback = "auto",
+     .help = "the frames that see each other: full; clips:window=N,global=N (near frames and a few "
+             "of the whole video); queue:block=N,context=N (blocks of frames, one denoising step "
+             "apart); auto takes full up to the length that the model was trained with and the "
+             "queue beyond; lengths are in latent frames",
+     .commands = kGenerate | kBatch | kPlan},
     {.name = "chat",
      .type = kSwitch,
      .fallback = "off",

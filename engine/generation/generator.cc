@@ -540,10 +540,16 @@ LayoutLimits Generator::layout_limits(const Request& request) const {
 }
 
 Request Generator::resolve(const Request& request) const {
-  const Request resolved = weft::resolve(request, defaults());
+  Request resolved = weft::resolve(request, defaults());
   validate(resolved, impl_->limits);
-  Sampler(impl_->sampler_for(resolved), resolved.steps,
-          resolved.sigmas);  // refuses what is illegal
+  const SamplerConfig config = impl_->sampler_for(resolved);
+  Sampler(config, resolved.steps, resolved.sigmas);  // refuses what is illegal
+  const VaeTraits& vae = impl_->parts.vae_model().traits();
+  resolved.method = resolve_method(
+      resolved.method,
+      {.latents = vae.latent_frames(resolved.frames),
+       .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
+       .flow_shift = config.shift});
   return resolved;
 }
 

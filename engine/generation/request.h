@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/generation/method.h"
 #include "engine/sampling/noise.h"
 #include "models/registry.h"
 
@@ -32,6 +33,7 @@ struct Request {
   std::vector<double> sigmas;              // the grid itself, without the final 0
   uint64_t seed = 0;
   Rng rng = Rng::kPortable;
+  Method method{};
 };
 
 // The limits that a request is checked against.

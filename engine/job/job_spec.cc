@@ -159,6 +159,8 @@ constexpr Rule kRules[] = {
     {{"seed", nullptr}, set_seed},
     {{"rng", "portable|torch-cpu"},
      [](JobSpec& job, const Value& v) { job.request.rng = rng_from_name(v.one_of(v.text)); }},
+    {{"method", nullptr},
+     [](JobSpec& job, const Value& v) { job.request.method = parse_method(v.text, v.label); }},
 };
 
 constexpr auto kFields = [] {
@@ -223,6 +225,7 @@ nlohmann::json facts_of(const std::string& record) {
   nlohmann::json facts = parsed.at("request");
   for (const auto& [name, value] : parsed.at("engine").items())
     if (std::ranges::find(kPlace, name) == std::end(kPlace)) facts[name] = value;
+  if (facts.value("method", "") == to_string(MethodKind::kFull)) facts.erase("method");
   return facts;
 }
 
@@ -282,6 +285,7 @@ nlohmann::json to_json(const JobSpec& job) {
   set("sigmas", !request.sigmas.empty(), request.sigmas);
   set("seed", job.seeded, request.seed);
   out["rng"] = to_string(request.rng);
+  set("method", request.method.kind != MethodKind::kAuto, to_string(request.method));
   return out;
 }
 

@@ -48,7 +48,8 @@ const json kWhole{{"schema", "weft.job/v1"},
                   {"flow_shift", 2.5},
                   {"solver", "dpmpp-original"},
                   {"seed", 18446744073709551615u},
-                  {"rng", "torch-cpu"}};
+                  {"rng", "torch-cpu"},
+                  {"method", "clips:window=8,bias=2.5"}};
 
 TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(to_json(read(kWhole)), kWhole);
@@ -165,7 +166,7 @@ TEST(JobSpec, FactsOfVersionOneAreTheSameRecord) {
                {"guidance_scale_2", "3.5"},
                {"flow_shift", "3"}};
     for (const auto& [name, value] : now["request"].items())
-      if (name != "schema" && name != "num_frames" && name != "sigmas")
+      if (name != "schema" && name != "num_frames" && name != "sigmas" && name != "method")
         facts[name] = value.is_string() ? value.get<std::string>() : value.dump();
     if (sigmas) facts["sigmas"] = "0.9,0.25";
     for (const char* name :
@@ -178,6 +179,20 @@ TEST(JobSpec, FactsOfVersionOneAreTheSameRecord) {
     EXPECT_EQ(difference(record_of_facts(facts), record),
               "seed is '99' there and '" + std::to_string(request.seed) + "' here");
   }
+}
+
+// A record of before there were methods is one of full attention.
+TEST(JobSpec, ARecordWithoutAMethodMeansFull) {
+  Generator generator(test::kModel, {.threads = 1});
+  const std::string now = generator.job_record(generator.resolve(test::job()));
+  json before = json::parse(now), queue = before;
+  EXPECT_EQ(before["request"].at("method"), "full");
+  before["request"].erase("method");
+  EXPECT_EQ(job_hash(before.dump()), job_hash(now));
+  EXPECT_EQ(difference(before.dump(), now), "");
+  queue["request"]["method"] = "queue:block=8,context=4";
+  EXPECT_EQ(difference(queue.dump(), now),
+            "method is 'queue:block=8,context=4' there and absent here");
 }
 
 // The machine, the number of threads and the layout may differ; the frames are the same job's.

@@ -1,0 +1,98 @@
+// Method: its text form, its defaults and what it refuses.
+#include "engine/generation/method.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/check.h"
+
+namespace weft {
+namespace {
+
+std::string refused(const std::string& text) {
+  try {
+    parse_method(text, "--method");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+Method resolved(const std::string& text, int64_t latents, int64_t trained, double shift = 3) {
+  return resolve_method(parse_method(text, "--method"),
+                        {.latents = latents, .trained_latents = trained, .flow_shift = shift});
+}
+
+TEST(Method, ItsTextIsReadAsItIsWritten) {
+  for (const char* text :
+       {"auto", "full", "clips", "queue", "clips:window=8,global=4", "queue:block=9,context=6",
+        "clips:window=0,global=2,trained=21,bias=2.5,global_sigma=0.909,stale=1,warmup=3"})
+    EXPECT_EQ(to_string(parse_method(text, "--method")), text);
+  EXPECT_EQ(to_string(parse_method("queue:context=6,block=9", "")), "queue:block=9,context=6");
+  const Method clips = parse_method("clips:window=8,bias=1e1", "");
+  EXPECT_EQ(clips.window, 8);
+  EXPECT_EQ(clips.bias, 10.0);
+  EXPECT_FALSE(clips.global);
+}
+
+TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"ful", "--method is 'ful', legal: auto, full, clips, queue; did you mean full?"},
+      {"", "legal: auto, full, clips, queue"},
+      {"full:window=1", "but full has no numbers; legal: full"},
+      {"clips:windw=8",
+       "'windw=8' is no number of clips, legal: window, global, trained, bias, "
+       "global_sigma, stale, warmup; did you mean window?"},
+      {"queue:window=8", "'window=8' is no number of queue, legal: block, context"},
+      {"clips:window", "'window' is no number of clips"},
+      {"clips:", "'' is no number of clips"},
+      {"queue:block=0", "block is '0', legal: a whole number, 1 ... 4096"},
+      {"queue:block=2.5", "block is '2.5', legal: a whole number"},
+      {"queue:block=", "block is '', legal: a whole number"},
+      {"queue:block=99999999999999999999", "legal: a whole number, 1 ... 4096"},
+      {"clips:bias=nan", "bias is 'nan', legal: a number, 0 ... 1000"},
+      {"clips:stale=2", "stale is '2', legal: a whole number, 0 ... 1"},
+  };
+  for (const auto& [text, message] : faults)
+    EXPECT_NE(refused(text).find(message), std::string::npos) << refused(text);
+}
+
+TEST(Method, AutoGoesByTheTrainedLengthAlone) {
+  EXPECT_EQ(resolved("auto", 16, 16).kind, MethodKind::kFull);
+  EXPECT_EQ(resolved("auto", 17, 16).kind, MethodKind::kQueue);
+  EXPECT_EQ(resolved("full", 400, 16).kind, MethodKind::kFull);
+}
+
+TEST(Method, DefaultsOfTheQueueFillTheTrainedLength) {
+  EXPECT_EQ(to_string(resolved("queue", 100, 21)), "queue:block=9,context=6");
+  EXPECT_EQ(to_string(resolved("queue", 100, 16)), "queue:block=8,context=4");
+  EXPECT_EQ(to_string(resolved("queue:context=3", 100, 21)), "queue:block=15,context=3");
+  EXPECT_EQ(to_string(resolved("queue:block=4", 100, 21)), "queue:block=4,context=4");
+  for (int64_t trained = 1; trained < 64; ++trained) {
+    const Method queue = resolved("queue", 100, trained);
+    EXPECT_LE(*queue.block + 2 * *queue.context, trained);
+    EXPECT_LE(*queue.context, *queue.block);
+  }
+}
+
+TEST(Method, AContextIsNotLongerThanABlock) {
+  EXPECT_EQ(*resolved("queue:block=4,context=4", 100, 21).context, 4);
+  EXPECT_THROW(resolved("queue:block=4,context=5", 100, 21), Error);
+}
+
+TEST(Method, DefaultsOfClipsFollowTheShift) {
+  const Method clips = resolved("clips", 60, 21);
+  EXPECT_EQ(clips.window, 10);
+  EXPECT_EQ(clips.global, 4);
+  EXPECT_EQ(clips.trained, 21);
+  EXPECT_EQ(clips.bias, 10.0);
+  EXPECT_EQ(clips.stale, 0);
+  EXPECT_EQ(clips.warmup, 0);
+  EXPECT_NEAR(*clips.global_sigma, 0.909, 5e-4);
+  EXPECT_NEAR(*resolved("clips", 60, 21, 5).global_sigma, 0.944, 5e-4);
+  EXPECT_EQ(resolved("clips:stale=1", 60, 21).warmup, 2);
+  EXPECT_THROW(resolved("clips:global=61", 60, 21), Error);
+}
+
+}  // namespace
+}  // namespace weft
