@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "kernels/copy.h"
@@ -12,19 +13,25 @@ namespace weft {
 
 namespace {
 
-// Makes [tokens, pairs, 2] cosines and sines of (start + i) theta^(-j / pairs).
-Tensor angle_table(int64_t tokens, int64_t start, int pairs, double theta) {
-  Tensor out(DType::kF32, {tokens, pairs, 2});
+// Makes [positions, pairs, 2] cosines and sines of positions[i] theta^(-j / pairs).
+Tensor angle_table(std::span<const double> positions, int pairs, double theta) {
+  Tensor out(DType::kF32, {static_cast<int64_t>(positions.size()), pairs, 2});
   float* table = out.as<float>();
   std::vector<double> omega(pairs);
   for (int j = 0; j < pairs; ++j) omega[j] = std::pow(theta, -static_cast<double>(j) / pairs);
-  for (int64_t i = 0; i < tokens; ++i)
+  for (const double position : positions)
     for (int j = 0; j < pairs; ++j) {
-      const double angle = static_cast<double>(start + i) * omega[j];
+      const double angle = position * omega[j];
       *table++ = static_cast<float>(std::cos(angle));
       *table++ = static_cast<float>(std::sin(angle));
     }
   return out;
+}
+
+Tensor angle_table(int64_t tokens, int64_t start, int pairs, double theta) {
+  std::vector<double> positions(static_cast<size_t>(tokens));
+  std::iota(positions.begin(), positions.end(), static_cast<double>(start));
+  return angle_table(positions, pairs, theta);
 }
 
 }  // namespace
@@ -44,6 +51,7 @@ Rope make_rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
   rope.grid = grid;
   rope.start = start;
   rope.pairs = pairs;
+  rope.theta = theta;
   for (int axis = 0; axis < 3; ++axis)
     rope.table[axis] = angle_table(grid[axis], start[axis], rope.pairs[axis], theta);
   return rope;
@@ -57,6 +65,7 @@ Rope make_line_rope(int64_t tokens, int64_t start, int head_dim, double theta, R
   rope.pairs = {head_dim / 2, 0, 0};
   rope.table[0] = angle_table(tokens, start, head_dim / 2, theta);
   rope.order = order;
+  rope.theta = theta;
   return rope;
 }
 
@@ -66,12 +75,21 @@ Rope on_device(Stream& stream, const Rope& rope) {
   out.start = rope.start;
   out.pairs = rope.pairs;
   out.order = rope.order;
+  out.theta = rope.theta;
   for (int axis = 0; axis < 3; ++axis) {
     const TensorView& table = rope.table[axis];
     if (!table) continue;
     out.table[axis] = Tensor(DType::kF32, table.shape(), stream.device());
     copy(stream, table, out.table[axis]);
   }
+  return out;
+}
+
+Rope with_frame_positions(Stream& stream, const Rope& rope, std::span<const double> frames) {
+  CHECK(static_cast<int64_t>(frames.size()) == rope.grid[0] && rope.theta > 0, "positions",
+        frames.size(), "of", rope.grid[0]);
+  Rope out = on_device(stream, rope);
+  copy(stream, angle_table(frames, rope.pairs[0], rope.theta), out.table[0]);
   return out;
 }
 

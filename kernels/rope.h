@@ -2,6 +2,7 @@
 // Rotary position embedding (Su et al. 2021) over three axes (frame, row, column) for grids of
 // patches, or over one for text.
 #include <array>
+#include <span>
 
 #include "kernels/stream.h"
 
@@ -21,10 +22,15 @@ struct Rope {
   // pairs[a], 2] f32, computed from f64 angles.
   std::array<Tensor, 3> table;
   RopePairs order = RopePairs::kNeighbours;
+  double theta = 0;  // omega_j = theta^(-j / pairs)
 };
 
 // Returns a copy with its tables on the stream's device, where apply_rope needs them.
 Rope on_device(Stream& stream, const Rope& rope);
+
+// Returns a copy in which frame i has the position frames[i], which need not be whole. Its tables
+// are on the stream's device, as those of `rope` are.
+Rope with_frame_positions(Stream& stream, const Rope& rope, std::span<const double> frames);
 
 // Makes the tables on the host for head size `head_dim`: the axes get head_dim - 4 (head_dim / 6),
 // 2 (head_dim / 6), 2 (head_dim / 6) dimensions; omega_j = theta^(-2j/d) with each axis' own d.

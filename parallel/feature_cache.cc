@@ -38,22 +38,25 @@ int64_t feature_sent_bytes(const FeatureDescription& description) {
 FeatureCache::FeatureCache(Communicator group, FeatureDescription description)
     : group_(std::move(group)), description_(std::move(description)) {
   CHECK(description_.versions > 0, "versions", description_.versions);
+  for (const FeatureKey& key : description_.keys) make_slot(key);
+}
+
+FeatureCache::Slot& FeatureCache::make_slot(const FeatureKey& key) {
   const auto tensor = [&](int64_t rows) {
     std::vector<int64_t> shape{rows};
     shape.insert(shape.end(), description_.row.begin(), description_.row.end());
     return Tensor(description_.dtype, shape, description_.device);
   };
-  for (const FeatureKey& key : description_.keys) {
-    Slot& slot = slots_[key];
-    CHECK(slot.empty(), to_string(key), "twice");
-    slot.resize(description_.versions);
-    for (Version& version : slot) {
-      version.part = tensor(description_.rows);
-      for (const FeatureLink& link : description_.links)
-        version.arrived.push_back(tensor(link.received.size()));
-      version.receives.resize(description_.links.size());
-    }
+  Slot& slot = slots_[key];
+  CHECK(slot.empty(), to_string(key), "twice");
+  slot.resize(description_.versions);
+  for (Version& version : slot) {
+    version.part = tensor(description_.rows);
+    for (const FeatureLink& link : description_.links)
+      version.arrived.push_back(tensor(link.received.size()));
+    version.receives.resize(description_.links.size());
   }
+  return slot;
 }
 
 FeatureCache::~FeatureCache() { abort(); }
@@ -85,7 +88,7 @@ void FeatureCache::drain(Version& version) {
 }
 
 TensorView FeatureCache::write(const FeatureKey& key, int version) {
-  Slot& versions = slot(key);
+  Slot& versions = slots_.contains(key) ? slot(key) : make_slot(key);
   const auto by_number = [](const Version& a, const Version& b) { return a.number < b.number; };
   const auto newest = std::max_element(versions.begin(), versions.end(), by_number);
   CHECK(version >= 0 && newest->number < version, to_string(key), "is written in version", version,
@@ -126,6 +129,7 @@ TensorView FeatureCache::read(const FeatureKey& key, int link, int version) {
 }
 
 std::optional<int> FeatureCache::staleness(const FeatureKey& key, int version) {
+  if (!slots_.contains(key)) return std::nullopt;
   int newest = Version::kNone;
   for (const Version& held : slot(key))
     if (held.exchanged) newest = std::max(newest, held.number);

@@ -38,9 +38,9 @@ struct FeatureLink {
 };
 
 struct FeatureDescription {
-  std::vector<FeatureKey> keys{};
-  int64_t rows = 0;            // of this rank's part
-  std::vector<int64_t> row{};  // the shape of one row
+  std::vector<FeatureKey> keys{};  // slots made at once; others are made by their first write
+  int64_t rows = 0;                // of this rank's part
+  std::vector<int64_t> row{};      // the shape of one row
   std::vector<FeatureLink> links{};
   int versions = 2;  // how many are held: 1 more than the most that a version read is stale by
   DType dtype = DType::kF32;
@@ -94,6 +94,7 @@ class FeatureCache {
   using Slot = std::vector<Version>;
 
   Slot& slot(const FeatureKey& key);
+  Slot& make_slot(const FeatureKey& key);
   Version& at(const FeatureKey& key, int version);
   void drain(Version& version);
 

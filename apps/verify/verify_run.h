@@ -8,6 +8,7 @@
 #include "apps/verify/verify_stages.h"
 #include "io/json.h"
 #include "kernels/copy.h"
+#include "kernels/transfer.h"
 #include "models/registry.h"
 #include "parallel/context.h"
 
@@ -50,6 +51,46 @@ struct Collector final : Observer {
         std::move(copy_of);
   }
 };
+
+inline constexpr int kMaxSteps = 1000;
+
+// A stream and an arena for one stage run.
+struct Bench {
+  Stream stream;
+  Arena arena;
+
+  explicit Bench(const Case& c)
+      : stream(stream_on(c.device(), c.options.threads, c.options.determinism, c.options.ops)),
+        arena(size_t{256} << 30, c.device()) {}
+  Tensor tensor(DType dtype, std::span<const int64_t> shape) const {
+    return Tensor(dtype, shape, stream.device());
+  }
+  Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {
+    return Tensor(dtype, shape, stream.device());
+  }
+  // Returns an f32 copy of a file's tensor on the stream's device.
+  Tensor load(const TensorFile& file, const std::string& name) {
+    if (!file.contains(name))
+      throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
+    const TensorView view = file.view(name);
+    Tensor out = tensor(DType::kF32, view.shape());
+    copy(stream, view, out);
+    return out;
+  }
+};
+
+// Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
+// host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
+// are those of the first sequence index.
+struct JoinedRows {
+  Sequence all;
+  int64_t joint, columns;
+};
+Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
+                 int index, const JoinedRows& shape);
+
+// Stage clips (verify_clips.cc).
+NamedTensors run_clips(Case& c);
 
 // Stage llm (verify_language.cc).
 NamedTensors run_llm(Case& c);

@@ -7,6 +7,7 @@
 #include "apps/verify/verify_run.h"
 #include "engine/generation/generator.h"
 #include "engine/generation/staged_program.h"
+#include "engine/sampling/guidance.h"
 #include "engine/sampling/noise.h"
 #include "engine/sampling/sampler.h"
 #include "io/json.h"
@@ -20,9 +21,40 @@
 #include "models/registry.h"
 
 namespace weft {
-namespace {
 
-constexpr int kMaxSteps = 1000;
+Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
+                 int index, const JoinedRows& shape) {
+  const auto [all, joint, columns] = shape;
+  Tensor whole, part;
+  if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});
+  const auto sends = [&](int rank) {
+    return placement.rank_of(stage, placement.mesh().sequence_index(rank)) == rank;
+  };
+  const auto landing = [&](int rank) {
+    if (!sends(rank) || rank == 0) return rank == 0 && sends(0) ? own : TensorView();
+    const int64_t rows = placement.tokens_of(rank, all).size();
+    part = Tensor(DType::kF32, {rows + joint, columns});
+    return part.view();
+  };
+  const auto place = [&](int rank, const TensorView& from) {
+    const Range rows = placement.tokens_of(rank, all).ranges[0];
+    const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
+      if (count == 0) return;
+      const TensorView source = from.slice(0, at, count);
+      std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
+    };
+    copy_rows(0, rows.begin, rows.size());
+    if (placement.mesh().sequence_index(rank) == 0) copy_rows(rows.size(), all.tokens, joint);
+  };
+  if (placement.alone())
+    place(0, own);
+  else
+    placement.communicator().gather_v(bench.stream, {.kind = Payload::kControl, .hop = index},
+                                      sends(placement.rank()) ? own : TensorView(), landing, place);
+  return whole;
+}
+
+namespace {
 
 // Reads "seed", which may be any of the 64-bit seeds that --seed takes.
 uint64_t json_seed(const nlohmann::json& object, const std::string& what) {
@@ -31,31 +63,6 @@ uint64_t json_seed(const nlohmann::json& object, const std::string& what) {
     throw Error(ErrorKind::kModel, what + ": \"seed\" must be a whole number of at least 0");
   return value.get<uint64_t>();
 }
-
-// A stream and an arena for one stage run.
-struct Bench {
-  Stream stream;
-  Arena arena;
-
-  explicit Bench(const Case& c)
-      : stream(stream_on(c.device(), c.options.threads, c.options.determinism, c.options.ops)),
-        arena(size_t{256} << 30, c.device()) {}
-  Tensor tensor(DType dtype, std::span<const int64_t> shape) const {
-    return Tensor(dtype, shape, stream.device());
-  }
-  Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {
-    return Tensor(dtype, shape, stream.device());
-  }
-  // Returns an f32 copy of a file's tensor on the stream's device.
-  Tensor load(const TensorFile& file, const std::string& name) {
-    if (!file.contains(name))
-      throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
-    const TensorView view = file.view(name);
-    Tensor out = tensor(DType::kF32, view.shape());
-    copy(stream, view, out);
-    return out;
-  }
-};
 
 // A latent [C, F, H, W], or a picture's [C, H, W] as one of a frame.
 TensorView latent_of(const TensorView& x) {
@@ -116,45 +123,6 @@ class OneForward final : private StagedProgram {
   float timestep_ = 0;
   Tensor velocity_;
 };
-
-// Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
-// host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
-// are those of the first sequence index.
-struct JoinedRows {
-  Sequence all;
-  int64_t joint, columns;
-};
-Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
-                 int index, const JoinedRows& shape) {
-  const auto [all, joint, columns] = shape;
-  Tensor whole, part;
-  if (placement.root()) whole = Tensor(DType::kF32, {all.tokens + joint, columns});
-  const auto sends = [&](int rank) {
-    return placement.rank_of(stage, placement.mesh().sequence_index(rank)) == rank;
-  };
-  const auto landing = [&](int rank) {
-    if (!sends(rank) || rank == 0) return rank == 0 && sends(0) ? own : TensorView();
-    const int64_t rows = placement.tokens_of(rank, all).size();
-    part = Tensor(DType::kF32, {rows + joint, columns});
-    return part.view();
-  };
-  const auto place = [&](int rank, const TensorView& from) {
-    const Range rows = placement.tokens_of(rank, all).ranges[0];
-    const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
-      if (count == 0) return;
-      const TensorView source = from.slice(0, at, count);
-      std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
-    };
-    copy_rows(0, rows.begin, rows.size());
-    if (placement.mesh().sequence_index(rank) == 0) copy_rows(rows.size(), all.tokens, joint);
-  };
-  if (placement.alone())
-    place(0, own);
-  else
-    placement.communicator().gather_v(bench.stream, {.kind = Payload::kControl, .hop = index},
-                                      sends(placement.rank()) ? own : TensorView(), landing, place);
-  return whole;
-}
 
 // Joins on the root what the ranks' collectors saw of token rows, under the golden names.
 void join_seen(Bench& bench, RankPlacement& placement, const TransformerTraits& traits,
@@ -510,23 +478,28 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     return limits;
   }
   LayoutLimits limits{.requests = 0, .guided = false};
-  if (stage == "transformer") {
+  const bool clips = stage == "clips";
+  if (stage == "transformer" || clips) {
     const TensorFile weights =
         TensorFile::open(c.file(c.original_names() ? "model" : "model/transformer"));
     const std::shared_ptr<const TransformerModel> model = c.transformer_model(weights);
     const TransformerTraits& traits = model->traits();
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-    const TensorView x =
-        inputs.contains("hidden_states") ? latent_of(inputs.view("hidden_states")) : TensorView();
+    const std::string latent = clips ? "noise" : "hidden_states";
+    const TensorView x = inputs.contains(latent) ? latent_of(inputs.view(latent)) : TensorView();
     if (x.rank != 4)
       throw Error(ErrorKind::kModel,
-                  folder + ": hidden_states is missing or not [C, F, H, W] or [C, H, W]");
+                  folder + ": " + latent + " is missing or not [C, F, H, W] or [C, H, W]");
     const auto grid = traits.grid(x[1], x[2], x[3]);
     limits.heads = traits.heads;
     limits.layers = traits.blocks;
     limits.ffn = traits.ffn_columns;
     limits.tokens = grid[0] * grid[1] * grid[2];
+    if (clips) limits.clip_frames = grid[0];
   }
+  if (clips)
+    limits.guided =
+        guidance_branches(json_number(spec, "guidance_scale", c.file("case.json"))) == 2;
   if (stage == "llm") return llm_limits(c);
   return limits;
 }
@@ -535,11 +508,17 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
                        const VerifyOptions& options, std::vector<VerifyRow>& rows,
                        RankPlacement placement) {
   static const std::map<std::string, NamedTensors (*)(Case&)> kStages = {
-      {"transformer", run_transformer}, {"vae_decode", run_vae_decode},
-      {"vae_encode", run_vae_encode},   {"text_encoder", run_text_encoder},
-      {"tokenizer", run_tokenizer},     {"text_clean", run_text_clean},
-      {"scheduler", run_scheduler},     {"noise", run_noise},
-      {"pipeline", run_pipeline},       {"llm", run_llm}};
+      {"transformer", run_transformer},
+      {"vae_decode", run_vae_decode},
+      {"vae_encode", run_vae_encode},
+      {"text_encoder", run_text_encoder},
+      {"tokenizer", run_tokenizer},
+      {"text_clean", run_text_clean},
+      {"scheduler", run_scheduler},
+      {"noise", run_noise},
+      {"pipeline", run_pipeline},
+      {"llm", run_llm},
+      {"clips", run_clips}};
   Case c{folder, spec, options, rows, std::move(placement)};
   const auto stage = kStages.find(c.text("stage"));
   if (stage == kStages.end()) {

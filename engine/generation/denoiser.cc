@@ -57,6 +57,7 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   recorded_ = {};
   streaming_ = {};
   clip_ = {.step = config.first_step};
+  placement_.set_dual_scope(job.dual_scope);
   if (run_from(std::move(job.latent), config)) return;
   throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
                                        " of " + std::to_string(job.sampler.steps()));
@@ -92,6 +93,8 @@ bool Denoiser::begin_turn(int turn) {
     return true;
   }
   clip_.step = turn;
+  if (job_->dual_scope && turn == job_->dual_scope->global_steps)
+    recorded_ = {};  // a recorded forward has the bias of its step
   const StepAction what = job_->before_step ? job_->before_step(turn) : StepAction::kContinue;
   if (what == StepAction::kKeep || what == StepAction::kKeepAndStop) {
     Snapshot snapshot = gather(turn);
@@ -261,6 +264,7 @@ void Denoiser::update(const Step& step) {
   const bool guided = step.reads.size() > 2;
   guide(stream_, experts_.family(), guidance_of(job_->request, step.pass.model),
         guided ? slots[kVelocitySlot + 1] : TensorView(), velocity);
+  if (job_->on_velocity) job_->on_velocity(step.pass.step, velocity);
   job_->sampler.step(stream_, arena_, step.pass.step, velocity, latent, *clip_.history);
   if (first_non_finite(stream_, latent) >= 0)
     report_non_finite(step, "the latent behind guidance and solver");

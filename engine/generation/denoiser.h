@@ -55,6 +55,10 @@ struct Job {
   // The solver's history of a resumed job, in Sampler::history's order, on the device; released
   // like the latent. Empty when the job starts at step 0.
   std::vector<Tensor> history{};
+  // Attention is dual-scope where it is set. Its global_steps are Sampler::steps_from.
+  std::optional<DualScope> dual_scope{};
+  // Sees this rank's rows [n, row] of a step's velocity behind guidance.
+  std::function<void(int step, const TensorView& velocity)> on_velocity{};
   std::function<void(int step)> on_update{};  // called after the update of `step`
   // Runs the plan's kDecode with the final latent [C, F, H, W].
   std::function<void(const TensorView& latent)> decode{};

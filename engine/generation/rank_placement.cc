@@ -92,7 +92,11 @@ int RankPlacement::rank_of(int stage, int sequence) const {
 MixerDescription RankPlacement::mixer(const Sequence& all) const {
   std::vector<Range> ranges;
   for (int index = 0; index < layout().sequence(); ++index) ranges.push_back(part(all, index));
-  return {.mesh = mesh_, .rank = rank_, .tokens = SequenceMap(ranges)};
+  return {.mesh = mesh_,
+          .rank = rank_,
+          .tokens = SequenceMap(ranges),
+          .dual_scope = dual_scope_,
+          .frames = all.frames};
 }
 
 Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, const Sequence& all,
@@ -100,8 +104,8 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
   Seams& seams = *seams_;
   TokenMixer* mixer = &seams.full;
   Reducer* reducer = &seams.whole;
-  if (layout().sequence() > 1) {
-    if (seams.mixer_tokens != all)
+  if (layout().sequence() > 1 || dual_scope_) {
+    if (!seams.mixer || seams.mixer_tokens != all)
       seams.mixer = make_mixer(this->mixer(all), [this](const std::vector<int>& ranks, int number) {
         return group(ranks, Seams::kMixer + number);
       });
@@ -162,6 +166,11 @@ JobScope::JobScope(RankPlacement& placement) : placement_(placement) {
 
 JobScope::~JobScope() {
   if (!placement_.alone()) placement_.communicator().end_job();
+}
+
+void RankPlacement::set_dual_scope(const std::optional<DualScope>& scope) {
+  dual_scope_ = scope;
+  seams_->mixer.reset();
 }
 
 void RankPlacement::finish_turn() {

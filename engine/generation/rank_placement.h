@@ -95,6 +95,9 @@ class RankPlacement {
   Context text_context(Stream& stream, Arena& arena, const Pass& pass,
                        const TextEncoderTraits& traits, int64_t rows);
   Context vae_context(Stream& stream, Arena& arena, const Pass& pass, int64_t latent_rows);
+  // Forwards from now on have dual-scope attention, or full attention. A job begins, so that no
+  // frame of an earlier one is seen.
+  void set_dual_scope(const std::optional<DualScope>& scope);
   // A turn (a denoising step) or the decode has ended: returns when no message of a forward is
   // under way any more.
   void finish_turn();
@@ -108,6 +111,7 @@ class RankPlacement {
   std::optional<Communicator> communicator_;
   Mesh mesh_{Layout{}};
   int rank_ = 0;
+  std::optional<DualScope> dual_scope_;
   std::unique_ptr<Seams> seams_;
 };
 

@@ -125,6 +125,12 @@ std::vector<std::pair<std::string, TensorView>> SamplerState::tensors() const {
           {"solver.base", base_.view()}};
 }
 
+int Sampler::steps_from(double sigma) const {
+  const auto least = static_cast<float>(sigma);
+  return static_cast<int>(
+      std::count_if(sigmas_.begin(), sigmas_.end() - 1, [&](float own) { return own >= least; }));
+}
+
 Sampler::Sampler(const SamplerConfig& config, int steps, const std::vector<double>& sigmas)
     : config_(config) {
   if (!(config.shift > 0) || !std::isfinite(config.shift)) {

@@ -77,6 +77,9 @@ class Sampler {
   }  // one per step; whole numbers
      // except for Euler
 
+  // Counts the steps of at least `sigma`, which are the first ones.
+  int steps_from(double sigma) const;
+
   // The tensors of SamplerState::tensors() that this rule reads in a later step. A checkpoint
   // stores them with the latent and the number of steps done.
   std::vector<std::pair<std::string, TensorView>> history(const SamplerState& state) const;

@@ -85,6 +85,19 @@ const Method* method_of(const MixerDescription& description) {
   return nullptr;
 }
 
+ClipFrames clip_frames(const MixerDescription& description) {
+  const SequenceMap clips = description.tokens.blocks(description.mesh.layout()[Axis::kUlysses]);
+  return {clips, {clips.rows(), description.frames}, *description.dual_scope};
+}
+
+std::unique_ptr<TokenMixer> make_dual_scope(const MixerDescription& description,
+                                            const MakeGroup& group) {
+  std::optional<Communicator> clips;
+  if (description.mesh.layout()[Axis::kClip] > 1)
+    clips = group(description.mesh.along({Axis::kClip}, description.rank), 1);
+  return std::make_unique<DualScopeMixer>(std::move(clips), clip_frames(description));
+}
+
 // The tokens of the Ulysses group of the rank, and its place among them.
 struct UlyssesGroup {
   SequenceMap tokens;
@@ -104,8 +117,11 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
   const Mesh& mesh = description.mesh;
   CHECK(description.tokens.size() == mesh.layout().sequence(), "tokens of",
         description.tokens.size(), "in", to_string(mesh.layout()));
+  CHECK(mesh.layout()[Axis::kClip] == 1 || description.dual_scope, "clips of full attention");
   std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
-  if (const Method* method = method_of(description))
+  if (description.dual_scope)
+    mixer = make_dual_scope(description, group);
+  else if (const Method* method = method_of(description))
     mixer = method->make(group(mesh.along({method->axis}, description.rank), 1),
                          blocks_of(description));
   if (mesh.layout()[Axis::kUlysses] == 1) return mixer;
@@ -121,7 +137,12 @@ MixerBytes mixer_bytes(const MixerDescription& description, const AttendShape& s
   inner.heads = part.q.size();
   inner.kv_heads = part.kv.size();
   MixerBytes bytes;
-  if (const Method* method = method_of(description))
+  if (description.dual_scope) {
+    const ClipFrames frames = clip_frames(description);
+    const int clip = description.mesh.at(Axis::kClip, description.rank);
+    bytes = {.arena = dual_scope_arena_bytes(frames, clip, inner),
+             .sent = dual_scope_sent_bytes(frames, clip, inner)};
+  } else if (const Method* method = method_of(description))
     bytes = method->bytes(blocks_of(description), inner, mask);
   if (ulysses == 1) return bytes;
   bytes.arena = ulysses_arena_bytes(group.tokens, group.own, shape, bytes.arena);

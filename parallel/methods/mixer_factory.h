@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/mesh.h"
+#include "parallel/methods/dual_scope.h"
 #include "parallel/sequence_map.h"
 #include "parallel/token_mixer.h"
 
@@ -23,6 +24,10 @@ struct MixerDescription {
   RingBalance balance = RingBalance::kContiguous;  // kLightSeq: causal attention alone
   // The tokens of earlier passes whose keys each ring's block holds (Attend::past), or empty.
   std::vector<TokenRanges> held{};
+  // Set where attention is dual-scope. The clip axis splits it, and the tokens are those of
+  // `frames` latent frames.
+  std::optional<DualScope> dual_scope{};
+  int64_t frames = 1;
 };
 
 // Makes the communicator of some ranks of the layout. `number` counts the mixer's groups from 0, so

@@ -193,6 +193,13 @@ TEST(Sampler, ExplicitSigmasStandAsGiven) {
   for (float x : trajectory(sampler)) EXPECT_TRUE(std::isfinite(x));
 }
 
+TEST(Sampler, CountsTheStepsOfAtLeastASigma) {
+  const Sampler sampler({}, 4, {1, 0.9, 0.5, 0.1});
+  for (const auto& [sigma, steps] :
+       {std::pair{2.0, 0}, {1.0, 1}, {0.95, 1}, {0.9, 2}, {0.1, 4}, {0.0, 4}})
+    EXPECT_EQ(sampler.steps_from(sigma), steps) << sigma;
+}
+
 TEST(Sampler, RefusesIllegalArguments) {
   const auto kind_of = [](auto&& make) {
     try {

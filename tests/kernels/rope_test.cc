@@ -125,6 +125,26 @@ TEST(Rope, EveryTableGivesTheSameBits) {
   expect_same_bits(make_line_rope(60, 7, 44, 1e6, RopePairs::kHalves));
 }
 
+// Positions that are whole are those of make_rope to the bit; between them angles are f64, too.
+TEST(Rope, FramesMayLieBetweenWholePositions) {
+  Stream stream = Stream::cpu(1, Determinism::kFixed, &reference_ops());
+  const Rope rope = make_rope({4, 2, 3}, {0, 0, 0}, 44);
+  const Rope whole = with_frame_positions(stream, rope, std::vector<double>{7, 8, 9, 10});
+  const Rope shifted = make_rope({4, 2, 3}, {7, 0, 0}, 44);
+  for (int axis = 0; axis < 3; ++axis)
+    EXPECT_TRUE(bitwise_equal(whole.table[axis], shifted.table[axis])) << axis;
+  const std::vector<double> positions{0, 2.0 / 3, 1e4 + 1.0 / 3, -0.5};
+  const Rope between = with_frame_positions(stream, rope, positions);
+  EXPECT_TRUE(bitwise_equal(between.table[1], rope.table[1]));
+  const float* table = between.table[0].as<float>();
+  for (const double position : positions)
+    for (int j = 0; j < rope.pairs[0]; ++j) {
+      const double angle = position * std::pow(10000.0, -static_cast<double>(j) / rope.pairs[0]);
+      EXPECT_EQ(*table++, static_cast<float>(std::cos(angle))) << position;
+      EXPECT_EQ(*table++, static_cast<float>(std::sin(angle))) << position;
+    }
+}
+
 TEST(Rope, StridedRowsLeaveTheirNeighboursAlone) {
   // q lies inside a fused [n, 3, A, E] projection.
   for (const Ops* ops : all_ops()) {

@@ -158,7 +158,7 @@ TEST(FeatureCacheDeathTest, AnotherVersionThanTheDeclaredOneIsRefusedByName) {
     EXPECT_DEATH(cache.read(key, 0, 4), "layer 4 is read in version 4 before its exchange");
     EXPECT_DEATH(cache.write(key, 5), "layer 4 is written in version 5 after 5");
     EXPECT_DEATH(cache.exchange(stream(), key, 5), "layer 4 is exchanged twice in version 5");
-    EXPECT_DEATH(cache.write({.clip = 2}, 0), "no slot for key-value of clip 2");
+    EXPECT_DEATH(cache.own({.clip = 2}, 0), "no slot for key-value of clip 2");
   });
 }
 

@@ -1,0 +1,108 @@
+// Stage clips of `weft verify`: dual-scope attention in a whole generation, from noise to latents.
+#include <nlohmann/json.hpp>
+
+#include "apps/verify/verify_run.h"
+#include "engine/generation/denoiser.h"
+#include "engine/sampling/guidance.h"
+#include "kernels/transfer.h"
+#include "models/blocks.h"
+
+namespace weft {
+namespace {
+
+// The transformer of a case. All rows of its prompts are given.
+struct CaseExperts final : Experts {
+  CaseExperts(const Case& c, Stream& stream)
+      : weights(TensorFile::open(c.file("model/transformer"))),
+        model(c.transformer_model(weights)),
+        transformer(model->load(stream, weights,
+                                c.placement.load(model->traits(), {.dtype = c.options.dtype}))) {}
+  const ModelFamily& family() const override { return row; }
+  const TransformerTraits& traits() const override { return model->traits(); }
+  DType dtype() const override { return transformer->loaded().dtype; }
+  int64_t text_length(int64_t rows) const override { return rows; }
+  const Transformer& expert(Stream&, int) override { return *transformer; }
+  void done_with_experts() override {}
+
+  const ModelFamily row{};
+  const TensorFile weights;
+  const std::shared_ptr<const TransformerModel> model;
+  const std::unique_ptr<Transformer> transformer;
+};
+
+DualScope dual_scope(const Case& c, const Sampler& sampler, int64_t frames) {
+  const std::string what = c.file("case.json");
+  constexpr IntRange kFrames{0, 1 << 20};
+  const DualScope scope{
+      .window = json_int(c.spec, "window", what, kFrames),
+      .global = json_int(c.spec, "global_frames", what, kFrames),
+      .trained = json_int(c.spec, "trained_frames", what, kFrames),
+      .bias = json_number(c.spec, "bias", what),
+      .global_steps = sampler.steps_from(json_number(c.spec, "global_sigma", what))};
+  if (const std::string why = refuse(scope, frames); !why.empty())
+    throw Error(ErrorKind::kModel, what + ": " + why);
+  return scope;
+}
+
+}  // namespace
+
+NamedTensors run_clips(Case& c) {
+  Bench bench(c);
+  CaseExperts experts(c, bench.stream);
+  const TransformerTraits& traits = experts.traits();
+  const Sampler sampler(
+      SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),
+      c.integer("steps", kMaxSteps));
+  Request request;
+  request.guidance_scale = json_number(c.spec, "guidance_scale", c.file("case.json"));
+  request.guidance_scale_2 = request.guidance_scale;
+  const int branches = guidance_branches(*request.guidance_scale);
+  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
+  Tensor noise = bench.load(inputs, "noise");
+  const Tensor positive = bench.load(inputs, "encoder_hidden_states");
+  const Tensor negative =
+      branches == 2 ? bench.load(inputs, "negative_encoder_hidden_states") : Tensor();
+  const auto shape = noise.view().extent;
+  const auto grid = traits.grid(shape[1], shape[2], shape[3]);
+  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
+
+  NamedTensors out;
+  std::map<int, Tensor> velocities;  // this rank's rows
+  DenoisePlanConfig config = staged_config(c.placement, traits, experts.dtype(), all);
+  config.steps.assign(sampler.steps(), {.model = 0, .branches = branches});
+  config.blocks = {traits.blocks};
+  Job job{.request = request,
+          .sampler = sampler,
+          .embeds = {positive.view(), negative.view()},
+          .latent = std::move(noise),
+          .dual_scope = dual_scope(c, sampler, all.frames),
+          .on_velocity =
+              [&](int step, const TensorView& velocity) {
+                if (step > 0 && step + 1 < sampler.steps()) return;
+                Tensor rows = bench.tensor(DType::kF32, velocity.shape());
+                copy(bench.stream, velocity, rows);
+                velocities[step] = on_host(bench.stream, std::move(rows));
+              },
+          .decode =
+              [&](const TensorView& latent) {
+                Tensor whole = bench.tensor(DType::kF32, latent.shape());
+                copy(bench.stream, latent, whole);
+                out["latents"] = on_host(bench.stream, std::move(whole));
+              }};
+  Denoiser(bench.stream, bench.arena, experts, c.placement).run(config, job);
+
+  Stream host = host_stream(bench.stream);
+  for (const int step : {0, sampler.steps() - 1}) {
+    const auto own = velocities.find(step);
+    const Tensor rows =
+        join_rows(bench, c.placement, own == velocities.end() ? TensorView() : own->second.view(),
+                  c.placement.layout()[Axis::kLayers] - 1, step, {all, 0, traits.row()});
+    if (!c.placement.root()) continue;
+    Tensor velocity(DType::kF32, {shape[0], shape[1], shape[2], shape[3]});
+    unpatchify(host, rows, traits.patch, TokenRanges::all(all.tokens), velocity);
+    out["velocity." + std::to_string(step)] = std::move(velocity);
+  }
+  return out;
+}
+
+}  // namespace weft
