@@ -89,6 +89,8 @@ struct Interpreter::Run {
         return program.update(step);
       case Step::Kind::kDecode:
         return program.decode(step);
+      case Step::Kind::kEnter:
+        return program.enter(step);
       case Step::Kind::kSend:
         return send(step);
       case Step::Kind::kPost:

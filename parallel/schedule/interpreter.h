@@ -49,6 +49,7 @@ struct Program {
   virtual void compute(const Step& step) = 0;
   virtual void update(const Step&) {}
   virtual void decode(const Step&) {}
+  virtual void enter(const Step&) {}
   // Called before a message: its slot must have rows of the plan's bytes, or of fewer where these
   // are upper bounds. Messages of no rows are neither sent nor received.
   virtual void prepare(const Step& message) = 0;
