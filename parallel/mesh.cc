@@ -120,6 +120,10 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
   if (layout[Axis::kTensor] > 1 && limits.whole_width)
     return "tensor=" + std::to_string(layout[Axis::kTensor]) +
            " splits the width, which 8-bit weights cannot: their scales would be others";
+  for (const Axis ring : {Axis::kRing, Axis::kTokenRing})
+    if (layout[ring] > 1 && limits.whole_frames)
+      return std::string(to_string(ring)) + "=" + std::to_string(layout[ring]) +
+             " splits the frames of a block, whose keys other blocks need whole; legal: 1";
   std::string sequence;  // "ring * token_ring * ulysses"
   for (const Axis axis : kSequenceAxes) {
     sequence += (sequence.empty() ? "" : " * ") + std::string(to_string(axis));

@@ -7,11 +7,14 @@
 
 #include "apps/verify/verify_stages.h"
 #include "io/json.h"
+#include "kernels/arena.h"
 #include "kernels/copy.h"
 #include "models/registry.h"
 #include "parallel/context.h"
 
 namespace weft {
+
+inline constexpr int kMaxSteps = 1000;
 
 struct Case {
   const std::string& folder;
@@ -40,6 +43,31 @@ struct Case {
   }
 };
 
+// A stream and an arena for one stage run.
+struct Bench {
+  Stream stream;
+  Arena arena;
+
+  explicit Bench(const Case& c)
+      : stream(stream_on(c.device(), c.options.threads, c.options.determinism, c.options.ops)),
+        arena(size_t{256} << 30, c.device()) {}
+  Tensor tensor(DType dtype, std::span<const int64_t> shape) const {
+    return Tensor(dtype, shape, stream.device());
+  }
+  Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {
+    return Tensor(dtype, shape, stream.device());
+  }
+  // Returns an f32 copy of a file's tensor on the stream's device.
+  Tensor load(const TensorFile& file, const std::string& name) {
+    if (!file.contains(name))
+      throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
+    const TensorView view = file.view(name);
+    Tensor out = tensor(DType::kF32, view.shape());
+    copy(stream, view, out);
+    return out;
+  }
+};
+
 // Keeps an f32 copy on the host of everything it sees; indexed names become "blocks.3".
 struct Collector final : Observer {
   NamedTensors tensors;
@@ -54,5 +82,9 @@ struct Collector final : Observer {
 // Stage llm (verify_language.cc).
 NamedTensors run_llm(Case& c);
 LayoutLimits llm_limits(const Case& c);
+
+// Stage queue (verify_queue.cc).
+NamedTensors run_queue(Case& c);
+LayoutLimits queue_limits(const Case& c);
 
 }  // namespace weft

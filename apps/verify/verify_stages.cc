@@ -22,8 +22,6 @@
 namespace weft {
 namespace {
 
-constexpr int kMaxSteps = 1000;
-
 // Reads "seed", which may be any of the 64-bit seeds that --seed takes.
 uint64_t json_seed(const nlohmann::json& object, const std::string& what) {
   const nlohmann::json& value = json_field(object, "seed", what);
@@ -31,31 +29,6 @@ uint64_t json_seed(const nlohmann::json& object, const std::string& what) {
     throw Error(ErrorKind::kModel, what + ": \"seed\" must be a whole number of at least 0");
   return value.get<uint64_t>();
 }
-
-// A stream and an arena for one stage run.
-struct Bench {
-  Stream stream;
-  Arena arena;
-
-  explicit Bench(const Case& c)
-      : stream(stream_on(c.device(), c.options.threads, c.options.determinism, c.options.ops)),
-        arena(size_t{256} << 30, c.device()) {}
-  Tensor tensor(DType dtype, std::span<const int64_t> shape) const {
-    return Tensor(dtype, shape, stream.device());
-  }
-  Tensor tensor(DType dtype, std::initializer_list<int64_t> shape) const {
-    return Tensor(dtype, shape, stream.device());
-  }
-  // Returns an f32 copy of a file's tensor on the stream's device.
-  Tensor load(const TensorFile& file, const std::string& name) {
-    if (!file.contains(name))
-      throw Error(ErrorKind::kModel, file.files().front() + " lacks the tensor " + name);
-    const TensorView view = file.view(name);
-    Tensor out = tensor(DType::kF32, view.shape());
-    copy(stream, view, out);
-    return out;
-  }
-};
 
 // A latent [C, F, H, W], or a picture's [C, H, W] as one of a frame.
 TensorView latent_of(const TensorView& x) {
@@ -523,6 +496,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     limits.tokens = grid[0] * grid[1] * grid[2];
   }
   if (stage == "llm") return llm_limits(c);
+  if (stage == "queue") return queue_limits(c);
   return limits;
 }
 
@@ -534,7 +508,8 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
       {"vae_encode", run_vae_encode},   {"text_encoder", run_text_encoder},
       {"tokenizer", run_tokenizer},     {"text_clean", run_text_clean},
       {"scheduler", run_scheduler},     {"noise", run_noise},
-      {"pipeline", run_pipeline},       {"llm", run_llm}};
+      {"pipeline", run_pipeline},       {"llm", run_llm},
+      {"queue", run_queue}};
   Case c{folder, spec, options, rows, std::move(placement)};
   const auto stage = kStages.find(c.text("stage"));
   if (stage == kStages.end()) {

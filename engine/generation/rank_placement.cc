@@ -22,6 +22,7 @@ struct RankPlacement::Seams {
   IdentityReducer whole;
   IdentityHalo one_band;
   std::unique_ptr<TokenMixer> mixer;
+  std::function<std::unique_ptr<TokenMixer>()> inner;
   std::unique_ptr<TensorReducer> tensor, text, band_sums;
   std::unique_ptr<BandHalo> halo;
   std::unique_ptr<BandMixer> band_mixer;
@@ -89,8 +90,16 @@ int RankPlacement::rank_of(int stage, int sequence) const {
 }
 
 MixerDescription RankPlacement::mixer(int64_t tokens) const {
-  return {
-      .mesh = mesh_, .rank = rank_, .tokens = SequenceMap::contiguous(tokens, layout().sequence())};
+  return {.mesh = mesh_,
+          .rank = rank_,
+          .tokens = SequenceMap::contiguous(tokens, layout().sequence()),
+          .inner = seams_->inner};
+}
+
+void RankPlacement::set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make) {
+  seams_->inner = std::move(make);
+  seams_->mixer = nullptr;
+  seams_->mixer_tokens = -1;
 }
 
 Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, int64_t tokens,
@@ -98,7 +107,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, i
   Seams& seams = *seams_;
   TokenMixer* mixer = &seams.full;
   Reducer* reducer = &seams.whole;
-  if (layout().sequence() > 1) {
+  if (layout().sequence() > 1 || seams.inner) {
     if (seams.mixer_tokens != tokens)
       seams.mixer =
           make_mixer(this->mixer(tokens), [this](const std::vector<int>& ranks, int number) {

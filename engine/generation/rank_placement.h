@@ -94,6 +94,8 @@ class RankPlacement {
   Context text_context(Stream& stream, Arena& arena, const Pass& pass,
                        const TextEncoderTraits& traits, int64_t rows);
   Context vae_context(Stream& stream, Arena& arena, const Pass& pass, int64_t latent_rows);
+  // Sets what makes the mixer of forwards that sees all tokens (MixerDescription::inner).
+  void set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make);
   // A turn (a denoising step) or the decode has ended: returns when no message of a forward is
   // under way any more.
   void finish_turn();

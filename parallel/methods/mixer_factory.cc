@@ -104,8 +104,11 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
   const Mesh& mesh = description.mesh;
   CHECK(description.tokens.size() == mesh.layout().sequence(), "tokens of",
         description.tokens.size(), "in", to_string(mesh.layout()));
-  std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
-  if (const Method* method = method_of(description))
+  std::unique_ptr<TokenMixer> mixer =
+      description.inner ? description.inner() : std::make_unique<FullMixer>();
+  const Method* method = method_of(description);
+  CHECK(!method || !description.inner, "a ring with another inner mixer");
+  if (method)
     mixer = method->make(group(mesh.along({method->axis}, description.rank), 1),
                          blocks_of(description));
   if (mesh.layout()[Axis::kUlysses] == 1) return mixer;

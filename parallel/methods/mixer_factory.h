@@ -23,6 +23,9 @@ struct MixerDescription {
   RingBalance balance = RingBalance::kContiguous;  // kLightSeq: causal attention alone
   // The tokens of earlier passes whose keys each ring's block holds (Attend::past), or empty.
   std::vector<TokenRanges> held{};
+  // Makes the mixer that sees all tokens, inside Ulysses if there is such an axis. Empty: a
+  // FullMixer. Such a mixer does not serve a ring.
+  std::function<std::unique_ptr<TokenMixer>()> inner{};
 };
 
 // Makes the communicator of some ranks of the layout. `number` counts the mixer's groups from 0, so

@@ -42,19 +42,22 @@ const TensorView& Slots::operator[](int slot) const {
   return found->second.rows;
 }
 
-// One run of a plan.
+// One run of a plan, or of the windows of one.
 struct Interpreter::Run {
   const Interpreter& of;
-  const Plan& plan;
   Program& program;
+  bool upper_bounds = false;
   std::map<int, std::vector<Communicator::Pending>> sends{};  // by slot
   std::map<int, Communicator::Pending> receives{};            // by slot
 
   ~Run() { program.slots.pending_.clear(); }
 
-  bool walk() {
-    int turn = plan.steps.empty() ? 0 : plan.steps.front().turn - 1, zone = -1;
+  // Returns false where begin_turn stopped the run.
+  bool walk(const Plan& plan) {
+    auto turn = static_cast<int>(plan.turns.begin) - 1;
+    int zone = -1;
     std::unique_ptr<ZoneScope> scope;  // neighbouring steps of a turn and a zone share one
+    upper_bounds = plan.upper_bounds;
     for (const Step& step : plan.steps) {
       const bool same = turn == step.turn && program.zone(step) == zone;
       if (!same) scope.reset();
@@ -64,8 +67,12 @@ struct Interpreter::Run {
       if (!same && zone >= 0) scope = std::make_unique<ZoneScope>(Zone::kStep, zone);
       take(step);
     }
-    CHECK(sends.empty() && receives.empty(), "a message is pending after the plan");
+    while (turn + 1 < plan.turns.end)
+      if (!program.begin_turn(++turn)) return stop();
     return true;
+  }
+  void end() const {
+    CHECK(sends.empty() && receives.empty(), "a message is pending after the plan");
   }
 
   // Every rank stops at this boundary, so all that is pending will be taken.
@@ -117,7 +124,7 @@ struct Interpreter::Run {
     program.prepare(step);
     const TensorView& rows = program.slots[version.slot];
     const auto bytes = static_cast<int64_t>(rows.bytes());
-    CHECK(bytes == step.bytes || (plan.upper_bounds && bytes < step.bytes), to_string(step), "has",
+    CHECK(bytes == step.bytes || (upper_bounds && bytes < step.bytes), to_string(step), "has",
           bytes);
     Tag tag{.kind = step.payload, .pass = step.pass};
     tag.pass.step = version.turn;
@@ -153,7 +160,16 @@ bool Interpreter::run(std::span<const Plan> plans, int rank, const PlanRules& ru
     const std::optional<std::string> fault = check_plans(plans, rules);
     CHECK(!fault, *fault);
   }
-  return Run{*this, plans[rank], program}.walk();
+  int given = 0;
+  return run([&] { return given++ ? std::nullopt : std::optional(plans[rank]); }, program);
+}
+
+bool Interpreter::run(const std::function<std::optional<Plan>()>& next, Program& program) {
+  Run run{*this, program};
+  while (const std::optional<Plan> window = next())
+    if (!run.walk(*window)) return false;
+  run.end();
+  return true;
 }
 
 }  // namespace weft

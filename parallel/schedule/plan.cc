@@ -25,6 +25,7 @@ void append(Plan& plan, const Plan& next) {
   CHECK(plan.rank == next.rank && plan.ranks == next.ranks, "ranks", plan.rank, next.rank);
   plan.steps.insert(plan.steps.end(), next.steps.begin(), next.steps.end());
   plan.ends = next.ends;
+  plan.turns.end = next.turns.end;
 }
 
 bool TurnSummary::alike(const TurnSummary& other) const {
