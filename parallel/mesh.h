@@ -39,9 +39,9 @@ std::string to_string(const Layout& layout);  // "cfg=2,ulysses=2,text_ranks=1";
 // The sizes that bound how a job can be split; 0 sets no bound.
 struct LayoutLimits {
   int64_t heads = 0, layers = 0, tokens = 0, ffn = 0;
-  int64_t requests = 1;      // bounds the data axis
-  bool guided = true;        // false: cfg must be 1
-  bool whole_width = false;  // true: tensor must be 1
+  int64_t requests = 1;       // bounds the data axis
+  bool guided = true;         // false: cfg must be 1
+  bool whole_width = false;   // true: tensor must be 1
   bool whole_frames = false;  // true: ring and token_ring must be 1
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
   // the number of key/value heads then.

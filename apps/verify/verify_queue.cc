@@ -3,8 +3,9 @@
 #include <filesystem>
 
 #include "apps/verify/verify_run.h"
-#include "engine/generation/queue_denoiser.h"
+#include "engine/long_video/queue_denoiser.h"
 #include "engine/sampling/guidance.h"
+#include "engine/sampling/noise_pool.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
 #include "models/blocks.h"
@@ -16,7 +17,8 @@ constexpr int kMostFrames = 1 << 16;
 
 // The numbers of the case.
 struct QueueCase {
-  int block = 0, context = 0, blocks = 0, steps = 0;
+  BlockFrames frames;
+  int blocks = 0, steps = 0;
   std::vector<double> guidance;  // by expert
   double boundary = 0;
   std::vector<int64_t> prompts;  // of each block
@@ -24,9 +26,8 @@ struct QueueCase {
 
   explicit QueueCase(const Case& c) {
     const std::string what = c.file("case.json");
-    block = c.integer("block_frames", kMostFrames);
-    context =
-        static_cast<int>(json_int(c.spec, "context_frames", what, {0, block}));
+    frames.block = c.integer("block_frames", kMostFrames);
+    frames.context = json_int(c.spec, "context_frames", what, {0, frames.block});
     blocks = c.integer("blocks", kMostFrames);
     steps = c.integer("steps", kMaxSteps);
     guidance = {json_number(c.spec, "guidance_scale", what)};
@@ -37,12 +38,12 @@ struct QueueCase {
     prompts = json_ints(c.spec, "prompts", what, {0, kMostFrames - 1});
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
     const TensorView noise = inputs.contains("noise") ? inputs.view("noise") : TensorView();
-    if (noise.rank != 4 || noise[1] != int64_t{blocks} * block + context ||
-        std::ssize(prompts) != blocks)
+    if (noise.rank != 4 || noise[1] != frames.first(blocks) || std::ssize(prompts) != blocks)
       throw Error(ErrorKind::kModel,
-                  c.folder + ": noise is [C, blocks * block_frames + context_frames, H, W], and "
-                             "prompts has a number per block");
-    shape = {noise[0], block + context, noise[2], noise[3]};
+                  c.folder +
+                      ": noise is [C, blocks * block_frames + context_frames, H, W], and "
+                      "prompts has a number per block");
+    shape = {noise[0], frames.count(0), noise[2], noise[3]};
   }
 };
 
@@ -77,105 +78,114 @@ struct CaseExperts final : Experts {
   void done_with_experts() override {}
 };
 
-// The guided velocities that this rank has, by block and step: rows of its part of the block.
-using Velocities = std::map<std::pair<int, int>, Tensor>;
+// The queue of a case on one rank.
+class QueueRun {
+ public:
+  explicit QueueRun(Case& c)
+      : case_(c),
+        bench_(c),
+        of_(c),
+        experts_(bench_, c, static_cast<int>(of_.guidance.size())),
+        sampler_(SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),
+                 of_.steps),
+        config_(queue_config(c.placement, experts_.traits(), c.options.dtype, of_.shape,
+                             of_.frames.block)) {
+    config_.steps = steps_of(sampler_, of_.boundary, of_.guidance);
+    config_.blocks = of_.blocks;
+    config_.prompts.assign(of_.prompts.begin(), of_.prompts.end());
+    for (const auto& expert : experts_.loaded) config_.layers.push_back(expert->traits().blocks);
+  }
 
-// Joins a velocity on the root as [C, n, H, W]. Elsewhere it returns an empty tensor.
-Tensor join_velocity(Bench& bench, Case& c, const QueuePlanConfig& config, const QueueCase& of,
-                     const std::array<int64_t, 3>& patch, std::pair<int, int> block_step,
-                     const TensorView& own) {
-  const auto [block, step] = block_step;
-  const Range all = config.own(block);
-  const int last = c.placement.layout()[Axis::kLayers] - 1;
-  Stream host = host_stream(bench.stream);
-  Tensor rows;
-  if (c.placement.root())
-    rows = Tensor(DType::kF32, {all.size(), config.latent_bytes / int64_t{sizeof(float)}});
-  const auto landing = [&](int rank) {
-    const int part = c.placement.mesh().sequence_index(rank);
-    const Range range = config.own(block, part);
-    const bool sends = c.placement.rank_of(last, part) == rank && range.size() > 0;
-    return sends ? rows.view().slice(0, range.begin - all.begin, range.size()) : TensorView();
-  };
-  const Tag tag{.kind = Payload::kControl, .pass = {.clip = block, .step = step}, .hop = 1 << 10};
-  if (c.placement.alone())
-    copy(host, own, rows);
-  else
-    c.placement.communicator().gather_v(host, tag, own, landing);
-  if (!c.placement.root()) return {};
-  const int64_t frames = all.size() / config.frame_tokens * patch[0];
-  Tensor velocity(DType::kF32, {of.shape[0], frames, of.shape[2], of.shape[3]});
-  unpatchify(host, rows, patch, TokenRanges::all(all.size()), velocity);
-  return velocity;
-}
+  NamedTensors run() {
+    const TensorFile inputs = TensorFile::open(case_.file("inputs.safetensors"));
+    const Tensor noise = on_host(bench_.stream, bench_.load(inputs, "noise"));
+    std::vector<Tensor> texts;
+    for (int k = 0; k <= std::ranges::max(of_.prompts); ++k)
+      texts.push_back(bench_.load(inputs, "encoder_hidden_states." + std::to_string(k)));
+    const std::vector<TensorView> prompts(texts.begin(), texts.end());
+    Tensor negative;
+    if (guided(of_)) negative = bench_.load(inputs, "negative_encoder_hidden_states");
+    NamedTensors out;
+    const Tensor& latents = out["latents"] = Tensor(DType::kF32, noise.view().shape());
+    const auto frames = [&](const Tensor& whole, int block) {
+      return whole.view().slice(1, of_.frames.first(block), of_.frames.count(block));
+    };
+    QueueJob job{
+        .sampler = sampler_,
+        .shape = of_.shape,
+        .guidance = {of_.guidance.front(), of_.guidance.back()},
+        .prompts = prompts,
+        .negative = negative,
+        .noise = [&](int block, const TensorView& to) { copy(host_, frames(noise, block), to); },
+        .decode =
+            [&](int block, const TensorView& latent) {
+              const HostCopy copied(bench_.stream, latent);
+              copy(host_, copied.view(), frames(latents, block));
+            }};
+    job.on_update = [&](const Pass& pass, const Range&, const TensorView& velocity) {
+      const HostCopy copied(bench_.stream, velocity);
+      copy(host_, copied.view(),
+           velocities_[{pass.clip, pass.step}] = Tensor(DType::kF32, velocity.shape()));
+    };
+    QueueDenoiser(bench_.stream, bench_.arena, experts_, case_.placement, case_.options.dtype)
+        .run(config_, job);
+    for (int block = 0; block < of_.blocks; ++block)
+      for (int step = 0; step < of_.steps; ++step)
+        if (Tensor whole = join_velocity(block, step))
+          out["velocity." + std::to_string(block) + "." + std::to_string(step)] = std::move(whole);
+    return out;
+  }
+
+ private:
+  // Returns the guided velocity of a step as [C, n, H, W] on the root, elsewhere an empty tensor.
+  // Each rank of the last stage has the rows of its part.
+  Tensor join_velocity(int block, int step) {
+    RankPlacement& placement = case_.placement;
+    const Range all = config_.own(block);
+    const int last = placement.layout()[Axis::kLayers] - 1;
+    const auto rows_of = [&](int rank) {
+      const int part = placement.mesh().sequence_index(rank);
+      const Range own = config_.own(block, part);
+      return placement.rank_of(last, part) == rank
+                 ? Range{own.begin - all.begin, own.end - all.begin}
+                 : Range{};
+    };
+    Tensor rows;
+    if (placement.root()) rows = Tensor(DType::kF32, {all.size(), experts_.traits().row()});
+    const auto landing = [&](int rank) {
+      const Range range = rows_of(rank);
+      return range.size() > 0 ? rows.view().slice(0, range.begin, range.size()) : TensorView();
+    };
+    TensorView own;
+    if (rows_of(placement.rank()).size() > 0) own = velocities_.at({block, step});
+    const Tag tag{.kind = Payload::kControl, .pass = {.clip = block, .step = step}, .hop = 1 << 10};
+    if (placement.alone())
+      copy(host_, own, rows);
+    else
+      placement.communicator().gather_v(host_, tag, own, landing);
+    if (!placement.root()) return {};
+    const std::array<int64_t, 3>& patch = experts_.traits().patch;
+    Tensor velocity(DType::kF32,
+                    {of_.shape[0], of_.frames.count(block), of_.shape[2], of_.shape[3]});
+    unpatchify(host_, rows, patch, TokenRanges::all(all.size()), velocity);
+    return velocity;
+  }
+
+  Case& case_;
+  Bench bench_;
+  Stream host_ = host_stream(bench_.stream);
+  QueueCase of_;
+  CaseExperts experts_;
+  Sampler sampler_;
+  QueuePlanConfig config_;
+  std::map<std::pair<int, int>, Tensor> velocities_;  // guided, of this rank, by block and step
+};
 
 }  // namespace
 
 NamedTensors run_queue(Case& c) {
   const ZoneScope zone(Zone::kDenoise);
-  Bench bench(c);
-  const QueueCase of(c);
-  CaseExperts experts(bench, c, static_cast<int>(of.guidance.size()));
-  const TransformerTraits& traits = experts.traits();
-  const Sampler sampler(
-      SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")), of.steps);
-  const DType wire = c.options.dtype;
-  QueuePlanConfig config = queue_config(c.placement, traits, wire, of.shape, of.block);
-  config.steps = steps_of(sampler, of.boundary, of.guidance);
-  config.blocks = of.blocks;
-  config.prompts.assign(of.prompts.begin(), of.prompts.end());
-  for (const auto& expert : experts.loaded) config.layers.push_back(expert->traits().blocks);
-
-  const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  Tensor noise = on_host(bench.stream, bench.load(inputs, "noise"));
-  std::vector<Tensor> texts;
-  std::vector<TensorView> prompts;
-  for (int k = 0; k <= std::ranges::max(of.prompts); ++k) {
-    texts.push_back(bench.load(inputs, "encoder_hidden_states." + std::to_string(k)));
-    prompts.push_back(texts.back());
-  }
-  Tensor negative;
-  if (guided(of)) negative = bench.load(inputs, "negative_encoder_hidden_states");
-  const BlockFrames frames{of.block, of.context};
-  const auto frames_of = [&](const Tensor& whole, int block) {
-    return whole.view().slice(1, frames.first(block), frames.count(block));
-  };
-  Velocities velocities;
-  NamedTensors out;
-  Tensor latents(DType::kF32, noise.view().shape());
-  Stream host = host_stream(bench.stream);
-  QueueJob job{.sampler = sampler,
-               .shape = of.shape,
-               .guidance = {of.guidance.front(), of.guidance.back()},
-               .prompts = prompts,
-               .negative = negative,
-               .noise = [&](int block,
-                            const TensorView& to) { copy(host, frames_of(noise, block), to); },
-               .decode =
-                   [&](int block, const TensorView& latent) {
-                     copy(host, HostCopy(bench.stream, latent).view(), frames_of(latents, block));
-                   }};
-  job.on_update = [&](const Pass& pass, const Range&, const TensorView& velocity) {
-    Tensor& kept = velocities[{pass.clip, pass.step}] = Tensor(DType::kF32, velocity.shape());
-    const HostCopy copied(bench.stream, velocity);
-    copy(host, copied.view(), kept);
-  };
-  QueueDenoiser(bench.stream, bench.arena, experts, c.placement, wire).run(config, job);
-
-  const int last = c.placement.layout()[Axis::kLayers] - 1;
-  const int part = c.placement.mesh().sequence_index(c.placement.rank());
-  const bool sends = c.placement.rank_of(last, part) == c.placement.rank();
-  for (int block = 0; block < of.blocks; ++block)
-    for (int step = 0; step < of.steps; ++step) {
-      const auto own = velocities.find({block, step});
-      Tensor whole = join_velocity(
-          bench, c, config, of, traits.patch, {block, step},
-          sends && own != velocities.end() ? own->second.view() : TensorView());
-      const std::string name = "velocity." + std::to_string(block) + "." + std::to_string(step);
-      if (whole) out[name] = std::move(whole);
-    }
-  out["latents"] = std::move(latents);
-  return out;
+  return QueueRun(c).run();
 }
 
 LayoutLimits queue_limits(const Case& c) {

@@ -9,6 +9,7 @@
 #include "io/json.h"
 #include "kernels/arena.h"
 #include "kernels/copy.h"
+#include "kernels/transfer.h"
 #include "models/registry.h"
 #include "parallel/context.h"
 

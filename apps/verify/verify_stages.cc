@@ -504,11 +504,16 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
                        const VerifyOptions& options, std::vector<VerifyRow>& rows,
                        RankPlacement placement) {
   static const std::map<std::string, NamedTensors (*)(Case&)> kStages = {
-      {"transformer", run_transformer}, {"vae_decode", run_vae_decode},
-      {"vae_encode", run_vae_encode},   {"text_encoder", run_text_encoder},
-      {"tokenizer", run_tokenizer},     {"text_clean", run_text_clean},
-      {"scheduler", run_scheduler},     {"noise", run_noise},
-      {"pipeline", run_pipeline},       {"llm", run_llm},
+      {"transformer", run_transformer},
+      {"vae_decode", run_vae_decode},
+      {"vae_encode", run_vae_encode},
+      {"text_encoder", run_text_encoder},
+      {"tokenizer", run_tokenizer},
+      {"text_clean", run_text_clean},
+      {"scheduler", run_scheduler},
+      {"noise", run_noise},
+      {"pipeline", run_pipeline},
+      {"llm", run_llm},
       {"queue", run_queue}};
   Case c{folder, spec, options, rows, std::move(placement)};
   const auto stage = kStages.find(c.text("stage"));

@@ -73,7 +73,7 @@ class Forwards {
   RankPlacement& placement_;
   Graphs graphs_;
   std::optional<ForwardJob> job_;
-  std::map<int, Held> held_;        // by expert
+  std::map<int, Held> held_;           // by expert
   std::map<Pass, Prepared> prepared_;  // by expert, branch and request
   // Device graphs of the forward, one per branch, for the current expert and prompts. A forward is
   // recorded at its second step.

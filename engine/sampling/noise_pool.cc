@@ -40,9 +40,9 @@ NoisePool::NoisePool(NoiseMode mode, Rng rng, uint64_t seed, std::array<int64_t,
     : mode_(mode),
       seed_(seed),
       frames_(frames),
-      field_(rng, seed,
-             {shape[0], mode == NoiseMode::kPool ? frames.count(0) : shape[1], shape[2],
-              shape[3]}) {
+      field_(
+          rng, seed,
+          {shape[0], mode == NoiseMode::kPool ? frames.count(0) : shape[1], shape[2], shape[3]}) {
   CHECK(frames.context >= 0 && frames.context <= frames.block && frames.block > 0, "frames",
         frames.block, frames.context);
 }

@@ -26,8 +26,8 @@ struct BlockFrames {
 
 class NoisePool {
  public:
-  // `shape` [C, F, H, W] is that of the latents of the whole video. `portable` noise does not depend
-  // on F, so it may be any for a video without an end.
+  // `shape` [C, F, H, W] is that of the latents of the whole video. `portable` noise does not
+  // depend on F, so it may be any for a video without an end.
   NoisePool(NoiseMode mode, Rng rng, uint64_t seed, std::array<int64_t, 4> shape,
             const BlockFrames& frames);
 

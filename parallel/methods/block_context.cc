@@ -30,8 +30,7 @@ void BlockContextMixer::attend(Context& context, const Attend& attend) {
   std::vector<KVSegment> segments{{.k = attend.k, .v = attend.v}};
   if (use.reads) {
     const TensorView kept = context_.cache(attend.k).own(key, *use.reads);
-    const TensorView k =
-        context.arena.alloc(attend.k.dtype, {rows.size(), heads, attend.k[2]});
+    const TensorView k = context.arena.alloc(attend.k.dtype, {rows.size(), heads, attend.k[2]});
     apply_rope(context.stream, kept.slice(1, 0, heads), *use.rope, 0, k);
     segments.push_back({.k = k, .v = kept.slice(1, heads, heads)});
   }
@@ -49,12 +48,10 @@ void BlockContextMixer::attend(Context& context, const Attend& attend) {
                              .format = attend.format,
                              .out = attend.out});
   if (use.keeps)
-    copy(context.stream, attend.v.slice(0, rows.begin, rows.size()),
-         kept.slice(1, heads, heads));
+    copy(context.stream, attend.v.slice(0, rows.begin, rows.size()), kept.slice(1, heads, heads));
 }
 
-size_t block_context_cache_bytes(int layers, int branches, int64_t rows,
-                                 const AttendShape& shape) {
+size_t block_context_cache_bytes(int layers, int branches, int64_t rows, const AttendShape& shape) {
   return static_cast<size_t>(int64_t{layers} * branches * rows * 2 * shape.kv_heads *
                              shape.head_dim * shape.element());
 }

@@ -25,7 +25,8 @@ class BlockContext {
   BlockContext(const BlockRange& layers, int branches, const Range& rows)
       : layers_(layers), branches_(branches), rows_(rows) {}
 
-  // What the next forward does. The versions of a branch ascend; none: it reads or keeps nothing.
+  // Says what the next forward does. The versions of a branch ascend; none: it reads or keeps
+  // nothing.
   struct Use {
     std::optional<int> reads{}, keeps{};
     const Rope* rope = nullptr;  // the positions of the tokens that are read

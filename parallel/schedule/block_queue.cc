@@ -11,6 +11,8 @@ namespace weft {
 
 namespace {
 
+constexpr int64_t kWordBytes = sizeof(int64_t);
+
 Range intersection(const Range& a, const Range& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -198,7 +200,30 @@ class QueueWriter final : public PlanWriter {
     return stage_blocks(config_.layers[pass.model], stages_, stage_);
   }
 
+  SlotVersion word(int turn) const { return {kQueueControlSlot, turn}; }
+  Step control_message(int turn, int peer) const {
+    return {.pass = {.step = turn}, .peer = peer, .payload = Payload::kControl, .bytes = kWordBytes};
+  }
+  // Makes the word of the next turn on the root. It travels while the turn computes.
+  void begin_control(int turn) {
+    Step step{.kind = Kind::kUpdate, .pass = {.step = turn}};
+    const bool more = turn + 1 < config_.turns().end;
+    if (turn > config_.first_turn) step.reads = {word(turn)};
+    if (rank() == 0 && more) step.writes = {word(turn + 1)};
+    wait_for_send(step.pass, kQueueControlSlot);
+    if (!step.reads.empty() || !step.writes.empty()) add(step);
+    if (!more) return;
+    if (rank() != 0) receive(Kind::kPost, control_message(turn, 0), word(turn + 1));
+    for (int to = 1; to < ranks() && rank() == 0; ++to)
+      send(control_message(turn, to), word(turn + 1));
+  }
+  void end_control(int turn) {
+    if (rank() != 0 && turn + 1 < config_.turns().end)
+      receive(Kind::kAwait, control_message(turn, 0), word(turn + 1));
+  }
+
   void write_turn(int turn) override {
+    if (config_.control) begin_control(turn);
     if (turn < config_.blocks) enter(turn);
     for (int model = 0; model < static_cast<int>(config_.layers.size()); ++model)
       if (uses(turn, model) && (turn == config_.first_turn || !uses(turn - 1, model)))
@@ -228,6 +253,7 @@ class QueueWriter final : public PlanWriter {
       post_rows(k, turn + 1);
     }
     if (decodes() && turn >= steps()) decode(turn - steps(), turn);
+    if (config_.control) end_control(turn);
     if (turn + 1 == config_.turns().end) wait_for_sends({.step = turn});
   }
 
@@ -402,8 +428,10 @@ std::vector<Plan> plan_queue(const QueuePlanConfig& config) {
 PlanRules queue_rules(const QueuePlanConfig& config) {
   return {.bytes =
               [&config](const Step& message) {
-                const bool hidden = message.payload == Payload::kHidden;
-                return message.tokens.size() * (hidden ? config.hidden_bytes : config.latent_bytes);
+                const int64_t tokens = message.tokens.size();
+                return message.payload == Payload::kControl  ? kWordBytes
+                       : message.payload == Payload::kHidden ? tokens * config.hidden_bytes
+                                                             : tokens * config.latent_bytes;
               },
           .experts = static_cast<int>(config.layers.size())};
 }

@@ -14,10 +14,12 @@
 // Talk: hidden rows from stage to stage, each branch a message; the updated rows of a block from
 // the
 //   last stage to those ranks of the first that read them and, after the last step, to the decoder;
-//   velocities between the branches' last stages.
+//   velocities between the branches' last stages; with `control` a word of the root to every rank,
+//   which it makes when a turn begins and which all obey before the next turn.
 // Bytes sent per pass: hidden (P + C) S D e per branch and hop (S tokens of a frame); rows of n C_l
 // p
-//   4 to the first stage, n the block's own tokens; as much between branches where cfg = 2.
+//   4 to the first stage, n the block's own tokens; as much between branches where cfg = 2. Per turn:
+//   8 to every rank with `control`.
 // Memory of a rank: 2 or 3 hidden buffers; the rows of min(T, B) + 1 blocks on the first and the
 //   last stage; one set of keys per branch (parallel/methods/block_context.h).
 // Exact: a pass reads the versions above whatever the ranks and the delays.
@@ -35,12 +37,13 @@
 namespace weft {
 
 // Slots of a plan: velocities and keys of the right context, one each per branch; then hidden rows;
-// then the rows of blocks (QueuePlanConfig::block_slot).
+// the word of control; then the rows of blocks (QueuePlanConfig::block_slot).
 enum QueueSlot : int {
   kQueueVelocitySlot = 0,
   kQueueContextSlot = 2,
   kQueueHiddenSlot = 4,
-  kQueueBlockSlot = 7
+  kQueueControlSlot = 7,
+  kQueueBlockSlot = 8
 };
 
 struct QueuePlanConfig {
@@ -55,6 +58,7 @@ struct QueuePlanConfig {
   Layout layout{};
   int decoder = 0;           // the rank that decodes
   int first_turn = 0;        // the turns before are done
+  bool control = false;      // the root's word for the next turn goes to all ranks
   int64_t hidden_bytes = 0;  // bytes of a token's hidden row on the wire
   int64_t latent_bytes = 0;  // bytes of a token's part of the latent
 

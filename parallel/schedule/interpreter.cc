@@ -48,7 +48,11 @@ struct Interpreter::Run {
   Program& program;
   bool upper_bounds = false;
   std::map<int, std::vector<Communicator::Pending>> sends{};  // by slot
-  std::map<int, Communicator::Pending> receives{};            // by slot
+  struct Receive {
+    SlotVersion version{};
+    Communicator::Pending pending{};
+  };
+  std::map<int, Receive> receives{};  // by slot
 
   ~Run() { program.slots.pending_.clear(); }
 
@@ -75,10 +79,13 @@ struct Interpreter::Run {
     CHECK(sends.empty() && receives.empty(), "a message is pending after the plan");
   }
 
-  // Every rank stops at this boundary, so all that is pending will be taken.
+  // Every rank stops at this boundary, so all that was made before it will be taken. Rows that have
+  // passed blocks of the turn that begins are never sent; their receives are taken back.
   bool stop() {
     for (auto& [slot, pending] : sends) wait(pending);
-    for (auto& [slot, pending] : receives) of.communicator_->wait(pending);
+    for (auto& [slot, receive] : receives)
+      if (receive.version.blocks == 0) of.communicator_->wait(receive.pending);
+    receives.clear();
     return false;
   }
 
@@ -139,12 +146,13 @@ struct Interpreter::Run {
 
   void post(const Step& step) {
     const Message message = this->message(step, step.writes[0]);
-    receives[step.writes[0].slot] = of.communicator_->post(of.stream_, {}, {&message, 1});
+    receives[step.writes[0].slot] = {step.writes[0],
+                                     of.communicator_->post(of.stream_, {}, {&message, 1})};
   }
 
   void await(const Step& step) {
     const int slot = step.writes[0].slot;
-    of.communicator_->wait(receives[slot]);
+    of.communicator_->wait(receives[slot].pending);
     receives.erase(slot);
     program.slots.pending_.erase(slot);
     program.received(step);

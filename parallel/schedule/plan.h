@@ -55,7 +55,7 @@ struct Step {
 // make the plan when they are joined in order.
 struct Plan {
   int rank = 0, ranks = 1;
-  Range turns{};  // of the window
+  Range turns{};                              // of the window
   bool upper_bounds = false;                  // messages may have fewer bytes than the steps say
   std::vector<SlotVersion> begins{}, ends{};  // held before the first step and after the last
   std::vector<Step> steps{};

@@ -96,13 +96,9 @@ struct ToyAttention final : Transformer {
       multiply(layer, 0, h, q);
       multiply(layer, 1, h, k);
       multiply(layer, 2, h, v);
-      context.mixer.attend(context, {.layer = layer,
-                                     .q = q,
-                                     .k = k,
-                                     .v = v,
-                                     .out = out,
-                                     .rope = &args.rope,
-                                     .scale = 0.4f});
+      context.mixer.attend(
+          context,
+          {.layer = layer, .q = q, .k = k, .v = v, .out = out, .rope = &args.rope, .scale = 0.4f});
       multiply(layer, 3, out, x);
     }
     if (args.blocks.last()) {
@@ -120,7 +116,8 @@ struct ToyAttentionExperts final : Experts {
   ModelFamily row{};
   ToyAttentionExperts(int experts, int blocks) {
     for (int model = 0; model < experts; ++model)
-      models.push_back(std::make_unique<ToyAttention>(blocks, 1 + 0.3f * static_cast<float>(model)));
+      models.push_back(
+          std::make_unique<ToyAttention>(blocks, 1 + 0.3f * static_cast<float>(model)));
   }
   const ModelFamily& family() const override { return row; }
   const TransformerTraits& traits() const override { return models[0]->own; }

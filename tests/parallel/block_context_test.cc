@@ -11,7 +11,7 @@ namespace {
 // P = 3, C = 2: a pass has 5 frames of 6 tokens and keeps frames 2 and 3, the first of its own.
 constexpr int64_t kFrames = 5, kBlock = 3, kContext = 2, kRow = 2, kColumn = 3, kFrame = 6;
 constexpr int64_t kTokens = kFrames * kFrame, kHeads = 4, kHead = 12;
-constexpr Range kKept{kContext * kFrame, 2 * kContext * kFrame};
+constexpr Range kKept{kContext * kFrame, 2 * kContext* kFrame};
 
 struct Qkv {
   Tensor q, k, v;
@@ -51,13 +51,8 @@ class Passes {
     Tensor out(q.view().dtype, q.view().shape());
     state_.begin({.reads = reads, .keeps = keeps, .rope = &right_});
     mixer_->begin(pass);
-    mixer_->attend(context, {.layer = 3,
-                             .q = q,
-                             .k = k,
-                             .v = v,
-                             .out = out,
-                             .rope = &rope_,
-                             .scale = 0.3f});
+    mixer_->attend(context,
+                   {.layer = 3, .q = q, .k = k, .v = v, .out = out, .rope = &rope_, .scale = 0.3f});
     return out;
   }
 
@@ -198,12 +193,10 @@ TEST(BlockContext, GivesTheSameBitsInsideUlysses) {
                        }),
             own);
         passes(a, {}, 0);
-        EXPECT_TRUE(
-            same_bits(passes(b, 0, 1), expected.view().slice(0, own.begin, own.size())));
+        EXPECT_TRUE(same_bits(passes(b, 0, 1), expected.view().slice(0, own.begin, own.size())));
         const HeadPart heads = partition_heads(kHeads, kHeads, ranks, world.rank());
-        EXPECT_EQ(kept.bytes(),
-                  block_context_cache_bytes(2, 2, kKept.size(),
-                                            {kHeads, heads.kv.size(), kHead, dtype}));
+        EXPECT_EQ(kept.bytes(), block_context_cache_bytes(2, 2, kKept.size(),
+                                                          {kHeads, heads.kv.size(), kHead, dtype}));
       });
     }
 }

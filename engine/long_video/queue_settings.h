@@ -14,8 +14,8 @@ struct QueueSettings {
   // P + 2 C, which should not be more than the model was trained on.
   BlockFrames frames{.block = 9, .context = 6};
   NoiseMode noise = NoiseMode::kPool;
-  // The dtype of hidden rows between pipeline stages; unset: the compute dtype. With f32 the bits of
-  // the result do not depend on the number of stages; bf16 sends half of the bytes.
+  // The dtype of hidden rows between pipeline stages; unset: the compute dtype. With f32 the bits
+  // of the result do not depend on the number of stages; bf16 sends half of the bytes.
   std::optional<DType> wire{};
 
   // The blocks of a video of so many latent frames. The last one may have more frames than needed.
@@ -34,7 +34,7 @@ struct QueueFacts {
 void validate(const QueueSettings& settings, int64_t token_frames);
 // The same for too few steps: neighbouring blocks would differ by a large step.
 void check_queue_steps(int steps);
-// What is legal but slow or outside of what the model was trained on, a line each.
+// Says, a line each, what is legal but slow or outside of what the model was trained on.
 std::vector<std::string> queue_warnings(const QueueSettings& settings, const QueueFacts& facts);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-#include "engine/generation/queue_denoiser.h"
+#include "engine/long_video/queue_denoiser.h"
 
 #include <algorithm>
 
@@ -71,8 +71,7 @@ void QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
                        },
                    .in_blocks = true});
   BlockRange layers{.begin = 0, .end = 0, .total = 0};
-  for (int count : config.layers)
-    layers.end = std::max(layers.end, placement_.blocks(count).end);
+  for (int count : config.layers) layers.end = std::max(layers.end, placement_.blocks(count).end);
   const int64_t first = config.own(1).begin;
   context_.emplace(layers, 2, Range{first, 2 * first});
   struct InnerMixer {
@@ -84,8 +83,8 @@ void QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   if (placement_.root()) {
     // Later blocks repeat the schedule of these.
     QueuePlanConfig some = config;
-    some.blocks = std::min(config.blocks, std::max(config.first_turn, 1) +
-                                              static_cast<int>(config.steps.size()) + 2);
+    some.blocks = std::min(
+        config.blocks, std::max(config.first_turn, 1) + static_cast<int>(config.steps.size()) + 2);
     const std::optional<std::string> fault = check_plans(plan_queue(some), queue_rules(some));
     CHECK(!fault, *fault);
   }
@@ -117,7 +116,9 @@ bool QueueDenoiser::begin_turn(int turn) {
       if (config_->prompt(static_cast<int>(block)) == prompt.request) return false;
     return prompt.branch == 0;
   });
-  return !job_->before_turn || job_->before_turn(turn);
+  const bool told = config_->control && turn > config_->first_turn;
+  const int64_t word = told ? *static_cast<int64_t*>(slots[kQueueControlSlot].data) : 0;
+  return !job_->before_turn || job_->before_turn(turn, word);
 }
 
 Range QueueDenoiser::rows_of(int block, int part) const {
@@ -147,7 +148,9 @@ void QueueDenoiser::enter(const Step& step) {
 void QueueDenoiser::prepare(const Step& message) {
   if (message.kind == Step::Kind::kSend) return;
   const int slot = message.writes[0].slot;
-  if (message.payload == Payload::kHidden)
+  if (message.payload == Payload::kControl)
+    slots.make(slot, DType::kI64, 1, 1);
+  else if (message.payload == Payload::kHidden)
     slots.make(slot, dtype_, message.tokens.size(), traits_.width, stream_.device());
   else
     slots.make(slot, DType::kF32, message.tokens.size(), traits_.row(), stream_.device());
@@ -157,9 +160,9 @@ const Rope& QueueDenoiser::right_positions(const Pass& pass) {
   const auto [found, fresh] = right_positions_.try_emplace(pass.model);
   if (fresh)
     found->second = on_device(
-        stream_, forwards_.expert(pass).rope({config_->context_frames, grid_[1], grid_[2]},
-                                             {grid_[0], 0, 0},
-                                             *forwards_.prepared(pass).conditioning));
+        stream_,
+        forwards_.expert(pass).rope({config_->context_frames, grid_[1], grid_[2]}, {grid_[0], 0, 0},
+                                    *forwards_.prepared(pass).conditioning));
   return found->second;
 }
 
@@ -185,9 +188,8 @@ TensorView QueueDenoiser::latent_rows(const Step& step) {
     const int part = part_of(version.slot);
     const bool own = version.slot == config_->block_slot(block, part);
     const Range held = config_->own(own ? block : block - 1, part);
-    const Range taken = own ? held
-                            : Range{std::max(held.begin, before.begin),
-                                    std::min(held.end, before.end)};
+    const Range taken =
+        own ? held : Range{std::max(held.begin, before.begin), std::min(held.end, before.end)};
     const int64_t at = own ? taken.begin - rows.begin : taken.begin - before.begin;
     copy(stream_, slots[version.slot].slice(0, taken.begin - held.begin, taken.size()),
          in.slice(0, at, taken.size()));
@@ -200,15 +202,22 @@ TensorView QueueDenoiser::velocity_rows(const Step& step) {
   Tensor& velocity = velocities_[step.pass.branch];
   const int part = placement_.mesh().sequence_index(placement_.rank());
   const Range rows = config_->part(part), own = config_->own(step.pass.clip, part);
-  if (!velocity)
-    velocity = Tensor(DType::kF32, {rows.size(), traits_.row()}, stream_.device());
+  if (!velocity) velocity = Tensor(DType::kF32, {rows.size(), traits_.row()}, stream_.device());
   for (const SlotVersion& made : step.writes)
     if (!is_context(made))
       slots.lend(made.slot, velocity.view().slice(0, own.begin - rows.begin, own.size()));
   return velocity;
 }
 
+void QueueDenoiser::decide(const Step& step) {
+  if (step.writes.empty()) return;
+  const int64_t word = job_->decide ? job_->decide(step.turn) : 0;
+  *static_cast<int64_t*>(slots.make(kQueueControlSlot, DType::kI64, 1, 1).data) = word;
+}
+
 void QueueDenoiser::update(const Step& step) {
+  const auto& touched = step.writes.empty() ? step.reads : step.writes;
+  if (touched[0].slot == kQueueControlSlot) return decide(step);
   const Arena::Scope scope(arena_);
   const TensorView& latent = slots[step.reads[0].slot];
   const TensorView& positive = slots[kQueueVelocitySlot];
@@ -218,8 +227,7 @@ void QueueDenoiser::update(const Step& step) {
         step.reads.size() > 2 ? slots[kQueueVelocitySlot + 1] : TensorView(), velocity);
   const int block = step.pass.clip, part = part_of(step.reads[0].slot);
   if (job_->on_update) job_->on_update(step.pass, rows_of(block, part), velocity);
-  const auto history =
-      histories_.try_emplace(block, latent.count(), stream_.device()).first;
+  const auto history = histories_.try_emplace(block, latent.count(), stream_.device()).first;
   job_->sampler.step(stream_, arena_, step.pass.step, velocity, latent, history->second);
   if (first_non_finite(stream_, latent) >= 0)
     forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");

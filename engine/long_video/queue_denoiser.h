@@ -4,10 +4,10 @@
 // first stage has the rows that its forwards read; one rank gets the blocks that are done.
 //
 // Memory of a rank beside its weights, with r bytes per token of the latent and S tokens per frame,
-// for a queue of Q = min(T, B) blocks of P frames: its first and its last stage hold (Q + 1) P S r for
-// the latents, the last one 3 Q P S r for the solver and 2 (P + C) S r for the velocities; every
-// stage its kept keys (parallel/methods/block_context.h) and 2 or 3 hidden buffers. Nothing depends on
-// the length of the video.
+// for a queue of Q = min(T, B) blocks of P frames: its first and its last stage hold (Q + 1) P S r
+// for the latents, the last one 3 Q P S r for the solver and 2 (P + C) S r for the velocities;
+// every stage its kept keys (parallel/methods/block_context.h) and 2 or 3 hidden buffers. Nothing
+// depends on the length of the video.
 #include <functional>
 #include <map>
 #include <optional>
@@ -21,8 +21,8 @@ namespace weft {
 
 struct QueueJob {
   const Sampler& sampler;
-  std::array<int64_t, 4> shape;     // [C, P + C, H, W]: the latent of a forward, and of block 0
-  std::array<double, 2> guidance;   // of each expert
+  std::array<int64_t, 4> shape;         // [C, P + C, H, W]: the latent of a forward, and of block 0
+  std::array<double, 2> guidance;       // of each expert
   std::span<const TensorView> prompts;  // rows [length, d] f32, by QueuePlanConfig::prompts
   TensorView negative;                  // rows of the negative prompt; not read without guidance
   // Fills in the noise of a block [C, n, H, W] f32, in host memory. Every rank draws what it needs.
@@ -30,8 +30,12 @@ struct QueueJob {
   // Called on the decoder for every block, in order, with its final latent [C, n, H, W] f32, on the
   // stream's device.
   std::function<void(int block, const TensorView& latent)> decode;
-  // Called before every turn. False stops the job; it must answer the same on all ranks.
-  std::function<bool(int turn)> before_turn{};
+  // With QueuePlanConfig::control: called on the root when a turn begins. All ranks get the word
+  // before the next turn, without waiting for the root.
+  std::function<int64_t(int turn)> decide{};
+  // Called before every turn with the root's word; it is 0 before the first turn and without
+  // control. False stops the job; it must answer the same on all ranks.
+  std::function<bool(int turn, int64_t word)> before_turn{};
   // Called on the last stage with the guided velocity of the rows that the rank owns of the block's
   // own frames: rows `own` of [n S, row].
   std::function<void(const Pass& pass, const Range& own, const TensorView& velocity)> on_update{};
@@ -61,6 +65,7 @@ class QueueDenoiser final : private StagedProgram {
   void prepare(const Step& message) override;
   void compute(const Step& step) override;
   void update(const Step& step) override;
+  void decide(const Step& step);
   void decode(const Step& step) override;
   int zone(const Step& step) const override;
   int64_t joint_rows(const Pass&) override { return 0; }

@@ -1,4 +1,4 @@
-#include "engine/generation/queue_settings.h"
+#include "engine/long_video/queue_settings.h"
 
 #include <algorithm>
 
@@ -9,8 +9,8 @@ namespace {
 constexpr int kFewSteps = 8;
 
 [[noreturn]] void refuse(const std::string& what, int64_t value, const std::string& legal) {
-  throw Error(ErrorKind::kUsage, "--method queue: " + what + " is " + std::to_string(value) +
-                                     "; legal are " + legal);
+  throw Error(ErrorKind::kUsage,
+              "--method queue: " + what + " is " + std::to_string(value) + "; legal are " + legal);
 }
 
 }  // namespace
@@ -33,10 +33,11 @@ void validate(const QueueSettings& settings, int64_t token_frames) {
 
 void check_queue_steps(int steps) {
   if (steps <= kFewSteps)
-    refuse("steps", steps,
-           "values from " + std::to_string(kFewSteps + 1) +
-               " on, because the blocks of the queue differ by one step each and those of a few-step "
-               "sampler are too large");
+    refuse(
+        "steps", steps,
+        "values from " + std::to_string(kFewSteps + 1) +
+            " on, because the blocks of the queue differ by one step each and those of a few-step "
+            "sampler are too large");
 }
 
 std::vector<std::string> queue_warnings(const QueueSettings& settings, const QueueFacts& facts) {
