@@ -202,28 +202,31 @@ class QueueWriter final : public PlanWriter {
 
   SlotVersion word(int turn) const { return {kQueueControlSlot, turn}; }
   Step control_message(int turn, int peer) const {
-    return {.pass = {.step = turn}, .peer = peer, .payload = Payload::kControl, .bytes = kWordBytes};
+    return {
+        .pass = {.step = turn}, .peer = peer, .payload = Payload::kControl, .bytes = kWordBytes};
   }
   // Makes the word of the next turn on the root. It travels while the turn computes.
-  void begin_control(int turn) {
+  void make_word(int turn) {
     Step step{.kind = Kind::kUpdate, .pass = {.step = turn}};
-    const bool more = turn + 1 < config_.turns().end;
+    sends_word_ = rank() == 0 && turn + 1 < config_.turns().end;
     if (turn > config_.first_turn) step.reads = {word(turn)};
-    if (rank() == 0 && more) step.writes = {word(turn + 1)};
+    if (sends_word_) step.writes = {word(turn + 1)};
     wait_for_send(step.pass, kQueueControlSlot);
-    if (!step.reads.empty() || !step.writes.empty()) add(step);
-    if (!more) return;
-    if (rank() != 0) receive(Kind::kPost, control_message(turn, 0), word(turn + 1));
-    for (int to = 1; to < ranks() && rank() == 0; ++to)
-      send(control_message(turn, to), word(turn + 1));
+    if (!step.reads.empty() || !step.writes.empty()) add(std::move(step));
   }
-  void end_control(int turn) {
-    if (rank() != 0 && turn + 1 < config_.turns().end)
-      receive(Kind::kAwait, control_message(turn, 0), word(turn + 1));
+  // The root sends it behind its first forward, whose hidden rows another rank has awaited before.
+  void send_word(int turn) {
+    for (int to = 1; to < ranks() && sends_word_; ++to)
+      send(control_message(turn, to), word(turn + 1));
+    sends_word_ = false;
+  }
+  void receive_word(Kind kind, int turn) {
+    if (config_.control && rank() != 0 && turn + 1 < config_.turns().end)
+      receive(kind, control_message(turn, 0), word(turn + 1));
   }
 
   void write_turn(int turn) override {
-    if (config_.control) begin_control(turn);
+    if (config_.control) make_word(turn);
     if (turn < config_.blocks) enter(turn);
     for (int model = 0; model < static_cast<int>(config_.layers.size()); ++model)
       if (uses(turn, model) && (turn == config_.first_turn || !uses(turn - 1, model)))
@@ -239,6 +242,7 @@ class QueueWriter final : public PlanWriter {
     }
     if (number_ == 0 && !todo.empty() && todo.front().clip + todo.front().step == turn)
       post_hidden(todo.front());
+    receive_word(Kind::kPost, turn);
     auto next = todo.begin();
     for (auto k = static_cast<int>(blocks.end) - 1; k >= blocks.begin; --k) {
       post_velocity(k, turn - k);
@@ -253,7 +257,7 @@ class QueueWriter final : public PlanWriter {
       post_rows(k, turn + 1);
     }
     if (decodes() && turn >= steps()) decode(turn - steps(), turn);
-    if (config_.control) end_control(turn);
+    receive_word(Kind::kAwait, turn);
     if (turn + 1 == config_.turns().end) wait_for_sends({.step = turn});
   }
 
@@ -311,6 +315,7 @@ class QueueWriter final : public PlanWriter {
     wait_for_send(pass, out.slot);
     add(std::move(step));
     if (!last()) send(hidden_message(pass, stage_ + 1), out);
+    send_word(turn);
   }
 
   Step velocity_message(const Pass& pass) const {
@@ -373,6 +378,7 @@ class QueueWriter final : public PlanWriter {
   const Mesh mesh_;
   const int stages_, stage_, cfg_, branch_, parts_, part_;
   int64_t number_ = 0;  // of the next forward
+  bool sends_word_ = false;
 };
 
 }  // namespace

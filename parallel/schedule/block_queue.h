@@ -18,8 +18,8 @@
 //   which it makes when a turn begins and which all obey before the next turn.
 // Bytes sent per pass: hidden (P + C) S D e per branch and hop (S tokens of a frame); rows of n C_l
 // p
-//   4 to the first stage, n the block's own tokens; as much between branches where cfg = 2. Per turn:
-//   8 to every rank with `control`.
+//   4 to the first stage, n the block's own tokens; as much between branches where cfg = 2. Per
+//   turn: 8 to every rank with `control`.
 // Memory of a rank: 2 or 3 hidden buffers; the rows of min(T, B) + 1 blocks on the first and the
 //   last stage; one set of keys per branch (parallel/methods/block_context.h).
 // Exact: a pass reads the versions above whatever the ranks and the delays.

@@ -52,6 +52,14 @@ TEST(QueueDenoiser, UnevenStagesGiveTheSameBits) {
   for (int count : {1, 3, 4}) EXPECT_TRUE(same(run_queue(n, stages(count)), expected)) << count;
 }
 
+// More turns than are planned at a time: messages are pending from one window to the next.
+TEST(QueueDenoiser, WindowsOfTurnsFollowOneAnother) {
+  const QueueNumbers n{.frames = {1, 1}, .blocks = 140, .steps = 3, .layers = 2};
+  const Video expected = closed_form(n);
+  for (const Layout& layout : {stages(1), stages(2), layout_of({{Axis::kUlysses, 2}})})
+    EXPECT_TRUE(same(run_queue(n, layout), expected)) << to_string(layout);
+}
+
 TEST(QueueDenoiser, DelaysAndTheDecoderChangeNoBit) {
   const QueueNumbers n{.blocks = 4, .steps = 3};
   const Video expected = closed_form(n);

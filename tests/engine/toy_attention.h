@@ -4,6 +4,7 @@
 // depend on the rank that computes it.
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -54,22 +55,25 @@ struct ToyAttention final : Transformer {
     return make_rope(grid, start, kHead);
   }
 
-  // A weight, as a function of what it connects.
-  float weight(int layer, int matrix, int64_t from, int64_t to) const {
+  // The weights of a matrix, made when they are first used.
+  const std::vector<float>& weights(int layer, int matrix, int64_t in, int64_t out) const {
+    std::vector<float>& w = weights_[{layer, matrix}];
+    if (!w.empty()) return w;
     const auto n = static_cast<float>(layer * 5 + matrix);
-    return 0.4f * std::sin(seed * (1.7f * static_cast<float>(from) + 0.31f) +
-                           2.3f * static_cast<float>(to) + 0.9f * n);
+    for (int64_t i = 0; i < in; ++i)
+      for (int64_t j = 0; j < out; ++j)
+        w.push_back(0.4f * std::sin(seed * (1.7f * static_cast<float>(i) + 0.31f) +
+                                    2.3f * static_cast<float>(j) + 0.9f * n));
+    return w;
   }
   // to += from W, row by row.
   void multiply(int layer, int matrix, const TensorView& from, const TensorView& to) const {
     const int64_t in = from.count() / from[0], out = to.count() / to[0];
+    const std::vector<float>& w = weights(layer, matrix, in, out);
     for (int64_t row = 0; row < from[0]; ++row)
-      for (int64_t j = 0; j < out; ++j) {
-        float sum = to.as<float>()[row * out + j];
-        for (int64_t i = 0; i < in; ++i)
-          sum += from.as<float>()[row * in + i] * weight(layer, matrix, i, j);
-        to.as<float>()[row * out + j] = sum;
-      }
+      for (int64_t i = 0; i < in; ++i)
+        for (int64_t j = 0; j < out; ++j)
+          to.as<float>()[row * out + j] += from.as<float>()[row * in + i] * w[i * out + j];
   }
   static Tensor zeros(std::initializer_list<int64_t> shape) {
     Tensor x(DType::kF32, shape);
@@ -109,6 +113,9 @@ struct ToyAttention final : Transformer {
     }
     if (after) after(context, args);
   }
+
+ private:
+  mutable std::map<std::pair<int, int>, std::vector<float>> weights_;  // by layer and matrix
 };
 
 struct ToyAttentionExperts final : Experts {

@@ -225,8 +225,9 @@ TEST(BlockQueue, GoesOnFromEveryTurn) {
       std::multiset<std::string> steps;
       for (const Plan& plan : plan_queue(config))
         for (const Step& step : plan.steps)
-          if (step.turn >= turn && step.tokens.size() > 0 && (step.kind == Kind::kCompute || step.kind == Kind::kUpdate ||
-                                    step.kind == Kind::kDecode))
+          if (step.turn >= turn && step.tokens.size() > 0 &&
+              (step.kind == Kind::kCompute || step.kind == Kind::kUpdate ||
+               step.kind == Kind::kDecode))
             steps.insert(std::to_string(plan.rank) + to_string(step.pass) + to_string(step.tokens));
       return steps;
     };
