@@ -35,7 +35,7 @@ int64_t feature_sent_bytes(const FeatureDescription& description) {
   return rows * row_bytes(description);
 }
 
-FeatureCache::FeatureCache(Communicator group, FeatureDescription description)
+FeatureCache::FeatureCache(std::optional<Communicator> group, FeatureDescription description)
     : group_(std::move(group)), description_(std::move(description)) {
   CHECK(description_.versions > 0, "versions", description_.versions);
   for (const FeatureKey& key : description_.keys) make_slot(key);
@@ -83,8 +83,8 @@ FeatureCache::Version& FeatureCache::at(const FeatureKey& key, int version) {
 // comes here has posted all sends of the version.
 void FeatureCache::drain(Version& version) {
   for (Communicator::Pending& receive : version.receives)
-    if (!receive.empty()) group_.wait(receive);
-  if (!version.sends.empty()) group_.wait(version.sends);
+    if (!receive.empty()) group_->wait(receive);
+  if (!version.sends.empty()) group_->wait(version.sends);
 }
 
 TensorView FeatureCache::write(const FeatureKey& key, int version) {
@@ -111,11 +111,11 @@ void FeatureCache::exchange(Stream& stream, const FeatureKey& key, int version) 
   for (size_t i = 0; i < description_.links.size(); ++i) {
     const FeatureLink& link = description_.links[i];
     const Message receive{link.peer, tag, written.arrived[i]};
-    written.receives[i] = group_.post(stream, {}, {&receive, 1});
+    written.receives[i] = group_->post(stream, {}, {&receive, 1});
     sends.push_back(
         {link.peer, tag, written.part.view().slice(0, link.sent.begin, link.sent.size())});
   }
-  written.sends = group_.post(stream, sends, {});
+  written.sends = group_->post(stream, sends, {});
 }
 
 TensorView FeatureCache::own(const FeatureKey& key, int version) { return at(key, version).part; }
@@ -124,7 +124,7 @@ TensorView FeatureCache::read(const FeatureKey& key, int link, int version) {
   Version& held = at(key, version);
   CHECK(held.exchanged, to_string(key), "is read in version", version, "before its exchange");
   Communicator::Pending& receive = held.receives.at(link);
-  if (!receive.empty()) group_.wait(receive);
+  if (!receive.empty()) group_->wait(receive);
   return held.arrived[link];
 }
 
@@ -142,7 +142,7 @@ void FeatureCache::finish() {
   for (auto& [key, versions] : slots_)
     for (Version& version : versions)
       for (Communicator::Pending& receive : version.receives)
-        if (!receive.empty()) group_.wait(receive);
+        if (!receive.empty()) group_->wait(receive);
   for (auto& [key, versions] : slots_)
     for (Version& version : versions) drain(version);
 }

@@ -54,7 +54,8 @@ int64_t feature_sent_bytes(const FeatureDescription& description);
 // order. Versions of a slot ascend; some may be left out.
 class FeatureCache {
  public:
-  FeatureCache(Communicator group, FeatureDescription description);
+  // `group` may be missing where there are no links.
+  FeatureCache(std::optional<Communicator> group, FeatureDescription description);
   ~FeatureCache();
   FeatureCache(const FeatureCache&) = delete;
   FeatureCache& operator=(const FeatureCache&) = delete;
@@ -98,7 +99,7 @@ class FeatureCache {
   Version& at(const FeatureKey& key, int version);
   void drain(Version& version);
 
-  Communicator group_;
+  std::optional<Communicator> group_;
   FeatureDescription description_;
   std::map<FeatureKey, Slot> slots_;
 };

@@ -160,15 +160,8 @@ std::string refuse_clips(const Layout& layout, const LayoutLimits& limits) {
   return "";
 }
 
-}  // namespace
-
-std::string refuse(const Layout& layout, const LayoutLimits& limits) {
-  const auto too_many = [&](const std::string& what, int64_t parts, int64_t have,
-                            const char* things) {
-    return have > 0 && parts > have ? what + " is " + std::to_string(parts) + ", but there are " +
-                                          std::to_string(have) + " " + things
-                                    : std::string();
-  };
+// Why the layout splits what the job does not let be split, or "".
+std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
   if (layout[Axis::kCfg] > 2)
     return "cfg is " + std::to_string(layout[Axis::kCfg]) + ", legal: 1, 2";
   if (layout[Axis::kCfg] == 2 && !limits.guided)
@@ -177,6 +170,23 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
     return "tensor=" + std::to_string(layout[Axis::kTensor]) +
            " splits the width, which 8-bit weights cannot: their scales would be others";
   if (const std::string why = refuse_clips(layout, limits); !why.empty()) return why;
+  for (const Axis ring : {Axis::kRing, Axis::kTokenRing})
+    if (layout[ring] > 1 && limits.whole_frames)
+      return std::string(to_string(ring)) + "=" + std::to_string(layout[ring]) +
+             " splits the frames of a block, whose keys other blocks need whole; legal: 1";
+  return "";
+}
+
+}  // namespace
+
+std::string refuse(const Layout& layout, const LayoutLimits& limits) {
+  if (const std::string why = refuse_split(layout, limits); !why.empty()) return why;
+  const auto too_many = [&](const std::string& what, int64_t parts, int64_t have,
+                            const char* things) {
+    return have > 0 && parts > have ? what + " is " + std::to_string(parts) + ", but there are " +
+                                          std::to_string(have) + " " + things
+                                    : std::string();
+  };
   std::string sequence;  // "ring * token_ring * ulysses"
   for (const Axis axis : kSequenceAxes) {
     if (axis == Axis::kClip && limits.clip_frames == 0) continue;

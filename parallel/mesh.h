@@ -60,6 +60,7 @@ struct LayoutLimits {
   int64_t clip_frames = 0;
   bool guided = true;        // false: cfg must be 1
   bool whole_width = false;  // true: tensor must be 1
+  bool whole_frames = false;  // true: ring and token_ring must be 1
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
   // the number of key/value heads then.
   int64_t decode_kv_heads = 0;

@@ -7,12 +7,15 @@
 
 #include "apps/verify/verify_stages.h"
 #include "io/json.h"
+#include "kernels/arena.h"
 #include "kernels/copy.h"
 #include "kernels/transfer.h"
 #include "models/registry.h"
 #include "parallel/context.h"
 
 namespace weft {
+
+inline constexpr int kMaxSteps = 1000;
 
 struct Case {
   const std::string& folder;
@@ -41,19 +44,6 @@ struct Case {
   }
 };
 
-// Keeps an f32 copy on the host of everything it sees; indexed names become "blocks.3".
-struct Collector final : Observer {
-  NamedTensors tensors;
-  void see(Context& context, const char* name, int index, const TensorView& value) override {
-    Tensor copy_of(DType::kF32, value.shape());
-    copy(context.stream, value, copy_of);
-    tensors[index < 0 ? std::string(name) : name + ("." + std::to_string(index))] =
-        std::move(copy_of);
-  }
-};
-
-inline constexpr int kMaxSteps = 1000;
-
 // A stream and an arena for one stage run.
 struct Bench {
   Stream stream;
@@ -79,6 +69,17 @@ struct Bench {
   }
 };
 
+// Keeps an f32 copy on the host of everything it sees; indexed names become "blocks.3".
+struct Collector final : Observer {
+  NamedTensors tensors;
+  void see(Context& context, const char* name, int index, const TensorView& value) override {
+    Tensor copy_of(DType::kF32, value.shape());
+    copy(context.stream, value, copy_of);
+    tensors[index < 0 ? std::string(name) : name + ("." + std::to_string(index))] =
+        std::move(copy_of);
+  }
+};
+
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
 // host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
 // are those of the first sequence index.
@@ -95,5 +96,9 @@ NamedTensors run_clips(Case& c);
 // Stage llm (verify_language.cc).
 NamedTensors run_llm(Case& c);
 LayoutLimits llm_limits(const Case& c);
+
+// Stage queue (verify_queue.cc).
+NamedTensors run_queue(Case& c);
+LayoutLimits queue_limits(const Case& c);
 
 }  // namespace weft

@@ -501,6 +501,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     limits.guided =
         guidance_branches(json_number(spec, "guidance_scale", c.file("case.json"))) == 2;
   if (stage == "llm") return llm_limits(c);
+  if (stage == "queue") return queue_limits(c);
   return limits;
 }
 
@@ -518,7 +519,8 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
       {"noise", run_noise},
       {"pipeline", run_pipeline},
       {"llm", run_llm},
-      {"clips", run_clips}};
+      {"clips", run_clips},
+      {"queue", run_queue}};
   Case c{folder, spec, options, rows, std::move(placement)};
   const auto stage = kStages.find(c.text("stage"));
   if (stage == kStages.end()) {

@@ -1,8 +1,5 @@
 #include "engine/generation/denoiser.h"
 
-#include <chrono>
-#include <cstdio>
-
 #include "engine/sampling/guidance.h"
 #include "kernels/copy.h"
 #include "kernels/meter.h"
@@ -35,14 +32,12 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   for (size_t branch = 0; branch < prompt_rows.size(); ++branch)
     if (const int64_t rows = prompt_rows[branch])
       config.joint_rows[branch] = transformer.joint_rows(all.tokens, rows);
-  const double boundary = directory.boundary_ratio.value_or(0) * sampler.config().train_timesteps;
-  for (float timestep : sampler.timesteps()) {
-    const int model = directory.experts() > 1 && timestep < boundary ? 1 : 0;
-    config.steps.push_back({model, guidance_branches(guidance_of(request, model))});
-  }
+  std::vector<double> guidance;  // by expert
   for (int model = 0; model < directory.experts(); ++model) {
     config.blocks.push_back(directory.expert(model).traits().blocks);
+    guidance.push_back(guidance_of(request, model));
   }
+  config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
   return config;
 }
 
@@ -50,12 +45,14 @@ Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement
                    Graphs graphs)
     : StagedProgram(stream, arena, placement, experts.traits(), experts.dtype()),
       experts_(experts),
-      graphs_(graphs) {}
+      forwards_(stream, arena, experts, placement, graphs) {}
 
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   job_ = &job;
-  recorded_ = {};
-  streaming_ = {};
+  const TensorView latent = job.latent;
+  forwards_.begin({.sampler = job.sampler,
+                   .grid = traits_.grid(latent[1], latent[2], latent[3]),
+                   .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; }});
   clip_ = {.step = config.first_step};
   placement_.set_dual_scope(job.dual_scope);
   if (run_from(std::move(job.latent), config)) return;
@@ -85,16 +82,13 @@ int Denoiser::zone(const Step& step) const {
 bool Denoiser::begin_turn(int turn) {
   placement_.finish_turn();
   if (turn == job_->sampler.steps()) {  // what remains needs only the rows, which may be under way
-    recorded_ = {};
-    prepared_.clear();
     clip_ = {};
-    release_expert();
-    experts_.done_with_experts();
+    forwards_.end();
     return true;
   }
   clip_.step = turn;
   if (job_->dual_scope && turn == job_->dual_scope->global_steps)
-    recorded_ = {};  // a recorded forward has the bias of its step
+    forwards_.forget_graphs();  // a recorded forward has the bias of its step
   const StepAction what = job_->before_step ? job_->before_step(turn) : StepAction::kContinue;
   if (what == StepAction::kKeep || what == StepAction::kKeepAndStop) {
     Snapshot snapshot = gather(turn);
@@ -148,111 +142,15 @@ Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag) {
   return on_host(stream_, std::move(whole));
 }
 
-void Denoiser::load(const Step& step) {
-  recorded_ = {};
-  prepared_.clear();  // prompts are prepared for one expert
-  release_expert();
-  expert_ = &experts_.expert(stream_, step.pass.model);
-  outside_forwards_ = expert_->streamed();
-}
+void Denoiser::load(const Step& step) { forwards_.load(step.pass.model, true); }
 
-void Denoiser::release_expert() {
-  if (expert_ && expert_->streamed_bytes() > 0) {
-    stream_.sync();
-    streaming_.weights += expert_->streamed() - outside_forwards_;
-  }
-  expert_ = nullptr;
+int64_t Denoiser::joint_rows(const Pass& pass) {
+  return forwards_.prepared(pass).conditioning->joint_rows();
 }
-
-const Denoiser::Prepared& Denoiser::prepared(const Pass& pass) {
-  const auto [found, fresh] = prepared_.try_emplace({pass.model, pass.branch, pass.request});
-  Prepared& prepared = found->second;
-  if (!fresh) return prepared;
-  const Arena::Scope scope(arena_);
-  Context context = placement_.context(stream_, arena_, pass, sequence());
-  const WeightOffload before = expert_->streamed();
-  const TensorView& text = job_->embeds[pass.branch];
-  prepared.conditioning = expert_->prepare(
-      context, {.text = text, .text_length = experts_.text_length(text[0])}, grid_);
-  prepared.rope = on_device(stream_, expert_->rope(grid_, {}, *prepared.conditioning));
-  if (expert_->streamed_bytes() > 0) {
-    stream_.sync();
-    outside_forwards_ += expert_->streamed() - before;
-  }
-  return prepared;
-}
-
-int64_t Denoiser::joint_rows(const Pass& pass) { return prepared(pass).conditioning->joint_rows(); }
 
 void Denoiser::compute(const Step& step) {
-  const ZoneScope zone(Zone::kForward, step.pass.branch);
-  forward(step, prepared(step.pass));
-}
-
-// A forward can be recorded as a device graph if it sends nothing to other ranks and its weights
-// are all resident. While a meter is attached nothing is recorded, because it must see every op.
-bool Denoiser::recordable(const Step& step) const {
-  return graphs_ == Graphs::kRecord && stream_.queue() && placement_.alone() && !thread_meter() &&
-         step.blocks.first() && step.blocks.last() && expert_->streamed_bytes() == 0;
-}
-
-void Denoiser::forward(const Step& step, const Prepared& prepared) {
-  const auto report = [&](const std::string& where) {
-    const bool finite = !holds_latent() || first_non_finite(stream_, slots[kLatentSlot]) < 0;
-    report_non_finite(step, finite ? where : "the latent");
-  };
-  const auto begun = std::chrono::steady_clock::now();
-  const Arena::Scope scope(arena_);
-  const TensorView embedding = arena_.alloc(DType::kF32, {1, traits_.time_columns});
-  const TimeSegment time{{0, tokens()}, job_->sampler.timesteps()[step.pass.step]};
-  expert_->timestep_embedding(stream_, {&time, 1}, embedding);
-  Recorded& recorded = recorded_[step.pass.branch];
-  if (!recordable(step) || !recorded.ran) {
-    watch_.begin(report);
-    enqueue(step, embedding, prepared);
-    recorded.ran = true;
-  } else if (!recorded.graph || recorded.arena != arena_.used()) {
-    watch_.begin(report);
-    recorded.arena = arena_.used();
-    recorded.graph.record(stream_, [&] { enqueue(step, embedding, prepared); });
-    recorded.graph.launch(stream_);
-  } else {
-    watch_.again(report);
-    recorded.graph.launch(stream_);
-  }
-  watch_.end(stream_);
-  if (expert_->streamed_bytes() == 0) return;
-  stream_.sync();
-  ++streaming_.forwards;
-  streaming_.bytes_per_forward = static_cast<int64_t>(expert_->streamed_bytes());
-  streaming_.forward_s +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-}
-
-// Enqueues all of a forward's work on the stream.
-void Denoiser::enqueue(const Step& step, const TensorView& embedding, const Prepared& prepared) {
-  Context context = placement_.context(stream_, arena_, step.pass, sequence(), &watch_);
-  const TimeSegment time{{0, tokens()}, job_->sampler.timesteps()[step.pass.step]};
-  run_blocks(step, [&](const TensorView& in, const TensorView& out) {
-    expert_->forward(context, {.blocks = step.blocks,
-                               .in = in,
-                               .times = {&time, 1},
-                               .embedding = embedding,
-                               .conditioning = *prepared.conditioning,
-                               .rope = prepared.rope,
-                               .out = out});
-  });
-}
-
-void Denoiser::report_non_finite(const Step& step, const std::string& where) {
-  char sigma[32];
-  std::snprintf(sigma, sizeof sigma, "%.4f", job_->sampler.sigmas()[step.pass.step]);
-  throw Error(ErrorKind::kNonFinite,
-              "NaN or infinity in denoise, step " + std::to_string(step.pass.step + 1) + " of " +
-                  std::to_string(job_->sampler.steps()) + " (sigma " + sigma + "), " +
-                  (step.pass.model ? "transformer_2, " : "transformer, ") +
-                  (step.pass.branch ? "negative" : "positive") + " prompt: first in " + where +
-                  ". Try --dtype f32, or check the weights with weft inspect");
+  forwards_.run(step, holds_latent() ? slots[kLatentSlot] : TensorView(),
+                [&](const Forward& forward) { run_blocks(step, forward); });
 }
 
 void Denoiser::update(const Step& step) {
@@ -267,7 +165,7 @@ void Denoiser::update(const Step& step) {
   if (job_->on_velocity) job_->on_velocity(step.pass.step, velocity);
   job_->sampler.step(stream_, arena_, step.pass.step, velocity, latent, *clip_.history);
   if (first_non_finite(stream_, latent) >= 0)
-    report_non_finite(step, "the latent behind guidance and solver");
+    forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");
   if (job_->on_update) job_->on_update(step.pass.step);
 }
 

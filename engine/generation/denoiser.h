@@ -8,16 +8,10 @@
 // is released, a rank holds the whole latent, and once more as rows where other ranks own some.
 #include <array>
 #include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 
-#include "engine/generation/components.h"
-#include "engine/generation/finite_watch.h"
+#include "engine/generation/forwards.h"
 #include "engine/generation/request.h"
-#include "engine/generation/staged_program.h"
-#include "engine/sampling/sampler.h"
-#include "kernels/device_graph.h"
 
 namespace weft {
 
@@ -78,18 +72,13 @@ class Denoiser final : private StagedProgram {
   void run(const DenoisePlanConfig& config, Job& job);
 
   // Weight offload of the last run's forwards.
-  const OffloadTotals& streaming() const { return streaming_; }
+  const OffloadTotals& streaming() const { return forwards_.streaming(); }
 
  private:
   // A clip between two steps is this and the rows of its latent (kLatentSlot).
   struct ClipState {
     int step = 0;                           // steps done
     std::optional<SamplerState> history{};  // of this rank's rows; on the last stage alone
-  };
-  // A prompt, prepared for one expert.
-  struct Prepared {
-    std::unique_ptr<Conditioning> conditioning;
-    Rope rope;
   };
 
   void begun() override;
@@ -101,32 +90,13 @@ class Denoiser final : private StagedProgram {
   int zone(const Step& step) const override;
   int64_t joint_rows(const Pass& pass) override;
 
-  void release_expert();
   Snapshot gather(int done);
   Tensor gather_on_root(const TensorView& own_rows, const Tag& tag);
-  const Prepared& prepared(const Pass& pass);
-  void forward(const Step& step, const Prepared& prepared);
-  void enqueue(const Step& step, const TensorView& embedding, const Prepared& prepared);
-  bool recordable(const Step& step) const;
-  [[noreturn]] void report_non_finite(const Step& step, const std::string& where);
 
   Experts& experts_;
-  Graphs graphs_;
+  Forwards forwards_;
   Job* job_ = nullptr;
   ClipState clip_;
-  const Transformer* expert_ = nullptr;
-  std::map<std::array<int, 3>, Prepared> prepared_;  // by expert, branch and request
-  // Device graphs of the forward, one per branch, for the current expert and prompts. A forward is
-  // recorded at its second step.
-  struct Recorded {
-    DeviceGraph graph;
-    size_t arena = 0;  // arena bytes in use when it was recorded
-    bool ran = false;  // it ran once op by op, so libraries have made their plans and scratch
-  };
-  std::array<Recorded, 2> recorded_;
-  FiniteWatch watch_;
-  OffloadTotals streaming_;
-  WeightOffload outside_forwards_;  // the current expert's offload outside of this run's forwards
 };
 
 }  // namespace weft

@@ -22,6 +22,7 @@ struct RankPlacement::Seams {
   IdentityReducer whole;
   IdentityHalo one_band;
   std::unique_ptr<TokenMixer> mixer;
+  std::function<std::unique_ptr<TokenMixer>()> inner;
   std::unique_ptr<TensorReducer> tensor, text, band_sums;
   std::unique_ptr<BandHalo> halo;
   std::unique_ptr<BandMixer> band_mixer;
@@ -96,7 +97,13 @@ MixerDescription RankPlacement::mixer(const Sequence& all) const {
           .rank = rank_,
           .tokens = SequenceMap(ranges),
           .dual_scope = dual_scope_,
-          .frames = all.frames};
+          .frames = all.frames,
+          .inner = seams_->inner};
+}
+
+void RankPlacement::set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make) {
+  seams_->inner = std::move(make);
+  seams_->mixer = nullptr;
 }
 
 Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, const Sequence& all,
@@ -104,7 +111,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
   Seams& seams = *seams_;
   TokenMixer* mixer = &seams.full;
   Reducer* reducer = &seams.whole;
-  if (layout().sequence() > 1 || dual_scope_) {
+  if (layout().sequence() > 1 || dual_scope_ || seams.inner) {
     if (!seams.mixer || seams.mixer_tokens != all)
       seams.mixer = make_mixer(this->mixer(all), [this](const std::vector<int>& ranks, int number) {
         return group(ranks, Seams::kMixer + number);

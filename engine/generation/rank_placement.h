@@ -98,6 +98,8 @@ class RankPlacement {
   // Forwards from now on have dual-scope attention, or full attention. A job begins, so that no
   // frame of an earlier one is seen.
   void set_dual_scope(const std::optional<DualScope>& scope);
+  // Sets what makes the mixer of forwards that sees all tokens (MixerDescription::inner).
+  void set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make);
   // A turn (a denoising step) or the decode has ended: returns when no message of a forward is
   // under way any more.
   void finish_turn();

@@ -65,20 +65,26 @@ void StagedProgram::prepare(const Step& message) {
 void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
   const Arena::Scope scope(arena_);
   const int64_t n = own().size(), rows = n + joint_rows(step.pass);
-  const int to = step.writes[0].slot;
-  const Device device = stream_.device();
-  TensorView in = slots[step.reads[0].slot];
-  if (!step.blocks.first()) {
+  TensorView in;
+  if (step.blocks.first()) {
+    in = latent_rows(step);
+  } else {
     in = arena_.alloc(DType::kF32, {rows, traits_.width});
     copy(stream_, slots[step.reads[0].slot], in);
   }
   if (step.blocks.last()) {
-    forward(in, slots.make(to, DType::kF32, n, traits_.row(), device));
+    forward(in, velocity_rows(step));
     return;
   }
   const TensorView out = arena_.alloc(DType::kF32, {rows, traits_.width});
   forward(in, out);
-  copy(stream_, out, slots.make(to, dtype_, rows, traits_.width, device));
+  copy(stream_, out,
+       slots.make(step.writes[0].slot, dtype_, rows, traits_.width, stream_.device()));
+}
+
+TensorView StagedProgram::velocity_rows(const Step& step) {
+  return slots.make(step.writes[0].slot, DType::kF32, own().size(), traits_.row(),
+                    stream_.device());
 }
 
 Tensor StagedProgram::take_latent(const Step& decode) {

@@ -18,6 +18,9 @@ DenoisePlanConfig staged_config(const RankPlacement& placement, const Transforme
                                 DType dtype, const Sequence& all);
 
 class StagedProgram : public Program {
+ public:
+  using Forward = std::function<void(const TensorView& in, const TensorView& out)>;
+
  protected:
   // `dtype` is that of hidden rows in slots.
   StagedProgram(Stream& stream, Arena& arena, RankPlacement& placement,
@@ -31,9 +34,12 @@ class StagedProgram : public Program {
   // The rows of hidden state beside this rank's tokens (Conditioning::joint_rows).
   virtual int64_t joint_rows(const Pass& pass) = 0;
   void prepare(const Step& message) override;
+  // The rows of the latent that a step of the first stage reads, and those of the velocity that one
+  // of the last stage writes.
+  virtual TensorView latent_rows(const Step& step) { return slots[step.reads[0].slot]; }
+  virtual TensorView velocity_rows(const Step& step);
   // Calls forward(in, out) with the rows that the step reads and writes, as Transformer::forward
   // takes them.
-  using Forward = std::function<void(const TensorView& in, const TensorView& out)>;
   void run_blocks(const Step& step, const Forward& forward);
   // Makes the latent whole from the rows that a decode reads, and forgets all rows.
   Tensor take_latent(const Step& decode);

@@ -118,10 +118,14 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
   CHECK(description.tokens.size() == mesh.layout().sequence(), "tokens of",
         description.tokens.size(), "in", to_string(mesh.layout()));
   CHECK(mesh.layout()[Axis::kClip] == 1 || description.dual_scope, "clips of full attention");
-  std::unique_ptr<TokenMixer> mixer = std::make_unique<FullMixer>();
+  std::unique_ptr<TokenMixer> mixer =
+      description.inner ? description.inner() : std::make_unique<FullMixer>();
+  const Method* method = method_of(description);
+  CHECK(!description.inner || (!method && !description.dual_scope),
+        "a mixer inside rings or clips");
   if (description.dual_scope)
     mixer = make_dual_scope(description, group);
-  else if (const Method* method = method_of(description))
+  else if (method)
     mixer = method->make(group(mesh.along({method->axis}, description.rank), 1),
                          blocks_of(description));
   if (mesh.layout()[Axis::kUlysses] == 1) return mixer;

@@ -28,6 +28,9 @@ struct MixerDescription {
   // `frames` latent frames.
   std::optional<DualScope> dual_scope{};
   int64_t frames = 1;
+  // Makes the mixer that sees all tokens, inside Ulysses if there is such an axis. Empty: a
+  // FullMixer. Such a mixer does not serve a ring.
+  std::function<std::unique_ptr<TokenMixer>()> inner{};
 };
 
 // Makes the communicator of some ranks of the layout. `number` counts the mixer's groups from 0, so

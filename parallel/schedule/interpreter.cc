@@ -42,19 +42,26 @@ const TensorView& Slots::operator[](int slot) const {
   return found->second.rows;
 }
 
-// One run of a plan.
+// One run of a plan, or of the windows of one.
 struct Interpreter::Run {
   const Interpreter& of;
-  const Plan& plan;
   Program& program;
+  bool upper_bounds = false;
   std::map<int, std::vector<Communicator::Pending>> sends{};  // by slot
-  std::map<int, Communicator::Pending> receives{};            // by slot
+  struct Receive {
+    SlotVersion version{};
+    Communicator::Pending pending{};
+  };
+  std::map<int, Receive> receives{};  // by slot
 
   ~Run() { program.slots.pending_.clear(); }
 
-  bool walk() {
-    int turn = plan.steps.empty() ? 0 : plan.steps.front().turn - 1, zone = -1;
+  // Returns false where begin_turn stopped the run.
+  bool walk(const Plan& plan) {
+    auto turn = static_cast<int>(plan.turns.begin) - 1;
+    int zone = -1;
     std::unique_ptr<ZoneScope> scope;  // neighbouring steps of a turn and a zone share one
+    upper_bounds = plan.upper_bounds;
     for (const Step& step : plan.steps) {
       const bool same = turn == step.turn && program.zone(step) == zone;
       if (!same) scope.reset();
@@ -64,14 +71,21 @@ struct Interpreter::Run {
       if (!same && zone >= 0) scope = std::make_unique<ZoneScope>(Zone::kStep, zone);
       take(step);
     }
-    CHECK(sends.empty() && receives.empty(), "a message is pending after the plan");
+    while (turn + 1 < plan.turns.end)
+      if (!program.begin_turn(++turn)) return stop();
     return true;
   }
+  void end() const {
+    CHECK(sends.empty() && receives.empty(), "a message is pending after the plan");
+  }
 
-  // Every rank stops at this boundary, so all that is pending will be taken.
+  // Every rank stops at this boundary, so all that was made before it will be taken. Rows that have
+  // passed blocks of the turn that begins are never sent; their receives are taken back.
   bool stop() {
     for (auto& [slot, pending] : sends) wait(pending);
-    for (auto& [slot, pending] : receives) of.communicator_->wait(pending);
+    for (auto& [slot, receive] : receives)
+      if (receive.version.blocks == 0) of.communicator_->wait(receive.pending);
+    receives.clear();
     return false;
   }
 
@@ -89,6 +103,8 @@ struct Interpreter::Run {
         return program.update(step);
       case Step::Kind::kDecode:
         return program.decode(step);
+      case Step::Kind::kEnter:
+        return program.enter(step);
       case Step::Kind::kSend:
         return send(step);
       case Step::Kind::kPost:
@@ -115,7 +131,7 @@ struct Interpreter::Run {
     program.prepare(step);
     const TensorView& rows = program.slots[version.slot];
     const auto bytes = static_cast<int64_t>(rows.bytes());
-    CHECK(bytes == step.bytes || (plan.upper_bounds && bytes < step.bytes), to_string(step), "has",
+    CHECK(bytes == step.bytes || (upper_bounds && bytes < step.bytes), to_string(step), "has",
           bytes);
     Tag tag{.kind = step.payload, .pass = step.pass};
     tag.pass.step = version.turn;
@@ -130,12 +146,13 @@ struct Interpreter::Run {
 
   void post(const Step& step) {
     const Message message = this->message(step, step.writes[0]);
-    receives[step.writes[0].slot] = of.communicator_->post(of.stream_, {}, {&message, 1});
+    receives[step.writes[0].slot] = {step.writes[0],
+                                     of.communicator_->post(of.stream_, {}, {&message, 1})};
   }
 
   void await(const Step& step) {
     const int slot = step.writes[0].slot;
-    of.communicator_->wait(receives[slot]);
+    of.communicator_->wait(receives[slot].pending);
     receives.erase(slot);
     program.slots.pending_.erase(slot);
     program.received(step);
@@ -151,7 +168,16 @@ bool Interpreter::run(std::span<const Plan> plans, int rank, const PlanRules& ru
     const std::optional<std::string> fault = check_plans(plans, rules);
     CHECK(!fault, *fault);
   }
-  return Run{*this, plans[rank], program}.walk();
+  int given = 0;
+  return run([&] { return given++ ? std::nullopt : std::optional(plans[rank]); }, program);
+}
+
+bool Interpreter::run(const std::function<std::optional<Plan>()>& next, Program& program) {
+  Run run{*this, program};
+  while (const std::optional<Plan> window = next())
+    if (!run.walk(*window)) return false;
+  run.end();
+  return true;
 }
 
 }  // namespace weft

@@ -2,7 +2,9 @@
 // Interpreter: runs one rank's plan, of whatever schedule. It sends, receives, posts, awaits and
 // waits, makes the tags and opens the zones; a Program computes. Nothing is sent that is not in the
 // plan, so a trace and a plan correspond one to one.
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -49,6 +51,7 @@ struct Program {
   virtual void compute(const Step& step) = 0;
   virtual void update(const Step&) {}
   virtual void decode(const Step&) {}
+  virtual void enter(const Step&) {}
   // Called before a message: its slot must have rows of the plan's bytes, or of fewer where these
   // are upper bounds. Messages of no rows are neither sent nor received.
   virtual void prepare(const Step& message) = 0;
@@ -66,6 +69,9 @@ class Interpreter {
   // Runs plans[rank]. The first rank checks the plans of all before. Returns false where begin_turn
   // stopped the run; no message is pending then, nor after the last step.
   bool run(std::span<const Plan> plans, int rank, const PlanRules& rules, Program& program);
+  // Runs the windows of a rank's plan that `next` returns one after the other, until it returns
+  // none. Messages may be pending from one to the next.
+  bool run(const std::function<std::optional<Plan>()>& next, Program& program);
 
  private:
   struct Run;

@@ -9,8 +9,8 @@ namespace weft {
 namespace {
 
 // In the order of Step::Kind.
-constexpr const char* kKinds[] = {"load",    "compute", "send",   "post",  "await",
-                                  "receive", "wait",    "update", "decode"};
+constexpr const char* kKinds[] = {"load",    "compute", "send",   "post",   "await",
+                                  "receive", "wait",    "update", "decode", "enter"};
 
 std::string list(const std::vector<SlotVersion>& versions) {
   std::string text = "[";
@@ -25,6 +25,7 @@ void append(Plan& plan, const Plan& next) {
   CHECK(plan.rank == next.rank && plan.ranks == next.ranks, "ranks", plan.rank, next.rank);
   plan.steps.insert(plan.steps.end(), next.steps.begin(), next.steps.end());
   plan.ends = next.ends;
+  plan.turns.end = next.turns.end;
 }
 
 bool TurnSummary::alike(const TurnSummary& other) const {
@@ -57,6 +58,7 @@ std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans) {
 
 std::string to_string(const SlotVersion& version) {
   return std::to_string(version.slot) + "@" + std::to_string(version.turn) +
+         (version.order ? "." + std::to_string(version.order) : "") +
          (version.blocks ? "/" + std::to_string(version.blocks) : "");
 }
 

@@ -5,6 +5,7 @@
 #include <compare>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "parallel/partition.h"
@@ -14,10 +15,15 @@
 namespace weft {
 
 // The content of a slot: the rows that belong to turn `turn`, after the first `blocks` of the
-// model's blocks. A slot is a buffer of one rank.
+// model's blocks. Where a slot serves several passes of a turn, `order` counts them. A slot is a
+// buffer of one rank.
 struct SlotVersion {
-  int slot = 0, turn = 0, blocks = 0;
-  auto operator<=>(const SlotVersion&) const = default;
+  int slot = 0, turn = 0, blocks = 0, order = 0;
+  bool operator==(const SlotVersion&) const = default;
+  auto operator<=>(const SlotVersion& other) const {  // by age
+    return std::tie(slot, turn, order, blocks) <=>
+           std::tie(other.slot, other.turn, other.order, other.blocks);
+  }
 };
 
 struct Step {
@@ -31,6 +37,7 @@ struct Step {
     kWait,     // blocks until what was sent from the slot that it reads is taken
     kUpdate,   // makes the rows of the next turn
     kDecode,
+    kEnter,  // makes the first rows of clip `pass.clip`, which enters in this turn
   };
   Kind kind = Kind::kCompute;
   int turn = 0;  // a denoise step, a round of tokens; decoding is a turn after the last step
@@ -48,6 +55,7 @@ struct Step {
 // make the plan when they are joined in order.
 struct Plan {
   int rank = 0, ranks = 1;
+  Range turns{};                              // of the window
   bool upper_bounds = false;                  // messages may have fewer bytes than the steps say
   std::vector<SlotVersion> begins{}, ends{};  // held before the first step and after the last
   std::vector<Step> steps{};
@@ -64,7 +72,7 @@ struct TurnSummary {
 };
 std::vector<TurnSummary> summarize_turns(std::span<const Plan> plans);
 
-// "slot@turn/blocks", without a block count of 0.
+// "slot@turn.order/blocks", without an order or a block count of 0.
 std::string to_string(const SlotVersion& version);
 std::string to_string(const Step& step);
 std::string to_string(const Plan& plan);

@@ -69,7 +69,8 @@ class RankCheck {
       if (step.kind == Kind::kSend) slots_[step.reads[0].slot].sending = step.reads[0];
     }
     if (step.kind == Kind::kLoad) load(step);
-    if (step.kind == Kind::kCompute || step.kind == Kind::kUpdate || step.kind == Kind::kDecode)
+    if (step.kind == Kind::kCompute || step.kind == Kind::kUpdate || step.kind == Kind::kDecode ||
+        step.kind == Kind::kEnter)
       check_turns(step);
     if (step.kind == Kind::kCompute) check_blocks(step);
   }
@@ -131,9 +132,11 @@ class RankCheck {
     slot.read = false;
   }
 
+  bool loaded(int model) const { return std::ranges::count(models_, model) > 0; }
   void load(const Step& step) {
-    if (model_ == step.pass.model) fault("loads the expert that is loaded");
-    model_ = step.pass.model;
+    if (loaded(step.pass.model)) fault("loads the expert that is loaded");
+    models_.push_back(step.pass.model);
+    if (std::ssize(models_) > rules_.experts) models_.erase(models_.begin());
   }
 
   void check_turns(const Step& step) {
@@ -152,7 +155,7 @@ class RankCheck {
 
   void check_blocks(const Step& step) {
     const BlockRange& blocks = step.blocks;
-    if (model_ != step.pass.model) fault("computes before its expert is loaded");
+    if (!loaded(step.pass.model)) fault("computes before its expert is loaded");
     if (blocks.begin < 0 || blocks.begin >= blocks.end || blocks.end > blocks.total)
       fault("has an illegal block range");
     if (std::ranges::find(step.reads, blocks.begin, &SlotVersion::blocks) == step.reads.end())
@@ -164,7 +167,8 @@ class RankCheck {
   const Plan& plan_;
   const PlanRules& rules_;
   std::map<int, Slot> slots_;
-  int model_ = -1, turn_ = 0;
+  std::vector<int> models_;  // the experts that are loaded
+  int turn_ = 0;
   std::string fault_;
 };
 
@@ -241,9 +245,10 @@ class Rendezvous {
 
   void meet(const Plan& plan, const Step& send, const Step& receive) {
     const SlotVersion &from = send.reads[0], &to = receive.writes[0];
-    if (mismatch_.empty() && (send.payload != receive.payload || send.bytes != receive.bytes ||
-                              send.pass != receive.pass || !(send.tokens == receive.tokens) ||
-                              from.turn != to.turn || from.blocks != to.blocks))
+    if (mismatch_.empty() &&
+        (send.payload != receive.payload || send.bytes != receive.bytes ||
+         send.pass != receive.pass || !(send.tokens == receive.tokens) || from.turn != to.turn ||
+         from.blocks != to.blocks || from.order != to.order))
       mismatch_ = place(plan, receive) + "the send it meets is " + to_string(send);
   }
 

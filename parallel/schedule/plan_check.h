@@ -20,6 +20,7 @@ namespace weft {
 struct PlanRules {
   std::function<int64_t(const Step& message)> bytes{};  // the formula; empty: it is not checked
   int stale = 0;                                        // the most turns that a read may be old
+  int experts = 1;  // how many may be loaded at once; one more takes the place of the first
 };
 
 // Returns a description of the first fault, or nullopt where the plans are sound.

@@ -18,6 +18,7 @@ Plan PlanWriter::write(const Range& turns, const Range& all) {
     write_turn(turn_);
     wait_for_older_sends({.step = turn_});
   }
+  plan_.turns = turns;
   if (turns.begin == all.begin) plan_.begins = begins();
   if (turns.end == all.end) plan_.ends = ends();
   return std::move(plan_);

@@ -74,6 +74,10 @@ INSTANTIATE_TEST_SUITE_P(
                8},
         Family{"Clips",
                {"clips_small", "clips_local", "clips_hard_phases", "clips_uneven_globals"},
+               4},
+        Family{"Queue",
+               {"queue_small", "queue_no_context", "queue_prompts", "queue_two_experts",
+                "queue_wide_context"},
                4}),
     [](const auto& info) { return std::string(info.param.name); });
 

@@ -1,0 +1,152 @@
+#include "engine/generation/forwards.h"
+
+#include <chrono>
+#include <cstdio>
+
+#include "engine/sampling/guidance.h"
+#include "kernels/meter.h"
+#include "kernels/pointwise.h"
+
+namespace weft {
+
+std::vector<DenoisePlanConfig::DenoiseStep> steps_of(const Sampler& sampler, double boundary_ratio,
+                                                     std::span<const double> guidance) {
+  const double boundary = boundary_ratio * sampler.config().train_timesteps;
+  std::vector<DenoisePlanConfig::DenoiseStep> steps;
+  for (float timestep : sampler.timesteps()) {
+    const int model = guidance.size() > 1 && timestep < boundary ? 1 : 0;
+    steps.push_back({model, guidance_branches(guidance[model])});
+  }
+  return steps;
+}
+
+Forwards::Forwards(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
+                   Graphs graphs)
+    : stream_(stream), arena_(arena), experts_(experts), placement_(placement), graphs_(graphs) {}
+
+void Forwards::begin(ForwardJob job) {
+  job_.emplace(std::move(job));
+  recorded_ = {};
+  streaming_ = {};
+}
+
+void Forwards::load(int model, bool alone) {
+  recorded_ = {};
+  if (alone) release();
+  const Transformer& expert = experts_.expert(stream_, model);
+  held_[model] = {&expert, expert.streamed()};
+}
+
+void Forwards::release() {
+  for (const auto& [model, held] : held_) {
+    if (held.expert->streamed_bytes() == 0) continue;
+    stream_.sync();
+    streaming_.weights += held.expert->streamed() - held.outside;
+  }
+  held_.clear();
+  prepared_.clear();
+}
+
+void Forwards::forget(const std::function<bool(const Pass& prompt)>& unused) {
+  std::erase_if(prepared_, [&](const auto& entry) { return unused(entry.first); });
+}
+
+void Forwards::end() {
+  recorded_ = {};
+  release();
+  experts_.done_with_experts();
+}
+
+const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
+  const Pass prompt{.request = pass.request, .model = pass.model, .branch = pass.branch};
+  const auto [found, fresh] = prepared_.try_emplace(prompt);
+  Prepared& prepared = found->second;
+  if (!fresh) return prepared;
+  Held& held = held_.at(pass.model);
+  const Arena::Scope scope(arena_);
+  Context context = placement_.context(stream_, arena_, pass, sequence());
+  const WeightOffload before = held.expert->streamed();
+  const TensorView text = job_->text(pass);
+  prepared.conditioning = held.expert->prepare(
+      context, {.text = text, .text_length = experts_.text_length(text[0])}, job_->grid);
+  prepared.rope = on_device(stream_, held.expert->rope(job_->grid, {}, *prepared.conditioning));
+  if (held.expert->streamed_bytes() > 0) {
+    stream_.sync();
+    held.outside += held.expert->streamed() - before;
+  }
+  return prepared;
+}
+
+// A forward can be recorded as a device graph if it sends nothing to other ranks and its weights
+// are all resident. While a meter is attached nothing is recorded, because it must see every op.
+bool Forwards::recordable(const Step& step) const {
+  return graphs_ == Graphs::kRecord && stream_.queue() && placement_.alone() && !thread_meter() &&
+         step.blocks.first() && step.blocks.last() && expert(step.pass).streamed_bytes() == 0;
+}
+
+void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blocks) {
+  const ZoneScope zone(Zone::kForward, step.pass.branch);
+  prepared(step.pass);
+  const Transformer& expert = this->expert(step.pass);
+  const auto report = [&](const std::string& where) {
+    const bool finite = !latent || first_non_finite(stream_, latent) < 0;
+    report_non_finite(step.pass, finite ? where : "the latent");
+  };
+  const auto begun = std::chrono::steady_clock::now();
+  const Arena::Scope scope(arena_);
+  const TensorView embedding = arena_.alloc(DType::kF32, {1, expert.traits().time_columns});
+  const TimeSegment time{{0, sequence().tokens}, job_->sampler.timesteps()[step.pass.step]};
+  expert.timestep_embedding(stream_, {&time, 1}, embedding);
+  Recorded& recorded = recorded_[step.pass.branch];
+  if (!recordable(step) || !recorded.ran) {
+    watch_.begin(report);
+    enqueue(step, embedding, blocks);
+    recorded.ran = true;
+  } else if (!recorded.graph || recorded.arena != arena_.used()) {
+    watch_.begin(report);
+    recorded.arena = arena_.used();
+    recorded.graph.record(stream_, [&] { enqueue(step, embedding, blocks); });
+    recorded.graph.launch(stream_);
+  } else {
+    watch_.again(report);
+    recorded.graph.launch(stream_);
+  }
+  watch_.end(stream_);
+  if (expert.streamed_bytes() == 0) return;
+  stream_.sync();
+  ++streaming_.forwards;
+  streaming_.bytes_per_forward = static_cast<int64_t>(expert.streamed_bytes());
+  streaming_.forward_s +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+// Enqueues all of a forward's work on the stream.
+void Forwards::enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks) {
+  const Prepared& prepared = this->prepared(step.pass);
+  Context context = placement_.context(stream_, arena_, step.pass, sequence(), &watch_);
+  const TimeSegment time{{0, sequence().tokens}, job_->sampler.timesteps()[step.pass.step]};
+  blocks([&](const TensorView& in, const TensorView& out) {
+    expert(step.pass).forward(context, {.blocks = step.blocks,
+                                        .in = in,
+                                        .times = {&time, 1},
+                                        .embedding = embedding,
+                                        .conditioning = *prepared.conditioning,
+                                        .rope = prepared.rope,
+                                        .out = out});
+  });
+}
+
+void Forwards::report_non_finite(const Pass& pass, const std::string& where) const {
+  char sigma[32];
+  std::snprintf(sigma, sizeof sigma, "%.4f", job_->sampler.sigmas()[pass.step]);
+  throw Error(ErrorKind::kNonFinite,
+              "NaN or infinity in denoise, " +
+                  (job_->in_blocks ? "block " + std::to_string(pass.clip + 1) + ", " : "") +
+                  "step " + std::to_string(pass.step + 1) + " of " +
+                  std::to_string(job_->sampler.steps()) + " (sigma " + sigma + "), " +
+                  (pass.model ? "transformer_2, " : "transformer, ") +
+                  (pass.branch ? "negative" : "positive") + " prompt: first in " + where +
+                  ". Try --dtype f32, or check the weights with weft inspect");
+}
+
+}  // namespace weft

@@ -1,0 +1,95 @@
+#pragma once
+// Forwards: the forwards of a job on one rank. It keeps the experts in use and the prompts that are
+// prepared for them, records forwards as device graphs, and finds NaN and infinity.
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "engine/generation/components.h"
+#include "engine/generation/finite_watch.h"
+#include "engine/generation/staged_program.h"
+#include "engine/sampling/sampler.h"
+#include "kernels/device_graph.h"
+
+namespace weft {
+
+// The expert of every step, chosen by its timestep, and the forwards per step. `guidance` has the
+// scale of each expert.
+std::vector<DenoisePlanConfig::DenoiseStep> steps_of(const Sampler& sampler, double boundary_ratio,
+                                                     std::span<const double> guidance);
+
+// The part of a job that its forwards need.
+struct ForwardJob {
+  const Sampler& sampler;
+  std::array<int64_t, 3> grid;  // tokens of a forward along frame, row and column
+  // The rows [length, d] f32 of the prompt that a pass is conditioned on, on the stream's device.
+  std::function<TensorView(const Pass& pass)> text;
+  bool in_blocks = false;  // an error names the block (Pass::clip) of a pass
+};
+
+class Forwards {
+ public:
+  // A prompt, prepared for one expert.
+  struct Prepared {
+    std::unique_ptr<Conditioning> conditioning;
+    Rope rope;
+  };
+
+  Forwards(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement, Graphs graphs);
+
+  void begin(ForwardJob job);
+  // Makes an expert resident, alone or beside those that are.
+  void load(int model, bool alone);
+  // Forgets the prompts for which `unused` is true.
+  void forget(const std::function<bool(const Pass& prompt)>& unused);
+  // Forgets the recorded forwards: they would now compute something else.
+  void forget_graphs() { recorded_ = {}; }
+  // Forgets all experts and prompts, which the job does not need any more.
+  void end();
+
+  const Transformer& expert(const Pass& pass) const { return *held_.at(pass.model).expert; }
+  const Prepared& prepared(const Pass& pass);
+  // Runs blocks(forward), where forward(in, out) enqueues the step's blocks of the transformer.
+  // `latent` is where the step's rows came from, or empty: an error says if it was not finite.
+  using Blocks = std::function<void(const StagedProgram::Forward& forward)>;
+  void run(const Step& step, const TensorView& latent, const Blocks& blocks);
+  [[noreturn]] void report_non_finite(const Pass& pass, const std::string& where) const;
+
+  // Weight offload of this job's forwards.
+  const OffloadTotals& streaming() const { return streaming_; }
+
+ private:
+  struct Held {
+    const Transformer* expert = nullptr;
+    WeightOffload outside{};  // offload outside of this job's forwards
+  };
+  void enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks);
+  bool recordable(const Step& step) const;
+  void release();
+  Sequence sequence() const {
+    const auto [frames, rows, columns] = job_->grid;
+    return {frames * rows * columns, frames};
+  }
+
+  Stream& stream_;
+  Arena& arena_;
+  Experts& experts_;
+  RankPlacement& placement_;
+  Graphs graphs_;
+  std::optional<ForwardJob> job_;
+  std::map<int, Held> held_;           // by expert
+  std::map<Pass, Prepared> prepared_;  // by expert, branch and request
+  // Device graphs of the forward, one per branch, for the current expert and prompts. A forward is
+  // recorded at its second step.
+  struct Recorded {
+    DeviceGraph graph;
+    size_t arena = 0;  // arena bytes in use when it was recorded
+    bool ran = false;  // it ran once op by op, so libraries have made their plans and scratch
+  };
+  std::array<Recorded, 2> recorded_;
+  FiniteWatch watch_;
+  OffloadTotals streaming_;
+};
+
+}  // namespace weft

@@ -1,0 +1,91 @@
+#pragma once
+// QueueDenoiser: the block queue of a long video on one rank (parallel/schedule/block_queue.h). The
+// last stage keeps the rows of every block and the solver's state of each, guides and steps; the
+// first stage has the rows that its forwards read; one rank gets the blocks that are done.
+//
+// Memory of a rank beside its weights, with r bytes per token of the latent and S tokens per frame,
+// for a queue of Q = min(T, B) blocks of P frames: its first and its last stage hold (Q + 1) P S r
+// for the latents, the last one 3 Q P S r for the solver and 2 (P + C) S r for the velocities;
+// every stage its kept keys (parallel/methods/block_context.h) and 2 or 3 hidden buffers. Nothing
+// depends on the length of the video.
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+
+#include "engine/generation/forwards.h"
+#include "parallel/methods/block_context.h"
+#include "parallel/schedule/block_queue.h"
+
+namespace weft {
+
+struct QueueJob {
+  const Sampler& sampler;
+  std::array<int64_t, 4> shape;         // [C, P + C, H, W]: the latent of a forward, and of block 0
+  std::array<double, 2> guidance;       // of each expert
+  std::span<const TensorView> prompts;  // rows [length, d] f32, by QueuePlanConfig::prompts
+  TensorView negative;                  // rows of the negative prompt; not read without guidance
+  // Fills in the noise of a block [C, n, H, W] f32, in host memory. Every rank draws what it needs.
+  std::function<void(int block, const TensorView& noise)> noise;
+  // Called on the decoder for every block, in order, with its final latent [C, n, H, W] f32, on the
+  // stream's device.
+  std::function<void(int block, const TensorView& latent)> decode;
+  // With QueuePlanConfig::control: called on the root when a turn begins. All ranks get the word
+  // before the next turn, without waiting for the root.
+  std::function<int64_t(int turn)> decide{};
+  // Called before every turn with the root's word; it is 0 before the first turn and without
+  // control. False stops the job; it must answer the same on all ranks.
+  std::function<bool(int turn, int64_t word)> before_turn{};
+  // Called on the last stage with the guided velocity of the rows that the rank owns of the block's
+  // own frames: rows `own` of [n S, row].
+  std::function<void(const Pass& pass, const Range& own, const TensorView& velocity)> on_update{};
+};
+
+// Describes the queue of a job to plan_queue: all but the steps, the blocks and their prompts. A
+// rank sends hidden rows in the dtype `wire`.
+QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTraits& traits,
+                             DType wire, const std::array<int64_t, 4>& shape, int64_t block_frames);
+
+class QueueDenoiser final : private StagedProgram {
+ public:
+  // All experts must be able to be resident at once.
+  QueueDenoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
+                DType wire);
+
+  // Throws Error(kNonFinite) that names block, step and place where a velocity is not finite, and
+  // Error(kStopped) where before_turn says so.
+  void run(const QueuePlanConfig& config, QueueJob& job);
+
+  const OffloadTotals& streaming() const { return forwards_.streaming(); }
+
+ private:
+  bool begin_turn(int turn) override;
+  void load(const Step& step) override { forwards_.load(step.pass.model, false); }
+  void enter(const Step& step) override;
+  void prepare(const Step& message) override;
+  void compute(const Step& step) override;
+  void update(const Step& step) override;
+  void decide(const Step& step);
+  void decode(const Step& step) override;
+  int zone(const Step& step) const override;
+  int64_t joint_rows(const Pass&) override { return 0; }
+  TensorView latent_rows(const Step& step) override;
+  TensorView velocity_rows(const Step& step) override;
+
+  int part_of(int slot) const { return (slot - kQueueBlockSlot) % config_->layout.sequence(); }
+  // The rows of a part of a block among those of its own frames.
+  Range rows_of(int block, int part) const;
+  Tensor block_tensor(int block, Device device) const;
+  const Rope& right_positions(const Pass& pass);
+
+  Experts& experts_;
+  Forwards forwards_;
+  const QueuePlanConfig* config_ = nullptr;
+  QueueJob* job_ = nullptr;
+  std::optional<BlockContext> context_;
+  std::map<int, SamplerState> histories_;  // by block, of this rank's rows; on the last stage alone
+  std::array<Tensor, 2> velocities_;       // of a whole forward, by branch
+  std::map<int, Rope> right_positions_;    // by expert
+};
+
+}  // namespace weft

@@ -1,0 +1,75 @@
+#include "engine/sampling/noise_pool.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/philox.h"
+
+namespace weft {
+namespace {
+
+constexpr std::array<std::string_view, static_cast<size_t>(NoiseMode::kCount)> kNames = {"pool",
+                                                                                         "iid"};
+
+// A random order of 0 ... count - 1 (Fisher & Yates), which depends on the seed and on the block.
+std::vector<int64_t> shuffled(int64_t count, uint64_t seed, int block) {
+  const PhiloxKey key = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  std::vector<int64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t i = count - 1; i > 0; --i) {
+    const PhiloxCounter words = philox4x32_10(
+        {static_cast<uint32_t>(i), static_cast<uint32_t>(block), kStreamOrder, 0}, key);
+    std::swap(order[i], order[words[0] * static_cast<uint64_t>(i + 1) >> 32]);
+  }
+  return order;
+}
+
+}  // namespace
+
+std::string_view to_string(NoiseMode mode) { return kNames[static_cast<size_t>(mode)]; }
+
+NoiseMode noise_mode_from_name(std::string_view name) {
+  for (size_t k = 0; k < kNames.size(); ++k)
+    if (kNames[k] == name) return static_cast<NoiseMode>(k);
+  throw Error(ErrorKind::kUsage,
+              "noise '" + std::string(name) + "' is not known; legal: pool, iid");
+}
+
+NoisePool::NoisePool(NoiseMode mode, Rng rng, uint64_t seed, std::array<int64_t, 4> shape,
+                     const BlockFrames& frames)
+    : mode_(mode),
+      seed_(seed),
+      frames_(frames),
+      field_(
+          rng, seed,
+          {shape[0], mode == NoiseMode::kPool ? frames.count(0) : shape[1], shape[2], shape[3]}) {
+  CHECK(frames.context >= 0 && frames.context <= frames.block && frames.block > 0, "frames",
+        frames.block, frames.context);
+}
+
+std::vector<int64_t> NoisePool::frames(int k) const {
+  std::vector<int64_t> order(frames_.count(0));
+  std::iota(order.begin(), order.end(), 0);
+  if (mode_ == NoiseMode::kIid) {
+    order.resize(frames_.count(k));
+    for (int64_t& frame : order) frame += frames_.first(k);
+    return order;
+  }
+  for (int block = 1; block <= k; ++block) {
+    const std::vector<int64_t> before = order;
+    const std::vector<int64_t> drawn = shuffled(frames_.block, seed_, block);
+    std::copy(before.end() - frames_.context, before.end(), order.begin());
+    for (int64_t f = 0; f < frames_.block; ++f) order[frames_.context + f] = before[drawn[f]];
+  }
+  if (k > 0) order.erase(order.begin(), order.begin() + frames_.context);
+  return order;
+}
+
+void NoisePool::fill(int k, const TensorView& out) const {
+  const std::vector<int64_t> from = frames(k);
+  CHECK(out.rank == 4 && out[1] == static_cast<int64_t>(from.size()), out.to_string_shape());
+  for (size_t f = 0; f < from.size(); ++f)
+    field_.fill(out.slice(1, static_cast<int64_t>(f), 1), from[f]);
+}
+
+}  // namespace weft

@@ -1,0 +1,61 @@
+#pragma once
+// Block context: a block of a video sees, as keys alone, the first frames of the block behind it,
+// whose pass has left them on this rank (parallel/schedule/block_queue.h).
+//
+// Split: none; this mixer sees all tokens of its heads, as a FullMixer does, alone or inside
+//   Ulysses. It does not serve a ring.
+// Talk: none; bytes sent: 0.
+// Past keys, replicated rows: refused.
+// Memory: 2 n Akv E elements per layer and branch for n kept tokens, which outlive the pass
+//   (block_context_cache_bytes); n Akv E of the arena (block_context_arena_bytes).
+// Exact. Every key is read in the version that the pass names.
+// Keys are kept after their norm and before rope: who reads them gives them their positions.
+// Paper: DualParal (Wang et al. 2025, arXiv 2505.21070).
+#include <optional>
+
+#include "parallel/feature_cache.h"
+#include "parallel/token_mixer.h"
+
+namespace weft {
+
+// The keys and values that a rank keeps. The mixers that RankPlacement makes share them.
+class BlockContext {
+ public:
+  // Keeps the keys of `rows` for the layers [begin, end) of each branch.
+  BlockContext(const BlockRange& layers, int branches, const Range& rows)
+      : layers_(layers), branches_(branches), rows_(rows) {}
+
+  // Says what the next forward does. The versions of a branch ascend; none: it reads or keeps
+  // nothing.
+  struct Use {
+    std::optional<int> reads{}, keeps{};
+    const Rope* rope = nullptr;  // the positions of the tokens that are read
+  };
+  void begin(const Use& use) { use_ = use; }
+
+  size_t bytes() const { return cache_ ? cache_->bytes() : 0; }
+
+ private:
+  friend class BlockContextMixer;
+  FeatureCache& cache(const TensorView& keys);
+
+  BlockRange layers_;
+  int branches_;
+  Range rows_;
+  Use use_;
+  std::optional<FeatureCache> cache_;  // made when the first keys are kept
+};
+
+class BlockContextMixer final : public TokenMixer {
+ public:
+  explicit BlockContextMixer(BlockContext& context) : context_(context) {}
+  void attend(Context& context, const Attend& attend) override;
+
+ private:
+  BlockContext& context_;
+};
+
+size_t block_context_cache_bytes(int layers, int branches, int64_t rows, const AttendShape& shape);
+size_t block_context_arena_bytes(int64_t rows, const AttendShape& shape);
+
+}  // namespace weft

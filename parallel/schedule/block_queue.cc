@@ -1,0 +1,483 @@
+#include "parallel/schedule/block_queue.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "kernels/check.h"
+#include "parallel/schedule/plan_writer.h"
+
+namespace weft {
+
+namespace {
+
+constexpr int64_t kWordBytes = sizeof(int64_t);
+
+Range intersection(const Range& a, const Range& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+class QueueWriter final : public PlanWriter {
+ public:
+  // A writer of another rank only answers questions.
+  QueueWriter(const QueuePlanConfig& config, int rank)
+      : PlanWriter(rank, config.layout.ranks()),
+        config_(config),
+        mesh_(config.layout),
+        stages_(config.layout[Axis::kLayers]),
+        stage_(mesh_.at(Axis::kLayers, rank)),
+        cfg_(config.layout[Axis::kCfg]),
+        branch_(mesh_.at(Axis::kCfg, rank)),
+        parts_(config.layout.sequence()),
+        part_(mesh_.sequence_index(rank)) {}
+
+ private:
+  using Kind = Step::Kind;
+
+  bool first() const { return stage_ == 0; }
+  bool last() const { return stage_ == stages_ - 1; }
+  int steps() const { return static_cast<int>(config_.steps.size()); }
+  bool computes(int branch) const { return cfg_ == 1 || branch == branch_; }
+  bool computes_in(int step) const { return computes(0) || config_.steps[step].branches == 2; }
+  bool decodes() const { return rank() == config_.decoder; }
+
+  int rank_at(int branch, int stage, int part) const {
+    std::array<int, kAxes> at{};
+    for (int axis = 0; axis < kAxes; ++axis) at[axis] = mesh_.at(static_cast<Axis>(axis), rank());
+    at[static_cast<int>(Axis::kCfg)] = branch;
+    at[static_cast<int>(Axis::kLayers)] = stage;
+    at[static_cast<int>(Axis::kUlysses)] = part;
+    return mesh_.rank_at(at);
+  }
+  // The rank that updates a part of a block for this one: it computes the same branch and width.
+  int updater(int part) const { return rank_at(branch_, stages_ - 1, part); }
+  // The decoder takes its rows from such a rank, too.
+  bool decoder_beside() const {
+    return config_.decoder == rank_at(branch_, mesh_.at(Axis::kLayers, config_.decoder),
+                                      mesh_.sequence_index(config_.decoder));
+  }
+
+  Pass pass(int block, int step, int branch = 0) const {
+    return {.request = branch ? 0 : config_.prompt(block),
+            .model = config_.steps[step].model,
+            .branch = branch,
+            .clip = block,
+            .step = step};
+  }
+  Step message(const Pass& pass, int peer, Payload payload, const Range& tokens) const {
+    Step step{.pass = pass, .tokens = tokens, .peer = peer, .payload = payload};
+    step.bytes =
+        tokens.size() * (payload == Payload::kHidden ? config_.hidden_bytes : config_.latent_bytes);
+    return step;
+  }
+
+  // z_k^(j): the rows of block k that belong to turn k + j.
+  SlotVersion rows(int block, int part, int turn) const {
+    return {config_.block_slot(block, part), turn};
+  }
+  // Returns whether a rank of the first stage reads z_k^(j) as its own frames or as the frames
+  // before.
+  bool is_own(int block, int part, int j, int of_part) const {
+    return j < steps() && computes_in(j) && part == of_part && config_.own(block, part).size() > 0;
+  }
+  bool is_prefix(int block, int part, int j, int of_part) const {
+    return j > 0 && block + 1 < config_.blocks && computes_in(j - 1) &&
+           intersection(prefix_tokens(config_, of_part), config_.own(block, part)).size() > 0;
+  }
+  bool is_decoded(int block, int part, int j) const {
+    return j == steps() && config_.own(block, part).size() > 0;
+  }
+  // Returns whether this rank reads z_k^(j) of a part beside its update.
+  bool reads(int block, int part, int j) const {
+    return (first() && (is_own(block, part, j, part_) || is_prefix(block, part, j, part_))) ||
+           (decodes() && is_decoded(block, part, j));
+  }
+  bool wanted(int block, int j) const {
+    bool any = decoder_beside() && is_decoded(block, part_, j);
+    for (int to = 0; to < parts_; ++to)
+      any = any || is_own(block, part_, j, to) || is_prefix(block, part_, j, to);
+    return any;
+  }
+  // Returns whether this rank, of the last stage, updates its part of the block in a step. It does
+  // so as long as a rank needs the rows of a later step.
+  bool updates(int block, int step) const {
+    for (int j = step + 1; last() && j <= steps(); ++j)
+      if (wanted(block, j)) return true;
+    return false;
+  }
+  // Returns whether the rank `peer` sends this one the rows of a part for a turn.
+  bool takes_from(int peer, int block, int part, int turn) const {
+    return peer == updater(part) && reads(block, part, turn - block);
+  }
+  bool holds(int block, int part, int turn) const {
+    const int j = turn - block;
+    return reads(block, part, j) || (part == part_ && j < steps() && updates(block, j));
+  }
+
+  std::vector<SlotVersion> begins() const override {
+    std::vector<SlotVersion> held;
+    const int turn = config_.first_turn;
+    for (int block = std::max(0, turn - steps()); block < std::min(turn, config_.blocks); ++block)
+      for (int part = 0; part < parts_; ++part)
+        if (holds(block, part, turn)) held.push_back(rows(block, part, turn));
+    return held;
+  }
+  std::vector<SlotVersion> ends() const override { return {}; }
+
+  void enter(int block) {
+    Step step{.kind = Kind::kEnter, .pass = pass(block, 0)};
+    for (int part = 0; part < parts_; ++part)
+      if (holds(block, part, block)) step.writes.push_back(rows(block, part, block));
+    if (!step.writes.empty()) add(std::move(step));
+  }
+
+  bool arrives(int block, int part, int turn) const {
+    return updater(part) != rank() && turn > block && turn > config_.first_turn;
+  }
+  Step rows_message(int block, int part, int turn, int peer) const {
+    return message(pass(block, turn - block - 1), peer, Payload::kLatent, config_.own(block, part));
+  }
+  void receive_rows(Kind kind, int block, int part, int turn) {
+    receive(kind, rows_message(block, part, turn, updater(part)), rows(block, part, turn));
+  }
+  // The rows that pass (k, turn - k) reads on the first stage.
+  std::vector<SlotVersion> rows_read(int block, int turn) const {
+    std::vector<SlotVersion> read;
+    if (is_own(block, part_, turn - block, part_)) read.push_back(rows(block, part_, turn));
+    for (int part = 0; part < parts_ && block > 0; ++part)
+      if (is_prefix(block - 1, part, turn - block + 1, part_))
+        read.push_back(rows(block - 1, part, turn));
+    return read;
+  }
+  // Awaits those of them that another rank sends and that no earlier pass has read.
+  void await_rows(int block, int turn) {
+    const int j = turn - block;
+    if (is_own(block, part_, j, part_) && arrives(block, part_, turn) &&
+        !is_prefix(block, part_, j, part_))
+      receive_rows(Kind::kAwait, block, part_, turn);
+    for (int part = 0; part < parts_ && block > 0; ++part)
+      if (is_prefix(block - 1, part, j + 1, part_) && arrives(block - 1, part, turn))
+        receive_rows(Kind::kAwait, block - 1, part, turn);
+  }
+  void post_rows(int block, int turn) {
+    for (int part = 0; part < parts_; ++part)
+      if (arrives(block, part, turn) && reads(block, part, turn - block))
+        receive_rows(Kind::kPost, block, part, turn);
+  }
+
+  std::vector<Pass> forwards(int turn) const {
+    std::vector<Pass> made;
+    const Range blocks = config_.passes(turn);
+    for (auto k = static_cast<int>(blocks.end) - 1; k >= blocks.begin; --k)
+      for (int branch = 0; branch < config_.steps[turn - k].branches; ++branch)
+        if (computes(branch)) made.push_back(pass(k, turn - k, branch));
+    return made;
+  }
+  bool uses(int turn, int model) const {
+    return std::ranges::count(forwards(turn), model, &Pass::model) > 0;
+  }
+  // A pass is counted among those of its turn, from the tail of the queue on.
+  int order(const Pass& pass) const {
+    const auto tail = static_cast<int>(config_.passes(pass.clip + pass.step).end) - 1;
+    return 2 * (tail - pass.clip) + pass.branch;
+  }
+  // The number of forwards of this rank in the turns before, which chooses the hidden buffer.
+  int64_t forwards_before(int turn) const {
+    int64_t count = 0;
+    std::vector<int64_t> up_to{0};  // forwards of a block in its first steps
+    for (int i = 0; i < steps(); ++i)
+      up_to.push_back(up_to.back() +
+                      (cfg_ == 1 ? config_.steps[i].branches : static_cast<int>(computes_in(i))));
+    for (int before = config_.first_turn; before < turn; ++before) {
+      const Range blocks = config_.passes(before);
+      if (blocks.size() > 0)
+        count += up_to[before - blocks.begin + 1] - up_to[before - blocks.end + 1];
+    }
+    return count;
+  }
+  BlockRange layers(const Pass& pass) const {
+    return stage_blocks(config_.layers[pass.model], stages_, stage_);
+  }
+
+  SlotVersion word(int turn) const { return {kQueueControlSlot, turn}; }
+  Step control_message(int turn, int peer) const {
+    return {
+        .pass = {.step = turn}, .peer = peer, .payload = Payload::kControl, .bytes = kWordBytes};
+  }
+  // Makes the word of the next turn on the root. It travels while the turn computes.
+  void make_word(int turn) {
+    Step step{.kind = Kind::kUpdate, .pass = {.step = turn}};
+    sends_word_ = rank() == 0 && turn + 1 < config_.turns().end;
+    if (turn > config_.first_turn) step.reads = {word(turn)};
+    if (sends_word_) step.writes = {word(turn + 1)};
+    wait_for_send(step.pass, kQueueControlSlot);
+    if (!step.reads.empty() || !step.writes.empty()) add(std::move(step));
+  }
+  // The root sends it behind its first forward, whose hidden rows another rank has awaited before.
+  void send_word(int turn) {
+    for (int to = 1; to < ranks() && sends_word_; ++to)
+      send(control_message(turn, to), word(turn + 1));
+    sends_word_ = false;
+  }
+  void receive_word(Kind kind, int turn) {
+    if (config_.control && rank() != 0 && turn + 1 < config_.turns().end)
+      receive(kind, control_message(turn, 0), word(turn + 1));
+  }
+
+  void write_turn(int turn) override {
+    if (config_.control) make_word(turn);
+    if (turn < config_.blocks) enter(turn);
+    for (int model = 0; model < static_cast<int>(config_.layers.size()); ++model)
+      if (uses(turn, model) && (turn == config_.first_turn || !uses(turn - 1, model)))
+        add({.kind = Kind::kLoad, .pass = {.model = model, .step = turn}});
+    number_ = forwards_before(turn);
+    const Range blocks = config_.passes(turn);
+    std::vector<Pass> todo = forwards(turn);
+    for (int later = turn + 1; later < config_.turns().end; ++later) {  // the next one is posted
+      const std::vector<Pass> next = forwards(later);
+      if (next.empty()) continue;
+      todo.push_back(next.front());
+      break;
+    }
+    if (number_ == 0 && !todo.empty() && todo.front().clip + todo.front().step == turn)
+      post_hidden(todo.front());
+    receive_word(Kind::kPost, turn);
+    auto next = todo.begin();
+    for (auto k = static_cast<int>(blocks.end) - 1; k >= blocks.begin; --k) {
+      post_velocity(k, turn - k);
+      if (first() && computes_in(turn - k)) await_rows(k, turn);
+      for (int branch = 0; branch < config_.steps[turn - k].branches; ++branch)
+        if (computes(branch)) {
+          const Pass& present = *next++;
+          forward(turn, present, next == todo.end() ? std::nullopt : std::optional(*next));
+        }
+      exchange_velocities(k, turn - k);
+      if (updates(k, turn - k)) update(k, turn - k);
+      post_rows(k, turn + 1);
+    }
+    if (decodes() && turn >= steps()) decode(turn - steps(), turn);
+    receive_word(Kind::kAwait, turn);
+    if (turn + 1 == config_.turns().end) wait_for_sends({.step = turn});
+  }
+
+  // A stage sends the buffer that it has received, because hidden rows change in place; so a third
+  // one can be filled while the second one is in use.
+  SlotVersion hidden(const Pass& pass, int64_t number, int blocks) const {
+    const int buffers = 1 + !first() + !last();
+    return {kQueueHiddenSlot + static_cast<int>(number % buffers), pass.clip + pass.step, blocks,
+            order(pass)};
+  }
+  Step hidden_message(const Pass& pass, int stage) const {
+    return message(pass, rank_at(branch_, stage, part_), Payload::kHidden, config_.part(part_));
+  }
+  // Posts the receive of the forward with number number_.
+  void post_hidden(const Pass& pass) {
+    if (first()) return;
+    const SlotVersion in = hidden(pass, number_, layers(pass).begin);
+    wait_for_send(pass, in.slot);
+    receive(Kind::kPost, hidden_message(pass, stage_ - 1), in);
+  }
+
+  SlotVersion velocity(const Pass& pass) const {
+    return {kQueueVelocitySlot + pass.branch, pass.clip + pass.step, config_.layers[pass.model],
+            order(pass)};
+  }
+  // The keys that a pass leaves for that of the block before it.
+  SlotVersion keys(const Pass& pass) const {
+    return {kQueueContextSlot + pass.branch, pass.clip + pass.step, layers(pass).end, order(pass)};
+  }
+  // Returns whether pass (k, i) reads the keys of pass (k + 1, i - 1). Another expert's keys are
+  // dropped.
+  bool sees_right(int block, int step) const {
+    return config_.context_frames > 0 && step > 0 && step < steps() && block >= 0 &&
+           block + 1 < config_.blocks && config_.steps[step].model == config_.steps[step - 1].model;
+  }
+
+  void forward(int turn, const Pass& pass, const std::optional<Pass>& next) {
+    const BlockRange layers = this->layers(pass);
+    Step step{
+        .kind = Kind::kCompute, .pass = pass, .blocks = layers, .tokens = config_.part(part_)};
+    if (first()) {
+      step.reads = rows_read(pass.clip, turn);
+    } else {
+      step.reads = {hidden(pass, number_, layers.begin)};
+      receive(Kind::kAwait, hidden_message(pass, stage_ - 1), step.reads[0]);
+    }
+    const SlotVersion out = last() ? velocity(pass) : hidden(pass, number_, layers.end);
+    ++number_;
+    if (next) post_hidden(*next);
+    if (sees_right(pass.clip, pass.step))
+      step.reads.push_back(keys(this->pass(pass.clip + 1, pass.step - 1, pass.branch)));
+    if (!last() || updates(pass.clip, pass.step) || sends_velocity(pass.clip, pass.step))
+      step.writes.push_back(out);
+    if (sees_right(pass.clip - 1, pass.step + 1)) step.writes.push_back(keys(pass));
+    wait_for_send(pass, out.slot);
+    add(std::move(step));
+    if (!last()) send(hidden_message(pass, stage_ + 1), out);
+    send_word(turn);
+  }
+
+  Step velocity_message(const Pass& pass) const {
+    return message(pass, rank_at(1 - branch_, stage_, part_), Payload::kVelocity,
+                   config_.own(pass.clip, part_));
+  }
+  // Returns whether this branch's velocity goes to the other rank; then, whether the other's comes
+  // here.
+  bool sends_velocity(int block, int step) const {
+    return cfg_ == 2 && last() && computes_in(step) &&
+           QueueWriter(config_, rank_at(1 - branch_, stage_, part_)).updates(block, step);
+  }
+  bool takes_velocity(int block, int step) const {
+    return cfg_ == 2 && 1 - branch_ < config_.steps[step].branches && updates(block, step);
+  }
+  void post_velocity(int block, int step) {
+    if (!takes_velocity(block, step)) return;
+    const Pass other = pass(block, step, 1 - branch_);
+    receive(Kind::kPost, velocity_message(other), velocity(other));
+  }
+  // Every branch's last stage needs both velocities for its update.
+  void exchange_velocities(int block, int step) {
+    const Pass mine = pass(block, step, branch_);
+    if (sends_velocity(block, step)) send(velocity_message(mine), velocity(mine));
+    if (!takes_velocity(block, step)) return;
+    const Pass other = pass(block, step, 1 - branch_);
+    receive(Kind::kAwait, velocity_message(other), velocity(other));
+  }
+
+  void update(int block, int i) {
+    const int turn = block + i;
+    const SlotVersion made = rows(block, part_, turn + 1);
+    Step step{.kind = Kind::kUpdate,
+              .pass = pass(block, i),
+              .tokens = config_.own(block, part_),
+              .reads = {rows(block, part_, turn)},
+              .writes = {made}};
+    for (int branch = 0; branch < config_.steps[i].branches; ++branch)
+      step.reads.push_back(velocity(pass(block, i, branch)));
+    wait_for_send(step.pass, made.slot);
+    add(std::move(step));
+    for (int to = 0; to < ranks(); ++to)
+      if (to != rank() && QueueWriter(config_, to).takes_from(rank(), block, part_, turn + 1))
+        send(rows_message(block, part_, turn + 1, to), made);
+  }
+
+  void decode(int block, int turn) {
+    Step step{
+        .kind = Kind::kDecode, .pass = pass(block, steps() - 1), .tokens = config_.own(block)};
+    for (int part = 0; part < parts_; ++part) {
+      if (!is_decoded(block, part, steps())) continue;
+      const bool read_before = first() && is_prefix(block, part, steps(), part_);
+      if (arrives(block, part, turn) && !read_before) receive_rows(Kind::kAwait, block, part, turn);
+      step.reads.push_back(rows(block, part, turn));
+    }
+    add(std::move(step));
+  }
+
+  const QueuePlanConfig& config_;
+  const Mesh mesh_;
+  const int stages_, stage_, cfg_, branch_, parts_, part_;
+  int64_t number_ = 0;  // of the next forward
+  bool sends_word_ = false;
+};
+
+}  // namespace
+
+Range QueuePlanConfig::passes(int turn) const {
+  const int begin = std::max(0, turn - static_cast<int>(steps.size()) + 1);
+  return {begin, std::max(begin, std::min(turn + 1, blocks))};
+}
+
+Range QueuePlanConfig::own(int block, int part) const {
+  return intersection(own(block), this->part(part));
+}
+
+int QueuePlanConfig::block_slot(int block, int part) const {
+  const int live = std::min(static_cast<int>(steps.size()), blocks) + 1;
+  return kQueueBlockSlot + block % live * layout.sequence() + part;
+}
+
+int QueuePlanConfig::prompt(int block) const {
+  return prompts.empty() ? 0 : prompts[std::min<size_t>(block, prompts.size() - 1)];
+}
+
+Range prefix_tokens(const QueuePlanConfig& config, int part) {
+  const Range rows = intersection(config.part(part), {0, config.own(1).begin});
+  const int64_t by = config.block_frames * config.frame_tokens;
+  return {rows.begin + by, rows.end + by};
+}
+
+Plan plan_queue(const QueuePlanConfig& config, const Range& turns, int rank) {
+  const Range all = config.turns();
+  CHECK(turns.begin >= all.begin && turns.begin < turns.end && turns.end <= all.end, "turns",
+        to_string(turns), "of", to_string(all));
+  CHECK(config.layout[Axis::kData] == 1 && config.layout.blocks() == 1, to_string(config.layout));
+  CHECK(!config.steps.empty() && config.blocks >= 1 && config.context_frames >= 0 &&
+            config.context_frames <= config.block_frames,
+        "steps", config.steps.size(), "blocks", config.blocks, "frames", config.block_frames,
+        config.context_frames);
+  CHECK(config.decoder >= 0 && config.decoder < config.layout.ranks(), "decoder", config.decoder);
+  return QueueWriter(config, rank).write(turns, all);
+}
+
+std::vector<Plan> plan_queue(const QueuePlanConfig& config, const Range& turns) {
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < config.layout.ranks(); ++rank)
+    plans.push_back(plan_queue(config, turns, rank));
+  return plans;
+}
+
+std::vector<Plan> plan_queue(const QueuePlanConfig& config) {
+  return plan_queue(config, config.turns());
+}
+
+PlanRules queue_rules(const QueuePlanConfig& config) {
+  return {.bytes =
+              [&config](const Step& message) {
+                const int64_t tokens = message.tokens.size();
+                return message.payload == Payload::kControl  ? kWordBytes
+                       : message.payload == Payload::kHidden ? tokens * config.hidden_bytes
+                                                             : tokens * config.latent_bytes;
+              },
+          .experts = static_cast<int>(config.layers.size())};
+}
+
+std::vector<std::vector<int64_t>> slots_of(std::span<const Plan> plans) {
+  struct Rank {
+    int64_t now = 0;
+    std::map<int, size_t> posts;  // by slot: the number of a receive among those of its link
+  };
+  struct Link {
+    std::vector<int64_t> sent;  // when
+    size_t posted = 0;
+  };
+  std::vector<Rank> ranks(plans.size());
+  std::map<std::pair<int, int>, Link> links;  // (from, to)
+  std::vector<std::vector<int64_t>> begun(plans.size());
+  const auto passes = [&](const Plan& plan, Rank& rank, const Step& step) {
+    const bool posts = step.kind == Step::Kind::kPost || step.kind == Step::Kind::kReceive;
+    if (step.kind == Step::Kind::kSend) links[{plan.rank, step.peer}].sent.push_back(rank.now);
+    if (posts && !rank.posts.count(step.writes[0].slot))
+      rank.posts[step.writes[0].slot] = links[{step.peer, plan.rank}].posted++;
+    if (step.kind == Step::Kind::kAwait || step.kind == Step::Kind::kReceive) {
+      const Link& link = links[{step.peer, plan.rank}];
+      const size_t number = rank.posts.at(step.writes[0].slot);
+      if (link.sent.size() <= number) return false;
+      rank.now = std::max(rank.now, link.sent[number]);
+      rank.posts.erase(step.writes[0].slot);
+    }
+    begun[plan.rank].push_back(rank.now);
+    rank.now += step.kind == Step::Kind::kCompute;
+    return true;
+  };
+  for (bool moved = true; std::exchange(moved, false);)
+    for (const Plan& plan : plans) {
+      std::vector<int64_t>& done = begun[plan.rank];
+      while (done.size() < plan.steps.size() &&
+             passes(plan, ranks[plan.rank], plan.steps[done.size()]))
+        moved = true;
+    }
+  return begun;
+}
+
+}  // namespace weft

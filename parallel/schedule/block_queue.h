@@ -1,0 +1,95 @@
+#pragma once
+// The block queue: the schedule of a long video under a layout, as data. The video is a row of
+// blocks of latent frames. One block enters per turn at the tail of a queue, and in a turn every
+// block of the queue performs one denoising step, from the tail to the head. So neighbours differ
+// by one step, and the block at the head leaves after T turns.
+//
+// Pass (k, i), step i of block k, is part of turn k + i. It sees C + P frames as queries: the last
+// C frames of block k - 1, one step further, and its own P frames. Block 0 has C + P frames of its
+// own. It also sees, as keys alone, the first C frames of block k + 1, one step back, whose keys
+// pass (k + 1, i - 1) of the same turn has left on the same rank.
+//
+// Split: guidance branches (cfg), transformer blocks (layers); the tokens of a pass (ulysses),
+//   heads and widths inside a forward, by the seams.
+// Talk: hidden rows from stage to stage, each branch a message; the updated rows of a block from
+// the
+//   last stage to those ranks of the first that read them and, after the last step, to the decoder;
+//   velocities between the branches' last stages; with `control` a word of the root to every rank,
+//   which it makes when a turn begins and which all obey before the next turn.
+// Bytes sent per pass: hidden (P + C) S D e per branch and hop (S tokens of a frame); rows of n C_l
+// p
+//   4 to the first stage, n the block's own tokens; as much between branches where cfg = 2. Per
+//   turn: 8 to every rank with `control`.
+// Memory of a rank: 2 or 3 hidden buffers; the rows of min(T, B) + 1 blocks on the first and the
+//   last stage; one set of keys per branch (parallel/methods/block_context.h).
+// Exact: a pass reads the versions above whatever the ranks and the delays.
+// Divisibility: none; at least one transformer block per stage.
+// Overlap: sends never block; hidden rows are received into another buffer while a pass computes.
+// Idle slots of a stage, a slot being one forward: N^2 - 1 for N stages that compute one branch per
+//   pass, 2 floor(N^2 / 4) + N - 1 where each computes two, if min(T, B) > N.
+// Paper: DualParal (Wang et al. 2025, arXiv 2505.21070).
+#include <span>
+#include <vector>
+
+#include "parallel/schedule/denoise_plan.h"
+#include "parallel/schedule/plan_check.h"
+
+namespace weft {
+
+// Slots of a plan: velocities and keys of the right context, one each per branch; then hidden rows;
+// the word of control; then the rows of blocks (QueuePlanConfig::block_slot).
+enum QueueSlot : int {
+  kQueueVelocitySlot = 0,
+  kQueueContextSlot = 2,
+  kQueueHiddenSlot = 4,
+  kQueueControlSlot = 7,
+  kQueueBlockSlot = 8
+};
+
+struct QueuePlanConfig {
+  std::vector<DenoisePlanConfig::DenoiseStep> steps{};  // T
+  int blocks = 1;                                       // B
+  // P and C, in frames of tokens; 0 <= C <= P.
+  int64_t block_frames = 1, context_frames = 0;
+  int64_t frame_tokens = 0;    // S
+  std::vector<int> layers{};   // transformer blocks of each expert
+  std::vector<int> prompts{};  // of each block (Pass::request); later blocks have the last one
+  // data = 1; its sequence axis is ulysses.
+  Layout layout{};
+  int decoder = 0;           // the rank that decodes
+  int first_turn = 0;        // the turns before are done
+  bool control = false;      // the root's word for the next turn goes to all ranks
+  int64_t hidden_bytes = 0;  // bytes of a token's hidden row on the wire
+  int64_t latent_bytes = 0;  // bytes of a token's part of the latent
+
+  // A turn per iteration of the queue, and one more for the last decode.
+  Range turns() const { return {first_turn, static_cast<int64_t>(steps.size()) + blocks}; }
+  Range passes(int turn) const;  // the blocks that perform a step in the turn
+  // The tokens of a pass, which are counted from the first of the C + P frames: all of them, those
+  // of the block's own frames, and those that sequence index `part` holds of either.
+  int64_t tokens() const { return (block_frames + context_frames) * frame_tokens; }
+  Range part(int part) const { return partition(tokens(), layout.sequence(), part); }
+  Range own(int block) const { return {block ? context_frames * frame_tokens : 0, tokens()}; }
+  Range own(int block, int part) const;
+  // The slot of those rows. Blocks that are in the queue together have different slots.
+  int block_slot(int block, int part) const;
+  int prompt(int block) const;
+};
+
+// The rows of a rank's `part` that precede the own frames of block `block` are rows of the block
+// before it. This is their range among that block's tokens.
+Range prefix_tokens(const QueuePlanConfig& config, int part);
+
+// One plan per rank of the replica, of all turns or of a window of them; or a single rank's.
+std::vector<Plan> plan_queue(const QueuePlanConfig& config);
+std::vector<Plan> plan_queue(const QueuePlanConfig& config, const Range& turns);
+Plan plan_queue(const QueuePlanConfig& config, const Range& turns, int rank);
+
+// The rules that the plans follow; `config` must outlive them.
+PlanRules queue_rules(const QueuePlanConfig& config);
+
+// The slot in which each step of the plans begins, if a forward takes one slot and nothing else
+// takes any time.
+std::vector<std::vector<int64_t>> slots_of(std::span<const Plan> plans);
+
+}  // namespace weft

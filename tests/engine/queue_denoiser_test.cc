@@ -1,0 +1,437 @@
+// Tests the laws of the block queue with a small random transformer: the result is that of a double
+// loop under every layout, to the bit; and faults of careless implementations change it.
+#include "engine/long_video/queue_denoiser.h"
+
+#include <set>
+
+#include "engine/long_video/queue_settings.h"
+#include "tests/engine/queue_reference.h"
+
+namespace weft::test {
+namespace {
+
+Layout layout_of(std::initializer_list<std::pair<Axis, int>> axes) {
+  Layout layout;
+  for (const auto& [axis, parts] : axes) layout[axis] = parts;
+  return layout;
+}
+Layout stages(int count) { return layout_of({{Axis::kLayers, count}}); }
+
+std::vector<Layout> layouts() {
+  return {stages(1),
+          stages(2),
+          stages(3),
+          layout_of({{Axis::kCfg, 2}}),
+          layout_of({{Axis::kUlysses, 2}}),
+          layout_of({{Axis::kUlysses, 3}}),
+          layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 2}}),
+          layout_of({{Axis::kLayers, 2}, {Axis::kUlysses, 2}}),
+          layout_of({{Axis::kCfg, 2}, {Axis::kUlysses, 2}})};
+}
+
+// Law 1.
+TEST(QueueDenoiser, GivesTheBitsOfADoubleLoopUnderEveryLayout) {
+  for (const QueueNumbers& n :
+       {QueueNumbers{}, QueueNumbers{.frames = {2, 2}, .blocks = 4, .steps = 3},
+        QueueNumbers{.frames = {2, 0}, .blocks = 3, .steps = 4},
+        QueueNumbers{.blocks = 5, .steps = 6, .experts = 2},
+        QueueNumbers{.blocks = 4, .prompts = {0, 1, 1, 2}}, QueueNumbers{.blocks = 3, .steps = 1},
+        QueueNumbers{.blocks = 2, .guidance = 1}}) {
+    const Video expected = closed_form(n);
+    for (const Layout& layout : layouts()) {
+      if (layout[Axis::kCfg] == 2 && n.guidance == 1) continue;
+      EXPECT_TRUE(same(run_queue(n, layout), expected)) << to_string(layout);
+    }
+  }
+}
+
+// 7 blocks of the model over 3 stages are 2, 3 and 2.
+TEST(QueueDenoiser, UnevenStagesGiveTheSameBits) {
+  const QueueNumbers n{.frames = {2, 1}, .blocks = 4, .steps = 4, .layers = 7};
+  const Video expected = closed_form(n);
+  for (int count : {1, 3, 4}) EXPECT_TRUE(same(run_queue(n, stages(count)), expected)) << count;
+}
+
+// More turns than are planned at a time: messages are pending from one window to the next.
+TEST(QueueDenoiser, WindowsOfTurnsFollowOneAnother) {
+  const QueueNumbers n{.frames = {1, 1}, .blocks = 140, .steps = 3, .layers = 2};
+  const Video expected = closed_form(n);
+  for (const Layout& layout : {stages(1), stages(2), layout_of({{Axis::kUlysses, 2}})})
+    EXPECT_TRUE(same(run_queue(n, layout), expected)) << to_string(layout);
+}
+
+TEST(QueueDenoiser, DelaysAndTheDecoderChangeNoBit) {
+  const QueueNumbers n{.blocks = 4, .steps = 3};
+  const Video expected = closed_form(n);
+  for (const Layout& layout : layouts())
+    for (uint64_t seed = 1; seed <= 3 && layout.ranks() > 1; ++seed)
+      EXPECT_TRUE(same(
+          run_queue(n, layout,
+                    {.local = {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 50},
+                     .decoder = static_cast<int>(seed) % layout.ranks()}),
+          expected))
+          << to_string(layout) << " seed " << seed;
+}
+
+// Hidden rows in bf16 are rounded once per hop, and not at all on one stage.
+TEST(QueueDenoiser, TheWireDtypeMattersBetweenStagesAlone) {
+  const QueueNumbers n{.blocks = 3, .steps = 3};
+  const Video expected = closed_form(n);
+  EXPECT_TRUE(same(run_queue(n, {}, {.wire = DType::kBF16}), expected));
+  const Video rounded = run_queue(n, stages(2), {.wire = DType::kBF16});
+  EXPECT_FALSE(same(rounded, expected));
+  EXPECT_TRUE(same(rounded, run_queue(n, stages(2), {.wire = DType::kBF16})));
+}
+
+// Law 2.
+Tensor ordinary(const QueueNumbers& n, int64_t frames, const Tensor& noise) {
+  Stream stream = Stream::cpu(1);
+  Arena arena(size_t{1} << 28);
+  ToyAttentionExperts experts(1, n.layers);
+  RankPlacement placement;
+  const Sampler sampler = n.sampler();
+  Request request;
+  request.guidance_scale = request.guidance_scale_2 = n.guidance;
+  float prompts[] = {0.5f, n.negative};
+  DenoisePlanConfig config =
+      staged_config(placement, experts.traits(), DType::kF32, frames * n.height * n.width / 4);
+  config.steps = n.step_list();
+  config.blocks = {n.layers};
+  Tensor result;
+  Job job{.request = request,
+          .sampler = sampler,
+          .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
+                     TensorView(&prompts[1], DType::kF32, {1, 1})},
+          .latent = copy_of(noise)};
+  job.decode = [&](const TensorView& latent) { result = copy_of(latent); };
+  Denoiser(stream, arena, experts, placement).run(config, job);
+  return result;
+}
+
+TEST(QueueDenoiser, OneBlockIsAnOrdinaryGeneration) {
+  const QueueNumbers n{.blocks = 1};
+  const Tensor expected = ordinary(n, n.frames.count(0), n.noise(0));
+  for (int count : {1, 2, 3})
+    EXPECT_TRUE(same_bits(run_queue(n, stages(count)).latents.at(0), expected));
+  EXPECT_FALSE(same_bits(closed_form(n, {.bf16_latents = true}).latents.at(0), expected));
+}
+
+// Law 3.
+TEST(QueueDenoiser, WithoutContextBlocksAreIndependent) {
+  const QueueNumbers n{.frames = {3, 0}, .blocks = 5};
+  const Video video = run_queue(n, stages(2));
+  for (int k = 0; k < n.blocks; ++k)
+    EXPECT_TRUE(same_bits(video.latents.at(k), ordinary(n, 3, n.noise(k)))) << k;
+}
+
+// The faults change the result, so the laws above would find them.
+TEST(QueueDenoiser, PlantedFaultsChangeTheVideo) {
+  const QueueNumbers n{};
+  const Video right = closed_form(n);
+  EXPECT_TRUE(same(closed_form(n, {}), right));
+  for (const Planted& planted :
+       {Planted{.old_prefix_in_fill = true}, Planted{.old_rows_in_drain = true},
+        Planted{.bf16_latents = true}, Planted{.keys_of_prefix = true},
+        Planted{.keys_of_last_turn = true}})
+    EXPECT_FALSE(same(closed_form(n, planted), right));
+  // Law 22: the other expert's keys are dropped.
+  const QueueNumbers two{.steps = 6, .experts = 2};
+  EXPECT_FALSE(same(closed_form(two, {.keep_at_switch = true}), closed_form(two)));
+  // Law 15.
+  const QueueNumbers alike{.frames = {3, 0}};
+  EXPECT_FALSE(same(closed_form(alike, {.one_solver = true}), closed_form(alike)));
+}
+
+// Law 15: a fresh solver alone makes the same latent of a block's velocities.
+TEST(QueueDenoiser, EveryBlockHasASolverOfItsOwn) {
+  const QueueNumbers n{};
+  const Video video = run_queue(n);
+  const TransformerTraits traits = ToyAttention(1).own;
+  Stream stream = Stream::cpu(1);
+  Arena arena;
+  for (int k = 0; k < n.blocks; ++k) {
+    const int64_t rows = n.frames.count(k) * n.height * n.width / 4;
+    Tensor x(DType::kF32, {rows, traits.row()}), latent(DType::kF32, n.shape(k));
+    patchify(stream, n.noise(k), traits.patch, TokenRanges::all(rows), x);
+    SamplerState state(x.count());
+    for (int i = 0; i < n.steps; ++i)
+      n.sampler().step(stream, arena, i, video.velocities.at({k, i}), x, state);
+    unpatchify(stream, x, traits.patch, TokenRanges::all(rows), latent);
+    EXPECT_TRUE(same_bits(latent, video.latents.at(k))) << k;
+  }
+}
+
+// The blocks whose velocities in `turn` change if rows of frames [first, last] of block m change
+// before the turn. Euler keeps no history.
+std::set<int> changed_by(QueueNumbers n, int m, int turn, int64_t first, int64_t last) {
+  n.solver = SolverKind::kEuler;
+  const int64_t s = n.height * n.width / 4, row = 8;
+  const auto of = [&](bool perturbed) {
+    return run_queue(n, {}, {.on_update = [&](const Pass& pass, const TensorView& velocity) {
+                       if (!perturbed || pass.clip != m || pass.step != turn - 1 - m) return;
+                       for (int64_t at = first * s * row; at < (last + 1) * s * row; ++at)
+                         velocity.as<float>()[at] += 0.5f;
+                     }});
+  };
+  const Video plain = of(false), other = of(true);
+  std::set<int> changed;
+  for (int k = 0; k < n.blocks; ++k)
+    if (const auto found = plain.velocities.find({k, turn - k}); found != plain.velocities.end())
+      if (!same_bits(found->second, other.velocities.at({k, turn - k}))) changed.insert(k);
+  return changed;
+}
+
+// Law 6: the light cone of one turn.
+TEST(QueueDenoiser, ABlockIsSeenByItsNeighboursInATurnAndNoFurther) {
+  for (int layers = 1; layers <= 3; ++layers) {
+    const QueueNumbers n{
+        .frames = {4, 2}, .blocks = 9, .steps = 9, .layers = layers, .guidance = 1};
+    std::set<int> expected;
+    for (int k = 4 - layers; k <= 5; ++k) expected.insert(k);
+    EXPECT_EQ(changed_by(n, 4, 8, 0, 3), expected) << layers;
+  }
+  const QueueNumbers n{.frames = {5, 2}, .blocks = 7, .steps = 7, .layers = 1, .guidance = 1};
+  EXPECT_EQ(changed_by(n, 3, 6, 2, 4), (std::set{3, 4}));  // frames C ... P - 1
+  EXPECT_EQ(changed_by(n, 3, 6, 0, 2), (std::set{2, 3}));  // frames 0 ... P - C - 1
+  EXPECT_EQ(changed_by(n, 3, 6, 2, 2), (std::set{3}));
+}
+
+// Laws 7 and 13: what a forward predicts for the frames before is thrown away, there are C S rows
+// of them, and all tokens have one time.
+TEST(QueueDenoiser, PredictionsForTheFramesBeforeAreDiscarded) {
+  const QueueNumbers n{.blocks = 4, .steps = 4};
+  const Video expected = closed_form(n);
+  for (int count : {1, 2}) {
+    const Video video =
+        run_queue(n, stages(count), {.model = [&](ToyAttention& model) {
+                    model.after = [&](const Context& context, const ForwardArgs& args) {
+                      EXPECT_EQ(args.times.size(), 1u);
+                      EXPECT_EQ(args.times[0].tokens, (Range{0, context.tokens.total}));
+                      EXPECT_EQ(context.tokens.total, n.frames.count(0) * 4);
+                      if (!args.blocks.last() || context.pass.clip == 0) return;
+                      std::fill_n(args.out.as<float>(), n.frames.context * 4 * args.out[1], 1e6f);
+                    };
+                  }});
+    EXPECT_TRUE(same(video, expected));
+  }
+}
+
+// Law 8: with a velocity of 1 and Euler steps the latents tell how many steps they have performed.
+TEST(QueueDenoiser, TheFramesBeforeAreOneStepFurther) {
+  QueueNumbers n{.blocks = 6, .steps = 4, .guidance = 1, .solver = SolverKind::kEuler};
+  const Sampler sampler = n.sampler();
+  for (int count : {1, 2, 3}) {
+    int checked = 0;
+    std::mutex mutex;
+    run_queue(n, stages(count), {.model = [&](ToyAttention& model) {
+                model.before = [&](const Context& context, const ForwardArgs& args) {
+                  const std::scoped_lock lock(mutex);
+                  if (!args.blocks.first()) return;
+                  const int64_t before = context.pass.clip ? n.frames.context * 4 : 0;
+                  Tensor noise(DType::kF32, {args.in[0] - before, 8});
+                  Stream stream = Stream::cpu(1);
+                  patchify(stream, n.noise(context.pass.clip), {1, 2, 2},
+                           TokenRanges::all(noise.view()[0]), noise);
+                  const auto performed = [&](float moved) {
+                    for (int i = 0; i <= n.steps; ++i)
+                      if (std::abs(sampler.sigmas()[i] - sampler.sigmas()[0] - moved) < 1e-4f)
+                        return i;
+                    return -1;
+                  };
+                  EXPECT_EQ(performed(args.in.as<float>()[before * 8] - noise.as<float>()[0]),
+                            context.pass.step);
+                  if (before == 0) return;
+                  Tensor last(DType::kF32, {n.frames.count(context.pass.clip - 1) * 4, 8});
+                  patchify(stream, n.noise(context.pass.clip - 1), {1, 2, 2},
+                           TokenRanges::all(last.view()[0]), last);
+                  const int64_t from = (last.view()[0] - before) * 8;
+                  EXPECT_EQ(performed(args.in.as<float>()[0] - last.as<float>()[from]),
+                            context.pass.step + 1);
+                  ++checked;
+                };
+                model.after = [](const Context&, const ForwardArgs& args) {
+                  if (args.blocks.last()) std::fill_n(args.out.as<float>(), args.out.count(), 1.0f);
+                };
+              }});
+    EXPECT_EQ(checked, (n.blocks - 1) * n.steps);
+  }
+}
+
+// Law 14: the branches' keys do not mix. With a velocity of 0 the latents stay, so that the
+// negative prompt could reach the positive branch through its keys alone.
+TEST(QueueDenoiser, BranchesDoNotMix) {
+  std::map<float, std::map<StepOf, Tensor>> positive;
+  for (const float negative : {-0.5f, 3.0f}) {
+    QueueNumbers n{.blocks = 4, .steps = 4, .negative = negative};
+    run_queue(n, {},
+              {.model =
+                   [&](ToyAttention& model) {
+                     model.after = [&](const Context& context, const ForwardArgs& args) {
+                       const Pass& pass = context.pass;
+                       if (pass.branch == 0)
+                         positive[negative][{pass.clip, pass.step}] = copy_of(args.out);
+                     };
+                   },
+               .on_update =
+                   [](const Pass&, const TensorView& velocity) {
+                     std::fill_n(velocity.as<float>(), velocity.count(), 0.0f);
+                   }});
+  }
+  ASSERT_EQ(positive[-0.5f].size(), 16u);
+  for (const auto& [pass, rows] : positive[-0.5f])
+    EXPECT_TRUE(same_bits(rows, positive[3.0f].at(pass)));
+  // Without guidance the negative prompt is not read.
+  const QueueNumbers a{.guidance = 1, .negative = -0.5f}, b{.guidance = 1, .negative = 3};
+  EXPECT_TRUE(same(run_queue(a), run_queue(b)));
+}
+
+// Law 17, counted in the communicator.
+TEST(QueueDenoiser, SendsTheBytesOfTheFormula) {
+  const QueueNumbers n{};
+  for (int count : {2, 3})
+    for (const DType wire : {DType::kF32, DType::kBF16}) {
+      std::mutex mutex;
+      run_queue(n, stages(count),
+                {.done =
+                     [&](Communicator& world) {
+                       const std::scoped_lock lock(mutex);
+                       const auto& sent = world.counters().sent;
+                       const auto bytes = [&](Payload kind) {
+                         return sent[static_cast<size_t>(kind)].bytes;
+                       };
+                       const bool last = world.rank() == count - 1;
+                       const int64_t passes = n.steps * n.blocks;
+                       EXPECT_EQ(bytes(Payload::kHidden),
+                                 last ? 0
+                                      : passes * 2 * n.frames.count(0) * 4 * ToyAttention::kWidth *
+                                            static_cast<int64_t>(size_of(wire)));
+                       EXPECT_EQ(bytes(Payload::kLatent),
+                                 last ? n.steps * n.frames.first(n.blocks) * 2 * 4 * 4 * 4 : 0);
+                       EXPECT_EQ(world.counters().total_sent().bytes,
+                                 bytes(Payload::kHidden) + bytes(Payload::kLatent));
+                     },
+                 .wire = wire});
+    }
+}
+
+// Law 19: memory does not depend on the length of the video.
+TEST(QueueDenoiser, MemoryDoesNotGrowWithTheVideo) {
+  for (int count : {1, 2}) {
+    std::map<int, int64_t> most;
+    for (int blocks : {4, 8, 16}) {
+      std::mutex mutex;
+      const auto live = static_cast<int64_t>(tensor_bytes_live());
+      run_queue({.blocks = blocks, .steps = 3}, stages(count),
+                {.before_turn =
+                     [&](Communicator* world, int turn) {
+                       Stream stream = Stream::cpu(1);
+                       if (world) world->barrier(stream, {.pass = {.step = turn}, .hop = 90});
+                       if (!world || world->rank() == 0)
+                         most[blocks] = std::max(most[blocks],
+                                                 static_cast<int64_t>(tensor_bytes_live()) - live);
+                       if (world) world->barrier(stream, {.pass = {.step = turn}, .hop = 91});
+                       return true;
+                     },
+                 .keep = false});
+    }
+    EXPECT_EQ(most[4], most[8]) << count;
+    EXPECT_EQ(most[8], most[16]) << count;
+  }
+}
+
+// Law 20.
+TEST(QueueDenoiser, LaterBlocksChangeNothingThatHasLeft) {
+  const QueueNumbers shorter{.blocks = 6, .steps = 3}, longer{.blocks = 8, .steps = 3};
+  const Video a = run_queue(shorter, stages(2)), b = run_queue(longer, stages(2));
+  for (int k = 0; k < shorter.blocks; ++k) {
+    const bool left = shorter.blocks >= k + shorter.steps;
+    EXPECT_EQ(same_bits(a.latents.at(k), b.latents.at(k)), left) << k;
+  }
+  for (const auto& [pass, velocity] : a.velocities)
+    if (pass.first + pass.second < shorter.blocks) {
+      EXPECT_TRUE(same_bits(velocity, b.velocities.at(pass))) << pass.first << " " << pass.second;
+    }
+}
+
+// All ranks stop before the turn after the root's decision, with no message on its way.
+TEST(QueueDenoiser, EveryRankObeysTheRootBeforeTheNextTurn) {
+  const QueueNumbers n{.blocks = 4, .steps = 3};
+  for (const Layout& layout : layouts())
+    for (const bool rendezvous : {false, true})
+      for (int turn = 0; turn < n.blocks + n.steps - 1; turn += 2) {
+        const auto end = [](Communicator& world) {
+          Stream stream = Stream::cpu(1);
+          world.barrier(stream, {.hop = 92});
+        };
+        QueueHooks hooks{.stop_at = turn, .local = {.rendezvous = rendezvous}};
+        if (layout.ranks() > 1) hooks.done = end;
+        const Video video = run_queue(n, layout, hooks);
+        EXPECT_EQ(std::ssize(video.latents), std::max(0, turn + 1 - n.steps))
+            << to_string(layout) << " turn " << turn;
+      }
+  // A root that decides nothing changes nothing.
+  EXPECT_TRUE(same(run_queue(n, stages(2), {.stop_at = 1000}), closed_form(n)));
+}
+
+TEST(QueueDenoiser, NamesTheBlockAndTheStepOfWhatIsNotFinite) {
+  const QueueNumbers n{.blocks = 3, .steps = 3};
+  try {
+    run_queue(n, {}, {.on_update = [](const Pass& pass, const TensorView& velocity) {
+                if (pass.clip == 1 && pass.step == 2) velocity.as<float>()[3] = NAN;
+              }});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("block 2, step 3 of 3"), std::string::npos)
+        << error.what();
+  }
+}
+
+std::string refusal(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(QueueSettings, NamesTheSettingItsValueAndTheLegalOnes) {
+  EXPECT_EQ(refusal([] { validate({.frames = {9, 6}}, 1); }), "");
+  EXPECT_EQ(refusal([] { validate({.frames = {9, 0}}, 1); }), "");
+  EXPECT_EQ(refusal([] {
+              validate({.frames = {4, 5}}, 1);
+            }),
+            "--method queue: context is 5; legal are 0 to 4, the latent frames of a block");
+  EXPECT_EQ(refusal([] {
+              validate({.frames = {0, 0}}, 1);
+            }),
+            "--method queue: block is 0; legal are from 1 on");
+  EXPECT_EQ(refusal([] {
+              validate({.frames = {5, 2}}, 2);
+            }),
+            "--method queue: block is 5; legal are multiples of 2 from 2 on");
+  EXPECT_EQ(refusal([] { check_queue_steps(9); }), "");
+  EXPECT_NE(refusal([] { check_queue_steps(8); }).find("steps is 8; legal are values from 9 on"),
+            std::string::npos);
+}
+
+TEST(QueueSettings, CountsBlocksAndWarns) {
+  const QueueSettings settings{.frames = {8, 4}};
+  EXPECT_EQ(settings.blocks(1), 1);
+  EXPECT_EQ(settings.blocks(12), 1);
+  EXPECT_EQ(settings.blocks(13), 2);
+  EXPECT_EQ(settings.blocks(257), 32);
+  EXPECT_TRUE(
+      queue_warnings(settings, {.steps = 12, .blocks = 5, .stages = 4, .trained_frames = 16})
+          .empty());
+  EXPECT_TRUE(queue_warnings(settings, {.steps = 12, .blocks = 1, .stages = 1}).empty());
+  const auto lines =
+      queue_warnings(settings, {.steps = 12, .blocks = 4, .stages = 4, .trained_frames = 15});
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].find("sees 16 latent frames"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("never longer than 4 blocks"), std::string::npos) << lines[1];
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,159 @@
+#pragma once
+// A small block queue and its run under a layout.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "engine/generation/denoiser.h"
+#include "engine/long_video/queue_denoiser.h"
+#include "engine/sampling/guidance.h"
+#include "engine/sampling/noise_pool.h"
+#include "kernels/copy.h"
+#include "models/blocks.h"
+#include "parallel/transport/local.h"
+#include "tests/engine/toy_attention.h"
+
+namespace weft::test {
+
+struct QueueNumbers {
+  BlockFrames frames{3, 2};
+  int blocks = 6, steps = 5, layers = 3, experts = 1;
+  double guidance = 3;
+  SolverKind solver = SolverKind::kUniPCDiffusers;
+  std::vector<int> prompts{};
+  uint64_t seed = 7;
+  float negative = -0.5f;
+
+  int64_t height = 4, width = 4;
+  std::array<int64_t, 4> shape(int block) const { return {2, frames.count(block), height, width}; }
+  Sampler sampler() const {
+    SamplerConfig config;
+    config.kind = solver;
+    config.shift = 3;
+    return {config, steps};
+  }
+  // The low-noise expert has the second half of the timesteps.
+  std::vector<DenoisePlanConfig::DenoiseStep> step_list() const {
+    return steps_of(sampler(), 0.7, std::vector<double>(experts, guidance));
+  }
+  float prompt(int block) const {
+    return prompts.empty() ? 0.5f : 0.5f + static_cast<float>(prompts[block]);
+  }
+  Tensor noise(int block) const {
+    Tensor x(DType::kF32, shape(block));
+    NoisePool(NoiseMode::kPool, Rng::kPortable, seed, {2, frames.first(blocks), height, width},
+              frames)
+        .fill(block, x);
+    return x;
+  }
+};
+
+using StepOf = std::pair<int, int>;  // block, step
+
+struct Video {
+  std::map<int, Tensor> latents;        // by block, [C, n, H, W]
+  std::map<StepOf, Tensor> velocities;  // guided, rows of the block's own frames; on one part alone
+};
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return a.count() == b.count() && std::memcmp(a.view().data, b.view().data, a.view().bytes()) == 0;
+}
+inline bool same(const Video& a, const Video& b) {
+  for (const auto& [block, latent] : a.latents)
+    if (!b.latents.count(block) || !same_bits(latent, b.latents.at(block))) return false;
+  return a.latents.size() == b.latents.size();
+}
+
+inline Tensor copy_of(const TensorView& x) {
+  Stream stream = Stream::cpu(1);
+  Tensor copied(DType::kF32, x.shape());
+  copy(stream, x, copied);
+  return copied;
+}
+
+struct QueueHooks {
+  std::function<void(ToyAttention&)> model{};
+  std::function<void(const Pass&, const TensorView& velocity)> on_update{};  // may change it
+  std::function<bool(Communicator*, int turn)> before_turn{};
+  int stop_at = -1;  // the root decides it in this turn
+  std::function<void(Communicator&)> done{};
+  DType wire = DType::kF32;
+  LocalOptions local{};
+  int decoder = 0;
+  bool keep = true;  // latents and velocities
+};
+
+// The video of the product's queue under a layout.
+inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
+                       const QueueHooks& hooks = {}) {
+  Video video;
+  std::mutex mutex;
+  const Sampler sampler = n.sampler();
+  const auto rank = [&](Communicator* world) {
+    Stream stream = Stream::cpu(1);
+    Arena arena(size_t{1} << 28);
+    ToyAttentionExperts experts(n.experts, n.layers);
+    for (auto& model : experts.models)
+      if (hooks.model) hooks.model(*model);
+    RankPlacement placement = world ? RankPlacement::of(*world, layout) : RankPlacement();
+    QueuePlanConfig config =
+        queue_config(placement, experts.traits(), hooks.wire, n.shape(0), n.frames.block);
+    config.steps = n.step_list();
+    config.blocks = n.blocks;
+    config.layers.assign(n.experts, n.layers);
+    config.prompts = n.prompts;
+    config.decoder = hooks.decoder;
+    std::vector<float> texts{0.5f, 1.5f, 2.5f};
+    std::vector<TensorView> prompts;
+    for (float& text : texts) prompts.push_back(TensorView(&text, DType::kF32, {1, 1}));
+    float negative = n.negative;
+    QueueJob job{
+        .sampler = sampler,
+        .shape = n.shape(0),
+        .guidance = {n.guidance, n.guidance},
+        .prompts = prompts,
+        .negative = TensorView(&negative, DType::kF32, {1, 1}),
+        .noise = [&](int block, const TensorView& to) { copy(stream, n.noise(block), to); },
+        .decode =
+            [&](int block, const TensorView& latent) {
+              if (!hooks.keep) return;
+              const std::scoped_lock lock(mutex);
+              EXPECT_EQ(block, std::ssize(video.latents));  // in order
+              video.latents[block] = copy_of(latent);
+            }};
+    job.on_update = [&](const Pass& pass, const Range&, const TensorView& velocity) {
+      if (hooks.on_update) hooks.on_update(pass, velocity);
+      if (!hooks.keep) return;
+      const std::scoped_lock lock(mutex);
+      video.velocities[{pass.clip, pass.step}] = copy_of(velocity);
+    };
+    config.control = hooks.stop_at >= 0;
+    int obeyed = -1;
+    job.decide = [&](int turn) {
+      EXPECT_TRUE(placement.root());
+      return turn == hooks.stop_at ? 99 : 0;
+    };
+    job.before_turn = [&](int turn, int64_t word) {
+      if (word == 99) obeyed = turn;
+      return word == 0 && (!hooks.before_turn || hooks.before_turn(world, turn));
+    };
+    try {
+      QueueDenoiser(stream, arena, experts, placement, hooks.wire).run(config, job);
+    } catch (const Error& error) {
+      if (hooks.stop_at < 0 || error.kind() != ErrorKind::kStopped) throw;
+    }
+    const int last = n.blocks + n.steps - 1;
+    EXPECT_EQ(obeyed, hooks.stop_at >= 0 && hooks.stop_at < last ? hooks.stop_at + 1 : -1);
+    if (hooks.done) hooks.done(*world);
+  };
+  if (layout.ranks() == 1)
+    rank(nullptr);
+  else
+    run_ranks(
+        layout.ranks(), [&](Communicator& world) { rank(&world); }, hooks.local);
+  return video;
+}
+
+}  // namespace weft::test

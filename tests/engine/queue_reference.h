@@ -1,0 +1,139 @@
+#pragma once
+// The video of a small block queue by a double loop over turns and blocks, without plans, ranks,
+// slots and mixers of the product; with or without faults of careless implementations.
+#include <map>
+
+#include "tests/engine/queue_job.h"
+
+namespace weft::test {
+
+// Faults that a reference may have; with none of them it is right.
+struct Planted {
+  bool old_prefix_in_fill = false;  // the block before has not performed its step yet
+  bool old_rows_in_drain = false;   // a forward runs on rows of the step before
+  bool bf16_latents = false;        // between steps
+  bool one_solver = false;          // all blocks share its history
+  bool keep_at_switch = false;      // the other expert's keys are used
+  bool keys_of_prefix = false;      // the kept frames are those before the block's own
+  bool keys_of_last_turn = false;   // the keys are not dropped at the end of a turn
+};
+
+// Keeps the keys of every forward, by pass and layer.
+class ReferenceMixer final : public TokenMixer {
+ public:
+  explicit ReferenceMixer(const QueueNumbers& n, const Planted& planted)
+      : n_(n), planted_(planted) {}
+
+  std::optional<Pass> right;  // the pass whose keys are seen
+
+  void attend(Context& context, const Attend& a) override {
+    const int64_t s = n_.height * n_.width / 4, c = n_.frames.context, e = a.k[2];
+    kept_[{context.pass.branch, context.pass.clip, context.pass.step, a.layer}] = {copy_of(a.k),
+                                                                                   copy_of(a.v)};
+    apply_positions(context, a);
+    std::vector<KVSegment> segments{{.k = a.k, .v = a.v}};
+    Tensor k, v;
+    if (right && c > 0) {
+      const auto& [keys, values] =
+          kept_.at({context.pass.branch, right->clip, right->step, a.layer});
+      const int64_t first = planted_.keys_of_prefix ? 0 : c * s;
+      k = copy_of(keys.view().slice(0, first, c * s));
+      v = copy_of(values.view().slice(0, first, c * s));
+      const Rope rope = make_rope({c, n_.height / 2, n_.width / 2}, {n_.frames.block + c, 0, 0},
+                                  static_cast<int>(e));
+      apply_rope(context.stream, k, rope, 0, k);
+      segments.push_back({.k = k, .v = v});
+    }
+    attention(context.stream, {.q = a.q, .segments = segments, .scale = a.scale, .out = a.out});
+  }
+
+ private:
+  const QueueNumbers& n_;
+  const Planted& planted_;
+  std::map<std::array<int, 4>, std::pair<Tensor, Tensor>> kept_;
+};
+
+// The video by the closed form: turns ascend, blocks descend.
+inline Video closed_form(const QueueNumbers& n, const Planted& planted = {}) {
+  Stream stream = Stream::cpu(1);
+  Arena arena(size_t{1} << 28);
+  ToyAttentionExperts experts(n.experts, n.layers);
+  const Sampler sampler = n.sampler();
+  const auto steps = n.step_list();
+  const auto grid = experts.traits().grid(n.frames.count(0), n.height, n.width);
+  const int64_t s = grid[1] * grid[2], tokens = grid[0] * s, row = experts.traits().row();
+  ReferenceMixer mixer(n, planted);
+  SerialSeams seams;
+  Video video;
+  std::map<StepOf, Tensor> z;  // rows of a block's own frames before a step
+  std::map<int, SamplerState> states;
+  for (int turn = 0; turn < n.steps + n.blocks - 1; ++turn)
+    for (int k = std::min(turn, n.blocks - 1); k >= std::max(0, turn - n.steps + 1); --k) {
+      const int i = turn - k;
+      const int64_t own = n.frames.count(k) * s;
+      if (i == 0) {
+        z[{k, 0}] = Tensor(DType::kF32, {own, row});
+        patchify(stream, n.noise(k), experts.traits().patch, TokenRanges::all(own), z[{k, 0}]);
+      }
+      // X = [the last C frames of the block before, one step further | own frames]
+      Tensor x(DType::kF32, {tokens, row});
+      const bool drain = turn >= n.blocks && planted.old_rows_in_drain && i == n.steps - 1;
+      copy(stream, z.at({k, drain ? i - 1 : i}), x.view().slice(0, tokens - own, own));
+      if (k > 0 && own < tokens) {
+        const bool old = planted.old_prefix_in_fill && turn < 2;
+        const TensorView before = z.at({k - 1, old ? i : i + 1});
+        copy(stream, before.slice(0, before[0] - (tokens - own), tokens - own),
+             x.view().slice(0, 0, tokens - own));
+      }
+      mixer.right = {};
+      if (i > 0 && k + 1 < n.blocks &&
+          (planted.keep_at_switch || steps[i].model == steps[i - 1].model))
+        mixer.right = Pass{.clip = k + 1, .step = i - 1};
+      else if (planted.keys_of_last_turn && i == 0 && k > 0)
+        mixer.right = Pass{.clip = k - 1, .step = 0};
+      const Transformer& model = *experts.models[steps[i].model];
+      std::vector<Tensor> velocities;
+      for (int branch = 0; branch < steps[i].branches; ++branch) {
+        float prompt = branch ? n.negative : n.prompt(k);
+        Context context = seams.context(stream, arena, {.branch = branch, .clip = k, .step = i},
+                                        TokenRanges::all(tokens));
+        context.mixer.begin(context.pass);
+        Context own_mixer{stream,       arena,        mixer,         context.reducer,
+                          context.halo, context.pass, context.tokens};
+        const auto conditioning =
+            model.prepare(own_mixer, {.text = TensorView(&prompt, DType::kF32, {1, 1})}, grid);
+        const Rope rope = model.rope(grid, {}, *conditioning);
+        const TimeSegment time{{0, tokens}, sampler.timesteps()[i]};
+        Tensor out(DType::kF32, {tokens, row});
+        model.forward(own_mixer, {.blocks = BlockRange::all(n.layers),
+                                  .in = x,
+                                  .times = {&time, 1},
+                                  .embedding = {},
+                                  .conditioning = *conditioning,
+                                  .rope = rope,
+                                  .out = out});
+        velocities.push_back(copy_of(out.view().slice(0, tokens - own, own)));
+      }
+      guide(stream, {}, n.guidance, velocities.size() > 1 ? velocities[1].view() : TensorView(),
+            velocities[0]);
+      Tensor next = copy_of(z.at({k, i}));
+      // Blocks that share a history must have equally many frames.
+      const auto state = states.try_emplace(planted.one_solver ? 0 : k, own * row).first;
+      sampler.step(stream, arena, i, velocities[0], next, state->second);
+      if (planted.bf16_latents) {
+        Tensor rounded(DType::kBF16, next.view().shape());
+        copy(stream, next, rounded);
+        copy(stream, rounded, next);
+      }
+      video.velocities[{k, i}] = std::move(velocities[0]);
+      z[{k, i + 1}] = std::move(next);
+      if (i + 1 == n.steps) {
+        video.latents[k] = Tensor(DType::kF32, n.shape(k));
+        unpatchify(stream, z[{k, n.steps}], experts.traits().patch, TokenRanges::all(own),
+                   video.latents[k]);
+      }
+    }
+  return video;
+}
+
+}  // namespace weft::test

@@ -1,0 +1,137 @@
+#pragma once
+// A small random transformer with self-attention, for tests of methods that let forwards see each
+// other's keys. Everything but attention is computed row by row, so that the bits of a row do not
+// depend on the rank that computes it.
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/generation/components.h"
+#include "models/transformer.h"
+
+namespace weft::test {
+
+struct ToyAttentionPrompt final : Conditioning {
+  float prompt = 0;
+  size_t bytes() const override { return 0; }
+};
+
+struct ToyAttention final : Transformer {
+  static constexpr int kHeads = 6, kHead = 6, kWidth = kHeads * kHead;
+
+  TransformerTraits own;
+  TransformerLoad load{};
+  float seed;
+  // Sees every forward before it computes and after it.
+  std::function<void(const Context&, const ForwardArgs&)> before{}, after{};
+
+  explicit ToyAttention(int blocks, float seed_of = 1) : seed(seed_of) {
+    own.width = kWidth;
+    own.blocks = blocks;
+    own.heads = kHeads;
+    own.head_dim = kHead;
+    own.ffn_columns = kWidth;
+    own.in_channels = own.out_channels = 2;
+    own.patch = {1, 2, 2};
+    own.text_columns = 1;
+    own.time_columns = 2;
+  }
+
+  const TransformerTraits& traits() const override { return own; }
+  const TransformerLoad& loaded() const override { return load; }
+  size_t weights_bytes() const override { return 0; }
+  size_t streamed_bytes() const override { return 0; }
+  WeightOffload streamed() const override { return {}; }
+  std::unique_ptr<Conditioning> prepare(Context&, const Conditions& conditions,
+                                        std::array<int64_t, 3>) const override {
+    auto made = std::make_unique<ToyAttentionPrompt>();
+    made->prompt = conditions.text.as<float>()[0];
+    return made;
+  }
+  Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
+            const Conditioning&) const override {
+    return make_rope(grid, start, kHead);
+  }
+
+  // The weights of a matrix, made when they are first used.
+  const std::vector<float>& weights(int layer, int matrix, int64_t in, int64_t out) const {
+    std::vector<float>& w = weights_[{layer, matrix}];
+    if (!w.empty()) return w;
+    const auto n = static_cast<float>(layer * 5 + matrix);
+    for (int64_t i = 0; i < in; ++i)
+      for (int64_t j = 0; j < out; ++j)
+        w.push_back(0.4f * std::sin(seed * (1.7f * static_cast<float>(i) + 0.31f) +
+                                    2.3f * static_cast<float>(j) + 0.9f * n));
+    return w;
+  }
+  // to += from W, row by row.
+  void multiply(int layer, int matrix, const TensorView& from, const TensorView& to) const {
+    const int64_t in = from.count() / from[0], out = to.count() / to[0];
+    const std::vector<float>& w = weights(layer, matrix, in, out);
+    for (int64_t row = 0; row < from[0]; ++row)
+      for (int64_t i = 0; i < in; ++i)
+        for (int64_t j = 0; j < out; ++j)
+          to.as<float>()[row * out + j] += from.as<float>()[row * in + i] * w[i * out + j];
+  }
+  static Tensor zeros(std::initializer_list<int64_t> shape) {
+    Tensor x(DType::kF32, shape);
+    std::fill_n(x.as<float>(), x.count(), 0.0f);
+    return x;
+  }
+
+  void forward(Context& context, const ForwardArgs& args) const override {
+    if (before) before(context, args);
+    const int64_t n = args.in[0];
+    const float prompt = static_cast<const ToyAttentionPrompt&>(args.conditioning).prompt;
+    const float time = args.times[0].timestep / 1000;
+    Tensor x = zeros({n, kWidth});
+    if (args.blocks.first())
+      multiply(-1, 0, args.in, x);
+    else
+      std::copy_n(args.in.as<float>(), x.count(), x.as<float>());
+    for (int layer = args.blocks.begin; layer < args.blocks.end; ++layer) {
+      Tensor h = zeros({n, kWidth});
+      for (int64_t i = 0; i < h.count(); ++i)
+        h.as<float>()[i] = std::tanh(x.as<float>()[i] * (1 + time) + 0.2f * prompt);
+      const Tensor q = zeros({n, kHeads, kHead}), k = zeros({n, kHeads, kHead}),
+                   v = zeros({n, kHeads, kHead}), out = zeros({n, kHeads, kHead});
+      multiply(layer, 0, h, q);
+      multiply(layer, 1, h, k);
+      multiply(layer, 2, h, v);
+      context.mixer.attend(
+          context,
+          {.layer = layer, .q = q, .k = k, .v = v, .out = out, .rope = &args.rope, .scale = 0.4f});
+      multiply(layer, 3, out, x);
+    }
+    if (args.blocks.last()) {
+      std::fill_n(args.out.as<float>(), args.out.count(), 0.0f);
+      multiply(-2, 0, x, args.out);
+    } else {
+      std::copy_n(x.as<float>(), x.count(), args.out.as<float>());
+    }
+    if (after) after(context, args);
+  }
+
+ private:
+  mutable std::map<std::pair<int, int>, std::vector<float>> weights_;  // by layer and matrix
+};
+
+struct ToyAttentionExperts final : Experts {
+  std::vector<std::unique_ptr<ToyAttention>> models;
+  ModelFamily row{};
+  ToyAttentionExperts(int experts, int blocks) {
+    for (int model = 0; model < experts; ++model)
+      models.push_back(
+          std::make_unique<ToyAttention>(blocks, 1 + 0.3f * static_cast<float>(model)));
+  }
+  const ModelFamily& family() const override { return row; }
+  const TransformerTraits& traits() const override { return models[0]->own; }
+  DType dtype() const override { return DType::kF32; }
+  int64_t text_length(int64_t rows) const override { return rows; }
+  const Transformer& expert(Stream&, int model) override { return *models[model]; }
+  void done_with_experts() override {}
+};
+
+}  // namespace weft::test
