@@ -354,6 +354,15 @@ void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
   output.finish(run.result, run.started);
 }
 
+namespace {
+
+std::optional<DualScope> dual_scope_of(const Request& request, const Sampler& sampler) {
+  const Method& method = request.method;
+  return weft::dual_scope_of(method, sampler.steps_from(method.global_sigma.value_or(0)));
+}
+
+}  // namespace
+
 void Generator::Impl::denoise(const Run& run, const std::array<Prompt, 2>& prompts, Start start) {
   const Sampler& sampler = run.sampler;
   Checkpoint kept;
@@ -373,6 +382,7 @@ void Generator::Impl::denoise(const Run& run, const std::array<Prompt, 2>& promp
           .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
           .latent = std::move(start.latent),
           .history = std::move(start.history),
+          .dual_scope = dual_scope_of(run.request, sampler),
           .on_update =
               [&](int step) {
                 run.clock.kept(policy.kept());
@@ -416,7 +426,9 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
     least(out.layers, traits.blocks);
     least(out.ffn, traits.ffn_columns);
   }
-  out.tokens = sequence_of(parts, request).tokens;
+  const Sequence all = sequence_of(parts, request);
+  out.tokens = all.tokens;
+  if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
   return out;

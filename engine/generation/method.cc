@@ -97,11 +97,21 @@ Method parse_method(const std::string& text, const std::string& label) {
   return method;
 }
 
+std::optional<DualScope> dual_scope_of(const Method& method, int global_steps) {
+  if (method.kind != MethodKind::kClips) return std::nullopt;
+  return DualScope{.window = *method.window,
+                   .global = *method.global,
+                   .trained = *method.trained,
+                   .bias = *method.bias,
+                   .global_steps = global_steps,
+                   .stale = static_cast<int>(*method.stale),
+                   .warmup = static_cast<int>(*method.warmup)};
+}
+
 Method resolve_method(const Method& method, const MethodFacts& facts) {
   Method out = method;
   const int64_t trained = facts.trained_latents;
-  if (out.kind == MethodKind::kAuto)
-    out.kind = facts.latents > trained ? MethodKind::kQueue : MethodKind::kFull;
+  if (out.kind == MethodKind::kAuto) out.kind = MethodKind::kFull;
   const auto fill = [](auto& number, auto value) {
     if (!number) number = value;
   };
@@ -115,10 +125,8 @@ Method resolve_method(const Method& method, const MethodFacts& facts) {
     fill(out.global_sigma, facts.flow_shift * uniform / (1 + (facts.flow_shift - 1) * uniform));
     fill(out.stale, 0);
     fill(out.warmup, *out.stale ? 2 : 0);
-    if (*out.global > facts.latents)
-      throw Error(ErrorKind::kUsage, "the method's global is " + std::to_string(*out.global) +
-                                         ", legal: 0 ... " + std::to_string(facts.latents) +
-                                         ", the latent frames of the video");
+    if (const std::string why = refuse(*dual_scope_of(out, 0), facts.latents); !why.empty())
+      throw Error(ErrorKind::kUsage, "the method " + to_string(out) + ": " + why);
   }
   if (out.kind == MethodKind::kQueue) {
     // Block and both contexts fill the trained length: 9 and 6 of 21, 8 and 4 of 16.

@@ -6,10 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "parallel/methods/dual_scope.h"
+
 namespace weft {
 
 enum class MethodKind : uint8_t {
-  kAuto,   // full attention within the length that the model was trained with, the queue beyond
+  kAuto,   // full attention
   kFull,   // every frame sees every frame
   kClips,  // dual-scope attention (Video-Infinity, arXiv 2406.16260): near frames, a few of all
   kQueue,  // blocks of frames that are denoised one step apart (DualParal, arXiv 2505.21070)
@@ -38,6 +40,10 @@ struct Method {
 std::string to_string(const Method& method);
 // The inverse. Error(kUsage) that begins with `label` and names the fault and the legal values.
 Method parse_method(const std::string& text, const std::string& label);
+
+// The attention of clips; empty for other methods. `method` is resolved, and its first `global_steps`
+// steps are of at least global_sigma.
+std::optional<DualScope> dual_scope_of(const Method& method, int global_steps);
 
 // The facts that the defaults of a method depend on.
 struct MethodFacts {

@@ -101,6 +101,8 @@ void validate(const Request& request, const ModelLimits& limits) {
 }
 
 void validate_method(const Request& request) {
+  if (request.method.kind == MethodKind::kQueue)
+    refuse("method", to_string(request.method), "full, clips; the queue runs in weft verify alone");
   const bool queue = request.method.kind == MethodKind::kQueue;
   const std::string method = to_string(request.method);
   if (!request.schedule.empty() && !queue)
