@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-constexpr int kWindow = 64;  // turns that are planned at a time
+constexpr int kWindow = 16;  // turns that are planned at a time
 
 bool is_context(const SlotVersion& version) {
   return version.slot >= kQueueContextSlot && version.slot < kQueueHiddenSlot;

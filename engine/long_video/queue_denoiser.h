@@ -30,8 +30,8 @@ struct QueueJob {
   // Called on the decoder for every block, in order, with its final latent [C, n, H, W] f32, on the
   // stream's device.
   std::function<void(int block, const TensorView& latent)> decode;
-  // With QueuePlanConfig::control: called on the root when a turn begins. All ranks get the word
-  // before the next turn, without waiting for the root.
+  // Called on the root when a turn begins, where QueuePlanConfig::control is set. All ranks get the
+  // word before the next turn, without waiting for the root.
   std::function<int64_t(int turn)> decide{};
   // Called before every turn with the root's word; it is 0 before the first turn and without
   // control. False stops the job; it must answer the same on all ranks.
