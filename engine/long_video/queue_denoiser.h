@@ -57,8 +57,10 @@ class QueueDenoiser final : private StagedProgram {
   void run(const QueuePlanConfig& config, QueueJob& job);
 
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
+  size_t context_bytes() const { return context_bytes_; }  // kept keys of the last run
 
  private:
+  void make_context();
   bool begin_turn(int turn) override;
   void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void enter(const Step& step) override;
@@ -83,6 +85,7 @@ class QueueDenoiser final : private StagedProgram {
   const QueuePlanConfig* config_ = nullptr;
   QueueJob* job_ = nullptr;
   std::optional<BlockContext> context_;
+  size_t context_bytes_ = 0;
   std::map<int, SamplerState> histories_;  // by block, of this rank's rows; on the last stage alone
   std::array<Tensor, 2> velocities_;       // of a whole forward, by branch
   std::map<int, Rope> right_positions_;    // by expert

@@ -339,6 +339,21 @@ TEST(QueueDenoiser, MemoryDoesNotGrowWithTheVideo) {
   }
 }
 
+// A rank keeps one set of keys, for the blocks, branches and heads that it computes.
+TEST(QueueDenoiser, KeepsOneSetOfKeys) {
+  const QueueNumbers n{.layers = 5};
+  for (const Layout& layout : layouts()) {
+    run_queue(n, layout, {.kept_keys = [&](const RankPlacement& placement, size_t bytes) {
+                const BlockRange layers = placement.blocks(n.layers);
+                const int64_t heads = ToyAttention::kHeads / layout[Axis::kUlysses];
+                EXPECT_EQ(bytes, block_context_cache_bytes(
+                                     layers.end - layers.begin, layout[Axis::kCfg] == 2 ? 1 : 2,
+                                     n.frames.context * 4, {heads, heads, ToyAttention::kHead}))
+                    << to_string(layout);
+              }});
+  }
+}
+
 // Law 20.
 TEST(QueueDenoiser, LaterBlocksChangeNothingThatHasLeft) {
   const QueueNumbers shorter{.blocks = 6, .steps = 3}, longer{.blocks = 8, .steps = 3};

@@ -150,7 +150,7 @@ Layout layout_of(std::initializer_list<std::pair<Axis, int>> axes) {
   return layout;
 }
 
-// With cfg = 2 a stage computes one branch.
+// A stage computes one branch where cfg = 2.
 TEST(BlockQueue, BranchesSideBySideIdleAsOneBranchDoes) {
   for (int stages = 1; stages <= 4; ++stages) {
     QueuePlanConfig config = queue({.steps = 7, .blocks = 9, .stages = stages, .branches = 2});
@@ -182,8 +182,8 @@ std::vector<QueuePlanConfig> every_queue() {
         layout_of({{Axis::kTensor, 2}, {Axis::kLayers, 2}}),
         layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 3}, {Axis::kUlysses, 2}})})
     for (const auto& [block, context] : {std::pair{4, 2}, {3, 3}, {2, 0}, {5, 1}})
-      for (int steps : {1, 2, 5, 8})
-        for (int blocks : {1, 2, 3, 9})
+      for (int steps : {1, 2, 5})
+        for (int blocks : {1, 2, 3, 7})
           for (int guided = 0; guided < 3; ++guided) {  // on both experts, the first, the second
             QueuePlanConfig config = queue({.steps = steps,
                                             .blocks = blocks,
