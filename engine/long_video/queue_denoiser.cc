@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-constexpr int kWindow = 64;  // turns that are planned at a time
+constexpr int kWindow = 16;  // turns that are planned at a time
 
 bool is_context(const SlotVersion& version) {
   return version.slot >= kQueueContextSlot && version.slot < kQueueHiddenSlot;
@@ -56,6 +56,8 @@ QueueDenoiser::QueueDenoiser(Stream& stream, Arena& arena, Experts& experts,
       forwards_(stream, arena, experts, placement, Graphs::kNone) {}
 
 void QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
+  CHECK(config.first_turn == 0, "turn", config.first_turn,
+        "needs the rows of the blocks before it");
   config_ = &config;
   job_ = &job;
   shape_ = job.shape;
@@ -70,10 +72,7 @@ void QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
                          return pass.branch ? job.negative : job.prompts[pass.request];
                        },
                    .in_blocks = true});
-  BlockRange layers{.begin = 0, .end = 0, .total = 0};
-  for (int count : config.layers) layers.end = std::max(layers.end, placement_.blocks(count).end);
-  const int64_t first = config.own(1).begin;
-  context_.emplace(layers, 2, Range{first, 2 * first});
+  make_context();
   struct InnerMixer {
     RankPlacement& placement;
     ~InnerMixer() { placement.set_inner_mixer({}); }
@@ -99,8 +98,25 @@ void QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   const bool done = interpreter.run(window, *this);
   forwards_.end();
   slots.clear();
+  context_bytes_ = context_->bytes();
   context_.reset();
   if (!done) throw Error(ErrorKind::kStopped, "stopped in denoise");
+}
+
+// Keeps keys of the blocks and branches that this rank computes.
+void QueueDenoiser::make_context() {
+  BlockRange layers = placement_.blocks(config_->layers[0]);
+  for (int count : config_->layers) {
+    layers.begin = std::min(layers.begin, placement_.blocks(count).begin);
+    layers.end = std::max(layers.end, placement_.blocks(count).end);
+  }
+  std::vector<int> branches;
+  for (int branch = 0; branch < 2; ++branch)
+    if (placement_.computes(branch) &&
+        std::ranges::any_of(config_->steps, [&](const auto& s) { return s.branches > branch; }))
+      branches.push_back(branch);
+  const int64_t first = config_->own(1).begin;
+  context_.emplace(layers, std::move(branches), Range{first, 2 * first});
 }
 
 int QueueDenoiser::zone(const Step& step) const {

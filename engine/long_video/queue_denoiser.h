@@ -30,8 +30,8 @@ struct QueueJob {
   // Called on the decoder for every block, in order, with its final latent [C, n, H, W] f32, on the
   // stream's device.
   std::function<void(int block, const TensorView& latent)> decode;
-  // With QueuePlanConfig::control: called on the root when a turn begins. All ranks get the word
-  // before the next turn, without waiting for the root.
+  // Called on the root when a turn begins, where QueuePlanConfig::control is set. All ranks get the
+  // word before the next turn, without waiting for the root.
   std::function<int64_t(int turn)> decide{};
   // Called before every turn with the root's word; it is 0 before the first turn and without
   // control. False stops the job; it must answer the same on all ranks.
@@ -57,8 +57,10 @@ class QueueDenoiser final : private StagedProgram {
   void run(const QueuePlanConfig& config, QueueJob& job);
 
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
+  size_t context_bytes() const { return context_bytes_; }  // kept keys of the last run
 
  private:
+  void make_context();
   bool begin_turn(int turn) override;
   void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void enter(const Step& step) override;
@@ -83,6 +85,7 @@ class QueueDenoiser final : private StagedProgram {
   const QueuePlanConfig* config_ = nullptr;
   QueueJob* job_ = nullptr;
   std::optional<BlockContext> context_;
+  size_t context_bytes_ = 0;
   std::map<int, SamplerState> histories_;  // by block, of this rank's rows; on the last stage alone
   std::array<Tensor, 2> velocities_;       // of a whole forward, by branch
   std::map<int, Rope> right_positions_;    // by expert

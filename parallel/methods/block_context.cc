@@ -12,7 +12,7 @@ FeatureCache& BlockContext::cache(const TensorView& keys) {
                                  .versions = 1,
                                  .dtype = keys.dtype,
                                  .device = keys.device};
-  for (int branch = 0; branch < branches_; ++branch)
+  for (int branch : branches_)
     for (int layer = layers_.begin; layer < layers_.end; ++layer)
       description.keys.push_back({.branch = branch, .layer = layer});
   return cache_.emplace(std::nullopt, std::move(description));

@@ -21,9 +21,9 @@ namespace weft {
 // The keys and values that a rank keeps. The mixers that RankPlacement makes share them.
 class BlockContext {
  public:
-  // Keeps the keys of `rows` for the layers [begin, end) of each branch.
-  BlockContext(const BlockRange& layers, int branches, const Range& rows)
-      : layers_(layers), branches_(branches), rows_(rows) {}
+  // Keeps the keys of `rows` for the layers [begin, end) of each of the branches.
+  BlockContext(const BlockRange& layers, std::vector<int> branches, const Range& rows)
+      : layers_(layers), branches_(std::move(branches)), rows_(rows) {}
 
   // Says what the next forward does. The versions of a branch ascend; none: it reads or keeps
   // nothing.
@@ -40,7 +40,7 @@ class BlockContext {
   FeatureCache& cache(const TensorView& keys);
 
   BlockRange layers_;
-  int branches_;
+  std::vector<int> branches_;
   Range rows_;
   Use use_;
   std::optional<FeatureCache> cache_;  // made when the first keys are kept

@@ -52,6 +52,19 @@ TEST(QueueDenoiser, UnevenStagesGiveTheSameBits) {
   for (int count : {1, 3, 4}) EXPECT_TRUE(same(run_queue(n, stages(count)), expected)) << count;
 }
 
+// Fewer blocks or steps than stages: the result is the same, only slower.
+TEST(QueueDenoiser, ShortQueuesGiveTheSameBits) {
+  for (int blocks : {1, 2, 3})
+    for (int steps : {1, 2, 3}) {
+      const QueueNumbers n{.frames = {3, 1}, .blocks = blocks, .steps = steps, .layers = 4};
+      const Video expected = closed_form(n);
+      for (const Layout& layout :
+           {stages(4), layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 2}, {Axis::kUlysses, 2}})})
+        EXPECT_TRUE(same(run_queue(n, layout), expected))
+            << to_string(layout) << " B " << blocks << " T " << steps;
+    }
+}
+
 // More turns than are planned at a time: messages are pending from one window to the next.
 TEST(QueueDenoiser, WindowsOfTurnsFollowOneAnother) {
   const QueueNumbers n{.frames = {1, 1}, .blocks = 140, .steps = 3, .layers = 2};
@@ -336,6 +349,21 @@ TEST(QueueDenoiser, MemoryDoesNotGrowWithTheVideo) {
     }
     EXPECT_EQ(most[4], most[8]) << count;
     EXPECT_EQ(most[8], most[16]) << count;
+  }
+}
+
+// A rank keeps one set of keys, for the blocks, branches and heads that it computes.
+TEST(QueueDenoiser, KeepsOneSetOfKeys) {
+  const QueueNumbers n{.layers = 5};
+  for (const Layout& layout : layouts()) {
+    run_queue(n, layout, {.kept_keys = [&](const RankPlacement& placement, size_t bytes) {
+                const BlockRange layers = placement.blocks(n.layers);
+                const int64_t heads = ToyAttention::kHeads / layout[Axis::kUlysses];
+                EXPECT_EQ(bytes, block_context_cache_bytes(
+                                     layers.end - layers.begin, layout[Axis::kCfg] == 2 ? 1 : 2,
+                                     n.frames.context * 4, {heads, heads, ToyAttention::kHead}))
+                    << to_string(layout);
+              }});
   }
 }
 

@@ -79,6 +79,7 @@ struct QueueHooks {
   std::function<bool(Communicator*, int turn)> before_turn{};
   int stop_at = -1;  // the root decides it in this turn
   std::function<void(Communicator&)> done{};
+  std::function<void(const RankPlacement&, size_t bytes)> kept_keys{};
   DType wire = DType::kF32;
   LocalOptions local{};
   int decoder = 0;
@@ -139,8 +140,10 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
       if (word == 99) obeyed = turn;
       return word == 0 && (!hooks.before_turn || hooks.before_turn(world, turn));
     };
+    QueueDenoiser denoiser(stream, arena, experts, placement, hooks.wire);
     try {
-      QueueDenoiser(stream, arena, experts, placement, hooks.wire).run(config, job);
+      denoiser.run(config, job);
+      if (hooks.kept_keys) hooks.kept_keys(placement, denoiser.context_bytes());
     } catch (const Error& error) {
       if (hooks.stop_at < 0 || error.kind() != ErrorKind::kStopped) throw;
     }

@@ -67,7 +67,7 @@ class Passes {
   IdentityHalo halo_;
 };
 
-BlockContext state(const Range& kept = kKept) { return BlockContext({2, 4, 5}, 2, kept); }
+BlockContext state(const Range& kept = kKept) { return BlockContext({2, 4, 5}, {0, 1}, kept); }
 
 // One attention over the explicit window of P + 2 C frames, whose last C frames are those of the
 // block behind.

@@ -150,6 +150,27 @@ Layout layout_of(std::initializer_list<std::pair<Axis, int>> axes) {
   return layout;
 }
 
+// A stage computes one branch where cfg = 2.
+TEST(BlockQueue, BranchesSideBySideIdleAsOneBranchDoes) {
+  for (int stages = 1; stages <= 4; ++stages) {
+    QueuePlanConfig config = queue({.steps = 7, .blocks = 9, .stages = stages, .branches = 2});
+    config.layout[Axis::kCfg] = 2;
+    EXPECT_EQ(makespan(plan_queue(config)) - 7 * 9, stages * stages - 1);
+  }
+}
+
+// Where the queue is not longer than the pipeline, every turn waits: its first pass begins N slots
+// after the pass of the block before in the last turn, and only d passes lie between.
+TEST(BlockQueue, AShortQueueStalls) {
+  const auto idle = [](int steps, int blocks) {
+    const auto plans = plan_queue(queue({.steps = steps, .blocks = blocks, .stages = 8}));
+    return makespan(plans) - int64_t{steps} * blocks;
+  };
+  EXPECT_EQ(idle(50, 5), 231);
+  // d is 1 ... 4 while the queue fills, 5 in 45 turns, and 4 ... 1 while it drains.
+  EXPECT_EQ(idle(5, 50), (7 + 6 + 5 + 4) + 45 * 3 + (4 + 5 + 6 + 7) + 7);
+}
+
 std::vector<QueuePlanConfig> every_queue() {
   std::vector<QueuePlanConfig> all;
   for (const Layout& layout :
@@ -161,8 +182,8 @@ std::vector<QueuePlanConfig> every_queue() {
         layout_of({{Axis::kTensor, 2}, {Axis::kLayers, 2}}),
         layout_of({{Axis::kCfg, 2}, {Axis::kLayers, 3}, {Axis::kUlysses, 2}})})
     for (const auto& [block, context] : {std::pair{4, 2}, {3, 3}, {2, 0}, {5, 1}})
-      for (int steps : {1, 2, 5, 8})
-        for (int blocks : {1, 2, 3, 9})
+      for (int steps : {1, 2, 5})
+        for (int blocks : {1, 2, 3, 7})
           for (int guided = 0; guided < 3; ++guided) {  // on both experts, the first, the second
             QueuePlanConfig config = queue({.steps = steps,
                                             .blocks = blocks,

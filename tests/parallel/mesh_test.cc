@@ -51,6 +51,13 @@ TEST(Mesh, RankAndCoordinatesAreABijection) {
   EXPECT_EQ(mesh.sequence_index(6), 3);
 }
 
+TEST(Layout, WholeFramesAllowNoRing) {
+  const LayoutLimits limits{.heads = 12, .layers = 30, .tokens = 1560, .whole_frames = true};
+  for (const char* ring : {"ring=2", "token_ring=2"})
+    EXPECT_NE(fault(ring, 2, limits).find("splits the frames of a block"), std::string::npos);
+  EXPECT_EQ(fault("ulysses=2,layers=2", 4, limits), "");
+}
+
 TEST(Mesh, GroupsOfEveryAxisPartitionTheWorld) {
   const Mesh mesh(make({{Axis::kCfg, 2}, {Axis::kTokenRing, 3}, {Axis::kUlysses, 2}}));
   for (int axis = 0; axis < kAxes; ++axis) {
