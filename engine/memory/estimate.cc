@@ -44,7 +44,7 @@ class RankRun {
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()) {}
 
-  ComponentBytes bytes(size_t kept);
+  ComponentBytes bytes(size_t kept, bool decodes_meanwhile);
 
  private:
   // A stage whose ops and arena take `footprint`.
@@ -76,6 +76,15 @@ void take_most(Footprint& most, const Footprint& footprint) {
   most.passing = std::max(most.passing, footprint.passing);
   most.arena = std::max(most.arena, footprint.arena);
   most.scratch = std::max(most.scratch, footprint.scratch);
+}
+
+// Two stages that take turns: both hold their tensors, and they share the arena and the ops'
+// scratch. `shared` counts tensors that are in both.
+StageBytes together(const StageBytes& a, const StageBytes& b, uint64_t shared) {
+  return {.tensors = a.tensors + b.tensors - shared,
+          .arena = std::max(a.arena, b.arena),
+          .scratch = std::max(a.scratch, b.scratch),
+          .loading = std::max(a.loading, b.loading)};
 }
 
 StageBytes RankRun::encoding(uint64_t& weights) {
@@ -204,29 +213,32 @@ StageBytes RankRun::decoding(ComponentBytes& bytes) {
   return stage(embeds_ + latent_ + f32_bytes(shape_[0] * rows * shape_[3]) + pictures, decode);
 }
 
-ComponentBytes RankRun::bytes(size_t kept) {
+ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
   ComponentBytes bytes;
-  const auto book = [&](uint64_t& total, const StageBytes& stage) {
-    total = std::max(total, stage.held(on_device()));
-    bytes.scratch = std::max(bytes.scratch, stage.scratch);
-  };
-  book(bytes.encode_text, encoding(bytes.text_encoder));
-  // On a device the tensors of a checkpoint are copied to the host one at a time.
-  const uint64_t copies = on_device() ? std::min<uint64_t>(kept, 1) : kept;
-  for (int model = 0; model < parts_.experts(); ++model) {
-    if (computes_with(request_, placement_, model)) {
-      book(bytes.denoise, denoising(model, embeds_ + latent_ * copies, bytes));
-    } else {
-      bytes.experts.push_back(0);
-      if (on_device()) bytes.streamed.push_back(0);
-    }
-  }
+  bytes.decodes_meanwhile = decodes_meanwhile;
   if (on_device()) {
     const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
     bytes.host.buffers = latent_ * (2 + kept);
   }
-  book(bytes.decode, decoding(bytes));
+  const auto book = [&](uint64_t& total, const StageBytes& stage) {
+    total = std::max(total, stage.held(on_device()));
+    bytes.scratch = std::max(bytes.scratch, stage.scratch);
+  };
+  book(bytes.encode_text, encoding(bytes.text_encoder));
+  const StageBytes decode = decoding(bytes);
+  // On a device the tensors of a checkpoint are copied to the host one at a time.
+  const uint64_t copies = on_device() ? std::min<uint64_t>(kept, 1) : kept;
+  for (int model = 0; model < parts_.experts(); ++model) {
+    if (computes_with(request_, placement_, model)) {
+      const StageBytes denoise = denoising(model, embeds_ + latent_ * copies, bytes);
+      book(bytes.denoise, decodes_meanwhile ? together(denoise, decode, embeds_) : denoise);
+    } else {
+      bytes.experts.push_back(0);
+      if (on_device()) bytes.streamed.push_back(0);
+    }
+  }
+  book(bytes.decode, decode);
   if (stages_messages_) bytes.host.copies += static_cast<uint64_t>(transport_->staged());
   return bytes;
 }
@@ -235,8 +247,8 @@ ComponentBytes RankRun::bytes(size_t kept) {
 
 ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
                              const Request& request, std::array<int64_t, 2> prompt_rows,
-                             size_t kept) {
-  return RankRun(parts, placement, request, prompt_rows).bytes(kept);
+                             size_t kept, bool decodes_meanwhile) {
+  return RankRun(parts, placement, request, prompt_rows).bytes(kept, decodes_meanwhile);
 }
 
 namespace {

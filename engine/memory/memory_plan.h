@@ -44,6 +44,9 @@ struct ComponentBytes {
   uint64_t denoise = 0;      // latent, velocities, solver history, keys and values of the text,
                              // workspace
   uint64_t decode = 0;       // latents, remembered frames, workspace, frames waiting for the writer
+  // True where frames are decoded between denoise steps: the VAE then stays beside the
+  // transformers, and `denoise` contains what decoding holds.
+  bool decodes_meanwhile = false;
   // The part of these bytes that is scratch of single ops on a device: the most of any stage.
   uint64_t scratch = 0;
 };
