@@ -198,7 +198,7 @@ NamedTensors run_transformer(Case& c) {
   return std::move(seen);
 }
 
-// Joins bands of rows of [C, F, H, W] on the root.
+// Joins bands of rows of [C, F, H, W] on the root, which may have none itself.
 void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
                 const TensorView& whole) {
   const int64_t scale = whole[2] / latent_rows;
@@ -210,10 +210,12 @@ void join_bands(Bench& bench, RankPlacement& placement, int64_t latent_rows,
   // A band's rows are not contiguous in the whole.
   Tensor dense;
   const auto landing = [&](int rank) {
-    if (rank > 0) dense = bench.tensor(DType::kF32, rows_of(rank).shape());
-    return rank > 0 ? dense.view() : TensorView();
+    if (rank == 0 || placement.band_of(rank, latent_rows).size() == 0) return TensorView();
+    dense = bench.tensor(DType::kF32, rows_of(rank).shape());
+    return dense.view();
   };
-  if (!placement.root()) copy(bench.stream, rows_of(placement.rank()), landing(placement.rank()));
+  if (const TensorView own = landing(placement.rank()))
+    copy(bench.stream, rows_of(placement.rank()), own);
   placement.communicator().gather_v(
       bench.stream, {.kind = Payload::kFrames}, dense ? dense.view() : TensorView(), landing,
       [&](int rank, const TensorView& rows) { copy(bench.stream, rows, rows_of(rank)); });
@@ -245,8 +247,8 @@ NamedTensors run_vae(Case& c, VaeParts part) {
       vae_decode(context, *vae, part_of(x, 1), part_of(out, scale));
     else
       vae_encode(context, *vae, part_of(x, scale), part_of(out, 1));
-    join_bands(bench, c.placement, rows, out);
   }
+  join_bands(bench, c.placement, rows, out);
   NamedTensors tensors;
   out = on_host(bench.stream, std::move(out));
   if (decode && input.view().rank == 3) {  // one picture

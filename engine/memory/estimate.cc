@@ -46,7 +46,7 @@ class RankRun {
     placement_.set_dual_scope(dual_scope_of(request.method, 0));
   }
 
-  ComponentBytes bytes(size_t kept);
+  ComponentBytes bytes(size_t kept, bool decodes_meanwhile);
 
  private:
   // The bytes of a stage while its weights are loaded, when it holds little else, and after that.
@@ -83,6 +83,15 @@ void take_most(Footprint& most, const Footprint& footprint) {
   most.passing = std::max(most.passing, footprint.passing);
   most.arena = std::max(most.arena, footprint.arena);
   most.scratch = std::max(most.scratch, footprint.scratch);
+}
+
+// Two stages that take turns: both hold their tensors, and they share the arena and the ops'
+// scratch. `shared` counts tensors that are in both.
+StageBytes together(const StageBytes& a, const StageBytes& b, uint64_t shared) {
+  return {.tensors = a.tensors + b.tensors - shared,
+          .arena = std::max(a.arena, b.arena),
+          .scratch = std::max(a.scratch, b.scratch),
+          .loading = std::max(a.loading, b.loading)};
 }
 
 RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
@@ -210,30 +219,34 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
                decode);
 }
 
-ComponentBytes RankRun::bytes(size_t kept) {
+ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
   ComponentBytes bytes;
+  bytes.decodes_meanwhile = decodes_meanwhile;
+  if (on_device()) {
+    const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
+    bytes.host.copies = queues * kTransferSlots * kTransferPiece;
+    bytes.host.buffers = latent_ * (2 + kept);
+  }
   const auto book = [&](uint64_t& loading, uint64_t& running, const Stage& stage) {
     loading = std::max(loading, stage.loads.held(on_device()));
     running = std::max(running, stage.runs.held(on_device()));
     bytes.scratch = std::max(bytes.scratch, stage.runs.scratch);
   };
   book(bytes.load_text, bytes.encode_text, encoding(bytes));
+  const Stage decode = decoding(bytes);
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies = on_device() ? std::min<uint64_t>(kept, 1) : kept;
   for (int model = 0; model < parts_.experts(); ++model) {
     if (computes_with(request_, placement_, model)) {
-      book(bytes.load_expert, bytes.denoise, denoising(model, embeds_ + latent_ * copies, bytes));
+      Stage denoise = denoising(model, embeds_ + latent_ * copies, bytes);
+      if (decodes_meanwhile) denoise.runs = together(denoise.runs, decode.runs, embeds_);
+      book(bytes.load_expert, bytes.denoise, denoise);
     } else {
       bytes.experts.push_back(0);
       if (on_device()) bytes.streamed.push_back(0);
     }
   }
-  if (on_device()) {
-    const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
-    bytes.host.copies = queues * kTransferSlots * kTransferPiece;
-    bytes.host.buffers = latent_ * (2 + kept);
-  }
-  book(bytes.load_vae, bytes.decode, decoding(bytes));
+  book(bytes.load_vae, bytes.decode, decode);
   if (stages_messages_) bytes.host.copies += static_cast<uint64_t>(transport_->staged());
   return bytes;
 }
@@ -242,8 +255,8 @@ ComponentBytes RankRun::bytes(size_t kept) {
 
 ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
                              const Request& request, std::array<int64_t, 2> prompt_rows,
-                             size_t kept) {
-  return RankRun(parts, placement, request, prompt_rows).bytes(kept);
+                             size_t kept, bool decodes_meanwhile) {
+  return RankRun(parts, placement, request, prompt_rows).bytes(kept, decodes_meanwhile);
 }
 
 namespace {

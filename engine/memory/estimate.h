@@ -17,10 +17,11 @@ Sequence sequence_of(const Components& parts, const Request& request);
 
 // The bytes of one rank of the replica. `prompt_rows` counts the ids of the positive and of the
 // negative prompt; 0 where the negative one is not used. `kept` counts the tensors that a
-// checkpoint copies, each the size of the latent, 4 bytes per value.
+// checkpoint copies, each the size of the latent, 4 bytes per value. `decodes_meanwhile` is true
+// for a job that decodes frames between denoise steps.
 ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
                              const Request& request, std::array<int64_t, 2> prompt_rows,
-                             size_t kept);
+                             size_t kept, bool decodes_meanwhile = false);
 
 // Memory plans of changed requests, from which `refusal` finds settings that would fit.
 struct Changes {

@@ -130,6 +130,7 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
     case Residency::kCount:
       CHECK(false);
   }
+  if (parts.decodes_meanwhile && residency != Residency::kAll) decode = denoise += parts.vae;
   MemoryPlan plan;
   plan.residency = residency;
   plan.parts = parts;

@@ -46,6 +46,9 @@ struct ComponentBytes {
   uint64_t decode = 0;       // latents, remembered frames, workspace, frames waiting for the writer
   // The same while the weights of the stage are loaded.
   uint64_t load_text = 0, load_expert = 0, load_vae = 0;
+  // True where frames are decoded between denoise steps: the VAE then stays beside the
+  // transformers, and `denoise` contains what decoding holds.
+  bool decodes_meanwhile = false;
   // The part of these bytes that is scratch of single ops on a device: the most of any stage.
   uint64_t scratch = 0;
 };

@@ -129,6 +129,17 @@ TEST(PocketModel, IsOneRanksUnderEveryKindOfSplit) {
   }
 }
 
+// The rank that decodes or encodes alone need not be the one that reports.
+TEST(LayoutStages, ARankOfItsOwnHasTheVae) {
+  for (const char* name : {"vae21_tiny_decode3", "vae21_tiny_encode3", "pipeline_t2v"})
+    for (const char* layout : {"ring=3,decode_rank=0", "ring=3,decode_rank=2"})
+      for (const VerifyRow& row :
+           verify_case(std::string("tests/golden/") + name, {.dtype = DType::kF32, .threads = 1},
+                       threads(3), layout))
+        EXPECT_TRUE(row.pass) << name << " " << layout << " " << row.tensor << ": rel_l2 "
+                              << row.rel_l2 << " " << row.note;
+}
+
 TEST(LayoutErrors, NameTheLegalOnes) {
   try {
     verify_case("tests/golden/dit_wan_tiny", {.dtype = DType::kF32, .threads = 1}, threads(2),

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/generation/components.h"
 #include "engine/generation/stages.h"
+#include "engine/memory/estimate.h"
 #include "io/media/frame.h"
 #include "kernels/copy.h"
 #include "models/registry.h"
@@ -36,13 +38,14 @@ Tensor latents_of(int64_t frames) {
 
 // One rank's decoder with all that it needs.
 struct Decoding {
-  explicit Decoding(RankPlacement& placement, bool floats = false, FrameSink* sink = nullptr)
-      : vae(placement.band(kRows).size() > 0 ? load_vae(stream) : nullptr) {
+  explicit Decoding(RankPlacement& placement, bool floats = false, FrameSink* sink = nullptr,
+                    std::array<int64_t, 2> size = {kRows, kColumns})
+      : vae(placement.band(size[0]).size() > 0 ? load_vae(stream) : nullptr) {
     if (placement.root()) writer.emplace(sink);
     decoder.emplace(stream, arena, placement,
                     DecoderSettings{.traits = vae_model().traits(),
                                     .vae = vae.get(),
-                                    .latent = {vae_model().traits().channels, kRows, kColumns},
+                                    .latent = {vae_model().traits().channels, size[0], size[1]},
                                     .writer = writer ? &*writer : nullptr,
                                     .float_frames = floats});
   }
@@ -268,6 +271,55 @@ TEST(StreamDecoder, AJobMayNameTheRankThatDecodes) {
     EXPECT_GT(vae_bytes[decoder], 0u);
     EXPECT_EQ(vae_bytes[1 - decoder], 0u);
   }
+}
+
+// Pushes frames after every denoise step, and measures the tensors of the steps.
+struct DecodingListener final : ProgressListener {
+  StreamDecoder* decoder = nullptr;
+  Tensor latents;
+  size_t peak = 0;
+  void progress(const Progress& progress) override {
+    if (progress.stage != "denoise") return;
+    if (progress.step == 0) reset_tensor_bytes_peak();
+    decoder->push(latents);
+    peak = tensor_bytes_peak();
+  }
+};
+
+TEST(StreamDecoder, ItsMemoryBesideTheTransformersIsPlanned) {
+  const size_t before = tensor_bytes_live();
+  RankPlacement alone;
+  Generator generator(kModel, options_of(DType::kF32));
+  Request request = job();
+  request.width = 160;
+  request.height = 128;
+  request = generator.resolve(request);
+  const Components parts(generator.model(), {.dtype = DType::kF32}, DType::kF32, alone);
+  const auto shape = latent_shape(parts, request);
+  const auto rows = [&](const std::string& prompt) {
+    return static_cast<int64_t>(generator.model()->tokens(prompt)->ids.size());
+  };
+  const auto planned = [&](Residency residency) {
+    const ComponentBytes bytes = predict_bytes(
+        parts, alone, request, {rows(request.prompt), rows(*request.negative_prompt)}, 0, true);
+    return memory_under(residency, bytes, UINT64_MAX);
+  };
+  const MemoryPlan plan = planned(Residency::kAll);
+
+  Decoding decoding(alone, false, nullptr, {shape[2], shape[3]});
+  DecodingListener listener;
+  listener.decoder = &*decoding.decoder;
+  listener.latents = Tensor(DType::kF32, shape);
+  RunOptions options;
+  options.listener = &listener;
+  const RunResult result = generator.run(request, nullptr, options);
+  decoding.finish();
+  // The job has a VAE of its own. Its decoder has the same arena as the one here.
+  const double measured =
+      static_cast<double>(listener.peak - before - plan.parts.vae + result.arena_high_water);
+  EXPECT_NEAR(static_cast<double>(plan.denoise) / measured, 1.0, 0.05) << plan.to_string();
+  EXPECT_EQ(planned(Residency::kStaged).denoise + plan.parts.text_encoder, plan.denoise);
+  EXPECT_EQ(planned(Residency::kSequential).high_water, planned(Residency::kOneExpert).high_water);
 }
 
 // Decoding beside a stage is counted apart from it, and events stay those of the stage.
