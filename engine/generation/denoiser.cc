@@ -26,6 +26,17 @@ bool computes_with(const Request& request, const RankPlacement& placement, int m
   return placement.computes(0) || guidance_branches(guidance_of(request, model)) == 2;
 }
 
+std::optional<DualScope> dual_scope_of(const Request& request) {
+  const Method& method = request.method;
+  if (method.kind != MethodKind::kClips) return std::nullopt;
+  return DualScope{.window = *method.window,
+                   .global = *method.global,
+                   .trained = *method.trained,
+                   .bias = *method.bias,
+                   .stale = static_cast<int>(*method.stale),
+                   .warmup = static_cast<int>(*method.warmup)};
+}
+
 DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
                               const Sequence& all, std::array<int64_t, 2> prompt_rows) {
@@ -57,7 +68,10 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   recorded_ = {};
   streaming_ = {};
   clip_ = {.step = config.first_step};
-  placement_.set_dual_scope(job.dual_scope);
+  std::optional<DualScope> scope = dual_scope_of(job.request);
+  if (scope)
+    global_steps_ = scope->global_steps = job.sampler.steps_from(*job.request.method.global_sigma);
+  placement_.set_dual_scope(scope);
   if (run_from(std::move(job.latent), config)) return;
   throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
                                        " of " + std::to_string(job.sampler.steps()));
@@ -93,8 +107,7 @@ bool Denoiser::begin_turn(int turn) {
     return true;
   }
   clip_.step = turn;
-  if (job_->dual_scope && turn == job_->dual_scope->global_steps)
-    recorded_ = {};  // a recorded forward has the bias of its step
+  if (turn == global_steps_) recorded_ = {};  // a recorded forward has the bias of its step
   const StepAction what = job_->before_step ? job_->before_step(turn) : StepAction::kContinue;
   if (what == StepAction::kKeep || what == StepAction::kKeepAndStop) {
     Snapshot snapshot = gather(turn);

@@ -437,7 +437,9 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
     least(out.layers, traits.blocks);
     least(out.ffn, traits.ffn_columns);
   }
-  out.tokens = sequence_of(parts, request).tokens;
+  const Sequence all = sequence_of(parts, request);
+  out.tokens = all.tokens;
+  if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
   return out;
@@ -445,8 +447,11 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
 
 std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
   const auto of = [&](const Request& changed) {
-    // A small picture may have fewer tokens than the layout has ranks.
-    if (!refuse(placement.layout(), layout_limits(changed)).empty())
+    // A small picture may have fewer tokens than the layout has ranks, and a short video fewer
+    // frames than are global.
+    const std::optional<DualScope> scope = dual_scope_of(changed);
+    if (!refuse(placement.layout(), layout_limits(changed)).empty() ||
+        (scope && !weft::refuse(*scope, sequence_of(parts, changed).frames).empty()))
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
     return plan(changed);
   };
@@ -550,6 +555,11 @@ Request Generator::resolve(const Request& request) const {
       {.latents = vae.latent_frames(resolved.frames),
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
+  const TransformerModel& transformer = impl_->parts.expert_model(0);
+  if (resolved.method.kind == MethodKind::kClips && transformer.joint_rows(tokens(resolved), 1) > 0)
+    throw Error(ErrorKind::kUsage,
+                "--method is '" + to_string(resolved.method) + "', but " + model_name() +
+                    " has its text among the tokens, which clips cannot split; legal: full");
   return resolved;
 }
 

@@ -42,7 +42,9 @@ class RankRun {
         stages_messages_(of.stages_messages()),
         transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
         placement_(Communicator(transport_), of.layout()),
-        run_(parts.device()) {}
+        run_(parts.device()) {
+    placement_.set_dual_scope(dual_scope_of(request));
+  }
 
   ComponentBytes bytes(size_t kept);
 
