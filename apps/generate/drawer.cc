@@ -136,6 +136,11 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
     const LayoutLimits other = generator_.layout_limits(drawing.spec.request);
     limits.tokens = std::min(limits.tokens, other.tokens);
     limits.guided &= other.guided;
+    if (ranks_.count > 1 && (limits.clip_frames > 0) != (other.clip_frames > 0))
+      throw Error(ErrorKind::kUsage,
+                  "some jobs have --method clips and some have not: they need other layouts; legal "
+                  "for several ranks: all of a batch or none");
+    limits.clip_frames = std::min(limits.clip_frames, other.clip_frames);
   }
   limits.requests = static_cast<int64_t>(drawings.size());
   layout_ = layout_for(first, limits);

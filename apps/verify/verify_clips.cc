@@ -30,18 +30,23 @@ struct CaseExperts final : Experts {
   const std::unique_ptr<Transformer> transformer;
 };
 
-DualScope dual_scope(const Case& c, const Sampler& sampler, int64_t frames) {
+Request clips_request(const Case& c, int64_t frames) {
   const std::string what = c.file("case.json");
   constexpr IntRange kFrames{0, 1 << 20};
-  const DualScope scope{
-      .window = json_int(c.spec, "window", what, kFrames),
-      .global = json_int(c.spec, "global_frames", what, kFrames),
-      .trained = json_int(c.spec, "trained_frames", what, kFrames),
-      .bias = json_number(c.spec, "bias", what),
-      .global_steps = sampler.steps_from(json_number(c.spec, "global_sigma", what))};
-  if (const std::string why = refuse(scope, frames); !why.empty())
+  Request request;
+  request.guidance_scale = json_number(c.spec, "guidance_scale", what);
+  request.guidance_scale_2 = request.guidance_scale;
+  request.method = {.kind = MethodKind::kClips,
+                    .window = json_int(c.spec, "window", what, kFrames),
+                    .global = json_int(c.spec, "global_frames", what, kFrames),
+                    .trained = json_int(c.spec, "trained_frames", what, kFrames),
+                    .bias = json_number(c.spec, "bias", what),
+                    .global_sigma = json_number(c.spec, "global_sigma", what),
+                    .stale = 0,
+                    .warmup = 0};
+  if (const std::string why = refuse(*dual_scope_of(request.method, 0), frames); !why.empty())
     throw Error(ErrorKind::kModel, what + ": " + why);
-  return scope;
+  return request;
 }
 
 }  // namespace
@@ -53,18 +58,16 @@ NamedTensors run_clips(Case& c) {
   const Sampler sampler(
       SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),
       c.integer("steps", kMaxSteps));
-  Request request;
-  request.guidance_scale = json_number(c.spec, "guidance_scale", c.file("case.json"));
-  request.guidance_scale_2 = request.guidance_scale;
-  const int branches = guidance_branches(*request.guidance_scale);
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
   Tensor noise = bench.load(inputs, "noise");
-  const Tensor positive = bench.load(inputs, "encoder_hidden_states");
-  const Tensor negative =
-      branches == 2 ? bench.load(inputs, "negative_encoder_hidden_states") : Tensor();
   const auto shape = noise.view().extent;
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
+  const Request request = clips_request(c, all.frames);
+  const int branches = guidance_branches(*request.guidance_scale);
+  const Tensor positive = bench.load(inputs, "encoder_hidden_states");
+  const Tensor negative =
+      branches == 2 ? bench.load(inputs, "negative_encoder_hidden_states") : Tensor();
 
   NamedTensors out;
   std::map<int, Tensor> velocities;  // this rank's rows
@@ -75,7 +78,6 @@ NamedTensors run_clips(Case& c) {
           .sampler = sampler,
           .embeds = {positive.view(), negative.view()},
           .latent = std::move(noise),
-          .dual_scope = dual_scope(c, sampler, all.frames),
           .on_velocity =
               [&](int step, const TensorView& velocity) {
                 if (step > 0 && step + 1 < sampler.steps()) return;

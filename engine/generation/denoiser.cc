@@ -54,7 +54,9 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
                    .grid = traits_.grid(latent[1], latent[2], latent[3]),
                    .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; }});
   clip_ = {.step = config.first_step};
-  placement_.set_dual_scope(job.dual_scope);
+  const Method& method = job.request.method;
+  global_steps_ = method.global_sigma ? job.sampler.steps_from(*method.global_sigma) : 0;
+  placement_.set_dual_scope(dual_scope_of(method, global_steps_));
   if (run_from(std::move(job.latent), config)) return;
   throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
                                        " of " + std::to_string(job.sampler.steps()));
@@ -87,8 +89,7 @@ bool Denoiser::begin_turn(int turn) {
     return true;
   }
   clip_.step = turn;
-  if (job_->dual_scope && turn == job_->dual_scope->global_steps)
-    forwards_.forget_graphs();  // a recorded forward has the bias of its step
+  if (turn == global_steps_) forwards_.forget_graphs();  // a recorded forward has the bias of its step
   const StepAction what = job_->before_step ? job_->before_step(turn) : StepAction::kContinue;
   if (what == StepAction::kKeep || what == StepAction::kKeepAndStop) {
     Snapshot snapshot = gather(turn);

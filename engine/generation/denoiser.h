@@ -28,6 +28,7 @@ double guidance_of(const Request& request, int model);
 // has nothing to compute where the expert's guidance is off.
 bool computes_with(const Request& request, const RankPlacement& placement, int model);
 
+
 // Says what every rank does between two steps: go on, or first gather the latent and the solver's
 // history on the root (kKeep), or stop.
 enum class StepAction : uint8_t { kContinue, kKeep, kStop, kKeepAndStop };
@@ -49,8 +50,6 @@ struct Job {
   // The solver's history of a resumed job, in Sampler::history's order, on the device; released
   // like the latent. Empty when the job starts at step 0.
   std::vector<Tensor> history{};
-  // Attention is dual-scope where it is set. Its global_steps are Sampler::steps_from.
-  std::optional<DualScope> dual_scope{};
   // Sees this rank's rows [n, row] of a step's velocity behind guidance.
   std::function<void(int step, const TensorView& velocity)> on_velocity{};
   std::function<void(int step)> on_update{};  // called after the update of `step`
@@ -97,6 +96,7 @@ class Denoiser final : private StagedProgram {
   Forwards forwards_;
   Job* job_ = nullptr;
   ClipState clip_;
+  int global_steps_ = 0;  // DualScope::global_steps
 };
 
 }  // namespace weft

@@ -354,15 +354,6 @@ void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
   output.finish(run.result, run.started);
 }
 
-namespace {
-
-std::optional<DualScope> dual_scope_of(const Request& request, const Sampler& sampler) {
-  const Method& method = request.method;
-  return weft::dual_scope_of(method, sampler.steps_from(method.global_sigma.value_or(0)));
-}
-
-}  // namespace
-
 void Generator::Impl::denoise(const Run& run, const std::array<Prompt, 2>& prompts, Start start) {
   const Sampler& sampler = run.sampler;
   Checkpoint kept;
@@ -382,7 +373,6 @@ void Generator::Impl::denoise(const Run& run, const std::array<Prompt, 2>& promp
           .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
           .latent = std::move(start.latent),
           .history = std::move(start.history),
-          .dual_scope = dual_scope_of(run.request, sampler),
           .on_update =
               [&](int step) {
                 run.clock.kept(policy.kept());
@@ -436,8 +426,11 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
 
 std::string Generator::Impl::refusal(const Request& request, const MemoryPlan& memory) {
   const auto of = [&](const Request& changed) {
-    // A small picture may have fewer tokens than the layout has ranks.
-    if (!refuse(placement.layout(), layout_limits(changed)).empty())
+    // A small picture may have fewer tokens than the layout has ranks, and a short video fewer
+    // frames than are global.
+    const std::optional<DualScope> scope = dual_scope_of(changed.method, 0);
+    if (!refuse(placement.layout(), layout_limits(changed)).empty() ||
+        (scope && !weft::refuse(*scope, sequence_of(parts, changed).frames).empty()))
       return MemoryPlan{.parts = {}, .high_water = UINT64_MAX};
     return plan(changed);
   };
@@ -543,6 +536,11 @@ Request Generator::resolve(const Request& request) const {
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
   validate_method(resolved);
+  const TransformerModel& transformer = impl_->parts.expert_model(0);
+  if (resolved.method.kind == MethodKind::kClips && transformer.joint_rows(tokens(resolved), 1) > 0)
+    throw Error(ErrorKind::kUsage,
+                "--method is '" + to_string(resolved.method) + "', but " + model_name() +
+                    " has its text among the tokens, which clips cannot split; legal: full");
   return resolved;
 }
 

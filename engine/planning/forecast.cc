@@ -194,7 +194,10 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
   brief.frames = vae.frames(std::min<int64_t>(latents, kSimulatedChunks));
   const Generator generator(model, without_limits(job_.options));
-  if (!refuse(layout, generator.layout_limits(brief)).empty()) brief.frames = job_.request.frames;
+  // Clips may have more global frames than so short a video.
+  if (brief.method.kind == MethodKind::kClips ||
+      !refuse(layout, generator.layout_limits(brief)).empty())
+    brief.frames = job_.request.frames;
   StageTimes times;
   const double end = latest(simulate_run(job_, brief, model, layout, times));
   for (const auto& [stage, seconds] : times.stages(end))

@@ -80,36 +80,47 @@ TEST(RankPlacement, AForwardTakesThePredictedArena) {
   const std::array<int64_t, 4> latent{config.in_channels, 3, 6, 10};
   const auto grid = config.traits().grid(latent[1], latent[2], latent[3]);
   const int64_t tokens = grid[0] * grid[1] * grid[2];
-  const LayoutLimits limits{
-      .heads = config.heads, .layers = 1, .tokens = tokens, .ffn = config.ffn_dim};
-  int layouts = 0;
+  const Sequence all{tokens, grid[0]};
+  const DualScope scope{.window = 1, .global = 2, .trained = 2, .bias = 1};
+  LayoutLimits limits{.heads = config.heads, .layers = 1, .tokens = tokens, .ffn = config.ffn_dim};
+  std::vector<std::pair<Layout, std::optional<DualScope>>> jobs;
   for (int ranks = 1; ranks <= 6; ++ranks)
-    for (const Layout& layout : legal_layouts(ranks, limits))
-      for (DType dtype : {DType::kF32, DType::kBF16}) {
-        ++layouts;
-        run_ranks(ranks, [&](Communicator& world) {
-          RankPlacement placement = RankPlacement::of(world, layout);
-          Stream stream = Stream::cpu(1);
-          Arena arena;
-          const TransformerLoad load = placement.load(config.traits(), {.dtype = dtype});
-          const WanTransformer wan = WanTransformer::load(stream, file, config, load);
-          const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
-          const Tensor embeds(DType::kF32, {5, config.text_dim});
-          Context context = placement.context(stream, arena, Pass{}, tokens);
-          const WanText text = test::prepare_text(wan, context, embeds, 9);
-          const TimeSegment time{{0, tokens}, 500};
-          test::forward(wan, context, load.blocks, in, {&time, 1}, text, test::rope_of(wan, grid),
-                        out);
-          DryRun run;
-          RankPlacement silent(
-              Communicator(std::make_shared<SilentTransport>(world.rank(), world.size())), layout);
-          const DryTransformer dry = dry_load(run, *make_wan_model(config), file, load);
-          Context dry_context = silent.context(run.stream(), run.arena(), Pass{}, tokens);
-          const Footprint forward = dry_forward(run, *dry.model, dry_context, grid, 5, 9).footprint;
-          EXPECT_EQ(arena.high_water(), forward.arena)
-              << to_string(layout) << ", rank " << world.rank();
-        });
-      }
+    for (const bool clips : {false, true}) {
+      limits.clip_frames = clips ? grid[0] : 0;
+      for (const Layout& layout : legal_layouts(ranks, limits))
+        jobs.emplace_back(layout, clips ? std::optional(scope) : std::nullopt);
+    }
+  int layouts = 0;
+  for (const auto& [given, dual_scope] : jobs)
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      ++layouts;
+      const Layout& layout = given;
+      const std::optional<DualScope>& attention = dual_scope;
+      run_ranks(layout.ranks(), [&](Communicator& world) {
+        RankPlacement placement = RankPlacement::of(world, layout);
+        placement.set_dual_scope(attention);
+        Stream stream = Stream::cpu(1);
+        Arena arena;
+        const TransformerLoad load = placement.load(config.traits(), {.dtype = dtype});
+        const WanTransformer wan = WanTransformer::load(stream, file, config, load);
+        const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
+        const Tensor embeds(DType::kF32, {5, config.text_dim});
+        Context context = placement.context(stream, arena, Pass{}, all);
+        const WanText text = test::prepare_text(wan, context, embeds, 9);
+        const TimeSegment time{{0, tokens}, 500};
+        test::forward(wan, context, load.blocks, in, {&time, 1}, text, test::rope_of(wan, grid),
+                      out);
+        DryRun run;
+        RankPlacement silent(
+            Communicator(std::make_shared<SilentTransport>(world.rank(), world.size())), layout);
+        silent.set_dual_scope(attention);
+        const DryTransformer dry = dry_load(run, *make_wan_model(config), file, load);
+        Context dry_context = silent.context(run.stream(), run.arena(), Pass{}, all);
+        const Footprint forward = dry_forward(run, *dry.model, dry_context, grid, 5, 9).footprint;
+        EXPECT_EQ(arena.high_water(), forward.arena)
+            << to_string(layout) << ", rank " << world.rank();
+      });
+    }
   EXPECT_GE(layouts, 30);
 }
 

@@ -1,0 +1,196 @@
+// Whole generations under --method clips: the layout changes nothing, memory is as planned, stale
+// frames change no bit by chance, and what cannot work is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/generation/denoiser.h"
+#include "models/wan/transformer.h"
+#include "parallel/transport/local.h"
+#include "tests/engine/small_job.h"
+
+namespace weft {
+namespace {
+
+using namespace test;
+
+// Seven latent frames.
+Request clips_job(const std::string& method) {
+  Request request = job();
+  request.frames = 25;
+  request.steps = 4;
+  request.method = parse_method(method, "method");
+  return request;
+}
+
+struct LatentTap final : PipelineTap {
+  std::vector<float> latents;
+  void tap(const char* name, const TensorView& value) override {
+    if (std::string(name) == "latents_final")
+      latents.assign(value.as<float>(), value.as<float>() + value.count());
+  }
+};
+
+std::vector<float> run(const Request& request, const Layout& layout, DType dtype,
+                       const LocalOptions& local = {}) {
+  std::vector<float> latents;
+  run_ranks(
+      layout.ranks(),
+      [&](Communicator& world) {
+        LatentTap tap;
+        RunOptions options;
+        options.tap = &tap;
+        Generator(kModel, options_of(dtype), RankPlacement::of(world, layout))
+            .run(request, nullptr, options);
+        if (world.rank() == 0) latents = std::move(tap.latents);
+      },
+      local);
+  return latents;
+}
+
+double rel_l2(const std::vector<float>& got, const std::vector<float>& expected) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{got[i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(error / norm);
+}
+
+Layout clips(int count) {
+  Layout layout;
+  layout[Axis::kClip] = count;
+  return layout;
+}
+
+std::string refusal(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Clips, EveryLayoutGivesOneRanksLatents) {
+  const Request request = clips_job("clips:window=2,global=3,trained=5,bias=2");
+  const std::vector<float> one = run(request, {}, DType::kF32);
+  EXPECT_GE(rel_l2(run(clips_job("full"), {}, DType::kF32), one), 1e-3);
+  const Generator generator(kModel, options_of(DType::kF32));
+  const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+  EXPECT_EQ(limits.clip_frames, 7);
+  int layouts = 0;
+  for (int ranks = 2; ranks <= 4; ++ranks)
+    for (const Layout& layout : legal_layouts(ranks, limits)) {
+      if (layout[Axis::kData] > 1) continue;
+      ++layouts;
+      EXPECT_LE(rel_l2(run(request, layout, DType::kF32), one), 1e-5) << to_string(layout);
+    }
+  EXPECT_GE(layouts, 15);
+}
+
+// Law 30 for a whole job: keys and values are the formula's, of every forward and layer. One rank
+// decodes, because bands of the VAE exchange keys and values, too.
+TEST(Clips, BytesAreTheFormulaForAWholeJob) {
+  const WanConfig wan = WanConfig::from_json_file(kModel + "/transformer/config.json");
+  for (const int stale : {0, 1})
+    for (const int count : {2, 3, 4}) {
+      const Request request =
+          clips_job("clips:window=2,global=3,trained=5,stale=" + std::to_string(stale));
+      Layout layout = clips(count);
+      layout.vae_ranks = 1;
+      run_ranks(count, [&](Communicator& world) {
+        Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+        const Sequence all{generator.tokens(request), 7};
+        const ClipFrames frames(SequenceMap::clips(all, count), all,
+                                *dual_scope_of(generator.resolve(request).method, 0));
+        generator.run(request, nullptr);
+        EXPECT_EQ(
+            world.counters().sent[static_cast<size_t>(Payload::kKeyValue)].bytes,
+            request.steps * 2 * wan.layers *
+                dual_scope_sent_bytes(frames, world.rank(), {wan.heads, wan.heads, wan.head_dim}))
+            << count << " clips, rank " << world.rank();
+      });
+    }
+}
+
+TEST(Clips, StaleFramesDependOnNoDelay) {
+  const std::string numbers = "clips:window=2,global=3,trained=5,bias=2,stale=1";
+  const Request stale = clips_job(numbers + ",warmup=1");
+  const std::vector<float> fresh = run(clips_job(numbers + ",warmup=4"), {}, DType::kF32);
+  EXPECT_LE(rel_l2(run(stale, {}, DType::kF32), fresh), 1e-6);  // no rank is another
+  for (const int count : {2, 3}) {
+    EXPECT_LE(rel_l2(run(clips_job(numbers + ",warmup=4"), clips(count), DType::kF32), fresh),
+              1e-5);
+    const std::vector<float> plain = run(stale, clips(count), DType::kF32);
+    EXPECT_GE(rel_l2(plain, fresh), 1e-5) << count;
+    for (uint64_t seed = 1; seed <= 4; ++seed)
+      EXPECT_EQ(run(stale, clips(count), DType::kF32,
+                    {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 200}),
+                plain);
+  }
+}
+
+// A second job of one generator sees no frame of the first, and full attention follows clips.
+TEST(Clips, JobsOfOneGeneratorAreApart) {
+  const Request stale = clips_job("clips:window=2,global=3,trained=5,bias=2,stale=1,warmup=0");
+  run_ranks(2, [&](Communicator& world) {
+    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, clips(2)));
+    const std::string first = generator.run(stale, nullptr).signature;
+    EXPECT_EQ(generator.run(stale, nullptr).signature, first);
+  });
+  Generator generator(kModel, options_of(DType::kF32)), other(kModel, options_of(DType::kF32));
+  const std::string full = other.run(clips_job("full"), nullptr).signature;
+  EXPECT_NE(generator.run(stale, nullptr).signature, full);
+  EXPECT_EQ(generator.run(clips_job("full"), nullptr).signature, full);
+}
+
+TEST(Clips, MemoryIsAsPlanned) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const size_t live = tensor_bytes_live();
+    Generator generator(kModel, options_of(dtype));
+    Request request = clips_job("clips:window=1,global=2,trained=5");
+    request.width = request.height = 128;
+    request = generator.resolve(request);
+    const MemoryPlan plan = generator.plan(request);
+    const RunResult result = generator.run(request, nullptr);
+    const auto measured = static_cast<double>(result.memory_high_water - live);
+    EXPECT_NEAR(static_cast<double>(plan.high_water) / measured, 1.0, 0.05) << plan.to_string();
+  }
+}
+
+// A rank plans less for its clip than one rank for the video; stale frames are planned, too.
+TEST(Clips, MemoryOfARankIsThatOfItsClip) {
+  Request request = clips_job("clips:window=1,global=2,trained=5");
+  request.width = request.height = 128;
+  const auto planned = [&](const Layout& layout, int rank, const std::string& method) {
+    Generator generator(kModel, options_of(DType::kF32), RankPlacement(layout, rank));
+    request.method = parse_method(method, "method");
+    return generator.plan(generator.resolve(request)).parts.denoise;
+  };
+  const std::string fresh = "clips:window=1,global=2,trained=5";
+  const uint64_t whole = planned({}, 0, fresh);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_LT(planned(clips(3), rank, fresh), whole);
+    EXPECT_GT(planned(clips(3), rank, fresh + ",stale=1"), planned(clips(3), rank, fresh));
+  }
+}
+
+TEST(Clips, RefusesWhatCannotWork) {
+  const Generator generator(kModel, options_of(DType::kF32));
+  const Request full = generator.resolve(clips_job("full"));
+  EXPECT_NE(refuse(clips(2), generator.layout_limits(full)).find("--method clips"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { generator.resolve(clips_job("clips:global=8")); }).find("global is 8"),
+            std::string::npos);
+  const Generator joint("tests/golden/pipeline_zimage_cfg/model", options_of(DType::kF32));
+  Request picture = job();
+  picture.frames = 1;
+  picture.method = parse_method("clips", "method");
+  EXPECT_NE(refusal([&] { joint.resolve(picture); }).find("its text among the tokens"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft
