@@ -29,16 +29,13 @@ int64_t most_sent(const Forecast& out) {
   return most;
 }
 
-DenoisePlanConfig schedule_of(const PlannedJob& job, const Layout& layout) {
-  return Generator(job.model, job.options, RankPlacement(layout, 0)).schedule(job.request);
+JobSchedule schedule_of(const PlannedJob& job, const Layout& layout) {
+  return Generator(job.model, job.options, RankPlacement(layout, 0)).whole_schedule(job.request);
 }
 
 // Proves the schedule of a layout; throws where it has a fault.
 std::string proof(const PlannedJob& job, const Layout& layout) {
-  const DenoisePlanConfig schedule = schedule_of(job, layout);
-  const std::vector<Plan> plans = plan_denoise(schedule);
-  const PlanRules rules{
-      .bytes = [&](const Step& message) { return message_bytes(schedule, message); }};
+  const auto [plans, rules] = schedule_of(job, layout);
   if (const auto fault = check_plans(plans, rules))
     throw Error(ErrorKind::kInternal,
                 "the schedule of " + to_string(layout) + " is not sound: " + *fault);
@@ -47,7 +44,7 @@ std::string proof(const PlannedJob& job, const Layout& layout) {
 
 nlohmann::json schedule_json(const PlannedJob& job, const Layout& layout) {
   nlohmann::json turns = nlohmann::json::array();
-  for (const TurnSummary& turn : summarize_turns(plan_denoise(schedule_of(job, layout))))
+  for (const TurnSummary& turn : summarize_turns(schedule_of(job, layout).plans))
     turns.push_back({{"first", turn.turns.begin},
                      {"last", turn.turns.end - 1},
                      {"loads", turn.loads},
@@ -136,7 +133,7 @@ void print_one(const Forecast& out, const SimulatedMachine& machine, double alon
 
 // Prints what the ranks do together in every turn, or every step of one of them.
 void print_schedule(const PlannedJob& job, const Layout& layout, std::optional<int64_t> rank) {
-  const std::vector<Plan> plans = plan_denoise(schedule_of(job, layout));
+  const std::vector<Plan> plans = schedule_of(job, layout).plans;
   if (rank) {
     std::printf("\nschedule of %s", to_string(plans[*rank]).c_str());
     return;
@@ -204,6 +201,8 @@ Comparison compare(const PlannedJob& job, const std::string& text, int ranks, bo
   const Generator generator(job.model, job.options);
   std::vector<Layout> layouts = parse_layouts(text, ranks, generator.layout_limits(job.request));
   Comparison out;
+  if (job.request.method.kind == MethodKind::kQueue && chooses_layout(text))
+    layouts = {parse_layout(text, ranks, generator.layout_limits(job.request))};
   if (chooses_layout(text) && layouts.size() > 1) {
     out.choice = choose_layout(job, layouts);
     layouts = {out.choice->best.front().layout};

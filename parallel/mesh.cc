@@ -160,6 +160,13 @@ std::string refuse_clips(const Layout& layout, const LayoutLimits& limits) {
   return "";
 }
 
+// Decoding meanwhile is the work of one rank, and the text is encoded on one, so that the bits of a
+// result do not depend on how many there are.
+void take_one_rank_stages(Layout& layout) {
+  if (layout.text_ranks == 0) layout.text_ranks = 1;
+  if (layout.decode_rank < 0 && layout.vae_ranks == 0) layout.decode_rank = 0;
+}
+
 // Why the layout splits what the job does not let be split, or "".
 std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
   if (layout[Axis::kCfg] > 2)
@@ -174,6 +181,9 @@ std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
     if (layout[ring] > 1 && limits.whole_frames)
       return std::string(to_string(ring)) + "=" + std::to_string(layout[ring]) +
              " splits the frames of a block, whose keys other blocks need whole; legal: 1";
+  if (limits.whole_frames && layout.vae_ranks > 1)
+    return "vae_ranks is " + std::to_string(layout.vae_ranks) +
+           ", but one rank decodes the blocks as they are done; legal: 1";
   return "";
 }
 
@@ -290,12 +300,17 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
   std::string why = "nothing fits";
   std::erase_if(layouts, [&](Layout& layout) {
     layout.take_stages(given);
+    if (limits.whole_frames && ranks > 1) take_one_rank_stages(layout);
     const std::string fault = refuse(layout, limits);
     if (!fault.empty()) why = fault;
     return !fault.empty();
   });
   if (layouts.empty()) refuse_with_list(text, why, ranks, limits);
   sort_by_preference(layouts);
+  // Blocks of whole frames go through the stages one behind the other, so these cost the least.
+  if (limits.whole_frames)
+    std::ranges::stable_sort(layouts, std::greater(),
+                             [](const Layout& layout) { return layout[Axis::kLayers]; });
   return layouts;
 }
 

@@ -58,8 +58,8 @@ struct LayoutLimits {
   // Not 0: attention is cut into clips of these latent frames, which rings cannot serve. 0: the
   // clip axis has no meaning and must be 1.
   int64_t clip_frames = 0;
-  bool guided = true;        // false: cfg must be 1
-  bool whole_width = false;  // true: tensor must be 1
+  bool guided = true;         // false: cfg must be 1
+  bool whole_width = false;   // true: tensor must be 1
   bool whole_frames = false;  // true: ring and token_ring must be 1
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
   // the number of key/value heads then.

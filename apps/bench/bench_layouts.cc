@@ -8,7 +8,7 @@
 
 #include "apps/bench/bench_limits.h"
 #include "apps/device.h"
-#include "engine/generation/denoiser.h"
+#include "engine/denoising/denoiser.h"
 #include "kernels/transfer.h"
 #include "models/random_weights.h"
 #include "parallel/schedule/simulate.h"

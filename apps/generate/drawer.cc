@@ -152,7 +152,8 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
 Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
   const std::string asked = layout_text(flags_);
   const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
-  if (layouts.size() == 1 || !chooses_layout(asked))
+  const bool queue = first.spec.request.method.kind == MethodKind::kQueue;  // forecasts know none
+  if (layouts.size() == 1 || queue || !chooses_layout(asked))
     return parse_layout(asked, ranks_.count, limits);
   const Link link = link_between(flags_, ranks_);
   const std::string chosen =
@@ -301,9 +302,15 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   options.resume = left_by_earlier_run(flags_, generator, request, names);
   const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
   ProgressPrinter printer(progress_mode(flags_), job_name(drawing.path));
-  options.latents_path = names.latents;
+  const bool queue = request.method.kind == MethodKind::kQueue;
+  if (queue && flags_.on("keep-latents"))
+    throw Error(ErrorKind::kUsage, flags_.label("keep-latents") + " is given, but the method " +
+                                       to_string(request.method) +
+                                       " decodes latents as they are done and keeps none; legal "
+                                       "with it: full, clips");
   const std::optional<double> seconds = checkpoint_seconds(flags_);
-  if (seconds) options.checkpoint_path = names.checkpoint;
+  if (!queue) options.latents_path = names.latents;
+  if (seconds && !queue) options.checkpoint_path = names.checkpoint;
   options.checkpoint_seconds = seconds.value_or(0);
   const std::string& pattern = work.drawings.pattern;
   options.notes = resume_notes(flags_, drawing.spec, pattern.empty() ? drawing.path : pattern,

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/verify/verify_run.h"
-#include "engine/generation/denoiser.h"
+#include "engine/denoising/denoiser.h"
 #include "engine/sampling/guidance.h"
 #include "kernels/transfer.h"
 #include "models/blocks.h"

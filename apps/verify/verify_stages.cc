@@ -5,8 +5,8 @@
 
 #include "apps/generate/request_flags.h"
 #include "apps/verify/verify_run.h"
+#include "engine/denoising/staged_program.h"
 #include "engine/generation/generator.h"
-#include "engine/generation/staged_program.h"
 #include "engine/sampling/guidance.h"
 #include "engine/sampling/noise.h"
 #include "engine/sampling/sampler.h"

@@ -4,13 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "engine/decoding/video_output.h"
+#include "engine/denoising/denoiser.h"
 #include "engine/generation/components.h"
-#include "engine/generation/denoiser.h"
 #include "engine/generation/stages.h"
-#include "engine/generation/video_output.h"
 #include "engine/job/checkpoint_policy.h"
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
+#include "engine/long_video/queue_run.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_meter.h"
 #include "engine/sampling/guidance.h"
@@ -36,7 +37,9 @@ Tensor padded(Stream& stream, const Tensor& embeds, int64_t text_length) {
   return out;
 }
 
-std::string text_hash(Stream& stream, const std::array<Prompt, 2>& prompts) {
+bool is_queue(const Request& request) { return request.method.kind == MethodKind::kQueue; }
+
+std::string text_hash(Stream& stream, std::span<const Prompt> prompts) {
   Sha256 hash;
   for (const Prompt& prompt : prompts) {
     const HostCopy rows(stream, prompt.embeds);
@@ -169,19 +172,21 @@ struct Generator::Impl {
     const size_t kept = options.keeping == Keeping::kCheckpoints && placement.root()
                             ? 1 + sampler.history(SamplerState(0)).size()
                             : 0;
-    return plan_memory(predict_bytes(parts, placement, request, prompt_rows(request), kept),
-                       available, host_available);
+    return plan_memory(
+        predict_bytes(parts, placement, request, prompt_rows(request), kept, is_queue(request)),
+        available, host_available);
   }
   LayoutLimits layout_limits(const Request& request) const;
   std::string refusal(const Request& request, const MemoryPlan& plan);
 
   RunResult run(const Request& request, FrameSink* sink, const RunOptions& run_options);
   void load_all(const Run& run);
-  std::array<Prompt, 2> encode_prompts(const Run& run);
+  std::vector<Prompt> encode_prompts(const Run& run);
   void encode_prompt(const Prompt& prompt, const Pass& pass);
   Tensor initial_latents(const Run& run);
   Start start_of(const Run& run);
-  void denoise(const Run& run, const std::array<Prompt, 2>& prompts, Start start);
+  void denoise(const Run& run, std::span<const Prompt> prompts, Start start);
+  void denoise_queue(const Run& run, std::span<const Prompt> prompts);
   void heed_stop(const char* stage, const Run& run) const;
   void decode_latents(const Run& run, const TensorView& latent);
   void write_frames(const Run& run, const TensorView& latent);
@@ -248,11 +253,14 @@ void Generator::Impl::load_all(const Run& run) {
   run.clock.step(++done);
 }
 
-std::array<Prompt, 2> Generator::Impl::encode_prompts(const Run& run) {
-  std::array<Prompt, 2> prompts;
-  std::array<std::vector<int32_t>, 2> ids = prompt_ids(run.request);
-  for (size_t i = 0; i < prompts.size(); ++i) prompts[i].ids = std::move(ids[i]);
-  run.clock.enter(Zone::kEncodeText, prompts[1].ids.empty() ? 1 : 2);
+// The positive prompt, the negative one, and those of the schedule.
+std::vector<Prompt> Generator::Impl::encode_prompts(const Run& run) {
+  std::vector<Prompt> prompts;
+  for (std::vector<int32_t>& ids : prompt_ids(run.request)) prompts.push_back({std::move(ids), {}});
+  for (const ScheduledPrompt& later : run.request.schedule)
+    prompts.push_back({parts.model()->tokens(later.prompt)->ids, {}});
+  run.clock.enter(Zone::kEncodeText,
+                  static_cast<int>(prompts.size()) - (prompts[1].ids.empty() ? 1 : 0));
   int done = 0;
   for (Prompt& prompt : prompts) {
     if (prompt.ids.empty()) continue;
@@ -354,7 +362,16 @@ void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
   output.finish(run.result, run.started);
 }
 
-void Generator::Impl::denoise(const Run& run, const std::array<Prompt, 2>& prompts, Start start) {
+void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts) {
+  std::vector<TensorView> texts{prompts[0].embeds};
+  for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
+  run_queue({stream, arena, parts, placement, run.request, run.sampler, parts.dtype(), texts,
+             prompts[1].embeds},
+            run.sink, run.options, run.clock, run.result, run.started);
+  run.meter.stage_ended(MemoryMeter::kDenoise);
+}
+
+void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
   const Sampler& sampler = run.sampler;
   Checkpoint kept;
   kept.job = job_record(run.request);
@@ -419,6 +436,7 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
   const Sequence all = sequence_of(parts, request);
   out.tokens = all.tokens;
   if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
+  out.whole_frames = is_queue(request);
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
   return out;
@@ -476,12 +494,14 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   parts.on_load = [&](const std::string&, const std::function<void()>& load) {
     clock.inside(Zone::kLoad, 1, load);
   };
-  std::array<Prompt, 2> prompts;
+  std::vector<Prompt> prompts;
   if (!decode_only) prompts = encode_prompts(run);
   meter.stage_ended(MemoryMeter::kEncodeText);
 
-  if (start.step == 0) start.latent = initial_latents(run);
-  if (decode_only)
+  if (start.step == 0 && !is_queue(request)) start.latent = initial_latents(run);
+  if (is_queue(request))
+    denoise_queue(run, prompts);
+  else if (decode_only)
     decode_latents(run, start.latent);
   else
     denoise(run, prompts, std::move(start));
@@ -535,12 +555,7 @@ Request Generator::resolve(const Request& request) const {
       {.latents = vae.latent_frames(resolved.frames),
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
-  validate_method(resolved);
-  const TransformerModel& transformer = impl_->parts.expert_model(0);
-  if (resolved.method.kind == MethodKind::kClips && transformer.joint_rows(tokens(resolved), 1) > 0)
-    throw Error(ErrorKind::kUsage,
-                "--method is '" + to_string(resolved.method) + "', but " + model_name() +
-                    " has its text among the tokens, which clips cannot split; legal: full");
+  validate_method(resolved, impl_->parts.expert_model(0), model_name());
   return resolved;
 }
 
@@ -560,6 +575,19 @@ Sampler Generator::sampler(const Request& request) const {
 
 DenoisePlanConfig Generator::schedule(const Request& request) const {
   return impl_->plan_of(request, sampler(request));
+}
+
+JobSchedule Generator::whole_schedule(const Request& request) const {
+  if (is_queue(request)) {
+    const auto queue = std::make_shared<QueuePlanConfig>(queue_plan(
+        request, sampler(request), impl_->parts, impl_->placement, impl_->parts.dtype()));
+    PlanRules rules = queue_rules(*queue);
+    rules.bytes = [queue, bytes = rules.bytes](const Step& message) { return bytes(message); };
+    return {plan_queue(*queue), std::move(rules)};
+  }
+  const DenoisePlanConfig config = schedule(request);
+  return {plan_denoise(config),
+          {.bytes = [config](const Step& message) { return message_bytes(config, message); }}};
 }
 
 bool Generator::agreed(bool value) {

@@ -20,6 +20,7 @@
 #include "kernels/device_graph.h"
 #include "kernels/stream.h"
 #include "models/weight_offload.h"
+#include "parallel/schedule/plan_check.h"
 
 namespace weft {
 
@@ -137,6 +138,11 @@ struct RunResult {
   double checkpoint_seconds = 0;  // time that the job waited for them
 };
 
+struct JobSchedule {
+  std::vector<Plan> plans;
+  PlanRules rules;
+};
+
 class Generator {
  public:
   // Weights are loaded when they are first used. Generators may share an open model.
@@ -173,6 +179,8 @@ class Generator {
   Sampler sampler(const Request& request) const;  // of a resolved request
   // The schedule of a resolved request (plan_denoise). Loads nothing.
   DenoisePlanConfig schedule(const Request& request) const;
+  // The plans of all ranks, whatever the method, and the rules that they follow.
+  JobSchedule whole_schedule(const Request& request) const;
 
   // Returns the root's value on every rank; all ranks must call it.
   bool agreed(bool value);

@@ -111,7 +111,8 @@ std::optional<DualScope> dual_scope_of(const Method& method, int global_steps) {
 Method resolve_method(const Method& method, const MethodFacts& facts) {
   Method out = method;
   const int64_t trained = facts.trained_latents;
-  if (out.kind == MethodKind::kAuto) out.kind = MethodKind::kFull;
+  if (out.kind == MethodKind::kAuto)
+    out.kind = facts.latents > trained ? MethodKind::kQueue : MethodKind::kFull;
   const auto fill = [](auto& number, auto value) {
     if (!number) number = value;
   };

@@ -11,7 +11,7 @@
 namespace weft {
 
 enum class MethodKind : uint8_t {
-  kAuto,   // full attention
+  kAuto,   // full attention within the length that the model was trained with, the queue beyond
   kFull,   // every frame sees every frame
   kClips,  // dual-scope attention (Video-Infinity, arXiv 2406.16260): near frames, a few of all
   kQueue,  // blocks of frames that are denoised one step apart (DualParal, arXiv 2505.21070)
@@ -41,8 +41,8 @@ std::string to_string(const Method& method);
 // The inverse. Error(kUsage) that begins with `label` and names the fault and the legal values.
 Method parse_method(const std::string& text, const std::string& label);
 
-// The attention of clips; empty for other methods. `method` is resolved, and its first `global_steps`
-// steps are of at least global_sigma.
+// The attention of clips; empty for other methods. `method` is resolved, and its first
+// `global_steps` steps are of at least global_sigma.
 std::optional<DualScope> dual_scope_of(const Method& method, int global_steps);
 
 // The facts that the defaults of a method depend on.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/long_video/queue_settings.h"
 #include "engine/sampling/sampler.h"
 
 namespace weft {
@@ -100,21 +101,20 @@ void validate(const Request& request, const ModelLimits& limits) {
   if (!request.solver.empty()) solver_from_name(request.solver);
 }
 
-void validate_method(const Request& request) {
-  if (request.method.kind == MethodKind::kQueue)
-    refuse("method", to_string(request.method), "full, clips; the queue runs in weft verify alone");
-  const bool queue = request.method.kind == MethodKind::kQueue;
-  const std::string method = to_string(request.method);
-  if (!request.schedule.empty() && !queue)
-    refuse("prompt schedule", std::to_string(request.schedule.size()) + " prompts",
-           "absent with the method " + method + "; prompts can change under queue alone");
-  // Neighbours in the queue differ by one step, which is a large one where there are few.
-  constexpr int kFewestSteps = 9;
-  if (queue && request.steps < kFewestSteps)
-    refuse("steps", std::to_string(request.steps),
-           std::to_string(kFewestSteps) + " to 1000 with the method " + method +
-               ", whose blocks of frames see neighbours that differ by a step; nearest: " +
-               std::to_string(kFewestSteps) + ", or the method full");
+void validate_method(const Request& request, const TransformerModel& model,
+                     const std::string& name) {
+  const Method& method = request.method;
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kUsage, "--method is '" + to_string(method) + "', but " + why);
+  };
+  if (!request.schedule.empty() && method.kind != MethodKind::kQueue)
+    refuse("a prompt schedule needs blocks that follow each other; legal with it: queue");
+  if (method.kind == MethodKind::kFull) return;
+  if (model.joint_rows(1, 1) > 0)
+    refuse(name + " has its text among the tokens, which this method cannot split; legal: full");
+  if (method.kind != MethodKind::kQueue) return;
+  validate(queue_settings(method), model.traits().patch[0]);
+  check_queue_steps(request.steps);
 }
 
 }  // namespace weft

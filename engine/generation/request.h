@@ -76,7 +76,8 @@ Request resolve(const Request& request, const DefaultSettings& defaults);
 // Checks a resolved request. Throws Error(kUsage) that names the field, its value and the legal
 // values; for sizes and frame counts it names the two nearest legal ones.
 void validate(const Request& request, const ModelLimits& limits);
-// Checks the fields that depend on the resolved method. Throws Error(kUsage).
-void validate_method(const Request& request);
+// Refuses a resolved method that the model, which has this name, or other fields do not go with.
+void validate_method(const Request& request, const TransformerModel& model,
+                     const std::string& name);
 
 }  // namespace weft

@@ -3,7 +3,7 @@
 // whether a checkpoint is written, and writes the checkpoints.
 #include <chrono>
 
-#include "engine/generation/denoiser.h"
+#include "engine/denoising/denoiser.h"
 #include "engine/generation/generator.h"
 #include "engine/job/checkpoint.h"
 

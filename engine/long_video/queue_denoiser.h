@@ -13,7 +13,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/generation/forwards.h"
+#include "engine/denoising/forwards.h"
 #include "parallel/methods/block_context.h"
 #include "parallel/schedule/block_queue.h"
 

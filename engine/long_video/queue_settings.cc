@@ -15,6 +15,10 @@ constexpr int kFewSteps = 8;
 
 }  // namespace
 
+QueueSettings queue_settings(const Method& method) {
+  return {.frames = {.block = *method.block, .context = *method.context}};
+}
+
 int QueueSettings::blocks(int64_t latent_frames) const {
   const int64_t rest = latent_frames - frames.context;
   return static_cast<int>(std::max<int64_t>(1, (rest + frames.block - 1) / frames.block));

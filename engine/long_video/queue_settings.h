@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/generation/method.h"
 #include "engine/sampling/noise_pool.h"
 
 namespace weft {
@@ -21,6 +22,8 @@ struct QueueSettings {
   // The blocks of a video of so many latent frames. The last one may have more frames than needed.
   int blocks(int64_t latent_frames) const;
 };
+
+QueueSettings queue_settings(const Method& method);  // of a resolved one
 
 // The facts of a job that its queue should suit.
 struct QueueFacts {

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
-#include "engine/generation/denoiser.h"
-#include "engine/generation/frame_writer.h"
+#include "engine/decoding/frame_writer.h"
+#include "engine/denoising/denoiser.h"
+#include "engine/long_video/queue_run.h"
+#include "engine/long_video/queue_video.h"
 #include "models/footprint.h"
+#include "parallel/methods/block_context.h"
 #include "parallel/transport/silent.h"
 
 namespace weft {
@@ -28,6 +31,12 @@ Sequence sequence_of(const Components& parts, const Request& request) {
 
 namespace {
 
+std::array<int64_t, 4> held_latent(const Components& parts, const Request& request) {
+  const auto whole = latent_shape(parts, request);
+  if (request.method.kind != MethodKind::kQueue) return whole;
+  return QueueVideo(request, whole, parts.vae_model().traits()).window();
+}
+
 // The dry run of a job on one rank of the replica.
 class RankRun {
  public:
@@ -36,7 +45,8 @@ class RankRun {
       : parts_(parts),
         request_(request),
         prompt_rows_(prompt_rows),
-        shape_(latent_shape(parts, request)),
+        queue_(request.method.kind == MethodKind::kQueue),
+        shape_(held_latent(parts, request)),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         embeds_(f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns)),
         stages_messages_(of.stages_messages()),
@@ -64,13 +74,18 @@ class RankRun {
   Stage encoding(ComponentBytes& bytes);
   Stage denoising(int model, uint64_t held, ComponentBytes& bytes);
   Footprint forwards(const Transformer& transformer, std::array<int64_t, 3> grid, int64_t& joint);
+  struct QueueBytes {
+    uint64_t held = 0, arena = 0;
+  };
+  QueueBytes queue_bytes(const Transformer& transformer, uint64_t rows, uint64_t branches) const;
   void exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits);
   Stage decoding(ComponentBytes& bytes);
 
   const Components& parts_;
   const Request& request_;
   std::array<int64_t, 2> prompt_rows_;
-  std::array<int64_t, 4> shape_;  // of the latent
+  const bool queue_;              // the method
+  std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   bool stages_messages_;
   std::shared_ptr<SilentTransport> transport_;
@@ -182,8 +197,41 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
                    arena_bytes(DType::kF32, {1, traits.time_columns});
   if (last)
     forward.arena = std::max(forward.arena, 2 * arena_bytes(DType::kF32, {own, traits.row()}));
+  if (queue_) {
+    const QueueBytes queue = queue_bytes(*transformer, rows, branches);
+    forward.arena += queue.arena;
+    return stage(held + slots + queue.held, weights, forward);
+  }
   forward.held = std::max(forward.held + (last ? kHistory * rows : 0), whole);
   return stage(held + slots, weights, forward);
+}
+
+// The bytes of the queue on a rank that computes `rows` bytes of a forward's latent: a block in the
+// queue has the rows of its own frames on the first and on the last stage, and the solver's history
+// on the last; every stage keeps keys.
+RankRun::QueueBytes RankRun::queue_bytes(const Transformer& transformer, uint64_t rows,
+                                         uint64_t branches) const {
+  constexpr uint64_t kHistory = 3;  // SamplerState
+  const BlockFrames frames = queue_settings(request_.method).frames;
+  const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
+  const auto longest = static_cast<uint64_t>(std::min(request_.steps, video.blocks()));
+  const auto of_block =
+      rows * static_cast<uint64_t>(frames.block) / static_cast<uint64_t>(frames.count(0));
+  const BlockRange blocks = transformer.loaded().blocks;
+  const TransformerTraits& traits = transformer.traits();
+  const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
+  const int64_t kept = frames.context / traits.patch[0] * grid[1] * grid[2];
+  const int64_t heads =
+      traits.heads / (placement_.layout()[Axis::kUlysses] * placement_.layout()[Axis::kTensor]);
+  const AttendShape shape{heads, heads, traits.head_dim, parts_.dtype(), 0};
+  const uint64_t cfg = placement_.layout()[Axis::kCfg] == 1 ? branches : 1;
+  QueueBytes bytes;
+  if (blocks.first() || blocks.last()) bytes.held += longest * of_block;
+  if (blocks.last()) bytes.held += kHistory * longest * of_block;
+  bytes.held +=
+      block_context_cache_bytes(blocks.end - blocks.begin, static_cast<int>(cfg), kept, shape);
+  bytes.arena = block_context_arena_bytes(kept, shape);
+  return bytes;
 }
 
 // The pictures of a chunk take 1 byte per value in host memory: a rank has two of its band, and the

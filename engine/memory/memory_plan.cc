@@ -149,12 +149,14 @@ MemoryPlan memory_under(Residency residency, const ComponentBytes& parts, uint64
 }
 
 MemoryPlan plan_memory(const ComponentBytes& parts, uint64_t available, uint64_t host_available) {
-  for (int k = 0; k < static_cast<int>(Residency::kCount); ++k) {
+  // Forwards between decoded frames need every expert.
+  const Residency last = parts.decodes_meanwhile ? Residency::kStaged : Residency::kSequential;
+  for (int k = 0; k < static_cast<int>(last); ++k) {
     const MemoryPlan plan =
         memory_under(static_cast<Residency>(k), parts, available, host_available);
     if (plan.fits()) return plan;
   }
-  return memory_under(Residency::kSequential, parts, available, host_available);
+  return memory_under(last, parts, available, host_available);
 }
 
 std::string MemoryPlan::to_string() const {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/generation/denoiser.h"
+#include "engine/denoising/denoiser.h"
 #include "engine/memory/estimate.h"
 #include "models/footprint.h"
 

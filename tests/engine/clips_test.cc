@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "engine/generation/denoiser.h"
+#include "engine/denoising/denoiser.h"
 #include "models/wan/transformer.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"

@@ -1,6 +1,6 @@
 // Denoises with a toy transformer under every layout: the latent equals to the bit what a plain
 // loop over the whole latent gives, and every rank holds the rows that it owns and no more.
-#include "engine/generation/denoiser.h"
+#include "engine/denoising/denoiser.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "engine/generation/denoiser.h"
+#include "engine/denoising/denoiser.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/sampling/guidance.h"
 #include "engine/sampling/noise_pool.h"

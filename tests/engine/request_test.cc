@@ -82,31 +82,6 @@ TEST(Request, SigmasSetTheStepsAndExcludeAShift) {
   EXPECT_NE(refused(request).find("flow shift"), std::string::npos);
 }
 
-TEST(Request, TheQueueNeedsManySteps) {
-  Request request = with([](Request& r) { r.steps = 8; });
-  EXPECT_NO_THROW(validate_method(request));
-  request.method = {.kind = MethodKind::kQueue, .block = 8, .context = 4};
-  try {
-    validate_method(request);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what())
-                  .find("steps is 8, legal: 9 to 1000 with the method queue:block=8,context=4"),
-              std::string::npos)
-        << error.what();
-  }
-  request.steps = 9;
-  EXPECT_NO_THROW(validate_method(request));
-}
-
-TEST(Request, PromptsChangeUnderTheQueueAlone) {
-  Request request = with([](Request& r) { r.steps = 20; });
-  request.schedule = {{2, "a blue square"}};
-  EXPECT_THROW(validate_method(request), Error);
-  request.method = {.kind = MethodKind::kQueue, .block = 8, .context = 4};
-  EXPECT_NO_THROW(validate_method(request));
-}
-
 TEST(Request, IllegalSizesNameTheNearestTwo) {
   const auto width = [](int64_t value) {
     return refused(with([&](Request& r) { r.width = value; }));

@@ -1,5 +1,5 @@
 // A video that is decoded in pushes, on all ranks, some or one, has the frames of one decode.
-#include "engine/generation/stream_decoder.h"
+#include "engine/decoding/stream_decoder.h"
 
 #include <gtest/gtest.h>
 

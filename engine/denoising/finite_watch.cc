@@ -1,4 +1,4 @@
-#include "engine/generation/finite_watch.h"
+#include "engine/denoising/finite_watch.h"
 
 #include <algorithm>
 

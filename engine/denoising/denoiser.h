@@ -10,7 +10,7 @@
 #include <functional>
 #include <optional>
 
-#include "engine/generation/forwards.h"
+#include "engine/denoising/forwards.h"
 #include "engine/generation/request.h"
 
 namespace weft {
@@ -27,7 +27,6 @@ double guidance_of(const Request& request, int model);
 // Returns whether a rank computes with expert `model`. Under cfg=2 the rank of the negative prompt
 // has nothing to compute where the expert's guidance is off.
 bool computes_with(const Request& request, const RankPlacement& placement, int model);
-
 
 // Says what every rank does between two steps: go on, or first gather the latent and the solver's
 // history on the root (kKeep), or stop.

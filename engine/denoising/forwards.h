@@ -6,9 +6,9 @@
 #include <map>
 #include <memory>
 
+#include "engine/denoising/finite_watch.h"
+#include "engine/denoising/staged_program.h"
 #include "engine/generation/components.h"
-#include "engine/generation/finite_watch.h"
-#include "engine/generation/staged_program.h"
 #include "engine/sampling/sampler.h"
 #include "kernels/device_graph.h"
 

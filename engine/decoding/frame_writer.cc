@@ -1,4 +1,4 @@
-#include "engine/generation/frame_writer.h"
+#include "engine/decoding/frame_writer.h"
 
 #include <optional>
 

@@ -1,4 +1,4 @@
-#include "engine/generation/staged_program.h"
+#include "engine/denoising/staged_program.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "engine/generation/forwards.h"
+#include "engine/denoising/forwards.h"
 
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "engine/generation/stream_decoder.h"
+#include "engine/decoding/stream_decoder.h"
 
 #include <algorithm>
 #include <chrono>

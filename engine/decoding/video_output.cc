@@ -1,4 +1,4 @@
-#include "engine/generation/video_output.h"
+#include "engine/decoding/video_output.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-#include "engine/generation/denoiser.h"
+#include "engine/denoising/denoiser.h"
 
 #include "engine/sampling/guidance.h"
 #include "kernels/copy.h"
@@ -89,7 +89,8 @@ bool Denoiser::begin_turn(int turn) {
     return true;
   }
   clip_.step = turn;
-  if (turn == global_steps_) forwards_.forget_graphs();  // a recorded forward has the bias of its step
+  if (turn == global_steps_)
+    forwards_.forget_graphs();  // a recorded forward has the bias of its step
   const StepAction what = job_->before_step ? job_->before_step(turn) : StepAction::kContinue;
   if (what == StepAction::kKeep || what == StepAction::kKeepAndStop) {
     Snapshot snapshot = gather(turn);

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/generation/frame_writer.h"
+#include "engine/decoding/frame_writer.h"
 #include "engine/generation/rank_placement.h"
 #include "kernels/arena.h"
 #include "models/vae.h"

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <optional>
 
+#include "engine/decoding/stream_decoder.h"
 #include "engine/generation/stages.h"
-#include "engine/generation/stream_decoder.h"
 
 namespace weft {
 

@@ -1,0 +1,157 @@
+// Whole generations under --method queue: the frames do not depend on the number of pipeline stages
+// nor on who decodes, memory is as planned, prompts change, and what cannot work is refused.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "parallel/transport/local.h"
+#include "tests/engine/small_job.h"
+
+namespace weft {
+namespace {
+
+using namespace test;
+
+// 41 frames are eleven latent frames: blocks of 2 + 1 and four times 2.
+Request queue_job() {
+  Request request = job();
+  request.frames = 41;
+  request.steps = 9;
+  request.method = parse_method("queue:block=2,context=1", "method");
+  return request;
+}
+
+Layout layout_of(const std::string& text, int ranks, const Request& request) {
+  const Generator generator(kModel, options_of(DType::kF32));
+  return parse_layout(text, ranks, generator.layout_limits(generator.resolve(request)));
+}
+
+RunResult run(const Request& request, const Layout& layout, DType dtype = DType::kF32,
+              const LocalOptions& local = {}) {
+  RunResult result;
+  run_ranks(
+      layout.ranks(),
+      [&](Communicator& world) {
+        Generator generator(kModel, options_of(dtype), RankPlacement::of(world, layout));
+        RunResult own = generator.run(request, nullptr);
+        if (world.rank() == 0) result = std::move(own);
+      },
+      local);
+  return result;
+}
+
+std::string refusal(const Request& request) {
+  try {
+    Generator(kModel, options_of(DType::kF32)).resolve(request);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(QueueJob, StagesAndDecoderChangeNoBit) {
+  const Request request = queue_job();
+  const RunResult one = run(request, {});
+  EXPECT_EQ(one.frames, 41);
+  EXPECT_NE(one.framehash, run(job(), {}).framehash);
+  const std::pair<int, const char*> layouts[] = {{2, "layers=2"},
+                                                 {2, "layers=2,decode_rank=1"},
+                                                 {2, "auto"},
+                                                 {4, "cfg=2,layers=2"},
+                                                 {2, "cfg=2,decode_rank=1"}};
+  for (const auto& [ranks, text] : layouts)
+    for (const uint64_t seed : {0, 5}) {
+      const Layout layout = layout_of(text, ranks, request);
+      const RunResult result =
+          run(request, layout, DType::kF32,
+              {.rendezvous = seed > 0, .delay_seed = seed, .max_delay_us = seed > 0 ? 200 : 0});
+      EXPECT_EQ(result.framehash, one.framehash) << to_string(layout);
+      EXPECT_EQ(result.frames, 41) << to_string(layout);
+    }
+}
+
+TEST(QueueJob, ItsLayoutHasOneEncoderAndOneDecoder) {
+  const Request request = queue_job();
+  EXPECT_EQ(to_string(layout_of("auto", 2, request)), "layers=2,text_ranks=1,decode_rank=0");
+  EXPECT_THROW(layout_of("ring=2", 2, request), Error);
+  EXPECT_THROW(layout_of("layers=2,vae_ranks=2", 2, request), Error);
+}
+
+TEST(QueueJob, MemoryIsAsPlanned) {
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const int64_t frames : {41, 121}) {
+      Request request = queue_job();
+      request.frames = frames;
+      Generator generator(kModel, options_of(dtype));
+      const auto planned =
+          static_cast<double>(generator.plan(generator.resolve(request)).high_water);
+      const auto taken = static_cast<double>(generator.run(request, nullptr).memory_high_water);
+      EXPECT_LE(planned, 1.05 * taken) << frames;
+      EXPECT_GE(planned, 0.99 * taken) << frames;
+    }
+}
+
+// The queue is at its longest with 41 frames already.
+TEST(QueueJob, MemoryDoesNotGrowWithTheVideo) {
+  Request request = queue_job();
+  request.frames = 81;
+  const uint64_t some = run(request, {}).memory_high_water;
+  request.frames = 161;
+  EXPECT_LE(run(request, {}).memory_high_water, some + some / 100);
+}
+
+TEST(QueueJob, PromptsChangeAtTheirBlock) {
+  Request request = queue_job();
+  const RunResult before = run(request, {});
+  request.schedule = {{1000, "a blue square"}};  // behind the end
+  EXPECT_EQ(run(request, {}).framehash, before.framehash);
+  request.schedule = {{1, "a blue square"}};
+  const RunResult changed = run(request, {});
+  EXPECT_NE(changed.framehash, before.framehash);
+  EXPECT_EQ(run(request, layout_of("layers=2", 2, request)).framehash, changed.framehash);
+  request.schedule = {{0.01, "a blue square"}};  // from the second block on
+  EXPECT_NE(run(request, {}).framehash, changed.framehash);
+}
+
+TEST(QueueJob, AShortVideoIsCutFromOneBlock) {
+  Request request = queue_job();
+  request.frames = 5;
+  EXPECT_EQ(run(request, {}).frames, 5);
+  EXPECT_EQ(run(request, layout_of("layers=2", 2, request)).framehash, run(request, {}).framehash);
+}
+
+TEST(QueueJob, StopsOnAllRanks) {
+  const Request request = queue_job();
+  const Layout layout = layout_of("layers=2", 2, request);
+  run_ranks(2, [&](Communicator& world) {
+    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+    const std::atomic<bool> stop{true};
+    RunOptions options;
+    options.stop = &stop;
+    try {
+      generator.run(request, nullptr, options);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kStopped) << error.what();
+    }
+  });
+}
+
+TEST(QueueJob, WhatCannotWorkIsRefused) {
+  Request request = queue_job();
+  EXPECT_EQ(refusal(request), "");
+  request.steps = 8;
+  EXPECT_NE(refusal(request).find("steps is 8; legal are values from 9 on"), std::string::npos)
+      << refusal(request);
+  request = queue_job();
+  request.method = parse_method("queue:block=2,context=3", "method");
+  EXPECT_NE(refusal(request).find("context is 3"), std::string::npos) << refusal(request);
+  request = job();
+  request.schedule = {{1, "a blue square"}};
+  EXPECT_NE(refusal(request).find("a prompt schedule needs blocks"), std::string::npos)
+      << refusal(request);
+}
+
+}  // namespace
+}  // namespace weft
