@@ -578,13 +578,9 @@ DenoisePlanConfig Generator::schedule(const Request& request) const {
 }
 
 JobSchedule Generator::whole_schedule(const Request& request) const {
-  if (is_queue(request)) {
-    const auto queue = std::make_shared<QueuePlanConfig>(queue_plan(
-        request, sampler(request), impl_->parts, impl_->placement, impl_->parts.dtype()));
-    PlanRules rules = queue_rules(*queue);
-    rules.bytes = [queue, bytes = rules.bytes](const Step& message) { return bytes(message); };
-    return {plan_queue(*queue), std::move(rules)};
-  }
+  if (is_queue(request))
+    return queue_schedule(request, sampler(request), impl_->parts, impl_->placement,
+                          impl_->parts.dtype());
   const DenoisePlanConfig config = schedule(request);
   return {plan_denoise(config),
           {.bytes = [config](const Step& message) { return message_bytes(config, message); }}};

@@ -60,8 +60,6 @@ class BlockOutput {
   Sha256 signature_;
 };
 
-}  // namespace
-
 QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const Components& parts,
                            const RankPlacement& placement, DType wire) {
   const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
@@ -76,6 +74,17 @@ QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const
     config.layers.push_back(parts.expert_model(model).traits().blocks);
   config.decoder = std::max(0, placement.layout().decode_rank);
   return config;
+}
+
+}  // namespace
+
+JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
+                           const RankPlacement& placement, DType wire) {
+  const auto config =
+      std::make_shared<QueuePlanConfig>(queue_plan(request, sampler, parts, placement, wire));
+  PlanRules rules = queue_rules(*config);
+  rules.bytes = [config, bytes = rules.bytes](const Step& message) { return bytes(message); };
+  return {plan_queue(*config), std::move(rules)};
 }
 
 void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, StageClock& clock,

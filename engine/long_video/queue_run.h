@@ -24,8 +24,8 @@ struct QueueRun {
   TensorView negative;
 };
 
-// The schedule of a request's queue under a placement.
-QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const Components& parts,
+// The plans of all ranks for a request's queue.
+JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
                            const RankPlacement& placement, DType wire);
 
 // Every rank of the replica calls it. Fills in what `result` says of the frames. Throws
