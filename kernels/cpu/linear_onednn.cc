@@ -1,6 +1,10 @@
 // Linear by oneDNN's matmul if it has a fast kernel for the packed weights, else by panel_gemm.
 // tests/bench measures one against the other.
+#include <array>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
 
 #include "kernels/cpu/cpu_isa.h"
 #include "kernels/cpu/implementation.h"
@@ -82,24 +86,42 @@ OnednnCall make_matmul(const PackedLinear& packed, const memory::desc& weight,
   return call;
 }
 
-// Packs bf16 weights in the layout of oneDNN's bf16 kernels. Returns false if oneDNN has no such
-// kernel here.
-bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& packed,
-                 LinearStorage& storage) {
-  const int64_t in = packed.in(), out = packed.out();
-  const memory::desc any({in, out}, memory::data_type::bf16, memory::format_tag::any);
+// The layout of oneDNN's bf16 kernels for a matrix; nullopt if oneDNN has no such kernel here.
+std::optional<memory::desc> vendor_layout(const PackedLinear& packed, int threads) {
+  const memory::desc any({packed.in(), packed.out()}, memory::data_type::bf16,
+                         memory::format_tag::any);
   const OnednnCall typical =
-      make_matmul(packed, any, {1024, stream.threads(), LinearActivation::kNone, DType::kBF16});
-  if (!typical) return false;
+      make_matmul(packed, any, {1024, threads, LinearActivation::kNone, DType::kBF16});
+  if (!typical) return std::nullopt;
   // One layout must serve every number of rows.
   for (int64_t rows : {1, 2, 16, 63, 64, 4096})
     if (!make_matmul(packed, typical.weight,
-                     {rows, stream.threads(), LinearActivation::kNone, DType::kBF16}))
-      return false;
-  storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(typical.weight.get_size())});
-  storage.vendor_desc = typical.weight;
-  reorder_weight(stream, weight, typical.weight, storage.vendor.view().data);
+                     {rows, threads, LinearActivation::kNone, DType::kBF16}))
+      return std::nullopt;
+  return typical.weight;
+}
+
+// Packs bf16 weights in that layout. Returns false where there is none.
+bool pack_vendor(Stream& stream, const TensorView& weight, const PackedLinear& packed,
+                 LinearStorage& storage) {
+  const std::optional<memory::desc> layout = vendor_layout(packed, stream.threads());
+  if (!layout) return false;
+  storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(layout->get_size())});
+  storage.vendor_desc = *layout;
+  reorder_weight(stream, weight, *layout, storage.vendor.view().data);
   return true;
+}
+
+// The bytes of that layout, 0 where there is none. A dry run asks for many matrices of few sizes.
+size_t vendor_bytes(const PackedLinear& packed) {
+  static std::mutex mutex;
+  static std::map<std::array<int64_t, 3>, size_t> known;
+  const std::lock_guard lock(mutex);
+  const auto [found, fresh] =
+      known.try_emplace({packed.in(), packed.out(), packed.has_bias() ? 1 : 0}, 0);
+  if (fresh)
+    if (const auto layout = vendor_layout(packed, 1)) found->second = layout->get_size();
+  return found->second;
 }
 
 PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorView& bias,
@@ -111,12 +133,15 @@ PackedLinear pack_linear(Stream& stream, const TensorView& weight, const TensorV
   PackedLinear packed(weight, dtype);
   auto& storage = packed.make_storage<LinearStorage>();
   packed.set_bias(stream, bias);
-  if (stream.device().measured()) {  // oneDNN's own layout takes hardly more or less
-    storage.panels = LinearPanels(stream, weight, dtype);
+  const bool may_be_vendor = dtype == DType::kBF16 && has_bf16_dot_products();
+  if (stream.device().measured()) {
+    if (const size_t bytes = may_be_vendor ? vendor_bytes(packed) : 0)
+      storage.vendor = Tensor(DType::kU8, {static_cast<int64_t>(bytes)}, stream.device());
+    else
+      storage.panels = LinearPanels(stream, weight, dtype);
     return packed;
   }
-  const bool vendor = dtype == DType::kBF16 && has_bf16_dot_products() &&
-                      pack_vendor(stream, weight, packed, storage);
+  const bool vendor = may_be_vendor && pack_vendor(stream, weight, packed, storage);
   if (!vendor) {
     storage.panels = LinearPanels(stream, weight, dtype);
     const memory::desc shared({packed.in(), packed.out()}, memory::data_type::f32,
