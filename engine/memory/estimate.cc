@@ -281,18 +281,21 @@ ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
     bytes.scratch = std::max(bytes.scratch, stage.runs.scratch);
   };
   book(bytes.load_text, bytes.encode_text, encoding(bytes));
-  const Stage decode = decoding(bytes);
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies = on_device() ? std::min<uint64_t>(kept, 1) : kept;
+  std::vector<Stage> denoises;  // messages are staged in the order of the stages
   for (int model = 0; model < parts_.experts(); ++model) {
     if (computes_with(request_, placement_, model)) {
-      Stage denoise = denoising(model, embeds_ + latent_ * copies, bytes);
-      if (decodes_meanwhile) denoise.runs = together(denoise.runs, decode.runs, embeds_);
-      book(bytes.load_expert, bytes.denoise, denoise);
+      denoises.push_back(denoising(model, embeds_ + latent_ * copies, bytes));
     } else {
       bytes.experts.push_back(0);
       if (on_device()) bytes.streamed.push_back(0);
     }
+  }
+  const Stage decode = decoding(bytes);
+  for (Stage& denoise : denoises) {
+    if (decodes_meanwhile) denoise.runs = together(denoise.runs, decode.runs, embeds_);
+    book(bytes.load_expert, bytes.denoise, denoise);
   }
   book(bytes.load_vae, bytes.decode, decode);
   if (stages_messages_) bytes.host.copies += static_cast<uint64_t>(transport_->staged());
