@@ -162,16 +162,15 @@ constexpr FlagSpec kInput[] = {
     {.name = "method",
      .value = "METHOD",
      .fallback = "auto",
-     .help = "the frames that see each other: full; clips:window=N,global=N (near frames and a few "
-             "of the whole video); queue:block=N,context=N (blocks of frames, one denoising step "
-             "apart); auto takes full up to the length that the model was trained with and the "
-             "queue beyond; lengths are in latent frames",
+     .help = "frames that see each other: auto, full, clips or queue",
      .commands = kGenerate | kBatch | kPlan},
     {.name = "prompt-schedule",
      .value = "FILE",
-     .help = "prompts that follow --prompt, one JSON object per line: {\"at\": \"12s\", "
-             "\"prompt\": \"...\"}; the block of frames that begins next changes (--method queue)",
-     .commands = kGenerate | kBatch | kPlan},
+     .help = "prompts that follow the first one under the method queue, one JSON object per line: "
+             "{\"at\": \"12s\", \"prompt\": \"...\"}; the block of frames that begins next "
+             "changes",
+     .commands = kGenerate | kBatch | kPlan,
+     .level = kAdvanced},
     {.name = "chat",
      .type = kSwitch,
      .fallback = "off",

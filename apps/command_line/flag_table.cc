@@ -200,8 +200,7 @@ constexpr FlagSpec kRanks[] = {
     {.name = "clip",
      .type = kInteger,
      .legal = "1 ... 4096",
-     .help = "--layout clip=N: splits the frames into clips; --method clips needs it for several "
-             "ranks",
+     .help = "--layout clip=N: splits the frames into clips, under the method of that name",
      .commands = kGenerate | kBatch | kPlan | kVerify,
      .level = kAdvanced},
     {.name = "ring",

@@ -41,7 +41,7 @@ void check_queue_steps(int steps) {
         "steps", steps,
         "values from " + std::to_string(kFewSteps + 1) +
             " on, because the blocks of the queue differ by one step each and those of a few-step "
-            "sampler are too large");
+            "sampler are too large; any number with --method full");
 }
 
 std::vector<std::string> queue_warnings(const QueueSettings& settings, const QueueFacts& facts) {

@@ -224,7 +224,7 @@ TEST_F(Resume, RanksStopAndGoOn) {
 // A job that is killed while it decodes leaves whole segments and the part in work. The same
 // command keeps them and makes the rest.
 TEST_F(Resume, AKilledJobKeepsItsWholeSegments) {
-  std::string arguments = job(2, "--segment 1s --deterministic -o " + path("a.mp4"));
+  std::string arguments = job(2, "--method full --segment 1s --deterministic -o " + path("a.mp4"));
   arguments.replace(arguments.find("--num-frames 9"), 14, "--num-frames 481");
   Child whole = start(arguments);
   ASSERT_EQ(whole.wait(), 0) << whole.err();
@@ -272,7 +272,7 @@ TEST_F(Resume, AKilledJobKeepsItsWholeSegments) {
 // A step of this job takes long enough to send a second signal during it.
 TEST_F(Resume, ASecondSignalStopsAtOnceAndLeavesNoPart) {
   Child child = start(
-      "generate --model models/pocket --num-frames 161 --threads 1 --steps 2 "
+      "generate --model models/pocket --num-frames 161 --threads 1 --steps 2 --method full "
       "--progress json -p 'a red ball' -o " +
       path("a.mp4"));
   ASSERT_TRUE(child.says("\"stage\":\"denoise\""));
@@ -289,7 +289,7 @@ TEST_F(Resume, ASecondSignalStopsAtOnceAndLeavesNoPart) {
 TEST_F(Resume, ASignalWhileTheLastFramesAreMadeFinishesTheFile) {
   Child child = start(job(2, "--num-frames=241 -o " + path("a.mp4")));
   ASSERT_EQ(child.wait(), 2);  // given twice: a usage error, no job
-  std::string longer = job(2, "-o " + path("a.mp4"));
+  std::string longer = job(2, "--method full -o " + path("a.mp4"));
   longer.replace(longer.find("--num-frames 9"), 14, "--num-frames 241");
   Child decoding = start(longer);
   ASSERT_TRUE(decoding.says("\"stage\":\"decode\",\"step\":3"));
