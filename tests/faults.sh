@@ -54,7 +54,7 @@ for phase in "$@"; do
     shift 2
     exec "$@"' "$folder" "$victim" "$pause" "$weft" generate --model models/pocket \
     --prompt "a red ball moves right on a gray floor" --layout ulysses=3 --threads 1 --seed 1 \
-    --steps "$steps" --num-frames "$frames" --progress plain --output "$folder/clip.mp4" "${timeout[@]}" \
+    --steps "$steps" --num-frames "$frames" --method full --progress plain --output "$folder/clip.mp4" "${timeout[@]}" \
     > "$folder/out" 2> "$folder/err" &
   job=$!
   reach "$marker" || { fault "the job ended before $marker"; continue; }

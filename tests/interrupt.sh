@@ -77,7 +77,7 @@ echo "$case: code $code, kept"
 
 # A step that takes longer than mpirun waits.
 mpi+=(--mca odls_base_sigkill_timeout 2)
-start "Ctrl-C in a long step" --steps 2 --num-frames 161 --size 384x384
+start "Ctrl-C in a long step" --steps 2 --num-frames 161 --size 384x384 --method full
 interrupt INT 1 0
 grep -q "stopped at once: mpirun kills its processes 2 s after" "$folder/err" || fault "no word of it"
 [ "$faults" = 0 ] && echo "$case: nothing half written is left"
