@@ -136,10 +136,11 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
     const LayoutLimits other = generator_.layout_limits(drawing.spec.request);
     limits.tokens = std::min(limits.tokens, other.tokens);
     limits.guided &= other.guided;
-    if (ranks_.count > 1 && (limits.clip_frames > 0) != (other.clip_frames > 0))
+    if (ranks_.count > 1 && ((limits.clip_frames > 0) != (other.clip_frames > 0) ||
+                             limits.whole_frames != other.whole_frames))
       throw Error(ErrorKind::kUsage,
-                  "some jobs have --method clips and some have not: they need other layouts; legal "
-                  "for several ranks: all of a batch or none");
+                  "the jobs have different methods (--method), which need other layouts; legal for "
+                  "several ranks: one method for all of a batch");
     limits.clip_frames = std::min(limits.clip_frames, other.clip_frames);
   }
   limits.requests = static_cast<int64_t>(drawings.size());

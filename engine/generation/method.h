@@ -51,8 +51,8 @@ struct MethodFacts {
   int64_t trained_latents = 0;  // that the model was trained with
   double flow_shift = 1;
 };
-// Chooses a method where it is kAuto, and fills in its numbers. Error(kUsage) for numbers that
-// contradict each other.
+// Chooses a method where it is kAuto, and fills in its numbers. Error(kUsage) for clips that cannot
+// work; those of the queue are checked by validate_method (request.h).
 Method resolve_method(const Method& method, const MethodFacts& facts);
 
 }  // namespace weft

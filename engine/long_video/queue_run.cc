@@ -87,10 +87,32 @@ JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const
   return {plan_queue(*config), std::move(rules)};
 }
 
+namespace {
+
+// The root reports what is legal but slow, or outside of the model's training.
+void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listener) {
+  const DefaultSettings& model = run.parts.directory().defaults;
+  const VaeTraits& vae = run.parts.vae_model().traits();
+  const QueueFacts facts{
+      .steps = run.request.steps,
+      .blocks = video.blocks(),
+      .stages = run.placement.layout()[Axis::kLayers],
+      .trained_frames = vae.latent_frames(model.trained_frames.value_or(model.frames))};
+  for (const std::string& line : queue_warnings(queue_settings(run.request.method), facts))
+    listener.warning(line);
+}
+
+}  // namespace
+
 void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, StageClock& clock,
                RunResult& result, std::chrono::steady_clock::time_point started) {
   const Request& request = run.request;
   const QueueVideo video(request, latent_shape(run.parts, request), run.parts.vae_model().traits());
+  if (run.placement.bands(video.window()[2]) > 1)
+    throw Error(ErrorKind::kUsage, "--method queue: the layout " +
+                                       to_string(run.placement.layout()) +
+                                       " lets several ranks decode, legal: decode_rank=N");
+  if (run.placement.root() && options.listener) warn(run, video, *options.listener);
   QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement, run.wire);
   config.control = options.stop != nullptr;
   BlockOutput output(run, video, {sink, options.tap, clock});

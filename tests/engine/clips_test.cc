@@ -48,15 +48,6 @@ std::vector<float> run(const Request& request, const Layout& layout, DType dtype
   return latents;
 }
 
-double rel_l2(const std::vector<float>& got, const std::vector<float>& expected) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(double{got[i]} - expected[i], 2);
-    norm += std::pow(double{expected[i]}, 2);
-  }
-  return std::sqrt(error / norm);
-}
-
 Layout clips(int count) {
   Layout layout;
   layout[Axis::kClip] = count;

@@ -75,11 +75,6 @@ TEST(Method, DefaultsOfTheQueueFillTheTrainedLength) {
   }
 }
 
-TEST(Method, AContextIsNotLongerThanABlock) {
-  EXPECT_EQ(*resolved("queue:block=4,context=4", 100, 21).context, 4);
-  EXPECT_THROW(resolved("queue:block=4,context=5", 100, 21), Error);
-}
-
 TEST(Method, DefaultsOfClipsFollowTheShift) {
   const Method clips = resolved("clips", 60, 21);
   EXPECT_EQ(clips.window, 10);

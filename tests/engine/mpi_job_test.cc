@@ -16,16 +16,6 @@ using namespace test;
 constexpr double kBound = 1e-5;  // relative L2 error in f32
 constexpr size_t kKinds = static_cast<size_t>(Payload::kCount);
 
-double rel_l2(const std::vector<float>& value, const std::vector<float>& expected) {
-  if (value.size() != expected.size() || value.empty()) return INFINITY;
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < value.size(); ++i) {
-    difference += std::pow(double{value[i]} - expected[i], 2);
-    norm += std::pow(double{expected[i]}, 2);
-  }
-  return std::sqrt(difference / norm);
-}
-
 // Gathers every rank's counters on the first rank.
 std::vector<CommCounters> gather_counters(Communicator& world) {
   std::vector<int64_t> own;

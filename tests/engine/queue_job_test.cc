@@ -138,6 +138,41 @@ TEST(QueueJob, StopsOnAllRanks) {
   });
 }
 
+// Layouts that parse_layout does not make: bands of the VAE would wait for each other.
+TEST(QueueJob, SeveralDecodersAreRefused) {
+  Layout layout;
+  layout[Axis::kLayers] = 2;
+  run_ranks(2, [&](Communicator& world) {
+    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+    EXPECT_THROW(generator.run(queue_job(), nullptr), Error);
+  });
+}
+
+struct Warnings final : ProgressListener {
+  std::vector<std::string> lines;
+  void progress(const Progress&) override {}
+  void warning(const std::string& line) override { lines.push_back(line); }
+};
+
+TEST(QueueJob, WarnsOfStagesThatWait) {
+  Request request = queue_job();
+  Warnings alone;
+  RunOptions options;
+  options.listener = &alone;
+  Generator(kModel, options_of(DType::kF32)).run(request, nullptr, options);
+  EXPECT_TRUE(alone.lines.empty());
+  request.frames = 17;  // two blocks
+  const Layout layout = layout_of("layers=2", 2, request);
+  run_ranks(2, [&](Communicator& world) {
+    Warnings seen;
+    RunOptions with;
+    with.listener = &seen;
+    Generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout))
+        .run(request, nullptr, with);
+    EXPECT_EQ(seen.lines.size(), world.rank() == 0 ? 1u : 0u);
+  });
+}
+
 TEST(QueueJob, WhatCannotWorkIsRefused) {
   Request request = queue_job();
   EXPECT_EQ(refusal(request), "");

@@ -32,15 +32,6 @@ TEST(ReplicaBytes, AreTheMethodsFormulasForAWholeJob) {
   EXPECT_GE(layouts, 40);
 }
 
-double rel_l2(const std::vector<float>& got, const std::vector<float>& expected) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    error += std::pow(double{got[i]} - expected[i], 2);
-    norm += std::pow(double{expected[i]}, 2);
-  }
-  return std::sqrt(error / norm);
-}
-
 // The text encoder and the VAE use fewer ranks than the transformer. The video is that of one rank,
 // the bytes follow the formulas, and the other ranks send nothing for them.
 TEST(ReplicaBytes, TextEncoderAndVaeMayHaveFewerRanks) {

@@ -1,6 +1,8 @@
 #pragma once
 // The request and options of one small generation, which several tests use.
+#include <cmath>
 #include <string>
+#include <vector>
 
 #include "engine/generation/generator.h"
 
@@ -26,6 +28,16 @@ inline GeneratorOptions options_of(DType dtype) {
   options.dtype = dtype;
   options.threads = 1;
   return options;
+}
+
+inline double rel_l2(const std::vector<float>& got, const std::vector<float>& expected) {
+  if (got.size() != expected.size() || got.empty()) return INFINITY;
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    error += std::pow(double{got[i]} - expected[i], 2);
+    norm += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(error / norm);
 }
 
 }  // namespace weft::test

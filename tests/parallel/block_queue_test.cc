@@ -159,7 +159,7 @@ TEST(BlockQueue, BranchesSideBySideIdleAsOneBranchDoes) {
   }
 }
 
-// Where the queue is not longer than the pipeline, every turn waits: its first pass begins N slots
+// Every turn waits if the queue is not longer than the pipeline: its first pass begins N slots
 // after the pass of the block before in the last turn, and only d passes lie between.
 TEST(BlockQueue, AShortQueueStalls) {
   const auto idle = [](int steps, int blocks) {
