@@ -201,7 +201,7 @@ Comparison compare(const PlannedJob& job, const std::string& text, int ranks, bo
   const Generator generator(job.model, job.options);
   std::vector<Layout> layouts = parse_layouts(text, ranks, generator.layout_limits(job.request));
   Comparison out;
-  if (job.request.method.kind == MethodKind::kQueue && chooses_layout(text))
+  if (is_queue(job.request) && chooses_layout(text))
     layouts = {parse_layout(text, ranks, generator.layout_limits(job.request))};
   if (chooses_layout(text) && layouts.size() > 1) {
     out.choice = choose_layout(job, layouts);

@@ -164,6 +164,13 @@ constexpr FlagSpec kInput[] = {
      .fallback = "auto",
      .help = "frames that see each other: auto, full, clips or queue",
      .commands = kGenerate | kBatch | kPlan},
+    {.name = "noise",
+     .fallback = "pool",
+     .legal = "pool|iid",
+     .help = "noise that the blocks of the method queue begin with: a few frames in changing "
+             "orders, which ties the video together, or frames of their own",
+     .commands = kGenerate | kBatch | kPlan,
+     .level = kAdvanced},
     {.name = "prompt-schedule",
      .value = "FILE",
      .help = "prompts that follow the first one under the method queue, one JSON object per line: "

@@ -153,7 +153,7 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
 Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
   const std::string asked = layout_text(flags_);
   const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
-  const bool queue = first.spec.request.method.kind == MethodKind::kQueue;  // forecasts know none
+  const bool queue = is_queue(first.spec.request);  // forecasts know none
   if (layouts.size() == 1 || queue || !chooses_layout(asked))
     return parse_layout(asked, ranks_.count, limits);
   const Link link = link_between(flags_, ranks_);
@@ -303,7 +303,7 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   options.resume = left_by_earlier_run(flags_, generator, request, names);
   const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
   ProgressPrinter printer(progress_mode(flags_), job_name(drawing.path));
-  const bool queue = request.method.kind == MethodKind::kQueue;
+  const bool queue = is_queue(request);
   if (queue && flags_.on("keep-latents"))
     throw Error(ErrorKind::kUsage, flags_.label("keep-latents") + " is given, but the method " +
                                        to_string(request.method) +

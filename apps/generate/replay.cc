@@ -153,7 +153,7 @@ GivenJob job_of(const Record& record, const Flags& flags) {
 StoredFlags stored_flags(const Record& record, const Flags& flags) {
   StoredFlags stored{.values = {}, .origin = record.path};
   for (const char* name :
-       {"dtype", "weights", "attention", "vae_dtype", "device", "threads", "layout"})
+       {"dtype", "weights", "attention", "vae_dtype", "wire_dtype", "device", "threads", "layout"})
     if (const std::string value = text_of(record.engine, name); !value.empty())
       stored.values[name] = value;
   stored.values["deterministic"] = text_of(record.engine, "deterministic") == "true" ? "on" : "off";

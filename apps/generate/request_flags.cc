@@ -270,6 +270,8 @@ GeneratorOptions model_options(const Flags& flags) {
   options.dtype = compute_dtype(flags);
   options.weights = weight_format(flags);
   options.attention = attention_format(flags);
+  if (const std::string wire = flags.text("wire-dtype"); flags.given("wire-dtype"))
+    options.wire_dtype = wire == "bf16" ? DType::kBF16 : DType::kF32;
   options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
   options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
   options.memory_limit = flags.bytes("memory-limit");

@@ -39,6 +39,9 @@ class Components final : public Experts {
   const TransformerTraits& traits() const override { return expert_model(0).traits(); }
   DType dtype() const override { return how_.dtype; }
   DType vae_dtype() const { return vae_dtype_; }
+  // The dtype of the queue's hidden rows between pipeline stages: dtype() unless it is set.
+  DType wire_dtype() const { return wire_dtype_.value_or(dtype()); }
+  void set_wire_dtype(std::optional<DType> wire) { wire_dtype_ = wire; }
   int experts() const { return directory().experts(); }
   const ModelDirectory& directory() const { return model_->directory; }
   const TransformerModel& expert_model(int model) const { return directory().expert(model); }
@@ -75,6 +78,7 @@ class Components final : public Experts {
   const std::shared_ptr<const OpenModel> model_;
   TransformerLoad how_;
   DType vae_dtype_;
+  std::optional<DType> wire_dtype_;
   std::optional<DeviceTraits> device_;
   const RankPlacement& placement_;
   Residency residency_ = Residency::kAll;

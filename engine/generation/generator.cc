@@ -37,8 +37,6 @@ Tensor padded(Stream& stream, const Tensor& embeds, int64_t text_length) {
   return out;
 }
 
-bool is_queue(const Request& request) { return request.method.kind == MethodKind::kQueue; }
-
 std::string text_hash(Stream& stream, std::span<const Prompt> prompts) {
   Sha256 hash;
   for (const Prompt& prompt : prompts) {
@@ -92,6 +90,7 @@ struct Generator::Impl {
                                          " splits the width, which 8-bit weights cannot: their "
                                          "scales would be others; legal with them: tensor=1");
     check_attention();
+    parts.set_wire_dtype(given.wire_dtype);
     if (given.memory_limit)
       available = is_dry_run(stream) || given.planned
                       ? given.memory_limit
@@ -208,18 +207,20 @@ struct Generator::Impl {
 };
 
 nlohmann::json Generator::Impl::engine_facts() const {
-  return {{"numerics_epoch", kNumericsEpoch},
-          {"model", parts.directory().defaults.name},
-          {"weights_sha256", parts.model()->weights_hash},
-          {"dtype", to_string(options.dtype)},
-          {"weights", to_string(options.weights)},
-          {"attention", to_string(options.attention)},
-          {"vae_dtype", to_string(options.vae_dtype)},
-          {"device", to_string(options.device.kind)},
-          {"isa", cpu_isa()},
-          {"threads", options.threads},
-          {"deterministic", options.determinism == Determinism::kFixed},
-          {"layout", to_string(placement.layout())}};
+  nlohmann::json facts{{"numerics_epoch", kNumericsEpoch},
+                       {"model", parts.directory().defaults.name},
+                       {"weights_sha256", parts.model()->weights_hash},
+                       {"dtype", to_string(options.dtype)},
+                       {"weights", to_string(options.weights)},
+                       {"attention", to_string(options.attention)},
+                       {"vae_dtype", to_string(options.vae_dtype)},
+                       {"device", to_string(options.device.kind)},
+                       {"isa", cpu_isa()},
+                       {"threads", options.threads},
+                       {"deterministic", options.determinism == Determinism::kFixed},
+                       {"layout", to_string(placement.layout())}};
+  if (options.wire_dtype) facts["wire_dtype"] = to_string(*options.wire_dtype);
+  return facts;
 }
 
 std::string Generator::Impl::job_record(const Request& request) const {
@@ -365,8 +366,7 @@ void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
 void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts) {
   std::vector<TensorView> texts{prompts[0].embeds};
   for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
-  run_queue({stream, arena, parts, placement, run.request, run.sampler, parts.dtype(), texts,
-             prompts[1].embeds},
+  run_queue({stream, arena, parts, placement, run.request, run.sampler, texts, prompts[1].embeds},
             run.sink, run.options, run.clock, run.result, run.started);
   run.meter.stage_ended(MemoryMeter::kDenoise);
 }
@@ -556,6 +556,9 @@ Request Generator::resolve(const Request& request) const {
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
+  if (impl_->options.wire_dtype && !is_queue(resolved))
+    throw Error(ErrorKind::kUsage, "--wire-dtype is given, but the method is " +
+                                       to_string(resolved.method) + "; legal with it: none");
   return resolved;
 }
 
@@ -579,8 +582,7 @@ DenoisePlanConfig Generator::schedule(const Request& request) const {
 
 JobSchedule Generator::whole_schedule(const Request& request) const {
   if (is_queue(request))
-    return queue_schedule(request, sampler(request), impl_->parts, impl_->placement,
-                          impl_->parts.dtype());
+    return queue_schedule(request, sampler(request), impl_->parts, impl_->placement);
   const DenoisePlanConfig config = schedule(request);
   return {plan_denoise(config),
           {.bytes = [config](const Step& message) { return message_bytes(config, message); }}};

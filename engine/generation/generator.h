@@ -60,6 +60,8 @@ struct GeneratorOptions {
   Device device{};                // the device that computes everything
   DType dtype = DType::kF32;      // compute dtype of text encoder and transformer
   DType vae_dtype = DType::kF32;  // decoding in f32 is what the models were published with
+  // The dtype of hidden rows between the pipeline stages of the method queue; unset: `dtype`.
+  std::optional<DType> wire_dtype{};
   // Format of the transformer blocks' weights. Error(kUsage) for 8-bit weights where a layout
   // splits the width.
   WeightFormat weights = WeightFormat::kCompute;

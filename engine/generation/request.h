@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/generation/method.h"
-#include "engine/sampling/noise.h"
+#include "engine/sampling/noise_pool.h"
 #include "models/registry.h"
 
 namespace weft {
@@ -40,8 +40,11 @@ struct Request {
   uint64_t seed = 0;
   Rng rng = Rng::kPortable;
   Method method{};
+  NoiseMode noise = NoiseMode::kPool;       // of the queue
   std::vector<ScheduledPrompt> schedule{};  // after `prompt`; the queue alone can change prompts
 };
+
+inline bool is_queue(const Request& request) { return request.method.kind == MethodKind::kQueue; }
 
 // The limits that a request is checked against.
 struct ModelLimits {

@@ -135,6 +135,10 @@ constexpr Rule kRules[] = {
      [](JobSpec& job, const GivenText& v) { job.request.rng = rng_from_name(v.one_of()); }},
     {{"method", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.method = parse_method(v.text, v.label); }},
+    {{"noise", "pool|iid"},
+     [](JobSpec& job, const GivenText& v) {
+       job.request.noise = noise_mode_from_name(v.one_of());
+     }},
     {{"prompt_schedule", nullptr}, set_prompt_schedule},
 };
 
@@ -272,6 +276,7 @@ nlohmann::json to_json(const JobSpec& job) {
   set("seed", job.seeded, request.seed);
   out["rng"] = to_string(request.rng);
   set("method", request.method.kind != MethodKind::kAuto, to_string(request.method));
+  set("noise", request.noise != NoiseMode::kPool, to_string(request.noise));
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
   return out;
 }

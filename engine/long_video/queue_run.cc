@@ -61,10 +61,11 @@ class BlockOutput {
 };
 
 QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const Components& parts,
-                           const RankPlacement& placement, DType wire) {
+                           const RankPlacement& placement) {
   const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
-  QueuePlanConfig config = queue_config(placement, parts.traits(), wire, video.window(),
-                                        queue_settings(request.method).frames.block);
+  QueuePlanConfig config =
+      queue_config(placement, parts.traits(), parts.wire_dtype(), video.window(),
+                   queue_settings(request.method).frames.block);
   const double guidance[] = {guidance_of(request, 0), guidance_of(request, 1)};
   config.steps = steps_of(sampler, parts.directory().boundary_ratio.value_or(0),
                           std::span(guidance).first(parts.experts()));
@@ -79,9 +80,9 @@ QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const
 }  // namespace
 
 JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
-                           const RankPlacement& placement, DType wire) {
+                           const RankPlacement& placement) {
   const auto config =
-      std::make_shared<QueuePlanConfig>(queue_plan(request, sampler, parts, placement, wire));
+      std::make_shared<QueuePlanConfig>(queue_plan(request, sampler, parts, placement));
   PlanRules rules = queue_rules(*config);
   rules.bytes = [config, bytes = rules.bytes](const Step& message) { return bytes(message); };
   return {plan_queue(*config), std::move(rules)};
@@ -113,7 +114,7 @@ void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, 
                                        to_string(run.placement.layout()) +
                                        " lets several ranks decode, legal: decode_rank=N");
   if (run.placement.root() && options.listener) warn(run, video, *options.listener);
-  QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement, run.wire);
+  QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement);
   config.control = options.stop != nullptr;
   BlockOutput output(run, video, {sink, options.tap, clock});
   clock.enter(Zone::kDenoise, static_cast<int>(config.turns().size()));
@@ -131,7 +132,7 @@ void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, 
                      output.expect(turn);
                      return stop == 0;
                    }};
-  QueueDenoiser denoiser(run.stream, run.arena, run.parts, run.placement, run.wire);
+  QueueDenoiser denoiser(run.stream, run.arena, run.parts, run.placement, run.parts.wire_dtype());
   denoiser.run(config, job);
   result.streaming = denoiser.streaming();
   clock.step(static_cast<int>(config.turns().size()));

@@ -19,14 +19,13 @@ struct QueueRun {
   RankPlacement& placement;
   const Request& request;  // resolved
   const Sampler& sampler;
-  DType wire;                           // of hidden rows between pipeline stages
   std::span<const TensorView> prompts;  // Request::prompt and those of the schedule, [length, d]
   TensorView negative;
 };
 
 // The plans of all ranks for a request's queue.
 JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
-                           const RankPlacement& placement, DType wire);
+                           const RankPlacement& placement);
 
 // Every rank of the replica calls it. Fills in what `result` says of the frames. Throws
 // Error(kStopped) where the root was asked to stop.

@@ -19,7 +19,7 @@ QueueVideo::QueueVideo(const Request& request, const std::array<int64_t, 4>& lat
       vae_(vae),
       block_frames_(queue_settings(request.method).frames),
       blocks_(queue_settings(request.method).blocks(latent[1])),
-      noise_(NoiseMode::kPool, request.rng, request.seed,
+      noise_(request.noise, request.rng, request.seed,
              with_frames(latent, block_frames_.first(blocks_)), block_frames_) {}
 
 std::array<int64_t, 4> QueueVideo::window() const {

@@ -33,7 +33,7 @@ namespace {
 
 std::array<int64_t, 4> held_latent(const Components& parts, const Request& request) {
   const auto whole = latent_shape(parts, request);
-  if (request.method.kind != MethodKind::kQueue) return whole;
+  if (!is_queue(request)) return whole;
   return QueueVideo(request, whole, parts.vae_model().traits()).window();
 }
 
@@ -45,7 +45,7 @@ class RankRun {
       : parts_(parts),
         request_(request),
         prompt_rows_(prompt_rows),
-        queue_(request.method.kind == MethodKind::kQueue),
+        queue_(is_queue(request)),
         shape_(held_latent(parts, request)),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         embeds_(f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns)),
@@ -190,8 +190,9 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
   const uint64_t rows = f32_bytes(own * traits.row());
   const auto hidden = static_cast<uint64_t>((own + joint) * traits.width);
   const bool first = blocks.first(), last = blocks.last();
+  const DType wire = queue_ ? parts_.wire_dtype() : parts_.dtype();
   const uint64_t slots = (first || last ? rows : 0) + (last ? rows * branches : 0) +
-                         (first && last ? 0 : hidden * computed * size_of(parts_.dtype()));
+                         (first && last ? 0 : hidden * computed * size_of(wire));
   const uint64_t whole = layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent_ : latent_;
   forward.arena += ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
                    arena_bytes(DType::kF32, {1, traits.time_columns});

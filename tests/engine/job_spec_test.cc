@@ -50,6 +50,7 @@ const json kWhole{{"schema", "weft.job/v1"},
                   {"seed", 18446744073709551615u},
                   {"rng", "torch-cpu"},
                   {"method", "clips:window=8,bias=2.5"},
+                  {"noise", "iid"},
                   {"prompt_schedule", {{{"at", 2.5}, {"prompt", "a blue square"}}}}};
 
 TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {

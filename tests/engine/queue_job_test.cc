@@ -71,6 +71,38 @@ TEST(QueueJob, StagesAndDecoderChangeNoBit) {
     }
 }
 
+TEST(QueueJob, NoiseOfItsOwnIsAnotherVideo) {
+  Request request = queue_job();
+  const RunResult pool = run(request, {});
+  request.noise = NoiseMode::kIid;
+  const RunResult iid = run(request, {});
+  EXPECT_NE(iid.framehash, pool.framehash);
+  EXPECT_EQ(run(request, layout_of("layers=2", 2, request)).framehash, iid.framehash);
+}
+
+// Hidden rows of bf16 are rounded where stages meet, unless they are sent in f32.
+TEST(QueueJob, HiddenRowsOfF32ChangeNoBitOfBf16) {
+  const Request request = queue_job();
+  const Layout layout = layout_of("layers=2", 2, request);
+  const std::string one = run(request, {}, DType::kBF16).framehash;
+  const auto with = [&](DType wire) {
+    std::string hash;
+    run_ranks(2, [&](Communicator& world) {
+      GeneratorOptions options = options_of(DType::kBF16);
+      options.wire_dtype = wire;
+      Generator generator(kModel, options, RankPlacement::of(world, layout));
+      const RunResult result = generator.run(request, nullptr);
+      if (world.rank() == 0) hash = result.framehash;
+    });
+    return hash;
+  };
+  EXPECT_EQ(with(DType::kF32), one);
+  EXPECT_NE(with(DType::kBF16), one);
+  GeneratorOptions options = options_of(DType::kF32);
+  options.wire_dtype = DType::kBF16;
+  EXPECT_THROW(Generator(kModel, options).resolve(job()), Error);
+}
+
 TEST(QueueJob, ItsLayoutHasOneEncoderAndOneDecoder) {
   const Request request = queue_job();
   EXPECT_EQ(to_string(layout_of("auto", 2, request)), "layers=2,text_ranks=1,decode_rank=0");
