@@ -198,12 +198,13 @@ void Denoiser::update(const Step& step) {
 }
 
 void Denoiser::decode(const Step& step) {
-  if (placement_.has_clips() && !receives_frames(placement_.layout(), placement_.rank()))
-    return job_->decode(
-        TensorView(nullptr, DType::kF32, {shape_[0], traits_.patch[0], shape_[2], shape_[3]}));
-  const Tensor latent = placement_.has_clips() ? take_frame(step) : take_latent(step);
-  if (placement_.has_clips()) slots.clear_but(kLatentSlot);
-  job_->decode(latent);
+  if (!placement_.has_clips()) return job_->decode(take_latent(step));
+  Tensor frame;
+  if (receives_frames(placement_.layout(), placement_.rank())) frame = take_frame(step);
+  slots.clear_but(kLatentSlot);
+  job_->decode(frame ? frame.view()
+                     : TensorView(nullptr, DType::kF32,
+                                  {shape_[0], traits_.patch[0], shape_[2], shape_[3]}));
 }
 
 }  // namespace weft

@@ -343,7 +343,12 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   kept.job = job_record(run.request);
   kept.notes = run.options.notes;
   kept.total = sampler.steps();
-  if (placement.root() && run.options.stop) kept.text_hash = text_hash(stream, prompts);
+  // A job that begins with its final latent has no prompts.
+  std::array<TensorView, 2> embeds;
+  for (size_t i = 0; i < std::min(prompts.size(), embeds.size()); ++i)
+    embeds[i] = prompts[i].embeds;
+  if (placement.root() && run.options.stop && embeds[0])
+    kept.text_hash = text_hash(stream, prompts);
   if (const Checkpoint* from = run.options.resume.get();
       from && from->text_hash != kept.text_hash && run.options.listener)
     run.options.listener->warning(
@@ -354,7 +359,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   Job job{.request = run.request,
           .sampler = sampler,
-          .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
+          .embeds = embeds,
           .latent = std::move(start.latent),
           .history = std::move(start.history),
           .on_update =

@@ -139,12 +139,13 @@ struct Outcome {
   bool stopped = false;
 };
 
-// A job of the ranks of a layout with reference ops. `changed` changes the root's options; every
-// rank has a stop flag.
-Outcome deliver(const Request& request, const Layout& layout,
+// A job of the ranks of a layout with reference ops, one of which encodes the text, because sums over
+// ranks are rounded otherwise. `changed` changes the root's options; every rank has a stop flag.
+Outcome deliver(const Request& request, Layout layout,
                 const std::function<void(RunOptions&)>& changed = {},
                 const LocalOptions& local = {}) {
   Outcome out;
+  layout.text_ranks = 1;
   const std::atomic<bool> never{false};
   run_ranks(
       layout.ranks(),
