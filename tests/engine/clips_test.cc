@@ -139,8 +139,9 @@ struct Outcome {
   bool stopped = false;
 };
 
-// A job of the ranks of a layout with reference ops, one of which encodes the text, because sums over
-// ranks are rounded otherwise. `changed` changes the root's options; every rank has a stop flag.
+// A job of the ranks of a layout with reference ops, one of which encodes the text, because sums
+// over ranks are rounded otherwise. `changed` changes the root's options; every rank has a stop
+// flag.
 Outcome deliver(const Request& request, Layout layout,
                 const std::function<void(RunOptions&)>& changed = {},
                 const LocalOptions& local = {}) {
