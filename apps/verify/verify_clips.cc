@@ -49,6 +49,13 @@ Request clips_request(const Case& c, int64_t frames) {
   return request;
 }
 
+Tensor own_frames(Bench& bench, const Tensor& noise, const LatentSplit& split, int rank) {
+  Tensor own = bench.tensor(DType::kF32, split.held(rank));
+  const Range& frames = split.frames[rank];
+  copy(bench.stream, noise.view().slice(1, frames.begin, frames.size()), own);
+  return own;
+}
+
 }  // namespace
 
 NamedTensors run_clips(Case& c) {
@@ -59,7 +66,7 @@ NamedTensors run_clips(Case& c) {
       SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),
       c.integer("steps", kMaxSteps));
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  Tensor noise = bench.load(inputs, "noise");
+  const Tensor noise = bench.load(inputs, "noise");
   const auto shape = noise.view().extent;
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
@@ -71,10 +78,6 @@ NamedTensors run_clips(Case& c) {
 
   const LatentSplit split =
       c.placement.split({shape[0], shape[1], shape[2], shape[3]}, traits.patch[0]);
-  const Range frames = split.frames[c.placement.rank()];
-  Tensor own = bench.tensor(DType::kF32, split.held(c.placement.rank()));
-  copy(bench.stream, noise.view().slice(1, frames.begin, frames.size()), own);
-  noise = {};
 
   NamedTensors out;
   std::map<int, Tensor> velocities;  // this rank's rows
@@ -86,7 +89,7 @@ NamedTensors run_clips(Case& c) {
   Job job{.request = request,
           .sampler = sampler,
           .embeds = {positive.view(), negative.view()},
-          .latent = std::move(own),
+          .latent = own_frames(bench, noise, split, c.placement.rank()),
           .on_velocity =
               [&](int step, const TensorView& velocity) {
                 if (step > 0 && step + 1 < sampler.steps()) return;

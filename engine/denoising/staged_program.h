@@ -46,7 +46,7 @@ class StagedProgram : public Program {
   void run_blocks(const Step& step, const Forward& forward);
   // Makes the latent whole from the rows that a decode reads, and forgets all rows.
   Tensor take_latent(const Step& decode);
-  // With clips: the frames [C, f, H, W] of the tokens that a decode reads.
+  // The frames [C, f, H, W] of the tokens that a decode of clips reads.
   Tensor take_frame(const Step& decode) const;
   void enter(const Step& step) override;  // lends the part of the own rows that is sent
 

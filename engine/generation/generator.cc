@@ -45,6 +45,12 @@ std::string text_hash(Stream& stream, std::span<const Prompt> prompts) {
   return hash.hex();
 }
 
+// The positive prompt's and the negative one's. A job that begins with its final latent has none.
+std::array<TensorView, 2> embeds_of(std::span<const Prompt> prompts) {
+  if (prompts.empty()) return {};
+  return {prompts[0].embeds.view(), prompts[1].embeds.view()};
+}
+
 std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
   if (options.planned || options.device.kind == Device::Kind::kCpu) return options.planned;
   return device_traits(options.device);
@@ -343,10 +349,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   kept.job = job_record(run.request);
   kept.notes = run.options.notes;
   kept.total = sampler.steps();
-  // A job that begins with its final latent has no prompts.
-  std::array<TensorView, 2> embeds;
-  for (size_t i = 0; i < std::min(prompts.size(), embeds.size()); ++i)
-    embeds[i] = prompts[i].embeds;
+  const std::array<TensorView, 2> embeds = embeds_of(prompts);
   if (placement.root() && run.options.stop && embeds[0])
     kept.text_hash = text_hash(stream, prompts);
   if (const Checkpoint* from = run.options.resume.get();

@@ -292,8 +292,8 @@ TEST(Clips, MemoryOfARankIsThatOfItsClip) {
   }
 }
 
-// What decoding holds beside the VAE falls from the whole latent to the clip's rows, and two frames
-// or one channel of all of them. The bytes that a stage begins with fall likewise.
+// Beside the VAE, decoding holds the clip's rows in place of the whole latent, and two frames or one
+// channel of all of them. Denoising begins with the clip's frames.
 TEST(Clips, DecodingHoldsNoWholeLatent) {
   Request request = clips_job("clips:window=1,global=2,trained=5");
   request.frames = 4 * 64 - 3;
