@@ -235,7 +235,10 @@ double QuickForecast::denoise_with(const Layout& layout, int blocks) {
         Job job{.request = job_.request,
                 .sampler = sampler_,
                 .embeds = {embeds[0].view(), embeds[1].view()},
-                .latent = Tensor(DType::kF32, latent_shape(parts, job_.request)),
+                .latent = Tensor(
+                    DType::kF32,
+                    placement.split(latent_shape(parts, job_.request), parts.traits().patch[0])
+                        .held(placement.rank())),
                 .on_update = [&](int step) { updated[world.rank()][step] = simulated_seconds(); },
                 .decode = [](const TensorView&) {}};
         Denoiser(stream, arena, parts, placement).run(config, job);

@@ -32,6 +32,12 @@ void Slots::clear() {
   slots_.clear();
 }
 
+void Slots::clear_but(int slot) {
+  std::erase_if(slots_, [&](const auto& entry) {
+    return entry.first != slot && !pending_.count(entry.first);
+  });
+}
+
 void Slots::check_idle(int slot) const {
   CHECK(!pending_.count(slot), "a message of slot", slot, "is pending");
 }

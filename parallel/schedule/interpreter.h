@@ -25,6 +25,7 @@ class Slots {
   const TensorView& operator[](int slot) const;
   bool has(int slot) const { return slots_.count(slot) > 0; }
   void clear();
+  void clear_but(int slot);  // forgets all other slots that no message uses
 
  private:
   friend class Interpreter;  // notes the slots of pending messages; their memory may not change
