@@ -56,6 +56,12 @@ struct Quality {
   std::vector<pocket::ClipScore> scores;
 };
 
+// The first frames of the blocks of a queue but block 0, and the frames of a latent frame.
+struct Borders {
+  std::vector<int64_t> frames;
+  int64_t latent_frames;
+};
+
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) /
          static_cast<double>(std::max<size_t>(values.size(), 1));
@@ -72,7 +78,7 @@ bool right(const pocket::ClipScore& score) {
 }
 
 Quality quality_of(const std::vector<Frame>& frames, const std::vector<Frame>& reference,
-                   std::span<const int64_t> borders, const pocket::ClipSpec& asked) {
+                   const Borders& borders, const pocket::ClipSpec& asked) {
   Quality quality;
   if (!reference.empty()) {
     std::vector<double> errors, similarities;
@@ -83,8 +89,8 @@ Quality quality_of(const std::vector<Frame>& frames, const std::vector<Frame>& r
     quality.error = mean(errors);
     quality.similarity = mean(similarities);
   }
-  quality.seams = seams_of(frame_changes(frames), borders);
-  quality.drift = drift_of(frames, borders);
+  quality.seams = seams_of(frame_changes(frames), borders.frames, borders.latent_frames);
+  quality.drift = drift_of(frames, borders.frames);
   for (size_t at = 0; at + kStretch <= frames.size(); at += kStretch) {
     quality.readings.push_back(
         pocket::read_clip({frames.begin() + at, frames.begin() + at + kStretch}));
@@ -181,16 +187,16 @@ class LongBench {
       }
     return rows;
   }
-  // The first frames of the blocks of the first queue, by which every method is measured.
-  std::vector<int64_t> borders(std::span<const Row> rows) const {
+  // The borders of the first queue, by which every method is measured.
+  Borders borders(std::span<const Row> rows) const {
     const auto queue =
         std::ranges::find_if(rows, [](const Row& row) { return is_queue(row.request); });
     const Request request = queue != rows.end() ? queue->request : resolved({MethodKind::kQueue});
     const QueueSettings settings = queue_settings(request.method);
     const VaeTraits& vae = model_->directory.vae_model->traits();
-    std::vector<int64_t> borders;
+    Borders borders{.frames = {}, .latent_frames = vae.temporal_factor};
     for (int block = 1; block < settings.blocks(vae.latent_frames(request.frames)); ++block)
-      borders.push_back(vae.frames(settings.frames.first(block)));
+      borders.frames.push_back(vae.frames(settings.frames.first(block)));
     return borders;
   }
 
@@ -269,7 +275,7 @@ class LongBench {
 
 // Draws clip `index` with every row. Returns the curves of the first row of each method.
 std::vector<VideoCurve> draw_clip(const LongBench& bench, std::span<Row> rows,
-                                  std::span<const int64_t> borders, int index) {
+                                  const Borders& borders, int index) {
   std::vector<VideoCurve> curves;
   std::vector<Frame> reference;
   const Row* alone = nullptr;  // the row of the same method on one rank
@@ -325,11 +331,8 @@ double drift(const Row& row, std::array<double, 3> ChannelStatistics::*figure, i
   return row.average([&](const Quality& quality) { return (quality.drift.*figure)[channel]; });
 }
 
-double at_borders(const Row& row) {
-  return row.average([](const Quality& quality) { return quality.seams.at_borders; });
-}
-double inside(const Row& row) {
-  return row.average([](const Quality& quality) { return quality.seams.inside; });
+double change(const Row& row, double Seams::*figure) {
+  return row.average([&](const Quality& quality) { return quality.seams.*figure; });
 }
 std::optional<double> error_of(const Row& row) {
   if (!row.qualities.front().error) return std::nullopt;
@@ -367,7 +370,9 @@ nlohmann::json to_json(const Row& row, double one, const LongBench& bench) {
     if (*error > 0) object["psnr"] = psnr_db(*error);
     object["ssim"] = similarity(row);
   }
-  object["change"] = {{"at_borders", at_borders(row)}, {"inside", inside(row)}};
+  object["change"] = {{"at_borders", change(row, &Seams::at_borders)},
+                      {"at_latents", change(row, &Seams::at_latents)},
+                      {"inside", change(row, &Seams::inside)}};
   for (int channel = 0; channel < 3; ++channel) {
     object["drift"]["mean"].push_back(drift(row, &ChannelStatistics::mean, channel));
     object["drift"]["deviation"].push_back(drift(row, &ChannelStatistics::deviation, channel));
@@ -392,10 +397,12 @@ void print(const Row& row, double one) {
     mean_drift = std::max(mean_drift, drift(row, &ChannelStatistics::mean, channel));
     deviation_drift = std::max(deviation_drift, drift(row, &ChannelStatistics::deviation, channel));
   }
-  std::printf(" %7.2f %7.2f %6.2f %6.2f ", at_borders(row), inside(row), mean_drift,
+  std::printf(" %7.2f %7.2f %7.2f %6.2f %6.2f ", change(row, &Seams::at_borders),
+              change(row, &Seams::at_latents), change(row, &Seams::inside), mean_drift,
               deviation_drift);
   for (const Reader& read : kRead) std::printf(" %5.0f%%", 100 * row.share(read.found));
-  std::printf(" %7.2f%s\n", overlap(row), row.as_one_rank ? "" : "  other frames than one rank");
+  std::printf(" %7.2f%s\n", overlap(row),
+              row.as_one_rank ? "" : "  not bit for bit as on one rank");
 }
 
 void print_all(std::span<const Row> rows, const LongBench& bench) {
@@ -405,16 +412,19 @@ void print_all(std::span<const Row> rows, const LongBench& bench) {
               static_cast<long long>(request.width), static_cast<long long>(request.height),
               request.steps, std::string(to_string(bench.options().dtype)).c_str(),
               bench.options().threads, rows.front().videos.size());
-  std::printf("%-28s %5s %8s %8s %9s %11s %8s %6s %6s %7s %7s %6s %6s %6s %6s %6s %6s %6s %7s\n",
-              "method", "ranks", "frames/s", "speed-up", "kB/frame", "peak", "first s", "PSNR",
-              "SSIM", "border", "inside", "mean", "dev.", "colour", "shape", "motion", "ground",
-              "all", "overlap");
+  std::printf(
+      "%-28s %5s %8s %8s %9s %11s %8s %6s %6s %7s %7s %7s %6s %6s %6s %6s %6s %6s %6s %7s\n",
+      "method", "ranks", "frames/s", "speed-up", "kB/frame", "peak", "first s", "PSNR", "SSIM",
+      "border", "latent", "inside", "mean", "dev.", "colour", "shape", "motion", "ground", "all",
+      "overlap");
 }
 
 void print_legend() {
   std::printf(
-      "* by the memory plan, of one rank; border, inside: mean change from one frame to the next, "
-      "in levels, where blocks meet and elsewhere;\nmean, dev.: the greatest distance of any "
+      "* by the memory plan, of one rank; border, latent, inside: mean change from one frame to "
+      "the "
+      "next, in levels, where blocks meet, where other latent frames meet, and all but the "
+      "first;\nmean, dev.: the greatest distance of any "
       "block's mean and standard deviation of a channel from those of the first block;\ncolour "
       "... all: share of stretches of %lld frames that show it as asked; overlap: of the worst "
       "view of a stretch with an ideal shape\n",
@@ -431,7 +441,7 @@ int bench_long(const Flags& flags, DType dtype, int repeat) {
   const LongBench bench(flags, dtype);
   std::vector<Row> rows = bench.rows(static_cast<int>(flags.integer("ranks").value_or(2)));
   if (rows.empty()) throw Error(ErrorKind::kMemory, "no method of weft bench long fits in memory");
-  const std::vector<int64_t> borders = bench.borders(rows);
+  const Borders borders = bench.borders(rows);
   std::vector<VideoCurve> curves;
   for (int index = 0; index < repeat; ++index) {
     std::vector<VideoCurve> drawn = draw_clip(bench, rows, borders, index);
@@ -448,7 +458,7 @@ int bench_long(const Flags& flags, DType dtype, int repeat) {
   }
   if (!flags.on("json")) print_legend();
   if (const std::string svg = flags.text("svg"); !svg.empty())
-    write_file(svg, long_svg(curves, borders, kStretch,
+    write_file(svg, long_svg(curves, borders.frames, kStretch,
                              bench.model_name() + ": " + pocket::prompt_of(clip(0))));
   return 0;
 }

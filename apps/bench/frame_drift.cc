@@ -20,15 +20,19 @@ std::vector<double> frame_changes(std::span<const Frame> frames) {
   return changes;
 }
 
-Seams seams_of(std::span<const double> changes, std::span<const int64_t> borders) {
-  Seams seams;
-  for (const int64_t border : borders) seams.at_borders += changes[border - 1];
-  for (const double change : changes) seams.inside += change;
-  seams.inside -= seams.at_borders;
-  const auto count = static_cast<double>(borders.size());
-  seams.at_borders /= std::max(count, 1.0);
-  seams.inside /= std::max(static_cast<double>(changes.size()) - count, 1.0);
-  return seams;
+Seams seams_of(std::span<const double> changes, std::span<const int64_t> borders,
+               int64_t latent_frames) {
+  struct Mean {
+    double sum = 0, count = 0;
+    void add(double value) { sum += value, ++count; }
+    operator double() const { return sum / std::max(count, 1.0); }
+  } at_borders, at_latents, inside;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const bool border = std::ranges::find(borders, static_cast<int64_t>(i) + 1) != borders.end();
+    (border ? at_borders : inside).add(changes[i]);
+    if (!border && i % latent_frames == 0) at_latents.add(changes[i]);
+  }
+  return {at_borders, at_latents, inside};
 }
 
 ChannelStatistics channel_statistics(std::span<const Frame> frames) {

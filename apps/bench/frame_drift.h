@@ -13,13 +13,17 @@ namespace weft {
 // that of frame i is at i - 1.
 std::vector<double> frame_changes(std::span<const Frame> frames);
 
-// The mean change of the first frames of blocks, and that of all other frames.
+// The mean change of the first frames of blocks, of the first frames of the other latent frames,
+// and of all frames but the first of blocks. The decoder makes some frames at a time, which may
+// differ more from those before them than from each other, so that a seam is seen against
+// at_latents.
 struct Seams {
-  double at_borders = 0, inside = 0;
-  double ratio() const { return inside > 0 ? at_borders / inside : 1; }
+  double at_borders = 0, at_latents = 0, inside = 0;
 };
-// `borders`: the first frame of every block but block 0.
-Seams seams_of(std::span<const double> changes, std::span<const int64_t> borders);
+// `borders`: the first frame of every block but block 0. Latent frame 0 is one frame, any other
+// `latent_frames`.
+Seams seams_of(std::span<const double> changes, std::span<const int64_t> borders,
+               int64_t latent_frames);
 
 // Red, green and blue.
 struct ChannelStatistics {

@@ -36,7 +36,8 @@ class Panel {
 
   double x(double frame) const { return kLeft + kWidth * frame / frames_; }
   double y(double value) const {
-    return top_ + kPanel * (1 - (value - low_) / std::max(high_ - low_, 1e-9));
+    const double share = (value - low_) / std::max(high_ - low_, 1e-9);
+    return top_ + kPanel * (1 - std::clamp(share, 0.0, 1.0));
   }
   std::string frame(const std::string& title, std::span<const int64_t> borders) const {
     std::string svg = label(kLeft, top_ - 8, title);
@@ -76,6 +77,18 @@ std::vector<double> drift(const VideoCurve& curve, int64_t first_frames) {
   return values;
 }
 
+// The range of a panel. The few values outside lie on its edge.
+struct Scale {
+  double low, high;
+};
+Scale scale_of(std::vector<double> values) {
+  if (values.empty()) return {0, 1};
+  std::ranges::sort(values);
+  const size_t few = values.size() / 50;
+  const double low = values[few], high = values[values.size() - 1 - few], more = 0.4 * (high - low);
+  return {std::max(values.front(), low - more), std::min(values.back(), high + more)};
+}
+
 std::string legend(std::span<const VideoCurve> curves) {
   std::string svg;
   double at = kLeft;
@@ -93,16 +106,17 @@ std::string legend(std::span<const VideoCurve> curves) {
 std::string long_svg(std::span<const VideoCurve> curves, std::span<const int64_t> borders,
                      int64_t stretch_frames, const std::string& title) {
   const int64_t first = borders.empty() ? stretch_frames : borders.front();
-  double frames = 1, change = 0, low = 0, high = 0;
+  double frames = 1;
+  std::vector<double> all_changes, all_drifts;
   for (const VideoCurve& curve : curves) {
     frames = std::max(frames, static_cast<double>(curve.brightness.size()));
-    for (const double value : curve.changes) change = std::max(change, value);
-    for (const double value : drift(curve, first)) {
-      low = std::min(low, value);
-      high = std::max(high, value);
-    }
+    all_changes.insert(all_changes.end(), curve.changes.begin(), curve.changes.end());
+    const std::vector<double> drifts = drift(curve, first);
+    all_drifts.insert(all_drifts.end(), drifts.begin(), drifts.end());
   }
-  const Panel changes(0, frames, 0, change), drifts(1, frames, low, high), reads(2, frames, 0, 1);
+  const Scale drifting = scale_of(all_drifts);
+  const Panel changes(0, frames, 0, scale_of(all_changes).high),
+      drifts(1, frames, drifting.low, drifting.high), reads(2, frames, 0, 1);
   std::string svg = shaped(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n",

@@ -179,13 +179,18 @@ TEST(ClipReader, ReadsWhatTheModelsOwnReaderReads) {
     EXPECT_EQ(theirs.at("ground"), to_string(reading.ground)) << line;
     EXPECT_EQ(theirs.at("colour"), named(reading.colour)) << line;
     EXPECT_EQ(theirs.at("shape"), named(reading.shape)) << line;
-    EXPECT_EQ(theirs.at("motion"), named(reading.motion)) << line;
+    EXPECT_EQ(reading.motion, spec.motion) << line;
+    // Theirs takes the place of what is left of a torn frame for motion.
+    if (!reading.torn()) {
+      EXPECT_EQ(theirs.at("motion"), named(reading.motion)) << line;
+    }
     ASSERT_EQ(reading.views.size(), theirs.at("views").size());
     for (size_t i = 0; i < reading.views.size(); ++i) {
       const double overlap = theirs.at("views")[i];
       EXPECT_NEAR(reading.views[i].overlap, overlap, 0.05) << line << ", view " << i;
-      if (overlap > 0.8)
+      if (overlap > 0.8) {
         EXPECT_EQ(theirs.at("kinds")[i], to_string(reading.views[i].shape)) << line << i;
+      }
     }
     torn += reading.torn();
     // Another word than the clip's is not read from it.

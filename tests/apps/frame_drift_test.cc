@@ -31,16 +31,25 @@ TEST(FrameDrift, SeamsOfAVideoThatJumps) {
   }
   const std::vector<double> changes = frame_changes(frames);
   ASSERT_EQ(changes.size(), 9u);
-  const Seams seams = seams_of(changes, borders);
+  const Seams seams = seams_of(changes, borders, 3);
   EXPECT_DOUBLE_EQ(seams.at_borders, 15);
+  EXPECT_DOUBLE_EQ(seams.at_latents, 3);
   EXPECT_DOUBLE_EQ(seams.inside, 3);
-  EXPECT_DOUBLE_EQ(seams.ratio(), 5);
   // The first block has the levels 10, 13, 16, 19; the last one begins with 55.
   const ChannelStatistics drift = drift_of(frames, borders);
   for (int c = 0; c < 3; ++c) {
     EXPECT_DOUBLE_EQ(drift.mean[c], 58 - 14.5);
     EXPECT_NEAR(drift.deviation[c], std::sqrt(11.25) - std::sqrt(6), 1e-12);
   }
+}
+
+// Frames 1, 4, 7 and 10 begin latent frames of three; a block begins with 7.
+TEST(FrameDrift, LatentFramesBeginWithAStepOfTheirOwn) {
+  const std::vector<double> changes{8, 1, 2, 10, 3, 1, 40, 2, 1, 6};
+  const Seams seams = seams_of(changes, std::vector<int64_t>{7}, 3);
+  EXPECT_DOUBLE_EQ(seams.at_borders, 40);
+  EXPECT_DOUBLE_EQ(seams.at_latents, 8);
+  EXPECT_DOUBLE_EQ(seams.inside, 34.0 / 9);
 }
 
 TEST(FrameDrift, ChannelsAreApart) {
@@ -57,7 +66,7 @@ TEST(FrameDrift, ChannelsAreApart) {
 TEST(FrameDrift, NoBordersAndOneFrame) {
   const std::vector<Frame> one{flat(1, 2, 3)};
   EXPECT_TRUE(frame_changes(one).empty());
-  EXPECT_EQ(seams_of({}, {}).ratio(), 1);
+  EXPECT_EQ(seams_of({}, {}, 4).at_borders, 0);
   EXPECT_EQ(drift_of(one, {}).mean[2], 0);
 }
 
