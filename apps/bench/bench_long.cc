@@ -187,11 +187,9 @@ class LongBench {
       }
     return rows;
   }
-  // The borders of the first queue, by which every method is measured.
-  Borders borders(std::span<const Row> rows) const {
-    const auto queue =
-        std::ranges::find_if(rows, [](const Row& row) { return is_queue(row.request); });
-    const Request request = queue != rows.end() ? queue->request : resolved({MethodKind::kQueue});
+  // The borders of a queue; any other method is measured by those of the default queue.
+  Borders borders(const Request& measured) const {
+    const Request request = is_queue(measured) ? measured : resolved({MethodKind::kQueue});
     const QueueSettings settings = queue_settings(request.method);
     const VaeTraits& vae = model_->directory.vae_model->traits();
     Borders borders{.frames = {}, .latent_frames = vae.temporal_factor};
@@ -274,8 +272,7 @@ class LongBench {
 };
 
 // Draws clip `index` with every row. Returns the curves of the first row of each method.
-std::vector<VideoCurve> draw_clip(const LongBench& bench, std::span<Row> rows,
-                                  const Borders& borders, int index) {
+std::vector<VideoCurve> draw_clip(const LongBench& bench, std::span<Row> rows, int index) {
   std::vector<VideoCurve> curves;
   std::vector<Frame> reference;
   const Row* alone = nullptr;  // the row of the same method on one rank
@@ -288,13 +285,17 @@ std::vector<VideoCurve> draw_clip(const LongBench& bench, std::span<Row> rows,
       row.qualities.push_back(alone->qualities.back());
     } else {
       row.as_one_rank &= alone == &row;
-      row.qualities.push_back(quality_of(frames, reference, borders, clip(index)));
+      row.qualities.push_back(
+          quality_of(frames, reference, bench.borders(row.request), clip(index)));
     }
     video.frames.clear();
     row.videos.push_back(std::move(video));
     if (alone != &row) continue;
-    VideoCurve curve{
-        .name = row.name, .changes = frame_changes(frames), .brightness = {}, .stretches = {}};
+    VideoCurve curve{.name = row.name,
+                     .changes = frame_changes(frames),
+                     .borders = bench.borders(row.request).frames,
+                     .brightness = {},
+                     .stretches = {}};
     for (const Frame& frame : frames) {
       const auto& [red, green, blue] = channel_statistics({&frame, 1}).mean;
       curve.brightness.push_back((red + green + blue) / 3);
@@ -441,10 +442,9 @@ int bench_long(const Flags& flags, DType dtype, int repeat) {
   const LongBench bench(flags, dtype);
   std::vector<Row> rows = bench.rows(static_cast<int>(flags.integer("ranks").value_or(2)));
   if (rows.empty()) throw Error(ErrorKind::kMemory, "no method of weft bench long fits in memory");
-  const Borders borders = bench.borders(rows);
   std::vector<VideoCurve> curves;
   for (int index = 0; index < repeat; ++index) {
-    std::vector<VideoCurve> drawn = draw_clip(bench, rows, borders, index);
+    std::vector<VideoCurve> drawn = draw_clip(bench, rows, index);
     if (index == 0) curves = std::move(drawn);
   }
   if (!flags.on("json")) print_all(rows, bench);
@@ -458,8 +458,8 @@ int bench_long(const Flags& flags, DType dtype, int repeat) {
   }
   if (!flags.on("json")) print_legend();
   if (const std::string svg = flags.text("svg"); !svg.empty())
-    write_file(svg, long_svg(curves, borders.frames, kStretch,
-                             bench.model_name() + ": " + pocket::prompt_of(clip(0))));
+    write_file(svg,
+               long_svg(curves, kStretch, bench.model_name() + ": " + pocket::prompt_of(clip(0))));
   return 0;
 }
 

@@ -39,16 +39,13 @@ class Panel {
     const double share = (value - low_) / std::max(high_ - low_, 1e-9);
     return top_ + kPanel * (1 - std::clamp(share, 0.0, 1.0));
   }
-  std::string frame(const std::string& title, std::span<const int64_t> borders) const {
-    std::string svg = label(kLeft, top_ - 8, title);
-    for (const int64_t border : borders)
-      svg += shaped("<path d=\"M%.1f %.1fv%.1f\" stroke=\"#cbd5e0\"/>\n",
-                    x(static_cast<double>(border)), top_, kPanel);
-    svg += shaped(
-        "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" "
-        "stroke=\"#4a5568\"/>\n",
-        kLeft, top_, kWidth, kPanel);
-    return svg + label(8, top_ + 10, shaped("%.3g", high_)) +
+  std::string frame(const std::string& title) const {
+    return label(kLeft, top_ - 8, title) +
+           shaped(
+               "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"none\" "
+               "stroke=\"#4a5568\"/>\n",
+               kLeft, top_, kWidth, kPanel) +
+           label(8, top_ + 10, shaped("%.3g", high_)) +
            label(8, top_ + kPanel, shaped("%.3g", low_));
   }
   // The values of the frames from `first` on.
@@ -67,9 +64,9 @@ class Panel {
   double top_, frames_, low_, high_;
 };
 
-// The brightness less the mean of the first frames.
-std::vector<double> drift(const VideoCurve& curve, int64_t first_frames) {
-  const size_t count = std::min<size_t>(first_frames, curve.brightness.size());
+// The brightness less the mean of the first block.
+std::vector<double> drift(const VideoCurve& curve) {
+  const size_t count = curve.borders.empty() ? curve.brightness.size() : curve.borders.front();
   double mean = 0;
   for (size_t i = 0; i < count; ++i) mean += curve.brightness[i] / static_cast<double>(count);
   std::vector<double> values = curve.brightness;
@@ -103,15 +100,14 @@ std::string legend(std::span<const VideoCurve> curves) {
 
 }  // namespace
 
-std::string long_svg(std::span<const VideoCurve> curves, std::span<const int64_t> borders,
-                     int64_t stretch_frames, const std::string& title) {
-  const int64_t first = borders.empty() ? stretch_frames : borders.front();
+std::string long_svg(std::span<const VideoCurve> curves, int64_t stretch_frames,
+                     const std::string& title) {
   double frames = 1;
   std::vector<double> all_changes, all_drifts;
   for (const VideoCurve& curve : curves) {
     frames = std::max(frames, static_cast<double>(curve.brightness.size()));
     all_changes.insert(all_changes.end(), curve.changes.begin(), curve.changes.end());
-    const std::vector<double> drifts = drift(curve, first);
+    const std::vector<double> drifts = drift(curve);
     all_drifts.insert(all_drifts.end(), drifts.begin(), drifts.end());
   }
   const Scale drifting = scale_of(all_drifts);
@@ -123,17 +119,17 @@ std::string long_svg(std::span<const VideoCurve> curves, std::span<const int64_t
       kLeft + kWidth + 20, kTop + 3 * (kPanel + kGap));
   svg += "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
   svg += label(kLeft, 16, title) + legend(curves);
-  svg += changes.frame("mean change from the frame before, in levels; lines are borders of blocks",
-                       borders) +
-         drifts.frame("mean level less that of the first block", borders) +
+  svg += changes.frame("mean change from the frame before, in levels; dots are where blocks meet") +
+         drifts.frame("mean level less that of the first block") +
          reads.frame("worst overlap of a view with an ideal shape, per stretch of " +
-                         std::to_string(stretch_frames) +
-                         " frames; filled: colour, shape, motion and ground as asked",
-                     borders);
+                     std::to_string(stretch_frames) +
+                     " frames; filled: colour, shape, motion and ground as asked");
   for (size_t i = 0; i < curves.size(); ++i) {
     const char* colour = colour_of(i);
     svg += changes.line(curves[i].changes, 1, colour);
-    svg += drifts.line(drift(curves[i], first), 0, colour);
+    for (const int64_t border : curves[i].borders)
+      svg += changes.dot(static_cast<double>(border), curves[i].changes[border - 1], colour, true);
+    svg += drifts.line(drift(curves[i]), 0, colour);
     const double aside = 5 * (static_cast<double>(i) - static_cast<double>(curves.size() - 1) / 2);
     for (size_t s = 0; s < curves[i].stretches.size(); ++s) {
       const double middle = (static_cast<double>(s) + 0.5) * static_cast<double>(stretch_frames);

@@ -16,13 +16,14 @@ struct VideoCurve {
   };
   std::string name;
   std::vector<double> changes;     // of each frame but the first from the one before it
+  std::vector<int64_t> borders;    // the first frames of its blocks but block 0
   std::vector<double> brightness;  // mean level of each frame
   std::vector<Stretch> stretches;
 };
 
-// One SVG picture with three panels: the changes, the brightness less that of the first frames, and
-// the stretches. Vertical lines are at the `borders` of blocks.
-std::string long_svg(std::span<const VideoCurve> curves, std::span<const int64_t> borders,
-                     int64_t stretch_frames, const std::string& title);
+// One SVG picture with three panels: the changes, where dots are the borders of blocks, the
+// brightness less that of the first block, and the stretches.
+std::string long_svg(std::span<const VideoCurve> curves, int64_t stretch_frames,
+                     const std::string& title);
 
 }  // namespace weft

@@ -61,7 +61,8 @@ TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
   EXPECT_EQ(lines[2].at("method"), "queue:block=2,context=1");
   std::ifstream file(svg);
   const std::string drawn{std::istreambuf_iterator<char>(file), {}};
-  for (const char* text : {"queue:block=2,context=1", "clips", "lines are borders", "</svg>"})
+  for (const char* text :
+       {"queue:block=2,context=1", "clips", "dots are where blocks meet", "</svg>"})
     EXPECT_NE(drawn.find(text), std::string::npos) << text;
 }
 
