@@ -74,7 +74,7 @@ TEST_F(BenchLong, TheTableHasALinePerRow) {
   EXPECT_NE(outcome.out.find("\nfull"), std::string::npos);
 }
 
-// The pocket model has six blocks, so that one to four stages are legal.
+// The pocket model has eight blocks, so that one to four stages are legal.
 TEST_F(BenchLong, FourStagesGiveTheFramesOfOne) {
   const Outcome outcome =
       run("bench long --model models/pocket --size 32x32 --num-frames 41 --steps 9 --dtype f32 "
