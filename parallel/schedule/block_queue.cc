@@ -1,10 +1,10 @@
 #include "parallel/schedule/block_queue.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 
 #include "kernels/check.h"
+#include "parallel/schedule/plan_timing.h"
 #include "parallel/schedule/plan_writer.h"
 
 namespace weft {
@@ -443,39 +443,16 @@ PlanRules queue_rules(const QueuePlanConfig& config) {
 }
 
 std::vector<std::vector<int64_t>> slots_of(std::span<const Plan> plans) {
-  struct Rank {
-    int64_t now = 0;
-    std::map<int, size_t> posts;  // by slot: the number of a receive among those of its link
-  };
-  struct Link {
-    std::vector<int64_t> sent;  // when
-    size_t posted = 0;
-  };
-  std::vector<Rank> ranks(plans.size());
-  std::map<std::pair<int, int>, Link> links;  // (from, to)
-  std::vector<std::vector<int64_t>> begun(plans.size());
-  const auto passes = [&](const Plan& plan, Rank& rank, const Step& step) {
-    const bool posts = step.kind == Step::Kind::kPost || step.kind == Step::Kind::kReceive;
-    if (step.kind == Step::Kind::kSend) links[{plan.rank, step.peer}].sent.push_back(rank.now);
-    if (posts && !rank.posts.count(step.writes[0].slot))
-      rank.posts[step.writes[0].slot] = links[{step.peer, plan.rank}].posted++;
-    if (step.kind == Step::Kind::kAwait || step.kind == Step::Kind::kReceive) {
-      const Link& link = links[{step.peer, plan.rank}];
-      const size_t number = rank.posts.at(step.writes[0].slot);
-      if (link.sent.size() <= number) return false;
-      rank.now = std::max(rank.now, link.sent[number]);
-      rank.posts.erase(step.writes[0].slot);
-    }
-    begun[plan.rank].push_back(rank.now);
-    rank.now += step.kind == Step::Kind::kCompute;
-    return true;
-  };
-  for (bool moved = true; std::exchange(moved, false);)
-    for (const Plan& plan : plans) {
-      std::vector<int64_t>& done = begun[plan.rank];
-      while (done.size() < plan.steps.size() &&
-             passes(plan, ranks[plan.rank], plan.steps[done.size()]))
-        moved = true;
+  const auto times = time_plans(plans, {}, {}, [](const Step& step, int) {
+    return step.kind == Step::Kind::kCompute ? 1.0 : 0.0;
+  });
+  std::vector<std::vector<int64_t>> begun(times.size());
+  for (size_t rank = 0; rank < times.size(); ++rank)
+    for (size_t step = 0; step < times[rank].size(); ++step) {
+      // A step that awaits a message begins, in this count, when the message is there.
+      const StepTime& time = times[rank][step];
+      const bool computes = plans[rank].steps[step].kind == Step::Kind::kCompute;
+      begun[rank].push_back(static_cast<int64_t>(computes ? time.begin_s : time.end_s));
     }
   return begun;
 }

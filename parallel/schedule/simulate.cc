@@ -12,8 +12,7 @@ namespace {
 constexpr int64_t kCarried =
     64 << 10;  // payloads up to this size may steer the program, so they are copied
 
-// One rank's simulated time: a clock of its computing and one of its messages. Only the rank's own
-// thread uses it.
+// One rank's simulated time of computing. Only the rank's own thread uses it.
 class Clock final : public Meter {
  public:
   explicit Clock(const DeviceModel& device) : device_(device) {}
@@ -26,12 +25,6 @@ class Clock final : public Meter {
             std::max(products > 0 ? work.flop / products : 0, bytes > 0 ? work.bytes / bytes : 0));
   }
   void post() { compute(OpFamily::kCopy, device_.message_s); }
-  // The communication stream copies a message that is there from `from` on. Returns the end.
-  double copy(double from, int64_t bytes) {
-    return messages_.serve(from, device_.copy_bytes_per_s > 0
-                                     ? static_cast<double>(bytes) / device_.copy_bytes_per_s
-                                     : 0);
-  }
   void wait_until(double seconds) {
     if (seconds <= now_) return;
     note({now_, seconds, true, OpFamily::kCopy});
@@ -56,7 +49,6 @@ class Clock final : public Meter {
 
   const DeviceModel& device_;
   double now_ = 0;
-  Port messages_;
   std::vector<TimelineSpan> spans_;
 };
 
@@ -72,8 +64,9 @@ struct SimulatedTransfer final : Transfer {
 
 class SimulatedTransport final : public TransportDecorator {
  public:
-  SimulatedTransport(std::shared_ptr<Transport> inner, const Link& link, Clock& clock)
-      : TransportDecorator(std::move(inner)), ports_(link), clock_(clock) {}
+  SimulatedTransport(std::shared_ptr<Transport> inner, const DeviceModel& device, const Link& link,
+                     Clock& clock)
+      : TransportDecorator(std::move(inner)), messages_(device, link), clock_(clock) {}
 
   bool takes_device_memory() const override { return false; }
   std::optional<int64_t> job_clock_ns() const override { return std::nullopt; }
@@ -81,12 +74,12 @@ class SimulatedTransport final : public TransportDecorator {
   std::unique_ptr<Transfer> send(Stream& stream, int peer, const MessageHeader& header,
                                  const TensorView& view) override {
     clock_.post();
-    const double copied = clock_.copy(clock_.now(), header.bytes);
+    const MessageClock::Sent sent = messages_.send(clock_.now(), header.bytes);
     MessageHeader on_wire = header;
     on_wire.bytes = carried(header.bytes);
-    on_wire.due_ns = std::llround(ports_.send(copied, header.bytes) * 1e9);
+    on_wire.due_ns = std::llround(sent.due_s * 1e9);
     return std::make_unique<SimulatedTransfer>(false, inner_->send(stream, peer, on_wire, view),
-                                               header.bytes, copied);
+                                               header.bytes, sent.copied_s);
   }
 
   std::unique_ptr<Transfer> receive(Stream& stream, int peer, const MessageHeader& expected,
@@ -101,9 +94,8 @@ class SimulatedTransport final : public TransportDecorator {
     auto& simulated = static_cast<SimulatedTransfer&>(transfer);
     MessageHeader header = inner_->wait(*simulated.inner);
     if (simulated.receive) {
-      const double there =
-          ports_.receive(static_cast<double>(header.due_ns) * 1e-9, simulated.bytes);
-      clock_.wait_until(clock_.copy(there, simulated.bytes));
+      const double due_s = static_cast<double>(header.due_ns) * 1e-9;
+      clock_.wait_until(messages_.receive(due_s, simulated.bytes));
       clock_.post();
     } else {
       clock_.wait_until(simulated.copied);
@@ -115,11 +107,25 @@ class SimulatedTransport final : public TransportDecorator {
  private:
   static int64_t carried(int64_t bytes) { return bytes > kCarried ? 0 : bytes; }
 
-  LinkPorts ports_;
+  MessageClock messages_;
   Clock& clock_;
 };
 
 }  // namespace
+
+double MessageClock::copy(double from_s, int64_t bytes) {
+  const double rate = device_.copy_bytes_per_s;
+  return stream_.serve(from_s, rate > 0 ? static_cast<double>(bytes) / rate : 0);
+}
+
+MessageClock::Sent MessageClock::send(double now_s, int64_t bytes) {
+  const double copied_s = copy(now_s, bytes);
+  return {copied_s, ports_.send(copied_s, bytes)};
+}
+
+double MessageClock::receive(double due_s, int64_t bytes) {
+  return copy(ports_.receive(due_s, bytes), bytes);
+}
 
 DeviceModel measured_device(const TimingMeter& meter) {
   DeviceModel device;
@@ -140,7 +146,8 @@ std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const 
   std::vector<SimulatedRank> results(ranks);
   std::vector<std::shared_ptr<Transport>> transports = make_local_transports(ranks);
   for (int rank = 0; rank < ranks; ++rank)
-    transports[rank] = std::make_shared<SimulatedTransport>(transports[rank], link, clocks[rank]);
+    transports[rank] =
+        std::make_shared<SimulatedTransport>(transports[rank], device, link, clocks[rank]);
   run_ranks(transports, [&](Communicator& world) {
     const int rank = world.rank();
     const MeterScope scope(clocks[rank]);
