@@ -4,6 +4,7 @@
 
 #include "engine/denoising/denoiser.h"
 #include "engine/memory/estimate.h"
+#include "engine/planning/queue_forecast.h"
 #include "models/footprint.h"
 
 namespace weft {
@@ -31,14 +32,6 @@ struct StageTimes final : ProgressListener {
     return stages;
   }
 };
-
-// A simulated job computes nothing, so it need not fit in memory.
-GeneratorOptions without_limits(GeneratorOptions options) {
-  options.planned.reset();
-  options.resident_blocks = 0;
-  options.memory_limit = UINT64_MAX;
-  return options;
-}
 
 TransformerLoad how_loaded(const GeneratorOptions& options) {
   return {.dtype = options.dtype,
@@ -126,6 +119,13 @@ bool Forecast::fits() const {
   return std::ranges::all_of(memory, [](const MemoryPlan& plan) { return plan.fits(); });
 }
 
+GeneratorOptions without_limits(GeneratorOptions options) {
+  options.planned.reset();
+  options.resident_blocks = 0;
+  options.memory_limit = UINT64_MAX;
+  return options;
+}
+
 std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout) {
   const Layout replica = replica_of(layout);
   std::vector<MemoryPlan> plans(layout.ranks());
@@ -153,7 +153,12 @@ Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
   return out;
 }
 
+QuickForecast::~QuickForecast() = default;
 QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1) {
+  if (is_queue(job.request)) {
+    queue_ = std::make_unique<QueueForecast>(job);
+    return;
+  }
   const Generator generator(job.model, without_limits(job.options));
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
@@ -266,8 +271,14 @@ double QuickForecast::denoise(const Layout& layout) {
 
 Forecast QuickForecast::operator()(const Layout& layout) {
   const Layout replica = replica_of(layout);
-  const Ends& at_ends = ends(replica);
   Forecast out;
+  if (queue_) {
+    out = (*queue_)(replica);
+    out.layout = layout;
+    draw_all_prompts(job_, out);
+    return out;
+  }
+  const Ends& at_ends = ends(replica);
   out.layout = layout;
   out.stages = {
       {"encode_text", at_ends.text}, {"denoise", denoise(replica)}, {"decode", at_ends.decode}};

@@ -20,12 +20,21 @@ struct Rank {
   std::map<int, size_t> posts{};    // by slot: the number of a receive among those of its wire
   std::map<int, double> copied_s{};  // by slot: when what was sent from it has been copied
   std::vector<StepTime> done{};
+  size_t forwards = 0;
+  bool waits = false;  // for the others of its group
+};
+
+struct Meeting {  // of a group, before a forward
+  size_t ranks = 0;
+  double latest_s = 0;
 };
 
 class Timing {
  public:
-  Timing(std::span<const Plan> plans, const DeviceModel& device, const Link& link)
+  Timing(std::span<const Plan> plans, const DeviceModel& device, const Link& link,
+         const std::vector<int>& groups)
       : plans_(plans),
+        groups_(groups),
         message_s_(device.message_s),
         ranks_(plans.size(), Rank(device, link)),
         wires_(plans.size() * plans.size()) {}
@@ -37,8 +46,9 @@ class Timing {
         Rank& rank = ranks_[plan.rank];
         while (rank.done.size() < plan.steps.size()) {
           const Step& step = plan.steps[rank.done.size()];
-          const double begin_s = rank.now_s;
+          double begin_s = rank.now_s;
           if (!passes(rank, plan.rank, step)) break;
+          if (step.kind == Step::Kind::kCompute) begin_s = rank.now_s;
           if (step.peer < 0 && step.kind != Step::Kind::kWait)
             rank.now_s += seconds(step, plan.rank);
           rank.done.push_back({begin_s, rank.now_s});
@@ -53,8 +63,21 @@ class Timing {
  private:
   Wire& wire(int from, int to) { return wires_[from * plans_.size() + to]; }
 
+  bool meets(Rank& rank, int index) {
+    Meeting& meeting = meetings_[{groups_[index], rank.forwards}];
+    meeting.latest_s = std::max(meeting.latest_s, rank.now_s);
+    meeting.ranks += !std::exchange(rank.waits, true);
+    if (std::ranges::count(groups_, groups_[index]) != static_cast<int64_t>(meeting.ranks))
+      return false;
+    rank.now_s = meeting.latest_s;
+    rank.waits = false;
+    ++rank.forwards;
+    return true;
+  }
+
   // Returns false where the step waits for what has not been sent yet.
   bool passes(Rank& rank, int index, const Step& step) {
+    if (step.kind == Step::Kind::kCompute && !groups_.empty()) return meets(rank, index);
     if (step.kind == Step::Kind::kSend) {
       rank.now_s += message_s_;
       const auto [copied_s, due_s] = rank.messages.send(rank.now_s, step.bytes);
@@ -79,17 +102,20 @@ class Timing {
   }
 
   std::span<const Plan> plans_;
+  const std::vector<int>& groups_;
   const double message_s_;
   std::vector<Rank> ranks_;
   std::vector<Wire> wires_;
+  std::map<std::pair<int, size_t>, Meeting> meetings_;  // by group and forward
 };
 
 }  // namespace
 
 std::vector<std::vector<StepTime>> time_plans(
     std::span<const Plan> plans, const DeviceModel& device, const Link& link,
-    const std::function<double(const Step& step, int rank)>& seconds) {
-  return Timing(plans, device, link).run(seconds);
+    const std::function<double(const Step& step, int rank)>& seconds,
+    const std::vector<int>& groups) {
+  return Timing(plans, device, link, groups).run(seconds);
 }
 
 }  // namespace weft
