@@ -116,8 +116,8 @@ QueueForecast::StepClass QueueForecast::class_of(const Step& step, int rank) {
   return out;
 }
 
-// The program runs a short queue of transformers that have at most so many blocks. A step takes as
-// long as the fastest of its class, because the first one prepares the prompt.
+// The program runs a short queue of transformers that have at most so many blocks. The last
+// step of a class counts, because the first one prepares the prompt.
 QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) {
   const std::shared_ptr<const OpenModel> model = with_blocks(blocks);
   const Sampler whole = Generator(job_.model, options_).sampler(job_.request);
@@ -184,8 +184,7 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
       if (step.peer >= 0) continue;
       const bool computes = step.kind == Step::Kind::kCompute;
       const double took = time.end_s - (computes ? begun[{groups[rank], step.pass}] : time.begin_s);
-      const auto found = out.seconds.try_emplace(class_of(step, rank), took).first;
-      found->second = std::min(found->second, took);
+      out.seconds[class_of(step, rank)] = took;
       forwards += computes;
     }
     out.inside.push_back(inside_a_forward(ranks[rank].counters, forwards));
