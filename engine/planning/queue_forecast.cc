@@ -277,16 +277,14 @@ Forecast QueueForecast::operator()(const Layout& replica) {
   out.first_frame_s = text_s_ + timeline.first_frame_s;
   for (size_t rank = 0; rank < timeline.plans.size(); ++rank) {
     SimulatedRank& ran = out.ranks.emplace_back();
-    ran.seconds = out.seconds;
+    ran.seconds = text_s_ + timeline.times[rank].back().end_s +
+                  timeline.left_out * timeline.block_s;
     ran.counters = timeline.inside[rank];
     for (const Step& step : timeline.plans[rank].steps)
       if (step.kind == Step::Kind::kSend) {
         CommCounters::Count& sent = ran.counters.sent[static_cast<size_t>(step.payload)];
-        // The blocks that are left out are like one in the middle.
-        const bool middle = step.pass.clip == timeline.config.blocks / 2;
-        const int64_t times = 1 + (middle ? timeline.left_out : 0);
-        sent.messages += times;
-        sent.bytes += times * step.bytes;
+        sent.messages += timeline.repeats(step.pass);
+        sent.bytes += timeline.repeats(step.pass) * step.bytes;
       }
   }
   return out;

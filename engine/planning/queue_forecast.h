@@ -21,6 +21,12 @@ struct QueueTimeline {
   double end_s = 0;
   // What a rank sends inside its forwards, in the whole video.
   std::vector<CommCounters> inside;
+
+  // How often the video has a pass of the plans: blocks that are left out are like one in the
+  // middle.
+  int64_t repeats(const Pass& pass) const {
+    return 1 + (pass.clip == config.blocks / 2 ? left_out : 0);
+  }
 };
 
 class QueueForecast {

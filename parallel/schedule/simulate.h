@@ -66,8 +66,4 @@ std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const 
 // The simulated time of the calling rank.
 double simulated_seconds();
 
-// Draws the ranks' time as SVG: one bar per rank, cut into slices that are coloured by how their
-// time was spent.
-std::string timeline_svg(std::span<const SimulatedRank> ranks, const std::string& title);
-
 }  // namespace weft
