@@ -1,6 +1,7 @@
 #include "engine/planning/forecast.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/denoising/denoiser.h"
 #include "engine/memory/estimate.h"
@@ -288,28 +289,70 @@ Forecast QuickForecast::operator()(const Layout& layout) {
   return out;
 }
 
+Forecast QuickForecast::at_least(const Layout& layout) {
+  if (!queue_) return (*this)(layout);
+  Forecast out = queue_->at_least(replica_of(layout));
+  out.layout = layout;
+  draw_all_prompts(job_, out);
+  return out;
+}
+
+namespace {
+
+// Layouts in the order of their times. A layout is simulated when it may be the next.
+class ByTime {
+ public:
+  ByTime(const PlannedJob& job, std::span<const Layout> layouts) : forecast_(job) {
+    for (const Layout& layout : layouts) left_.push_back({forecast_.at_least(layout)});
+  }
+  // The fastest layout that has not been returned; nullopt where all have.
+  std::optional<Forecast> next() {
+    while (!left_.empty()) {
+      const auto least = std::ranges::min_element(left_, {}, [](const Candidate& one) {
+        return std::pair(one.forecast.seconds, one.simulated);
+      });
+      if (least->simulated) {
+        Forecast forecast = std::move(least->forecast);
+        left_.erase(least);
+        return forecast;
+      }
+      *least = {forecast_(least->forecast.layout), true};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Candidate {
+    Forecast forecast;  // at least, unless it is simulated
+    bool simulated = false;
+  };
+  QuickForecast forecast_;
+  std::vector<Candidate> left_;
+};
+
+}  // namespace
+
 LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts) {
   CHECK(!layouts.empty(), "no layouts");
-  QuickForecast forecast(job);
-  std::vector<Forecast> all;
-  for (const Layout& layout : layouts) all.push_back(forecast(layout));
-  std::ranges::stable_sort(all, {}, &Forecast::seconds);
+  ByTime by_time(job, layouts);
   LayoutChoice choice;
   std::vector<Forecast>& best = choice.best;
   std::vector<Layout> alike;
-  for (Forecast& one : all) {
-    const bool is_alike = best.empty() || one.seconds <= kAlike * best.front().seconds;
+  std::optional<Forecast> smallest;  // of those that do not fit
+  while (std::optional<Forecast> one = by_time.next()) {
+    const bool is_alike = best.empty() || one->seconds <= kAlike * best.front().seconds;
     if (best.size() >= kShown && !is_alike) break;
-    one.memory = memory_of(job, one.layout);
-    if (!one.fits()) {
+    one->memory = memory_of(job, one->layout);
+    if (!one->fits()) {
       choice.too_large += best.size() < kShown;
+      if (!smallest || one->high_water() < smallest->high_water()) smallest = one;
       continue;
     }
-    if (is_alike) alike.push_back(one.layout);
-    best.push_back(one);
+    if (is_alike) alike.push_back(one->layout);
+    best.push_back(*one);
   }
   if (best.empty()) {
-    best = {*std::ranges::min_element(all, {}, &Forecast::high_water)};
+    best = {*smallest};
     return choice;
   }
   const auto chosen =

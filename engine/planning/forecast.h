@@ -72,6 +72,8 @@ class QuickForecast {
   explicit QuickForecast(const PlannedJob& job);
   ~QuickForecast();
   Forecast operator()(const Layout& layout);
+  // A time that the forecast does not fall below; of the queue it takes a fraction of the work.
+  Forecast at_least(const Layout& layout);
 
  private:
   struct Stretch {  // of steps alike

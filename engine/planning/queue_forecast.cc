@@ -13,7 +13,7 @@ namespace weft {
 namespace {
 
 constexpr int kSampledSteps = 2;   // of each expert: the second one reads kept keys
-constexpr int kSampledBlocks = 3;  // the first one has more frames; the last one reads no keys
+constexpr int kSampledBlocks = 2;  // the first one has more frames; the last one reads no keys
 constexpr int kSpareBlocks = 4;    // beyond a full queue and its stages
 constexpr int kDecodedLatents = 9;
 
@@ -110,7 +110,7 @@ QueueForecast::StepClass QueueForecast::class_of(const Step& step, int rank) {
                 .kind = step.kind,
                 .model = step.pass.model,
                 .branch = step.pass.branch,
-                .first_block = step.pass.clip == 0};
+                .first_block = step.pass.clip == 0 && step.kind != Step::Kind::kCompute};
   for (const SlotVersion& read : step.reads)
     out.reads_keys |= read.slot >= kQueueContextSlot && read.slot < kQueueHiddenSlot;
   return out;
@@ -193,7 +193,7 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
 }
 
 // Forwards with one or two blocks per stage say what those with all blocks take.
-QueueForecast::Costs QueueForecast::costs(const Layout& replica) {
+QueueForecast::Costs QueueForecast::measured_all(const Layout& replica) {
   const std::vector<int> layers = config_for(replica).layers;
   const int blocks = layers[0], stages = replica[Axis::kLayers], even = blocks / stages;
   const bool alike = std::ranges::count(layers, blocks) == std::ssize(layers);
@@ -211,6 +211,21 @@ QueueForecast::Costs QueueForecast::costs(const Layout& replica) {
   return one;
 }
 
+const QueueForecast::Costs& QueueForecast::costs(const Layout& replica) {
+  const auto found = std::ranges::find(costs_, replica, &std::pair<Layout, Costs>::first);
+  if (found != costs_.end()) return found->second;
+  return costs_.emplace_back(replica, measured_all(replica)).second;
+}
+
+// What a step takes beside messages, decoding and the copying of weights.
+double QueueForecast::seconds(const Costs& costs, const Step& step, int rank) {
+  StepClass of = class_of(step, rank);
+  auto found = costs.seconds.find(of);
+  of.reads_keys = false;
+  if (found == costs.seconds.end()) found = costs.seconds.find(of);
+  return found == costs.seconds.end() ? 0 : found->second;
+}
+
 // The pictures that a block is decoded to.
 int64_t QueueForecast::pictures(int block) const {
   const BlockFrames frames = queue_settings(job_.request.method).frames;
@@ -226,16 +241,11 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
   const int kept = std::min(out.config.blocks, steps + replica[Axis::kLayers] + kSpareBlocks);
   out.left_out = std::exchange(out.config.blocks, kept) - kept;
   out.plans = plan_queue(out.config);
-  const Costs costs = this->costs(replica);
+  const Costs& costs = this->costs(replica);
   std::vector<MemoryPlan> memory;
   if (job_.options.resident_blocks > 0) memory = memory_of(job_, replica);
   const auto seconds = [&](const Step& step, int rank) {
-    double took = 0;
-    for (StepClass of = class_of(step, rank);; of.reads_keys = false)
-      if (const auto found = costs.seconds.find(of); found != costs.seconds.end() || !of.reads_keys) {
-        if (found != costs.seconds.end()) took = found->second;
-        break;
-      }
+    double took = QueueForecast::seconds(costs, step, rank);
     if (step.kind == Step::Kind::kDecode) {
       const bool last = step.pass.clip + 1 == out.config.blocks;
       took += picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.left_out : 0)));
@@ -265,6 +275,25 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
     add(out.inside.back(), costs.inside[rank], static_cast<double>(forwards));
   }
   out.end_s += out.left_out * out.block_s;
+  return out;
+}
+
+Forecast QueueForecast::at_least(const Layout& replica) {
+  const QueuePlanConfig config = config_for(replica);
+  const Costs& costs = this->costs(replica);
+  Forecast out;
+  out.layout = replica;
+  for (int rank = 0; rank < replica.ranks(); ++rank) {
+    const RankPlacement placement(replica, rank);
+    double block_s = 0;  // a block in all its steps
+    for (const auto& [model, branches] : config.steps)
+      for (int branch = 0; branch < branches; ++branch)
+        if (placement.computes(branch)) {
+          const Pass pass{.model = model, .branch = branch};
+          block_s += seconds(costs, {.kind = Step::Kind::kCompute, .pass = pass}, rank);
+        }
+    out.seconds = std::max(out.seconds, config.blocks * block_s);
+  }
   return out;
 }
 

@@ -35,6 +35,9 @@ class QueueForecast {
   QueueTimeline timeline(const Layout& replica);
   // The forecast of one video, without the memory.
   Forecast operator()(const Layout& replica);
+  // Only the time for which the busiest rank computes forwards: the forecast is no shorter. This
+  // takes a fraction of the work.
+  Forecast at_least(const Layout& replica);
 
  private:
   // Steps of a rank that take equally long.
@@ -53,7 +56,9 @@ class QueueForecast {
   QueuePlanConfig config_for(const Layout& replica) const;
   std::shared_ptr<const OpenModel> with_blocks(int blocks);
   Costs measured(const Layout& replica, int blocks);
-  Costs costs(const Layout& replica);
+  Costs measured_all(const Layout& replica);
+  const Costs& costs(const Layout& replica);
+  static double seconds(const Costs& costs, const Step& step, int rank);
   int64_t pictures(int block) const;
 
   const PlannedJob& job_;
@@ -63,6 +68,7 @@ class QueueForecast {
   std::array<int64_t, 2> prompt_rows_{};                    // per branch
   double text_s_ = 0, picture_s_ = 0;                       // of one rank
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks
+  std::vector<std::pair<Layout, Costs>> costs_;
 };
 
 }  // namespace weft
