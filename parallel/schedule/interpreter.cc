@@ -76,6 +76,7 @@ struct Interpreter::Run {
       zone = program.zone(step);
       if (!same && zone >= 0) scope = std::make_unique<ZoneScope>(Zone::kStep, zone);
       take(step);
+      program.taken(step);
     }
     while (turn + 1 < plan.turns.end)
       if (!program.begin_turn(++turn)) return stop();

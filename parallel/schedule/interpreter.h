@@ -57,6 +57,7 @@ struct Program {
   // are upper bounds. Messages of no rows are neither sent nor received.
   virtual void prepare(const Step& message) = 0;
   virtual void received(const Step& /*message*/) {}  // called when the slot holds what was sent
+  virtual void taken(const Step&) {}                 // called after every step
   // The index of the zone (Zone::kStep) that the step belongs to, or -1.
   virtual int zone(const Step&) const { return -1; }
 };
