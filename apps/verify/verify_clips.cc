@@ -56,6 +56,16 @@ Tensor own_frames(Bench& bench, const Tensor& noise, const LatentSplit& split, i
   return own;
 }
 
+// Puts the next frames of a latent, if the rank has them, into `whole`.
+void place(Bench& bench, const TensorView& frames, int64_t& at, const Tensor& whole) {
+  if (frames.data) {
+    Stream host = host_stream(bench.stream);
+    const HostCopy copied(bench.stream, frames);
+    copy(host, copied.view(), whole.view().slice(1, at, frames[1]));
+  }
+  at += frames[1];
+}
+
 }  // namespace
 
 NamedTensors run_clips(Case& c) {
@@ -85,28 +95,21 @@ NamedTensors run_clips(Case& c) {
   config.steps.assign(sampler.steps(), {.model = 0, .branches = branches});
   config.blocks = {traits.blocks};
   Stream host = host_stream(bench.stream);
+  out["latents"] = Tensor(DType::kF32, split.shape);
   int64_t decoded = 0;  // latent frames
-  Job job{.request = request,
-          .sampler = sampler,
-          .embeds = {positive.view(), negative.view()},
-          .latent = own_frames(bench, noise, split, c.placement.rank()),
-          .on_velocity =
-              [&](int step, const TensorView& velocity) {
-                if (step > 0 && step + 1 < sampler.steps()) return;
-                Tensor rows = bench.tensor(DType::kF32, velocity.shape());
-                copy(bench.stream, velocity, rows);
-                velocities[step] = on_host(bench.stream, std::move(rows));
-              },
-          .decode =
-              [&](const TensorView& latent) {
-                Tensor& whole = out["latents"];
-                if (!whole) whole = Tensor(DType::kF32, split.shape);
-                if (latent.data) {
-                  const HostCopy copied(bench.stream, latent);
-                  copy(host, copied.view(), whole.view().slice(1, decoded, latent[1]));
-                }
-                decoded += latent[1];
-              }};
+  Job job{
+      .request = request,
+      .sampler = sampler,
+      .embeds = {positive.view(), negative.view()},
+      .latent = own_frames(bench, noise, split, c.placement.rank()),
+      .on_velocity =
+          [&](int step, const TensorView& velocity) {
+            if (step > 0 && step + 1 < sampler.steps()) return;
+            Tensor rows = bench.tensor(DType::kF32, velocity.shape());
+            copy(bench.stream, velocity, rows);
+            velocities[step] = on_host(bench.stream, std::move(rows));
+          },
+      .decode = [&](const TensorView& frames) { place(bench, frames, decoded, out["latents"]); }};
   Denoiser(bench.stream, bench.arena, experts, c.placement).run(config, job);
 
   for (const int step : {0, sampler.steps() - 1}) {
