@@ -185,7 +185,8 @@ struct Generator::Impl {
   Tensor initial_latents(const Run& run);
   Start start_of(const Run& run);
   void denoise(const Run& run, std::span<const Prompt> prompts, Start start);
-  void denoise_queue(const Run& run, std::span<const Prompt> prompts);
+  void denoise_queue(const Run& run, std::span<const Prompt> prompts, int first_turn);
+  Checkpoint described(const Run& run, std::span<const Prompt> prompts);
   void heed_stop(const char* stage, const Run& run) const;
   void decode_latents(const Run& run, const TensorView& latent);
   void write_frames(const Run& run, const TensorView& latent);
@@ -325,6 +326,11 @@ void Generator::Impl::keep_latents(const Run& run, const TensorView& latent,
 
 Start Generator::Impl::start_of(const Run& run) {
   Checkpoint* from = run.options.resume.get();
+  if (is_queue(run.request)) {
+    if (from)
+      check_queue_resumable(*from, job_record(run.request), run.request, run.sampler, parts);
+    return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
+  }
   const auto shape = latent_shape(parts, run.request);
   if (from) check_resumable(*from, job_record(run.request), run.sampler, shape);
   return agreed_start(stream, placement, from, run.sampler, shape, run.options.stop);
@@ -363,27 +369,36 @@ void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
   output.finish(run.result, run.started);
 }
 
-void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts) {
-  std::vector<TensorView> texts{prompts[0].embeds};
-  for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
-  run_queue({stream, arena, parts, placement, run.request, run.sampler, texts, prompts[1].embeds},
-            run.sink, run.options, run.clock, run.result, run.started);
-  run.meter.stage_ended(MemoryMeter::kDenoise);
-}
-
-void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
-  const Sampler& sampler = run.sampler;
+// What the job's checkpoints say of it. Warns where a resumed job's prompts are encoded otherwise.
+Checkpoint Generator::Impl::described(const Run& run, std::span<const Prompt> prompts) {
   Checkpoint kept;
   kept.job = job_record(run.request);
   kept.notes = run.options.notes;
-  kept.total = sampler.steps();
+  kept.total = run.sampler.steps();
   if (placement.root() && run.options.stop) kept.text_hash = text_hash(stream, prompts);
   if (const Checkpoint* from = run.options.resume.get();
       from && from->text_hash != kept.text_hash && run.options.listener)
     run.options.listener->warning(
         "the prompt is encoded otherwise than when " + from->path +
         " was written: the frames may differ from an uninterrupted run's");
-  CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds);
+  return kept;
+}
+
+void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts,
+                                    int first_turn) {
+  std::vector<TensorView> texts{prompts[0].embeds};
+  for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
+  const Checkpoint about = described(run, prompts);
+  run_queue({stream, arena, parts, placement, run.request, run.sampler, first_turn, about, texts,
+             prompts[1].embeds},
+            run.sink, run.options, run.clock, run.result, run.started);
+  run.meter.stage_ended(MemoryMeter::kDenoise);
+}
+
+void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
+  const Sampler& sampler = run.sampler;
+  CheckpointPolicy policy(run.options, described(run, prompts), start.step,
+                          run.result.earlier_seconds);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   Job job{.request = run.request,
           .sampler = sampler,
@@ -486,7 +501,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   Start start = start_of(run);
   result.resumed_at = start.step;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
-  const bool decode_only = start.step == steps.steps();
+  const bool decode_only = !is_queue(request) && start.step == steps.steps();
 
   parts.on_load = nullptr;
   parts.set_residency(memory.residency);
@@ -500,7 +515,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
   if (start.step == 0 && !is_queue(request)) start.latent = initial_latents(run);
   if (is_queue(request))
-    denoise_queue(run, prompts);
+    denoise_queue(run, prompts, start.step);
   else if (decode_only)
     decode_latents(run, start.latent);
   else
@@ -556,6 +571,10 @@ Request Generator::resolve(const Request& request) const {
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
+  if (resolved.endless) {
+    const BlockFrames frames = queue_settings(resolved.method).frames;
+    resolved.frames = std::min(resolved.frames, vae.frames(frames.first(kMostBlocks)));
+  }
   if (impl_->options.wire_dtype && !is_queue(resolved))
     throw Error(ErrorKind::kUsage, "--wire-dtype is given, but the method is " +
                                        to_string(resolved.method) + "; legal with it: none");

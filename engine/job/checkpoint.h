@@ -25,6 +25,8 @@ struct Checkpoint {
   std::string signature{};                   // SHA-256 of final latents; empty before the last step
   Tensor latent{};                           // [C, F, H, W] f32, as kept between steps
   std::vector<std::pair<std::string, Tensor>> history{};  // Sampler::history, f32 [count]
+  // Facts of the frames that are written already, by name; empty where there are none.
+  std::map<std::string, std::string> written{};
 
   bool final() const { return step == total; }
 };

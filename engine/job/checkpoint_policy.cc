@@ -33,7 +33,8 @@ StepAction CheckpointPolicy::decide(int done) {
   return due ? StepAction::kKeep : StepAction::kContinue;
 }
 
-void CheckpointPolicy::keep(int done, Snapshot snapshot) {
+void CheckpointPolicy::keep(int done, Snapshot snapshot,
+                            std::map<std::string, std::string> written) {
   writer_->wait();
   tell_error();
   last_ = Clock::now();
@@ -46,6 +47,7 @@ void CheckpointPolicy::keep(int done, Snapshot snapshot) {
   checkpoint.text_hash = job_.text_hash;
   checkpoint.latent = std::move(snapshot.latent);
   checkpoint.history = std::move(snapshot.history);
+  checkpoint.written = std::move(written);
   writer_->write(std::move(checkpoint));
   if (options_.checkpoint_seconds == 0) writer_->wait();  // so a kill loses less than one step
   ++count_;

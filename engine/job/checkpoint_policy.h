@@ -20,7 +20,8 @@ class CheckpointPolicy {
   CheckpointPolicy& operator=(const CheckpointPolicy&) = delete;
 
   StepAction decide(int done);
-  void keep(int done, Snapshot snapshot);
+  // `written` is as in Checkpoint.
+  void keep(int done, Snapshot snapshot, std::map<std::string, std::string> written = {});
   // Waits for the writer, reports its error and stores the checkpoint counts in `result`.
   void finish(RunResult& result);
   int kept() const { return writer_ ? writer_->kept() : -1; }

@@ -19,6 +19,8 @@ struct QueueRun {
   RankPlacement& placement;
   const Request& request;  // resolved
   const Sampler& sampler;
+  int first_turn;          // the turns before are done; RunOptions::resume is of this turn
+  const Checkpoint& about; // record, notes and hash of the text, for checkpoints
   std::span<const TensorView> prompts;  // Request::prompt and those of the schedule, [length, d]
   TensorView negative;
 };
@@ -27,8 +29,13 @@ struct QueueRun {
 JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
                            const RankPlacement& placement);
 
+// Throws Error(kUsage) that says why where a checkpoint cannot be resumed by the job with this
+// record.
+void check_queue_resumable(const Checkpoint& checkpoint, const std::string& record,
+                           const Request& request, const Sampler& sampler, const Components& parts);
+
 // Every rank of the replica calls it. Fills in what `result` says of the frames. Throws
-// Error(kStopped) where the root was asked to stop.
+// Error(kStopped) where the root was asked to stop, but for an endless video with frames: it ends.
 void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, StageClock& clock,
                RunResult& result, std::chrono::steady_clock::time_point started);
 

@@ -9,6 +9,9 @@
 
 namespace weft {
 
+// Tags number the blocks and the turns of a queue with 16 bits.
+inline constexpr int kMostBlocks = 60000;
+
 struct QueueSettings {
   // Latent frames of a block (P, from 1 on) and of its context on either side (C, 0 to P). Both are
   // multiples of the latent frames per token. A forward has P + C frames and sees the keys of
