@@ -37,20 +37,6 @@ Tensor padded(Stream& stream, const Tensor& embeds, int64_t text_length) {
   return out;
 }
 
-std::string text_hash(Stream& stream, std::span<const Prompt> prompts) {
-  Sha256 hash;
-  for (const Prompt& prompt : prompts) {
-    const HostCopy rows(stream, prompt.embeds);
-    if (rows.view()) hash.update(rows.view().data, rows.view().bytes());
-  }
-  return hash.hex();
-}
-
-std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
-  if (options.planned || options.device.kind == Device::Kind::kCpu) return options.planned;
-  return device_traits(options.device);
-}
-
 }  // namespace
 
 // The stages of one job share this.
@@ -74,7 +60,10 @@ struct Generator::Impl {
                .weights = given.weights,
                .attention = given.attention,
                .resident = given.resident_blocks},
-              given.vae_dtype, placement, planned_device(given)),
+              given.vae_dtype, placement,
+              given.planned || given.device.kind == Device::Kind::kCpu
+                  ? given.planned
+                  : std::optional(device_traits(given.device))),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
         stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
@@ -155,10 +144,8 @@ struct Generator::Impl {
   }
 
   std::array<int64_t, 2> prompt_rows(const Request& request) const {
-    std::array<int64_t, 2> rows{};
-    for (size_t i = 0; i < rows.size(); ++i)
-      rows[i] = static_cast<int64_t>(prompt_ids(request)[i].size());
-    return rows;
+    const auto ids = prompt_ids(request);
+    return {std::ssize(ids[0]), std::ssize(ids[1])};
   }
 
   DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) const {
@@ -369,28 +356,24 @@ void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
   output.finish(run.result, run.started);
 }
 
-// What the job's checkpoints say of it. Warns where a resumed job's prompts are encoded otherwise.
 Checkpoint Generator::Impl::described(const Run& run, std::span<const Prompt> prompts) {
-  Checkpoint kept;
-  kept.job = job_record(run.request);
-  kept.notes = run.options.notes;
-  kept.total = run.sampler.steps();
-  if (placement.root() && run.options.stop) kept.text_hash = text_hash(stream, prompts);
-  if (const Checkpoint* from = run.options.resume.get();
-      from && from->text_hash != kept.text_hash && run.options.listener)
-    run.options.listener->warning(
-        "the prompt is encoded otherwise than when " + from->path +
-        " was written: the frames may differ from an uninterrupted run's");
-  return kept;
+  Sha256 hash;
+  const bool hashes = placement.root() && run.options.stop;
+  for (const Prompt& prompt : prompts)
+    if (hashes && prompt.embeds) {
+      const HostCopy rows(stream, prompt.embeds);
+      hash.update(rows.view().data, rows.view().bytes());
+    }
+  return describe_job(run.options, job_record(run.request), run.sampler.steps(),
+                      hashes ? hash.hex() : "");
 }
 
 void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts,
                                     int first_turn) {
   std::vector<TensorView> texts{prompts[0].embeds};
   for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
-  const Checkpoint about = described(run, prompts);
-  run_queue({stream, arena, parts, placement, run.request, run.sampler, first_turn, about, texts,
-             prompts[1].embeds},
+  run_queue({stream, arena, parts, placement, run.request, run.sampler, texts, prompts[1].embeds,
+             first_turn, described(run, prompts)},
             run.sink, run.options, run.clock, run.result, run.started);
   run.meter.stage_ended(MemoryMeter::kDenoise);
 }
@@ -571,10 +554,9 @@ Request Generator::resolve(const Request& request) const {
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
-  if (resolved.endless) {
-    const BlockFrames frames = queue_settings(resolved.method).frames;
-    resolved.frames = std::min(resolved.frames, vae.frames(frames.first(kMostBlocks)));
-  }
+  if (resolved.endless)
+    resolved.frames =
+        std::min(resolved.frames, vae.frames(queue_settings(resolved.method).most_latents()));
   if (impl_->options.wire_dtype && !is_queue(resolved))
     throw Error(ErrorKind::kUsage, "--wire-dtype is given, but the method is " +
                                        to_string(resolved.method) + "; legal with it: none");

@@ -9,6 +9,20 @@ double between(std::chrono::steady_clock::time_point a, std::chrono::steady_cloc
 
 }  // namespace
 
+Checkpoint describe_job(const RunOptions& options, std::string record, int total,
+                        std::string text_hash) {
+  Checkpoint job;
+  job.job = std::move(record);
+  job.notes = options.notes;
+  job.total = total;
+  job.text_hash = std::move(text_hash);
+  if (options.resume && options.resume->text_hash != job.text_hash && options.listener)
+    options.listener->warning(
+        "the prompt is encoded otherwise than when " + options.resume->path +
+        " was written: the frames may differ from an uninterrupted run's");
+  return job;
+}
+
 CheckpointPolicy::CheckpointPolicy(const RunOptions& options, Checkpoint job, int first,
                                    double earlier_seconds)
     : options_(options), job_(std::move(job)), first_(first), earlier_seconds_(earlier_seconds) {

@@ -9,6 +9,11 @@
 
 namespace weft {
 
+// What the checkpoints of a job with this record say of it. Warns the listener where the prompts of
+// a resumed job have another hash.
+Checkpoint describe_job(const RunOptions& options, std::string record, int total,
+                        std::string text_hash);
+
 class CheckpointPolicy {
  public:
   // `job` gives record, notes, total and the hash of the text. `first` is the number of steps done

@@ -225,19 +225,15 @@ void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listen
 }
 
 // Runs the queue. Returns false where it was stopped before `turn`.
-bool denoise(const QueueRun& run, const QueueVideo& video, BlockOutput& output,
+bool denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
              const RunOptions& options, StageClock& clock, RunResult& result, int& turn) {
   const Request& request = run.request;
   QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement);
   config.control = options.stop != nullptr;
   config.first_turn = run.first_turn;
   const auto turns = static_cast<int>(config.turns().end);
-  Checkpoint about;
-  about.job = run.about.job;
-  about.notes = run.about.notes;
-  about.text_hash = run.about.text_hash;
-  about.total = turns;
-  CheckpointPolicy policy(options, std::move(about), run.first_turn, result.earlier_seconds);
+  run.about.total = turns;
+  CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds);
   clock.enter(Zone::kDenoise, request.endless ? 0 : turns, run.first_turn);
   QueueJob job{.sampler = run.sampler,
                .shape = video.window(),
@@ -276,7 +272,7 @@ bool denoise(const QueueRun& run, const QueueVideo& video, BlockOutput& output,
 
 }  // namespace
 
-void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, StageClock& clock,
+void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageClock& clock,
                RunResult& result, std::chrono::steady_clock::time_point started) {
   const QueueVideo video(run.request, latent_shape(run.parts, run.request),
                          run.parts.vae_model().traits());

@@ -19,10 +19,10 @@ struct QueueRun {
   RankPlacement& placement;
   const Request& request;  // resolved
   const Sampler& sampler;
-  int first_turn;          // the turns before are done; RunOptions::resume is of this turn
-  const Checkpoint& about; // record, notes and hash of the text, for checkpoints
   std::span<const TensorView> prompts;  // Request::prompt and those of the schedule, [length, d]
   TensorView negative;
+  int first_turn = 0;  // the turns before are done; RunOptions::resume is of this turn
+  Checkpoint about{};  // describe_job(), with any total
 };
 
 // The plans of all ranks for a request's queue.
@@ -36,7 +36,7 @@ void check_queue_resumable(const Checkpoint& checkpoint, const std::string& reco
 
 // Every rank of the replica calls it. Fills in what `result` says of the frames. Throws
 // Error(kStopped) where the root was asked to stop, but for an endless video with frames: it ends.
-void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, StageClock& clock,
+void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageClock& clock,
                RunResult& result, std::chrono::steady_clock::time_point started);
 
 }  // namespace weft

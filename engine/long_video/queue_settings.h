@@ -9,9 +9,6 @@
 
 namespace weft {
 
-// Tags number the blocks and the turns of a queue with 16 bits.
-inline constexpr int kMostBlocks = 60000;
-
 struct QueueSettings {
   // Latent frames of a block (P, from 1 on) and of its context on either side (C, 0 to P). Both are
   // multiples of the latent frames per token. A forward has P + C frames and sees the keys of
@@ -24,6 +21,8 @@ struct QueueSettings {
 
   // The blocks of a video of so many latent frames. The last one may have more frames than needed.
   int blocks(int64_t latent_frames) const;
+  // The latent frames of the longest video: tags number blocks and turns with 16 bits.
+  int64_t most_latents() const { return frames.first(60000); }
 };
 
 QueueSettings queue_settings(const Method& method);  // of a resolved one
