@@ -12,6 +12,7 @@
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
 #include "engine/long_video/queue_run.h"
+#include "engine/long_video/queue_settings.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_meter.h"
 #include "engine/sampling/guidance.h"

@@ -1,6 +1,10 @@
 #pragma once
 // The part of a job between its encoded prompts and its file, where the method is the queue: blocks
 // are denoised, and decoded and written as they are done.
+//
+// A checkpoint holds, with r bytes per latent frame, Q = min(T, B) blocks of P frames and h tensors
+// of the solver's history: ((1 + h) (Q P + C) + P + VaeTraits::history) r. For it the ranks of the
+// last stage send the root all but the last frames, which the decoder sends.
 #include <chrono>
 #include <span>
 

@@ -313,6 +313,7 @@ class EncodedSink : public FrameSink {
     Owner<AVFormatContext> target = open_muxer(path, mp4 ? "mp4" : "webm");
     AVStream* out = avformat_new_stream(target.get(), nullptr);
     avcodec_parameters_copy(out->codecpar, source->streams[0]->codecpar);
+    out->codecpar->bit_rate = 0;  // the first piece's: the muxer counts that of all
     out->time_base = frame_time();
     out->avg_frame_rate = av_inv_q(frame_time());
     if (settings_.deterministic) target->flags |= AVFMT_FLAG_BITEXACT;

@@ -78,7 +78,7 @@ struct QueueHooks {
   std::function<void(const Pass&, const TensorView& velocity)> on_update{};  // may change it
   std::function<bool(Communicator*, int turn)> before_turn{};
   int stop_at = -1;  // the root decides it in this turn
-  std::function<void(int turn, Snapshot)> keep{};  // of every turn but the first
+  std::function<void(int turn, Snapshot)> kept{};  // of every turn but the first
   int first_turn = 0;
   std::function<Snapshot()> start{};  // what was kept of that turn
   std::function<void(Communicator&)> done{};
@@ -134,13 +134,13 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
       const std::scoped_lock lock(mutex);
       video.velocities[{pass.clip, pass.step}] = copy_of(velocity);
     };
-    config.control = hooks.stop_at >= 0 || hooks.keep;
+    config.control = hooks.stop_at >= 0 || hooks.kept;
     config.first_turn = hooks.first_turn;
     if (hooks.start && placement.root()) job.start = hooks.start();
     int obeyed = -1;
     job.decide = [&](int turn) {
       EXPECT_TRUE(placement.root());
-      const StepAction otherwise = hooks.keep ? StepAction::kKeep : StepAction::kContinue;
+      const StepAction otherwise = hooks.kept ? StepAction::kKeep : StepAction::kContinue;
       return static_cast<int64_t>(turn == hooks.stop_at ? StepAction::kStop : otherwise);
     };
     job.before_turn = [&](int turn, int64_t word) {
@@ -150,7 +150,7 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
       return goes_on ? action : StepAction::kStop;
     };
     job.keep = [&](int turn, Snapshot snapshot) {
-      if (placement.root()) hooks.keep(turn, std::move(snapshot));
+      if (placement.root()) hooks.kept(turn, std::move(snapshot));
     };
     QueueDenoiser denoiser(stream, arena, experts, placement, hooks.wire);
     const bool done = denoiser.run(config, job);

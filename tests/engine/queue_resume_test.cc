@@ -29,7 +29,7 @@ std::vector<Ranks> all_ranks() {
           ranks({{Axis::kLayers, 2}, {Axis::kUlysses, 2}}, 1)};
 }
 
-Snapshot copy_of(const Snapshot& kept) {
+Snapshot again(const Snapshot& kept) {
   Snapshot out;
   out.latent = copy_of(kept.latent);
   for (const auto& [name, tensor] : kept.history) out.history.emplace_back(name, copy_of(tensor));
@@ -40,7 +40,7 @@ Snapshot copy_of(const Snapshot& kept) {
 std::map<int, Snapshot> kept_turns(const QueueNumbers& n, const Ranks& on, const Video& expected) {
   std::map<int, Snapshot> kept;
   const auto keep = [&](int turn, Snapshot snapshot) { kept[turn] = std::move(snapshot); };
-  EXPECT_TRUE(same(run_queue(n, on.layout, {.keep = keep, .decoder = on.decoder}), expected))
+  EXPECT_TRUE(same(run_queue(n, on.layout, {.kept = keep, .decoder = on.decoder}), expected))
       << to_string(on.layout);
   EXPECT_EQ(kept.size(), static_cast<size_t>(n.steps + n.blocks - 1));
   return kept;
@@ -50,7 +50,7 @@ bool goes_on(const QueueNumbers& n, const Ranks& on, int turn, const Snapshot& k
              const Video& expected) {
   const Video rest = run_queue(n, on.layout,
                                {.first_turn = turn,
-                                .start = [&] { return copy_of(kept); },
+                                .start = [&] { return again(kept); },
                                 .decoder = on.decoder});
   const int decoded = std::max(0, turn - n.steps);
   if (std::ssize(rest.latents) != n.blocks - decoded) return false;
@@ -93,7 +93,7 @@ TEST(QueueResume, DelaysChangeNoBit) {
     for (uint64_t seed = 1; seed <= 2 && on.layout.ranks() > 1; ++seed)
       EXPECT_TRUE(same(
           run_queue(n, on.layout,
-                    {.keep = [](int, const Snapshot&) {},
+                    {.kept = [](int, const Snapshot&) {},
                      .local = {.rendezvous = seed == 1, .delay_seed = seed, .max_delay_us = 50},
                      .decoder = on.decoder}),
           expected))
@@ -115,12 +115,12 @@ TEST(QueueResume, KeepsTheSameUnderEveryLayoutAndNothingTooMuch) {
     }
   const int turn = n.steps + 2;  // the plateau
   for (int64_t frame = 0; frame < alone.at(turn).latent.view()[1]; ++frame) {
-    Snapshot changed = copy_of(alone.at(turn));
+    Snapshot changed = again(alone.at(turn));
     changed.latent.view().slice(1, frame, 1).as<float>()[0] += 1;
     EXPECT_FALSE(goes_on(n, ranks({}), turn, changed, expected)) << frame;
   }
   for (size_t k = 0; k < alone.at(turn).history.size(); ++k) {
-    Snapshot changed = copy_of(alone.at(turn));
+    Snapshot changed = again(alone.at(turn));
     changed.history[k].second.as<float>()[0] += 1;
     EXPECT_FALSE(goes_on(n, ranks({}), turn, changed, expected)) << changed.history[k].first;
   }

@@ -66,8 +66,9 @@ void write_whole(const std::string& path) {
 void expect_same_files(const TempFolder& folder, const TempFolder& whole) {
   EXPECT_EQ(folder.entries(), whole.entries());
   for (const std::string& name : whole.entries())
-    if (fs::is_regular_file(whole / name))
+    if (fs::is_regular_file(whole / name)) {
       EXPECT_TRUE(bytes_of(folder / name) == bytes_of(whole / name)) << name;
+    }
 }
 
 class KeptFrames : public testing::TestWithParam<const char*> {};
@@ -202,8 +203,9 @@ TEST(KeptSegments, AreNotWrittenAgain) {
     for (int64_t index = 0; index < 4; ++index) {
       const std::string path = segment_path(folder / "a.mp4", index);
       EXPECT_EQ(read_video(path).size(), index < 3 ? 6u : 5u) << kept;
-      if (kept % 4 == 1 || kept % 6 == 0)  // at a cut
+      if (kept % 4 == 1 || kept % 6 == 0) {  // at a cut
         EXPECT_TRUE(bytes_of(path) == bytes_of(segment_path(whole / "a.mp4", index))) << kept;
+      }
     }
   }
 }
