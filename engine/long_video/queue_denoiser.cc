@@ -101,6 +101,10 @@ bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   while (!done) {
     if (keeps(action_)) job.keep(turn_, gather(turn_));
     if (stops(action_)) break;
+    // The receives that the others have taken back must not take what this rank sends from now on.
+    if (!placement_.alone())
+      placement_.communicator().barrier(
+          stream_, {.kind = Payload::kControl, .pass = {.step = turn_}, .hop = kFirstKeptHop});
     done = run_turns(turn_);
   }
   forwards_.end();
