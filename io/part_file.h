@@ -8,7 +8,7 @@ namespace weft {
 
 enum class Overwrite { kRefuse, kReplace };
 
-// What a PartFile does with the content that an earlier process has left in its hidden file.
+// A PartFile drops or keeps the content that an earlier process has left in its hidden file.
 enum class Earlier : uint8_t { kDropped, kKept };
 
 // Owns `.<stem>.part<extension>` beside `path` (a folder `.<name>.part` if `path` ends in '/'). The
@@ -36,7 +36,8 @@ class PartFile {
   // no second part ever exists beside the final file. `other` must not be used afterwards.
   void take(PartFile& other);
 
-  // Syncs the part to disk. From now on it stays there, for a later process, if it is not published.
+  // Syncs the part to disk. From now on it stays there, for a later process, if it is not
+  // published.
   void keep();
 
   // Syncs the part to disk and renames it in one step. If the final name was created meanwhile,

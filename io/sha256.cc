@@ -34,7 +34,8 @@ Sha256::Sha256(const std::string& state) : context_(new SHA256_CTX) {
   auto* bytes = static_cast<unsigned char*>(context_);
   if (state.size() == 2 * sizeof(SHA256_CTX))
     for (size_t i = 0; i < sizeof(SHA256_CTX); ++i)
-      bytes[i] = static_cast<unsigned char>(std::strtoul(state.substr(2 * i, 2).c_str(), nullptr, 16));
+      bytes[i] =
+          static_cast<unsigned char>(std::strtoul(state.substr(2 * i, 2).c_str(), nullptr, 16));
   if (this->state() == state && of(context_).num < SHA256_CBLOCK) return;
   delete &of(context_);
   throw Error(ErrorKind::kModel, "'" + state.substr(0, 80) + "' is no state of a hash");

@@ -25,7 +25,7 @@ class FrameWriter {
  public:
   // Without a sink frames are only hashed.
   explicit FrameWriter(FrameSink* sink, const FramesSoFar& before = {});
-  ~FrameWriter();                         // without finish(): drops the frames that still wait
+  ~FrameWriter();  // without finish(): drops the frames that still wait
   FrameWriter(const FrameWriter&) = delete;
   FrameWriter& operator=(const FrameWriter&) = delete;
 

@@ -359,14 +359,12 @@ void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
 
 Checkpoint Generator::Impl::described(const Run& run, std::span<const Prompt> prompts) {
   Sha256 hash;
-  const bool hashes = placement.root() && run.options.stop;
   for (const Prompt& prompt : prompts)
-    if (hashes && prompt.embeds) {
+    if (prompt.embeds) {
       const HostCopy rows(stream, prompt.embeds);
       hash.update(rows.view().data, rows.view().bytes());
     }
-  return describe_job(run.options, job_record(run.request), run.sampler.steps(),
-                      hashes ? hash.hex() : "");
+  return describe_job(run.options, job_record(run.request), run.sampler.steps(), hash.hex());
 }
 
 void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts,

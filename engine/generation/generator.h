@@ -102,7 +102,8 @@ struct RunOptions {
   // Read on the root: the file for step checkpoints (the newest two are kept, the caller removes
   // them; empty: none), the least number of seconds between two, and notes stored beside the job's
   // facts. A background thread writes a copy that holds up to four latents, or for the queue its
-  // blocks and what they need (engine/long_video/queue_run.h); the memory plan counts it where GeneratorOptions::keeping is kCheckpoints.
+  // blocks and what they need (engine/long_video/queue_run.h); the memory plan counts it where
+  // GeneratorOptions::keeping is kCheckpoints.
   std::string checkpoint_path{};
   double checkpoint_seconds = 60;
   std::map<std::string, std::string> notes{};

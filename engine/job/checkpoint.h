@@ -26,8 +26,8 @@ struct Checkpoint {
   // [C, F, H, W] f32, as kept between steps; of the queue kept_blocks() (queue_denoiser.h)
   Tensor latent{};
   std::vector<std::pair<std::string, Tensor>> history{};  // Sampler::history, f32 [count]
-  // Of the queue: facts of the frames that are written already, by name. The last latent frames of
-  // them are a tensor of `history`.
+  // The queue's facts of the frames that are written already, by name. The last latent frames of
+  // these are a tensor of `history`.
   std::map<std::string, std::string> written{};
 
   bool final() const { return step == total; }

@@ -17,9 +17,8 @@ Checkpoint describe_job(const RunOptions& options, std::string record, int total
   job.total = total;
   job.text_hash = std::move(text_hash);
   if (options.resume && options.resume->text_hash != job.text_hash && options.listener)
-    options.listener->warning(
-        "the prompt is encoded otherwise than when " + options.resume->path +
-        " was written: the frames may differ from an uninterrupted run's");
+    options.listener->warning("the prompt is encoded otherwise than when " + options.resume->path +
+                              " was written: the frames may differ from an uninterrupted run's");
   return job;
 }
 

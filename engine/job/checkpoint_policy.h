@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// What the checkpoints of a job with this record say of it. Warns the listener where the prompts of
-// a resumed job have another hash.
+// Returns what the checkpoints of a job with this record say of it. Warns the listener where the
+// prompts of a resumed job have another hash.
 Checkpoint describe_job(const RunOptions& options, std::string record, int total,
                         std::string text_hash);
 

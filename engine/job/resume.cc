@@ -16,8 +16,7 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
   };
   const std::string differs = difference(checkpoint.job, record);
   if (!differs.empty()) refuse("it belongs to another job: " + differs);
-  if (checkpoint.total != needed.total || checkpoint.step < 1 ||
-      checkpoint.step > checkpoint.total)
+  if (checkpoint.total != needed.total || checkpoint.step < 1 || checkpoint.step > checkpoint.total)
     refuse("it was written after step " + std::to_string(checkpoint.step) + " of " +
            std::to_string(checkpoint.total) + ", the job has " + std::to_string(needed.total));
   if (!std::ranges::equal(checkpoint.latent.view().shape(), needed.latent))

@@ -147,17 +147,15 @@ Snapshot QueueDenoiser::gather(int turn) {
   const int part = placement_.mesh().sequence_index(placement_.rank());
   Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .hop = kFirstKeptHop};
   Snapshot out;
-  out.latent = gather_blocks(kept_blocks(*config_, turn), tag, [&](int block) {
-    return slots[config_->block_slot(block, part)];
-  });
+  out.latent = gather_blocks(kept_blocks(*config_, turn), tag,
+                             [&](int block) { return slots[config_->block_slot(block, part)]; });
   const Range stepped = stepped_blocks(*config_, turn);
   const auto names = job_->sampler.history(SamplerState(0));
   for (size_t k = 0; k < names.size() && stepped.size() > 0; ++k) {
     ++tag.hop;
-    out.history.emplace_back(
-        names[k].first, gather_blocks(stepped, tag, [&](int block) {
-          return job_->sampler.history(histories_.at(block))[k].second;
-        }));
+    out.history.emplace_back(names[k].first, gather_blocks(stepped, tag, [&](int block) {
+                               return job_->sampler.history(histories_.at(block))[k].second;
+                             }));
   }
   return out;
 }
@@ -210,17 +208,18 @@ void QueueDenoiser::restore() {
             own_part = placement_.mesh().sequence_index(placement_.rank());
   const Plan plan = plan_queue(*config_, {turn, turn + 1}, placement_.rank());
   const auto begins_with = [&](int block, int part) {
-    return std::ranges::count(plan.begins, config_->block_slot(block, part), &SlotVersion::slot) > 0;
+    return std::ranges::count(plan.begins, config_->block_slot(block, part), &SlotVersion::slot) >
+           0;
   };
   Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .hop = kFirstKeptHop};
   share_blocks(kept_blocks(*config_, turn), tag, std::move(job_->start.latent),
                [&](int block, const TensorView& latent) {
                  for (int part = 0; part < parts; ++part)
                    if (begins_with(block, part))
-                     cut_rows(latent, block, part,
-                              slots.make(config_->block_slot(block, part), DType::kF32,
-                                         rows_of(block, part).size(), traits_.row(),
-                                         stream_.device()));
+                     cut_rows(
+                         latent, block, part,
+                         slots.make(config_->block_slot(block, part), DType::kF32,
+                                    rows_of(block, part).size(), traits_.row(), stream_.device()));
                });
   const auto names = job_->sampler.history(SamplerState(0));
   for (size_t k = 0; k < names.size(); ++k) {
@@ -228,16 +227,16 @@ void QueueDenoiser::restore() {
     Tensor whole;
     for (auto& [name, tensor] : job_->start.history)
       if (name == names[k].first) whole = std::move(tensor);
-    share_blocks(stepped_blocks(*config_, turn), tag, std::move(whole),
-                 [&](int block, const TensorView& latent) {
-                   if (!last_stage() || !begins_with(block, own_part)) return;
-                   const int64_t rows = rows_of(block, own_part).size();
-                   auto& state = histories_
-                                     .try_emplace(block, rows * traits_.row(), stream_.device())
-                                     .first->second;
-                   cut_rows(latent, block, own_part,
-                            job_->sampler.history(state)[k].second.reshape({rows, traits_.row()}));
-                 });
+    share_blocks(
+        stepped_blocks(*config_, turn), tag, std::move(whole),
+        [&](int block, const TensorView& latent) {
+          if (!last_stage() || !begins_with(block, own_part)) return;
+          const int64_t rows = rows_of(block, own_part).size();
+          auto& state =
+              histories_.try_emplace(block, rows * traits_.row(), stream_.device()).first->second;
+          cut_rows(latent, block, own_part,
+                   job_->sampler.history(state)[k].second.reshape({rows, traits_.row()}));
+        });
   }
 }
 
@@ -248,8 +247,7 @@ void QueueDenoiser::share_blocks(
   int64_t first = 0;
   for (auto block = static_cast<int>(blocks.begin); block < blocks.end; ++block) {
     Tensor latent = block_tensor(block, {});
-    if (placement_.root())
-      copy(host, whole.view().slice(1, first, frames_of(block)), latent);
+    if (placement_.root()) copy(host, whole.view().slice(1, first, frames_of(block)), latent);
     first += frames_of(block);
     if (!placement_.alone()) placement_.communicator().broadcast(stream_, tag, latent, 0);
     take(block, on_device(stream_, std::move(latent)));
@@ -309,8 +307,8 @@ Tensor QueueDenoiser::block_tensor(int block, Device device) const {
 
 void QueueDenoiser::cut_rows(const TensorView& latent, int block, int part,
                              const TensorView& rows) {
-  patchify(stream_, latent, traits_.patch,
-           {{rows_of(block, part)}, config_->own(block).size()}, rows);
+  patchify(stream_, latent, traits_.patch, {{rows_of(block, part)}, config_->own(block).size()},
+           rows);
 }
 
 void QueueDenoiser::enter(const Step& step) {

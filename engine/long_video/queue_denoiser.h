@@ -62,9 +62,10 @@ class QueueDenoiser final : private StagedProgram {
   QueueDenoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
                 DType wire);
 
-  // Returns false where before_turn stopped the job. Throws Error(kNonFinite) that names block, step
-  // and place where a velocity is not finite. For a checkpoint each rank of the last stage sends the
-  // root 4 bytes per value of its rows, for the latent and for each tensor of the history.
+  // Returns false where before_turn stopped the job. Throws Error(kNonFinite) that names block,
+  // step and place where a velocity is not finite. For a checkpoint each rank of the last stage
+  // sends the root 4 bytes per value of its rows, for the latent and for each tensor of the
+  // history.
   bool run(const QueuePlanConfig& config, QueueJob& job);
 
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
@@ -72,7 +73,8 @@ class QueueDenoiser final : private StagedProgram {
 
  private:
   void make_context();
-  // Runs the turns from `first` on. Returns false at a turn before which before_turn says otherwise.
+  // Runs the turns from `first` on. Returns false at a turn before which before_turn says
+  // otherwise.
   bool run_turns(int first);
   Snapshot gather(int turn);
   // Joins the rows that the updating ranks have of these blocks, [C, F, H, W] on the root's host.

@@ -120,7 +120,8 @@ class BlockOutput {
   void move(Tensor& last, std::string& state, int from, int to) {
     if (from == to) return;
     const TensorView text(state.data(), DType::kU8, {static_cast<int64_t>(state.size())});
-    for (const auto& [view, hop] : {std::pair<TensorView, int>{last, kLastFrames}, {text, kSignature}}) {
+    for (const auto& [view, hop] :
+         {std::pair<TensorView, int>{last, kLastFrames}, {text, kSignature}}) {
       const Tag tag{.kind = Payload::kLatent, .hop = hop};
       if (view.count() == 0) continue;
       if (run_.placement.rank() == from)
@@ -193,7 +194,8 @@ void check_queue_resumable(const Checkpoint& checkpoint, const std::string& reco
   std::array<int64_t, 4> shape = video.window();
   const auto count = [&](int64_t of_frames) { return shape[0] * of_frames * shape[2] * shape[3]; };
   const auto between = [&](const Range& blocks) {
-    return frames.first(static_cast<int>(blocks.end)) - frames.first(static_cast<int>(blocks.begin));
+    return frames.first(static_cast<int>(blocks.end)) -
+           frames.first(static_cast<int>(blocks.begin));
   };
   NeededState needed{.total = total};
   shape[1] = between(kept_blocks(config, turn));
@@ -224,9 +226,9 @@ void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listen
     listener.warning(line);
 }
 
-// Runs the queue. Returns false where it was stopped before `turn`.
-bool denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
-             const RunOptions& options, StageClock& clock, RunResult& result, int& turn) {
+// Runs the queue. Returns the turn before which it was stopped; nullopt where it was not.
+std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
+                           const RunOptions& options, StageClock& clock, RunResult& result) {
   const Request& request = run.request;
   QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement);
   config.control = options.stop != nullptr;
@@ -235,17 +237,19 @@ bool denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
   run.about.total = turns;
   CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds);
   clock.enter(Zone::kDenoise, request.endless ? 0 : turns, run.first_turn);
-  QueueJob job{.sampler = run.sampler,
-               .shape = video.window(),
-               .guidance = {guidance_of(request, 0), guidance_of(request, 1)},
-               .prompts = run.prompts,
-               .negative = run.negative,
-               .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },
-               .decode = [&](int block, const TensorView& latent) { output.decode(block, latent); }};
+  QueueJob job{
+      .sampler = run.sampler,
+      .shape = video.window(),
+      .guidance = {guidance_of(request, 0), guidance_of(request, 1)},
+      .prompts = run.prompts,
+      .negative = run.negative,
+      .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },
+      .decode = [&](int block, const TensorView& latent) { output.decode(block, latent); }};
   job.decide = [&](int now) {
     const StepAction action = policy.decide(now + 1);
     return static_cast<int64_t>(request.endless && stops(action) ? StepAction::kStop : action);
   };
+  int turn = run.first_turn;
   job.before_turn = [&](int now, int64_t word) {
     turn = now;
     if (word != 0) return static_cast<StepAction>(word);
@@ -266,8 +270,9 @@ bool denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
   const bool done = denoiser.run(config, job);
   policy.finish(result);
   result.streaming = denoiser.streaming();
-  if (done) clock.step(turns);
-  return done;
+  if (!done) return turn;
+  clock.step(turns);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -282,10 +287,11 @@ void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageCl
                                        " lets several ranks decode, legal: decode_rank=N");
   if (run.placement.root() && options.listener) warn(run, video, *options.listener);
   BlockOutput output(run, video, {sink, options.tap, clock}, options.resume.get());
-  int turn = run.first_turn;
-  const bool done = denoise(run, video, output, options, clock, result, turn);
-  if (!done && !(run.request.endless && video.decoded(turn, run.sampler.steps()) > 0))
-    throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(turn));
+  const std::optional<int> stopped = denoise(run, video, output, options, clock, result);
+  const bool ends =
+      !stopped || (run.request.endless && video.decoded(*stopped, run.sampler.steps()) > 0);
+  if (!ends)
+    throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(*stopped));
   output.finish(result, started);
 }
 

@@ -166,8 +166,7 @@ class GifSink : public FrameSink {
     if (!avcodec_find_encoder(AV_CODEC_ID_GIF))
       throw Error(ErrorKind::kOutput, "this FFmpeg has no GIF encoder; write an .mp4 instead");
     spool_ = open(kept_.path().c_str(), O_RDWR | O_CLOEXEC);
-    if (spool_ < 0)
-      throw Error(ErrorKind::kOutput, system_error_line("open", kept_.path(), errno));
+    if (spool_ < 0) throw Error(ErrorKind::kOutput, system_error_line("open", kept_.path(), errno));
     Frame frame(settings_.width, settings_.height);
     for (; frames_ < settings.kept_frames; ++frames_) {
       read_frame(frame);

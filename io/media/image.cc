@@ -101,9 +101,9 @@ class PngFolderSink : public FrameSink {
         part_(path, overwrite, "part", settings.kept_frames ? Earlier::kKept : Earlier::kDropped) {
     for (; frames_ < settings.kept_frames; ++frames_)
       if (!std::filesystem::exists(next()))
-        throw Error(ErrorKind::kOutput, "'" + next() + "' is missing, but an earlier run has kept " +
-                                            std::to_string(settings.kept_frames) +
-                                            " frames there");
+        throw Error(ErrorKind::kOutput, "'" + next() +
+                                            "' is missing, but an earlier run has kept " +
+                                            std::to_string(settings.kept_frames) + " frames there");
     for (int64_t behind = frames_; std::filesystem::remove(path_of(behind)); ++behind) {
     }
   }

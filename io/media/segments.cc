@@ -84,8 +84,8 @@ class SegmentedSink final : public FrameSink {
     VideoSettings settings = settings_;
     settings.kept_frames = held_;
     settings.first_cut -= index_ * length_;
-    sink_ = make_sink(segment_path(path_, index_), settings,
-                      exists ? Overwrite::kReplace : overwrite_);
+    sink_ =
+        make_sink(segment_path(path_, index_), settings, exists ? Overwrite::kReplace : overwrite_);
   }
 
   void next() {
@@ -122,9 +122,9 @@ class SegmentedSink final : public FrameSink {
     const auto ours = settings_.metadata.find("weft");
     const auto theirs = info.metadata.find("weft");
     // Another layout is told in the metadata, too. What was kept is known to be this job's.
-    const bool same = index < index_ ||
-                      (ours != settings_.metadata.end() && theirs != info.metadata.end() &&
-                       ours->second == theirs->second);
+    const bool same =
+        index < index_ || (ours != settings_.metadata.end() && theirs != info.metadata.end() &&
+                           ours->second == theirs->second);
     if (!same && overwrite_ == Overwrite::kRefuse)
       throw Error(ErrorKind::kOutput,
                   "'" + file + "' exists; choose another --output or give --overwrite");

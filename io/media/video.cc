@@ -164,10 +164,9 @@ class EncodedSink : public FrameSink {
       } catch (const Error&) {  // the file is missing or was cut off
       }
       if (held != end - pieces_[i].first)
-        throw Error(ErrorKind::kOutput,
-                    "'" + pieces_[i].path + "' holds " + std::to_string(held) +
-                        " frames, but an earlier run has kept " +
-                        std::to_string(end - pieces_[i].first) + " there");
+        throw Error(ErrorKind::kOutput, "'" + pieces_[i].path + "' holds " + std::to_string(held) +
+                                            " frames, but an earlier run has kept " +
+                                            std::to_string(end - pieces_[i].first) + " there");
     }
   }
 
@@ -360,8 +359,7 @@ class EncodedSink : public FrameSink {
     while (av_read_frame(source, packet_.get()) >= 0) {
       // The first packet is a key frame and the first frame that is shown.
       if (first == AV_NOPTS_VALUE) first = packet_->pts;
-      packet_->pts =
-          piece.first + av_rescale_q(packet_->pts - first, in->time_base, frame_time());
+      packet_->pts = piece.first + av_rescale_q(packet_->pts - first, in->time_base, frame_time());
       packet_->dts = std::min(packet_->pts, encoded_++ - reordered_);
       packet_->duration = 1;
       packet_->pos = -1;

@@ -41,7 +41,7 @@ class FrameSink {
   // Makes all frames so far stay on disk, in hidden files, for a later sink of the same output. A
   // sink that stores no frames does nothing.
   virtual void keep() {}
-  virtual std::string finish() = 0;           // returns the final path, which exists from now on
+  virtual std::string finish() = 0;  // returns the final path, which exists from now on
 };
 
 // Makes a sink. The extension decides: .mp4, .webm and .gif give a clip, .png one picture, and a

@@ -79,7 +79,8 @@ TEST_F(QueueResume, RanksStopAndGoOnAsOtherRanks) {
   ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":13,")) << child.err();
   child.signal(SIGTERM);
   EXPECT_EQ(child.wait(), 143) << child.err();
-  Child again = start(video("--ranks 2 --layout layers=2,decode_rank=1 --json -o " + path("a.mp4")));
+  Child again =
+      start(video("--ranks 2 --layout layers=2,decode_rank=1 --json -o " + path("a.mp4")));
   EXPECT_EQ(again.wait(), 0) << again.err();
   EXPECT_NE(again.err().find("resuming after step"), std::string::npos) << again.err();
   EXPECT_EQ(nlohmann::json::parse(again.out()).at("framehash"), whole);
@@ -91,8 +92,7 @@ TEST_F(QueueResume, FramesThatAreGoneAreAnError) {
   ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":13,")) << child.err();
   child.signal(SIGINT);
   EXPECT_EQ(child.wait(), 130) << child.err();
-  EXPECT_EQ(files(),
-            (std::vector<std::string>{".a.part.mp4", "a.checkpoint.safetensors"}));
+  EXPECT_EQ(files(), (std::vector<std::string>{".a.part.mp4", "a.checkpoint.safetensors"}));
   fs::remove(path(".a.part.mp4"));
   Child again = start(video("-o " + path("a.mp4")));
   EXPECT_EQ(again.wait(), 7) << again.err();

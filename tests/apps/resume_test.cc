@@ -1,8 +1,7 @@
 // Jobs that are killed or stopped and resumed give the same frames and leave no file behind; the
 // printed command is the one that resumes them.
-#include "tests/apps/resume_testing.h"
-
 #include "engine/job/checkpoint.h"
+#include "tests/apps/resume_testing.h"
 
 namespace weft {
 namespace {

@@ -127,8 +127,9 @@ class Resume : public testing::Test {
     const std::string line = err.substr(at + 8, err.find('\n', at) - at - 8);
     return line.substr(line.find(" generate") + 1);
   }
-  // Kills the jobs that `arguments` makes of names at twenty random moments or more, until some have
-  // fallen between two steps. All that end make the frames of `whole`, and no file is left over.
+  // Kills the jobs that `arguments` makes of names at twenty random moments or more, until some
+  // have fallen between two steps. All that end make the frames of `whole`, and no file is left
+  // over.
   void kill_twenty(const std::function<std::string(const std::string& name)>& arguments,
                    const std::string& whole);
 

@@ -77,7 +77,7 @@ struct QueueHooks {
   std::function<void(ToyAttention&)> model{};
   std::function<void(const Pass&, const TensorView& velocity)> on_update{};  // may change it
   std::function<bool(Communicator*, int turn)> before_turn{};
-  int stop_at = -1;  // the root decides it in this turn
+  int stop_at = -1;                                // the root decides it in this turn
   std::function<void(int turn, Snapshot)> kept{};  // of every turn but the first
   int first_turn = 0;
   std::function<Snapshot()> start{};  // what was kept of that turn

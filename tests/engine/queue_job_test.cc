@@ -225,7 +225,8 @@ TEST(QueueJob, AStoppedJobGoesOnUnderAnyLayout) {
       const Layout then = other_ranks == 1 ? Layout{} : layout_of(other, other_ranks, request);
       const auto result = run_until(-1, request, then, path, kept);
       ASSERT_TRUE(result);
-      EXPECT_EQ(result->framehash, whole.framehash) << text << " then " << other << " turn " << turn;
+      EXPECT_EQ(result->framehash, whole.framehash)
+          << text << " then " << other << " turn " << turn;
       EXPECT_EQ(result->frames, whole.frames);
       if (then.decode_rank <= 0) EXPECT_EQ(result->signature, whole.signature) << text;
     }

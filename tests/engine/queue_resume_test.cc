@@ -36,7 +36,7 @@ Snapshot again(const Snapshot& kept) {
   return out;
 }
 
-// What is kept before every turn but the first, while the whole video is made.
+// Returns what is kept before every turn but the first, while the whole video is made.
 std::map<int, Snapshot> kept_turns(const QueueNumbers& n, const Ranks& on, const Video& expected) {
   std::map<int, Snapshot> kept;
   const auto keep = [&](int turn, Snapshot snapshot) { kept[turn] = std::move(snapshot); };
@@ -48,10 +48,9 @@ std::map<int, Snapshot> kept_turns(const QueueNumbers& n, const Ranks& on, const
 
 bool goes_on(const QueueNumbers& n, const Ranks& on, int turn, const Snapshot& kept,
              const Video& expected) {
-  const Video rest = run_queue(n, on.layout,
-                               {.first_turn = turn,
-                                .start = [&] { return again(kept); },
-                                .decoder = on.decoder});
+  const Video rest =
+      run_queue(n, on.layout,
+                {.first_turn = turn, .start = [&] { return again(kept); }, .decoder = on.decoder});
   const int decoded = std::max(0, turn - n.steps);
   if (std::ssize(rest.latents) != n.blocks - decoded) return false;
   for (const auto& [block, latent] : rest.latents)
@@ -82,7 +81,8 @@ TEST(QueueResume, AnotherLayoutGivesTheSameBits) {
     const Ranks& other = layouts[(i + 3) % layouts.size()];
     for (const auto& [turn, snapshot] : kept)
       EXPECT_TRUE(goes_on(n, other, turn, snapshot, expected))
-          << to_string(layouts[i].layout) << " then " << to_string(other.layout) << " turn " << turn;
+          << to_string(layouts[i].layout) << " then " << to_string(other.layout) << " turn "
+          << turn;
   }
 }
 
@@ -100,7 +100,7 @@ TEST(QueueResume, DelaysChangeNoBit) {
           << to_string(on.layout) << " seed " << seed;
 }
 
-// What is kept does not depend on the layout, and every part of it matters.
+// The kept tensors do not depend on the layout, and every part of it matters.
 TEST(QueueResume, KeepsTheSameUnderEveryLayoutAndNothingTooMuch) {
   const QueueNumbers n{.blocks = 6, .steps = 6};
   const Video expected = closed_form(n);

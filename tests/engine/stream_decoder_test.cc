@@ -40,8 +40,7 @@ Tensor latents_of(int64_t frames) {
 // One rank's decoder with all that it needs.
 struct Decoding {
   explicit Decoding(RankPlacement& placement, bool floats = false, FrameSink* sink = nullptr,
-                    std::array<int64_t, 2> size = {kRows, kColumns},
-                    const FramesSoFar& before = {})
+                    std::array<int64_t, 2> size = {kRows, kColumns}, const FramesSoFar& before = {})
       : vae(placement.band(size[0]).size() > 0 ? load_vae(stream) : nullptr) {
     if (placement.root()) writer.emplace(sink, before);
     decoder.emplace(stream, arena, placement,
@@ -119,8 +118,8 @@ std::string hash_behind(const TensorView& latents, int64_t first, int64_t seen) 
     Tensor latent(DType::kF32, {latents[0], kRows, kColumns});
     copy(stream, latents.select(1, f), latent);
     Context context = alone.vae_context(stream, arena, {}, kRows);
-    const TensorView frames = arena.alloc(
-        DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
+    const TensorView frames =
+        arena.alloc(DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
     decoder->decode_chunk(context, latent, frames);
     if (f >= first) hash.update(frames.data, frames.bytes());
   }
@@ -391,8 +390,8 @@ TEST(StageClock, AStageBesideAnotherKeepsItsOwnTime) {
   EXPECT_LE(stages[0].seconds + stages[1].seconds, passed);
 }
 
-// A decoder that goes on behind frames of an earlier one gives the frames of one decode, and so does
-// the hash.
+// A decoder that goes on behind frames of an earlier one gives the frames of one decode, and so
+// does the hash.
 TEST(StreamDecoder, GoesOnBehindAnEarlierOne) {
   const int64_t history = vae_model().traits().history;
   for (const int64_t first : {int64_t{1}, int64_t{5}, history, history + 3}) {
@@ -405,7 +404,8 @@ TEST(StreamDecoder, GoesOnBehindAnEarlierOne) {
       FramesSoFar before;
       const auto rank = [&](Communicator* world, bool again) {
         RankPlacement placement = world ? RankPlacement::of(*world, layout) : RankPlacement();
-        Decoding decoding(placement, false, nullptr, {kRows, kColumns}, again ? before : FramesSoFar{});
+        Decoding decoding(placement, false, nullptr, {kRows, kColumns},
+                          again ? before : FramesSoFar{});
         if (again) {
           const int64_t last = std::min(first, history);
           Tensor tail(DType::kF32, {latents.view()[0], last, kRows, kColumns});
