@@ -250,7 +250,8 @@ void QueueDenoiser::share_blocks(
     if (placement_.root()) copy(host, whole.view().slice(1, first, frames_of(block)), latent);
     first += frames_of(block);
     if (!placement_.alone()) placement_.communicator().broadcast(stream_, tag, latent, 0);
-    take(block, on_device(stream_, std::move(latent)));
+    latent = on_device(stream_, std::move(latent));
+    take(block, latent);
     stream_.sync();
   }
 }

@@ -124,6 +124,27 @@ TEST(QueueJob, MemoryIsAsPlanned) {
     }
 }
 
+TEST(QueueJob, MemoryOfCheckpointsIsAsPlanned) {
+  Request request = queue_job();
+  request.frames = 121;
+  GeneratorOptions options = options_of(DType::kF32);
+  options.keeping = Keeping::kCheckpoints;
+  Generator generator(kModel, options);
+  const auto planned = static_cast<double>(generator.plan(generator.resolve(request)).high_water);
+  const std::atomic<bool> stop = false;
+  RunOptions run_options;
+  run_options.stop = &stop;
+  run_options.checkpoint_path = testing::TempDir() + "queue_job_4.checkpoint.safetensors";
+  run_options.checkpoint_seconds = 0;
+  const RunResult result = generator.run(request, nullptr, run_options);
+  EXPECT_EQ(result.checkpoints, 9 + 15 - 1);
+  EXPECT_EQ(result.framehash, run(request, {}).framehash);
+  const auto taken = static_cast<double>(result.memory_high_water);
+  EXPECT_LE(planned, 1.05 * taken);
+  EXPECT_GE(planned, 0.99 * taken);
+  remove_checkpoints(run_options.checkpoint_path);
+}
+
 // The queue is at its longest with 41 frames already.
 TEST(QueueJob, MemoryDoesNotGrowWithTheVideo) {
   Request request = queue_job();
