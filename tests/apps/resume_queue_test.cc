@@ -68,7 +68,9 @@ TEST_F(QueueResume, StoppedJobsHaveTheBytesOfUninterruptedOnes) {
     EXPECT_EQ(result.at("framehash"), whole);
     EXPECT_EQ(result.at("frames"), 121);
     EXPECT_TRUE(text_of(path(clip)) == bytes) << clip;
-    EXPECT_EQ(files(), (std::vector<std::string>{clip, "a.json"}));
+    std::vector<std::string> left{clip, "a.json"};
+    std::ranges::sort(left);
+    EXPECT_EQ(files(), left);
     for (const std::string& file : files()) fs::remove_all(path(file));
   }
 }
