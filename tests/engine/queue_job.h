@@ -156,7 +156,7 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
     const bool done = denoiser.run(config, job);
     if (done && hooks.kept_keys) hooks.kept_keys(placement, denoiser.context_bytes());
     const int last = n.blocks + n.steps - 1;
-    if (!hooks.before_turn) EXPECT_EQ(done, hooks.stop_at < 0 || hooks.stop_at >= last);
+    EXPECT_TRUE(hooks.before_turn || done == (hooks.stop_at < 0 || hooks.stop_at >= last));
     EXPECT_EQ(obeyed, hooks.stop_at >= 0 && hooks.stop_at < last ? hooks.stop_at + 1 : -1);
     if (hooks.done) hooks.done(*world);
   };

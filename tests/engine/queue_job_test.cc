@@ -249,7 +249,9 @@ TEST(QueueJob, AStoppedJobGoesOnUnderAnyLayout) {
       EXPECT_EQ(result->framehash, whole.framehash)
           << text << " then " << other << " turn " << turn;
       EXPECT_EQ(result->frames, whole.frames);
-      if (then.decode_rank <= 0) EXPECT_EQ(result->signature, whole.signature) << text;
+      if (then.decode_rank <= 0) {
+        EXPECT_EQ(result->signature, whole.signature) << text;
+      }
     }
   remove_checkpoints(path);
 }

@@ -413,7 +413,9 @@ TEST(StreamDecoder, GoesOnBehindAnEarlierOne) {
           decoding.decoder->resume(tail, first);
           decoding.push(latents.view().slice(1, first, 3), {2, 1});
           const std::string hash = decoding.finish();
-          if (placement.root()) EXPECT_EQ(hash, expected) << first << " on " << decoder;
+          if (placement.root()) {
+            EXPECT_EQ(hash, expected) << first << " on " << decoder;
+          }
           return;
         }
         decoding.push(latents.view().slice(1, 0, first), {first});
