@@ -157,17 +157,15 @@ void fill_file(const std::string& path, const std::string& bytes) {
   if (error) throw Error(ErrorKind::kOutput, system_error_line("write", path, error));
 }
 
-PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::string& tag)
+PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::string& tag,
+                   Earlier earlier)
     : final_(path), overwrite_(overwrite) {
   folder_ = path.ends_with('/');
   while (final_.size() > 1 && final_.ends_with('/')) final_.pop_back();
   const fs::path name = fs::path(final_).filename();
   if (name.empty() || name == "." || name == ".." || final_ == "/")
     throw Error(ErrorKind::kUsage, "output '" + path + "' names no file");
-  const std::string hidden =
-      folder_ ? "." + name.string() + "." + tag
-              : "." + name.stem().string() + "." + tag + name.extension().string();
-  part_ = (fs::path(final_).parent_path() / hidden).string();
+  part_ = path_of(tag);
 
   struct stat info;
   if (lstat(final_.c_str(), &info) == 0) {
@@ -190,18 +188,36 @@ PartFile::PartFile(const std::string& path, Overwrite overwrite, const std::stri
   made_dirs_ = make_parents(final_);
   try {
     lock_ = lock_part(part_, folder_);
-    if (folder_)
-      remove_entries(part_);
-    else if (truncate(part_.c_str(), 0) != 0)
-      fail("write", part_, errno);
+    kept_ = earlier == Earlier::kKept;
+    if (!kept_ && folder_) remove_entries(part_);
+    if (!kept_ && !folder_ && truncate(part_.c_str(), 0) != 0) fail("write", part_, errno);
     const std::lock_guard guard(parts().lock);
-    parts().names.insert(part_);
+    if (!kept_) parts().names.insert(part_);
   } catch (...) {
-    if (lock_ >= 0) remove_flat(part_.c_str());
+    if (lock_ >= 0 && !kept_) remove_flat(part_.c_str());
     for (auto dir = made_dirs_.rbegin(); dir != made_dirs_.rend(); ++dir) rmdir(dir->c_str());
     if (lock_ >= 0) close(lock_);
     throw;
   }
+}
+
+std::string PartFile::path_of(const std::string& tag) const {
+  const fs::path path(final_), stem = folder_ ? path.filename() : path.stem();
+  const std::string extension = folder_ ? "" : path.extension().string();
+  return (path.parent_path() / ("." + stem.string() + "." + tag + extension)).string();
+}
+
+std::vector<int64_t> PartFile::numbered_parts() const {
+  std::vector<int64_t> numbers;
+  for (const std::string& name : entries_of(parent_of(final_))) {
+    const size_t at = name.rfind(".part-");
+    if (at == std::string::npos) continue;
+    const int64_t number = std::atoll(name.c_str() + at + 6);
+    if (name == fs::path(path_of("part-" + std::to_string(number))).filename())
+      numbers.push_back(number);
+  }
+  std::ranges::sort(numbers);
+  return numbers;
 }
 
 PartFile::~PartFile() {
@@ -209,16 +225,31 @@ PartFile::~PartFile() {
     const std::lock_guard guard(parts().lock);
     parts().names.erase(part_);
   }
-  if (!published_) {
+  if (!published_ && !kept_) {
     remove_flat(part_.c_str());
     for (auto dir = made_dirs_.rbegin(); dir != made_dirs_.rend(); ++dir) rmdir(dir->c_str());
   }
   if (lock_ >= 0) close(lock_);
 }
 
+void drop_parts(const std::string& path) {
+  for (const char* tag : {"part", "whole.part", "spool"}) {
+    const PartFile left(path, Overwrite::kReplace, tag);  // its destructor removes the file
+    for (const int64_t number : left.numbered_parts())
+      fs::remove(left.path_of("part-" + std::to_string(number)));
+  }
+}
+
 void remove_parts() noexcept {
   const std::lock_guard guard(parts().lock);
   for (const std::string& part : parts().names) remove_flat(part.c_str());
+}
+
+void PartFile::keep() {
+  sync_path(part_);
+  const std::lock_guard guard(parts().lock);
+  parts().names.erase(part_);
+  kept_ = true;
 }
 
 void PartFile::take(PartFile& other) {

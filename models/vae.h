@@ -16,6 +16,8 @@ struct VaeTraits {
   int64_t spatial_factor = 1;   // pixels per latent row and column
   int64_t temporal_factor = 1;  // frames per latent frame but the first, which holds one
   int64_t max_frames = std::numeric_limits<int64_t>::max();
+  // A picture depends on its latent frame and on at most so many before it.
+  int64_t history = 0;
 
   int64_t frames(int64_t latent_frames) const { return 1 + (latent_frames - 1) * temporal_factor; }
   // The inverse of frames(). A count that is not 1 + k * temporal_factor throws Error(kUsage) that

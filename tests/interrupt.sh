@@ -8,6 +8,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 faults=0
 mpi=(mpirun --allow-run-as-root --oversubscribe -n 2)
+layout=ulysses=2 keeps_frames=
 
 fault() {
   echo "FAULT ($case): $*"
@@ -25,7 +26,7 @@ start() {
   cat "$folder/pipe" > "$folder/err" &
   reader=$!
   "${mpi[@]}" "$weft" generate --model models/pocket --prompt "a red ball moves right on a gray floor" \
-    --layout ulysses=2 --threads 1 --seed 1 --progress json --output "$folder/clip.mp4" "$@" \
+    --layout "$layout" --threads 1 --seed 1 --progress json --output "$folder/clip.mp4" "$@" \
     > "$folder/out" 2> "$folder/pipe" &
   job=$!
 }
@@ -41,7 +42,7 @@ interrupt() {
   code=$?
   wait "$reader"
   [ "$code" = "$2" ] || fault "code $code instead of $2"
-  ls -A "$folder" | grep '\.part' && fault "half a file is left"
+  [ -n "$keeps_frames" ] || { ls -A "$folder" | grep '\.part' && fault "half a file is left"; }
   [ -e "$folder/clip.mp4" ] && fault "a clip is there"
 }
 
@@ -74,6 +75,31 @@ start USR1 "${steps[@]}"
 interrupt USR1 75 2
 kept
 echo "$case: code $code, kept"
+
+# The block queue keeps the frames that are written, too. It is stopped twice: in the second half,
+# and by a kill.
+layout=layers=2 keeps_frames=1
+queue=(--method queue:block=2,context=1 --num-frames 81 --steps 12 --size 64x64)
+start whole "${queue[@]}"
+wait "$job" "$reader"
+whole=$(cut -d ' ' -f 2 "$folder/out")
+[ -n "$whole" ] || fault "no frame hash"
+start "USR1 to the queue" "${queue[@]}" --checkpoint-every 0
+interrupt USR1 75 15
+kept
+[ -s "$folder/.clip.part.mp4" ] || fault "no frames are kept"
+"${mpi[@]}" "$weft" generate --resume "$folder/clip.checkpoint.safetensors" --progress json \
+  > "$folder/out" 2> "$folder/err" &
+job=$!
+until grep -q '"denoise","step":19,' "$folder/err"; do
+  kill -0 "$job" 2> /dev/null || { fault "the job ended before step 19"; break; }
+  sleep 0.02
+done
+kill -KILL "$job"
+wait "$job" 2> /dev/null
+sleep 2  # until its processes know
+resumed
+layout=ulysses=2 keeps_frames=
 
 # A step that takes longer than mpirun waits.
 mpi+=(--mca odls_base_sigkill_timeout 2)

@@ -90,6 +90,13 @@ constexpr FlagSpec kInput[] = {
      .legal = "0.001 ... 36000",
      .help = "length in seconds, in place of --num-frames; the nearest legal length is taken",
      .commands = kGenerate | kBatch | kPlan},
+    {.name = "endless",
+     .type = kSwitch,
+     .fallback = "off",
+     .help = "in place of --num-frames: make blocks of frames (--method queue) until Ctrl-C, then "
+             "end with a whole file",
+     .commands = kGenerate,
+     .level = kAdvanced},
     {.name = "round-frames",
      .type = kSwitch,
      .fallback = "off",

@@ -14,6 +14,7 @@
 #include "apps/generate/stop.h"
 #include "apps/inspect/memory.h"
 #include "apps/model_folder.h"
+#include "engine/long_video/queue_settings.h"
 #include "io/media/segments.h"
 #include "kernels/transfer.h"
 
@@ -142,6 +143,11 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
                   "the jobs have different methods (--method), which need other layouts; legal for "
                   "several ranks: one method for all of a batch");
     limits.clip_frames = std::min(limits.clip_frames, other.clip_frames);
+    if (drawing.spec.request.endless && drawings.size() > 1)
+      throw Error(ErrorKind::kUsage,
+                  "one of " + std::to_string(drawings.size()) +
+                      " jobs is endless, so that those behind it would never begin; legal: one "
+                      "endless job alone");
   }
   limits.requests = static_cast<int64_t>(drawings.size());
   layout_ = layout_for(first, limits);
@@ -276,11 +282,21 @@ std::unique_ptr<FrameSink> Drawer::sink_of(const Generator& generator, const Dra
   const bool with_sidecar = !flags_.on("no-metadata");
   const Overwrite overwrite = flags_.on("overwrite") ? Overwrite::kReplace : Overwrite::kRefuse;
   const std::optional<int64_t> length = segment_frames(flags_, drawing.spec.request.fps);
-  if (!length && left && left->final() && with_sidecar && overwrite == Overwrite::kRefuse &&
-      fs::exists(drawing.path) && !fs::is_empty(drawing.path))
+  const Request& request = drawing.spec.request;
+  if (!length && left && (left->final() || is_queue(request)) && with_sidecar &&
+      overwrite == Overwrite::kRefuse && fs::exists(drawing.path) && !fs::is_empty(drawing.path)) {
+    drop_parts(drawing.path);
     return nullptr;
-  VideoSettings settings =
-      video_settings(flags_, drawing.spec.request, generator.options().threads);
+  }
+  VideoSettings settings = video_settings(flags_, request, generator.options().threads);
+  if (is_queue(request)) {
+    const VaeTraits& vae = generator.model()->directory.vae_model->traits();
+    const BlockFrames frames = queue_settings(request.method).frames;
+    settings.first_cut = vae.frames(frames.first(1));
+    settings.cut = frames.block * vae.temporal_factor;
+  }
+  if (left && left->written.contains("frames"))
+    settings.kept_frames = std::stoll(left->written.at("frames"));
   if (with_sidecar) settings.metadata = embedded_metadata(flags_, generator, drawing.spec);
   if (!length) return make_sink(drawing.path, settings, overwrite);
   // An interrupted run of this job has made the segments that are there.
@@ -302,15 +318,14 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   options.resume = left_by_earlier_run(flags_, generator, request, names);
   const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
   ProgressPrinter printer(progress_mode(flags_), job_name(drawing.path));
-  const bool queue = is_queue(request);
-  if (queue && flags_.on("keep-latents"))
+  if (is_queue(request) && flags_.on("keep-latents"))
     throw Error(ErrorKind::kUsage, flags_.label("keep-latents") + " is given, but the method " +
                                        to_string(request.method) +
                                        " decodes latents as they are done and keeps none; legal "
                                        "with it: full, clips");
   const std::optional<double> seconds = checkpoint_seconds(flags_);
-  if (!queue) options.latents_path = names.latents;
-  if (seconds && !queue) options.checkpoint_path = names.checkpoint;
+  if (!is_queue(request)) options.latents_path = names.latents;
+  if (seconds) options.checkpoint_path = names.checkpoint;
   options.checkpoint_seconds = seconds.value_or(0);
   const std::string& pattern = work.drawings.pattern;
   options.notes = resume_notes(flags_, drawing.spec, pattern.empty() ? drawing.path : pattern,

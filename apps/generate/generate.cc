@@ -184,12 +184,12 @@ class Generation {
     const bool experts = generator.limits().experts > 1;
     std::fprintf(
         out,
-        "model   %s (%s)    job %lldx%lld, %lld frames, %d steps, guidance %g%s%s   tokens %lld\n",
+        "model   %s (%s)    job %lldx%lld, %s frames, %d steps, guidance %g%s%s   tokens %lld\n",
         printable(generator.model_name()).c_str(),
         std::string(to_string(generator.options().dtype)).c_str(),
         static_cast<long long>(first().width), static_cast<long long>(first().height),
-        static_cast<long long>(first().frames), first().steps, first().guidance_scale.value_or(1),
-        experts ? "/" : "",
+        first().endless ? "endless" : std::to_string(first().frames).c_str(), first().steps,
+        first().guidance_scale.value_or(1), experts ? "/" : "",
         experts ? std::to_string(first().guidance_scale_2.value_or(1)).substr(0, 4).c_str() : "",
         static_cast<long long>(generator.tokens(first())));
     std::fprintf(out, "device  %s%s\n", device_description(generator.options().device).c_str(),

@@ -129,6 +129,11 @@ std::vector<Difference> differences(const Record& record, const Flags& flags, co
 // The job that the file states. A prompt that it hides is taken from the flags.
 GivenJob job_of(const Record& record, const Flags& flags) {
   nlohmann::json fields = record.request;
+  if (fields.value("endless", false))
+    throw Error(ErrorKind::kUsage, record.path +
+                                       " is the beginning of an endless video, which "
+                                       "would have no end here either; legal: a result "
+                                       "that was not made with --endless");
   for (const auto& [flag, key] :
        {std::pair{"prompt", "prompt"}, {"negative-prompt", "negative_prompt"}}) {
     const bool told = fields.contains(key);

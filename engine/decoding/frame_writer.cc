@@ -4,9 +4,11 @@
 
 namespace weft {
 
-FrameWriter::FrameWriter(FrameSink* sink)
+FrameWriter::FrameWriter(FrameSink* sink, const FramesSoFar& before)
     : sink_(sink),
       meter_(thread_meter() ? thread_meter()->helper("writer") : nullptr),
+      hash_(before.hash),
+      frames_(before.frames),
       thread_([this] { work(); }) {}
 
 FrameWriter::~FrameWriter() {
@@ -23,7 +25,9 @@ void FrameWriter::work() {
       const ZoneScope zone(Zone::kEncodeVideo, frames_);
       hash_.add(*frame);
       if (sink_) sink_->push(*frame);
-      if (frames_++ == 0) first_frame_at_ = std::chrono::steady_clock::now();
+      ++frames_;
+      if (first_frame_at_ == decltype(first_frame_at_){})
+        first_frame_at_ = std::chrono::steady_clock::now();
     }
   } catch (...) {
     error_ = std::current_exception();
@@ -32,6 +36,12 @@ void FrameWriter::work() {
 }
 
 void FrameWriter::push(Frame frame) { queue_.push(std::move(frame)); }
+
+FramesSoFar FrameWriter::keep() {
+  queue_.drain();
+  if (sink_) sink_->keep();
+  return {frames_, hash_.state()};
+}
 
 void FrameWriter::finish() {
   queue_.close();

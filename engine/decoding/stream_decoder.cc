@@ -71,6 +71,17 @@ void StreamDecoder::push(const TensorView& latents) {
   }
 }
 
+void StreamDecoder::resume(const TensorView& last, int64_t latent_frames) {
+  CHECK(pushed_ == 0 && last[1] == std::min(latent_frames, settings_.traits.history), last[1],
+        latent_frames);
+  for (int64_t i = 0; decoder_ && i < last[1]; ++i) {
+    const Arena::Scope scope(arena_);
+    decode_rows(last, i, {.kind = Payload::kFrames, .pass = {.micro = number_of(i)}});
+  }
+  pushed_ = delivered_ = latent_frames;
+  if (latent_frames > 0) pictures_ = settings_.traits.frames(latent_frames);
+}
+
 // Posts the receives of the other ranks' bands on the root.
 void StreamDecoder::expect(int64_t frames, const Tag& tag) {
   if (!placement_.root()) return;
@@ -164,7 +175,7 @@ void StreamDecoder::show(const TensorView& rows, const Tag& tag) {
   frames_to_rgb8(stream_, rows, converted);
   copy(stream_, converted, pictures);
   chunk.copied.record(stream_);
-  if (shown_ > 1) hand_over(chunks_[shown_ % 2]);
+  if (handed_ + 1 < shown_) hand_over(chunks_[shown_ % 2]);
 }
 
 void StreamDecoder::hand_over(Chunk& chunk) {

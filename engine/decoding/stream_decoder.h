@@ -48,9 +48,13 @@ class StreamDecoder {
   // arrive while it computes, and the next push, collect() or finish() passes them on. It holds the
   // pictures of one push.
   void push(const TensorView& latents);
+  // Goes on behind `latent_frames` that an earlier decoder has decoded; called before the first
+  // push. `last` [C, f, h, w] are the last VaeTraits::history of them, or all.
+  void resume(const TensorView& last, int64_t latent_frames);
   // Waits for the pictures of the last push on a root without a band. Does nothing elsewhere.
   void collect();
-  // The pictures of all pushes are with the writer, and every message has been sent.
+  // The pictures of all pushes are with the writer, and every message has been sent. More may be
+  // pushed.
   void finish();
 
   // Pushes the next latent frames of settings.total, which every rank has that decodes, one by one.

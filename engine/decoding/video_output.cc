@@ -5,7 +5,8 @@
 namespace weft {
 
 VideoOutput::VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement,
-                         DecoderSettings settings, const VideoReceivers& receivers)
+                         DecoderSettings settings, const VideoReceivers& receivers,
+                         const FramesSoFar& before)
     : receivers_(receivers), total_(settings.total) {
   settings.float_frames = receivers_.tap != nullptr;
   if (placement.root()) {
@@ -15,7 +16,7 @@ VideoOutput::VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement,
                                     settings.latent[1] * scale, settings.latent[2] * scale});
       settings.video = video_;
     }
-    settings.writer = &writer_.emplace(receivers_.sink);
+    settings.writer = &writer_.emplace(receivers_.sink, before);
     settings.on_chunk = [&clock = receivers_.clock](int64_t chunk, int64_t pictures) {
       clock.decoded(static_cast<int>(chunk), pictures);
     };
@@ -36,6 +37,15 @@ void VideoOutput::collect() {
   receivers_.clock.beside(Zone::kDecode, [&] { decoder_->collect(); });
 }
 
+void VideoOutput::resume(const TensorView& last, int64_t latent_frames) {
+  receivers_.clock.beside(Zone::kDecode, [&] { decoder_->resume(last, latent_frames); });
+}
+
+FramesSoFar VideoOutput::keep() {
+  receivers_.clock.beside(Zone::kDecode, [&] { decoder_->finish(); });
+  return writer_ ? writer_->keep() : FramesSoFar{};
+}
+
 void VideoOutput::finish(RunResult& result, std::chrono::steady_clock::time_point started) {
   StageClock& clock = receivers_.clock;
   clock.beside(Zone::kDecode, [&] { decoder_->finish(); });
@@ -50,7 +60,7 @@ void VideoOutput::finish(RunResult& result, std::chrono::steady_clock::time_poin
   }
   result.frames = writer_->frames();
   result.framehash = writer_->hash();
-  if (result.frames > 0)
+  if (writer_->first_frame_at() != decltype(writer_->first_frame_at()){})
     result.first_frame_seconds =
         std::chrono::duration<double>(writer_->first_frame_at() - started).count();
   if (receivers_.tap) receivers_.tap->tap("video", video_);

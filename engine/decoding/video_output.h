@@ -20,15 +20,19 @@ struct VideoReceivers {
 class VideoOutput {
  public:
   // A tap receives the whole video, so settings.total must then be known. `settings` has no writer
-  // and no functions.
+  // and no functions. `before` is what the receivers have of an earlier run.
   VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement, DecoderSettings settings,
-              const VideoReceivers& receivers);
+              const VideoReceivers& receivers, const FramesSoFar& before = {});
 
   // Decodes the next latent frames in a stage of its own (StreamDecoder::decode).
   void write(const TensorView& latents, const std::atomic<bool>* stop);
   // Decodes the next latent frames beside the current stage (StreamDecoder::push, collect).
   void push(const TensorView& latents);
   void collect();
+  // Goes on behind the latent frames of an earlier run (StreamDecoder::resume).
+  void resume(const TensorView& last, int64_t latent_frames);
+  // Lets the sink keep the frames of all pushes. The root returns what it has.
+  FramesSoFar keep();
   // Waits until the sink has a whole file, and fills in what `result` says of the frames. `started`
   // is the time at which the job began.
   void finish(RunResult& result, std::chrono::steady_clock::time_point started);

@@ -8,12 +8,6 @@
 #include "models/blocks.h"
 
 namespace weft {
-namespace {
-
-// Tag::hop of a checkpoint's messages, one per tensor. The plan's messages have hop 0.
-constexpr int kFirstKeptHop = 1;
-
-}  // namespace
 
 double guidance_of(const Request& request, int model) {
   return model ? *request.guidance_scale_2 : *request.guidance_scale;
@@ -97,11 +91,11 @@ bool Denoiser::begin_turn(int turn) {
   if (turn == global_steps_)
     forwards_.forget_graphs();  // a recorded forward has the bias of its step
   const StepAction what = job_->before_step ? job_->before_step(turn) : StepAction::kContinue;
-  if (what == StepAction::kKeep || what == StepAction::kKeepAndStop) {
+  if (keeps(what)) {
     Snapshot snapshot = gather(turn);
     if (placement_.root()) job_->keep(turn, std::move(snapshot));
   }
-  return what == StepAction::kContinue || what == StepAction::kKeep;
+  return !stops(what);
 }
 
 // Gathers the newest latent and history on the root.

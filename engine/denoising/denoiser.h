@@ -36,6 +36,13 @@ bool computes_with(const Request& request, const RankPlacement& placement, int m
 // Says what every rank does between two steps: go on, or first gather the latent and the solver's
 // history on the root (kKeep), or stop.
 enum class StepAction : uint8_t { kContinue, kKeep, kStop, kKeepAndStop };
+inline bool keeps(StepAction action) {
+  return action == StepAction::kKeep || action == StepAction::kKeepAndStop;
+}
+inline bool stops(StepAction action) { return action >= StepAction::kStop; }
+
+// Tag::hop of a checkpoint's messages, one per tensor. The plan's messages have hop 0.
+inline constexpr int kFirstKeptHop = 1;
 
 // A host copy of the latent [C, F, H, W] f32 and of the tensors of Sampler::history.
 struct Snapshot {

@@ -11,6 +11,7 @@
 #include "engine/job/job_spec.h"
 #include "engine/job/resume.h"
 #include "engine/long_video/queue_run.h"
+#include "engine/long_video/queue_settings.h"
 #include "engine/memory/estimate.h"
 #include "engine/memory/memory_meter.h"
 #include "engine/sampling/guidance.h"
@@ -79,7 +80,10 @@ struct Generator::Impl {
                .weights = given.weights,
                .attention = given.attention,
                .resident = given.resident_blocks},
-              given.vae_dtype, placement, planned_device(given)),
+              given.vae_dtype, placement,
+              given.planned || given.device.kind == Device::Kind::kCpu
+                  ? given.planned
+                  : std::optional(device_traits(given.device))),
         sampler(
             SamplerConfig::from_json_file(parts.directory().scheduler + "/scheduler_config.json")),
         stream(stream_on(given.device, given.threads, given.determinism, given.ops)),
@@ -160,10 +164,8 @@ struct Generator::Impl {
   }
 
   std::array<int64_t, 2> prompt_rows(const Request& request) const {
-    std::array<int64_t, 2> rows{};
-    for (size_t i = 0; i < rows.size(); ++i)
-      rows[i] = static_cast<int64_t>(prompt_ids(request)[i].size());
-    return rows;
+    const auto ids = prompt_ids(request);
+    return {std::ssize(ids[0]), std::ssize(ids[1])};
   }
 
   DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) const {
@@ -190,7 +192,8 @@ struct Generator::Impl {
   Tensor initial_latents(const Run& run);
   Start start_of(const Run& run);
   void denoise(const Run& run, std::span<const Prompt> prompts, Start start);
-  void denoise_queue(const Run& run, std::span<const Prompt> prompts);
+  void denoise_queue(const Run& run, std::span<const Prompt> prompts, int first_turn);
+  Checkpoint described(const Run& run, std::span<const Prompt> prompts);
   void heed_stop(const char* stage, const Run& run) const;
   Delivery delivery(const Run& run);
   LatentSplit latent_split(const Request& request) const {
@@ -325,6 +328,11 @@ Tensor Generator::Impl::initial_latents(const Run& run) {
 
 Start Generator::Impl::start_of(const Run& run) {
   Checkpoint* from = run.options.resume.get();
+  if (is_queue(run.request)) {
+    if (from)
+      check_queue_resumable(*from, job_record(run.request), run.request, run.sampler, parts);
+    return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
+  }
   const LatentSplit split = latent_split(run.request);
   if (from) check_resumable(*from, job_record(run.request), run.sampler, split.shape);
   return agreed_start(stream, placement, from, run.sampler, split, run.options.stop);
@@ -335,28 +343,27 @@ Delivery Generator::Impl::delivery(const Run& run) {
                    run.meter, run.result, run.started, job_record(run.request)});
 }
 
-void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts) {
+// The job as its checkpoints describe it. The root alone hashes the prompts, where it may keep any.
+Checkpoint Generator::Impl::described(const Run& run, std::span<const Prompt> prompts) {
+  const bool hashed = placement.root() && run.options.stop && !prompts.empty();
+  return describe_job(run.options, job_record(run.request), run.sampler.steps(),
+                      hashed && prompts[0].embeds ? text_hash(stream, prompts) : "");
+}
+
+void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts,
+                                    int first_turn) {
   std::vector<TensorView> texts{prompts[0].embeds};
   for (const Prompt& later : prompts.subspan(2)) texts.push_back(later.embeds);
-  run_queue({stream, arena, parts, placement, run.request, run.sampler, texts, prompts[1].embeds},
+  run_queue({stream, arena, parts, placement, run.request, run.sampler, texts, prompts[1].embeds,
+             first_turn, described(run, prompts)},
             run.sink, run.options, run.clock, run.result, run.started);
   run.meter.stage_ended(MemoryMeter::kDenoise);
 }
 
 void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
   const Sampler& sampler = run.sampler;
-  Checkpoint kept;
-  kept.job = job_record(run.request);
-  kept.notes = run.options.notes;
-  kept.total = sampler.steps();
+  Checkpoint kept = described(run, prompts);
   const std::array<TensorView, 2> embeds = embeds_of(prompts);
-  if (placement.root() && run.options.stop && embeds[0])
-    kept.text_hash = text_hash(stream, prompts);
-  if (const Checkpoint* from = run.options.resume.get();
-      from && from->text_hash != kept.text_hash && run.options.listener)
-    run.options.listener->warning(
-        "the prompt is encoded otherwise than when " + from->path +
-        " was written: the frames may differ from an uninterrupted run's");
   CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds);
   Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
@@ -468,7 +475,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   Start start = start_of(run);
   result.resumed_at = start.step;
   if (run_options.resume) result.earlier_seconds = run_options.resume->seconds;
-  const bool decode_only = start.step == steps.steps();
+  const bool decode_only = !is_queue(request) && start.step == steps.steps();
 
   parts.on_load = nullptr;
   parts.set_residency(memory.residency);
@@ -482,7 +489,7 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
 
   if (start.step == 0 && !is_queue(request)) start.latent = initial_latents(run);
   if (is_queue(request))
-    denoise_queue(run, prompts);
+    denoise_queue(run, prompts, start.step);
   else if (Delivery decoded = delivery(run); decode_only && !placement.has_clips())
     decoded.whole(start.latent), decoded.finish();
   else
@@ -538,6 +545,9 @@ Request Generator::resolve(const Request& request) const {
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
+  if (resolved.endless)
+    resolved.frames =
+        std::min(resolved.frames, vae.frames(queue_settings(resolved.method).most_latents()));
   if (impl_->options.wire_dtype && !is_queue(resolved))
     throw Error(ErrorKind::kUsage, "--wire-dtype is given, but the method is " +
                                        to_string(resolved.method) + "; legal with it: none");

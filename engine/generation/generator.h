@@ -100,8 +100,9 @@ struct RunOptions {
   const std::atomic<bool>* stop = nullptr;
   // Read on the root: the file for step checkpoints (the newest two are kept, the caller removes
   // them; empty: none), the least number of seconds between two, and notes stored beside the job's
-  // facts. A background thread writes a copy that holds up to four latents; the memory plan counts
-  // it where GeneratorOptions::keeping is kCheckpoints.
+  // facts. A background thread writes a copy that holds up to four latents, or for the queue its
+  // blocks and what they need (engine/long_video/queue_run.h); the memory plan counts it where
+  // GeneratorOptions::keeping is kCheckpoints.
   std::string checkpoint_path{};
   double checkpoint_seconds = 60;
   std::map<std::string, std::string> notes{};
@@ -133,7 +134,7 @@ struct RunResult {
   OffloadTotals streaming{};  // weight offload of the forwards
   std::string latents_path;   // the file that holds the final latents; empty if none was written
   int steps = 0;
-  int resumed_at = 0;             // steps that an earlier run had done
+  int resumed_at = 0;             // steps, or turns of the queue, that an earlier run had done
   double earlier_seconds = 0;     // time that the earlier run took for them
   int checkpoints = 0;            // checkpoints passed to the writer
   double checkpoint_seconds = 0;  // time that the job waited for them

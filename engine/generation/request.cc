@@ -109,6 +109,8 @@ void validate_method(const Request& request, const TransformerModel& model,
   };
   if (!request.schedule.empty() && method.kind != MethodKind::kQueue)
     refuse("a prompt schedule needs blocks that follow each other; legal with it: queue");
+  if (request.endless && method.kind != MethodKind::kQueue)
+    refuse("an endless video needs blocks that follow each other; legal with it: queue");
   if (method.kind == MethodKind::kFull) return;
   if (model.joint_rows(1, 1) > 0)
     refuse(name + " has its text among the tokens, which this method cannot split; legal: full");

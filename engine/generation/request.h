@@ -30,6 +30,7 @@ struct Request {
   std::optional<std::string> negative_prompt;
   int64_t width = 0, height = 0;
   int64_t frames = 0;
+  bool endless = false;  // until the job is stopped, `frames` at most; the method is the queue
   double fps = 0;
   int steps = 0;
   std::optional<double> guidance_scale;    // for the high-noise expert, or the only one

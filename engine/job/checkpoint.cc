@@ -23,7 +23,8 @@ constexpr const char* kStepsSchema = "weft.checkpoint/v2";
 constexpr const char* kLatentsSchema = "weft.latents/v2";
 // Checkpoints of version 1 hold facts by name in place of the record.
 constexpr const char* kOlderSchemas[] = {"weft.checkpoint/v1", "weft.latents/v1"};
-constexpr const char* kNote = "note.";  // prefix of the metadata keys that hold notes
+// Prefixes of the metadata keys that hold notes and facts of written frames.
+constexpr std::string_view kNote = "note.", kWritten = "written.";
 
 std::string hash_of(const TensorView& view) {
   return sha256_hex({static_cast<const char*>(view.data), view.bytes()});
@@ -73,7 +74,10 @@ Checkpoint from_metadata(const std::string& path,
   out.text_hash = at("text_sha256");
   out.signature = at("signature");
   for (const auto& [key, value] : metadata)
-    if (key.starts_with(kNote)) out.notes[key.substr(std::strlen(kNote))] = value;
+    if (key.starts_with(kNote))
+      out.notes[key.substr(kNote.size())] = value;
+    else if (key.starts_with(kWritten))
+      out.written[key.substr(kWritten.size())] = value;
   return out;
 }
 
@@ -96,7 +100,9 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
       {"text_sha256", checkpoint.text_hash},
       {"signature", checkpoint.signature},
       {"tensor_sha256", hashes.dump()}};
-  for (const auto& [name, value] : checkpoint.notes) metadata[kNote + name] = value;
+  for (const auto& [name, value] : checkpoint.notes) metadata[std::string(kNote) + name] = value;
+  for (const auto& [name, value] : checkpoint.written)
+    metadata[std::string(kWritten) + name] = value;
   metadata["metadata_sha256"] = metadata_hash(metadata);
   write_safetensors(path, tensors, metadata, parts);
 }

@@ -20,12 +20,16 @@ struct Checkpoint {
   std::string path{};                        // the file it was read from
   std::string job{};                         // the job's record (job_spec.h)
   std::map<std::string, std::string> notes;  // who made it and how; not compared
-  int step = 0, total = 0;                   // steps done; steps of the job
+  int step = 0, total = 0;                   // steps done; steps of the job (turns of the queue)
   double seconds = 0;                        // time that the job has taken so far
   std::string text_hash{};                   // SHA-256 of the prompts' embeddings; empty: no step
   std::string signature{};                   // SHA-256 of final latents; empty before the last step
-  Tensor latent{};                           // [C, F, H, W] f32, as kept between steps
+  // [C, F, H, W] f32, as kept between steps; of the queue kept_blocks() (queue_denoiser.h)
+  Tensor latent{};
   std::vector<std::pair<std::string, Tensor>> history{};  // Sampler::history, f32 [count]
+  // The queue's facts of the frames that are written already, by name. The last latent frames of
+  // these are a tensor of `history`.
+  std::map<std::string, std::string> written{};
 
   bool final() const { return step == total; }
 };

@@ -9,6 +9,19 @@ double between(std::chrono::steady_clock::time_point a, std::chrono::steady_cloc
 
 }  // namespace
 
+Checkpoint describe_job(const RunOptions& options, std::string record, int total,
+                        std::string text_hash) {
+  Checkpoint job;
+  job.job = std::move(record);
+  job.notes = options.notes;
+  job.total = total;
+  job.text_hash = std::move(text_hash);
+  if (options.resume && options.resume->text_hash != job.text_hash && options.listener)
+    options.listener->warning("the prompt is encoded otherwise than when " + options.resume->path +
+                              " was written: the frames may differ from an uninterrupted run's");
+  return job;
+}
+
 CheckpointPolicy::CheckpointPolicy(const RunOptions& options, Checkpoint job, int first,
                                    double earlier_seconds)
     : options_(options), job_(std::move(job)), first_(first), earlier_seconds_(earlier_seconds) {
@@ -33,7 +46,8 @@ StepAction CheckpointPolicy::decide(int done) {
   return due ? StepAction::kKeep : StepAction::kContinue;
 }
 
-void CheckpointPolicy::keep(int done, Snapshot snapshot) {
+void CheckpointPolicy::keep(int done, Snapshot snapshot,
+                            std::map<std::string, std::string> written) {
   writer_->wait();
   tell_error();
   last_ = Clock::now();
@@ -46,6 +60,7 @@ void CheckpointPolicy::keep(int done, Snapshot snapshot) {
   checkpoint.text_hash = job_.text_hash;
   checkpoint.latent = std::move(snapshot.latent);
   checkpoint.history = std::move(snapshot.history);
+  checkpoint.written = std::move(written);
   writer_->write(std::move(checkpoint));
   if (options_.checkpoint_seconds == 0) writer_->wait();  // so a kill loses less than one step
   ++count_;

@@ -9,6 +9,11 @@
 
 namespace weft {
 
+// Returns what the checkpoints of a job with this record say of it. Warns the listener where the
+// prompts of a resumed job have another hash.
+Checkpoint describe_job(const RunOptions& options, std::string record, int total,
+                        std::string text_hash);
+
 class CheckpointPolicy {
  public:
   // `job` gives record, notes, total and the hash of the text. `first` is the number of steps done
@@ -20,7 +25,8 @@ class CheckpointPolicy {
   CheckpointPolicy& operator=(const CheckpointPolicy&) = delete;
 
   StepAction decide(int done);
-  void keep(int done, Snapshot snapshot);
+  // `written` is as in Checkpoint.
+  void keep(int done, Snapshot snapshot, std::map<std::string, std::string> written = {});
   // Waits for the writer, reports its error and stores the checkpoint counts in `result`.
   void finish(RunResult& result);
   int kept() const { return writer_ ? writer_->kept() : -1; }

@@ -77,6 +77,12 @@ void set_prompt_schedule(JobSpec& job, const GivenText& value) {
   job.request.schedule = read_prompt_schedule(entries, value.label);
 }
 
+bool is_on(const GivenText& value) {
+  const bool on = value.text == "on" || value.text == "1",
+             off = value.text == "off" || value.text == "0";
+  return on || (!off && value.one_of() == "true");
+}
+
 struct Rule {
   JobField field;
   void (*set)(JobSpec& job, const GivenText& value);
@@ -107,10 +113,9 @@ constexpr Rule kRules[] = {
        job.request.frames = 0;
      }},
     {{"round_frames", "true|false"},
-     [](JobSpec& job, const GivenText& v) {
-       const bool on = v.text == "on" || v.text == "1", off = v.text == "off" || v.text == "0";
-       job.round_frames = on || (!off && v.one_of() == "true");
-     }},
+     [](JobSpec& job, const GivenText& v) { job.round_frames = is_on(v); }},
+    {{"endless", "true|false"},
+     [](JobSpec& job, const GivenText& v) { job.request.endless = is_on(v); }},
     {{"fps", "0.1 ... 1000"},
      [](JobSpec& job, const GivenText& v) { job.request.fps = v.number(); }},
     {{"steps", "1 ... 1000"},
@@ -188,8 +193,15 @@ void check_fields(const nlohmann::json& object, const FieldLabel& label) {
     for (const auto& [name, side] : {std::pair{"width", size->first}, {"height", size->second}})
       if (const std::string given = text(name); !given.empty() && std::stod(given) != double(side))
         refuse(label("size") + " " + text("size") + " contradicts " + label(name));
-  if (!text("seconds").empty() && !text("num_frames").empty())
-    refuse(label("seconds") + " and " + label("num_frames") + " exclude each other");
+  const std::string endless = text("endless");
+  const bool has_end = endless.empty() || endless == "false" || endless == "off" || endless == "0";
+  const auto exclude = [&](const char* one, const char* other) {
+    if (!text(one).empty() && !text(other).empty())
+      refuse(label(one) + " and " + label(other) + " exclude each other");
+  };
+  exclude("seconds", "num_frames");
+  for (const char* length : {"seconds", "num_frames"})
+    if (!has_end) exclude("endless", length);
   const std::string sigmas = text("sigmas"), steps = text("steps");
   if (sigmas.empty()) return;
   const auto count = 1 + std::ranges::count(sigmas, ',');
@@ -262,7 +274,8 @@ nlohmann::json to_json(const JobSpec& job) {
   optional("negative_prompt", request.negative_prompt);
   set("width", request.width > 0, request.width);
   set("height", request.height > 0, request.height);
-  set("num_frames", request.frames > 0, request.frames);
+  set("num_frames", request.frames > 0 && !request.endless, request.frames);
+  set("endless", request.endless, true);
   set("seconds", job.seconds > 0, job.seconds);
   set("round_frames", job.round_frames, true);
   set("fps", request.fps > 0, request.fps);
@@ -289,7 +302,9 @@ Request request_of(const JobSpec& job, const DefaultSettings& defaults, const Mo
     return std::max<int64_t>(0, std::llround((frames - 1) / double(multiple))) * multiple + 1;
   };
   std::string frames = label("num_frames") + " is ";
-  if (job.seconds > 0) {
+  if (request.endless) {
+    request.frames = (limits.max_frames - 1) / multiple * multiple + 1;
+  } else if (job.seconds > 0) {
     request.frames = nearest_legal(job.seconds * (request.fps > 0 ? request.fps : defaults.fps));
     frames = label("seconds") + " is " + shown(job.seconds) + ", which is ";
   } else if (request.frames > 0 && job.round_frames) {

@@ -11,29 +11,44 @@
 namespace weft {
 
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape) {
+                     const NeededState& needed, const std::string& solver) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: " + why);
   };
   const std::string differs = difference(checkpoint.job, record);
   if (!differs.empty()) refuse("it belongs to another job: " + differs);
+  if (checkpoint.total != needed.total || checkpoint.step < 1 || checkpoint.step > checkpoint.total)
+    refuse("it was written after step " + std::to_string(checkpoint.step) + " of " +
+           std::to_string(checkpoint.total) + ", the job has " + std::to_string(needed.total));
+  if (!std::ranges::equal(checkpoint.latent.view().shape(), needed.latent))
+    refuse("its latent is " + checkpoint.latent.view().to_string_shape());
+  bool whole = needed.history.size() == checkpoint.history.size();
+  for (const auto& [name, count] : needed.history)
+    whole &= std::ranges::any_of(checkpoint.history, [&](const auto& kept) {
+      return kept.first == name && kept.second.count() == count;
+    });
+  if (!whole) refuse("it does not hold the history that " + solver + " needs");
+}
+
+void check_resumable(const Checkpoint& checkpoint, const std::string& record,
+                     const Sampler& sampler, std::array<int64_t, 4> shape) {
+  NeededState needed{.total = sampler.steps(), .latent = shape};
   const int64_t count =
       std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-  if (checkpoint.total != sampler.steps() || checkpoint.step < 1 ||
-      checkpoint.step > checkpoint.total)
-    refuse("it was written after step " + std::to_string(checkpoint.step) + " of " +
-           std::to_string(checkpoint.total) + ", the job has " + std::to_string(sampler.steps()));
-  if (!std::ranges::equal(checkpoint.latent.view().shape(), shape))
-    refuse("its latent is " + checkpoint.latent.view().to_string_shape());
-  const auto needed = checkpoint.final() ? decltype(sampler.history(SamplerState(0))){}
-                                         : sampler.history(SamplerState(0));
-  bool whole = needed.size() == checkpoint.history.size();
-  for (const auto& entry : needed)
-    whole &= std::ranges::any_of(checkpoint.history, [&](const auto& kept) {
-      return kept.first == entry.first && kept.second.count() == count;
-    });
-  if (!whole)
-    refuse("it does not hold the history that " + sampler.config().to_string() + " needs");
+  if (!checkpoint.final())
+    for (const auto& entry : sampler.history(SamplerState(0)))
+      needed.history.emplace_back(entry.first, count);
+  check_resumable(checkpoint, record, needed, sampler.config().to_string());
+}
+
+int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop) {
+  constexpr int kStopped = -1;
+  if (!stop) return step;
+  const Tag tag{.kind = Payload::kControl, .hop = kStartDecision};
+  const int64_t own = stop->load() ? kStopped : step;
+  const auto agreed = static_cast<int>(placement.agreed(stream, tag, own));
+  if (agreed == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
+  return agreed;
 }
 
 namespace {
@@ -72,14 +87,7 @@ Tensor shared(Stream& stream, RankPlacement& placement, Tensor* kept, const Late
 Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
                    const Sampler& sampler, const LatentSplit& split,
                    const std::atomic<bool>* stop) {
-  constexpr int kStopped = -1;
-  Start start{.step = from ? from->step : 0};
-  if (stop) {
-    if (stop->load()) start.step = kStopped;
-    const Tag tag{.kind = Payload::kControl, .hop = kStartDecision};
-    start.step = static_cast<int>(placement.agreed(stream, tag, start.step));
-  }
-  if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
+  Start start{.step = agreed_step(stream, placement, from ? from->step : 0, stop)};
   if (start.step == 0) return start;
   const auto share = [&](Tensor* kept, int hop) {
     const Tag tag{.kind = Payload::kLatent, .pass = {.step = start.step}, .hop = hop};

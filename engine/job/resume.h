@@ -22,6 +22,18 @@ struct Start {
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
                      const Sampler& sampler, std::array<int64_t, 4> shape);
 
+// The tensors that a checkpoint must hold, with their shapes or counts.
+struct NeededState {
+  int total = 0;  // steps of the job
+  std::array<int64_t, 4> latent{};
+  std::vector<std::pair<std::string, int64_t>> history{};
+};
+void check_resumable(const Checkpoint& checkpoint, const std::string& record,
+                     const NeededState& needed, const std::string& solver);
+
+// Returns the root's `step` on every rank. Error(kStopped) where the root's `stop` is set.
+int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop);
+
 // Gives every rank the state that the root's job starts from. `from` is the root's checkpoint, or
 // null; its tensors are moved. The root sends every other rank its frames of the latent and of the
 // tensors of the solver's history, each the size of a latent. Error(kStopped) where the root's

@@ -33,6 +33,17 @@ std::optional<int> keys_among(const QueuePlanConfig& config,
 
 }  // namespace
 
+Range kept_blocks(const QueuePlanConfig& config, int turn) {
+  return {std::max<int64_t>(0, turn - static_cast<int64_t>(config.steps.size())),
+          std::min(turn, config.blocks)};
+}
+
+Range stepped_blocks(const QueuePlanConfig& config, int turn) {
+  const Range kept = kept_blocks(config, turn);
+  const bool finished = turn >= static_cast<int>(config.steps.size());
+  return {kept.begin + finished, kept.end};
+}
+
 QueuePlanConfig queue_config(const RankPlacement& placement, const TransformerTraits& traits,
                              DType wire, const std::array<int64_t, 4>& shape,
                              int64_t block_frames) {
@@ -55,9 +66,7 @@ QueueDenoiser::QueueDenoiser(Stream& stream, Arena& arena, Experts& experts,
       experts_(experts),
       forwards_(stream, arena, experts, placement, Graphs::kNone) {}
 
-void QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
-  CHECK(config.first_turn == 0, "turn", config.first_turn,
-        "needs the rows of the blocks before it");
+bool QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
   config_ = &config;
   job_ = &job;
   shape_ = job.shape;
@@ -87,8 +96,31 @@ void QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
     const std::optional<std::string> fault = check_plans(plan_queue(some), queue_rules(some));
     CHECK(!fault, *fault);
   }
+  if (config.first_turn > 0) restore();
+  bool done = run_turns(config.first_turn);
+  while (!done) {
+    if (keeps(action_)) job.keep(turn_, gather(turn_));
+    if (stops(action_)) break;
+    // The receives that the others have taken back must not take what this rank sends from now on.
+    if (!placement_.alone())
+      placement_.communicator().barrier(
+          stream_, {.kind = Payload::kControl, .pass = {.step = turn_}, .hop = kFirstKeptHop});
+    done = run_turns(turn_);
+  }
+  forwards_.end();
+  slots.clear();
+  context_bytes_ = context_->bytes();
+  context_.reset();
+  return done;
+}
+
+// A run that ends at a turn leaves no message pending, so the next one may begin there.
+bool QueueDenoiser::run_turns(int first) {
+  QueuePlanConfig config = *config_;
+  config.first_turn = first;
+  const QueuePlanConfig* all = std::exchange(config_, &config);
   Interpreter interpreter(stream_, placement_.alone() ? nullptr : &placement_.communicator());
-  int64_t planned = config.first_turn;
+  int64_t planned = first;
   const auto window = [&]() -> std::optional<Plan> {
     const int64_t begin = planned, end = config.turns().end;
     if (begin == end) return std::nullopt;
@@ -96,11 +128,132 @@ void QueueDenoiser::run(const QueuePlanConfig& config, QueueJob& job) {
     return plan_queue(config, {begin, planned}, placement_.rank());
   };
   const bool done = interpreter.run(window, *this);
-  forwards_.end();
-  slots.clear();
-  context_bytes_ = context_->bytes();
-  context_.reset();
-  if (!done) throw Error(ErrorKind::kStopped, "stopped in denoise");
+  config_ = all;
+  return done;
+}
+
+// The rank of the last stage that updates a part of every block for the decoder.
+int QueueDenoiser::updater(int part) const {
+  const Mesh& mesh = placement_.mesh();
+  std::array<int, kAxes> at{};
+  for (int axis = 0; axis < kAxes; ++axis)
+    at[axis] = mesh.at(static_cast<Axis>(axis), config_->decoder);
+  at[static_cast<int>(Axis::kLayers)] = mesh.layout()[Axis::kLayers] - 1;
+  at[static_cast<int>(Axis::kUlysses)] = part;
+  return mesh.rank_at(at);
+}
+
+Snapshot QueueDenoiser::gather(int turn) {
+  const int part = placement_.mesh().sequence_index(placement_.rank());
+  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .hop = kFirstKeptHop};
+  Snapshot out;
+  out.latent = gather_blocks(kept_blocks(*config_, turn), tag,
+                             [&](int block) { return slots[config_->block_slot(block, part)]; });
+  const Range stepped = stepped_blocks(*config_, turn);
+  const auto names = job_->sampler.history(SamplerState(0));
+  for (size_t k = 0; k < names.size() && stepped.size() > 0; ++k) {
+    ++tag.hop;
+    out.history.emplace_back(names[k].first, gather_blocks(stepped, tag, [&](int block) {
+                               return job_->sampler.history(histories_.at(block))[k].second;
+                             }));
+  }
+  return out;
+}
+
+Tensor QueueDenoiser::gather_blocks(const Range& blocks, const Tag& tag,
+                                    const std::function<TensorView(int block)>& rows) {
+  const Mesh& mesh = placement_.mesh();
+  const auto part_of = [&](int rank) { return mesh.sequence_index(rank); };
+  int64_t frames = 0;
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) frames += frames_of(block);
+  Tensor whole;
+  if (placement_.root()) whole = Tensor(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]});
+  Stream host = host_stream(stream_);
+  int64_t first = 0;
+  for (auto block = static_cast<int>(blocks.begin); block < blocks.end; ++block) {
+    const auto held = [&](int rank) {
+      return updater(part_of(rank)) == rank ? rows_of(block, part_of(rank)).size() : 0;
+    };
+    TensorView own;
+    if (const int64_t count = held(placement_.rank()))
+      own = rows(block).reshape({count, traits_.row()});
+    Tensor latent;
+    if (placement_.root()) latent = block_tensor(block, stream_.device());
+    std::optional<Arena::Scope> scope;  // of the rows that arrive
+    const auto landing = [&](int rank) {
+      if (rank == 0 || held(rank) == 0) return rank == 0 ? own : TensorView();
+      scope.emplace(arena_);
+      return arena_.alloc(DType::kF32, {held(rank), traits_.row()});
+    };
+    const auto place = [&](int rank, const TensorView& arrived) {
+      if (held(rank) > 0)
+        unpatchify(stream_, arrived, traits_.patch,
+                   {{rows_of(block, part_of(rank))}, config_->own(block).size()}, latent);
+      scope.reset();
+    };
+    if (placement_.alone())
+      place(0, own);
+    else
+      placement_.communicator().gather_v(stream_, tag, own, landing, place);
+    if (!placement_.root()) continue;
+    copy(host, HostCopy(stream_, latent), whole.view().slice(1, first, frames_of(block)));
+    first += frames_of(block);
+  }
+  return whole;
+}
+
+// Every rank takes the rows that its plan begins with, and the history of those that it updates.
+void QueueDenoiser::restore() {
+  const int turn = config_->first_turn, parts = config_->layout.sequence(),
+            own_part = placement_.mesh().sequence_index(placement_.rank());
+  const Plan plan = plan_queue(*config_, {turn, turn + 1}, placement_.rank());
+  const auto begins_with = [&](int block, int part) {
+    return std::ranges::count(plan.begins, config_->block_slot(block, part), &SlotVersion::slot) >
+           0;
+  };
+  Tag tag{.kind = Payload::kLatent, .pass = {.step = turn}, .hop = kFirstKeptHop};
+  share_blocks(kept_blocks(*config_, turn), tag, std::move(job_->start.latent),
+               [&](int block, const TensorView& latent) {
+                 for (int part = 0; part < parts; ++part)
+                   if (begins_with(block, part))
+                     cut_rows(
+                         latent, block, part,
+                         slots.make(config_->block_slot(block, part), DType::kF32,
+                                    rows_of(block, part).size(), traits_.row(), stream_.device()));
+               });
+  const auto names = job_->sampler.history(SamplerState(0));
+  for (size_t k = 0; k < names.size(); ++k) {
+    ++tag.hop;
+    Tensor whole;
+    for (auto& [name, tensor] : job_->start.history)
+      if (name == names[k].first) whole = std::move(tensor);
+    share_blocks(
+        stepped_blocks(*config_, turn), tag, std::move(whole),
+        [&](int block, const TensorView& latent) {
+          if (!last_stage() || !begins_with(block, own_part)) return;
+          const int64_t rows = rows_of(block, own_part).size();
+          auto& state =
+              histories_.try_emplace(block, rows * traits_.row(), stream_.device()).first->second;
+          cut_rows(latent, block, own_part,
+                   job_->sampler.history(state)[k].second.reshape({rows, traits_.row()}));
+        });
+  }
+}
+
+void QueueDenoiser::share_blocks(
+    const Range& blocks, const Tag& tag, Tensor whole,
+    const std::function<void(int block, const TensorView& latent)>& take) {
+  Stream host = host_stream(stream_);
+  int64_t first = 0;
+  for (auto block = static_cast<int>(blocks.begin); block < blocks.end; ++block) {
+    Tensor latent = block_tensor(block, {});
+    if (placement_.root()) copy(host, whole.view().slice(1, first, frames_of(block)), latent);
+    first += frames_of(block);
+    if (!placement_.alone()) placement_.communicator().broadcast(stream_, tag, latent, 0);
+    latent = on_device(stream_, std::move(latent));
+    take(block, latent);
+    stream_.sync();
+  }
 }
 
 // Keeps keys of the blocks and branches that this rank computes.
@@ -134,7 +287,9 @@ bool QueueDenoiser::begin_turn(int turn) {
   });
   const bool told = config_->control && turn > config_->first_turn;
   const int64_t word = told ? *static_cast<int64_t*>(slots[kQueueControlSlot].data) : 0;
-  return !job_->before_turn || job_->before_turn(turn, word);
+  turn_ = turn;
+  action_ = job_->before_turn ? job_->before_turn(turn, word) : StepAction::kContinue;
+  return action_ == StepAction::kContinue;
 }
 
 Range QueueDenoiser::rows_of(int block, int part) const {
@@ -143,9 +298,18 @@ Range QueueDenoiser::rows_of(int block, int part) const {
   return {rows.begin - first, rows.end - first};
 }
 
+int64_t QueueDenoiser::frames_of(int block) const {
+  return config_->own(block).size() / config_->frame_tokens * traits_.patch[0];
+}
+
 Tensor QueueDenoiser::block_tensor(int block, Device device) const {
-  const int64_t frames = config_->own(block).size() / config_->frame_tokens * traits_.patch[0];
-  return Tensor(DType::kF32, {shape_[0], frames, shape_[2], shape_[3]}, device);
+  return Tensor(DType::kF32, {shape_[0], frames_of(block), shape_[2], shape_[3]}, device);
+}
+
+void QueueDenoiser::cut_rows(const TensorView& latent, int block, int part,
+                             const TensorView& rows) {
+  patchify(stream_, latent, traits_.patch, {{rows_of(block, part)}, config_->own(block).size()},
+           rows);
 }
 
 void QueueDenoiser::enter(const Step& step) {
@@ -154,9 +318,10 @@ void QueueDenoiser::enter(const Step& step) {
   if (!is_dry_run(stream_)) job_->noise(block, noise);
   noise = on_device(stream_, std::move(noise));
   for (const SlotVersion& made : step.writes) {
-    const Range rows = rows_of(block, part_of(made.slot));
-    patchify(stream_, noise, traits_.patch, {{rows}, config_->own(block).size()},
-             slots.make(made.slot, DType::kF32, rows.size(), traits_.row(), stream_.device()));
+    const int part = part_of(made.slot);
+    cut_rows(noise, block, part,
+             slots.make(made.slot, DType::kF32, rows_of(block, part).size(), traits_.row(),
+                        stream_.device()));
   }
   stream_.sync();
 }

@@ -13,7 +13,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/denoising/forwards.h"
+#include "engine/denoising/denoiser.h"
 #include "parallel/methods/block_context.h"
 #include "parallel/schedule/block_queue.h"
 
@@ -33,14 +33,24 @@ struct QueueJob {
   // Called on the root when a turn begins, where QueuePlanConfig::control is set. All ranks get the
   // word before the next turn, without waiting for the root.
   std::function<int64_t(int turn)> decide{};
-  // Called before every turn with the root's word; it is 0 before the first turn and without
-  // control. False stops the job; it must answer the same on all ranks.
-  std::function<bool(int turn, int64_t word)> before_turn{};
+  // Called before every turn with the root's word; it is 0 before the first turn, without control,
+  // and behind a kKeep, when it is called again. It must answer the same on all ranks.
+  std::function<StepAction(int turn, int64_t word)> before_turn{};
+  // Called on every rank where the answer is kKeep. The root gets the rows of kept_blocks(), joined
+  // along the frames, and the solver's history of stepped_blocks().
+  std::function<void(int turn, Snapshot snapshot)> keep{};
+  // On the root: what `keep` got in the turn QueuePlanConfig::first_turn, if that is above 0.
+  Snapshot start{};
   // Called on the last stage with the guided velocity of the rows that the rank owns of the block's
   // own frames: rows `own` of [n S, row].
   std::function<void(const Pass& pass, const Range& own, const TensorView& velocity)> on_update{};
   std::function<void(const Step& step)> on_step{};  // called after every step of the rank's plan
 };
+
+// The blocks that have rows when a turn begins: those of the queue, and the one before them. Those
+// among them with steps behind them and before them.
+Range kept_blocks(const QueuePlanConfig& config, int turn);
+Range stepped_blocks(const QueuePlanConfig& config, int turn);
 
 // Describes the queue of a job to plan_queue: all but the steps, the blocks and their prompts. A
 // rank sends hidden rows in the dtype `wire`.
@@ -53,15 +63,29 @@ class QueueDenoiser final : private StagedProgram {
   QueueDenoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
                 DType wire);
 
-  // Throws Error(kNonFinite) that names block, step and place where a velocity is not finite, and
-  // Error(kStopped) where before_turn says so.
-  void run(const QueuePlanConfig& config, QueueJob& job);
+  // Returns false where before_turn stopped the job. Throws Error(kNonFinite) that names block,
+  // step and place where a velocity is not finite. For a checkpoint each rank of the last stage
+  // sends the root 4 bytes per value of its rows, for the latent and for each tensor of the
+  // history.
+  bool run(const QueuePlanConfig& config, QueueJob& job);
 
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
   size_t context_bytes() const { return context_bytes_; }  // kept keys of the last run
 
  private:
   void make_context();
+  // Runs the turns from `first` on. Returns false at a turn before which before_turn says
+  // otherwise.
+  bool run_turns(int first);
+  Snapshot gather(int turn);
+  // Joins the rows that the updating ranks have of these blocks, [C, F, H, W] on the root's host.
+  Tensor gather_blocks(const Range& blocks, const Tag& tag,
+                       const std::function<TensorView(int block)>& rows);
+  void restore();
+  // Cuts a tensor that the root has of these blocks into blocks, on the device of every rank.
+  void share_blocks(const Range& blocks, const Tag& tag, Tensor whole,
+                    const std::function<void(int block, const TensorView& latent)>& take);
+  int updater(int part) const;
   bool begin_turn(int turn) override;
   void load(const Step& step) override { forwards_.load(step.pass.model, false); }
   void enter(const Step& step) override;
@@ -81,6 +105,8 @@ class QueueDenoiser final : private StagedProgram {
   int part_of(int slot) const { return (slot - kQueueBlockSlot) % config_->layout.sequence(); }
   // The rows of a part of a block among those of its own frames.
   Range rows_of(int block, int part) const;
+  int64_t frames_of(int block) const;  // latent frames
+  void cut_rows(const TensorView& latent, int block, int part, const TensorView& rows);
   Tensor block_tensor(int block, Device device) const;
   const Rope& right_positions(const Pass& pass);
 
@@ -88,6 +114,8 @@ class QueueDenoiser final : private StagedProgram {
   Forwards forwards_;
   const QueuePlanConfig* config_ = nullptr;
   QueueJob* job_ = nullptr;
+  int turn_ = 0;  // the turn that began last, and what before_turn said
+  StepAction action_ = StepAction::kContinue;
   std::optional<BlockContext> context_;
   size_t context_bytes_ = 0;
   std::map<int, SamplerState> histories_;  // by block, of this rank's rows; on the last stage alone

@@ -1,9 +1,11 @@
 #include "engine/long_video/queue_run.h"
 
+#include <deque>
 #include <optional>
 
 #include "engine/decoding/video_output.h"
-#include "engine/denoising/denoiser.h"
+#include "engine/job/checkpoint_policy.h"
+#include "engine/job/resume.h"
 #include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_video.h"
 #include "engine/memory/estimate.h"
@@ -14,30 +16,48 @@
 namespace weft {
 namespace {
 
-// The frames of one job's blocks, on one rank.
+// Tag::hop of a checkpoint's messages between the root and the decoder, behind the denoiser's.
+enum OutputHop : int { kLastFrames = 64, kSignature };
+
+// Names of Checkpoint::written, and of the tensor of the latent frames that were decoded last.
+constexpr const char *kFrames = "frames", *kFrameHash = "framehash", *kLatentHash = "signature",
+                     *kDecoded = "decoded";
+
+// The frames of one job's blocks, on one rank. The decoder keeps the last latent frames, so that
+// another one can go on behind them.
 class BlockOutput {
  public:
-  BlockOutput(const QueueRun& run, const QueueVideo& video, const VideoReceivers& receivers)
-      : run_(run), video_(video), latent_(latent_shape(run.parts, run.request)) {
+  BlockOutput(const QueueRun& run, const QueueVideo& video, const VideoReceivers& receivers,
+              const Checkpoint* from)
+      : run_(run),
+        video_(video),
+        latent_(latent_shape(run.parts, run.request)),
+        traits_(run.parts.vae_model().traits()),
+        decoder_(std::max(0, run.placement.layout().decode_rank)) {
     decodes_ = run.placement.band(latent_[2]).size() > 0;
     if (!decodes_ && !run.placement.root()) return;
+    const auto fact = [&](const char* name) {
+      return from && from->written.contains(name) ? from->written.at(name) : "";
+    };
+    const FramesSoFar before{from ? std::stoi(fact(kFrames)) : 0, fact(kFrameHash)};
     output_.emplace(run.stream, run.arena, run.placement,
-                    DecoderSettings{.traits = run.parts.vae_model().traits(),
+                    DecoderSettings{.traits = traits_,
                                     .vae = decodes_ ? &run.parts.vae(run.stream) : nullptr,
                                     .latent = {latent_[0], latent_[2], latent_[3]},
-                                    .total = latent_[1]},
-                    receivers);
+                                    .total = run.request.endless ? 0 : latent_[1]},
+                    receivers, before);
+    if (run.first_turn > 0) resume(from, fact(kLatentHash));
   }
 
   // Decodes the frames of a block that belong to the video.
   void decode(int block, const TensorView& latent) {
     const HostCopy copied(run_.stream, latent);
     Stream host = host_stream(run_.stream);
-    const int64_t frames = video_.frames(block).size();
-    const Tensor kept(DType::kF32, {latent_[0], frames, latent_[2], latent_[3]});
-    copy(host, copied.view().slice(1, 0, frames), kept);
-    signature_.update(kept.view().data, kept.view().bytes());
+    Tensor kept = frames(video_.frames(block).size());
+    copy(host, copied.view().slice(1, 0, kept.view()[1]), kept);
+    signature_->update(kept.view().data, kept.view().bytes());
     output_->push(kept);
+    remember(std::move(kept));
   }
   // A root that does not decode expects the pictures of the block that is decoded in this turn.
   void expect(int turn) {
@@ -46,18 +66,90 @@ class BlockOutput {
     output_->push(TensorView(nullptr, DType::kF32,
                              {latent_[0], video_.frames(block).size(), latent_[2], latent_[3]}));
   }
+  // Every rank calls it when a turn begins. The root lets the sink keep the frames so far, and adds
+  // to the snapshot what a decoder and a writer need to go on.
+  std::map<std::string, std::string> keep(int turn, Snapshot& snapshot) {
+    if (!output_) return {};
+    const FramesSoFar written = output_->keep();
+    Tensor last = frames(last_frames(turn));
+    std::string state(Sha256().state().size(), ' ');
+    if (decodes_) {
+      state = signature_->state();
+      Stream host = host_stream(run_.stream);
+      int64_t at = last.view()[1];
+      for (auto piece = last_.rbegin(); piece != last_.rend() && at > 0; ++piece) {
+        const int64_t has = piece->view()[1], taken = std::min(has, at);
+        copy(host, piece->view().slice(1, has - taken, taken),
+             last.view().slice(1, at -= taken, taken));
+      }
+    }
+    move(last, state, decoder_, 0);
+    if (!run_.placement.root()) return {};
+    if (last.count() > 0) snapshot.history.emplace_back(kDecoded, std::move(last));
+    return {{kFrames, std::to_string(written.frames)},
+            {kFrameHash, written.hash},
+            {kLatentHash, state}};
+  }
   void finish(RunResult& result, std::chrono::steady_clock::time_point started) {
     if (output_) output_->finish(result, started);
-    if (decodes_) result.signature = signature_.hex();
+    if (decodes_) result.signature = signature_->hex();
   }
 
  private:
+  Tensor frames(int64_t count) const {
+    return Tensor(DType::kF32, {latent_[0], count, latent_[2], latent_[3]});
+  }
+  int64_t last_frames(int turn) const {
+    return std::min(video_.decoded(turn, run_.sampler.steps()), traits_.history);
+  }
+
+  void resume(const Checkpoint* from, std::string state) {
+    Tensor last = frames(last_frames(run_.first_turn));
+    Stream host = host_stream(run_.stream);
+    for (size_t k = 0; from && k < from->history.size(); ++k)
+      if (from->history[k].first == kDecoded) copy(host, from->history[k].second, last);
+    state.resize(Sha256().state().size());
+    move(last, state, 0, decoder_);
+    output_->resume(last, video_.decoded(run_.first_turn, run_.sampler.steps()));
+    if (!decodes_) return;
+    signature_.emplace(state);
+    remember(std::move(last));
+  }
+
+  // The root and the decoder call it; nothing is sent where they are one.
+  void move(Tensor& last, std::string& state, int from, int to) {
+    if (from == to) return;
+    const TensorView text(state.data(), DType::kU8, {static_cast<int64_t>(state.size())});
+    for (const auto& [view, hop] :
+         {std::pair<TensorView, int>{last, kLastFrames}, {text, kSignature}}) {
+      const Tag tag{.kind = Payload::kLatent, .hop = hop};
+      if (view.count() == 0) continue;
+      if (run_.placement.rank() == from)
+        run_.placement.communicator().send(run_.stream, to, tag, view);
+      else
+        run_.placement.communicator().receive(run_.stream, from, tag, view);
+    }
+  }
+
+  void remember(Tensor piece) {
+    held_ += piece.view()[1];
+    last_.push_back(std::move(piece));
+    while (held_ - last_.front().view()[1] >= traits_.history) {
+      held_ -= last_.front().view()[1];
+      last_.pop_front();
+    }
+  }
+
   const QueueRun& run_;
   const QueueVideo& video_;
   const std::array<int64_t, 4> latent_;
+  const VaeTraits& traits_;
+  const int decoder_;
   bool decodes_ = false;
   std::optional<VideoOutput> output_;
-  Sha256 signature_;
+  std::optional<Sha256> signature_{std::in_place};
+  std::deque<Tensor> last_;  // latent frames, at least VaeTraits::history once there are
+  int64_t held_ = 0;         // their number
 };
 
 }  // namespace
@@ -88,6 +180,37 @@ JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const
   return {plan_queue(*config), std::move(rules)};
 }
 
+void check_queue_resumable(const Checkpoint& checkpoint, const std::string& record,
+                           const Request& request, const Sampler& sampler,
+                           const Components& parts) {
+  const VaeTraits& vae = parts.vae_model().traits();
+  const QueueVideo video(request, latent_shape(parts, request), vae);
+  const BlockFrames frames = queue_settings(request.method).frames;
+  QueuePlanConfig config;
+  config.steps.resize(sampler.steps());
+  config.blocks = video.blocks();
+  const auto total = static_cast<int>(config.turns().end);
+  const int turn = std::clamp(checkpoint.step, 1, total - 1);
+  std::array<int64_t, 4> shape = video.window();
+  const auto count = [&](int64_t of_frames) { return shape[0] * of_frames * shape[2] * shape[3]; };
+  const auto between = [&](const Range& blocks) {
+    return frames.first(static_cast<int>(blocks.end)) -
+           frames.first(static_cast<int>(blocks.begin));
+  };
+  NeededState needed{.total = total};
+  shape[1] = between(kept_blocks(config, turn));
+  needed.latent = shape;
+  if (const int64_t stepped = between(stepped_blocks(config, turn)); stepped > 0)
+    for (const auto& entry : sampler.history(SamplerState(0)))
+      needed.history.emplace_back(entry.first, count(stepped));
+  if (const int64_t last = std::min(video.decoded(turn, sampler.steps()), vae.history); last > 0)
+    needed.history.emplace_back(kDecoded, count(last));
+  check_resumable(checkpoint, record, needed, sampler.config().to_string());
+  for (const char* name : {kFrames, kFrameHash, kLatentHash})
+    if (!checkpoint.written.contains(name))
+      throw Error(ErrorKind::kUsage, checkpoint.path + " cannot be resumed: it has no " + name);
+}
+
 namespace {
 
 // The root reports what is legal but slow, or outside of the model's training.
@@ -103,39 +226,72 @@ void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listen
     listener.warning(line);
 }
 
+// Runs the queue. Returns the turn before which it was stopped; nullopt where it was not.
+std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
+                           const RunOptions& options, StageClock& clock, RunResult& result) {
+  const Request& request = run.request;
+  QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement);
+  config.control = options.stop != nullptr;
+  config.first_turn = run.first_turn;
+  const auto turns = static_cast<int>(config.turns().end);
+  run.about.total = turns;
+  CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds);
+  clock.enter(Zone::kDenoise, request.endless ? 0 : turns, run.first_turn);
+  QueueJob job{
+      .sampler = run.sampler,
+      .shape = video.window(),
+      .guidance = {guidance_of(request, 0), guidance_of(request, 1)},
+      .prompts = run.prompts,
+      .negative = run.negative,
+      .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },
+      .decode = [&](int block, const TensorView& latent) { output.decode(block, latent); }};
+  job.decide = [&](int now) {
+    const StepAction action = policy.decide(now + 1);
+    return static_cast<int64_t>(request.endless && stops(action) ? StepAction::kStop : action);
+  };
+  int turn = run.first_turn;
+  job.before_turn = [&](int now, int64_t word) {
+    turn = now;
+    if (word != 0) return static_cast<StepAction>(word);
+    clock.kept(policy.kept());
+    clock.step(now);
+    output.expect(now);
+    return StepAction::kContinue;
+  };
+  job.keep = [&](int now, Snapshot snapshot) {
+    auto written = output.keep(now, snapshot);
+    if (run.placement.root()) policy.keep(now, std::move(snapshot), std::move(written));
+  };
+  if (options.resume) {
+    job.start.latent = std::move(options.resume->latent);
+    job.start.history = std::move(options.resume->history);
+  }
+  QueueDenoiser denoiser(run.stream, run.arena, run.parts, run.placement, run.parts.wire_dtype());
+  const bool done = denoiser.run(config, job);
+  policy.finish(result);
+  result.streaming = denoiser.streaming();
+  if (!done) return turn;
+  clock.step(turns);
+  return std::nullopt;
+}
+
 }  // namespace
 
-void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, StageClock& clock,
+void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageClock& clock,
                RunResult& result, std::chrono::steady_clock::time_point started) {
-  const Request& request = run.request;
-  const QueueVideo video(request, latent_shape(run.parts, request), run.parts.vae_model().traits());
+  const QueueVideo video(run.request, latent_shape(run.parts, run.request),
+                         run.parts.vae_model().traits());
   if (run.placement.bands(video.window()[2]) > 1)
     throw Error(ErrorKind::kUsage, "--method queue: the layout " +
                                        to_string(run.placement.layout()) +
                                        " lets several ranks decode, legal: decode_rank=N");
   if (run.placement.root() && options.listener) warn(run, video, *options.listener);
-  QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement);
-  config.control = options.stop != nullptr;
-  BlockOutput output(run, video, {sink, options.tap, clock});
-  clock.enter(Zone::kDenoise, static_cast<int>(config.turns().size()));
-  QueueJob job{.sampler = run.sampler,
-               .shape = video.window(),
-               .guidance = {guidance_of(request, 0), guidance_of(request, 1)},
-               .prompts = run.prompts,
-               .negative = run.negative,
-               .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },
-               .decode = [&](int block, const TensorView& latent) { output.decode(block, latent); },
-               .decide = [&](int) { return int64_t{options.stop->load()}; },
-               .before_turn =
-                   [&](int turn, int64_t stop) {
-                     clock.step(turn);
-                     output.expect(turn);
-                     return stop == 0;
-                   }};
-  QueueDenoiser denoiser(run.stream, run.arena, run.parts, run.placement, run.parts.wire_dtype());
-  denoiser.run(config, job);
-  result.streaming = denoiser.streaming();
-  clock.step(static_cast<int>(config.turns().size()));
+  BlockOutput output(run, video, {sink, options.tap, clock}, options.resume.get());
+  const std::optional<int> stopped = denoise(run, video, output, options, clock, result);
+  const bool ends =
+      !stopped || (run.request.endless && video.decoded(*stopped, run.sampler.steps()) > 0);
+  if (!ends)
+    throw Error(ErrorKind::kStopped, "stopped in denoise before turn " + std::to_string(*stopped));
   output.finish(result, started);
 }
 

@@ -1,6 +1,10 @@
 #pragma once
 // The part of a job between its encoded prompts and its file, where the method is the queue: blocks
 // are denoised, and decoded and written as they are done.
+//
+// A checkpoint holds, with r bytes per latent frame, Q = min(T, B) blocks of P frames and h tensors
+// of the solver's history: ((1 + h) (Q P + C) + P + VaeTraits::history) r. For it the ranks of the
+// last stage send the root all but the last frames, which the decoder sends.
 #include <chrono>
 #include <span>
 
@@ -21,6 +25,8 @@ struct QueueRun {
   const Sampler& sampler;
   std::span<const TensorView> prompts;  // Request::prompt and those of the schedule, [length, d]
   TensorView negative;
+  int first_turn = 0;  // the turns before are done; RunOptions::resume is of this turn
+  Checkpoint about{};  // describe_job(), with any total
 };
 
 // Describes a request's queue to plan_queue.
@@ -30,9 +36,14 @@ QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const
 JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
                            const RankPlacement& placement);
 
+// Throws Error(kUsage) that says why where a checkpoint cannot be resumed by the job with this
+// record.
+void check_queue_resumable(const Checkpoint& checkpoint, const std::string& record,
+                           const Request& request, const Sampler& sampler, const Components& parts);
+
 // Every rank of the replica calls it. Fills in what `result` says of the frames. Throws
-// Error(kStopped) where the root was asked to stop.
-void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, StageClock& clock,
+// Error(kStopped) where the root was asked to stop, but for an endless video with frames: it ends.
+void run_queue(QueueRun run, FrameSink* sink, const RunOptions& options, StageClock& clock,
                RunResult& result, std::chrono::steady_clock::time_point started);
 
 }  // namespace weft

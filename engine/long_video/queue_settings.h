@@ -21,6 +21,8 @@ struct QueueSettings {
 
   // The blocks of a video of so many latent frames. The last one may have more frames than needed.
   int blocks(int64_t latent_frames) const;
+  // The latent frames of the longest video: tags number blocks and turns with 16 bits.
+  int64_t most_latents() const { return frames.first(60000); }
 };
 
 QueueSettings queue_settings(const Method& method);  // of a resolved one

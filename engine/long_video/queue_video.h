@@ -1,6 +1,7 @@
 #pragma once
 // QueueVideo: the blocks of the video that a request asks of the block queue, with their frames,
 // noise and prompts.
+#include <algorithm>
 #include <array>
 
 #include "engine/generation/request.h"
@@ -18,6 +19,8 @@ class QueueVideo {
   std::array<int64_t, 4> window() const;  // the latent of a forward
   // The latent frames of the video that a block makes. The last block may make more of them.
   Range frames(int block) const;
+  // Those that are decoded when a turn begins, of a queue with so many steps.
+  int64_t decoded(int turn, int steps) const { return frames(std::max(0, turn - steps)).begin; }
   // The prompt that a block shows: 0 is Request::prompt, i is Request::schedule[i - 1].
   int prompt(int block) const;
   // Fills in the noise that a block begins with, [C, n, H, W] f32.

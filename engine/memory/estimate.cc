@@ -60,6 +60,7 @@ class RankRun {
   }
 
   ComponentBytes bytes(size_t kept, bool decodes_meanwhile);
+  uint64_t checkpoint_bytes(uint64_t kept) const;
 
  private:
   // The bytes of a stage while its weights are loaded, when it holds little else, and after that.
@@ -80,6 +81,12 @@ class RankRun {
   struct QueueBytes {
     uint64_t held = 0, arena = 0;
   };
+  uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
+  // The latent frames that a decoder of the queue keeps.
+  uint64_t last_frames() const {
+    return static_cast<uint64_t>(
+        std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
+  }
   QueueBytes queue_bytes(const Transformer& transformer, uint64_t rows, uint64_t branches) const;
   void exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits);
   Stage decoding(ComponentBytes& bytes);
@@ -263,6 +270,8 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
     pictures = 0;
   }
   if (rows == 0) return stage(embeds_ + decoded_latent() + pictures, {}, {});
+  if (queue_ && on_device()) bytes.host.buffers += frame_bytes() * last_frames();
+  if (queue_ && !on_device()) pictures += frame_bytes() * last_frames();
   std::unique_ptr<Vae> vae;
   const Footprint weights = run_.measure([&] {
     vae = parts_.vae_model().load(run_.stream(), *parts_.model()->vae_file, parts_.vae_dtype(),
@@ -291,13 +300,24 @@ uint64_t RankRun::decoded_latent() const {
   return rows + std::max(frames, placement_.root() ? latent_ / shape_[0] : 0);
 }
 
+// The bytes of a checkpoint of `kept` tensors. The queue's has the blocks of the queue and the one
+// before them, their histories, and the frames that the decoder needs.
+uint64_t RankRun::checkpoint_bytes(uint64_t kept) const {
+  if (!queue_ || kept == 0) return latent_ * kept;
+  const BlockFrames frames = queue_settings(request_.method).frames;
+  const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
+  const int longest = std::min(request_.steps, video.blocks());
+  return frame_bytes() * (kept * static_cast<uint64_t>(frames.first(longest)) +
+                          static_cast<uint64_t>(frames.block) + last_frames());
+}
+
 ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
   ComponentBytes bytes;
   bytes.decodes_meanwhile = decodes_meanwhile;
   if (on_device()) {
     const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
-    bytes.host.buffers = 2 * begun_ + latent_ * kept;
+    bytes.host.buffers = 2 * begun_ + checkpoint_bytes(kept);
   }
   const auto book = [&](uint64_t& loading, uint64_t& running, const Stage& stage) {
     loading = std::max(loading, stage.loads.held(on_device()));
@@ -306,11 +326,12 @@ ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
   };
   book(bytes.load_text, bytes.encode_text, encoding(bytes));
   // On a device the tensors of a checkpoint are copied to the host one at a time.
-  const uint64_t copies = on_device() ? std::min<uint64_t>(kept, 1) : kept;
+  const uint64_t copies =
+      on_device() ? latent_ * std::min<uint64_t>(kept, 1) : checkpoint_bytes(kept);
   std::vector<Stage> denoises;  // messages are staged in the order of the stages
   for (int model = 0; model < parts_.experts(); ++model) {
     if (computes_with(request_, placement_, model)) {
-      denoises.push_back(denoising(model, embeds_ + latent_ * copies, bytes));
+      denoises.push_back(denoising(model, embeds_ + copies, bytes));
     } else {
       bytes.experts.push_back(0);
       if (on_device()) bytes.streamed.push_back(0);

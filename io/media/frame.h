@@ -24,7 +24,10 @@ struct Frame {
 // writes raw rgb24 can reproduce it.
 class FrameHash {
  public:
+  // Goes on from a state(); "" begins anew.
+  explicit FrameHash(const std::string& state = "") : hash_(state) {}
   void add(const Frame& frame) { hash_.update(frame.rgb.data(), frame.rgb.size()); }
+  std::string state() const { return hash_.state(); }
   std::string hex() { return hash_.hex(); }  // ends the hash
 
  private:

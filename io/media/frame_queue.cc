@@ -17,6 +17,12 @@ void FrameQueue::push(Frame frame) {
   changed_.notify_all();
 }
 
+void FrameQueue::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return error_ || (frames_.empty() && waiting_); });
+  if (error_) std::rethrow_exception(error_);
+}
+
 void FrameQueue::close() {
   std::lock_guard lock(mutex_);
   closed_ = true;
@@ -25,7 +31,10 @@ void FrameQueue::close() {
 
 std::optional<Frame> FrameQueue::pop() {
   std::unique_lock lock(mutex_);
+  waiting_ = true;
+  changed_.notify_all();
   changed_.wait(lock, [&] { return error_ || closed_ || !frames_.empty(); });
+  waiting_ = false;
   if (error_) std::rethrow_exception(error_);
   if (frames_.empty()) return std::nullopt;
   Frame frame = std::move(frames_.front());

@@ -18,6 +18,9 @@ class FrameQueue {
 
   // Blocks while the queue is full. Rethrows the error of cancel().
   void push(Frame frame);
+  // Blocks until the consumer has taken every frame and waits for another one. Rethrows the error
+  // of cancel().
+  void drain();
   // The producer's last call. Frames that were pushed before are still delivered.
   void close();
   // Blocks while the queue is empty; nullopt after the last frame. Rethrows the error of cancel().
@@ -31,7 +34,7 @@ class FrameQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Frame> frames_;
-  bool closed_ = false;
+  bool closed_ = false, waiting_ = false;
   std::exception_ptr error_;
 };
 

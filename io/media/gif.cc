@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 
 #include "io/media/ffmpeg.h"
@@ -159,16 +158,20 @@ int bayer(int x, int y) {
 class GifSink : public FrameSink {
  public:
   GifSink(const std::string& path, const VideoSettings& settings, Overwrite overwrite)
-      : settings_(settings), part_(path, overwrite) {
+      : settings_(settings),
+        part_(path, overwrite),
+        kept_(path, overwrite, "spool", settings.kept_frames ? Earlier::kKept : Earlier::kDropped) {
     CHECK(settings.width > 0 && settings.height > 0, settings.width, settings.height);
     ffmpeg::silence_log();
     if (!avcodec_find_encoder(AV_CODEC_ID_GIF))
       throw Error(ErrorKind::kOutput, "this FFmpeg has no GIF encoder; write an .mp4 instead");
-    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-    std::string name = ((folder.empty() ? "." : folder) / ".weft-spool-XXXXXX").string();
-    spool_ = mkostemp(name.data(), O_CLOEXEC);
-    if (spool_ < 0) throw Error(ErrorKind::kOutput, system_error_line("create", name, errno));
-    unlink(name.c_str());
+    spool_ = open(kept_.path().c_str(), O_RDWR | O_CLOEXEC);
+    if (spool_ < 0) throw Error(ErrorKind::kOutput, system_error_line("open", kept_.path(), errno));
+    Frame frame(settings_.width, settings_.height);
+    for (; frames_ < settings.kept_frames; ++frames_) {
+      read_frame(frame);
+      histogram_.add(frame);
+    }
   }
 
   ~GifSink() override {
@@ -188,6 +191,10 @@ class GifSink : public FrameSink {
     ++frames_;
   }
 
+  void keep() override {
+    if (frames_ > 0) kept_.keep();
+  }
+
   std::string finish() override {
     if (frames_ == 0)
       throw Error(ErrorKind::kOutput, "no frame to write to '" + part_.final_path() + "'");
@@ -196,11 +203,7 @@ class GifSink : public FrameSink {
     Frame frame(settings_.width, settings_.height);
     lseek(spool_, 0, SEEK_SET);
     for (int64_t i = 0; i < frames_; ++i) {
-      for (size_t done = 0; done < frame.rgb.size();) {
-        const ssize_t count = read(spool_, frame.rgb.data() + done, frame.rgb.size() - done);
-        if (count == 0 || (count < 0 && errno != EINTR)) fail(AVERROR(count == 0 ? EIO : errno));
-        if (count > 0) done += static_cast<size_t>(count);
-      }
+      read_frame(frame);
       encode(quantise(frame, quantiser, i).get());
     }
     encode(nullptr);
@@ -209,10 +212,21 @@ class GifSink : public FrameSink {
     check(muxer_->pb->error);
     check(avio_closep(&muxer_->pb));
     part_.publish();
+    std::filesystem::remove(kept_.path());
     return part_.final_path();
   }
 
  private:
+  void read_frame(Frame& frame) {
+    for (size_t done = 0; done < frame.rgb.size();) {
+      const ssize_t count = read(spool_, frame.rgb.data() + done, frame.rgb.size() - done);
+      if (count == 0)
+        throw Error(ErrorKind::kOutput, "'" + kept_.path() + "' holds fewer frames than were kept");
+      if (count < 0 && errno != EINTR) fail(AVERROR(errno));
+      if (count > 0) done += static_cast<size_t>(count);
+    }
+  }
+
   [[noreturn]] void fail(int error) const {
     throw Error(ErrorKind::kOutput, system_error_line("write", part_.path(), AVUNERROR(error)));
   }
@@ -280,6 +294,7 @@ class GifSink : public FrameSink {
 
   const VideoSettings settings_;
   PartFile part_;
+  PartFile kept_;  // the frames so far
   Histogram histogram_;
   int64_t frames_ = 0;
   int spool_ = -1;

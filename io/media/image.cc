@@ -13,6 +13,7 @@
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "io/atomic_file.h"
@@ -96,12 +97,24 @@ class PngSink : public FrameSink {
 class PngFolderSink : public FrameSink {
  public:
   PngFolderSink(const std::string& path, const VideoSettings& settings, Overwrite overwrite)
-      : settings_(settings), part_(path, overwrite) {}
+      : settings_(settings),
+        part_(path, overwrite, "part", settings.kept_frames ? Earlier::kKept : Earlier::kDropped) {
+    for (; frames_ < settings.kept_frames; ++frames_)
+      if (!std::filesystem::exists(next()))
+        throw Error(ErrorKind::kOutput, "'" + next() +
+                                            "' is missing, but an earlier run has kept " +
+                                            std::to_string(settings.kept_frames) + " frames there");
+    for (int64_t behind = frames_; std::filesystem::remove(path_of(behind)); ++behind) {
+    }
+  }
 
   void push(const Frame& frame) override {
-    char name[16];
-    std::snprintf(name, sizeof name, "/%05d.png", frames_++);
-    fill_file(part_.path() + name, encode_png(frame, settings_.metadata));
+    fill_file(next(), encode_png(frame, settings_.metadata));
+    ++frames_;
+  }
+
+  void keep() override {
+    if (frames_ > 0) part_.keep();
   }
 
   std::string finish() override {
@@ -112,9 +125,16 @@ class PngFolderSink : public FrameSink {
   }
 
  private:
+  std::string path_of(int64_t frame) const {
+    char name[32];
+    std::snprintf(name, sizeof name, "/%05lld.png", static_cast<long long>(frame));
+    return part_.path() + name;
+  }
+  std::string next() const { return path_of(frames_); }
+
   const VideoSettings settings_;
   PartFile part_;
-  int frames_ = 0;
+  int64_t frames_ = 0;
 };
 
 struct Input {

@@ -15,7 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Segment : uint8_t { kWhole, kReplaced };  // one that exists
+// One that exists.
+struct Segment {
+  bool same;  // it belongs to the same job
+  int64_t frames;
+};
 
 // The index in a name: `before`, at least three digits, `after`. -1 for any other name.
 int64_t index_in(const std::string& name, const std::string& before, const std::string& after) {
@@ -33,35 +37,55 @@ class SegmentedSink final : public FrameSink {
  public:
   SegmentedSink(const std::string& path, const VideoSettings& settings, Overwrite overwrite,
                 int64_t frames)
-      : path_(path), settings_(settings), overwrite_(overwrite), length_(frames) {
+      : path_(path),
+        settings_(settings),
+        overwrite_(overwrite),
+        length_(frames),
+        index_(settings.kept_frames / frames),
+        held_(settings.kept_frames % frames) {
     CHECK(frames > 0, frames);
     find_earlier();
-    if (!found_.contains(0) || found_[0] == Segment::kReplaced) open();
+    for (int64_t before = 0; before < index_; ++before)
+      if (!found_.contains(before) || found_[before].frames != length_)
+        throw Error(ErrorKind::kOutput, "'" + segment_path(path_, before) +
+                                            "' is missing or not whole, but an earlier run has "
+                                            "kept it");
+    if (!whole()) open();
   }
 
   void push(const Frame& frame) override {
-    if (held_ == length_) next();
-    const auto found = found_.find(index_);
-    const bool whole = found != found_.end() && found->second == Segment::kWhole;
-    if (!whole && !sink_) open();
+    if (!sink_ && !whole()) open();
     if (sink_) sink_->push(frame);
-    ++held_;
+    if (++held_ == length_) next();
+  }
+
+  void keep() override {
+    if (sink_) sink_->keep();
   }
 
   std::string finish() override {
-    if (held_ == 0)
+    if (index_ + held_ == 0)
       throw Error(ErrorKind::kOutput, "no frame to write to '" + segment_path(path_, 0) + "'");
-    next();
+    if (held_ > 0) next();
     for (const auto& [index, unused] : found_)
       if (index >= index_) fs::remove(segment_path(path_, index));
     return segment_path(path_, 0);
   }
 
  private:
+  // True where an earlier run has made the whole segment that begins now.
+  bool whole() const {
+    const auto found = found_.find(index_);
+    return found != found_.end() && found->second.same && found->second.frames == length_;
+  }
+
   void open() {
     const bool exists = found_.contains(index_);
-    sink_ = make_sink(segment_path(path_, index_), settings_,
-                      exists ? Overwrite::kReplace : overwrite_);
+    VideoSettings settings = settings_;
+    settings.kept_frames = held_;
+    settings.first_cut -= index_ * length_;
+    sink_ =
+        make_sink(segment_path(path_, index_), settings, exists ? Overwrite::kReplace : overwrite_);
   }
 
   void next() {
@@ -78,14 +102,14 @@ class SegmentedSink final : public FrameSink {
     const std::string stem = path.stem().string() + ".", extension = path.extension().string();
     std::vector<std::string> names;
     if (list_folder(folder, names) != 0) return;  // make_sink() creates it or says what is wrong
-    for (const std::string& name : names) {
+    for (const std::string& name : names)
       if (const int64_t index = index_in(name, stem, extension); index >= 0) find(index);
-      for (const std::string tag : {"part", "whole.part"}) {
-        const int64_t index = index_in(name, "." + stem, "." + tag + extension);
-        // The destructor removes the file. The constructor refuses one that is in use.
-        if (index >= 0) PartFile(segment_path(path_, index), Overwrite::kReplace, tag);
+    for (const std::string& name : names)
+      for (const std::string tag : {".part", ".whole.part"}) {
+        const int64_t index = index_in(name, "." + stem, tag + extension);
+        const bool in_work = index == index_ && held_ > 0 && !whole();
+        if (index >= 0 && !in_work) drop_parts(segment_path(path_, index));
       }
-    }
   }
 
   void find(int64_t index) {
@@ -97,12 +121,14 @@ class SegmentedSink final : public FrameSink {
     }
     const auto ours = settings_.metadata.find("weft");
     const auto theirs = info.metadata.find("weft");
-    const bool same = ours != settings_.metadata.end() && theirs != info.metadata.end() &&
-                      ours->second == theirs->second;
+    // Another layout is told in the metadata, too. What was kept is known to be this job's.
+    const bool same =
+        index < index_ || (ours != settings_.metadata.end() && theirs != info.metadata.end() &&
+                           ours->second == theirs->second);
     if (!same && overwrite_ == Overwrite::kRefuse)
       throw Error(ErrorKind::kOutput,
                   "'" + file + "' exists; choose another --output or give --overwrite");
-    found_[index] = same && info.frames == length_ ? Segment::kWhole : Segment::kReplaced;
+    found_[index] = {same, info.frames};
   }
 
   const std::string path_;
@@ -111,7 +137,7 @@ class SegmentedSink final : public FrameSink {
   const int64_t length_;
   std::map<int64_t, Segment> found_;
   std::unique_ptr<FrameSink> sink_;  // null in a segment that is kept
-  int64_t index_ = 0, held_ = 0;     // the segment in work, and the frames that it has
+  int64_t index_, held_;             // the segment in work, and the frames that it has
 };
 
 }  // namespace

@@ -20,6 +20,9 @@ std::string segment_path(const std::string& path, int64_t index);
 // replaced. Any other segment is an Error(kOutput) under kRefuse; under kReplace it is replaced,
 // and finish() removes those behind the last one. Part files that a killed run left are removed.
 // finish() returns the path of the first segment.
+//
+// settings.kept_frames counts those of all segments; what an earlier run has kept of them is not
+// looked at for metadata.
 std::unique_ptr<FrameSink> make_segmented_sink(const std::string& path,
                                                const VideoSettings& settings, Overwrite overwrite,
                                                int64_t frames);

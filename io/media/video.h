@@ -1,6 +1,7 @@
 #pragma once
 // Writes and reads clips: sinks turn frames into a file, and a reader turns a file into frames.
 // Outputs appear under their final name complete or not at all.
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,15 +22,26 @@ struct VideoSettings {
   // "comment".
   std::map<std::string, std::string> metadata;
   std::string encoder;  // a libavcodec encoder's name; empty: libx264 (.mp4), libvpx-vp9 (.webm)
+  // So many frames were kept by an earlier sink of the same output (FrameSink::keep()); the next
+  // push is the frame behind them. Error(kOutput) where they are not there.
+  int64_t kept_frames = 0;
+  // The encoder begins anew at frame first_cut and every `cut` frames from there, so that a file
+  // that is kept at a cut has the bytes of one that never was. 0: it never does.
+  int64_t first_cut = 0, cut = 0;
+
+  bool cuts_at(int64_t frame) const { return cut > 0 && (frame - first_cut) % cut == 0; }
 };
 
 // Takes the frames of one clip in order. Only one thread at a time may use it. If it is destroyed
-// before finish(), it removes everything that it wrote. Errors: kOutput with one line.
+// before finish(), it removes what it wrote behind the last keep(). Errors: kOutput with one line.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
   virtual void push(const Frame& frame) = 0;  // the frame must have the size of the settings
-  virtual std::string finish() = 0;           // returns the final path, which exists from now on
+  // Makes all frames so far stay on disk, in hidden files, for a later sink of the same output. A
+  // sink that stores no frames does nothing.
+  virtual void keep() {}
+  virtual std::string finish() = 0;  // returns the final path, which exists from now on
 };
 
 // Makes a sink. The extension decides: .mp4, .webm and .gif give a clip, .png one picture, and a
@@ -41,14 +53,14 @@ std::unique_ptr<FrameSink> make_sink(const std::string& path, const VideoSetting
 
 // Writes MP4 (H.264 High, 4:2:0, BT.709, index in front). Odd sizes are an Error(kUsage). While it
 // runs, it appends to a fragmented `.<name>.part.mp4` in the target folder, which is playable up to
-// its last second.
+// its last second; frames behind a keep() go to `.<name>.part-N.mp4`, N being the first of them.
 std::unique_ptr<FrameSink> make_mp4_sink(const std::string& path, const VideoSettings& settings,
                                          Overwrite overwrite);
 // Writes WebM (VP9, 4:2:0, BT.709). Odd sizes are an Error(kUsage).
 std::unique_ptr<FrameSink> make_webm_sink(const std::string& path, const VideoSettings& settings,
                                           Overwrite overwrite);
 // Writes a GIF that loops and has one palette for the whole clip. Until the palette is known,
-// frames are stored in a spool file (3 bytes per pixel).
+// frames are stored in `.<name>.spool.gif` (3 bytes per pixel).
 std::unique_ptr<FrameSink> make_gif_sink(const std::string& path, const VideoSettings& settings,
                                          Overwrite overwrite);
 

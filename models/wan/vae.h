@@ -30,6 +30,7 @@ struct WanVaeConfig {
 
   int64_t spatial_factor() const;   // pixels per latent row
   int64_t temporal_factor() const;  // frames per latent frame but the first, which holds one
+  int64_t history() const;          // latent frames before its own that a picture depends on
   VaeTraits traits() const;
   VaeDesign design() const;  // accepts diffusers and original names
 

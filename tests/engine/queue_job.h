@@ -77,7 +77,10 @@ struct QueueHooks {
   std::function<void(ToyAttention&)> model{};
   std::function<void(const Pass&, const TensorView& velocity)> on_update{};  // may change it
   std::function<bool(Communicator*, int turn)> before_turn{};
-  int stop_at = -1;  // the root decides it in this turn
+  int stop_at = -1;                                // the root decides it in this turn
+  std::function<void(int turn, Snapshot)> kept{};  // of every turn but the first
+  int first_turn = 0;
+  std::function<Snapshot()> start{};  // what was kept of that turn
   std::function<void(Communicator&)> done{};
   std::function<void(const RankPlacement&, size_t bytes)> kept_keys{};
   DType wire = DType::kF32;
@@ -121,7 +124,8 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
             [&](int block, const TensorView& latent) {
               if (!hooks.keep) return;
               const std::scoped_lock lock(mutex);
-              EXPECT_EQ(block, std::ssize(video.latents));  // in order
+              const int decoded = std::max(0, hooks.first_turn - n.steps);
+              EXPECT_EQ(block, decoded + std::ssize(video.latents));  // in order
               video.latents[block] = copy_of(latent);
             }};
     job.on_update = [&](const Pass& pass, const Range&, const TensorView& velocity) {
@@ -130,24 +134,29 @@ inline Video run_queue(const QueueNumbers& n, const Layout& layout = {},
       const std::scoped_lock lock(mutex);
       video.velocities[{pass.clip, pass.step}] = copy_of(velocity);
     };
-    config.control = hooks.stop_at >= 0;
+    config.control = hooks.stop_at >= 0 || hooks.kept;
+    config.first_turn = hooks.first_turn;
+    if (hooks.start && placement.root()) job.start = hooks.start();
     int obeyed = -1;
     job.decide = [&](int turn) {
       EXPECT_TRUE(placement.root());
-      return turn == hooks.stop_at ? 99 : 0;
+      const StepAction otherwise = hooks.kept ? StepAction::kKeep : StepAction::kContinue;
+      return static_cast<int64_t>(turn == hooks.stop_at ? StepAction::kStop : otherwise);
     };
     job.before_turn = [&](int turn, int64_t word) {
-      if (word == 99) obeyed = turn;
-      return word == 0 && (!hooks.before_turn || hooks.before_turn(world, turn));
+      const auto action = static_cast<StepAction>(word);
+      if (action == StepAction::kStop) obeyed = turn;
+      const bool goes_on = !hooks.before_turn || hooks.before_turn(world, turn);
+      return goes_on ? action : StepAction::kStop;
+    };
+    job.keep = [&](int turn, Snapshot snapshot) {
+      if (placement.root()) hooks.kept(turn, std::move(snapshot));
     };
     QueueDenoiser denoiser(stream, arena, experts, placement, hooks.wire);
-    try {
-      denoiser.run(config, job);
-      if (hooks.kept_keys) hooks.kept_keys(placement, denoiser.context_bytes());
-    } catch (const Error& error) {
-      if (hooks.stop_at < 0 || error.kind() != ErrorKind::kStopped) throw;
-    }
+    const bool done = denoiser.run(config, job);
+    if (done && hooks.kept_keys) hooks.kept_keys(placement, denoiser.context_bytes());
     const int last = n.blocks + n.steps - 1;
+    EXPECT_TRUE(hooks.before_turn || done == (hooks.stop_at < 0 || hooks.stop_at >= last));
     EXPECT_EQ(obeyed, hooks.stop_at >= 0 && hooks.stop_at < last ? hooks.stop_at + 1 : -1);
     if (hooks.done) hooks.done(*world);
   };

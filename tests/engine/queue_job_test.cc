@@ -124,6 +124,27 @@ TEST(QueueJob, MemoryIsAsPlanned) {
     }
 }
 
+TEST(QueueJob, MemoryOfCheckpointsIsAsPlanned) {
+  Request request = queue_job();
+  request.frames = 121;
+  GeneratorOptions options = options_of(DType::kF32);
+  options.keeping = Keeping::kCheckpoints;
+  Generator generator(kModel, options);
+  const auto planned = static_cast<double>(generator.plan(generator.resolve(request)).high_water);
+  const std::atomic<bool> stop = false;
+  RunOptions run_options;
+  run_options.stop = &stop;
+  run_options.checkpoint_path = testing::TempDir() + "queue_job_4.checkpoint.safetensors";
+  run_options.checkpoint_seconds = 0;
+  const RunResult result = generator.run(request, nullptr, run_options);
+  EXPECT_EQ(result.checkpoints, 9 + 15 - 1);
+  EXPECT_EQ(result.framehash, run(request, {}).framehash);
+  const auto taken = static_cast<double>(result.memory_high_water);
+  EXPECT_LE(planned, 1.05 * taken);
+  EXPECT_GE(planned, 0.99 * taken);
+  remove_checkpoints(run_options.checkpoint_path);
+}
+
 // The queue is at its longest with 41 frames already.
 TEST(QueueJob, MemoryDoesNotGrowWithTheVideo) {
   Request request = queue_job();
@@ -168,6 +189,139 @@ TEST(QueueJob, StopsOnAllRanks) {
       EXPECT_EQ(error.kind(), ErrorKind::kStopped) << error.what();
     }
   });
+}
+
+// Asks for a stop when a turn begins.
+struct StopsAt final : ProgressListener {
+  StopsAt(std::atomic<bool>& flag, int of_turn) : stop(flag), turn(of_turn) {}
+  std::atomic<bool>& stop;
+  const int turn;
+  void progress(const Progress& p) override {
+    if (p.stage == "denoise" && p.step >= turn) stop = true;
+  }
+};
+
+// Runs a job that keeps checkpoints at `path` until it is stopped in a turn, or to its end (-1).
+std::optional<RunResult> run_until(int turn, const Request& request, const Layout& layout,
+                                   const std::string& path,
+                                   const std::shared_ptr<Checkpoint>& resume) {
+  std::optional<RunResult> result;
+  run_ranks(layout.ranks(), [&](Communicator& world) {
+    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
+    std::atomic<bool> stop = false;
+    StopsAt listener(stop, turn < 0 ? 1 << 30 : turn);
+    RunOptions options;
+    options.stop = &stop;
+    if (world.rank() == 0) {
+      options.listener = &listener;
+      options.checkpoint_path = path;
+      options.resume = resume;
+    }
+    try {
+      RunResult own = generator.run(request, nullptr, options);
+      if (world.rank() == 0) result = std::move(own);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kStopped) throw;
+    }
+  });
+  return result;
+}
+
+TEST(QueueJob, AStoppedJobGoesOnUnderAnyLayout) {
+  const Request request = queue_job();
+  const RunResult whole = run(request, {});
+  const std::string path = testing::TempDir() + "queue_job.checkpoint.safetensors";
+  const std::pair<int, const char*> layouts[] = {
+      {1, "auto"}, {2, "layers=2,decode_rank=1"}, {2, "layers=2"}, {2, "cfg=2,decode_rank=1"}};
+  size_t next = 0;
+  for (const int turn : {1, 4, 8, 9, 11, 12})  // fill, first frames, drain
+    for (const auto& [ranks, text] : layouts) {
+      remove_checkpoints(path);
+      const Layout layout = ranks == 1 ? Layout{} : layout_of(text, ranks, request);
+      EXPECT_FALSE(run_until(turn, request, layout, path, nullptr)) << text << " turn " << turn;
+      const auto kept = std::make_shared<Checkpoint>(read_checkpoint(path));
+      EXPECT_GT(kept->step, turn);
+      EXPECT_EQ(kept->total, 14);
+      const auto& [other_ranks, other] = layouts[++next % std::size(layouts)];
+      const Layout then = other_ranks == 1 ? Layout{} : layout_of(other, other_ranks, request);
+      const auto result = run_until(-1, request, then, path, kept);
+      ASSERT_TRUE(result);
+      EXPECT_EQ(result->framehash, whole.framehash)
+          << text << " then " << other << " turn " << turn;
+      EXPECT_EQ(result->frames, whole.frames);
+      if (then.decode_rank <= 0) {
+        EXPECT_EQ(result->signature, whole.signature) << text;
+      }
+    }
+  remove_checkpoints(path);
+}
+
+TEST(QueueJob, ADamagedOrForeignCheckpointIsRefused) {
+  const Request request = queue_job();
+  const std::string path = testing::TempDir() + "queue_job_2.checkpoint.safetensors";
+  run_until(9, request, {}, path, nullptr);
+  const auto refused = [&](const Request& by, const auto& change) {
+    const auto kept = std::make_shared<Checkpoint>(read_checkpoint(path));
+    change(*kept);
+    try {
+      run_until(-1, by, {}, path, kept);
+      return std::string();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(refused(request, [](Checkpoint&) {}), "");
+  run_until(9, request, {}, path, nullptr);
+  Request other = request;
+  other.seed = 8;
+  EXPECT_NE(refused(other, [](Checkpoint&) {}).find("another job: seed"), std::string::npos);
+  EXPECT_NE(refused(request, [](Checkpoint& kept) { ++kept.step; }).find("its latent is"),
+            std::string::npos);
+  EXPECT_NE(refused(request, [](Checkpoint& kept) { kept.history.pop_back(); }).find("history"),
+            std::string::npos);
+  EXPECT_NE(refused(request, [](Checkpoint& kept) { kept.written.clear(); }).find("has no frames"),
+            std::string::npos);
+  remove_checkpoints(path);
+}
+
+// Keeps the hash of the first frames.
+struct FirstFrames final : FrameSink {
+  explicit FirstFrames(int wanted) : count(wanted) {}
+  int count;
+  FrameHash hash;
+  void push(const Frame& frame) override {
+    if (count-- > 0) hash.add(frame);
+  }
+  std::string finish() override { return ""; }
+};
+
+// Blocks do not see those that enter once they have left the queue. So an endless video that was
+// stopped is the beginning of any that is long enough.
+TEST(QueueJob, AnEndlessVideoEndsWhereItIsStopped) {
+  Request request = queue_job();
+  request.frames = 20001;
+  request.endless = true;
+  const std::string path = testing::TempDir() + "queue_job_3.checkpoint.safetensors";
+  std::map<int, std::string> hashes;  // by frames
+  for (const char* text : {"auto", "layers=2", "layers=2,decode_rank=1"}) {
+    const Layout layout = text == std::string("auto") ? Layout{} : layout_of(text, 2, request);
+    EXPECT_FALSE(run_until(5, request, layout, path, nullptr)) << text;  // no frame is there yet
+    const auto result = run_until(11, request, layout, path, nullptr);
+    ASSERT_TRUE(result) << text;
+    EXPECT_GT(result->frames, 9);
+    EXPECT_LT(result->frames, 60);
+    hashes.emplace(result->frames, result->framehash);
+    EXPECT_EQ(hashes.at(result->frames), result->framehash) << text;
+  }
+  remove_checkpoints(path);
+  const auto [frames, hash] = *hashes.begin();
+  Request longer = queue_job();
+  longer.frames = 161;
+  FirstFrames first(frames);
+  Generator(kModel, options_of(DType::kF32)).run(longer, &first);
+  EXPECT_EQ(first.hash.hex(), hash);
+  request.method = parse_method("full", "method");
+  EXPECT_NE(refusal(request).find("legal with it: queue"), std::string::npos) << refusal(request);
 }
 
 // Layouts that parse_layout does not make: bands of the VAE would wait for each other.

@@ -12,6 +12,7 @@
 #include "io/media/frame.h"
 #include "kernels/copy.h"
 #include "models/registry.h"
+#include "models/wan/vae.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
 
@@ -39,9 +40,9 @@ Tensor latents_of(int64_t frames) {
 // One rank's decoder with all that it needs.
 struct Decoding {
   explicit Decoding(RankPlacement& placement, bool floats = false, FrameSink* sink = nullptr,
-                    std::array<int64_t, 2> size = {kRows, kColumns})
+                    std::array<int64_t, 2> size = {kRows, kColumns}, const FramesSoFar& before = {})
       : vae(placement.band(size[0]).size() > 0 ? load_vae(stream) : nullptr) {
-    if (placement.root()) writer.emplace(sink);
+    if (placement.root()) writer.emplace(sink, before);
     decoder.emplace(stream, arena, placement,
                     DecoderSettings{.traits = vae_model().traits(),
                                     .vae = vae.get(),
@@ -102,6 +103,38 @@ std::string reference_hash(const TensorView& latents) {
     hash.add(frame);
   }
   return hash.hex();
+}
+
+// Decodes `count` latent frames behind those before `first`, of which it sees `seen`.
+std::string hash_behind(const TensorView& latents, int64_t first, int64_t seen) {
+  Stream stream = Stream::cpu(1);
+  Arena arena(size_t{1} << 30);
+  const std::unique_ptr<Vae> vae = load_vae(stream);
+  const auto decoder = vae->decoder(kRows, kColumns);
+  RankPlacement alone;
+  Sha256 hash;
+  for (int64_t f = first - seen; f < latents[1]; ++f) {
+    const Arena::Scope scope(arena);
+    Tensor latent(DType::kF32, {latents[0], kRows, kColumns});
+    copy(stream, latents.select(1, f), latent);
+    Context context = alone.vae_context(stream, arena, {}, kRows);
+    const TensorView frames =
+        arena.alloc(DType::kF32, {decoder->next_frames(), 3, decoder->height(), decoder->width()});
+    decoder->decode_chunk(context, latent, frames);
+    if (f >= first) hash.update(frames.data, frames.bytes());
+  }
+  return hash.hex();
+}
+
+// VaeTraits::history is as small as it can be.
+TEST(StreamDecoder, NeedsSoManyLatentFramesToGoOn) {
+  const int64_t history = vae_model().traits().history;
+  EXPECT_EQ(history, 30);
+  EXPECT_EQ(WanVaeConfig().history(), 38);  // the published one
+  const Tensor latents = latents_of(history + 4);
+  const std::string expected = hash_behind(latents, history + 2, history + 2);
+  EXPECT_EQ(hash_behind(latents, history + 2, history), expected);
+  EXPECT_NE(hash_behind(latents, history + 2, history - 1), expected);
 }
 
 struct CountingSink final : FrameSink {
@@ -394,6 +427,48 @@ TEST(StageClock, AStageBesideAnotherKeepsItsOwnTime) {
   EXPECT_EQ(stages[1].stage, "decode");
   EXPECT_GE(stages[1].seconds, 0.03);
   EXPECT_LE(stages[0].seconds + stages[1].seconds, passed);
+}
+
+// A decoder that goes on behind frames of an earlier one gives the frames of one decode, and so
+// does the hash.
+TEST(StreamDecoder, GoesOnBehindAnEarlierOne) {
+  const int64_t history = vae_model().traits().history;
+  for (const int64_t first : {int64_t{1}, int64_t{5}, history, history + 3}) {
+    const Tensor latents = latents_of(first + 3);
+    const std::string expected = reference_hash(latents);
+    for (const int decoder : {-1, 0, 1}) {
+      Layout layout;
+      layout[Axis::kLayers] = decoder < 0 ? 1 : 2;
+      layout.decode_rank = decoder;
+      FramesSoFar before;
+      const auto rank = [&](Communicator* world, bool again) {
+        RankPlacement placement = world ? RankPlacement::of(*world, layout) : RankPlacement();
+        Decoding decoding(placement, false, nullptr, {kRows, kColumns},
+                          again ? before : FramesSoFar{});
+        if (again) {
+          const int64_t last = std::min(first, history);
+          Tensor tail(DType::kF32, {latents.view()[0], last, kRows, kColumns});
+          copy(decoding.stream, latents.view().slice(1, first - last, last), tail);
+          decoding.decoder->resume(tail, first);
+          decoding.push(latents.view().slice(1, first, 3), {2, 1});
+          const std::string hash = decoding.finish();
+          if (placement.root()) {
+            EXPECT_EQ(hash, expected) << first << " on " << decoder;
+          }
+          return;
+        }
+        decoding.push(latents.view().slice(1, 0, first), {first});
+        decoding.decoder->finish();
+        if (placement.root()) before = decoding.writer->keep();
+      };
+      for (const bool again : {false, true})
+        if (decoder < 0)
+          rank(nullptr, again);
+        else
+          run_ranks(2, [&](Communicator& world) { rank(&world, again); });
+      EXPECT_EQ(before.frames, vae_model().traits().frames(first));
+    }
+  }
 }
 
 }  // namespace

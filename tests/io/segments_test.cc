@@ -113,8 +113,10 @@ TEST(Segments, AppearWholeWhileLaterOnesAreWritten) {
   const TempFolder folder;
   auto sink = make_segmented_sink(folder / "a.mp4", settings_of("a"), Overwrite::kRefuse, 4);
   EXPECT_EQ(folder.entries(), Names{".a.000.part.mp4"});
-  push(*sink, 0, 4);
+  push(*sink, 0, 3);
   EXPECT_EQ(folder.entries(), Names{".a.000.part.mp4"});
+  push(*sink, 3, 4);
+  EXPECT_EQ(folder.entries(), Names{"a.000.mp4"});
   push(*sink, 4, 6);
   EXPECT_EQ(folder.entries(), (Names{".a.001.part.mp4", "a.000.mp4"}));
   EXPECT_EQ(read_video(folder / "a.000.mp4").size(), 4u);
