@@ -27,7 +27,8 @@ struct SlotTable {
 
   int64_t idle() const { return slots - static_cast<int64_t>(columns.front().forwards.size()); }
   bool full(int64_t slot) const {
-    return std::ranges::all_of(columns, [&](const Column& c) { return c.forwards.count(slot) > 0; });
+    return std::ranges::all_of(columns,
+                               [&](const Column& c) { return c.forwards.count(slot) > 0; });
   }
 };
 
@@ -140,12 +141,12 @@ int64_t block_slots(const QueueTimeline& timeline, const SlotTable& table) {
 
 void print_queue(const QueueTimeline& timeline, const Forecast& forecast) {
   const SlotTable table = table_of(timeline.config, timeline.plans);
-  const int64_t each = block_slots(timeline, table),
-                slots = table.slots + timeline.left_out * each;
-  std::printf("queue   %d blocks, %zu steps; a block per %.4g s while the queue is full\n",
-              timeline.config.blocks + timeline.left_out, timeline.config.steps.size(),
-              timeline.block_s);
-  std::printf("frames  the first after %.4g s, the last after %.4g s\n", forecast.first_frame_s,
+  const int64_t each = block_slots(timeline, table), slots = table.slots + timeline.left_out * each;
+  std::printf("queue   %d blocks, %zu steps", timeline.config.blocks + timeline.left_out,
+              timeline.config.steps.size());
+  if (timeline.block_s > 0)
+    std::printf("; a block per %.4g s while the queue is full", timeline.block_s);
+  std::printf("\nframes  the first after %.4g s, the last after %.4g s\n", forecast.first_frame_s,
               forecast.seconds);
   std::printf("bubbles %lld of %lld slots of a stage are idle (%.2f %%): %s\n",
               static_cast<long long>(table.idle()), static_cast<long long>(slots),

@@ -1,5 +1,6 @@
 #include "engine/long_video/queue_run.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "engine/decoding/video_output.h"
@@ -103,6 +104,42 @@ void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listen
     listener.warning(line);
 }
 
+// Counts the forwards of this rank for the clock. Turns would not do: they have one forward at
+// first, and many when the queue is full.
+class QueueProgress {
+ public:
+  QueueProgress(const QueuePlanConfig& config, const RankPlacement& placement, StageClock& clock)
+      : config_(config), placement_(placement), clock_(clock) {
+    done_ = forwards_before(config.first_turn);
+    clock.enter(Zone::kDenoise, forwards_before(static_cast<int>(config.turns().end)), done_);
+    first_block_ = forwards_before(steps());
+  }
+  void count(const Step& step) {
+    if (step.kind != Step::Kind::kCompute) return;
+    clock_.blocks(std::clamp(step.turn - steps() + 1, 0, config_.blocks), config_.blocks,
+                  first_block_);
+    clock_.step(++done_);
+  }
+
+ private:
+  int steps() const { return static_cast<int>(config_.steps.size()); }
+  int forwards_before(int turn) const {
+    int forwards = 0;
+    for (int before = 0; before < turn; ++before) {
+      const Range blocks = config_.passes(before);
+      for (int64_t block = blocks.begin; block < blocks.end; ++block)
+        for (int branch = 0; branch < config_.steps[before - block].branches; ++branch)
+          forwards += placement_.computes(branch);
+    }
+    return forwards;
+  }
+
+  const QueuePlanConfig& config_;
+  const RankPlacement& placement_;
+  StageClock& clock_;
+  int done_ = 0, first_block_ = 0;
+};
+
 }  // namespace
 
 void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, StageClock& clock,
@@ -117,7 +154,7 @@ void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, 
   QueuePlanConfig config = queue_plan(request, run.sampler, run.parts, run.placement);
   config.control = options.stop != nullptr;
   BlockOutput output(run, video, {sink, options.tap, clock});
-  clock.enter(Zone::kDenoise, static_cast<int>(config.turns().size()));
+  QueueProgress progress(config, run.placement, clock);
   QueueJob job{.sampler = run.sampler,
                .shape = video.window(),
                .guidance = {guidance_of(request, 0), guidance_of(request, 1)},
@@ -128,14 +165,13 @@ void run_queue(const QueueRun& run, FrameSink* sink, const RunOptions& options, 
                .decide = [&](int) { return int64_t{options.stop->load()}; },
                .before_turn =
                    [&](int turn, int64_t stop) {
-                     clock.step(turn);
                      output.expect(turn);
                      return stop == 0;
-                   }};
+                   },
+               .on_step = [&](const Step& step) { progress.count(step); }};
   QueueDenoiser denoiser(run.stream, run.arena, run.parts, run.placement, run.parts.wire_dtype());
   denoiser.run(config, job);
   result.streaming = denoiser.streaming();
-  clock.step(static_cast<int>(config.turns().size()));
   output.finish(result, started);
 }
 

@@ -37,6 +37,23 @@ std::array<int64_t, 4> held_latent(const Components& parts, const Request& reque
   return QueueVideo(request, whole, parts.vae_model().traits()).window();
 }
 
+std::vector<int64_t> rows_of_schedule(const Components& parts, const Request& request) {
+  std::vector<int64_t> rows;
+  for (const ScheduledPrompt& later : request.schedule)
+    rows.push_back(static_cast<int64_t>(parts.model()->tokens(later.prompt)->ids.size()));
+  return rows;
+}
+
+// The most prompts that the blocks of a queue show together, beside one.
+int more_prompts(const Components& parts, const Request& request) {
+  if (request.schedule.empty()) return 0;
+  const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
+  int most = 0;
+  for (int tail = 0; tail < video.blocks(); ++tail)
+    most = std::max(most, video.prompt(tail) - video.prompt(std::max(0, tail - request.steps + 1)));
+  return most;
+}
+
 // The dry run of a job on one rank of the replica.
 class RankRun {
  public:
@@ -50,10 +67,13 @@ class RankRun {
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         embeds_(f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns)),
         stages_messages_(of.stages_messages()),
+        later_rows_(rows_of_schedule(parts, request)),
         transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()) {
     placement_.set_dual_scope(dual_scope_of(request.method, 0));
+    for (const int64_t rows : later_rows_)
+      embeds_ += f32_bytes(rows * parts.text_model().traits().columns);
   }
 
   ComponentBytes bytes(size_t kept, bool decodes_meanwhile);
@@ -88,6 +108,7 @@ class RankRun {
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   bool stages_messages_;
+  std::vector<int64_t> later_rows_;  // of the schedule's prompts
   std::shared_ptr<SilentTransport> transport_;
   RankPlacement placement_;
   DryRun run_;
@@ -119,7 +140,9 @@ RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
   });
   bytes.text_encoder = weights.held;
   Footprint most;
-  for (const int64_t rows : prompt_rows_) {
+  std::vector<int64_t> all(prompt_rows_.begin(), prompt_rows_.end());
+  all.insert(all.end(), later_rows_.begin(), later_rows_.end());
+  for (const int64_t rows : all) {
     if (rows == 0) continue;  // no negative prompt
     // The sums of a short prompt may take a star, which holds more than the ring of a long one.
     Context context = placement_.text_context(run_.stream(), run_.arena(), {}, traits, rows);
@@ -144,6 +167,14 @@ Footprint RankRun::forwards(const Transformer& transformer, std::array<int64_t, 
     take_most(most, forward.footprint);
     joint = std::max(joint, forward.joint_rows);
   }
+  const int more = more_prompts(parts_, request_);
+  if (more == 0 || !placement_.computes(0)) return most;
+  const int64_t rows = std::ranges::max(later_rows_);
+  Context context = placement_.context(run_.stream(), run_.arena(), {}, all);
+  const DryForward forward =
+      dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
+  most.held += static_cast<uint64_t>(more) * forward.footprint.held;
+  take_most(most, forward.footprint);
   return most;
 }
 

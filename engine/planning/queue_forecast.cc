@@ -248,15 +248,16 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
     double took = QueueForecast::seconds(costs, step, rank);
     if (step.kind == Step::Kind::kDecode) {
       const bool last = step.pass.clip + 1 == out.config.blocks;
-      took += picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.left_out : 0)));
+      took +=
+          picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.left_out : 0)));
     }
     if (step.kind == Step::Kind::kCompute && !memory.empty())
       took = std::max(took, static_cast<double>(memory[rank].parts.streamed[step.pass.model]) /
                                 job_.machine.upload_bytes_per_s);
     return took;
   };
-  out.times = time_plans(out.plans, job_.machine.device, job_.machine.link, seconds,
-                         groups_of(replica));
+  out.times =
+      time_plans(out.plans, job_.machine.device, job_.machine.link, seconds, groups_of(replica));
   const std::vector<double> ends = finished(out);
   const int full = kept - steps;  // the last block that leaves a full queue
   if (full > 1) out.block_s = (ends[full] - ends[full / 2]) / (full - full / 2);
@@ -306,8 +307,8 @@ Forecast QueueForecast::operator()(const Layout& replica) {
   out.first_frame_s = text_s_ + timeline.first_frame_s;
   for (size_t rank = 0; rank < timeline.plans.size(); ++rank) {
     SimulatedRank& ran = out.ranks.emplace_back();
-    ran.seconds = text_s_ + timeline.times[rank].back().end_s +
-                  timeline.left_out * timeline.block_s;
+    ran.seconds =
+        text_s_ + timeline.times[rank].back().end_s + timeline.left_out * timeline.block_s;
     ran.counters = timeline.inside[rank];
     for (const Step& step : timeline.plans[rank].steps)
       if (step.kind == Step::Kind::kSend) {
