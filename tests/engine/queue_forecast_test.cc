@@ -71,7 +71,7 @@ TEST(QueueForecast, HoldsForALongVideo) {
     const PlannedJob job = planned("models/pocket", link, 401, 9);
     Layout layout;
     layout[Axis::kLayers] = 3;
-    EXPECT_GT(QueueForecast(job).timeline(layout).left_out, 20);
+    EXPECT_GT(QueueForecast(job).timeline(layout).skipped, 20);
     for (const char* text : {"layers=3", "ulysses=3"}) expect_like_whole(job, 3, text);
   }
 }
