@@ -283,9 +283,8 @@ int run_plan(const Flags& flags) {
   }
   if (!svg.empty()) {
     const std::string title = generator.model_name() + ", " + to_string(first.layout);
-    write_file(svg, is_queue(job.request)
-                        ? svg_of(QueueForecast(job).timeline(first.layout), title)
-                        : timeline_svg(first.ranks, title));
+    write_file(svg, is_queue(job.request) ? svg_of(QueueForecast(job).timeline(first.layout), title)
+                                          : timeline_svg(first.ranks, title));
     if (!flags.on("json")) std::printf("drawn   %s\n", svg.c_str());
   }
   check_memory(job, first);

@@ -27,7 +27,8 @@ struct SlotTable {
 
   int64_t idle() const { return slots - static_cast<int64_t>(columns.front().forwards.size()); }
   bool full(int64_t slot) const {
-    return std::ranges::all_of(columns, [&](const Column& c) { return c.forwards.count(slot) > 0; });
+    return std::ranges::all_of(columns,
+                               [&](const Column& c) { return c.forwards.count(slot) > 0; });
   }
 };
 
@@ -70,8 +71,8 @@ std::vector<int64_t> shown_slots(const SlotTable& table) {
   return shown;
 }
 
-// `left_out` blocks of the video, of so many slots each, belong behind the middle of the table.
-void print_slots(const SlotTable& table, int left_out, int64_t block_slots) {
+// `skipped` blocks of the video, of so many slots each, belong behind the middle of the table.
+void print_slots(const SlotTable& table, int skipped, int64_t block_slots) {
   std::printf("\n%-9s", "slot");
   for (const Column& column : table.columns) std::printf(" %9s", column.name.c_str());
   std::printf("    block.step%s of a forward, . is idle\n",
@@ -79,7 +80,7 @@ void print_slots(const SlotTable& table, int left_out, int64_t block_slots) {
   int64_t next = 0;
   for (const int64_t slot : shown_slots(table)) {
     const bool late = 2 * slot > table.slots + 6;
-    const int64_t moved = late ? left_out * block_slots : 0;
+    const int64_t moved = late ? skipped * block_slots : 0;
     if (slot + moved > next)
       std::printf("... %lld slots\n", static_cast<long long>(slot + moved - next));
     next = slot + moved + 1;
@@ -89,7 +90,7 @@ void print_slots(const SlotTable& table, int left_out, int64_t block_slots) {
       std::string cell = ".";
       if (found != column.forwards.end()) {
         Pass pass = found->second;
-        if (late) pass.clip += left_out;
+        if (late) pass.clip += skipped;
         cell = name_of(pass, table.branches == 2);
       }
       std::printf(" %9s", cell.c_str());
@@ -140,12 +141,12 @@ int64_t block_slots(const QueueTimeline& timeline, const SlotTable& table) {
 
 void print_queue(const QueueTimeline& timeline, const Forecast& forecast) {
   const SlotTable table = table_of(timeline.config, timeline.plans);
-  const int64_t each = block_slots(timeline, table),
-                slots = table.slots + timeline.left_out * each;
-  std::printf("queue   %d blocks, %zu steps; a block per %.4g s while the queue is full\n",
-              timeline.config.blocks + timeline.left_out, timeline.config.steps.size(),
-              timeline.block_s);
-  std::printf("frames  the first after %.4g s, the last after %.4g s\n", forecast.first_frame_s,
+  const int64_t each = block_slots(timeline, table), slots = table.slots + timeline.skipped * each;
+  std::printf("queue   %d blocks, %zu steps", timeline.config.blocks + timeline.skipped,
+              timeline.config.steps.size());
+  if (timeline.block_s > 0)
+    std::printf("; a block per %.4g s while the queue is full", timeline.block_s);
+  std::printf("\nframes  the first after %.4g s, the last after %.4g s\n", forecast.first_frame_s,
               forecast.seconds);
   std::printf("bubbles %lld of %lld slots of a stage are idle (%.2f %%): %s\n",
               static_cast<long long>(table.idle()), static_cast<long long>(slots),
@@ -155,12 +156,12 @@ void print_queue(const QueueTimeline& timeline, const Forecast& forecast) {
     std::printf("link    rank %d to %d: %s in %lld messages\n", link.from, link.to,
                 format_bytes(static_cast<uint64_t>(link.sent.bytes)).c_str(),
                 static_cast<long long>(link.sent.messages));
-  print_slots(table, timeline.left_out, each);
+  print_slots(table, timeline.skipped, each);
 }
 
 nlohmann::json to_json(const QueueTimeline& timeline, const Forecast& forecast) {
   const SlotTable table = table_of(timeline.config, timeline.plans);
-  const int blocks = timeline.config.blocks + timeline.left_out;
+  const int blocks = timeline.config.blocks + timeline.skipped;
   nlohmann::json object{{"blocks", blocks},
                         {"steps", timeline.config.steps.size()},
                         {"stages", timeline.config.layout[Axis::kLayers]},
@@ -192,8 +193,8 @@ std::string svg_of(const QueueTimeline& timeline, const std::string& title) {
                     std::ranges::any_of(timeline.config.steps,
                                         [](const auto& step) { return step.branches == 2; });
   std::string more;
-  if (timeline.left_out > 0)
-    more = ", without " + std::to_string(timeline.left_out) + " blocks of the middle";
+  if (timeline.skipped > 0)
+    more = ", without " + std::to_string(timeline.skipped) + " blocks of the middle";
   return plan_svg(timeline.plans, timeline.times, title + "; block.step of every forward" + more,
                   [both](const Pass& pass) { return name_of(pass, both); });
 }

@@ -193,6 +193,9 @@ GeneratorOptions Drawer::planned_options() const {
 std::optional<PromptCut> Drawer::checked_prompt(const Request& request) const {
   const std::optional<PromptCut> cut = generator_.prompt_cut(request.prompt);
   if (cut) warn_of_cut("prompt", *cut);
+  for (const ScheduledPrompt& later : request.schedule)
+    if (const auto later_cut = generator_.prompt_cut(later.prompt))
+      warn_of_cut("prompt at " + shown(later.seconds) + " s", *later_cut);
   if (generator_.layout_limits(request).guided)
     if (const auto negative = generator_.prompt_cut(request.negative_prompt.value_or("")))
       warn_of_cut("negative prompt", *negative);

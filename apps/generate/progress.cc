@@ -100,6 +100,7 @@ void ProgressPrinter::tick(const std::stop_token& stop) {
     const double waited = std::chrono::duration<double>(now - heard_at_).count();
     still.elapsed_seconds += waited;
     still.eta_seconds = std::max(0.0, still.eta_seconds - waited);
+    still.first_frame_seconds = std::max(0.0, still.first_frame_seconds - waited);
     print(still, percent_);
   }
 }
@@ -115,7 +116,14 @@ void ProgressPrinter::print(const Progress& progress, double percent) {
   if (progress.total > 1)
     detail += " " + std::to_string(progress.step) + "/" + std::to_string(progress.total);
   char numbers[96] = "";
-  if (progress.stage == "denoise" && progress.seconds_per_step > 0)
+  const bool denoises = progress.stage == "denoise" && progress.seconds_per_step > 0;
+  if (denoises && progress.blocks > 0) {
+    char first[48] = "";
+    if (progress.first_frame_seconds > 0)
+      std::snprintf(first, sizeof first, "first frame in %.0f s, ", progress.first_frame_seconds);
+    std::snprintf(numbers, sizeof numbers, "  block %d/%d done  %slast in %.0f s",
+                  progress.finished_blocks, progress.blocks, first, progress.eta_seconds);
+  } else if (denoises)
     std::snprintf(numbers, sizeof numbers, "  sigma %.3f  %.2f s/step  %.0f s left", progress.sigma,
                   progress.seconds_per_step, progress.eta_seconds);
   else if (progress.elapsed_seconds >= 1)
@@ -146,6 +154,10 @@ void ProgressPrinter::print_json(const Progress& progress, double percent) {
                        {"eta_s", progress.eta_seconds},
                        {"mem_bytes", {{"0", progress.memory_bytes}}}};
   if (progress.pictures > 0) event["frames"] = progress.pictures;
+  if (progress.blocks > 0) {
+    event["blocks"] = {{"done", progress.finished_blocks}, {"total", progress.blocks}};
+    if (progress.first_frame_seconds > 0) event["first_frame_eta_s"] = progress.first_frame_seconds;
+  }
   if (progress.stage == "denoise") {
     event["sigma"] = progress.sigma;
     event["s_per_step"] = progress.seconds_per_step;

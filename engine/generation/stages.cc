@@ -113,6 +113,12 @@ void StageClock::report() {
     progress.seconds_per_step = progress.elapsed_seconds / (stage_.done - stage_.first);
     progress.eta_seconds = progress.seconds_per_step * std::max(stage_.total - stage_.done, 0);
   }
+  if (blocks_ > 0 && stage_.zone == Zone::kDenoise) {
+    progress.finished_blocks = finished_blocks_;
+    progress.blocks = blocks_;
+    progress.first_frame_seconds =
+        progress.seconds_per_step * std::max(first_block_step_ - stage_.done, 0);
+  }
   progress.memory_bytes = memory_();
   listener_->progress(progress);
 }

@@ -24,6 +24,12 @@ class StageClock {
   void enter(Zone stage, int total, int done = 0);
   void step(int done, double sigma = 0);
   void kept(int steps) { kept_ = steps; }
+  // So many blocks of a queue are done. The first is done after step `first` of this stage.
+  void blocks(int done, int total, int first) {
+    finished_blocks_ = done;
+    blocks_ = total;
+    first_block_step_ = first;
+  }
   // Runs `body` as a stage of its own inside the current one. The current stage's clock is paused
   // meanwhile.
   void inside(Zone stage, int total, const std::function<void()>& body);
@@ -58,6 +64,7 @@ class StageClock {
   Stage stage_;
   int kept_ = -1;
   int64_t pictures_ = 0;
+  int finished_blocks_ = 0, blocks_ = 0, first_block_step_ = 0;
   std::vector<StageSeconds> seconds_;
 };
 

@@ -1,5 +1,6 @@
 #include "engine/long_video/queue_run.h"
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 
@@ -226,6 +227,46 @@ void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listen
     listener.warning(line);
 }
 
+// Counts the forwards of this rank for the clock. Turns would not do: they have one forward at
+// first, and many when the queue is full.
+class QueueProgress {
+ public:
+  // The number of blocks of an endless job is unknown.
+  QueueProgress(const QueuePlanConfig& config, bool endless, const RankPlacement& placement,
+                StageClock& clock)
+      : config_(config), endless_(endless), placement_(placement), clock_(clock) {
+    done_ = forwards_before(config.first_turn);
+    const auto turns = static_cast<int>(config.turns().end);
+    clock.enter(Zone::kDenoise, endless ? 0 : forwards_before(turns), done_);
+    first_block_ = forwards_before(steps());
+  }
+  void count(const Step& step) {
+    if (step.kind != Step::Kind::kCompute) return;
+    clock_.blocks(std::clamp(step.turn - steps() + 1, 0, config_.blocks), config_.blocks,
+                  first_block_);
+    clock_.step(++done_);
+  }
+
+ private:
+  int steps() const { return static_cast<int>(config_.steps.size()); }
+  int forwards_before(int turn) const {
+    int forwards = 0;
+    for (int before = 0; before < turn; ++before) {
+      const Range blocks = config_.passes(before);
+      for (int64_t block = blocks.begin; block < blocks.end; ++block)
+        for (int branch = 0; branch < config_.steps[before - block].branches; ++branch)
+          forwards += placement_.computes(branch);
+    }
+    return forwards;
+  }
+
+  const QueuePlanConfig& config_;
+  const bool endless_;
+  const RankPlacement& placement_;
+  StageClock& clock_;
+  int done_ = 0, first_block_ = 0;
+};
+
 // Runs the queue. Returns the turn before which it was stopped; nullopt where it was not.
 std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& output,
                            const RunOptions& options, StageClock& clock, RunResult& result) {
@@ -236,7 +277,7 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
   const auto turns = static_cast<int>(config.turns().end);
   run.about.total = turns;
   CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds);
-  clock.enter(Zone::kDenoise, request.endless ? 0 : turns, run.first_turn);
+  QueueProgress progress(config, request.endless, run.placement, clock);
   QueueJob job{
       .sampler = run.sampler,
       .shape = video.window(),
@@ -244,7 +285,8 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
       .prompts = run.prompts,
       .negative = run.negative,
       .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },
-      .decode = [&](int block, const TensorView& latent) { output.decode(block, latent); }};
+      .decode = [&](int block, const TensorView& latent) { output.decode(block, latent); },
+      .on_step = [&](const Step& step) { progress.count(step); }};
   job.decide = [&](int now) {
     const StepAction action = policy.decide(now + 1);
     return static_cast<int64_t>(request.endless && stops(action) ? StepAction::kStop : action);
@@ -254,7 +296,6 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
     turn = now;
     if (word != 0) return static_cast<StepAction>(word);
     clock.kept(policy.kept());
-    clock.step(now);
     output.expect(now);
     return StepAction::kContinue;
   };
@@ -271,7 +312,6 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
   policy.finish(result);
   result.streaming = denoiser.streaming();
   if (!done) return turn;
-  clock.step(turns);
   return std::nullopt;
 }
 

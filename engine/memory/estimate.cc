@@ -37,6 +37,23 @@ std::array<int64_t, 4> held_latent(const Components& parts, const Request& reque
   return QueueVideo(request, whole, parts.vae_model().traits()).window();
 }
 
+std::vector<int64_t> rows_of_schedule(const Components& parts, const Request& request) {
+  std::vector<int64_t> rows;
+  for (const ScheduledPrompt& later : request.schedule)
+    rows.push_back(static_cast<int64_t>(parts.model()->tokens(later.prompt)->ids.size()));
+  return rows;
+}
+
+// The most prompts that the blocks of a queue show together, beside one.
+int more_prompts(const Components& parts, const Request& request) {
+  if (request.schedule.empty()) return 0;
+  const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
+  int most = 0;
+  for (int tail = 0; tail < video.blocks(); ++tail)
+    most = std::max(most, video.prompt(tail) - video.prompt(std::max(0, tail - request.steps + 1)));
+  return most;
+}
+
 // The dry run of a job on one rank of the replica.
 class RankRun {
  public:
@@ -53,10 +70,13 @@ class RankRun {
                static_cast<uint64_t>(
                    of.split(shape_, parts.traits().patch[0]).frames[of.rank()].size())),
         stages_messages_(of.stages_messages()),
+        later_rows_(rows_of_schedule(parts, request)),
         transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()) {
     placement_.set_dual_scope(dual_scope_of(request.method, 0));
+    for (const int64_t rows : later_rows_)
+      embeds_ += f32_bytes(rows * parts.text_model().traits().columns);
   }
 
   ComponentBytes bytes(size_t kept, bool decodes_meanwhile);
@@ -100,6 +120,7 @@ class RankRun {
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
   uint64_t begun_;                // bytes of the latent that the rank begins with
   bool stages_messages_;
+  std::vector<int64_t> later_rows_;  // of the schedule's prompts
   std::shared_ptr<SilentTransport> transport_;
   RankPlacement placement_;
   DryRun run_;
@@ -131,7 +152,9 @@ RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
   });
   bytes.text_encoder = weights.held;
   Footprint most;
-  for (const int64_t rows : prompt_rows_) {
+  std::vector<int64_t> all(prompt_rows_.begin(), prompt_rows_.end());
+  all.insert(all.end(), later_rows_.begin(), later_rows_.end());
+  for (const int64_t rows : all) {
     if (rows == 0) continue;  // no negative prompt
     // The sums of a short prompt may take a star, which holds more than the ring of a long one.
     Context context = placement_.text_context(run_.stream(), run_.arena(), {}, traits, rows);
@@ -156,6 +179,14 @@ Footprint RankRun::forwards(const Transformer& transformer, std::array<int64_t, 
     take_most(most, forward.footprint);
     joint = std::max(joint, forward.joint_rows);
   }
+  const int more = more_prompts(parts_, request_);
+  if (more == 0 || !placement_.computes(0)) return most;
+  const int64_t rows = std::ranges::max(later_rows_);
+  Context context = placement_.context(run_.stream(), run_.arena(), {}, all);
+  const DryForward forward =
+      dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
+  most.held += static_cast<uint64_t>(more) * forward.footprint.held;
+  take_most(most, forward.footprint);
   return most;
 }
 

@@ -116,6 +116,32 @@ QueueForecast::StepClass QueueForecast::class_of(const Step& step, int rank) {
   return out;
 }
 
+// Forwards of a group begin when its last rank is there.
+QueueForecast::Costs QueueForecast::costs_of(const Layout& replica, const std::vector<Done>& done,
+                                             std::span<const SimulatedRank> ranks) {
+  Costs out;
+  const std::vector<int> groups = groups_of(replica);
+  std::map<std::pair<int, Pass>, double> begun;  // by group: when its last rank began a forward
+  for (int rank = 0; rank < replica.ranks(); ++rank)
+    for (const auto& [step, time] : done[rank])
+      if (step.kind == Step::Kind::kCompute) {
+        double& latest_s = begun[{groups[rank], step.pass}];
+        latest_s = std::max(latest_s, time.begin_s);
+      }
+  for (int rank = 0; rank < replica.ranks(); ++rank) {
+    int forwards = 0;
+    for (const auto& [step, time] : done[rank]) {
+      if (step.peer >= 0) continue;
+      const bool computes = step.kind == Step::Kind::kCompute;
+      const double took = time.end_s - (computes ? begun[{groups[rank], step.pass}] : time.begin_s);
+      out.seconds[class_of(step, rank)] = took;
+      forwards += computes;
+    }
+    out.inside.push_back(inside_a_forward(ranks[rank].counters, forwards));
+  }
+  return out;
+}
+
 // The program runs a short queue of transformers that have at most so many blocks. The last
 // step of a class counts, because the first one prepares the prompt.
 QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) {
@@ -135,7 +161,7 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
   config.decoder = 0;
   for (int& own : config.layers) own = std::min(own, blocks);
 
-  std::vector<std::vector<std::pair<Step, StepTime>>> done(replica.ranks());
+  std::vector<Done> done(replica.ranks());
   const auto run = [&](Communicator& world) {
     RankPlacement placement = RankPlacement::of(world, replica);
     Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
@@ -169,27 +195,7 @@ QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) 
   };
   const std::vector<SimulatedRank> ranks =
       simulate(replica.ranks(), job_.machine.device, job_.machine.link, run);
-  Costs out;
-  const std::vector<int> groups = groups_of(replica);
-  std::map<std::pair<int, Pass>, double> begun;  // by group: when its last rank began a forward
-  for (int rank = 0; rank < replica.ranks(); ++rank)
-    for (const auto& [step, time] : done[rank])
-      if (step.kind == Step::Kind::kCompute) {
-        double& latest_s = begun[{groups[rank], step.pass}];
-        latest_s = std::max(latest_s, time.begin_s);
-      }
-  for (int rank = 0; rank < replica.ranks(); ++rank) {
-    int forwards = 0;
-    for (const auto& [step, time] : done[rank]) {
-      if (step.peer >= 0) continue;
-      const bool computes = step.kind == Step::Kind::kCompute;
-      const double took = time.end_s - (computes ? begun[{groups[rank], step.pass}] : time.begin_s);
-      out.seconds[class_of(step, rank)] = took;
-      forwards += computes;
-    }
-    out.inside.push_back(inside_a_forward(ranks[rank].counters, forwards));
-  }
-  return out;
+  return costs_of(replica, done, ranks);
 }
 
 // Forwards with one or two blocks per stage say what those with all blocks take.
@@ -217,7 +223,7 @@ const QueueForecast::Costs& QueueForecast::costs(const Layout& replica) {
   return costs_.emplace_back(replica, measured_all(replica)).second;
 }
 
-// What a step takes beside messages, decoding and the copying of weights.
+// The seconds of a step beside messages, decoding and the copying of weights.
 double QueueForecast::seconds(const Costs& costs, const Step& step, int rank) {
   StepClass of = class_of(step, rank);
   auto found = costs.seconds.find(of);
@@ -239,7 +245,7 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
   QueueTimeline out{.config = config_for(replica), .plans = {}, .times = {}, .inside = {}};
   const auto steps = static_cast<int>(out.config.steps.size());
   const int kept = std::min(out.config.blocks, steps + replica[Axis::kLayers] + kSpareBlocks);
-  out.left_out = std::exchange(out.config.blocks, kept) - kept;
+  out.skipped = std::exchange(out.config.blocks, kept) - kept;
   out.plans = plan_queue(out.config);
   const Costs& costs = this->costs(replica);
   std::vector<MemoryPlan> memory;
@@ -248,15 +254,15 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
     double took = QueueForecast::seconds(costs, step, rank);
     if (step.kind == Step::Kind::kDecode) {
       const bool last = step.pass.clip + 1 == out.config.blocks;
-      took += picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.left_out : 0)));
+      took += picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.skipped : 0)));
     }
     if (step.kind == Step::Kind::kCompute && !memory.empty())
       took = std::max(took, static_cast<double>(memory[rank].parts.streamed[step.pass.model]) /
                                 job_.machine.upload_bytes_per_s);
     return took;
   };
-  out.times = time_plans(out.plans, job_.machine.device, job_.machine.link, seconds,
-                         groups_of(replica));
+  out.times =
+      time_plans(out.plans, job_.machine.device, job_.machine.link, seconds, groups_of(replica));
   const std::vector<double> ends = finished(out);
   const int full = kept - steps;  // the last block that leaves a full queue
   if (full > 1) out.block_s = (ends[full] - ends[full / 2]) / (full - full / 2);
@@ -270,11 +276,11 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
       forwards += step.kind == Step::Kind::kCompute;
     }
     out.end_s = std::max(out.end_s, out.times[rank].back().end_s);
-    forwards += forwards / kept * out.left_out;
+    forwards += forwards / kept * out.skipped;
     out.inside.emplace_back();
     add(out.inside.back(), costs.inside[rank], static_cast<double>(forwards));
   }
-  out.end_s += out.left_out * out.block_s;
+  out.end_s += out.skipped * out.block_s;
   return out;
 }
 
@@ -306,8 +312,7 @@ Forecast QueueForecast::operator()(const Layout& replica) {
   out.first_frame_s = text_s_ + timeline.first_frame_s;
   for (size_t rank = 0; rank < timeline.plans.size(); ++rank) {
     SimulatedRank& ran = out.ranks.emplace_back();
-    ran.seconds = text_s_ + timeline.times[rank].back().end_s +
-                  timeline.left_out * timeline.block_s;
+    ran.seconds = text_s_ + timeline.times[rank].back().end_s + timeline.skipped * timeline.block_s;
     ran.counters = timeline.inside[rank];
     for (const Step& step : timeline.plans[rank].steps)
       if (step.kind == Step::Kind::kSend) {

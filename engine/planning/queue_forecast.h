@@ -13,19 +13,19 @@ namespace weft {
 // The plans of a replica and the times of their steps, from the encoded prompts on.
 struct QueueTimeline {
   QueuePlanConfig config;  // with the blocks that the plans have
-  int left_out = 0;        // blocks of the video that the plans do not have
+  int skipped = 0;         // blocks of the video that the plans do not have
   std::vector<Plan> plans;
   std::vector<std::vector<StepTime>> times;
   double block_s = 0;        // from one finished block to the next while the queue is full
   double first_frame_s = 0;  // when the first frame is decoded, and when the last one is
   double end_s = 0;
-  // What a rank sends inside its forwards, in the whole video.
+  // Messages inside the forwards of each rank, in the whole video.
   std::vector<CommCounters> inside;
 
-  // How often the video has a pass of the plans: blocks that are left out are like one in the
-  // middle.
+  // Counts how often the video has a pass of the plans: blocks that are left out are like one in
+  // the middle.
   int64_t repeats(const Pass& pass) const {
-    return 1 + (pass.clip == config.blocks / 2 ? left_out : 0);
+    return 1 + (pass.clip == config.blocks / 2 ? skipped : 0);
   }
 };
 
@@ -52,9 +52,12 @@ class QueueForecast {
     std::map<StepClass, double> seconds;
     std::vector<CommCounters> inside;  // of one forward
   };
+  using Done = std::vector<std::pair<Step, StepTime>>;  // of one rank
   static StepClass class_of(const Step& step, int rank);
   QueuePlanConfig config_for(const Layout& replica) const;
   std::shared_ptr<const OpenModel> with_blocks(int blocks);
+  static Costs costs_of(const Layout& replica, const std::vector<Done>& done,
+                        std::span<const SimulatedRank> ranks);
   Costs measured(const Layout& replica, int blocks);
   Costs measured_all(const Layout& replica);
   const Costs& costs(const Layout& replica);

@@ -96,9 +96,7 @@ class QueueWriter final : public PlanWriter {
     return j > 0 && block + 1 < config_.blocks && computes_in(j - 1) &&
            is_before_[block > 0][part * parts_ + of_part];
   }
-  bool is_decoded(int block, int part, int j) const {
-    return j == steps() && has_own(block, part);
-  }
+  bool is_decoded(int block, int part, int j) const { return j == steps() && has_own(block, part); }
   // Returns whether this rank reads z_k^(j) of a part beside its update.
   bool reads(int block, int part, int j) const {
     return (first() && (is_own(block, part, j, part_) || is_prefix(block, part, j, part_))) ||

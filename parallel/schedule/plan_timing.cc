@@ -4,11 +4,10 @@
 #include <map>
 #include <utility>
 
-
 namespace weft {
 namespace {
 
-struct Wire {                // from one rank to another
+struct Wire {                 // from one rank to another
   std::vector<double> due_s;  // of what was sent
   size_t posted = 0;
 };
@@ -17,7 +16,7 @@ struct Rank {
   Rank(const DeviceModel& device, const Link& link) : messages(device, link) {}
   double now_s = 0;
   MessageClock messages;
-  std::map<int, size_t> posts{};    // by slot: the number of a receive among those of its wire
+  std::map<int, size_t> posts{};     // by slot: the number of a receive among those of its wire
   std::map<int, double> copied_s{};  // by slot: when what was sent from it has been copied
   std::vector<StepTime> done{};
   size_t forwards = 0;

@@ -147,7 +147,7 @@ std::string window_svg(const RankForwards& ranks, double begin_s, double end_s, 
   return svg;
 }
 
-// How much of every slice of the whole time a rank computes.
+// The share of every slice of the whole time in which a rank computes.
 std::string shares_svg(const std::vector<NamedForward>& forwards, double end_s, double y) {
   std::vector<double> shares(kPlanWidth);
   const double scale = kPlanWidth / end_s;

@@ -145,6 +145,19 @@ TEST(QueueJob, MemoryOfCheckpointsIsAsPlanned) {
   remove_checkpoints(run_options.checkpoint_path);
 }
 
+// Two prompts of the schedule are longer than Request::prompt, and all three are shown together.
+TEST(QueueJob, MemoryOfScheduledPromptsIsAsPlanned) {
+  Request request = queue_job();
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "a big red ball ";
+  request.schedule = {{0.5, text}, {1, text + "again"}};
+  Generator generator(kModel, options_of(DType::kF32));
+  const auto planned = static_cast<double>(generator.plan(generator.resolve(request)).high_water);
+  const auto taken = static_cast<double>(generator.run(request, nullptr).memory_high_water);
+  EXPECT_LE(planned, 1.05 * taken);
+  EXPECT_GE(planned, 0.99 * taken);
+}
+
 // The queue is at its longest with 41 frames already.
 TEST(QueueJob, MemoryDoesNotGrowWithTheVideo) {
   Request request = queue_job();
@@ -332,6 +345,33 @@ TEST(QueueJob, SeveralDecodersAreRefused) {
     Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, layout));
     EXPECT_THROW(generator.run(queue_job(), nullptr), Error);
   });
+}
+
+struct Events final : ProgressListener {
+  std::vector<Progress> all;
+  void progress(const Progress& progress) override {
+    if (progress.stage == "denoise") all.push_back(progress);
+  }
+};
+
+// Nine steps of eleven latent frames in five blocks, of which the first is done after 35 passes.
+TEST(QueueJob, ProgressCountsForwardsAndBlocks) {
+  Events events;
+  RunOptions options;
+  options.listener = &events;
+  Request request = queue_job();
+  request.guidance_scale = 1;
+  Generator(kModel, options_of(DType::kF32)).run(request, nullptr, options);
+  ASSERT_EQ(events.all.size(), 1 + 9 * 5u);
+  for (size_t i = 1; i < events.all.size(); ++i) {
+    const Progress& now = events.all[i];
+    EXPECT_EQ(now.step, static_cast<int>(i));
+    EXPECT_EQ(now.total, 45);
+    EXPECT_EQ(now.blocks, 5);
+    EXPECT_GE(now.finished_blocks, events.all[i - 1].finished_blocks);
+    EXPECT_EQ(now.first_frame_seconds > 0, i < 35) << i;
+    EXPECT_LE(now.first_frame_seconds, now.eta_seconds);
+  }
 }
 
 struct Warnings final : ProgressListener {

@@ -1,6 +1,5 @@
 // Simulated time by hand: computing, a message on a link, what overlaps and what queues.
 #include "parallel/schedule/simulate.h"
-#include "parallel/schedule/timeline_svg.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +7,7 @@
 #include <array>
 #include <chrono>
 
+#include "parallel/schedule/timeline_svg.h"
 #include "parallel/transport/local.h"
 
 namespace weft {
