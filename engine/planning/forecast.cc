@@ -246,9 +246,9 @@ double QuickForecast::denoise_with(const Layout& layout, int blocks, bool alone)
   const auto work = [&](Communicator& world) {
     draw(world, layout, blocks, updated[world.rank()]);
   };
-  double seconds =
-      alone ? simulate_first(layout.ranks(), machine.device, machine.link, work).seconds
-            : latest(simulate(layout.ranks(), machine.device, machine.link, work));
+  double seconds = alone
+                       ? simulate_first(layout.ranks(), machine.device, machine.link, work).seconds
+                       : latest(simulate(layout.ranks(), machine.device, machine.link, work));
   const auto updated_at = [&](int step) {
     double last = 0;
     for (const std::vector<double>& times : updated) last = std::max(last, times[step]);
@@ -278,9 +278,9 @@ double QuickForecast::denoise(const Layout& layout, bool alone) {
 double QuickForecast::least_denoise(Layout layout) {
   const int stages = std::exchange(layout[Axis::kLayers], 1);
   if (stages == 1) return denoise(layout, true);
-  const bool both = layout[Axis::kCfg] == 1 &&
-                    std::ranges::all_of(schedule_.steps,
-                                        [](const auto& step) { return step.branches == 2; });
+  const bool both =
+      layout[Axis::kCfg] == 1 &&
+      std::ranges::all_of(schedule_.steps, [](const auto& step) { return step.branches == 2; });
   if (guided(schedule_)) layout[Axis::kCfg] = 2;
   return denoise(layout, true) * (both ? stages + 1 : stages) / stages;
 }

@@ -99,9 +99,9 @@ struct LayoutChoice {
   int too_large = 0;  // faster layouts than the last of `best` that do not fit
   int simulated = 0;  // layouts that could be among them by the time of one rank alone
 };
-// Chooses the fastest layout that fits, without simulating those that cannot be it. Of those that take at most kAlike times as long, the first
-// of `layouts` wins, so that small differences between measured rates do not change the choice.
-// `layouts` must not be empty.
+// Chooses the fastest layout that fits, without simulating those that cannot be it. Of those that
+// take at most kAlike times as long, the first of `layouts` wins, so that small differences between
+// measured rates do not change the choice. `layouts` must not be empty.
 inline constexpr double kAlike = 1.03;
 LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts);
 
