@@ -2,7 +2,9 @@
 // in each stage agrees with its plan: a plan is at most 5 % too large and 1 % too small.
 // usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [LAYOUT...]   under mpirun; layouts without a name
 //                                                              are all legal ones
-//        mpi_plan_test language FOLDER       under mpirun, completes prompts with a language model
+//        mpi_plan_test language FOLDER [LAYOUT...]   under mpirun, completes prompts with a
+//        language
+//                                                    model
 //        mpi_plan_test widen MODEL FOLDER    copies a small model and gives its transformer the
 //                                            true width of its family, two blocks and random values
 #include <cstdio>
@@ -91,7 +93,7 @@ std::vector<int64_t> complete_on_rank(RankPlacement placement, const std::string
   constexpr int64_t kPrompt = 96, kNew = 8, kSequences = 3, kChunk = 32;
   LanguageOptions options{.dtype = dtype, .threads = 1, .positions = kPrompt + kNew};
   options.page_rows = 16;
-  options.cache_tokens = kSequences * (kPrompt + 2 * options.page_rows);
+  options.cache_tokens = kSequences * (kPrompt + options.page_rows);
   const LanguageBytes plan =
       LanguageRank::predict(LanguageModel::read_config(folder), options, placement, kChunk,
                             kSequences * kPrompt, kSequences);
@@ -105,12 +107,16 @@ std::vector<int64_t> complete_on_rank(RankPlacement placement, const std::string
           static_cast<int64_t>(tensor_bytes_peak() - live + model.rank().arena_high_water())};
 }
 
-std::vector<std::string> language_work(Communicator& world, const std::string& folder) {
+std::vector<std::string> language_work(Communicator& world, const std::string& folder,
+                                       const std::vector<std::string>& names) {
   const LayoutLimits limits = LanguageRank::limits(LanguageModel::read_config(folder), 32);
+  std::vector<Layout> layouts;
+  for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
+  if (names.empty()) layouts = legal_layouts(world.size(), limits);
+  std::erase_if(layouts, [](const Layout& layout) { return layout[Axis::kData] > 1; });
   std::vector<std::string> faults;
-  for (const Layout& layout : legal_layouts(world.size(), limits))
+  for (const Layout& layout : layouts)
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      if (layout[Axis::kData] > 1) continue;
       const auto all =
           test::gather(world, complete_on_rank(RankPlacement::of(world, layout), folder, dtype));
       for (int rank = 0; rank < (world.rank() == 0 ? world.size() : 0); ++rank) {
@@ -171,8 +177,9 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (model == "language")
-    return weft::test::mpi_main(
-        [&](weft::Communicator& world) { return weft::language_work(world, argv[2]); });
+    return weft::test::mpi_main([&](weft::Communicator& world) {
+      return weft::language_work(world, argv[2], {argv + 3, argv + argc});
+    });
   weft::Request request = weft::test::job();
   long frames = 0, height = 0, width = 0;
   if (std::sscanf(argv[2], "%ldx%ldx%ld", &frames, &height, &width) != 3) return 2;
