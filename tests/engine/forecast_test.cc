@@ -104,8 +104,14 @@ TEST(LayoutChoice, IsTheMinimumOfAllLayouts) {
       ASSERT_EQ(choice.best.size(), 3u);
       EXPECT_EQ(choice.too_large, 0);
       const std::vector<Layout> expected = expected_choice(all, layouts);
-      for (int place = 0; place < 3; ++place)
-        EXPECT_EQ(to_string(choice.best[place].layout), to_string(expected[place])) << place;
+      EXPECT_EQ(to_string(choice.best[0].layout), to_string(expected[0]));
+      // Times that differ by less than a quick forecast's error may change places.
+      const auto seconds = [&](const Layout& layout) {
+        return std::ranges::find(all, layout, &Forecast::layout)->seconds;
+      };
+      for (const int place : {1, 2})
+        EXPECT_NEAR(seconds(choice.best[place].layout) / seconds(expected[place]), 1, 0.01)
+            << place << ": " << to_string(choice.best[place].layout);
     }
 }
 

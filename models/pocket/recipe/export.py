@@ -56,6 +56,6 @@ with open(os.path.join(a.to, "model_index.json"), "w") as f:
                "vae": ["diffusers", "AutoencoderKLWan"]}, f, indent=2)
     f.write("\n")
 with open(os.path.join(a.to, "weft.json"), "w") as f:
-    json.dump({"width": 128, "height": 128, "num_frames": 25, "fps": 16, "steps": 20, "guidance_scale": 4.0,
+    json.dump({"width": 128, "height": 128, "num_frames": 25, "trained_frames": 61, "fps": 16, "steps": 20, "guidance_scale": 4.0,
                "flow_shift": 3.0}, f, indent=2)
     f.write("\n")
