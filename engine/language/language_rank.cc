@@ -124,6 +124,12 @@ KVShape shape_by_tokens(const DecoderConfig& config, const LanguageOptions& opti
 
 bool has_rings(const Layout& layout) { return layout.blocks() > 1; }
 
+// The pages of tokens that a rank of a ring holds: its share of each sequence's, and one for the
+// pass that comes.
+uint64_t ring_pages(uint64_t pages, uint64_t blocks, uint64_t sequences) {
+  return std::min(pages, pages / blocks + sequences) + 1;
+}
+
 // The dry runs of one rank's passes that are split by heads.
 class DryPasses {
  public:
@@ -220,7 +226,9 @@ LanguageBytes LanguageRank::predict(const DecoderConfig& config, const LanguageO
     const DecoderLoad wide = load(config, full, placement, true);
     bytes.weights += dry.resident_bytes(wide);
     if (has_rings(layout))
-      bytes.cache += (pages + 1) * shape_by_tokens(config, full, wide, placement).page_bytes();
+      bytes.cache += ring_pages(pages, static_cast<uint64_t>(layout.blocks()),
+                                static_cast<uint64_t>(sequences)) *
+                     shape_by_tokens(config, full, wide, placement).page_bytes();
   }
   const int64_t rows = std::min(chunk, prompt_tokens);
   const Footprint pass = dry.pass(decode, std::max(rows, sequences), sequences);
@@ -228,7 +236,8 @@ LanguageBytes LanguageRank::predict(const DecoderConfig& config, const LanguageO
   const auto d = static_cast<uint64_t>(config.hidden);
   const int64_t held = std::min(
       prompt_tokens, kPassesOfAStage * layout[Axis::kLayers] * std::max<int64_t>(chunk, 1));
-  bytes.workspace += static_cast<uint64_t>(held) * d * (4 + size_of(full.dtype));
+  const size_t wire = layout[Axis::kLayers] > 1 ? size_of(full.dtype) : 0;  // between stages
+  bytes.workspace += static_cast<uint64_t>(held) * d * (4 + wire);
   bytes.workspace += static_cast<uint64_t>(sequences) * static_cast<uint64_t>(config.vocab) * 4;
   bytes.workspace +=
       static_cast<uint64_t>(full.positions) * static_cast<uint64_t>(config.head_dim) * 4;  // angles

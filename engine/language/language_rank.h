@@ -75,6 +75,7 @@ class LanguageRank {
   }
   int64_t pages_for(int64_t tokens) const { return decode_pool_.pages_for(tokens); }
   WindowCounts window() const;  // sums over both packings
+  size_t arena_high_water() const { return arena_.high_water(); }
 
   // The caller numbers the sequences. Every rank opens and closes the same ones.
   void open(int sequence);

@@ -242,8 +242,8 @@ class QueueProgress {
   }
   void count(const Step& step) {
     if (step.kind != Step::Kind::kCompute) return;
-    clock_.blocks(std::clamp(step.turn - steps() + 1, 0, config_.blocks), config_.blocks,
-                  first_block_);
+    clock_.blocks(std::clamp(step.turn - steps() + 1, 0, config_.blocks),
+                  endless_ ? 0 : config_.blocks, first_block_);
     clock_.step(++done_);
   }
 

@@ -98,16 +98,13 @@ class RankRun {
   Stage encoding(ComponentBytes& bytes);
   Stage denoising(int model, uint64_t held, ComponentBytes& bytes);
   Footprint forwards(const Transformer& transformer, std::array<int64_t, 3> grid, int64_t& joint);
-  struct QueueBytes {
-    uint64_t held = 0, arena = 0;
-  };
   uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
   // The latent frames that a decoder of the queue keeps.
   uint64_t last_frames() const {
     return static_cast<uint64_t>(
         std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
   }
-  QueueBytes queue_bytes(const Transformer& transformer, uint64_t rows, uint64_t branches) const;
+  uint64_t queue_rows(const BlockRange& blocks, uint64_t rows) const;
   void exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits);
   Stage decoding(ComponentBytes& bytes);
   uint64_t decoded_latent() const;
@@ -123,6 +120,7 @@ class RankRun {
   std::vector<int64_t> later_rows_;  // of the schedule's prompts
   std::shared_ptr<SilentTransport> transport_;
   RankPlacement placement_;
+  std::optional<BlockContext> context_;  // of the queue
   DryRun run_;
 };
 
@@ -164,29 +162,45 @@ RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
 }
 
 // The prepare and forward of every branch that this rank computes. `joint` is the most joint rows
-// that a branch has.
+// that a branch has. The queue's first block keeps keys, and the next one reads them.
 Footprint RankRun::forwards(const Transformer& transformer, std::array<int64_t, 3> grid,
                             int64_t& joint) {
   Footprint most;
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  for (int branch = 0; branch < 2; ++branch) {
-    const int64_t rows = prompt_rows_[branch];
-    if (rows == 0 || !placement_.computes(branch)) continue;
-    Context context = placement_.context(run_.stream(), run_.arena(), {.branch = branch}, all);
+  std::vector<int> branches;
+  for (int branch = 0; branch < 2; ++branch)
+    if (prompt_rows_[branch] > 0 && placement_.computes(branch)) branches.push_back(branch);
+  const TransformerTraits& traits = transformer.traits();
+  Rope rope;
+  if (queue_) {
+    const int64_t frames = queue_settings(request_.method).frames.context / traits.patch[0];
+    rope = weft::on_device(run_.stream(), make_rope({frames, grid[1], grid[2]}, {},
+                                                    static_cast<int>(traits.head_dim)));
+    context_.emplace(transformer.loaded().blocks, branches, Range{0, frames * grid[1] * grid[2]});
+    placement_.set_inner_mixer([this] { return std::make_unique<BlockContextMixer>(*context_); });
+  }
+  for (int block = 0; block < (queue_ ? 2 : 1); ++block)
+    for (const int branch : branches) {
+      if (queue_) context_->begin({block > 0 ? std::optional(0) : std::nullopt, block, &rope});
+      Context context = placement_.context(run_.stream(), run_.arena(), {.branch = branch}, all);
+      const int64_t rows = prompt_rows_[branch];
+      const DryForward forward =
+          dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
+      if (block == 0) most.held += forward.footprint.held;
+      take_most(most, forward.footprint);
+      joint = std::max(joint, forward.joint_rows);
+    }
+  const int more = more_prompts(parts_, request_);
+  if (more > 0 && placement_.computes(0)) {
+    if (queue_) context_->begin({std::nullopt, std::nullopt, &rope});
+    const int64_t rows = std::ranges::max(later_rows_);
+    Context context = placement_.context(run_.stream(), run_.arena(), {}, all);
     const DryForward forward =
         dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
-    most.held += forward.footprint.held;
+    most.held += static_cast<uint64_t>(more) * forward.footprint.held;
     take_most(most, forward.footprint);
-    joint = std::max(joint, forward.joint_rows);
   }
-  const int more = more_prompts(parts_, request_);
-  if (more == 0 || !placement_.computes(0)) return most;
-  const int64_t rows = std::ranges::max(later_rows_);
-  Context context = placement_.context(run_.stream(), run_.arena(), {}, all);
-  const DryForward forward =
-      dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
-  most.held += static_cast<uint64_t>(more) * forward.footprint.held;
-  take_most(most, forward.footprint);
+  context_.reset();
   return most;
 }
 
@@ -244,41 +258,22 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
                    arena_bytes(DType::kF32, {1, traits.time_columns});
   if (last)
     forward.arena = std::max(forward.arena, 2 * arena_bytes(DType::kF32, {own, traits.row()}));
-  if (queue_) {
-    const QueueBytes queue = queue_bytes(*transformer, rows, branches);
-    forward.arena += queue.arena;
-    return stage(held + slots + queue.held, weights, forward);
-  }
+  if (queue_) return stage(held + slots + queue_rows(blocks, rows), weights, forward);
   forward.held = std::max(forward.held + (last ? kHistory * rows : 0), whole);
   return stage(held + slots, weights, forward);
 }
 
-// The bytes of the queue on a rank that computes `rows` bytes of a forward's latent: a block in the
-// queue has the rows of its own frames on the first and on the last stage, and the solver's history
-// on the last; every stage keeps keys.
-RankRun::QueueBytes RankRun::queue_bytes(const Transformer& transformer, uint64_t rows,
-                                         uint64_t branches) const {
+// The blocks in the queue, on a rank that computes `rows` bytes of a forward's latent: each has the
+// rows of its own frames on the first and on the last stage, and the solver's history on the last.
+uint64_t RankRun::queue_rows(const BlockRange& blocks, uint64_t rows) const {
   constexpr uint64_t kHistory = 3;  // SamplerState
   const BlockFrames frames = queue_settings(request_.method).frames;
   const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
   const auto longest = static_cast<uint64_t>(std::min(request_.steps, video.blocks()));
   const auto of_block =
       rows * static_cast<uint64_t>(frames.block) / static_cast<uint64_t>(frames.count(0));
-  const BlockRange blocks = transformer.loaded().blocks;
-  const TransformerTraits& traits = transformer.traits();
-  const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
-  const int64_t kept = frames.context / traits.patch[0] * grid[1] * grid[2];
-  const int64_t heads =
-      traits.heads / (placement_.layout()[Axis::kUlysses] * placement_.layout()[Axis::kTensor]);
-  const AttendShape shape{heads, heads, traits.head_dim, parts_.dtype(), 0};
-  const uint64_t cfg = placement_.layout()[Axis::kCfg] == 1 ? branches : 1;
-  QueueBytes bytes;
-  if (blocks.first() || blocks.last()) bytes.held += longest * of_block;
-  if (blocks.last()) bytes.held += kHistory * longest * of_block;
-  bytes.held +=
-      block_context_cache_bytes(blocks.end - blocks.begin, static_cast<int>(cfg), kept, shape);
-  bytes.arena = block_context_arena_bytes(kept, shape);
-  return bytes;
+  return longest * of_block *
+         ((blocks.first() || blocks.last() ? 1 : 0) + (blocks.last() ? kHistory : 0));
 }
 
 // The pictures of a chunk take 1 byte per value in host memory: a rank has two of its band, and the

@@ -217,39 +217,47 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   return ends;
 }
 
-// The seconds of all steps, where a transformer has at most so many blocks.
-double QuickForecast::denoise_with(const Layout& layout, int blocks) {
-  const std::shared_ptr<const OpenModel> model = with_blocks(blocks);
+// Runs the simulated steps as one rank of `layout`. `updated` receives the times of its updates.
+void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
+                         std::vector<double>& updated) {
   const TransformerLoad load = how_loaded(without_limits(job_.options));
   DenoisePlanConfig config = schedule_;
   config.layout = layout;
   config.tokens =
       RankPlacement(layout, 0).token_counts({schedule_.tokens.front(), schedule_.frames});
   for (int& own : config.blocks) own = std::min(own, blocks);
+  RankPlacement placement = RankPlacement::of(world, layout);
+  Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
+  Arena arena;
+  Components parts(models_.at(blocks), load, job_.options.vae_dtype, placement);
+  std::array<Tensor, 2> embeds;
+  for (size_t branch = 0; branch < embeds.size(); ++branch)
+    if (prompt_rows_[branch] > 0)
+      embeds[branch] =
+          Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
+  Job job{.request = job_.request,
+          .sampler = sampler_,
+          .embeds = {embeds[0].view(), embeds[1].view()},
+          .latent = Tensor(
+              DType::kF32,
+              placement.split(latent_shape(parts, job_.request), parts.traits().patch[0])
+                  .held(placement.rank())),
+          .on_update = [&](int step) { updated[step] = simulated_seconds(); },
+          .decode = [](const TensorView&) {}};
+  Denoiser(stream, arena, parts, placement).run(config, job);
+}
+
+// The seconds of all steps, where a transformer has at most so many blocks.
+double QuickForecast::denoise_with(const Layout& layout, int blocks, bool alone) {
+  with_blocks(blocks);
   std::vector<std::vector<double>> updated(layout.ranks(), std::vector<double>(sampler_.steps()));
-  const std::vector<SimulatedRank> ranks =
-      simulate(layout.ranks(), job_.machine.device, job_.machine.link, [&](Communicator& world) {
-        RankPlacement placement = RankPlacement::of(world, layout);
-        Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
-        Arena arena;
-        Components parts(model, load, job_.options.vae_dtype, placement);
-        std::array<Tensor, 2> embeds;
-        for (size_t branch = 0; branch < embeds.size(); ++branch)
-          if (prompt_rows_[branch] > 0)
-            embeds[branch] =
-                Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
-        Job job{.request = job_.request,
-                .sampler = sampler_,
-                .embeds = {embeds[0].view(), embeds[1].view()},
-                .latent = Tensor(
-                    DType::kF32,
-                    placement.split(latent_shape(parts, job_.request), parts.traits().patch[0])
-                        .held(placement.rank())),
-                .on_update = [&](int step) { updated[world.rank()][step] = simulated_seconds(); },
-                .decode = [](const TensorView&) {}};
-        Denoiser(stream, arena, parts, placement).run(config, job);
-      });
-  double seconds = latest(ranks);
+  const Machine& machine = job_.machine;
+  const auto work = [&](Communicator& world) {
+    draw(world, layout, blocks, updated[world.rank()]);
+  };
+  double seconds = alone
+                       ? simulate_first(layout.ranks(), machine.device, machine.link, work).seconds
+                       : latest(simulate(layout.ranks(), machine.device, machine.link, work));
   const auto updated_at = [&](int step) {
     double last = 0;
     for (const std::vector<double>& times : updated) last = std::max(last, times[step]);
@@ -262,40 +270,55 @@ double QuickForecast::denoise_with(const Layout& layout, int blocks) {
   return seconds;
 }
 
-double QuickForecast::denoise(const Layout& layout) {
+double QuickForecast::denoise(const Layout& layout, bool alone) {
   const auto [least, most] = std::ranges::minmax_element(schedule_.blocks);
   const int blocks = *most, stages = layout[Axis::kLayers], even = blocks / stages;
   const bool alike = *least == *most;
-  if (even <= 2 || !alike) return denoise_with(layout, blocks);
+  if (even <= 2 || !alike) return denoise_with(layout, blocks, alone);
   // Stages that have a block more than others keep it.
   const int fewest = blocks - stages * (even - 1);
-  const double one = denoise_with(layout, fewest), two = denoise_with(layout, fewest + stages);
+  const double one = denoise_with(layout, fewest, alone),
+               two = denoise_with(layout, fewest + stages, alone);
   return one + (even - 1) * (two - one);
+}
+
+// No rank is done sooner than one that waits for no message. In a pipeline every step waits for the
+// one before, so that a branch passes all stages, and the slowest stage computes the other one too.
+double QuickForecast::least_denoise(Layout layout) {
+  const int stages = std::exchange(layout[Axis::kLayers], 1);
+  if (stages == 1) return denoise(layout, true);
+  const bool both =
+      layout[Axis::kCfg] == 1 &&
+      std::ranges::all_of(schedule_.steps, [](const auto& step) { return step.branches == 2; });
+  if (guided(schedule_)) layout[Axis::kCfg] = 2;
+  return denoise(layout, true) * (both ? stages + 1 : stages) / stages;
+}
+
+Forecast QuickForecast::at_least(const Layout& layout) {
+  const Layout replica = replica_of(layout);
+  return queue_ ? with_queue(layout, queue_->at_least(replica))
+                : with_denoise(layout, least_denoise(replica));
 }
 
 Forecast QuickForecast::operator()(const Layout& layout) {
   const Layout replica = replica_of(layout);
-  Forecast out;
-  if (queue_) {
-    out = (*queue_)(replica);
-    out.layout = layout;
-    draw_all_prompts(job_, out);
-    return out;
-  }
-  const Ends& at_ends = ends(replica);
-  out.layout = layout;
-  out.stages = {
-      {"encode_text", at_ends.text}, {"denoise", denoise(replica)}, {"decode", at_ends.decode}};
-  for (const auto& [stage, seconds] : out.stages) out.seconds += seconds;
-  add_uploads(job_, guided(schedule_), out);
-  draw_all_prompts(job_, out);
-  return out;
+  return queue_ ? with_queue(layout, (*queue_)(replica))
+                : with_denoise(layout, std::max(denoise(replica, false), least_denoise(replica)));
 }
 
-Forecast QuickForecast::at_least(const Layout& layout) {
-  if (!queue_) return (*this)(layout);
-  Forecast out = queue_->at_least(replica_of(layout));
+Forecast QuickForecast::with_queue(const Layout& layout, Forecast replica) {
+  replica.layout = layout;
+  draw_all_prompts(job_, replica);
+  return replica;
+}
+
+Forecast QuickForecast::with_denoise(const Layout& layout, double seconds) {
+  const Ends& at_ends = ends(replica_of(layout));
+  Forecast out;
   out.layout = layout;
+  out.stages = {{"encode_text", at_ends.text}, {"denoise", seconds}, {"decode", at_ends.decode}};
+  for (const auto& [stage, seconds] : out.stages) out.seconds += seconds;
+  add_uploads(job_, guided(schedule_), out);
   draw_all_prompts(job_, out);
   return out;
 }
@@ -320,9 +343,11 @@ class ByTime {
         return forecast;
       }
       *least = {forecast_(least->forecast.layout), true};
+      ++simulated_;
     }
     return std::nullopt;
   }
+  int simulated() const { return simulated_; }
 
  private:
   struct Candidate {
@@ -331,6 +356,7 @@ class ByTime {
   };
   QuickForecast forecast_;
   std::vector<Candidate> left_;
+  int simulated_ = 0;
 };
 
 }  // namespace
@@ -354,6 +380,7 @@ LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layout
     if (is_alike) alike.push_back(one->layout);
     best.push_back(*one);
   }
+  choice.simulated = by_time.simulated();
   if (best.empty()) {
     best = {*smallest};
     return choice;

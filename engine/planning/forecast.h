@@ -72,7 +72,8 @@ class QuickForecast {
   explicit QuickForecast(const PlannedJob& job);
   ~QuickForecast();
   Forecast operator()(const Layout& layout);
-  // A time that the forecast does not fall below; of the queue it takes a fraction of the work.
+  // A forecast that is never slower: by the simulation of one rank that waits for no other, and for
+  // the queue by a part of the work.
   Forecast at_least(const Layout& layout);
 
  private:
@@ -84,8 +85,12 @@ class QuickForecast {
   };
   std::shared_ptr<const OpenModel> with_blocks(int blocks);
   const Ends& ends(const Layout& layout);
-  double denoise(const Layout& layout);
-  double denoise_with(const Layout& layout, int blocks);
+  void draw(Communicator& world, const Layout& layout, int blocks, std::vector<double>& updated);
+  double denoise_with(const Layout& layout, int blocks, bool alone);
+  double denoise(const Layout& layout, bool alone);  // on all ranks, or on the first alone
+  double least_denoise(Layout layout);
+  Forecast with_denoise(const Layout& layout, double seconds);
+  Forecast with_queue(const Layout& layout, Forecast replica);
 
   const PlannedJob& job_;
   std::unique_ptr<QueueForecast> queue_;  // where the method is the queue, which forecasts all
@@ -102,10 +107,11 @@ struct LayoutChoice {
   // that needs the least memory.
   std::vector<Forecast> best;
   int too_large = 0;  // faster layouts than the last of `best` that do not fit
+  int simulated = 0;  // layouts that could be among them by the time of one rank alone
 };
-// Chooses the fastest layout that fits. Of those that take at most kAlike times as long, the first
-// of `layouts` wins, so that small differences between measured rates do not change the choice.
-// `layouts` must not be empty.
+// Chooses the fastest layout that fits, without simulating those that cannot be it. Of those that
+// take at most kAlike times as long, the first of `layouts` wins, so that small differences between
+// measured rates do not change the choice. `layouts` must not be empty.
 inline constexpr double kAlike = 1.03;
 LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts);
 

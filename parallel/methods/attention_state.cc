@@ -28,11 +28,6 @@ AttentionState state_in(const TensorView& memory, int64_t rows, int64_t heads, i
           flat.slice(0, out, lse).reshape({heads, rows}), flat.slice(0, 0, out + lse)};
 }
 
-size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim) {
-  return arena_bytes(DType::kF32, {rows, heads, head_dim}) +
-         arena_bytes(DType::kF32, {heads, rows});
-}
-
 int64_t first_seeing(const TokenRanges& queries, const TokenRanges& keys, Mask mask) {
   if (mask == Mask::kFull) return 0;
   int64_t row = 0;
@@ -133,12 +128,6 @@ void ReplicatedAttention::write() const {
     merge_attention(context_.stream, sum.out, sum.lse, next.out, next.lse);
   }
   copy(context_.stream, sum.out, attend_.out);
-}
-
-size_t replicated_arena_bytes(const AttendShape& shape, int blocks) {
-  if (shape.replicated == 0) return 0;
-  return arena_bytes(DType::kF32,
-                     {blocks + 1, state_pitch(shape.replicated, shape.heads, shape.head_dim)});
 }
 
 }  // namespace weft

@@ -18,7 +18,6 @@ struct AttentionState {
 AttentionState alloc_state(Arena& arena, int64_t rows, int64_t heads, int64_t head_dim);
 // A state in given f32 memory of at least rows * heads * (head_dim + 1) values, out before lse.
 AttentionState state_in(const TensorView& memory, int64_t rows, int64_t heads, int64_t head_dim);
-size_t state_arena_bytes(int64_t rows, int64_t heads, int64_t head_dim);  // taken by alloc_state
 
 // Keys and values of one rank, and the tokens they belong to.
 struct KeyBlock {
@@ -42,7 +41,7 @@ void attend_block(Context& context, const Attend& attend, const TensorView& q,
 // the blocks, so that every rank gets the same bits. Without replicated rows it does nothing.
 class ReplicatedAttention {
  public:
-  // Ropes are applied. Takes replicated_arena_bytes from the arena.
+  // Ropes are applied.
   ReplicatedAttention(Context& context, const Attend& attend, int blocks);
   // Attends to the keys and values of a block.
   void see(int block, const TensorView& k, const TensorView& v);
@@ -55,6 +54,5 @@ class ReplicatedAttention {
   Attend attend_;  // the replicated rows
   TensorView states_;
 };
-size_t replicated_arena_bytes(const AttendShape& shape, int blocks);
 
 }  // namespace weft

@@ -56,8 +56,4 @@ size_t block_context_cache_bytes(int layers, int branches, int64_t rows, const A
                              shape.head_dim * shape.element());
 }
 
-size_t block_context_arena_bytes(int64_t rows, const AttendShape& shape) {
-  return arena_bytes(shape.dtype, {rows, shape.kv_heads, shape.head_dim});
-}
-
 }  // namespace weft

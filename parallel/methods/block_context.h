@@ -7,7 +7,7 @@
 // Talk: none; bytes sent: 0.
 // Past keys, replicated rows: refused.
 // Memory: 2 n Akv E elements per layer and branch for n kept tokens, which outlive the pass
-//   (block_context_cache_bytes); n Akv E of the arena (block_context_arena_bytes).
+//   (block_context_cache_bytes); n Akv E of the arena.
 // Exact. Every key is read in the version that the pass names.
 // Keys are kept after their norm and before rope: who reads them gives them their positions.
 // Paper: DualParal (Wang et al. 2025, arXiv 2505.21070).
@@ -56,6 +56,5 @@ class BlockContextMixer final : public TokenMixer {
 };
 
 size_t block_context_cache_bytes(int layers, int branches, int64_t rows, const AttendShape& shape);
-size_t block_context_arena_bytes(int64_t rows, const AttendShape& shape);
 
 }  // namespace weft

@@ -171,16 +171,4 @@ int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, const AttendSh
          states * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));
 }
 
-size_t light_seq_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
-  const int64_t longest = tokens.longest(), e = shape.head_dim;
-  const auto rows = [&](int64_t n) {
-    return arena_bytes(shape.dtype, {n, shape.heads, e}) +
-           arena_bytes(shape.dtype, {2, n, shape.kv_heads, e});
-  };
-  return rows(tokens.rows(rank)) + 2 * rows(longest) +
-         2 * arena_bytes(DType::kF32, {longest * shape.heads * (e + 1)}) +
-         arena_bytes(DType::kF32, {tokens.rows(rank) * shape.heads * (e + 1)}) +
-         2 * state_arena_bytes(tokens.rows(rank), shape.heads, e);
-}
-
 }  // namespace weft

@@ -41,7 +41,5 @@ class LightSeqMixer final : public TokenMixer {
 
 // Bytes that `rank` sends for one layer.
 int64_t light_seq_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
-// Arena bytes that one attend of `rank` takes.
-size_t light_seq_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
 
 }  // namespace weft

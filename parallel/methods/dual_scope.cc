@@ -281,17 +281,4 @@ int64_t dual_scope_sent_bytes(const ClipFrames& frames, int rank, const AttendSh
   return 2 * sent * frames.frame_tokens() * shape.kv_heads * shape.head_dim * shape.element();
 }
 
-size_t dual_scope_arena_bytes(const ClipFrames& frames, int rank, const AttendShape& shape) {
-  const int64_t size = frames.frame_tokens(), own = frames.clip(rank).size() * size;
-  const auto keys = [&](int64_t count) {
-    return arena_bytes(shape.dtype, {count * size, 2, shape.kv_heads, shape.head_dim});
-  };
-  const size_t near =
-      keys(frames.seen(rank).size()) + state_arena_bytes(own, shape.heads, shape.head_dim);
-  if (frames.scope().global == 0) return near;
-  return near + keys(frames.scope().global) +
-         arena_bytes(shape.dtype, {own, shape.heads, shape.head_dim}) +
-         state_arena_bytes(size, shape.heads, shape.head_dim);
-}
-
 }  // namespace weft

@@ -110,7 +110,5 @@ class DualScopeMixer final : public TokenMixer {
 
 // Bytes that `rank` sends for one layer.
 int64_t dual_scope_sent_bytes(const ClipFrames& frames, int rank, const AttendShape& shape);
-// Arena bytes that one attend of `rank` takes.
-size_t dual_scope_arena_bytes(const ClipFrames& frames, int rank, const AttendShape& shape);
 
 }  // namespace weft

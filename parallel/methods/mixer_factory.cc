@@ -31,12 +31,12 @@ Blocks blocks_of(const MixerDescription& description) {
 }
 
 // A method that splits the tokens along one axis. The row that serves a description makes its
-// mixer. `bytes` fills in what one attend takes.
+// mixer. `sent` is what one attend sends.
 struct Method {
   Axis axis;
   bool (*serves)(const MixerDescription& description);
   std::unique_ptr<TokenMixer> (*make)(Communicator group, const Blocks& blocks);
-  MixerBytes (*bytes)(const Blocks& blocks, const AttendShape& shape, Mask mask);
+  int64_t (*sent)(const Blocks& blocks, const AttendShape& shape, Mask mask);
 };
 
 bool light_seq(const MixerDescription& description) {
@@ -54,27 +54,19 @@ constexpr Method kMethods[] = {
      .make = [](Communicator group, const Blocks& blocks) -> std::unique_ptr<TokenMixer> {
        return std::make_unique<RingMixer>(std::move(group), blocks.tokens, blocks.keys);
      },
-     .bytes =
-         [](const Blocks& blocks, const AttendShape& shape, Mask) {
-           return MixerBytes{
-               .arena = ring_arena_bytes(blocks.tokens, blocks.keys, blocks.own, shape),
-               .sent = ring_sent_bytes(blocks.keys, blocks.own, shape)};
-         }},
+     .sent = [](const Blocks& blocks, const AttendShape& shape,
+                Mask) { return ring_sent_bytes(blocks.keys, blocks.own, shape); }},
     {.axis = Axis::kRing,
      .serves = light_seq,
      .make = of_tokens<LightSeqMixer>,
-     .bytes =
-         [](const Blocks& blocks, const AttendShape& shape, Mask) {
-           return MixerBytes{.arena = light_seq_arena_bytes(blocks.tokens, blocks.own, shape),
-                             .sent = light_seq_sent_bytes(blocks.tokens, blocks.own, shape)};
-         }},
+     .sent = [](const Blocks& blocks, const AttendShape& shape,
+                Mask) { return light_seq_sent_bytes(blocks.tokens, blocks.own, shape); }},
     {.axis = Axis::kTokenRing,
      .serves = [](const MixerDescription&) { return true; },
      .make = of_tokens<TokenRingMixer>,
-     .bytes =
+     .sent =
          [](const Blocks& blocks, const AttendShape& shape, Mask mask) {
-           return MixerBytes{.arena = token_ring_arena_bytes(blocks.tokens, blocks.own, shape),
-                             .sent = token_ring_sent_bytes(blocks.tokens, blocks.own, shape, mask)};
+           return token_ring_sent_bytes(blocks.tokens, blocks.own, shape, mask);
          }},
 };
 
@@ -133,25 +125,20 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
                                         ulysses_group(description).tokens, std::move(mixer));
 }
 
-MixerBytes mixer_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
+int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
   const int ulysses = description.mesh.layout()[Axis::kUlysses];
   const UlyssesGroup group = ulysses_group(description);
   AttendShape inner = shape;
   const HeadPart part = partition_heads(shape.heads, shape.kv_heads, ulysses, group.own);
   inner.heads = part.q.size();
   inner.kv_heads = part.kv.size();
-  MixerBytes bytes;
-  if (description.dual_scope) {
-    const ClipFrames frames = clip_frames(description);
-    const int clip = description.mesh.at(Axis::kClip, description.rank);
-    bytes = {.arena = dual_scope_arena_bytes(frames, clip, inner),
-             .sent = dual_scope_sent_bytes(frames, clip, inner)};
-  } else if (const Method* method = method_of(description))
-    bytes = method->bytes(blocks_of(description), inner, mask);
-  if (ulysses == 1) return bytes;
-  bytes.arena = ulysses_arena_bytes(group.tokens, group.own, shape, bytes.arena);
-  bytes.sent += ulysses_sent_bytes(group.tokens, group.own, shape);
-  return bytes;
+  int64_t sent = ulysses == 1 ? 0 : ulysses_sent_bytes(group.tokens, group.own, shape);
+  if (description.dual_scope)
+    sent += dual_scope_sent_bytes(clip_frames(description),
+                                  description.mesh.at(Axis::kClip, description.rank), inner);
+  else if (const Method* method = method_of(description))
+    sent += method->sent(blocks_of(description), inner, mask);
+  return sent;
 }
 
 }  // namespace weft

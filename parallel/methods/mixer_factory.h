@@ -1,6 +1,6 @@
 #pragma once
 // The one place that knows which sequence method a layout means: it makes a rank's mixer and states
-// the bytes that the mixer takes.
+// the bytes that the mixer sends.
 #include <functional>
 #include <memory>
 #include <vector>
@@ -41,13 +41,9 @@ inline constexpr int kMixerGroups = 2;  // the groups that a mixer asks for at m
 // The answer of a rank that holds all tokens is a FullMixer.
 std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description, const MakeGroup& group);
 
-struct MixerBytes {
-  size_t arena = 0;  // that one attend takes
-  size_t cache = 0;  // held from pass to pass (FeatureCache)
-  int64_t sent = 0;  // by this rank in one attend
-};
-// Needs no communicator. `shape` has the heads that this rank's attend is given.
-MixerBytes mixer_bytes(const MixerDescription& description, const AttendShape& shape,
-                       Mask mask = Mask::kFull);
+// The bytes that this rank sends in one attend. Needs no communicator. `shape` has the heads that
+// this rank's attend is given.
+int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape,
+                         Mask mask = Mask::kFull);
 
 }  // namespace weft

@@ -80,11 +80,4 @@ int64_t ring_sent_bytes(const SequenceMap& keys, int rank, const AttendShape& sh
   return ranks == 1 ? 0 : 2 * rows * shape.kv_heads * shape.head_dim * shape.element();
 }
 
-size_t ring_arena_bytes(const SequenceMap& tokens, const SequenceMap& keys, int rank,
-                        const AttendShape& shape) {
-  return arena_bytes(shape.dtype, {2, 2, keys.longest(), shape.kv_heads, shape.head_dim}) +
-         2 * state_arena_bytes(tokens.rows(rank), shape.heads, shape.head_dim) +
-         replicated_arena_bytes(shape, tokens.size());
-}
-
 }  // namespace weft

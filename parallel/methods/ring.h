@@ -44,8 +44,5 @@ class RingMixer final : public TokenMixer {
 
 // Bytes that `rank` sends for one layer.
 int64_t ring_sent_bytes(const SequenceMap& keys, int rank, const AttendShape& shape);
-// Arena bytes that one attend of `rank` takes; `keys` as in the constructor.
-size_t ring_arena_bytes(const SequenceMap& tokens, const SequenceMap& keys, int rank,
-                        const AttendShape& shape);
 
 }  // namespace weft

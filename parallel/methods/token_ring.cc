@@ -175,12 +175,4 @@ int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, const AttendS
          home * shape.heads * (shape.head_dim + 1) * static_cast<int64_t>(sizeof(float));
 }
 
-size_t token_ring_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape) {
-  const int64_t longest = tokens.longest(), state = longest * shape.heads * (shape.head_dim + 1);
-  return arena_bytes(shape.dtype, {2, longest, shape.heads, shape.head_dim}) +
-         arena_bytes(DType::kF32, {2, state}) + arena_bytes(DType::kF32, {state}) +
-         state_arena_bytes(tokens.rows(rank), shape.heads, shape.head_dim) +
-         replicated_arena_bytes(shape, tokens.size());
-}
-
 }  // namespace weft

@@ -41,7 +41,5 @@ class TokenRingMixer final : public TokenMixer {
 // Bytes that `rank` sends for one layer.
 int64_t token_ring_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
                               Mask mask = Mask::kFull);
-// Arena bytes that one attend of `rank` takes.
-size_t token_ring_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
 
 }  // namespace weft

@@ -132,23 +132,4 @@ int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, const AttendShap
   return elements * shape.head_dim * shape.element();
 }
 
-size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
-                           size_t inner) {
-  const auto heads = [&](int of) {
-    return partition_heads(shape.heads, shape.kv_heads, tokens.size(), of);
-  };
-  const auto bytes = [&](int64_t rows, int64_t width) {
-    return arena_bytes(shape.dtype, {rows, width, shape.head_dim});
-  };
-  const int64_t all = tokens.rows() + shape.replicated;
-  size_t held = bytes(all, sent(heads(rank))) + bytes(all, heads(rank).q.size()), back = 0;
-  for (int other = 0; other < tokens.size(); ++other) {
-    if (other == rank) continue;
-    held += bytes(tokens.rows(rank), sent(heads(other)));
-    back += bytes(tokens.rows(rank), heads(other).q.size());
-    if (shape.replicated > 0) back += bytes(shape.replicated, heads(other).q.size());
-  }
-  return held + std::max(inner, back);
-}
-
 }  // namespace weft

@@ -48,8 +48,5 @@ class UlyssesMixer final : public TokenMixer {
 
 // Bytes that `rank` sends for one layer.
 int64_t ulysses_sent_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape);
-// Arena bytes that one attend of `rank` takes, `inner` of them within the inner mixer's.
-size_t ulysses_arena_bytes(const SequenceMap& tokens, int rank, const AttendShape& shape,
-                           size_t inner);
 
 }  // namespace weft

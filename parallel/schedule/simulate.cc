@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "parallel/transport/local.h"
+#include "parallel/transport/silent.h"
 
 namespace weft {
 
@@ -111,6 +112,15 @@ class SimulatedTransport final : public TransportDecorator {
   Clock& clock_;
 };
 
+SimulatedRank simulate_rank(Communicator& world, Clock& clock,
+                            const std::function<void(Communicator& world)>& work) {
+  const MeterScope scope(clock);
+  t_clock = &clock;
+  work(world);
+  t_clock = nullptr;
+  return {clock.now(), clock.take_spans(), world.counters()};
+}
+
 }  // namespace
 
 double MessageClock::copy(double from_s, int64_t bytes) {
@@ -149,14 +159,17 @@ std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const 
     transports[rank] =
         std::make_shared<SimulatedTransport>(transports[rank], device, link, clocks[rank]);
   run_ranks(transports, [&](Communicator& world) {
-    const int rank = world.rank();
-    const MeterScope scope(clocks[rank]);
-    t_clock = &clocks[rank];
-    work(world);
-    t_clock = nullptr;
-    results[rank] = {clocks[rank].now(), clocks[rank].take_spans(), world.counters()};
+    results[world.rank()] = simulate_rank(world, clocks[world.rank()], work);
   });
   return results;
+}
+
+SimulatedRank simulate_first(int ranks, const DeviceModel& device, const Link& link,
+                             const std::function<void(Communicator& world)>& work) {
+  Clock clock(device);
+  Communicator world(std::make_shared<SimulatedTransport>(
+      std::make_shared<SilentTransport>(0, ranks), link, clock));
+  return simulate_rank(world, clock, work);
 }
 
 double simulated_seconds() {

@@ -63,6 +63,11 @@ struct SimulatedRank {
 std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const Link& link,
                                     const std::function<void(Communicator& world)>& work);
 
+// Runs work(world) as the first of so many ranks, alone: whatever it receives was there from the
+// start, so it ends no later than in simulate().
+SimulatedRank simulate_first(int ranks, const DeviceModel& device, const Link& link,
+                             const std::function<void(Communicator& world)>& work);
+
 // The simulated time of the calling rank.
 double simulated_seconds();
 

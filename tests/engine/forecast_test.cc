@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "tests/engine/small_job.h"
 
@@ -58,6 +61,9 @@ TEST(Forecast, FewStepsAndBlocksGiveTheTimesOfTheWholeJob) {
         EXPECT_NEAR(few.seconds / whole.seconds, 1, 0.01) << layout;
         EXPECT_NEAR(few.stage("denoise") / whole.stage("denoise"), 1, 0.02) << layout;
         EXPECT_NEAR(few.stage("decode") / whole.stage("decode"), 1, 0.01) << layout;
+        EXPECT_LE(quick.at_least(whole.layout).seconds, few.seconds) << layout;
+        EXPECT_LE(quick.at_least(whole.layout).stage("denoise"), 1.001 * whole.stage("denoise"))
+            << layout;
       }
   }
 }
@@ -107,6 +113,50 @@ TEST(LayoutChoice, IsTheMinimumOfAllLayouts) {
         EXPECT_NEAR(seconds(choice.best[place].layout) / seconds(expected[place]), 1, 0.01)
             << place << ": " << to_string(choice.best[place].layout);
     }
+}
+
+// A transformer of Wan 14B's width, by its shapes alone.
+PlannedJob planned_14b(const Link& link, const std::string& folder) {
+  namespace fs = std::filesystem;
+  fs::remove_all(folder);
+  fs::copy("models/pocket", folder, fs::copy_options::recursive);
+  const std::string path = folder + "/transformer/config.json";
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(path));
+  config.update({{"num_layers", 17},
+                 {"num_attention_heads", 40},
+                 {"attention_head_dim", 128},
+                 {"ffn_dim", 13824}});
+  std::ofstream(path) << config;
+  PlannedJob job = planned(folder, link);
+  job.model = std::make_shared<const OpenModel>(*job.model, 16);
+  job.request.width = 1280;
+  job.request.height = 720;
+  job.request.frames = 81;
+  job.machine.device.flop_per_s.fill(400e12);
+  job.machine.device.bytes_per_s.fill(3e12);
+  job.machine.device.copy_bytes_per_s = 0;
+  return job;
+}
+
+// Layouts that cannot be the fastest are not simulated, which changes no choice.
+TEST(LayoutChoice, IsThatOfAnExhaustiveSearchForLargeShapes) {
+  const std::string folder = testing::TempDir() + "/weft_forecast_model";
+  for (const double gbit : {10, 100, 3600}) {
+    const PlannedJob job = planned_14b({.latency_s = 1e-5, .bytes_per_s = gbit / 8 * 1e9}, folder);
+    const std::vector<Layout> layouts = legal(job, 8);
+    QuickForecast quick(job);
+    std::vector<Forecast> all;
+    for (const Layout& layout : layouts) all.push_back(quick(layout));
+    std::ranges::stable_sort(all, {}, &Forecast::seconds);
+    const LayoutChoice choice = choose_layout(job, layouts);
+    ASSERT_EQ(choice.best.size(), 3u);
+    const std::vector<Layout> expected = expected_choice(all, layouts);
+    for (int place = 0; place < 3; ++place)
+      EXPECT_EQ(to_string(choice.best[place].layout), to_string(expected[place]))
+          << gbit << " Gbit/s, place " << place;
+    EXPECT_LT(choice.simulated, static_cast<int>(layouts.size() / 2)) << gbit << " Gbit/s";
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // Links are measured anew for every job. Where another measurement makes little difference, the

@@ -2,6 +2,9 @@
 // in each stage agrees with its plan: a plan is at most 5 % too large and 1 % too small.
 // usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [LAYOUT...]   under mpirun; layouts without a name
 //                                                              are all legal ones
+//        mpi_plan_test language FOLDER [LAYOUT...]   under mpirun, completes prompts with a
+//        language
+//                                                    model
 //        mpi_plan_test widen MODEL FOLDER    copies a small model and gives its transformer the
 //                                            true width of its family, two blocks and random values
 #include <cstdio>
@@ -11,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/generation/generator.h"
+#include "engine/language/language.h"
 #include "models/random_weights.h"
 #include "tests/engine/small_job.h"
 #include "tests/support/mpi_rank.h"
@@ -83,6 +87,52 @@ std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
   return bytes;
 }
 
+// The bytes of a language model's job, first by the plan, then as taken.
+std::vector<int64_t> complete_on_rank(RankPlacement placement, const std::string& folder,
+                                      DType dtype) {
+  constexpr int64_t kPrompt = 96, kNew = 8, kSequences = 3, kChunk = 32;
+  LanguageOptions options{.dtype = dtype, .threads = 1, .positions = kPrompt + kNew};
+  options.page_rows = 16;
+  options.cache_tokens = kSequences * (kPrompt + options.page_rows);
+  const LanguageBytes plan =
+      LanguageRank::predict(LanguageModel::read_config(folder), options, placement, kChunk,
+                            kSequences * kPrompt, kSequences);
+  const size_t live = tensor_bytes_live();
+  reset_tensor_bytes_peak();
+  LanguageModel model(folder, options, std::move(placement));
+  CompletionRequest request{.max_tokens = kNew};
+  for (int id = 0; id < kPrompt; ++id) request.prompt.push_back(3 + id);
+  model.complete(std::vector<CompletionRequest>(kSequences, request), {.chunk = kChunk});
+  return {static_cast<int64_t>(plan.total()),
+          static_cast<int64_t>(tensor_bytes_peak() - live + model.rank().arena_high_water())};
+}
+
+std::vector<std::string> language_work(Communicator& world, const std::string& folder,
+                                       const std::vector<std::string>& names) {
+  const LayoutLimits limits = LanguageRank::limits(LanguageModel::read_config(folder), 32);
+  std::vector<Layout> layouts;
+  for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
+  if (names.empty()) layouts = legal_layouts(world.size(), limits);
+  std::erase_if(layouts, [](const Layout& layout) { return layout[Axis::kData] > 1; });
+  std::vector<std::string> faults;
+  for (const Layout& layout : layouts)
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto all =
+          test::gather(world, complete_on_rank(RankPlacement::of(world, layout), folder, dtype));
+      for (int rank = 0; rank < (world.rank() == 0 ? world.size() : 0); ++rank) {
+        const auto planned = static_cast<double>(all[rank][0]),
+                   taken = static_cast<double>(all[rank][1]);
+        char line[200];
+        std::snprintf(line, sizeof line, "%s %s, rank %d: %.3f MiB planned, %.3f taken (%+.2f %%)",
+                      to_string(layout).c_str(), std::string(to_string(dtype)).c_str(), rank,
+                      planned / 0x1p20, taken / 0x1p20, 100 * (planned / taken - 1));
+        std::printf("%s\n", line);
+        if (!(planned >= kUnder * taken && planned <= kOver * taken)) faults.emplace_back(line);
+      }
+    }
+  return faults;
+}
+
 std::vector<std::string> work(Communicator& world, const std::string& model, const Request& open,
                               const std::vector<std::string>& names) {
   const Generator generator(model, test::options_of(DType::kF32));
@@ -126,6 +176,10 @@ int main(int argc, char** argv) {
     weft::widen(argv[2], argv[3]);
     return 0;
   }
+  if (model == "language")
+    return weft::test::mpi_main([&](weft::Communicator& world) {
+      return weft::language_work(world, argv[2], {argv + 3, argv + argc});
+    });
   weft::Request request = weft::test::job();
   long frames = 0, height = 0, width = 0;
   if (std::sscanf(argv[2], "%ldx%ldx%ld", &frames, &height, &width) != 3) return 2;

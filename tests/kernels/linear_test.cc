@@ -1,5 +1,6 @@
 #include "kernels/linear.h"
 
+#include "kernels/dry_run.h"
 #include "tests/kernels/definitions.h"
 #include "tests/kernels/row_ops.h"
 
@@ -96,6 +97,25 @@ TEST(Linear, PackingRoundsOnceAndOutlivesItsSource) {
       EXPECT_TRUE(bitwise_equal(out, again));
       EXPECT_GE(packed.bytes(), 20u * 30u * 2u);
     }
+}
+
+// Also where the machine multiplies bf16 and oneDNN chooses the layout of the weights.
+TEST(Linear, ADryRunTakesTheBytesOfTheWeights) {
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const bool with_bias : {false, true})
+      for (const int threads : {1, 3})
+        for (const auto& [out, in] : std::vector<std::array<int64_t, 2>>{
+                 {1, 1}, {3, 7}, {64, 64}, {66, 33}, {192, 100}, {130, 1537}, {1536, 256}}) {
+          const Tensor weight = make_normal(dtype, {out, in}, 31),
+                       bias = make_normal(DType::kF32, {out}, 32);
+          const TensorView b = with_bias ? bias.view() : TensorView();
+          Stream host = Stream::cpu(threads);
+          const PackedLinear packed = pack_linear(host, weight, b, dtype);
+          DryRun dry;
+          const PackedLinear measured = pack_linear(dry.stream(), weight, b, dtype);
+          EXPECT_EQ(measured.bytes(), packed.bytes())
+              << to_string(dtype) << " " << out << "x" << in << " threads " << threads;
+        }
 }
 
 TEST(Linear, RowsDoNotDependOnTheirNeighbours) {

@@ -145,14 +145,35 @@ TEST(BlockContext, BranchesDoNotMix) {
   EXPECT_LE(relative_l2(passes(own, 0, {}, 1), explicit_window(own, b)), 1e-6);
 }
 
-TEST(BlockContext, TakesTheStatedArena) {
+TEST(BlockContext, TakesTheMemoryOfADryRun) {
   const Qkv own(2);
   BlockContext kept = state();
   Passes passes(kept);
+  const size_t before = tensor_bytes_live();
   passes(own, {}, 0);
+  EXPECT_EQ(passes.arena.high_water(), 0u);
   passes(own, 0, 1);
-  EXPECT_EQ(passes.arena.high_water(),
-            block_context_arena_bytes(kKept.size(), {kHeads, kHeads, kHead}));
+  const size_t held = tensor_bytes_live() - before;
+  DryRun dry;
+  BlockContext dry_kept = state();
+  BlockContextMixer mixer(dry_kept);
+  const Tensor rows = dry.tensor(DType::kF32, {kTokens, kHeads, kHead});
+  const Rope rope = on_device(dry.stream(), positions(kFrames, 0)),
+             right = on_device(dry.stream(), positions(kContext, kFrames));
+  SerialSeams seams;
+  Context context{
+      dry.stream(), dry.arena(), mixer, seams.reducer, seams.halo, {}, {{{0, kTokens}}, kTokens}};
+  const Footprint footprint = dry.measure([&] {
+    for (int version = 0; version < 2; ++version) {
+      dry_kept.begin({version > 0 ? std::optional(0) : std::nullopt, version, &right});
+      mixer.begin({});
+      mixer.attend(context,
+                   {.layer = 3, .q = rows, .k = rows, .v = rows, .out = rows, .rope = &rope});
+    }
+  });
+  EXPECT_GT(passes.arena.high_water(), 0u);
+  EXPECT_EQ(footprint.arena, passes.arena.high_water());
+  EXPECT_EQ(footprint.held, held);
 }
 
 // Law 9.

@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "kernels/copy.h"
+#include "kernels/dry_run.h"
 #include "kernels/ops.h"
 #include "kernels/philox.h"
 #include "parallel/context.h"
 #include "parallel/sequence_map.h"
 #include "parallel/transport/local.h"
+#include "parallel/transport/silent.h"
 
 namespace weft::test {
 
@@ -86,12 +88,11 @@ class SequenceRun {
   using Make = std::function<std::unique_ptr<TokenMixer>(Communicator&)>;
   using After = std::function<void(Communicator&)>;
 
-  using Arenas = std::function<size_t(int rank)>;
-
-  // The joined result of a method over `ranks` ranks; rank r holds the tokens map[r] and takes
-  // arenas(r) bytes of its arena. The replicated rows must be the same bits on every rank.
+  // The joined result of a method over `ranks` ranks; rank r holds the tokens map[r]. A dry run
+  // takes as much of the arena as each rank does. The replicated rows must be the same bits on
+  // every rank.
   Tensor run(int ranks, const SequenceMap& map, const Make& make, const LocalOptions& options = {},
-             const After& after = {}, const Arenas& arenas = {}) const {
+             const After& after = {}) const {
     Tensor out(c.dtype, q.view().shape());
     std::vector<Tensor> replicated(ranks);
     run_ranks(
@@ -103,8 +104,8 @@ class SequenceRun {
           mixer->begin({.step = 2});
           replicated[rank] = attend(*mixer, map[rank], out, &arena);
           if (after) after(world);
-          if (arenas) {
-            EXPECT_EQ(arena, arenas(rank)) << "rank " << rank << " of " << ranks;
+          if (options.delay_seed == 0) {
+            EXPECT_EQ(dry_arena(make, rank, map), arena) << "rank " << rank << " of " << ranks;
           }
         },
         options);
@@ -178,18 +179,7 @@ class SequenceRun {
     };
     const Tensor own_q = own(q), own_k = own(k), own_v = own(v);
     const Tensor own_out(c.dtype, own_q.view().shape());
-    mixer.attend(context, {.layer = 3,
-                           .q = own_q,
-                           .k = own_k,
-                           .v = own_v,
-                           .out = own_out,
-                           .rope = &rope,
-                           .mask = c.mask,
-                           .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
-                           .format = c.format,
-                           .past = nullptr,
-                           .replicated = every,
-                           .replicated_rope = &replicated_rope});
+    mixer.attend(context, call({own_q, own_k, own_v, own_out}, rope, replicated_rope));
     move(out, own_out, false);
     if (arena_bytes) *arena_bytes = arena.high_water();
     Tensor replicated(c.dtype, {every, c.heads, c.head_dim});
@@ -198,6 +188,45 @@ class SequenceRun {
   }
 
  private:
+  // `x` holds q, k, v and the result.
+  Attend call(const std::array<TensorView, 4>& x, const Rope& all, const Rope& every) const {
+    return {.layer = 3,
+            .q = x[0],
+            .k = x[1],
+            .v = x[2],
+            .out = x[3],
+            .rope = &all,
+            .mask = c.mask,
+            .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
+            .format = c.format,
+            .past = nullptr,
+            .replicated = c.replicated,
+            .replicated_rope = &every};
+  }
+
+  // The bytes of the arena that one attend of a rank takes in a dry run.
+  size_t dry_arena(const Make& make, int rank, const SequenceMap& map) const {
+    DryRun dry;
+    Communicator world(std::make_shared<SilentTransport>(rank, map.size()));
+    const std::unique_ptr<TokenMixer> mixer = make(world);
+    mixer->begin({.step = 2});
+    const int64_t n = map[rank].size() + c.replicated;
+    const Tensor own_q = dry.tensor(c.dtype, {n, c.heads, c.head_dim}),
+                 own_k = dry.tensor(c.dtype, {n, c.kv_heads, c.head_dim}),
+                 own_v = dry.tensor(c.dtype, {n, c.kv_heads, c.head_dim}),
+                 out = dry.tensor(c.dtype, {n, c.heads, c.head_dim});
+    const Rope all = on_device(dry.stream(), rope),
+               every = on_device(dry.stream(), replicated_rope);
+    SerialSeams seams;
+    Context context{dry.stream(), dry.arena(),     *mixer,   seams.reducer,
+                    seams.halo,   Pass{.step = 2}, map[rank]};
+    return dry
+        .measure([&] {
+          mixer->attend(context, call({own_q, own_k, own_v, out}, all, every));
+        })
+        .arena;
+  }
+
   AttentionCase c;
   Rope rope, replicated_rope;
   Tensor q, k, v;

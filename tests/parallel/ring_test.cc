@@ -22,11 +22,6 @@ int64_t formula(Kind kind, const SequenceMap& tokens, int rank, const AttentionC
                              : token_ring_sent_bytes(tokens, rank, c.shape(), c.mask);
 }
 
-size_t arena_formula(Kind kind, const SequenceMap& tokens, int rank, const AttendShape& shape) {
-  return kind == Kind::kRing ? ring_arena_bytes(tokens, tokens, rank, shape)
-                             : token_ring_arena_bytes(tokens, rank, shape);
-}
-
 // Sequence index = ring * ulysses + place in the Ulysses group.
 std::unique_ptr<TokenMixer> under_ulysses(Kind kind, Communicator& world, const SequenceMap& tokens,
                                           int ulysses) {
@@ -209,13 +204,11 @@ TEST_P(Rings, ReplicatedRowsCountOnceAndAreTheSameOnEveryRank) {
       const Tensor whole = run.whole(), exact = run.whole_f32();
       for (int ranks = 1; ranks <= 6; ++ranks) {
         const std::vector<Range> ranges = contiguous(c.tokens(), ranks);
-        const Tensor out = run.run(
-            ranks, ranges, ring(ranges), {.rendezvous = true},
-            [&](Communicator& world) {
+        const Tensor out =
+            run.run(ranks, ranges, ring(ranges), {.rendezvous = true}, [&](Communicator& world) {
               EXPECT_EQ(world.counters().total_sent().bytes,
                         formula(GetParam(), ranges, world.rank(), c));
-            },
-            [&](int rank) { return arena_formula(GetParam(), ranges, rank, c.shape()); });
+            });
         expect_method_equal(out, whole, exact, ranks);
       }
     }
@@ -251,18 +244,12 @@ TEST_P(Rings, ReplicatedRowsUnderUlysses) {
           return part;
         };
         const auto group = [&](int rank) { return map.slice(rank / ulysses * ulysses, ulysses); };
-        const Tensor out = run.run(
-            ranks, map, make, {.rendezvous = true},
-            [&](Communicator& world) {
+        const Tensor out =
+            run.run(ranks, map, make, {.rendezvous = true}, [&](Communicator& world) {
               const int rank = world.rank();
               EXPECT_EQ(world.counters().total_sent().bytes,
                         ulysses_sent_bytes(group(rank), rank % ulysses, c.shape()) +
                             formula(GetParam(), map.blocks(ulysses), rank / ulysses, inner(rank)));
-            },
-            [&](int rank) {
-              return ulysses_arena_bytes(group(rank), rank % ulysses, c.shape(),
-                                         arena_formula(GetParam(), map.blocks(ulysses),
-                                                       rank / ulysses, inner(rank).shape()));
             });
         expect_method_equal(out, whole, exact, ranks);
       }
