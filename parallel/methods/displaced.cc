@@ -37,6 +37,15 @@ std::string refuse(const Displaced& method, int64_t tokens) {
   return "";
 }
 
+Range patches_of_part(const Displaced& method, int parts, int index) {
+  const auto count = static_cast<int64_t>(method.patches.size());
+  const auto tokens = [&](int64_t patches) {
+    return std::accumulate(method.patches.begin(), method.patches.begin() + patches, int64_t{0});
+  };
+  const Range held = partition(count, parts, index);
+  return {tokens(held.begin), tokens(held.end)};
+}
+
 PatchRows::PatchRows(const Displaced& method, const std::vector<Range>& ranks)
     : method_(method), ranks_(ranks) {
   CHECK(!ranks.empty() && refuse(method, ranks.back().end).empty(), ranks.size(), "ranks");

@@ -44,6 +44,9 @@ struct Displaced {
 // The reason why the settings cannot work for a sequence of `tokens`, or "".
 std::string refuse(const Displaced& method, int64_t tokens);
 
+// The tokens of part `index` of `parts`, which hold as many patches each.
+Range patches_of_part(const Displaced& method, int parts, int index);
+
 // The rows that every patch and every rank holds and sees. Index math alone.
 class PatchRows {
  public:

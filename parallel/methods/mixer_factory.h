@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/mesh.h"
+#include "parallel/methods/displaced.h"
 #include "parallel/methods/dual_scope.h"
 #include "parallel/sequence_map.h"
 #include "parallel/token_mixer.h"
@@ -28,6 +29,8 @@ struct MixerDescription {
   // `frames` latent frames.
   std::optional<DualScope> dual_scope{};
   int64_t frames = 1;
+  // Set where patches are displaced. The patch axis splits them.
+  std::optional<Displaced> displaced{};
   // Makes the mixer that sees all tokens, inside Ulysses if there is such an axis. Empty: a
   // FullMixer. Such a mixer does not serve a ring.
   std::function<std::unique_ptr<TokenMixer>()> inner{};
@@ -43,8 +46,8 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description, cons
 
 struct MixerBytes {
   size_t arena = 0;  // that one attend takes
-  size_t cache = 0;  // held from pass to pass (FeatureCache)
-  int64_t sent = 0;  // by this rank in one attend
+  size_t cache = 0;  // held from pass to pass (FeatureCache), of one layer and branch
+  int64_t sent = 0;  // by this rank in one attend; displaced patches: in a displaced step
 };
 // Needs no communicator. `shape` has the heads that this rank's attend is given.
 MixerBytes mixer_bytes(const MixerDescription& description, const AttendShape& shape,
