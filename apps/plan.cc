@@ -11,8 +11,10 @@
 #include "apps/inspect/memory.h"
 #include "apps/layout_choice.h"
 #include "apps/model_folder.h"
+#include "apps/plan_queue.h"
 #include "io/atomic_file.h"
 #include "parallel/schedule/plan_check.h"
+#include "parallel/schedule/timeline_svg.h"
 
 namespace weft {
 namespace {
@@ -73,7 +75,10 @@ nlohmann::json to_json(const PlannedJob& job, const Forecast& out, const Simulat
                         {"speed_up", alone_s / out.seconds},
                         {"high_water_bytes", out.high_water()}};
   for (const auto& [stage, seconds] : out.stages) object["stages"][stage] = seconds;
-  object["turns"] = schedule_json(job, out.layout);
+  if (is_queue(job.request))
+    object["queue"] = to_json(QueueForecast(job).timeline(out.layout), out);
+  else
+    object["turns"] = schedule_json(job, out.layout);
   object["fits"] = out.fits();
   if (machine.planned) {
     object["device"] = machine.planned->description();
@@ -189,6 +194,14 @@ void check_memory(const PlannedJob& job, const Forecast& out) {
   throw Error(ErrorKind::kMemory, refusal);
 }
 
+// A queue of many blocks is never simulated whole.
+Forecast forecast_of(const PlannedJob& job, const Layout& layout) {
+  if (!is_queue(job.request)) return forecast_whole(job, layout);
+  Forecast out = QuickForecast(job)(layout);
+  out.memory = memory_of(job, layout);
+  return out;
+}
+
 // The layouts that a command line compares, those that fit first, the fastest first.
 struct Comparison {
   std::optional<LayoutChoice> choice;  // where a simulation chose the layout
@@ -201,18 +214,16 @@ Comparison compare(const PlannedJob& job, const std::string& text, int ranks, bo
   const Generator generator(job.model, job.options);
   std::vector<Layout> layouts = parse_layouts(text, ranks, generator.layout_limits(job.request));
   Comparison out;
-  if (is_queue(job.request) && chooses_layout(text))
-    layouts = {parse_layout(text, ranks, generator.layout_limits(job.request))};
   if (chooses_layout(text) && layouts.size() > 1) {
     out.choice = choose_layout(job, layouts);
     layouts = {out.choice->best.front().layout};
     out.forecasts = out.choice->best;
     out.alone_s = QuickForecast(job)({}).seconds;
-    if (!whole) return out;
+    if (!whole && !is_queue(job.request)) return out;
     out.forecasts.clear();
   }
-  out.alone_s = forecast_whole(job, {}).seconds;
-  for (const Layout& layout : layouts) out.forecasts.push_back(forecast_whole(job, layout));
+  out.alone_s = forecast_of(job, {}).seconds;
+  for (const Layout& layout : layouts) out.forecasts.push_back(forecast_of(job, layout));
   std::ranges::stable_sort(out.forecasts, {},
                            [](const Forecast& one) { return std::pair(!one.fits(), one.seconds); });
   return out;
@@ -226,6 +237,8 @@ void print_comparison(const PlannedJob& job, const SimulatedMachine& machine, co
                 to_string(*all.choice).c_str());
   if (all.forecasts.size() > 1 || first.ranks.empty()) return print_all(all.forecasts, all.alone_s);
   print_one(first, machine, all.alone_s);
+  if (is_queue(job.request) && !rank)
+    return print_queue(QueueForecast(job).timeline(first.layout), first);
   print_schedule(job, first.layout, rank);
 }
 
@@ -269,8 +282,10 @@ int run_plan(const Flags& flags) {
                     proof(job, out.layout).c_str());
   }
   if (!svg.empty()) {
-    write_file(svg,
-               timeline_svg(first.ranks, generator.model_name() + ", " + to_string(first.layout)));
+    const std::string title = generator.model_name() + ", " + to_string(first.layout);
+    write_file(svg, is_queue(job.request)
+                        ? svg_of(QueueForecast(job).timeline(first.layout), title)
+                        : timeline_svg(first.ranks, title));
     if (!flags.on("json")) std::printf("drawn   %s\n", svg.c_str());
   }
   check_memory(job, first);

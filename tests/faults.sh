@@ -3,12 +3,14 @@
 # time limit, with one line that names the rank, and without a partly written file.
 # usage: faults.sh WEFT [PHASE...]
 #   PHASE   start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient decode-kill
-#           decode-stop write-kill write-stop; all of them where none is given (start-stop takes 60 s)
+#           decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop; all of them
+#           where none is given (start-stop takes 60 s). queue and clips are denoising by these methods,
+#           on two stages and on two clips; a rank that is stopped there must be named within 5 s.
 set -u
 weft=$(realpath "$1")
 shift
 [ $# -gt 0 ] || set -- start-kill start-stop denoise-kill denoise-stop denoise-slow denoise-patient \
-  decode-kill decode-stop write-kill write-stop
+  decode-kill decode-stop write-kill write-stop queue-kill queue-stop clips-kill clips-stop
 command -v mpirun > /dev/null || { echo "skipped: no mpirun"; exit 77; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -44,17 +46,22 @@ for phase in "$@"; do
   [ "$stage" = start ] && pause=1000 patience=80
   steps=1000 frames=25
   [ "$stage" = denoise ] || { steps=2; frames=161; }
+  layout=ulysses=3 ranks=3 method=full
+  case $stage in
+    queue) layout=layers=2 ranks=2 method=queue marker='denoise [1-9]' steps=200 ;;
+    clips) layout=clip=2 ranks=2 method=clips:window=2,global=2 marker='denoise [1-9]' steps=1000 ;;
+  esac
   # A stop of 3 s is shorter than the usual limit; one of 8 s needs --heartbeat-timeout.
   stopped=3 timeout=()
   [ "$act" = patient ] && stopped=8 timeout=(--heartbeat-timeout 14) act=slow
   [ "$act" = slow ] && steps=200 patience=120
-  timeout -k 5 "$patience" mpirun --allow-run-as-root --oversubscribe -n 3 sh -c '
+  timeout -k 5 "$patience" mpirun --allow-run-as-root --oversubscribe -n "$ranks" sh -c '
     echo $$ > "$0/pid.$OMPI_COMM_WORLD_RANK"
     [ "$OMPI_COMM_WORLD_RANK" = "$1" ] && sleep "$2"
     shift 2
     exec "$@"' "$folder" "$victim" "$pause" "$weft" generate --model models/pocket \
-    --prompt "a red ball moves right on a gray floor" --layout ulysses=3 --threads 1 --seed 1 \
-    --steps "$steps" --num-frames "$frames" --method full --progress plain --output "$folder/clip.mp4" "${timeout[@]}" \
+    --prompt "a red ball moves right on a gray floor" --layout "$layout" --threads 1 --seed 1 \
+    --steps "$steps" --num-frames "$frames" --method "$method" --progress plain --output "$folder/clip.mp4" "${timeout[@]}" \
     > "$folder/out" 2> "$folder/err" &
   job=$!
   reach "$marker" || { fault "the job ended before $marker"; continue; }
@@ -77,6 +84,18 @@ for phase in "$@"; do
       limit=600
       ;;
   esac
+  named=-
+  if [ "$method" != full ]; then
+    until grep '^weft: .*rank 1' "$folder/err" | grep -vq warning || over "$(elapsed "$begun" "$(seconds)")" "$limit"; do
+      sleep 0.05
+    done
+    named=$(elapsed "$begun" "$(seconds)")
+    # As much again is for a machine whose cores are shared; the line says how long rank 1 was silent.
+    over "$named" 10 && fault "rank 1 was named after $named s"
+    silent=$(grep -v warning "$folder/err" | sed -n 's/^weft: rank 1 has given no sign for \([0-9.]*\) s.*/\1/p' | head -1)
+    over "${silent:-0}" 5 && fault "rank 1 was silent for $silent s"
+    [ "$act" = stop ] && [ -z "$silent" ] && fault "no line says how long rank 1 was silent"
+  fi
   # The waiting shell's sleep survives it and would keep mpirun's pipes open.
   [ "$phase" = start-kill ] && pkill -KILL -f "^sleep $pause\$"
   wait "$job"
@@ -105,6 +124,6 @@ for phase in "$@"; do
     [ "$phase" = start-kill ] || grep -q 'rank 1' <<< "$line" || fault "no line names rank 1"
     [ "$act" = stop ] && [ "$code" != 6 ] && fault "code $code instead of 6"
   fi
-  echo "$phase: $took s, code $code: ${line:-completed}"
+  echo "$phase: $took s, named after $named s, code $code: ${line:-completed}"
 done
 exit $((faults > 0))

@@ -153,8 +153,7 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
 Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
   const std::string asked = layout_text(flags_);
   const std::vector<Layout> layouts = parse_layouts(asked, ranks_.count, limits);
-  const bool queue = is_queue(first.spec.request);  // forecasts know none
-  if (layouts.size() == 1 || queue || !chooses_layout(asked))
+  if (layouts.size() == 1 || !chooses_layout(asked))
     return parse_layout(asked, ranks_.count, limits);
   const Link link = link_between(flags_, ranks_);
   const std::string chosen =

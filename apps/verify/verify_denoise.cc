@@ -60,6 +60,13 @@ Request displaced_request(const Case& c) {
   return request;
 }
 
+Tensor own_frames(Bench& bench, const Tensor& noise, const LatentSplit& split, int rank) {
+  Tensor own = bench.tensor(DType::kF32, split.held(rank));
+  const Range& frames = split.frames[rank];
+  copy(bench.stream, noise.view().slice(1, frames.begin, frames.size()), own);
+  return own;
+}
+
 Displaced displaced_of(const Case& c) {
   const std::string what = c.file("case.json"), name = c.text("method");
   Displaced method{.patches = json_ints(c.spec, "patches", what, {1, 1 << 20}),
@@ -83,7 +90,7 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
       SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),
       c.integer("steps", kMaxSteps));
   const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-  Tensor noise = bench.load(inputs, "noise");
+  const Tensor noise = bench.load(inputs, "noise");
   const auto shape = noise.view().extent;
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
@@ -94,15 +101,20 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
   const Tensor negative =
       branches == 2 ? bench.load(inputs, "negative_encoder_hidden_states") : Tensor();
 
+  const LatentSplit split =
+      c.placement.split({shape[0], shape[1], shape[2], shape[3]}, traits.patch[0]);
+
   NamedTensors out;
   std::map<int, Tensor> velocities;  // this rank's rows
   DenoisePlanConfig config = staged_config(c.placement, traits, experts.dtype(), all);
   config.steps.assign(sampler.steps(), {.model = 0, .branches = branches});
   config.blocks = {traits.blocks};
+  Stream host = host_stream(bench.stream);
+  int64_t decoded = 0;  // latent frames
   Job job{.request = request,
           .sampler = sampler,
           .embeds = {positive.view(), negative.view()},
-          .latent = std::move(noise),
+          .latent = own_frames(bench, noise, split, c.placement.rank()),
           .on_velocity =
               [&](int step, const TensorView& velocity) {
                 if (std::ranges::count(steps, step) == 0) return;
@@ -112,13 +124,16 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
               },
           .decode =
               [&](const TensorView& latent) {
-                Tensor whole = bench.tensor(DType::kF32, latent.shape());
-                copy(bench.stream, latent, whole);
-                out["latents"] = on_host(bench.stream, std::move(whole));
+                Tensor& whole = out["latents"];
+                if (!whole) whole = Tensor(DType::kF32, split.shape);
+                if (latent.data) {
+                  const HostCopy copied(bench.stream, latent);
+                  copy(host, copied.view(), whole.view().slice(1, decoded, latent[1]));
+                }
+                decoded += latent[1];
               }};
   Denoiser(bench.stream, bench.arena, experts, c.placement).run(config, job);
 
-  Stream host = host_stream(bench.stream);
   for (const int step : steps) {
     const auto own = velocities.find(step);
     const Tensor rows =

@@ -452,11 +452,7 @@ NamedTensors run_pipeline(Case& c) {
     }
   } tap;
   generator.run(request, nullptr,
-                {.latents_path = {},
-                 .latents_on_failure = {},
-                 .listener = nullptr,
-                 .tap = &tap,
-                 .stop = nullptr});
+                {.latents_path = {}, .listener = nullptr, .tap = &tap, .stop = nullptr});
   return std::move(tap.tensors);
 }
 

@@ -1,7 +1,6 @@
 #include "engine/decoding/stream_decoder.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -220,13 +219,12 @@ void StreamDecoder::heed_stop(const std::atomic<bool>& asked, double seconds) {
 }
 
 void StreamDecoder::decode(const TensorView& latents, const std::atomic<bool>* stop) {
-  const auto begun = std::chrono::steady_clock::now();
+  if (pushed_ == 0) begun_ = std::chrono::steady_clock::now();
   for (int64_t chunk = 0; chunk < latents[1]; ++chunk) {
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun_;
     if (stop) heed_stop(*stop, taken.count());
-    push(latents.slice(1, chunk, 1));
+    push(latents[1] == 1 ? latents : latents.slice(1, chunk, 1));
   }
-  finish();
 }
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 // pictures to a writer.
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -52,9 +53,9 @@ class StreamDecoder {
   // The pictures of all pushes are with the writer, and every message has been sent.
   void finish();
 
-  // Pushes a whole latent of settings.total frames, which every rank has, frame by frame. All ranks
-  // set `stop` or none; the root's value decides: before every frame it tells each rank whether to
-  // stop (8 bytes).
+  // Pushes the next latent frames of settings.total, which every rank has that decodes, one by one.
+  // All ranks call it. They set `stop` or none does; the root's value decides: before every frame
+  // it tells each rank whether to stop (8 bytes).
   void decode(const TensorView& latents, const std::atomic<bool>* stop);
 
   int64_t pictures() const { return pictures_; }  // on the root: passed to the writer so far
@@ -97,6 +98,7 @@ class StreamDecoder {
   Tensor latent_;  // the band of one latent frame
   Chunk chunks_[2];
   std::deque<Arrival> arrivals_;
+  std::chrono::steady_clock::time_point begun_{};  // when decode() was first called
   int64_t pushed_ = 0, shown_ = 0, handed_ = 0, delivered_ = 0, pictures_ = 0;
 };
 

@@ -1,10 +1,12 @@
 #include "engine/decoding/video_output.h"
 
+#include <utility>
+
 namespace weft {
 
 VideoOutput::VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement,
                          DecoderSettings settings, const VideoReceivers& receivers)
-    : receivers_(receivers) {
+    : receivers_(receivers), total_(settings.total) {
   settings.float_frames = receivers_.tap != nullptr;
   if (placement.root()) {
     if (receivers_.tap) {
@@ -22,7 +24,7 @@ VideoOutput::VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement,
 }
 
 void VideoOutput::write(const TensorView& latents, const std::atomic<bool>* stop) {
-  receivers_.clock.enter(Zone::kDecode, static_cast<int>(latents[1]));
+  if (!std::exchange(alone_, true)) receivers_.clock.enter(Zone::kDecode, static_cast<int>(total_));
   decoder_->decode(latents, stop);
 }
 

@@ -24,7 +24,7 @@ class VideoOutput {
   VideoOutput(Stream& stream, Arena& arena, RankPlacement& placement, DecoderSettings settings,
               const VideoReceivers& receivers);
 
-  // Decodes a whole latent in a stage of its own. `stop` is as in StreamDecoder::decode.
+  // Decodes the next latent frames in a stage of its own (StreamDecoder::decode).
   void write(const TensorView& latents, const std::atomic<bool>* stop);
   // Decodes the next latent frames beside the current stage (StreamDecoder::push, collect).
   void push(const TensorView& latents);
@@ -35,6 +35,8 @@ class VideoOutput {
 
  private:
   const VideoReceivers receivers_;
+  const int64_t total_;                // latent frames
+  bool alone_ = false;                 // in a stage of its own
   Tensor video_;                       // for the tap
   std::optional<FrameWriter> writer_;  // on the root
   std::optional<StreamDecoder> decoder_;

@@ -50,8 +50,9 @@ Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   job_ = &job;
   const TensorView latent = job.latent;
+  const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
   forwards_.begin({.sampler = job.sampler,
-                   .grid = traits_.grid(latent[1], latent[2], latent[3]),
+                   .grid = traits_.grid(frames, latent[2], latent[3]),
                    .text = [&job](const Pass& pass) { return job.embeds[pass.branch]; }});
   clip_ = {.step = config.first_step};
   const Method& method = job.request.method;
@@ -86,6 +87,10 @@ bool Denoiser::begin_turn(int turn) {
   if (turn == job_->sampler.steps()) {  // what remains needs only the rows, which may be under way
     clip_ = {};
     forwards_.end();
+    if (placement_.has_clips()) {
+      slots.clear_but(kLatentSlot);
+      if (job_->finished) job_->finished([this](const auto& see) { gather_channels(see); });
+    }
     return true;
   }
   clip_.step = turn;
@@ -105,9 +110,11 @@ Snapshot Denoiser::gather(int done) {
   const auto history = job_->sampler.history(clip_.history ? *clip_.history : none);
   Snapshot out;
   const auto join = [&](const TensorView& rows, size_t index) {
-    return gather_on_root(rows, {.kind = Payload::kLatent,
-                                 .pass = {.step = done},
-                                 .hop = kFirstKeptHop + static_cast<int>(index)});
+    return gather_on_root(rows,
+                          {.kind = Payload::kLatent,
+                           .pass = {.step = done},
+                           .hop = kFirstKeptHop + static_cast<int>(index)},
+                          shape_[0]);
   };
   out.latent = join(holds_latent() ? slots[kLatentSlot] : TensorView(), 0);
   for (size_t k = 0; k < history.size(); ++k)
@@ -115,23 +122,25 @@ Snapshot Denoiser::gather(int done) {
   return out;
 }
 
-// Returns the whole latent on the host of the root, of the rows that the first rank of the last
-// pipeline stage has for each sequence index.
-Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag) {
+// Returns so many channels of the whole latent on the host of the root, of the rows that the first
+// rank of the last pipeline stage has for each sequence index.
+Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels) {
+  const int64_t row = traits_.row() / shape_[0] * channels;
   const int last_stage = placement_.layout()[Axis::kLayers] - 1;
   const auto sends = [&](int rank) {
     return placement_.rank_of(last_stage, placement_.mesh().sequence_index(rank)) == rank;
   };
   TensorView own;
-  if (sends(placement_.rank())) own = own_rows.reshape({this->own().size(), traits_.row()});
+  if (sends(placement_.rank())) own = own_rows.reshape({this->own().size(), row});
   Tensor whole;
-  if (placement_.root()) whole = Tensor(DType::kF32, shape_, stream_.device());
+  if (placement_.root())
+    whole = Tensor(DType::kF32, {channels, shape_[1], shape_[2], shape_[3]}, stream_.device());
   std::optional<Arena::Scope> scope;  // of the rows that arrive
   const auto landing = [&](int rank) {
     if (rank == 0 || !sends(rank)) return rank == 0 ? own : TensorView();
     scope.emplace(arena_);
     const int64_t rows = placement_.tokens_of(rank, sequence()).size();
-    return arena_.alloc(DType::kF32, {rows, traits_.row()});
+    return arena_.alloc(DType::kF32, {rows, row});
   };
   const auto place = [&](int rank, const TensorView& rows) {
     unpatchify(stream_, rows, traits_.patch, placement_.tokens_of(rank, sequence()), whole);
@@ -142,6 +151,23 @@ Tensor Denoiser::gather_on_root(const TensorView& own_rows, const Tag& tag) {
   else
     placement_.communicator().gather_v(stream_, tag, own, landing, place);
   return on_host(stream_, std::move(whole));
+}
+
+void Denoiser::gather_channels(const std::function<void(const TensorView& channel)>& see) {
+  const int64_t columns = traits_.row() / shape_[0];
+  for (int64_t channel = 0; channel < shape_[0]; ++channel) {
+    const Arena::Scope scope(arena_);
+    TensorView rows;
+    if (last_stage()) {
+      rows = arena_.alloc(DType::kF32, {own().size(), columns});
+      copy(stream_, slots[kLatentSlot].slice(1, channel * columns, columns), rows);
+    }
+    const Tag tag{.kind = Payload::kLatent,
+                  .pass = {.step = job_->sampler.steps()},
+                  .hop = kFirstKeptHop + gathered_++};
+    const Tensor plane = gather_on_root(rows, tag, 1);
+    if (placement_.root()) see(plane.view().select(0, 0));
+  }
 }
 
 void Denoiser::load(const Step& step) { forwards_.load(step.pass.model, true); }
@@ -172,8 +198,13 @@ void Denoiser::update(const Step& step) {
 }
 
 void Denoiser::decode(const Step& step) {
-  const Tensor latent = take_latent(step);
-  job_->decode(latent);
+  if (!placement_.has_clips()) return job_->decode(take_latent(step));
+  Tensor frame;
+  if (receives_frames(placement_.layout(), placement_.rank())) frame = take_frame(step);
+  slots.clear_but(kLatentSlot);
+  job_->decode(frame ? frame.view()
+                     : TensorView(nullptr, DType::kF32,
+                                  {shape_[0], traits_.patch[0], shape_[2], shape_[3]}));
 }
 
 }  // namespace weft

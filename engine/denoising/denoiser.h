@@ -6,6 +6,11 @@
 // stage holds n r for the latent, n r for each branch's velocity and 3 n r for the solver; its
 // first stage n r for the latent; a stage in between none. Before decoding, when the solver's part
 // is released, a rank holds the whole latent, and once more as rows where other ranks own some.
+//
+// With clips, of F frames, no rank holds the latent of all frames: it begins with those of its
+// clip. While decoding, a first and a last stage hold n r; a rank that decodes holds one frame, and
+// the tokens of other ranks of two. Job::finished brings the root one of the latent's C channels at
+// a time. A checkpoint does gather the whole latent, and the history, on the root.
 #include <array>
 #include <functional>
 #include <optional>
@@ -43,8 +48,8 @@ struct Job {
   const Sampler& sampler;
   // `embeds` are on the stream's device.
   std::array<TensorView, 2> embeds;  // per branch [length, d] f32, the prompt's rows
-  // The noise or the resumed latent [C, F, H, W] f32, on the stream's device. It is released once
-  // the ranks have their rows of it.
+  // The noise or the resumed latent [C, F, H, W] f32, on the stream's device: the frames of this
+  // rank's clip (RankPlacement::clip_of). It is released once the ranks have their rows of it.
   Tensor latent;
   // The solver's history of a resumed job, in Sampler::history's order, on the device; released
   // like the latent. Empty when the job starts at step 0.
@@ -52,7 +57,14 @@ struct Job {
   // Sees this rank's rows [n, row] of a step's velocity behind guidance.
   std::function<void(int step, const TensorView& velocity)> on_velocity{};
   std::function<void(int step)> on_update{};  // called after the update of `step`
-  // Runs the plan's kDecode with the final latent [C, F, H, W].
+  // Called with clips, on all ranks, before the first frame is decoded. each(see) calls `see` on
+  // the root with every channel [F, H, W] f32 of the final latent, in order, in host memory. All
+  // ranks call `each`, the same number of times.
+  using Channels = std::function<void(const std::function<void(const TensorView& channel)>& see)>;
+  std::function<void(const Channels& each)> finished{};
+  // Runs the plan's kDecode with the final latent [C, F, H, W]. With clips it is called for the
+  // frames of one token after another, in order, on all ranks: where a rank does not decode
+  // (receives_frames) the latent has no data.
   std::function<void(const TensorView& latent)> decode{};
   // Called before every step with the number of steps done. It must answer the same on all ranks.
   std::function<StepAction(int done)> before_step{};
@@ -89,13 +101,15 @@ class Denoiser final : private StagedProgram {
   int64_t joint_rows(const Pass& pass) override;
 
   Snapshot gather(int done);
-  Tensor gather_on_root(const TensorView& own_rows, const Tag& tag);
+  Tensor gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels);
+  void gather_channels(const std::function<void(const TensorView& channel)>& see);
 
   Experts& experts_;
   Forwards forwards_;
   Job* job_ = nullptr;
   ClipState clip_;
   int global_steps_ = 0;  // DualScope::global_steps
+  int gathered_ = 0;      // messages of gather_channels() so far
 };
 
 }  // namespace weft

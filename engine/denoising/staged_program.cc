@@ -28,13 +28,26 @@ bool StagedProgram::last_stage() const {
 }
 
 void StagedProgram::cut(const TensorView& latent, const TensorView& rows) const {
-  patchify(stream_, latent, traits_.patch, own(), rows);
+  const Range frames = placement_.clip_of(placement_.rank(), grid_[0]);
+  const int64_t size = sequence().frame_tokens();
+  CHECK(latent[1] == frames.size() * traits_.patch[0], latent.to_string_shape());
+  TokenRanges held{{}, frames.size() * size};
+  for (const Range& range : own().ranges)
+    held.append({range.begin - frames.begin * size, range.end - frames.begin * size});
+  patchify(stream_, latent, traits_.patch, held, rows);
+}
+
+void StagedProgram::enter(const Step& step) {
+  const int64_t first = own().ranges[0].begin;
+  slots.lend(step.writes[0].slot,
+             slots[kLatentSlot].slice(0, step.tokens.begin - first, step.tokens.size()));
 }
 
 bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config) {
   const TensorView whole = latent;
   std::copy_n(whole.shape().begin(), shape_.size(), shape_.begin());
-  grid_ = traits_.grid(whole[1], whole[2], whole[3]);
+  if (placement_.has_clips()) shape_[1] = config.frames * traits_.patch[0];
+  grid_ = traits_.grid(shape_[1], shape_[2], shape_[3]);
   const bool first = placement_.mesh().at(Axis::kLayers, placement_.rank()) == 0;
   slots.clear();
   if (first || last_stage())
@@ -54,7 +67,7 @@ void StagedProgram::prepare(const Step& message) {
   const Device device = stream_.device();
   if (message.payload == Payload::kHidden) {
     slots.make(slot, dtype_, own().size() + joint_rows(message.pass), traits_.width, device);
-  } else if (slot < kWholeSlot) {
+  } else if (slot < kWholeSlot || placement_.has_clips()) {
     slots.make(slot, DType::kF32, message.tokens.size(), traits_.row(), device);
   } else {
     if (!joined_) joined_ = Tensor(DType::kF32, {tokens(), traits_.row()}, device);
@@ -98,6 +111,28 @@ Tensor StagedProgram::take_latent(const Step& decode) {
   stream_.sync();
   slots.clear();
   joined_ = {};
+  return latent;
+}
+
+Tensor StagedProgram::take_frame(const Step& decode) const {
+  const Layout& layout = placement_.layout();
+  const Range& frame = decode.tokens;
+  Tensor latent(DType::kF32, {shape_[0], traits_.patch[0], shape_[2], shape_[3]}, stream_.device());
+  for (const SlotVersion& version : decode.reads) {
+    if (version.slot == kFramesSlot) continue;
+    const int part = (version.slot - kFramePartSlot) % layout.sequence();
+    const bool is_own = version.slot == kLatentSlot;
+    const int from =
+        is_own ? placement_.rank() : placement_.rank_of(layout[Axis::kLayers] - 1, part);
+    const Range held = placement_.tokens_of(from, sequence()).ranges[0];
+    const Range tokens{std::max(held.begin, frame.begin), std::min(held.end, frame.end)};
+    if (tokens.size() <= 0) continue;
+    const TensorView rows = slots[version.slot];
+    unpatchify(stream_, is_own ? rows.slice(0, tokens.begin - held.begin, tokens.size()) : rows,
+               traits_.patch,
+               {{{tokens.begin - frame.begin, tokens.end - frame.begin}}, frame.size()}, latent);
+  }
+  stream_.sync();
   return latent;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 // StagedProgram: what all plans of a diffusion transformer (plan_denoise) have in common. A rank
 // keeps the rows of the latent, the velocities and the hidden states that it owns in slots. The
-// latent is cut into rows once, at the beginning, and made whole once, before it is decoded.
+// latent is cut into rows once, at the beginning, and made whole once, before it is decoded. With
+// clips no rank has the whole latent: it begins with the frames of its clip, and frame after frame
+// is decoded.
 #include <array>
 #include <functional>
 
@@ -27,7 +29,8 @@ class StagedProgram : public Program {
                 const TransformerTraits& traits, DType dtype);
 
   // Runs the plan of `config` from `latent` [C, F, H, W] f32, which is released once it is cut into
-  // rows. Returns false where begin_turn stopped it.
+  // rows. F are the frames of the rank's clip (RankPlacement::clip_of), or all of them. Returns
+  // false where begin_turn stopped it.
   bool run_from(Tensor latent, const DenoisePlanConfig& config);
   virtual void begun() {}  // called when the rows are there
 
@@ -43,13 +46,16 @@ class StagedProgram : public Program {
   void run_blocks(const Step& step, const Forward& forward);
   // Makes the latent whole from the rows that a decode reads, and forgets all rows.
   Tensor take_latent(const Step& decode);
+  // The frames [C, f, H, W] of the tokens that a decode of clips reads.
+  Tensor take_frame(const Step& decode) const;
+  void enter(const Step& step) override;  // lends the part of the own rows that is sent
 
   bool last_stage() const;
   bool holds_latent() const { return slots.has(kLatentSlot); }
   TokenRanges own() const { return placement_.tokens(sequence()); }
   Sequence sequence() const { return {tokens(), grid_[0]}; }
   int64_t tokens() const { return grid_[0] * grid_[1] * grid_[2]; }
-  // Rows [n, row] f32 of this rank's tokens of a whole latent.
+  // Rows [n, row] f32 of this rank's tokens of a latent that run_from() takes.
   void cut(const TensorView& latent, const TensorView& rows) const;
 
   Stream& stream_;

@@ -4,9 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "engine/decoding/video_output.h"
-#include "engine/denoising/denoiser.h"
 #include "engine/generation/components.h"
+#include "engine/generation/delivery.h"
 #include "engine/generation/stages.h"
 #include "engine/job/checkpoint_policy.h"
 #include "engine/job/job_spec.h"
@@ -44,6 +43,12 @@ std::string text_hash(Stream& stream, std::span<const Prompt> prompts) {
     if (rows.view()) hash.update(rows.view().data, rows.view().bytes());
   }
   return hash.hex();
+}
+
+// The positive prompt's and the negative one's. A job that begins with its final latent has none.
+std::array<TensorView, 2> embeds_of(std::span<const Prompt> prompts) {
+  if (prompts.empty()) return {};
+  return {prompts[0].embeds.view(), prompts[1].embeds.view()};
 }
 
 std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
@@ -187,9 +192,10 @@ struct Generator::Impl {
   void denoise(const Run& run, std::span<const Prompt> prompts, Start start);
   void denoise_queue(const Run& run, std::span<const Prompt> prompts);
   void heed_stop(const char* stage, const Run& run) const;
-  void decode_latents(const Run& run, const TensorView& latent);
-  void write_frames(const Run& run, const TensorView& latent);
-  void keep_latents(const Run& run, const TensorView& latent, const std::string& path) const;
+  Delivery delivery(const Run& run);
+  LatentSplit latent_split(const Request& request) const {
+    return placement.split(latent_shape(parts, request), parts.traits().patch[0]);
+  }
   bool decodes(const Request& request) const {
     return placement.band(latent_shape(parts, request)[2]).size() > 0;
   }
@@ -305,62 +311,28 @@ void Generator::Impl::encode_prompt(const Prompt& prompt, const Pass& pass) {
 }
 
 Tensor Generator::Impl::initial_latents(const Run& run) {
-  const auto shape = latent_shape(parts, run.request);
-  Tensor latent(DType::kF32, shape);
-  if (!is_dry_run(stream)) NoiseField(run.request.rng, run.request.seed, shape).fill(latent);
-  if (run.options.tap) run.options.tap->tap("latents_initial", latent);
-  return on_device(stream, std::move(latent));
-}
-
-void Generator::Impl::keep_latents(const Run& run, const TensorView& latent,
-                                   const std::string& path) const {
-  Checkpoint checkpoint;
-  checkpoint.job = job_record(run.request);
-  checkpoint.notes = run.options.notes;
-  checkpoint.step = checkpoint.total = run.result.steps;
-  checkpoint.signature = run.result.signature;
-  write_checkpoint(path, checkpoint, latent);
-  run.result.latents_path = path;
+  const LatentSplit split = latent_split(run.request);
+  const auto drawn = [&](const std::array<int64_t, 4>& shape, int64_t first) {
+    Tensor latent(DType::kF32, shape);
+    if (!is_dry_run(stream))
+      NoiseField(run.request.rng, run.request.seed, split.shape).fill(latent, first);
+    return latent;
+  };
+  if (run.options.tap) run.options.tap->tap("latents_initial", drawn(split.shape, 0));
+  const int rank = placement.rank();
+  return on_device(stream, drawn(split.held(rank), split.frames[rank].begin));
 }
 
 Start Generator::Impl::start_of(const Run& run) {
   Checkpoint* from = run.options.resume.get();
-  const auto shape = latent_shape(parts, run.request);
-  if (from) check_resumable(*from, job_record(run.request), run.sampler, shape);
-  return agreed_start(stream, placement, from, run.sampler, shape, run.options.stop);
+  const LatentSplit split = latent_split(run.request);
+  if (from) check_resumable(*from, job_record(run.request), run.sampler, split.shape);
+  return agreed_start(stream, placement, from, run.sampler, split, run.options.stop);
 }
 
-void Generator::Impl::decode_latents(const Run& run, const TensorView& on_device) {
-  run.meter.stage_ended(MemoryMeter::kDenoise);
-  const HostCopy copied(stream, on_device);
-  const TensorView& latent = copied.view();
-  RunResult& result = run.result;
-  result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
-  if (run.options.tap) run.options.tap->tap("latents_final", latent);
-  const bool from_latents = result.resumed_at == result.steps;
-  if (from_latents && run.options.resume) result.latents_path = run.options.resume->path;
-  const std::string& path = run.options.latents_path;
-  if (placement.root() && !path.empty() && !from_latents) keep_latents(run, latent, path);
-  try {
-    write_frames(run, latent);
-  } catch (...) {
-    const std::string& otherwise = run.options.latents_on_failure;
-    if (placement.root() && path.empty() && !otherwise.empty())
-      keep_latents(run, latent, otherwise);
-    throw;
-  }
-  result.decode_high_water = run.meter.stage_ended(MemoryMeter::kDecode);
-}
-
-void Generator::Impl::write_frames(const Run& run, const TensorView& latent) {
-  VideoOutput output(stream, arena, placement,
-                     {.traits = parts.vae_model().traits(),
-                      .vae = decodes(run.request) ? &parts.vae(stream) : nullptr,
-                      .latent = {latent[0], latent[2], latent[3]},
-                      .total = latent[1]},
-                     {run.sink, run.options.tap, run.clock});
-  output.write(latent, run.options.stop);
-  output.finish(run.result, run.started);
+Delivery Generator::Impl::delivery(const Run& run) {
+  return Delivery({stream, arena, parts, placement, run.request, run.options, run.sink, run.clock,
+                   run.meter, run.result, run.started, job_record(run.request)});
 }
 
 void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prompts) {
@@ -377,17 +349,20 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   kept.job = job_record(run.request);
   kept.notes = run.options.notes;
   kept.total = sampler.steps();
-  if (placement.root() && run.options.stop) kept.text_hash = text_hash(stream, prompts);
+  const std::array<TensorView, 2> embeds = embeds_of(prompts);
+  if (placement.root() && run.options.stop && embeds[0])
+    kept.text_hash = text_hash(stream, prompts);
   if (const Checkpoint* from = run.options.resume.get();
       from && from->text_hash != kept.text_hash && run.options.listener)
     run.options.listener->warning(
         "the prompt is encoded otherwise than when " + from->path +
         " was written: the frames may differ from an uninterrupted run's");
   CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds);
+  Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   Job job{.request = run.request,
           .sampler = sampler,
-          .embeds = {prompts[0].embeds.view(), prompts[1].embeds.view()},
+          .embeds = embeds,
           .latent = std::move(start.latent),
           .history = std::move(start.history),
           .on_update =
@@ -395,10 +370,16 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
                 run.clock.kept(policy.kept());
                 run.clock.step(step + 1, sampler.sigmas()[step]);
               },
+          .finished =
+              [&](const Job::Channels& each) {
+                policy.finish(run.result);
+                delivered.keep(each);
+              },
           .decode =
               [&](const TensorView& latent) {
+                if (placement.has_clips()) return delivered.decode(latent);
                 policy.finish(run.result);
-                decode_latents(run, latent);
+                delivered.whole(latent);
               }};
   job.before_step = [&](int done) {
     if (done == start.step) run.clock.enter(Zone::kDenoise, sampler.steps(), start.step);
@@ -415,6 +396,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   config.first_step = start.step;
   try {
     denoiser.run(config, job);
+    delivered.finish();
     run.result.streaming = denoiser.streaming();
   } catch (...) {
     policy.finish(run.result);
@@ -501,8 +483,8 @@ RunResult Generator::Impl::run(const Request& request, FrameSink* sink,
   if (start.step == 0 && !is_queue(request)) start.latent = initial_latents(run);
   if (is_queue(request))
     denoise_queue(run, prompts);
-  else if (decode_only)
-    decode_latents(run, start.latent);
+  else if (Delivery decoded = delivery(run); decode_only && !placement.has_clips())
+    decoded.whole(start.latent), decoded.finish();
   else
     denoise(run, prompts, std::move(start));
   clock.leave();

@@ -88,10 +88,9 @@ struct GeneratorOptions {
 };
 
 struct RunOptions {
-  // The file to which the final latents are written before decoding starts (safetensors). If empty,
-  // they are written only when a later stage fails, to `latents_on_failure`.
+  // Read on the root: the file to which the final latents are written before decoding starts
+  // (safetensors). Empty: none.
   std::string latents_path;
-  std::string latents_on_failure;
   ProgressListener* listener = nullptr;
   PipelineTap* tap = nullptr;
   // Read between steps. True ends the job with Error(kStopped) after a last checkpoint. While

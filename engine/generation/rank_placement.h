@@ -22,7 +22,17 @@ enum Decision : int {
   kStartDecision = 1,
   kDecodeDecision = 2,
   kJobDecision = 3,
-  kTokenDecision = 4
+  kTokenDecision = 4,
+  kFileDecision = 5
+};
+
+// The latent frames of a video, split over clips.
+struct LatentSplit {
+  std::array<int64_t, 4> shape{};  // of the whole latent [C, F, H, W]
+  std::vector<Range> frames{};     // that each rank begins with: those of its clip, or all of them
+  std::array<int64_t, 4> held(int rank) const {
+    return {shape[0], frames[rank].size(), shape[2], shape[3]};
+  }
 };
 
 class RankPlacement {
@@ -77,6 +87,13 @@ class RankPlacement {
   TokenRanges tokens(const Sequence& all) const { return tokens_of(rank_, all); }
   TokenRanges tokens_of(int rank, const Sequence& all) const;
   std::vector<int64_t> token_counts(const Sequence& all) const;
+  // The frames of a video of so many that the rank's clip has: all of them without clips.
+  Range clip_of(int rank, int64_t frames) const {
+    return partition(frames, layout()[Axis::kClip], mesh_.at(Axis::kClip, rank));
+  }
+  // `per_token`: latent frames per token.
+  LatentSplit split(const std::array<int64_t, 4>& latent, int64_t per_token) const;
+  bool has_clips() const { return layout()[Axis::kClip] > 1; }
   // Returns whether this rank computes the branch (0: conditional, 1: unconditional).
   bool computes(int branch) const;
 

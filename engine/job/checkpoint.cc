@@ -80,12 +80,13 @@ Checkpoint from_metadata(const std::string& path,
 }  // namespace
 
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
-                      const TensorView& latent) {
+                      const TensorView& latent, const TensorParts& parts) {
   std::vector<std::pair<std::string, TensorView>> tensors;
   tensors.emplace_back(latent_name(checkpoint), latent);
   for (const auto& [name, tensor] : checkpoint.history) tensors.emplace_back(name, tensor.view());
   nlohmann::json hashes = nlohmann::json::object();
-  for (const auto& [name, view] : tensors) hashes[name] = hash_of(view);
+  for (const auto& [name, view] : tensors)
+    hashes[name] = view.data ? hash_of(view) : checkpoint.signature;
   std::map<std::string, std::string> metadata{
       {"schema", checkpoint.final() ? kLatentsSchema : kStepsSchema},
       {"job", checkpoint.job},
@@ -97,7 +98,7 @@ void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
       {"tensor_sha256", hashes.dump()}};
   for (const auto& [name, value] : checkpoint.notes) metadata[kNote + name] = value;
   metadata["metadata_sha256"] = metadata_hash(metadata);
-  write_safetensors(path, tensors, metadata);
+  write_safetensors(path, tensors, metadata, parts);
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/weights/tensor_file.h"
 #include "kernels/tensor.h"
 
 namespace weft {
@@ -31,9 +32,11 @@ struct Checkpoint {
 
 // Writes one safetensors file. It holds the tensor "latent.clip.0" ("latents" where no step is
 // left) and the solver's history. Its metadata holds everything else, a SHA-256 of every tensor and
-// one of the metadata. `latent` is written in place of checkpoint.latent. Throws Error(kOutput).
+// one of the metadata. `latent` is written in place of checkpoint.latent; where it has no data, the
+// final latent is written from `parts`, and checkpoint.signature is its SHA-256. Throws
+// Error(kOutput).
 void write_checkpoint(const std::string& path, const Checkpoint& checkpoint,
-                      const TensorView& latent);
+                      const TensorView& latent, const TensorParts& parts = {});
 // Throws Error(kModel) with the reason where the file is incomplete or damaged.
 Checkpoint read_checkpoint(const std::string& path);
 

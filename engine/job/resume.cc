@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/job/job_spec.h"
+#include "kernels/copy.h"
 #include "kernels/transfer.h"
 
 namespace weft {
@@ -35,8 +36,41 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
     refuse("it does not hold the history that " + sampler.config().to_string() + " needs");
 }
 
+namespace {
+
+// Gives every rank its frames of a tensor that the root has whole.
+Tensor shared(Stream& stream, RankPlacement& placement, Tensor* kept, const LatentSplit& split,
+              const Tag& tag) {
+  Stream host = host_stream(stream);
+  const auto part = [&](int rank) {
+    Tensor out(DType::kF32, split.held(rank));
+    const Range frames = split.frames[rank];
+    const auto [channels, all, height, width] = split.shape;
+    copy(host,
+         kept->view().reshape({channels, all, height, width}).slice(1, frames.begin, frames.size()),
+         out);
+    return out;
+  };
+  const bool parts = placement.has_clips();
+  Tensor own = !kept   ? Tensor(DType::kF32, split.held(placement.rank()))
+               : parts ? part(placement.rank())
+                       : std::move(*kept);
+  if (placement.alone()) return on_device(stream, std::move(own));
+  Communicator& communicator = placement.communicator();
+  if (!parts)
+    communicator.broadcast(stream, tag, own, 0);
+  else if (!placement.root())
+    communicator.receive(stream, 0, tag, own);
+  for (int rank = 1; parts && placement.root() && rank < placement.ranks(); ++rank)
+    communicator.send(stream, rank, tag, part(rank));
+  if (parts && kept) *kept = {};
+  return on_device(stream, std::move(own));
+}
+
+}  // namespace
+
 Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
-                   const Sampler& sampler, std::array<int64_t, 4> shape,
+                   const Sampler& sampler, const LatentSplit& split,
                    const std::atomic<bool>* stop) {
   constexpr int kStopped = -1;
   Start start{.step = from ? from->step : 0};
@@ -48,10 +82,8 @@ Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
   if (start.step == kStopped) throw Error(ErrorKind::kStopped, "stopped before the first step");
   if (start.step == 0) return start;
   const auto share = [&](Tensor* kept, int hop) {
-    Tensor tensor = kept ? std::move(*kept) : Tensor(DType::kF32, shape);
     const Tag tag{.kind = Payload::kLatent, .pass = {.step = start.step}, .hop = hop};
-    if (!placement.alone()) placement.communicator().broadcast(stream, tag, tensor, 0);
-    return on_device(stream, std::move(tensor));
+    return shared(stream, placement, kept, split, tag);
   };
   start.latent = share(from ? &from->latent : nullptr, 0);
   if (start.step == sampler.steps()) return start;

@@ -13,7 +13,7 @@ namespace weft {
 // The step at which a job starts, and its state at that step.
 struct Start {
   int step = 0;
-  Tensor latent{};  // empty at step 0
+  Tensor latent{};  // of the rank's own frames; empty at step 0
   std::vector<Tensor> history{};
 };
 
@@ -23,10 +23,10 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
                      const Sampler& sampler, std::array<int64_t, 4> shape);
 
 // Gives every rank the state that the root's job starts from. `from` is the root's checkpoint, or
-// null; its tensors are moved. The root sends every other rank the latent and the tensors of the
-// solver's history, each the size of a latent. Error(kStopped) where the root's `stop` is set.
+// null; its tensors are moved. The root sends every other rank its frames of the latent and of the
+// tensors of the solver's history, each the size of a latent. Error(kStopped) where the root's
+// `stop` is set.
 Start agreed_start(Stream& stream, RankPlacement& placement, Checkpoint* from,
-                   const Sampler& sampler, std::array<int64_t, 4> shape,
-                   const std::atomic<bool>* stop);
+                   const Sampler& sampler, const LatentSplit& split, const std::atomic<bool>* stop);
 
 }  // namespace weft

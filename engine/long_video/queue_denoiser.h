@@ -39,6 +39,7 @@ struct QueueJob {
   // Called on the last stage with the guided velocity of the rows that the rank owns of the block's
   // own frames: rows `own` of [n S, row].
   std::function<void(const Pass& pass, const Range& own, const TensorView& velocity)> on_update{};
+  std::function<void(const Step& step)> on_step{};  // called after every step of the rank's plan
 };
 
 // Describes the queue of a job to plan_queue: all but the steps, the blocks and their prompts. A
@@ -70,6 +71,9 @@ class QueueDenoiser final : private StagedProgram {
   void decide(const Step& step);
   void decode(const Step& step) override;
   int zone(const Step& step) const override;
+  void taken(const Step& step) override {
+    if (job_->on_step) job_->on_step(step);
+  }
   int64_t joint_rows(const Pass&) override { return 0; }
   TensorView latent_rows(const Step& step) override;
   TensorView velocity_rows(const Step& step) override;

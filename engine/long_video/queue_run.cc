@@ -60,6 +60,8 @@ class BlockOutput {
   Sha256 signature_;
 };
 
+}  // namespace
+
 QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const Components& parts,
                            const RankPlacement& placement) {
   const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
@@ -76,8 +78,6 @@ QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const
   config.decoder = std::max(0, placement.layout().decode_rank);
   return config;
 }
-
-}  // namespace
 
 JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
                            const RankPlacement& placement) {

@@ -23,7 +23,10 @@ struct QueueRun {
   TensorView negative;
 };
 
-// The plans of all ranks for a request's queue.
+// Describes a request's queue to plan_queue.
+QueuePlanConfig queue_plan(const Request& request, const Sampler& sampler, const Components& parts,
+                           const RankPlacement& placement);
+// The plans of all ranks for it.
 JobSchedule queue_schedule(const Request& request, const Sampler& sampler, const Components& parts,
                            const RankPlacement& placement);
 

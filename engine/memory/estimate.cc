@@ -49,6 +49,9 @@ class RankRun {
         shape_(held_latent(parts, request)),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
         embeds_(f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns)),
+        begun_(latent_ / static_cast<uint64_t>(shape_[1]) *
+               static_cast<uint64_t>(
+                   of.split(shape_, parts.traits().patch[0]).frames[of.rank()].size())),
         stages_messages_(of.stages_messages()),
         transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
         placement_(Communicator(transport_), of.layout()),
@@ -80,6 +83,7 @@ class RankRun {
   QueueBytes queue_bytes(const Transformer& transformer, uint64_t rows, uint64_t branches) const;
   void exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits);
   Stage decoding(ComponentBytes& bytes);
+  uint64_t decoded_latent() const;
 
   const Components& parts_;
   const Request& request_;
@@ -87,6 +91,7 @@ class RankRun {
   const bool queue_;              // the method
   std::array<int64_t, 4> shape_;  // of the latent that a forward computes
   uint64_t latent_, embeds_;      // bytes of the whole latent, and of the prompt embeddings
+  uint64_t begun_;                // bytes of the latent that the rank begins with
   bool stages_messages_;
   std::shared_ptr<SilentTransport> transport_;
   RankPlacement placement_;
@@ -182,7 +187,8 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
   // latent, on the last also those of every branch's velocity and of the solver's history. Between
   // stages are the hidden rows of the branches that it computes, in the dtype they are sent in, and
   // f32 copies of the blocks' input and output. An update guides and steps a copy of the velocity.
-  // Before decoding, the latent is made whole, from the rows of all ranks where there are several.
+  // Before decoding, the latent is made whole, from the rows of all ranks where there are several;
+  // clips stay apart.
   constexpr uint64_t kHistory = 3;  // SamplerState
   const uint64_t branches = prompt_rows_[1] > 0 ? 2 : 1;
   const uint64_t computed = placement_.layout()[Axis::kCfg] == 1 ? branches : 1;
@@ -193,7 +199,9 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
   const DType wire = queue_ ? parts_.wire_dtype() : parts_.dtype();
   const uint64_t slots = (first || last ? rows : 0) + (last ? rows * branches : 0) +
                          (first && last ? 0 : hidden * computed * size_of(wire));
-  const uint64_t whole = layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent_ : latent_;
+  const uint64_t whole = placement_.has_clips()                          ? begun_
+                         : layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent_
+                                                                         : latent_;
   forward.arena += ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
                    arena_bytes(DType::kF32, {1, traits.time_columns});
   if (last)
@@ -254,7 +262,7 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
     bytes.host.buffers += pictures - static_cast<uint64_t>(2 * row * rows);
     pictures = 0;
   }
-  if (rows == 0) return stage(embeds_ + latent_ + pictures, {}, {});
+  if (rows == 0) return stage(embeds_ + decoded_latent() + pictures, {}, {});
   std::unique_ptr<Vae> vae;
   const Footprint weights = run_.measure([&] {
     vae = parts_.vae_model().load(run_.stream(), *parts_.model()->vae_file, parts_.vae_dtype(),
@@ -264,8 +272,23 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   Context context = placement_.vae_context(run_.stream(), run_.arena(), {}, shape_[2]);
   Footprint decode = dry_decode(run_, *vae, context, rows, shape_[3], shape_[1]);
   decode.arena += f32_bytes(row * rows);
-  return stage(embeds_ + latent_ + f32_bytes(shape_[0] * rows * shape_[3]) + pictures, weights,
-               decode);
+  return stage(embeds_ + decoded_latent() + f32_bytes(shape_[0] * rows * shape_[3]) + pictures,
+               weights, decode);
+}
+
+// The bytes of the latent while it is decoded: all of it, or with clips the own rows of it on the
+// first and the last pipeline stage and, where the rank decodes, a frame and the parts of the next.
+// Before, the root holds a channel of the whole latent.
+uint64_t RankRun::decoded_latent() const {
+  if (!placement_.has_clips()) return latent_;
+  const TransformerTraits& traits = parts_.traits();
+  const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
+  const BlockRange blocks = placement_.blocks(traits.blocks);
+  const int64_t own = placement_.tokens({grid[0] * grid[1] * grid[2], grid[0]}).size();
+  const uint64_t rows = blocks.first() || blocks.last() ? f32_bytes(own * traits.row()) : 0;
+  const uint64_t frame = latent_ / static_cast<uint64_t>(grid[0]);
+  const uint64_t frames = receives_frames(placement_.layout(), placement_.rank()) ? 2 * frame : 0;
+  return rows + std::max(frames, placement_.root() ? latent_ / shape_[0] : 0);
 }
 
 ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
@@ -274,7 +297,7 @@ ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
   if (on_device()) {
     const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
-    bytes.host.buffers = latent_ * (2 + kept);
+    bytes.host.buffers = 2 * begun_ + latent_ * kept;
   }
   const auto book = [&](uint64_t& loading, uint64_t& running, const Stage& stage) {
     loading = std::max(loading, stage.loads.held(on_device()));

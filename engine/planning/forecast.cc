@@ -1,9 +1,11 @@
 #include "engine/planning/forecast.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/denoising/denoiser.h"
 #include "engine/memory/estimate.h"
+#include "engine/planning/queue_forecast.h"
 #include "models/footprint.h"
 
 namespace weft {
@@ -31,14 +33,6 @@ struct StageTimes final : ProgressListener {
     return stages;
   }
 };
-
-// A simulated job computes nothing, so it need not fit in memory.
-GeneratorOptions without_limits(GeneratorOptions options) {
-  options.planned.reset();
-  options.resident_blocks = 0;
-  options.memory_limit = UINT64_MAX;
-  return options;
-}
 
 TransformerLoad how_loaded(const GeneratorOptions& options) {
   return {.dtype = options.dtype,
@@ -126,6 +120,13 @@ bool Forecast::fits() const {
   return std::ranges::all_of(memory, [](const MemoryPlan& plan) { return plan.fits(); });
 }
 
+GeneratorOptions without_limits(GeneratorOptions options) {
+  options.planned.reset();
+  options.resident_blocks = 0;
+  options.memory_limit = UINT64_MAX;
+  return options;
+}
+
 std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout) {
   const Layout replica = replica_of(layout);
   std::vector<MemoryPlan> plans(layout.ranks());
@@ -153,7 +154,12 @@ Forecast forecast_whole(const PlannedJob& job, const Layout& layout) {
   return out;
 }
 
+QuickForecast::~QuickForecast() = default;
 QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1) {
+  if (is_queue(job.request)) {
+    queue_ = std::make_unique<QueueForecast>(job);
+    return;
+  }
   const Generator generator(job.model, without_limits(job.options));
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
@@ -235,7 +241,10 @@ double QuickForecast::denoise_with(const Layout& layout, int blocks) {
         Job job{.request = job_.request,
                 .sampler = sampler_,
                 .embeds = {embeds[0].view(), embeds[1].view()},
-                .latent = Tensor(DType::kF32, latent_shape(parts, job_.request)),
+                .latent = Tensor(
+                    DType::kF32,
+                    placement.split(latent_shape(parts, job_.request), parts.traits().patch[0])
+                        .held(placement.rank())),
                 .on_update = [&](int step) { updated[world.rank()][step] = simulated_seconds(); },
                 .decode = [](const TensorView&) {}};
         Denoiser(stream, arena, parts, placement).run(config, job);
@@ -266,8 +275,14 @@ double QuickForecast::denoise(const Layout& layout) {
 
 Forecast QuickForecast::operator()(const Layout& layout) {
   const Layout replica = replica_of(layout);
-  const Ends& at_ends = ends(replica);
   Forecast out;
+  if (queue_) {
+    out = (*queue_)(replica);
+    out.layout = layout;
+    draw_all_prompts(job_, out);
+    return out;
+  }
+  const Ends& at_ends = ends(replica);
   out.layout = layout;
   out.stages = {
       {"encode_text", at_ends.text}, {"denoise", denoise(replica)}, {"decode", at_ends.decode}};
@@ -277,28 +292,70 @@ Forecast QuickForecast::operator()(const Layout& layout) {
   return out;
 }
 
+Forecast QuickForecast::at_least(const Layout& layout) {
+  if (!queue_) return (*this)(layout);
+  Forecast out = queue_->at_least(replica_of(layout));
+  out.layout = layout;
+  draw_all_prompts(job_, out);
+  return out;
+}
+
+namespace {
+
+// Layouts in the order of their times. A layout is simulated when it may be the next.
+class ByTime {
+ public:
+  ByTime(const PlannedJob& job, std::span<const Layout> layouts) : forecast_(job) {
+    for (const Layout& layout : layouts) left_.push_back({forecast_.at_least(layout)});
+  }
+  // The fastest layout that has not been returned; nullopt where all have.
+  std::optional<Forecast> next() {
+    while (!left_.empty()) {
+      const auto least = std::ranges::min_element(left_, {}, [](const Candidate& one) {
+        return std::pair(one.forecast.seconds, one.simulated);
+      });
+      if (least->simulated) {
+        Forecast forecast = std::move(least->forecast);
+        left_.erase(least);
+        return forecast;
+      }
+      *least = {forecast_(least->forecast.layout), true};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Candidate {
+    Forecast forecast;  // at least, unless it is simulated
+    bool simulated = false;
+  };
+  QuickForecast forecast_;
+  std::vector<Candidate> left_;
+};
+
+}  // namespace
+
 LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layouts) {
   CHECK(!layouts.empty(), "no layouts");
-  QuickForecast forecast(job);
-  std::vector<Forecast> all;
-  for (const Layout& layout : layouts) all.push_back(forecast(layout));
-  std::ranges::stable_sort(all, {}, &Forecast::seconds);
+  ByTime by_time(job, layouts);
   LayoutChoice choice;
   std::vector<Forecast>& best = choice.best;
   std::vector<Layout> alike;
-  for (Forecast& one : all) {
-    const bool is_alike = best.empty() || one.seconds <= kAlike * best.front().seconds;
+  std::optional<Forecast> smallest;  // of those that do not fit
+  while (std::optional<Forecast> one = by_time.next()) {
+    const bool is_alike = best.empty() || one->seconds <= kAlike * best.front().seconds;
     if (best.size() >= kShown && !is_alike) break;
-    one.memory = memory_of(job, one.layout);
-    if (!one.fits()) {
+    one->memory = memory_of(job, one->layout);
+    if (!one->fits()) {
       choice.too_large += best.size() < kShown;
+      if (!smallest || one->high_water() < smallest->high_water()) smallest = one;
       continue;
     }
-    if (is_alike) alike.push_back(one.layout);
-    best.push_back(one);
+    if (is_alike) alike.push_back(one->layout);
+    best.push_back(*one);
   }
   if (best.empty()) {
-    best = {*std::ranges::min_element(all, {}, &Forecast::high_water)};
+    best = {*smallest};
     return choice;
   }
   const auto chosen =

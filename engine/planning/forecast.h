@@ -43,6 +43,7 @@ struct Uploads {
 struct Forecast {
   Layout layout;
   double seconds = 0;                                  // of all prompts
+  double first_frame_s = 0;                            // of the queue, for the first prompt
   std::vector<std::pair<std::string, double>> stages;  // of one prompt
   Uploads uploads;
   std::vector<MemoryPlan> memory;    // per rank
@@ -53,6 +54,9 @@ struct Forecast {
   bool fits() const;
 };
 
+// A simulated job computes nothing, so it need not fit in memory.
+GeneratorOptions without_limits(GeneratorOptions options);
+
 std::vector<MemoryPlan> memory_of(const PlannedJob& job, const Layout& layout);
 
 // Simulates every step and every chunk.
@@ -60,11 +64,16 @@ Forecast forecast_whole(const PlannedJob& job, const Layout& layout);
 
 // Simulates two steps of each expert and three decoded chunks of a transformer with one or two
 // blocks per stage, and extends the times to the whole job, whose schedule repeats itself. What
-// layouts have in common is simulated once. Leaves out the memory.
+// layouts have in common is simulated once. Leaves out the memory. The queue has a forecast of its
+// own (engine/planning/queue_forecast.h).
+class QueueForecast;
 class QuickForecast {
  public:
   explicit QuickForecast(const PlannedJob& job);
+  ~QuickForecast();
   Forecast operator()(const Layout& layout);
+  // A time that the forecast does not fall below; of the queue it takes a fraction of the work.
+  Forecast at_least(const Layout& layout);
 
  private:
   struct Stretch {  // of steps alike
@@ -79,6 +88,7 @@ class QuickForecast {
   double denoise_with(const Layout& layout, int blocks);
 
   const PlannedJob& job_;
+  std::unique_ptr<QueueForecast> queue_;  // where the method is the queue, which forecasts all
   DenoisePlanConfig schedule_;  // of one rank, with the simulated steps alone
   Sampler sampler_;             // of the simulated steps
   std::vector<Stretch> stretches_;

@@ -484,7 +484,8 @@ void TensorFile::drop_pages(const TensorView& view) const {
 
 void write_safetensors(const std::string& path,
                        const std::vector<std::pair<std::string, TensorView>>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata,
+                       const TensorParts& parts) {
   // Wide types come first, then names in order. With the header padded to 8 bytes, every tensor is
   // aligned.
   std::vector<const std::pair<std::string, TensorView>*> order;
@@ -528,7 +529,12 @@ void write_safetensors(const std::string& path,
     size[i] = static_cast<unsigned char>(static_cast<uint64_t>(header.size()) >> (8 * i));
   file.write(size, sizeof size);
   file.write(header);
-  for (const auto* tensor : order) file.write(tensor->second.data, tensor->second.bytes());
+  const auto write = [&](const TensorView& view) { file.write(view.data, view.bytes()); };
+  for (const auto* tensor : order)
+    if (tensor->second.data || !parts)
+      write(tensor->second);
+    else
+      parts(write);
   file.commit();
 }
 

@@ -66,9 +66,12 @@ class TensorFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// Writes tensors (contiguous views) and metadata. The file appears complete or not at all.
+// Writes tensors (contiguous views) and metadata. The file appears complete or not at all. A tensor
+// without data is written from the parts that parts(write) passes to `write`, in order.
+using TensorParts = std::function<void(const std::function<void(const TensorView&)>& write)>;
 void write_safetensors(const std::string& path,
                        const std::vector<std::pair<std::string, TensorView>>& tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+                       const std::map<std::string, std::string>& metadata = {},
+                       const TensorParts& parts = {});
 
 }  // namespace weft

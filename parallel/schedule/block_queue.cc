@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "kernels/check.h"
+#include "parallel/schedule/plan_timing.h"
 #include "parallel/schedule/plan_writer.h"
 
 namespace weft {
@@ -30,7 +32,15 @@ class QueueWriter final : public PlanWriter {
         cfg_(config.layout[Axis::kCfg]),
         branch_(mesh_.at(Axis::kCfg, rank)),
         parts_(config.layout.sequence()),
-        part_(mesh_.sequence_index(rank)) {}
+        part_(mesh_.sequence_index(rank)) {
+    for (const int block : {0, 1})
+      for (int part = 0; part < parts_; ++part) {
+        const Range own = config.own(block, part);
+        has_own_[block].push_back(own.size() > 0);
+        for (int to = 0; to < parts_; ++to)
+          is_before_[block].push_back(intersection(prefix_tokens(config, to), own).size() > 0);
+      }
+  }
 
  private:
   using Kind = Step::Kind;
@@ -72,6 +82,7 @@ class QueueWriter final : public PlanWriter {
     return step;
   }
 
+  bool has_own(int block, int part) const { return has_own_[block > 0][part]; }
   // z_k^(j): the rows of block k that belong to turn k + j.
   SlotVersion rows(int block, int part, int turn) const {
     return {config_.block_slot(block, part), turn};
@@ -79,14 +90,14 @@ class QueueWriter final : public PlanWriter {
   // Returns whether a rank of the first stage reads z_k^(j) as its own frames or as the frames
   // before.
   bool is_own(int block, int part, int j, int of_part) const {
-    return j < steps() && computes_in(j) && part == of_part && config_.own(block, part).size() > 0;
+    return j < steps() && computes_in(j) && part == of_part && has_own(block, part);
   }
   bool is_prefix(int block, int part, int j, int of_part) const {
     return j > 0 && block + 1 < config_.blocks && computes_in(j - 1) &&
-           intersection(prefix_tokens(config_, of_part), config_.own(block, part)).size() > 0;
+           is_before_[block > 0][part * parts_ + of_part];
   }
   bool is_decoded(int block, int part, int j) const {
-    return j == steps() && config_.own(block, part).size() > 0;
+    return j == steps() && has_own(block, part);
   }
   // Returns whether this rank reads z_k^(j) of a part beside its update.
   bool reads(int block, int part, int j) const {
@@ -326,7 +337,7 @@ class QueueWriter final : public PlanWriter {
   // here.
   bool sends_velocity(int block, int step) const {
     return cfg_ == 2 && last() && computes_in(step) &&
-           QueueWriter(config_, rank_at(1 - branch_, stage_, part_)).updates(block, step);
+           other(rank_at(1 - branch_, stage_, part_)).updates(block, step);
   }
   bool takes_velocity(int block, int step) const {
     return cfg_ == 2 && 1 - branch_ < config_.steps[step].branches && updates(block, step);
@@ -358,7 +369,7 @@ class QueueWriter final : public PlanWriter {
     wait_for_send(step.pass, made.slot);
     add(std::move(step));
     for (int to = 0; to < ranks(); ++to)
-      if (to != rank() && QueueWriter(config_, to).takes_from(rank(), block, part_, turn + 1))
+      if (to != rank() && other(to).takes_from(rank(), block, part_, turn + 1))
         send(rows_message(block, part_, turn + 1, to), made);
   }
 
@@ -374,11 +385,22 @@ class QueueWriter final : public PlanWriter {
     add(std::move(step));
   }
 
+  // The writer of another rank, for questions.
+  const QueueWriter& other(int rank) const {
+    std::unique_ptr<QueueWriter>& found = others_[rank];
+    if (!found) found = std::make_unique<QueueWriter>(config_, rank);
+    return *found;
+  }
+
   const QueuePlanConfig& config_;
   const Mesh mesh_;
   const int stages_, stage_, cfg_, branch_, parts_, part_;
   int64_t number_ = 0;  // of the next forward
   bool sends_word_ = false;
+  mutable std::map<int, std::unique_ptr<QueueWriter>> others_;
+  // For block 0, and for all later ones, which are alike: by part, if the part has own rows; by
+  // part and the part of a reader, if they are among the frames before that it reads.
+  std::array<std::vector<bool>, 2> has_own_, is_before_;
 };
 
 }  // namespace
@@ -443,39 +465,16 @@ PlanRules queue_rules(const QueuePlanConfig& config) {
 }
 
 std::vector<std::vector<int64_t>> slots_of(std::span<const Plan> plans) {
-  struct Rank {
-    int64_t now = 0;
-    std::map<int, size_t> posts;  // by slot: the number of a receive among those of its link
-  };
-  struct Link {
-    std::vector<int64_t> sent;  // when
-    size_t posted = 0;
-  };
-  std::vector<Rank> ranks(plans.size());
-  std::map<std::pair<int, int>, Link> links;  // (from, to)
-  std::vector<std::vector<int64_t>> begun(plans.size());
-  const auto passes = [&](const Plan& plan, Rank& rank, const Step& step) {
-    const bool posts = step.kind == Step::Kind::kPost || step.kind == Step::Kind::kReceive;
-    if (step.kind == Step::Kind::kSend) links[{plan.rank, step.peer}].sent.push_back(rank.now);
-    if (posts && !rank.posts.count(step.writes[0].slot))
-      rank.posts[step.writes[0].slot] = links[{step.peer, plan.rank}].posted++;
-    if (step.kind == Step::Kind::kAwait || step.kind == Step::Kind::kReceive) {
-      const Link& link = links[{step.peer, plan.rank}];
-      const size_t number = rank.posts.at(step.writes[0].slot);
-      if (link.sent.size() <= number) return false;
-      rank.now = std::max(rank.now, link.sent[number]);
-      rank.posts.erase(step.writes[0].slot);
-    }
-    begun[plan.rank].push_back(rank.now);
-    rank.now += step.kind == Step::Kind::kCompute;
-    return true;
-  };
-  for (bool moved = true; std::exchange(moved, false);)
-    for (const Plan& plan : plans) {
-      std::vector<int64_t>& done = begun[plan.rank];
-      while (done.size() < plan.steps.size() &&
-             passes(plan, ranks[plan.rank], plan.steps[done.size()]))
-        moved = true;
+  const auto times = time_plans(plans, {}, {}, [](const Step& step, int) {
+    return step.kind == Step::Kind::kCompute ? 1.0 : 0.0;
+  });
+  std::vector<std::vector<int64_t>> begun(times.size());
+  for (size_t rank = 0; rank < times.size(); ++rank)
+    for (size_t step = 0; step < times[rank].size(); ++step) {
+      // A step that awaits a message begins, in this count, when the message is there.
+      const StepTime& time = times[rank][step];
+      const bool computes = plans[rank].steps[step].kind == Step::Kind::kCompute;
+      begun[rank].push_back(static_cast<int64_t>(computes ? time.begin_s : time.end_s));
     }
   return begun;
 }

@@ -25,6 +25,7 @@ class DenoiseWriter final : public PlanWriter {
  private:
   using Kind = Step::Kind;
 
+  bool clips() const { return mesh_.layout()[Axis::kClip] > 1; }
   bool first() const { return stage_ == 0; }
   bool last() const { return stage_ == stages_ - 1; }
   bool computes(int branch) const { return cfg_ == 1 || branch == branch_; }
@@ -64,12 +65,14 @@ class DenoiseWriter final : public PlanWriter {
     if (!first() && !last()) return {};
     return {{kLatentSlot, config_.first_step}};
   }
-  std::vector<SlotVersion> ends() const override { return {{kFramesSlot, steps()}}; }
+  std::vector<SlotVersion> ends() const override {
+    return {{kFramesSlot, steps(), 0, clips() ? static_cast<int>(config_.frames) - 1 : 0}};
+  }
 
   void write_turn(int turn) override {
     if (turn == steps()) {
-      decode({.step = std::max(0, turn - 1)}, turn);
-      return;
+      const Pass pass{.step = std::max(0, turn - 1)};
+      return clips() ? decode_frames(pass, turn) : decode(pass, turn);
     }
     const Pass pass{.model = config_.steps[turn].model, .step = turn};
     if (loads(turn)) add({.kind = Kind::kLoad, .pass = pass});
@@ -163,11 +166,10 @@ class DenoiseWriter final : public PlanWriter {
 
   // Sends each last stage's tokens to every rank of its branch and width, once, and decodes.
   void decode(const Pass& pass, int turn) {
-    const std::vector<int> group = mesh_.along(sequence_axes({Axis::kLayers}), rank());
     std::vector<SlotVersion> reads;
     if (last()) reads.push_back({kLatentSlot, turn});
     const auto gather = [&](Kind kind) {
-      for (int from : group) {
+      for (int from : group_) {
         if (from == rank() || mesh_.at(Axis::kLayers, from) != stages_ - 1) continue;
         const int index = mesh_.sequence_index(from);
         const SlotVersion part{kWholeSlot + index, turn};
@@ -176,7 +178,7 @@ class DenoiseWriter final : public PlanWriter {
       }
     };
     gather(Kind::kPost);
-    for (int to : group)
+    for (int to : group_)
       if (last() && to != rank())
         send(message(pass, to, Payload::kLatent, tokens_), {kLatentSlot, turn});
     gather(Kind::kAwait);
@@ -189,9 +191,82 @@ class DenoiseWriter final : public PlanWriter {
          .writes = {{kFramesSlot, turn}}});
   }
 
+  Range frame_tokens(int64_t frame) const {
+    const int64_t all = std::accumulate(config_.tokens.begin(), config_.tokens.end(), int64_t{0});
+    return {frame * (all / config_.frames), (frame + 1) * (all / config_.frames)};
+  }
+  static Range common(const Range& a, const Range& b) {
+    const int64_t begin = std::max(a.begin, b.begin);
+    return {begin, std::max(begin, std::min(a.end, b.end))};
+  }
+  static Pass of_frame(Pass pass, int64_t frame) {
+    pass.micro = static_cast<int>(frame % (1 << 16));
+    return pass;
+  }
+
+  // Receives the tokens of a frame that other ranks have, where this one decodes.
+  void receive_frame(Kind kind, const Pass& pass, SlotVersion to, std::vector<SlotVersion>* parts) {
+    if (!receives_frames(mesh_.layout(), rank())) return;
+    for (int from : group_) {
+      if (from == rank() || mesh_.at(Axis::kLayers, from) != stages_ - 1) continue;
+      const int index = mesh_.sequence_index(from);
+      const Range part = common(tokens_of(index), frame_tokens(to.order));
+      if (part.size() == 0) continue;
+      to.slot = kFramePartSlot + to.order % 2 * mesh_.layout().sequence() + index;
+      receive(kind, message(of_frame(pass, to.order), from, Payload::kLatent, part), to);
+      if (parts) parts->push_back(to);
+    }
+  }
+
+  // Sends the own tokens of a frame to the ranks that decode. They have taken the frame before.
+  void send_frame(const Pass& pass, SlotVersion from) {
+    const Range part = common(tokens_, frame_tokens(from.order));
+    if (!last() || part.size() == 0) return;
+    std::vector<int> decoders;
+    for (int to : group_)
+      if (to != rank() && receives_frames(mesh_.layout(), to)) decoders.push_back(to);
+    if (decoders.empty()) return;
+    wait_for_send(pass, from.slot);
+    add({.kind = Kind::kEnter,
+         .pass = pass,
+         .tokens = part,
+         .reads = {{kLatentSlot, from.turn}},
+         .writes = {from}});
+    for (int to : decoders)
+      send(message(of_frame(pass, from.order), to, Payload::kLatent, part), from);
+  }
+
+  // Decodes frame by frame, in order; a frame is under way while the one before is decoded.
+  void decode_frames(const Pass& pass, int turn) {
+    const auto version = [&](int slot, int64_t frame) {
+      return SlotVersion{slot, turn, 0, static_cast<int>(frame)};
+    };
+    const auto start = [&](int64_t frame) {
+      receive_frame(Kind::kPost, pass, version(0, frame), nullptr);
+      send_frame(pass, version(kSentFrameSlot, frame));
+    };
+    wait_for_sends(pass);
+    start(0);
+    for (int64_t frame = 0; frame < config_.frames; ++frame) {
+      if (frame + 1 < config_.frames) start(frame + 1);
+      std::vector<SlotVersion> reads;
+      if (last()) reads.push_back({kLatentSlot, turn});
+      if (frame > 0) reads.push_back(version(kFramesSlot, frame - 1));
+      receive_frame(Kind::kAwait, pass, version(0, frame), &reads);
+      add({.kind = Kind::kDecode,
+           .pass = of_frame(pass, frame),
+           .tokens = frame_tokens(frame),
+           .reads = reads,
+           .writes = {version(kFramesSlot, frame)}});
+    }
+    wait_for_sends(pass);
+  }
+
   const DenoisePlanConfig& config_;
   const Mesh& mesh_;
   const int stages_, stage_, cfg_, branch_;
+  // The ranks of this one's branch and width.
+  const std::vector<int> group_ = mesh_.along(sequence_axes({Axis::kLayers}), rank());
   const Range tokens_;
 };
 
@@ -219,6 +294,11 @@ int64_t message_bytes(const DenoisePlanConfig& config, const Step& message) {
   const int64_t tokens = message.tokens.size();
   if (message.payload != Payload::kHidden) return tokens * config.latent_bytes;
   return (tokens + config.joint_rows[message.pass.branch]) * config.hidden_bytes;
+}
+
+bool receives_frames(const Layout& layout, int rank) {
+  if (layout.decode_rank >= 0) return rank == layout.decode_rank;
+  return layout.vae_ranks <= 0 || rank < layout.vae_ranks;
 }
 
 Range denoise_turns(const DenoisePlanConfig& config) {

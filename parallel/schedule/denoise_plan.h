@@ -6,11 +6,15 @@
 // Talk: hidden rows from stage to stage, each branch a micro-batch (GPipe order: Huang et al. 2019,
 //   section 2.3); velocities between the branches' last stages; the updated latent from the last
 //   stage to the first; at the end every last stage's tokens to all ranks, once, before decoding.
+//   With clips they go to the ranks that decode alone, one frame after the other: a frame is under
+//   way while the one before it is decoded, and no rank holds the latent of all frames.
 // Bytes sent per step by a rank that owns n of the tokens: hidden (n + j) D e per branch and hop (j
 //   rows of joint text); velocity n C p 4 (C channels, p places of the latent per token) where
 //   cfg = 2; latent n C p 4 where layers > 1, last stage alone, before a step that its branch
-//   computes; once per run (L S - 1) n C p 4 from each last stage.
-// Memory: one hidden buffer per branch on each side of a hop.
+//   computes; once per run (L S - 1) n C p 4 from each last stage. With clips instead n C p 4 to
+//   every other rank of its branch and width that decodes.
+// Memory: one hidden buffer per branch on each side of a hop. With clips, where a rank decodes: the
+//   tokens of others of two frames.
 // Exact: every rank updates its own tokens by the same rule.
 // Divisibility: none; at least one block per stage.
 // Overlap: a stage sends while it computes the next branch; sends never block. A step's
@@ -25,13 +29,16 @@
 namespace weft {
 
 // Slots of a plan. Those of velocity and hidden rows are numbered from here, one per branch, and
-// those of the gathered latent one per sequence index.
+// those of the gathered latent one per sequence index. Clips have in their place one slot with the
+// own part of the frame that is sent, and one per sequence index of each of two frames.
 enum Slot : int {
   kLatentSlot = 0,
   kVelocitySlot = 1,
   kFramesSlot = 3,
   kHiddenSlot = 4,
-  kWholeSlot = 6
+  kWholeSlot = 6,
+  kSentFrameSlot = 6,
+  kFramePartSlot = 7
 };
 
 struct DenoisePlanConfig {
@@ -49,6 +56,9 @@ struct DenoisePlanConfig {
   int64_t latent_bytes = 0;             // bytes of a token's part of the latent
   std::array<int64_t, 2> joint_rows{};  // per branch: rows of text that travel with the hidden rows
 };
+
+// Returns whether a rank of a layout gets the final latent in order to decode it.
+bool receives_frames(const Layout& layout, int rank);
 
 // The turns of a plan: a turn per step from first_step on, and one that gathers and decodes.
 Range denoise_turns(const DenoisePlanConfig& config);

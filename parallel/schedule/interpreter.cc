@@ -32,6 +32,12 @@ void Slots::clear() {
   slots_.clear();
 }
 
+void Slots::clear_but(int slot) {
+  std::erase_if(slots_, [&](const auto& entry) {
+    return entry.first != slot && !pending_.count(entry.first);
+  });
+}
+
 void Slots::check_idle(int slot) const {
   CHECK(!pending_.count(slot), "a message of slot", slot, "is pending");
 }
@@ -70,6 +76,7 @@ struct Interpreter::Run {
       zone = program.zone(step);
       if (!same && zone >= 0) scope = std::make_unique<ZoneScope>(Zone::kStep, zone);
       take(step);
+      program.taken(step);
     }
     while (turn + 1 < plan.turns.end)
       if (!program.begin_turn(++turn)) return stop();

@@ -25,6 +25,7 @@ class Slots {
   const TensorView& operator[](int slot) const;
   bool has(int slot) const { return slots_.count(slot) > 0; }
   void clear();
+  void clear_but(int slot);  // forgets all other slots that no message uses
 
  private:
   friend class Interpreter;  // notes the slots of pending messages; their memory may not change
@@ -56,6 +57,7 @@ struct Program {
   // are upper bounds. Messages of no rows are neither sent nor received.
   virtual void prepare(const Step& message) = 0;
   virtual void received(const Step& /*message*/) {}  // called when the slot holds what was sent
+  virtual void taken(const Step&) {}                 // called after every step
   // The index of the zone (Zone::kStep) that the step belongs to, or -1.
   virtual int zone(const Step&) const { return -1; }
 };

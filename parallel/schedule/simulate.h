@@ -21,6 +21,26 @@ struct DeviceModel {
   double message_s = 0;                           // computing time lost to a message at either end
 };
 
+// One rank's messages: its link's ports, and the stream that copies messages at either end.
+class MessageClock {
+ public:
+  MessageClock(const DeviceModel& device, const Link& link) : device_(device), ports_(link) {}
+  struct Sent {
+    double copied_s;  // the sender's memory is free from this time on
+    double due_s;     // when the last byte can reach the receiver
+  };
+  Sent send(double now_s, int64_t bytes);
+  // When a message that can be there at `due_s` lies in the receiver's memory.
+  double receive(double due_s, int64_t bytes);
+
+ private:
+  double copy(double from_s, int64_t bytes);
+
+  const DeviceModel& device_;
+  LinkPorts ports_;
+  Port stream_;
+};
+
 // The device model that would take the measured times for the measured work.
 DeviceModel measured_device(const TimingMeter& meter);
 
@@ -45,9 +65,5 @@ std::vector<SimulatedRank> simulate(int ranks, const DeviceModel& device, const 
 
 // The simulated time of the calling rank.
 double simulated_seconds();
-
-// Draws the ranks' time as SVG: one bar per rank, cut into slices that are coloured by how their
-// time was spent.
-std::string timeline_svg(std::span<const SimulatedRank> ranks, const std::string& title);
 
 }  // namespace weft

@@ -69,6 +69,10 @@ INSTANTIATE_TEST_SUITE_P(
                     Split{"vae21_tiny_decode3", "tensor=2", 2, DType::kF32},
                     Split{"umt5_uneven", "tensor=3", 3, DType::kBF16},
                     Split{"pipeline_t2v", "cfg=2", 2, DType::kF32},
+                    Split{"clips_uneven_globals", "clip=3", 3, DType::kF32},
+                    Split{"clips_small", "clip=2,ulysses=2", 4, DType::kBF16},
+                    Split{"queue_small", "layers=2", 2, DType::kF32},
+                    Split{"queue_two_experts", "ulysses=2", 2, DType::kBF16},
                     Split{"llm_qwen3_tied", "ring=2,ulysses=2", 4, DType::kF32},
                     Split{"llm_qwen2_bias", "layers=2,tensor=2", 4, DType::kBF16}));
 
@@ -160,6 +164,47 @@ TEST(Generation, StartsFromTheCpusNoiseAndEndsAtItsFrames) {
       ASSERT_EQ(cuda.at(name).size(), cpu.at(name).size()) << name;
       EXPECT_LT(distance(cuda.at(name), cpu.at(name)), bound) << name << to_string(dtype);
     }
+  }
+}
+
+// Whole jobs of the methods for long videos, on ranks that share the device: the latents and the
+// pictures of the CPU.
+TEST(Generation, LongVideosHaveTheCpusFrames) {
+  const auto made = [](Device device, const std::string& method, const Layout& layout) {
+    std::vector<uint8_t> pictures;
+    struct Sink final : FrameSink {
+      std::vector<uint8_t>& to;
+      explicit Sink(std::vector<uint8_t>& pictures) : to(pictures) {}
+      void push(const Frame& frame) override {
+        to.insert(to.end(), frame.rgb.begin(), frame.rgb.end());
+      }
+      std::string finish() override { return ""; }
+    };
+    run_ranks(layout.ranks(), [&](Communicator& world) {
+      Generator generator(kModel, on(device), RankPlacement::of(world, layout));
+      Request request = small();
+      request.frames = 9;
+      request.steps = method.starts_with("queue") ? 9 : 3;
+      request.method = parse_method(method, "method");
+      Sink sink(pictures);
+      generator.run(request, world.rank() == 0 ? &sink : nullptr);
+    });
+    return pictures;
+  };
+  Layout stages, clips;
+  stages[Axis::kLayers] = 2;
+  stages.text_ranks = 1;
+  stages.decode_rank = 1;
+  clips[Axis::kClip] = 2;
+  for (const auto& [method, layout] :
+       {std::pair{"queue:block=1,context=1", stages}, {"clips:window=1,global=2,bias=2", clips}}) {
+    const std::vector<uint8_t> cpu = made({}, method, layout), cuda = made(kCuda, method, layout);
+    ASSERT_EQ(cpu.size(), size_t{9} * 32 * 32 * 3) << method;
+    ASSERT_EQ(cuda.size(), cpu.size()) << method;
+    int most = 0;
+    for (size_t i = 0; i < cpu.size(); ++i)
+      most = std::max(most, std::abs(int{cpu[i]} - int{cuda[i]}));
+    EXPECT_LE(most, 1) << method;
   }
 }
 

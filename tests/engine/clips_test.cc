@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 
 #include "engine/denoising/denoiser.h"
+#include "engine/job/checkpoint.h"
 #include "models/wan/transformer.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
@@ -13,6 +16,7 @@ namespace weft {
 namespace {
 
 using namespace test;
+namespace fs = std::filesystem;
 
 // Seven latent frames.
 Request clips_job(const std::string& method) {
@@ -123,6 +127,129 @@ TEST(Clips, StaleFramesDependOnNoDelay) {
   }
 }
 
+GeneratorOptions reference_options() {
+  GeneratorOptions options = options_of(DType::kF32);
+  options.ops = &reference_ops();
+  return options;
+}
+
+struct Outcome {
+  RunResult result;
+  std::vector<float> latents;
+  bool stopped = false;
+};
+
+// A job of the ranks of a layout with reference ops, one of which encodes the text, because sums
+// over ranks are rounded otherwise. `changed` changes the root's options; every rank has a stop
+// flag.
+Outcome deliver(const Request& request, Layout layout,
+                const std::function<void(RunOptions&)>& changed = {},
+                const LocalOptions& local = {}) {
+  Outcome out;
+  layout.text_ranks = 1;
+  const std::atomic<bool> never{false};
+  run_ranks(
+      layout.ranks(),
+      [&](Communicator& world) {
+        LatentTap tap;
+        RunOptions options;
+        options.tap = &tap;
+        options.stop = &never;
+        if (world.rank() == 0 && changed) changed(options);
+        try {
+          RunResult result =
+              Generator(kModel, reference_options(), RankPlacement::of(world, layout))
+                  .run(request, nullptr, options);
+          if (world.rank() != 0) return;
+          out.result = std::move(result);
+          out.latents = std::move(tap.latents);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kStopped) << error.what();
+          if (world.rank() == 0) out.stopped = true;
+        }
+      },
+      local);
+  return out;
+}
+
+std::vector<Layout> deliveries() {
+  std::vector<Layout> all{clips(2), clips(3), clips(4)};
+  all.push_back(clips(2));
+  all.back()[Axis::kUlysses] = 2;
+  all.push_back(clips(2));
+  all.back()[Axis::kLayers] = 2;
+  all.push_back(clips(2));
+  all.back()[Axis::kCfg] = 2;
+  all.push_back(clips(3));
+  all.back().vae_ranks = 1;
+  all.push_back(clips(3));
+  all.back().decode_rank = 2;
+  return all;
+}
+
+// Noise, latents, frames and signature have the bits of one rank, whoever decodes, and whatever the
+// delays are.
+TEST(Clips, FramesAreThoseOfOneRankToTheBit) {
+  Request request = clips_job("clips:window=2,global=3,trained=5,bias=2");
+  request.steps = 2;
+  for (const Rng rng : {Rng::kPortable, Rng::kTorchCpu}) {
+    request.rng = rng;
+    const Outcome one = deliver(request, {});
+    EXPECT_EQ(one.result.frames, 25);
+    uint64_t seed = 0;
+    for (const Layout& layout : deliveries()) {
+      if (rng == Rng::kTorchCpu && layout[Axis::kClip] != 3) continue;
+      ++seed;
+      const Outcome parts =
+          deliver(request, layout, {},
+                  {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
+      EXPECT_EQ(parts.result.framehash, one.result.framehash) << to_string(layout);
+      EXPECT_EQ(parts.result.signature, one.result.signature) << to_string(layout);
+      EXPECT_EQ(parts.latents, one.latents) << to_string(layout);
+    }
+  }
+}
+
+// Checkpoints and the file of final latents are those of one rank, and every number of clips goes
+// on from them.
+TEST(Clips, KeptLatentsAreThoseOfOneRankAndAreResumed) {
+  Request request = clips_job("clips:window=2,global=3,trained=5,bias=2");
+  request.steps = 3;
+  const auto file = [](const char* name) { return testing::TempDir() + "/clips_" + name; };
+  const std::string latents = file("latents.safetensors");
+  const std::string steps = file("checkpoint.safetensors");
+  const Outcome one = deliver(request, {}, [&](RunOptions& o) { o.latents_path = latents; });
+  const Checkpoint whole = read_checkpoint(latents);
+  Layout staged = clips(2);
+  staged[Axis::kLayers] = 2;
+  for (const Layout& layout : {staged, deliveries().back()}) {
+    const Outcome made = deliver(request, layout, [&](RunOptions& o) {
+      o.latents_path = latents;
+      o.checkpoint_path = steps;
+      o.checkpoint_seconds = 0;
+    });
+    EXPECT_EQ(made.result.latents_path, latents);
+    const Checkpoint final = read_checkpoint(latents), before = read_checkpoint(steps);
+    EXPECT_EQ(final.signature, whole.signature) << to_string(layout);
+    EXPECT_EQ(std::memcmp(final.latent.view().data, whole.latent.view().data,
+                          whole.latent.view().bytes()),
+              0)
+        << to_string(layout);
+    EXPECT_EQ(before.step, 2);
+    for (const Layout& other : {Layout{}, layout})
+      for (const std::string& from : {latents, steps}) {
+        const Outcome again = deliver(request, other, [&](RunOptions& o) {
+          o.resume = std::make_shared<Checkpoint>(read_checkpoint(from));
+        });
+        EXPECT_EQ(again.result.framehash, one.result.framehash)
+            << from << " of " << to_string(layout) << " on " << to_string(other);
+        EXPECT_EQ(again.result.signature, one.result.signature);
+      }
+    remove_checkpoints(steps);
+  }
+  fs::remove(latents);
+}
+
 // A second job of one generator sees no frame of the first, and full attention follows clips.
 TEST(Clips, JobsOfOneGeneratorAreApart) {
   const Request stale = clips_job("clips:window=2,global=3,trained=5,bias=2,stale=1,warmup=0");
@@ -166,6 +293,32 @@ TEST(Clips, MemoryOfARankIsThatOfItsClip) {
     EXPECT_LT(planned(clips(3), rank, fresh), whole);
     EXPECT_GT(planned(clips(3), rank, fresh + ",stale=1"), planned(clips(3), rank, fresh));
   }
+}
+
+// Beside the VAE, decoding holds the clip's rows in place of the whole latent, and two frames or
+// one channel of all of them. Denoising begins with the clip's frames.
+TEST(Clips, DecodingHoldsNoWholeLatent) {
+  Request request = clips_job("clips:window=1,global=2,trained=5");
+  request.frames = 4 * 64 - 3;
+  const auto planned = [&](const Layout& layout, int rank) {
+    const Generator generator(kModel, options_of(DType::kF32), RankPlacement(layout, rank));
+    return generator.plan(generator.resolve(request)).parts;
+  };
+  constexpr int64_t kFrame = 16 * 4 * 4 * sizeof(float), kLatent = 64 * kFrame;
+  const ComponentBytes one = planned({}, 0);
+  for (const int count : {2, 4})
+    for (int rank = 0; rank < count; ++rank) {
+      Layout layout = clips(count);
+      layout.decode_rank = 0;
+      const ComponentBytes part = planned(layout, rank);
+      const auto fall = static_cast<int64_t>(one.decode) - static_cast<int64_t>(part.decode);
+      const int64_t held = kLatent / count + (rank == 0 ? kLatent / 16 : 0);
+      if (rank == 0)
+        EXPECT_EQ(fall, kLatent - held) << count;
+      else
+        EXPECT_GE(fall, kLatent - held) << count;
+      EXPECT_LT(part.denoise, one.denoise);
+    }
 }
 
 TEST(Clips, RefusesWhatCannotWork) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include "engine/sampling/guidance.h"
 #include "kernels/copy.h"
 #include "kernels/tensor.h"
+#include "parallel/sequence_map.h"
 #include "parallel/transport/local.h"
 
 namespace weft {
@@ -85,8 +87,8 @@ struct ToyExperts final : Experts {
   void done_with_experts() override {}
 };
 
-Tensor noise() {
-  Tensor x(DType::kF32, kShape);
+Tensor noise(const std::array<int64_t, 4>& shape = kShape) {
+  Tensor x(DType::kF32, shape);
   for (int64_t i = 0; i < x.count(); ++i)
     x.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
   return x;
@@ -105,12 +107,12 @@ Request request(double guidance) {
 }
 
 // The whole latent in one loop, without rows, plans and ranks.
-Tensor reference(double guidance) {
+Tensor reference(double guidance, const std::array<int64_t, 4>& shape = kShape) {
   Stream stream = Stream::cpu(1);
   Arena arena;
   const Sampler steps = sampler();
   const Request asked = request(guidance);
-  Tensor x = noise(), velocities[2] = {Tensor(DType::kF32, kShape), Tensor(DType::kF32, kShape)};
+  Tensor x = noise(shape), velocities[2] = {Tensor(DType::kF32, shape), Tensor(DType::kF32, shape)};
   SamplerState state(x.count());
   for (int step = 0; step < steps.steps(); ++step) {
     for (int branch = 0; branch < 2; ++branch)
@@ -274,6 +276,159 @@ TEST(Denoiser, GathersACheckpointFromTheRowsOfEachRank) {
             << to_string(layout) << " rank " << rank;
       }
     }
+}
+
+constexpr std::array<int64_t, 4> kVideo{2, 8, 4, 6};
+constexpr int64_t kSize = 2 * 3, kVideoTokens = 8 * kSize;
+
+struct Streamed {
+  Tensor latent{DType::kF32, kVideo}, channels{DType::kF32, kVideo};
+  std::vector<int64_t> live = std::vector<int64_t>(8);  // tensor bytes of all ranks, by frame
+  struct Sent {
+    int64_t channels = 0, frames = 0;
+  };
+  std::vector<Sent> sent;  // bytes of latents, by rank
+};
+
+// Every rank begins with the frames of its clip. `measure` lets the ranks meet at every frame.
+Streamed stream_clips(const Layout& layout, bool measure, const LocalOptions& options = {}) {
+  Streamed seen;
+  seen.sent.resize(layout.ranks());
+  std::mutex mutex;
+  const Sampler steps = sampler();
+  Request asked = request(4);
+  asked.method = {.kind = MethodKind::kClips, .window = 1, .global = 1, .trained = 3, .bias = 1};
+  const auto live = static_cast<int64_t>(tensor_bytes_live());
+  const auto rank = [&](Communicator& world) {
+    Stream stream = Stream::cpu(1);
+    Arena arena;
+    ToyExperts experts;
+    RankPlacement placement = RankPlacement::of(world, layout);
+    float prompts[] = {0.5f, -0.5f};
+    DenoisePlanConfig config =
+        staged_config(placement, experts.traits(), DType::kF32, {kVideoTokens, kVideo[1]});
+    config.steps.assign(steps.steps(), {.model = 0, .branches = 2});
+    config.blocks = {kBlocks};
+    const LatentSplit split = placement.split(kVideo, 1);
+    const Range frames = split.frames[world.rank()];
+    Job job{.request = asked,
+            .sampler = steps,
+            .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
+                       TensorView(&prompts[1], DType::kF32, {1, 1})},
+            .latent = Tensor(DType::kF32, split.held(world.rank()))};
+    copy(stream, noise(kVideo).view().slice(1, frames.begin, frames.size()), job.latent);
+    const auto sent = [&] {
+      return world.counters().sent[static_cast<size_t>(Payload::kLatent)].bytes;
+    };
+    int64_t before = 0, frame = 0;
+    job.finished = [&](const Job::Channels& each) {
+      before = sent();
+      int64_t channel = 0;
+      for (int twice = 0; twice < 2; ++twice)
+        each([&](const TensorView& plane) {
+          EXPECT_EQ(world.rank(), 0);
+          copy(stream, plane, seen.channels.view().select(0, channel++ % kVideo[0]));
+        });
+      seen.sent[world.rank()].channels = sent() - before;
+      before = sent();
+    };
+    job.decode = [&](const TensorView& latent) {
+      EXPECT_EQ(latent[1], 1);
+      EXPECT_EQ(latent.data != nullptr, receives_frames(layout, world.rank()));
+      if (measure) {
+        world.barrier(stream, {.pass = {.step = static_cast<int>(frame)}, .hop = 90});
+        if (world.rank() == 0) seen.live[frame] = static_cast<int64_t>(tensor_bytes_live()) - live;
+        world.barrier(stream, {.pass = {.step = static_cast<int>(frame)}, .hop = 91});
+      }
+      const std::scoped_lock lock(mutex);
+      if (latent.data) copy(stream, latent, seen.latent.view().slice(1, frame, 1));
+      ++frame;
+    };
+    Denoiser(stream, arena, experts, placement).run(config, job);
+    EXPECT_EQ(frame, kVideo[1]);
+    seen.sent[world.rank()].frames = sent() - before;
+  };
+  run_ranks(layout.ranks(), rank, options);
+  return seen;
+}
+
+std::vector<Layout> clip_layouts() {
+  std::vector<Layout> all;
+  for (int ranks = 2; ranks <= 4; ++ranks)
+    for (Layout layout : legal_layouts(ranks, {.heads = 6,
+                                              .layers = kBlocks,
+                                              .tokens = kVideoTokens,
+                                              .ffn = 6,
+                                              .clip_frames = kVideo[1]})) {
+      if (layout[Axis::kClip] == 1 || layout[Axis::kData] > 1) continue;
+      all.push_back(layout);
+      layout.vae_ranks = 1;
+      all.push_back(layout);
+      layout.decode_rank = ranks - 1;
+      all.push_back(layout);
+    }
+  return all;
+}
+
+// While a frame is decoded, a rank holds its own rows, the frame, and the parts of the next one
+// that others have: no rank holds the latent of all frames. Frames and channels are those of one
+// loop.
+TEST(Denoiser, ClipsAreDecodedFrameByFrameAndNoRankHoldsAllFrames) {
+  const Tensor expected = reference(4, kVideo);
+  const int64_t whole = counted_bytes(kVideoTokens * kRow);
+  for (const Layout& layout : clip_layouts()) {
+    const Streamed seen = stream_clips(layout, true);
+    EXPECT_TRUE(same(seen.latent, expected)) << to_string(layout);
+    EXPECT_TRUE(same(seen.channels, expected)) << to_string(layout);
+    const Mesh mesh(layout);
+    const SequenceMap map = SequenceMap::clips({kVideoTokens, kVideo[1]}, layout[Axis::kClip],
+                                               layout.sequence() / layout[Axis::kClip]);
+    const int stages = layout[Axis::kLayers];
+    const auto last = [&](int rank) { return mesh.at(Axis::kLayers, rank) == stages - 1; };
+    for (int64_t frame = 0; frame < kVideo[1]; ++frame) {
+      int64_t bytes = 0;
+      for (int rank = 0; rank < layout.ranks(); ++rank) {
+        int64_t held = 0;
+        const auto rows = [&](const Range& of) { held += counted_bytes(of.size() * kRow); };
+        if (last(rank) || mesh.at(Axis::kLayers, rank) == 0)
+          rows(map[mesh.sequence_index(rank)].ranges[0]);
+        if (receives_frames(layout, rank)) {
+          rows({0, kSize});
+          for (int from : mesh.along(sequence_axes({Axis::kLayers}), rank)) {
+            const Range own = map[mesh.sequence_index(from)].ranges[0];
+            const Range part{std::max(own.begin, (frame + 1) * kSize),
+                             std::min(own.end, (frame + 2) * kSize)};
+            if (from != rank && last(from) && part.size() > 0) rows(part);
+          }
+        }
+        EXPECT_LT(held, whole) << to_string(layout);
+        bytes += held;
+      }
+      EXPECT_EQ(seen.live[frame], bytes) << to_string(layout) << " frame " << frame;
+    }
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      const int64_t own = map.rows(mesh.sequence_index(rank)) * kRow * 4;
+      const std::vector<int> group = mesh.along(sequence_axes({Axis::kLayers}), rank);
+      const int64_t others = std::ranges::count_if(
+          group, [&](int to) { return to != rank && receives_frames(layout, to); });
+      const bool to_root = rank > 0 && last(rank) && mesh.at(Axis::kCfg, rank) == 0 &&
+                           mesh.at(Axis::kTensor, rank) == 0;
+      EXPECT_EQ(seen.sent[rank].frames, last(rank) ? others * own : 0) << to_string(layout);
+      EXPECT_EQ(seen.sent[rank].channels, to_root ? 2 * own : 0) << to_string(layout);
+    }
+  }
+}
+
+TEST(Denoiser, DelaysChangeNoFrameOfClips) {
+  const Tensor expected = reference(4, kVideo);
+  for (const Layout& layout : clip_layouts())
+    for (uint64_t seed = 1; seed <= 3; ++seed)
+      EXPECT_TRUE(
+          same(stream_clips(layout, false,
+                            {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30})
+                   .latent,
+               expected))
+          << to_string(layout) << " seed " << seed;
 }
 
 }  // namespace

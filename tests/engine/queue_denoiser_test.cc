@@ -270,6 +270,112 @@ TEST(QueueDenoiser, TheFramesBeforeAreOneStepFurther) {
   }
 }
 
+// Attends to one window of frames, at the positions of their places. `k` and `v` are those of the
+// frames behind the forward's own, before rope; with none of them it only notes the forward's.
+struct WindowMixer final : TokenMixer {
+  Tensor k, v, noted_k, noted_v;
+  Rope rope;
+
+  void attend(Context& context, const Attend& a) override {
+    noted_k = copy_of(a.k);
+    noted_v = copy_of(a.v);
+    const int64_t own = a.k[0], behind = k ? k.view()[0] : 0;
+    Tensor keys(DType::kF32, {own + behind, a.k[1], a.k[2]});
+    Tensor values(DType::kF32, {own + behind, a.k[1], a.k[2]});
+    copy(context.stream, a.k, keys.view().slice(0, 0, own));
+    copy(context.stream, a.v, values.view().slice(0, 0, own));
+    if (k) copy(context.stream, k, keys.view().slice(0, own, behind));
+    if (v) copy(context.stream, v, values.view().slice(0, own, behind));
+    apply_rope(context.stream, keys, rope, 0, keys);
+    apply_rope(context.stream, a.q, rope, 0, a.q);
+    const KVSegment window{.k = keys, .v = values};
+    attention(context.stream, {.q = a.q, .segments = {&window, 1}, .scale = a.scale, .out = a.out});
+  }
+};
+
+// Law 12: in a model of one layer the context behind a block is as if the window of P + 2 C frames
+// were computed anew, where the keys of the last C frames come from the latents of the next block,
+// with the time of the step before. `keys_step` and `keys_time` choose that step; others are wrong.
+// Returns the largest relative L2 of a velocity.
+double distance_to_window(const QueueNumbers& n, const Layout& layout, int keys_step,
+                          int keys_time) {
+  const Video video = run_queue(n, layout);
+  Stream stream = Stream::cpu(1);
+  Arena arena(size_t{1} << 28);
+  const ToyAttention model(n.layers);
+  const Sampler sampler = n.sampler();
+  const int64_t s = n.height * n.width / 4, context = n.frames.context * s, row = model.own.row();
+  std::map<StepOf, Tensor> z;  // rows of a block's own frames before a step
+  for (int k = 0; k < n.blocks; ++k) {
+    const int64_t own = n.frames.count(k) * s;
+    Tensor x(DType::kF32, {own, row});
+    patchify(stream, n.noise(k), model.own.patch, TokenRanges::all(own), x);
+    SamplerState state(x.count());
+    for (int i = 0; i < n.steps; ++i) {
+      z[{k, i}] = copy_of(x);
+      sampler.step(stream, arena, i, video.velocities.at({k, i}), x, state);
+    }
+    z[{k, n.steps}] = std::move(x);
+  }
+  const auto forward = [&](WindowMixer& mixer, const Tensor& x, int64_t frames, int time_of) {
+    const int64_t tokens = x.view()[0];
+    IdentityReducer reducer;
+    IdentityHalo halo;
+    Context seams{stream, arena, mixer, reducer, halo, {}, TokenRanges::all(tokens)};
+    float prompt = n.prompt(0);
+    const auto conditioning =
+        model.prepare(seams, {.text = TensorView(&prompt, DType::kF32, {1, 1})}, {});
+    mixer.rope = model.rope({frames, n.height / 2, n.width / 2}, {}, *conditioning);
+    const TimeSegment time{{0, tokens}, sampler.timesteps()[time_of]};
+    Tensor out(DType::kF32, {tokens, row});
+    model.forward(seams, {.blocks = BlockRange::all(n.layers),
+                          .in = x,
+                          .times = {&time, 1},
+                          .embedding = {},
+                          .conditioning = *conditioning,
+                          .rope = mixer.rope,
+                          .out = out});
+    return out;
+  };
+  double most = 0;
+  for (int k = 0; k + 1 < n.blocks; ++k)
+    for (int i = 1; i < n.steps; ++i) {
+      WindowMixer behind, window;
+      const Tensor next = copy_of(z.at({k + 1, i + keys_step}).view().slice(0, 0, context));
+      forward(behind, next, n.frames.context, i + keys_time);
+      window.k = std::move(behind.noted_k);
+      window.v = std::move(behind.noted_v);
+      const TensorView own = z.at({k, i});
+      const int64_t tokens = n.frames.count(0) * s, before = tokens - own[0];
+      Tensor x(DType::kF32, {tokens, row});
+      copy(stream, own, x.view().slice(0, before, own[0]));
+      if (before > 0) {
+        const TensorView left = z.at({k - 1, i + 1});
+        copy(stream, left.slice(0, left[0] - before, before), x.view().slice(0, 0, before));
+      }
+      const Tensor out = forward(window, x, n.frames.count(0) + n.frames.context, i);
+      const float *got = out.as<float>() + before * row,
+                  *made = video.velocities.at({k, i}).as<float>();
+      double error = 0, norm = 0;
+      for (int64_t j = 0; j < own.count(); ++j) {
+        error += std::pow(double{got[j]} - made[j], 2);
+        norm += std::pow(double{made[j]}, 2);
+      }
+      most = std::max(most, std::sqrt(error / norm));
+    }
+  return most;
+}
+
+TEST(QueueDenoiser, InOneLayerTheContextIsTheWindowComputedAnew) {
+  const QueueNumbers one{.blocks = 4, .steps = 4, .layers = 1, .guidance = 1};
+  EXPECT_LE(distance_to_window(one, {}, -1, -1), 1e-5);
+  EXPECT_GE(distance_to_window(one, {}, 0, -1), 1e-4);  // latents of this step
+  EXPECT_GE(distance_to_window(one, {}, -1, 0), 1e-4);  // the time of this step
+  // Two layers: the keys of the second one have seen the next block's window, not this one.
+  const QueueNumbers two{.blocks = 4, .steps = 4, .layers = 2, .guidance = 1};
+  EXPECT_GE(distance_to_window(two, {}, -1, -1), 1e-4);
+}
+
 // Law 14: the branches' keys do not mix. With a velocity of 0 the latents stay, so that the
 // negative prompt could reach the positive branch through its keys alone.
 TEST(QueueDenoiser, BranchesDoNotMix) {

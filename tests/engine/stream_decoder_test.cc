@@ -138,6 +138,45 @@ TEST(StreamDecoder, AFreshDecoderForEveryBlockLosesFrames) {
   EXPECT_EQ(pictures, 4 * 6 - 3 - 2 * 3);
 }
 
+struct HashingSink final : FrameSink {
+  std::vector<std::string> frames;
+  void push(const Frame& frame) override {
+    FrameHash hash;
+    hash.add(frame);
+    frames.push_back(hash.hex());
+  }
+  std::string finish() override { return ""; }
+};
+
+// Bug 2 of Video-Infinity pads convolutions along time with zeros at the ends of the video, in
+// front of a norm over time. This engine's transformers have neither such convolutions nor such
+// norms; the decoder's convolutions are the ones that reach over a cut between clips. The bug is
+// planted there: zeros take the place of the frames before a clip, and of nothing before the video.
+TEST(StreamDecoder, ZerosBeforeAClipAreNotItsPast) {
+  const Tensor latents = latents_of(6);
+  RankPlacement alone;
+  const auto decoded = [&](bool zeros, int64_t first) {
+    HashingSink sink;
+    Decoding decoding(alone, false, &sink);
+    Tensor zero(DType::kF32, {latents.view()[0], 1, kRows, kColumns});
+    std::fill_n(zero.as<float>(), zero.count(), 0.0f);
+    if (zeros) decoding.push(zero, {1});
+    decoding.push(latents.view().slice(1, first, 6 - first), {6 - first});
+    decoding.finish();
+    return std::move(sink.frames);
+  };
+  const std::vector<std::string> right = decoded(false, 0);
+  ASSERT_EQ(right.size(), 21u);
+  for (const int64_t first : {0, 3}) {
+    const std::vector<std::string> padded =
+        decoded(true, first);  // the first picture is the zeros'
+    ASSERT_EQ(padded.size(), 1u + 4 * (6 - static_cast<size_t>(first)));
+    for (size_t back = 1; back <= 4; ++back)
+      EXPECT_NE(padded[5 + 4 - back], right[1 + 4 * static_cast<size_t>(first) + 4 - back])
+          << "clip from " << first << ", " << back;
+  }
+}
+
 TEST(StreamDecoder, MemoryDoesNotDependOnTheNumberOfFrames) {
   const Tensor latents = latents_of(2);
   RankPlacement alone;

@@ -6,6 +6,7 @@
 
 #include "parallel/schedule/denoise_plan.h"
 #include "parallel/schedule/plan_check.h"
+#include "parallel/sequence_map.h"
 
 namespace weft {
 namespace {
@@ -137,6 +138,56 @@ TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
       }
     }
   EXPECT_GE(checked, 60);
+}
+
+// The final latent of clips goes to the ranks that decode, frame by frame; the plans are sound with
+// rendezvous sends, and a rank sends what the header says.
+TEST(PlanDenoise, FramesOfClipsGoToTheDecodersInOrder) {
+  constexpr int64_t kFrames = 7, kSize = 5;
+  const LayoutLimits limits{
+      .heads = 6, .layers = 5, .tokens = kFrames * kSize, .ffn = 64, .clip_frames = kFrames};
+  int checked = 0;
+  for (int ranks = 2; ranks <= 6; ++ranks)
+    for (Layout layout : legal_layouts(ranks, limits))
+      for (const int decoders : {0, 1, 2, -1}) {  // all, the first, the first two, the last
+        if (layout[Axis::kClip] == 1 || layout[Axis::kData] > 1) continue;
+        layout.vae_ranks = std::max(decoders, 0);
+        layout.decode_rank = decoders < 0 ? ranks - 1 : -1;
+        const int clips = layout[Axis::kClip], shares = layout.sequence() / clips;
+        DenoisePlanConfig config = job(layout, {{0, 2}, {1, 1}});
+        config.frames = kFrames;
+        const SequenceMap map = SequenceMap::clips({kFrames * kSize, kFrames}, clips, shares);
+        for (int index = 0; index < map.size(); ++index) config.tokens[index] = map.rows(index);
+        const std::vector<Plan> plans = plan_denoise(config);
+        ASSERT_EQ(check_plans(plans, rules_of(config)), std::nullopt) << to_string(layout);
+        ++checked;
+        const Mesh mesh(layout);
+        for (const Plan& plan : plans) {
+          const int rank = plan.rank, stages = layout[Axis::kLayers];
+          const std::vector<int> group = mesh.along(sequence_axes({Axis::kLayers}), rank);
+          const int64_t others = std::ranges::count_if(
+              group, [&](int to) { return to != rank && receives_frames(layout, to); });
+          const bool last = mesh.at(Axis::kLayers, rank) == stages - 1;
+          int64_t bytes = 0, ahead = 0, most_ahead = 0, next = 0;
+          for (const Step& step : plan.steps) {
+            if (step.turn < static_cast<int>(config.steps.size())) continue;
+            if (step.kind == Step::Kind::kSend) bytes += step.bytes;
+            if (step.kind == Step::Kind::kPost) ahead += step.tokens.size();
+            most_ahead = std::max(most_ahead, ahead);
+            if (step.kind != Step::Kind::kDecode) continue;
+            EXPECT_EQ(step.tokens, (Range{next * kSize, (next + 1) * kSize}));
+            ++next;
+            for (const SlotVersion& read : step.reads)
+              if (read.slot >= kFramePartSlot)
+                ahead -= std::min<int64_t>(ahead, kSize);  // at most a frame of parts
+          }
+          EXPECT_EQ(next, kFrames);
+          EXPECT_LE(most_ahead, 2 * kSize) << to_string(layout) << " rank " << rank;
+          EXPECT_EQ(bytes, last ? others * map.rows(mesh.sequence_index(rank)) * 256 : 0)
+              << to_string(layout) << " rank " << rank;
+        }
+      }
+  EXPECT_GE(checked, 40);
 }
 
 // Windows of every length from every turn on, joined, are the plan of all turns.

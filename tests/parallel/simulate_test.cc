@@ -1,5 +1,6 @@
 // Simulated time by hand: computing, a message on a link, what overlaps and what queues.
 #include "parallel/schedule/simulate.h"
+#include "parallel/schedule/timeline_svg.h"
 
 #include <gtest/gtest.h>
 

@@ -6,36 +6,18 @@
 #include <numbers>
 #include <random>
 
-namespace weft {
+#include "apps/bench/pocket/shape_fit.h"
+
+namespace weft::pocket {
 namespace {
 
 constexpr double kPi = std::numbers::pi;
 
-struct Named {
-  std::string_view name;
-  Rgb rgb;
-};
-constexpr Named kColourTable[] = {{"red", {220, 40, 40}},     {"green", {40, 180, 70}},
-                                  {"blue", {50, 90, 225}},    {"yellow", {235, 205, 50}},
-                                  {"purple", {150, 60, 190}}, {"orange", {240, 130, 30}},
-                                  {"white", {240, 240, 240}}, {"cyan", {60, 205, 215}}};
-constexpr Named kGroundTable[] = {{"black", {12, 12, 16}},
-                                  {"gray", {110, 110, 115}},
-                                  {"navy", {18, 26, 74}},
-                                  {"brown", {92, 58, 32}}};
-constexpr std::string_view kShapeNames[] = {"ball", "square", "triangle", "star", "ring"};
-constexpr std::string_view kMotionNames[] = {"moving left", "moving right",   "moving up",
-                                             "moving down", "standing still", "circling",
-                                             "growing",     "shrinking"};
-constexpr std::string_view kSizeNames[] = {"small", "big"};
 constexpr double kRadius[] = {0.13, 0.22};  // of the short side
 constexpr double kGradient = 10;            // levels from the top row to the bottom row, downwards
 constexpr double kOrbit = 0.25;             // of width and height
 constexpr double kPeriod = 24;              // frames
 constexpr double kGrowth = 3;
-
-// The two ends of one edge of a star of radius 1 (its tip, and the notch beside it), y up.
-constexpr double kTip = 1.25, kNotch = 0.52;
 
 // Uniform in [low, high), equal on every platform.
 double uniform(std::mt19937_64& random, double low, double high) {
@@ -130,14 +112,6 @@ std::optional<Motion> motion_of(std::string_view word) {
 
 }  // namespace
 
-std::string_view to_string(Colour colour) { return kColourTable[static_cast<int>(colour)].name; }
-std::string_view to_string(Ground ground) { return kGroundTable[static_cast<int>(ground)].name; }
-std::string_view to_string(Shape shape) { return kShapeNames[static_cast<int>(shape)]; }
-std::string_view to_string(Motion motion) { return kMotionNames[static_cast<int>(motion)]; }
-std::string_view to_string(Size size) { return kSizeNames[static_cast<int>(size)]; }
-Rgb rgb_of(Colour colour) { return kColourTable[static_cast<int>(colour)].rgb; }
-Rgb rgb_of(Ground ground) { return kGroundTable[static_cast<int>(ground)].rgb; }
-
 std::vector<ClipSpec> all_combinations() {
   std::vector<ClipSpec> out;
   for (int c = 0; c < kColours; ++c)
@@ -161,20 +135,6 @@ bool held_out(const ClipSpec& spec) {
   add(" ");
   add(to_string(spec.ground));
   return hash % 10 == 0;
-}
-
-std::string prompt_of(const ClipSpec& spec) {
-  std::string text = "a ";
-  text += to_string(spec.size);
-  text += ' ';
-  text += to_string(spec.colour);
-  text += ' ';
-  text += to_string(spec.shape);
-  text += ", ";
-  text += to_string(spec.motion);
-  text += " on a ";
-  text += to_string(spec.ground);
-  return text + " background";
 }
 
 std::optional<ClipWords> parse_prompt(std::string_view prompt) {
@@ -211,38 +171,6 @@ std::optional<ClipWords> parse_prompt(std::string_view prompt) {
   return words;
 }
 
-double coverage(Shape shape, double dx, double dy, double r) {
-  const double distance = std::hypot(dx, dy);
-  double inside = 0;  // signed distance to the edge in pixels, positive inside
-  switch (shape) {
-    case Shape::kBall:
-      inside = r - distance;
-      break;
-    case Shape::kSquare:
-      inside = 0.9 * r - std::max(std::abs(dx), std::abs(dy));
-      break;
-    case Shape::kRing:
-      inside = 0.23 * r - std::abs(distance - 0.8 * r);
-      break;
-    case Shape::kTriangle: {  // point up, circumradius 1.2 r, lowered so that it sits in the middle
-      const double y = dy - 0.15 * r;
-      inside = 0.6 * r - std::max(y, std::abs(dx) * std::sqrt(3.0) / 2 - y / 2);
-      break;
-    }
-    case Shape::kStar: {  // folded into the half sector from a tip (up) to the notch beside it
-      constexpr double kSector = 2 * kPi / 5;
-      const double angle = std::abs(std::remainder(std::atan2(dx, -dy), kSector));
-      const double notch_x = kNotch * std::sin(kPi / 5), notch_y = kNotch * std::cos(kPi / 5);
-      const double length = std::hypot(notch_x, kTip - notch_y);
-      const double normal_x = (kTip - notch_y) / length, normal_y = notch_x / length;
-      inside = r * normal_y * kTip -
-               distance * (normal_x * std::sin(angle) + normal_y * std::cos(angle));
-      break;
-    }
-  }
-  return std::clamp(inside + 0.5, 0.0, 1.0);
-}
-
 std::vector<Frame> draw_clip(const ClipSpec& spec, const ClipCanvas& canvas, uint64_t seed) {
   const int total = canvas.total > 0 ? canvas.total : canvas.first + canvas.frames;
   const Path path(spec, total, seed);
@@ -270,4 +198,17 @@ std::vector<Frame> draw_clip(const ClipSpec& spec, const ClipCanvas& canvas, uin
   return frames;
 }
 
-}  // namespace weft
+SampleClip sample_clip(int i) {
+  const std::vector<ClipSpec> all = all_combinations();
+  SampleClip out{all[static_cast<size_t>(i) * 197 % all.size()], {}};
+  out.spec.size = Size(i % 2);
+  out.frames = draw_clip(out.spec, {}, static_cast<uint64_t>(i));
+  Frame& torn = out.frames[9];
+  const size_t row = size_t{3} * torn.width;
+  if (i % 3 == 2)  // the second half of every row is like the row's first pixel
+    for (int y = 0; y < torn.height; ++y)
+      for (size_t x = row / 2; x < row; ++x) torn.rgb[y * row + x] = torn.rgb[y * row + x % 3];
+  return out;
+}
+
+}  // namespace weft::pocket

@@ -1,5 +1,6 @@
 // Measures how well a model draws its prompts, by reading its clips.
 //   clip_score --prompts N [SEED]      prints N prompts, trained and held-out combinations in turn
+//   clip_score --draw N FOLDER/        writes the first N sample clips as FOLDER/00/00000.png ...
 //   clip_score CLIP...                 reads each clip and the prompt in its metadata; prints each
 //                                      that is wrong or torn, and the table
 // The table's shares: "shape" fits the six views together, "in all" each of them for itself;
@@ -11,12 +12,13 @@
 #include <random>
 #include <vector>
 
+#include "apps/bench/pocket/clip_reader.h"
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
 #include "kernels/check.h"
-#include "tests/support/clip_reader.h"
+#include "tests/support/clip.h"
 
-namespace weft {
+namespace weft::pocket {
 namespace {
 
 void print_prompts(int count, uint64_t seed) {
@@ -28,6 +30,17 @@ void print_prompts(int count, uint64_t seed) {
     ClipSpec spec = from[random() % from.size()];
     spec.size = Size(random() % 2);
     std::printf("%s\n", prompt_of(spec).c_str());
+  }
+}
+
+void draw_samples(int count, const std::string& folder) {
+  for (int i = 0; i < count; ++i) {
+    VideoSettings settings;
+    settings.width = settings.height = 128;
+    const std::string name = (i < 10 ? "0" : "") + std::to_string(i) + "/";
+    const auto sink = make_sink(folder + name, settings, Overwrite::kReplace);
+    for (const Frame& frame : sample_clip(i).frames) sink->push(frame);
+    sink->finish();
   }
 }
 
@@ -98,19 +111,24 @@ void print_scores(const std::vector<std::string>& paths) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pocket
 
 int main(int argc, char** argv) {
   try {
     if (argc >= 3 && std::strcmp(argv[1], "--prompts") == 0) {
-      weft::print_prompts(std::atoi(argv[2]), argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
+      weft::pocket::print_prompts(std::atoi(argv[2]),
+                                  argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
+      return 0;
+    }
+    if (argc == 4 && std::strcmp(argv[1], "--draw") == 0) {
+      weft::pocket::draw_samples(std::atoi(argv[2]), argv[3]);
       return 0;
     }
     if (argc < 2) {
-      std::fprintf(stderr, "usage: clip_score --prompts N [SEED] | clip_score CLIP...\n");
+      std::fprintf(stderr, "usage: clip_score --prompts N [SEED] | --draw N FOLDER/ | CLIP...\n");
       return 2;
     }
-    weft::print_scores({argv + 1, argv + argc});
+    weft::pocket::print_scores({argv + 1, argv + argc});
     return 0;
   } catch (const weft::Error& error) {
     std::fprintf(stderr, "clip_score: %s\n", error.what());

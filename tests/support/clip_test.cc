@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-namespace weft {
+#include "apps/bench/pocket/shape_fit.h"
+
+namespace weft::pocket {
 namespace {
 
 // Counted and named by a second implementation of the hash.
@@ -71,4 +73,4 @@ TEST(Clip, AWindowIsTheSameMotionLater) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pocket

@@ -1,11 +1,15 @@
 #pragma once
-// Measures how well each ideal shape fits the foreground of one frame.
+// The ideal shapes, and how well each fits the foreground of one frame.
 #include <array>
 #include <vector>
 
-#include "tests/support/clip.h"
+#include "apps/bench/pocket/words.h"
 
-namespace weft {
+namespace weft::pocket {
+
+// Returns the fraction of a pixel that a shape covers. The pixel's middle is (dx, dy) pixels from
+// the shape's centre (y down), and r is the radius in pixels.
+double coverage(Shape shape, double dx, double dy, double r);
 
 // The pixels (their middles) of a frame that stand out from the ground. Opposite edges meet.
 struct Silhouette {
@@ -17,4 +21,4 @@ struct Silhouette {
 // of it reach. Every pixel counts, so specks and torn-off pieces lower it.
 std::array<double, kShapes> best_overlaps(const Silhouette& silhouette);
 
-}  // namespace weft
+}  // namespace weft::pocket

@@ -1,14 +1,14 @@
-#include "tests/support/clip_reader.h"
+#include "apps/bench/pocket/clip_reader.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
 
+#include "apps/bench/pocket/shape_fit.h"
 #include "kernels/check.h"
-#include "tests/support/shape_fit.h"
 
-namespace weft {
+namespace weft::pocket {
 namespace {
 
 constexpr double kPi = std::numbers::pi;
@@ -361,4 +361,4 @@ ClipScore score(const ClipReading& reading, const ClipWords& asked) {
           reading.torn()};
 }
 
-}  // namespace weft
+}  // namespace weft::pocket

@@ -1,11 +1,16 @@
-#include "tests/support/shape_fit.h"
+#include "apps/bench/pocket/shape_fit.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
-namespace weft {
+namespace weft::pocket {
 namespace {
+
+constexpr double kPi = std::numbers::pi;
+
+// The two ends of one edge of a star of radius 1 (its tip, and the notch beside it), y up.
+constexpr double kTip = 1.25, kNotch = 0.52;
 
 struct Place {
   double x, y, r;  // centre and radius in pixels
@@ -45,11 +50,11 @@ double overlap(const Silhouette& silhouette, Shape shape, const Place& place) {
 double circular_middle(const Silhouette& silhouette, size_t axis, double extent) {
   double c = 0, s = 0;
   for (const auto& pixel : silhouette.pixels) {
-    const double angle = 2 * std::numbers::pi * pixel[axis] / extent;
+    const double angle = 2 * kPi * pixel[axis] / extent;
     c += std::cos(angle);
     s += std::sin(angle);
   }
-  return std::atan2(s, c) / (2 * std::numbers::pi) * extent;
+  return std::atan2(s, c) / (2 * kPi) * extent;
 }
 
 // Climbs from `at` by ever shorter steps along each axis.
@@ -79,6 +84,38 @@ double climb(const Silhouette& silhouette, Shape shape, Place at) {
 
 }  // namespace
 
+double coverage(Shape shape, double dx, double dy, double r) {
+  const double distance = std::hypot(dx, dy);
+  double inside = 0;  // signed distance to the edge in pixels, positive inside
+  switch (shape) {
+    case Shape::kBall:
+      inside = r - distance;
+      break;
+    case Shape::kSquare:
+      inside = 0.9 * r - std::max(std::abs(dx), std::abs(dy));
+      break;
+    case Shape::kRing:
+      inside = 0.23 * r - std::abs(distance - 0.8 * r);
+      break;
+    case Shape::kTriangle: {  // point up, circumradius 1.2 r, lowered so that it sits in the middle
+      const double y = dy - 0.15 * r;
+      inside = 0.6 * r - std::max(y, std::abs(dx) * std::sqrt(3.0) / 2 - y / 2);
+      break;
+    }
+    case Shape::kStar: {  // folded into the half sector from a tip (up) to the notch beside it
+      constexpr double kSector = 2 * kPi / 5;
+      const double angle = std::abs(std::remainder(std::atan2(dx, -dy), kSector));
+      const double notch_x = kNotch * std::sin(kPi / 5), notch_y = kNotch * std::cos(kPi / 5);
+      const double length = std::hypot(notch_x, kTip - notch_y);
+      const double normal_x = (kTip - notch_y) / length, normal_y = notch_x / length;
+      inside = r * normal_y * kTip -
+               distance * (normal_x * std::sin(angle) + normal_y * std::cos(angle));
+      break;
+    }
+  }
+  return std::clamp(inside + 0.5, 0.0, 1.0);
+}
+
 std::array<double, kShapes> best_overlaps(const Silhouette& silhouette) {
   std::array<double, kShapes> out{};
   if (silhouette.pixels.empty()) return out;
@@ -90,4 +127,4 @@ std::array<double, kShapes> best_overlaps(const Silhouette& silhouette) {
   return out;
 }
 
-}  // namespace weft
+}  // namespace weft::pocket

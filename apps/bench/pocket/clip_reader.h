@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
+#include "apps/bench/pocket/words.h"
 #include "io/media/frame.h"
-#include "tests/support/clip.h"
 
-namespace weft {
+namespace weft::pocket {
 
 constexpr int kViews = 6;      // frames of a clip that are looked at one by one
 constexpr double kTorn = 0.6;  // a view that overlaps less with every ideal shape is torn
@@ -43,4 +43,4 @@ struct ClipScore {
 };
 ClipScore score(const ClipReading& reading, const ClipWords& asked);
 
-}  // namespace weft
+}  // namespace weft::pocket

@@ -1,12 +1,17 @@
-#include "tests/support/clip_reader.h"
+#include "apps/bench/pocket/clip_reader.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
-namespace weft {
+#include "apps/bench/pocket/shape_fit.h"
+#include "tests/support/clip.h"
+
+namespace weft::pocket {
 namespace {
 
 // Reads every `stride`-th combination, sizes in turn, after `spoil`. Each part must be read right
@@ -158,5 +163,49 @@ TEST(ClipReader, AnEmptyGroundShowsNothing) {
   EXPECT_TRUE(reading.torn());
 }
 
+template <class T>
+nlohmann::json named(const std::optional<T>& value) {
+  return value ? nlohmann::json(to_string(*value)) : nullptr;
+}
+
+// The model's own reader has written down what it reads from the sample clips.
+TEST(ClipReader, ReadsWhatTheModelsOwnReaderReads) {
+  std::ifstream file("tests/support/python_reader.jsonl");
+  int clips = 0, torn = 0;
+  for (std::string line; std::getline(file, line); ++clips) {
+    const nlohmann::json theirs = nlohmann::json::parse(line);
+    const auto [spec, frames] = sample_clip(clips);
+    const ClipReading reading = read_clip(frames);
+    EXPECT_EQ(theirs.at("ground"), to_string(reading.ground)) << line;
+    EXPECT_EQ(theirs.at("colour"), named(reading.colour)) << line;
+    EXPECT_EQ(theirs.at("shape"), named(reading.shape)) << line;
+    EXPECT_EQ(reading.motion, spec.motion) << line;
+    // Theirs takes the place of what is left of a torn frame for motion.
+    if (!reading.torn()) {
+      EXPECT_EQ(theirs.at("motion"), named(reading.motion)) << line;
+    }
+    ASSERT_EQ(reading.views.size(), theirs.at("views").size());
+    for (size_t i = 0; i < reading.views.size(); ++i) {
+      const double overlap = theirs.at("views")[i];
+      EXPECT_NEAR(reading.views[i].overlap, overlap, 0.05) << line << ", view " << i;
+      if (overlap > 0.8) {
+        EXPECT_EQ(theirs.at("kinds")[i], to_string(reading.views[i].shape)) << line << i;
+      }
+    }
+    torn += reading.torn();
+    // Another word than the clip's is not read from it.
+    const ClipWords wrong{Colour((int(spec.colour) + 1) % kColours),
+                          Shape((int(spec.shape) + 1) % kShapes),
+                          Motion((int(spec.motion) + 1) % kMotions),
+                          Ground((int(spec.ground) + 1) % kGrounds),
+                          {}};
+    const ClipScore s = score(reading, wrong);
+    EXPECT_FALSE(s.colour || s.shape || s.motion || s.ground || s.every_view) << line;
+  }
+  EXPECT_EQ(clips, 40);
+  EXPECT_GT(torn, 5);
+  EXPECT_LT(torn, 14);
+}
+
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pocket

@@ -1,10 +1,11 @@
 // Tests the reader with clips that were written as MP4 and read again.
 #include <gtest/gtest.h>
 
+#include "apps/bench/pocket/clip_reader.h"
 #include "io/media/video.h"
-#include "tests/support/clip_reader.h"
+#include "tests/support/clip.h"
 
-namespace weft {
+namespace weft::pocket {
 namespace {
 
 TEST(ClipReader, AfterMp4) {
@@ -27,4 +28,4 @@ TEST(ClipReader, AfterMp4) {
 }
 
 }  // namespace
-}  // namespace weft
+}  // namespace weft::pocket

@@ -1,0 +1,88 @@
+#include "engine/generation/delivery.h"
+
+#include <algorithm>
+
+#include "engine/job/checkpoint.h"
+#include "engine/memory/estimate.h"
+#include "io/sha256.h"
+#include "kernels/transfer.h"
+
+namespace weft {
+
+// A job that began with the final latent has the file already.
+bool Delivery::keeps_file() const {
+  return job_.placement.root() && !job_.options.latents_path.empty() &&
+         job_.result.resumed_at < job_.result.steps;
+}
+
+void Delivery::write_file(const TensorView& latent, const TensorParts& parts) {
+  Checkpoint checkpoint;
+  checkpoint.job = job_.record;
+  checkpoint.notes = job_.options.notes;
+  checkpoint.step = checkpoint.total = job_.result.steps;
+  checkpoint.signature = job_.result.signature;
+  write_checkpoint(job_.options.latents_path, checkpoint, latent, parts);
+  job_.result.latents_path = job_.options.latents_path;
+}
+
+void Delivery::whole(const TensorView& on_device) {
+  job_.meter.stage_ended(MemoryMeter::kDenoise);
+  const HostCopy copied(job_.stream, on_device);
+  const TensorView& latent = copied.view();
+  RunResult& result = job_.result;
+  result.signature = sha256_hex({static_cast<const char*>(latent.data), latent.bytes()});
+  if (job_.options.tap) job_.options.tap->tap("latents_final", latent);
+  if (result.resumed_at == result.steps && job_.options.resume)
+    result.latents_path = job_.options.resume->path;
+  if (keeps_file()) write_file(latent, {});
+  decode(latent);
+}
+
+void Delivery::keep(const Job::Channels& each) {
+  job_.meter.stage_ended(MemoryMeter::kDenoise);
+  const auto [channels, frames, height, width] = latent_shape(job_.parts, job_.request);
+  RunResult& result = job_.result;
+  const bool root = job_.placement.root();
+  Sha256 hash;
+  Tensor whole;
+  if (root && job_.options.tap) whole = Tensor(DType::kF32, {channels, frames, height, width});
+  int64_t seen = 0;
+  each([&](const TensorView& channel) {
+    hash.update(channel.data, channel.bytes());
+    if (whole)
+      std::copy_n(channel.as<float>(), channel.count(), whole.view().select(0, seen++).as<float>());
+  });
+  if (root) result.signature = hash.hex();
+  if (whole) job_.options.tap->tap("latents_final", whole);
+  if (result.resumed_at == result.steps && job_.options.resume)
+    result.latents_path = job_.options.resume->path;
+  const Tag tag{.kind = Payload::kControl, .hop = kFileDecision};
+  if (!job_.placement.agreed(job_.stream, tag, keeps_file())) return;
+  if (root)
+    write_file(TensorView(nullptr, DType::kF32, {channels, frames, height, width}), each);
+  else
+    each({});
+}
+
+void Delivery::decode(const TensorView& latent) {
+  if (!output_) {
+    const auto [channels, frames, height, width] = latent_shape(job_.parts, job_.request);
+    const bool decodes = job_.placement.band(height).size() > 0;
+    output_.emplace(job_.stream, job_.arena, job_.placement,
+                    DecoderSettings{.traits = job_.parts.vae_model().traits(),
+                                    .vae = decodes ? &job_.parts.vae(job_.stream) : nullptr,
+                                    .latent = {channels, height, width},
+                                    .total = frames},
+                    VideoReceivers{job_.sink, job_.options.tap, job_.clock});
+  }
+  if (!latent.data) return output_->write(latent, job_.options.stop);
+  const HostCopy copied(job_.stream, latent);
+  output_->write(copied.view(), job_.options.stop);
+}
+
+void Delivery::finish() {
+  output_->finish(job_.result, job_.started);
+  job_.result.decode_high_water = job_.meter.stage_ended(MemoryMeter::kDecode);
+}
+
+}  // namespace weft

@@ -1,0 +1,322 @@
+#include "engine/planning/queue_forecast.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/denoising/denoiser.h"
+#include "engine/long_video/queue_denoiser.h"
+#include "engine/long_video/queue_run.h"
+#include "engine/long_video/queue_video.h"
+#include "engine/memory/estimate.h"
+
+namespace weft {
+namespace {
+
+constexpr int kSampledSteps = 2;   // of each expert: the second one reads kept keys
+constexpr int kSampledBlocks = 2;  // the first one has more frames; the last one reads no keys
+constexpr int kSpareBlocks = 4;    // beyond a full queue and its stages
+constexpr int kDecodedLatents = 9;
+
+bool in_plan(Payload payload) {
+  return payload == Payload::kHidden || payload == Payload::kLatent ||
+         payload == Payload::kVelocity || payload == Payload::kControl;
+}
+
+void add(CommCounters& to, const CommCounters& counters, double times) {
+  for (size_t kind = 0; kind < to.sent.size(); ++kind) {
+    to.sent[kind].messages +=
+        std::llround(times * static_cast<double>(counters.sent[kind].messages));
+    to.sent[kind].bytes += std::llround(times * static_cast<double>(counters.sent[kind].bytes));
+  }
+}
+
+CommCounters inside_a_forward(CommCounters counters, int forwards) {
+  CommCounters out;
+  for (size_t kind = 0; kind < counters.sent.size(); ++kind)
+    if (in_plan(static_cast<Payload>(kind))) counters.sent[kind] = {};
+  add(out, counters, 1.0 / forwards);
+  return out;
+}
+
+// Ranks that compute forwards together have one number.
+std::vector<int> groups_of(const Layout& layout) {
+  const Mesh mesh(layout);
+  std::vector<int> groups;
+  for (int rank = 0; rank < layout.ranks(); ++rank)
+    groups.push_back(mesh.at(Axis::kCfg, rank) * layout[Axis::kLayers] +
+                     mesh.at(Axis::kLayers, rank));
+  return groups;
+}
+
+// When the last update of every block ended.
+std::vector<double> finished(const QueueTimeline& timeline) {
+  std::vector<double> ends(timeline.config.blocks);
+  for (size_t rank = 0; rank < timeline.plans.size(); ++rank)
+    for (size_t i = 0; i < timeline.times[rank].size(); ++i)
+      if (const Step& step = timeline.plans[rank].steps[i];
+          step.kind == Step::Kind::kUpdate && step.tokens.size() > 0)
+        ends[step.pass.clip] = std::max(ends[step.pass.clip], timeline.times[rank][i].end_s);
+  return ends;
+}
+
+}  // namespace
+
+QueueForecast::QueueForecast(const PlannedJob& job)
+    : job_(job), options_(without_limits(job.options)) {
+  const Generator generator(job.model, options_);
+  const DenoisePlanConfig schedule = generator.schedule(job.request);
+  int alike = 0;
+  for (int i = 0; i < static_cast<int>(schedule.steps.size()); ++i) {
+    const auto &step = schedule.steps[i], &before = schedule.steps[std::max(i - 1, 0)];
+    if (step.model != before.model || step.branches != before.branches) alike = 0;
+    if (++alike <= kSampledSteps) sampled_.push_back(i);
+  }
+  for (const bool negative : {false, true}) {
+    const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
+    if (!negative || std::ranges::any_of(schedule.steps, [](auto& s) { return s.branches == 2; }))
+      prompt_rows_[negative] = static_cast<int64_t>(job.model->tokens(prompt)->ids.size());
+  }
+  // One rank encodes the text, and one decodes, like a single rank with full attention.
+  const VaeTraits& vae = job.model->directory.vae_model->traits();
+  latents_ = static_cast<int>(vae.latent_frames(job.request.frames));
+  PlannedJob ends = job;
+  ends.options.resident_blocks = 0;
+  ends.request.method = {.kind = MethodKind::kFull};
+  ends.request.frames = vae.frames(std::min(latents_, kDecodedLatents));
+  ends.requests = 1;
+  const Forecast alone = QuickForecast(ends)({});
+  const int prompts = 1 + (prompt_rows_[1] > 0);
+  text_s_ = alone.stage("encode_text") *
+            static_cast<double>(prompts + std::ssize(job.request.schedule)) / prompts;
+  picture_s_ = alone.stage("decode") / static_cast<double>(ends.request.frames);
+}
+
+QueuePlanConfig QueueForecast::config_for(const Layout& replica) const {
+  const RankPlacement placement(replica, 0);
+  Components parts(job_.model, {.dtype = options_.dtype}, options_.vae_dtype, placement);
+  parts.set_wire_dtype(options_.wire_dtype);
+  const Sampler sampler = Generator(job_.model, options_).sampler(job_.request);
+  return queue_plan(job_.request, sampler, parts, placement);
+}
+
+std::shared_ptr<const OpenModel> QueueForecast::with_blocks(int blocks) {
+  std::shared_ptr<const OpenModel>& found = models_[blocks];
+  if (!found) found = std::make_shared<const OpenModel>(*job_.model, blocks);
+  return found;
+}
+
+QueueForecast::StepClass QueueForecast::class_of(const Step& step, int rank) {
+  StepClass out{.rank = rank,
+                .kind = step.kind,
+                .model = step.pass.model,
+                .branch = step.pass.branch,
+                .first_block = step.pass.clip == 0 && step.kind != Step::Kind::kCompute};
+  for (const SlotVersion& read : step.reads)
+    out.reads_keys |= read.slot >= kQueueContextSlot && read.slot < kQueueHiddenSlot;
+  return out;
+}
+
+// The program runs a short queue of transformers that have at most so many blocks. The last
+// step of a class counts, because the first one prepares the prompt.
+QueueForecast::Costs QueueForecast::measured(const Layout& replica, int blocks) {
+  const std::shared_ptr<const OpenModel> model = with_blocks(blocks);
+  const Sampler whole = Generator(job_.model, options_).sampler(job_.request);
+  QueuePlanConfig config = config_for(replica);
+  std::vector<DenoisePlanConfig::DenoiseStep> steps;
+  std::vector<double> sigmas;
+  for (int i : sampled_) {
+    steps.push_back(config.steps[i]);
+    sigmas.push_back(whole.sigmas()[i]);
+  }
+  const Sampler sampler(whole.config(), static_cast<int>(steps.size()), sigmas);
+  config.steps = steps;
+  config.blocks = std::min(config.blocks, kSampledBlocks);
+  config.prompts.assign(config.blocks, 0);
+  config.decoder = 0;
+  for (int& own : config.layers) own = std::min(own, blocks);
+
+  std::vector<std::vector<std::pair<Step, StepTime>>> done(replica.ranks());
+  const auto run = [&](Communicator& world) {
+    RankPlacement placement = RankPlacement::of(world, replica);
+    Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
+    Arena arena;
+    Components parts(
+        model,
+        {.dtype = options_.dtype, .weights = options_.weights, .attention = options_.attention},
+        options_.vae_dtype, placement);
+    parts.set_wire_dtype(options_.wire_dtype);
+    std::array<Tensor, 2> texts;
+    for (size_t branch = 0; branch < texts.size(); ++branch)
+      if (prompt_rows_[branch] > 0)
+        texts[branch] =
+            Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
+    const std::vector<TensorView> prompts{texts[0].view()};
+    double before = simulated_seconds();
+    const QueueVideo video(job_.request, latent_shape(parts, job_.request),
+                           parts.vae_model().traits());
+    QueueJob job{.sampler = sampler,
+                 .shape = video.window(),
+                 .guidance = {guidance_of(job_.request, 0), guidance_of(job_.request, 1)},
+                 .prompts = prompts,
+                 .negative = texts[1].view(),
+                 .noise = [](int, const TensorView&) {},
+                 .decode = {}};
+    job.on_step = [&](const Step& step) {
+      const double now = simulated_seconds();
+      done[world.rank()].push_back({step, {std::exchange(before, now), now}});
+    };
+    QueueDenoiser(stream, arena, parts, placement, parts.wire_dtype()).run(config, job);
+  };
+  const std::vector<SimulatedRank> ranks =
+      simulate(replica.ranks(), job_.machine.device, job_.machine.link, run);
+  Costs out;
+  const std::vector<int> groups = groups_of(replica);
+  std::map<std::pair<int, Pass>, double> begun;  // by group: when its last rank began a forward
+  for (int rank = 0; rank < replica.ranks(); ++rank)
+    for (const auto& [step, time] : done[rank])
+      if (step.kind == Step::Kind::kCompute) {
+        double& latest_s = begun[{groups[rank], step.pass}];
+        latest_s = std::max(latest_s, time.begin_s);
+      }
+  for (int rank = 0; rank < replica.ranks(); ++rank) {
+    int forwards = 0;
+    for (const auto& [step, time] : done[rank]) {
+      if (step.peer >= 0) continue;
+      const bool computes = step.kind == Step::Kind::kCompute;
+      const double took = time.end_s - (computes ? begun[{groups[rank], step.pass}] : time.begin_s);
+      out.seconds[class_of(step, rank)] = took;
+      forwards += computes;
+    }
+    out.inside.push_back(inside_a_forward(ranks[rank].counters, forwards));
+  }
+  return out;
+}
+
+// Forwards with one or two blocks per stage say what those with all blocks take.
+QueueForecast::Costs QueueForecast::measured_all(const Layout& replica) {
+  const std::vector<int> layers = config_for(replica).layers;
+  const int blocks = layers[0], stages = replica[Axis::kLayers], even = blocks / stages;
+  const bool alike = std::ranges::count(layers, blocks) == std::ssize(layers);
+  if (even <= 2 || !alike) return measured(replica, std::ranges::max(layers));
+  const int fewest = blocks - stages * (even - 1);  // stages with a block more keep it
+  Costs one = measured(replica, fewest);
+  const Costs two = measured(replica, fewest + stages);
+  for (auto& [step, seconds] : one.seconds)
+    seconds += (even - 1) * (two.seconds.at(step) - seconds);
+  for (size_t rank = 0; rank < one.inside.size(); ++rank) {
+    const CommCounters before = one.inside[rank];
+    add(one.inside[rank], two.inside[rank], even - 1);
+    add(one.inside[rank], before, 1 - even);
+  }
+  return one;
+}
+
+const QueueForecast::Costs& QueueForecast::costs(const Layout& replica) {
+  const auto found = std::ranges::find(costs_, replica, &std::pair<Layout, Costs>::first);
+  if (found != costs_.end()) return found->second;
+  return costs_.emplace_back(replica, measured_all(replica)).second;
+}
+
+// What a step takes beside messages, decoding and the copying of weights.
+double QueueForecast::seconds(const Costs& costs, const Step& step, int rank) {
+  StepClass of = class_of(step, rank);
+  auto found = costs.seconds.find(of);
+  of.reads_keys = false;
+  if (found == costs.seconds.end()) found = costs.seconds.find(of);
+  return found == costs.seconds.end() ? 0 : found->second;
+}
+
+// The pictures that a block is decoded to.
+int64_t QueueForecast::pictures(int block) const {
+  const BlockFrames frames = queue_settings(job_.request.method).frames;
+  const VaeTraits& vae = job_.model->directory.vae_model->traits();
+  const int64_t first = frames.first(block),
+                end = std::min<int64_t>(first + frames.count(block), latents_);
+  return vae.frames(end) - (first > 0 ? vae.frames(first) : 0);
+}
+
+QueueTimeline QueueForecast::timeline(const Layout& replica) {
+  QueueTimeline out{.config = config_for(replica), .plans = {}, .times = {}, .inside = {}};
+  const auto steps = static_cast<int>(out.config.steps.size());
+  const int kept = std::min(out.config.blocks, steps + replica[Axis::kLayers] + kSpareBlocks);
+  out.left_out = std::exchange(out.config.blocks, kept) - kept;
+  out.plans = plan_queue(out.config);
+  const Costs& costs = this->costs(replica);
+  std::vector<MemoryPlan> memory;
+  if (job_.options.resident_blocks > 0) memory = memory_of(job_, replica);
+  const auto seconds = [&](const Step& step, int rank) {
+    double took = QueueForecast::seconds(costs, step, rank);
+    if (step.kind == Step::Kind::kDecode) {
+      const bool last = step.pass.clip + 1 == out.config.blocks;
+      took += picture_s_ * static_cast<double>(pictures(step.pass.clip + (last ? out.left_out : 0)));
+    }
+    if (step.kind == Step::Kind::kCompute && !memory.empty())
+      took = std::max(took, static_cast<double>(memory[rank].parts.streamed[step.pass.model]) /
+                                job_.machine.upload_bytes_per_s);
+    return took;
+  };
+  out.times = time_plans(out.plans, job_.machine.device, job_.machine.link, seconds,
+                         groups_of(replica));
+  const std::vector<double> ends = finished(out);
+  const int full = kept - steps;  // the last block that leaves a full queue
+  if (full > 1) out.block_s = (ends[full] - ends[full / 2]) / (full - full / 2);
+  for (size_t rank = 0; rank < out.plans.size(); ++rank) {
+    CHECK(out.times[rank].size() == out.plans[rank].steps.size(), "rank", rank, "waits for ever");
+    int64_t forwards = 0;
+    for (size_t i = 0; i < out.times[rank].size(); ++i) {
+      const Step& step = out.plans[rank].steps[i];
+      if (step.kind == Step::Kind::kDecode && step.pass.clip == 0)
+        out.first_frame_s = out.times[rank][i].begin_s + picture_s_;
+      forwards += step.kind == Step::Kind::kCompute;
+    }
+    out.end_s = std::max(out.end_s, out.times[rank].back().end_s);
+    forwards += forwards / kept * out.left_out;
+    out.inside.emplace_back();
+    add(out.inside.back(), costs.inside[rank], static_cast<double>(forwards));
+  }
+  out.end_s += out.left_out * out.block_s;
+  return out;
+}
+
+Forecast QueueForecast::at_least(const Layout& replica) {
+  const QueuePlanConfig config = config_for(replica);
+  const Costs& costs = this->costs(replica);
+  Forecast out;
+  out.layout = replica;
+  for (int rank = 0; rank < replica.ranks(); ++rank) {
+    const RankPlacement placement(replica, rank);
+    double block_s = 0;  // a block in all its steps
+    for (const auto& [model, branches] : config.steps)
+      for (int branch = 0; branch < branches; ++branch)
+        if (placement.computes(branch)) {
+          const Pass pass{.model = model, .branch = branch};
+          block_s += seconds(costs, {.kind = Step::Kind::kCompute, .pass = pass}, rank);
+        }
+    out.seconds = std::max(out.seconds, config.blocks * block_s);
+  }
+  return out;
+}
+
+Forecast QueueForecast::operator()(const Layout& replica) {
+  const QueueTimeline timeline = this->timeline(replica);
+  Forecast out;
+  out.layout = replica;
+  out.stages = {{"encode_text", text_s_}, {"denoise", timeline.end_s}};
+  out.seconds = text_s_ + timeline.end_s;
+  out.first_frame_s = text_s_ + timeline.first_frame_s;
+  for (size_t rank = 0; rank < timeline.plans.size(); ++rank) {
+    SimulatedRank& ran = out.ranks.emplace_back();
+    ran.seconds = text_s_ + timeline.times[rank].back().end_s +
+                  timeline.left_out * timeline.block_s;
+    ran.counters = timeline.inside[rank];
+    for (const Step& step : timeline.plans[rank].steps)
+      if (step.kind == Step::Kind::kSend) {
+        CommCounters::Count& sent = ran.counters.sent[static_cast<size_t>(step.payload)];
+        sent.messages += timeline.repeats(step.pass);
+        sent.bytes += timeline.repeats(step.pass) * step.bytes;
+      }
+  }
+  return out;
+}
+
+}  // namespace weft

@@ -1,0 +1,107 @@
+// weft bench long: its table, its JSON lines and its plot; and the same frames on 1 to 4 ranks.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/apps/cli_testing.h"
+
+namespace weft {
+namespace {
+
+using test::Cli, test::Outcome, test::run;
+using BenchLong = Cli;
+
+const char* const kSmall =
+    "bench long --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 41 --steps 9 "
+    "--dtype f32 ";
+
+std::vector<nlohmann::json> rows(const std::string& text) {
+  std::vector<nlohmann::json> out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) out.push_back(nlohmann::json::parse(line));
+  return out;
+}
+
+TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
+  const std::string svg = path("long.svg");
+  const Outcome outcome =
+      run(std::string(kSmall) + "--json --svg " + svg +
+          " queue:block=2,context=1 full clips:window=3,global=2 queue:block=4,context=1");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto lines = rows(outcome.out);
+  ASSERT_EQ(lines.size(), 8u);
+  EXPECT_EQ(lines[0].at("method"), "full");  // the reference comes first
+  EXPECT_TRUE(lines[0].at("psnr").is_null());
+  EXPECT_EQ(lines[0].at("ssim"), 1);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const nlohmann::json& line = lines[i];
+    const size_t ranks = 1 + i % 2;
+    EXPECT_EQ(line.at("ranks"), ranks);
+    EXPECT_EQ(line.at("frames"), 41);
+    EXPECT_EQ(line.at("steps"), 9);
+    EXPECT_GT(line.at("frames_per_second"), 0);
+    EXPECT_GT(line.at("first_frame_seconds"), 0);
+    EXPECT_GT(line.at("peak_bytes"), 100'000);
+    EXPECT_EQ(line.at("peak_from"), ranks == 1 ? "counters" : "plan");
+    EXPECT_EQ(line.at("bytes_per_frame") > 0, ranks == 2);
+    EXPECT_EQ(line.at("read").at("stretches"), 1);
+    EXPECT_EQ(line.at("drift").at("mean").size(), 3u);
+    EXPECT_GT(line.at("change").at("inside"), 0);
+    if (i >= 2) {
+      EXPECT_LT(line.at("ssim"), 1);
+      EXPECT_LT(line.at("psnr"), 100);
+    }
+    const bool same = line.at("framehash") == lines[i - i % 2].at("framehash");
+    EXPECT_EQ(line.at("same_frames_as_one_rank"), same);
+    EXPECT_TRUE(same || !line.at("method").get<std::string>().starts_with("queue")) << line;
+  }
+  EXPECT_EQ(lines[2].at("method"), "queue:block=2,context=1");
+  std::ifstream file(svg);
+  const std::string drawn{std::istreambuf_iterator<char>(file), {}};
+  for (const char* text :
+       {"queue:block=2,context=1", "clips", "dots are where blocks meet", "</svg>"})
+    EXPECT_NE(drawn.find(text), std::string::npos) << text;
+}
+
+TEST_F(BenchLong, TheTableHasALinePerRow) {
+  const Outcome outcome = run(std::string(kSmall) + "--ranks 1 full queue:block=2,context=1");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("frames/s"), std::string::npos);
+  EXPECT_NE(outcome.out.find("\nqueue:block=2,context=1"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\nfull"), std::string::npos);
+}
+
+// The pocket model has eight blocks, so that one to four stages are legal.
+TEST_F(BenchLong, FourStagesGiveTheFramesOfOne) {
+  const Outcome outcome =
+      run("bench long --model models/pocket --size 32x32 --num-frames 41 --steps 9 --dtype f32 "
+          "--ranks 4 --json queue:block=2,context=1");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto lines = rows(outcome.out);
+  ASSERT_EQ(lines.size(), 4u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i].at("framehash"), lines[0].at("framehash")) << i + 1 << " ranks";
+    const std::string stages = i > 0 ? "layers=" + std::to_string(i + 1) : "one rank";
+    EXPECT_TRUE(lines[i].at("layout").get<std::string>().starts_with(stages)) << lines[i];
+  }
+}
+
+TEST_F(BenchLong, WhatCannotBeMeasuredIsNamed) {
+  for (const auto& [operands, text] : {std::pair{"--steps 3 queue:block=2,context=1", "steps"},
+                                       {"--size 32", "WxH"},
+                                       {"half", "full, clips, queue"},
+                                       {"queue:block=1,context=2", "context"}}) {
+    const Outcome outcome =
+        run(std::string("bench long --model tests/golden/pipeline_t2v/model ") + operands);
+    EXPECT_EQ(outcome.code, 2) << operands << outcome.err;
+    EXPECT_EQ(test::lines(outcome.err), 1u) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
+  }
+  EXPECT_EQ(run("bench ops full").code, 2);  // only long takes methods
+}
+
+}  // namespace
+}  // namespace weft
