@@ -35,9 +35,10 @@ int64_t feature_sent_bytes(const FeatureDescription& description) {
   return rows * row_bytes(description);
 }
 
-FeatureCache::FeatureCache(std::optional<Communicator> group, FeatureDescription description)
-    : group_(std::move(group)), description_(std::move(description)) {
+FeatureCache::FeatureCache(Communicator* group, FeatureDescription description)
+    : group_(group), description_(std::move(description)) {
   CHECK(description_.versions > 0, "versions", description_.versions);
+  CHECK(group || description_.links.empty(), "links without a group");
   for (const FeatureKey& key : description_.keys) make_slot(key);
 }
 
@@ -100,10 +101,21 @@ TensorView FeatureCache::write(const FeatureKey& key, int version) {
   return oldest->part;
 }
 
-void FeatureCache::exchange(Stream& stream, const FeatureKey& key, int version) {
+FeatureCache::Version& FeatureCache::begin_exchange(const FeatureKey& key, int version) {
   Version& written = at(key, version);
   CHECK(!written.exchanged, to_string(key), "is exchanged twice in version", version);
   written.exchanged = true;
+  return written;
+}
+
+std::vector<TensorView> FeatureCache::fill(const FeatureKey& key, int version) {
+  const Version& written = begin_exchange(key, version);
+  return {written.arrived.begin(), written.arrived.end()};
+}
+
+void FeatureCache::exchange(Stream& stream, const FeatureKey& key, int version) {
+  Version& written = begin_exchange(key, version);
+  if (!group_) return;
   const Tag tag{.kind = key.kind,
                 .pass = {.branch = key.branch, .clip = key.clip, .step = version},
                 .layer = key.layer};

@@ -54,8 +54,8 @@ int64_t feature_sent_bytes(const FeatureDescription& description);
 // order. Versions of a slot ascend; some may be left out.
 class FeatureCache {
  public:
-  // `group` may be missing where there are no links.
-  FeatureCache(std::optional<Communicator> group, FeatureDescription description);
+  // `group` outlives the cache; it is null where there are no links.
+  FeatureCache(Communicator* group, FeatureDescription description);
   ~FeatureCache();
   FeatureCache(const FeatureCache&) = delete;
   FeatureCache& operator=(const FeatureCache&) = delete;
@@ -65,6 +65,9 @@ class FeatureCache {
   TensorView write(const FeatureKey& key, int version);
   // Posts the sends and the receives of the written version. They outlive the forward.
   void exchange(Stream& stream, const FeatureKey& key, int version);
+  // In place of an exchange: the memory of every link's part of the written version, for a caller
+  // that has these rows already.
+  std::vector<TensorView> fill(const FeatureKey& key, int version);
   // This rank's part, or what came from the peer of a link [link.received, row...]. Waits for it if
   // it is still on its way. Valid until the version is replaced.
   TensorView own(const FeatureKey& key, int version);
@@ -97,9 +100,10 @@ class FeatureCache {
   Slot& slot(const FeatureKey& key);
   Slot& make_slot(const FeatureKey& key);
   Version& at(const FeatureKey& key, int version);
+  Version& begin_exchange(const FeatureKey& key, int version);
   void drain(Version& version);
 
-  std::optional<Communicator> group_;
+  Communicator* group_;
   FeatureDescription description_;
   std::map<FeatureKey, Slot> slots_;
 };

@@ -10,8 +10,8 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kNames[kAxes] = {"data", "cfg",        "layers",  "clip",
-                                       "ring", "token_ring", "ulysses", "tensor"};
+constexpr const char* kNames[kAxes] = {
+    "data", "cfg", "layers", "clip", "patch", "ring", "token_ring", "ulysses", "tensor"};
 static_assert(kNames[kAxes - 1] != nullptr, "every axis has a name");
 // Keys of a layout that are no axes. A value below `least` means that the key is not given.
 struct StageKey {
@@ -160,6 +160,23 @@ std::string refuse_clips(const Layout& layout, const LayoutLimits& limits) {
   return "";
 }
 
+std::string refuse_patches(const Layout& layout, const LayoutLimits& limits) {
+  const int parts = layout[Axis::kPatch];
+  if (limits.patches == 0)
+    return parts == 1 ? ""
+                      : "patch=" + std::to_string(parts) +
+                            " where attention sees the present keys of all tokens: there are no "
+                            "displaced patches; legal: 1";
+  for (const Axis axis : kSequenceAxes)
+    if (axis != Axis::kPatch && layout[axis] > 1)
+      return std::string(to_string(axis)) + "=" + std::to_string(layout[axis]) +
+             " beside displaced patches, whose tokens the patch axis alone splits; legal: 1";
+  if (parts > limits.patches)
+    return "patch is " + std::to_string(parts) + ", but there are " +
+           std::to_string(limits.patches) + " patches";
+  return "";
+}
+
 // Decoding meanwhile is the work of one rank, and the text is encoded on one, so that the bits of a
 // result do not depend on how many there are.
 void take_one_rank_stages(Layout& layout) {
@@ -177,6 +194,7 @@ std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
     return "tensor=" + std::to_string(layout[Axis::kTensor]) +
            " splits the width, which 8-bit weights cannot: their scales would be others";
   if (const std::string why = refuse_clips(layout, limits); !why.empty()) return why;
+  if (const std::string why = refuse_patches(layout, limits); !why.empty()) return why;
   for (const Axis ring : {Axis::kRing, Axis::kTokenRing})
     if (layout[ring] > 1 && limits.whole_frames)
       return std::string(to_string(ring)) + "=" + std::to_string(layout[ring]) +
@@ -200,6 +218,7 @@ std::string refuse(const Layout& layout, const LayoutLimits& limits) {
   std::string sequence;  // "ring * token_ring * ulysses"
   for (const Axis axis : kSequenceAxes) {
     if (axis == Axis::kClip && limits.clip_frames == 0) continue;
+    if (axis == Axis::kPatch && limits.patches == 0) continue;
     sequence += (sequence.empty() ? "" : " * ") + std::string(to_string(axis));
     for (const Axis other : kSequenceAxes)
       if (axis < other && other < Axis::kUlysses && layout[axis] > 1 && layout[other] > 1)

@@ -17,6 +17,7 @@ enum class Axis : uint8_t {
   kCfg,
   kLayers,
   kClip,
+  kPatch,
   kRing,
   kTokenRing,
   kUlysses,
@@ -27,8 +28,8 @@ inline constexpr int kAxes = static_cast<int>(Axis::kCount);
 const char* to_string(Axis axis);  // the key of --layout
 // The axes that split the tokens. All but Ulysses cut them into blocks, each by a method of its own
 // (methods/mixer_factory.cc), so a layout has at most one of them. A Ulysses group shares a block.
-// Clips are cut between latent frames.
-inline constexpr Axis kSequenceAxes[] = {Axis::kClip, Axis::kRing, Axis::kTokenRing,
+// Clips are cut between latent frames, displaced patches where the job says.
+inline constexpr Axis kSequenceAxes[] = {Axis::kClip, Axis::kPatch, Axis::kRing, Axis::kTokenRing,
                                          Axis::kUlysses};
 // `others` and these axes.
 std::vector<Axis> sequence_axes(std::vector<Axis> others = {});
@@ -58,6 +59,9 @@ struct LayoutLimits {
   // Not 0: attention is cut into clips of these latent frames, which rings cannot serve. 0: the
   // clip axis has no meaning and must be 1.
   int64_t clip_frames = 0;
+  // Not 0: attention is displaced among so many patches, which the patch axis alone splits. 0: that
+  // axis has no meaning and must be 1.
+  int64_t patches = 0;
   bool guided = true;         // false: cfg must be 1
   bool whole_width = false;   // true: tensor must be 1
   bool whole_frames = false;  // true: ring and token_ring must be 1

@@ -188,8 +188,8 @@ constexpr FlagSpec kRanks[] = {
     {.name = "layout",
      .value = "KEY=N,...",
      .fallback = "auto",
-     .help = "how the ranks share the work: data, cfg, layers, clip, ring, token_ring, ulysses, "
-             "tensor, as cfg=2,ulysses=2; auto: in generate, batch and plan the fastest by "
+     .help = "how the ranks share the work: data, cfg, layers, clip, patch, ring, token_ring, "
+             "ulysses, tensor, as cfg=2,ulysses=2; auto: in generate, batch and plan the fastest by "
              "simulation; plan "
              "also takes all",
      .commands = kGenerate | kBatch | kReplay | kComplete | kPlan | kVerify | kInspect},
@@ -210,6 +210,12 @@ constexpr FlagSpec kRanks[] = {
      .legal = "1 ... 4096",
      .help = "--layout clip=N: splits the frames into clips, under the method of that name",
      .commands = kGenerate | kBatch | kPlan | kVerify,
+     .level = kAdvanced},
+    {.name = "patch",
+     .type = kInteger,
+     .legal = "1 ... 4096",
+     .help = "--layout patch=N: splits the displaced patches of a case",
+     .commands = kVerify,
      .level = kAdvanced},
     {.name = "ring",
      .aliases = "--ring-degree --ring-size",

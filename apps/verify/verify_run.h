@@ -90,8 +90,10 @@ struct JoinedRows {
 Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, int stage,
                  int index, const JoinedRows& shape);
 
-// Stage clips (verify_clips.cc).
+// Stages clips and displaced (verify_denoise.cc).
 NamedTensors run_clips(Case& c);
+NamedTensors run_displaced(Case& c);
+int64_t displaced_patches(const Case& c);
 
 // Stage llm (verify_language.cc).
 NamedTensors run_llm(Case& c);

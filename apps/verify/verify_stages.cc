@@ -476,14 +476,14 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     return limits;
   }
   LayoutLimits limits{.requests = 0, .guided = false};
-  const bool clips = stage == "clips";
-  if (stage == "transformer" || clips) {
+  const bool clips = stage == "clips", displaced = stage == "displaced";
+  if (stage == "transformer" || clips || displaced) {
     const TensorFile weights =
         TensorFile::open(c.file(c.original_names() ? "model" : "model/transformer"));
     const std::shared_ptr<const TransformerModel> model = c.transformer_model(weights);
     const TransformerTraits& traits = model->traits();
     const TensorFile inputs = TensorFile::open(c.file("inputs.safetensors"));
-    const std::string latent = clips ? "noise" : "hidden_states";
+    const std::string latent = clips || displaced ? "noise" : "hidden_states";
     const TensorView x = inputs.contains(latent) ? latent_of(inputs.view(latent)) : TensorView();
     if (x.rank != 4)
       throw Error(ErrorKind::kModel,
@@ -494,8 +494,9 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     limits.ffn = traits.ffn_columns;
     limits.tokens = grid[0] * grid[1] * grid[2];
     if (clips) limits.clip_frames = grid[0];
+    if (displaced) limits.patches = displaced_patches(c);
   }
-  if (clips)
+  if (clips || displaced)
     limits.guided =
         guidance_branches(json_number(spec, "guidance_scale", c.file("case.json"))) == 2;
   if (stage == "llm") return llm_limits(c);
@@ -518,6 +519,7 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
       {"pipeline", run_pipeline},
       {"llm", run_llm},
       {"clips", run_clips},
+      {"displaced", run_displaced},
       {"queue", run_queue}};
   Case c{folder, spec, options, rows, std::move(placement)};
   const auto stage = kStages.find(c.text("stage"));

@@ -98,6 +98,7 @@ MixerDescription RankPlacement::mixer(const Sequence& all) const {
           .tokens = SequenceMap(ranges),
           .dual_scope = dual_scope_,
           .frames = all.frames,
+          .displaced = displaced_,
           .inner = seams_->inner};
 }
 
@@ -111,7 +112,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
   Seams& seams = *seams_;
   TokenMixer* mixer = &seams.full;
   Reducer* reducer = &seams.whole;
-  if (layout().sequence() > 1 || dual_scope_ || seams.inner) {
+  if (layout().sequence() > 1 || dual_scope_ || displaced_ || seams.inner) {
     if (!seams.mixer || seams.mixer_tokens != all)
       seams.mixer = make_mixer(this->mixer(all), [this](const std::vector<int>& ranks, int number) {
         return group(ranks, Seams::kMixer + number);
@@ -180,6 +181,11 @@ void RankPlacement::set_dual_scope(const std::optional<DualScope>& scope) {
   seams_->mixer.reset();
 }
 
+void RankPlacement::set_displaced(const std::optional<Displaced>& method) {
+  displaced_ = method;
+  seams_->mixer.reset();
+}
+
 void RankPlacement::finish_turn() {
   if (seams_->mixer) seams_->mixer->finish();
   if (seams_->band_mixer) seams_->band_mixer->finish();
@@ -208,8 +214,10 @@ WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
   return {partition(traits.heads, parts, rank()), partition(traits.ffn_columns, parts, rank())};
 }
 
-// The tokens of a sequence index. SequenceMap::clips, or ::contiguous where there is one clip.
+// The tokens of a sequence index. SequenceMap::clips, or ::contiguous where there is one clip, or
+// whole patches.
 Range RankPlacement::part(const Sequence& all, int sequence_index) const {
+  if (displaced_) return patches_of_part(*displaced_, layout().sequence(), sequence_index);
   const int clips = layout()[Axis::kClip], shares = layout().sequence() / clips;
   if (clips == 1) return partition(all.tokens, shares, sequence_index);
   return SequenceMap::clips(all, clips, shares)[sequence_index].ranges[0];

@@ -115,6 +115,8 @@ class RankPlacement {
   // Forwards from now on have dual-scope attention, or full attention. A job begins, so that no
   // frame of an earlier one is seen.
   void set_dual_scope(const std::optional<DualScope>& scope);
+  // The same for displaced patches. The tokens of a rank are then whole patches.
+  void set_displaced(const std::optional<Displaced>& method);
   // Sets what makes the mixer of forwards that sees all tokens (MixerDescription::inner).
   void set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make);
   // A turn (a denoising step) or the decode has ended: returns when no message of a forward is
@@ -131,6 +133,7 @@ class RankPlacement {
   Mesh mesh_{Layout{}};
   int rank_ = 0;
   std::optional<DualScope> dual_scope_;
+  std::optional<Displaced> displaced_;
   std::unique_ptr<Seams> seams_;
 };
 

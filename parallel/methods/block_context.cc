@@ -15,7 +15,7 @@ FeatureCache& BlockContext::cache(const TensorView& keys) {
   for (int branch : branches_)
     for (int layer = layers_.begin; layer < layers_.end; ++layer)
       description.keys.push_back({.branch = branch, .layer = layer});
-  return cache_.emplace(std::nullopt, std::move(description));
+  return cache_.emplace(nullptr, std::move(description));
 }
 
 void BlockContextMixer::attend(Context& context, const Attend& attend) {

@@ -193,7 +193,7 @@ void DualScopeMixer::post_to_cache(Stream& stream, int layer, const Keys& keys) 
       parts.links.push_back({peer, {parts.rows, parts.rows + sent}, {0, rows(peer, own_)}});
       parts.rows += sent;
     }
-    cache_ = std::make_unique<FeatureCache>(std::move(*group_), std::move(parts));
+    cache_ = std::make_unique<FeatureCache>(&*group_, std::move(parts));
   }
   const FeatureKey key{.branch = pass_.branch, .layer = layer};
   const DualScope& scope = frames_.scope();

@@ -97,7 +97,7 @@ class DualScopeMixer final : public TokenMixer {
   void receive(Stream& stream, int layer, const Keys& keys);
   void post_to_cache(Stream& stream, int layer, const Keys& keys);
 
-  std::optional<Communicator> group_;  // the cache has it where frames are stale
+  std::optional<Communicator> group_;
   const int own_;
   const ClipFrames frames_;
   Rope global_rope_;

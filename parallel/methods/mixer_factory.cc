@@ -90,6 +90,21 @@ std::unique_ptr<TokenMixer> make_dual_scope(const MixerDescription& description,
   return std::make_unique<DualScopeMixer>(std::move(clips), clip_frames(description));
 }
 
+PatchRows patch_rows(const MixerDescription& description) {
+  std::vector<Range> ranks;
+  for (int rank = 0; rank < description.tokens.size(); ++rank)
+    ranks.push_back(description.tokens[rank].ranges.at(0));
+  return {*description.displaced, ranks};
+}
+
+std::unique_ptr<TokenMixer> make_displaced(const MixerDescription& description,
+                                           const MakeGroup& group) {
+  std::optional<Communicator> patches;
+  if (description.mesh.layout()[Axis::kPatch] > 1)
+    patches = group(description.mesh.along({Axis::kPatch}, description.rank), 1);
+  return std::make_unique<DisplacedMixer>(std::move(patches), patch_rows(description));
+}
+
 // The tokens of the Ulysses group of the rank, and its place among them.
 struct UlyssesGroup {
   SequenceMap tokens;
@@ -110,11 +125,13 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
   CHECK(description.tokens.size() == mesh.layout().sequence(), "tokens of",
         description.tokens.size(), "in", to_string(mesh.layout()));
   CHECK(mesh.layout()[Axis::kClip] == 1 || description.dual_scope, "clips of full attention");
+  CHECK(mesh.layout()[Axis::kPatch] == 1 || description.displaced, "patches of full attention");
   std::unique_ptr<TokenMixer> mixer =
       description.inner ? description.inner() : std::make_unique<FullMixer>();
   const Method* method = method_of(description);
-  CHECK(!description.inner || (!method && !description.dual_scope),
-        "a mixer inside rings or clips");
+  CHECK(!description.inner || (!method && !description.dual_scope && !description.displaced),
+        "a mixer inside rings, clips or patches");
+  if (description.displaced) return make_displaced(description, group);
   if (description.dual_scope)
     mixer = make_dual_scope(description, group);
   else if (method)
@@ -126,6 +143,9 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
 }
 
 int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
+  if (description.displaced)
+    return displaced_sent_bytes(patch_rows(description),
+                                description.mesh.at(Axis::kPatch, description.rank), shape, false);
   const int ulysses = description.mesh.layout()[Axis::kUlysses];
   const UlyssesGroup group = ulysses_group(description);
   AttendShape inner = shape;

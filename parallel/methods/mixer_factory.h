@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "parallel/mesh.h"
+#include "parallel/methods/displaced.h"
 #include "parallel/methods/dual_scope.h"
 #include "parallel/sequence_map.h"
 #include "parallel/token_mixer.h"
@@ -28,6 +29,8 @@ struct MixerDescription {
   // `frames` latent frames.
   std::optional<DualScope> dual_scope{};
   int64_t frames = 1;
+  // Set where patches are displaced. The patch axis splits them.
+  std::optional<Displaced> displaced{};
   // Makes the mixer that sees all tokens, inside Ulysses if there is such an axis. Empty: a
   // FullMixer. Such a mixer does not serve a ring.
   std::function<std::unique_ptr<TokenMixer>()> inner{};
@@ -41,7 +44,7 @@ inline constexpr int kMixerGroups = 2;  // the groups that a mixer asks for at m
 // The answer of a rank that holds all tokens is a FullMixer.
 std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description, const MakeGroup& group);
 
-// The bytes that this rank sends in one attend. Needs no communicator. `shape` has the heads that
+// The bytes that this rank sends in one attend, where patches are displaced in a displaced one. Needs no communicator. `shape` has the heads that
 // this rank's attend is given.
 int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape,
                          Mask mask = Mask::kFull);

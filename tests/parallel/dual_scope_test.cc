@@ -504,16 +504,16 @@ TEST(DualScope, DelaysChangeNoBit) {
 }
 
 TEST(DualScope, RefusesWhatIsNotLegalByNameAndValue) {
-  EXPECT_EQ(refuse({}, 21), "");
-  EXPECT_EQ(refuse({.window = 0, .global = 21, .trained = 1}, 21), "");
-  EXPECT_EQ(refuse({.window = -1}, 21), "window is -1, legal: 0 or more latent frames");
-  EXPECT_EQ(refuse({.global = 22}, 21),
+  EXPECT_EQ(refuse(DualScope{}, 21), "");
+  EXPECT_EQ(refuse(DualScope{.window = 0, .global = 21, .trained = 1}, 21), "");
+  EXPECT_EQ(refuse(DualScope{.window = -1}, 21), "window is -1, legal: 0 or more latent frames");
+  EXPECT_EQ(refuse(DualScope{.global = 22}, 21),
             "global is 22, legal: 0 ... 21, the latent frames of the video");
-  EXPECT_NE(refuse({.global = -1}, 21), "");
-  EXPECT_EQ(refuse({.trained = 0}, 21), "trained is 0, legal: 1 or more latent frames");
-  EXPECT_NE(refuse({.bias = INFINITY}, 21).find("legal: a finite number"), std::string::npos);
-  EXPECT_EQ(refuse({.stale = 2}, 21), "stale is 2, legal: 0 or 1 steps");
-  EXPECT_EQ(refuse({.warmup = -1}, 21), "warmup is -1, legal: 0 or more steps");
+  EXPECT_NE(refuse(DualScope{.global = -1}, 21), "");
+  EXPECT_EQ(refuse(DualScope{.trained = 0}, 21), "trained is 0, legal: 1 or more latent frames");
+  EXPECT_NE(refuse(DualScope{.bias = INFINITY}, 21).find("legal: a finite number"), std::string::npos);
+  EXPECT_EQ(refuse(DualScope{.stale = 2}, 21), "stale is 2, legal: 0 or 1 steps");
+  EXPECT_EQ(refuse(DualScope{.warmup = -1}, 21), "warmup is -1, legal: 0 or more steps");
 }
 
 TEST(DualScopeDeathTest, ClipsAreWholeFramesAndNeedTheMethod) {

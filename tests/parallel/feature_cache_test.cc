@@ -46,7 +46,8 @@ TEST(FeatureCache, BytesAreTheFormula) {
   for (int versions : {1, 2, 3})
     run_ranks(3, [&](Communicator& world) {
       const FeatureDescription description = full(3, world.rank(), versions);
-      FeatureCache cache(everybody(world), description);
+      Communicator group = everybody(world);
+      FeatureCache cache(&group, description);
       // 2, 3 and 4 rows of 3 values, for 2 keys.
       EXPECT_EQ(cache.bytes(), 4u * 2 * versions * 9 * 3);
       EXPECT_EQ(cache.bytes(), feature_cache_bytes(description));
@@ -71,7 +72,8 @@ TEST(FeatureCache, ABufferIsNotWrittenWhileAMessageUsesIt) {
         run_ranks(2,
                   [&](Communicator& world) {
                     const int rank = world.rank(), stale = versions - 1;
-                    FeatureCache cache(everybody(world), full(2, rank, versions));
+                    Communicator group = everybody(world);
+                    FeatureCache cache(&group, full(2, rank, versions));
                     const FeatureKey key = cache.description().keys[1];
                     for (int version = 0; version < 9; ++version) {
                       fill(cache.write(key, version), value(rank, key.layer, version));
@@ -91,7 +93,8 @@ TEST(FeatureCache, VersionsMayBeLeftOutAndUnread) {
   for (const bool rendezvous : {true, false})
     run_ranks(3,
               [&](Communicator& world) {
-                FeatureCache cache(everybody(world), full(3, world.rank(), 2));
+                Communicator group = everybody(world);
+                FeatureCache cache(&group, full(3, world.rank(), 2));
                 const FeatureKey key = cache.description().keys[0];
                 EXPECT_EQ(cache.staleness(key, 0), std::nullopt);
                 for (int version : {0, 3, 4, 9, 12}) {
@@ -113,7 +116,8 @@ TEST(FeatureCache, FinishWaitsAndAbortForgets) {
   for (const bool rendezvous : {true, false})
     run_ranks(2,
               [&](Communicator& world) {
-                FeatureCache cache(everybody(world), full(2, world.rank(), 2));
+                Communicator group = everybody(world);
+                FeatureCache cache(&group, full(2, world.rank(), 2));
                 const auto round = [&](int version) {
                   for (const FeatureKey& key : cache.description().keys) {
                     fill(cache.write(key, version), value(world.rank(), key.layer, version));
@@ -148,7 +152,8 @@ TEST(FeatureCache, FinishWaitsAndAbortForgets) {
 
 TEST(FeatureCacheDeathTest, AnotherVersionThanTheDeclaredOneIsRefusedByName) {
   run_ranks(1, [](Communicator& world) {
-    FeatureCache cache(everybody(world), full(1, 0, 2));
+    Communicator group = everybody(world);
+    FeatureCache cache(&group, full(1, 0, 2));
     const FeatureKey key = cache.description().keys[1];
     EXPECT_DEATH(cache.own(key, 0),
                  "key-value of clip 0 branch 1 layer 4 is asked for version 0 and holds none");
@@ -167,7 +172,7 @@ TEST(FeatureCacheDeathTest, AnotherVersionThanTheDeclaredOneIsRefusedByName) {
 class StaleMixer final : public TokenMixer {
  public:
   StaleMixer(Communicator group, FeatureDescription description, int warmup)
-      : rank_(group.rank()), warmup_(warmup), cache_(std::move(group), std::move(description)) {}
+      : group_(std::move(group)), warmup_(warmup), cache_(&group_, std::move(description)) {}
 
   void finish() override {
     TokenMixer::finish();
@@ -191,7 +196,7 @@ class StaleMixer final : public TokenMixer {
     };
     const std::vector<FeatureLink>& links = cache_.description().links;
     size_t link = 0;
-    for (; link < links.size() && links[link].peer < rank_; ++link)
+    for (; link < links.size() && links[link].peer < group_.rank(); ++link)
       see(cache_.read(key, static_cast<int>(link), version));
     see(own);
     for (; link < links.size(); ++link) see(cache_.read(key, static_cast<int>(link), version));
@@ -200,7 +205,8 @@ class StaleMixer final : public TokenMixer {
   }
 
  private:
-  int rank_, warmup_;
+  Communicator group_;
+  int warmup_;
   FeatureCache cache_;
 };
 

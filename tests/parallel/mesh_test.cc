@@ -177,6 +177,24 @@ TEST(Layout, ClipsNeedTheMethodAndNoRing) {
   EXPECT_EQ(Mesh(parse_layout("clip=7,ulysses=3", 21, limits)).sequence_index(10), 10);
 }
 
+// Patches have a meaning where attention is displaced, and nothing else splits their tokens.
+TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
+  EXPECT_NE(fault("patch=2", 2, kWan).find("there are no displaced patches; legal: 1"),
+            std::string::npos);
+  for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kPatch], 1);
+
+  LayoutLimits limits = kWan;
+  limits.patches = 3;
+  EXPECT_EQ(to_string(parse_layout("cfg=2,patch=3,tensor=2", 12, limits)),
+            "cfg=2,patch=3,tensor=2");
+  EXPECT_NE(fault("patch=4", 4, limits).find("patch is 4, but there are 3 patches"),
+            std::string::npos);
+  for (const char* other : {"ulysses", "ring", "token_ring"}) {
+    const std::string text = other + std::string("=2");
+    EXPECT_NE(fault(text, 2, limits).find(text + " beside displaced patches"), std::string::npos);
+  }
+}
+
 TEST(SequenceMap, ClipsAreWholeFrames) {
   for (const int64_t size : {1, 5})
     for (const int frames : {1, 4, 7})

@@ -1,4 +1,7 @@
-// Stage clips of `weft verify`: dual-scope attention in a whole generation, from noise to latents.
+// Stages clips and displaced of `weft verify`: approximations of attention in a whole generation,
+// from noise to latents.
+#include <algorithm>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "apps/verify/verify_run.h"
@@ -49,6 +52,14 @@ Request clips_request(const Case& c, int64_t frames) {
   return request;
 }
 
+Request displaced_request(const Case& c) {
+  Request request;
+  request.guidance_scale = json_number(c.spec, "guidance_scale", c.file("case.json"));
+  request.guidance_scale_2 = request.guidance_scale;
+  request.method = {.kind = MethodKind::kFull};
+  return request;
+}
+
 Tensor own_frames(Bench& bench, const Tensor& noise, const LatentSplit& split, int rank) {
   Tensor own = bench.tensor(DType::kF32, split.held(rank));
   const Range& frames = split.frames[rank];
@@ -66,9 +77,22 @@ void place(Bench& bench, const TensorView& frames, int64_t& at, const Tensor& wh
   at += frames[1];
 }
 
-}  // namespace
+Displaced displaced_of(const Case& c) {
+  const std::string what = c.file("case.json"), name = c.text("method");
+  Displaced method{.patches = json_ints(c.spec, "patches", what, {1, 1 << 20}),
+                   .warmup = static_cast<int>(json_int(c.spec, "warmup", what, {0, kMaxSteps}))};
+  if (name == "pcpp")
+    method.window = json_number(c.spec, "window", what);
+  else if (name != "distrifusion")
+    throw Error(ErrorKind::kModel,
+                what + ": method is '" + name + "', legal: distrifusion, pcpp");
+  return method;
+}
 
-NamedTensors run_clips(Case& c) {
+// Generates with the case's guidance and the seams of its placement. `steps` are those whose
+// velocities are results.
+NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>& request_of,
+                     const std::function<std::vector<int>(const Sampler& sampler)>& steps_of) {
   Bench bench(c);
   CaseExperts experts(c, bench.stream);
   const TransformerTraits& traits = experts.traits();
@@ -80,7 +104,8 @@ NamedTensors run_clips(Case& c) {
   const auto shape = noise.view().extent;
   const auto grid = traits.grid(shape[1], shape[2], shape[3]);
   const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  const Request request = clips_request(c, all.frames);
+  const Request request = request_of(all);
+  const std::vector<int> steps = steps_of(sampler);
   const int branches = guidance_branches(*request.guidance_scale);
   const Tensor positive = bench.load(inputs, "encoder_hidden_states");
   const Tensor negative =
@@ -104,7 +129,7 @@ NamedTensors run_clips(Case& c) {
       .latent = own_frames(bench, noise, split, c.placement.rank()),
       .on_velocity =
           [&](int step, const TensorView& velocity) {
-            if (step > 0 && step + 1 < sampler.steps()) return;
+            if (std::ranges::count(steps, step) == 0) return;
             Tensor rows = bench.tensor(DType::kF32, velocity.shape());
             copy(bench.stream, velocity, rows);
             velocities[step] = on_host(bench.stream, std::move(rows));
@@ -112,7 +137,7 @@ NamedTensors run_clips(Case& c) {
       .decode = [&](const TensorView& frames) { place(bench, frames, decoded, out["latents"]); }};
   Denoiser(bench.stream, bench.arena, experts, c.placement).run(config, job);
 
-  for (const int step : {0, sampler.steps() - 1}) {
+  for (const int step : steps) {
     const auto own = velocities.find(step);
     const Tensor rows =
         join_rows(bench, c.placement, own == velocities.end() ? TensorView() : own->second.view(),
@@ -123,6 +148,34 @@ NamedTensors run_clips(Case& c) {
     out["velocity." + std::to_string(step)] = std::move(velocity);
   }
   return out;
+}
+
+}  // namespace
+
+NamedTensors run_clips(Case& c) {
+  return denoise(
+      c, [&](const Sequence& all) { return clips_request(c, all.frames); },
+      [](const Sampler& sampler) { return std::vector{0, sampler.steps() - 1}; });
+}
+
+NamedTensors run_displaced(Case& c) {
+  const Displaced method = displaced_of(c);
+  return denoise(
+      c,
+      [&](const Sequence& all) {
+        if (const std::string why = refuse(method, all.tokens); !why.empty())
+          throw Error(ErrorKind::kModel, c.file("case.json") + ": " + why);
+        c.placement.set_displaced(method);
+        return displaced_request(c);
+      },
+      [&](const Sampler& sampler) {
+        const int last = sampler.steps() - 1;
+        return std::vector{std::min(method.warmup, last), last};
+      });
+}
+
+int64_t displaced_patches(const Case& c) {
+  return static_cast<int64_t>(displaced_of(c).patches.size());
 }
 
 }  // namespace weft

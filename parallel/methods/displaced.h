@@ -1,0 +1,101 @@
+#pragma once
+// Displaced patches: a patch of the tokens sees its own keys and values, and those of other patches
+// from the step before. Their messages travel during a whole step.
+//
+// Split: the tokens, in patches of consecutive tokens (uneven). A rank holds one patch or more.
+// Talk: after a layer's attention every rank sends each other rank of its group the rows that the
+//   patches of that one see. They are awaited before the same layer's attention of the next step.
+// Bytes sent by rank r per layer: 2 e Akv E times the rows of r that patches of each other rank
+//   see (displaced_sent_bytes). N equal patches of S / N tokens: DistriFusion 2 e Akv E (N - 1) S /
+//   N; PCPP 2 e Akv E ceil(p S / N) to each neighbour. In an exact step 2 e Akv E (P - 1) n for the
+//   n rows of r among P ranks.
+// Past: none. Replicated rows: every patch has its own, which see and are seen by that patch alone;
+//   a rank with replicated rows holds one patch.
+// Memory: per layer and branch the keys and values of the rank's rows and of the rows of others that
+//   its patches see (FeatureCache, one version). In an exact step those of all tokens.
+// Exact: the patches belong to the result, the ranks do not (the same bits). The first `warmup`
+//   steps, the first step of a run and the first one of an expert see the present keys and values
+//   of all tokens. In every other step those of other patches are of exactly one step before.
+// Divisibility: none.
+// Overlap: messages of a layer travel while all other layers compute.
+// Paper: DistriFusion (Li et al. 2024, arXiv 2402.19481), section 4; PCPP (Zhang et al. 2024, arXiv
+//   2412.02962) for windows. Both are of UNets; a DiT has no convolutions and no group norms, so
+//   that keys and values are all that is exchanged.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "parallel/feature_cache.h"
+#include "parallel/token_mixer.h"
+
+namespace weft {
+
+struct Displaced {
+  // The tokens of each patch, in order.
+  std::vector<int64_t> patches{};
+  // A patch sees the nearest ceil(window n) rows of the n of each of its two neighbours, 0 ... 1.
+  // Without it a patch sees all patches.
+  std::optional<double> window{};
+  int warmup = 1;  // the first steps are exact: 0 or more
+  bool operator==(const Displaced&) const = default;
+};
+// The reason why the settings cannot work for a sequence of `tokens`, or "".
+std::string refuse(const Displaced& method, int64_t tokens);
+
+// The tokens of part `index` of `parts`, which hold as many patches each.
+Range patches_of_part(const Displaced& method, int parts, int index);
+
+// The rows that every patch and every rank holds and sees. Index math alone.
+class PatchRows {
+ public:
+  // Rank i holds the tokens ranks[i]: whole patches, in order.
+  PatchRows(const Displaced& method, const std::vector<Range>& ranks);
+
+  const Displaced& method() const { return method_; }
+  int ranks() const { return static_cast<int>(ranks_.size()); }
+  Range rank(int index) const { return ranks_[index]; }
+  int64_t tokens() const { return ranks_.back().end; }
+  int patches() const { return static_cast<int>(patches_.size()); }
+  Range patch(int index) const { return patches_[index]; }
+  Range patches_of(int rank) const;  // their indices
+  Range seen(int patch) const;       // the tokens that a patch sees in a displaced step
+  // The tokens of rank `from` that patches of rank `to` see in a displaced step.
+  Range shared(int from, int to) const;
+
+ private:
+  Displaced method_;
+  std::vector<Range> ranks_, patches_;
+};
+
+class DisplacedMixer final : public TokenMixer {
+ public:
+  // Rank i of `group` holds rows.rank(i). A single rank has no group.
+  DisplacedMixer(std::optional<Communicator> group, const PatchRows& rows);
+
+  void begin(const Pass& pass) override;
+  void attend(Context& context, const Attend& attend) override;
+  void finish() override;
+
+ private:
+  struct Keys;
+  void make_cache(const Attend& attend);
+  bool exact(const FeatureKey& key);
+  Keys gather(Context& context, const Attend& attend, const AttendTags& tags);
+  Keys displaced(const FeatureKey& key);
+  void keep(Stream& stream, const Attend& attend, const FeatureKey& key, const Keys* gathered);
+
+  std::optional<Communicator> group_;
+  const int own_;
+  const PatchRows rows_;
+  std::unique_ptr<FeatureCache> cache_;
+  Pass pass_{}, before_{};  // the present pass, and the last one of the step before
+};
+
+// Bytes that `rank` sends for one layer in a displaced or in an exact step.
+int64_t displaced_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape, bool exact);
+// Bytes that `rank` holds from step to step, for one layer and branch.
+size_t displaced_cache_bytes(const PatchRows& rows, int rank, const AttendShape& shape);
+
+}  // namespace weft
