@@ -99,7 +99,7 @@ void print_slots(const SlotTable& table, int skipped, int64_t block_slots) {
   }
 }
 
-// What one rank sends another outside of forwards.
+// The messages that one rank sends another outside of forwards.
 struct LinkUse {
   int from, to;
   CommCounters::Count sent;

@@ -10,8 +10,8 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kNames[kAxes] = {
-    "data", "cfg", "layers", "clip", "patch", "ring", "token_ring", "ulysses", "tensor"};
+constexpr const char* kNames[kAxes] = {"data", "cfg",        "layers",  "clip",  "patch",
+                                       "ring", "token_ring", "ulysses", "tensor"};
 static_assert(kNames[kAxes - 1] != nullptr, "every axis has a name");
 // Keys of a layout that are no axes. A value below `least` means that the key is not given.
 struct StageKey {

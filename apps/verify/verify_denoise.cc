@@ -84,8 +84,7 @@ Displaced displaced_of(const Case& c) {
   if (name == "pcpp")
     method.window = json_number(c.spec, "window", what);
   else if (name != "distrifusion")
-    throw Error(ErrorKind::kModel,
-                what + ": method is '" + name + "', legal: distrifusion, pcpp");
+    throw Error(ErrorKind::kModel, what + ": method is '" + name + "', legal: distrifusion, pcpp");
   return method;
 }
 
@@ -155,7 +154,9 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
 NamedTensors run_clips(Case& c) {
   return denoise(
       c, [&](const Sequence& all) { return clips_request(c, all.frames); },
-      [](const Sampler& sampler) { return std::vector{0, sampler.steps() - 1}; });
+      [](const Sampler& sampler) {
+        return std::vector{0, sampler.steps() - 1};
+      });
 }
 
 NamedTensors run_displaced(Case& c) {

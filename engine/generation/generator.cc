@@ -52,11 +52,6 @@ std::array<TensorView, 2> embeds_of(std::span<const Prompt> prompts) {
   return {prompts[0].embeds.view(), prompts[1].embeds.view()};
 }
 
-std::optional<DeviceTraits> planned_device(const GeneratorOptions& options) {
-  if (options.planned || options.device.kind == Device::Kind::kCpu) return options.planned;
-  return device_traits(options.device);
-}
-
 }  // namespace
 
 // The stages of one job share this.

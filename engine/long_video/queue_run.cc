@@ -278,15 +278,14 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
   run.about.total = turns;
   CheckpointPolicy policy(options, std::move(run.about), run.first_turn, result.earlier_seconds);
   QueueProgress progress(config, request.endless, run.placement, clock);
-  QueueJob job{
-      .sampler = run.sampler,
-      .shape = video.window(),
-      .guidance = {guidance_of(request, 0), guidance_of(request, 1)},
-      .prompts = run.prompts,
-      .negative = run.negative,
-      .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },
-      .decode = [&](int block, const TensorView& latent) { output.decode(block, latent); },
-      .on_step = [&](const Step& step) { progress.count(step); }};
+  QueueJob job{.sampler = run.sampler,
+               .shape = video.window(),
+               .guidance = {guidance_of(request, 0), guidance_of(request, 1)},
+               .prompts = run.prompts,
+               .negative = run.negative,
+               .noise = [&](int block, const TensorView& noise) { video.fill_noise(block, noise); },
+               .decode = [&](int block, const TensorView& latent) { output.decode(block, latent); },
+               .on_step = [&](const Step& step) { progress.count(step); }};
   job.decide = [&](int now) {
     const StepAction action = policy.decide(now + 1);
     return static_cast<int64_t>(request.endless && stops(action) ? StepAction::kStop : action);

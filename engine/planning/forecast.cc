@@ -235,15 +235,15 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
     if (prompt_rows_[branch] > 0)
       embeds[branch] =
           Tensor(DType::kF32, {prompt_rows_[branch], parts.text_model().traits().columns});
-  Job job{.request = job_.request,
-          .sampler = sampler_,
-          .embeds = {embeds[0].view(), embeds[1].view()},
-          .latent = Tensor(
-              DType::kF32,
-              placement.split(latent_shape(parts, job_.request), parts.traits().patch[0])
-                  .held(placement.rank())),
-          .on_update = [&](int step) { updated[step] = simulated_seconds(); },
-          .decode = [](const TensorView&) {}};
+  Job job{
+      .request = job_.request,
+      .sampler = sampler_,
+      .embeds = {embeds[0].view(), embeds[1].view()},
+      .latent = Tensor(DType::kF32,
+                       placement.split(latent_shape(parts, job_.request), parts.traits().patch[0])
+                           .held(placement.rank())),
+      .on_update = [&](int step) { updated[step] = simulated_seconds(); },
+      .decode = [](const TensorView&) {}};
   Denoiser(stream, arena, parts, placement).run(config, job);
 }
 

@@ -66,9 +66,7 @@ Range PatchRows::patches_of(int rank) const {
   const auto before = [](int64_t token) {
     return [token](const Range& patch) { return patch.begin < token; };
   };
-  const auto count = [&](int64_t token) {
-    return std::ranges::count_if(patches_, before(token));
-  };
+  const auto count = [&](int64_t token) { return std::ranges::count_if(patches_, before(token)); };
   return {count(ranks_[rank].begin), count(ranks_[rank].end)};
 }
 
@@ -77,17 +75,16 @@ Range PatchRows::seen(int patch) const {
   const auto nearest = [&](int neighbour) -> int64_t {
     if (neighbour < 0 || neighbour >= patches()) return 0;
     const int64_t rows = patches_[neighbour].size();
-    return std::min(rows, static_cast<int64_t>(
-                              std::ceil(*method_.window * static_cast<double>(rows))));
+    return std::min(rows,
+                    static_cast<int64_t>(std::ceil(*method_.window * static_cast<double>(rows))));
   };
   return {patches_[patch].begin - nearest(patch - 1), patches_[patch].end + nearest(patch + 1)};
 }
 
 Range PatchRows::shared(int from, int to) const {
   const Range held = patches_of(to);
-  return common(ranks_[from],
-                {seen(static_cast<int>(held.begin)).begin,
-                 seen(static_cast<int>(held.end - 1)).end});
+  return common(ranks_[from], {seen(static_cast<int>(held.begin)).begin,
+                               seen(static_cast<int>(held.end - 1)).end});
 }
 
 // The keys and values that the patches of a rank see beside the fresh ones of their own, as pieces
@@ -151,8 +148,8 @@ bool DisplacedMixer::exact(const FeatureKey& key) {
 // The present keys and values of all tokens. Waits for those of other ranks.
 DisplacedMixer::Keys DisplacedMixer::gather(Context& context, const Attend& attend,
                                             const AttendTags& tags) {
-  const TensorView all = context.arena.alloc(
-      attend.k.dtype, {rows_.tokens(), 2, attend.k[1], attend.k[2]});
+  const TensorView all =
+      context.arena.alloc(attend.k.dtype, {rows_.tokens(), 2, attend.k[1], attend.k[2]});
   const auto of = [&](int rank) {
     return all.slice(0, rows_.rank(rank).begin, rows_.rank(rank).size());
   };

@@ -168,7 +168,7 @@ SimulatedRank simulate_first(int ranks, const DeviceModel& device, const Link& l
                              const std::function<void(Communicator& world)>& work) {
   Clock clock(device);
   Communicator world(std::make_shared<SimulatedTransport>(
-      std::make_shared<SilentTransport>(0, ranks), link, clock));
+      std::make_shared<SilentTransport>(0, ranks), device, link, clock));
   return simulate_rank(world, clock, work);
 }
 

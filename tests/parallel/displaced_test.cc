@@ -191,13 +191,12 @@ Tensor by_definition(const Shapes& s, const Displaced& method, const std::vector
   return out;
 }
 
-const std::vector<Displaced> kMethods = {
-    {.patches = {8, 8, 8}, .warmup = 1},
-    {.patches = {9, 7, 8}, .warmup = 2},
-    {.patches = {8, 8, 8}, .window = 0.3, .warmup = 1},
-    {.patches = {9, 7, 8}, .window = 0.25, .warmup = 0},
-    {.patches = {5, 1, 11, 7}, .window = 1, .warmup = 2},
-    {.patches = {24}, .warmup = 1}};
+const std::vector<Displaced> kMethods = {{.patches = {8, 8, 8}, .warmup = 1},
+                                         {.patches = {9, 7, 8}, .warmup = 2},
+                                         {.patches = {8, 8, 8}, .window = 0.3, .warmup = 1},
+                                         {.patches = {9, 7, 8}, .window = 0.25, .warmup = 0},
+                                         {.patches = {5, 1, 11, 7}, .window = 1, .warmup = 2},
+                                         {.patches = {24}, .warmup = 1}};
 
 // The definition (laws L-D5, L-X1 and L-P4: which version of which rows a patch sees), and that the
 // patches belong to the result and the ranks do not.
@@ -380,7 +379,8 @@ TEST(Displaced, BytesAndMemoryAreTheFormulas) {
           };
           const int exact = std::max(1, method.warmup), displaced = 4 - exact;
           // The rows of the last exact step are taken from what was gathered.
-          EXPECT_EQ(world.counters().total_sent().bytes, exact * sent(true) + displaced * sent(false));
+          EXPECT_EQ(world.counters().total_sent().bytes,
+                    exact * sent(true) + displaced * sent(false));
         });
   // Eight equal patches: PCPP sends ceil(p n) rows to each neighbour, DistriFusion n to each rank.
   const std::vector<int64_t> eight(8, 1000);
