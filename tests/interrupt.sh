@@ -33,7 +33,7 @@ start() {
 
 # signal, wanted code, step: sent to mpirun behind that step.
 interrupt() {
-  until grep -q "\"denoise\",\"step\":$3," "$folder/err"; do
+  until grep -q "\"denoise\",\"step\":$3,\|\"turn\":$3}" "$folder/err"; do
     kill -0 "$job" 2> /dev/null || { fault "the job ended before step $3"; break; }
     sleep 0.02
   done
@@ -91,7 +91,7 @@ kept
 "${mpi[@]}" "$weft" generate --resume "$folder/clip.checkpoint.safetensors" --progress json \
   > "$folder/out" 2> "$folder/err" &
 job=$!
-until grep -q '"denoise","step":19,' "$folder/err"; do
+until grep -q '"turn":19}' "$folder/err"; do
   kill -0 "$job" 2> /dev/null || { fault "the job ended before step 19"; break; }
   sleep 0.02
 done

@@ -162,6 +162,7 @@ void ProgressPrinter::print_json(const Progress& progress, double percent) {
     event["sigma"] = progress.sigma;
     event["s_per_step"] = progress.seconds_per_step;
     if (progress.kept >= 0) event["checkpoint"] = progress.kept;
+    if (progress.turn >= 0) event["turn"] = progress.turn;
   }
   std::fprintf(out_, "%s\n", event.dump().c_str());
   std::fflush(out_);

@@ -113,6 +113,7 @@ void StageClock::report() {
     progress.seconds_per_step = progress.elapsed_seconds / (stage_.done - stage_.first);
     progress.eta_seconds = progress.seconds_per_step * std::max(stage_.total - stage_.done, 0);
   }
+  if (stage_.zone == Zone::kDenoise) progress.turn = turn_;
   if (blocks_ > 0 && stage_.zone == Zone::kDenoise) {
     progress.finished_blocks = finished_blocks_;
     progress.blocks = blocks_;

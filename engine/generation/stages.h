@@ -24,8 +24,10 @@ class StageClock {
   void enter(Zone stage, int total, int done = 0);
   void step(int done, double sigma = 0);
   void kept(int steps) { kept_ = steps; }
-  // So many blocks of a queue are done. The first is done after step `first` of this stage.
-  void blocks(int done, int total, int first) {
+  // A queue is in turn `turn`, and so many of its blocks are done. The first is done after step
+  // `first` of this stage.
+  void blocks(int turn, int done, int total, int first) {
+    turn_ = turn;
     finished_blocks_ = done;
     blocks_ = total;
     first_block_step_ = first;
@@ -62,7 +64,7 @@ class StageClock {
   ProgressListener* listener_;
   std::function<uint64_t()> memory_;
   Stage stage_;
-  int kept_ = -1;
+  int kept_ = -1, turn_ = -1;
   int64_t pictures_ = 0;
   int finished_blocks_ = 0, blocks_ = 0, first_block_step_ = 0;
   std::vector<StageSeconds> seconds_;

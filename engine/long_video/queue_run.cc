@@ -240,11 +240,13 @@ class QueueProgress {
     clock.enter(Zone::kDenoise, endless ? 0 : forwards_before(turns), done_);
     first_block_ = forwards_before(steps());
   }
-  void count(const Step& step) {
-    if (step.kind != Step::Kind::kCompute) return;
-    clock_.blocks(std::clamp(step.turn - steps() + 1, 0, config_.blocks),
+  void begin(int turn) {
+    clock_.blocks(turn, std::clamp(turn - steps() + 1, 0, config_.blocks),
                   endless_ ? 0 : config_.blocks, first_block_);
-    clock_.step(++done_);
+    clock_.step(done_);
+  }
+  void count(const Step& step) {
+    if (step.kind == Step::Kind::kCompute) clock_.step(++done_);
   }
 
  private:
@@ -295,6 +297,7 @@ std::optional<int> denoise(QueueRun& run, const QueueVideo& video, BlockOutput& 
     turn = now;
     if (word != 0) return static_cast<StepAction>(word);
     clock.kept(policy.kept());
+    progress.begin(now);
     output.expect(now);
     return StepAction::kContinue;
   };

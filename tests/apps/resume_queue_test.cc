@@ -57,7 +57,7 @@ TEST_F(QueueResume, StoppedJobsHaveTheBytesOfUninterruptedOnes) {
     const std::string bytes = text_of(path(clip));
     for (const std::string& file : files()) fs::remove(path(file));
     Child child = start(video("-o " + path(clip)));
-    ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":12,")) << child.err();
+    ASSERT_TRUE(child.says("\"turn\":12}")) << child.err();
     child.signal(SIGINT);
     EXPECT_EQ(child.wait(), 130) << child.err();
     const std::string command = printed_command(child.err());
@@ -78,7 +78,7 @@ TEST_F(QueueResume, StoppedJobsHaveTheBytesOfUninterruptedOnes) {
 TEST_F(QueueResume, RanksStopAndGoOnAsOtherRanks) {
   const std::string whole = hash_of_video();
   Child child = start(video("--ranks 2 -o " + path("a.mp4")));
-  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":13,")) << child.err();
+  ASSERT_TRUE(child.says("\"turn\":13}")) << child.err();
   child.signal(SIGTERM);
   EXPECT_EQ(child.wait(), 143) << child.err();
   Child again =
@@ -91,7 +91,7 @@ TEST_F(QueueResume, RanksStopAndGoOnAsOtherRanks) {
 
 TEST_F(QueueResume, FramesThatAreGoneAreAnError) {
   Child child = start(video("-o " + path("a.mp4")));
-  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":13,")) << child.err();
+  ASSERT_TRUE(child.says("\"turn\":13}")) << child.err();
   child.signal(SIGINT);
   EXPECT_EQ(child.wait(), 130) << child.err();
   EXPECT_EQ(files(), (std::vector<std::string>{".a.part.mp4", "a.checkpoint.safetensors"}));
@@ -110,7 +110,7 @@ TEST_F(QueueResume, AnEndlessVideoEndsWithAWholeFile) {
       {"", "a.mp4"}, {"--segment 1s ", "a.000.mp4"}, {"--ranks 2 --decode-rank 1 ", "a.mp4"}};
   for (const auto& [flags, first] : kinds) {
     Child child = start(queue("--endless --json " + std::string(flags) + "-o " + path("a.mp4")));
-    ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":20,")) << child.err();
+    ASSERT_TRUE(child.says("\"turn\":20}")) << child.err();
     child.signal(SIGINT);
     EXPECT_EQ(child.wait(), 0) << child.err();
     const auto result = nlohmann::json::parse(child.out());
@@ -131,12 +131,12 @@ TEST_F(QueueResume, AnEndlessVideoGoesOn) {
   const std::string arguments = queue("--endless --checkpoint-every 0 --json -o " + path("a.mp4"));
   {
     Child child = start(arguments);
-    ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":12,")) << child.err();
+    ASSERT_TRUE(child.says("\"turn\":12}")) << child.err();
     child.signal(SIGKILL);
     child.wait();
   }
   Child again = start(arguments);
-  ASSERT_TRUE(again.says("\"stage\":\"denoise\",\"step\":16,")) << again.err();
+  ASSERT_TRUE(again.says("\"turn\":16}")) << again.err();
   again.signal(SIGINT);
   EXPECT_EQ(again.wait(), 0) << again.err();
   EXPECT_NE(again.err().find("resuming after step"), std::string::npos) << again.err();

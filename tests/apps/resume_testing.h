@@ -77,14 +77,15 @@ class Child {
   int code_ = -1;
 };
 
-// The highest step that the events of --progress json report.
+// The highest step that the events of --progress json report; a turn of the queue.
 inline int steps_told(const std::string& err) {
   int step = 0;
   std::istringstream lines(err);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with('{') || !line.ends_with('}')) continue;
     const auto event = nlohmann::json::parse(line);
-    if (event["stage"] == "denoise") step = std::max(step, event["step"].get<int>());
+    if (event["stage"] == "denoise")
+      step = std::max(step, event.value("turn", event["step"].get<int>()));
   }
   return step;
 }

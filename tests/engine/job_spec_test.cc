@@ -58,12 +58,15 @@ TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
   json other{{"schema", "weft.job/v1"}, {"prompt", "x"}, {"seconds", 2.5},
              {"sigmas", {0.9, 0.25}},   {"steps", 2},    {"rng", "portable"}};
   EXPECT_EQ(to_json(read(other)), other);
+  const json endless{
+      {"schema", "weft.job/v1"}, {"prompt", "x"}, {"endless", true}, {"rng", "portable"}};
+  EXPECT_EQ(to_json(read(endless)), endless);
   EXPECT_EQ(to_json(JobSpec{}),
             (json{{"schema", kJobSchema}, {"prompt", ""}, {"rng", "portable"}}));
-  // Every field of the form is in one of the two, but for the size, which is read as its sides.
+  // Every field of the form is in one of the three, but for the size, which is read as its sides.
   for (const JobField& field : job_fields())
     EXPECT_TRUE(kWhole.contains(field.name) || other.contains(field.name) ||
-                std::string(field.name) == "size")
+                endless.contains(field.name) || std::string(field.name) == "size")
         << field.name;
 }
 

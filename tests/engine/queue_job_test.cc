@@ -210,7 +210,7 @@ struct StopsAt final : ProgressListener {
   std::atomic<bool>& stop;
   const int turn;
   void progress(const Progress& p) override {
-    if (p.stage == "denoise" && p.step >= turn) stop = true;
+    if (p.stage == "denoise" && p.turn >= turn) stop = true;
   }
 };
 
