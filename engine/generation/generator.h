@@ -36,8 +36,8 @@ struct Progress {
   uint64_t memory_bytes = 0;    // bytes of tensors and arena now
   int kept = -1;                // denoise: steps in the newest checkpoint; -1: none
   int64_t pictures = 0;         // decoded so far
-  // The queue counts forwards as steps. It also tells the blocks that have done all their steps, the
-  // number of blocks, and the seconds until the first has (0: it has, or nothing is known yet).
+  // The queue counts forwards as steps. It also tells the blocks that have done all their steps,
+  // the number of blocks, and the seconds until the first has (0: it has, or nothing is known yet).
   int finished_blocks = 0, blocks = 0;
   double first_frame_seconds = 0;
 };
