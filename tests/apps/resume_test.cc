@@ -280,7 +280,7 @@ TEST_F(KilledPromptFile, OfTextGoesOnByItsCheckpointAlone) {
 TEST_F(KilledPromptFile, OfJobsGoesOnByItsCheckpointAlone) {
   expect_resumed(R"({"prompt": "one", "output": "first.mp4", "steps": 2, "seconds": 0.3})"
                  "\n"
-                 R"({"prompt": "two", "num_frames": 1, "steps": 900, "seed": 6})"
+                 R"({"prompt": "two", "num_frames": 1, "steps": 300, "seed": 6})"
                  "\n"
                  R"({"prompt": "three", "id": "c", "size": "16x32", "steps": 2, "solver": "euler"})"
                  "\n",
