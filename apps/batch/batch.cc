@@ -313,7 +313,7 @@ class Batch {
       std::fflush(stdout);
     };
     drawer_.draw(
-        {.all = drawings, .pattern = {}},
+        {.all = drawings},
         [&](const Finished& done) {
           const RunResult& result = done.result;
           const nlohmann::json line =

@@ -330,9 +330,9 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   if (!is_queue(request)) options.latents_path = names.latents;
   if (seconds) options.checkpoint_path = names.checkpoint;
   options.checkpoint_seconds = seconds.value_or(0);
-  const std::string& pattern = work.drawings.pattern;
-  options.notes = resume_notes(flags_, drawing.spec, pattern.empty() ? drawing.path : pattern,
-                               work.drawings.all.front().spec.request.seed);
+  const Drawings& drawings = work.drawings;
+  options.notes = resume_notes(flags_, generator,
+                               drawings.several ? std::span(drawings.all) : std::span(&drawing, 1));
   options.listener = &printer;
   options.stop = &stop_requested();
   Finished done{.drawing = drawing,

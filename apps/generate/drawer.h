@@ -53,12 +53,11 @@ class Drawer {
   // Error(kUsage).
   void arrange(const std::vector<Drawing>& drawings);
 
-  // Draws all. `pattern` is the output of a command that draws them again, "" for that of each.
-  // Results that are complete are not drawn again where there are `several`. Without `on_failure` a
-  // failure ends all; with it the next one goes on, unless the ranks are processes.
+  // Draws all. The drawings of one command are `several`: those that are complete are not drawn
+  // again, and each checkpoint resumes all. Without `on_failure` a failure ends all; with it the
+  // next one goes on, unless the ranks are processes.
   struct Drawings {
     std::vector<Drawing> all;
-    std::string pattern;
     bool several = false;
   };
   void draw(const Drawings& drawings, const ResultListener& on_result,

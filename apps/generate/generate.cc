@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 
 #include "apps/commands.h"
 #include "apps/generate/expand.h"
@@ -25,14 +24,6 @@ OutputChoice output_choice(const Flags& flags, bool several) {
   const bool names_folder = flags.origin("output") == "environment WEFT_OUTPUT_DIR";
   if (names_folder && !choice.output.ends_with('/')) choice.output += '/';
   return choice;
-}
-
-// The pattern with the present date and time in place of their fields.
-std::string stamped(std::string pattern, const NameFields& fields) {
-  for (const auto& [field, text] : {std::pair{"{date}", fields.date}, {"{time}", fields.time}})
-    for (size_t at; (at = pattern.find(field)) != std::string::npos;)
-      pattern.replace(at, std::strlen(field), text);
-  return pattern;
 }
 
 void print_result(const Flags& flags, const Finished& done) {
@@ -66,10 +57,10 @@ void print_result(const Flags& flags, const Finished& done) {
     std::fprintf(stderr, "upload  %s\n", to_string(done.upload, result.streaming).c_str());
 }
 
-// Refuses --output and its companions before anything is loaded.
-OutputChoice checked_output(const Flags& flags, bool several) {
+// Refuses --output, where it names the results, and its companions before anything is loaded.
+OutputChoice checked_output(const Flags& flags, bool several, bool names_results) {
   const OutputChoice output = output_choice(flags, several);
-  output_pattern(output);
+  if (names_results) output_pattern(output);
   if (flags.on("overwrite") && flags.on("no-clobber") && flags.given("no-clobber"))
     throw Error(ErrorKind::kUsage, flags.label("overwrite") + " and " + flags.label("no-clobber") +
                                        " exclude each other");
@@ -83,10 +74,12 @@ class Generation {
       : flags_(flags),
         jobs_(std::move(jobs)),
         several_(jobs_.size() > 1 || flags.given("prompt-file")),
-        output_(checked_output(flags, several_)),
-        // A caption that an interrupted run left is not expanded again.
-        expander_(several_ || jobs_.front().spec.expanded_from.empty() ? expander_folder(flags)
-                                                                       : ""),
+        output_(checked_output(flags, several_, jobs_.front().path.empty())),
+        // Captions that an interrupted run left are not expanded again.
+        expander_(std::ranges::any_of(
+                      jobs_, [](const GivenJob& job) { return job.spec.expanded_from.empty(); })
+                      ? expander_folder(flags)
+                      : ""),
         drawer_(flags, std::move(model)) {}
 
   int run(const ResultListener& on_result) {
@@ -128,9 +121,9 @@ class Generation {
     for (size_t i = 0; i < jobs_.size(); ++i)
       if (!jobs_[i].spec.seeded) drawings_.all[i].spec.request.seed = seed;
     for (size_t i = 0; i < jobs_.size(); ++i)
-      drawings_.all[i].path = output_path(pattern_of(i), fields_of(i));
+      drawings_.all[i].path =
+          jobs_[i].path.empty() ? output_path(pattern_of(i), fields_of(i)) : jobs_[i].path;
     drawings_.several = several_;
-    if (several_) drawings_.pattern = stamped(pattern_of(0), fields_);
     if (!expander_.empty() && !dry) expand(prompts);
     drawer_.arrange(drawings_.all);
   }

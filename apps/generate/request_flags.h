@@ -15,7 +15,8 @@ namespace weft {
 struct GivenJob {
   JobSpec spec;
   FieldLabel label;
-  std::string model;  // the model that the line names, or ""
+  std::string model;   // the model that the line names, or ""
+  std::string path{};  // of its result; "": --output names it
 };
 
 // The flag of a field of a job.

@@ -20,18 +20,17 @@ namespace {
 namespace fs = std::filesystem;
 
 // A checkpoint stores neither the flags that say how results are shown, which the new command line
-// decides, nor those whose values are stored under the flags that they set.
-const std::set<std::string> kNotStored = {"config", "gpus",     "print-config", "dry-run",
-                                          "json",   "progress", "verbose",      "log-level",
-                                          "quiet",  "resume",   "profile",      "trace"};
+// decides, nor those whose values are stored under the flags that they set. Its records of jobs
+// state the prompts and the outputs.
+const std::set<std::string> kNotStored = {
+    "config",    "gpus",  "print-config", "dry-run", "json",  "progress",    "verbose",
+    "log-level", "quiet", "resume",       "profile", "trace", "prompt-file", "output"};
 const std::set<std::string> kModels = {"model", "expand-prompt"};
 
 std::string absolute(const std::string& path) { return fs::absolute(path).string(); }
 
 // The value of a flag, made independent of the working folder.
 std::string anywhere(const std::string& name, const std::string& value) {
-  if (name == "prompt-file") return absolute(value);
-  if (name == "negative-prompt" && value.starts_with('@')) return "@" + absolute(value.substr(1));
   return kModels.count(name) && value != "auto" ? absolute(find_model(value)) : value;
 }
 
@@ -101,7 +100,7 @@ bool is_recorded(const std::string& flag) {
          });
 }
 
-// Earlier versions wrote frames into any --output that ends in /.
+// Earlier versions stored the output among the flags, and wrote frames into any that ends in /.
 void translate_earlier_output(nlohmann::json& stored) {
   if (!stored.is_object() || !stored.contains("output") || !stored["output"].is_string()) return;
   std::string output = stored["output"];
@@ -119,18 +118,25 @@ Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments
   std::string faults;
   for (const std::string& path : files_left(names_of_left(resume))) {
     nlohmann::json stored;
+    bool has_jobs = false;
     try {
-      stored = parse_json(read_checkpoint(path).notes["given"], path);
+      Checkpoint checkpoint = read_checkpoint(path);
+      has_jobs = checkpoint.notes.contains("jobs");
+      stored = parse_json(checkpoint.notes["given"], path);
     } catch (const Error& error) {
       faults += std::string("; ") + error.what();
       continue;
     }
+    if (!has_jobs && stored.contains("prompt-file"))
+      throw Error(ErrorKind::kUsage,
+                  "--resume is '" + resume + "', but " + path +
+                      " is of an earlier version, which did not store the jobs of --prompt-file; "
+                      "legal: the command that began them, which goes on from there");
     translate_earlier_output(stored);
     StoredFlags left{.values = {}, .origin = path};
-    const bool several = stored.contains("prompt-file");
     for (const auto& [name, value] : stored.items()) {
       const FlagSpec* spec = find_flag(flags.command(), name);
-      if (!spec || flags.typed(spec->name) || (!several && is_recorded(spec->name))) continue;
+      if (!spec || flags.typed(spec->name) || is_recorded(spec->name)) continue;
       left.values[spec->name] = value.get<std::string>();
     }
     return Flags::parse(flags.command(), arguments, left);
@@ -195,17 +201,39 @@ nlohmann::json left_value(const Flags& flags, const OutputNames& names, const st
   return record.is_object() && record.contains(pointer) ? record.at(pointer) : nullptr;
 }
 
+// The jobs of the command that wrote a checkpoint, each with its request and its output. An earlier
+// version stored one job, and its output among the flags.
+nlohmann::json recorded_jobs(const Checkpoint& left) {
+  if (const auto jobs = left.notes.find("jobs"); jobs != left.notes.end())
+    return parse_json(jobs->second, left.path);
+  nlohmann::json request = parse_json(left.job, left.path).at("request");
+  if (const auto from = left.notes.find("expanded_from"); from != left.notes.end())
+    request["expanded_from"] = from->second;
+  return nlohmann::json::array({{{"request", request}, {"output", ""}}});
+}
+
 }  // namespace
 
 std::vector<GivenJob> jobs_to_draw(const Flags& flags) {
-  if (!names_checkpoint(flags) || !flags.text("prompt-file").empty()) return jobs_of(flags);
+  if (!names_checkpoint(flags)) return jobs_of(flags);
   const std::string resume = flags.text("resume");
+  const auto refuse = [&](const std::string& flag, const std::string& legal) {
+    throw Error(ErrorKind::kUsage, flags.label(flag) + " is '" + flags.text(flag) +
+                                       "', but --resume " + resume + " states the " + legal);
+  };
+  if (flags.typed("prompt-file")) refuse("prompt-file", "jobs; legal: one of the two");
   const std::optional<Checkpoint> left = checkpoint_left(flags, names_of_left(resume));
   CHECK(left, resume, " is gone");
-  GivenJob job = recorded_job(flags, parse_json(left->job, left->path).at("request"), left->path);
-  if (const auto from = left->notes.find("expanded_from"); from != left->notes.end())
-    job.spec.expanded_from = from->second;
-  return {job};
+  std::vector<GivenJob> jobs;
+  for (const nlohmann::json& recorded : recorded_jobs(*left)) {
+    GivenJob& job = jobs.emplace_back(recorded_job(flags, recorded.at("request"), left->path));
+    if (flags.typed("output")) continue;
+    job.path = recorded.at("output");
+    const bool as_pictures = flags.text("frames") == "png";
+    if (!job.path.empty() && flags.typed("frames") && as_pictures != job.path.ends_with('/'))
+      refuse("frames", "output " + job.path + "; legal: another --output, or no --frames");
+  }
+  return jobs;
 }
 
 std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names) {
@@ -221,23 +249,21 @@ std::string layout_left(const Flags& flags, const OutputNames& names,
   return known ? layout.get<std::string>() : "";
 }
 
-std::map<std::string, std::string> resume_notes(const Flags& flags, const JobSpec& job,
-                                                const std::string& output, uint64_t seed) {
+std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,
+                                                std::span<const Drawing> drawings) {
   nlohmann::json given = nlohmann::json::object();
   for (const auto& [name, value] : flags.values())
-    if (value.second != "default" && !kNotStored.count(name))
+    if (value.second != "default" && !kNotStored.count(name) && !is_recorded(name))
       given[name] = anywhere(name, value.first);
-  const bool is_folder_of_frames = output.ends_with('/');
-  given["output"] = absolute(output.substr(0, output.size() - is_folder_of_frames));
   if (const std::string layout = layout_text(flags); layout != "auto") {
     for (int axis = 0; axis < kAxes; ++axis) given.erase(flag_of_axis(static_cast<Axis>(axis)));
     for (const char* stage : {"text-ranks", "vae-ranks", "decode-rank"}) given.erase(stage);
     given["layout"] = layout;
   }
-  given["seed"] = std::to_string(seed);
-  std::map<std::string, std::string> notes{{"engine", version_text()}, {"given", given.dump()}};
-  if (!job.expanded_from.empty()) notes["expanded_from"] = job.expanded_from;
-  return notes;
+  nlohmann::json jobs = nlohmann::json::array();
+  for (const auto& [spec, path] : drawings)
+    jobs.push_back({{"request", request_record(generator, spec)}, {"output", absolute(path)}});
+  return {{"engine", version_text()}, {"given", given.dump()}, {"jobs", jobs.dump()}};
 }
 
 void drop_leftovers(const Flags& flags, const OutputNames& names) {

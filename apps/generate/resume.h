@@ -2,6 +2,7 @@
 // --resume: the files that an interrupted job leaves beside its output, and the command that
 // continues it.
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,12 @@ namespace weft {
 struct Ranks;
 
 // Returns `flags` where --resume is auto or never. Where it names a checkpoint (or the output
-// beside it), returns the flags of the command that wrote it, but for those that a single job's
-// record states; flags of this command line take precedence. Error(kUsage) where there is nothing
-// to resume.
+// beside it), returns the flags of the command that wrote it, but for those that the records of its
+// jobs state; flags of this command line take precedence. Error(kUsage) where there is nothing to
+// resume.
 Flags flags_to_resume(const Flags& flags, std::span<const std::string> arguments);
-// The jobs of those flags: that of the checkpoint's record, or all of --prompt-file.
+// The jobs of those flags. Where --resume names a checkpoint, these are all jobs of the command
+// that wrote it, with the flags of this command line on top. Error(kUsage).
 std::vector<GivenJob> jobs_to_draw(const Flags& flags);
 
 // The first whole file among latents, checkpoint and the checkpoint before. Null where there is
@@ -34,10 +36,10 @@ std::optional<uint64_t> seed_left(const Flags& flags, const OutputNames& names);
 std::string layout_left(const Flags& flags, const OutputNames& names,
                         std::span<const Layout> legal);
 
-// The notes of a checkpoint: the flags of its command. `output` is the path of its result, or the
-// pattern of several; `seed` is that of the first.
-std::map<std::string, std::string> resume_notes(const Flags& flags, const JobSpec& job,
-                                                const std::string& output, uint64_t seed);
+// The notes of a checkpoint: the flags of its command, and the records of the jobs that a resume by
+// its name draws.
+std::map<std::string, std::string> resume_notes(const Flags& flags, const Generator& generator,
+                                                std::span<const Drawing> drawings);
 
 // Removes the files that only a running job needs. This comes after the sidecar: a job that is
 // killed before it can be resumed, and one that is killed after it is complete; the next run of the

@@ -31,8 +31,7 @@ nlohmann::json record_of(const Flags& flags, const Generator& generator, const J
   nlohmann::json record = parse_json(generator.job_record(job.request), "the record of a job");
   record["schema"] = "weft.params/v1";
   record["engine"]["version"] = version_text();
-  for (const auto& [field, value] : {std::pair{"expanded_from", job.expanded_from}, {"id", job.id}})
-    if (!value.empty()) record["request"][field] = value;
+  record["request"] = request_record(generator, job);
   if (hide_prompts(flags))
     for (const char* field : {"prompt", "negative_prompt", "expanded_from"})
       record["request"].erase(field);
@@ -43,6 +42,14 @@ nlohmann::json record_of(const Flags& flags, const Generator& generator, const J
 
 nlohmann::json to_json(const PromptCut& cut) {
   return {{"tokens", cut.tokens}, {"read", cut.read}, {"lost", cut.lost}};
+}
+
+nlohmann::json request_record(const Generator& generator, const JobSpec& job) {
+  nlohmann::json request =
+      parse_json(generator.job_record(job.request), "the record of a job").at("request");
+  for (const auto& [field, value] : {std::pair{"expanded_from", job.expanded_from}, {"id", job.id}})
+    if (!value.empty()) request[field] = value;
+  return request;
 }
 
 OutputNames output_names(const std::string& path) {

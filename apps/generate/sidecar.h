@@ -26,6 +26,9 @@ struct OutputNames {
 };
 OutputNames output_names(const std::string& path);
 
+// The request of a resolved job's record (job_spec.h), with the job's id and its first prompt.
+nlohmann::json request_record(const Generator& generator, const JobSpec& job);
+
 // {"tokens", "read", "lost"}
 nlohmann::json to_json(const PromptCut& cut);
 

@@ -219,6 +219,93 @@ TEST_F(Resume, APromptFileGoesOnWhereItWas) {
   EXPECT_EQ(files().size(), 6u);
 }
 
+// A checkpoint holds all jobs of its command: the file of prompts may be gone, and the resume may
+// begin in another folder. The kill interrupts the second of three jobs.
+class KilledPromptFile : public Resume {
+ protected:
+  std::string prompts() const { return folder_ + "/prompts"; }
+  std::string drawn(const std::string& lines, const std::string& folder) const {
+    std::ofstream(prompts()) << lines;
+    std::string arguments = job(200, "--checkpoint-every 0 -o " + folder + "/");
+    return arguments.replace(arguments.find("-p x"), 4, "--prompt-file " + prompts());
+  }
+  void kill_in_second(const std::string& lines) {
+    Child child = start(drawn(lines, fs::relative(folder_ + "/clips")));
+    while (!fs::exists(left())) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    child.signal(SIGKILL);
+    ASSERT_EQ(child.wait(), 128 + SIGKILL) << "the job ended before it was killed";
+    ASSERT_FALSE(fs::exists(path("00001.json"))) << "the job ended before it was killed";
+    fs::remove(prompts());
+  }
+  std::string left() const { return path("00001.checkpoint.safetensors"); }
+  Child resume_elsewhere(const std::string& more) const {
+    const fs::path here = fs::current_path();
+    fs::current_path("/");
+    Child child = start("generate --progress json --resume " + left() + more);
+    fs::current_path(here);
+    return child;
+  }
+  // The frame hashes of a folder, by sidecar.
+  static std::map<std::string, std::string> hashes(const std::string& folder) {
+    std::map<std::string, std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.path().extension() == ".json")
+        found[entry.path().filename()] =
+            nlohmann::json::parse(text_of(entry.path())).at("framehash");
+    return found;
+  }
+  void expect_resumed(const std::string& lines, const std::vector<std::string>& outputs) {
+    Child whole = start(drawn(lines, folder_ + "/whole"));
+    ASSERT_EQ(whole.wait(), 0) << whole.err();
+    kill_in_second(lines);
+    const auto made = fs::last_write_time(path(outputs[0]));
+    Child again = resume_elsewhere("");
+    EXPECT_EQ(again.wait(), 0) << again.err();
+    EXPECT_NE(again.err().find(outputs[0] + " is complete"), std::string::npos) << again.err();
+    EXPECT_NE(again.err().find("resuming after step"), std::string::npos) << again.err();
+    EXPECT_EQ(fs::last_write_time(path(outputs[0])), made);
+    EXPECT_EQ(hashes(folder_ + "/clips"), hashes(folder_ + "/whole"));
+    std::vector<std::string> expected = outputs;
+    for (const std::string& output : outputs)
+      expected.push_back(output.substr(0, output.rfind('.')) + ".json");
+    std::ranges::sort(expected);
+    EXPECT_EQ(files(), expected);
+  }
+};
+
+TEST_F(KilledPromptFile, OfTextGoesOnByItsCheckpointAlone) {
+  expect_resumed("one\n# no prompt\ntwo\nthree\n", {"00000.mp4", "00001.mp4", "00002.mp4"});
+}
+
+TEST_F(KilledPromptFile, OfJobsGoesOnByItsCheckpointAlone) {
+  expect_resumed(R"({"prompt": "one", "output": "first.mp4", "steps": 2, "seconds": 0.3})"
+                 "\n"
+                 R"({"prompt": "two", "num_frames": 1, "steps": 300, "seed": 6})"
+                 "\n"
+                 R"({"prompt": "three", "id": "c", "size": "16x32", "steps": 2, "solver": "euler"})"
+                 "\n",
+                 {"first.mp4", "00001.png", "00002.mp4"});
+}
+
+TEST_F(KilledPromptFile, RefusesFlagsThatItsJobsContradict) {
+  kill_in_second("one\ntwo\n");
+  const auto refused = [&](const std::string& more, const std::string& message) {
+    Child child = resume_elsewhere(more);
+    EXPECT_EQ(child.wait(), 2) << child.err();
+    EXPECT_NE(child.err().find(message), std::string::npos) << child.err();
+  };
+  refused(" --prompt-file " + prompts(), "states the jobs; legal: one of the two");
+  refused(" --frames png", "states the output ");
+  // An earlier version stored flags alone.
+  Checkpoint earlier = read_checkpoint(left());
+  nlohmann::json given = nlohmann::json::parse(earlier.notes.at("given"));
+  given["prompt-file"] = prompts();
+  earlier.notes["given"] = given.dump();
+  earlier.notes.erase("jobs");
+  write_checkpoint(left(), earlier, earlier.latent);
+  refused("", "is of an earlier version, which did not store the jobs of --prompt-file");
+}
+
 // Folders of frames resume too, also from a checkpoint of an earlier version, whose --output ends
 // in /.
 TEST_F(Resume, FoldersOfFramesGoOn) {
@@ -238,6 +325,7 @@ TEST_F(Resume, FoldersOfFramesGoOn) {
       given["output"] = path(name) + "/";
       given["layers"] = "1";  // the former name of --pp
       left.notes["given"] = given.dump();
+      left.notes.erase("jobs");
       write_checkpoint(file, left, left.latent);
       fs::remove(path(name + ".checkpoint.old.safetensors"));
     }
