@@ -31,10 +31,10 @@ start() {
   job=$!
 }
 
-# signal, wanted code, step: sent to mpirun behind that step.
+# signal, wanted code, event: sent to mpirun behind that event of the progress.
 interrupt() {
-  until grep -q "\"denoise\",\"step\":$3,\|\"turn\":$3}" "$folder/err"; do
-    kill -0 "$job" 2> /dev/null || { fault "the job ended before step $3"; break; }
+  until grep -q -- "$3" "$folder/err"; do
+    kill -0 "$job" 2> /dev/null || { fault "the job ended before $3"; break; }
     sleep 0.02
   done
   kill "-$1" "$job" 2> /dev/null
@@ -67,12 +67,12 @@ whole=$(cut -d ' ' -f 2 "$folder/out")
 [ -n "$whole" ] || fault "no frame hash"
 
 start Ctrl-C "${steps[@]}"
-interrupt INT 1 2  # mpirun's own code, whatever its processes end with
+interrupt INT 1 '"denoise","step":2,'  # mpirun's own code, whatever its processes end with
 kept
 resumed
 
 start USR1 "${steps[@]}"
-interrupt USR1 75 2
+interrupt USR1 75 '"denoise","step":2,'
 kept
 echo "$case: code $code, kept"
 
@@ -85,14 +85,14 @@ wait "$job" "$reader"
 whole=$(cut -d ' ' -f 2 "$folder/out")
 [ -n "$whole" ] || fault "no frame hash"
 start "USR1 to the queue" "${queue[@]}" --checkpoint-every 0
-interrupt USR1 75 15
+interrupt USR1 75 '"turn":15}'
 kept
 [ -s "$folder/.clip.part.mp4" ] || fault "no frames are kept"
 "${mpi[@]}" "$weft" generate --resume "$folder/clip.checkpoint.safetensors" --progress json \
   > "$folder/out" 2> "$folder/err" &
 job=$!
 until grep -q '"turn":19}' "$folder/err"; do
-  kill -0 "$job" 2> /dev/null || { fault "the job ended before step 19"; break; }
+  kill -0 "$job" 2> /dev/null || { fault "the job ended before turn 19"; break; }
   sleep 0.02
 done
 kill -KILL "$job"
@@ -104,7 +104,7 @@ layout=ulysses=2 keeps_frames=
 # A step that takes longer than mpirun waits.
 mpi+=(--mca odls_base_sigkill_timeout 2)
 start "Ctrl-C in a long step" --steps 2 --num-frames 161 --size 384x384 --method full
-interrupt INT 1 0
+interrupt INT 1 '"denoise","step":0,'
 grep -q "stopped at once: mpirun kills its processes 2 s after" "$folder/err" || fault "no word of it"
 [ "$faults" = 0 ] && echo "$case: nothing half written is left"
 exit $((faults > 0))

@@ -236,13 +236,13 @@ class QueueProgress {
                 StageClock& clock)
       : config_(config), endless_(endless), placement_(placement), clock_(clock) {
     done_ = forwards_before(config.first_turn);
-    const auto turns = static_cast<int>(config.turns().end);
-    clock.enter(Zone::kDenoise, endless ? 0 : forwards_before(turns), done_);
     first_block_ = forwards_before(steps());
+    const auto turns = static_cast<int>(config.turns().end);
+    tell_blocks(config.first_turn);
+    clock.enter(Zone::kDenoise, endless ? 0 : forwards_before(turns), done_);
   }
   void begin(int turn) {
-    clock_.blocks(turn, std::clamp(turn - steps() + 1, 0, config_.blocks),
-                  endless_ ? 0 : config_.blocks, first_block_);
+    tell_blocks(turn);
     clock_.step(done_);
   }
   void count(const Step& step) {
@@ -251,6 +251,10 @@ class QueueProgress {
 
  private:
   int steps() const { return static_cast<int>(config_.steps.size()); }
+  void tell_blocks(int turn) {
+    clock_.blocks(turn, std::clamp(turn - steps() + 1, 0, config_.blocks),
+                  endless_ ? 0 : config_.blocks, first_block_);
+  }
   int forwards_before(int turn) const {
     int forwards = 0;
     for (int before = 0; before < turn; ++before) {

@@ -82,6 +82,7 @@ QueueForecast::QueueForecast(const PlannedJob& job)
   PlannedJob ends = job;
   ends.options.resident_blocks = 0;
   ends.request.method = {.kind = MethodKind::kFull};
+  ends.request.endless = false;
   ends.request.frames = vae.frames(std::min(latents_, kDecodedLatents));
   ends.requests = 1;
   const Forecast alone = QuickForecast(ends)({});

@@ -360,16 +360,19 @@ TEST(QueueJob, ProgressCountsForwardsAndBlocks) {
   RunOptions options;
   options.listener = &events;
   Request request = queue_job();
-  request.guidance_scale = 1;
   Generator(kModel, options_of(DType::kF32)).run(request, nullptr, options);
-  ASSERT_EQ(events.all.size(), 1 + 9 * 5u);
+  // Nine steps of five blocks, each with two forwards, in 14 turns.
+  ASSERT_EQ(events.all.size(), 1 + 90 + 14u);
+  EXPECT_EQ(events.all.back().step, 90);
+  EXPECT_EQ(events.all.back().turn, 13);
+  EXPECT_EQ(events.all.back().finished_blocks, 5);
   for (size_t i = 1; i < events.all.size(); ++i) {
-    const Progress& now = events.all[i];
-    EXPECT_EQ(now.step, static_cast<int>(i));
-    EXPECT_EQ(now.total, 45);
+    const Progress &now = events.all[i], &before = events.all[i - 1];
+    EXPECT_EQ(now.step + now.turn, before.step + before.turn + (i > 1)) << i;
+    EXPECT_EQ(now.total, 90);
     EXPECT_EQ(now.blocks, 5);
-    EXPECT_GE(now.finished_blocks, events.all[i - 1].finished_blocks);
-    EXPECT_EQ(now.first_frame_seconds > 0, i < 35) << i;
+    EXPECT_EQ(now.finished_blocks, std::max(now.turn - 8, 0));
+    EXPECT_EQ(now.first_frame_seconds > 0, now.step > 0 && now.turn < 9) << i;
     EXPECT_LE(now.first_frame_seconds, now.eta_seconds);
   }
 }
