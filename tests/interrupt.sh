@@ -79,7 +79,7 @@ echo "$case: code $code, kept"
 # The block queue keeps the frames that are written, too. It is stopped twice: in the second half,
 # and by a kill.
 layout=layers=2 keeps_frames=1
-queue=(--method queue:block=2,context=1 --num-frames 81 --steps 12 --size 64x64)
+queue=(--method queue:block=2,context=1 --num-frames 241 --steps 12 --size 64x64)
 start whole "${queue[@]}"
 wait "$job" "$reader"
 whole=$(cut -d ' ' -f 2 "$folder/out")
