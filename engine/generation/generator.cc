@@ -329,7 +329,9 @@ Start Generator::Impl::start_of(const Run& run) {
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
   }
   const LatentSplit split = latent_split(run.request);
-  if (from) check_resumable(*from, job_record(run.request), run.sampler, split.shape);
+  if (from)
+    check_resumable(*from, job_record(run.request), run.sampler, split.shape,
+                    why_not_between_steps(run.request));
   return agreed_start(stream, placement, from, run.sampler, split, run.options.stop);
 }
 
@@ -359,7 +361,8 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   const Sampler& sampler = run.sampler;
   Checkpoint kept = described(run, prompts);
   const std::array<TensorView, 2> embeds = embeds_of(prompts);
-  CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds);
+  CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds,
+                          why_not_between_steps(run.request));
   Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   Job job{.request = run.request,

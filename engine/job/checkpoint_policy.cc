@@ -23,12 +23,15 @@ Checkpoint describe_job(const RunOptions& options, std::string record, int total
 }
 
 CheckpointPolicy::CheckpointPolicy(const RunOptions& options, Checkpoint job, int first,
-                                   double earlier_seconds)
+                                   double earlier_seconds, const std::string& why_not)
     : options_(options), job_(std::move(job)), first_(first), earlier_seconds_(earlier_seconds) {
   CHECK(options.checkpoint_path.empty() || options.stop,
         "checkpoints need a stop flag on every rank");
-  if (!options.checkpoint_path.empty())
+  if (options.checkpoint_path.empty()) return;
+  if (why_not.empty())
     writer_ = std::make_unique<CheckpointWriter>(options.checkpoint_path);
+  else if (options.listener)
+    options.listener->warning("a job that is stopped begins anew: " + why_not);
 }
 
 CheckpointPolicy::~CheckpointPolicy() = default;

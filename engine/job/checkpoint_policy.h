@@ -18,7 +18,9 @@ class CheckpointPolicy {
  public:
   // `job` gives record, notes, total and the hash of the text. `first` is the number of steps done
   // when the job starts, `earlier_seconds` the time that they took.
-  CheckpointPolicy(const RunOptions& options, Checkpoint job, int first, double earlier_seconds);
+  // Keeps none, with a warning, where `why_not` is a reason.
+  CheckpointPolicy(const RunOptions& options, Checkpoint job, int first, double earlier_seconds,
+                   const std::string& why_not = "");
   // Waits for the writer.
   ~CheckpointPolicy();
   CheckpointPolicy(const CheckpointPolicy&) = delete;

@@ -30,8 +30,15 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
   if (!whole) refuse("it does not hold the history that " + solver + " needs");
 }
 
+std::string why_not_between_steps(const Request& request) {
+  return request.method.stale.value_or(0) == 0
+             ? ""
+             : "the method has stale=1, and checkpoints do not hold the frames of the step before";
+}
+
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape) {
+                     const Sampler& sampler, std::array<int64_t, 4> shape,
+                     const std::string& why_not) {
   NeededState needed{.total = sampler.steps(), .latent = shape};
   const int64_t count =
       std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
@@ -39,6 +46,9 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
     for (const auto& entry : sampler.history(SamplerState(0)))
       needed.history.emplace_back(entry.first, count);
   check_resumable(checkpoint, record, needed, sampler.config().to_string());
+  if (!checkpoint.final() && !why_not.empty())
+    throw Error(ErrorKind::kUsage,
+                checkpoint.path + " cannot be resumed: " + why_not + "; legal: --resume never");
 }
 
 int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop) {

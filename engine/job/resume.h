@@ -2,9 +2,11 @@
 // Decides where a job starts: at the beginning, or at the step of a checkpoint.
 #include <array>
 #include <atomic>
+#include <string>
 #include <vector>
 
 #include "engine/generation/rank_placement.h"
+#include "engine/generation/request.h"
 #include "engine/job/checkpoint.h"
 #include "engine/sampling/sampler.h"
 
@@ -17,10 +19,14 @@ struct Start {
   std::vector<Tensor> history{};
 };
 
+// The reason why no checkpoint between two steps is enough to go on from, or "".
+std::string why_not_between_steps(const Request& request);
+
 // Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with this
-// record, steps and latent [C, F, H, W].
+// record, steps and latent [C, F, H, W], or for the reason `why_not` between steps.
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape);
+                     const Sampler& sampler, std::array<int64_t, 4> shape,
+                     const std::string& why_not);
 
 // The tensors that a checkpoint must hold, with their shapes or counts.
 struct NeededState {

@@ -340,6 +340,23 @@ TEST_F(Resume, FoldersOfFramesGoOn) {
 }
 
 // A job whose result is missing but whose latents were kept only decodes them.
+// Frames of the step before are in no checkpoint, so that a resumed job would make other frames.
+TEST_F(Resume, StaleClipsBeginAnew) {
+  const std::string stale = job(300, "--method clips:window=1,global=1,stale=1 --layout clip=2 ");
+  Child whole = start(stale + "--json -o " + folder_ + "/whole.mp4");
+  ASSERT_EQ(whole.wait(), 0) << whole.err();
+  Child child = start(stale + "-o " + path("a.mp4"));
+  ASSERT_TRUE(child.says("\"stage\":\"denoise\",\"step\":20,")) << child.err();
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait(), 130);
+  EXPECT_NE(child.err().find("begins anew: the method has stale=1"), std::string::npos);
+  EXPECT_EQ(files(), std::vector<std::string>{});
+  Child again = start(stale + "--json -o " + path("a.mp4"));
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_EQ(nlohmann::json::parse(again.out()).at("framehash"),
+            nlohmann::json::parse(whole.out()).at("framehash"));
+}
+
 TEST_F(Resume, LatentsAreDecodedAgain) {
   const std::string whole = hash_of(2);
   Child child("" + folder_, job(2, "--keep-latents -o " + path("a.mp4")));
