@@ -6,6 +6,11 @@
 
 namespace weft {
 
+Range intersection(const Range& a, const Range& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
 Range partition(int64_t total, int parts, int index) {
   CHECK(total >= 0 && parts > 0 && index >= 0 && index < parts, "total", total, "parts", parts,
         "index", index);

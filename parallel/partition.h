@@ -14,6 +14,9 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
+// The indices that are in both; an empty range where there are none.
+Range intersection(const Range& a, const Range& b);
+
 // Part `index` of `parts` of [0, total): the first total % parts parts are one longer.
 Range partition(int64_t total, int parts, int index);
 

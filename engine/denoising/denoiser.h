@@ -7,7 +7,7 @@
 // first stage n r for the latent; a stage in between none. Before decoding, when the solver's part
 // is released, a rank holds the whole latent, and once more as rows where other ranks own some.
 //
-// With clips, of F frames, no rank holds the latent of all frames: it begins with those of its
+// No rank holds the latent of all F frames where there are clips: it begins with those of its
 // clip. While decoding, a first and a last stage hold n r; a rank that decodes holds one frame, and
 // the tokens of other ranks of two. Job::finished brings the root one of the latent's C channels at
 // a time. A checkpoint does gather the whole latent, and the history, on the root.

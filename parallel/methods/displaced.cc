@@ -12,11 +12,6 @@ namespace weft {
 
 namespace {
 
-Range common(const Range& a, const Range& b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 int64_t row_bytes(const AttendShape& shape) {
   return 2 * shape.kv_heads * shape.head_dim * shape.element();
 }
@@ -83,8 +78,8 @@ Range PatchRows::seen(int patch) const {
 
 Range PatchRows::shared(int from, int to) const {
   const Range held = patches_of(to);
-  return common(ranks_[from], {seen(static_cast<int>(held.begin)).begin,
-                               seen(static_cast<int>(held.end - 1)).end});
+  return intersection(ranks_[from], {seen(static_cast<int>(held.begin)).begin,
+                                     seen(static_cast<int>(held.end - 1)).end});
 }
 
 // The keys and values that the patches of a rank see beside the fresh ones of their own, as pieces
@@ -200,7 +195,7 @@ void DisplacedMixer::attend(Context& context, const Attend& whole) {
   CHECK(whole.mask == Mask::kFull && !whole.past, "displaced patches with a mask or a past");
   const Range held = rows_.patches_of(own_);
   CHECK(whole.replicated == 0 || held.size() == 1, "replicated rows of", held.size(), "patches");
-  const AttendTags tags = take_tags(whole.layer, 2);
+  const AttendTags tags = take_tags(whole.layer, 1);
   apply_positions(context, whole);
   const Attend attend = own_rows(whole);
   const FeatureKey key{.clip = pass_.clip, .branch = pass_.branch, .layer = whole.layer};
@@ -213,7 +208,7 @@ void DisplacedMixer::attend(Context& context, const Attend& whole) {
     const Range seen = fresh ? Range{0, rows_.tokens()} : rows_.seen(static_cast<int>(patch));
     std::vector<KVSegment> segments;
     for (int other = 0; other < rows_.patches(); ++other) {
-      const Range tokens = common(rows_.patch(other), seen);
+      const Range tokens = intersection(rows_.patch(other), seen);
       if (tokens.size() == 0) continue;
       if (other == patch) {
         segments.push_back({attend.k.slice(0, own.begin - first, own.size()),

@@ -11,9 +11,8 @@
 //   n rows of r among P ranks.
 // Past: none. Replicated rows: every patch has its own, which see and are seen by that patch alone;
 //   a rank with replicated rows holds one patch.
-// Memory: per layer and branch the keys and values of the rank's rows and of the rows of others
-// that
-//   its patches see (FeatureCache, one version). In an exact step those of all tokens.
+// Memory: per layer and branch the keys and values of the rank's rows and of the rows that its
+//   patches see of others (FeatureCache, one version). In an exact step those of all tokens.
 // Exact: the patches belong to the result, the ranks do not (the same bits). The first `warmup`
 //   steps, the first step of a run and the first one of an expert see the present keys and values
 //   of all tokens. In every other step those of other patches are of exactly one step before.

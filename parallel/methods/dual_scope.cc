@@ -11,15 +11,6 @@
 
 namespace weft {
 
-namespace {
-
-Range common(const Range& a, const Range& b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
-}  // namespace
-
 std::string refuse(const DualScope& scope, int64_t frames) {
   const auto is = [](const char* name, const auto& value, const std::string& legal) {
     return std::string(name) + " is " + std::to_string(value) + ", legal: " + legal;
@@ -48,10 +39,11 @@ ClipFrames::ClipFrames(const SequenceMap& clips, const Sequence& video, const Du
 }
 
 Range ClipFrames::near(const Range& frames) const {
-  return common({frames.begin - scope_.window, frames.end + scope_.window}, {0, video_.frames});
+  return intersection({frames.begin - scope_.window, frames.end + scope_.window},
+                      {0, video_.frames});
 }
 
-Range ClipFrames::shared(int from, int to) const { return common(clips_[from], seen(to)); }
+Range ClipFrames::shared(int from, int to) const { return intersection(clips_[from], seen(to)); }
 
 Range ClipFrames::globals(int index) const {
   Range held;

@@ -15,11 +15,6 @@ namespace {
 
 constexpr int64_t kWordBytes = sizeof(int64_t);
 
-Range intersection(const Range& a, const Range& b) {
-  const int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 class QueueWriter final : public PlanWriter {
  public:
   // A writer of another rank only answers questions.

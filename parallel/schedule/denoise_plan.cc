@@ -195,10 +195,6 @@ class DenoiseWriter final : public PlanWriter {
     const int64_t all = std::accumulate(config_.tokens.begin(), config_.tokens.end(), int64_t{0});
     return {frame * (all / config_.frames), (frame + 1) * (all / config_.frames)};
   }
-  static Range common(const Range& a, const Range& b) {
-    const int64_t begin = std::max(a.begin, b.begin);
-    return {begin, std::max(begin, std::min(a.end, b.end))};
-  }
   static Pass of_frame(Pass pass, int64_t frame) {
     pass.micro = static_cast<int>(frame % (1 << 16));
     return pass;
@@ -210,7 +206,7 @@ class DenoiseWriter final : public PlanWriter {
     for (int from : group_) {
       if (from == rank() || mesh_.at(Axis::kLayers, from) != stages_ - 1) continue;
       const int index = mesh_.sequence_index(from);
-      const Range part = common(tokens_of(index), frame_tokens(to.order));
+      const Range part = intersection(tokens_of(index), frame_tokens(to.order));
       if (part.size() == 0) continue;
       to.slot = kFramePartSlot + to.order % 2 * mesh_.layout().sequence() + index;
       receive(kind, message(of_frame(pass, to.order), from, Payload::kLatent, part), to);
@@ -220,7 +216,7 @@ class DenoiseWriter final : public PlanWriter {
 
   // Sends the own tokens of a frame to the ranks that decode. They have taken the frame before.
   void send_frame(const Pass& pass, SlotVersion from) {
-    const Range part = common(tokens_, frame_tokens(from.order));
+    const Range part = intersection(tokens_, frame_tokens(from.order));
     if (!last() || part.size() == 0) return;
     std::vector<int> decoders;
     for (int to : group_)

@@ -2,6 +2,7 @@
 // same bits for every number of ranks, with the bytes and the memory of their formulas.
 #include "parallel/methods/displaced.h"
 
+#include "tests/parallel/attention_by_definition.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {
@@ -116,21 +117,12 @@ std::vector<Tensor> run(const Shapes& shapes, const Displaced& method,
 
 // Row t of x turned to its position in f64. Replicated rows are not turned.
 std::vector<double> turned(const Shapes& s, const Tensor& x, int64_t token, int64_t head) {
-  const int64_t e = s.head_dim, side = e / 6, pairs[3] = {e / 2 - 2 * side, side, side};
-  const double position[3] = {static_cast<double>(token / (s.grid[1] * s.grid[2])),
-                              static_cast<double>(token / s.grid[2] % s.grid[1]),
-                              static_cast<double>(token % s.grid[2])};
-  const float* in = x.as<float>() + (token * x.view()[1] + head) * e;
-  std::vector<double> out;
-  if (token >= s.tokens()) return {in, in + e};
-  for (int axis = 0; axis < 3; ++axis)
-    for (int64_t j = 0; j < pairs[axis]; ++j, in += 2) {
-      const double angle =
-          position[axis] * std::pow(10000.0, -static_cast<double>(j) / pairs[axis]);
-      out.push_back(in[0] * std::cos(angle) - in[1] * std::sin(angle));
-      out.push_back(in[0] * std::sin(angle) + in[1] * std::cos(angle));
-    }
-  return out;
+  const float* in = x.as<float>() + (token * x.view()[1] + head) * s.head_dim;
+  if (token >= s.tokens()) return {in, in + s.head_dim};
+  return turned_head(
+      in, s.head_dim,
+      {static_cast<double>(token / (s.grid[1] * s.grid[2])),
+       static_cast<double>(token / s.grid[2] % s.grid[1]), static_cast<double>(token % s.grid[2])});
 }
 
 // By definition: a token of patch i sees the present keys of its patch and, in a displaced step,
@@ -176,17 +168,8 @@ Tensor by_definition(const Shapes& s, const Displaced& method, const std::vector
         logits.push_back(logit * s.scale());
         seen.push_back(from.v.as<float>() + (key * s.kv_heads + head / group) * s.head_dim);
       }
-      const double top = *std::ranges::max_element(logits);
-      double total = 0;
-      std::vector<double> sum(s.head_dim);
-      for (size_t key = 0; key < logits.size(); ++key) {
-        const double p = std::exp(logits[key] - top);
-        total += p;
-        for (int64_t i = 0; i < s.head_dim; ++i) sum[i] += p * seen[key][i];
-      }
-      for (int64_t i = 0; i < s.head_dim; ++i)
-        out.as<float>()[(token * s.heads + head) * s.head_dim + i] =
-            static_cast<float>(sum[i] / total);
+      softmax_mean(logits, seen, s.head_dim,
+                   out.as<float>() + (token * s.heads + head) * s.head_dim);
     }
   return out;
 }

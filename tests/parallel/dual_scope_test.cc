@@ -5,6 +5,7 @@
 #include <set>
 
 #include "parallel/methods/mixer_factory.h"
+#include "tests/parallel/attention_by_definition.h"
 #include "tests/parallel/methods.h"
 
 namespace weft::test {
@@ -158,19 +159,9 @@ Tensor run_once(const Video& video, const DualScope& scope, const Layout& layout
 // Row t of x [n, heads, E] turned to the position (frame, row, column) in f64.
 std::vector<double> turned(const Video& video, const Tensor& x, int64_t token, int64_t head,
                            double frame) {
-  const int64_t e = video.head_dim, side = e / 6, pairs[3] = {e / 2 - 2 * side, side, side};
-  const double position[3] = {frame, static_cast<double>(token % video.size() / video.width),
-                              static_cast<double>(token % video.width)};
-  const float* in = x.as<float>() + (token * x.view()[1] + head) * e;
-  std::vector<double> out;
-  for (int axis = 0; axis < 3; ++axis)
-    for (int64_t j = 0; j < pairs[axis]; ++j, in += 2) {
-      const double angle =
-          position[axis] * std::pow(10000.0, -static_cast<double>(j) / pairs[axis]);
-      out.push_back(in[0] * std::cos(angle) - in[1] * std::sin(angle));
-      out.push_back(in[0] * std::sin(angle) + in[1] * std::cos(angle));
-    }
-  return out;
+  return turned_head(x.as<float>() + (token * x.view()[1] + head) * video.head_dim, video.head_dim,
+                     {frame, static_cast<double>(token % video.size() / video.width),
+                      static_cast<double>(token % video.width)});
 }
 
 // By definition: one softmax over all keys that a token sees, frame by frame. `seen_of(a, b)` says
@@ -210,17 +201,8 @@ Tensor by_definition(const Video& video, const DualScope& scope, int step, const
       for (int64_t other = frame - scope.window; other <= frame + scope.window; ++other)
         if (other >= 0 && other < video.frames) see(other, false);
       for (int64_t j = 0; j < scope.global; ++j) see(j * video.frames / scope.global, true);
-      const double top = *std::ranges::max_element(logits);
-      double total = 0;
-      std::vector<double> sum(video.head_dim);
-      for (size_t key = 0; key < logits.size(); ++key) {
-        const double p = std::exp(logits[key] - top);
-        total += p;
-        for (int64_t i = 0; i < video.head_dim; ++i) sum[i] += p * values[key][i];
-      }
-      for (int64_t i = 0; i < video.head_dim; ++i)
-        out.as<float>()[(token * video.heads + head) * video.head_dim + i] =
-            static_cast<float>(sum[i] / total);
+      softmax_mean(logits, values, video.head_dim,
+                   out.as<float>() + (token * video.heads + head) * video.head_dim);
     }
   return out;
 }
