@@ -25,7 +25,7 @@ DefaultSettings read_weft_json(const std::string& path) {
   const nlohmann::json json = read_config(path);
   ConfigCheck check(json, path);
   check.keys({}, {"name", "negative_prompt", "width", "height", "num_frames", "trained_frames",
-                  "fps", "steps", "guidance_scale", "guidance_scale_2", "flow_shift"});
+                  "fps", "steps", "guidance_scale", "guidance_scale_2", "flow_shift", "teacache"});
   check.finish("a file of default settings");
   constexpr IntRange kPositive{1, 1 << 20};
   DefaultSettings out;
@@ -43,6 +43,7 @@ DefaultSettings read_weft_json(const std::string& path) {
   if (json_has(json, "guidance_scale_2"))
     out.guidance_scale_2 = json_number(json, "guidance_scale_2", path);
   if (json_has(json, "flow_shift")) out.flow_shift = json_number(json, "flow_shift", path);
+  if (json_has(json, "teacache")) out.teacache = json_numbers(json, "teacache", path);
   if (out.fps <= 0)
     throw Error(ErrorKind::kModel,
                 path + ": fps = " + std::to_string(out.fps) + " (legal: above 0)");

@@ -47,7 +47,9 @@ TransformerLoad TransformerLoad::of(const TransformerTraits& traits) const {
 
 void Transformer::check_forward(const Context& context, const ForwardArgs& args) const {
   const BlockRange &blocks = args.blocks, &held = loaded().blocks;
-  CHECK(blocks.begin >= held.begin && blocks.end <= held.end && blocks.total == held.total,
+  const bool ends_alone = blocks.begin == blocks.end && (blocks.first() || blocks.last());
+  CHECK((blocks.begin >= held.begin || ends_alone) && blocks.end <= held.end &&
+            blocks.total == held.total,
         "blocks", blocks.begin, blocks.end, "loaded", held.begin, held.end);
   const auto& grid = args.rope.grid;
   CHECK(grid[0] * grid[1] * grid[2] == context.tokens.total, "grid", grid[0], grid[1], grid[2],

@@ -77,8 +77,16 @@ struct Conditioning {
   virtual int64_t joint_rows() const { return 0; }
 };
 
+// Sees the hidden rows of a forward before its head.
+struct HiddenHook {
+  virtual ~HiddenHook() = default;
+  // x [N + joint rows, D] f32 has passed the last block.
+  virtual void before_head(Context& context, const TensorView& x) = 0;
+};
+
 // A forward of this rank's N = context.tokens.size() tokens through some blocks.
 struct ForwardArgs {
+  // An empty range at the beginning is the embedding alone, one at the end the head alone.
   BlockRange blocks{};
   // Rows of the latent [N, row] f32 (patchify) if blocks.first(), else hidden rows [N + joint rows,
   // D] f32.
@@ -89,6 +97,7 @@ struct ForwardArgs {
   const Rope& rope;
   // Rows of the velocity [N, row] f32 if blocks.last(), else hidden rows as above.
   TensorView out{};
+  HiddenHook* hook = nullptr;  // called if blocks.last()
 };
 
 // The part of a transformer that one rank holds (TransformerLoad). With a part of the width,
@@ -140,6 +149,13 @@ class TransformerModel {
   // afterwards. Throws Error(kModel) that names every tensor that is missing or misshapen.
   virtual std::unique_ptr<Transformer> load(Stream& stream, const TensorFile& file,
                                             const TransformerLoad& load) const = 0;
+
+  // The vector that modulates all blocks at each of these timesteps, computed on the host from the
+  // file's weights, with the same bits everywhere. Empty for models that offer none.
+  virtual std::vector<std::vector<float>> time_vectors(const TensorFile& /*file*/,
+                                                       std::span<const float> /*times*/) const {
+    return {};
+  }
 
   // Conditioning::joint_rows of a prompt of `text` rows and a latent of `tokens` tokens.
   virtual int64_t joint_rows(int64_t /*tokens*/, int64_t /*text*/) const { return 0; }

@@ -74,8 +74,9 @@ std::string job_name(const std::string& path) {
 }
 
 // The options of a rank that is not its replica's root.
-RunOptions joining() {
+RunOptions joining(const Flags& flags) {
   RunOptions options;
+  options.cache_audit = static_cast<int>(flags.integer("cache-audit").value_or(0));
   options.stop = &stop_requested();
   return options;
 }
@@ -268,7 +269,7 @@ void Drawer::run_jobs(Work& work, Generator& mine, int replica, bool root) {
         draw_one(work, mine, drawing);
       else if (!done) {
         profiling_.restart();
-        mine.run(drawing.spec.request, nullptr, joining());
+        mine.run(drawing.spec.request, nullptr, joining(flags_));
       }
     } catch (...) {
       work.fail(index);
@@ -317,7 +318,7 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
     if (complete(generator, drawing)) drop_leftovers(flags_, names);
     throw Error(ErrorKind::kOutput, names.sidecar + " exists; --overwrite replaces it");
   }
-  RunOptions options;
+  RunOptions options = joining(flags_);
   options.resume = left_by_earlier_run(flags_, generator, request, names);
   const std::unique_ptr<FrameSink> sink = sink_of(generator, drawing, options.resume.get());
   ProgressPrinter printer(progress_mode(flags_), job_name(drawing.path));
@@ -334,7 +335,6 @@ void Drawer::draw_one(const Work& work, Generator& generator, const Drawing& dra
   options.notes = resume_notes(flags_, generator,
                                drawings.several ? std::span(drawings.all) : std::span(&drawing, 1));
   options.listener = &printer;
-  options.stop = &stop_requested();
   Finished done{.drawing = drawing,
                 .result = {},
                 .profile = nullptr,

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "apps/commands.h"
+#include "apps/generate/cache_report.h"
 #include "apps/generate/expand.h"
 #include "apps/generate/output_name.h"
 #include "apps/generate/progress.h"
@@ -46,6 +47,7 @@ void print_result(const Flags& flags, const Finished& done) {
     object["tensor_bytes_peak"] = result.tensor_bytes_peak;
     object["memory_high_water"] = result.memory_high_water;
     if (result.streaming.forwards > 0) object["streaming"] = to_json(done.upload, result.streaming);
+    if (!result.cached.empty()) object["cache"] = cache_json(result);
     if (!done.profile.is_null()) object["profile"] = done.profile;
     std::printf("%s\n", object.dump().c_str());
   } else {
@@ -53,6 +55,8 @@ void print_result(const Flags& flags, const Finished& done) {
   }
   std::fflush(stdout);
   if (!done.profile.is_null() && !flags.on("json")) print_profile(done.profile);
+  if (!result.cached.empty() && informative(flags))
+    std::fprintf(stderr, "cache   %s\n", cache_text(result).c_str());
   if (result.streaming.forwards > 0 && informative(flags))
     std::fprintf(stderr, "upload  %s\n", to_string(done.upload, result.streaming).c_str());
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/generate/cache_report.h"
 #include "apps/generate/drawer.h"
 #include "io/json.h"
 #include "io/media/metadata.h"
@@ -106,6 +107,7 @@ void write_sidecar(const std::string& path, const Flags& flags, const Generator&
   sidecar.update(record_of(flags, generator, done.drawing.spec));
   if (done.segments > 0) sidecar["segments"] = done.segments;
   if (result.streaming.forwards > 0) sidecar["streaming"] = to_json(done.upload, result.streaming);
+  if (!result.cached.empty()) sidecar["cache"] = cache_json(result);
   if (!done.profile.is_null()) sidecar["profile"] = done.profile;
   if (done.cut) {
     sidecar["prompt_cut"] = to_json(*done.cut);

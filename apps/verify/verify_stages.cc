@@ -100,7 +100,7 @@ class OneForward final : private StagedProgram {
     const TimeSegment time{{0, context_.tokens.total}, timestep_};
     const TensorView embedding = arena_.alloc(DType::kF32, {1, traits_.time_columns});
     model_.timestep_embedding(stream_, {&time, 1}, embedding);
-    run_blocks(step, [&](const TensorView& in, const TensorView& out) {
+    run_blocks(step, [&](const BlockRange&, const TensorView& in, const TensorView& out) {
       model_.forward(context_, {.blocks = step.blocks,
                                 .in = in,
                                 .times = {&time, 1},

@@ -32,6 +32,8 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
     guidance.push_back(guidance_of(request, model));
   }
   config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
+  if (request.cache.skipped)
+    for (const int step : *request.cache.skipped) config.steps[step].skipped = true;
   return config;
 }
 
@@ -43,6 +45,7 @@ Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement
 
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   job_ = &job;
+  config_ = &config;
   const TensorView latent = job.latent;
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
   forwards_.begin({.sampler = job.sampler,
@@ -52,6 +55,11 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   const Method& method = job.request.method;
   global_steps_ = method.global_sigma ? job.sampler.steps_from(*method.global_sigma) : 0;
   placement_.set_dual_scope(dual_scope_of(method, global_steps_));
+  cache_.reset();
+  changes_.clear();
+  errors_.clear();
+  const bool caches = job.request.cache.kind != StepCacheKind::kNone;
+  if (caches && last_stage()) cache_.emplace(stream_, arena_, traits_.width, job.sampler.steps());
   if (run_from(std::move(job.latent), config)) return;
   throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
                                        " of " + std::to_string(job.sampler.steps()));
@@ -79,6 +87,8 @@ int Denoiser::zone(const Step& step) const {
 bool Denoiser::begin_turn(int turn) {
   placement_.finish_turn();
   if (turn == job_->sampler.steps()) {  // what remains needs only the rows, which may be under way
+    if (job_->request.cache.kind != StepCacheKind::kNone) gather_changes();
+    cache_.reset();
     clip_ = {};
     forwards_.end();
     if (placement_.has_clips()) {
@@ -171,8 +181,72 @@ int64_t Denoiser::joint_rows(const Pass& pass) {
 }
 
 void Denoiser::compute(const Step& step) {
-  forwards_.run(step, holds_latent() ? slots[kLatentSlot] : TensorView(),
-                [&](const Forward& forward) { run_blocks(step, forward); });
+  const TensorView latent = holds_latent() ? slots[kLatentSlot] : TensorView();
+  const int branch = step.pass.branch, blocks = step.blocks.total;
+  const auto plain = [&](const Forward& forward) { run_blocks(step, forward); };
+  const auto reuse = [&](const Forward& forward) {
+    cache_->reuse(branch, blocks, latent, velocity_rows(step), forward);
+  };
+  if (!cache_) return forwards_.run(step, latent, plain);
+  if (step.reuses) return forwards_.run(step, latent, reuse, {.alike = false});
+  if (!config_->steps[step.pass.step].skipped)
+    return forwards_.run(
+        step, latent,
+        [&](const Forward& forward) {
+          cache_->watch(branch, blocks, latent, own().size() + joint_rows(step.pass), forward);
+          run_blocks(step, forward);
+        },
+        {.hook = &*cache_});
+  forwards_.run(step, latent, plain, {.alike = false});  // audited
+  const Arena::Scope scope(arena_);
+  const TensorView computed = arena_.alloc(DType::kF32, {own().size(), traits_.row()});
+  copy(stream_, slots[step.writes[0].slot], computed);
+  forwards_.run(step, latent, reuse, {.alike = false});
+  cache_->note_audit(step.pass.step, slots[step.writes[0].slot], computed);
+}
+
+// Adds up the changes that the ranks of the last stage have measured, on the root.
+void Denoiser::gather_changes() {
+  const auto steps = static_cast<int64_t>(job_->sampler.steps());
+  changes_.resize(steps);
+  errors_.resize(steps);
+  const auto measured = [steps](auto& changes, auto& errors, int64_t i) -> auto& {
+    return i < steps ? changes[i] : errors[i - steps];
+  };
+  const auto take = [&](const TensorView& rows) {
+    const HostCopy sums(stream_, rows);
+    for (int64_t i = 0; i < 2 * steps; ++i) {
+      Change& sum = measured(changes_, errors_, i);
+      sum.change += sums.view().as<float>()[2 * i];
+      sum.size += sums.view().as<float>()[2 * i + 1];
+    }
+  };
+  const int last_stage = placement_.layout()[Axis::kLayers] - 1;
+  const auto sends = [&](int rank) {
+    return placement_.rank_of(last_stage, placement_.mesh().sequence_index(rank)) == rank;
+  };
+  const auto new_rows = [&] { return Tensor(DType::kF32, {2 * steps, 2}); };
+  Tensor own, landed;
+  if (sends(placement_.rank())) {
+    own = new_rows();
+    for (int64_t i = 0; i < 2 * steps; ++i) {
+      const Change& sum = measured(cache_->changes, cache_->errors, i);
+      own.as<float>()[2 * i] = static_cast<float>(sum.change);
+      own.as<float>()[2 * i + 1] = static_cast<float>(sum.size);
+    }
+    own = on_device(stream_, std::move(own));
+  }
+  if (placement_.alone()) return take(own);
+  placement_.communicator().gather_v(
+      stream_, {.kind = Payload::kControl, .hop = kChangesReport}, own ? own.view() : TensorView(),
+      [&](int rank) {
+        if (!sends(rank)) return TensorView();
+        landed = on_device(stream_, new_rows());
+        return landed.view();
+      },
+      [&](int, const TensorView& rows) {
+        if (rows) take(rows);
+      });
 }
 
 void Denoiser::update(const Step& step) {
@@ -185,6 +259,7 @@ void Denoiser::update(const Step& step) {
   guide(stream_, experts_.family(), guidance_of(job_->request, step.pass.model),
         guided ? slots[kVelocitySlot + 1] : TensorView(), velocity);
   if (job_->on_velocity) job_->on_velocity(step.pass.step, velocity);
+  if (cache_) cache_->note_velocity(step.pass.step, positive);
   job_->sampler.step(stream_, arena_, step.pass.step, velocity, latent, *clip_.history);
   if (first_non_finite(stream_, latent) >= 0)
     forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");

@@ -4,7 +4,8 @@
 //
 // Memory of a rank that owns n of the latent's tokens, with r bytes per token: its last pipeline
 // stage holds n r for the latent, n r for each branch's velocity and 3 n r for the solver; its
-// first stage n r for the latent; a stage in between none. Before decoding, when the solver's part
+// first stage n r for the latent; a stage in between none. A step cache adds
+// a BlockCache on the last stage. Before decoding, when the solver's part
 // is released, a rank holds the whole latent, and once more as rows where other ranks own some.
 //
 // No rank holds the latent of all F frames where there are clips: it begins with those of its
@@ -15,6 +16,7 @@
 #include <functional>
 #include <optional>
 
+#include "engine/denoising/block_cache.h"
 #include "engine/denoising/forwards.h"
 #include "engine/generation/request.h"
 
@@ -88,6 +90,11 @@ class Denoiser final : private StagedProgram {
   // bytes per value that it updates, for the latent and for each tensor of the history.
   void run(const DenoisePlanConfig& config, Job& job);
 
+  // The changes of the last run's steps and the errors of its audited ones, of all ranks together
+  // on the root. Without a step cache they are empty.
+  const std::vector<Change>& changes() const { return changes_; }
+  const std::vector<Change>& errors() const { return errors_; }
+
   // Weight offload of the last run's forwards.
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
 
@@ -107,6 +114,7 @@ class Denoiser final : private StagedProgram {
   int zone(const Step& step) const override;
   int64_t joint_rows(const Pass& pass) override;
 
+  void gather_changes();
   Snapshot gather(int done);
   Tensor gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels);
   void gather_channels(const std::function<void(const TensorView& channel)>& see);
@@ -115,6 +123,9 @@ class Denoiser final : private StagedProgram {
   Forwards forwards_;
   Job* job_ = nullptr;
   ClipState clip_;
+  const DenoisePlanConfig* config_ = nullptr;
+  std::optional<BlockCache> cache_{};  // on the last stage of a job with a step cache
+  std::vector<Change> changes_{}, errors_{};
   int global_steps_ = 0;  // DualScope::global_steps
   int gathered_ = 0;      // messages of gather_channels() so far
 };

@@ -84,7 +84,8 @@ bool Forwards::recordable(const Step& step) const {
          step.blocks.first() && step.blocks.last() && expert(step.pass).streamed_bytes() == 0;
 }
 
-void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blocks) {
+void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blocks,
+                   const ForwardHow& how) {
   const ZoneScope zone(Zone::kForward, step.pass.branch);
   prepared(step.pass);
   const Transformer& expert = this->expert(step.pass);
@@ -98,14 +99,14 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
   const TimeSegment time{{0, sequence().tokens}, job_->sampler.timesteps()[step.pass.step]};
   expert.timestep_embedding(stream_, {&time, 1}, embedding);
   Recorded& recorded = recorded_[step.pass.branch];
-  if (!recordable(step) || !recorded.ran) {
+  if (!how.alike || !recordable(step) || !recorded.ran) {
     watch_.begin(report);
-    enqueue(step, embedding, blocks);
-    recorded.ran = true;
+    enqueue(step, embedding, blocks, how.hook);
+    recorded.ran |= how.alike;
   } else if (!recorded.graph || recorded.arena != arena_.used()) {
     watch_.begin(report);
     recorded.arena = arena_.used();
-    recorded.graph.record(stream_, [&] { enqueue(step, embedding, blocks); });
+    recorded.graph.record(stream_, [&] { enqueue(step, embedding, blocks, how.hook); });
     recorded.graph.launch(stream_);
   } else {
     watch_.again(report);
@@ -121,18 +122,20 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
 }
 
 // Enqueues all of a forward's work on the stream.
-void Forwards::enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks) {
+void Forwards::enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks,
+                       HiddenHook* hook) {
   const Prepared& prepared = this->prepared(step.pass);
   Context context = placement_.context(stream_, arena_, step.pass, sequence(), &watch_);
   const TimeSegment time{{0, sequence().tokens}, job_->sampler.timesteps()[step.pass.step]};
-  blocks([&](const TensorView& in, const TensorView& out) {
-    expert(step.pass).forward(context, {.blocks = step.blocks,
+  blocks([&](const BlockRange& range, const TensorView& in, const TensorView& out) {
+    expert(step.pass).forward(context, {.blocks = range,
                                         .in = in,
                                         .times = {&time, 1},
                                         .embedding = embedding,
                                         .conditioning = *prepared.conditioning,
                                         .rope = prepared.rope,
-                                        .out = out});
+                                        .out = out,
+                                        .hook = hook});
   });
 }
 

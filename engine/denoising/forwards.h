@@ -28,6 +28,11 @@ struct ForwardJob {
   bool in_blocks = false;  // an error names the block (Pass::clip) of a pass
 };
 
+struct ForwardHow {
+  HiddenHook* hook = nullptr;
+  bool alike = true;  // it enqueues the same work as the other forwards of its branch
+};
+
 class Forwards {
  public:
   // A prompt, prepared for one expert.
@@ -50,10 +55,11 @@ class Forwards {
 
   const Transformer& expert(const Pass& pass) const { return *held_.at(pass.model).expert; }
   const Prepared& prepared(const Pass& pass);
-  // Runs blocks(forward), where forward(in, out) enqueues the step's blocks of the transformer.
+  // Runs blocks(forward), where forward(blocks, in, out) enqueues blocks of the transformer.
   // `latent` is where the step's rows came from, or empty: an error says if it was not finite.
   using Blocks = std::function<void(const StagedProgram::Forward& forward)>;
-  void run(const Step& step, const TensorView& latent, const Blocks& blocks);
+  void run(const Step& step, const TensorView& latent, const Blocks& blocks,
+           const ForwardHow& how = {});
   [[noreturn]] void report_non_finite(const Pass& pass, const std::string& where) const;
 
   // Weight offload of this job's forwards.
@@ -64,7 +70,8 @@ class Forwards {
     const Transformer* expert = nullptr;
     WeightOffload outside{};  // offload outside of this job's forwards
   };
-  void enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks);
+  void enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks,
+               HiddenHook* hook);
   bool recordable(const Step& step) const;
   void release();
   Sequence sequence() const {

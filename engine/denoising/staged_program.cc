@@ -86,11 +86,11 @@ void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
     copy(stream_, slots[step.reads[0].slot], in);
   }
   if (step.blocks.last()) {
-    forward(in, velocity_rows(step));
+    forward(step.blocks, in, velocity_rows(step));
     return;
   }
   const TensorView out = arena_.alloc(DType::kF32, {rows, traits_.width});
-  forward(in, out);
+  forward(step.blocks, in, out);
   copy(stream_, out,
        slots.make(step.writes[0].slot, dtype_, rows, traits_.width, stream_.device()));
 }

@@ -177,6 +177,8 @@ struct Generator::Impl {
         predict_bytes(parts, placement, request, prompt_rows(request), kept, is_queue(request)),
         available, host_available);
   }
+  std::vector<EmbeddedStep> embedded_steps(const Request& request) const;
+  std::vector<CachedStep> cached_steps(const Request& request, const Denoiser& denoiser) const;
   LayoutLimits layout_limits(const Request& request) const;
   std::string refusal(const Request& request, const MemoryPlan& plan);
 
@@ -365,6 +367,12 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
                           why_not_between_steps(run.request));
   Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
+  DenoisePlanConfig config = plan_of(run.request, sampler);
+  config.first_step = start.step;
+  int skipped = 0;
+  for (auto& step : config.steps)
+    step.audited = step.skipped && run.options.cache_audit > 0 &&
+                   ++skipped % run.options.cache_audit == 0;
   Job job{.request = run.request,
           .sampler = sampler,
           .embeds = embeds,
@@ -388,7 +396,9 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
               }};
   job.before_step = [&](int done) {
     if (done == start.step) run.clock.enter(Zone::kDenoise, sampler.steps(), start.step);
-    if (!run.options.stop) return StepAction::kContinue;
+    // A checkpoint does not hold what a skipped step adds. The next step that runs its blocks needs
+    // nothing of the kind, so the job stops there.
+    if (!run.options.stop || config.steps[done].skipped) return StepAction::kContinue;
     // The first of several stages updates nothing, so it reports the finished step here.
     if (done > start.step && placement.layout()[Axis::kLayers] > 1)
       run.clock.step(done, sampler.sigmas()[done - 1]);
@@ -397,16 +407,47 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
     return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
   };
   job.keep = [&](int done, Snapshot snapshot) { policy.keep(done, std::move(snapshot)); };
-  DenoisePlanConfig config = plan_of(run.request, sampler);
-  config.first_step = start.step;
   try {
     denoiser.run(config, job);
+    if (placement.root()) run.result.cached = cached_steps(run.request, denoiser);
     delivered.finish();
     run.result.streaming = denoiser.streaming();
   } catch (...) {
     policy.finish(run.result);
     throw;
   }
+}
+
+std::vector<EmbeddedStep> Generator::Impl::embedded_steps(const Request& request) const {
+  const Sampler steps(sampler_for(request), request.steps, request.sigmas);
+  std::vector<double> guidance;
+  for (int model = 0; model < limits.experts; ++model)
+    guidance.push_back(guidance_of(request, model));
+  std::vector<EmbeddedStep> out;
+  for (const auto& step : steps_of(steps, limits.boundary_ratio, guidance))
+    out.push_back({.model = step.model});
+  for (int model = 0; model < limits.experts; ++model) {
+    const auto vectors = parts.expert_model(model).time_vectors(*parts.model()->expert_files[model],
+                                                                steps.timesteps());
+    for (size_t i = 0; i < vectors.size(); ++i)
+      if (out[i].model == model) out[i].embedding = vectors[i];
+  }
+  return out;
+}
+
+std::vector<CachedStep> Generator::Impl::cached_steps(const Request& request,
+                                                      const Denoiser& denoiser) const {
+  if (denoiser.changes().empty()) return {};
+  std::vector<CachedStep> steps;
+  for (const double change : embedding_changes(embedded_steps(request)))
+    steps.push_back({.embedding_change = change,
+                     .output_change = denoiser.changes()[steps.size()].relative()});
+  for (const int step : *request.cache.skipped) {
+    steps[step].skipped = true;
+    if (const Change& error = denoiser.errors()[step]; error.size > 0)
+      steps[step].error = error.relative();
+  }
+  return steps;
 }
 
 LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
@@ -543,6 +584,10 @@ Request Generator::resolve(const Request& request) const {
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
        .flow_shift = config.shift});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
+  validate_cache(resolved, defaults());
+  if (StepCache& cache = resolved.cache; cache.kind != StepCacheKind::kNone && !cache.skipped)
+    cache.skipped = teacache_skips(impl_->embedded_steps(resolved), defaults().teacache,
+                                   cache.threshold);
   if (resolved.endless)
     resolved.frames =
         std::min(resolved.frames, vae.frames(queue_settings(resolved.method).most_latents()));

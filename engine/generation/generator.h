@@ -111,12 +111,23 @@ struct RunOptions {
   std::string checkpoint_path{};
   double checkpoint_seconds = 60;
   std::map<std::string, std::string> notes{};
+  // Recomputes every n-th step that the step cache skips, to measure its error; 0: none. It must be
+  // the same on all ranks.
+  int cache_audit = 0;
   std::shared_ptr<Checkpoint> resume{};  // read on the root: resumes from it and moves its tensors
 };
 
 struct StageSeconds {
   std::string stage;
   double seconds = 0;
+};
+
+// A step of a job with a step cache. Changes are relative L1 changes from the step before.
+struct CachedStep {
+  bool skipped = false;
+  double embedding_change = 0;    // of what the time MLP makes of the timestep
+  double output_change = 0;       // of the velocity for the positive prompt; 0 for the first step
+  std::optional<double> error{};  // of that velocity, where the step is skipped and audited
 };
 
 struct RunResult {
@@ -136,6 +147,7 @@ struct RunResult {
   // The peak of each stage: encode_text, denoise, decode. On a device it is that of all stages up
   // to the end of this one.
   std::array<uint64_t, 3> stage_high_water{};
+  std::vector<CachedStep> cached{};  // by step, on the root; empty without a step cache
   OffloadTotals streaming{};  // weight offload of the forwards
   std::string latents_path;   // the file that holds the final latents; empty if none was written
   int steps = 0;

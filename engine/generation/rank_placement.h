@@ -23,7 +23,8 @@ enum Decision : int {
   kDecodeDecision = 2,
   kJobDecision = 3,
   kTokenDecision = 4,
-  kFileDecision = 5
+  kFileDecision = 5,
+  kChangesReport = 6  // goes to the root
 };
 
 // The latent frames of a video, split over clips.

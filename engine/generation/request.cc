@@ -101,6 +101,36 @@ void validate(const Request& request, const ModelLimits& limits) {
   if (!request.solver.empty()) solver_from_name(request.solver);
 }
 
+void validate_cache(const Request& request, const DefaultSettings& defaults) {
+  const StepCache& cache = request.cache;
+  const auto refuse = [&](const std::string& why, const std::string& legal) {
+    throw Error(ErrorKind::kUsage,
+                "--cache is '" + to_string(cache) + "', but " + why + "; legal: " + legal);
+  };
+  const bool any = cache.skipped && !cache.skipped->empty();
+  if (cache.kind == StepCacheKind::kNone) {
+    if (any) refuse("skipped_steps lists steps", "a cache that skips them");
+    return;
+  }
+  const std::string method = "the method is " + to_string(request.method);
+  if (is_queue(request))
+    refuse(method +
+               ", whose blocks read the keys of their neighbours' newest steps, and a skipped step "
+               "makes none",
+           "none");
+  if (request.method.stale.value_or(0) > 0)
+    refuse(method + ", which reads the frames of the step before, and a skipped step makes none",
+           "none, or stale=0");
+  if (any && cache.skipped->back() >= request.steps - 1)
+    refuse("skipped_steps has step " + std::to_string(cache.skipped->back()) + " of " +
+               std::to_string(request.steps) + " counted from 0",
+           "steps between the first and the last");
+  if (cache.threshold > 0 && !cache.skipped && defaults.teacache.empty())
+    refuse("no polynomial of TeaCache is known for " + defaults.name,
+           "none, or teacache:0, which skips nothing and measures what a polynomial is fitted to "
+           "(\"teacache\" in weft.json)");
+}
+
 void validate_method(const Request& request, const TransformerModel& model,
                      const std::string& name) {
   const Method& method = request.method;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/generation/method.h"
+#include "engine/generation/step_cache.h"
 #include "engine/sampling/noise_pool.h"
 #include "models/registry.h"
 
@@ -41,6 +42,7 @@ struct Request {
   uint64_t seed = 0;
   Rng rng = Rng::kPortable;
   Method method{};
+  StepCache cache{};
   NoiseMode noise = NoiseMode::kPool;       // of the queue
   std::vector<ScheduledPrompt> schedule{};  // after `prompt`; the queue alone can change prompts
 };
@@ -83,5 +85,7 @@ void validate(const Request& request, const ModelLimits& limits);
 // Refuses a resolved method that the model, which has this name, or other fields do not go with.
 void validate_method(const Request& request, const TransformerModel& model,
                      const std::string& name);
+// The same for its step cache.
+void validate_cache(const Request& request, const DefaultSettings& defaults);
 
 }  // namespace weft

@@ -39,6 +39,9 @@ void set_size(JobSpec& job, const GivenText& value) {
   job.request.height = size->second;
 }
 
+// Other settings may mean other steps to skip.
+void decide_again(JobSpec& job) { job.request.cache.skipped.reset(); }
+
 void set_sigmas(JobSpec& job, const GivenText& value) {
   std::vector<double> sigmas;
   for (const char* at = value.text.c_str(); *at;) {
@@ -51,6 +54,7 @@ void set_sigmas(JobSpec& job, const GivenText& value) {
     at = *end ? end + 1 : end;
   }
   if (sigmas.empty()) return;
+  decide_again(job);
   job.request.steps = static_cast<int>(sigmas.size());
   job.request.flow_shift.reset();
   job.request.sigmas = std::move(sigmas);
@@ -120,6 +124,7 @@ constexpr Rule kRules[] = {
      [](JobSpec& job, const GivenText& v) { job.request.fps = v.number(); }},
     {{"steps", "1 ... 1000"},
      [](JobSpec& job, const GivenText& v) {
+       decide_again(job);
        job.request.steps = static_cast<int>(v.whole_number());
        job.request.sigmas.clear();
      }},
@@ -129,17 +134,29 @@ constexpr Rule kRules[] = {
      [](JobSpec& job, const GivenText& v) { job.request.guidance_scale_2 = v.number(); }},
     {{"flow_shift", "0.001 ... 1000"},
      [](JobSpec& job, const GivenText& v) {
+       decide_again(job);
        job.request.flow_shift = v.number();
        job.request.sigmas.clear();
      }},
     {{"solver", "unipc-diffusers|unipc-original|dpmpp-diffusers|dpmpp-original|euler|distill-4"},
-     [](JobSpec& job, const GivenText& v) { job.request.solver = v.one_of(); }},
+     [](JobSpec& job, const GivenText& v) {
+       decide_again(job);
+       job.request.solver = v.one_of();
+     }},
     {{"sigmas", nullptr}, set_sigmas},
     {{"seed", nullptr}, set_seed},
     {{"rng", "portable|torch-cpu"},
      [](JobSpec& job, const GivenText& v) { job.request.rng = rng_from_name(v.one_of()); }},
     {{"method", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.method = parse_method(v.text, v.label); }},
+    {{"cache", nullptr},
+     [](JobSpec& job, const GivenText& v) {
+       job.request.cache = parse_step_cache(v.text, v.label);
+     }},
+    {{"skipped_steps", nullptr},
+     [](JobSpec& job, const GivenText& v) {
+       job.request.cache.skipped = parse_skipped_steps(v.text, v.label);
+     }},
     {{"noise", "pool|iid"},
      [](JobSpec& job, const GivenText& v) {
        job.request.noise = noise_mode_from_name(v.one_of());
@@ -163,7 +180,8 @@ std::string text_of(const nlohmann::json& object, const char* field, const std::
     if (value.is_number_float() && number.ends_with(".0")) number.resize(number.size() - 2);
     return number;
   }
-  if (value.is_object() || std::string_view(field) != "sigmas")
+  if (value.is_object() ||
+      (std::string_view(field) != "sigmas" && std::string_view(field) != "skipped_steps"))
     throw Error(ErrorKind::kUsage, label + " is " + value.dump() + ", legal: a text or a number");
   std::string list;
   for (const nlohmann::json& each : value) list += (list.empty() ? "" : ",") + each.dump();
@@ -289,6 +307,9 @@ nlohmann::json to_json(const JobSpec& job) {
   set("seed", job.seeded, request.seed);
   out["rng"] = to_string(request.rng);
   set("method", request.method.kind != MethodKind::kAuto, to_string(request.method));
+  const StepCache& cache = request.cache;
+  set("cache", cache.kind != StepCacheKind::kNone, to_string(cache));
+  if (cache.skipped && cache.kind != StepCacheKind::kNone) out["skipped_steps"] = *cache.skipped;
   set("noise", request.noise != NoiseMode::kPool, to_string(request.noise));
   set("prompt_schedule", !request.schedule.empty(), to_json(request.schedule));
   return out;

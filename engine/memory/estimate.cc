@@ -259,6 +259,10 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
   if (last)
     forward.arena = std::max(forward.arena, 2 * arena_bytes(DType::kF32, {own, traits.row()}));
   if (queue_) return stage(held + slots + queue_rows(blocks, rows), weights, forward);
+  if (last && request_.cache.kind != StepCacheKind::kNone) {  // BlockCache
+    forward.held += hidden * computed * sizeof(float) + rows;
+    if (on_device()) bytes.host.buffers += 2 * rows;
+  }
   forward.held = std::max(forward.held + (last ? kHistory * rows : 0), whole);
   return stage(held + slots, weights, forward);
 }

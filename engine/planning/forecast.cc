@@ -167,7 +167,8 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   std::vector<double> sigmas;
   for (size_t i = 0; i < schedule_.steps.size(); ++i) {
     const auto &step = schedule_.steps[i], *before = i > 0 ? &schedule_.steps[i - 1] : nullptr;
-    if (!before || before->model != step.model || before->branches != step.branches)
+    if (!before || before->model != step.model || before->branches != step.branches ||
+        before->skipped != step.skipped)
       stretches_.push_back({.first = static_cast<int>(steps.size())});
     if (++stretches_.back().count > kSimulatedSteps) continue;
     steps.push_back(step);
@@ -197,6 +198,7 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   const int64_t latents = vae.latent_frames(job_.request.frames);
   Request brief = job_.request;
   brief.steps = 1;
+  brief.cache = {};
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
   brief.frames = vae.frames(std::min<int64_t>(latents, kSimulatedChunks));
   const Generator generator(model, without_limits(job_.options));

@@ -20,6 +20,10 @@ class WanModel final : public TransformerModel {
                                     const TransformerLoad& load) const override {
     return std::make_unique<WanTransformer>(WanTransformer::load(stream, file, config_, load));
   }
+  std::vector<std::vector<float>> time_vectors(const TensorFile& file,
+                                               std::span<const float> times) const override {
+    return wan_time_vectors(config_, file, times);
+  }
 
  private:
   WanConfig config_;

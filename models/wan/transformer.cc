@@ -75,7 +75,8 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
   const CheckpointPart tensors = checked_tensors(file, config, load.width);
   const DType dtype = load.dtype, f32 = DType::kF32;
   const std::string embedder = "condition_embedder.";
-  if (blocks.first()) model.patch_embedding_ = tensors.linear(stream, "patch_embedding", f32);
+  if (blocks.first() || blocks.last())
+    model.patch_embedding_ = tensors.linear(stream, "patch_embedding", f32);
   model.time_linear_1_ = tensors.linear(stream, embedder + "time_embedder.linear_1", f32);
   model.time_linear_2_ = tensors.linear(stream, embedder + "time_embedder.linear_2", f32);
   model.time_proj_ = tensors.linear(stream, embedder + "time_proj", f32);
@@ -154,7 +155,7 @@ Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> st
 }
 
 void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
-  const auto& [blocks, in, times, embedding, conditioning, rope, out] = args;
+  const auto& [blocks, in, times, embedding, conditioning, rope, out, hook] = args;
   const auto& text = dynamic_cast<const WanText&>(conditioning);
   const int64_t n = context.tokens.size(), d = config_.width();
   check_forward(context, args);
@@ -172,7 +173,9 @@ void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
     with_block(context.stream, i, [&](const WanBlock& weights) {
       block(context, i, weights, {.times = rows, .text = text, .rope = rope}, x);
     });
-  if (blocks.last()) head(context, rows, x, out);
+  if (!blocks.last()) return;
+  if (hook) hook->before_head(context, x);
+  head(context, rows, x, out);
 }
 
 void WanTransformer::embed_patches(Context& context, const TensorView& rows,

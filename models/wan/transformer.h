@@ -78,7 +78,7 @@ struct WanBlock {
 class WanTransformer final : public BlockTransformer<WanBlock> {
  public:
   // Loads the slice `load.width` of the weights of `load.blocks`; the first block brings the patch
-  // embedding, the last the head, and any the time and text embedders.
+  // embedding, the last the embedding and the head, and any the time and text embedders.
   static WanTransformer load(Stream& stream, const TensorFile& file, const WanConfig& config,
                              const TransformerLoad& load = {});
 
@@ -139,6 +139,10 @@ class WanTransformer final : public BlockTransformer<WanBlock> {
 // The feed-forward runs on this many rows at a time, because its hidden rows are the widest of the
 // model.
 inline constexpr int64_t kFfnRows = 4096;
+
+// The vectors [times, D] behind the time MLP ("temb"), by sums in f64 and in order.
+std::vector<std::vector<float>> wan_time_vectors(const WanConfig& config, const TensorFile& file,
+                                                 std::span<const float> times);
 
 // A Wan transformer by its configuration.
 std::unique_ptr<TransformerModel> make_wan_model(const WanConfig& config);

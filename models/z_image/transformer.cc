@@ -201,7 +201,7 @@ Rope ZImageTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3>
 }
 
 void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const {
-  const auto& [blocks, in, times, embedding, conditioning, rope, out] = args;
+  const auto& [blocks, in, times, embedding, conditioning, rope, out, hook] = args;
   const auto& prompt = dynamic_cast<const ZImageConditioning&>(conditioning);
   const int64_t n = context.tokens.size(), joint = prompt.joint_rows();
   check_forward(context, args);
@@ -230,7 +230,9 @@ void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const
     });
     observe_layer(context, i, prompt, x);
   }
-  if (blocks.last()) head(context, time, x.slice(0, 0, n), out);
+  if (!blocks.last()) return;
+  if (hook) hook->before_head(context, x);
+  head(context, time, x.slice(0, 0, n), out);
 }
 
 // Returns the conditioning vector [1, time_dim] f32.

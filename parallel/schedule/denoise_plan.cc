@@ -30,6 +30,14 @@ class DenoiseWriter final : public PlanWriter {
   bool last() const { return stage_ == stages_ - 1; }
   bool computes(int branch) const { return cfg_ == 1 || branch == branch_; }
   bool computes_in(int step) const { return computes(0) || config_.steps[step].branches == 2; }
+  // The first stage needs the latent of a step whose blocks run.
+  bool begins(int step) const {
+    const auto& next = config_.steps[step];
+    bool any = false;
+    for (int branch = 0; branch < next.branches; ++branch)
+      any |= computes(branch) && next.runs_blocks(branch);
+    return any;
+  }
   int steps() const { return static_cast<int>(config_.steps.size()); }
 
   // A rank keeps the expert that it used last, also where it is idle in between.
@@ -83,8 +91,7 @@ class DenoiseWriter final : public PlanWriter {
     post(pass, branches);
     for (int branch = 0; branch < branches; ++branch)
       if (computes(branch)) forward(pass, branch);
-    // The first stage needs the latent where it computes the next step.
-    const bool returns = stages_ > 1 && pass.step + 1 < steps() && computes_in(pass.step + 1);
+    const bool returns = stages_ > 1 && pass.step + 1 < steps() && begins(pass.step + 1);
     const SlotVersion next{kLatentSlot, pass.step + 1};
     if (last()) {
       exchange_velocities(pass, branches);
@@ -123,7 +130,7 @@ class DenoiseWriter final : public PlanWriter {
   // Posts the step's receives, so that messages arrive while the rank computes.
   void post(const Pass& pass, int branches) {
     for (int branch = 0; branch < branches && !first(); ++branch) {
-      if (!computes(branch)) continue;
+      if (!computes(branch) || !config_.steps[pass.step].runs_blocks(branch)) continue;
       const int slot = kHiddenSlot + branch;
       wait_for_send(pass,
                     slot);  // a stage sends the buffer it received: hidden rows change in place
@@ -137,6 +144,7 @@ class DenoiseWriter final : public PlanWriter {
 
   void forward(const Pass& step, int branch) {
     const Pass pass = of_branch(step, branch);
+    if (!config_.steps[pass.step].runs_blocks(branch)) return reuse(pass);
     const BlockRange blocks = this->blocks(pass);
     const int slot = kHiddenSlot + branch;
     SlotVersion in{slot, pass.step, blocks.begin}, out{slot, pass.step, blocks.end};
@@ -153,6 +161,19 @@ class DenoiseWriter final : public PlanWriter {
          .reads = {in},
          .writes = {out}});
     if (!last()) send(hidden_message(pass, stage_ + 1), out);
+  }
+
+  void reuse(const Pass& pass) {
+    if (!last()) return;
+    const SlotVersion out = velocity(pass, pass.branch);
+    wait_for_send(pass, out.slot);
+    add({.kind = Kind::kCompute,
+         .pass = pass,
+         .blocks = BlockRange::all(config_.blocks[pass.model]),
+         .tokens = tokens_,
+         .reuses = true,
+         .reads = {{kLatentSlot, pass.step}},
+         .writes = {out}});
   }
 
   // Every branch's last stage needs both velocities for its update.

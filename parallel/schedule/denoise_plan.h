@@ -8,6 +8,7 @@
 //   stage to the first; at the end every last stage's tokens to all ranks, once, before decoding.
 //   With clips they go to the ranks that decode alone, one frame after the other: a frame is under
 //   way while the one before it is decoded, and no rank holds the latent of all frames.
+//   In a skipped step (DenoiseStep::skipped) there are only the velocities.
 // Bytes sent per step by a rank that owns n of the tokens: hidden (n + j) D e per branch and hop (j
 //   rows of joint text); velocity n C p 4 (C channels, p places of the latent per token) where
 //   cfg = 2; latent n C p 4 where layers > 1, last stage alone, before a step that its branch
@@ -45,6 +46,11 @@ struct DenoisePlanConfig {
   struct DenoiseStep {
     int model = 0;
     int branches = 1;  // 2 with guidance
+    // The last stage adds what the blocks added in the last step that ran them. It has the latent,
+    // so it embeds that itself: no other stage does anything, and no message is sent to it.
+    bool skipped = false;
+    bool audited = false;  // skipped, but the positive branch runs its blocks, too, to compare
+    bool runs_blocks(int branch) const { return !skipped || (audited && branch == 0); }
   };
   std::vector<DenoiseStep> steps{};
   int first_step = 0;                   // the steps before are done

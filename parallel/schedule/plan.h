@@ -45,7 +45,8 @@ struct Step {
   Pass pass{};
   BlockRange blocks{};
   Range tokens{};  // rows of the sequence that are computed, updated or carried
-  int stale = 0;   // how many turns old the rows may be that it reads
+  bool reuses = false;  // adds what the blocks added in an earlier turn in place of running them
+  int stale = 0;        // how many turns old the rows may be that it reads
   int peer = -1;
   Payload payload = Payload::kControl;
   int64_t bytes = 0;

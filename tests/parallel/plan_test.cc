@@ -106,6 +106,46 @@ TEST(PlanDenoise, GoldenText) {
   EXPECT_EQ(to_string(plans[3]), kLastOfFour);
 }
 
+// A step of the cache has no hidden rows and no latent that would be the first stage's.
+TEST(PlanDenoise, SkippedStepsSendVelocitiesAloneAndAuditedOnesRunOneBranch) {
+  const LayoutLimits limits{.heads = 6, .layers = 5, .tokens = 100, .ffn = 64};
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (const Layout& layout : legal_layouts(ranks, limits)) {
+      DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {0, 2}, {0, 2}, {0, 2}});
+      config.steps[1].skipped = config.steps[2].skipped = config.steps[2].audited = true;
+      const std::vector<Plan> plans = plan_denoise(config);
+      EXPECT_EQ(check_plans(plans, rules_of(config)), std::nullopt) << to_string(layout);
+      const Mesh mesh(layout);
+      const int stages = layout[Axis::kLayers];
+      for (const Plan& plan : plans) {
+        const int stage = mesh.at(Axis::kLayers, plan.rank),
+                  branch = mesh.at(Axis::kCfg, plan.rank);
+        const bool last = stage == stages - 1, two = layout[Axis::kCfg] == 2;
+        std::array<int, 5> hidden{}, latents{}, reused{}, computed{};
+        for (const Step& step : plan.steps) {
+          if (step.turn >= 5) continue;
+          if (step.kind == Step::Kind::kSend) {
+            hidden[step.turn] += step.payload == Payload::kHidden;
+            latents[step.turn] += step.payload == Payload::kLatent;
+          }
+          if (step.kind == Step::Kind::kCompute)
+            ++(step.reuses ? reused : computed)[step.turn];
+        }
+        const int whole = two ? 1 : 2, audited = two && branch ? 0 : 1;
+        const std::array<int, 5> runs{whole, 0, audited, whole, whole},
+            skips{0, whole, whole - audited, 0, 0};
+        EXPECT_EQ(computed, runs) << to_string(layout) << " rank " << plan.rank;
+        EXPECT_EQ(reused, last ? skips : std::array<int, 5>{})
+            << to_string(layout) << " rank " << plan.rank;
+        EXPECT_EQ(hidden, last ? std::array<int, 5>{} : runs) << to_string(layout);
+        // The latent of a step goes back at the end of the one before.
+        std::array<int, 5> back{};
+        for (int step = 1; step < 5 && last && stages > 1; ++step) back[step - 1] = runs[step] > 0;
+        EXPECT_EQ(latents, back) << to_string(layout) << " rank " << plan.rank;
+      }
+    }
+}
+
 TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
   const LayoutLimits limits{.heads = 6, .layers = 5, .tokens = 100, .ffn = 64};
   int checked = 0;

@@ -1,0 +1,614 @@
+// Step caches: which steps are skipped, and that a skipped step has the same bits under every
+// layout, those of a plain loop that skips it.
+#include "engine/generation/step_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <unistd.h>
+
+#include "engine/denoising/denoiser.h"
+#include "engine/job/job_spec.h"
+#include "engine/sampling/guidance.h"
+#include "kernels/copy.h"
+#include "models/wan/transformer.h"
+#include "nlohmann/json.hpp"
+#include "parallel/sequence_map.h"
+#include "parallel/transport/local.h"
+#include "tests/engine/replica_job.h"
+#include "tests/models/transformer_testing.h"
+
+namespace weft {
+namespace {
+
+std::vector<EmbeddedStep> embedded(const std::vector<float>& values, int second_from = 1000) {
+  std::vector<EmbeddedStep> steps;
+  for (size_t i = 0; i < values.size(); ++i)
+    steps.push_back({static_cast<int>(i) >= second_from, {values[i], -values[i]}});
+  return steps;
+}
+
+TEST(TeaCache, AddsUpChangesSinceTheLastComputedStep) {
+  // Changes: 0.5, 0.5, 1/3, 0.25, 0.2 of the step before.
+  const std::vector<EmbeddedStep> steps = embedded({2, 3, 1.5, 2, 2.5, 3});
+  const std::vector<double> changes = embedding_changes(steps);
+  EXPECT_EQ(changes[0], 0);
+  EXPECT_NEAR(changes[3], 1.0 / 3, 1e-12);
+  const double twice[] = {2, 0};  // 2 x
+  EXPECT_EQ(teacache_skips(steps, twice, 0), std::vector<int>{});
+  EXPECT_EQ(teacache_skips(steps, twice, 1.0), (std::vector<int>{3}));     // 1, 1, 0.67 | 1.17
+  EXPECT_EQ(teacache_skips(steps, twice, 1.2), (std::vector<int>{1, 3, 4}));  // 1 | 2 | .67, 1.17
+  EXPECT_EQ(teacache_skips(steps, twice, INFINITY), (std::vector<int>{1, 2, 3, 4}));
+  const double negative[] = {-1, 0};  // counts as 0
+  EXPECT_EQ(teacache_skips(steps, negative, 1e-9), (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_EQ(teacache_skips(steps, negative, 0), std::vector<int>{});
+}
+
+TEST(TeaCache, ComputesTheFirstStepOfEveryExpertAndTheLast) {
+  const double one[] = {1, 0};
+  EXPECT_EQ(teacache_skips(embedded({2, 2, 2, 2, 2, 2, 2}, 3), one, 1),
+            (std::vector<int>{1, 2, 4, 5}));
+  // The change between two experts does not count: step 4 begins from 0.
+  EXPECT_EQ(teacache_skips(embedded({1, 1, 1, 100, 100, 100}, 3), one, 0.5),
+            (std::vector<int>{1, 2, 4}));
+  for (const int steps : {1, 2})
+    EXPECT_EQ(teacache_skips(embedded(std::vector<float>(steps, 1)), one, 1), std::vector<int>{});
+}
+
+TEST(TeaCache, AHigherThresholdNeverComputesMore) {
+  const double polynomial[] = {4, -3, 0.5};
+  for (int seed = 1; seed <= 20; ++seed) {
+    std::vector<float> values;
+    for (int i = 0; i < 40; ++i)
+      values.push_back(1 + static_cast<float>((i * i * seed * 7919) % 1009) / 1009);
+    size_t before = 0;
+    for (double threshold = 0; threshold < 3; threshold += 0.01) {
+      const size_t skips = teacache_skips(embedded(values), polynomial, threshold).size();
+      EXPECT_GE(skips, before) << seed << " " << threshold;
+      before = skips;
+    }
+    EXPECT_GT(before, 0u);
+  }
+}
+
+TEST(StepCacheText, IsReadAndWritten) {
+  for (const char* text : {"none", "teacache:0", "teacache:0.1", "teacache:1000"})
+    EXPECT_EQ(to_string(parse_step_cache(text, "--cache")), text);
+  for (const char* text : {"", "tea", "none:1", "teacache", "teacache:", "teacache:-1",
+                           "teacache:x", "teacache:1001", "teacache:0.1,3"})
+    try {
+      parse_step_cache(text, "--cache");
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      const std::string what = error.what();
+      EXPECT_NE(what.find("--cache"), std::string::npos) << what;
+      EXPECT_NE(what.find("legal"), std::string::npos) << what;
+    }
+  EXPECT_EQ(parse_skipped_steps("3,4,6", "x"), (std::vector<int>{3, 4, 6}));
+  EXPECT_EQ(parse_skipped_steps("", "x"), std::vector<int>{});
+  for (const char* text : {"0", "3,3", "4,3", "a", "1000"})
+    EXPECT_THROW(parse_skipped_steps(text, "x"), Error) << text;
+}
+
+TEST(StepCacheText, ARecordStatesTheSkippedStepsUntilOtherSettingsReplaceThem) {
+  const FieldLabel label = [](const std::string& field) { return field; };
+  JobSpec job;
+  job.request.prompt = "a";
+  job.request.steps = 8;
+  job.request.cache = {StepCacheKind::kTeaCache, 0.1, std::vector<int>{2, 3}};
+  const nlohmann::json record = to_json(job);
+  EXPECT_EQ(record["skipped_steps"], nlohmann::json({2, 3}));
+  JobSpec read;
+  read_job(record, label, read);
+  EXPECT_EQ(read.request.cache, job.request.cache);
+  for (const nlohmann::json& change :
+       {nlohmann::json{{"steps", 9}}, {{"cache", "teacache:0.2"}}, {{"flow_shift", 4}},
+        {{"solver", "euler"}}, {{"sigmas", "1,0.5"}}}) {
+    JobSpec changed = read;
+    read_job(change, label, changed);
+    EXPECT_FALSE(changed.request.cache.skipped) << change;
+  }
+  EXPECT_FALSE(to_json(JobSpec{}).contains("cache"));
+}
+
+// The vectors from the file are those that a forward computes.
+TEST(TimeVectors, AreThoseOfAForward) {
+  const TensorFile file = TensorFile::open(test::kModel + "/transformer");
+  const WanConfig config = WanConfig::from_json_file(test::kModel + "/transformer/config.json");
+  Stream stream = Stream::cpu(1);
+  Arena arena;
+  const WanTransformer wan = WanTransformer::load(stream, file, config);
+  const float times[] = {999, 500.5, 3};
+  const auto vectors = wan_time_vectors(config, file, times);
+  ASSERT_EQ(vectors.size(), 3u);
+  const std::array<int64_t, 4> latent{config.in_channels, 1, 4, 4};
+  const Tensor in(DType::kF32, latent), out(DType::kF32, latent);
+  const Tensor embeds(DType::kF32, {3, config.text_dim});
+  for (int i = 0; i < 3; ++i) {
+    test::Recorder seen;
+    SerialSeams seams;
+    Context context = seams.context(stream, arena, Pass{}, TokenRanges::all(4), &seen);
+    const WanText text = test::prepare_text(wan, context, embeds, 5);
+    const TimeSegment time{{0, 4}, times[i]};
+    test::forward(wan, context, BlockRange::all(config.layers), in, {&time, 1}, text,
+                  test::rope_of(wan, {1, 2, 2}), out);
+    const TensorView temb = seen.seen.at("temb");
+    ASSERT_EQ(temb.count(), static_cast<int64_t>(vectors[i].size()));
+    for (int64_t k = 0; k < temb.count(); ++k)
+      EXPECT_NEAR(temb.as<float>()[k], vectors[i][k], 1e-5) << times[i] << " " << k;
+  }
+}
+
+// The embedding and the head alone are those of a whole forward.
+TEST(EmptyBlocks, AreTheEndsOfAForward) {
+  const TensorFile file = TensorFile::open(test::kModel + "/transformer");
+  const WanConfig config = WanConfig::from_json_file(test::kModel + "/transformer/config.json");
+  Stream stream = Stream::cpu(1);
+  Arena arena;
+  const int layers = config.layers;
+  TransformerLoad last;
+  last.blocks = {layers - 1, layers, layers};
+  const WanTransformer whole = WanTransformer::load(stream, file, config),
+                       stage = WanTransformer::load(stream, file, config, last);
+  Tensor in(DType::kF32, {config.in_channels, 1, 4, 4});
+  for (int64_t i = 0; i < in.count(); ++i) in.as<float>()[i] = std::sin(static_cast<float>(i));
+  const Tensor out(DType::kF32, in.view().shape()), head(DType::kF32, in.view().shape());
+  const Tensor embeds(DType::kF32, {3, config.text_dim});
+  const TimeSegment time{{0, 4}, 700};
+  test::Recorder seen;
+  SerialSeams seams;
+  Context context = seams.context(stream, arena, Pass{}, TokenRanges::all(4), &seen);
+  const WanText text = test::prepare_text(whole, context, embeds, 5);
+  const Rope rope = test::rope_of(whole, {1, 2, 2});
+  test::forward(whole, context, BlockRange::all(layers), in, {&time, 1}, text, rope, out);
+  const Tensor embedded(DType::kF32, {4, config.width()});
+  context.observer = nullptr;
+  const WanText stage_text = test::prepare_text(stage, context, embeds, 5);
+  test::forward(stage, context, {0, 0, layers}, in, {&time, 1}, stage_text, rope, embedded);
+  EXPECT_EQ(std::memcmp(embedded.view().data, seen.seen.at("patch_embedding").view().data,
+                        embedded.view().bytes()),
+            0);
+  test::forward(stage, context, {layers, layers, layers},
+                seen.seen.at("blocks." + std::to_string(layers - 1)), {&time, 1}, stage_text, rope,
+                head);
+  EXPECT_EQ(std::memcmp(head.view().data, out.view().data, out.view().bytes()), 0);
+}
+
+// A toy transformer whose values go through it on their own.
+constexpr std::array<int64_t, 4> kShape{2, 3, 4, 6};
+constexpr int kBlocks = 5, kSteps = 8;
+constexpr int64_t kTokens = 3 * 2 * 3, kRow = 2 * 2 * 2;
+
+float embed(float x) { return 1.5f * x + 0.125f; }
+float block(float x, float prompt, float timestep) {
+  return 0.75f * x + 0.25f * std::sin(x + prompt) + 0.001f * timestep;
+}
+float head(float x, float timestep) { return 0.5f * x - 0.0005f * timestep; }
+
+struct ToyConditioning final : Conditioning {
+  float prompt = 0;
+  size_t bytes() const override { return 0; }
+};
+
+struct Toy final : Transformer {
+  TransformerTraits own{};
+  TransformerLoad load{};
+  Toy() {
+    own.width = kRow;
+    own.blocks = kBlocks;
+    own.heads = 6;
+    own.head_dim = 2;
+    own.in_channels = own.out_channels = kShape[0];
+    own.patch = {1, 2, 2};
+    own.text_columns = 1;
+    own.time_columns = 2;
+  }
+  const TransformerTraits& traits() const override { return own; }
+  const TransformerLoad& loaded() const override { return load; }
+  size_t weights_bytes() const override { return 0; }
+  size_t streamed_bytes() const override { return 0; }
+  WeightOffload streamed() const override { return {}; }
+  std::unique_ptr<Conditioning> prepare(Context&, const Conditions& conditions,
+                                        std::array<int64_t, 3>) const override {
+    auto made = std::make_unique<ToyConditioning>();
+    made->prompt = conditions.text.as<float>()[0];
+    return made;
+  }
+  Rope rope(std::array<int64_t, 3>, std::array<int64_t, 3>, const Conditioning&) const override {
+    return {};
+  }
+  void forward(Context& context, const ForwardArgs& args) const override {
+    const float prompt = static_cast<const ToyConditioning&>(args.conditioning).prompt;
+    const float timestep = args.times[0].timestep;
+    const Arena::Scope scope(context.arena);
+    const TensorView x = context.arena.alloc(DType::kF32, args.in.shape());
+    for (int64_t i = 0; i < x.count(); ++i) {
+      float value = args.in.as<float>()[i];
+      if (args.blocks.first()) value = embed(value);
+      for (int b = args.blocks.begin; b < args.blocks.end; ++b)
+        value = block(value, prompt, timestep);
+      x.as<float>()[i] = value;
+    }
+    if (args.blocks.last() && args.hook) args.hook->before_head(context, x);
+    for (int64_t i = 0; i < x.count(); ++i)
+      args.out.as<float>()[i] =
+          args.blocks.last() ? head(x.as<float>()[i], timestep) : x.as<float>()[i];
+  }
+};
+
+struct ToyExperts final : Experts {
+  Toy toy;
+  ModelFamily row{};
+  const ModelFamily& family() const override { return row; }
+  const TransformerTraits& traits() const override { return toy.own; }
+  DType dtype() const override { return DType::kF32; }
+  int64_t text_length(int64_t rows) const override { return rows; }
+  const Transformer& expert(Stream&, int) override { return toy; }
+  void done_with_experts() override {}
+};
+
+Tensor noise() {
+  Tensor x(DType::kF32, kShape);
+  for (int64_t i = 0; i < x.count(); ++i)
+    x.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+  return x;
+}
+
+Sampler toy_sampler() {
+  SamplerConfig config;
+  config.shift = 3;
+  return {config, kSteps};
+}
+
+Request toy_request(double guidance, const std::vector<int>& skipped) {
+  Request request;
+  request.guidance_scale = request.guidance_scale_2 = guidance;
+  request.cache = {StepCacheKind::kTeaCache, 0.1, skipped};
+  return request;
+}
+
+float prompt_of(int branch) { return branch ? -0.5f : 0.5f; }
+bool is_in(const std::vector<int>& steps, int step) { return std::ranges::count(steps, step) > 0; }
+
+// One loop over the whole latent, without rows, plans and ranks. `error` receives the relative L1
+// error of the reused velocity of the positive prompt in every skipped step.
+Tensor reference(double guidance, const std::vector<int>& skipped, std::vector<double>& error) {
+  Stream stream = Stream::cpu(1);
+  Arena arena;
+  const Sampler steps = toy_sampler();
+  Tensor x = noise(), velocities[2] = {Tensor(DType::kF32, kShape), Tensor(DType::kF32, kShape)};
+  std::vector<float> added[2];
+  for (auto& of_branch : added) of_branch.resize(x.count());
+  SamplerState state(x.count());
+  error.assign(kSteps, 0);
+  for (int step = 0; step < kSteps; ++step) {
+    const float timestep = steps.timesteps()[step];
+    for (int branch = 0; branch < 2; ++branch) {
+      double wrong = 0, size = 0;
+      for (int64_t i = 0; i < x.count(); ++i) {
+        const float first = embed(x.as<float>()[i]);
+        float last = first;
+        for (int b = 0; b < kBlocks; ++b) last = block(last, prompt_of(branch), timestep);
+        const float right = head(last, timestep);
+        if (is_in(skipped, step))
+          last = first + added[branch][i];
+        else
+          added[branch][i] = last - first;
+        const float velocity = head(last, timestep);
+        velocities[branch].as<float>()[i] = velocity;
+        wrong += std::abs(double{velocity} - right);
+        size += std::abs(double{right});
+      }
+      if (branch == 0) error[step] = wrong / size;
+    }
+    guide(stream, {}, guidance, velocities[1], velocities[0]);
+    steps.step(stream, arena, step, velocities[0], x, state);
+  }
+  return x;
+}
+
+struct Observed {
+  Tensor latent{};
+  std::vector<Change> changes{}, errors{};
+};
+
+Observed denoise(const Layout& layout, double guidance, const std::vector<int>& skipped,
+                 int audit = 0, const LocalOptions& options = {}) {
+  Observed seen;
+  std::mutex mutex;
+  const Sampler steps = toy_sampler();
+  const Request asked = toy_request(guidance, skipped);
+  run_ranks(
+      layout.ranks(),
+      [&](Communicator& world) {
+        Stream stream = Stream::cpu(1);
+        Arena arena;
+        ToyExperts experts;
+        RankPlacement placement = RankPlacement::of(world, layout);
+        float prompts[] = {prompt_of(0), prompt_of(1)};
+        DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
+        config.steps.assign(kSteps, {.model = 0, .branches = guidance_branches(guidance)});
+        for (size_t i = 0; i < skipped.size(); ++i) {
+          config.steps[skipped[i]].skipped = true;
+          config.steps[skipped[i]].audited = audit > 0 && (i + 1) % audit == 0;
+        }
+        config.blocks = {kBlocks};
+        Job job{.request = asked,
+                .sampler = steps,
+                .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
+                           TensorView(&prompts[1], DType::kF32, {1, 1})},
+                .latent = noise()};
+        job.decode = [&](const TensorView& latent) {
+          Tensor copied(DType::kF32, kShape);
+          copy(stream, latent, copied);
+          const std::scoped_lock lock(mutex);
+          if (seen.latent) {
+            EXPECT_EQ(
+                std::memcmp(seen.latent.view().data, copied.view().data, copied.view().bytes()), 0);
+          }
+          seen.latent = std::move(copied);
+        };
+        Denoiser denoiser(stream, arena, experts, placement);
+        denoiser.run(config, job);
+        if (world.rank() == 0) {
+          seen.changes = denoiser.changes();
+          seen.errors = denoiser.errors();
+        }
+      },
+      options);
+  return seen;
+}
+
+bool same(const Tensor& a, const Tensor& b) {
+  return a.count() == b.count() && std::memcmp(a.view().data, b.view().data, a.view().bytes()) == 0;
+}
+
+std::vector<Layout> toy_layouts(int ranks, bool guided) {
+  return legal_layouts(
+      ranks,
+      {.heads = 6, .layers = kBlocks, .tokens = kTokens, .ffn = 6, .guided = guided});
+}
+
+TEST(StepCache, GivesTheLatentOfOneLoopUnderEveryLayout) {
+  const std::vector<int> skips[] = {{}, {1, 2, 4, 6}, {1, 2, 3, 4, 5, 6}};
+  for (const double guidance : {1.0, 4.0})
+    for (const std::vector<int>& skipped : skips) {
+      std::vector<double> error;
+      const Tensor expected = reference(guidance, skipped, error);
+      for (int ranks = 1; ranks <= 4; ++ranks)
+        for (const Layout& layout : toy_layouts(ranks, guidance > 1))
+          for (const int audit : {0, 1, 2}) {
+            const Observed seen = denoise(layout, guidance, skipped, audit);
+            EXPECT_TRUE(same(seen.latent, expected)) << to_string(layout) << " " << skipped.size();
+            ASSERT_EQ(seen.errors.size(), size_t{kSteps});
+            for (int step = 0; step < kSteps; ++step) {
+              const auto at = std::ranges::find(skipped, step) - skipped.begin();
+              const bool audited =
+                  audit > 0 && at < std::ssize(skipped) && (at + 1) % audit == 0;
+              EXPECT_NEAR(seen.errors[step].relative(), audited ? error[step] : 0, 1e-6)
+                  << to_string(layout) << " step " << step;
+              EXPECT_EQ(seen.changes[step].size > 0, step > 0);
+            }
+          }
+    }
+}
+
+TEST(StepCache, DelaysChangeNoBit) {
+  const std::vector<int> skipped{1, 2, 4, 6};
+  std::vector<double> error;
+  const Tensor expected = reference(4, skipped, error);
+  for (const Layout& layout : toy_layouts(4, true))
+    for (uint64_t seed = 1; seed <= 4; ++seed)
+      EXPECT_TRUE(same(denoise(layout, 4, skipped, static_cast<int>(seed % 3),
+                               {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30})
+                           .latent,
+                       expected))
+          << to_string(layout) << " seed " << seed;
+}
+
+using test::kModel;
+using test::options_of;
+
+Request cached_job(std::vector<int> skipped) {
+  Request request = test::job();
+  request.frames = 5;
+  request.steps = 7;
+  request.cache = {StepCacheKind::kTeaCache, 0.1, std::move(skipped)};
+  return request;
+}
+
+TEST(StepCache, ThresholdZeroGivesTheBitsOfNoCache) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Generator generator(kModel, options_of(dtype));
+    Request request = cached_job({});
+    request.cache = {StepCacheKind::kTeaCache, 0, {}};
+    const RunResult cached = generator.run(request, nullptr);
+    request.cache = {};
+    const RunResult plain = generator.run(request, nullptr);
+    EXPECT_EQ(cached.signature, plain.signature);
+    EXPECT_EQ(cached.framehash, plain.framehash);
+    EXPECT_EQ(cached.cached.size(), 7u);
+    EXPECT_GT(cached.cached[3].embedding_change, 0);
+    EXPECT_GT(cached.cached[3].output_change, 0);
+    EXPECT_TRUE(plain.cached.empty());
+    request.cache = {StepCacheKind::kTeaCache, 0.1, std::vector<int>{3, 4}};
+    EXPECT_NE(generator.run(request, nullptr).signature, plain.signature);
+  }
+}
+
+TEST(StepCache, AnAuditMeasuresAndChangesNothing) {
+  Generator generator(kModel, options_of(DType::kF32));
+  const Request request = cached_job({2, 3, 5});
+  const RunResult plain = generator.run(request, nullptr);
+  RunOptions options;
+  options.cache_audit = 2;
+  const RunResult audited = generator.run(request, nullptr, options);
+  EXPECT_EQ(audited.signature, plain.signature);
+  for (int step = 0; step < 7; ++step) {
+    EXPECT_EQ(audited.cached[step].error.has_value(), step == 3) << step;
+    EXPECT_EQ(audited.cached[step].skipped, step == 2 || step == 3 || step == 5);
+  }
+  EXPECT_GT(*audited.cached[3].error, 0);
+}
+
+// Decisions are made before the run, from the weights alone.
+TEST(StepCache, ThePocketModelSkipsBySettingAndPlansIt) {
+  Generator generator("models/pocket", options_of(DType::kF32));
+  Request request;
+  request.prompt = "a red ball";
+  request.width = request.height = 32;
+  request.frames = 5;
+  request.steps = 20;
+  size_t before = 0;
+  for (const double threshold : {0.0, 0.05, 0.2, 1000.0}) {
+    request.cache = {StepCacheKind::kTeaCache, threshold, {}};
+    const Request resolved = generator.resolve(request);
+    ASSERT_TRUE(resolved.cache.skipped);
+    EXPECT_GE(resolved.cache.skipped->size(), before);
+    before = resolved.cache.skipped->size();
+    int planned = 0;
+    for (const auto& step : generator.schedule(resolved).steps) planned += step.skipped;
+    EXPECT_EQ(planned, static_cast<int>(before));
+    EXPECT_EQ(threshold == 0, before == 0) << threshold;
+  }
+  EXPECT_EQ(before, 18u);
+}
+
+TEST(StepCache, RefusesWhatCannotWork) {
+  Generator generator(kModel, options_of(DType::kF32));
+  const auto refused = [&](const Request& request, const std::string& why) {
+    try {
+      generator.resolve(request);
+      ADD_FAILURE() << why;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  Request request = cached_job({1});
+  request.cache.skipped.reset();
+  refused(request, "no polynomial of TeaCache is known");
+  refused(cached_job({3, 6}), "step 6 of 7");
+  request = cached_job({1});
+  request.method = parse_method("queue:block=1,context=1", "method");
+  refused(request, "whose blocks read the keys");
+  request.method = parse_method("clips:window=1,global=1,trained=3,stale=1", "method");
+  refused(request, "frames of the step before");
+  request.method = {};
+  request.cache.kind = StepCacheKind::kNone;
+  refused(request, "skipped_steps lists steps");
+}
+
+TEST(StepCache, MemoryIsAsPlannedAndAsTheFormula) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Request request = cached_job({2, 3});
+    request.width = request.height = 128;
+    const auto peak = [&](bool cached) {
+      Generator generator(kModel, options_of(dtype));
+      Request mine = request;
+      if (!cached) mine.cache = {};
+      mine = generator.resolve(mine);
+      return std::pair{generator.plan(mine).parts.denoise, generator.run(mine, nullptr)};
+    };
+    const auto [planned, ran] = peak(true);
+    const auto [planned_without, ran_without] = peak(false);
+    const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
+    const int64_t tokens = 2 * 8 * 8, row = config.traits().row();
+    const auto formula = static_cast<int64_t>(2 * tokens * config.width() + tokens * row) * 4;
+    EXPECT_EQ(static_cast<int64_t>(planned - planned_without), formula);
+    EXPECT_NEAR(static_cast<double>(ran.stage_high_water[1] - ran_without.stage_high_water[1]),
+                static_cast<double>(formula), 256.0);
+  }
+}
+
+struct Stopper final : ProgressListener {
+  std::atomic<bool> stop{false};
+  int after = -1;
+  void progress(const Progress& p) override {
+    if (p.stage == "denoise" && p.step == after && p.seconds_per_step > 0) stop = true;
+  }
+};
+
+// A checkpoint is kept before a step that runs its blocks alone, so a resumed job needs nothing of
+// the steps before.
+TEST(StepCache, AResumedJobGivesTheFramesOfAnUninterruptedOne) {
+  const std::string path = testing::TempDir() + "/weft_cache_" + std::to_string(getpid()) +
+                           ".checkpoint.safetensors";
+  Generator generator(kModel, options_of(DType::kF32));
+  const Request request = cached_job({1, 2, 4});
+  const RunResult whole = generator.run(request, nullptr);
+  for (const auto& [after, kept_at] : {std::pair{1, 3}, {2, 3}, {3, 3}, {4, 5}, {5, 5}, {6, 6}}) {
+    Stopper stopper;
+    stopper.after = after;
+    RunOptions options;
+    options.listener = &stopper;
+    options.stop = &stopper.stop;
+    options.checkpoint_path = path;
+    options.checkpoint_seconds = 1e9;
+    EXPECT_THROW(generator.run(request, nullptr, options), Error);
+    auto kept = std::make_shared<Checkpoint>(read_checkpoint(path));
+    EXPECT_EQ(kept->step, kept_at) << after;
+    Stopper none;
+    RunOptions going_on;
+    going_on.listener = &none;
+    going_on.stop = &none.stop;
+    going_on.resume = kept;
+    const RunResult resumed = generator.run(request, nullptr, going_on);
+    EXPECT_EQ(resumed.signature, whole.signature) << after;
+    EXPECT_EQ(resumed.framehash, whole.framehash) << after;
+    remove_checkpoints(path);
+  }
+}
+
+// Whole jobs of a real model: layouts that only move rows give one rank's bits, the others differ
+// by the order of their sums.
+TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
+  struct LatentTap final : PipelineTap {
+    std::vector<float> latent;
+    void tap(const char* name, const TensorView& value) override {
+      if (std::string(name) == "latents_final")
+        latent.assign(value.as<float>(), value.as<float>() + value.count());
+    }
+  };
+  const Request request = cached_job({1, 2, 4});
+  const auto run = [&](RankPlacement placement) {
+    Generator generator(kModel, options_of(DType::kF32), std::move(placement));
+    LatentTap tap;
+    RunOptions options;
+    options.tap = &tap;
+    const RunResult result = generator.run(request, nullptr, options);
+    return std::pair{std::move(tap.latent), result};
+  };
+  const auto [whole, alone] = run(RankPlacement());
+  const Generator generator(kModel, options_of(DType::kF32));
+  const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+  for (int ranks = 2; ranks <= 4; ++ranks)
+    for (const Layout& layout : legal_layouts(ranks, limits)) {
+      if (layout[Axis::kData] > 1) continue;
+      std::vector<float> latent;
+      RunResult result;
+      run_ranks(ranks, [&](Communicator& world) {
+        auto [mine, ran] = run(RankPlacement::of(world, layout));
+        if (world.rank() != 0) return;
+        latent = std::move(mine);
+        result = std::move(ran);
+      });
+      const bool moves_rows_alone =
+          layout[Axis::kCfg] * layout[Axis::kLayers] * layout[Axis::kUlysses] == ranks;
+      if (moves_rows_alone)
+        EXPECT_EQ(latent, whole) << to_string(layout);
+      else
+        EXPECT_LE(test::rel_l2(latent, whole), 1e-5) << to_string(layout);
+      ASSERT_EQ(result.cached.size(), alone.cached.size());
+      for (size_t step = 0; step < result.cached.size(); ++step) {
+        EXPECT_EQ(result.cached[step].skipped, alone.cached[step].skipped);
+        EXPECT_NEAR(result.cached[step].output_change, alone.cached[step].output_change, 1e-4);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace weft
