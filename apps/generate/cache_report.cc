@@ -31,10 +31,9 @@ nlohmann::json cache_json(const RunResult& result) {
 // The output of a computed step behind skipped ones shows what they missed together.
 std::string cache_text(const RunResult& result) {
   const auto& steps = result.cached;
-  std::string text =
-      to_string(result.request.cache) + ", " +
-      std::to_string(std::ranges::count(steps, true, &CachedStep::skipped)) + " of " +
-      std::to_string(steps.size()) + " steps skipped";
+  std::string text = to_string(result.request.cache) + ", " +
+                     std::to_string(std::ranges::count(steps, true, &CachedStep::skipped)) +
+                     " of " + std::to_string(steps.size()) + " steps skipped";
   double sum = 0, most = 0;
   int count = 0;
   for (size_t i = 1; i < steps.size(); ++i)

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/copy.h"
+#include "kernels/meter.h"
 #include "kernels/pointwise.h"
 #include "kernels/transfer.h"
 

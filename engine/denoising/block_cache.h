@@ -25,8 +25,8 @@ Change change_of(Stream& stream, const TensorView& a, const TensorView& b);
 
 class BlockCache final : public HiddenHook {
  public:
-  using Forward = std::function<void(const BlockRange& blocks, const TensorView& in,
-                                     const TensorView& out)>;
+  using Forward =
+      std::function<void(const BlockRange& blocks, const TensorView& in, const TensorView& out)>;
 
   BlockCache(Stream& stream, Arena& arena, int64_t width, int steps);
 

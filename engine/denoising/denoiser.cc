@@ -190,13 +190,13 @@ void Denoiser::compute(const Step& step) {
   if (!cache_) return forwards_.run(step, latent, plain);
   if (step.reuses) return forwards_.run(step, latent, reuse, {.alike = false});
   if (!config_->steps[step.pass.step].skipped)
-    return forwards_.run(
-        step, latent,
-        [&](const Forward& forward) {
-          cache_->watch(branch, blocks, latent, own().size() + joint_rows(step.pass), forward);
-          run_blocks(step, forward);
-        },
-        {.hook = &*cache_});
+    return forwards_.run(step, latent,
+                         [&](const Forward& forward) {
+                           cache_->watch(branch, blocks, latent,
+                                         own().size() + joint_rows(step.pass), forward);
+                           run_blocks(step, forward);
+                         },
+                         {.hook = &*cache_});
   forwards_.run(step, latent, plain, {.alike = false});  // audited
   const Arena::Scope scope(arena_);
   const TensorView computed = arena_.alloc(DType::kF32, {own().size(), traits_.row()});

@@ -21,8 +21,8 @@ DenoisePlanConfig staged_config(const RankPlacement& placement, const Transforme
 
 class StagedProgram : public Program {
  public:
-  using Forward = std::function<void(const BlockRange& blocks, const TensorView& in,
-                                     const TensorView& out)>;
+  using Forward =
+      std::function<void(const BlockRange& blocks, const TensorView& in, const TensorView& out)>;
 
  protected:
   // `dtype` is that of hidden rows in slots.
@@ -42,8 +42,8 @@ class StagedProgram : public Program {
   // of the last stage writes.
   virtual TensorView latent_rows(const Step& step) { return slots[step.reads[0].slot]; }
   virtual TensorView velocity_rows(const Step& step);
-  // Calls forward(blocks, in, out) with the rows that the step reads and writes, as Transformer::forward
-  // takes them.
+  // Calls forward(blocks, in, out) with the rows that the step reads and writes, as
+  // Transformer::forward takes them.
   void run_blocks(const Step& step, const Forward& forward);
   // Makes the latent whole from the rows that a decode reads, and forgets all rows.
   Tensor take_latent(const Step& decode);

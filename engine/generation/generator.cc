@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "engine/generation/cached_steps.h"
 #include "engine/generation/components.h"
 #include "engine/generation/delivery.h"
 #include "engine/generation/stages.h"
@@ -177,8 +178,6 @@ struct Generator::Impl {
         predict_bytes(parts, placement, request, prompt_rows(request), kept, is_queue(request)),
         available, host_available);
   }
-  std::vector<EmbeddedStep> embedded_steps(const Request& request) const;
-  std::vector<CachedStep> cached_steps(const Request& request, const Denoiser& denoiser) const;
   LayoutLimits layout_limits(const Request& request) const;
   std::string refusal(const Request& request, const MemoryPlan& plan);
 
@@ -371,8 +370,8 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   config.first_step = start.step;
   int skipped = 0;
   for (auto& step : config.steps)
-    step.audited = step.skipped && run.options.cache_audit > 0 &&
-                   ++skipped % run.options.cache_audit == 0;
+    step.audited =
+        step.skipped && run.options.cache_audit > 0 && ++skipped % run.options.cache_audit == 0;
   Job job{.request = run.request,
           .sampler = sampler,
           .embeds = embeds,
@@ -409,45 +408,13 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   job.keep = [&](int done, Snapshot snapshot) { policy.keep(done, std::move(snapshot)); };
   try {
     denoiser.run(config, job);
-    if (placement.root()) run.result.cached = cached_steps(run.request, denoiser);
+    if (placement.root()) run.result.cached = cached_steps(parts, sampler, run.request, denoiser);
     delivered.finish();
     run.result.streaming = denoiser.streaming();
   } catch (...) {
     policy.finish(run.result);
     throw;
   }
-}
-
-std::vector<EmbeddedStep> Generator::Impl::embedded_steps(const Request& request) const {
-  const Sampler steps(sampler_for(request), request.steps, request.sigmas);
-  std::vector<double> guidance;
-  for (int model = 0; model < limits.experts; ++model)
-    guidance.push_back(guidance_of(request, model));
-  std::vector<EmbeddedStep> out;
-  for (const auto& step : steps_of(steps, limits.boundary_ratio, guidance))
-    out.push_back({.model = step.model});
-  for (int model = 0; model < limits.experts; ++model) {
-    const auto vectors = parts.expert_model(model).time_vectors(*parts.model()->expert_files[model],
-                                                                steps.timesteps());
-    for (size_t i = 0; i < vectors.size(); ++i)
-      if (out[i].model == model) out[i].embedding = vectors[i];
-  }
-  return out;
-}
-
-std::vector<CachedStep> Generator::Impl::cached_steps(const Request& request,
-                                                      const Denoiser& denoiser) const {
-  if (denoiser.changes().empty()) return {};
-  std::vector<CachedStep> steps;
-  for (const double change : embedding_changes(embedded_steps(request)))
-    steps.push_back({.embedding_change = change,
-                     .output_change = denoiser.changes()[steps.size()].relative()});
-  for (const int step : *request.cache.skipped) {
-    steps[step].skipped = true;
-    if (const Change& error = denoiser.errors()[step]; error.size > 0)
-      steps[step].error = error.relative();
-  }
-  return steps;
 }
 
 LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
@@ -585,9 +552,7 @@ Request Generator::resolve(const Request& request) const {
        .flow_shift = config.shift});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
   validate_cache(resolved, defaults());
-  if (StepCache& cache = resolved.cache; cache.kind != StepCacheKind::kNone && !cache.skipped)
-    cache.skipped = teacache_skips(impl_->embedded_steps(resolved), defaults().teacache,
-                                   cache.threshold);
+  decide_skips(impl_->parts, sampler(resolved), resolved);
   if (resolved.endless)
     resolved.frames =
         std::min(resolved.frames, vae.frames(queue_settings(resolved.method).most_latents()));

@@ -148,8 +148,8 @@ struct RunResult {
   // to the end of this one.
   std::array<uint64_t, 3> stage_high_water{};
   std::vector<CachedStep> cached{};  // by step, on the root; empty without a step cache
-  OffloadTotals streaming{};  // weight offload of the forwards
-  std::string latents_path;   // the file that holds the final latents; empty if none was written
+  OffloadTotals streaming{};         // weight offload of the forwards
+  std::string latents_path;  // the file that holds the final latents; empty if none was written
   int steps = 0;
   int resumed_at = 0;             // steps, or turns of the queue, that an earlier run had done
   double earlier_seconds = 0;     // time that the earlier run took for them

@@ -38,15 +38,14 @@ StepCache parse_step_cache(const std::string& text, const std::string& label) {
   const auto found = std::ranges::find(kNames, text.substr(0, colon));
   const bool none = found == kNames.begin();
   if (found == kNames.end() || none != (colon == std::string::npos))
-    throw Error(ErrorKind::kUsage, label + " is '" + text +
-                                       "', legal: none, or teacache:THRESHOLD with a threshold of " +
-                                       kLegalThreshold);
+    throw Error(ErrorKind::kUsage,
+                label + " is '" + text +
+                    "', legal: none, or teacache:THRESHOLD with a threshold of " + kLegalThreshold);
   StepCache cache{.kind = static_cast<StepCacheKind>(found - kNames.begin())};
   if (!none)
-    cache.threshold =
-        GivenText{text.substr(colon + 1), label + " is '" + text + "': its threshold",
-                  kLegalThreshold}
-            .number();
+    cache.threshold = GivenText{text.substr(colon + 1), label + " is '" + text + "': its threshold",
+                                kLegalThreshold}
+                          .number();
   return cache;
 }
 

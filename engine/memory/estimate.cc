@@ -261,7 +261,7 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
   if (queue_) return stage(held + slots + queue_rows(blocks, rows), weights, forward);
   if (last && request_.cache.kind != StepCacheKind::kNone) {  // BlockCache
     forward.held += hidden * computed * sizeof(float) + rows;
-    if (on_device()) bytes.host.buffers += 2 * rows;
+    if (on_device() && model == 0) bytes.host.buffers += 2 * rows;
   }
   forward.held = std::max(forward.held + (last ? kHistory * rows : 0), whole);
   return stage(held + slots, weights, forward);

@@ -4,21 +4,17 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <mutex>
-#include <unistd.h>
 
 #include "engine/denoising/denoiser.h"
-#include "engine/job/job_spec.h"
 #include "engine/sampling/guidance.h"
 #include "kernels/copy.h"
 #include "models/wan/transformer.h"
-#include "nlohmann/json.hpp"
 #include "parallel/sequence_map.h"
 #include "parallel/transport/local.h"
-#include "tests/engine/replica_job.h"
+#include "tests/engine/small_job.h"
 #include "tests/models/transformer_testing.h"
 
 namespace weft {
@@ -39,7 +35,7 @@ TEST(TeaCache, AddsUpChangesSinceTheLastComputedStep) {
   EXPECT_NEAR(changes[3], 1.0 / 3, 1e-12);
   const double twice[] = {2, 0};  // 2 x
   EXPECT_EQ(teacache_skips(steps, twice, 0), std::vector<int>{});
-  EXPECT_EQ(teacache_skips(steps, twice, 1.0), (std::vector<int>{3}));     // 1, 1, 0.67 | 1.17
+  EXPECT_EQ(teacache_skips(steps, twice, 1.0), (std::vector<int>{3}));        // 1, 1, 0.67 | 1.17
   EXPECT_EQ(teacache_skips(steps, twice, 1.2), (std::vector<int>{1, 3, 4}));  // 1 | 2 | .67, 1.17
   EXPECT_EQ(teacache_skips(steps, twice, INFINITY), (std::vector<int>{1, 2, 3, 4}));
   const double negative[] = {-1, 0};  // counts as 0
@@ -92,27 +88,6 @@ TEST(StepCacheText, IsReadAndWritten) {
   EXPECT_EQ(parse_skipped_steps("", "x"), std::vector<int>{});
   for (const char* text : {"0", "3,3", "4,3", "a", "1000"})
     EXPECT_THROW(parse_skipped_steps(text, "x"), Error) << text;
-}
-
-TEST(StepCacheText, ARecordStatesTheSkippedStepsUntilOtherSettingsReplaceThem) {
-  const FieldLabel label = [](const std::string& field) { return field; };
-  JobSpec job;
-  job.request.prompt = "a";
-  job.request.steps = 8;
-  job.request.cache = {StepCacheKind::kTeaCache, 0.1, std::vector<int>{2, 3}};
-  const nlohmann::json record = to_json(job);
-  EXPECT_EQ(record["skipped_steps"], nlohmann::json({2, 3}));
-  JobSpec read;
-  read_job(record, label, read);
-  EXPECT_EQ(read.request.cache, job.request.cache);
-  for (const nlohmann::json& change :
-       {nlohmann::json{{"steps", 9}}, {{"cache", "teacache:0.2"}}, {{"flow_shift", 4}},
-        {{"solver", "euler"}}, {{"sigmas", "1,0.5"}}}) {
-    JobSpec changed = read;
-    read_job(change, label, changed);
-    EXPECT_FALSE(changed.request.cache.skipped) << change;
-  }
-  EXPECT_FALSE(to_json(JobSpec{}).contains("cache"));
 }
 
 // The vectors from the file are those that a forward computes.
@@ -369,8 +344,7 @@ bool same(const Tensor& a, const Tensor& b) {
 
 std::vector<Layout> toy_layouts(int ranks, bool guided) {
   return legal_layouts(
-      ranks,
-      {.heads = 6, .layers = kBlocks, .tokens = kTokens, .ffn = 6, .guided = guided});
+      ranks, {.heads = 6, .layers = kBlocks, .tokens = kTokens, .ffn = 6, .guided = guided});
 }
 
 TEST(StepCache, GivesTheLatentOfOneLoopUnderEveryLayout) {
@@ -387,8 +361,7 @@ TEST(StepCache, GivesTheLatentOfOneLoopUnderEveryLayout) {
             ASSERT_EQ(seen.errors.size(), size_t{kSteps});
             for (int step = 0; step < kSteps; ++step) {
               const auto at = std::ranges::find(skipped, step) - skipped.begin();
-              const bool audited =
-                  audit > 0 && at < std::ssize(skipped) && (at + 1) % audit == 0;
+              const bool audited = audit > 0 && at < std::ssize(skipped) && (at + 1) % audit == 0;
               EXPECT_NEAR(seen.errors[step].relative(), audited ? error[step] : 0, 1e-6)
                   << to_string(layout) << " step " << step;
               EXPECT_EQ(seen.changes[step].size > 0, step > 0);
@@ -403,211 +376,12 @@ TEST(StepCache, DelaysChangeNoBit) {
   const Tensor expected = reference(4, skipped, error);
   for (const Layout& layout : toy_layouts(4, true))
     for (uint64_t seed = 1; seed <= 4; ++seed)
-      EXPECT_TRUE(same(denoise(layout, 4, skipped, static_cast<int>(seed % 3),
-                               {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30})
-                           .latent,
-                       expected))
+      EXPECT_TRUE(
+          same(denoise(layout, 4, skipped, static_cast<int>(seed % 3),
+                       {.rendezvous = seed % 2 == 1, .delay_seed = seed, .max_delay_us = 30})
+                   .latent,
+               expected))
           << to_string(layout) << " seed " << seed;
-}
-
-using test::kModel;
-using test::options_of;
-
-Request cached_job(std::vector<int> skipped) {
-  Request request = test::job();
-  request.frames = 5;
-  request.steps = 7;
-  request.cache = {StepCacheKind::kTeaCache, 0.1, std::move(skipped)};
-  return request;
-}
-
-TEST(StepCache, ThresholdZeroGivesTheBitsOfNoCache) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    Generator generator(kModel, options_of(dtype));
-    Request request = cached_job({});
-    request.cache = {StepCacheKind::kTeaCache, 0, {}};
-    const RunResult cached = generator.run(request, nullptr);
-    request.cache = {};
-    const RunResult plain = generator.run(request, nullptr);
-    EXPECT_EQ(cached.signature, plain.signature);
-    EXPECT_EQ(cached.framehash, plain.framehash);
-    EXPECT_EQ(cached.cached.size(), 7u);
-    EXPECT_GT(cached.cached[3].embedding_change, 0);
-    EXPECT_GT(cached.cached[3].output_change, 0);
-    EXPECT_TRUE(plain.cached.empty());
-    request.cache = {StepCacheKind::kTeaCache, 0.1, std::vector<int>{3, 4}};
-    EXPECT_NE(generator.run(request, nullptr).signature, plain.signature);
-  }
-}
-
-TEST(StepCache, AnAuditMeasuresAndChangesNothing) {
-  Generator generator(kModel, options_of(DType::kF32));
-  const Request request = cached_job({2, 3, 5});
-  const RunResult plain = generator.run(request, nullptr);
-  RunOptions options;
-  options.cache_audit = 2;
-  const RunResult audited = generator.run(request, nullptr, options);
-  EXPECT_EQ(audited.signature, plain.signature);
-  for (int step = 0; step < 7; ++step) {
-    EXPECT_EQ(audited.cached[step].error.has_value(), step == 3) << step;
-    EXPECT_EQ(audited.cached[step].skipped, step == 2 || step == 3 || step == 5);
-  }
-  EXPECT_GT(*audited.cached[3].error, 0);
-}
-
-// Decisions are made before the run, from the weights alone.
-TEST(StepCache, ThePocketModelSkipsBySettingAndPlansIt) {
-  Generator generator("models/pocket", options_of(DType::kF32));
-  Request request;
-  request.prompt = "a red ball";
-  request.width = request.height = 32;
-  request.frames = 5;
-  request.steps = 20;
-  size_t before = 0;
-  for (const double threshold : {0.0, 0.05, 0.2, 1000.0}) {
-    request.cache = {StepCacheKind::kTeaCache, threshold, {}};
-    const Request resolved = generator.resolve(request);
-    ASSERT_TRUE(resolved.cache.skipped);
-    EXPECT_GE(resolved.cache.skipped->size(), before);
-    before = resolved.cache.skipped->size();
-    int planned = 0;
-    for (const auto& step : generator.schedule(resolved).steps) planned += step.skipped;
-    EXPECT_EQ(planned, static_cast<int>(before));
-    EXPECT_EQ(threshold == 0, before == 0) << threshold;
-  }
-  EXPECT_EQ(before, 18u);
-}
-
-TEST(StepCache, RefusesWhatCannotWork) {
-  Generator generator(kModel, options_of(DType::kF32));
-  const auto refused = [&](const Request& request, const std::string& why) {
-    try {
-      generator.resolve(request);
-      ADD_FAILURE() << why;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
-    }
-  };
-  Request request = cached_job({1});
-  request.cache.skipped.reset();
-  refused(request, "no polynomial of TeaCache is known");
-  refused(cached_job({3, 6}), "step 6 of 7");
-  request = cached_job({1});
-  request.method = parse_method("queue:block=1,context=1", "method");
-  refused(request, "whose blocks read the keys");
-  request.method = parse_method("clips:window=1,global=1,trained=3,stale=1", "method");
-  refused(request, "frames of the step before");
-  request.method = {};
-  request.cache.kind = StepCacheKind::kNone;
-  refused(request, "skipped_steps lists steps");
-}
-
-TEST(StepCache, MemoryIsAsPlannedAndAsTheFormula) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    Request request = cached_job({2, 3});
-    request.width = request.height = 128;
-    const auto peak = [&](bool cached) {
-      Generator generator(kModel, options_of(dtype));
-      Request mine = request;
-      if (!cached) mine.cache = {};
-      mine = generator.resolve(mine);
-      return std::pair{generator.plan(mine).parts.denoise, generator.run(mine, nullptr)};
-    };
-    const auto [planned, ran] = peak(true);
-    const auto [planned_without, ran_without] = peak(false);
-    const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
-    const int64_t tokens = 2 * 8 * 8, row = config.traits().row();
-    const auto formula = static_cast<int64_t>(2 * tokens * config.width() + tokens * row) * 4;
-    EXPECT_EQ(static_cast<int64_t>(planned - planned_without), formula);
-    EXPECT_NEAR(static_cast<double>(ran.stage_high_water[1] - ran_without.stage_high_water[1]),
-                static_cast<double>(formula), 256.0);
-  }
-}
-
-struct Stopper final : ProgressListener {
-  std::atomic<bool> stop{false};
-  int after = -1;
-  void progress(const Progress& p) override {
-    if (p.stage == "denoise" && p.step == after && p.seconds_per_step > 0) stop = true;
-  }
-};
-
-// A checkpoint is kept before a step that runs its blocks alone, so a resumed job needs nothing of
-// the steps before.
-TEST(StepCache, AResumedJobGivesTheFramesOfAnUninterruptedOne) {
-  const std::string path = testing::TempDir() + "/weft_cache_" + std::to_string(getpid()) +
-                           ".checkpoint.safetensors";
-  Generator generator(kModel, options_of(DType::kF32));
-  const Request request = cached_job({1, 2, 4});
-  const RunResult whole = generator.run(request, nullptr);
-  for (const auto& [after, kept_at] : {std::pair{1, 3}, {2, 3}, {3, 3}, {4, 5}, {5, 5}, {6, 6}}) {
-    Stopper stopper;
-    stopper.after = after;
-    RunOptions options;
-    options.listener = &stopper;
-    options.stop = &stopper.stop;
-    options.checkpoint_path = path;
-    options.checkpoint_seconds = 1e9;
-    EXPECT_THROW(generator.run(request, nullptr, options), Error);
-    auto kept = std::make_shared<Checkpoint>(read_checkpoint(path));
-    EXPECT_EQ(kept->step, kept_at) << after;
-    Stopper none;
-    RunOptions going_on;
-    going_on.listener = &none;
-    going_on.stop = &none.stop;
-    going_on.resume = kept;
-    const RunResult resumed = generator.run(request, nullptr, going_on);
-    EXPECT_EQ(resumed.signature, whole.signature) << after;
-    EXPECT_EQ(resumed.framehash, whole.framehash) << after;
-    remove_checkpoints(path);
-  }
-}
-
-// Whole jobs of a real model: layouts that only move rows give one rank's bits, the others differ
-// by the order of their sums.
-TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
-  struct LatentTap final : PipelineTap {
-    std::vector<float> latent;
-    void tap(const char* name, const TensorView& value) override {
-      if (std::string(name) == "latents_final")
-        latent.assign(value.as<float>(), value.as<float>() + value.count());
-    }
-  };
-  const Request request = cached_job({1, 2, 4});
-  const auto run = [&](RankPlacement placement) {
-    Generator generator(kModel, options_of(DType::kF32), std::move(placement));
-    LatentTap tap;
-    RunOptions options;
-    options.tap = &tap;
-    const RunResult result = generator.run(request, nullptr, options);
-    return std::pair{std::move(tap.latent), result};
-  };
-  const auto [whole, alone] = run(RankPlacement());
-  const Generator generator(kModel, options_of(DType::kF32));
-  const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
-  for (int ranks = 2; ranks <= 4; ++ranks)
-    for (const Layout& layout : legal_layouts(ranks, limits)) {
-      if (layout[Axis::kData] > 1) continue;
-      std::vector<float> latent;
-      RunResult result;
-      run_ranks(ranks, [&](Communicator& world) {
-        auto [mine, ran] = run(RankPlacement::of(world, layout));
-        if (world.rank() != 0) return;
-        latent = std::move(mine);
-        result = std::move(ran);
-      });
-      const bool moves_rows_alone =
-          layout[Axis::kCfg] * layout[Axis::kLayers] * layout[Axis::kUlysses] == ranks;
-      if (moves_rows_alone)
-        EXPECT_EQ(latent, whole) << to_string(layout);
-      else
-        EXPECT_LE(test::rel_l2(latent, whole), 1e-5) << to_string(layout);
-      ASSERT_EQ(result.cached.size(), alone.cached.size());
-      for (size_t step = 0; step < result.cached.size(); ++step) {
-        EXPECT_EQ(result.cached[step].skipped, alone.cached[step].skipped);
-        EXPECT_NEAR(result.cached[step].output_change, alone.cached[step].output_change, 1e-4);
-      }
-    }
 }
 
 }  // namespace

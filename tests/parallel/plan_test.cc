@@ -128,8 +128,7 @@ TEST(PlanDenoise, SkippedStepsSendVelocitiesAloneAndAuditedOnesRunOneBranch) {
             hidden[step.turn] += step.payload == Payload::kHidden;
             latents[step.turn] += step.payload == Payload::kLatent;
           }
-          if (step.kind == Step::Kind::kCompute)
-            ++(step.reuses ? reused : computed)[step.turn];
+          if (step.kind == Step::Kind::kCompute) ++(step.reuses ? reused : computed)[step.turn];
         }
         const int whole = two ? 1 : 2, audited = two && branch ? 0 : 1;
         const std::array<int, 5> runs{whole, 0, audited, whole, whole},
