@@ -117,6 +117,7 @@ TEST(StepCache, RefusesWhatCannotWork) {
   refused(request, "no polynomial of TeaCache is known");
   refused(cached_job({3, 6}), "step 6 of 7");
   request = cached_job({1});
+  request.steps = 9;  // the fewest of a queue
   request.method = parse_method("queue:block=1,context=1", "method");
   refused(request, "whose blocks read the keys");
   request.method = parse_method("clips:window=1,global=1,trained=3,stale=1", "method");
@@ -144,7 +145,7 @@ TEST(StepCache, MemoryIsAsPlannedAndAsTheFormula) {
     const auto formula = static_cast<int64_t>(2 * tokens * config.width() + tokens * row) * 4;
     EXPECT_EQ(static_cast<int64_t>(planned - planned_without), formula);
     EXPECT_NEAR(static_cast<double>(ran.stage_high_water[1] - ran_without.stage_high_water[1]),
-                static_cast<double>(formula), 256.0);
+                static_cast<double>(formula), 3.0 * 128);  // three tensors, aligned
   }
 }
 
@@ -187,8 +188,8 @@ TEST(StepCache, AResumedJobGivesTheFramesOfAnUninterruptedOne) {
   }
 }
 
-// Whole jobs of a real model: layouts that only move rows give one rank's bits, the others differ
-// by the order of their sums.
+// Whole jobs of a real model: guidance branches and stages give one rank's bits; layouts that split
+// tokens or widths differ by the order of their sums, as they do without a cache.
 TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
   struct LatentTap final : PipelineTap {
     std::vector<float> latent;
@@ -220,9 +221,8 @@ TEST(StepCache, EveryLayoutDecidesAlikeAndGivesOneRanksLatents) {
         latent = std::move(mine);
         result = std::move(ran);
       });
-      const bool moves_rows_alone =
-          layout[Axis::kCfg] * layout[Axis::kLayers] * layout[Axis::kUlysses] == ranks;
-      if (moves_rows_alone)
+      const bool keeps_sums = layout[Axis::kCfg] * layout[Axis::kLayers] == ranks;
+      if (keeps_sums)
         EXPECT_EQ(latent, whole) << to_string(layout);
       else
         EXPECT_LE(test::rel_l2(latent, whole), 1e-5) << to_string(layout);
