@@ -44,7 +44,7 @@ struct Step {
   int turn = 0;  // a denoise step, a round of tokens; decoding is a turn after the last step
   Pass pass{};
   BlockRange blocks{};
-  Range tokens{};  // rows of the sequence that are computed, updated or carried
+  Range tokens{};       // rows of the sequence that are computed, updated or carried
   bool reuses = false;  // adds what the blocks added in an earlier turn in place of running them
   int stale = 0;        // how many turns old the rows may be that it reads
   int peer = -1;
