@@ -64,7 +64,7 @@ TEST_F(BenchTruth, TheTableHasALinePerCase) {
 TEST_F(BenchTruth, ForecastsEightRanksOverThreeLinks) {
   const Outcome outcome =
       run("bench truth --simulate --model models/pocket --json --device-gflops 100 --device-gbs 10 "
-          "full@ulysses");
+          "full@ring");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto lines = rows(outcome.out);
   ASSERT_EQ(lines.size(), 3u);
