@@ -39,11 +39,13 @@ constexpr Number kNumbers[] = {
     {MethodKind::kDistrifusion, "patches", "1 ... 4096", &Method::patches},
     {MethodKind::kDistrifusion, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kDistrifusion, "split", "rows|frames", &Method::split},
+    {MethodKind::kDistrifusion, "resync", "1 ... 1000", &Method::resync},
     {MethodKind::kPcpp, "patches", "1 ... 4096", &Method::patches},
     {MethodKind::kPcpp, "window", "0 ... 1", &Method::near},
     {MethodKind::kPcpp, "last_window", "0 ... 1", &Method::last_near},
     {MethodKind::kPcpp, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kPcpp, "split", "rows|frames", &Method::split},
+    {MethodKind::kPcpp, "resync", "1 ... 1000", &Method::resync},
 };
 
 std::string or_nearest(const std::string& name, const std::vector<std::string>& names) {
@@ -136,6 +138,7 @@ std::optional<Displaced> displaced_of(const Method& method, const std::array<int
                 size = by_frames ? rows * columns : columns;
   Displaced out;
   out.warmup = static_cast<int>(*method.warmup);
+  out.resync = static_cast<int>(method.resync.value_or(0));
   out.steps = steps;
   for (int64_t patch = 0; patch < *method.patches; ++patch)
     out.patches.push_back(
