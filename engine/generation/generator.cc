@@ -426,6 +426,7 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
   out.tokens = all.tokens;
   if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
   if (is_displaced(request.method)) out.patches = *request.method.patches;
+  out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
   out.whole_frames = is_queue(request);
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;

@@ -38,7 +38,8 @@ struct Outcome {
 inline Outcome deliver(const Request& request, Layout layout,
                        const std::function<void(RunOptions&)>& changed = {},
                        const LocalOptions& local = {},
-                       const GeneratorOptions& generator = reference_options()) {
+                       const GeneratorOptions& generator = reference_options(),
+                       const std::string& model = kModel) {
   Outcome out;
   layout.text_ranks = 1;
   const std::atomic<bool> never{false};
@@ -51,7 +52,7 @@ inline Outcome deliver(const Request& request, Layout layout,
         options.stop = &never;
         if (world.rank() == 0 && changed) changed(options);
         try {
-          RunResult result = Generator(kModel, generator, RankPlacement::of(world, layout))
+          RunResult result = Generator(model, generator, RankPlacement::of(world, layout))
                                  .run(request, nullptr, options);
           if (world.rank() != 0) return;
           out.result = std::move(result);

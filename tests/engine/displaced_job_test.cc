@@ -175,6 +175,32 @@ TEST(DisplacedJob, GoesOnAtExactStepsWithTheSameFrames) {
   EXPECT_GE(resumed, 18);
 }
 
+// Each patch has text rows of its own, so that a rank holds one patch. Delays change no bit, and
+// with all steps exact the picture is that of one rank (laws L-U2 and L-D1 for joint text).
+TEST(DisplacedJob, JointTextBelongsToItsPatch) {
+  const std::string model = "tests/golden/pipeline_zimage_cfg/model";
+  const auto draw = [&](const std::string& method, int count, const LocalOptions& local = {}) {
+    Request request = displaced_job(method);
+    request.frames = 1;
+    request.width = request.height = 64;
+    return deliver(request, patches(count), {}, local, reference_options(), model).latents;
+  };
+  const std::vector<float> full = draw("full", 1);
+  for (const int count : {1, 2, 3}) {
+    const std::string method = "distrifusion:patches=" + std::to_string(count);
+    EXPECT_LE(rel_l2(draw(method + ",warmup=9", count), full), 1e-5) << count;
+    const std::vector<float> displaced = draw(method + ",warmup=1", count);
+    EXPECT_EQ(rel_l2(displaced, full) > 1e-5, count > 1) << count;
+    EXPECT_EQ(draw(method + ",warmup=1", count, {.delay_seed = 5, .max_delay_us = 200}), displaced);
+  }
+  const Generator generator(model, reference_options());
+  Request request = displaced_job("pcpp:patches=2");
+  request.frames = 1;
+  EXPECT_NE(
+      refuse({}, generator.layout_limits(generator.resolve(request))).find("text rows of its own"),
+      std::string::npos);
+}
+
 TEST(DisplacedJob, JobsOfOneGeneratorAreApart) {
   const Request displaced = displaced_job("distrifusion:patches=2,warmup=0");
   run_ranks(2, [&](Communicator& world) {
