@@ -185,9 +185,7 @@ constexpr FlagSpec kInput[] = {
     {.name = "method",
      .value = "METHOD",
      .fallback = "auto",
-     .help =
-         "tokens that see each other: auto, full, clips or queue; distrifusion or pcpp: patches "
-         "that see others as they were a step before",
+     .help = "tokens that see each other: auto, full, clips, queue, distrifusion or pcpp",
      .commands = kGenerate | kBatch | kPlan},
     {.name = "resync-every",
      .type = kInteger,
