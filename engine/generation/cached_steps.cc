@@ -23,10 +23,17 @@ std::vector<EmbeddedStep> embedded_steps(const Components& parts, const Sampler&
 }  // namespace
 
 void decide_skips(const Components& parts, const Sampler& sampler, Request& request) {
+  validate_cache(request, parts.directory().defaults);
   StepCache& cache = request.cache;
   if (cache.kind == StepCacheKind::kNone || cache.skipped) return;
   cache.skipped = teacache_skips(embedded_steps(parts, sampler, request),
                                  parts.directory().defaults.teacache, cache.threshold);
+}
+
+void mark_audited(DenoisePlanConfig& config, int every) {
+  int skipped = 0;
+  for (auto& step : config.steps)
+    step.audited = step.skipped && every > 0 && ++skipped % every == 0;
 }
 
 std::vector<CachedStep> cached_steps(const Components& parts, const Sampler& sampler,

@@ -7,9 +7,13 @@
 
 namespace weft {
 
-// Fills in request.cache.skipped where a cache has yet to decide. It reads the weights of the time
+// Checks the step cache of a request whose other fields are resolved (validate_cache), and fills in
+// request.cache.skipped where it has yet to decide. It reads the weights of the time
 // MLPs, and decides the same on every rank and machine.
 void decide_skips(const Components& parts, const Sampler& sampler, Request& request);
+
+// Every n-th skipped step is audited; 0: none.
+void mark_audited(DenoisePlanConfig& config, int every);
 
 // On the root, what the last run of a resolved request has measured. Empty without a step cache.
 std::vector<CachedStep> cached_steps(const Components& parts, const Sampler& sampler,

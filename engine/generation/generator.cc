@@ -47,12 +47,6 @@ std::string text_hash(Stream& stream, std::span<const Prompt> prompts) {
   return hash.hex();
 }
 
-// The positive prompt's and the negative one's. A job that begins with its final latent has none.
-std::array<TensorView, 2> embeds_of(std::span<const Prompt> prompts) {
-  if (prompts.empty()) return {};
-  return {prompts[0].embeds.view(), prompts[1].embeds.view()};
-}
-
 }  // namespace
 
 // The stages of one job share this.
@@ -164,7 +158,8 @@ struct Generator::Impl {
     return {std::ssize(ids[0]), std::ssize(ids[1])};
   }
 
-  DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) const {
+  DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) {
+    place_patches(placement, request, token_grid(parts, request));
     return plan_config(request, sampler, parts, placement, sequence_of(parts, request),
                        prompt_rows(request));
   }
@@ -361,17 +356,17 @@ void Generator::Impl::denoise_queue(const Run& run, std::span<const Prompt> prom
 void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, Start start) {
   const Sampler& sampler = run.sampler;
   Checkpoint kept = described(run, prompts);
-  const std::array<TensorView, 2> embeds = embeds_of(prompts);
+  std::array<TensorView, 2> embeds;  // a job that begins with its final latent has none
+  for (size_t i = 0; i < std::min(embeds.size(), prompts.size()); ++i)
+    embeds[i] = prompts[i].embeds.view();
   CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds,
-                          why_not_between_steps(run.request));
+                          why_not_between_steps(run.request),
+                          [&run](int done) { return goes_on_after(run.request, done); });
   Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   DenoisePlanConfig config = plan_of(run.request, sampler);
   config.first_step = start.step;
-  int skipped = 0;
-  for (auto& step : config.steps)
-    step.audited =
-        step.skipped && run.options.cache_audit > 0 && ++skipped % run.options.cache_audit == 0;
+  mark_audited(config, run.options.cache_audit);
   Job job{.request = run.request,
           .sampler = sampler,
           .embeds = embeds,
@@ -431,6 +426,8 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
   const Sequence all = sequence_of(parts, request);
   out.tokens = all.tokens;
   if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
+  if (is_displaced(request.method)) out.patches = *request.method.patches;
+  out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
   out.whole_frames = is_queue(request);
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
@@ -539,6 +536,10 @@ LayoutLimits Generator::layout_limits(const Request& request) const {
   return impl_->layout_limits(request);
 }
 
+std::optional<Displaced> Generator::displaced(const Request& request) const {
+  return displaced_of(request.method, token_grid(impl_->parts, request), request.steps);
+}
+
 Request Generator::resolve(const Request& request) const {
   Request resolved = weft::resolve(request, defaults());
   validate(resolved, impl_->limits);
@@ -549,9 +550,9 @@ Request Generator::resolve(const Request& request) const {
       resolved.method,
       {.latents = vae.latent_frames(resolved.frames),
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
-       .flow_shift = config.shift});
+       .flow_shift = config.shift,
+       .grid = token_grid(impl_->parts, resolved)});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
-  validate_cache(resolved, defaults());
   decide_skips(impl_->parts, sampler(resolved), resolved);
   if (resolved.endless)
     resolved.frames =

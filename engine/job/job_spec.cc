@@ -149,6 +149,8 @@ constexpr Rule kRules[] = {
      [](JobSpec& job, const GivenText& v) { job.request.rng = rng_from_name(v.one_of()); }},
     {{"method", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.method = parse_method(v.text, v.label); }},
+    {{"resync_every", "1 ... 1000"},
+     [](JobSpec& job, const GivenText& v) { job.request.method.resync = v.whole_number(); }},
     {{"cache", nullptr},
      [](JobSpec& job, const GivenText& v) {
        job.request.cache = parse_step_cache(v.text, v.label);
