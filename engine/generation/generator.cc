@@ -390,8 +390,7 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
               }};
   job.before_step = [&](int done) {
     if (done == start.step) run.clock.enter(Zone::kDenoise, sampler.steps(), start.step);
-    // A checkpoint does not hold what a skipped step adds. The next step that runs its blocks needs
-    // nothing of the kind, so the job stops there.
+    // A checkpoint holds nothing that a skipped step adds, so the job stops before a computed one.
     if (!run.options.stop || config.steps[done].skipped) return StepAction::kContinue;
     // The first of several stages updates nothing, so it reports the finished step here.
     if (done > start.step && placement.layout()[Axis::kLayers] > 1)
