@@ -108,6 +108,7 @@ TEST(PlanDenoise, GoldenText) {
 
 // A step of the cache has no hidden rows and no latent that would be the first stage's.
 TEST(PlanDenoise, SkippedStepsSendVelocitiesAloneAndAuditedOnesRunOneBranch) {
+  using Turns = std::array<int, 5>;
   const LayoutLimits limits{.heads = 6, .layers = 5, .tokens = 100, .ffn = 64};
   for (int ranks = 1; ranks <= 8; ++ranks)
     for (const Layout& layout : legal_layouts(ranks, limits)) {
@@ -121,7 +122,7 @@ TEST(PlanDenoise, SkippedStepsSendVelocitiesAloneAndAuditedOnesRunOneBranch) {
         const int stage = mesh.at(Axis::kLayers, plan.rank),
                   branch = mesh.at(Axis::kCfg, plan.rank);
         const bool last = stage == stages - 1, two = layout[Axis::kCfg] == 2;
-        std::array<int, 5> hidden{}, latents{}, reused{}, computed{};
+        Turns hidden{}, latents{}, reused{}, computed{};
         for (const Step& step : plan.steps) {
           if (step.turn >= 5) continue;
           if (step.kind == Step::Kind::kSend) {
@@ -131,14 +132,12 @@ TEST(PlanDenoise, SkippedStepsSendVelocitiesAloneAndAuditedOnesRunOneBranch) {
           if (step.kind == Step::Kind::kCompute) ++(step.reuses ? reused : computed)[step.turn];
         }
         const int whole = two ? 1 : 2, audited = two && branch ? 0 : 1;
-        const std::array<int, 5> runs{whole, 0, audited, whole, whole},
-            skips{0, whole, whole - audited, 0, 0};
+        const Turns runs{whole, 0, audited, whole, whole}, skips{0, whole, whole - audited, 0, 0};
         EXPECT_EQ(computed, runs) << to_string(layout) << " rank " << plan.rank;
-        EXPECT_EQ(reused, last ? skips : std::array<int, 5>{})
-            << to_string(layout) << " rank " << plan.rank;
-        EXPECT_EQ(hidden, last ? std::array<int, 5>{} : runs) << to_string(layout);
+        EXPECT_EQ(reused, last ? skips : Turns{}) << to_string(layout) << " rank " << plan.rank;
+        EXPECT_EQ(hidden, last ? Turns{} : runs) << to_string(layout);
         // The latent of a step goes back at the end of the one before.
-        std::array<int, 5> back{};
+        Turns back{};
         for (int step = 1; step < 5 && last && stages > 1; ++step) back[step - 1] = runs[step] > 0;
         EXPECT_EQ(latents, back) << to_string(layout) << " rank " << plan.rank;
       }
