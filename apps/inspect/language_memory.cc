@@ -13,9 +13,9 @@ namespace {
 
 // The completions of one job.
 struct Job {
-  const DecoderConfig& config;
+  DecoderConfig config;
   LanguageOptions options;
-  const Layout& layout;
+  Layout layout;
   std::vector<CompletionRequest> requests;
   CompletionOptions how{};
 
