@@ -360,15 +360,19 @@ class ByTime {
       const auto least = std::ranges::min_element(left_, {}, [](const Candidate& one) {
         return std::pair(one.forecast.seconds, one.simulated);
       });
-      if (least->simulated) {
-        Forecast forecast = std::move(least->forecast);
-        left_.erase(least);
-        return forecast;
-      }
-      *least = {forecast_(least->forecast.layout), true};
-      ++simulated_;
+      if (least->simulated) return take(least);
+      simulate(*least);
     }
     return std::nullopt;
+  }
+  // This layout, if it has not been returned and takes at most so many seconds.
+  std::optional<Forecast> within(const Layout& layout, double seconds) {
+    const auto found =
+        std::ranges::find(left_, layout, [](const Candidate& one) { return one.forecast.layout; });
+    if (found == left_.end() || found->forecast.seconds > seconds) return std::nullopt;
+    if (!found->simulated) simulate(*found);
+    if (found->forecast.seconds > seconds) return std::nullopt;
+    return take(found);
   }
   int simulated() const { return simulated_; }
 
@@ -377,6 +381,15 @@ class ByTime {
     Forecast forecast;  // at least, unless it is simulated
     bool simulated = false;
   };
+  void simulate(Candidate& one) {
+    one = {forecast_(one.forecast.layout), true};
+    ++simulated_;
+  }
+  Forecast take(std::vector<Candidate>::iterator one) {
+    Forecast forecast = std::move(one->forecast);
+    left_.erase(one);
+    return forecast;
+  }
   QuickForecast forecast_;
   std::vector<Candidate> left_;
   int simulated_ = 0;
@@ -389,29 +402,36 @@ LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layout
   ByTime by_time(job, layouts);
   LayoutChoice choice;
   std::vector<Forecast>& best = choice.best;
-  std::vector<Layout> alike;
   std::optional<Forecast> smallest;  // of those that do not fit
-  while (std::optional<Forecast> one = by_time.next()) {
-    const bool is_alike = best.empty() || one->seconds <= kAlike * best.front().seconds;
-    if (best.size() >= kShown && !is_alike) break;
+  while (best.size() < kShown) {
+    std::optional<Forecast> one = by_time.next();
+    if (!one) break;
     one->memory = memory_of(job, one->layout);
-    if (!one->fits()) {
-      choice.too_large += best.size() < kShown;
-      if (!smallest || one->high_water() < smallest->high_water()) smallest = one;
+    if (one->fits()) {
+      best.push_back(*std::move(one));
       continue;
     }
-    if (is_alike) alike.push_back(one->layout);
-    best.push_back(*one);
+    ++choice.too_large;
+    if (!smallest || one->high_water() < smallest->high_water()) smallest = std::move(one);
+  }
+  if (best.empty()) best = {*smallest};
+  // The first of `layouts` that is about as fast as the fastest one.
+  const double alike = kAlike * best.front().seconds;
+  for (const Layout& layout : layouts) {
+    const auto chosen = std::ranges::find(best, layout, &Forecast::layout);
+    if (chosen != best.end() && chosen->seconds <= alike) {
+      std::rotate(best.begin(), chosen, chosen + 1);
+      break;
+    }
+    std::optional<Forecast> one = by_time.within(layout, alike);
+    if (!one) continue;
+    one->memory = memory_of(job, layout);
+    if (!one->fits()) continue;
+    best.insert(best.begin(), *std::move(one));
+    best.resize(kShown);
+    break;
   }
   choice.simulated = by_time.simulated();
-  if (best.empty()) {
-    best = {*smallest};
-    return choice;
-  }
-  const auto chosen =
-      std::ranges::find(best, *std::ranges::find_first_of(layouts, alike), &Forecast::layout);
-  std::rotate(best.begin(), chosen, chosen + 1);
-  best.resize(std::min<size_t>(best.size(), kShown));
   return choice;
 }
 
