@@ -13,8 +13,7 @@ namespace weft {
 DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model) {
   constexpr int64_t kTokens = 768, kMostColumns = 1536;
   const int64_t heads = std::clamp<int64_t>(kMostColumns / model.head_dim, 1, model.heads),
-                width = heads * model.head_dim,
-                hidden = std::min(kMostColumns, model.ffn_columns);
+                width = heads * model.head_dim, hidden = std::min(kMostColumns, model.ffn_columns);
   Stream stream = Stream::cpu(threads, Determinism::kFast, &metered_ops());
   const Tensor x(dtype, {kTokens, width}), y(dtype, {kTokens, width}), out(dtype, {kTokens, width}),
       wide(dtype, {kTokens, hidden});

@@ -79,9 +79,8 @@ TEST_F(OutputRule, ResultLinesAreThePathTheHashAndTheSeconds) {
 TEST_F(OutputRule, ScheduledPromptsThatAreTooLongAreCutWithAWarning) {
   std::string prompt;
   for (int i = 0; i < 80; ++i) prompt += "red ball ";
-  std::ofstream(path("schedule.jsonl"))
-      << json{{"at", "0.5s"}, {"prompt", "a blue square"}} << "\n"
-      << json{{"at", "1.5s"}, {"prompt", prompt}} << "\n";
+  std::ofstream(path("schedule.jsonl")) << json{{"at", "0.5s"}, {"prompt", "a blue square"}} << "\n"
+                                        << json{{"at", "1.5s"}, {"prompt", prompt}} << "\n";
   const Outcome outcome =
       run("generate --json --model " + kModel +
           " --size 32x16 --num-frames 41 --steps 9 --threads 1 --progress none -p 'a red ball' "

@@ -61,8 +61,8 @@ TEST(QueueForecast, IsTheTimeOfTheWholeJob) {
       expect_like_whole(planned("models/pocket", link, 81, 12), ranks);
 }
 
-// All frames are decoded by the decoder, in order, while later blocks are denoised. A decoder that is
-// the first rank has that time as a stage of its own, as a run has.
+// All frames are decoded by the decoder, in order, while later blocks are denoised. A decoder that
+// is the first rank has that time as a stage of its own, as a run has.
 TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
   const PlannedJob job = planned("models/pocket", kFast, 81, 12);
   PlannedJob at_once = job;
@@ -80,7 +80,8 @@ TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
       for (size_t i = 0; i < timeline.times[rank].size(); ++i) {
         const Step& step = timeline.plans[rank].steps[i];
         const StepTime& time = timeline.times[rank][i];
-        if (step.kind == Step::Kind::kCompute) last_forward_s = std::max(last_forward_s, time.end_s);
+        if (step.kind == Step::Kind::kCompute)
+          last_forward_s = std::max(last_forward_s, time.end_s);
         if (step.kind != Step::Kind::kDecode) continue;
         EXPECT_EQ(rank, decoder) << text;
         EXPECT_EQ(step.pass.clip, std::ssize(decoded)) << text;

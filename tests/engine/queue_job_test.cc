@@ -197,8 +197,8 @@ std::vector<std::string> warnings_of(const Request& request) {
   return warnings.lines;
 }
 
-// The first prompt is shown until the first of the schedule; one behind the last block's first frame
-// and one whose turn is over before a block begins are never shown, which a warning says.
+// The first prompt is shown until the first of the schedule; one behind the last block's first
+// frame and one whose turn is over before a block begins are never shown, which a warning says.
 TEST(QueueJob, WarnsOfPromptsThatAreNeverShown) {
   Request request = queue_job();
   request.fps = 8;  // the blocks begin at 0, 9, 17, 25 and 33 frames
@@ -208,7 +208,9 @@ TEST(QueueJob, WarnsOfPromptsThatAreNeverShown) {
   EXPECT_TRUE(warnings_of(request).empty());
   const std::string changed = run(request, {}).framehash;
   EXPECT_NE(changed, before);
-  request.schedule = {{1.25, "a green star"}, {1.5, "a blue square"}, {4.125, "a white ring"},
+  request.schedule = {{1.25, "a green star"},
+                      {1.5, "a blue square"},
+                      {4.125, "a white ring"},
                       {4.25, "a red ball"}};
   EXPECT_EQ(run(request, {}).framehash, changed);
   const std::vector<std::string> lines = warnings_of(request);
