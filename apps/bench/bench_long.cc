@@ -13,6 +13,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/inspect/memory.h"
+#include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "engine/generation/generator.h"
 #include "engine/job/job_spec.h"
@@ -155,6 +156,7 @@ class LongBench {
  public:
   LongBench(const Flags& flags, DType dtype)
       : flags_(flags),
+        link_(link_of(flags)),
         model_(std::make_shared<OpenModel>(flags.given("model") ? model_folder(flags)
                                                                 : find_model("pocket"))) {
     options_.dtype = dtype;
@@ -206,28 +208,32 @@ class LongBench {
     const int count = row.layout.ranks();
     const Ranks ranks{.count = count, .on_this_host = count};
     std::vector<int64_t> sent(count);
-    on_ranks(ranks, [&](Communicator& world) {
-      GeneratorOptions own = options_;
-      own.device = device_of(flags_, ranks, world.rank());
-      own.ranks_per_device = own.ranks_per_host = count;
-      Generator generator(model_, own, RankPlacement::of(world, row.layout));
-      FrameKeeper keeper(video.frames);
-      const RunResult result = generator.run(request, world.rank() == 0 ? &keeper : nullptr);
-      sent[world.rank()] = world.counters().total_sent().bytes;
-      if (world.rank() != 0) return;
-      double loading = 0;
-      for (const StageSeconds& stage : result.stages)
-        if (stage.stage == "load") loading += stage.seconds;
-      video.hash = result.framehash;
-      video.seconds = result.seconds - loading;
-      video.first_frame_s = result.first_frame_seconds - loading;
-      video.peak_bytes = result.memory_high_water;
-    });
+    on_ranks(
+        ranks,
+        [&](Communicator& world) {
+          GeneratorOptions own = options_;
+          own.device = device_of(flags_, ranks, world.rank());
+          own.ranks_per_device = own.ranks_per_host = count;
+          Generator generator(model_, own, RankPlacement::of(world, row.layout));
+          FrameKeeper keeper(video.frames);
+          const RunResult result = generator.run(request, world.rank() == 0 ? &keeper : nullptr);
+          sent[world.rank()] = world.counters().total_sent().bytes;
+          if (world.rank() != 0) return;
+          double loading = 0;
+          for (const StageSeconds& stage : result.stages)
+            if (stage.stage == "load") loading += stage.seconds;
+          video.hash = result.framehash;
+          video.seconds = result.seconds - loading;
+          video.first_frame_s = result.first_frame_seconds - loading;
+          video.peak_bytes = result.memory_high_water;
+        },
+        link_.latency_s > 0 || link_.bytes_per_s > 0 ? &link_ : nullptr);
     video.sent_bytes = std::accumulate(sent.begin(), sent.end(), int64_t{0});
     return video;
   }
 
   const GeneratorOptions& options() const { return options_; }
+  const Link& link() const { return link_; }
   std::string model_name() const { return Generator(model_, options_).model_name(); }
 
  private:
@@ -266,6 +272,7 @@ class LongBench {
   }
 
   const Flags& flags_;
+  const Link link_;  // between ranks
   const std::shared_ptr<const OpenModel> model_;
   GeneratorOptions options_;
   Request asked_;
@@ -358,6 +365,8 @@ nlohmann::json to_json(const Row& row, double one, const LongBench& bench) {
                         {"frames", row.request.frames},
                         {"steps", row.request.steps},
                         {"clips", row.videos.size()},
+                        {"link_gbit", bench.link().bytes_per_s * 8e-9},  // 0: unlimited
+                        {"link_ms", bench.link().latency_s * 1e3},
                         {"frames_per_second", row.frames_per_second()},
                         {"speed_up", row.frames_per_second() / one},
                         {"bytes_per_frame", row.bytes_per_frame()},
