@@ -48,9 +48,12 @@ void collect(Layout& layout, int axis, int left, const LayoutLimits& limits,
 std::string legal_counts(int ranks, const LayoutLimits& limits) {
   const auto legal = [&](int count) { return !legal_layouts(count, limits).empty(); };
   int fewer = ranks - 1, more = ranks + 1;
-  while (fewer > 1 && !legal(fewer)) --fewer;
-  while (more < 2 * ranks && !legal(more)) ++more;
-  return std::to_string(fewer) + (legal(more) ? " and " + std::to_string(more) : "");
+  const int most = std::max(2 * ranks, static_cast<int>(limits.patches));
+  while (fewer > 0 && !legal(fewer)) --fewer;
+  while (more < most && !legal(more)) ++more;
+  const std::string below = fewer > 0 ? std::to_string(fewer) : "";
+  const std::string above = legal(more) ? std::to_string(more) : "";
+  return below + (below.empty() || above.empty() ? "" : " and ") + above;
 }
 
 [[noreturn]] void refuse_with_list(const std::string& text, const std::string& why, int ranks,
@@ -171,6 +174,12 @@ std::string refuse_patches(const Layout& layout, const LayoutLimits& limits) {
     if (axis != Axis::kPatch && layout[axis] > 1)
       return std::string(to_string(axis)) + "=" + std::to_string(layout[axis]) +
              " beside displaced patches, whose tokens the patch axis alone splits; legal: 1";
+  if (limits.one_patch_each && parts != limits.patches)
+    return "patch is " + std::to_string(parts) + ", but each of the " +
+           std::to_string(limits.patches) +
+           " patches has text rows of its own, which takes a rank "
+           "each; legal: " +
+           std::to_string(limits.patches);
   if (parts > limits.patches)
     return "patch is " + std::to_string(parts) + ", but there are " +
            std::to_string(limits.patches) + " patches";
@@ -316,7 +325,7 @@ std::vector<Layout> parse_layouts(const std::string& text, int ranks, const Layo
                      ranks, limits);
   std::vector<Layout> layouts{given};
   if (!chosen) layouts = legal_layouts(ranks, limits);
-  std::string why = "nothing fits";
+  std::string why = ranks == 1 ? refuse(Layout{}, limits) : "nothing fits";
   std::erase_if(layouts, [&](Layout& layout) {
     layout.take_stages(given);
     if (limits.whole_frames && ranks > 1) take_one_rank_stages(layout);

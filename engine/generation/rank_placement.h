@@ -117,11 +117,12 @@ class RankPlacement {
   void set_dual_scope(const std::optional<DualScope>& scope);
   // The same for displaced patches. The tokens of a rank are then whole patches.
   void set_displaced(const std::optional<Displaced>& method);
+  bool displaces() const { return displaced_.has_value(); }
   // Sets what makes the mixer of forwards that sees all tokens (MixerDescription::inner).
   void set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make);
-  // A turn (a denoising step) or the decode has ended: returns when no message of a forward is
-  // under way any more.
-  void finish_turn();
+  // Returns when no message of a forward is under way any more. Messages of a step may travel
+  // while the next one computes.
+  void finish_messages();
 
  private:
   struct Seams;

@@ -107,11 +107,22 @@ void validate_method(const Request& request, const TransformerModel& model,
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::kUsage, "--method is '" + to_string(method) + "', but " + why);
   };
+  if (method.resync && !is_displaced(method))
+    refuse("--resync-every is " + std::to_string(*method.resync) +
+           ", and no patches are a step old; legal with it: distrifusion, pcpp");
   if (!request.schedule.empty() && method.kind != MethodKind::kQueue)
     refuse("a prompt schedule needs blocks that follow each other; legal with it: queue");
   if (request.endless && method.kind != MethodKind::kQueue)
     refuse("an endless video needs blocks that follow each other; legal with it: queue");
   if (method.kind == MethodKind::kFull) return;
+  if (is_displaced(method)) {
+    if (request.steps < kFewestDisplaced)
+      refuse("a job of " + std::to_string(request.steps) +
+             " steps changes too much from one step to the next for patches that are a step old; "
+             "legal: " +
+             std::to_string(kFewestDisplaced) + " steps or more, or an exact method: full");
+    return;
+  }
   if (model.joint_rows(1, 1) > 0)
     refuse(name + " has its text among the tokens, which this method cannot split; legal: full");
   if (method.kind != MethodKind::kQueue) return;

@@ -23,9 +23,13 @@ std::array<int64_t, 4> latent_shape(const Components& parts, const Request& requ
           request.width / vae.spatial_factor};
 }
 
-Sequence sequence_of(const Components& parts, const Request& request) {
+std::array<int64_t, 3> token_grid(const Components& parts, const Request& request) {
   const auto shape = latent_shape(parts, request);
-  const auto grid = parts.expert_model(0).traits().grid(shape[1], shape[2], shape[3]);
+  return parts.expert_model(0).traits().grid(shape[1], shape[2], shape[3]);
+}
+
+Sequence sequence_of(const Components& parts, const Request& request) {
+  const auto grid = token_grid(parts, request);
   return {grid[0] * grid[1] * grid[2], grid[0]};
 }
 
@@ -75,6 +79,7 @@ class RankRun {
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()) {
     placement_.set_dual_scope(dual_scope_of(request.method, 0));
+    place_patches(placement_, request, token_grid(parts, request));
     for (const int64_t rows : later_rows_)
       embeds_ += f32_bytes(rows * parts.text_model().traits().columns);
   }

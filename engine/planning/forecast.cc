@@ -163,17 +163,35 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   const Generator generator(job.model, without_limits(job.options));
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
+  displaced_ = generator.displaced(job.request);
+  // Steps that are alike, the exact ones of displaced patches first.
+  std::vector<std::pair<Kind, std::vector<int>>> kinds;
+  for (int i = 0; i < whole.steps(); ++i) {
+    const auto& step = schedule_.steps[i];
+    const Kind kind{step.model, step.branches, displaced_ && displaced_->exact(i)};
+    auto found = std::ranges::find(kinds, kind, &std::pair<Kind, std::vector<int>>::first);
+    if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
+    found->second.push_back(i);
+  }
+  std::ranges::stable_partition(kinds, [](const auto& kind) { return kind.first.exact; });
   std::vector<DenoisePlanConfig::DenoiseStep> steps;
-  std::vector<double> sigmas;
-  for (size_t i = 0; i < schedule_.steps.size(); ++i) {
-    const auto &step = schedule_.steps[i], *before = i > 0 ? &schedule_.steps[i - 1] : nullptr;
-    if (!before || before->model != step.model || before->branches != step.branches)
-      stretches_.push_back({.first = static_cast<int>(steps.size())});
-    if (++stretches_.back().count > kSimulatedSteps) continue;
-    steps.push_back(step);
-    sigmas.push_back(whole.sigmas()[i]);
+  std::vector<double> sigmas, windows;
+  int exact = 0;
+  for (const auto& [kind, alike] : kinds) {
+    stretches_.push_back({static_cast<int>(steps.size()), static_cast<int>(alike.size())});
+    for (const int i : std::span(alike).first(std::min<size_t>(alike.size(), kSimulatedSteps))) {
+      steps.push_back(schedule_.steps[i]);
+      sigmas.push_back(whole.sigmas()[i]);
+      exact += kind.exact;
+      if (displaced_ && !displaced_->windows.empty()) windows.push_back(displaced_->windows[i]);
+    }
   }
   schedule_.steps = steps;
+  if (displaced_) {
+    displaced_->warmup = exact;
+    displaced_->resync = displaced_->steps = 0;
+    displaced_->windows = windows;
+  }
   for (const bool negative : {false, true}) {
     const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
     if (!negative || guided(schedule_))
@@ -196,16 +214,21 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   const std::shared_ptr<const OpenModel> model = with_blocks(layout[Axis::kLayers]);
   const int64_t latents = vae.latent_frames(job_.request.frames);
   Request brief = job_.request;
+  Layout split = layout;
+  if (displaced_) {  // the same ranks encode and decode where patches are not displaced
+    brief.method = {.kind = MethodKind::kFull};
+    split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
+  }
   brief.steps = 1;
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
   brief.frames = vae.frames(std::min<int64_t>(latents, kSimulatedChunks));
   const Generator generator(model, without_limits(job_.options));
   // Clips may have more global frames than so short a video.
   if (brief.method.kind == MethodKind::kClips ||
-      !refuse(layout, generator.layout_limits(brief)).empty())
+      !refuse(split, generator.layout_limits(brief)).empty())
     brief.frames = job_.request.frames;
   StageTimes times;
-  const double end = latest(simulate_run(job_, brief, model, layout, times));
+  const double end = latest(simulate_run(job_, brief, model, split, times));
   for (const auto& [stage, seconds] : times.stages(end))
     if (stage == "encode_text") ends.text = seconds;
   const std::vector<double>& chunks = times.chunks;
@@ -223,10 +246,10 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
   const TransformerLoad load = how_loaded(without_limits(job_.options));
   DenoisePlanConfig config = schedule_;
   config.layout = layout;
-  config.tokens =
-      RankPlacement(layout, 0).token_counts({schedule_.tokens.front(), schedule_.frames});
   for (int& own : config.blocks) own = std::min(own, blocks);
   RankPlacement placement = RankPlacement::of(world, layout);
+  placement.set_displaced(displaced_);
+  config.tokens = placement.token_counts({schedule_.tokens.front(), schedule_.frames});
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   Arena arena;
   Components parts(models_.at(blocks), load, job_.options.vae_dtype, placement);

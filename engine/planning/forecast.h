@@ -77,7 +77,12 @@ class QuickForecast {
   Forecast at_least(const Layout& layout);
 
  private:
-  struct Stretch {  // of steps alike
+  struct Kind {
+    int model = 0, branches = 1;
+    bool exact = false;  // of displaced patches
+    bool operator==(const Kind&) const = default;
+  };
+  struct Stretch {  // of steps of one kind
     int first = 0, count = 0;
   };
   struct Ends {  // seconds of the stages that depend on the number of ranks alone
@@ -96,6 +101,7 @@ class QuickForecast {
   std::unique_ptr<QueueForecast> queue_;  // where the method is the queue, which forecasts all
   DenoisePlanConfig schedule_;            // of one rank, with the simulated steps alone
   Sampler sampler_;                       // of the simulated steps
+  std::optional<Displaced> displaced_;    // likewise
   std::vector<Stretch> stretches_;
   std::array<int64_t, 2> prompt_rows_{};                    // per branch
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks

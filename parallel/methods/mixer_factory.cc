@@ -145,7 +145,8 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
 int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
   if (description.displaced)
     return displaced_sent_bytes(patch_rows(description),
-                                description.mesh.at(Axis::kPatch, description.rank), shape, false);
+                                description.mesh.at(Axis::kPatch, description.rank), shape,
+                                description.displaced->widest());
   const int ulysses = description.mesh.layout()[Axis::kUlysses];
   const UlyssesGroup group = ulysses_group(description);
   AttendShape inner = shape;
