@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Planned and real totals of the queue, in interleaved pairs. usage: pairs.sh WEFT [PAIRS]
+# Compares the planned and the real time of the queue on two ranks, in interleaved pairs. Run by hand
+# on a quiet machine. usage: queue_makespan.sh WEFT [PAIRS]
 set -eu
 weft=$1 pairs=${2:-5} folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
