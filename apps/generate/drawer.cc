@@ -167,7 +167,7 @@ Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
         const std::string left = layout_left(flags_, output_names(first.path), layouts);
         if (!left.empty()) return {left};
         PlannedJob job = planned_job(generator_, planned_options(), first.spec.request,
-                                     simulated_machine(flags_, ranks_, link));
+                                     simulated_machine(flags_, ranks_, link, *model_));
         job.requests = limits.requests;
         choice_ = choose_layout(job, layouts);
         return {to_string(choice_->best.front().layout)};

@@ -351,9 +351,10 @@ void print(const Case& one, const NamedLink& link, const Forecast& out, const Pl
 
 int simulate_cases(const Flags& flags) {
   Ranks ranks{.count = kSimulatedRanks, .on_this_host = kSimulatedRanks};
-  const SimulatedMachine machine = simulated_machine(flags, ranks, {});
+  const auto model = std::make_shared<const OpenModel>(model_folder(flags));
+  const SimulatedMachine machine = simulated_machine(flags, ranks, {}, *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
-  const Generator generator(model_folder(flags), options);
+  const Generator generator(model, options);
   Request asked = sizes_of(flags);
   asked.prompt = "a planned prompt";
   if (!flags.on("json"))
