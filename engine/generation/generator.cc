@@ -574,8 +574,7 @@ JobSchedule Generator::whole_schedule(const Request& request) const {
   if (is_queue(request))
     return queue_schedule(request, sampler(request), impl_->parts, impl_->placement);
   const DenoisePlanConfig config = schedule(request);
-  return {plan_denoise(config),
-          {.bytes = [config](const Step& message) { return message_bytes(config, message); }}};
+  return {plan_denoise(config), denoise_rules(config)};
 }
 
 bool Generator::agreed(bool value) {
