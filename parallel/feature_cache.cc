@@ -113,7 +113,9 @@ std::vector<TensorView> FeatureCache::fill(const FeatureKey& key, int version) {
   return {written.arrived.begin(), written.arrived.end()};
 }
 
-void FeatureCache::exchange(Stream& stream, const FeatureKey& key, int version) {
+void FeatureCache::exchange(Stream& stream, const FeatureKey& key, int version,
+                            const std::vector<FeatureLink>& links) {
+  CHECK(links.empty() || links.size() == description_.links.size(), links.size(), "links");
   Version& written = begin_exchange(key, version);
   if (!group_) return;
   const Tag tag{.kind = key.kind,
@@ -121,11 +123,15 @@ void FeatureCache::exchange(Stream& stream, const FeatureKey& key, int version) 
                 .layer = key.layer};
   std::vector<Message> sends;
   for (size_t i = 0; i < description_.links.size(); ++i) {
-    const FeatureLink& link = description_.links[i];
-    const Message receive{link.peer, tag, written.arrived[i]};
-    written.receives[i] = group_->post(stream, {}, {&receive, 1});
-    sends.push_back(
-        {link.peer, tag, written.part.view().slice(0, link.sent.begin, link.sent.size())});
+    const FeatureLink &whole = description_.links[i], &link = links.empty() ? whole : links[i];
+    const Range& rows = link.received;
+    const Message receive{
+        link.peer, tag,
+        written.arrived[i].view().slice(0, rows.begin - whole.received.begin, rows.size())};
+    if (rows.size() > 0) written.receives[i] = group_->post(stream, {}, {&receive, 1});
+    if (link.sent.size() > 0)
+      sends.push_back(
+          {link.peer, tag, written.part.view().slice(0, link.sent.begin, link.sent.size())});
   }
   written.sends = group_->post(stream, sends, {});
 }

@@ -63,8 +63,10 @@ class FeatureCache {
   // The memory of this rank's part [rows, row...] of a new version, to be filled before the
   // exchange. It takes the place of the oldest version.
   TensorView write(const FeatureKey& key, int version);
-  // Posts the sends and the receives of the written version. They outlive the forward.
-  void exchange(Stream& stream, const FeatureKey& key, int version);
+  // Posts the sends and the receives of the written version. They outlive the forward. `links` are
+  // those of the description with fewer rows, or none rows; empty means all rows.
+  void exchange(Stream& stream, const FeatureKey& key, int version,
+                const std::vector<FeatureLink>& links = {});
   // In place of an exchange: the memory of every link's part of the written version, for a caller
   // that has these rows already.
   std::vector<TensorView> fill(const FeatureKey& key, int version);

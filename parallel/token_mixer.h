@@ -73,8 +73,8 @@ class TokenMixer {
   // a Context for a pass calls it; models do not.
   virtual void begin(const Pass& pass);
   virtual void attend(Context& context, const Attend& attend) = 0;
-  // Returns when no message of the mixer is under way. Called at the end of every turn and before
-  // decoding; the next attend needs a begin().
+  // Returns when no message of the mixer is under way. Called when the steps of a job have ended,
+  // before decoding; the next attend needs a begin().
   virtual void finish() { begun_ = false; }
 
  protected:

@@ -10,9 +10,10 @@
 #include "apps/bench/bench_limits.h"
 #include "apps/bench/bench_llm.h"
 #include "apps/bench/bench_load.h"
-#include "apps/bench/bench_long.h"
 #include "apps/bench/bench_text.h"
 #include "apps/bench/bench_vae.h"
+#include "apps/bench/video/bench_long.h"
+#include "apps/bench/video/bench_truth.h"
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/generate/profile.h"
@@ -178,18 +179,26 @@ int run_bench(const Flags& flags) {
   if (flags.given("model")) model_folder(flags);
   const DType dtype = compute_dtype(flags);
   const std::string name = flags.operands().empty() ? "ops" : flags.operands().front();
-  const int repeat = static_cast<int>(flags.integer("repeat").value_or(name == "long" ? 1 : 5));
+  const int repeat = static_cast<int>(
+      flags.integer("repeat").value_or(name == "long"    ? 1
+                                       : name == "truth" ? (flags.on("quick") ? 8 : 80)
+                                                         : 5));
   using Bench = int (*)(const Flags&, DType, int);
-  const std::map<std::string, Bench> benches{{"attention", bench_attention}, {"dit", bench_dit},
-                                             {"layouts", bench_layouts},     {"llm", bench_llm},
-                                             {"load", bench_load},           {"long", bench_long},
-                                             {"text", bench_text},           {"vae", bench_vae}};
+  const std::map<std::string, Bench> benches{{"attention", bench_attention},
+                                             {"dit", bench_dit},
+                                             {"layouts", bench_layouts},
+                                             {"llm", bench_llm},
+                                             {"load", bench_load},
+                                             {"long", bench_long},
+                                             {"text", bench_text},
+                                             {"truth", bench_truth},
+                                             {"vae", bench_vae}};
   const auto found = benches.find(name);
-  if ((flags.operands().size() > 1 && name != "long") ||
+  if ((flags.operands().size() > 1 && name != "long" && name != "truth") ||
       (found == benches.end() && name != "ops" && name != "pocket"))
     throw Error(
-        ErrorKind::kUsage, "weft bench takes one name (and long: methods), but got '" + name +
-                               "'; legal: ops, pocket, " + [&] {
+        ErrorKind::kUsage, "weft bench takes one name (and long, truth: methods), but got '" +
+                               name + "'; legal: ops, pocket, " + [&] {
                                  std::string names;
                                  for (const auto& [legal, run] : benches)
                                    names += (names.empty() ? "" : ", ") + legal;

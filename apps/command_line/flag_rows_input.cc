@@ -290,16 +290,23 @@ constexpr FlagSpec kInput[] = {
      .commands = kBench},
     {.name = "repeat",
      .type = kInteger,
-     .fallback = "5; long: 1",
+     .fallback = "5; long: 1; truth: 80, or 8 with --quick",
      .is_default = false,
      .legal = "1 ... 1000",
-     .help = "measurements of each entry; the median is printed (bench long: clips, other prompts "
-             "and seeds)",
+     .help = "measurements of each entry; the median is printed (bench long, truth: clips, other "
+             "prompts and seeds)",
      .commands = kBench},
     {.name = "quick",
      .type = kSwitch,
      .fallback = "off",
-     .help = "draw 65 frames in 9 steps, with one queue (bench long)",
+     .help = "draw 65 frames in 9 steps, with one queue (bench long); fewer clips of fewer methods "
+             "(bench truth)",
+     .commands = kBench},
+    {.name = "simulate",
+     .type = kSwitch,
+     .fallback = "off",
+     .help = "forecast the steps of --model on eight described devices over three links, in place "
+             "of drawing clips (bench truth)",
      .commands = kBench},
     {.name = "memory",
      .value = "FRAMESxHxW",

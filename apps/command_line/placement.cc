@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "io/legal.h"
 #include "kernels/check.h"
 #include "kernels/cuda/device.h"
 #include "parallel/bootstrap/launch.h"
@@ -115,6 +116,13 @@ std::string layout_text(const Flags& flags) {
       text += (text.empty() ? "auto," : ",") + key + "=" + std::to_string(*value);
   }
   return text;
+}
+
+std::optional<int64_t> parts_along(Axis axis, const Flags& flags) {
+  const std::string key = std::string(to_string(axis)) + "=";
+  for (const std::string& part : split(layout_text(flags), ','))
+    if (part.starts_with(key)) return std::strtoll(part.c_str() + key.size(), nullptr, 10);
+  return std::nullopt;
 }
 
 void resolve_placement(Flags& flags) {

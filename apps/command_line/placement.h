@@ -1,6 +1,7 @@
 #pragma once
 // Flags about the place of a job that follow from other flags: --gpus, --device auto, and the
 // number of ranks of a layout.
+#include <optional>
 #include <string>
 
 #include "apps/command_line/flags.h"
@@ -18,6 +19,9 @@ void resolve_placement(Flags& flags);
 // either), followed by --text-ranks, --vae-ranks and --decode-rank. Error(kUsage) where the layout
 // is given twice.
 std::string layout_text(const Flags& flags);
+
+// The number that this text gives an axis, if any.
+std::optional<int64_t> parts_along(Axis axis, const Flags& flags);
 
 // The flag that splits this axis, "tp" for tensor.
 const char* flag_of_axis(Axis axis);

@@ -141,8 +141,7 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
           },
       .decode = [&](const TensorView& frames) { place(bench, frames, decoded, out["latents"]); }};
   // A recorded forward has the keys and values of one kind of step.
-  const Graphs graphs = c.text("stage") == "displaced" ? Graphs::kNone : Graphs::kRecord;
-  Denoiser(bench.stream, bench.arena, experts, c.placement, graphs).run(config, job);
+  Denoiser(bench.stream, bench.arena, experts, c.placement).run(config, job);
 
   for (const int step : steps) {
     const auto own = velocities.find(step);

@@ -36,6 +36,12 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   return config;
 }
 
+void place_patches(RankPlacement& placement, const Request& request,
+                   const std::array<int64_t, 3>& grid) {
+  placement.set_displaced(displaced_of(request.method, grid, request.steps));
+  placement.set_pipefusion(pipefusion_of(request.method, grid));
+}
+
 Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
                    Graphs graphs)
     : StagedProgram(stream, arena, placement, experts.traits(), experts.dtype()),
@@ -100,8 +106,8 @@ int Denoiser::zone(const Step& step) const {
 }
 
 bool Denoiser::begin_turn(int turn) {
-  placement_.finish_turn();
   if (turn == job_->sampler.steps()) {  // what remains needs only the rows, which may be under way
+    placement_.finish_messages();
     clip_ = {};
     forwards_.end();
     if (placement_.has_clips()) {
@@ -118,6 +124,7 @@ bool Denoiser::begin_turn(int turn) {
     Snapshot snapshot = gather(turn);
     if (placement_.root()) job_->keep(turn, std::move(snapshot));
   }
+  if (stops(what)) placement_.finish_messages();
   return !stops(what);
 }
 

@@ -27,6 +27,11 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
                               const Sequence& all, std::array<int64_t, 2> prompt_rows);
 
+// Gives every rank whole patches of a token grid (frames, rows, columns) where the request
+// displaces them, and consecutive tokens where it does not. It comes before plan_config.
+void place_patches(RankPlacement& placement, const Request& request,
+                   const std::array<int64_t, 3>& grid);
+
 // The guidance scale that a request gives to expert `model`.
 double guidance_of(const Request& request, int model);
 // Returns whether a rank computes with expert `model`. Under cfg=2 the rank of the negative prompt

@@ -80,8 +80,9 @@ const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
 // A forward can be recorded as a device graph if it sends nothing to other ranks and its weights
 // are all resident. While a meter is attached nothing is recorded, because it must see every op.
 bool Forwards::recordable(const Step& step) const {
-  return graphs_ == Graphs::kRecord && stream_.queue() && placement_.alone() && !thread_meter() &&
-         step.blocks.first() && step.blocks.last() && expert(step.pass).streamed_bytes() == 0;
+  return graphs_ == Graphs::kRecord && stream_.queue() && placement_.alone() &&
+         !placement_.displaces() && !thread_meter() && step.blocks.first() && step.blocks.last() &&
+         expert(step.pass).streamed_bytes() == 0;
 }
 
 void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blocks) {

@@ -163,7 +163,8 @@ struct Generator::Impl {
     return {std::ssize(ids[0]), std::ssize(ids[1])};
   }
 
-  DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) const {
+  DenoisePlanConfig plan_of(const Request& request, const Sampler& sampler) {
+    place_patches(placement, request, token_grid(parts, request));
     return plan_config(request, sampler, parts, placement, sequence_of(parts, request),
                        prompt_rows(request));
   }
@@ -423,6 +424,10 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
   const Sequence all = sequence_of(parts, request);
   out.tokens = all.tokens;
   if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
+  if (const auto patches = pipefusion_of(request.method, token_grid(parts, request)))
+    out.patch_tokens = std::ranges::min(patches->patches);
+  else if (is_displaced(request.method))
+    out.patches = *request.method.patches;
   out.whole_frames = is_queue(request);
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
@@ -531,6 +536,14 @@ LayoutLimits Generator::layout_limits(const Request& request) const {
   return impl_->layout_limits(request);
 }
 
+std::optional<PipeFusion> Generator::pipefusion(const Request& request) const {
+  return pipefusion_of(request.method, token_grid(impl_->parts, request));
+}
+
+std::optional<Displaced> Generator::displaced(const Request& request) const {
+  return displaced_of(request.method, token_grid(impl_->parts, request), request.steps);
+}
+
 Request Generator::resolve(const Request& request) const {
   Request resolved = weft::resolve(request, defaults());
   validate(resolved, impl_->limits);
@@ -541,7 +554,8 @@ Request Generator::resolve(const Request& request) const {
       resolved.method,
       {.latents = vae.latent_frames(resolved.frames),
        .trained_latents = vae.latent_frames(defaults().trained_frames.value_or(defaults().frames)),
-       .flow_shift = config.shift});
+       .flow_shift = config.shift,
+       .grid = token_grid(impl_->parts, resolved)});
   validate_method(resolved, impl_->parts.expert_model(0), model_name());
   if (resolved.endless)
     resolved.frames =

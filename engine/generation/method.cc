@@ -14,13 +14,16 @@ namespace weft {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<size_t>(MethodKind::kCount)> kNames{
-    "auto", "full", "clips", "queue"};
+    "auto", "full", "clips", "queue", "distrifusion", "pcpp", "pipefusion"};
+constexpr std::string_view kSplits[] = {"rows", "frames"};
 
 struct Number {
   MethodKind kind;
   const char* name;
   const char* legal;
-  std::variant<std::optional<int64_t> Method::*, std::optional<double> Method::*> member;
+  std::variant<std::optional<int64_t> Method::*, std::optional<double> Method::*,
+               std::optional<PatchSplit> Method::*>
+      member;
 };
 
 constexpr Number kNumbers[] = {
@@ -33,6 +36,17 @@ constexpr Number kNumbers[] = {
     {MethodKind::kClips, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kQueue, "block", "1 ... 4096", &Method::block},
     {MethodKind::kQueue, "context", "0 ... 4096", &Method::context},
+    {MethodKind::kDistrifusion, "patches", "1 ... 4096", &Method::patches},
+    {MethodKind::kDistrifusion, "warmup", "0 ... 1000", &Method::warmup},
+    {MethodKind::kDistrifusion, "split", "rows|frames", &Method::split},
+    {MethodKind::kPcpp, "patches", "1 ... 4096", &Method::patches},
+    {MethodKind::kPcpp, "window", "0 ... 1", &Method::near},
+    {MethodKind::kPcpp, "last_window", "0 ... 1", &Method::last_near},
+    {MethodKind::kPcpp, "warmup", "0 ... 1000", &Method::warmup},
+    {MethodKind::kPcpp, "split", "rows|frames", &Method::split},
+    {MethodKind::kPipefusion, "patches", "1 ... 4096", &Method::patches},
+    {MethodKind::kPipefusion, "warmup", "0 ... 1000", &Method::warmup},
+    {MethodKind::kPipefusion, "split", "rows|frames", &Method::split},
 };
 
 std::string or_nearest(const std::string& name, const std::vector<std::string>& names) {
@@ -47,6 +61,28 @@ void set(Method& method, std::optional<int64_t> Method::*member, const GivenText
 void set(Method& method, std::optional<double> Method::*member, const GivenText& value) {
   method.*member = value.number();
 }
+void set(Method& method, std::optional<PatchSplit> Method::*member, const GivenText& value) {
+  method.*member = static_cast<PatchSplit>(std::ranges::find(kSplits, value.one_of()) - kSplits);
+}
+
+template <class T>
+std::string text_of(T value) {
+  char text[32];
+  return {text, std::to_chars(text, std::end(text), value).ptr};
+}
+std::string text_of(PatchSplit split) { return std::string(kSplits[static_cast<size_t>(split)]); }
+
+std::vector<int64_t> patches_of(const Method& method, const std::array<int64_t, 3>& grid) {
+  const auto [frames, rows, columns] = grid;
+  const bool by_frames = *method.split == PatchSplit::kFrames;
+  const int64_t units = by_frames ? frames : frames * rows,
+                size = by_frames ? rows * columns : columns;
+  std::vector<int64_t> patches;
+  for (int64_t patch = 0; patch < *method.patches; ++patch)
+    patches.push_back(
+        partition(units, static_cast<int>(*method.patches), static_cast<int>(patch)).size() * size);
+  return patches;
+}
 
 }  // namespace
 
@@ -59,9 +95,7 @@ std::string to_string(const Method& method) {
     std::visit(
         [&](auto member) {
           if (number.kind != method.kind || !(method.*member)) return;
-          char value[32];
-          const auto end = std::to_chars(value, std::end(value), *(method.*member)).ptr;
-          text += separator + (number.name + ("=" + std::string(value, end)));
+          text += separator + (number.name + ("=" + text_of(*(method.*member))));
           separator = ',';
         },
         number.member);
@@ -108,6 +142,28 @@ std::optional<DualScope> dual_scope_of(const Method& method, int global_steps) {
                    .warmup = static_cast<int>(*method.warmup)};
 }
 
+std::optional<PipeFusion> pipefusion_of(const Method& method, const std::array<int64_t, 3>& grid) {
+  if (!is_pipefusion(method)) return std::nullopt;
+  return PipeFusion{patches_of(method, grid), static_cast<int>(*method.warmup)};
+}
+
+std::optional<Displaced> displaced_of(const Method& method, const std::array<int64_t, 3>& grid,
+                                      int steps) {
+  if (!is_displaced(method) || is_pipefusion(method)) return std::nullopt;
+  Displaced out;
+  out.patches = patches_of(method, grid);
+  out.warmup = static_cast<int>(*method.warmup);
+  out.steps = steps;
+  if (method.kind != MethodKind::kPcpp) return out;
+  const int first = out.warmup, last = std::max(steps - 1, first);
+  for (int step = 0; step < steps; ++step) {
+    const double share =
+        last == first ? 0 : std::clamp(1.0 * (step - first) / (last - first), 0.0, 1.0);
+    out.windows.push_back(*method.near + share * (*method.last_near - *method.near));
+  }
+  return out;
+}
+
 Method resolve_method(const Method& method, const MethodFacts& facts) {
   Method out = method;
   const int64_t trained = facts.trained_latents;
@@ -128,6 +184,25 @@ Method resolve_method(const Method& method, const MethodFacts& facts) {
     fill(out.warmup, *out.stale ? 2 : 0);
     if (const std::string why = refuse(*dual_scope_of(out, 0), facts.latents); !why.empty())
       throw Error(ErrorKind::kUsage, "the method " + to_string(out) + ": " + why);
+  }
+  if (is_displaced(out)) {
+    fill(out.warmup, is_pipefusion(out) ? 1 : 4);
+    fill(out.split, PatchSplit::kRows);
+    if (out.kind == MethodKind::kPcpp) {
+      fill(out.near, 0.3);
+      fill(out.last_near, *out.near);
+    }
+    const int64_t most =
+        *out.split == PatchSplit::kFrames ? facts.grid[0] : facts.grid[0] * facts.grid[1];
+    if (is_pipefusion(out)) fill(out.patches, std::min<int64_t>(8, most));
+    const std::string where = "the method " + to_string(out) + " has ",
+                      legal = " patches; legal here: patches=1 ... " + std::to_string(most);
+    if (!out.patches) throw Error(ErrorKind::kUsage, where + "no number of" + legal);
+    if (*out.patches > most)
+      throw Error(ErrorKind::kUsage, where + std::to_string(*out.patches) + legal);
+    if (out.kind == MethodKind::kPcpp && *out.last_near > *out.near)
+      throw Error(ErrorKind::kUsage,
+                  where + "a window that grows; legal: last_window=0 ... " + text_of(*out.near));
   }
   if (out.kind == MethodKind::kQueue) {
     // Block and both contexts fill the trained length: 9 and 6 of 21, 8 and 4 of 16.

@@ -194,7 +194,7 @@ void RankPlacement::set_pipefusion(const std::optional<PipeFusion>& method) {
   seams_->mixer.reset();
 }
 
-void RankPlacement::finish_turn() {
+void RankPlacement::finish_messages() {
   if (seams_->mixer) seams_->mixer->finish();
   if (seams_->band_mixer) seams_->band_mixer->finish();
 }

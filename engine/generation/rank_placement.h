@@ -122,11 +122,12 @@ class RankPlacement {
   // forwards of a patch (Pass::micro) are of that part.
   void set_pipefusion(const std::optional<PipeFusion>& method);
   const std::optional<PipeFusion>& pipefusion() const { return pipefusion_; }
+  bool displaces() const { return displaced_ || pipefusion_; }
   // Sets what makes the mixer of forwards that sees all tokens (MixerDescription::inner).
   void set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make);
-  // A turn (a denoising step) or the decode has ended: returns when no message of a forward is
-  // under way any more.
-  void finish_turn();
+  // Returns when no message of a forward is under way any more. Messages of a step may travel
+  // while the next one computes.
+  void finish_messages();
 
  private:
   struct Seams;

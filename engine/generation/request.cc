@@ -112,6 +112,14 @@ void validate_method(const Request& request, const TransformerModel& model,
   if (request.endless && method.kind != MethodKind::kQueue)
     refuse("an endless video needs blocks that follow each other; legal with it: queue");
   if (method.kind == MethodKind::kFull) return;
+  if (is_displaced(method)) {
+    if (request.steps < kFewestDisplaced)
+      refuse("a job of " + std::to_string(request.steps) +
+             " steps changes too much from one step to the next for patches that are a step old; "
+             "legal: " +
+             std::to_string(kFewestDisplaced) + " steps or more, or an exact method: full");
+    return;
+  }
   if (model.joint_rows(1, 1) > 0)
     refuse(name + " has its text among the tokens, which this method cannot split; legal: full");
   if (method.kind != MethodKind::kQueue) return;

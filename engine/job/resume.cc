@@ -31,9 +31,12 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
 }
 
 std::string why_not_between_steps(const Request& request) {
-  return request.method.stale.value_or(0) == 0
-             ? ""
-             : "the method has stale=1, and checkpoints do not hold the frames of the step before";
+  if (request.method.stale.value_or(0) > 0)
+    return "the method has stale=1, and checkpoints do not hold the frames of the step before";
+  if (is_displaced(request.method))
+    return "the method is " + std::string(to_string(request.method.kind)) +
+           ", and checkpoints do not hold the patches of the step before";
+  return "";
 }
 
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,

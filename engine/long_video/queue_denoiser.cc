@@ -278,7 +278,6 @@ int QueueDenoiser::zone(const Step& step) const {
 }
 
 bool QueueDenoiser::begin_turn(int turn) {
-  placement_.finish_turn();
   const Range blocks = config_->passes(turn);
   forwards_.forget([&](const Pass& prompt) {
     for (int64_t block = blocks.begin; block < blocks.end && prompt.branch == 0; ++block)

@@ -23,9 +23,13 @@ std::array<int64_t, 4> latent_shape(const Components& parts, const Request& requ
           request.width / vae.spatial_factor};
 }
 
-Sequence sequence_of(const Components& parts, const Request& request) {
+std::array<int64_t, 3> token_grid(const Components& parts, const Request& request) {
   const auto shape = latent_shape(parts, request);
-  const auto grid = parts.expert_model(0).traits().grid(shape[1], shape[2], shape[3]);
+  return parts.expert_model(0).traits().grid(shape[1], shape[2], shape[3]);
+}
+
+Sequence sequence_of(const Components& parts, const Request& request) {
+  const auto grid = token_grid(parts, request);
   return {grid[0] * grid[1] * grid[2], grid[0]};
 }
 
@@ -75,6 +79,7 @@ class RankRun {
         placement_(Communicator(transport_), of.layout()),
         run_(parts.device()) {
     placement_.set_dual_scope(dual_scope_of(request.method, 0));
+    place_patches(placement_, request, token_grid(parts, request));
     for (const int64_t rows : later_rows_)
       embeds_ += f32_bytes(rows * parts.text_model().traits().columns);
   }
@@ -249,7 +254,13 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
   const auto hidden = static_cast<uint64_t>((own + joint) * traits.width);
   const bool first = blocks.first(), last = blocks.last();
   const DType wire = queue_ ? parts_.wire_dtype() : parts_.dtype();
+  uint64_t patch = 0;  // hidden rows of the largest patch, which three buffers hold
+  if (const auto& pipefusion = placement_.pipefusion())
+    patch = static_cast<uint64_t>(
+        (partition(std::ranges::max(pipefusion->patches), layout.sequence(), 0).size() + joint) *
+        traits.width);
   const uint64_t slots = (first || last ? rows : 0) + (last ? rows * branches : 0) +
+                         (first && last ? 0 : 3 * patch * size_of(wire)) +
                          (first && last ? 0 : hidden * computed * size_of(wire));
   const uint64_t whole = placement_.has_clips()                          ? begun_
                          : layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent_

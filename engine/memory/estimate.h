@@ -13,6 +13,8 @@ namespace weft {
 
 // The latent [C, F, H, W] of a resolved request.
 std::array<int64_t, 4> latent_shape(const Components& parts, const Request& request);
+// The tokens of a forward along frame, row and column.
+std::array<int64_t, 3> token_grid(const Components& parts, const Request& request);
 Sequence sequence_of(const Components& parts, const Request& request);
 
 // The bytes of one rank of the replica. `prompt_rows` counts the ids of the positive and of the

@@ -164,16 +164,28 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
   std::vector<DenoisePlanConfig::DenoiseStep> steps;
-  std::vector<double> sigmas;
+  std::vector<double> sigmas, windows;
+  int warmup = 0;
+  displaced_ = generator.displaced(job.request);
+  pipefusion_ = generator.pipefusion(job.request);
   for (size_t i = 0; i < schedule_.steps.size(); ++i) {
     const auto &step = schedule_.steps[i], *before = i > 0 ? &schedule_.steps[i - 1] : nullptr;
-    if (!before || before->model != step.model || before->branches != step.branches)
+    if (!before || before->model != step.model || before->branches != step.branches ||
+        before->displaced != step.displaced ||
+        (displaced_ && static_cast<int>(i) == displaced_->warmup))
       stretches_.push_back({.first = static_cast<int>(steps.size())});
     if (++stretches_.back().count > kSimulatedSteps) continue;
     steps.push_back(step);
     sigmas.push_back(whole.sigmas()[i]);
+    if (displaced_ && static_cast<int>(i) < displaced_->warmup) ++warmup;
+    if (displaced_ && !displaced_->windows.empty()) windows.push_back(displaced_->windows[i]);
   }
   schedule_.steps = steps;
+  if (displaced_) {
+    displaced_->warmup = warmup;
+    displaced_->windows = windows;
+    displaced_->steps = 0;
+  }
   for (const bool negative : {false, true}) {
     const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;
     if (!negative || guided(schedule_))
@@ -196,16 +208,21 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   const std::shared_ptr<const OpenModel> model = with_blocks(layout[Axis::kLayers]);
   const int64_t latents = vae.latent_frames(job_.request.frames);
   Request brief = job_.request;
+  Layout split = layout;
+  if (displaced_ || pipefusion_) {  // the same ranks encode and decode without displaced patches
+    brief.method = {.kind = MethodKind::kFull};
+    if (displaced_) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
+  }
   brief.steps = 1;
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
   brief.frames = vae.frames(std::min<int64_t>(latents, kSimulatedChunks));
   const Generator generator(model, without_limits(job_.options));
   // Clips may have more global frames than so short a video.
   if (brief.method.kind == MethodKind::kClips ||
-      !refuse(layout, generator.layout_limits(brief)).empty())
+      !refuse(split, generator.layout_limits(brief)).empty())
     brief.frames = job_.request.frames;
   StageTimes times;
-  const double end = latest(simulate_run(job_, brief, model, layout, times));
+  const double end = latest(simulate_run(job_, brief, model, split, times));
   for (const auto& [stage, seconds] : times.stages(end))
     if (stage == "encode_text") ends.text = seconds;
   const std::vector<double>& chunks = times.chunks;
@@ -223,10 +240,11 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
   const TransformerLoad load = how_loaded(without_limits(job_.options));
   DenoisePlanConfig config = schedule_;
   config.layout = layout;
-  config.tokens =
-      RankPlacement(layout, 0).token_counts({schedule_.tokens.front(), schedule_.frames});
   for (int& own : config.blocks) own = std::min(own, blocks);
   RankPlacement placement = RankPlacement::of(world, layout);
+  placement.set_displaced(displaced_);
+  placement.set_pipefusion(pipefusion_);
+  config.tokens = placement.token_counts({schedule_.tokens.front(), schedule_.frames});
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   Arena arena;
   Components parts(models_.at(blocks), load, job_.options.vae_dtype, placement);

@@ -27,9 +27,21 @@ std::string refuse(const Displaced& method, int64_t tokens) {
     return "the patches have " + std::to_string(sum) + " tokens, legal: " + std::to_string(tokens);
   if (method.window && !(*method.window >= 0 && *method.window <= 1))
     return "window is " + std::to_string(*method.window) + ", legal: 0 ... 1";
+  for (const double window : method.windows)
+    if (!(window >= 0 && window <= 1))
+      return "a window is " + std::to_string(window) + ", legal: 0 ... 1";
   if (method.warmup < 0)
     return "warmup is " + std::to_string(method.warmup) + ", legal: 0 or more steps";
   return "";
+}
+
+std::optional<double> Displaced::window_of(int step) const {
+  if (windows.empty()) return window;
+  return windows[std::min<size_t>(step, windows.size() - 1)];
+}
+
+std::optional<double> Displaced::widest() const {
+  return windows.empty() ? window : std::ranges::max(windows);
 }
 
 Range patches_of_part(const Displaced& method, int parts, int index) {
@@ -65,21 +77,20 @@ Range PatchRows::patches_of(int rank) const {
   return {count(ranks_[rank].begin), count(ranks_[rank].end)};
 }
 
-Range PatchRows::seen(int patch) const {
-  if (!method_.window) return {0, tokens()};
+Range PatchRows::seen(int patch, std::optional<double> window) const {
+  if (!window) return {0, tokens()};
   const auto nearest = [&](int neighbour) -> int64_t {
     if (neighbour < 0 || neighbour >= patches()) return 0;
     const int64_t rows = patches_[neighbour].size();
-    return std::min(rows,
-                    static_cast<int64_t>(std::ceil(*method_.window * static_cast<double>(rows))));
+    return std::min(rows, static_cast<int64_t>(std::ceil(*window * static_cast<double>(rows))));
   };
   return {patches_[patch].begin - nearest(patch - 1), patches_[patch].end + nearest(patch + 1)};
 }
 
-Range PatchRows::shared(int from, int to) const {
+Range PatchRows::shared(int from, int to, std::optional<double> window) const {
   const Range held = patches_of(to);
-  return intersection(ranks_[from], {seen(static_cast<int>(held.begin)).begin,
-                                     seen(static_cast<int>(held.end - 1)).end});
+  return intersection(ranks_[from], {seen(static_cast<int>(held.begin), window).begin,
+                                     seen(static_cast<int>(held.end - 1), window).end});
 }
 
 // The keys and values that the patches of a rank see beside the fresh ones of their own, as pieces
@@ -117,20 +128,31 @@ void DisplacedMixer::finish() {
   if (cache_) cache_->finish();
 }
 
+// The rows that go to and come from every other rank that has any with the widest window.
+std::vector<FeatureLink> DisplacedMixer::links(std::optional<double> window) const {
+  const auto in = [](const Range& rows, const Range& part) {
+    return Range{rows.begin - part.begin, rows.end - part.begin};
+  };
+  const auto both = [&](int peer, std::optional<double> by) {
+    return FeatureLink{peer, in(rows_.shared(own_, peer, by), rows_.rank(own_)),
+                       in(rows_.shared(peer, own_, by), rows_.rank(peer))};
+  };
+  std::vector<FeatureLink> links;
+  for (int peer = 0; peer < rows_.ranks(); ++peer) {
+    if (peer == own_) continue;
+    const FeatureLink most = both(peer, rows_.method().widest());
+    if (most.sent.size() + most.received.size() > 0) links.push_back(both(peer, window));
+  }
+  return links;
+}
+
 void DisplacedMixer::make_cache(const Attend& attend) {
   FeatureDescription parts{.rows = rows_.rank(own_).size(),
                            .row = {2, attend.k[1], attend.k[2]},
                            .versions = 1,
                            .dtype = attend.k.dtype,
                            .device = attend.k.device};
-  const auto in = [](const Range& rows, const Range& part) {
-    return Range{rows.begin - part.begin, rows.end - part.begin};
-  };
-  for (int peer = 0; peer < rows_.ranks(); ++peer) {
-    const Range sent = rows_.shared(own_, peer), received = rows_.shared(peer, own_);
-    if (peer != own_ && sent.size() + received.size() > 0)
-      parts.links.push_back({peer, in(sent, rows_.rank(own_)), in(received, rows_.rank(peer))});
-  }
+  parts.links = links(rows_.method().widest());
   cache_ = std::make_unique<FeatureCache>(group_ ? &*group_ : nullptr, std::move(parts));
 }
 
@@ -171,7 +193,7 @@ DisplacedMixer::Keys DisplacedMixer::displaced(const FeatureKey& key) {
   keys.pieces.push_back({rows_.rank(own_), cache_->own(key, version)});
   for (size_t link = 0; link < links.size(); ++link)
     if (links[link].received.size() > 0)
-      keys.pieces.push_back({rows_.shared(links[link].peer, own_),
+      keys.pieces.push_back({rows_.shared(links[link].peer, own_, rows_.method().widest()),
                              cache_->read(key, static_cast<int>(link), version)});
   return keys;
 }
@@ -180,15 +202,19 @@ DisplacedMixer::Keys DisplacedMixer::displaced(const FeatureKey& key) {
 // what was gathered.
 void DisplacedMixer::keep(Stream& stream, const Attend& attend, const FeatureKey& key,
                           const Keys* gathered) {
+  if (pass_.step + 1 == rows_.method().steps) return;
   const TensorView part = cache_->write(key, pass_.step);
   copy(stream, attend.k, part.select(1, 0));
   copy(stream, attend.v, part.select(1, 1));
-  if (!gathered) return cache_->exchange(stream, key, pass_.step);
+  if (!gathered)
+    return cache_->exchange(stream, key, pass_.step,
+                            links(rows_.method().window_of(pass_.step + 1)));
   const std::vector<FeatureLink>& links = cache_->description().links;
   const std::vector<TensorView> arrived = cache_->fill(key, pass_.step);
   for (size_t link = 0; link < links.size(); ++link)
     if (links[link].received.size() > 0)
-      copy(stream, gathered->at(rows_.shared(links[link].peer, own_)), arrived[link]);
+      copy(stream, gathered->at(rows_.shared(links[link].peer, own_, rows_.method().widest())),
+           arrived[link]);
 }
 
 void DisplacedMixer::attend(Context& context, const Attend& whole) {
@@ -205,7 +231,9 @@ void DisplacedMixer::attend(Context& context, const Attend& whole) {
   const int64_t first = rows_.rank(own_).begin;
   for (int64_t patch = held.begin; patch < held.end; ++patch) {
     const Range own = rows_.patch(static_cast<int>(patch));
-    const Range seen = fresh ? Range{0, rows_.tokens()} : rows_.seen(static_cast<int>(patch));
+    const Range seen =
+        fresh ? Range{0, rows_.tokens()}
+              : rows_.seen(static_cast<int>(patch), rows_.method().window_of(pass_.step));
     std::vector<KVSegment> segments;
     for (int other = 0; other < rows_.patches(); ++other) {
       const Range tokens = intersection(rows_.patch(other), seen);
@@ -233,18 +261,22 @@ void DisplacedMixer::attend(Context& context, const Attend& whole) {
   keep(context.stream, attend, key, fresh ? &keys : nullptr);
 }
 
+int64_t exact_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape) {
+  return (rows.ranks() - 1) * rows.rank(rank).size() * row_bytes(shape);
+}
+
 int64_t displaced_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape,
-                             bool exact) {
+                             std::optional<double> window) {
   int64_t sent = 0;
   for (int peer = 0; peer < rows.ranks(); ++peer)
-    if (peer != rank) sent += exact ? rows.rank(rank).size() : rows.shared(rank, peer).size();
+    if (peer != rank) sent += rows.shared(rank, peer, window).size();
   return sent * row_bytes(shape);
 }
 
 size_t displaced_cache_bytes(const PatchRows& rows, int rank, const AttendShape& shape) {
   int64_t held = rows.rank(rank).size();
   for (int peer = 0; peer < rows.ranks(); ++peer)
-    if (peer != rank) held += rows.shared(peer, rank).size();
+    if (peer != rank) held += rows.shared(peer, rank, rows.method().widest()).size();
   return static_cast<size_t>(held * row_bytes(shape));
 }
 

@@ -7,7 +7,8 @@
 //   patches of that one see. They are awaited before the same layer's attention of the next step.
 // Bytes sent by rank r per layer: 2 e Akv E times the rows of r that patches of each other rank
 //   see (displaced_sent_bytes). N equal patches of S / N tokens: DistriFusion 2 e Akv E (N - 1) S /
-//   N; PCPP 2 e Akv E ceil(p S / N) to each neighbour. In an exact step 2 e Akv E (P - 1) n for the
+//   N; PCPP 2 e Akv E ceil(p S / N) to each neighbour, p the window of the step after. In an exact
+//   step 2 e Akv E (P - 1) n for the
 //   n rows of r among P ranks.
 // Past: none. Replicated rows: every patch has its own, which see and are seen by that patch alone;
 //   a rank with replicated rows holds one patch.
@@ -17,7 +18,7 @@
 //   steps, the first step of a run and the first one of an expert see the present keys and values
 //   of all tokens. In every other step those of other patches are of exactly one step before.
 // Divisibility: none.
-// Overlap: messages of a layer travel while all other layers compute.
+// Overlap: messages of a layer travel while all other layers compute, into the next step.
 // Paper: DistriFusion (Li et al. 2024, arXiv 2402.19481), section 4; PCPP (Zhang et al. 2024, arXiv
 //   2412.02962) for windows. Both are of UNets; a DiT has no convolutions and no group norms, so
 //   that keys and values are all that is exchanged.
@@ -38,8 +39,13 @@ struct Displaced {
   // A patch sees the nearest ceil(window n) rows of the n of each of its two neighbours, 0 ... 1.
   // Without it a patch sees all patches.
   std::optional<double> window{};
-  int warmup = 1;  // the first steps are exact: 0 or more
+  std::vector<double> windows{};  // in its place, one for each step
+  int warmup = 1;                 // the first steps are exact: 0 or more
+  int steps = 0;                  // of the whole run, whose last one sends nothing; 0: not known
   bool operator==(const Displaced&) const = default;
+
+  std::optional<double> window_of(int step) const;
+  std::optional<double> widest() const;
 };
 // The reason why the settings cannot work for a sequence of `tokens`, or "".
 std::string refuse(const Displaced& method, int64_t tokens);
@@ -60,9 +66,10 @@ class PatchRows {
   int patches() const { return static_cast<int>(patches_.size()); }
   Range patch(int index) const { return patches_[index]; }
   Range patches_of(int rank) const;  // their indices
-  Range seen(int patch) const;       // the tokens that a patch sees in a displaced step
-  // The tokens of rank `from` that patches of rank `to` see in a displaced step.
-  Range shared(int from, int to) const;
+  // The tokens that a patch sees in a displaced step, and those of rank `from` that patches of rank
+  // `to` see, where the window is this.
+  Range seen(int patch, std::optional<double> window) const;
+  Range shared(int from, int to, std::optional<double> window) const;
 
  private:
   Displaced method_;
@@ -84,6 +91,7 @@ class DisplacedMixer final : public TokenMixer {
   bool exact(const FeatureKey& key);
   Keys gather(Context& context, const Attend& attend, const AttendTags& tags);
   Keys displaced(const FeatureKey& key);
+  std::vector<FeatureLink> links(std::optional<double> window) const;
   void keep(Stream& stream, const Attend& attend, const FeatureKey& key, const Keys* gathered);
 
   std::optional<Communicator> group_;
@@ -93,8 +101,11 @@ class DisplacedMixer final : public TokenMixer {
   Pass pass_{}, before_{};  // the present pass, and the last one of the step before
 };
 
-// Bytes that `rank` sends for one layer in a displaced or in an exact step.
-int64_t displaced_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape, bool exact);
+// Bytes that `rank` sends for one layer in an exact step, or in a displaced one for the next, where
+// the window is `window`.
+int64_t exact_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape);
+int64_t displaced_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape,
+                             std::optional<double> window);
 // Bytes that `rank` holds from step to step, for one layer and branch.
 size_t displaced_cache_bytes(const PatchRows& rows, int rank, const AttendShape& shape);
 

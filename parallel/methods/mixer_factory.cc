@@ -205,7 +205,8 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
 int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
   if (description.displaced)
     return displaced_sent_bytes(patch_rows(description),
-                                description.mesh.at(Axis::kPatch, description.rank), shape, false);
+                                description.mesh.at(Axis::kPatch, description.rank), shape,
+                                description.displaced->widest());
   if (!description.pipefusion) return split_sent_bytes(description, shape, mask);
   int64_t sent = 0;
   for (size_t patch = 1; patch <= description.pipefusion->patches.size(); ++patch)

@@ -1,5 +1,5 @@
 // Seams and drift: closed forms, and a slow reference.
-#include "apps/bench/frame_drift.h"
+#include "apps/bench/video/frame_drift.h"
 
 #include <gtest/gtest.h>
 

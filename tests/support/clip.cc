@@ -112,31 +112,6 @@ std::optional<Motion> motion_of(std::string_view word) {
 
 }  // namespace
 
-std::vector<ClipSpec> all_combinations() {
-  std::vector<ClipSpec> out;
-  for (int c = 0; c < kColours; ++c)
-    for (int s = 0; s < kShapes; ++s)
-      for (int m = 0; m < kMotions; ++m)
-        for (int g = 0; g < kGrounds; ++g)
-          out.push_back({Colour(c), Shape(s), Motion(m), Ground(g), Size::kBig});
-  return out;
-}
-
-bool held_out(const ClipSpec& spec) {
-  uint32_t hash = 0x811c9dc5u;
-  const auto add = [&](std::string_view text) {
-    for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
-  };
-  add(to_string(spec.colour));
-  add(" ");
-  add(to_string(spec.shape));
-  add(" ");
-  add(to_string(spec.motion));
-  add(" ");
-  add(to_string(spec.ground));
-  return hash % 10 == 0;
-}
-
 std::optional<ClipWords> parse_prompt(std::string_view prompt) {
   ClipWords words;
   bool any = false;

@@ -1,6 +1,6 @@
 #pragma once
-// The clips that the pocket model is trained to draw: the hash that keeps a tenth of them out of
-// the training, and an exact drawing of each. The geometry is that of models/pocket/.
+// Exact drawings of the clips that the pocket model is trained to draw. The geometry is that of
+// models/pocket/.
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -10,13 +10,6 @@
 #include "io/media/frame.h"
 
 namespace weft::pocket {
-
-// All colour x shape x motion x ground combinations, in the order of the enumerators.
-std::vector<ClipSpec> all_combinations();
-
-// Returns true if the FNV-1a hash (32 bit) of "colour shape motion ground" is a multiple of 10.
-// Such a combination is never trained on.
-bool held_out(const ClipSpec& spec);
 
 // Parses any wording of the grammar. Returns nullopt if a part is named twice with different
 // values, or if no part is named.

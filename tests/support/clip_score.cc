@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <random>
 #include <vector>
 
 #include "apps/bench/pocket/clip_reader.h"
@@ -20,18 +19,6 @@
 
 namespace weft::pocket {
 namespace {
-
-void print_prompts(int count, uint64_t seed) {
-  std::vector<ClipSpec> trained, held;
-  for (const ClipSpec& spec : all_combinations()) (held_out(spec) ? held : trained).push_back(spec);
-  std::mt19937_64 random(seed);
-  for (int i = 0; i < count; ++i) {
-    const std::vector<ClipSpec>& from = i % 2 ? held : trained;
-    ClipSpec spec = from[random() % from.size()];
-    spec.size = Size(random() % 2);
-    std::printf("%s\n", prompt_of(spec).c_str());
-  }
-}
 
 void draw_samples(int count, const std::string& folder) {
   for (int i = 0; i < count; ++i) {
@@ -116,8 +103,9 @@ void print_scores(const std::vector<std::string>& paths) {
 int main(int argc, char** argv) {
   try {
     if (argc >= 3 && std::strcmp(argv[1], "--prompts") == 0) {
-      weft::pocket::print_prompts(std::atoi(argv[2]),
-                                  argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1);
+      const uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
+      for (const auto& spec : weft::pocket::clips_in_turn(std::atoi(argv[2]), seed))
+        std::printf("%s\n", prompt_of(spec).c_str());
       return 0;
     }
     if (argc == 4 && std::strcmp(argv[1], "--draw") == 0) {

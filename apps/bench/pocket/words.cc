@@ -1,5 +1,7 @@
 #include "apps/bench/pocket/words.h"
 
+#include <random>
+
 namespace weft::pocket {
 namespace {
 
@@ -43,6 +45,43 @@ std::string prompt_of(const ClipSpec& spec) {
   text += " on a ";
   text += to_string(spec.ground);
   return text + " background";
+}
+
+std::vector<ClipSpec> all_combinations() {
+  std::vector<ClipSpec> out;
+  for (int c = 0; c < kColours; ++c)
+    for (int s = 0; s < kShapes; ++s)
+      for (int m = 0; m < kMotions; ++m)
+        for (int g = 0; g < kGrounds; ++g)
+          out.push_back({Colour(c), Shape(s), Motion(m), Ground(g), Size::kBig});
+  return out;
+}
+
+bool held_out(const ClipSpec& spec) {
+  uint32_t hash = 0x811c9dc5u;
+  const auto add = [&](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x01000193u;
+  };
+  add(to_string(spec.colour));
+  add(" ");
+  add(to_string(spec.shape));
+  add(" ");
+  add(to_string(spec.motion));
+  add(" ");
+  add(to_string(spec.ground));
+  return hash % 10 == 0;
+}
+
+std::vector<ClipSpec> clips_in_turn(int count, uint64_t seed) {
+  std::vector<ClipSpec> trained, held, clips;
+  for (const ClipSpec& spec : all_combinations()) (held_out(spec) ? held : trained).push_back(spec);
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < count; ++i) {
+    const std::vector<ClipSpec>& from = i % 2 ? held : trained;
+    clips.push_back(from[random() % from.size()]);
+    clips.back().size = Size(random() % 2);
+  }
+  return clips;
 }
 
 }  // namespace weft::pocket

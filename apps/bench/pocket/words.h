@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace weft::pocket {
 
@@ -36,6 +37,16 @@ struct ClipSpec {
 
 // Returns a prompt such as "a big red ball, moving left on a navy background".
 std::string prompt_of(const ClipSpec& spec);
+
+// All colour x shape x motion x ground combinations, in the order of the enumerators.
+std::vector<ClipSpec> all_combinations();
+
+// Returns true if the FNV-1a hash (32 bit) of "colour shape motion ground" is a multiple of 10.
+// Such a combination, a tenth of all, is never trained on.
+bool held_out(const ClipSpec& spec);
+
+// Clips to measure a model by, drawn from `seed`: trained and held-out combinations in turn.
+std::vector<ClipSpec> clips_in_turn(int count, uint64_t seed);
 
 // The parts that a prompt names. A part without a value is free.
 struct ClipWords {

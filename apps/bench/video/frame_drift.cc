@@ -1,4 +1,4 @@
-#include "apps/bench/frame_drift.h"
+#include "apps/bench/video/frame_drift.h"
 
 #include <algorithm>
 #include <cmath>

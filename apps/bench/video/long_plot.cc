@@ -1,8 +1,8 @@
-#include "apps/bench/long_plot.h"
+#include "apps/bench/video/long_plot.h"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
+
+#include "apps/bench/video/svg_text.h"
 
 namespace weft {
 namespace {
@@ -12,21 +12,6 @@ constexpr const char* kColours[] = {"#2b6cb0", "#c05621", "#2f855a", "#805ad5",
                                     "#b7791f", "#c53030", "#4a5568", "#319795"};
 
 const char* colour_of(size_t curve) { return kColours[curve % std::size(kColours)]; }
-
-__attribute__((format(printf, 1, 2))) std::string shaped(const char* format, ...) {
-  char text[256];
-  va_list values;
-  va_start(values, format);
-  std::vsnprintf(text, sizeof text, format, values);
-  va_end(values);
-  return text;
-}
-
-std::string label(double x, double y, const std::string& text) {
-  std::string escaped;
-  for (const char c : text) escaped += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
-  return shaped("<text x=\"%.1f\" y=\"%.1f\">", x, y) + escaped + "</text>\n";
-}
 
 // A panel over the frames of the video, with values from `low` to `high`.
 class Panel {

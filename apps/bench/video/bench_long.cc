@@ -1,4 +1,4 @@
-#include "apps/bench/bench_long.h"
+#include "apps/bench/video/bench_long.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -7,9 +7,10 @@
 #include <optional>
 
 #include "apps/bench/bench_limits.h"
-#include "apps/bench/frame_drift.h"
-#include "apps/bench/long_plot.h"
 #include "apps/bench/pocket/clip_reader.h"
+#include "apps/bench/video/drawn_video.h"
+#include "apps/bench/video/frame_drift.h"
+#include "apps/bench/video/long_plot.h"
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/inspect/memory.h"
@@ -38,14 +39,6 @@ constexpr pocket::ClipSpec kClips[] = {
     {Colour::kGreen, Shape::kRing, Motion::kLeft, Ground::kBlack},
     {Colour::kPurple, Shape::kStar, Motion::kStill, Ground::kBrown}};
 const pocket::ClipSpec& clip(int index) { return kClips[index % std::size(kClips)]; }
-
-struct Video {
-  std::vector<Frame> frames;
-  std::string hash;
-  double seconds = 0, first_frame_s = 0;  // without loading
-  int64_t sent_bytes = 0;                 // by all ranks
-  uint64_t peak_bytes = 0;                // of the first rank
-};
 
 // The measures of the frames of one video.
 struct Quality {
@@ -106,7 +99,7 @@ struct Row {
   Request request;  // resolved
   Layout layout;
   MemoryPlan plan{};                 // of the first rank
-  std::vector<Video> videos{};       // one per clip, without their frames
+  std::vector<DrawnVideo> videos{};  // one per clip, without their frames
   std::vector<Quality> qualities{};  // likewise
   bool as_one_rank = true;           // the frames are those of one rank
 
@@ -120,11 +113,12 @@ struct Row {
   template <class Figure>
   double typical(Figure&& figure) const {
     std::vector<double> values;
-    for (const Video& video : videos) values.push_back(figure(video));
+    for (const DrawnVideo& video : videos) values.push_back(figure(video));
     return median(values);
   }
   double frames_per_second() const {
-    return static_cast<double>(request.frames) / typical([](const Video& v) { return v.seconds; });
+    return static_cast<double>(request.frames) /
+           typical([](const DrawnVideo& v) { return v.seconds; });
   }
   double bytes_per_frame() const {
     return static_cast<double>(videos.front().sent_bytes) / static_cast<double>(request.frames);
@@ -141,16 +135,6 @@ struct Row {
   }
 };
 
-class FrameKeeper final : public FrameSink {
- public:
-  explicit FrameKeeper(std::vector<Frame>& frames) : frames_(frames) {}
-  void push(const Frame& frame) override { frames_.push_back(frame); }
-  std::string finish() override { return ""; }
-
- private:
-  std::vector<Frame>& frames_;
-};
-
 class LongBench {
  public:
   LongBench(const Flags& flags, DType dtype)
@@ -162,14 +146,9 @@ class LongBench {
     options_.threads = static_cast<int>(flags.integer("threads").value_or(1));
     options_.determinism = flags.on("deterministic") ? Determinism::kFixed : Determinism::kFast;
     const bool quick = flags.on("quick");
-    asked_.frames = flags.integer("num-frames").value_or(quick ? kQuickFrames : kFrames);
-    asked_.steps = static_cast<int>(flags.integer("steps").value_or(quick ? kQuickSteps : kSteps));
-    if (!flags.given("size")) return;
-    const auto size = parse_size(flags.text("size"));
-    if (!size)
-      throw Error(ErrorKind::kUsage,
-                  flags.label("size") + " is '" + flags.text("size") + "', legal: WxH, as 832x480");
-    std::tie(asked_.width, asked_.height) = *size;
+    asked_ = sizes_of(flags);
+    if (asked_.frames == 0) asked_.frames = quick ? kQuickFrames : kFrames;
+    if (asked_.steps == 0) asked_.steps = quick ? kQuickSteps : kSteps;
   }
 
   // The rows of all methods on 1 to `most` ranks, those of a method one after the other, full
@@ -198,33 +177,11 @@ class LongBench {
     return borders;
   }
 
-  Video draw(const Row& row, int index) const {
+  DrawnVideo draw(const Row& row, int index) const {
     Request request = row.request;
     request.prompt = pocket::prompt_of(clip(index));
     request.seed = static_cast<uint64_t>(index);
-    Video video;
-    const int count = row.layout.ranks();
-    const Ranks ranks{.count = count, .on_this_host = count};
-    std::vector<int64_t> sent(count);
-    on_ranks(ranks, [&](Communicator& world) {
-      GeneratorOptions own = options_;
-      own.device = device_of(flags_, ranks, world.rank());
-      own.ranks_per_device = own.ranks_per_host = count;
-      Generator generator(model_, own, RankPlacement::of(world, row.layout));
-      FrameKeeper keeper(video.frames);
-      const RunResult result = generator.run(request, world.rank() == 0 ? &keeper : nullptr);
-      sent[world.rank()] = world.counters().total_sent().bytes;
-      if (world.rank() != 0) return;
-      double loading = 0;
-      for (const StageSeconds& stage : result.stages)
-        if (stage.stage == "load") loading += stage.seconds;
-      video.hash = result.framehash;
-      video.seconds = result.seconds - loading;
-      video.first_frame_s = result.first_frame_seconds - loading;
-      video.peak_bytes = result.memory_high_water;
-    });
-    video.sent_bytes = std::accumulate(sent.begin(), sent.end(), int64_t{0});
-    return video;
+    return draw_video(flags_, model_, options_, row.layout, request);
   }
 
   const GeneratorOptions& options() const { return options_; }
@@ -277,7 +234,7 @@ std::vector<VideoCurve> draw_clip(const LongBench& bench, std::span<Row> rows, i
   std::vector<Frame> reference;
   const Row* alone = nullptr;  // the row of the same method on one rank
   for (Row& row : rows) {
-    Video video = bench.draw(row, index);
+    DrawnVideo video = bench.draw(row, index);
     const std::vector<Frame> frames = std::move(video.frames);
     if (row.layout.ranks() == 1) alone = &row;
     if (&row == &rows.front() && row.request.method.kind == MethodKind::kFull) reference = frames;
@@ -343,7 +300,7 @@ double similarity(const Row& row) {
   return row.average([](const Quality& quality) { return *quality.similarity; });
 }
 double first_frame(const Row& row) {
-  return row.typical([](const Video& video) { return video.first_frame_s; });
+  return row.typical([](const DrawnVideo& video) { return video.first_frame_s; });
 }
 
 nlohmann::json to_json(const Row& row, double one, const LongBench& bench) {

@@ -1,0 +1,92 @@
+// weft bench truth: its cases, its table, its JSON lines, its plot and its forecasts.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/apps/cli_testing.h"
+
+namespace weft {
+namespace {
+
+using test::Cli, test::Outcome, test::run;
+using BenchTruth = Cli;
+
+const char* const kSmall =
+    "bench truth --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 17 --steps 9 "
+    "--dtype f32 --repeat 2 --link-gbit 10 --link-ms 1 ";
+
+std::vector<nlohmann::json> rows(const std::string& text) {
+  std::vector<nlohmann::json> out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) out.push_back(nlohmann::json::parse(line));
+  return out;
+}
+
+TEST_F(BenchTruth, ComparesEveryCaseWithFullAttention) {
+  const std::string svg = path("truth.svg");
+  const Outcome outcome = run(std::string(kSmall) + "--json --svg " + svg +
+                              " full@ulysses full@ring clips:window=1,global=1@clip");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto lines = rows(outcome.out);
+  ASSERT_EQ(lines.size(), 3u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const nlohmann::json& line = lines[i];
+    const bool exact = i < 2;
+    EXPECT_EQ(line.at("psnr").is_null(), exact) << line;
+    EXPECT_EQ(line.at("ssim") > 0.9999999, exact) << line;
+    // The ring adds the parts of a sum in another order on two ranks.
+    if (i != 1) {
+      EXPECT_TRUE(line.at("same_frames_as_one_rank")) << line;
+    }
+    EXPECT_EQ(line.at("trained").at("clips"), 1);
+    EXPECT_EQ(line.at("held_out").at("clips"), 1);
+    EXPECT_GT(line.at("bytes_per_step"), 0);
+    EXPECT_GT(line.at("one_rank_step_seconds"), 0);
+    // Every step waits for the link's latency, and no message of the fast link has any.
+    EXPECT_GT(line.at("slow_step_seconds"), 0.001);
+  }
+  std::ifstream file(svg);
+  const std::string drawn{std::istreambuf_iterator<char>(file), {}};
+  for (const char* text : {"full@ulysses", "clips:window=1,global=1@clip", "same", "</svg>"})
+    EXPECT_NE(drawn.find(text), std::string::npos) << text;
+}
+
+TEST_F(BenchTruth, TheTableHasALinePerCase) {
+  const Outcome outcome = run(std::string(kSmall) + "full@ulysses");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("kB/step"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\nfull@ulysses"), std::string::npos) << outcome.out;
+}
+
+TEST_F(BenchTruth, ForecastsEightRanksOverThreeLinks) {
+  const Outcome outcome =
+      run("bench truth --simulate --model models/pocket --json --device-gflops 100 --device-gbs 10 "
+          "full@ring");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto lines = rows(outcome.out);
+  ASSERT_EQ(lines.size(), 3u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_TRUE(lines[i].at("simulated"));
+    EXPECT_GT(lines[i].at("high_water_bytes"), 0);
+    if (i > 0) {
+      EXPECT_GT(lines[i].at("step_seconds"), lines[i - 1].at("step_seconds"));
+    }
+  }
+}
+
+TEST_F(BenchTruth, WhatIsNoCaseIsNamed) {
+  for (const auto& [operand, text] : {std::pair{"full", "METHOD@AXIS"},
+                                      {"half@ring", "full, clips, queue"},
+                                      {"full@side", "side"}}) {
+    const Outcome outcome = run(std::string(kSmall) + operand);
+    EXPECT_EQ(outcome.code, 2) << operand << outcome.err;
+    EXPECT_EQ(test::lines(outcome.err), 1u) << outcome.err;
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
+  }
+}
+
+}  // namespace
+}  // namespace weft
