@@ -8,6 +8,10 @@
 
 namespace weft {
 
+namespace {
+constexpr int kNoStep = -2;  // before every step, and before the one before the first
+}  // namespace
+
 std::string refuse(const PipeFusion& method, int64_t tokens) {
   return refuse(Displaced{.patches = method.patches, .warmup = method.warmup}, tokens);
 }
@@ -44,7 +48,7 @@ PatchKeys::Layer& PatchKeys::layer(const Pass& pass, const Attend& attend) {
   for (const auto& patch : pieces_) rows += std::accumulate(patch.begin(), patch.end(), int64_t{0});
   for (Tensor* tensor : {&layer.k, &layer.v})
     *tensor = Tensor(attend.k.dtype, {rows, attend.k[1], attend.k[2]}, attend.k.device);
-  layer.steps.resize(pieces_.size(), -1);
+  layer.steps.resize(pieces_.size(), kNoStep);
   return layer;
 }
 

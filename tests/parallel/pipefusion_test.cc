@@ -293,11 +293,13 @@ TEST(PipeFusion, ConstantInputIsExact) {
 // A forward that comes too early or too late is noticed before it sees keys of another step.
 TEST(PipeFusion, KeysOfAnotherStepAreRefused) {
   PatchKeys keys({{8}, {8}, {8}});
+  Attend attend;
   const Tensor k(DType::kF32, {24, 2, 12});
+  attend.k = k;
   const auto begin = [&](int step, int micro) {
-    keys.begin({.step = step, .micro = micro}, {.layer = 1, .k = k});
+    keys.begin({.step = step, .micro = micro}, attend);
   };
-  EXPECT_DEATH(begin(0, 1), "is of step -1");
+  EXPECT_DEATH(begin(0, 1), "patch 2 is of step -2");
   begin(0, kAllPatches);
   begin(1, 1);
   EXPECT_DEATH(begin(1, 3), "patch 2 is of step 0");
@@ -305,7 +307,7 @@ TEST(PipeFusion, KeysOfAnotherStepAreRefused) {
   EXPECT_DEATH(begin(2, 1), "patch 3 is of step 0");
   begin(1, 3);
   begin(2, 1);
-  EXPECT_DEATH(begin(3, 1), "is of step 1");
+  EXPECT_DEATH(begin(3, 1), "patch 2 is of step 1");
 }
 
 TEST(PipeFusion, BytesAndMemoryAreTheFormulas) {
@@ -327,18 +329,21 @@ TEST(PipeFusion, BytesAndMemoryAreTheFormulas) {
                 << "ring " << ring << " ulysses " << ulysses;
           });
     }
-  // One rank keeps the keys and values of all tokens, one of two that split them by heads half.
-  for (const int ulysses : {1, 2}) {
-    const PipeFusion method = kMethods[0];
-    const auto before = static_cast<int64_t>(tensor_bytes_live());
-    PatchKeys keys({{8}, {8}, {8}});
-    const Tensor k(DType::kF32, {24, 2 / ulysses, 12});
-    const auto held = static_cast<int64_t>(tensor_bytes_live());
-    keys.begin({}, {.layer = 1, .k = k});
-    const AttendShape shape{.heads = 4, .kv_heads = 2 / ulysses, .head_dim = 12};
-    EXPECT_EQ(tensor_bytes_live() - held, pipefusion_cache_bytes(24, shape));
-    EXPECT_GT(held, before);
+  // Of two layers and one branch, and of the other branch of one layer.
+  const auto before = tensor_bytes_live();
+  const Tensor half(DType::kF32, {24, 2, 12});  // the keys of one layer
+  const auto counted = tensor_bytes_live() - before;  // alignment included
+  PatchKeys keys({{8}, {8}, {8}});
+  Attend attend;
+  attend.k = half;
+  for (const auto& [branch, layer] : std::vector<std::pair<int, int>>{{0, 1}, {0, 2}, {1, 1}}) {
+    attend.layer = layer;
+    for (const int patch : {kAllPatches, 1, 2, 3})
+      keys.begin({.branch = branch, .step = patch > 0, .micro = patch}, attend);
   }
+  EXPECT_EQ(tensor_bytes_live() - before, counted + 3 * 2 * counted);
+  EXPECT_EQ(pipefusion_cache_bytes(24, {.heads = 4, .kv_heads = 2, .head_dim = 12}),
+            2 * half.view().bytes());
 }
 
 TEST(PipeFusion, DelaysChangeNoBit) {
