@@ -134,8 +134,7 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
           [&](int step, const Range& own, const TensorView& velocity) {
             if (std::ranges::count(steps, step) == 0) return;
             Tensor& rows = velocities[step];
-            if (!rows)
-              rows = Tensor(DType::kF32, {c.placement.tokens(all).size(), traits.row()});
+            if (!rows) rows = Tensor(DType::kF32, {c.placement.tokens(all).size(), traits.row()});
             const HostCopy copied(bench.stream, velocity);
             copy(host, copied.view(), rows.view().slice(0, own.begin, own.size()));
           },

@@ -66,8 +66,8 @@ struct Job {
   // The solver's history of a resumed job, in Sampler::history's order, on the device; released
   // like the latent. Empty when the job starts at step 0.
   std::vector<Tensor> history{};
-  // Sees a step's velocity behind guidance, of this rank's rows `own` or of those of one patch after
-  // the other.
+  // Sees a step's velocity behind guidance, of this rank's rows `own` or of those of one patch
+  // after the other.
   std::function<void(int step, const Range& own, const TensorView& velocity)> on_velocity{};
   std::function<void(int step)> on_update{};  // called after the update of `step`
   // Called with clips, on all ranks, before the first frame is decoded. each(see) calls `see` on
@@ -100,7 +100,7 @@ class Denoiser final : private StagedProgram {
  private:
   // A clip between two steps is this and the rows of its latent (kLatentSlot).
   struct ClipState {
-    int step = 0;                           // steps done
+    int step = 0;                         // steps done
     std::vector<SamplerState> history{};  // of each of patches(); on the last stage alone
   };
 

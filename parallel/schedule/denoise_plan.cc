@@ -102,10 +102,8 @@ class DenoiseWriter final : public PlanWriter {
     for (int patch = 1; patch <= patches(); ++patch)
       for (int branch = 0; branch < config_.steps[step].branches; ++branch)
         if (computes(branch))
-          made.push_back({.model = config_.steps[step].model,
-                          .branch = branch,
-                          .step = step,
-                          .micro = patch});
+          made.push_back(
+              {.model = config_.steps[step].model, .branch = branch, .step = step, .micro = patch});
     return made;
   }
 
@@ -189,9 +187,8 @@ class DenoiseWriter final : public PlanWriter {
   // displaced steps a third one can be filled while the second one is in use.
   SlotVersion hidden(const Pass& pass, int blocks) const {
     const int buffers = 1 + !first() + !last();
-    const int slot = pass.micro
-                         ? config_.hidden_patch_slot(static_cast<int>(number_ % buffers))
-                         : kHiddenSlot + pass.branch;
+    const int slot = pass.micro ? config_.hidden_patch_slot(static_cast<int>(number_ % buffers))
+                                : kHiddenSlot + pass.branch;
     return {slot, pass.step, blocks, pass.micro ? 2 * pass.micro + pass.branch : 0};
   }
   Step hidden_message(const Pass& pass, int stage) const {

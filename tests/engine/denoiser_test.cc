@@ -256,17 +256,16 @@ TEST(Denoiser, PatchByPatchGivesTheLatentOfOneLoop) {
   const Snapshot one = denoise({}, 4, true).kept;
   for (const double guidance : {1.0, 4.0}) {
     const Tensor expected = reference(guidance);
-    for (const PipeFusion& method :
-         {PipeFusion{{6, 6, 6}, 1}, PipeFusion{{5, 4, 9}, 2}, PipeFusion{{18}, 0},
-          PipeFusion{{4, 2, 3, 3, 6}, 1}})
+    for (const PipeFusion& method : {PipeFusion{{6, 6, 6}, 1}, PipeFusion{{5, 4, 9}, 2},
+                                     PipeFusion{{18}, 0}, PipeFusion{{4, 2, 3, 3, 6}, 1}})
       for (int ranks = 1; ranks <= 4; ++ranks)
         for (const Layout& layout :
              legal_layouts(ranks, {.heads = 6,
-                                   .layers = kBlocks,
-                                   .tokens = kTokens,
-                                   .ffn = 6,
-                                   .patch_tokens = std::ranges::min(method.patches),
-                                   .guided = guidance > 1})) {
+                                  .layers = kBlocks,
+                                  .tokens = kTokens,
+                                  .ffn = 6,
+                                  .patch_tokens = std::ranges::min(method.patches),
+                                  .guided = guidance > 1})) {
           EXPECT_TRUE(same(denoise(layout, guidance, false, {}, method).latent, expected))
               << to_string(layout);
           if (guidance == 1) continue;

@@ -53,8 +53,8 @@ TEST(PipeFusionPlan, IsSoundForEveryNumberOfPatchesAndStages) {
             const DenoisePlanConfig config =
                 job({cfg, stages, sequence}, equal(patches), 5, warmup, branches);
             EXPECT_EQ(check_plans(plan_denoise(config), denoise_rules(config)), std::nullopt)
-                << patches << " patches, " << stages << " stages, cfg " << cfg << " of "
-                << branches << ", warmup " << warmup;
+                << patches << " patches, " << stages << " stages, cfg " << cfg << " of " << branches
+                << ", warmup " << warmup;
           }
 }
 
@@ -105,8 +105,7 @@ TEST(PipeFusionPlan, APatchReadsTheKeysOfItsDefinition) {
         if (patch != step.pass.micro)
           expected.push_back({config.keys_patch_slot(step.pass.branch, patch),
                               step.turn - (patch > step.pass.micro), step.blocks.end});
-      EXPECT_EQ(std::vector(step.reads.begin() + 1, step.reads.end()), expected)
-          << to_string(step);
+      EXPECT_EQ(std::vector(step.reads.begin() + 1, step.reads.end()), expected) << to_string(step);
     }
   EXPECT_EQ(passes, 2 * 3 * 3 * 2);
 }

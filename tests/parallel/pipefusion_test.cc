@@ -113,8 +113,7 @@ std::vector<Tensor> run(const Shapes& s, const PipeFusion& method, const Layout&
               move(x, part, true);
               return part;
             };
-            const Tensor q = cut(values[step].q), k = cut(values[step].k),
-                         v = cut(values[step].v);
+            const Tensor q = cut(values[step].q), k = cut(values[step].k), v = cut(values[step].v);
             const Tensor result(s.dtype, q.view().shape());
             mixer->attend(context, {.layer = 3,
                                     .q = q,
@@ -143,10 +142,10 @@ int patch_of(const Shapes& s, const PipeFusion& method, int64_t row) {
 std::vector<double> turned(const Shapes& s, const Tensor& x, int64_t row, int64_t head) {
   const float* in = x.as<float>() + (row * x.view()[1] + head) * s.head_dim;
   if (row >= s.tokens()) return {in, in + s.head_dim};
-  return turned_head(in, s.head_dim,
-                     {static_cast<double>(row / (s.grid[1] * s.grid[2])),
-                      static_cast<double>(row / s.grid[2] % s.grid[1]),
-                      static_cast<double>(row % s.grid[2])});
+  return turned_head(
+      in, s.head_dim,
+      {static_cast<double>(row / (s.grid[1] * s.grid[2])),
+       static_cast<double>(row / s.grid[2] % s.grid[1]), static_cast<double>(row % s.grid[2])});
 }
 
 // By definition: a row of patch m sees the present keys of patches 1 ... m, those of the step
@@ -223,8 +222,8 @@ TEST(PipeFusion, IsItsDefinitionUnderEverySplitOfAPatch) {
           const auto out = run(shapes, method, split(ring, ulysses), values);
           for (int step = 0; step < steps; ++step)
             EXPECT_LE(relative_l2(out[step], by_definition(shapes, method, values, step)), 1e-6)
-                << "ring " << ring << " ulysses " << ulysses << " step " << step << " text "
-                << text << " patches " << method.patches.size();
+                << "ring " << ring << " ulysses " << ulysses << " step " << step << " text " << text
+                << " patches " << method.patches.size();
         }
       }
     }
@@ -331,7 +330,7 @@ TEST(PipeFusion, BytesAndMemoryAreTheFormulas) {
     }
   // Of two layers and one branch, and of the other branch of one layer.
   const auto before = tensor_bytes_live();
-  const Tensor half(DType::kF32, {24, 2, 12});  // the keys of one layer
+  const Tensor half(DType::kF32, {24, 2, 12});        // the keys of one layer
   const auto counted = tensor_bytes_live() - before;  // alignment included
   PatchKeys keys({{8}, {8}, {8}});
   Attend attend;
@@ -352,9 +351,8 @@ TEST(PipeFusion, DelaysChangeNoBit) {
   const std::vector<Features> values = features(shapes, method, 3);
   const auto plain = run(shapes, method, split(2, 2), values);
   for (uint64_t seed = 1; seed <= 100; ++seed) {
-    const auto delayed =
-        run(shapes, method, split(2, 2), values,
-            {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
+    const auto delayed = run(shapes, method, split(2, 2), values,
+                             {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
     for (int step = 0; step < 3; ++step) EXPECT_TRUE(same_bits(delayed[step], plain[step])) << seed;
   }
 }
