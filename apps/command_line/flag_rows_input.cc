@@ -185,8 +185,18 @@ constexpr FlagSpec kInput[] = {
     {.name = "method",
      .value = "METHOD",
      .fallback = "auto",
-     .help = "frames that see each other: auto, full, clips or queue",
+     .help =
+         "tokens that see each other: auto, full, clips or queue; distrifusion or pcpp: patches "
+         "that see others as they were a step before",
      .commands = kGenerate | kBatch | kPlan},
+    {.name = "resync-every",
+     .type = kInteger,
+     .value = "K",
+     .legal = "1 ... 1000",
+     .help = "methods distrifusion and pcpp: every K-th step sees all patches as they are, and a "
+             "stopped job goes on from there",
+     .commands = kGenerate | kBatch | kPlan,
+     .level = kAdvanced},
     {.name = "noise",
      .fallback = "pool",
      .legal = "pool|iid",

@@ -215,7 +215,7 @@ constexpr FlagSpec kRanks[] = {
     {.name = "patch",
      .type = kInteger,
      .legal = "1 ... 4096",
-     .help = "--layout patch=N: splits displaced patches, which cases of verify have",
+     .help = "--layout patch=N: splits the displaced patches of the methods distrifusion and pcpp",
      .commands = kGenerate | kBatch | kPlan | kVerify,
      .level = kAdvanced},
     {.name = "ring",

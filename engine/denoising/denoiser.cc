@@ -32,7 +32,8 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
     guidance.push_back(guidance_of(request, model));
   }
   config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
-  if (placement.pipefusion()) displace_steps(config, placement.pipefusion()->warmup);
+  if (const auto& method = placement.pipefusion())
+    displace_steps(config, method->warmup, method->resync);
   return config;
 }
 

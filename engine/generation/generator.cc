@@ -363,7 +363,8 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   Checkpoint kept = described(run, prompts);
   const std::array<TensorView, 2> embeds = embeds_of(prompts);
   CheckpointPolicy policy(run.options, std::move(kept), start.step, run.result.earlier_seconds,
-                          why_not_between_steps(run.request));
+                          why_not_between_steps(run.request),
+                          [&run](int done) { return goes_on_after(run.request, done); });
   Delivery delivered = delivery(run);
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   Job job{.request = run.request,

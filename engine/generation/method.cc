@@ -39,14 +39,17 @@ constexpr Number kNumbers[] = {
     {MethodKind::kDistrifusion, "patches", "1 ... 4096", &Method::patches},
     {MethodKind::kDistrifusion, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kDistrifusion, "split", "rows|frames", &Method::split},
+    {MethodKind::kDistrifusion, "resync", "1 ... 1000", &Method::resync},
     {MethodKind::kPcpp, "patches", "1 ... 4096", &Method::patches},
     {MethodKind::kPcpp, "window", "0 ... 1", &Method::near},
     {MethodKind::kPcpp, "last_window", "0 ... 1", &Method::last_near},
     {MethodKind::kPcpp, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kPcpp, "split", "rows|frames", &Method::split},
+    {MethodKind::kPcpp, "resync", "1 ... 1000", &Method::resync},
     {MethodKind::kPipefusion, "patches", "1 ... 4096", &Method::patches},
     {MethodKind::kPipefusion, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kPipefusion, "split", "rows|frames", &Method::split},
+    {MethodKind::kPipefusion, "resync", "1 ... 1000", &Method::resync},
 };
 
 std::string or_nearest(const std::string& name, const std::vector<std::string>& names) {
@@ -144,7 +147,8 @@ std::optional<DualScope> dual_scope_of(const Method& method, int global_steps) {
 
 std::optional<PipeFusion> pipefusion_of(const Method& method, const std::array<int64_t, 3>& grid) {
   if (!is_pipefusion(method)) return std::nullopt;
-  return PipeFusion{patches_of(method, grid), static_cast<int>(*method.warmup)};
+  return PipeFusion{patches_of(method, grid), static_cast<int>(*method.warmup),
+                    static_cast<int>(method.resync.value_or(0))};
 }
 
 std::optional<Displaced> displaced_of(const Method& method, const std::array<int64_t, 3>& grid,
@@ -153,6 +157,7 @@ std::optional<Displaced> displaced_of(const Method& method, const std::array<int
   Displaced out;
   out.patches = patches_of(method, grid);
   out.warmup = static_cast<int>(*method.warmup);
+  out.resync = static_cast<int>(method.resync.value_or(0));
   out.steps = steps;
   if (method.kind != MethodKind::kPcpp) return out;
   const int first = out.warmup, last = std::max(steps - 1, first);

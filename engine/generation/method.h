@@ -47,7 +47,8 @@ struct Method {
   // The tokens are cut into `patches` displaced patches. Of a neighbour's rows a patch sees the
   // share `near` in the first displaced step, `last_near` in the last one, and in between what lies
   // on the line between them.
-  std::optional<int64_t> patches{};
+  // Every resync-th step sees present patches, too.
+  std::optional<int64_t> patches{}, resync{};
   std::optional<double> near{}, last_near{};
   std::optional<PatchSplit> split{};
 

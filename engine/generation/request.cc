@@ -107,6 +107,9 @@ void validate_method(const Request& request, const TransformerModel& model,
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorKind::kUsage, "--method is '" + to_string(method) + "', but " + why);
   };
+  if (method.resync && !is_displaced(method))
+    refuse("--resync-every is " + std::to_string(*method.resync) +
+           ", and no patches are a step old; legal with it: distrifusion, pcpp");
   if (!request.schedule.empty() && method.kind != MethodKind::kQueue)
     refuse("a prompt schedule needs blocks that follow each other; legal with it: queue");
   if (request.endless && method.kind != MethodKind::kQueue)

@@ -23,8 +23,13 @@ Checkpoint describe_job(const RunOptions& options, std::string record, int total
 }
 
 CheckpointPolicy::CheckpointPolicy(const RunOptions& options, Checkpoint job, int first,
-                                   double earlier_seconds, const std::string& why_not)
-    : options_(options), job_(std::move(job)), first_(first), earlier_seconds_(earlier_seconds) {
+                                   double earlier_seconds, const std::string& why_not,
+                                   std::function<bool(int done)> goes_on)
+    : options_(options),
+      job_(std::move(job)),
+      first_(first),
+      earlier_seconds_(earlier_seconds),
+      goes_on_(std::move(goes_on)) {
   CHECK(options.checkpoint_path.empty() || options.stop,
         "checkpoints need a stop flag on every rank");
   if (options.checkpoint_path.empty()) return;
@@ -38,7 +43,8 @@ CheckpointPolicy::~CheckpointPolicy() = default;
 
 StepAction CheckpointPolicy::decide(int done) {
   const bool stop = options_.stop && options_.stop->load();
-  if (!writer_ || done <= first_) return stop ? StepAction::kStop : StepAction::kContinue;
+  if (!writer_ || done <= first_ || (goes_on_ && !goes_on_(done)))
+    return stop ? StepAction::kStop : StepAction::kContinue;
   tell_error();
   asked_ = Clock::now();
   if (stop) return StepAction::kKeepAndStop;

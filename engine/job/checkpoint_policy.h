@@ -2,6 +2,7 @@
 // CheckpointPolicy: runs on the root between two steps. It decides whether the job stops and
 // whether a checkpoint is written, and writes the checkpoints.
 #include <chrono>
+#include <functional>
 
 #include "engine/denoising/denoiser.h"
 #include "engine/generation/generator.h"
@@ -18,9 +19,10 @@ class CheckpointPolicy {
  public:
   // `job` gives record, notes, total and the hash of the text. `first` is the number of steps done
   // when the job starts, `earlier_seconds` the time that they took.
-  // Keeps none, with a warning, where `why_not` is a reason.
+  // Keeps none, with a warning, where `why_not` is a reason, and none after the steps for which
+  // `goes_on` is false.
   CheckpointPolicy(const RunOptions& options, Checkpoint job, int first, double earlier_seconds,
-                   const std::string& why_not = "");
+                   const std::string& why_not = "", std::function<bool(int done)> goes_on = {});
   // Waits for the writer.
   ~CheckpointPolicy();
   CheckpointPolicy(const CheckpointPolicy&) = delete;
@@ -41,6 +43,7 @@ class CheckpointPolicy {
   Checkpoint job_;
   int first_;
   double earlier_seconds_;
+  std::function<bool(int done)> goes_on_;
   std::unique_ptr<CheckpointWriter> writer_;
   Clock::time_point begun_ = Clock::now(), last_ = begun_, asked_{};
   std::string told_;

@@ -140,6 +140,8 @@ constexpr Rule kRules[] = {
      [](JobSpec& job, const GivenText& v) { job.request.rng = rng_from_name(v.one_of()); }},
     {{"method", nullptr},
      [](JobSpec& job, const GivenText& v) { job.request.method = parse_method(v.text, v.label); }},
+    {{"resync_every", "1 ... 1000"},
+     [](JobSpec& job, const GivenText& v) { job.request.method.resync = v.whole_number(); }},
     {{"noise", "pool|iid"},
      [](JobSpec& job, const GivenText& v) {
        job.request.noise = noise_mode_from_name(v.one_of());

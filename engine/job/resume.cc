@@ -33,10 +33,16 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
 std::string why_not_between_steps(const Request& request) {
   if (request.method.stale.value_or(0) > 0)
     return "the method has stale=1, and checkpoints do not hold the frames of the step before";
-  if (is_displaced(request.method))
+  if (is_displaced(request.method) && !request.method.resync)
     return "the method is " + std::string(to_string(request.method.kind)) +
-           ", and checkpoints do not hold the patches of the step before";
+           ", and checkpoints do not hold the patches of the step before (--resync-every K keeps "
+           "one "
+           "every K steps)";
   return "";
+}
+
+bool goes_on_after(const Request& request, int steps) {
+  return !is_displaced(request.method) || steps % *request.method.resync == 0;
 }
 
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,

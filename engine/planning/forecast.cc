@@ -163,28 +163,36 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   const Generator generator(job.model, without_limits(job.options));
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
-  std::vector<DenoisePlanConfig::DenoiseStep> steps;
-  std::vector<double> sigmas, windows;
-  int warmup = 0;
   displaced_ = generator.displaced(job.request);
   pipefusion_ = generator.pipefusion(job.request);
-  for (size_t i = 0; i < schedule_.steps.size(); ++i) {
-    const auto &step = schedule_.steps[i], *before = i > 0 ? &schedule_.steps[i - 1] : nullptr;
-    if (!before || before->model != step.model || before->branches != step.branches ||
-        before->displaced != step.displaced ||
-        (displaced_ && static_cast<int>(i) == displaced_->warmup))
-      stretches_.push_back({.first = static_cast<int>(steps.size())});
-    if (++stretches_.back().count > kSimulatedSteps) continue;
-    steps.push_back(step);
-    sigmas.push_back(whole.sigmas()[i]);
-    if (displaced_ && static_cast<int>(i) < displaced_->warmup) ++warmup;
-    if (displaced_ && !displaced_->windows.empty()) windows.push_back(displaced_->windows[i]);
+  // Steps that are alike, the exact ones of displaced patches first.
+  std::vector<std::pair<Kind, std::vector<int>>> kinds;
+  for (int i = 0; i < whole.steps(); ++i) {
+    const auto& step = schedule_.steps[i];
+    const Kind kind{step.model, step.branches, displaced_ ? displaced_->exact(i) : !step.displaced};
+    auto found = std::ranges::find(kinds, kind, &std::pair<Kind, std::vector<int>>::first);
+    if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
+    found->second.push_back(i);
+  }
+  if (displaced_)
+    std::ranges::stable_partition(kinds, [](const auto& kind) { return kind.first.exact; });
+  std::vector<DenoisePlanConfig::DenoiseStep> steps;
+  std::vector<double> sigmas, windows;
+  int exact = 0;
+  for (const auto& [kind, alike] : kinds) {
+    stretches_.push_back({static_cast<int>(steps.size()), static_cast<int>(alike.size())});
+    for (const int i : std::span(alike).first(std::min<size_t>(alike.size(), kSimulatedSteps))) {
+      steps.push_back(schedule_.steps[i]);
+      sigmas.push_back(whole.sigmas()[i]);
+      exact += kind.exact;
+      if (displaced_ && !displaced_->windows.empty()) windows.push_back(displaced_->windows[i]);
+    }
   }
   schedule_.steps = steps;
   if (displaced_) {
-    displaced_->warmup = warmup;
+    displaced_->warmup = exact;
+    displaced_->resync = displaced_->steps = 0;
     displaced_->windows = windows;
-    displaced_->steps = 0;
   }
   for (const bool negative : {false, true}) {
     const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;

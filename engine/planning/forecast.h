@@ -77,7 +77,12 @@ class QuickForecast {
   Forecast at_least(const Layout& layout);
 
  private:
-  struct Stretch {  // of steps alike
+  struct Kind {
+    int model = 0, branches = 1;
+    bool exact = false;  // of displaced patches
+    bool operator==(const Kind&) const = default;
+  };
+  struct Stretch {  // of steps of one kind
     int first = 0, count = 0;
   };
   struct Ends {  // seconds of the stages that depend on the number of ranks alone

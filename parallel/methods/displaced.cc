@@ -32,6 +32,8 @@ std::string refuse(const Displaced& method, int64_t tokens) {
       return "a window is " + std::to_string(window) + ", legal: 0 ... 1";
   if (method.warmup < 0)
     return "warmup is " + std::to_string(method.warmup) + ", legal: 0 or more steps";
+  if (method.resync < 0)
+    return "resync is " + std::to_string(method.resync) + ", legal: 0 or more steps";
   return "";
 }
 
@@ -158,7 +160,7 @@ void DisplacedMixer::make_cache(const Attend& attend) {
 
 // Returns whether the present step sees the present keys of all tokens.
 bool DisplacedMixer::exact(const FeatureKey& key) {
-  return pass_.step < rows_.method().warmup || pass_.model != before_.model ||
+  return rows_.method().exact(pass_.step) || pass_.model != before_.model ||
          cache_->staleness(key, pass_.step) != 1;
 }
 

@@ -15,8 +15,9 @@
 // Memory: per layer and branch the keys and values of the rank's rows and of the rows that its
 //   patches see of others (FeatureCache, one version). In an exact step those of all tokens.
 // Exact: the patches belong to the result, the ranks do not (the same bits). The first `warmup`
-//   steps, the first step of a run and the first one of an expert see the present keys and values
-//   of all tokens. In every other step those of other patches are of exactly one step before.
+//   steps, every resync-th, the first step of a run and the first one of an expert see the present
+//   keys and values of all tokens. In every other step those of other patches are of exactly one
+//   step before.
 // Divisibility: none.
 // Overlap: messages of a layer travel while all other layers compute, into the next step.
 // Paper: DistriFusion (Li et al. 2024, arXiv 2402.19481), section 4; PCPP (Zhang et al. 2024, arXiv
@@ -41,9 +42,11 @@ struct Displaced {
   std::optional<double> window{};
   std::vector<double> windows{};  // in its place, one for each step
   int warmup = 1;                 // the first steps are exact: 0 or more
+  int resync = 0;                 // steps 0, resync, 2 resync ... are exact, too; 0: none
   int steps = 0;                  // of the whole run, whose last one sends nothing; 0: not known
   bool operator==(const Displaced&) const = default;
 
+  bool exact(int step) const { return step < warmup || (resync > 0 && step % resync == 0); }
   std::optional<double> window_of(int step) const;
   std::optional<double> widest() const;
 };

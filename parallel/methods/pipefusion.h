@@ -12,8 +12,8 @@
 // Memory: 2 n Akv E elements per layer and branch, n the rows of all patches that a ring's block
 //   has (pipefusion_cache_bytes): 2 L / N hidden states for L layers on N stages.
 // Exact: the patches belong to the result, the stages do not (the same bits). The first `warmup`
-//   steps, the first step of a run and the first one of an expert see the present keys of all
-//   tokens.
+//   steps, every resync-th, the first step of a run and the first one of an expert see the present
+//   keys of all tokens.
 // Divisibility: none; a patch has a token for every rank that shares it.
 // Overlap: none in a layer; stages compute different patches at the same time.
 // Paper: PipeFusion (Fang et al. 2024, arXiv 2405.14430), section 4; the rows that sequence
@@ -31,6 +31,7 @@ namespace weft {
 struct PipeFusion {
   std::vector<int64_t> patches{};  // the tokens of each, in order
   int warmup = 1;                  // the first steps are exact: 0 or more
+  int resync = 0;                  // every resync-th step is exact, too; 0: none
   bool operator==(const PipeFusion&) const = default;
 };
 // The reason why the settings cannot work for a sequence of `tokens`, or "".

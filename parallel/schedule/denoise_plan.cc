@@ -406,9 +406,10 @@ PlanRules denoise_rules(const DenoisePlanConfig& config) {
           .stale = config.patches.empty() ? 0 : 1};
 }
 
-void displace_steps(DenoisePlanConfig& config, int warmup) {
+void displace_steps(DenoisePlanConfig& config, int warmup, int resync) {
   for (size_t step = std::max(1, warmup); step < config.steps.size(); ++step)
-    config.steps[step].displaced = config.steps[step].model == config.steps[step - 1].model;
+    config.steps[step].displaced = config.steps[step].model == config.steps[step - 1].model &&
+                                   (resync == 0 || step % resync != 0);
 }
 
 Range DenoisePlanConfig::rows_of(int index) const {

@@ -9,8 +9,7 @@
 #include "engine/denoising/denoiser.h"
 #include "engine/job/checkpoint.h"
 #include "models/wan/transformer.h"
-#include "parallel/transport/local.h"
-#include "tests/engine/small_job.h"
+#include "tests/engine/delivered_job.h"
 
 namespace weft {
 namespace {
@@ -27,45 +26,15 @@ Request clips_job(const std::string& method) {
   return request;
 }
 
-struct LatentTap final : PipelineTap {
-  std::vector<float> latents;
-  void tap(const char* name, const TensorView& value) override {
-    if (std::string(name) == "latents_final")
-      latents.assign(value.as<float>(), value.as<float>() + value.count());
-  }
-};
-
-std::vector<float> run(const Request& request, const Layout& layout, DType dtype,
-                       const LocalOptions& local = {}) {
-  std::vector<float> latents;
-  run_ranks(
-      layout.ranks(),
-      [&](Communicator& world) {
-        LatentTap tap;
-        RunOptions options;
-        options.tap = &tap;
-        Generator(kModel, options_of(dtype), RankPlacement::of(world, layout))
-            .run(request, nullptr, options);
-        if (world.rank() == 0) latents = std::move(tap.latents);
-      },
-      local);
-  return latents;
-}
-
 Layout clips(int count) {
   Layout layout;
   layout[Axis::kClip] = count;
   return layout;
 }
 
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-  return "";
+std::vector<float> run(const Request& request, const Layout& layout, DType dtype,
+                       const LocalOptions& local = {}) {
+  return deliver(request, layout, {}, local, options_of(dtype)).latents;
 }
 
 TEST(Clips, EveryLayoutGivesOneRanksLatents) {
@@ -125,51 +94,6 @@ TEST(Clips, StaleFramesDependOnNoDelay) {
                     {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 200}),
                 plain);
   }
-}
-
-GeneratorOptions reference_options() {
-  GeneratorOptions options = options_of(DType::kF32);
-  options.ops = &reference_ops();
-  return options;
-}
-
-struct Outcome {
-  RunResult result;
-  std::vector<float> latents;
-  bool stopped = false;
-};
-
-// A job of the ranks of a layout with reference ops, one of which encodes the text, because sums
-// over ranks are rounded otherwise. `changed` changes the root's options; every rank has a stop
-// flag.
-Outcome deliver(const Request& request, Layout layout,
-                const std::function<void(RunOptions&)>& changed = {},
-                const LocalOptions& local = {}) {
-  Outcome out;
-  layout.text_ranks = 1;
-  const std::atomic<bool> never{false};
-  run_ranks(
-      layout.ranks(),
-      [&](Communicator& world) {
-        LatentTap tap;
-        RunOptions options;
-        options.tap = &tap;
-        options.stop = &never;
-        if (world.rank() == 0 && changed) changed(options);
-        try {
-          RunResult result =
-              Generator(kModel, reference_options(), RankPlacement::of(world, layout))
-                  .run(request, nullptr, options);
-          if (world.rank() != 0) return;
-          out.result = std::move(result);
-          out.latents = std::move(tap.latents);
-        } catch (const Error& error) {
-          EXPECT_EQ(error.kind(), ErrorKind::kStopped) << error.what();
-          if (world.rank() == 0) out.stopped = true;
-        }
-      },
-      local);
-  return out;
 }
 
 std::vector<Layout> deliveries() {

@@ -63,10 +63,17 @@ TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
   EXPECT_EQ(to_json(read(endless)), endless);
   EXPECT_EQ(to_json(JobSpec{}),
             (json{{"schema", kJobSchema}, {"prompt", ""}, {"rng", "portable"}}));
-  // Every field of the form is in one of the three, but for the size, which is read as its sides.
+  const json displaced{{"schema", "weft.job/v1"},
+                       {"prompt", "x"},
+                       {"rng", "portable"},
+                       {"method", "pcpp:patches=4,window=0.5"},
+                       {"resync_every", 4}};
+  EXPECT_EQ(to_json(read(displaced))["method"], "pcpp:patches=4,window=0.5,resync=4");
+  // Every field of the form is in one of them, but for the size, which is read as its sides.
   for (const JobField& field : job_fields())
     EXPECT_TRUE(kWhole.contains(field.name) || other.contains(field.name) ||
-                endless.contains(field.name) || std::string(field.name) == "size")
+                endless.contains(field.name) || displaced.contains(field.name) ||
+                std::string(field.name) == "size")
         << field.name;
 }
 

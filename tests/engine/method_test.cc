@@ -26,7 +26,9 @@ Method resolved(const std::string& text, int64_t latents, int64_t trained, doubl
 TEST(Method, ItsTextIsReadAsItIsWritten) {
   for (const char* text :
        {"auto", "full", "clips", "queue", "clips:window=8,global=4", "queue:block=9,context=6",
-        "clips:window=0,global=2,trained=21,bias=2.5,global_sigma=0.909,stale=1,warmup=3"})
+        "clips:window=0,global=2,trained=21,bias=2.5,global_sigma=0.909,stale=1,warmup=3",
+        "distrifusion:patches=4,warmup=2,split=frames",
+        "pcpp:patches=4,window=0.5,last_window=0.25,warmup=2,split=rows,resync=4"})
     EXPECT_EQ(to_string(parse_method(text, "--method")), text);
   EXPECT_EQ(to_string(parse_method("queue:context=6,block=9", "")), "queue:block=9,context=6");
   const Method clips = parse_method("clips:window=8,bias=1e1", "");
@@ -37,7 +39,9 @@ TEST(Method, ItsTextIsReadAsItIsWritten) {
 
 TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
   const std::pair<const char*, const char*> faults[] = {
-      {"ful", "--method is 'ful', legal: auto, full, clips, queue; did you mean full?"},
+      {"ful",
+       "--method is 'ful', legal: auto, full, clips, queue, distrifusion, pcpp; did you mean "
+       "full?"},
       {"", "legal: auto, full, clips, queue"},
       {"full:window=1", "but full has no numbers; legal: full"},
       {"clips:windw=8",
@@ -51,6 +55,8 @@ TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
       {"queue:block=", "block is '', legal: a whole number"},
       {"queue:block=99999999999999999999", "legal: 1 ... 4096; nearest: 4096"},
       {"clips:bias=nan", "bias is 'nan', legal: a finite number, 0 ... 1000"},
+      {"pcpp:split=columns", "split is 'columns', legal: rows|frames"},
+      {"distrifusion:window=1", "'window=1' is no number of distrifusion, legal: "},
       {"clips:stale=2", "stale is 2, legal: 0 ... 1; nearest: 1"},
   };
   for (const auto& [text, message] : faults)
@@ -87,6 +93,25 @@ TEST(Method, DefaultsOfClipsFollowTheShift) {
   EXPECT_NEAR(*resolved("clips", 60, 21, 5).global_sigma, 0.944, 5e-4);
   EXPECT_EQ(resolved("clips:stale=1", 60, 21).warmup, 2);
   EXPECT_THROW(resolved("clips:global=61", 60, 21), Error);
+}
+
+TEST(Method, PatchesAreAsEvenAsTheirUnitsAllow) {
+  const std::array<int64_t, 3> grid{3, 5, 4};
+  const auto displaced = [&](const std::string& text) {
+    const Method method = resolve_method(parse_method(text, ""), {.latents = 3, .grid = grid});
+    return *displaced_of(method, grid, 12);
+  };
+  EXPECT_EQ(displaced("distrifusion:patches=4").patches, (std::vector<int64_t>{16, 16, 16, 12}));
+  EXPECT_EQ(displaced("pcpp:patches=2,split=frames").patches, (std::vector<int64_t>{40, 20}));
+  EXPECT_EQ(displaced("distrifusion:patches=4").warmup, 4);
+  EXPECT_FALSE(displaced("distrifusion:patches=4").widest());
+  EXPECT_EQ(displaced("pcpp:patches=4").widest(), 0.3);
+  // From the first displaced step, 2, to the last one, 11.
+  const Displaced falling = displaced("pcpp:patches=4,window=1,last_window=0.1,warmup=2");
+  EXPECT_EQ(falling.window_of(0), 1.0);
+  EXPECT_EQ(falling.window_of(2), 1.0);
+  EXPECT_NEAR(*falling.window_of(5), 0.7, 1e-12);
+  EXPECT_NEAR(*falling.window_of(11), 0.1, 1e-12);
 }
 
 }  // namespace

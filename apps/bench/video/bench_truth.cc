@@ -34,9 +34,27 @@ struct Case {
   bool exact() const { return method.kind == MethodKind::kFull; }
 };
 
-constexpr const char* kQuickCases[] = {"full@ulysses", "clips@clip"};
-constexpr const char* kCases[] = {"full@ulysses", "full@ring", "clips@clip"};
-constexpr const char* kSimulatedCases[] = {"full@ulysses", "full@ring"};
+constexpr const char* kQuickCases[] = {"full@ulysses", "distrifusion:patches=2@patch",
+                                       "pcpp:patches=2@patch", "clips@clip"};
+constexpr const char* kCases[] = {"full@ulysses",
+                                  "full@ring",
+                                  "full@token_ring",
+                                  "distrifusion:patches=2,warmup=1@patch",
+                                  "distrifusion:patches=2,warmup=4@patch",
+                                  "distrifusion:patches=4,warmup=1@patch",
+                                  "distrifusion:patches=4,warmup=4@patch",
+                                  "distrifusion:patches=4,warmup=4,split=frames@patch",
+                                  "distrifusion:patches=8,warmup=4@patch",
+                                  "pcpp:patches=4,window=0.1,warmup=4@patch",
+                                  "pcpp:patches=4,window=0.3,warmup=1@patch",
+                                  "pcpp:patches=4,window=0.3,warmup=4@patch",
+                                  "pcpp:patches=4,window=0.3,warmup=8@patch",
+                                  "pcpp:patches=4,window=1,warmup=4@patch",
+                                  "pcpp:patches=4,window=1,last_window=0.1,warmup=4@patch",
+                                  "pcpp:patches=4,window=0.3,warmup=4,split=frames@patch",
+                                  "clips@clip"};
+constexpr const char* kSimulatedCases[] = {
+    "full@ulysses", "full@ring", "distrifusion:patches=8@patch", "pcpp:patches=8,window=0.3@patch"};
 
 Case case_of(const std::string& text) {
   const size_t at = text.find('@');
@@ -239,7 +257,7 @@ nlohmann::json to_json(const Row& row, const TruthBench& bench, double alone_s) 
 void print_header(const TruthBench& bench, const Link& slow) {
   std::printf(
       "%s, %zu clips, %d steps, %s; %d ranks of one thread; the slow link has %g Gbit/s and %g "
-      "ms\n%-54s%-42s%-44s%s\n%-38s %7s %6s",
+      "ms\n%-70s%-42s%-44s%s\n%-54s %7s %6s",
       printable(bench.model_name()).c_str(), bench.clips(), bench.resolved().steps,
       std::string(to_string(bench.options().dtype)).c_str(), kRanks, slow.bytes_per_s * 8e-9,
       slow.latency_s * 1e3, "", "trained combinations", "held-out combinations",
@@ -250,7 +268,7 @@ void print_header(const TruthBench& bench, const Link& slow) {
 }
 
 void print(const Row& row, double alone_s) {
-  std::printf("%-38s", row.of.text.c_str());
+  std::printf("%-54s", row.of.text.c_str());
   if (row.quality.error > 0)
     std::printf(" %7.2f %6.3f", row.quality.psnr(), row.quality.similarity);
   else
@@ -325,7 +343,7 @@ void print(const Case& one, const NamedLink& link, const Forecast& out, const Pl
         {"fits", out.fits()}};
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%-38s %-22s %10.4g %8.2fx %12s%s\n", one.text.c_str(), link.name, step,
+    std::printf("%-54s %-22s %10.4g %8.2fx %12s%s\n", one.text.c_str(), link.name, step,
                 alone_s / step, format_bytes(out.high_water()).c_str(),
                 out.fits() ? "" : "  does not fit");
   }
@@ -339,7 +357,7 @@ int simulate_cases(const Flags& flags) {
   Request asked = sizes_of(flags);
   asked.prompt = "a planned prompt";
   if (!flags.on("json"))
-    std::printf("%s, %d ranks of %s\n%-38s %-22s %10s %9s %12s\n",
+    std::printf("%s, %d ranks of %s\n%-54s %-22s %10s %9s %12s\n",
                 printable(generator.model_name()).c_str(), ranks.count,
                 printable(machine.description).c_str(), "case", "link", "s/step", "speed-up",
                 "high-water");

@@ -1,0 +1,78 @@
+#pragma once
+// A whole job of the ranks of a layout, which are threads: what it delivers, and why it is refused.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/job/checkpoint.h"
+#include "parallel/transport/local.h"
+#include "tests/engine/small_job.h"
+
+namespace weft::test {
+
+struct LatentTap final : PipelineTap {
+  std::vector<float> latents;
+  void tap(const char* name, const TensorView& value) override {
+    if (std::string(name) == "latents_final")
+      latents.assign(value.as<float>(), value.as<float>() + value.count());
+  }
+};
+
+inline GeneratorOptions reference_options() {
+  GeneratorOptions options = options_of(DType::kF32);
+  options.ops = &reference_ops();
+  return options;
+}
+
+struct Outcome {
+  RunResult result;
+  std::vector<float> latents;
+  bool stopped = false;
+};
+
+// One rank encodes the text, because sums over ranks are rounded otherwise. `changed` changes the
+// root's options; every rank has a stop flag.
+inline Outcome deliver(const Request& request, Layout layout,
+                       const std::function<void(RunOptions&)>& changed = {},
+                       const LocalOptions& local = {},
+                       const GeneratorOptions& generator = reference_options()) {
+  Outcome out;
+  layout.text_ranks = 1;
+  const std::atomic<bool> never{false};
+  run_ranks(
+      layout.ranks(),
+      [&](Communicator& world) {
+        LatentTap tap;
+        RunOptions options;
+        options.tap = &tap;
+        options.stop = &never;
+        if (world.rank() == 0 && changed) changed(options);
+        try {
+          RunResult result = Generator(kModel, generator, RankPlacement::of(world, layout))
+                                 .run(request, nullptr, options);
+          if (world.rank() != 0) return;
+          out.result = std::move(result);
+          out.latents = std::move(tap.latents);
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kStopped) << error.what();
+          if (world.rank() == 0) out.stopped = true;
+        }
+      },
+      local);
+  return out;
+}
+
+inline std::string refusal(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace weft::test

@@ -1,0 +1,219 @@
+// Whole generations under --method distrifusion and pcpp: the layout changes nothing, bytes and
+// memory are as planned, delays change no bit, jobs go on at exact steps, and what cannot work is
+// refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "engine/denoising/denoiser.h"
+#include "engine/job/checkpoint.h"
+#include "models/wan/transformer.h"
+#include "tests/engine/delivered_job.h"
+
+namespace weft {
+namespace {
+
+using namespace test;
+namespace fs = std::filesystem;
+
+// Three latent frames of 2 x 2 tokens.
+Request displaced_job(const std::string& method) {
+  Request request = job();
+  request.steps = 9;
+  request.method = parse_method(method, "method");
+  return request;
+}
+
+Layout patches(int count) {
+  Layout layout;
+  layout[Axis::kPatch] = count;
+  return layout;
+}
+
+const char* const kMethods[] = {
+    "distrifusion:patches=4,warmup=2", "distrifusion:patches=3,warmup=0,split=frames",
+    "pcpp:patches=4,window=0.5,warmup=1", "pcpp:patches=3,window=1,last_window=0,warmup=1"};
+
+TEST(DisplacedJob, EveryLayoutGivesOneRanksLatents) {
+  for (const char* method : kMethods) {
+    const Request request = displaced_job(method);
+    const std::vector<float> one = deliver(request, {}).latents;
+    EXPECT_GE(rel_l2(deliver(displaced_job("full"), {}).latents, one), 1e-4) << method;
+    const Generator generator(kModel, reference_options());
+    const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+    int layouts = 0, split = 0;
+    for (int ranks = 2; ranks <= 4; ++ranks)
+      for (const Layout& layout : legal_layouts(ranks, limits)) {
+        if (layout[Axis::kData] > 1) continue;
+        ++layouts;
+        split += layout[Axis::kPatch] > 1;
+        EXPECT_LE(rel_l2(deliver(request, layout).latents, one), 1e-5)
+            << method << " " << to_string(layout);
+      }
+    EXPECT_GE(layouts, 8) << method;
+    EXPECT_GE(split, 5) << method;
+  }
+}
+
+// Reference ops give a token the same bits whichever rank has it, so that patches on one rank and
+// on several are told apart by nothing, and neither are delays. Messages travel into the next step.
+TEST(DisplacedJob, DelaysAndPatchesOfARankChangeNoBit) {
+  for (const char* method : kMethods) {
+    const Request request = displaced_job(method);
+    const Outcome one = deliver(request, {});
+    uint64_t seed = 0;
+    for (const int count : {2, 3})
+      for (int round = 0; round < 3; ++round) {
+        ++seed;
+        Layout layout = patches(count);
+        if (round == 2) layout[Axis::kCfg] = 2;
+        const Outcome parts =
+            deliver(request, layout, {},
+                    {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 200});
+        EXPECT_EQ(parts.latents, one.latents) << method << " " << to_string(layout);
+      }
+  }
+}
+
+// Laws L-D1 and L-P5 for a whole job.
+TEST(DisplacedJob, AWarmupOverAllStepsIsFullAttention) {
+  const std::vector<float> full = deliver(displaced_job("full"), {}).latents;
+  for (const char* method : {"distrifusion:patches=3,warmup=9", "pcpp:patches=4,warmup=20"})
+    for (const int count : {1, 3})
+      EXPECT_LE(rel_l2(deliver(displaced_job(method), patches(count)).latents, full), 1e-5);
+  EXPECT_EQ(deliver(displaced_job("distrifusion:patches=1,warmup=0"), {}).latents, full);
+}
+
+// The keys and values of every forward and layer are the formula's: an exact step sends all rows, a
+// displaced one what the next reads, the last one nothing.
+TEST(DisplacedJob, BytesAreTheFormulaForAWholeJob) {
+  const WanConfig wan = WanConfig::from_json_file(kModel + "/transformer/config.json");
+  for (const std::string text : {"distrifusion:patches=4,warmup=2", "pcpp:patches=4,warmup=1",
+                                 "pcpp:patches=4,window=1,last_window=0.1,warmup=0,resync=4"})
+    for (const int count : {2, 3, 4}) {
+      const Request request = displaced_job(text);
+      Layout layout = patches(count);
+      layout.vae_ranks = 1;
+      run_ranks(count, [&](Communicator& world) {
+        Generator generator(kModel, reference_options(), RankPlacement::of(world, layout));
+        const Displaced method = *generator.displaced(generator.resolve(request));
+        std::vector<Range> ranks;
+        for (int rank = 0; rank < count; ++rank)
+          ranks.push_back(patches_of_part(method, count, rank));
+        const PatchRows rows(method, ranks);
+        const AttendShape shape{wan.heads, wan.heads, wan.head_dim};
+        int64_t sent = 0;
+        for (int step = 0; step < request.steps; ++step) {
+          if (method.exact(step) || step == 0)
+            sent += exact_sent_bytes(rows, world.rank(), shape);
+          else if (step + 1 < request.steps)
+            sent += displaced_sent_bytes(rows, world.rank(), shape, method.window_of(step + 1));
+        }
+        generator.run(request, nullptr);
+        EXPECT_EQ(world.counters().sent[static_cast<size_t>(Payload::kKeyValue)].bytes,
+                  2 * wan.layers * sent)
+            << text << " " << count << " ranks, rank " << world.rank();
+      });
+    }
+}
+
+// A rank plans the keys of its rows and of those that it sees, for every layer and branch.
+TEST(DisplacedJob, MemoryIsAsPlanned) {
+  for (const char* method : {"full", "distrifusion:patches=4", "pcpp:patches=4"}) {
+    const size_t live = tensor_bytes_live();
+    Generator generator(kModel, options_of(DType::kF32));
+    Request request = displaced_job(method);
+    request.width = request.height = 128;
+    request = generator.resolve(request);
+    const MemoryPlan plan = generator.plan(request);
+    const RunResult result = generator.run(request, nullptr);
+    const auto measured = static_cast<double>(result.memory_high_water - live);
+    EXPECT_NEAR(static_cast<double>(plan.high_water) / measured, 1.0, 0.05) << plan.to_string();
+  }
+}
+
+// Twenty jobs are stopped and go on, on other ranks too, each from its newest checkpoint.
+TEST(DisplacedJob, GoesOnAtExactStepsWithTheSameFrames) {
+  const std::string path = testing::TempDir() + "/displaced_checkpoint.safetensors";
+  int resumed = 0;
+  for (const std::string text :
+       {"distrifusion:patches=4,warmup=1,resync=4", "pcpp:patches=3,resync=4"}) {
+    Request request = displaced_job(text);
+    request.steps = 13;
+    const Outcome one = deliver(request, {});
+    for (int stop = 0; stop < 10; ++stop) {
+      const Layout layout = patches(1 + stop % 3), other = patches(1 + (stop + 1) % 3);
+      std::atomic<bool> flag{false};
+      struct Stopper final : ProgressListener {
+        Stopper(std::atomic<bool>& flag, int step) : flag(flag), step(step) {}
+        void progress(const Progress& progress) override {
+          if (progress.stage == "denoise" && progress.step >= step) flag = true;
+        }
+        std::atomic<bool>& flag;
+        const int step;
+      } stopper(flag, 3 + stop);
+      const Outcome cut = deliver(request, layout, [&](RunOptions& o) {
+        o.checkpoint_path = path;
+        o.checkpoint_seconds = 0;
+        o.stop = &flag;
+        o.listener = &stopper;
+      });
+      EXPECT_TRUE(cut.stopped) << stop;
+      if (!fs::exists(path)) continue;
+      const Outcome rest = deliver(request, other, [&](RunOptions& o) {
+        o.resume = std::make_shared<Checkpoint>(read_checkpoint(path));
+        EXPECT_EQ(o.resume->step % 4, 0);
+      });
+      ++resumed;
+      EXPECT_EQ(rest.result.framehash, one.result.framehash)
+          << text << " stopped after " << 3 + stop << ", resumed after " << rest.result.resumed_at;
+      remove_checkpoints(path);
+    }
+  }
+  EXPECT_GE(resumed, 18);
+}
+
+TEST(DisplacedJob, JobsOfOneGeneratorAreApart) {
+  const Request displaced = displaced_job("distrifusion:patches=2,warmup=0");
+  run_ranks(2, [&](Communicator& world) {
+    Generator generator(kModel, options_of(DType::kF32), RankPlacement::of(world, patches(2)));
+    const std::string first = generator.run(displaced, nullptr).signature;
+    EXPECT_EQ(generator.run(displaced, nullptr).signature, first);
+  });
+  Generator generator(kModel, options_of(DType::kF32)), other(kModel, options_of(DType::kF32));
+  const std::string full = other.run(displaced_job("full"), nullptr).signature;
+  EXPECT_NE(generator.run(displaced, nullptr).signature, full);
+  EXPECT_EQ(generator.run(displaced_job("full"), nullptr).signature, full);
+}
+
+TEST(DisplacedJob, RefusesWhatCannotWork) {
+  const Generator generator(kModel, options_of(DType::kF32));
+  const auto why = [&](const std::string& method, int steps = 9, int resync = 0) {
+    Request request = displaced_job(method);
+    request.steps = steps;
+    if (resync > 0) request.method.resync = resync;
+    return refusal([&] { generator.resolve(request); });
+  };
+  for (const auto& [method, text] :
+       {std::pair{"distrifusion", "no number of patches; legal here: patches=1 ... 6"},
+        {"pcpp:patches=7", "7 patches; legal here: patches=1 ... 6"},
+        {"pcpp:patches=4,split=frames", "4 patches; legal here: patches=1 ... 3"},
+        {"pcpp:patches=2,window=0.2,last_window=0.3", "a window that grows"}})
+    EXPECT_NE(why(method).find(text), std::string::npos) << why(method);
+  EXPECT_NE(why("pcpp:patches=2", 8).find("9 steps or more"), std::string::npos);
+  EXPECT_NE(why("full", 9, 4).find("--resync-every is 4"), std::string::npos);
+  const LayoutLimits limits =
+      generator.layout_limits(generator.resolve(displaced_job("pcpp:patches=2")));
+  Layout ring;
+  ring[Axis::kRing] = 2;
+  EXPECT_NE(refuse(ring, limits).find("beside displaced patches"), std::string::npos);
+  EXPECT_NE(refuse(patches(3), limits).find("patch is 3"), std::string::npos);
+  EXPECT_NE(refuse(patches(2), generator.layout_limits(generator.resolve(displaced_job("full"))))
+                .find("no displaced patches"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace weft
