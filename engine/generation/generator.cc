@@ -425,8 +425,11 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
   const Sequence all = sequence_of(parts, request);
   out.tokens = all.tokens;
   if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
-  if (is_displaced(request.method)) out.patches = *request.method.patches;
   out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
+  if (const auto patches = pipefusion_of(request.method, token_grid(parts, request)))
+    out.patch_tokens = std::ranges::min(patches->patches);
+  else if (is_displaced(request.method))
+    out.patches = *request.method.patches;
   out.whole_frames = is_queue(request);
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
@@ -535,6 +538,10 @@ LayoutLimits Generator::layout_limits(const Request& request) const {
   return impl_->layout_limits(request);
 }
 
+std::optional<PipeFusion> Generator::pipefusion(const Request& request) const {
+  return pipefusion_of(request.method, token_grid(impl_->parts, request));
+}
+
 std::optional<Displaced> Generator::displaced(const Request& request) const {
   return displaced_of(request.method, token_grid(impl_->parts, request), request.steps);
 }
@@ -583,8 +590,7 @@ JobSchedule Generator::whole_schedule(const Request& request) const {
   if (is_queue(request))
     return queue_schedule(request, sampler(request), impl_->parts, impl_->placement);
   const DenoisePlanConfig config = schedule(request);
-  return {plan_denoise(config),
-          {.bytes = [config](const Step& message) { return message_bytes(config, message); }}};
+  return {plan_denoise(config), denoise_rules(config)};
 }
 
 bool Generator::agreed(bool value) {

@@ -167,6 +167,7 @@ class Generator {
   int64_t tokens(const Request& request) const;
   // The sizes that limit how a resolved request can be split over ranks.
   LayoutLimits layout_limits(const Request& request) const;
+  std::optional<PipeFusion> pipefusion(const Request& request) const;
   std::optional<Displaced> displaced(const Request& request) const;  // of a resolved request
   const Layout& layout() const;                                      // the replica's layout
   // The published model's name, for run headers and metadata.

@@ -164,16 +164,18 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
   displaced_ = generator.displaced(job.request);
+  pipefusion_ = generator.pipefusion(job.request);
   // Steps that are alike, the exact ones of displaced patches first.
   std::vector<std::pair<Kind, std::vector<int>>> kinds;
   for (int i = 0; i < whole.steps(); ++i) {
     const auto& step = schedule_.steps[i];
-    const Kind kind{step.model, step.branches, displaced_ && displaced_->exact(i)};
+    const Kind kind{step.model, step.branches, displaced_ ? displaced_->exact(i) : !step.displaced};
     auto found = std::ranges::find(kinds, kind, &std::pair<Kind, std::vector<int>>::first);
     if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
     found->second.push_back(i);
   }
-  std::ranges::stable_partition(kinds, [](const auto& kind) { return kind.first.exact; });
+  if (displaced_)
+    std::ranges::stable_partition(kinds, [](const auto& kind) { return kind.first.exact; });
   std::vector<DenoisePlanConfig::DenoiseStep> steps;
   std::vector<double> sigmas, windows;
   int exact = 0;
@@ -215,9 +217,9 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   const int64_t latents = vae.latent_frames(job_.request.frames);
   Request brief = job_.request;
   Layout split = layout;
-  if (displaced_) {  // the same ranks encode and decode where patches are not displaced
+  if (displaced_ || pipefusion_) {  // the same ranks encode and decode without displaced patches
     brief.method = {.kind = MethodKind::kFull};
-    split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
+    if (displaced_) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
   }
   brief.steps = 1;
   brief.sigmas.resize(std::min<size_t>(brief.sigmas.size(), 1));
@@ -249,6 +251,7 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
   for (int& own : config.blocks) own = std::min(own, blocks);
   RankPlacement placement = RankPlacement::of(world, layout);
   placement.set_displaced(displaced_);
+  placement.set_pipefusion(pipefusion_);
   config.tokens = placement.token_counts({schedule_.tokens.front(), schedule_.frames});
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   Arena arena;
