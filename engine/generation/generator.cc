@@ -426,10 +426,7 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
   out.tokens = all.tokens;
   if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
   out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
-  if (const auto patches = pipefusion_of(request.method, token_grid(parts, request)))
-    out.patch_tokens = std::ranges::min(patches->patches);
-  else if (is_displaced(request.method))
-    out.patches = *request.method.patches;
+  limit_patches(request.method, token_grid(parts, request), out);
   out.whole_frames = is_queue(request);
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
@@ -538,12 +535,8 @@ LayoutLimits Generator::layout_limits(const Request& request) const {
   return impl_->layout_limits(request);
 }
 
-std::optional<PipeFusion> Generator::pipefusion(const Request& request) const {
-  return pipefusion_of(request.method, token_grid(impl_->parts, request));
-}
-
-std::optional<Displaced> Generator::displaced(const Request& request) const {
-  return displaced_of(request.method, token_grid(impl_->parts, request), request.steps);
+std::array<int64_t, 3> Generator::grid(const Request& request) const {
+  return token_grid(impl_->parts, request);
 }
 
 Request Generator::resolve(const Request& request) const {

@@ -169,6 +169,13 @@ std::optional<Displaced> displaced_of(const Method& method, const std::array<int
   return out;
 }
 
+void limit_patches(const Method& method, const std::array<int64_t, 3>& grid, LayoutLimits& limits) {
+  if (const auto patches = pipefusion_of(method, grid))
+    limits.patch_tokens = std::ranges::min(patches->patches);
+  else if (is_displaced(method))
+    limits.patches = *method.patches;
+}
+
 Method resolve_method(const Method& method, const MethodFacts& facts) {
   Method out = method;
   const int64_t trained = facts.trained_latents;

@@ -8,9 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "parallel/methods/displaced.h"
+#include "parallel/mesh.h"
 #include "parallel/methods/dual_scope.h"
-#include "parallel/methods/pipefusion.h"
+#include "parallel/methods/patches/displaced.h"
+#include "parallel/methods/patches/pipefusion.h"
 
 namespace weft {
 
@@ -74,6 +75,9 @@ inline bool is_displaced(const Method& method) {
 std::optional<PipeFusion> pipefusion_of(const Method& method, const std::array<int64_t, 3>& grid);
 std::optional<Displaced> displaced_of(const Method& method, const std::array<int64_t, 3>& grid,
                                       int steps);
+
+// Sets what the patches of a method allow a layout.
+void limit_patches(const Method& method, const std::array<int64_t, 3>& grid, LayoutLimits& limits);
 
 // Jobs of fewer steps change too much from one to the next for displaced patches.
 inline constexpr int kFewestDisplaced = 9;

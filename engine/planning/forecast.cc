@@ -163,8 +163,8 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   const Generator generator(job.model, without_limits(job.options));
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
-  displaced_ = generator.displaced(job.request);
-  pipefusion_ = generator.pipefusion(job.request);
+  displaced_ = displaced_of(job.request.method, generator.grid(job.request), job.request.steps);
+  pipefusion_ = pipefusion_of(job.request.method, generator.grid(job.request));
   // Steps that are alike, the exact ones of displaced patches first.
   std::vector<std::pair<Kind, std::vector<int>>> kinds;
   for (int i = 0; i < whole.steps(); ++i) {

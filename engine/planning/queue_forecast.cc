@@ -296,10 +296,10 @@ Forecast QueueForecast::at_least(const Layout& replica) {
   for (int rank = 0; rank < replica.ranks(); ++rank) {
     const RankPlacement placement(replica, rank);
     double block_s = 0;  // a block in all its steps
-    for (const auto& [model, branches] : config.steps)
-      for (int branch = 0; branch < branches; ++branch)
+    for (const auto& step : config.steps)
+      for (int branch = 0; branch < step.branches; ++branch)
         if (placement.computes(branch)) {
-          const Pass pass{.model = model, .branch = branch};
+          const Pass pass{.model = step.model, .branch = branch};
           block_s += seconds(costs, {.kind = Step::Kind::kCompute, .pass = pass}, rank);
         }
     out.seconds = std::max(out.seconds, config.blocks * block_s);

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "parallel/mesh.h"
-#include "parallel/methods/displaced.h"
 #include "parallel/methods/dual_scope.h"
-#include "parallel/methods/pipefusion.h"
+#include "parallel/methods/patches/displaced.h"
+#include "parallel/methods/patches/pipefusion.h"
 #include "parallel/sequence_map.h"
 #include "parallel/token_mixer.h"
 

@@ -21,9 +21,9 @@
 //   receives of hidden rows and velocities are posted before the rank computes.
 // Paper: GPipe (arXiv 1811.06965); CFG parallel as in xDiT.
 //
-// Displaced steps (parallel/methods/pipefusion.h) are performed patch by patch of the tokens, in
-// order: a stage computes one patch while others compute the next ones, and the last stage updates
-// it. Between displaced steps no stage waits for a whole step.
+// Displaced steps (parallel/methods/patches/pipefusion.h) are performed patch by patch of the
+// tokens, in order: a stage computes one patch while others compute the next ones, and the last
+// stage updates it. Between displaced steps no stage waits for a whole step.
 //   Talk: hidden rows and the updated latent go from stage to stage patch by patch.
 //   Bytes of a displaced step: hidden (n + M j) D e per branch and hop for M patches; the rest as
 //     above.

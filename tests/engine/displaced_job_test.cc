@@ -98,7 +98,9 @@ TEST(DisplacedJob, BytesAreTheFormulaForAWholeJob) {
       layout.vae_ranks = 1;
       run_ranks(count, [&](Communicator& world) {
         Generator generator(kModel, reference_options(), RankPlacement::of(world, layout));
-        const Displaced method = *generator.displaced(generator.resolve(request));
+        const Request resolved = generator.resolve(request);
+        const Displaced method =
+            *displaced_of(resolved.method, generator.grid(resolved), resolved.steps);
         std::vector<Range> ranks;
         for (int rank = 0; rank < count; ++rank)
           ranks.push_back(patches_of_part(method, count, rank));

@@ -1,6 +1,6 @@
 // The laws of PipeFusion's attention: against a slow reference by definition, the same under every
 // split of a patch, with the bytes and the memory of their formulas.
-#include "parallel/methods/pipefusion.h"
+#include "parallel/methods/patches/pipefusion.h"
 
 #include <numeric>
 

@@ -1,10 +1,10 @@
-#include "parallel/methods/pipefusion.h"
+#include "parallel/methods/patches/pipefusion.h"
 
 #include <numeric>
 
 #include "kernels/check.h"
 #include "parallel/context.h"
-#include "parallel/methods/displaced.h"
+#include "parallel/methods/patches/displaced.h"
 
 namespace weft {
 
