@@ -139,7 +139,6 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
             copy(host, copied.view(), rows.view().slice(0, own.begin, own.size()));
           },
       .decode = [&](const TensorView& frames) { place(bench, frames, decoded, out["latents"]); }};
-  // A recorded forward has the keys and values of one kind of step.
   Denoiser(bench.stream, bench.arena, experts, c.placement).run(config, job);
 
   for (const int step : steps) {

@@ -72,14 +72,15 @@ void Denoiser::begun() {
     return;
   }
   const TensorView latent = slots[kLatentSlot];
-  for (const Range& patch : patches())
+  const std::vector<Range> patches = this->patches();
+  for (const Range& patch : patches)
     clip_.history.emplace_back(patch.size() * traits_.row(), stream_.device());
   for (size_t k = 0; k < job_->history.size(); ++k) {
     const Arena::Scope scope(arena_);
     const TensorView rows = arena_.alloc(DType::kF32, latent.shape());
     cut(job_->history[k], rows);
     for (size_t patch = 0; patch < clip_.history.size(); ++patch) {
-      const Range& own = patches()[patch];
+      const Range& own = patches[patch];
       copy(stream_, rows.slice(0, own.begin, own.size()),
            job_->sampler.history(clip_.history[patch])[k].second.reshape(
                {own.size(), traits_.row()}));

@@ -328,7 +328,7 @@ TEST(PipeFusion, BytesAndMemoryAreTheFormulas) {
                 << "ring " << ring << " ulysses " << ulysses;
           });
     }
-  // Of two layers and one branch, and of the other branch of one layer.
+  // The stores of two layers in one branch, and of one layer in the other.
   const auto before = tensor_bytes_live();
   const Tensor half(DType::kF32, {24, 2, 12});        // the keys of one layer
   const auto counted = tensor_bytes_live() - before;  // alignment included
