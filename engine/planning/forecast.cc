@@ -1,6 +1,7 @@
 #include "engine/planning/forecast.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "engine/denoising/denoiser.h"
@@ -188,6 +189,8 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
       if (displaced_ && !displaced_->windows.empty()) windows.push_back(displaced_->windows[i]);
     }
   }
+  // Kinds of steps take turns where patches are exact again. No time depends on the values.
+  std::ranges::sort(sigmas, std::greater<>());
   schedule_.steps = steps;
   if (displaced_) {
     displaced_->warmup = exact;
@@ -313,6 +316,7 @@ double QuickForecast::denoise(const Layout& layout, bool alone) {
 double QuickForecast::least_denoise(Layout layout) {
   const int stages = std::exchange(layout[Axis::kLayers], 1);
   if (stages == 1) return denoise(layout, true);
+  if (pipefusion_) return denoise(layout, true) / stages;  // patches do not wait for whole steps
   const bool both =
       layout[Axis::kCfg] == 1 &&
       std::ranges::all_of(schedule_.steps, [](const auto& step) { return step.branches == 2; });

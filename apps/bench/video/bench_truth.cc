@@ -35,7 +35,8 @@ struct Case {
 };
 
 constexpr const char* kQuickCases[] = {"full@ulysses", "distrifusion:patches=2@patch",
-                                       "pcpp:patches=2@patch", "clips@clip"};
+                                       "pcpp:patches=2@patch", "pipefusion:patches=4@layers",
+                                       "clips@clip"};
 constexpr const char* kCases[] = {"full@ulysses",
                                   "full@ring",
                                   "full@token_ring",
@@ -52,9 +53,13 @@ constexpr const char* kCases[] = {"full@ulysses",
                                   "pcpp:patches=4,window=1,warmup=4@patch",
                                   "pcpp:patches=4,window=1,last_window=0.1,warmup=4@patch",
                                   "pcpp:patches=4,window=0.3,warmup=4,split=frames@patch",
+                                  "pipefusion:patches=4,warmup=1@layers",
+                                  "pipefusion:patches=8,warmup=1@layers",
+                                  "pipefusion:patches=8,warmup=4@layers",
                                   "clips@clip"};
 constexpr const char* kSimulatedCases[] = {
-    "full@ulysses", "full@ring", "distrifusion:patches=8@patch", "pcpp:patches=8,window=0.3@patch"};
+    "full@ulysses", "full@ring", "distrifusion:patches=8@patch", "pcpp:patches=8,window=0.3@patch",
+    "pipefusion:patches=16@layers"};
 
 Case case_of(const std::string& text) {
   const size_t at = text.find('@');
