@@ -443,11 +443,11 @@ std::vector<Plan> plan_denoise(const DenoisePlanConfig& config, const Range& tur
   CHECK(config.tokens.empty() || static_cast<int>(config.tokens.size()) == config.layout.sequence(),
         "tokens of", config.tokens.size(), "of", config.layout.sequence());
   CHECK(!config.tokens.empty() || config.layout.ranks() == 1, "tokens of every sequence index");
-  for (size_t step = 0; step < config.steps.size(); ++step)
-    CHECK(!config.steps[step].displaced ||
-              (!config.patches.empty() && static_cast<int>(step) > config.first_step &&
-               config.steps[step].model == config.steps[step - 1].model),
-          "step", step, "of", config.patches.size(), "patches is displaced");
+  for (int step = config.first_step; step < static_cast<int>(config.steps.size()); ++step)
+    CHECK(
+        !config.steps[step].displaced || (!config.patches.empty() && step > config.first_step &&
+                                          config.steps[step].model == config.steps[step - 1].model),
+        "step", step, "of", config.patches.size(), "patches is displaced");
   CHECK(config.first_step >= 0 && config.first_step <= static_cast<int>(config.steps.size()),
         "first step", config.first_step, "of", config.steps.size());
   const Range all = denoise_turns(config);
