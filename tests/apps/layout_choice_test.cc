@@ -124,7 +124,7 @@ TEST_F(LayoutAuto, JobsWithAndWithoutDisplacedPatchesNeedOtherLayouts) {
   const std::string command =
       "generate --model tests/golden/pipeline_t2v/model --size 32x32 --num-frames 9 --steps 9 "
       "--quiet --prompt-file " +
-      jobs + " -o " + path("{index}.mp4");
+      jobs + " -o " + path("{idx}.mp4");
   const Outcome two = run(command + " --ranks 2 --layout patch=2");
   EXPECT_EQ(two.code, 2);
   EXPECT_NE(two.err.find("different methods"), std::string::npos) << two.err;
