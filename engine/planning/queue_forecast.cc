@@ -311,7 +311,7 @@ Forecast QueueForecast::operator()(const Layout& replica) {
   const QueueTimeline timeline = this->timeline(replica);
   Forecast out;
   out.layout = replica;
-  // As the stages of a run: decoding takes turns with forwards on the first rank, if it decodes.
+  // A run has the same stages. Decoding takes turns with forwards on the first rank, if it decodes.
   out.stages = {{"encode_text", text_s_}, {"denoise", timeline.end_s - timeline.decode_s}};
   if (timeline.decode_s > 0) out.stages.emplace_back("decode", timeline.decode_s);
   out.seconds = text_s_ + timeline.end_s;

@@ -31,7 +31,6 @@ struct Case {
   std::string text;
   Method method;
   std::string axis;
-  bool exact() const { return method.kind == MethodKind::kFull; }
 };
 
 constexpr const char* kQuickCases[] = {"full@ulysses", "distrifusion:patches=2@patch",
