@@ -10,28 +10,30 @@
 
 namespace weft {
 
-DeviceModel measure_device(int threads, DType dtype) {
-  constexpr int64_t kTokens = 768, kWidth = 1536, kHeads = 12, kHead = 128;
+DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model) {
+  constexpr int64_t kTokens = 768, kMostColumns = 1536;
+  const int64_t heads = std::clamp<int64_t>(kMostColumns / model.head_dim, 1, model.heads),
+                width = heads * model.head_dim, hidden = std::min(kMostColumns, model.ffn_columns);
   Stream stream = Stream::cpu(threads, Determinism::kFast, &metered_ops());
-  const Tensor x(dtype, {kTokens, kWidth}), y(dtype, {kTokens, kWidth}),
-      out(dtype, {kTokens, kWidth});
-  const Tensor weight(dtype, {kWidth, kWidth}), row(DType::kF32, {kWidth});
+  const Tensor x(dtype, {kTokens, width}), y(dtype, {kTokens, width}), out(dtype, {kTokens, width}),
+      wide(dtype, {kTokens, hidden});
+  const Tensor weight(dtype, {hidden, width}), row(DType::kF32, {width});
   const Tensor picture(dtype, {3, 60, 104, 96}), drawn(dtype, {1, 60, 104, 96});
   const Tensor kernel(dtype, {96, 96, 3, 3, 3});
   const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
   const PackedConv packed_conv = pack_conv(stream, kernel, {}, dtype);
   const ConvArgs conv{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
-  const Rope rope = make_rope({1, 24, 32}, {0, 0, 0}, kHead);
-  const auto heads = [&](const Tensor& rows) {
-    return rows.view().reshape({kTokens, kHeads, kHead});
+  const Rope rope = make_rope({1, 24, 32}, {0, 0, 0}, model.head_dim);
+  const auto by_head = [&](const Tensor& rows) {
+    return rows.view().reshape({kTokens, heads, model.head_dim});
   };
-  const KVSegment segment{.k = heads(x), .v = heads(y)};
+  const KVSegment segment{.k = by_head(x), .v = by_head(y)};
   const auto run_all = [&] {
-    linear(stream, x, packed, LinearActivation::kNone, out);
-    attention(stream, {.q = heads(x), .segments = {&segment, 1}, .out = heads(out)});
+    linear(stream, x, packed, LinearActivation::kNone, wide);
+    attention(stream, {.q = by_head(x), .segments = {&segment, 1}, .out = by_head(out)});
     conv3d(stream, picture, packed_conv, conv, drawn);
     modulated_layer_norm(stream, x, row, row, 1e-6f, out);
-    apply_rope(stream, heads(x), rope, 0, heads(out));
+    apply_rope(stream, by_head(x), rope, 0, by_head(out));
     gated_add(stream, x, y, row, out);
     copy(stream, x, out);
   };

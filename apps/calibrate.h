@@ -1,13 +1,15 @@
 #pragma once
 // Measures a few ops of each family, to describe this machine to simulations.
 #include "kernels/stream.h"
+#include "models/transformer.h"
 #include "parallel/schedule/simulate.h"
 
 namespace weft {
 
-// Describes one rank with `threads` threads; takes about a second. The processor's time for a
-// message is assumed.
-DeviceModel measure_device(int threads, DType dtype);
+// Describes one rank with `threads` threads; takes about a second. Its matrix products and
+// attention have the model's sizes, because small heads and narrow rows are slower; sizes above
+// 1536 columns are cut, because they are no faster. The processor's time for a message is assumed.
+DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model);
 // Describes an H200 by published measurements, for plans on machines without a GPU.
 DeviceModel assumed_device_model(DType dtype);
 

@@ -39,7 +39,8 @@ Link link_between(const Flags& flags, const Ranks& ranks) {
   return link;
 }
 
-SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link) {
+SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link,
+                                   const OpenModel& model) {
   const DType dtype = compute_dtype(flags);
   SimulatedMachine machine{
       .planned = planned_device(flags), .model = {}, .description = {}, .link = link};
@@ -52,7 +53,7 @@ SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const
     source = " (assumed: an NVIDIA H200; --device-gflops and --device-gbs describe another)";
   } else {
     const int threads = std::max(1, threads_per_rank(flags, ranks));
-    machine.model = measure_device(threads, dtype);
+    machine.model = measure_device(threads, dtype, model.directory.expert(0).traits());
     source = " (measured here, " + std::to_string(threads) + " threads)";
   }
   machine.description = to_string(machine.model) + source;

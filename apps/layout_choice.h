@@ -25,8 +25,10 @@ Link link_of(const Flags& flags);
 // The same, but the link that the processes of this job measure where neither is given. All
 // processes must call it.
 Link link_between(const Flags& flags, const Ranks& ranks);
-// --device-gflops and --device-gbs, else a measurement of this CPU or an assumption for GPUs.
-SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link);
+// --device-gflops and --device-gbs, else a measurement of this CPU with ops of the model's sizes or
+// an assumption for GPUs.
+SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const Link& link,
+                                   const OpenModel& model);
 
 // The job for simulations; `options` are those of its ranks. The memory limit of a CPU is
 // --memory-limit, else none.

@@ -256,9 +256,10 @@ int run_plan(const Flags& flags) {
   if (!svg.empty() && text.starts_with("all"))
     throw Error(ErrorKind::kUsage, flags.label("svg") + " draws one layout, but " +
                                        flags.label("layout") + " is all; legal: one layout");
-  const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags));
+  const auto model = std::make_shared<const OpenModel>(model_folder(flags));
+  const SimulatedMachine machine = simulated_machine(flags, ranks, link_of(flags), *model);
   const GeneratorOptions options = planning_options(flags, ranks.count, machine.planned);
-  const Generator generator(model_folder(flags), options);
+  const Generator generator(model, options);
   Request request = request_of(flags, given, generator);
   request.prompt = flags.given("prompt") ? prompts_of(flags).front() : "a planned prompt";
   const PlannedJob job = planned_job(generator, options, generator.resolve(request), machine);

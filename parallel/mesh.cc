@@ -165,6 +165,13 @@ std::string refuse_clips(const Layout& layout, const LayoutLimits& limits) {
 
 std::string refuse_patches(const Layout& layout, const LayoutLimits& limits) {
   const int parts = layout[Axis::kPatch];
+  if (limits.patch_tokens > 0 && layout[Axis::kTokenRing] > 1)
+    return "token_ring=" + std::to_string(layout[Axis::kTokenRing]) +
+           " under --method pipefusion, whose patches see kept keys; legal: 1 (ring and ulysses "
+           "split a patch)";
+  if (limits.patch_tokens > 0 && layout.sequence() > limits.patch_tokens)
+    return "ring * ulysses is " + std::to_string(layout.sequence()) +
+           ", but the smallest patch has " + std::to_string(limits.patch_tokens) + " tokens";
   if (limits.patches == 0)
     return parts == 1 ? ""
                       : "patch=" + std::to_string(parts) +

@@ -62,10 +62,13 @@ struct LayoutLimits {
   // Not 0: attention is displaced among so many patches, which the patch axis alone splits. 0: that
   // axis has no meaning and must be 1.
   int64_t patches = 0;
-  bool one_patch_each = false;  // true: a rank holds one patch, because each has text of its own
-  bool guided = true;           // false: cfg must be 1
-  bool whole_width = false;     // true: tensor must be 1
-  bool whole_frames = false;    // true: ring and token_ring must be 1
+  bool one_patch_each = false;  // true: a rank holds one of them, because each has text of its own
+  // Not 0: patches are computed one after the other, and this is the number of tokens of the
+  // smallest, whose rows Ulysses and rings split. Their keys stay, so a token ring does not serve.
+  int64_t patch_tokens = 0;
+  bool guided = true;         // false: cfg must be 1
+  bool whole_width = false;   // true: tensor must be 1
+  bool whole_frames = false;  // true: ring and token_ring must be 1
   // Not 0: the ranks that split a long pass by tokens split a pass of one token by heads; this is
   // the number of key/value heads then.
   int64_t decode_kv_heads = 0;

@@ -115,7 +115,12 @@ SequenceMap SequenceMap::slice(int begin, int count) const {
 SequenceMap SequenceMap::blocks(int count) const {
   CHECK(count > 0 && size() % count == 0, "indices", size(), "in blocks of", count);
   std::vector<TokenRanges> out;
-  for (int index = 0; index < size(); index += count) out.push_back(slice(index, count).joined());
+  for (int index = 0; index < size(); index += count) {
+    std::vector<Range> ranges = slice(index, count).joined().ranges;
+    std::ranges::sort(ranges, {}, &Range::begin);
+    TokenRanges& block = out.emplace_back(TokenRanges{{}, parts_[index].total});
+    for (const Range& range : ranges) block.append(range);
+  }
   return SequenceMap(std::move(out));
 }
 

@@ -185,13 +185,14 @@ constexpr FlagSpec kInput[] = {
     {.name = "method",
      .value = "METHOD",
      .fallback = "auto",
-     .help = "attention: auto, full, clips, queue, distrifusion or pcpp",
+     .help = "attention: full, clips, queue, distrifusion, pcpp, pipefusion",
      .commands = kGenerate | kBatch | kPlan},
     {.name = "resync-every",
      .type = kInteger,
      .value = "K",
      .legal = "1 ... 1000",
-     .help = "methods distrifusion and pcpp: every K-th step sees all patches as they are, and a "
+     .help = "methods distrifusion, pcpp and pipefusion: every K-th step sees all patches as they "
+             "are, and a "
              "stopped job goes on from there",
      .commands = kGenerate | kBatch | kPlan,
      .level = kAdvanced},

@@ -132,13 +132,11 @@ Job job_of(const Flags& flags, const Ranks& ranks, uint64_t seed, const Ops* ops
       .ops = ops,
       .resident = static_cast<int>(flags.integer("resident-layers").value_or(0)),
       .balance = ring_balance(flags)};
-  const LanguageSize size = size_of(job.requests, job.how.batch, job.options.page_rows);
-  job.options.positions = size.positions;
-  job.options.cache_tokens = size.cache_tokens;
+  job.options = sized_for(job.requests, job.how.batch, job.options);
   job.layout = parse_layout(layout_text(flags), ranks.count,
-                            LanguageRank::limits(job.folder.config, size.positions));
+                            LanguageRank::limits(job.folder.config, job.options.positions));
   job.bytes =
-      plan_language(job.folder.config, job.options, job.layout, size, job.how.chunk,
+      plan_language(job.folder.config, job.options, job.layout, job.requests, job.how,
                     memory_share(flags, job.options.device, ranks_per_device(flags, ranks)));
   return job;
 }

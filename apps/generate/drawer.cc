@@ -139,11 +139,18 @@ void Drawer::arrange(const std::vector<Drawing>& drawings) {
     limits.tokens = std::min(limits.tokens, other.tokens);
     limits.guided &= other.guided;
     if (ranks_.count > 1 && ((limits.clip_frames > 0) != (other.clip_frames > 0) ||
+                             (limits.patches > 0) != (other.patches > 0) ||
+                             (limits.patch_tokens > 0) != (other.patch_tokens > 0) ||
+                             (limits.one_patch_each && limits.patches != other.patches) ||
                              limits.whole_frames != other.whole_frames))
       throw Error(ErrorKind::kUsage,
                   "the jobs have different methods (--method), which need other layouts; legal for "
                   "several ranks: one method for all of a batch");
     limits.clip_frames = std::min(limits.clip_frames, other.clip_frames);
+    limits.patch_tokens = std::min(limits.patch_tokens, other.patch_tokens);
+    // One rank holds all patches of every job; several hold those of jobs of one method.
+    limits.patches = ranks_.count > 1 ? std::min(limits.patches, other.patches)
+                                      : std::max(limits.patches, other.patches);
     if (drawing.spec.request.endless && drawings.size() > 1)
       throw Error(ErrorKind::kUsage,
                   "one of " + std::to_string(drawings.size()) +
@@ -168,7 +175,7 @@ Layout Drawer::layout_for(const Drawing& first, const LayoutLimits& limits) {
         const std::string left = layout_left(flags_, output_names(first.path), layouts);
         if (!left.empty()) return {left};
         PlannedJob job = planned_job(generator_, planned_options(), first.spec.request,
-                                     simulated_machine(flags_, ranks_, link));
+                                     simulated_machine(flags_, ranks_, link, *model_));
         job.requests = limits.requests;
         choice_ = choose_layout(job, layouts);
         return {to_string(choice_->best.front().layout)};

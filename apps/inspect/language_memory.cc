@@ -11,71 +11,64 @@
 namespace weft {
 namespace {
 
-int64_t whole_pages(int64_t tokens, int64_t rows) { return (tokens + rows - 1) / rows * rows; }
+// The completions of one job.
+struct Job {
+  DecoderConfig config;
+  LanguageOptions options;
+  Layout layout;
+  std::vector<CompletionRequest> requests;
+  CompletionOptions how{};
 
-LanguageOptions with(LanguageOptions options, const LanguageSize& size) {
-  options.positions = size.positions;
-  options.cache_tokens = size.cache_tokens;
-  return options;
-}
-
-// Takes the largest of all pipeline stages: the first rank of a stage holds the largest share of
-// every other axis, and the last stage has the output layer too.
-LanguageBytes predict(const DecoderConfig& config, const LanguageOptions& options,
-                      const Layout& layout, const LanguageSize& size, int64_t chunk) {
-  LanguageBytes most;
-  const Mesh mesh(layout);
-  for (int stage = 0; stage < layout[Axis::kLayers]; ++stage) {
-    std::array<int, kAxes> at{};
-    at[static_cast<int>(Axis::kLayers)] = stage;
-    const LanguageBytes bytes =
-        LanguageRank::predict(config, with(options, size), RankPlacement(layout, mesh.rank_at(at)),
-                              chunk, size.prompt_tokens, size.sequences);
-    if (bytes.total() > most.total()) most = bytes;
+  // Takes the largest of all pipeline stages: the first rank of a stage holds the largest share of
+  // every other axis, and the last stage has the output layer too.
+  LanguageBytes predict() const {
+    LanguageBytes most;
+    const Mesh mesh(layout);
+    for (int stage = 0; stage < layout[Axis::kLayers]; ++stage) {
+      std::array<int, kAxes> at{};
+      at[static_cast<int>(Axis::kLayers)] = stage;
+      const LanguageBytes bytes =
+          LanguageModel::predict(config, options, layout, mesh.rank_at(at), requests, how);
+      if (bytes.total() > most.total()) most = bytes;
+    }
+    return most;
   }
-  return most;
-}
+};
 
 // Up to two changes that make the job fit; the one that costs least comes first.
-std::string advice(const DecoderConfig& config, const LanguageOptions& options,
-                   const Layout& layout, const LanguageSize& size, int64_t chunk,
-                   uint64_t available) {
+std::string advice(const Job& job, uint64_t available) {
   std::vector<std::string> ways;
-  const auto total = [&](const LanguageOptions& other, const LanguageSize& smaller) {
-    return predict(config, other, layout, smaller, chunk).total();
+  const auto offer = [&](const std::string& flag, const Job& other) {
+    const uint64_t bytes = other.predict().total();
+    if (bytes <= available) ways.push_back(flag + " (" + format_bytes(bytes) + ")");
+    return bytes <= available;
   };
-  const auto offer = [&](const std::string& flag, uint64_t bytes) {
-    ways.push_back(flag + " (" + format_bytes(bytes) + ")");
-  };
-  LanguageOptions other = options;
-  const bool whole_width = layout[Axis::kTensor] * layout.sequence() == 1;
-  if (options.weights == WeightFormat::kCompute && whole_width && cpu_has_int8()) {
-    other.weights = WeightFormat::kInt8;
-    if (const uint64_t bytes = total(other, size); bytes <= available)
-      offer("--weights int8", bytes);
+  Job other = job;
+  const bool whole_width = job.layout[Axis::kTensor] * job.layout.sequence() == 1;
+  if (job.options.weights == WeightFormat::kCompute && whole_width && cpu_has_int8()) {
+    other.options.weights = WeightFormat::kInt8;
+    offer("--weights int8", other);
   }
-  other = options;
-  const int blocks = (config.layers + layout[Axis::kLayers] - 1) / layout[Axis::kLayers];
-  for (other.resident = blocks - 1; other.resident >= 2; --other.resident)
-    if (const uint64_t bytes = total(other, size); bytes <= available) {
-      offer("--resident-layers " + std::to_string(other.resident), bytes);
-      break;
+  other = job;
+  int& resident = other.options.resident;
+  resident = (job.config.layers + job.layout[Axis::kLayers] - 1) / job.layout[Axis::kLayers] - 1;
+  while (resident >= 2 && !offer("--resident-layers " + std::to_string(resident), other))
+    --resident;
+  other = job;
+  if (job.how.batch > 1 && job.requests.size() > 1) {
+    other.how.batch = 1;
+    other.options = sized_for(job.requests, 1, job.options);
+    offer("--batch 1", other);
+  }
+  for (int64_t context = job.options.positions; ways.empty() && context > job.options.page_rows;) {
+    context = context / 2 / job.options.page_rows * job.options.page_rows;
+    for (CompletionRequest& request : other.requests) {
+      const auto prompt = std::min<int64_t>(static_cast<int64_t>(request.prompt.size()), context);
+      request.prompt.resize(static_cast<size_t>(prompt));
+      request.max_tokens = std::min(request.max_tokens, context - prompt + 1);
     }
-  LanguageSize smaller = size;
-  if (size.sequences > 1) {
-    smaller = {.positions = size.positions,
-               .prompt_tokens = size.positions,
-               .sequences = 1,
-               .cache_tokens = whole_pages(size.positions, options.page_rows)};
-    if (const uint64_t bytes = total(options, smaller); bytes <= available)
-      offer("--batch 1", bytes);
-  }
-  for (; ways.empty() && smaller.positions > options.page_rows;) {
-    smaller.positions = smaller.positions / 2 / options.page_rows * options.page_rows;
-    smaller.prompt_tokens = std::min(smaller.prompt_tokens, smaller.positions);
-    smaller.cache_tokens = std::max(smaller.positions, smaller.cache_tokens / 2);
-    if (const uint64_t bytes = total(options, smaller); bytes <= available)
-      offer("--context " + std::to_string(smaller.positions), bytes);
+    other.options = sized_for(other.requests, other.how.batch, job.options);
+    offer("--context " + std::to_string(context), other);
   }
   if (ways.empty()) return "; nothing that can be changed makes it fit";
   return ". Try " + ways[0] + (ways.size() > 1 ? " or " + ways[1] : "");
@@ -94,26 +87,6 @@ int64_t tokens_of(const Flags& flags) {
 
 }  // namespace
 
-LanguageSize size_of(std::span<const CompletionRequest> requests, int batch, int64_t page_rows) {
-  LanguageSize size;
-  std::vector<int64_t> prompts, caches;
-  for (const CompletionRequest& request : requests) {
-    const auto prompt = static_cast<int64_t>(request.prompt.size());
-    const int64_t positions = prompt + request.max_tokens - 1;  // the last is never fed back
-    size.positions = std::max(size.positions, positions);
-    prompts.push_back(prompt);
-    caches.push_back(whole_pages(positions, page_rows));
-  }
-  size.sequences = std::min<int64_t>(batch, static_cast<int64_t>(requests.size()));
-  for (std::vector<int64_t>* list : {&prompts, &caches})
-    std::sort(list->begin(), list->end(), std::greater<>());
-  for (int64_t i = 0; i < size.sequences; ++i) {
-    size.prompt_tokens += prompts[i];
-    size.cache_tokens += caches[i];
-  }
-  return size;
-}
-
 uint64_t memory_share(const Flags& flags, Device device, int ranks_per_device) {
   uint64_t available = available_memory(device);
   if (const uint64_t limit = flags.bytes("memory-limit")) available = std::min(available, limit);
@@ -121,17 +94,17 @@ uint64_t memory_share(const Flags& flags, Device device, int ranks_per_device) {
 }
 
 LanguageBytes plan_language(const DecoderConfig& config, const LanguageOptions& options,
-                            const Layout& layout, const LanguageSize& size, int64_t chunk,
-                            uint64_t available) {
-  const LanguageBytes bytes = predict(config, options, layout, size, chunk);
+                            const Layout& layout, std::span<const CompletionRequest> requests,
+                            const CompletionOptions& how, uint64_t available) {
+  const Job job{config, options, layout, {requests.begin(), requests.end()}, how};
+  const LanguageBytes bytes = job.predict();
   if (bytes.total() <= available) return bytes;
   throw Error(ErrorKind::kMemory,
               std::string(layout.ranks() > 1 ? "a rank needs " : "the job needs ") +
                   format_bytes(bytes.total()) + " (weights " + format_bytes(bytes.weights) +
-                  ", cache of " + std::to_string(size.cache_tokens) + " tokens " +
+                  ", cache of " + std::to_string(options.cache_tokens) + " tokens " +
                   format_bytes(bytes.cache) + ", workspace " + format_bytes(bytes.workspace) +
-                  "), there are " + format_bytes(available) +
-                  advice(config, options, layout, size, chunk, available));
+                  "), there are " + format_bytes(available) + advice(job, available));
 }
 
 nlohmann::json inspect_language(const std::string& path) {
@@ -173,16 +146,16 @@ void inspect_language_memory(const Flags& flags, const std::string& path) {
     throw Error(ErrorKind::kUsage, flags.label("memory") + " is " + std::to_string(tokens) +
                                        ", legal: 1 ... " + std::to_string(config.max_positions) +
                                        ", the model's positions");
-  LanguageOptions options{.dtype = compute_dtype(flags)};
   const int ranks = static_cast<int>(flags.integer("ranks").value_or(1));
   const Layout layout =
       parse_layout(flags.text("layout"), ranks, LanguageRank::limits(config, tokens));
-  const LanguageSize size{.positions = tokens,
-                          .prompt_tokens = tokens,
-                          .sequences = 1,
-                          .cache_tokens = whole_pages(tokens, options.page_rows)};
-  const LanguageBytes bytes = predict(config, options, layout, size, CompletionOptions{}.chunk);
-  const uint64_t per_token = bytes.cache / static_cast<uint64_t>(size.cache_tokens);
+  // The last token is chosen from a prompt of the others, if there are any, and fed back.
+  const int64_t prompt = std::max<int64_t>(tokens - 1, 1);
+  const CompletionRequest request{.prompt = std::vector<int32_t>(static_cast<size_t>(prompt)),
+                                  .max_tokens = tokens - prompt + 1};
+  const LanguageOptions options = sized_for({&request, 1}, 1, {.dtype = compute_dtype(flags)});
+  const LanguageBytes bytes = Job{config, options, layout, {request}}.predict();
+  const uint64_t per_token = bytes.cache / static_cast<uint64_t>(options.cache_tokens);
   const uint64_t available = available_memory() / static_cast<uint64_t>(ranks);
   const std::string dtype(to_string(options.dtype));
   if (flags.on("json")) {

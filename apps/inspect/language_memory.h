@@ -9,25 +9,15 @@
 
 namespace weft {
 
-struct LanguageSize {
-  int64_t positions = 0;      // tokens of the longest sequence
-  int64_t prompt_tokens = 0;  // of all sequences that are computed together
-  int64_t sequences = 1;      // that are computed together
-  int64_t cache_tokens = 0;   // of all of them, in whole pages
-};
-
-// The sizes that requests need, at most `batch` of them together, with pages of `page_rows`.
-LanguageSize size_of(std::span<const CompletionRequest> requests, int batch, int64_t page_rows);
-
 // The memory of one of `ranks_per_device` ranks on this machine or device: its share of
 // --memory-limit or of what is free.
 uint64_t memory_share(const Flags& flags, Device device, int ranks_per_device);
 
-// Predicts the memory of the first rank. Error(kMemory) where it is more than `available`; the
-// message says what would fit.
+// Predicts the memory of the fullest rank. `options` are sized for the requests. Error(kMemory)
+// where it is more than `available`; the message says what would fit.
 LanguageBytes plan_language(const DecoderConfig& config, const LanguageOptions& options,
-                            const Layout& layout, const LanguageSize& size, int64_t chunk,
-                            uint64_t available);
+                            const Layout& layout, std::span<const CompletionRequest> requests,
+                            const CompletionOptions& how, uint64_t available);
 
 // Describes a language model's folder for weft inspect, from its config.json and the weights'
 // headers.

@@ -77,14 +77,17 @@ void place(Bench& bench, const TensorView& frames, int64_t& at, const Tensor& wh
   at += frames[1];
 }
 
+bool is_pipefusion(const Case& c) { return c.text("method") == "pipefusion"; }
+
 Displaced displaced_of(const Case& c) {
   const std::string what = c.file("case.json"), name = c.text("method");
   Displaced method{.patches = json_ints(c.spec, "patches", what, {1, 1 << 20}),
                    .warmup = static_cast<int>(json_int(c.spec, "warmup", what, {0, kMaxSteps}))};
   if (name == "pcpp")
     method.window = json_number(c.spec, "window", what);
-  else if (name != "distrifusion")
-    throw Error(ErrorKind::kModel, what + ": method is '" + name + "', legal: distrifusion, pcpp");
+  else if (name != "distrifusion" && name != "pipefusion")
+    throw Error(ErrorKind::kModel,
+                what + ": method is '" + name + "', legal: distrifusion, pcpp, pipefusion");
   return method;
 }
 
@@ -118,6 +121,7 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
   DenoisePlanConfig config = staged_config(c.placement, traits, experts.dtype(), all);
   config.steps.assign(sampler.steps(), {.model = 0, .branches = branches});
   config.blocks = {traits.blocks};
+  if (c.placement.pipefusion()) displace_steps(config, c.placement.pipefusion()->warmup);
   Stream host = host_stream(bench.stream);
   out["latents"] = Tensor(DType::kF32, split.shape);
   int64_t decoded = 0;  // latent frames
@@ -127,14 +131,14 @@ NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>&
       .embeds = {positive.view(), negative.view()},
       .latent = own_frames(bench, noise, split, c.placement.rank()),
       .on_velocity =
-          [&](int step, const TensorView& velocity) {
+          [&](int step, const Range& own, const TensorView& velocity) {
             if (std::ranges::count(steps, step) == 0) return;
-            Tensor rows = bench.tensor(DType::kF32, velocity.shape());
-            copy(bench.stream, velocity, rows);
-            velocities[step] = on_host(bench.stream, std::move(rows));
+            Tensor& rows = velocities[step];
+            if (!rows) rows = Tensor(DType::kF32, {c.placement.tokens(all).size(), traits.row()});
+            const HostCopy copied(bench.stream, velocity);
+            copy(host, copied.view(), rows.view().slice(0, own.begin, own.size()));
           },
       .decode = [&](const TensorView& frames) { place(bench, frames, decoded, out["latents"]); }};
-  // A recorded forward has the keys and values of one kind of step.
   Denoiser(bench.stream, bench.arena, experts, c.placement).run(config, job);
 
   for (const int step : steps) {
@@ -167,7 +171,10 @@ NamedTensors run_displaced(Case& c) {
       [&](const Sequence& all) {
         if (const std::string why = refuse(method, all.tokens); !why.empty())
           throw Error(ErrorKind::kModel, c.file("case.json") + ": " + why);
-        c.placement.set_displaced(method);
+        if (is_pipefusion(c))
+          c.placement.set_pipefusion(PipeFusion{method.patches, method.warmup});
+        else
+          c.placement.set_displaced(method);
         return displaced_request(c);
       },
       [&](const Sampler& sampler) {
@@ -176,8 +183,12 @@ NamedTensors run_displaced(Case& c) {
       });
 }
 
-int64_t displaced_patches(const Case& c) {
-  return static_cast<int64_t>(displaced_of(c).patches.size());
+void limit_displaced(const Case& c, LayoutLimits& limits) {
+  const std::vector<int64_t> patches = displaced_of(c).patches;
+  if (is_pipefusion(c) && !patches.empty())
+    limits.patch_tokens = std::ranges::min(patches);
+  else
+    limits.patches = std::ssize(patches);
 }
 
 }  // namespace weft

@@ -93,7 +93,7 @@ Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, 
 // Stages clips and displaced (verify_denoise.cc).
 NamedTensors run_clips(Case& c);
 NamedTensors run_displaced(Case& c);
-int64_t displaced_patches(const Case& c);
+void limit_displaced(const Case& c, LayoutLimits& limits);
 
 // Stage llm (verify_language.cc).
 NamedTensors run_llm(Case& c);

@@ -37,14 +37,18 @@ Tensor join_rows(Bench& bench, RankPlacement& placement, const TensorView& own, 
     return part.view();
   };
   const auto place = [&](int rank, const TensorView& from) {
-    const Range rows = placement.tokens_of(rank, all).ranges[0];
+    const TokenRanges tokens = placement.tokens_of(rank, all);
     const auto copy_rows = [&](int64_t at, int64_t to, int64_t count) {
       if (count == 0) return;
       const TensorView source = from.slice(0, at, count);
       std::memcpy(whole.view().slice(0, to, count).data, source.data, source.bytes());
     };
-    copy_rows(0, rows.begin, rows.size());
-    if (placement.mesh().sequence_index(rank) == 0) copy_rows(rows.size(), all.tokens, joint);
+    int64_t at = 0;
+    for (const Range& range : tokens.ranges) {
+      copy_rows(at, range.begin, range.size());
+      at += range.size();
+    }
+    if (placement.mesh().sequence_index(rank) == 0) copy_rows(at, all.tokens, joint);
   };
   if (placement.alone())
     place(0, own);
@@ -494,7 +498,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
     limits.ffn = traits.ffn_columns;
     limits.tokens = grid[0] * grid[1] * grid[2];
     if (clips) limits.clip_frames = grid[0];
-    if (displaced) limits.patches = displaced_patches(c);
+    if (displaced) limit_displaced(c, limits);
   }
   if (clips || displaced)
     limits.guided =

@@ -34,12 +34,15 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
   if (request.cache.skipped)
     for (const int step : *request.cache.skipped) config.steps[step].skipped = true;
+  if (const auto& method = placement.pipefusion())
+    displace_steps(config, method->warmup, method->resync);
   return config;
 }
 
 void place_patches(RankPlacement& placement, const Request& request,
                    const std::array<int64_t, 3>& grid) {
   placement.set_displaced(displaced_of(request.method, grid, request.steps));
+  placement.set_pipefusion(pipefusion_of(request.method, grid));
 }
 
 Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
@@ -49,8 +52,8 @@ Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement
       forwards_(stream, arena, experts, placement, graphs) {}
 
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
-  job_ = &job;
   config_ = &config;
+  job_ = &job;
   const TensorView latent = job.latent;
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
   forwards_.begin({.sampler = job.sampler,
@@ -75,13 +78,35 @@ void Denoiser::begun() {
     job_->history.clear();
     return;
   }
-  const TensorView rows = slots[kLatentSlot];
-  clip_.history.emplace(rows.count(), stream_.device());
-  const auto kept = job_->sampler.history(*clip_.history);
-  for (size_t k = 0; k < job_->history.size(); ++k)
-    cut(job_->history[k], kept[k].second.reshape({rows[0], rows[1]}));
+  const TensorView latent = slots[kLatentSlot];
+  const std::vector<Range> patches = this->patches();
+  for (const Range& patch : patches)
+    clip_.history.emplace_back(patch.size() * traits_.row(), stream_.device());
+  for (size_t k = 0; k < job_->history.size(); ++k) {
+    const Arena::Scope scope(arena_);
+    const TensorView rows = arena_.alloc(DType::kF32, latent.shape());
+    cut(job_->history[k], rows);
+    for (size_t patch = 0; patch < clip_.history.size(); ++patch) {
+      const Range& own = patches[patch];
+      copy(stream_, rows.slice(0, own.begin, own.size()),
+           job_->sampler.history(clip_.history[patch])[k].second.reshape(
+               {own.size(), traits_.row()}));
+    }
+  }
   stream_.sync();
   job_->history.clear();
+}
+
+std::vector<Range> Denoiser::patches() const {
+  const int index = placement_.mesh().sequence_index(placement_.rank());
+  const int64_t first = own_rows().begin;
+  if (config_->patches.empty()) return {{0, own().size()}};
+  std::vector<Range> patches;
+  for (size_t patch = 1; patch <= config_->patches.size(); ++patch) {
+    const Range rows = config_->rows_of(index, static_cast<int>(patch));
+    patches.push_back({rows.begin - first, rows.end - first});
+  }
+  return patches;
 }
 
 int Denoiser::zone(const Step& step) const {
@@ -116,8 +141,8 @@ bool Denoiser::begin_turn(int turn) {
 
 // Gathers the newest latent and history on the root.
 Snapshot Denoiser::gather(int done) {
-  const SamplerState none(0);
-  const auto history = job_->sampler.history(clip_.history ? *clip_.history : none);
+  const std::vector<Range> patches = this->patches();
+  const auto history = job_->sampler.history(SamplerState(0));
   Snapshot out;
   const auto join = [&](const TensorView& rows, size_t index) {
     return gather_on_root(rows,
@@ -127,8 +152,17 @@ Snapshot Denoiser::gather(int done) {
                           shape_[0]);
   };
   out.latent = join(holds_latent() ? slots[kLatentSlot] : TensorView(), 0);
-  for (size_t k = 0; k < history.size(); ++k)
-    out.history.emplace_back(history[k].first, join(history[k].second, k + 1));
+  for (size_t k = 0; k < history.size(); ++k) {
+    const Arena::Scope scope(arena_);
+    TensorView rows;
+    if (last_stage()) rows = arena_.alloc(DType::kF32, {own().size(), traits_.row()});
+    for (size_t patch = 0; patch < clip_.history.size(); ++patch)
+      copy(stream_,
+           job_->sampler.history(clip_.history[patch])[k].second.reshape(
+               {patches[patch].size(), traits_.row()}),
+           rows.slice(0, patches[patch].begin, patches[patch].size()));
+    out.history.emplace_back(history[k].first, join(rows, k + 1));
+  }
   return out;
 }
 
@@ -257,19 +291,40 @@ void Denoiser::gather_changes() {
 
 void Denoiser::update(const Step& step) {
   const Arena::Scope scope(arena_);
-  const TensorView& latent = slots[kLatentSlot];
+  const TensorView& latent = slots[step.reads[0].slot];
   const TensorView &positive = slots[kVelocitySlot],
                    velocity = arena_.alloc(DType::kF32, positive.shape());
   copy(stream_, positive, velocity);
   const bool guided = step.reads.size() > 2;
   guide(stream_, experts_.family(), guidance_of(job_->request, step.pass.model),
         guided ? slots[kVelocitySlot + 1] : TensorView(), velocity);
-  if (job_->on_velocity) job_->on_velocity(step.pass.step, velocity);
+  std::vector<Range> rows = patches();
+  const Range all{0, own().size()};
+  const int first = std::max(step.pass.micro - 1, 0);
+  if (step.pass.micro > 0) rows = {rows[first]};
+  if (job_->on_velocity)
+    job_->on_velocity(step.pass.step, step.pass.micro ? rows[0] : all, velocity);
   if (cache_) cache_->note_velocity(step.pass.step, positive);
-  job_->sampler.step(stream_, arena_, step.pass.step, velocity, latent, *clip_.history);
+  // The latent and the velocity begin with the first of these rows.
+  for (size_t patch = 0; patch < rows.size(); ++patch) {
+    const Range own{rows[patch].begin - rows[0].begin, rows[patch].end - rows[0].begin};
+    job_->sampler.step(stream_, arena_, step.pass.step, velocity.slice(0, own.begin, own.size()),
+                       latent.slice(0, own.begin, own.size()), clip_.history[first + patch]);
+  }
   if (first_non_finite(stream_, latent) >= 0)
     forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");
-  if (job_->on_update) job_->on_update(step.pass.step);
+  const bool ends = step.pass.micro == 0 || step.pass.micro == std::ssize(config_->patches);
+  if (ends && job_->on_update) job_->on_update(step.pass.step);
+}
+
+// The rows of a patch are a part of the latent's.
+void Denoiser::enter(const Step& step) {
+  if (placement_.has_clips()) return StagedProgram::enter(step);
+  const std::vector<Range> rows = patches();
+  for (size_t patch = 0; patch < rows.size() && step.writes.size() == rows.size(); ++patch)
+    if (step.writes[patch].slot != kLatentSlot)
+      slots.lend(step.writes[patch].slot,
+                 slots[kLatentSlot].slice(0, rows[patch].begin, rows[patch].size()));
 }
 
 void Denoiser::decode(const Step& step) {

@@ -68,8 +68,9 @@ struct Job {
   // The solver's history of a resumed job, in Sampler::history's order, on the device; released
   // like the latent. Empty when the job starts at step 0.
   std::vector<Tensor> history{};
-  // Sees this rank's rows [n, row] of a step's velocity behind guidance.
-  std::function<void(int step, const TensorView& velocity)> on_velocity{};
+  // Sees a step's velocity behind guidance, of this rank's rows `own` or of those of one patch
+  // after the other.
+  std::function<void(int step, const Range& own, const TensorView& velocity)> on_velocity{};
   std::function<void(int step)> on_update{};  // called after the update of `step`
   // Called with clips, on all ranks, before the first frame is decoded. each(see) calls `see` on
   // the root with every channel [F, H, W] f32 of the final latent, in order, in host memory. All
@@ -106,8 +107,8 @@ class Denoiser final : private StagedProgram {
  private:
   // A clip between two steps is this and the rows of its latent (kLatentSlot).
   struct ClipState {
-    int step = 0;                           // steps done
-    std::optional<SamplerState> history{};  // of this rank's rows; on the last stage alone
+    int step = 0;                         // steps done
+    std::vector<SamplerState> history{};  // of each of patches(); on the last stage alone
   };
 
   void begun() override;
@@ -116,19 +117,22 @@ class Denoiser final : private StagedProgram {
   void compute(const Step& step) override;
   void update(const Step& step) override;
   void decode(const Step& step) override;
+  void enter(const Step& step) override;
   int zone(const Step& step) const override;
   int64_t joint_rows(const Pass& pass) override;
 
   void gather_changes();
+  // The parts of this rank's rows that the solver steps alone: patches, or all rows.
+  std::vector<Range> patches() const;
   Snapshot gather(int done);
   Tensor gather_on_root(const TensorView& own_rows, const Tag& tag, int64_t channels);
   void gather_channels(const std::function<void(const TensorView& channel)>& see);
 
   Experts& experts_;
   Forwards forwards_;
+  const DenoisePlanConfig* config_ = nullptr;
   Job* job_ = nullptr;
   ClipState clip_;
-  const DenoisePlanConfig* config_ = nullptr;
   std::optional<BlockCache> cache_{};  // on the last stage of a job with a step cache
   std::vector<Change> changes_{}, errors_{};
   int global_steps_ = 0;  // DualScope::global_steps

@@ -14,6 +14,7 @@ DenoisePlanConfig staged_config(const RankPlacement& placement, const Transforme
   config.tokens = placement.token_counts(all);
   config.frames = all.frames;
   config.hidden_bytes = traits.width * static_cast<int64_t>(size_of(dtype));
+  if (placement.pipefusion()) config.patches = placement.pipefusion()->patches;
   config.latent_bytes = traits.row() * static_cast<int64_t>(sizeof(float));
   return config;
 }
@@ -25,6 +26,13 @@ StagedProgram::StagedProgram(Stream& stream, Arena& arena, RankPlacement& placem
 bool StagedProgram::last_stage() const {
   const Mesh& mesh = placement_.mesh();
   return mesh.at(Axis::kLayers, placement_.rank()) == mesh.layout()[Axis::kLayers] - 1;
+}
+
+Range StagedProgram::own_rows() const {
+  const SequenceMap map = placement_.token_map(sequence());
+  const int index = placement_.mesh().sequence_index(placement_.rank());
+  const int64_t first = index ? map.slice(0, index).rows() : 0;
+  return {first, first + map.rows(index)};
 }
 
 void StagedProgram::cut(const TensorView& latent, const TensorView& rows) const {
@@ -56,9 +64,7 @@ bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config) {
   latent = {};
   begun();
   Interpreter interpreter(stream_, placement_.alone() ? nullptr : &placement_.communicator());
-  const PlanRules rules{
-      .bytes = [&](const Step& message) { return message_bytes(config, message); }};
-  return interpreter.run(plan_denoise(config), placement_.rank(), rules, *this);
+  return interpreter.run(plan_denoise(config), placement_.rank(), denoise_rules(config), *this);
 }
 
 void StagedProgram::prepare(const Step& message) {
@@ -66,7 +72,10 @@ void StagedProgram::prepare(const Step& message) {
   const int slot = message.writes[0].slot;
   const Device device = stream_.device();
   if (message.payload == Payload::kHidden) {
-    slots.make(slot, dtype_, own().size() + joint_rows(message.pass), traits_.width, device);
+    slots.make(slot, dtype_, message.tokens.size() + joint_rows(message.pass), traits_.width,
+               device);
+  } else if (message.payload == Payload::kLatent && message.pass.micro > 0 && slots.has(slot)) {
+    return;  // rows of a patch
   } else if (slot < kWholeSlot || placement_.has_clips()) {
     slots.make(slot, DType::kF32, message.tokens.size(), traits_.row(), device);
   } else {
@@ -77,7 +86,7 @@ void StagedProgram::prepare(const Step& message) {
 
 void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
   const Arena::Scope scope(arena_);
-  const int64_t n = own().size(), rows = n + joint_rows(step.pass);
+  const int64_t rows = step.tokens.size() + joint_rows(step.pass);
   TensorView in;
   if (step.blocks.first()) {
     in = latent_rows(step);
@@ -96,18 +105,18 @@ void StagedProgram::run_blocks(const Step& step, const Forward& forward) {
 }
 
 TensorView StagedProgram::velocity_rows(const Step& step) {
-  return slots.make(step.writes[0].slot, DType::kF32, own().size(), traits_.row(),
+  return slots.make(step.writes[0].slot, DType::kF32, step.tokens.size(), traits_.row(),
                     stream_.device());
 }
 
 Tensor StagedProgram::take_latent(const Step& decode) {
   TensorView rows = decode.reads.size() == 1 ? slots[decode.reads[0].slot] : joined_.view();
   if (joined_ && last_stage()) {
-    const Range range = own().ranges[0];
+    const Range range = own_rows();
     copy(stream_, slots[kLatentSlot], joined_.view().slice(0, range.begin, range.size()));
   }
   Tensor latent(DType::kF32, shape_, stream_.device());
-  unpatchify(stream_, rows, traits_.patch, TokenRanges::all(tokens()), latent);
+  unpatchify(stream_, rows, traits_.patch, placement_.token_map(sequence()).joined(), latent);
   stream_.sync();
   slots.clear();
   joined_ = {};

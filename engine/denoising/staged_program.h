@@ -54,6 +54,8 @@ class StagedProgram : public Program {
   bool last_stage() const;
   bool holds_latent() const { return slots.has(kLatentSlot); }
   TokenRanges own() const { return placement_.tokens(sequence()); }
+  // Their rows among those of all sequence indices, one index after the other.
+  Range own_rows() const;
   Sequence sequence() const { return {tokens(), grid_[0]}; }
   int64_t tokens() const { return grid_[0] * grid_[1] * grid_[2]; }
   // Rows [n, row] f32 of this rank's tokens of a latent that run_from() takes.

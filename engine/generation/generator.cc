@@ -425,8 +425,8 @@ LayoutLimits Generator::Impl::layout_limits(const Request& request) const {
   const Sequence all = sequence_of(parts, request);
   out.tokens = all.tokens;
   if (request.method.kind == MethodKind::kClips) out.clip_frames = all.frames;
-  if (is_displaced(request.method)) out.patches = *request.method.patches;
   out.one_patch_each = parts.expert_model(0).joint_rows(out.tokens, 1) > 0;
+  limit_patches(request.method, token_grid(parts, request), out);
   out.whole_frames = is_queue(request);
   out.guided = guided(request);
   out.whole_width = options.weights != WeightFormat::kCompute;
@@ -535,8 +535,8 @@ LayoutLimits Generator::layout_limits(const Request& request) const {
   return impl_->layout_limits(request);
 }
 
-std::optional<Displaced> Generator::displaced(const Request& request) const {
-  return displaced_of(request.method, token_grid(impl_->parts, request), request.steps);
+std::array<int64_t, 3> Generator::grid(const Request& request) const {
+  return token_grid(impl_->parts, request);
 }
 
 Request Generator::resolve(const Request& request) const {
@@ -584,8 +584,7 @@ JobSchedule Generator::whole_schedule(const Request& request) const {
   if (is_queue(request))
     return queue_schedule(request, sampler(request), impl_->parts, impl_->placement);
   const DenoisePlanConfig config = schedule(request);
-  return {plan_denoise(config),
-          {.bytes = [config](const Step& message) { return message_bytes(config, message); }}};
+  return {plan_denoise(config), denoise_rules(config)};
 }
 
 bool Generator::agreed(bool value) {

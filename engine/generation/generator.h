@@ -179,8 +179,9 @@ class Generator {
   int64_t tokens(const Request& request) const;
   // The sizes that limit how a resolved request can be split over ranks.
   LayoutLimits layout_limits(const Request& request) const;
-  std::optional<Displaced> displaced(const Request& request) const;  // of a resolved request
-  const Layout& layout() const;                                      // the replica's layout
+  // The tokens of a resolved request along frame, row and column.
+  std::array<int64_t, 3> grid(const Request& request) const;
+  const Layout& layout() const;  // the replica's layout
   // The published model's name, for run headers and metadata.
   std::string model_name() const;
   // The record of a resolved request (job_spec.h).

@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<size_t>(MethodKind::kCount)> kNames{
-    "auto", "full", "clips", "queue", "distrifusion", "pcpp"};
+    "auto", "full", "clips", "queue", "distrifusion", "pcpp", "pipefusion"};
 constexpr std::string_view kSplits[] = {"rows", "frames"};
 
 struct Number {
@@ -46,6 +46,10 @@ constexpr Number kNumbers[] = {
     {MethodKind::kPcpp, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kPcpp, "split", "rows|frames", &Method::split},
     {MethodKind::kPcpp, "resync", "1 ... 1000", &Method::resync},
+    {MethodKind::kPipefusion, "patches", "1 ... 4096", &Method::patches},
+    {MethodKind::kPipefusion, "warmup", "0 ... 1000", &Method::warmup},
+    {MethodKind::kPipefusion, "split", "rows|frames", &Method::split},
+    {MethodKind::kPipefusion, "resync", "1 ... 1000", &Method::resync},
 };
 
 std::string or_nearest(const std::string& name, const std::vector<std::string>& names) {
@@ -70,6 +74,18 @@ std::string text_of(T value) {
   return {text, std::to_chars(text, std::end(text), value).ptr};
 }
 std::string text_of(PatchSplit split) { return std::string(kSplits[static_cast<size_t>(split)]); }
+
+std::vector<int64_t> patches_of(const Method& method, const std::array<int64_t, 3>& grid) {
+  const auto [frames, rows, columns] = grid;
+  const bool by_frames = *method.split == PatchSplit::kFrames;
+  const int64_t units = by_frames ? frames : frames * rows,
+                size = by_frames ? rows * columns : columns;
+  std::vector<int64_t> patches;
+  for (int64_t patch = 0; patch < *method.patches; ++patch)
+    patches.push_back(
+        partition(units, static_cast<int>(*method.patches), static_cast<int>(patch)).size() * size);
+  return patches;
+}
 
 }  // namespace
 
@@ -129,20 +145,20 @@ std::optional<DualScope> dual_scope_of(const Method& method, int global_steps) {
                    .warmup = static_cast<int>(*method.warmup)};
 }
 
+std::optional<PipeFusion> pipefusion_of(const Method& method, const std::array<int64_t, 3>& grid) {
+  if (!is_pipefusion(method)) return std::nullopt;
+  return PipeFusion{patches_of(method, grid), static_cast<int>(*method.warmup),
+                    static_cast<int>(method.resync.value_or(0))};
+}
+
 std::optional<Displaced> displaced_of(const Method& method, const std::array<int64_t, 3>& grid,
                                       int steps) {
-  if (!is_displaced(method)) return std::nullopt;
-  const auto [frames, rows, columns] = grid;
-  const bool by_frames = *method.split == PatchSplit::kFrames;
-  const int64_t units = by_frames ? frames : frames * rows,
-                size = by_frames ? rows * columns : columns;
+  if (!is_displaced(method) || is_pipefusion(method)) return std::nullopt;
   Displaced out;
+  out.patches = patches_of(method, grid);
   out.warmup = static_cast<int>(*method.warmup);
   out.resync = static_cast<int>(method.resync.value_or(0));
   out.steps = steps;
-  for (int64_t patch = 0; patch < *method.patches; ++patch)
-    out.patches.push_back(
-        partition(units, static_cast<int>(*method.patches), static_cast<int>(patch)).size() * size);
   if (method.kind != MethodKind::kPcpp) return out;
   const int first = out.warmup, last = std::max(steps - 1, first);
   for (int step = 0; step < steps; ++step) {
@@ -151,6 +167,13 @@ std::optional<Displaced> displaced_of(const Method& method, const std::array<int
     out.windows.push_back(*method.near + share * (*method.last_near - *method.near));
   }
   return out;
+}
+
+void limit_patches(const Method& method, const std::array<int64_t, 3>& grid, LayoutLimits& limits) {
+  if (const auto patches = pipefusion_of(method, grid))
+    limits.patch_tokens = std::ranges::min(patches->patches);
+  else if (is_displaced(method))
+    limits.patches = *method.patches;
 }
 
 Method resolve_method(const Method& method, const MethodFacts& facts) {
@@ -175,7 +198,7 @@ Method resolve_method(const Method& method, const MethodFacts& facts) {
       throw Error(ErrorKind::kUsage, "the method " + to_string(out) + ": " + why);
   }
   if (is_displaced(out)) {
-    fill(out.warmup, 4);
+    fill(out.warmup, is_pipefusion(out) ? 1 : 4);
     fill(out.split, PatchSplit::kRows);
     if (out.kind == MethodKind::kPcpp) {
       fill(out.near, 0.3);
@@ -183,6 +206,7 @@ Method resolve_method(const Method& method, const MethodFacts& facts) {
     }
     const int64_t most =
         *out.split == PatchSplit::kFrames ? facts.grid[0] : facts.grid[0] * facts.grid[1];
+    if (is_pipefusion(out)) fill(out.patches, std::min<int64_t>(8, most));
     const std::string where = "the method " + to_string(out) + " has ",
                       legal = " patches; legal here: patches=1 ... " + std::to_string(most);
     if (!out.patches) throw Error(ErrorKind::kUsage, where + "no number of" + legal);

@@ -8,8 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "parallel/methods/displaced.h"
+#include "parallel/mesh.h"
 #include "parallel/methods/dual_scope.h"
+#include "parallel/methods/patches/displaced.h"
+#include "parallel/methods/patches/pipefusion.h"
 
 namespace weft {
 
@@ -21,6 +23,7 @@ enum class MethodKind : uint8_t {
   // Displaced patches: a patch of the tokens sees others as they were in the step before.
   kDistrifusion,  // all others (DistriFusion, arXiv 2402.19481)
   kPcpp,          // the nearest rows of its neighbours (PCPP, arXiv 2412.02962)
+  kPipefusion,    // those behind it, and those before it as they are (PipeFusion, arXiv 2405.14430)
   kCount
 };
 std::string_view to_string(MethodKind kind);
@@ -62,13 +65,19 @@ Method parse_method(const std::string& text, const std::string& label);
 // `global_steps` steps are of at least global_sigma.
 std::optional<DualScope> dual_scope_of(const Method& method, int global_steps);
 
+inline bool is_pipefusion(const Method& method) { return method.kind == MethodKind::kPipefusion; }
 inline bool is_displaced(const Method& method) {
-  return method.kind == MethodKind::kDistrifusion || method.kind == MethodKind::kPcpp;
+  return method.kind == MethodKind::kDistrifusion || method.kind == MethodKind::kPcpp ||
+         is_pipefusion(method);
 }
-// The displaced patches of a grid of tokens (frames, rows, columns) in a job of so many steps;
-// empty for other methods. `method` is resolved.
+// The patches of a grid of tokens (frames, rows, columns) in a job of so many steps, where they are
+// computed one after the other, and where at once; empty for other methods. `method` is resolved.
+std::optional<PipeFusion> pipefusion_of(const Method& method, const std::array<int64_t, 3>& grid);
 std::optional<Displaced> displaced_of(const Method& method, const std::array<int64_t, 3>& grid,
                                       int steps);
+
+// Sets what the patches of a method allow a layout.
+void limit_patches(const Method& method, const std::array<int64_t, 3>& grid, LayoutLimits& limits);
 
 // Jobs of fewer steps change too much from one to the next for displaced patches.
 inline constexpr int kFewestDisplaced = 9;

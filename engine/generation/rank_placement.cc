@@ -91,14 +91,13 @@ int RankPlacement::rank_of(int stage, int sequence) const {
 }
 
 MixerDescription RankPlacement::mixer(const Sequence& all) const {
-  std::vector<Range> ranges;
-  for (int index = 0; index < layout().sequence(); ++index) ranges.push_back(part(all, index));
   return {.mesh = mesh_,
           .rank = rank_,
-          .tokens = SequenceMap(ranges),
+          .tokens = token_map(all),
           .dual_scope = dual_scope_,
           .frames = all.frames,
           .displaced = displaced_,
+          .pipefusion = pipefusion_,
           .inner = seams_->inner};
 }
 
@@ -112,7 +111,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
   Seams& seams = *seams_;
   TokenMixer* mixer = &seams.full;
   Reducer* reducer = &seams.whole;
-  if (layout().sequence() > 1 || dual_scope_ || displaced_ || seams.inner) {
+  if (layout().sequence() > 1 || dual_scope_ || displaced_ || pipefusion_ || seams.inner) {
     if (!seams.mixer || seams.mixer_tokens != all)
       seams.mixer = make_mixer(this->mixer(all), [this](const std::vector<int>& ranks, int number) {
         return group(ranks, Seams::kMixer + number);
@@ -127,7 +126,11 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
     reducer = seams.tensor.get();
   }
   mixer->begin(pass);
-  return {stream, arena, *mixer, *reducer, seams.one_band, pass, this->tokens(all), observer};
+  TokenRanges own = tokens(all);
+  if (pipefusion_ && pass.micro != kAllPatches)
+    own.ranges = {PatchParts(*pipefusion_, layout().sequence())
+                      .tokens(pass.micro, mesh_.sequence_index(rank_))};
+  return {stream, arena, *mixer, *reducer, seams.one_band, pass, std::move(own), observer};
 }
 
 Context RankPlacement::text_context(Stream& stream, Arena& arena, const Pass& pass,
@@ -186,6 +189,11 @@ void RankPlacement::set_displaced(const std::optional<Displaced>& method) {
   seams_->mixer.reset();
 }
 
+void RankPlacement::set_pipefusion(const std::optional<PipeFusion>& method) {
+  pipefusion_ = method;
+  seams_->mixer.reset();
+}
+
 void RankPlacement::finish_messages() {
   if (seams_->mixer) seams_->mixer->finish();
   if (seams_->band_mixer) seams_->band_mixer->finish();
@@ -214,23 +222,25 @@ WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
   return {partition(traits.heads, parts, rank()), partition(traits.ffn_columns, parts, rank())};
 }
 
-// The tokens of a sequence index. SequenceMap::clips, or ::contiguous where there is one clip, or
-// whole patches.
-Range RankPlacement::part(const Sequence& all, int sequence_index) const {
-  if (displaced_) return patches_of_part(*displaced_, layout().sequence(), sequence_index);
-  const int clips = layout()[Axis::kClip], shares = layout().sequence() / clips;
-  if (clips == 1) return partition(all.tokens, shares, sequence_index);
-  return SequenceMap::clips(all, clips, shares)[sequence_index].ranges[0];
+SequenceMap RankPlacement::token_map(const Sequence& all) const {
+  const int parts = layout().sequence(), clips = layout()[Axis::kClip];
+  if (pipefusion_) return PatchParts(*pipefusion_, parts).map(kAllPatches);
+  if (clips > 1) return SequenceMap::clips(all, clips, parts / clips);
+  if (!displaced_) return SequenceMap::contiguous(all.tokens, parts);
+  std::vector<Range> patches;
+  for (int index = 0; index < parts; ++index)
+    patches.push_back(patches_of_part(*displaced_, parts, index));
+  return SequenceMap(patches);
 }
 
 TokenRanges RankPlacement::tokens_of(int rank, const Sequence& all) const {
-  return {{part(all, mesh_.sequence_index(rank))}, all.tokens};
+  return token_map(all)[mesh_.sequence_index(rank)];
 }
 
 std::vector<int64_t> RankPlacement::token_counts(const Sequence& all) const {
+  const SequenceMap map = token_map(all);
   std::vector<int64_t> counts;
-  for (int index = 0; index < layout().sequence(); ++index)
-    counts.push_back(part(all, index).size());
+  for (int index = 0; index < map.size(); ++index) counts.push_back(map.rows(index));
   return counts;
 }
 

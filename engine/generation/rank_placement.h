@@ -88,6 +88,7 @@ class RankPlacement {
   TokenRanges tokens(const Sequence& all) const { return tokens_of(rank_, all); }
   TokenRanges tokens_of(int rank, const Sequence& all) const;
   std::vector<int64_t> token_counts(const Sequence& all) const;
+  SequenceMap token_map(const Sequence& all) const;  // by sequence index
   // The frames of a video of so many that the rank's clip has: all of them without clips.
   Range clip_of(int rank, int64_t frames) const {
     return partition(frames, layout()[Axis::kClip], mesh_.at(Axis::kClip, rank));
@@ -118,7 +119,11 @@ class RankPlacement {
   void set_dual_scope(const std::optional<DualScope>& scope);
   // The same for displaced patches. The tokens of a rank are then whole patches.
   void set_displaced(const std::optional<Displaced>& method);
-  bool displaces() const { return displaced_.has_value(); }
+  // The same for patches that are computed one after the other. A rank then has a part of each, and
+  // forwards of a patch (Pass::micro) are of that part.
+  void set_pipefusion(const std::optional<PipeFusion>& method);
+  const std::optional<PipeFusion>& pipefusion() const { return pipefusion_; }
+  bool displaces() const { return displaced_ || pipefusion_; }
   // Sets what makes the mixer of forwards that sees all tokens (MixerDescription::inner).
   void set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make);
   // Returns when no message of a forward is under way any more. Messages of a step may travel
@@ -129,13 +134,13 @@ class RankPlacement {
   struct Seams;
   static constexpr int kReplicaGroup = 255;
   MixerDescription mixer(const Sequence& all) const;
-  Range part(const Sequence& all, int sequence_index) const;
 
   std::optional<Communicator> communicator_;
   Mesh mesh_{Layout{}};
   int rank_ = 0;
   std::optional<DualScope> dual_scope_;
   std::optional<Displaced> displaced_;
+  std::optional<PipeFusion> pipefusion_;
   std::unique_ptr<Seams> seams_;
 };
 

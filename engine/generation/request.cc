@@ -142,7 +142,7 @@ void validate_method(const Request& request, const TransformerModel& model,
   };
   if (method.resync && !is_displaced(method))
     refuse("--resync-every is " + std::to_string(*method.resync) +
-           ", and no patches are a step old; legal with it: distrifusion, pcpp");
+           ", and no patches are a step old; legal with it: distrifusion, pcpp, pipefusion");
   if (!request.schedule.empty() && method.kind != MethodKind::kQueue)
     refuse("a prompt schedule needs blocks that follow each other; legal with it: queue");
   if (request.endless && method.kind != MethodKind::kQueue)

@@ -19,13 +19,8 @@ std::string trimmed(std::string_view text) {
 // Throws Error(kMemory) before anything is loaded if the language model does not fit in memory.
 void check_memory(const LanguageFolder& folder, const LanguageOptions& language,
                   std::span<const CompletionRequest> requests, uint64_t limit) {
-  int64_t tokens = 0;
-  for (const CompletionRequest& request : requests)
-    tokens += static_cast<int64_t>(request.prompt.size());
-  const auto sequences =
-      std::min<int64_t>(CompletionOptions{}.batch, static_cast<int64_t>(requests.size()));
-  const LanguageBytes bytes = LanguageRank::predict(folder.config, language, RankPlacement(),
-                                                    CompletionOptions{}.chunk, tokens, sequences);
+  const LanguageBytes bytes =
+      LanguageModel::predict(folder.config, language, Layout{}, 0, requests);
   const uint64_t free = available_memory(language.device);
   const uint64_t available = limit ? std::min(limit, free) : free;
   if (bytes.total() > available)
@@ -41,9 +36,7 @@ std::vector<std::string> expand_prompts(const std::string& path,
                                         const ExpandOptions& options) {
   const LanguageFolder folder = LanguageFolder::open(path);
   const std::string task = trimmed(detail::kExpandPrompt);
-  LanguageOptions language = options.language;
   std::vector<CompletionRequest> requests;
-  int64_t pages = 0;
   for (const std::string& prompt : prompts) {
     CompletionRequest request{.prompt = folder.chat(task, trimmed(prompt), Thinking::kOff),
                               .sampling = options.sampling,
@@ -55,13 +48,9 @@ std::vector<std::string> expand_prompts(const std::string& path,
                                          std::to_string(prompt.size()) + " bytes needs " +
                                          std::to_string(asked) + " tokens, the model reads up to " +
                                          std::to_string(folder.config.max_positions));
-    const int64_t positions = asked + request.max_tokens - 1;
-    language.positions = std::max(language.positions, positions);
-    const int64_t needed = (positions + language.page_rows - 1) / language.page_rows;
-    pages = std::max(pages, needed * std::min<int64_t>(CompletionOptions{}.batch, prompts.size()));
     requests.push_back(std::move(request));
   }
-  language.cache_tokens = pages * language.page_rows;
+  const LanguageOptions language = sized_for(requests, CompletionOptions{}.batch, options.language);
   check_memory(folder, language, requests, options.memory_limit);
   LanguageModel model(path, language);
   const std::vector<Completion> completions = model.complete(requests, {.stop = options.stop});

@@ -8,8 +8,10 @@
 
 #include "io/json.h"
 #include "kernels/copy.h"
+#include "kernels/dry_run.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
+#include "parallel/transport/silent.h"
 
 namespace weft {
 
@@ -19,6 +21,11 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The last generated token is not fed back, so it needs no place in the cache.
+int64_t tokens_of(const CompletionRequest& request) {
+  return static_cast<int64_t>(request.prompt.size()) + request.max_tokens - 1;
 }
 
 // One call of complete() on one rank. All ranks see the same tokens and so make the same decisions.
@@ -43,6 +50,7 @@ class Run final : private TokenProgram {
       if (stopped()) break;
       prefill(admit());
       decode();
+      if (dry_) skip_to_last_round();
     }
     for (size_t i = 0; i < completions_.size(); ++i)
       if (!ended(static_cast<int>(i))) end(static_cast<int>(i), seconds_since(start_));
@@ -78,12 +86,6 @@ class Run final : private TokenProgram {
                                            std::to_string(rank_.config().vocab));
   }
 
-  // The last generated token is not fed back, so it needs no place in the cache.
-  int64_t tokens_of(int request) const {
-    return static_cast<int64_t>(requests_[request].prompt.size()) + requests_[request].max_tokens -
-           1;
-  }
-
   bool stopped() {
     if (!options_.stop) return false;
     return rank_.placement().agreed(rank_.stream(),
@@ -98,8 +100,8 @@ class Run final : private TokenProgram {
     while (!waiting_.empty() && static_cast<int>(running_.size()) < options_.batch) {
       const int request = waiting_.front();
       int64_t promised = 0;
-      for (int other : running_) promised += rank_.pages_for(tokens_of(other));
-      if (promised + rank_.pages_for(tokens_of(request)) >
+      for (int other : running_) promised += rank_.pages_for(tokens_of(requests_[other]));
+      if (promised + rank_.pages_for(tokens_of(requests_[request])) >
           rank_.pages_for(rank_.options().cache_tokens))
         break;
       waiting_.pop_front();
@@ -191,6 +193,17 @@ class Run final : private TokenProgram {
     leave();
   }
 
+  // A dry run leaves out the rounds between the first one, which may move the caches, and the last
+  // one, whose caches are the longest: they take no more memory.
+  void skip_to_last_round() {
+    for (int request : running_) {
+      std::vector<int32_t>& ids = completions_[request].ids;
+      const auto last = static_cast<size_t>(requests_[request].max_tokens - 1);
+      if (ids.size() < last) rank_.skip(request, static_cast<int64_t>(last - ids.size()));
+      ids.resize(last);
+    }
+  }
+
   void leave() {
     std::erase_if(running_, [&](int request) {
       const bool over = ended(request);
@@ -228,6 +241,7 @@ class Run final : private TokenProgram {
         rank_.stream(),
         rank_.logits(pass, rank_.wanted_rows(pass, micro.parts, micro.share, micro.hidden,
                                              LanguageRank::Tokens::kLast)));
+    if (dry_) return;
     const int64_t vocab = rank_.config().vocab;
     for (size_t i = 0; i < micro.parts.size(); ++i) {
       if (!micro.samples[i]) continue;
@@ -247,7 +261,7 @@ class Run final : private TokenProgram {
       const int request = micro.parts[i].sequence;
       const CompletionRequest& asked = requests_[request];
       Completion& completion = completions_[request];
-      const int32_t id = ids[i];
+      const int32_t id = dry_ ? 0 : ids[i];  // a dry run chooses and receives nothing
       const double now = seconds_since(start_);
       if (completion.first_token_s == 0) completion.first_token_s = now;
       const bool stop = std::ranges::find(asked.stop, id) != asked.stop.end();
@@ -270,6 +284,7 @@ class Run final : private TokenProgram {
   std::span<const CompletionRequest> requests_;
   const CompletionOptions& options_;
   CompletionStats& stats_;
+  const bool dry_ = is_dry_run(rank_.stream());
   Clock::time_point start_ = Clock::now();
   std::vector<Completion> completions_;
   std::deque<int> waiting_;
@@ -277,7 +292,63 @@ class Run final : private TokenProgram {
   std::span<Batch> micros_;  // those of the rounds that run
 };
 
+// Requests of the same lengths without values, the longest ones first: `batch` of them, and another
+// batch, whose prompts are read when the pages of the first one have been allocated.
+std::vector<CompletionRequest> longest(std::span<const CompletionRequest> requests, int batch) {
+  std::vector<CompletionRequest> longest;
+  for (const CompletionRequest& each : requests)
+    longest.push_back(
+        {.prompt = std::vector<int32_t>(each.prompt.size()), .max_tokens = each.max_tokens});
+  std::ranges::sort(longest, std::greater<>(), [](const CompletionRequest& each) {
+    return std::pair(tokens_of(each), each.prompt.size());
+  });
+  longest.resize(std::min(longest.size(), 2 * static_cast<size_t>(batch)));
+  return longest;
+}
+
 }  // namespace
+
+LanguageOptions sized_for(std::span<const CompletionRequest> requests, int batch,
+                          LanguageOptions options) {
+  options.positions = options.cache_tokens = 0;
+  for (const CompletionRequest& each : longest(requests, batch)) {
+    options.positions = std::max(options.positions, tokens_of(each));
+    if (batch-- > 0)
+      options.cache_tokens +=
+          (tokens_of(each) + options.page_rows - 1) / options.page_rows * options.page_rows;
+  }
+  return options;
+}
+
+LanguageBytes LanguageModel::predict(const DecoderConfig& config, const LanguageOptions& options,
+                                     const Layout& layout, int rank,
+                                     std::span<const CompletionRequest> requests,
+                                     const CompletionOptions& how) {
+  const bool on_host = options.device == Device{};
+  DryRun run(on_host ? std::nullopt : std::optional(device_traits(options.device)));
+  LanguageOptions measured = options;
+  measured.device = run.stream().device();
+  measured.ops = nullptr;
+  measured.resident = 0;  // the thread that reads blocks has no meter
+  LanguageBytes bytes;
+  size_t arena = 0, all_weights = 0;
+  const Footprint tensors = run.measure([&] {
+    LanguageModel model(
+        without_values(decoder_tensors(config)), config, measured,
+        {Communicator(std::make_shared<SilentTransport>(rank, layout.ranks())), layout});
+    model.complete(longest(requests, how.batch),
+                   {.batch = how.batch, .chunk = how.chunk, .rounds = 1});
+    all_weights = model.rank().weights_bytes();
+    bytes.weights = model.rank().weights_bytes(options.resident);
+    bytes.cache = model.rank().cache_bytes();
+    arena = model.rank().arena_high_water();
+  });
+  bytes.workspace = tensors.passing - all_weights - bytes.cache;
+  bytes.workspace += on_host ? arena
+                             : committed_bytes(arena) + kDeviceSlab +
+                                   committed_bytes(std::max(kTransferPiece, tensors.scratch));
+  return bytes;
+}
 
 DecoderConfig LanguageModel::read_config(const std::string& folder) {
   if (!std::filesystem::is_directory(folder))

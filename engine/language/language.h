@@ -47,6 +47,20 @@ struct CompletionOptions {
   int rounds = 8;       // tokens per sequence before the queue and `stop` are checked again
 };
 
+// The bytes that a rank takes, predicted before anything is loaded.
+struct LanguageBytes {
+  uint64_t weights = 0;    // resident weights; the embedding stays in the mapped file
+  uint64_t cache = 0;      // pages of keys and values
+  uint64_t workspace = 0;  // everything else, without message buffers
+
+  uint64_t total() const { return weights + cache + workspace; }
+};
+
+// Returns the options with the `positions` and `cache_tokens` that any `batch` of the requests need
+// together.
+LanguageOptions sized_for(std::span<const CompletionRequest> requests, int batch,
+                          LanguageOptions options);
+
 class LanguageModel {
  public:
   // Loads a transformers folder: config.json and safetensors. Throws Error(kModel) for a model that
@@ -56,6 +70,13 @@ class LanguageModel {
   // The same from a file that is already open.
   LanguageModel(TensorFile file, const DecoderConfig& config, const LanguageOptions& options,
                 RankPlacement placement = {});
+
+  // Predicts what a rank of the layout takes to complete the requests, by a dry run. It depends on
+  // the lengths of the prompts, and assumes that no completion stops early.
+  static LanguageBytes predict(const DecoderConfig& config, const LanguageOptions& options,
+                               const Layout& layout, int rank,
+                               std::span<const CompletionRequest> requests,
+                               const CompletionOptions& how = {});
 
   static DecoderConfig read_config(const std::string& folder);
   // The ids that end a text, from generation_config.json or else from config.json. May be empty.

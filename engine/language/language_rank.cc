@@ -3,11 +3,9 @@
 #include <algorithm>
 
 #include "kernels/copy.h"
-#include "kernels/dry_run.h"
 #include "kernels/meter.h"
 #include "kernels/transfer.h"
 #include "parallel/methods/tensor_parallel.h"
-#include "parallel/transport/silent.h"
 
 namespace weft {
 
@@ -124,128 +122,7 @@ KVShape shape_by_tokens(const DecoderConfig& config, const LanguageOptions& opti
 
 bool has_rings(const Layout& layout) { return layout.blocks() > 1; }
 
-// The pages of tokens that a rank of a ring holds: its share of each sequence's, and one for the
-// pass that comes.
-uint64_t ring_pages(uint64_t pages, uint64_t blocks, uint64_t sequences) {
-  return std::min(pages, pages / blocks + sequences) + 1;
-}
-
-// The dry runs of one rank's passes that are split by heads.
-class DryPasses {
- public:
-  DryPasses(const DecoderConfig& config, const LanguageOptions& options,
-            const RankPlacement& placement)
-      : config_(config),
-        options_(options),
-        file_(without_values(decoder_tensors(config))),
-        run_(options.device == Device{} ? std::nullopt
-                                        : std::optional(device_traits(options.device))) {
-    const std::vector<int> ranks =
-        placement.mesh().along(sequence_axes({Axis::kTensor}), placement.rank());
-    const auto own = std::find(ranks.begin(), ranks.end(), placement.rank()) - ranks.begin();
-    const auto parts = static_cast<int>(ranks.size());
-    sums_ = std::make_unique<IdentityReducer>();
-    if (parts == 1) return;
-    sums_ = std::make_unique<TensorReducer>(
-        Communicator(std::make_shared<SilentTransport>(static_cast<int>(own), parts)),
-        AllReduce::kBySize);
-  }
-
-  // The bytes of packed weights that are in memory at once.
-  uint64_t resident_bytes(const DecoderLoad& load) {
-    const BlockRange& blocks = load.blocks;
-    const int layers = blocks.end - blocks.begin;
-    const uint64_t all = loaded(load).bytes();
-    if (!load.resident || load.resident >= layers) return all;
-    DecoderLoad one = load;  // one block, without the output layer of the last stage
-    one.blocks = {blocks.begin, blocks.begin + 1, blocks.total + 1};
-    return all - static_cast<uint64_t>(layers - load.resident) * loaded(one).bytes();
-  }
-
-  // A pass of `rows` rows through one block, whose attention sees every position; on the last
-  // stage also the logits of `last` rows.
-  Footprint pass(DecoderLoad load, int64_t rows, int64_t last) {
-    const BlockRange blocks = load.blocks;
-    load.blocks.begin = blocks.end - 1;
-    const CausalDecoder model = loaded(load);
-    Context context{run_.stream(), run_.arena(), full_, *sums_, one_band_, {}, {}};
-    const Tensor hidden = run_.tensor(DType::kF32, {rows, config_.hidden});
-    const Tensor logits = run_.tensor(DType::kF32, {last, config_.vocab});
-    Rope rope{.grid = {options_.positions, 1, 1}, .pairs = {config_.head_dim / 2, 0, 0}, .table{}};
-    rope.table[0] = run_.tensor(DType::kF32, {options_.positions, config_.head_dim / 2, 2});
-    const std::vector<int32_t> ids(static_cast<size_t>(rows));
-    const TensorView in = load.blocks.first()
-                              ? TensorView(const_cast<int32_t*>(ids.data()), DType::kI32, {rows})
-                              : hidden.view();
-    const int64_t kept = std::max<int64_t>(options_.positions - rows, 0);
-    const Tensor keys =
-        run_.tensor(load.dtype, {options_.page_rows, model.kv_heads().size(), config_.head_dim});
-    ContextKV past;
-    for (int64_t begin = 0; begin < kept; begin += options_.page_rows) {
-      const TensorView page = keys.view().slice(0, 0, std::min(options_.page_rows, kept - begin));
-      past.segments.push_back({.k = page, .v = page, .position = begin});
-    }
-    const SequenceRows sequence{
-        .rows = {0, rows}, .tokens = {{{kept, kept + rows}}, kept + rows}, .past = {&past, 1}};
-    return run_.measure([&] {
-      model.forward(context, in, {&sequence, 1}, rope, hidden);
-      if (load.blocks.last()) model.logits(context, hidden.view().slice(0, 0, last), logits);
-    });
-  }
-
- private:
-  // Every block is loaded; the window's thread has no meter.
-  CausalDecoder loaded(DecoderLoad load) {
-    load.resident = 0;
-    return CausalDecoder::load(file_, config_, run_.stream(), load);
-  }
-
-  const DecoderConfig& config_;
-  const LanguageOptions& options_;
-  TensorFile file_;
-  DryRun run_;
-  FullMixer full_;
-  IdentityHalo one_band_;
-  std::unique_ptr<Reducer> sums_;
-};
-
 }  // namespace
-
-LanguageBytes LanguageRank::predict(const DecoderConfig& config, const LanguageOptions& options,
-                                    const RankPlacement& placement, int64_t chunk,
-                                    int64_t prompt_tokens, int64_t sequences) {
-  const Layout& layout = placement.layout();
-  const LanguageOptions full = filled(options, config, layout);
-  const DecoderLoad decode = load(config, full, placement, false);
-  const KVShape by_heads = shape_by_heads(config, full, decode);
-  const auto pages = static_cast<uint64_t>(by_heads.pages_for(full.cache_tokens));
-  DryPasses dry(config, full, placement);
-  LanguageBytes bytes{.weights = dry.resident_bytes(decode),
-                      .cache = pages * by_heads.page_bytes()};
-  if (layout.sequence() > 1) {
-    const DecoderLoad wide = load(config, full, placement, true);
-    bytes.weights += dry.resident_bytes(wide);
-    if (has_rings(layout))
-      bytes.cache += ring_pages(pages, static_cast<uint64_t>(layout.blocks()),
-                                static_cast<uint64_t>(sequences)) *
-                     shape_by_tokens(config, full, wide, placement).page_bytes();
-  }
-  const int64_t rows = std::min(chunk, prompt_tokens);
-  const Footprint pass = dry.pass(decode, std::max(rows, sequences), sequences);
-  bytes.workspace = pass.arena;
-  const auto d = static_cast<uint64_t>(config.hidden);
-  const int64_t held = std::min(
-      prompt_tokens, kPassesOfAStage * layout[Axis::kLayers] * std::max<int64_t>(chunk, 1));
-  const size_t wire = layout[Axis::kLayers] > 1 ? size_of(full.dtype) : 0;  // between stages
-  bytes.workspace += static_cast<uint64_t>(held) * d * (4 + wire);
-  bytes.workspace += static_cast<uint64_t>(sequences) * static_cast<uint64_t>(config.vocab) * 4;
-  bytes.workspace +=
-      static_cast<uint64_t>(full.positions) * static_cast<uint64_t>(config.head_dim) * 4;  // angles
-  if (full.device.kind != Device::Kind::kCpu)
-    bytes.workspace = committed_bytes(bytes.workspace) + kDeviceSlab +
-                      committed_bytes(std::max(kTransferPiece, pass.scratch));
-  return bytes;
-}
 
 LanguageRank::LanguageRank(const TensorFile& file, const DecoderConfig& config,
                            const LanguageOptions& options, RankPlacement placement)
@@ -301,6 +178,14 @@ void LanguageRank::open(int sequence) {
 }
 
 void LanguageRank::close(int sequence) { sequences_.erase(sequence); }
+
+void LanguageRank::skip(int sequence, int64_t tokens) {
+  Sequence& state = at(sequence);
+  const int64_t end = state.length + tokens;
+  state.cache->reserve({{{state.length, end}}, end});
+  state.cache->commit();
+  state.length = end;
+}
 
 int64_t LanguageRank::length(int sequence) const { return at(sequence).length; }
 
@@ -504,6 +389,17 @@ void LanguageRank::forward(const Pass& pass, std::span<const Part> parts, const 
     throw;
   }
   commit(parts, share, rows);
+}
+
+size_t LanguageRank::weights_bytes(int resident) const {
+  size_t bytes = 0;
+  for (const CausalDecoder* model : {&decode_model_, prefill_model_ ? &*prefill_model_ : nullptr})
+    if (model) bytes += model->bytes(resident);
+  return bytes;
+}
+
+size_t LanguageRank::cache_bytes() const {
+  return decode_pool_.bytes() + (prefill_pool_ ? prefill_pool_->bytes() : 0);
 }
 
 WindowCounts LanguageRank::window() const {

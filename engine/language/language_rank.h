@@ -36,15 +36,6 @@ struct LanguageOptions {
   RingBalance balance = RingBalance::kZigzag;
 };
 
-// The bytes that a rank holds, predicted before anything is loaded.
-struct LanguageBytes {
-  uint64_t weights = 0;    // resident weights; the embedding stays in the mapped file
-  uint64_t cache = 0;      // keys and values of LanguageOptions::cache_tokens tokens
-  uint64_t workspace = 0;  // the arena of the largest passes, without message buffers
-
-  uint64_t total() const { return weights + cache + workspace; }
-};
-
 class LanguageRank {
  public:
   // Loads this rank's weights. If the layout splits tokens over S = Layout::sequence() ranks,
@@ -56,12 +47,6 @@ class LanguageRank {
 
   // The sizes that limit a layout, for sequences of at least `tokens` tokens.
   static LayoutLimits limits(const DecoderConfig& config, int64_t tokens);
-  // Predicts the bytes for `sequences` sequences at once whose prompts have `prompt_tokens` tokens
-  // together, in prefill passes of `chunk` rows per sequence index. `placement` needs no
-  // communicator.
-  static LanguageBytes predict(const DecoderConfig& config, const LanguageOptions& options,
-                               const RankPlacement& placement, int64_t chunk, int64_t prompt_tokens,
-                               int64_t sequences);
 
   RankPlacement& placement() { return placement_; }
   Stream& stream() { return stream_; }
@@ -70,9 +55,10 @@ class LanguageRank {
   const BlockRange& blocks() const { return decode_model_.loaded().blocks; }
   // The number of prefill passes whose hidden rows are held at once.
   int64_t passes_together() const { return kPassesOfAStage * placement_.layout()[Axis::kLayers]; }
-  size_t weights_bytes() const {
-    return decode_model_.bytes() + (prefill_model_ ? prefill_model_->bytes() : 0);
-  }
+  // The bytes of packed weights with at most `resident` blocks of a packing in memory; 0: those
+  // that are in memory now.
+  size_t weights_bytes(int resident = 0) const;
+  size_t cache_bytes() const;  // bytes of the pages of keys and values that were allocated
   int64_t pages_for(int64_t tokens) const { return decode_pool_.pages_for(tokens); }
   WindowCounts window() const;  // sums over both packings
   size_t arena_high_water() const { return arena_.high_water(); }
@@ -80,6 +66,8 @@ class LanguageRank {
   // The caller numbers the sequences. Every rank opens and closes the same ones.
   void open(int sequence);
   void close(int sequence);
+  // Dry runs add tokens to a cache that is split by heads without computing them.
+  void skip(int sequence, int64_t tokens);
   int64_t length(int sequence) const;
   const KVCache& cache(int sequence) const;
 

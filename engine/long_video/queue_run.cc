@@ -225,6 +225,13 @@ void warn(const QueueRun& run, const QueueVideo& video, ProgressListener& listen
       .trained_frames = vae.latent_frames(model.trained_frames.value_or(model.frames))};
   for (const std::string& line : queue_warnings(queue_settings(run.request.method), facts))
     listener.warning(line);
+  std::vector<bool> appears(run.request.schedule.size() + 1);
+  for (int block = 0; block < video.blocks(); ++block) appears[video.prompt(block)] = true;
+  for (size_t i = 0; i < run.request.schedule.size(); ++i)
+    if (!appears[i + 1])
+      listener.warning("the prompt at " + weft::shown(run.request.schedule[i].seconds) +
+                       " s is never shown, because no block begins between it and the next prompt "
+                       "or the end of the video");
 }
 
 // Counts the forwards of this rank for the clock. Turns would not do: they have one forward at

@@ -254,7 +254,13 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
   const auto hidden = static_cast<uint64_t>((own + joint) * traits.width);
   const bool first = blocks.first(), last = blocks.last();
   const DType wire = queue_ ? parts_.wire_dtype() : parts_.dtype();
+  uint64_t patch = 0;  // hidden rows of the largest patch, which three buffers hold
+  if (const auto& pipefusion = placement_.pipefusion())
+    patch = static_cast<uint64_t>(
+        (partition(std::ranges::max(pipefusion->patches), layout.sequence(), 0).size() + joint) *
+        traits.width);
   const uint64_t slots = (first || last ? rows : 0) + (last ? rows * branches : 0) +
+                         (first && last ? 0 : 3 * patch * size_of(wire)) +
                          (first && last ? 0 : hidden * computed * size_of(wire));
   const uint64_t whole = placement_.has_clips()                          ? begun_
                          : layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent_

@@ -1,6 +1,7 @@
 #include "engine/planning/forecast.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "engine/denoising/denoiser.h"
@@ -163,17 +164,20 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   const Generator generator(job.model, without_limits(job.options));
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
-  displaced_ = generator.displaced(job.request);
+  displaced_ = displaced_of(job.request.method, generator.grid(job.request), job.request.steps);
+  pipefusion_ = pipefusion_of(job.request.method, generator.grid(job.request));
   // Steps that are alike, the exact ones of displaced patches first.
   std::vector<std::pair<Kind, std::vector<int>>> kinds;
   for (int i = 0; i < whole.steps(); ++i) {
     const auto& step = schedule_.steps[i];
-    const Kind kind{step.model, step.branches, displaced_ && displaced_->exact(i), step.skipped};
+    const bool exact = displaced_ ? displaced_->exact(i) : !step.displaced;
+    const Kind kind{step.model, step.branches, exact, step.skipped};
     auto found = std::ranges::find(kinds, kind, &std::pair<Kind, std::vector<int>>::first);
     if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
     found->second.push_back(i);
   }
-  std::ranges::stable_partition(kinds, [](const auto& kind) { return kind.first.exact; });
+  if (displaced_)
+    std::ranges::stable_partition(kinds, [](const auto& kind) { return kind.first.exact; });
   std::vector<DenoisePlanConfig::DenoiseStep> steps;
   std::vector<double> sigmas, windows;
   int exact = 0;
@@ -186,6 +190,8 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
       if (displaced_ && !displaced_->windows.empty()) windows.push_back(displaced_->windows[i]);
     }
   }
+  // Kinds of steps take turns where patches are exact again. No time depends on the values.
+  std::ranges::sort(sigmas, std::greater<>());
   schedule_.steps = steps;
   if (displaced_) {
     displaced_->warmup = exact;
@@ -215,9 +221,9 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   const int64_t latents = vae.latent_frames(job_.request.frames);
   Request brief = job_.request;
   Layout split = layout;
-  if (displaced_) {  // the same ranks encode and decode where patches are not displaced
+  if (displaced_ || pipefusion_) {  // the same ranks encode and decode without displaced patches
     brief.method = {.kind = MethodKind::kFull};
-    split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
+    if (displaced_) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
   }
   brief.steps = 1;
   brief.cache = {};
@@ -250,6 +256,7 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
   for (int& own : config.blocks) own = std::min(own, blocks);
   RankPlacement placement = RankPlacement::of(world, layout);
   placement.set_displaced(displaced_);
+  placement.set_pipefusion(pipefusion_);
   config.tokens = placement.token_counts({schedule_.tokens.front(), schedule_.frames});
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   Arena arena;
@@ -311,6 +318,7 @@ double QuickForecast::denoise(const Layout& layout, bool alone) {
 double QuickForecast::least_denoise(Layout layout) {
   const int stages = std::exchange(layout[Axis::kLayers], 1);
   if (stages == 1) return denoise(layout, true);
+  if (pipefusion_) return denoise(layout, true) / stages;  // patches do not wait for whole steps
   const bool both =
       layout[Axis::kCfg] == 1 &&
       std::ranges::all_of(schedule_.steps, [](const auto& step) { return step.branches == 2; });
@@ -361,15 +369,19 @@ class ByTime {
       const auto least = std::ranges::min_element(left_, {}, [](const Candidate& one) {
         return std::pair(one.forecast.seconds, one.simulated);
       });
-      if (least->simulated) {
-        Forecast forecast = std::move(least->forecast);
-        left_.erase(least);
-        return forecast;
-      }
-      *least = {forecast_(least->forecast.layout), true};
-      ++simulated_;
+      if (least->simulated) return take(least);
+      simulate(*least);
     }
     return std::nullopt;
+  }
+  // This layout, if it has not been returned and takes at most so many seconds.
+  std::optional<Forecast> within(const Layout& layout, double seconds) {
+    const auto found =
+        std::ranges::find(left_, layout, [](const Candidate& one) { return one.forecast.layout; });
+    if (found == left_.end() || found->forecast.seconds > seconds) return std::nullopt;
+    if (!found->simulated) simulate(*found);
+    if (found->forecast.seconds > seconds) return std::nullopt;
+    return take(found);
   }
   int simulated() const { return simulated_; }
 
@@ -378,6 +390,15 @@ class ByTime {
     Forecast forecast;  // at least, unless it is simulated
     bool simulated = false;
   };
+  void simulate(Candidate& one) {
+    one = {forecast_(one.forecast.layout), true};
+    ++simulated_;
+  }
+  Forecast take(std::vector<Candidate>::iterator one) {
+    Forecast forecast = std::move(one->forecast);
+    left_.erase(one);
+    return forecast;
+  }
   QuickForecast forecast_;
   std::vector<Candidate> left_;
   int simulated_ = 0;
@@ -390,29 +411,36 @@ LayoutChoice choose_layout(const PlannedJob& job, std::span<const Layout> layout
   ByTime by_time(job, layouts);
   LayoutChoice choice;
   std::vector<Forecast>& best = choice.best;
-  std::vector<Layout> alike;
   std::optional<Forecast> smallest;  // of those that do not fit
-  while (std::optional<Forecast> one = by_time.next()) {
-    const bool is_alike = best.empty() || one->seconds <= kAlike * best.front().seconds;
-    if (best.size() >= kShown && !is_alike) break;
+  while (best.size() < kShown) {
+    std::optional<Forecast> one = by_time.next();
+    if (!one) break;
     one->memory = memory_of(job, one->layout);
-    if (!one->fits()) {
-      choice.too_large += best.size() < kShown;
-      if (!smallest || one->high_water() < smallest->high_water()) smallest = one;
+    if (one->fits()) {
+      best.push_back(*std::move(one));
       continue;
     }
-    if (is_alike) alike.push_back(one->layout);
-    best.push_back(*one);
+    ++choice.too_large;
+    if (!smallest || one->high_water() < smallest->high_water()) smallest = std::move(one);
+  }
+  if (best.empty()) best = {*smallest};
+  // The first of `layouts` that is about as fast as the fastest one.
+  const double alike = kAlike * best.front().seconds;
+  for (const Layout& layout : layouts) {
+    const auto chosen = std::ranges::find(best, layout, &Forecast::layout);
+    if (chosen != best.end() && chosen->seconds <= alike) {
+      std::rotate(best.begin(), chosen, chosen + 1);
+      break;
+    }
+    std::optional<Forecast> one = by_time.within(layout, alike);
+    if (!one) continue;
+    one->memory = memory_of(job, layout);
+    if (!one->fits()) continue;
+    best.insert(best.begin(), *std::move(one));
+    best.resize(kShown);
+    break;
   }
   choice.simulated = by_time.simulated();
-  if (best.empty()) {
-    best = {*smallest};
-    return choice;
-  }
-  const auto chosen =
-      std::ranges::find(best, *std::ranges::find_first_of(layouts, alike), &Forecast::layout);
-  std::rotate(best.begin(), chosen, chosen + 1);
-  best.resize(std::min<size_t>(best.size(), kShown));
   return choice;
 }
 

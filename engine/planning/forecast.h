@@ -103,6 +103,7 @@ class QuickForecast {
   DenoisePlanConfig schedule_;            // of one rank, with the simulated steps alone
   Sampler sampler_;                       // of the simulated steps
   std::optional<Displaced> displaced_;    // likewise
+  std::optional<PipeFusion> pipefusion_;
   std::vector<Stretch> stretches_;
   std::array<int64_t, 2> prompt_rows_{};                    // per branch
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks

@@ -272,8 +272,11 @@ QueueTimeline QueueForecast::timeline(const Layout& replica) {
     int64_t forwards = 0;
     for (size_t i = 0; i < out.times[rank].size(); ++i) {
       const Step& step = out.plans[rank].steps[i];
-      if (step.kind == Step::Kind::kDecode && step.pass.clip == 0)
-        out.first_frame_s = out.times[rank][i].begin_s + picture_s_;
+      const StepTime& time = out.times[rank][i];
+      const bool decodes = step.kind == Step::Kind::kDecode;
+      if (decodes && step.pass.clip == 0) out.first_frame_s = time.begin_s + picture_s_;
+      if (decodes && rank == 0)
+        out.decode_s += static_cast<double>(out.repeats(step.pass)) * (time.end_s - time.begin_s);
       forwards += step.kind == Step::Kind::kCompute;
     }
     out.end_s = std::max(out.end_s, out.times[rank].back().end_s);
@@ -308,7 +311,9 @@ Forecast QueueForecast::operator()(const Layout& replica) {
   const QueueTimeline timeline = this->timeline(replica);
   Forecast out;
   out.layout = replica;
-  out.stages = {{"encode_text", text_s_}, {"denoise", timeline.end_s}};
+  // A run has the same stages. Decoding takes turns with forwards on the first rank, if it decodes.
+  out.stages = {{"encode_text", text_s_}, {"denoise", timeline.end_s - timeline.decode_s}};
+  if (timeline.decode_s > 0) out.stages.emplace_back("decode", timeline.decode_s);
   out.seconds = text_s_ + timeline.end_s;
   out.first_frame_s = text_s_ + timeline.first_frame_s;
   for (size_t rank = 0; rank < timeline.plans.size(); ++rank) {

@@ -19,6 +19,7 @@ struct QueueTimeline {
   double block_s = 0;        // from one finished block to the next while the queue is full
   double first_frame_s = 0;  // when the first frame is decoded, and when the last one is
   double end_s = 0;
+  double decode_s = 0;  // for which the first rank decodes, beside its forwards
   // Messages inside the forwards of each rank, in the whole video.
   std::vector<CommCounters> inside;
 

@@ -126,9 +126,12 @@ CausalDecoder::Block CausalDecoder::load_block(Stream& stream, const CheckpointP
           .down = row_linear("mlp.down_proj")};
 }
 
-size_t CausalDecoder::bytes() const {
+size_t CausalDecoder::bytes(int resident) const {
   size_t total = bytes_of(std::tie(head_, final_norm_));
-  blocks_->for_resident([&](const Block& block) { total += bytes_of(block.weights()); });
+  int counted = 0;
+  blocks_->for_resident([&](const Block& block) {
+    if (!resident || counted++ < resident) total += bytes_of(block.weights());
+  });
   return total;
 }
 

@@ -77,7 +77,8 @@ class CausalDecoder {
   const DecoderConfig& config() const { return config_; }
   const DecoderLoad& loaded() const { return load_; }
   Range kv_heads() const { return decoder_kv_heads(config_, load_.width.heads); }
-  size_t bytes() const;  // bytes of packed weights in memory now
+  // The bytes of packed weights with at most `resident` blocks in memory; 0: those in memory now.
+  size_t bytes(int resident = 0) const;
   // The number of blocks read, the seconds spent reading and the seconds waited for it. All are
   // zero if all blocks are resident.
   WindowCounts window() const { return blocks_->counts(); }

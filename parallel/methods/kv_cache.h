@@ -35,6 +35,10 @@ class KVPool {
   int64_t limit() const { return limit_; }
   int64_t free_pages() const { return limit_ - taken_; }
   int64_t pages_for(int64_t tokens) const { return shape_.pages_for(tokens); }
+  // The bytes of all pages that were allocated.
+  size_t bytes() const {
+    return (static_cast<size_t>(taken_) + idle_.size()) * shape_.page_bytes();
+  }
 
  private:
   friend class KVCache;

@@ -17,6 +17,10 @@ struct Blocks {
   int own;
 };
 
+SequenceMap tokens_of_patch(const MixerDescription& description, int patch) {
+  return PatchParts(*description.pipefusion, description.tokens.size()).map(patch);
+}
+
 Blocks blocks_of(const MixerDescription& description) {
   const int ulysses = description.mesh.layout()[Axis::kUlysses];
   const SequenceMap tokens = description.tokens.blocks(ulysses);
@@ -26,7 +30,9 @@ Blocks blocks_of(const MixerDescription& description) {
     keys[block].total = tokens[block].total;
     for (const Range& range : tokens[block].ranges) keys[block].append(range);
   }
-  return {tokens, SequenceMap(std::move(keys)),
+  return {tokens,
+          description.pipefusion ? tokens_of_patch(description, kAllPatches).blocks(ulysses)
+                                 : SequenceMap(std::move(keys)),
           description.mesh.sequence_index(description.rank) / ulysses};
 }
 
@@ -117,36 +123,45 @@ UlyssesGroup ulysses_group(const MixerDescription& description) {
   return {description.tokens.slice(index / ranks * ranks, ranks), index % ranks};
 }
 
-}  // namespace
-
-std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
-                                       const MakeGroup& group) {
+std::unique_ptr<TokenMixer> in_ulysses(const MixerDescription& description, const MakeGroup& group,
+                                       std::unique_ptr<TokenMixer> mixer) {
   const Mesh& mesh = description.mesh;
-  CHECK(description.tokens.size() == mesh.layout().sequence(), "tokens of",
-        description.tokens.size(), "in", to_string(mesh.layout()));
-  CHECK(mesh.layout()[Axis::kClip] == 1 || description.dual_scope, "clips of full attention");
-  CHECK(mesh.layout()[Axis::kPatch] == 1 || description.displaced, "patches of full attention");
-  std::unique_ptr<TokenMixer> mixer =
-      description.inner ? description.inner() : std::make_unique<FullMixer>();
-  const Method* method = method_of(description);
-  CHECK(!description.inner || (!method && !description.dual_scope && !description.displaced),
-        "a mixer inside rings, clips or patches");
-  if (description.displaced) return make_displaced(description, group);
-  if (description.dual_scope)
-    mixer = make_dual_scope(description, group);
-  else if (method)
-    mixer = method->make(group(mesh.along({method->axis}, description.rank), 1),
-                         blocks_of(description));
   if (mesh.layout()[Axis::kUlysses] == 1) return mixer;
   return std::make_unique<UlyssesMixer>(group(mesh.along({Axis::kUlysses}, description.rank), 0),
                                         ulysses_group(description).tokens, std::move(mixer));
 }
 
-int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
-  if (description.displaced)
-    return displaced_sent_bytes(patch_rows(description),
-                                description.mesh.at(Axis::kPatch, description.rank), shape,
-                                description.displaced->widest());
+MixerDescription of_patch(const MixerDescription& all, int patch) {
+  MixerDescription one = all;
+  one.tokens = tokens_of_patch(all, patch);
+  return one;
+}
+
+std::unique_ptr<TokenMixer> make_patches(const MixerDescription& all, const MakeGroup& group) {
+  CHECK(all.mesh.layout()[Axis::kTokenRing] == 1, "patches whose keys stay on a token ring");
+  const PatchParts parts(*all.pipefusion, all.tokens.size());
+  const int ulysses = all.mesh.layout()[Axis::kUlysses],
+            first = all.mesh.sequence_index(all.rank) / ulysses * ulysses;
+  std::vector<std::vector<int64_t>> pieces(parts.patches());
+  for (int patch = 1; patch <= parts.patches(); ++patch)
+    for (int part = first; part < first + ulysses; ++part)
+      pieces[patch - 1].push_back(parts.tokens(patch, part).size());
+  const auto keys = std::make_shared<PatchKeys>(std::move(pieces));
+  const Method* method = method_of(all);
+  std::vector<std::unique_ptr<TokenMixer>> mixers;
+  for (int patch = kAllPatches; patch <= parts.patches(); ++patch) {
+    const MixerDescription one = of_patch(all, patch);
+    std::unique_ptr<TokenMixer> inner = std::make_unique<FullMixer>();
+    if (method)
+      inner = method->make(group(all.mesh.along({method->axis}, all.rank), 1), blocks_of(one));
+    mixers.push_back(
+        in_ulysses(one, group, std::make_unique<PatchKeysMixer>(keys, std::move(inner))));
+  }
+  return std::make_unique<PatchMixer>(std::move(mixers));
+}
+
+// The bytes of one attend of this rank's `description.tokens`.
+int64_t split_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
   const int ulysses = description.mesh.layout()[Axis::kUlysses];
   const UlyssesGroup group = ulysses_group(description);
   AttendShape inner = shape;
@@ -159,6 +174,43 @@ int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape&
                                   description.mesh.at(Axis::kClip, description.rank), inner);
   else if (const Method* method = method_of(description))
     sent += method->sent(blocks_of(description), inner, mask);
+  return sent;
+}
+
+}  // namespace
+
+std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
+                                       const MakeGroup& group) {
+  const Mesh& mesh = description.mesh;
+  CHECK(description.tokens.size() == mesh.layout().sequence(), "tokens of",
+        description.tokens.size(), "in", to_string(mesh.layout()));
+  CHECK(mesh.layout()[Axis::kClip] == 1 || description.dual_scope, "clips of full attention");
+  CHECK(mesh.layout()[Axis::kPatch] == 1 || description.displaced, "patches of full attention");
+  std::unique_ptr<TokenMixer> mixer =
+      description.inner ? description.inner() : std::make_unique<FullMixer>();
+  const Method* method = method_of(description);
+  CHECK(!description.inner || (!method && !description.dual_scope && !description.displaced &&
+                               !description.pipefusion),
+        "a mixer inside rings, clips or patches");
+  if (description.pipefusion) return make_patches(description, group);
+  if (description.displaced) return make_displaced(description, group);
+  if (description.dual_scope)
+    mixer = make_dual_scope(description, group);
+  else if (method)
+    mixer = method->make(group(mesh.along({method->axis}, description.rank), 1),
+                         blocks_of(description));
+  return in_ulysses(description, group, std::move(mixer));
+}
+
+int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
+  if (description.displaced)
+    return displaced_sent_bytes(patch_rows(description),
+                                description.mesh.at(Axis::kPatch, description.rank), shape,
+                                description.displaced->widest());
+  if (!description.pipefusion) return split_sent_bytes(description, shape, mask);
+  int64_t sent = 0;
+  for (size_t patch = 1; patch <= description.pipefusion->patches.size(); ++patch)
+    sent += split_sent_bytes(of_patch(description, static_cast<int>(patch)), shape, mask);
   return sent;
 }
 

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "parallel/mesh.h"
-#include "parallel/methods/displaced.h"
 #include "parallel/methods/dual_scope.h"
+#include "parallel/methods/patches/displaced.h"
+#include "parallel/methods/patches/pipefusion.h"
 #include "parallel/sequence_map.h"
 #include "parallel/token_mixer.h"
 
@@ -31,6 +32,9 @@ struct MixerDescription {
   int64_t frames = 1;
   // Set where patches are displaced. The patch axis splits them.
   std::optional<Displaced> displaced{};
+  // Set where patches are computed one after the other. `tokens` are those of all patches
+  // (PatchParts::map).
+  std::optional<PipeFusion> pipefusion{};
   // Makes the mixer that sees all tokens, inside Ulysses if there is such an axis. Empty: a
   // FullMixer. Such a mixer does not serve a ring.
   std::function<std::unique_ptr<TokenMixer>()> inner{};
@@ -44,7 +48,8 @@ inline constexpr int kMixerGroups = 2;  // the groups that a mixer asks for at m
 // The answer of a rank that holds all tokens is a FullMixer.
 std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description, const MakeGroup& group);
 
-// The bytes that this rank sends in one attend, where patches are displaced in a displaced one.
+// The bytes that this rank sends in one attend, where patches are displaced in a displaced one; of
+// all patches where they are computed one after the other.
 // Needs no communicator. `shape` has the heads that this rank's attend is given.
 int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape,
                          Mask mask = Mask::kFull);

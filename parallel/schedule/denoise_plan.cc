@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "kernels/check.h"
 #include "parallel/schedule/plan_writer.h"
@@ -20,7 +21,8 @@ class DenoiseWriter final : public PlanWriter {
         stage_(mesh.at(Axis::kLayers, rank)),
         cfg_(mesh.layout()[Axis::kCfg]),
         branch_(mesh.at(Axis::kCfg, rank)),
-        tokens_(tokens_of(mesh.sequence_index(rank))) {}
+        index_(mesh.sequence_index(rank)),
+        tokens_(config.rows_of(index_)) {}
 
  private:
   using Kind = Step::Kind;
@@ -30,13 +32,9 @@ class DenoiseWriter final : public PlanWriter {
   bool last() const { return stage_ == stages_ - 1; }
   bool computes(int branch) const { return cfg_ == 1 || branch == branch_; }
   bool computes_in(int step) const { return computes(0) || config_.steps[step].branches == 2; }
-  // The first stage needs the latent of a step whose blocks run.
-  bool begins(int step) const {
-    const auto& next = config_.steps[step];
-    bool any = false;
-    for (int branch = 0; branch < next.branches; ++branch)
-      any |= computes(branch) && next.runs_blocks(branch);
-    return any;
+  bool runs_blocks(int step, int branch) const {
+    return computes(branch) && branch < config_.steps[step].branches &&
+           config_.steps[step].runs_blocks(branch);
   }
   int steps() const { return static_cast<int>(config_.steps.size()); }
 
@@ -48,13 +46,6 @@ class DenoiseWriter final : public PlanWriter {
     return true;
   }
 
-  // The tokens of a sequence index.
-  Range tokens_of(int index) const {
-    if (config_.tokens.empty()) return {};
-    int64_t begin = 0;
-    for (int before = 0; before < index; ++before) begin += config_.tokens[before];
-    return {begin, begin + config_.tokens[index]};
-  }
   // The rank that stands elsewhere along two axes and as this one along the others.
   int peer(int branch, int stage) const {
     std::array<int, kAxes> at{};
@@ -78,41 +69,104 @@ class DenoiseWriter final : public PlanWriter {
   }
 
   void write_turn(int turn) override {
+    if (!displaced(turn) && displaced(turn - 1)) join_latent(turn);
     if (turn == steps()) {
       const Pass pass{.step = std::max(0, turn - 1)};
       return clips() ? decode_frames(pass, turn) : decode(pass, turn);
     }
     const Pass pass{.model = config_.steps[turn].model, .step = turn};
     if (loads(turn)) add({.kind = Kind::kLoad, .pass = pass});
-    denoise(pass, config_.steps[turn].branches);
+    if (displaced(turn))
+      denoise_patches(pass);
+    else
+      denoise(pass);
   }
 
-  void denoise(const Pass& pass, int branches) {
-    post(pass, branches);
+  void denoise(const Pass& pass) {
+    const int branches = config_.steps[pass.step].branches;
     for (int branch = 0; branch < branches; ++branch)
-      if (computes(branch)) forward(pass, branch);
-    const bool returns = stages_ > 1 && pass.step + 1 < steps() && begins(pass.step + 1);
-    const SlotVersion next{kLatentSlot, pass.step + 1};
-    if (last()) {
-      exchange_velocities(pass, branches);
-      wait_for_send(pass, kLatentSlot);
-      std::vector<SlotVersion> reads{{kLatentSlot, pass.step}};
-      for (int branch = 0; branch < branches; ++branch) reads.push_back(velocity(pass, branch));
-      add({.kind = Kind::kUpdate,
-           .pass = pass,
-           .tokens = tokens_,
-           .reads = reads,
-           .writes = {next}});
-      if (returns) send(message(pass, peer(branch_, 0), Payload::kLatent, tokens_), next);
-    }
-    if (first() && returns)
-      receive(Kind::kReceive, message(pass, peer(branch_, stages_ - 1), Payload::kLatent, tokens_),
-              next);
+      if (runs_blocks(pass.step, branch)) post_hidden(of_branch(pass, branch));
+    post_velocity(pass);
+    for (int branch = 0; branch < branches; ++branch)
+      if (computes(branch)) forward(of_branch(pass, branch), {});
+    if (last()) update(pass);
+    if (first() && stages_ > 1 && returns(pass.step))
+      receive(Kind::kReceive, latent_message(pass, stages_ - 1), latent(pass, 1));
   }
 
-  SlotVersion velocity(const Pass& pass, int branch) const {
-    return {kVelocitySlot + branch, pass.step, config_.blocks[pass.model]};
+  bool displaced(int step) const {
+    return step >= config_.first_step && step < steps() && config_.steps[step].displaced;
   }
+  // Returns whether the first stage needs the latent that a step makes: it runs blocks of the next.
+  bool returns(int step) const {
+    return step + 1 < steps() && (runs_blocks(step + 1, 0) || runs_blocks(step + 1, 1));
+  }
+
+  // The forwards of a displaced step, in order.
+  std::vector<Pass> patch_forwards(int step) const {
+    std::vector<Pass> made;
+    for (int patch = 1; patch <= patches(); ++patch)
+      for (int branch = 0; branch < config_.steps[step].branches; ++branch)
+        if (computes(branch))
+          made.push_back(
+              {.model = config_.steps[step].model, .branch = branch, .step = step, .micro = patch});
+    return made;
+  }
+
+  void denoise_patches(const Pass& step) {
+    const bool begins = !displaced(step.step - 1);
+    number_ = 0;
+    for (int before = config_.first_step; before < step.step; ++before)
+      if (displaced(before)) number_ += std::ssize(patch_forwards(before));
+    std::vector<Pass> todo = patch_forwards(step.step);
+    if (begins) split_latent(step);
+    if (begins && !todo.empty()) post_hidden(todo.front());
+    if (displaced(step.step + 1))
+      for (const Pass& pass : patch_forwards(step.step + 1)) todo.push_back(pass);
+    auto next = todo.begin();
+    const bool from_last = first() && !last();
+    for (Pass pass = step; pass.micro++ < patches();) {
+      post_velocity(pass);
+      if (from_last && !begins && computes_in(pass.step)) await_latent(pass);
+      for (int branch = 0; branch < config_.steps[pass.step].branches; ++branch) {
+        if (!computes(branch)) continue;
+        ++next;
+        forward(of_branch(pass, branch), next == todo.end() ? std::nullopt : std::optional(*next));
+      }
+      if (last()) update(pass);
+      if (from_last && returns(pass.step))
+        receive(Kind::kPost, latent_message(pass, stages_ - 1), latent(pass, 1));
+    }
+  }
+
+  // Awaits the rows of a patch that the step before has made.
+  void await_latent(Pass pass) {
+    --pass.step;
+    receive(Kind::kAwait, latent_message(pass, stages_ - 1), latent(pass, 1));
+  }
+  // Between other steps and displaced ones the rows of the latent change their slot, but not their
+  // memory.
+  void split_latent(const Pass& pass) {
+    if (!last() && !(first() && computes_in(pass.step))) return;
+    wait_for_send(pass, kLatentSlot);
+    Step split{.kind = Kind::kEnter, .pass = pass, .tokens = tokens_, .reads = {latent(pass)}};
+    for (int patch = 1; patch <= patches(); ++patch)
+      split.writes.push_back(latent(of_patch(pass, patch)));
+    add(std::move(split));
+  }
+  void join_latent(int turn) {
+    if (!last() && !(first() && returns(turn - 1))) return;
+    const Pass pass{.model = config_.steps[turn - 1].model, .step = turn};
+    Step join{.kind = Kind::kEnter, .pass = pass, .tokens = tokens_, .writes = {latent(pass)}};
+    for (int patch = 1; patch <= patches(); ++patch) {
+      join.reads.push_back(latent(of_patch(pass, patch)));
+      wait_for_send(pass, join.reads.back().slot);
+      if (!last()) await_latent(of_patch(pass, patch));
+    }
+    add(std::move(join));
+  }
+
+  int patches() const { return static_cast<int>(config_.patches.size()); }
   BlockRange blocks(const Pass& pass) const {
     return stage_blocks(config_.blocks[pass.model], stages_, stage_);
   }
@@ -120,69 +174,122 @@ class DenoiseWriter final : public PlanWriter {
     pass.branch = branch;
     return pass;
   }
+  static Pass of_patch(Pass pass, int patch) {
+    pass.micro = patch;
+    return pass;
+  }
+  // This rank's rows of a pass, and their versions.
+  Range rows(const Pass& pass) const {
+    return pass.micro ? config_.rows_of(index_, pass.micro) : tokens_;
+  }
+  SlotVersion latent(const Pass& pass, int later = 0) const {
+    return {pass.micro ? config_.latent_patch_slot(pass.micro) : static_cast<int>(kLatentSlot),
+            pass.step + later};
+  }
+  SlotVersion velocity(const Pass& pass) const {
+    return {kVelocitySlot + pass.branch, pass.step, config_.blocks[pass.model], pass.micro};
+  }
+  // A stage sends the buffer that it has received, because hidden rows change in place; so in
+  // displaced steps a third one can be filled while the second one is in use.
+  SlotVersion hidden(const Pass& pass, int blocks) const {
+    const int buffers = 1 + !first() + !last();
+    const int slot = pass.micro ? config_.hidden_patch_slot(static_cast<int>(number_ % buffers))
+                                : kHiddenSlot + pass.branch;
+    return {slot, pass.step, blocks, pass.micro ? 2 * pass.micro + pass.branch : 0};
+  }
   Step hidden_message(const Pass& pass, int stage) const {
-    return message(pass, peer(branch_, stage), Payload::kHidden, tokens_);
+    return message(pass, peer(branch_, stage), Payload::kHidden, rows(pass));
   }
-  Step velocity_message(const Pass& pass, int branch) const {
-    return message(of_branch(pass, branch), peer(1 - branch_, stage_), Payload::kVelocity, tokens_);
+  Step velocity_message(const Pass& pass) const {
+    return message(pass, peer(1 - branch_, stage_), Payload::kVelocity, rows(pass));
   }
-
-  // Posts the step's receives, so that messages arrive while the rank computes.
-  void post(const Pass& pass, int branches) {
-    for (int branch = 0; branch < branches && !first(); ++branch) {
-      if (!computes(branch) || !config_.steps[pass.step].runs_blocks(branch)) continue;
-      const int slot = kHiddenSlot + branch;
-      wait_for_send(pass,
-                    slot);  // a stage sends the buffer it received: hidden rows change in place
-      receive(Kind::kPost, hidden_message(of_branch(pass, branch), stage_ - 1),
-              {slot, pass.step, blocks(pass).begin});
-    }
-    const int other = 1 - branch_;
-    if (last() && cfg_ == 2 && other < branches)
-      receive(Kind::kPost, velocity_message(pass, other), velocity(pass, other));
+  Step latent_message(const Pass& pass, int stage) const {
+    return message(pass, peer(branch_, stage), Payload::kLatent, rows(pass));
   }
 
-  void forward(const Pass& step, int branch) {
-    const Pass pass = of_branch(step, branch);
-    if (!config_.steps[pass.step].runs_blocks(branch)) return reuse(pass);
+  // Messages arrive while the rank computes: receives are posted before.
+  void post_hidden(const Pass& pass) {
+    if (first()) return;
+    const SlotVersion in = hidden(pass, blocks(pass).begin);
+    wait_for_send(pass, in.slot);
+    receive(Kind::kPost, hidden_message(pass, stage_ - 1), in);
+  }
+  bool takes_velocity(const Pass& pass) const {
+    return last() && cfg_ == 2 && 1 - branch_ < config_.steps[pass.step].branches;
+  }
+  void post_velocity(const Pass& pass) {
+    const Pass other = of_branch(pass, 1 - branch_);
+    if (takes_velocity(pass)) receive(Kind::kPost, velocity_message(other), velocity(other));
+  }
+
+  // Posts the receive of the displaced forward that comes next before it computes.
+  void forward(const Pass& pass, const std::optional<Pass>& next) {
+    if (!config_.steps[pass.step].runs_blocks(pass.branch)) return reuse(pass);
     const BlockRange blocks = this->blocks(pass);
-    const int slot = kHiddenSlot + branch;
-    SlotVersion in{slot, pass.step, blocks.begin}, out{slot, pass.step, blocks.end};
-    if (first())
-      in = {kLatentSlot, pass.step};
-    else
-      receive(Kind::kAwait, hidden_message(pass, stage_ - 1), in);
-    if (last()) out = velocity(pass, branch);
+    const SlotVersion in = first() ? latent(pass) : hidden(pass, blocks.begin),
+                      out = last() ? velocity(pass) : hidden(pass, blocks.end);
+    Step step{.kind = Kind::kCompute,
+              .pass = pass,
+              .blocks = blocks,
+              .tokens = rows(pass),
+              .reads = {in},
+              .writes = {out}};
+    if (!first()) receive(Kind::kAwait, hidden_message(pass, stage_ - 1), in);
+    number_ += pass.micro > 0;
+    if (next) post_hidden(*next);
+    use_keys(step);
     wait_for_send(pass, out.slot);
-    add({.kind = Kind::kCompute,
-         .pass = pass,
-         .blocks = blocks,
-         .tokens = tokens_,
-         .reads = {in},
-         .writes = {out}});
+    add(std::move(step));
     if (!last()) send(hidden_message(pass, stage_ + 1), out);
+  }
+
+  // A patch reads the present keys of the patches before it, and those of the step before of the
+  // patches behind it.
+  void use_keys(Step& step) const {
+    const Pass& pass = step.pass;
+    const auto keys = [&](int patch, int turn) {
+      return SlotVersion{config_.keys_patch_slot(pass.branch, patch), turn, step.blocks.end};
+    };
+    const bool again = displaced(pass.step + 1);
+    step.stale = pass.micro > 0;
+    for (int patch = 1; patch <= patches(); ++patch) {
+      const bool own = pass.micro == 0 || pass.micro == patch;
+      const bool read_later = (pass.micro > 0 && patch < patches()) || (again && patch > 1);
+      if (own && read_later) step.writes.push_back(keys(patch, pass.step));
+      if (!own) step.reads.push_back(keys(patch, pass.step - (patch > pass.micro)));
+    }
   }
 
   void reuse(const Pass& pass) {
     if (!last()) return;
-    const SlotVersion out = velocity(pass, pass.branch);
+    const SlotVersion out = velocity(pass);
     wait_for_send(pass, out.slot);
     add({.kind = Kind::kCompute,
          .pass = pass,
          .blocks = BlockRange::all(config_.blocks[pass.model]),
          .tokens = tokens_,
          .reuses = true,
-         .reads = {{kLatentSlot, pass.step}},
+         .reads = {latent(pass)},
          .writes = {out}});
   }
 
   // Every branch's last stage needs both velocities for its update.
-  void exchange_velocities(const Pass& pass, int branches) {
-    if (cfg_ == 1) return;
-    const int other = 1 - branch_;
-    if (branch_ < branches) send(velocity_message(pass, branch_), velocity(pass, branch_));
-    if (other < branches)
-      receive(Kind::kAwait, velocity_message(pass, other), velocity(pass, other));
+  void update(const Pass& pass) {
+    const int branches = config_.steps[pass.step].branches;
+    const Pass own = of_branch(pass, branch_), other = of_branch(pass, 1 - branch_);
+    if (cfg_ == 2 && branch_ < branches) send(velocity_message(own), velocity(own));
+    if (takes_velocity(pass)) receive(Kind::kAwait, velocity_message(other), velocity(other));
+    const SlotVersion made = latent(pass, 1);
+    wait_for_send(pass, made.slot);
+    Step step{.kind = Kind::kUpdate,
+              .pass = pass,
+              .tokens = rows(pass),
+              .reads = {latent(pass)},
+              .writes = {made}};
+    for (int branch = 0; branch < branches; ++branch)
+      step.reads.push_back(velocity(of_branch(pass, branch)));
+    add(std::move(step));
+    if (stages_ > 1 && returns(pass.step)) send(latent_message(pass, 0), made);
   }
 
   // Sends each last stage's tokens to every rank of its branch and width, once, and decodes.
@@ -194,7 +301,7 @@ class DenoiseWriter final : public PlanWriter {
         if (from == rank() || mesh_.at(Axis::kLayers, from) != stages_ - 1) continue;
         const int index = mesh_.sequence_index(from);
         const SlotVersion part{kWholeSlot + index, turn};
-        receive(kind, message(pass, from, Payload::kLatent, tokens_of(index)), part);
+        receive(kind, message(pass, from, Payload::kLatent, config_.rows_of(index)), part);
         if (kind == Kind::kAwait) reads.push_back(part);
       }
     };
@@ -227,7 +334,7 @@ class DenoiseWriter final : public PlanWriter {
     for (int from : group_) {
       if (from == rank() || mesh_.at(Axis::kLayers, from) != stages_ - 1) continue;
       const int index = mesh_.sequence_index(from);
-      const Range part = intersection(tokens_of(index), frame_tokens(to.order));
+      const Range part = intersection(config_.rows_of(index), frame_tokens(to.order));
       if (part.size() == 0) continue;
       to.slot = kFramePartSlot + to.order % 2 * mesh_.layout().sequence() + index;
       receive(kind, message(of_frame(pass, to.order), from, Payload::kLatent, part), to);
@@ -281,10 +388,11 @@ class DenoiseWriter final : public PlanWriter {
 
   const DenoisePlanConfig& config_;
   const Mesh& mesh_;
-  const int stages_, stage_, cfg_, branch_;
+  const int stages_, stage_, cfg_, branch_, index_;
   // The ranks of this one's branch and width.
   const std::vector<int> group_ = mesh_.along(sequence_axes({Axis::kLayers}), rank());
   const Range tokens_;
+  int64_t number_ = 0;  // of the next forward of a displaced step
 };
 
 }  // namespace
@@ -313,6 +421,30 @@ int64_t message_bytes(const DenoisePlanConfig& config, const Step& message) {
   return (tokens + config.joint_rows[message.pass.branch]) * config.hidden_bytes;
 }
 
+PlanRules denoise_rules(const DenoisePlanConfig& config) {
+  return {.bytes = [config](const Step& message) { return message_bytes(config, message); },
+          .stale = config.patches.empty() ? 0 : 1};
+}
+
+void displace_steps(DenoisePlanConfig& config, int warmup, int resync) {
+  for (size_t step = std::max(1, warmup); step < config.steps.size(); ++step)
+    config.steps[step].displaced = config.steps[step].model == config.steps[step - 1].model &&
+                                   (resync == 0 || step % resync != 0);
+}
+
+Range DenoisePlanConfig::rows_of(int index) const {
+  if (tokens.empty()) return {};
+  const int64_t begin = std::accumulate(tokens.begin(), tokens.begin() + index, int64_t{0});
+  return {begin, begin + tokens[index]};
+}
+
+Range DenoisePlanConfig::rows_of(int index, int patch) const {
+  Range rows{rows_of(index).begin, rows_of(index).begin};
+  for (int each = 0; each < patch; ++each)
+    rows = {rows.end, rows.end + partition(patches[each], layout.sequence(), index).size()};
+  return rows;
+}
+
 bool receives_frames(const Layout& layout, int rank) {
   if (layout.decode_rank >= 0) return rank == layout.decode_rank;
   return layout.vae_ranks <= 0 || rank < layout.vae_ranks;
@@ -331,6 +463,11 @@ std::vector<Plan> plan_denoise(const DenoisePlanConfig& config, const Range& tur
   CHECK(config.tokens.empty() || static_cast<int>(config.tokens.size()) == config.layout.sequence(),
         "tokens of", config.tokens.size(), "of", config.layout.sequence());
   CHECK(!config.tokens.empty() || config.layout.ranks() == 1, "tokens of every sequence index");
+  for (int step = config.first_step; step < static_cast<int>(config.steps.size()); ++step)
+    CHECK(
+        !config.steps[step].displaced || (!config.patches.empty() && step > config.first_step &&
+                                          config.steps[step].model == config.steps[step - 1].model),
+        "step", step, "of", config.patches.size(), "patches is displaced");
   CHECK(config.first_step >= 0 && config.first_step <= static_cast<int>(config.steps.size()),
         "first step", config.first_step, "of", config.steps.size());
   const Range all = denoise_turns(config);

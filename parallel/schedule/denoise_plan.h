@@ -21,11 +21,22 @@
 // Overlap: a stage sends while it computes the next branch; sends never block. A step's
 //   receives of hidden rows and velocities are posted before the rank computes.
 // Paper: GPipe (arXiv 1811.06965); CFG parallel as in xDiT.
+//
+// Displaced steps (parallel/methods/patches/pipefusion.h) are performed patch by patch of the
+// tokens, in order: a stage computes one patch while others compute the next ones, and the last
+// stage updates it. Between displaced steps no stage waits for a whole step.
+//   Talk: hidden rows and the updated latent go from stage to stage patch by patch.
+//   Bytes of a displaced step: hidden (n + M j) D e per branch and hop for M patches; the rest as
+//     above.
+//   Memory: 2 or 3 hidden buffers of a patch; the rows of the latent are those above.
+//   Overlap: hidden rows are received into another buffer while a patch computes, and a patch's
+//     latent as soon as the one before it is computed. With T_c for a patch on a stage and t_c for
+//     its message a step takes max(M T_c, N (T_c + t_c)) on N stages.
 #include <array>
 #include <vector>
 
 #include "parallel/mesh.h"
-#include "parallel/schedule/plan.h"
+#include "parallel/schedule/plan_check.h"
 
 namespace weft {
 
@@ -45,7 +56,8 @@ enum Slot : int {
 struct DenoisePlanConfig {
   struct DenoiseStep {
     int model = 0;
-    int branches = 1;  // 2 with guidance
+    int branches = 1;        // 2 with guidance
+    bool displaced = false;  // performed patch by patch; never the first step of a run or an expert
     // The last stage adds what the blocks added in the last step that ran them. It has the latent,
     // so it embeds that itself: no other stage does anything, and no message is sent to it.
     bool skipped = false;
@@ -61,7 +73,24 @@ struct DenoisePlanConfig {
   int64_t hidden_bytes = 0;             // bytes of a token's hidden row on the wire
   int64_t latent_bytes = 0;             // bytes of a token's part of the latent
   std::array<int64_t, 2> joint_rows{};  // per branch: rows of text that travel with the hidden rows
+  std::vector<int64_t> patches{};       // tokens of each patch, where steps are displaced
+
+  // The rows of a sequence index, one index after the other: all of them, or those of patch 1, 2
+  // ... (Pass::micro).
+  Range rows_of(int index) const;
+  Range rows_of(int index, int patch) const;
+  // Slots of displaced steps: three for hidden rows, one per patch with its rows of the latent, and
+  // one per branch and patch for the keys that the patch leaves for others, which are no rows.
+  int hidden_patch_slot(int number) const { return kWholeSlot + layout.sequence() + number; }
+  int latent_patch_slot(int patch) const { return hidden_patch_slot(2) + patch; }
+  int keys_patch_slot(int branch, int patch) const {
+    return latent_patch_slot((branch + 1) * static_cast<int>(patches.size()) + patch);
+  }
 };
+
+// Marks the steps that are displaced: all but the first `warmup`, every resync-th (0: none) and the
+// first one of each expert.
+void displace_steps(DenoisePlanConfig& config, int warmup, int resync = 0);
 
 // Returns whether a rank of a layout gets the final latent in order to decode it.
 bool receives_frames(const Layout& layout, int rank);
@@ -75,6 +104,7 @@ std::vector<Plan> plan_denoise(const DenoisePlanConfig& config, const Range& tur
 
 // The bytes of a message by the formula above, from its payload, tokens and branch.
 int64_t message_bytes(const DenoisePlanConfig& config, const Step& message);
+PlanRules denoise_rules(const DenoisePlanConfig& config);
 
 // Blocks of stage `index` of `stages`. Blocks that remain after an even split go to the stages with
 // the least load; embedding and head count as `ends` blocks each on the first and the last stage.

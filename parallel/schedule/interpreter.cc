@@ -14,11 +14,12 @@ const TensorView& Slots::make(int slot, DType dtype, int64_t rows, int64_t colum
                     have[0] == rows && have[1] == columns && have.device == device;
   if (same) return made.rows;
   check_idle(slot);
-  made = {{}, TensorView(nullptr, dtype, {rows, columns}, device)};
-  if (rows > 0) {
-    made.owned = Tensor(dtype, {rows, columns}, device);
-    made.rows = made.owned.view();
-  }
+  TensorView wanted(nullptr, dtype, {rows, columns}, device);
+  const TensorView& owned = made.owned;
+  const bool fits = made.owned && owned.device == device && owned.bytes() >= wanted.bytes();
+  if (!fits) made.owned = rows > 0 ? Tensor(dtype, {rows, columns}, device) : Tensor();
+  if (rows > 0) wanted.data = made.owned.view().data;
+  made.rows = wanted;
   return made.rows;
 }
 

@@ -18,7 +18,8 @@ namespace weft {
 // The memory of a rank's slots: rows [n, columns] of one dtype each.
 class Slots {
  public:
-  // Makes the slot's rows. Keeps them where the slot has rows of this shape, dtype and device.
+  // Makes the slot's rows. Keeps them where the slot has rows of this shape, dtype and device, and
+  // its memory where they fit into it.
   const TensorView& make(int slot, DType dtype, int64_t rows, int64_t columns, Device device = {});
   // Lets the slot be `rows`, which somebody else owns.
   void lend(int slot, const TensorView& rows);

@@ -115,17 +115,20 @@ namespace {
 constexpr int kPlanLeft = 70, kPlanWidth = 920, kPlanRow = 22, kPlanBar = 18;
 constexpr std::array<const char*, 8> kClips{"#3b6ea5", "#c2703d", "#5f8f4e", "#8a6fa8",
                                             "#b3a13c", "#4f9a99", "#a8505f", "#70757a"};
-constexpr const char* kIdle = "#ece8df";
+constexpr const char *kIdle = "#ece8df", *kDecoding = "#2b2b2b";
 
-struct NamedForward {
+// A forward, or the decoding of a clip.
+struct DrawnStep {
   StepTime time;
   Pass pass;
+  bool decodes;
 };
-using RankForwards = std::vector<std::vector<NamedForward>>;
+using RankSteps = std::vector<std::vector<DrawnStep>>;
 
-// The forwards of [begin_s, end_s), each a rectangle with its name.
-std::string window_svg(const RankForwards& ranks, double begin_s, double end_s, double top,
+// The steps of [begin_s, end_s), each a rectangle with its name.
+std::string window_svg(const RankSteps& ranks, double begin_s, double end_s, double top,
                        const std::function<std::string(const Pass& pass)>& name) {
+  constexpr double kLetter = 5.2;  // its width
   const double scale = kPlanWidth / (end_s - begin_s);
   std::string svg = label(kPlanLeft, top - 6, "from " + seconds_text(begin_s)) +
                     label(kPlanLeft + kPlanWidth - 80, top - 6, "to " + seconds_text(end_s));
@@ -133,13 +136,15 @@ std::string window_svg(const RankForwards& ranks, double begin_s, double end_s, 
     const double y = top + kPlanRow * static_cast<double>(rank);
     svg += label(10, y + 13, "rank " + std::to_string(rank)) +
            rectangle(kPlanLeft, y, kPlanWidth, kPlanBar, kIdle);
-    for (const auto& [time, pass] : ranks[rank]) {
+    for (const auto& [time, pass, decodes] : ranks[rank]) {
       if (time.end_s <= begin_s || time.begin_s >= end_s) continue;
       const double from = (std::max(time.begin_s, begin_s) - begin_s) * scale,
                    to = (std::min(time.end_s, end_s) - begin_s) * scale;
+      const char* clip = kClips[static_cast<size_t>(pass.clip) % kClips.size()];
       svg += rectangle(kPlanLeft + from, y, std::max(0.5, to - from - 0.7), kPlanBar,
-                       kClips[static_cast<size_t>(pass.clip) % kClips.size()]);
-      if (const std::string text = name(pass); to - from > 6.0 * static_cast<double>(text.size()))
+                       decodes ? kDecoding : clip);
+      const std::string text = decodes ? "decode " + std::to_string(pass.clip) : name(pass);
+      if (to - from > kLetter * static_cast<double>(text.size()) + 2)
         svg += "<g fill=\"white\" font-size=\"9\">" + label(kPlanLeft + from + 2, y + 12, text) +
                "</g>\n";
     }
@@ -147,24 +152,35 @@ std::string window_svg(const RankForwards& ranks, double begin_s, double end_s, 
   return svg;
 }
 
-// The share of every slice of the whole time in which a rank computes.
-std::string shares_svg(const std::vector<NamedForward>& forwards, double end_s, double y) {
-  std::vector<double> shares(kPlanWidth);
+// The share of every slice of the whole time in which a rank computes, and above it the share in
+// which it decodes.
+std::string shares_svg(const std::vector<DrawnStep>& steps, double end_s, double y) {
+  std::array<std::vector<double>, 2> shares;
+  for (auto& of_kind : shares) of_kind.resize(kPlanWidth);
   const double scale = kPlanWidth / end_s;
-  for (const NamedForward& forward : forwards) {
-    const double from = forward.time.begin_s * scale, to = forward.time.end_s * scale;
+  for (const DrawnStep& step : steps) {
+    const double from = step.time.begin_s * scale, to = step.time.end_s * scale;
     for (int at = static_cast<int>(from); at < std::min<double>(kPlanWidth, to); ++at)
-      shares[at] += std::min(to, at + 1.0) - std::max<double>(from, at);
+      shares[step.decodes][at] += std::min(to, at + 1.0) - std::max<double>(from, at);
   }
-  std::string path;
+  std::array<std::string, 2> paths;
   for (int at = 0; at < kPlanWidth; ++at) {
-    char move[64];
-    std::snprintf(move, sizeof move, "M%d %.1fh1v-%.1fh-1z", kPlanLeft + at, y + kPlanBar,
-                  kPlanBar * std::min(1.0, shares[at]));
-    if (shares[at] > 0.01) path += move;
+    double foot = y + kPlanBar;
+    for (size_t kind = 0; kind < paths.size(); ++kind) {
+      const double height = kPlanBar * std::min(1.0, shares[kind][at]);
+      if (height < 0.2) continue;
+      char move[64];
+      std::snprintf(move, sizeof move, "M%d %.1fh1v-%.1fh-1z", kPlanLeft + at, foot, height);
+      paths[kind] += move;
+      foot -= height;
+    }
   }
-  return rectangle(kPlanLeft, y, kPlanWidth, kPlanBar, kIdle) + "<path fill=\"" + kClips[0] +
-         "\" d=\"" + path + "\"/>\n";
+  std::string svg = rectangle(kPlanLeft, y, kPlanWidth, kPlanBar, kIdle);
+  for (size_t kind = 0; kind < paths.size(); ++kind)
+    if (!paths[kind].empty())
+      svg += std::string("<path fill=\"") + (kind ? kDecoding : kClips[0]) + "\" d=\"" +
+             paths[kind] + "\"/>\n";
+  return svg;
 }
 
 }  // namespace
@@ -173,15 +189,17 @@ std::string plan_svg(std::span<const Plan> plans, std::span<const std::vector<St
                      const std::string& title,
                      const std::function<std::string(const Pass& pass)>& name) {
   constexpr int kShown = 32, kGap = 50;  // forwards in a window
-  RankForwards ranks(plans.size());
+  RankSteps ranks(plans.size());
   double end_s = 0, forward_s = 0;
   for (size_t rank = 0; rank < plans.size(); ++rank)
     for (size_t i = 0; i < times[rank].size(); ++i) {
-      end_s = std::max(end_s, times[rank][i].end_s);
+      const StepTime& time = times[rank][i];
+      end_s = std::max(end_s, time.end_s);
       const Step& step = plans[rank].steps[i];
-      if (step.kind != Step::Kind::kCompute) continue;
-      ranks[rank].push_back({times[rank][i], step.pass});
-      forward_s = std::max(forward_s, times[rank][i].end_s - times[rank][i].begin_s);
+      const bool decodes = step.kind == Step::Kind::kDecode;
+      if (!decodes && step.kind != Step::Kind::kCompute) continue;
+      ranks[rank].push_back({time, step.pass, decodes});
+      if (!decodes) forward_s = std::max(forward_s, time.end_s - time.begin_s);
     }
   const int panel = kPlanRow * static_cast<int>(ranks.size()) + kGap;
   std::string svg = svg_head(40 + 4 * panel, title);
@@ -189,7 +207,7 @@ std::string plan_svg(std::span<const Plan> plans, std::span<const std::vector<St
     const double y = 60 + kPlanRow * static_cast<double>(rank);
     svg += label(10, y + 13, "rank " + std::to_string(rank)) + shares_svg(ranks[rank], end_s, y);
   }
-  svg += label(kPlanLeft, 54, "computing (blue) from 0 s") +
+  svg += label(kPlanLeft, 54, "forwards (blue) and decoding (black) from 0 s") +
          label(kPlanLeft + kPlanWidth - 80, 54, "to " + seconds_text(end_s));
   const double window_s = std::min(end_s, kShown * forward_s);
   int top = 60 + panel;

@@ -89,6 +89,22 @@ TEST_F(BenchLong, FourStagesGiveTheFramesOfOne) {
   }
 }
 
+// The only block takes nine steps, and each sends hidden rows to the second stage and the latent
+// back.
+TEST_F(BenchLong, MessagesTakeTheTimeOfTheLink) {
+  const Outcome outcome = run(
+      "bench long --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 9 --steps 9 "
+      "--dtype f32 --link-ms 50 --json queue:block=2,context=1");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto lines = rows(outcome.out);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(lines[1].at("layout").get<std::string>().starts_with("layers=2")) << lines[1];
+  EXPECT_EQ(lines[1].at("link_ms"), 50);
+  EXPECT_EQ(lines[1].at("link_gbit"), 0);
+  EXPECT_LT(lines[1].at("frames_per_second"), 9 / (9 * 2 * 0.05));
+  EXPECT_EQ(lines[1].at("framehash"), lines[0].at("framehash"));
+}
+
 TEST_F(BenchLong, WhatCannotBeMeasuredIsNamed) {
   for (const auto& [operands, text] : {std::pair{"--steps 3 queue:block=2,context=1", "steps"},
                                        {"--size 32", "WxH"},

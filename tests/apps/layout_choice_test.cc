@@ -114,5 +114,23 @@ TEST_F(LayoutAuto, OffersLayoutsUnderWhichAJobFits) {
   EXPECT_EQ(chosen["high_water_bytes"], least);
 }
 
+// Patches of one job need an axis that the other cannot use. On one rank both are drawn.
+TEST_F(LayoutAuto, JobsWithAndWithoutDisplacedPatchesNeedOtherLayouts) {
+  const std::string jobs = path("jobs.jsonl");
+  std::ofstream(jobs) << R"({"prompt": "a", "method": "distrifusion:patches=2"})"
+                      << "\n"
+                      << R"({"prompt": "b", "method": "full"})"
+                      << "\n";
+  const std::string command =
+      "generate --model tests/golden/pipeline_t2v/model --size 32x32 --num-frames 9 --steps 9 "
+      "--quiet --prompt-file " +
+      jobs + " -o " + path("{idx}.mp4");
+  const Outcome two = run(command + " --ranks 2 --layout patch=2");
+  EXPECT_EQ(two.code, 2);
+  EXPECT_NE(two.err.find("different methods"), std::string::npos) << two.err;
+  const Outcome one = run(command);
+  EXPECT_EQ(one.code, 0) << one.err;
+}
+
 }  // namespace
 }  // namespace weft

@@ -79,6 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
                {"displaced_distrifusion", "displaced_distrifusion_uneven", "displaced_pcpp",
                 "displaced_pcpp_uneven"},
                4},
+        Family{"PipeFusion", {"displaced_pipefusion", "displaced_pipefusion_uneven"}, 6},
         Family{"Queue",
                {"queue_small", "queue_no_context", "queue_prompts", "queue_two_experts",
                 "queue_wide_context"},

@@ -76,6 +76,26 @@ TEST_F(OutputRule, ResultLinesAreThePathTheHashAndTheSeconds) {
 }
 
 // The model's text encoder reads 64 tokens.
+TEST_F(OutputRule, ScheduledPromptsThatAreTooLongAreCutWithAWarning) {
+  std::string prompt;
+  for (int i = 0; i < 80; ++i) prompt += "red ball ";
+  std::ofstream(path("schedule.jsonl")) << json{{"at", "0.5s"}, {"prompt", "a blue square"}} << "\n"
+                                        << json{{"at", "1.5s"}, {"prompt", prompt}} << "\n";
+  const Outcome outcome =
+      run("generate --json --model " + kModel +
+          " --size 32x16 --num-frames 41 --steps 9 --threads 1 --progress none -p 'a red ball' "
+          "--method queue:block=2,context=1 --prompt-schedule " +
+          path("schedule.jsonl") + " -o " + path("a.mp4"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_FALSE(json::parse(outcome.out).contains("prompt_cut"));  // that is of the first prompt
+  const std::string warning = "weft: warning: the prompt at 1.5 s has ";
+  const size_t at = outcome.err.find(warning);
+  ASSERT_NE(at, std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("reads 64; it ignores everything from '", at), std::string::npos);
+  EXPECT_EQ(outcome.err.find("the prompt at 0.5 s"), std::string::npos) << outcome.err;
+}
+
+// The model's text encoder reads 64 tokens.
 TEST_F(OutputRule, PromptsThatAreTooLongAreCutWithAWarning) {
   std::string prompt;
   for (int i = 0; i < 40; ++i) prompt += "red ball ";

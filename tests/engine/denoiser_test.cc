@@ -135,8 +135,8 @@ struct Observed {
   std::vector<CommCounters::Count> sent{};  // latents, by rank
 };
 
-Observed denoise(const Layout& layout, double guidance, bool keep,
-                 const LocalOptions& options = {}) {
+Observed denoise(const Layout& layout, double guidance, bool keep, const LocalOptions& options = {},
+                 const std::optional<PipeFusion>& pipefusion = {}) {
   Observed seen;
   seen.sent.resize(layout.ranks());
   std::mutex mutex;
@@ -151,8 +151,10 @@ Observed denoise(const Layout& layout, double guidance, bool keep,
         ToyExperts experts;
         RankPlacement placement = RankPlacement::of(world, layout);
         float prompts[] = {0.5f, -0.5f};
+        placement.set_pipefusion(pipefusion);
         DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
         config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
+        if (pipefusion) displace_steps(config, pipefusion->warmup);
         config.blocks = {kBlocks};
         Job job{.request = asked,
                 .sampler = steps,
@@ -170,11 +172,11 @@ Observed denoise(const Layout& layout, double guidance, bool keep,
           seen.latent = std::move(copied);
         };
         job.before_step = [&](int done) {
-          world.barrier(stream, {.pass = {.step = done}, .hop = 90});
-          if (world.rank() == 0)
+          if (!pipefusion) world.barrier(stream, {.pass = {.step = done}, .hop = 90});
+          if (!pipefusion && world.rank() == 0)
             seen.most_live =
                 std::max(seen.most_live, static_cast<int64_t>(tensor_bytes_live()) - live);
-          world.barrier(stream, {.pass = {.step = done}, .hop = 91});
+          if (!pipefusion) world.barrier(stream, {.pass = {.step = done}, .hop = 91});
           return keep && done == 2 ? StepAction::kKeep : StepAction::kContinue;
         };
         job.keep = [&](int, Snapshot snapshot) {
@@ -245,6 +247,46 @@ TEST(Denoiser, DelaysAndRendezvousChangeNoBit) {
 
 bool same(const Tensor& a, const Tensor& b) {
   return a.count() == b.count() && std::memcmp(a.view().data, b.view().data, a.view().bytes()) == 0;
+}
+
+// A transformer without attention cannot tell patches that are displaced: the schedule, its buffers
+// and the solver, which steps patch by patch (law L-PF9), give the bits of one loop, also under
+// delays; and so does the checkpoint.
+TEST(Denoiser, PatchByPatchGivesTheLatentOfOneLoop) {
+  const Snapshot one = denoise({}, 4, true).kept;
+  for (const double guidance : {1.0, 4.0}) {
+    const Tensor expected = reference(guidance);
+    for (const PipeFusion& method : {PipeFusion{{6, 6, 6}, 1}, PipeFusion{{5, 4, 9}, 2},
+                                     PipeFusion{{18}, 0}, PipeFusion{{4, 2, 3, 3, 6}, 1}})
+      for (int ranks = 1; ranks <= 4; ++ranks)
+        for (const Layout& layout :
+             legal_layouts(ranks, {.heads = 6,
+                                  .layers = kBlocks,
+                                  .tokens = kTokens,
+                                  .ffn = 6,
+                                  .patch_tokens = std::ranges::min(method.patches),
+                                  .guided = guidance > 1})) {
+          EXPECT_TRUE(same(denoise(layout, guidance, false, {}, method).latent, expected))
+              << to_string(layout);
+          if (guidance == 1) continue;
+          const Observed seen = denoise(layout, guidance, true, {}, method);
+          EXPECT_TRUE(same(seen.latent, expected)) << to_string(layout);
+          EXPECT_TRUE(same(seen.kept.latent, one.latent)) << to_string(layout);
+          for (size_t k = 0; k < one.history.size(); ++k)
+            EXPECT_TRUE(same(seen.kept.history[k].second, one.history[k].second))
+                << to_string(layout);
+        }
+  }
+  Layout layout;
+  layout[Axis::kCfg] = layout[Axis::kLayers] = 2;
+  const Tensor expected = reference(4);
+  for (uint64_t seed = 1; seed <= 100; ++seed)
+    EXPECT_TRUE(same(denoise(layout, 4, false,
+                             {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50},
+                             PipeFusion{{5, 4, 9}, 1})
+                         .latent,
+                     expected))
+        << seed;
 }
 
 // A checkpoint is that of one rank. Of every sequence index the last stage's first rank sends its

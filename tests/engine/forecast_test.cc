@@ -26,7 +26,8 @@ DeviceModel device() {
   return model;
 }
 
-PlannedJob planned(const std::string& model, const Link& link, int frames = 0) {
+PlannedJob planned(const std::string& model, const Link& link, int frames = 0,
+                   const std::string& method = "auto", int steps = 7) {
   PlannedJob job{.model = std::make_shared<const OpenModel>(model),
                  .options = options_of(DType::kF32),
                  .request = {},
@@ -35,7 +36,8 @@ PlannedJob planned(const std::string& model, const Link& link, int frames = 0) {
   job.options.memory_limit = UINT64_MAX;
   job.request.prompt = "a big red ball";
   job.request.frames = frames;
-  job.request.steps = 7;
+  job.request.steps = steps;
+  job.request.method = parse_method(method, "method");
   job.request = Generator(job.model, job.options).resolve(job.request);
   return job;
 }
@@ -91,6 +93,20 @@ std::vector<Layout> expected_choice(const std::vector<Forecast>& all,
       layouts, [&](const Layout& one) { return std::ranges::count(alike, one) > 0; });
   std::erase(shown, chosen);
   return {chosen, shown.at(0), shown.at(1)};
+}
+
+// Exact and displaced steps, which take turns.
+TEST(Forecast, HoldsForDisplacedPatches) {
+  for (const char* method :
+       {"distrifusion:patches=2,warmup=3", "pcpp:patches=4,warmup=1,resync=4",
+        "pipefusion:patches=4,warmup=1", "pipefusion:patches=4,warmup=1,resync=4"})
+    for (const Link& link : {kFast, kSlow}) {
+      const PlannedJob job = planned("models/pocket", link, 0, method, 12);
+      QuickForecast quick(job);
+      for (const Forecast& whole : all_of(job, legal(job, 2)))
+        EXPECT_NEAR(quick(whole.layout).stage("denoise") / whole.stage("denoise"), 1, 0.1)
+            << method << " " << to_string(whole.layout);
+    }
 }
 
 TEST(LayoutChoice, IsTheMinimumOfAllLayouts) {

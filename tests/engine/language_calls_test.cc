@@ -1,6 +1,8 @@
 // The callbacks of a language model, and the prediction of a rank's memory.
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "engine/language/language.h"
 #include "models/random_weights.h"
 #include "parallel/transport/local.h"
@@ -73,28 +75,67 @@ TEST(LanguageCalls, WhatIsStoppedEndsToo) {
   EXPECT_TRUE(done[4].ids.empty());
 }
 
-TEST(LanguageCalls, BytesArePredicted) {
+// mpi_plan_test compares all memory of a rank, which needs ranks that are processes.
+TEST(LanguageCalls, BytesOfWeightsAndCacheArePredicted) {
   const DecoderConfig config = even();
-  const TensorFile file = random_tensors(decoder_tensors(config), 7);
-  for (const auto& [ranks, text] : {std::pair{1, "auto"},
-                                    {2, "layers=2"},
-                                    {2, "tensor=2"},
-                                    {2, "ulysses=2"},
-                                    {4, "ring=2,ulysses=2"}}) {
-    const Layout layout = parse_layout(text, ranks, LanguageRank::limits(config, 64));
-    run_ranks(ranks, [&](Communicator& world) {
-      LanguageOptions options = one_thread();
-      options.positions = options.cache_tokens = 128;
-      const LanguageBytes bytes =
-          LanguageRank::predict(config, options, RankPlacement(layout, world.rank()), 64, 64, 1);
-      LanguageRank rank(file, config, options, RankPlacement::of(world, layout));
-      EXPECT_EQ(bytes.weights, rank.weights_bytes()) << text;
-      // A ring has a second pool, with one more page, for caches that are split by tokens.
-      const uint64_t pages = layout[Axis::kRing] > 1 ? 1 + 2 * 2 : 1;
-      rank.open(0);
-      EXPECT_EQ(bytes.cache, pages * rank.cache(0).shape().page_bytes()) << text;
-    });
-  }
+  const CompletionRequest request{.prompt = std::vector<int32_t>(70, 5), .max_tokens = 20};
+  const std::vector<CompletionRequest> asked(3, request);
+  const CompletionOptions how{.batch = 2, .chunk = 16};
+  LanguageOptions options = sized_for(asked, how.batch, one_thread());
+  EXPECT_EQ(options.positions, 89);
+  EXPECT_EQ(options.cache_tokens, 2 * 128);
+  options.page_rows = 16;
+  for (const int ranks : {1, 2, 4})
+    for (const Layout& layout : legal_layouts(ranks, LanguageRank::limits(config, 70))) {
+      if (layout[Axis::kData] > 1) continue;
+      run_ranks(ranks, [&](Communicator& world) {
+        const LanguageBytes bytes =
+            LanguageModel::predict(config, options, layout, world.rank(), asked, how);
+        LanguageModel model(random_tensors(decoder_tensors(config), 7), config, options,
+                            RankPlacement::of(world, layout));
+        model.complete(asked, how);
+        EXPECT_EQ(bytes.weights, model.rank().weights_bytes()) << to_string(layout);
+        EXPECT_EQ(bytes.cache, model.rank().cache_bytes()) << to_string(layout);
+        EXPECT_GE(bytes.workspace, model.rank().arena_high_water()) << to_string(layout);
+      });
+    }
+}
+
+// A plan with fewer resident blocks leaves out exactly the blocks that are not in memory.
+TEST(LanguageCalls, BytesOfResidentBlocksArePredicted) {
+  const DecoderConfig config = even();
+  const CompletionRequest request{.prompt = {1, 2, 3}, .max_tokens = 9};
+  LanguageOptions options = sized_for({&request, 1}, 1, one_thread());
+  const auto weights = [&](int resident) {
+    options.resident = resident;
+    return LanguageModel::predict(config, options, Layout{}, 0, {&request, 1}).weights;
+  };
+  const uint64_t block = weights(0) - weights(3);
+  EXPECT_GT(block, 0u);
+  EXPECT_EQ(weights(3) - weights(2), block);
+  EXPECT_EQ(weights(4), weights(0));
+}
+
+// A plan of long completions is a dry run of few passes.
+TEST(LanguageCalls, PlansOfLargeModelsAreFast) {
+  const DecoderConfig config{.hidden = 4096,
+                             .ffn = 12288,
+                             .vocab = 151936,
+                             .layers = 36,
+                             .heads = 32,
+                             .kv_heads = 8,
+                             .head_dim = 128,
+                             .head_norms = true,
+                             .max_positions = 40960};
+  const CompletionRequest request{.prompt = std::vector<int32_t>(8192), .max_tokens = 8192};
+  const std::vector<CompletionRequest> asked(16, request);
+  const LanguageOptions options = sized_for(asked, 16, {.dtype = DType::kBF16});
+  const Layout layout = parse_layout("tensor=8", 8, LanguageRank::limits(config, 16384));
+  const std::clock_t start = std::clock();
+  const LanguageBytes bytes = LanguageModel::predict(config, options, layout, 0, asked);
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  EXPECT_GT(bytes.cache, uint64_t{4} << 30);
+  EXPECT_LT(seconds, 2);
 }
 
 }  // namespace

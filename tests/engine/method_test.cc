@@ -40,7 +40,8 @@ TEST(Method, ItsTextIsReadAsItIsWritten) {
 TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
   const std::pair<const char*, const char*> faults[] = {
       {"ful",
-       "--method is 'ful', legal: auto, full, clips, queue, distrifusion, pcpp; did you mean "
+       "--method is 'ful', legal: auto, full, clips, queue, distrifusion, pcpp, pipefusion; did "
+       "you mean "
        "full?"},
       {"", "legal: auto, full, clips, queue"},
       {"full:window=1", "but full has no numbers; legal: full"},

@@ -3,8 +3,7 @@
 // usage: mpi_plan_test MODEL FRAMESxHEIGHTxWIDTH [LAYOUT...]   under mpirun; layouts without a name
 //                                                              are all legal ones
 //        mpi_plan_test language FOLDER [LAYOUT...]   under mpirun, completes prompts with a
-//        language
-//                                                    model
+//                                                    language model
 //        mpi_plan_test widen MODEL FOLDER    copies a small model and gives its transformer the
 //                                            true width of its family, two blocks and random values
 #include <cstdio>
@@ -87,22 +86,40 @@ std::vector<int64_t> run_rank(RankPlacement placement, const std::string& model,
   return bytes;
 }
 
+// A language model's job: several sequences at once, or more requests than fit in a batch.
+struct LanguageJob {
+  const char* name;
+  std::vector<int64_t> prompts;
+  int64_t max_tokens;
+  CompletionOptions how;
+};
+
+std::vector<LanguageJob> language_jobs() {
+  return {{"3 prompts of 96 tokens", {96, 96, 96}, 8, {.chunk = 32}},
+          {"5 prompts of 20 to 150 tokens, 2 at once",
+           {150, 20, 75, 40, 96},
+           30,
+           {.batch = 2, .chunk = 16}}};
+}
+
 // The bytes of a language model's job, first by the plan, then as taken.
 std::vector<int64_t> complete_on_rank(RankPlacement placement, const std::string& folder,
-                                      DType dtype) {
-  constexpr int64_t kPrompt = 96, kNew = 8, kSequences = 3, kChunk = 32;
-  LanguageOptions options{.dtype = dtype, .threads = 1, .positions = kPrompt + kNew};
-  options.page_rows = 16;
-  options.cache_tokens = kSequences * (kPrompt + options.page_rows);
+                                      DType dtype, const LanguageJob& job) {
+  std::vector<CompletionRequest> requests;
+  for (const int64_t tokens : job.prompts) {
+    CompletionRequest& request = requests.emplace_back();
+    request.max_tokens = job.max_tokens;
+    for (int id = 0; id < tokens; ++id) request.prompt.push_back(3 + id);
+  }
+  const LanguageOptions options =
+      sized_for(requests, job.how.batch, {.dtype = dtype, .threads = 1, .page_rows = 16});
   const LanguageBytes plan =
-      LanguageRank::predict(LanguageModel::read_config(folder), options, placement, kChunk,
-                            kSequences * kPrompt, kSequences);
+      LanguageModel::predict(LanguageModel::read_config(folder), options, placement.layout(),
+                             placement.rank(), requests, job.how);
   const size_t live = tensor_bytes_live();
   reset_tensor_bytes_peak();
   LanguageModel model(folder, options, std::move(placement));
-  CompletionRequest request{.max_tokens = kNew};
-  for (int id = 0; id < kPrompt; ++id) request.prompt.push_back(3 + id);
-  model.complete(std::vector<CompletionRequest>(kSequences, request), {.chunk = kChunk});
+  model.complete(requests, job.how);
   return {static_cast<int64_t>(plan.total()),
           static_cast<int64_t>(tensor_bytes_peak() - live + model.rank().arena_high_water())};
 }
@@ -114,16 +131,20 @@ std::vector<std::string> language_work(Communicator& world, const std::string& f
   for (const std::string& name : names) layouts.push_back(parse_layout(name, world.size(), limits));
   if (names.empty()) layouts = legal_layouts(world.size(), limits);
   std::erase_if(layouts, [](const Layout& layout) { return layout[Axis::kData] > 1; });
+  std::vector<std::pair<LanguageJob, DType>> cases;
+  for (const LanguageJob& job : language_jobs())
+    for (const DType dtype : {DType::kF32, DType::kBF16}) cases.emplace_back(job, dtype);
   std::vector<std::string> faults;
   for (const Layout& layout : layouts)
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const auto all =
-          test::gather(world, complete_on_rank(RankPlacement::of(world, layout), folder, dtype));
+    for (const auto& [job, dtype] : cases) {
+      const auto all = test::gather(
+          world, complete_on_rank(RankPlacement::of(world, layout), folder, dtype, job));
       for (int rank = 0; rank < (world.rank() == 0 ? world.size() : 0); ++rank) {
         const auto planned = static_cast<double>(all[rank][0]),
                    taken = static_cast<double>(all[rank][1]);
         char line[200];
-        std::snprintf(line, sizeof line, "%s %s, rank %d: %.3f MiB planned, %.3f taken (%+.2f %%)",
+        std::snprintf(line, sizeof line,
+                      "%s, %s %s, rank %d: %.3f MiB planned, %.3f taken (%+.2f %%)", job.name,
                       to_string(layout).c_str(), std::string(to_string(dtype)).c_str(), rank,
                       planned / 0x1p20, taken / 0x1p20, 100 * (planned / taken - 1));
         std::printf("%s\n", line);

@@ -43,7 +43,9 @@ void expect_like_whole(const PlannedJob& job, int ranks, const std::string& text
     const Forecast whole = forecast_whole(job, layout), few = quick(layout);
     const std::string what = to_string(layout);
     EXPECT_NEAR(few.seconds / whole.seconds, 1, 0.02) << what;
-    EXPECT_NEAR(few.stage("denoise") / whole.stage("denoise"), 1, 0.02) << what;
+    // The events of a simulated run do not tell decoding from the forwards beside it.
+    EXPECT_NEAR((few.stage("denoise") + few.stage("decode")) / whole.stage("denoise"), 1, 0.02)
+        << what;
     for (int rank = 0; rank < ranks; ++rank)
       for (const Payload payload : {Payload::kHidden, Payload::kLatent, Payload::kVelocity}) {
         const auto kind = static_cast<size_t>(payload);
@@ -57,6 +59,46 @@ TEST(QueueForecast, IsTheTimeOfTheWholeJob) {
   for (const Link& link : {kFast, kSlow})
     for (const int ranks : {1, 2, 3, 4})
       expect_like_whole(planned("models/pocket", link, 81, 12), ranks);
+}
+
+// All frames are decoded by the decoder, in order, while later blocks are denoised. A decoder that
+// is the first rank has that time as a stage of its own, as a run has.
+TEST(QueueForecast, CountsTheDecodingBesideTheForwards) {
+  const PlannedJob job = planned("models/pocket", kFast, 81, 12);
+  PlannedJob at_once = job;
+  at_once.request.method = {.kind = MethodKind::kFull};
+  const double decode_s = QuickForecast(at_once)({}).stage("decode");
+  QueueForecast quick(job);
+  for (const auto& [text, decoder] : {std::pair{"layers=2", 0}, {"layers=2,decode_rank=1", 1}}) {
+    const Layout layout =
+        parse_layout(text, 2, Generator(job.model, job.options).layout_limits(job.request));
+    const QueueTimeline timeline = quick.timeline(layout);
+    ASSERT_EQ(timeline.skipped, 0);
+    std::vector<StepTime> decoded;
+    double last_forward_s = 0;
+    for (size_t rank = 0; rank < 2; ++rank)
+      for (size_t i = 0; i < timeline.times[rank].size(); ++i) {
+        const Step& step = timeline.plans[rank].steps[i];
+        const StepTime& time = timeline.times[rank][i];
+        if (step.kind == Step::Kind::kCompute)
+          last_forward_s = std::max(last_forward_s, time.end_s);
+        if (step.kind != Step::Kind::kDecode) continue;
+        EXPECT_EQ(rank, decoder) << text;
+        EXPECT_EQ(step.pass.clip, std::ssize(decoded)) << text;
+        decoded.push_back(time);
+      }
+    ASSERT_EQ(std::ssize(decoded), timeline.config.blocks) << text;
+    EXPECT_LT(decoded.front().end_s, last_forward_s) << text;
+    EXPECT_GE(timeline.end_s, decoded.back().end_s) << text;
+    double sum_s = 0;
+    for (const StepTime& time : decoded) sum_s += time.end_s - time.begin_s;
+    EXPECT_NEAR(sum_s / decode_s, 1, 0.02) << text;
+    const Forecast forecast = quick(layout);
+    EXPECT_NEAR(forecast.stage("decode"), decoder == 0 ? sum_s : 0, 1e-9) << text;
+    double stages_s = 0;
+    for (const auto& [stage, seconds] : forecast.stages) stages_s += seconds;
+    EXPECT_NEAR(stages_s, forecast.seconds, 1e-9) << text;
+  }
 }
 
 // Fewer blocks than steps, and fewer than stages.

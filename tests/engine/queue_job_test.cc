@@ -180,6 +180,45 @@ TEST(QueueJob, PromptsChangeAtTheirBlock) {
   EXPECT_NE(run(request, {}).framehash, changed.framehash);
 }
 
+// Keeps the warnings of prompts that no block shows.
+struct Unshown final : ProgressListener {
+  std::vector<std::string> lines;
+  void progress(const Progress&) override {}
+  void warning(const std::string& line) override {
+    if (line.find("is never shown") != std::string::npos) lines.push_back(line);
+  }
+};
+
+std::vector<std::string> warnings_of(const Request& request) {
+  Unshown warnings;
+  RunOptions options;
+  options.listener = &warnings;
+  Generator(kModel, options_of(DType::kF32)).run(request, nullptr, options);
+  return warnings.lines;
+}
+
+// The first prompt is shown until the first of the schedule; one behind the last block's first
+// frame and one whose turn is over before a block begins are never shown, which a warning says.
+TEST(QueueJob, WarnsOfPromptsThatAreNeverShown) {
+  Request request = queue_job();
+  request.fps = 8;  // the blocks begin at 0, 9, 17, 25 and 33 frames
+  EXPECT_TRUE(warnings_of(request).empty());
+  const std::string before = run(request, {}).framehash;
+  request.schedule = {{1.5, "a blue square"}, {4.125, "a white ring"}};
+  EXPECT_TRUE(warnings_of(request).empty());
+  const std::string changed = run(request, {}).framehash;
+  EXPECT_NE(changed, before);
+  request.schedule = {{1.25, "a green star"},
+                      {1.5, "a blue square"},
+                      {4.125, "a white ring"},
+                      {4.25, "a red ball"}};
+  EXPECT_EQ(run(request, {}).framehash, changed);
+  const std::vector<std::string> lines = warnings_of(request);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(lines[0].starts_with("the prompt at 1.25 s is never shown")) << lines[0];
+  EXPECT_TRUE(lines[1].starts_with("the prompt at 4.25 s is never shown")) << lines[1];
+}
+
 TEST(QueueJob, AShortVideoIsCutFromOneBlock) {
   Request request = queue_job();
   request.frames = 5;

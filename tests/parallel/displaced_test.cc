@@ -1,6 +1,6 @@
 // The laws of displaced patches (DistriFusion, PCPP): against a slow reference by definition, the
 // same bits for every number of ranks, with the bytes and the memory of their formulas.
-#include "parallel/methods/displaced.h"
+#include "parallel/methods/patches/displaced.h"
 
 #include "tests/parallel/attention_by_definition.h"
 #include "tests/parallel/methods.h"

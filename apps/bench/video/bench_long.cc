@@ -14,6 +14,7 @@
 #include "apps/commands.h"
 #include "apps/device.h"
 #include "apps/inspect/memory.h"
+#include "apps/layout_choice.h"
 #include "apps/model_folder.h"
 #include "engine/generation/generator.h"
 #include "engine/job/job_spec.h"
@@ -139,6 +140,7 @@ class LongBench {
  public:
   LongBench(const Flags& flags, DType dtype)
       : flags_(flags),
+        link_(link_of(flags)),
         model_(std::make_shared<OpenModel>(flags.given("model") ? model_folder(flags)
                                                                 : find_model("pocket"))) {
     options_.dtype = dtype;
@@ -181,10 +183,12 @@ class LongBench {
     Request request = row.request;
     request.prompt = pocket::prompt_of(clip(index));
     request.seed = static_cast<uint64_t>(index);
-    return draw_video(flags_, model_, options_, row.layout, request);
+    const bool slow = link_.latency_s > 0 || link_.bytes_per_s > 0;
+    return draw_video(flags_, model_, options_, row.layout, request, slow ? &link_ : nullptr);
   }
 
   const GeneratorOptions& options() const { return options_; }
+  const Link& link() const { return link_; }
   std::string model_name() const { return Generator(model_, options_).model_name(); }
 
  private:
@@ -223,6 +227,7 @@ class LongBench {
   }
 
   const Flags& flags_;
+  const Link link_;  // between ranks
   const std::shared_ptr<const OpenModel> model_;
   GeneratorOptions options_;
   Request asked_;
@@ -315,6 +320,8 @@ nlohmann::json to_json(const Row& row, double one, const LongBench& bench) {
                         {"frames", row.request.frames},
                         {"steps", row.request.steps},
                         {"clips", row.videos.size()},
+                        {"link_gbit", bench.link().bytes_per_s * 8e-9},  // 0: unlimited
+                        {"link_ms", bench.link().latency_s * 1e3},
                         {"frames_per_second", row.frames_per_second()},
                         {"speed_up", row.frames_per_second() / one},
                         {"bytes_per_frame", row.bytes_per_frame()},

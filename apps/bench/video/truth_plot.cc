@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-constexpr double kLeft = 70, kTop = 60, kWidth = 700, kHeight = 420, kLegend = 330;
+constexpr double kLeft = 70, kTop = 60, kWidth = 700, kHeight = 420, kLegend = 420;
 
 struct Axis {
   double low, high, from, to;  // values, and their places

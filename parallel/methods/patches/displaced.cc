@@ -1,4 +1,4 @@
-#include "parallel/methods/displaced.h"
+#include "parallel/methods/patches/displaced.h"
 
 #include <algorithm>
 #include <cmath>

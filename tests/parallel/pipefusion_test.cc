@@ -1,0 +1,377 @@
+// The laws of PipeFusion's attention: against a slow reference by definition, the same under every
+// split of a patch, with the bytes and the memory of their formulas.
+#include "parallel/methods/patches/pipefusion.h"
+
+#include <numeric>
+
+#include "parallel/mesh.h"
+#include "parallel/methods/mixer_factory.h"
+#include "tests/parallel/attention_by_definition.h"
+#include "tests/parallel/methods.h"
+
+namespace weft::test {
+namespace {
+
+struct Shapes {
+  std::array<int64_t, 3> grid{4, 3, 2};
+  int64_t heads = 4, kv_heads = 4, head_dim = 12;
+  int64_t replicated = 0;
+  DType dtype = DType::kF32;
+  const Ops* ops = &reference_ops();
+
+  int64_t tokens() const { return grid[0] * grid[1] * grid[2]; }
+  AttendShape shape() const { return {heads, kv_heads, head_dim, dtype, replicated}; }
+  float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
+};
+
+// The queries, keys and values of one step: of the tokens, then of the replicated rows of each
+// patch in turn.
+struct Features {
+  Tensor q, k, v;
+  Features(const Shapes& s, size_t patches, int step)
+      : q(values(s, patches, s.heads, 100 * step + 1, 1.5f)),
+        k(values(s, patches, s.kv_heads, 100 * step + 2, 1.5f)),
+        v(values(s, patches, s.kv_heads, 100 * step + 3, 1)) {}
+  static Tensor values(const Shapes& s, size_t patches, int64_t heads, int seed, float spread) {
+    return random_values(
+        s.dtype, {s.tokens() + static_cast<int64_t>(patches) * s.replicated, heads, s.head_dim},
+        static_cast<uint64_t>(seed), spread);
+  }
+};
+
+std::vector<Features> features(const Shapes& shapes, const PipeFusion& method, int steps) {
+  std::vector<Features> all;
+  for (int step = 0; step < steps; ++step) all.emplace_back(shapes, method.patches.size(), step);
+  return all;
+}
+
+Layout split(int ring, int ulysses) {
+  Layout layout;
+  layout[Axis::kRing] = ring;
+  layout[Axis::kUlysses] = ulysses;
+  return layout;
+}
+
+// Patches of the forwards of a step, in order.
+std::vector<int> patches_of(const PipeFusion& method, int step) {
+  if (step < std::max(1, method.warmup)) return {kAllPatches};
+  std::vector<int> all(method.patches.size());
+  std::iota(all.begin(), all.end(), 1);
+  return all;
+}
+
+using After = std::function<void(Communicator&, const MixerDescription&)>;
+
+// The output of every step: of the tokens, then of each patch's replicated rows. In a step of all
+// tokens these are the first patch's.
+std::vector<Tensor> run(const Shapes& s, const PipeFusion& method, const Layout& layout,
+                        const std::vector<Features>& values, const LocalOptions& options = {},
+                        const After& after = {}) {
+  std::vector<Tensor> out;
+  for (const Features& one : values) {
+    out.emplace_back(s.dtype, one.q.view().shape());
+    std::memset(out.back().view().data, 0, out.back().view().bytes());
+  }
+  const Rope rope = make_rope(s.grid, {}, static_cast<int>(s.head_dim));
+  run_ranks(
+      layout.ranks(),
+      [&](Communicator& world) {
+        const PatchParts parts(method, layout.sequence());
+        const MixerDescription description{.mesh = Mesh(layout),
+                                           .rank = world.rank(),
+                                           .tokens = parts.map(kAllPatches),
+                                           .pipefusion = method};
+        const auto group = [&](const std::vector<int>& ranks, int number) {
+          return world.group(ranks, 1 + number);
+        };
+        const std::unique_ptr<TokenMixer> mixer = make_mixer(description, group);
+        Stream stream = Stream::cpu(1, Determinism::kFast, s.ops);
+        IdentityReducer reducer;
+        IdentityHalo halo;
+        for (size_t step = 0; step < values.size(); ++step)
+          for (const int patch : patches_of(method, static_cast<int>(step))) {
+            Arena arena(size_t{1} << 26);
+            const TokenRanges own = parts.map(patch)[world.rank()];
+            const Pass pass{.step = static_cast<int>(step), .micro = patch};
+            Context context{stream, arena, *mixer, reducer, halo, pass, own};
+            mixer->begin(pass);
+            const int64_t text = s.tokens() + std::max(patch - 1, 0) * s.replicated;
+            // Moves this rank's rows between the whole and a part.
+            const auto move = [&](const TensorView& whole, const TensorView& part, bool in) {
+              int64_t row = 0;
+              const auto rows = [&](int64_t begin, int64_t count) {
+                const TensorView there = whole.slice(0, begin, count),
+                                 here = part.slice(0, row, count);
+                copy(stream, in ? there : here, in ? here : there);
+                row += count;
+              };
+              for (const Range& range : own.ranges) rows(range.begin, range.size());
+              if (in || world.rank() == 0) rows(text, s.replicated);
+            };
+            const auto cut = [&](const TensorView& x) {
+              Tensor part(x.dtype, {own.size() + s.replicated, x[1], x[2]});
+              move(x, part, true);
+              return part;
+            };
+            const Tensor q = cut(values[step].q), k = cut(values[step].k), v = cut(values[step].v);
+            const Tensor result(s.dtype, q.view().shape());
+            mixer->attend(context, {.layer = 3,
+                                    .q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .out = result,
+                                    .rope = &rope,
+                                    .scale = s.scale(),
+                                    .replicated = s.replicated});
+            move(out[step], result, false);
+          }
+        mixer->finish();
+        if (after) after(world, description);
+      },
+      options);
+  return out;
+}
+
+int patch_of(const Shapes& s, const PipeFusion& method, int64_t row) {
+  if (row >= s.tokens()) return static_cast<int>((row - s.tokens()) / s.replicated) + 1;
+  int patch = 1;
+  for (int64_t end = method.patches[0]; row >= end; end += method.patches[patch++]) continue;
+  return patch;
+}
+
+std::vector<double> turned(const Shapes& s, const Tensor& x, int64_t row, int64_t head) {
+  const float* in = x.as<float>() + (row * x.view()[1] + head) * s.head_dim;
+  if (row >= s.tokens()) return {in, in + s.head_dim};
+  return turned_head(
+      in, s.head_dim,
+      {static_cast<double>(row / (s.grid[1] * s.grid[2])),
+       static_cast<double>(row / s.grid[2] % s.grid[1]), static_cast<double>(row % s.grid[2])});
+}
+
+// By definition: a row of patch m sees the present keys of patches 1 ... m, those of the step
+// before of the patches behind, and the replicated rows of its own patch. In an exact step it sees
+// the present keys of all tokens, and all have the replicated rows of the first patch.
+Tensor by_definition(const Shapes& s, const PipeFusion& method, const std::vector<Features>& values,
+                     int step) {
+  Tensor out(DType::kF32, values[0].q.view().shape());
+  std::memset(out.view().data, 0, out.view().bytes());
+  const bool exact = patches_of(method, step)[0] == kAllPatches;
+  const int64_t rows = values[0].q.view()[0], group = s.heads / s.kv_heads;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int patch = patch_of(s, method, row), text = exact ? 1 : patch;
+    if (exact && row >= s.tokens() && patch > 1) continue;
+    for (int64_t head = 0; head < s.heads; ++head) {
+      const auto query = turned(s, values[step].q, row, head);
+      std::vector<double> logits;
+      std::vector<const float*> seen;
+      for (int64_t key = 0; key < rows; ++key) {
+        const int of = patch_of(s, method, key);
+        if (key >= s.tokens() && of != text) continue;
+        const Features& from = values[exact || of <= patch ? step : step - 1];
+        const auto turned_key = turned(s, from.k, key, head / group);
+        double logit = 0;
+        for (int64_t i = 0; i < s.head_dim; ++i) logit += query[i] * turned_key[i];
+        logits.push_back(logit * s.scale());
+        seen.push_back(from.v.as<float>() + (key * s.kv_heads + head / group) * s.head_dim);
+      }
+      softmax_mean(logits, seen, s.head_dim, out.as<float>() + (row * s.heads + head) * s.head_dim);
+    }
+  }
+  return out;
+}
+
+const std::vector<PipeFusion> kMethods = {{.patches = {8, 8, 8}, .warmup = 1},
+                                          {.patches = {9, 7, 8}, .warmup = 2},
+                                          {.patches = {5, 4, 8, 7}, .warmup = 0},
+                                          {.patches = {24}, .warmup = 1}};
+
+TEST(PipeFusion, PatchPartsCutEveryTokenOnce) {
+  for (const PipeFusion& method : kMethods)
+    for (int parts = 1; parts <= 4; ++parts) {
+      const PatchParts cut(method, parts);
+      std::vector<int> held(24);
+      const SequenceMap all = cut.map(kAllPatches);
+      for (int part = 0; part < parts; ++part) {
+        TokenRanges own{{}, 24};
+        for (int patch = 1; patch <= cut.patches(); ++patch) {
+          const Range tokens = cut.tokens(patch, part);
+          EXPECT_EQ(cut.map(patch)[part].ranges, std::vector{tokens});
+          own.append(tokens);
+          for (int64_t token = tokens.begin; token < tokens.end; ++token) {
+            ++held[token];
+            EXPECT_EQ(patch_of({}, method, token), patch);
+          }
+        }
+        EXPECT_EQ(all[part].ranges, own.ranges);
+      }
+      EXPECT_EQ(held, std::vector<int>(24, 1));
+    }
+}
+
+// The definition, laws L-PF4 and L-PF5: under every split the keys of every patch are of the right
+// step, from the first displaced step on, and every token is seen once.
+TEST(PipeFusion, IsItsDefinitionUnderEverySplitOfAPatch) {
+  const int steps = 4;
+  for (const int64_t text : {0, 3})
+    for (const int64_t kv_heads : {4, 2}) {
+      const Shapes shapes{.kv_heads = kv_heads, .replicated = text};
+      for (const PipeFusion& method : kMethods) {
+        const std::vector<Features> values = features(shapes, method, steps);
+        for (const auto& [ring, ulysses] :
+             std::vector<std::pair<int, int>>{{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {4, 1}}) {
+          const auto out = run(shapes, method, split(ring, ulysses), values);
+          for (int step = 0; step < steps; ++step)
+            EXPECT_LE(relative_l2(out[step], by_definition(shapes, method, values, step)), 1e-6)
+                << "ring " << ring << " ulysses " << ulysses << " step " << step << " text " << text
+                << " patches " << method.patches.size();
+        }
+      }
+    }
+}
+
+TEST(PipeFusion, FastOpsAreWithinTheirBounds) {
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const PipeFusion& method : kMethods) {
+      const Shapes reference{.replicated = 3, .dtype = dtype},
+          fast{.replicated = 3, .dtype = dtype, .ops = &cpu_ops()};
+      const std::vector<Features> values = features(reference, method, 3);
+      const auto expected = run(reference, method, {}, values);
+      const auto actual = run(fast, method, split(2, 2), values);
+      for (int step = 0; step < 3; ++step)
+        EXPECT_LE(relative_l2(actual[step], expected[step]), dtype == DType::kF32 ? 1e-6 : 8e-3);
+    }
+}
+
+// Law L-PF1: one patch is full attention, to the bit. Law L-PF2: so are steps of all tokens.
+TEST(PipeFusion, OnePatchAndWarmupAreFullAttention) {
+  const Shapes shapes{.replicated = 2};
+  const PipeFusion one{.patches = {24}, .warmup = 1};
+  const std::vector<Features> values = features(shapes, one, 3);
+  const auto displaced = run(shapes, one, {}, values);
+  const auto exact = run(shapes, {.patches = {24}, .warmup = 3}, {}, values);
+  for (int step = 0; step < 3; ++step) EXPECT_TRUE(same_bits(displaced[step], exact[step]));
+  const Rope rope = make_rope(shapes.grid, {}, static_cast<int>(shapes.head_dim));
+  for (int step = 0; step < 3; ++step) {
+    Stream stream = Stream::cpu(1, Determinism::kFast, shapes.ops);
+    Arena arena(size_t{1} << 26);
+    SerialSeams seams;
+    Context context = seams.context(stream, arena, {}, TokenRanges::all(24));
+    const auto own = [&](const Tensor& x) {
+      Tensor copied(x.view().dtype, x.view().shape());
+      copy(stream, x, copied);
+      return copied;
+    };
+    const Tensor q = own(values[step].q), k = own(values[step].k), v = own(values[step].v);
+    const Tensor out(shapes.dtype, q.view().shape());
+    seams.mixer.attend(context, {.layer = 3,
+                                 .q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .out = out,
+                                 .rope = &rope,
+                                 .scale = shapes.scale(),
+                                 .replicated = shapes.replicated});
+    EXPECT_TRUE(same_bits(out, displaced[step])) << step;
+  }
+}
+
+// Law L-PF3: where two steps have the same input, a displaced one is exact.
+TEST(PipeFusion, ConstantInputIsExact) {
+  const Shapes shapes;
+  for (const PipeFusion& method : kMethods) {
+    std::vector<Features> values;
+    for (int step = 0; step < 4; ++step) values.emplace_back(shapes, method.patches.size(), 0);
+    PipeFusion exact = method;
+    exact.warmup = 4;
+    const auto out = run(shapes, method, split(2, 2), values);
+    const auto expected = run(shapes, exact, {}, values);
+    for (int step = 0; step < 4; ++step) EXPECT_LE(relative_l2(out[step], expected[step]), 1e-6);
+  }
+}
+
+// A forward that comes too early or too late is noticed before it sees keys of another step.
+TEST(PipeFusion, KeysOfAnotherStepAreRefused) {
+  PatchKeys keys({{8}, {8}, {8}});
+  Attend attend;
+  const Tensor k(DType::kF32, {24, 2, 12});
+  attend.k = k;
+  const auto begin = [&](int step, int micro) {
+    keys.begin({.step = step, .micro = micro}, attend);
+  };
+  EXPECT_DEATH(begin(0, 1), "patch 2 is of step -2");
+  begin(0, kAllPatches);
+  begin(1, 1);
+  EXPECT_DEATH(begin(1, 3), "patch 2 is of step 0");
+  begin(1, 2);
+  EXPECT_DEATH(begin(2, 1), "patch 3 is of step 0");
+  begin(1, 3);
+  begin(2, 1);
+  EXPECT_DEATH(begin(3, 1), "patch 2 is of step 1");
+}
+
+TEST(PipeFusion, BytesAndMemoryAreTheFormulas) {
+  const Shapes shapes{.kv_heads = 2};
+  for (const PipeFusion& method : kMethods)
+    for (const auto& [ring, ulysses] :
+         std::vector<std::pair<int, int>>{{1, 1}, {1, 2}, {2, 1}, {2, 2}, {4, 1}}) {
+      const std::vector<Features> one = features(shapes, method, std::max(1, method.warmup)),
+                                  two = features(shapes, method, std::max(1, method.warmup) + 1);
+      std::vector<int64_t> exact(ring * ulysses);
+      run(shapes, method, split(ring, ulysses), one, {},
+          [&](Communicator& world, const MixerDescription&) {
+            exact[world.rank()] = world.counters().total_sent().bytes;
+          });
+      run(shapes, method, split(ring, ulysses), two, {},
+          [&](Communicator& world, const MixerDescription& description) {
+            EXPECT_EQ(world.counters().total_sent().bytes - exact[world.rank()],
+                      mixer_sent_bytes(description, shapes.shape()))
+                << "ring " << ring << " ulysses " << ulysses;
+          });
+    }
+  // The stores of two layers in one branch, and of one layer in the other.
+  const auto before = tensor_bytes_live();
+  const Tensor half(DType::kF32, {24, 2, 12});        // the keys of one layer
+  const auto counted = tensor_bytes_live() - before;  // alignment included
+  PatchKeys keys({{8}, {8}, {8}});
+  Attend attend;
+  attend.k = half;
+  for (const auto& [branch, layer] : std::vector<std::pair<int, int>>{{0, 1}, {0, 2}, {1, 1}}) {
+    attend.layer = layer;
+    for (const int patch : {kAllPatches, 1, 2, 3})
+      keys.begin({.branch = branch, .step = patch > 0, .micro = patch}, attend);
+  }
+  EXPECT_EQ(tensor_bytes_live() - before, counted + 3 * 2 * counted);
+  EXPECT_EQ(pipefusion_cache_bytes(24, {.heads = 4, .kv_heads = 2, .head_dim = 12}),
+            2 * half.view().bytes());
+}
+
+TEST(PipeFusion, DelaysChangeNoBit) {
+  const Shapes shapes{.replicated = 2};
+  const PipeFusion method = kMethods[2];
+  const std::vector<Features> values = features(shapes, method, 3);
+  const auto plain = run(shapes, method, split(2, 2), values);
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const auto delayed = run(shapes, method, split(2, 2), values,
+                             {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
+    for (int step = 0; step < 3; ++step) EXPECT_TRUE(same_bits(delayed[step], plain[step])) << seed;
+  }
+}
+
+TEST(PipeFusion, SettingsThatCannotWorkAreRefused) {
+  EXPECT_EQ(refuse(PipeFusion{.patches = {12, 12}}, 24), "");
+  EXPECT_EQ(refuse(PipeFusion{.patches = {12, 11}}, 24), "the patches have 23 tokens, legal: 24");
+  EXPECT_EQ(refuse(PipeFusion{.patches = {24}, .warmup = -1}, 24),
+            "warmup is -1, legal: 0 or more steps");
+  const LayoutLimits limits{.heads = 8, .layers = 4, .tokens = 24, .patch_tokens = 3};
+  EXPECT_EQ(refuse(split(1, 3), limits), "");
+  EXPECT_EQ(refuse(split(2, 2), limits),
+            "ring * ulysses is 4, but the smallest patch has 3 tokens");
+  Layout token_ring;
+  token_ring[Axis::kTokenRing] = 2;
+  EXPECT_EQ(refuse(token_ring, limits),
+            "token_ring=2 under --method pipefusion, whose patches see kept keys; legal: 1 (ring "
+            "and ulysses split a patch)");
+}
+
+}  // namespace
+}  // namespace weft::test
