@@ -61,6 +61,21 @@ TEST_F(BenchTruth, TheTableHasALinePerCase) {
   EXPECT_NE(outcome.out.find("\nfull@ulysses"), std::string::npos) << outcome.out;
 }
 
+// A threshold of 0 skips nothing; one above all changes runs the first step and the last alone.
+TEST_F(BenchTruth, ACacheIsACaseWithItsSkippedSteps) {
+  const Outcome outcome =
+      run("bench truth --model models/pocket --size 32x32 --num-frames 5 --steps 9 --dtype f32 "
+          "--repeat 1 --json teacache:0@cfg teacache:1000@cfg full@cfg");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto lines = rows(outcome.out);
+  ASSERT_EQ(lines.size(), 3u);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i].at("skipped_steps"), i == 1 ? 7 : 0) << lines[i];
+    EXPECT_EQ(lines[i].at("psnr").is_null(), i != 1) << lines[i];
+    EXPECT_TRUE(lines[i].at("same_frames_as_one_rank")) << lines[i];
+  }
+}
+
 TEST_F(BenchTruth, ForecastsEightRanksOverThreeLinks) {
   const Outcome outcome =
       run("bench truth --simulate --model models/pocket --json --device-gflops 100 --device-gbs 10 "
@@ -78,7 +93,8 @@ TEST_F(BenchTruth, ForecastsEightRanksOverThreeLinks) {
 }
 
 TEST_F(BenchTruth, WhatIsNoCaseIsNamed) {
-  for (const auto& [operand, text] : {std::pair{"full", "METHOD@AXIS"},
+  for (const auto& [operand, text] : {std::pair{"full", "METHOD@AXIS or CACHE@AXIS"},
+                                      {"teacache@ring", "teacache:THRESHOLD"},
                                       {"half@ring", "full, clips, queue"},
                                       {"full@side", "side"}}) {
     const Outcome outcome = run(std::string(kSmall) + operand);

@@ -134,6 +134,31 @@ TEST(Clips, FramesAreThoseOfOneRankToTheBit) {
   }
 }
 
+// A rank keeps what the blocks added to the rows of its own clip, for each branch that it computes.
+TEST(Clips, AStepCacheGivesTheBitsOfOneRank) {
+  Request request = clips_job("clips:window=2,global=3,trained=5,bias=2");
+  request.steps = 6;
+  const Outcome plain = deliver(request, {});
+  request.cache = {StepCacheKind::kTeaCache, 0.1, std::vector<int>{1, 2, 4}};
+  const Outcome one = deliver(request, {});
+  EXPECT_NE(one.latents, plain.latents);
+  std::vector<Layout> layouts = deliveries();
+  for (const Axis axis : {Axis::kLayers, Axis::kCfg}) {
+    layouts.push_back(clips(2));
+    layouts.back()[axis] = 2;
+  }
+  for (const Layout& layout : layouts) {
+    const Outcome parts = deliver(request, layout);
+    EXPECT_EQ(parts.latents, one.latents) << to_string(layout);
+    ASSERT_EQ(parts.result.cached.size(), 6u);
+    for (size_t step = 0; step < 6; ++step) {
+      EXPECT_EQ(parts.result.cached[step].skipped, step == 1 || step == 2 || step == 4);
+      EXPECT_NEAR(parts.result.cached[step].output_change, one.result.cached[step].output_change,
+                  1e-4);
+    }
+  }
+}
+
 // Checkpoints and the file of final latents are those of one rank, and every number of clips goes
 // on from them.
 TEST(Clips, KeptLatentsAreThoseOfOneRankAndAreResumed) {

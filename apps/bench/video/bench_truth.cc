@@ -26,16 +26,26 @@ constexpr uint64_t kSeed = 11;  // of the prompts
 constexpr int kRanks = 2, kSimulatedRanks = 8;
 constexpr int kTimed = 3;  // timed runs of every case; the median counts
 
-// METHOD@AXIS. What is drawn is that of the method; the ranks along the axis share the work.
+// A method, or full attention with a step cache.
+struct Approximation {
+  Method method{MethodKind::kFull};
+  StepCache cache{};
+
+  std::string name() const {
+    return cache.kind == StepCacheKind::kNone ? to_string(method) : to_string(cache);
+  }
+};
+
+// APPROXIMATION@AXIS. The ranks along the axis share the work.
 struct Case {
   std::string text;
-  Method method;
+  Approximation approximation;
   std::string axis;
 };
 
-constexpr const char* kQuickCases[] = {"full@ulysses", "distrifusion:patches=2@patch",
+constexpr const char* kQuickCases[] = {"full@ulysses",         "distrifusion:patches=2@patch",
                                        "pcpp:patches=2@patch", "pipefusion:patches=4@layers",
-                                       "clips@clip"};
+                                       "teacache:0.1@ulysses", "clips@clip"};
 constexpr const char* kCases[] = {"full@ulysses",
                                   "full@ring",
                                   "full@token_ring",
@@ -55,18 +65,35 @@ constexpr const char* kCases[] = {"full@ulysses",
                                   "pipefusion:patches=4,warmup=1@layers",
                                   "pipefusion:patches=8,warmup=1@layers",
                                   "pipefusion:patches=8,warmup=4@layers",
+                                  "teacache:0.03@ulysses",
+                                  "teacache:0.05@ulysses",
+                                  "teacache:0.1@ulysses",
+                                  "teacache:0.2@ulysses",
                                   "clips@clip"};
 constexpr const char* kSimulatedCases[] = {
     "full@ulysses", "full@ring", "distrifusion:patches=8@patch", "pcpp:patches=8,window=0.3@patch",
     "pipefusion:patches=16@layers"};
 
+bool names_cache(const std::string& text) {
+  for (int kind = 1; kind < static_cast<int>(StepCacheKind::kCount); ++kind)
+    if (text.starts_with(to_string(static_cast<StepCacheKind>(kind)))) return true;
+  return false;
+}
+
 Case case_of(const std::string& text) {
+  const std::string label = "a case of weft bench truth";
   const size_t at = text.find('@');
   if (at == std::string::npos)
-    throw Error(ErrorKind::kUsage, "a case of weft bench truth is '" + text +
-                                       "', legal: METHOD@AXIS, as full@ulysses");
-  return {text, parse_method(text.substr(0, at), "a case of weft bench truth"),
-          text.substr(at + 1)};
+    throw Error(ErrorKind::kUsage, label + " is '" + text +
+                                       "', legal: METHOD@AXIS or CACHE@AXIS, as full@ulysses or "
+                                       "teacache:0.1@ulysses");
+  const std::string name = text.substr(0, at);
+  Approximation approximation;
+  if (names_cache(name))
+    approximation.cache = parse_step_cache(name, label);
+  else
+    approximation.method = parse_method(name, label);
+  return {text, approximation, text.substr(at + 1)};
 }
 
 // The cases that the command line names, else these.
@@ -108,9 +135,10 @@ constexpr std::pair<const char*, int Found::*> kParts[] = {
     {"colour", &Found::colour}, {"shape", &Found::shape}, {"motion", &Found::motion},
     {"ground", &Found::ground}, {"all", &Found::all},     {"torn", &Found::torn}};
 
-// All clips that one method drew.
+// All clips that one approximation drew.
 struct Quality {
   double error = 0, similarity = 0;  // means against full attention
+  double skipped = 0;                // steps of a clip, in the mean
   Found trained, held_out;
   std::string first_hash;
 
@@ -118,7 +146,7 @@ struct Quality {
 };
 
 struct ClipResult {
-  double error = 0, similarity = 0;
+  double error = 0, similarity = 0, skipped = 0;
   pocket::ClipScore score{};
   std::string hash;
 };
@@ -147,19 +175,20 @@ class TruthBench {
     options_.threads = 1;
   }
 
-  // Draws all clips with full attention and with every method, several clips at a time.
+  // Draws all clips with full attention and with every approximation, several clips at a time.
   std::map<std::string, Quality> qualities(const std::vector<Case>& cases) const {
-    std::map<std::string, Method> methods{{"full", {MethodKind::kFull}}};
-    for (const Case& one : cases) methods[to_string(one.method)] = one.method;
+    std::map<std::string, Approximation> ways;
+    for (const Case& one : cases) ways[one.approximation.name()] = one.approximation;
     std::map<std::string, std::vector<ClipResult>> results;
-    for (const auto& [name, method] : methods) results[name].resize(clips_.size());
+    for (const auto& [name, way] : ways) results[name].resize(clips_.size());
+    const std::string exact = Approximation{}.name();
     std::atomic<size_t> next = 0;
     const auto work = [&] {
       for (size_t clip = next++; clip < clips_.size(); clip = next++) {
-        const DrawnVideo full = drawn({MethodKind::kFull}, clip);
-        for (const auto& [name, method] : methods)
-          results.at(name)[clip] = compared(
-              method.kind == MethodKind::kFull ? full : drawn(method, clip), full, clips_[clip]);
+        const DrawnVideo full = drawn({}, clip);
+        for (const auto& [name, way] : ways)
+          results.at(name)[clip] =
+              compared(name == exact ? full : drawn(way, clip), full, clips_[clip]);
       }
     };
     std::vector<std::thread> threads;
@@ -174,36 +203,35 @@ class TruthBench {
   // Draws the first clip on two ranks. `hash` is that of one rank.
   void time(const Case& one, const Link* link, const std::string& hash, Timed& timed) const {
     const Generator generator(model_, options_);
-    const Request request = generator.resolve(request_of(one.method, 0));
+    const Request request = generator.resolve(request_of(one.approximation, 0));
     const Layout layout = layout_of(one, kRanks, generator, request);
     const DrawnVideo video = draw_video(flags_, model_, options_, layout, request, link);
     timed.step_s.push_back(video.denoise_s / request.steps);
     timed.bytes_per_step = static_cast<double>(video.sent_bytes) / request.steps;
     timed.same &= video.hash == hash;
   }
-  double time_alone() const { return drawn({MethodKind::kFull}, 0).denoise_s / resolved().steps; }
+  double time_alone() const { return drawn({}, 0).denoise_s / resolved().steps; }
 
-  Request resolved() const {
-    return Generator(model_, options_).resolve(request_of({MethodKind::kFull}, 0));
-  }
+  Request resolved() const { return Generator(model_, options_).resolve(request_of({}, 0)); }
   const GeneratorOptions& options() const { return options_; }
   std::string model_name() const { return Generator(model_, options_).model_name(); }
   size_t clips() const { return clips_.size(); }
 
  private:
-  Request request_of(const Method& method, size_t clip) const {
+  Request request_of(const Approximation& way, size_t clip) const {
     Request request = sizes_of(flags_);
-    request.method = method;
+    request.method = way.method;
+    request.cache = way.cache;
     request.prompt = pocket::prompt_of(clips_[clip]);
     request.seed = clip;
     return request;
   }
-  DrawnVideo drawn(const Method& method, size_t clip) const {
-    return draw_video(flags_, model_, options_, {}, request_of(method, clip));
+  DrawnVideo drawn(const Approximation& way, size_t clip) const {
+    return draw_video(flags_, model_, options_, {}, request_of(way, clip));
   }
   static ClipResult compared(const DrawnVideo& video, const DrawnVideo& full,
                              const pocket::ClipSpec& asked) {
-    ClipResult result{.hash = video.hash};
+    ClipResult result{.skipped = static_cast<double>(video.skipped_steps), .hash = video.hash};
     const auto frames = static_cast<double>(full.frames.size());
     for (size_t i = 0; i < full.frames.size(); ++i) {
       result.error += mean_squared_error(video.frames[i], full.frames[i]) / frames;
@@ -220,6 +248,7 @@ class TruthBench {
       const ClipResult& result = results[clip];
       quality.error += result.error / static_cast<double>(results.size());
       quality.similarity += result.similarity / static_cast<double>(results.size());
+      quality.skipped += result.skipped / static_cast<double>(results.size());
       (pocket::held_out(clips_[clip]) ? quality.held_out : quality.trained).add(result.score);
     }
     return quality;
@@ -247,6 +276,7 @@ nlohmann::json to_json(const Row& row, const TruthBench& bench, double alone_s) 
                         {"isa", cpu_isa()},
                         {"psnr", nullptr},
                         {"ssim", row.quality.similarity},
+                        {"skipped_steps", row.quality.skipped},
                         {"trained", to_json(row.quality.trained)},
                         {"held_out", to_json(row.quality.held_out)},
                         {"bytes_per_step", row.fast.bytes_per_step},
@@ -261,11 +291,11 @@ nlohmann::json to_json(const Row& row, const TruthBench& bench, double alone_s) 
 void print_header(const TruthBench& bench, const Link& slow) {
   std::printf(
       "%s, %zu clips, %d steps, %s; %d ranks of one thread; the slow link has %g Gbit/s and %g "
-      "ms\n%-70s%-42s%-44s%s\n%-54s %7s %6s",
+      "ms\n%-78s%-42s%-44s%s\n%-54s %7s %6s %7s",
       printable(bench.model_name()).c_str(), bench.clips(), bench.resolved().steps,
       std::string(to_string(bench.options().dtype)).c_str(), kRanks, slow.bytes_per_s * 8e-9,
       slow.latency_s * 1e3, "", "trained combinations", "held-out combinations",
-      "      speed-up of a step", "case", "PSNR", "SSIM");
+      "      speed-up of a step", "case", "PSNR", "SSIM", "skipped");
   for (int group = 0; group < 2; ++group)
     for (const auto& [name, part] : kParts) std::printf(" %6s", name);
   std::printf(" %9s %8s %8s\n", "kB/step", "fast", "slow");
@@ -277,6 +307,7 @@ void print(const Row& row, double alone_s) {
     std::printf(" %7.2f %6.3f", row.quality.psnr(), row.quality.similarity);
   else
     std::printf(" %7s %6d", "same", 1);
+  std::printf(" %7.1f", row.quality.skipped);
   for (const Found* found : {&row.quality.trained, &row.quality.held_out})
     for (const auto& [name, part] : kParts) std::printf(" %5.0f%%", found->percent(part));
   std::printf(" %9.1f %7.2fx %7.2fx%s\n", row.fast.bytes_per_step / 1024,
@@ -297,7 +328,7 @@ int measure(const Flags& flags, DType dtype, int clips) {
     for (const Row& row : rows) cases.push_back(row.of);
     return bench.qualities(cases);
   }();
-  for (Row& row : rows) row.quality = qualities.at(to_string(row.of.method));
+  for (Row& row : rows) row.quality = qualities.at(row.of.approximation.name());
   for (int round = 0; round < kTimed; ++round) {
     alone.push_back(bench.time_alone());
     for (Row& row : rows) {
@@ -374,7 +405,8 @@ int simulate_cases(const Flags& flags) {
     alone_s.push_back(QuickForecast(job)({}).stage("denoise") / job.request.steps);
   }
   for (const Case& one : cases_of(flags, kSimulatedCases)) {
-    asked.method = one.method;
+    asked.method = one.approximation.method;
+    asked.cache = one.approximation.cache;
     PlannedJob job = planned_job(generator, options, generator.resolve(asked), machine);
     const Layout layout = layout_of(one, ranks.count, generator, job.request);
     const std::vector<MemoryPlan> memory = memory_of(job, layout);

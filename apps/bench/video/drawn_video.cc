@@ -1,5 +1,6 @@
 #include "apps/bench/video/drawn_video.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "apps/device.h"
@@ -62,6 +63,7 @@ DrawnVideo draw_video(const Flags& flags, const std::shared_ptr<const OpenModel>
     video.first_frame_s = result.first_frame_seconds - loading;
     video.denoise_s = seconds_of(result, "denoise");
     video.peak_bytes = result.memory_high_water;
+    video.skipped_steps = std::ranges::count(result.cached, true, &CachedStep::skipped);
   };
   on_ranks(ranks, draw, link);
   video.sent_bytes = std::accumulate(sent.begin(), sent.end(), int64_t{0});

@@ -16,8 +16,9 @@ struct DrawnVideo {
   std::string hash;
   double seconds = 0, first_frame_s = 0;  // without loading
   double denoise_s = 0;
-  int64_t sent_bytes = 0;   // by all ranks
-  uint64_t peak_bytes = 0;  // of the first rank
+  int64_t sent_bytes = 0;     // by all ranks
+  uint64_t peak_bytes = 0;    // of the first rank
+  int64_t skipped_steps = 0;  // by a step cache
 };
 
 // --size, --num-frames and --steps. The model has defaults for what is not given.
