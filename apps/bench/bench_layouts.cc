@@ -188,7 +188,7 @@ class Bench {
   }
 
   // The times of the slowest rank.
-  Times run(const Entry& entry, const Link& link) {
+  Times run(const Entry& entry, const Shape& shape, const Link& link) {
     Times result;
     on_ranks(ranks_, link, [&](Communicator& world) {
       Slices& slices = slices_[ranks_.processes ? 0 : world.rank()];
@@ -201,7 +201,7 @@ class Bench {
       if (entry.layout.ranks() > 1 || world.rank() == 0) {
         RankPlacement placement =
             entry.layout.ranks() > 1 ? RankPlacement::of(world, entry.layout) : RankPlacement();
-        times = run_steps(shape_, entry.method, slices, placement, stream, now);
+        times = run_steps(shape, entry.method, slices, placement, stream, now);
       }
       const std::vector<double> steps = gathered(world, times.step_s),
                                 means = gathered(world, times.mean_s),
@@ -213,7 +213,7 @@ class Bench {
   }
 
   // Measures this machine while all ranks compute at once: each takes a whole step alone.
-  DeviceModel calibrate() {
+  DeviceModel calibrate(const Shape& brief) {
     DeviceModel device;
     on_ranks(ranks_, {}, [&](Communicator& world) {
       Slices& slices = slices_[ranks_.processes ? 0 : world.rank()];
@@ -223,8 +223,6 @@ class Bench {
       world.barrier(stream_, {});
       {
         const MeterScope scope(meter);
-        Shape brief = shape_;
-        brief.steps = 2;
         run_steps(brief, {MethodKind::kFull}, slices, alone, stream,
                   [] { return Moment{wall_seconds()}; });
       }
@@ -322,7 +320,7 @@ void print(const Entry& entry, const Entry& one, std::optional<double> two, bool
     if (entry.simulated > 0) object["simulated"] = entry.simulated;
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%-46s %d x %d  %-18s %9.4f %8.2fx %8.2fx %8.0f %%", entry.name.c_str(),
+    std::printf("%-34s %d x %d  %-18s %9.4f %8.2fx %8.2fx %8.0f %%", entry.name.c_str(),
                 entry.layout.ranks(), entry.threads, entry.wire.name.c_str(), seconds, speed_up,
                 mean_speed_up, 100 * waiting);
     if (two) std::printf(" %10.2f", *two / seconds);
@@ -370,7 +368,7 @@ std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires
                                            {.latents = shape.latent[1], .grid = shape.grid()});
       Layout layout;
       layout[axis] = 2;
-      entries.emplace_back(to_string(method), layout, 1, wire, method);
+      entries.emplace_back(text, layout, 1, wire, method);
     }
   return entries;
 }
@@ -384,7 +382,7 @@ void print_all(const std::vector<Entry>& entries, bool on_cpu, bool json, int re
                 shape.name.c_str(), shape.model->traits().blocks,
                 static_cast<long long>(shape.tokens), shape.steps,
                 std::string(to_string(shape.dtype)).c_str(), description.c_str(), repeat);
-    std::printf("%-46s %5s  %-18s %9s %9s %9s %10s", "method", "ranks", "link", "s/step",
+    std::printf("%-34s %5s  %-18s %9s %9s %9s %10s", "method", "ranks", "link", "s/step",
                 "speed-up", "all steps", "waiting");
     std::printf(on_cpu ? " %10s %10s %9s\n" : "\n", "of 2 thr.", "simulated", "error");
   }
@@ -418,14 +416,17 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
 
   const TensorFile weights = random_tensors(shape.model->tensors());
   Bench bench(shape, ranks, weights, devices);
+  Shape brief = shape;
+  brief.steps = 2;
   for (const Entry& entry : entries)  // loads
-    if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1) bench.run(entry, {});
+    if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1)
+      bench.run(entry, brief, {});
   // Ops on a device cannot be timed alone: a meter waits for the device after each.
   std::optional<DeviceModel> model;
-  if (on_cpu) model = bench.calibrate();
+  if (on_cpu) model = bench.calibrate(brief);
   for (int round = 0; round < repeat; ++round)
     for (Entry& entry : entries) {
-      const Times times = bench.run(entry, entry.wire.link);
+      const Times times = bench.run(entry, shape, entry.wire.link);
       entry.seconds.push_back(times.step_s);
       entry.mean.push_back(times.mean_s);
       entry.waiting.push_back(times.waiting);
