@@ -18,10 +18,14 @@ namespace weft {
 namespace {
 
 constexpr int64_t kTextRows = 60, kTextLength = 512;
-// The first run prepares the text and warms up; on a device a second one records a graph; the last
-// one counts.
-constexpr int kMostSteps = 3;
-int steps_on(const Stream& stream) { return stream.queue() ? kMostSteps : 2; }
+// The first step prepares the text and warms up; on a device a second one records a graph; the last
+// one counts. Of more steps, all behind the second count.
+int fewest_steps(const Device& device) { return device == Device{} ? 2 : 3; }
+// Displaced patches on two ranks, whose first step is exact.
+constexpr std::pair<const char*, Axis> kDisplaced[] = {
+    {"distrifusion:patches=2,warmup=1", Axis::kPatch},
+    {"pcpp:patches=2,window=0.3,warmup=1", Axis::kPatch},
+    {"pipefusion:patches=4,warmup=1", Axis::kLayers}};
 
 struct Shape {
   std::string name = "wan2.1-1.3b";
@@ -29,6 +33,23 @@ struct Shape {
   DType dtype = DType::kF32;
   std::array<int64_t, 4> latent{};  // [C, F, H, W]
   int64_t tokens = 0;
+  int steps = 0;
+
+  std::array<int64_t, 3> grid() const {
+    const auto& patch = model->traits().patch;
+    return {latent[1] / patch[0], latent[2] / patch[1], latent[3] / patch[2]};
+  }
+};
+
+// Seconds of a rank by its clock, and those of them that it waited for messages.
+struct Moment {
+  double at = 0, waited = 0;
+};
+
+// One rank's run: a step that counts, the mean of all steps, and the share of the former that it
+// waited. 0 where the rank updates nothing.
+struct Times {
+  double step_s = 0, mean_s = 0, waiting = 0;
 };
 
 // The slices of a model that one rank holds; each is loaded once.
@@ -62,17 +83,18 @@ class Slices final : public Experts {
   std::map<std::array<int64_t, 4>, std::unique_ptr<Transformer>> held_;
 };
 
-// Runs guided steps as one rank and returns the seconds of the last one by `now`; 0 where this rank
-// updates nothing.
-double last_step(const Shape& shape, Slices& slices, RankPlacement& placement, Stream& stream,
-                 const std::function<double()>& now) {
+// Runs guided steps of a method as one rank.
+Times run_steps(const Shape& shape, const Method& method, Slices& slices, RankPlacement& placement,
+                Stream& stream, const std::function<Moment()>& now) {
   slices.choose(placement);
   Request request;
   request.guidance_scale = request.guidance_scale_2 = 5;
+  request.method = method;
+  request.steps = shape.steps;
+  place_patches(placement, request, shape.grid());
   SamplerConfig solver;
   solver.kind = SolverKind::kEuler;
-  const int steps = steps_on(stream);
-  const Sampler sampler(solver, steps);
+  const Sampler sampler(solver, shape.steps);
   Tensor latent(DType::kF32, shape.latent);
   Tensor embeds(DType::kF32, {kTextRows, shape.model->traits().text_columns});
   for (Tensor* tensor : {&latent, &embeds})
@@ -80,7 +102,7 @@ double last_step(const Shape& shape, Slices& slices, RankPlacement& placement, S
       tensor->as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
   latent = on_device(stream, std::move(latent));
   embeds = on_device(stream, std::move(embeds));
-  std::array<double, kMostSteps> ended{};
+  std::vector<Moment> ended(shape.steps);
   Job job{.request = request,
           .sampler = sampler,
           .embeds = {embeds.view(), embeds.view()},
@@ -93,11 +115,17 @@ double last_step(const Shape& shape, Slices& slices, RankPlacement& placement, S
           .decode = [](const TensorView&) {}};
   const TransformerTraits& traits = shape.model->traits();
   DenoisePlanConfig config = staged_config(placement, traits, shape.dtype, shape.tokens);
-  config.steps.assign(steps, {.model = 0, .branches = 2});
+  config.steps.assign(shape.steps, {.model = 0, .branches = 2});
   config.blocks = {traits.blocks};
+  if (const auto& patches = placement.pipefusion()) displace_steps(config, patches->warmup);
   Arena arena(size_t{256} << 30, stream.device());
+  const Moment begun = now();
   Denoiser(stream, arena, slices, placement).run(config, job);
-  return ended[steps - 1] - ended[steps - 2];
+  const Moment &last = ended.back(), &first = ended[shape.steps > 2];
+  if (last.at == 0) return {};
+  const double counted = last.at - first.at;
+  return {counted / (shape.steps > 2 ? shape.steps - 2 : 1), (last.at - begun.at) / shape.steps,
+          (last.waited - first.waited) / counted};
 }
 
 // Gives every rank the number of every rank.
@@ -133,13 +161,18 @@ std::vector<Wire> wires_of(const Flags& flags) {
 
 // One line of the table.
 struct Entry {
-  Entry(std::string method, const Layout& layout, int threads, Wire wire)
-      : method(std::move(method)), layout(layout), threads(threads), wire(std::move(wire)) {}
-  std::string method;
+  Entry(std::string name, const Layout& layout, int threads, Wire wire, Method method = {})
+      : name(std::move(name)),
+        layout(layout),
+        threads(threads),
+        wire(std::move(wire)),
+        method(std::move(method)) {}
+  std::string name;
   Layout layout;
   int threads;
   Wire wire;
-  std::vector<double> seconds, waiting;  // one per round; waiting is a share
+  Method method;
+  std::vector<double> seconds{}, mean{}, waiting{};  // one per round
   double simulated = 0;
 };
 
@@ -154,38 +187,33 @@ class Bench {
     streams_.resize(devices_.size());
   }
 
-  // The seconds of the slowest rank, and the share that it waited.
-  std::pair<double, double> run(const Layout& layout, int threads, const Link& link) {
-    std::pair<double, double> result;
+  // The times of the slowest rank.
+  Times run(const Entry& entry, const Shape& shape, const Link& link) {
+    Times result;
     on_ranks(ranks_, link, [&](Communicator& world) {
       Slices& slices = slices_[ranks_.processes ? 0 : world.rank()];
-      double seconds = 0, waited = 0;
-      Stream stream = stream_of_rank(world.rank(), threads);
+      Times times;
+      Stream stream = stream_of_rank(world.rank(), entry.threads);
+      const auto now = [&] {
+        return Moment{wall_seconds(), static_cast<double>(world.counters().waited_ns) * 1e-9};
+      };
       world.barrier(stream_, {});
-      if (layout.ranks() == 1) {
-        RankPlacement alone;
-        if (world.rank() == 0) seconds = last_step(shape_, slices, alone, stream, wall_seconds);
-      } else {
-        RankPlacement placement = RankPlacement::of(world, layout);
-        int64_t before = 0;
-        seconds = last_step(shape_, slices, placement, stream, [&] {
-          waited = static_cast<double>(world.counters().waited_ns - before) * 1e-9;
-          before = world.counters().waited_ns;
-          return wall_seconds();
-        });
+      if (entry.layout.ranks() > 1 || world.rank() == 0) {
+        RankPlacement placement =
+            entry.layout.ranks() > 1 ? RankPlacement::of(world, entry.layout) : RankPlacement();
+        times = run_steps(shape, entry.method, slices, placement, stream, now);
       }
-      const std::vector<double> all = gathered(world, seconds),
-                                waits = gathered(world, seconds > 0 ? waited / seconds : 0);
-      if (world.rank() == 0) {
-        const size_t slowest = std::max_element(all.begin(), all.end()) - all.begin();
-        result = {all[slowest], waits[slowest]};
-      }
+      const std::vector<double> steps = gathered(world, times.step_s),
+                                means = gathered(world, times.mean_s),
+                                waits = gathered(world, times.waiting);
+      const size_t slowest = std::ranges::max_element(steps) - steps.begin();
+      if (world.rank() == 0) result = {steps[slowest], std::ranges::max(means), waits[slowest]};
     });
     return result;
   }
 
   // Measures this machine while all ranks compute at once: each takes a whole step alone.
-  DeviceModel calibrate() {
+  DeviceModel calibrate(const Shape& brief) {
     DeviceModel device;
     on_ranks(ranks_, {}, [&](Communicator& world) {
       Slices& slices = slices_[ranks_.processes ? 0 : world.rank()];
@@ -195,7 +223,8 @@ class Bench {
       world.barrier(stream_, {});
       {
         const MeterScope scope(meter);
-        last_step(shape_, slices, alone, stream, wall_seconds);
+        run_steps(brief, {MethodKind::kFull}, slices, alone, stream,
+                  [] { return Moment{wall_seconds()}; });
       }
       const auto [copy_rate, message_s] = measure_messages(world);
       if (world.rank() != 0) return;
@@ -206,15 +235,17 @@ class Bench {
     return device;
   }
 
-  double simulated(const Layout& layout, const DeviceModel& device, const Link& link) const {
-    std::vector<double> seconds(layout.ranks());
-    simulate(layout.ranks(), device, link, [&](Communicator& world) {
+  double simulated(const Entry& entry, const DeviceModel& device) const {
+    std::vector<double> seconds(entry.layout.ranks());
+    simulate(entry.layout.ranks(), device, entry.wire.link, [&](Communicator& world) {
       Slices slices(shape_, file_);
-      RankPlacement placement = RankPlacement::of(world, layout);
+      RankPlacement placement = RankPlacement::of(world, entry.layout);
       Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
-      seconds[world.rank()] = last_step(shape_, slices, placement, stream, simulated_seconds);
+      seconds[world.rank()] = run_steps(shape_, entry.method, slices, placement, stream, [] {
+                                return Moment{simulated_seconds()};
+                              }).step_s;
     });
-    return *std::max_element(seconds.begin(), seconds.end());
+    return std::ranges::max(seconds);
   }
 
  private:
@@ -262,9 +293,11 @@ class Bench {
   Stream stream_ = Stream::cpu(1);
 };
 
-void print(const Entry& entry, double one, std::optional<double> two, bool json, const Shape& shape,
-           const std::string& description) {
-  const double seconds = median(entry.seconds), waiting = median(entry.waiting);
+void print(const Entry& entry, const Entry& one, std::optional<double> two, bool json,
+           const Shape& shape, const std::string& description) {
+  const double seconds = median(entry.seconds), mean = median(entry.mean),
+               waiting = median(entry.waiting), speed_up = median(one.seconds) / seconds,
+               mean_speed_up = median(one.mean) / mean;
   if (json) {
     nlohmann::json object{{"bench", "layouts"},
                           {"model", shape.name},
@@ -273,19 +306,23 @@ void print(const Entry& entry, double one, std::optional<double> two, bool json,
                           {"dtype", to_string(shape.dtype)},
                           {"isa", cpu_isa()},
                           {"ranks", description},
-                          {"method", entry.method},
+                          {"method", entry.name},
+                          {"layout", to_string(entry.layout)},
+                          {"steps", shape.steps},
                           {"threads", entry.threads},
                           {"link", entry.wire.name},
                           {"seconds", seconds},
-                          {"speed_up", one / seconds},
+                          {"speed_up", speed_up},
+                          {"mean_seconds", mean},
+                          {"mean_speed_up", mean_speed_up},
                           {"waiting", waiting}};
     if (two) object["of_two_threads"] = *two / seconds;
     if (entry.simulated > 0) object["simulated"] = entry.simulated;
     std::printf("%s\n", object.dump().c_str());
   } else {
-    std::printf("%-14s %d x %d  %-18s %9.4f %8.2fx %8.0f %%", entry.method.c_str(),
-                entry.layout.ranks(), entry.threads, entry.wire.name.c_str(), seconds,
-                one / seconds, 100 * waiting);
+    std::printf("%-34s %d x %d  %-18s %9.4f %8.2fx %8.2fx %8.0f %%", entry.name.c_str(),
+                entry.layout.ranks(), entry.threads, entry.wire.name.c_str(), seconds, speed_up,
+                mean_speed_up, 100 * waiting);
     if (two) std::printf(" %10.2f", *two / seconds);
     if (entry.simulated > 0)
       std::printf(" %10.3f %+7.1f %%", entry.simulated, 100 * (entry.simulated / seconds - 1));
@@ -298,10 +335,11 @@ Shape shape_of(const Flags& flags, DType dtype) {
   Shape shape;
   shape.dtype = dtype;
   shape.tokens = *flags.integer("tokens");
+  shape.steps = static_cast<int>(flags.integer("steps").value_or(0));
   const auto [name, model] = transformer_of(flags, 2);
   shape.name = name;
   shape.model = model;
-  int64_t width = std::min<int64_t>(52, shape.tokens);
+  int64_t width = std::clamp<int64_t>(shape.tokens / 4, 1, 52);  // rows enough for patches
   while (shape.tokens % width) --width;
   const TransformerTraits& traits = model->traits();
   shape.latent = {traits.in_channels, traits.patch[0], traits.patch[1] * (shape.tokens / width),
@@ -310,7 +348,7 @@ Shape shape_of(const Flags& flags, DType dtype) {
 }
 
 // Measures one rank (on a CPU also with two threads), and every layout of two ranks over every
-// link.
+// link; displaced patches where there are steps enough.
 std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires, bool on_cpu) {
   std::vector<Entry> entries;
   for (int threads = 1; threads <= (on_cpu ? 2 : 1); ++threads)
@@ -323,23 +361,32 @@ std::vector<Entry> entries_of(const Shape& shape, const std::vector<Wire>& wires
   for (const Wire& wire : wires)
     for (const Layout& layout : legal_layouts(2, limits))
       entries.emplace_back(to_string(layout), layout, 1, wire);
+  if (shape.steps < kFewestDisplaced) return entries;
+  for (const Wire& wire : wires)
+    for (const auto& [text, axis] : kDisplaced) {
+      const Method method = resolve_method(parse_method(text, "a method"),
+                                           {.latents = shape.latent[1], .grid = shape.grid()});
+      Layout layout;
+      layout[axis] = 2;
+      entries.emplace_back(text, layout, 1, wire, method);
+    }
   return entries;
 }
 
 void print_all(const std::vector<Entry>& entries, bool on_cpu, bool json, int repeat,
                const Shape& shape, const std::string& description) {
-  const double one = median(entries[0].seconds);
   std::optional<double> two;
   if (on_cpu) two = median(entries[1].seconds);
   if (!json) {
-    std::printf("%s, %d blocks, %lld tokens, %s, guided; %s; medians of %d\n", shape.name.c_str(),
-                shape.model->traits().blocks, static_cast<long long>(shape.tokens),
+    std::printf("%s, %d blocks, %lld tokens, %d steps, %s, guided; %s; medians of %d\n",
+                shape.name.c_str(), shape.model->traits().blocks,
+                static_cast<long long>(shape.tokens), shape.steps,
                 std::string(to_string(shape.dtype)).c_str(), description.c_str(), repeat);
-    std::printf("%-14s %5s  %-18s %9s %9s %10s", "method", "ranks", "link", "s/step", "speed-up",
-                "waiting");
+    std::printf("%-34s %5s  %-18s %9s %9s %9s %10s", "method", "ranks", "link", "s/step",
+                "speed-up", "all steps", "waiting");
     std::printf(on_cpu ? " %10s %10s %9s\n" : "\n", "of 2 thr.", "simulated", "error");
   }
-  for (const Entry& entry : entries) print(entry, one, two, json, shape, description);
+  for (const Entry& entry : entries) print(entry, entries[0], two, json, shape, description);
 }
 
 }  // namespace
@@ -352,10 +399,11 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
     throw Error(ErrorKind::kUsage, "weft bench layouts compares layouts of 2 ranks, --ranks is " +
                                        std::to_string(ranks.count));
   use_all_cpus();  // one rank on two threads is the measure
-  const Shape shape = shape_of(flags, dtype);
+  Shape shape = shape_of(flags, dtype);
   std::vector<Device> devices;
   for (int rank = 0; rank < ranks.count; ++rank) devices.push_back(device_of(flags, ranks, rank));
   const bool on_cpu = devices.front() == Device{};
+  shape.steps = std::max(shape.steps, fewest_steps(devices.front()));
   std::string description = ranks.description;
   if (!on_cpu)
     description += devices[0] == devices[1]
@@ -368,22 +416,24 @@ int bench_layouts(const Flags& flags, DType dtype, int repeat) {
 
   const TensorFile weights = random_tensors(shape.model->tensors());
   Bench bench(shape, ranks, weights, devices);
+  Shape brief = shape;
+  brief.steps = 2;
   for (const Entry& entry : entries)  // loads
     if (entry.wire.name == wires.front().name || entry.layout.ranks() == 1)
-      bench.run(entry.layout, entry.threads, {});
+      bench.run(entry, brief, {});
   // Ops on a device cannot be timed alone: a meter waits for the device after each.
   std::optional<DeviceModel> model;
-  if (on_cpu) model = bench.calibrate();
+  if (on_cpu) model = bench.calibrate(brief);
   for (int round = 0; round < repeat; ++round)
     for (Entry& entry : entries) {
-      const auto [seconds, waiting] = bench.run(entry.layout, entry.threads, entry.wire.link);
-      entry.seconds.push_back(seconds);
-      entry.waiting.push_back(waiting);
+      const Times times = bench.run(entry, shape, entry.wire.link);
+      entry.seconds.push_back(times.step_s);
+      entry.mean.push_back(times.mean_s);
+      entry.waiting.push_back(times.waiting);
     }
   if (!ranks.speaks) return 0;
   for (Entry& entry : entries)
-    if (model && entry.layout.ranks() > 1)
-      entry.simulated = bench.simulated(entry.layout, *model, entry.wire.link);
+    if (model && entry.layout.ranks() > 1) entry.simulated = bench.simulated(entry, *model);
   print_all(entries, on_cpu, flags.on("json"), repeat, shape, description);
   return 0;
 }

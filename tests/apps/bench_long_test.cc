@@ -11,19 +11,12 @@
 namespace weft {
 namespace {
 
-using test::Cli, test::Outcome, test::run;
+using test::Cli, test::Outcome, test::run, test::json_lines;
 using BenchLong = Cli;
 
 const char* const kSmall =
     "bench long --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 41 --steps 9 "
     "--dtype f32 ";
-
-std::vector<nlohmann::json> rows(const std::string& text) {
-  std::vector<nlohmann::json> out;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) out.push_back(nlohmann::json::parse(line));
-  return out;
-}
 
 TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
   const std::string svg = path("long.svg");
@@ -31,7 +24,7 @@ TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
       run(std::string(kSmall) + "--json --svg " + svg +
           " queue:block=2,context=1 full clips:window=3,global=2 queue:block=4,context=1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = rows(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 8u);
   EXPECT_EQ(lines[0].at("method"), "full");  // the reference comes first
   EXPECT_TRUE(lines[0].at("psnr").is_null());
@@ -80,7 +73,7 @@ TEST_F(BenchLong, FourStagesGiveTheFramesOfOne) {
       run("bench long --model models/pocket --size 32x32 --num-frames 41 --steps 9 --dtype f32 "
           "--ranks 4 --json queue:block=2,context=1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = rows(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 4u);
   for (size_t i = 0; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i].at("framehash"), lines[0].at("framehash")) << i + 1 << " ranks";
@@ -96,7 +89,7 @@ TEST_F(BenchLong, MessagesTakeTheTimeOfTheLink) {
       "bench long --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 9 --steps 9 "
       "--dtype f32 --link-ms 50 --json queue:block=2,context=1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = rows(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_TRUE(lines[1].at("layout").get<std::string>().starts_with("layers=2")) << lines[1];
   EXPECT_EQ(lines[1].at("link_ms"), 50);

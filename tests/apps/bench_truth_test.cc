@@ -11,26 +11,19 @@
 namespace weft {
 namespace {
 
-using test::Cli, test::Outcome, test::run;
+using test::Cli, test::Outcome, test::run, test::json_lines;
 using BenchTruth = Cli;
 
 const char* const kSmall =
     "bench truth --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 17 --steps 9 "
     "--dtype f32 --repeat 2 --link-gbit 10 --link-ms 1 ";
 
-std::vector<nlohmann::json> rows(const std::string& text) {
-  std::vector<nlohmann::json> out;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) out.push_back(nlohmann::json::parse(line));
-  return out;
-}
-
 TEST_F(BenchTruth, ComparesEveryCaseWithFullAttention) {
   const std::string svg = path("truth.svg");
   const Outcome outcome = run(std::string(kSmall) + "--json --svg " + svg +
                               " full@ulysses full@ring clips:window=1,global=1@clip");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = rows(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 3u);
   for (size_t i = 0; i < lines.size(); ++i) {
     const nlohmann::json& line = lines[i];
@@ -81,7 +74,7 @@ TEST_F(BenchTruth, ForecastsEightRanksOverThreeLinks) {
       run("bench truth --simulate --model models/pocket --json --device-gflops 100 --device-gbs 10 "
           "full@ring");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = rows(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 3u);
   for (size_t i = 0; i < lines.size(); ++i) {
     EXPECT_TRUE(lines[i].at("simulated"));

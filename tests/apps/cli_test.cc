@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using test::Cli, test::kJob, test::kModel, test::lines, test::Outcome, test::run;
+using test::Cli, test::json_lines, test::kJob, test::kModel, test::lines, test::Outcome, test::run;
 
 TEST_F(Cli, HelpGoesToStandardOutput) {
   for (const char* arguments :
@@ -327,15 +327,13 @@ TEST(Plan, ComparesEveryLayout) {
                               " --width 32 --height 16 --num-frames 9 --steps 2 --ranks 2 "
                               "--layout all --json --device-gflops 1 --device-gbs 1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  std::istringstream lines(outcome.out);
+  const auto layouts = json_lines(outcome.out);
   double before = 0;
-  int count = 0;
-  for (std::string line; std::getline(lines, line); ++count) {
-    const double seconds = nlohmann::json::parse(line)["seconds"];
-    EXPECT_GE(seconds, before);  // the fastest first
-    before = seconds;
+  for (const auto& layout : layouts) {
+    EXPECT_GE(layout.at("seconds"), before);  // the fastest first
+    before = layout.at("seconds");
   }
-  EXPECT_GE(count, 5);
+  EXPECT_GE(layouts.size(), 5u);
 }
 
 TEST(Layouts, HaveShortFlags) {
@@ -359,19 +357,44 @@ TEST(Bench, ComparesLayoutsOfTwoRanks) {
   const Outcome outcome =
       run("bench layouts --tokens 8 --repeat 1 --dtype f32 --link-gbit 10 --link-ms 1 --json");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  std::istringstream lines(outcome.out);
   std::map<std::string, int> methods;
-  for (std::string line; std::getline(lines, line);) {
-    const auto object = nlohmann::json::parse(line);
-    ++methods[object["method"]];
-    EXPECT_GT(object["seconds"], 0);
-    if (object["method"] != "one rank") {
-      EXPECT_GT(object["simulated"], 0);
+  for (const auto& object : json_lines(outcome.out)) {
+    ++methods[object.at("method")];
+    EXPECT_GT(object.at("seconds"), 0);
+    EXPECT_GT(object.at("mean_seconds"), 0);
+    if (object.at("method") != "one rank") {
+      EXPECT_GT(object.at("simulated"), 0);
     }
   }
   for (const char* method : {"one rank", "cfg=2", "layers=2", "ring=2", "ulysses=2", "tensor=2"})
     EXPECT_EQ(methods[method], 2) << method;
   EXPECT_EQ(run("bench layouts --ranks 3").code, 2);
+}
+
+// A step of the tiny model waits for the link's latency: a ring in two layers of two branches,
+// displaced patches once, PipeFusion twice. The first step is exact.
+TEST(Bench, ComparesDisplacedStepsWithExactOnes) {
+  const Outcome outcome = run("bench layouts --model " + kModel +
+                              " --tokens 64 --repeat 1 --steps 9 --dtype f32 --link-gbit 1 "
+                              "--link-ms 10 --json");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::map<std::string, nlohmann::json> slow;
+  for (const auto& object : json_lines(outcome.out))
+    if (object.at("link") != "none") slow[object.at("method")] = object;
+  EXPECT_GT(slow.at("ring=2").at("seconds"), 4 * 0.010);
+  for (const auto& [method, layout] :
+       std::map<std::string, std::string>{{"distrifusion:patches=2,warmup=1", "patch=2"},
+                                          {"pcpp:patches=2,window=0.3,warmup=1", "patch=2"},
+                                          {"pipefusion:patches=4,warmup=1", "layers=2"}}) {
+    ASSERT_TRUE(slow.contains(method)) << outcome.out;
+    const nlohmann::json& displaced = slow.at(method);
+    EXPECT_EQ(displaced.at("layout"), layout);
+    EXPECT_EQ(displaced.at("steps"), 9);
+    EXPECT_LT(displaced.at("seconds"), 0.75 * slow.at("ring=2").at("seconds").get<double>());
+    if (layout == "patch=2") {
+      EXPECT_GT(displaced.at("mean_seconds"), displaced.at("seconds"));
+    }
+  }
 }
 
 // Loading holds the bytes of the plan and little more. The ratio to reading depends on the machine.

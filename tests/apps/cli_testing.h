@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,14 @@ class Cli : public testing::Test {
   }
   std::string folder_;
 };
+
+// The objects of JSON lines.
+inline std::vector<nlohmann::json> json_lines(const std::string& text) {
+  std::vector<nlohmann::json> objects;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) objects.push_back(nlohmann::json::parse(line));
+  return objects;
+}
 
 inline size_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 

@@ -11,14 +11,7 @@
 namespace weft {
 namespace {
 
-using test::Cli, test::Outcome, test::run;
-
-std::vector<nlohmann::json> objects(const std::string& text) {
-  std::vector<nlohmann::json> out;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) out.push_back(nlohmann::json::parse(line));
-  return out;
-}
+using test::Cli, test::Outcome, test::run, test::json_lines;
 
 class Compare : public Cli {
  protected:
@@ -49,7 +42,7 @@ TEST_F(Compare, EqualClipsAreIdentical) {
   const std::string a = clip("a.mp4"), b = clip("b.mp4");
   const Outcome outcome = run("compare --json --min-psnr 1000 --min-ssim 1 " + a + " " + b);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = objects(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[2].at("frame"), 2);
   EXPECT_EQ(lines[3].at("frames"), 3);
@@ -63,7 +56,7 @@ TEST_F(Compare, NumbersPerFrameAndInAll) {
   const std::string a = clip("a/"), b = clip("b/", 3, 32, 30);
   const Outcome outcome = run("compare --json " + a + " " + b);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = objects(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_TRUE(lines[0].at("identical"));
   EXPECT_NEAR(lines[1].at("psnr"), 10 * std::log10(255.0 * 255 / 900), 1e-9);
@@ -110,7 +103,7 @@ TEST_F(Compare, TensorsByNameWithTheWorstPlace) {
   const std::string b = weights("b.safetensors", {3, 4, 0, 0});
   const Outcome outcome = run("compare --json " + a + " " + b);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = objects(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].at("tensor"), "a.weight");
   EXPECT_NEAR(lines[0].at("rel_l2"), 0.1, 1e-12);

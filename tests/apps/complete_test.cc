@@ -29,10 +29,7 @@ class Complete : public Cli {
   std::vector<json> told(const std::string& more) {
     const Outcome outcome = run(job("--json " + more));
     EXPECT_EQ(outcome.code, 0) << more << ": " << outcome.err;
-    std::istringstream stream(outcome.out);
-    std::vector<json> objects;
-    for (std::string line; std::getline(stream, line);) objects.push_back(json::parse(line));
-    return objects;
+    return test::json_lines(outcome.out);
   }
   std::string text(const std::string& more) { return told(more).at(0).at("text"); }
 };

@@ -21,10 +21,7 @@ const std::string kClip =
 std::vector<json> plans(const std::string& more) {
   const Outcome outcome = run("plan --json" + kClip + kDevice + more);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
-  std::vector<json> all;
-  std::istringstream lines(outcome.out);
-  for (std::string line; std::getline(lines, line);) all.push_back(json::parse(line));
-  return all;
+  return test::json_lines(outcome.out);
 }
 
 TEST_F(LayoutAuto, PlansTheFastestOfAllAndNamesTheNextTwo) {

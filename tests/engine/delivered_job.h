@@ -66,6 +66,33 @@ inline Outcome deliver(const Request& request, Layout layout,
   return out;
 }
 
+inline Layout along(Axis axis, int count) {
+  Layout layout;
+  layout[axis] = count;
+  return layout;
+}
+
+// Every legal layout of two to four ranks gives the latents of one rank in f32. Returns the
+// layouts.
+inline std::vector<Layout> expect_latents_of_one_rank(const Request& request,
+                                                      const GeneratorOptions& options) {
+  const auto latents = [&](const Layout& layout) {
+    return deliver(request, layout, {}, {}, options).latents;
+  };
+  const std::vector<float> one = latents({});
+  const Generator generator(kModel, options);
+  const LayoutLimits limits = generator.layout_limits(generator.resolve(request));
+  std::vector<Layout> layouts;
+  for (int ranks = 2; ranks <= 4; ++ranks)
+    for (const Layout& layout : legal_layouts(ranks, limits)) {
+      if (layout[Axis::kData] > 1) continue;
+      layouts.push_back(layout);
+      EXPECT_LE(rel_l2(latents(layout), one), 1e-5)
+          << to_string(request.method) << " " << to_string(layout);
+    }
+  return layouts;
+}
+
 inline std::string refusal(const std::function<void()>& body) {
   try {
     body();

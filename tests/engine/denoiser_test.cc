@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <mutex>
 
 #include "engine/sampling/guidance.h"
@@ -135,8 +136,11 @@ struct Observed {
   std::vector<CommCounters::Count> sent{};  // latents, by rank
 };
 
-Observed denoise(const Layout& layout, double guidance, bool keep, const LocalOptions& options = {},
-                 const std::optional<PipeFusion>& pipefusion = {}) {
+// `noise_of` is the noise that each rank begins with.
+Observed denoise(
+    const Layout& layout, double guidance, bool keep, const LocalOptions& options = {},
+    const std::optional<PipeFusion>& pipefusion = {},
+    const std::function<Tensor(int rank)>& noise_of = [](int) { return noise(); }) {
   Observed seen;
   seen.sent.resize(layout.ranks());
   std::mutex mutex;
@@ -160,7 +164,7 @@ Observed denoise(const Layout& layout, double guidance, bool keep, const LocalOp
                 .sampler = steps,
                 .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
                            TensorView(&prompts[1], DType::kF32, {1, 1})},
-                .latent = noise()};
+                .latent = noise_of(world.rank())};
         job.decode = [&](const TensorView& latent) {
           Tensor copied(DType::kF32, kShape);
           copy(stream, latent, copied);
@@ -287,6 +291,58 @@ TEST(Denoiser, PatchByPatchGivesTheLatentOfOneLoop) {
                          .latent,
                      expected))
         << seed;
+}
+
+// Planted: ranks that draw noise of their own fail law L-C4. Stages and cfg ranks all decode.
+TEST(Denoiser, NoiseThatDependsOnTheRankFailsTheLaw) {
+  const Tensor expected = reference(4);
+  const auto planted = [](int rank) {
+    Tensor x = noise();
+    for (int64_t i = 0; i < x.count(); ++i) x.as<float>()[i] += 0.25f * static_cast<float>(rank);
+    return x;
+  };
+  const PipeFusion method{{5, 4, 9}, 1};
+  for (const Axis axis : {Axis::kLayers, Axis::kUlysses, Axis::kRing}) {
+    Layout layout;
+    layout[axis] = 2;
+    EXPECT_TRUE(same(denoise(layout, 4, false, {}, method).latent, expected)) << to_string(layout);
+    EXPECT_FALSE(same(denoise(layout, 4, false, {}, method, planted).latent, expected))
+        << to_string(layout);
+  }
+}
+
+// Planted: solvers that go on patch by patch with the step of the patch before, or with its
+// history, fail law L-PF9. The product's solver steps as `sound`.
+TEST(Denoiser, PatchesThatShareASolverFailTheLaw) {
+  enum class Planted : uint8_t { kNothing, kStepPerPatch, kHistoryOfThePatchBefore };
+  const Sampler steps = sampler();
+  constexpr int64_t kPatches = 3, kPart = 6;
+  Stream stream = Stream::cpu(1);
+  Arena arena;
+  const auto run = [&](int64_t patches, Planted planted) {
+    const int64_t part = kPatches * kPart / patches;
+    Tensor x(DType::kF32, {kPatches * kPart}), v(DType::kF32, {kPatches * kPart});
+    for (int64_t i = 0; i < x.count(); ++i) x.as<float>()[i] = std::sin(3.0f * i);
+    std::vector<SamplerState> states;
+    for (int64_t patch = 0; patch < patches; ++patch) states.emplace_back(part);
+    for (int step = 0; step < steps.steps(); ++step) {
+      for (int64_t i = 0; i < x.count(); ++i)
+        v.as<float>()[i] = std::cos(2.0f * x.as<float>()[i] + static_cast<float>(step));
+      for (int64_t patch = 0; patch < patches; ++patch) {
+        const int taken = planted == Planted::kStepPerPatch
+                              ? std::min<int>(step + static_cast<int>(patch), steps.steps() - 1)
+                              : step;
+        SamplerState& state = states[planted == Planted::kHistoryOfThePatchBefore ? 0 : patch];
+        steps.step(stream, arena, taken, v.view().slice(0, patch * part, part),
+                   x.view().slice(0, patch * part, part), state);
+      }
+    }
+    return x;
+  };
+  const Tensor whole = run(1, Planted::kNothing);
+  EXPECT_TRUE(same(run(kPatches, Planted::kNothing), whole));
+  EXPECT_FALSE(same(run(kPatches, Planted::kStepPerPatch), whole));
+  EXPECT_FALSE(same(run(kPatches, Planted::kHistoryOfThePatchBefore), whole));
 }
 
 // A checkpoint is that of one rank. Of every sequence index the last stage's first rank sends its

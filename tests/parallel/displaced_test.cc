@@ -2,177 +2,25 @@
 // same bits for every number of ranks, with the bytes and the memory of their formulas.
 #include "parallel/methods/patches/displaced.h"
 
-#include "tests/parallel/attention_by_definition.h"
-#include "tests/parallel/methods.h"
+#include <map>
+
+#include "tests/parallel/displaced_run.h"
 
 namespace weft::test {
 namespace {
 
-struct Shapes {
-  std::array<int64_t, 3> grid{4, 3, 2};
-  int64_t heads = 4, kv_heads = 2, head_dim = 12;
-  int64_t replicated = 0;
-  DType dtype = DType::kF32;
-  const Ops* ops = &reference_ops();
-
-  int64_t tokens() const { return grid[0] * grid[1] * grid[2]; }
-  AttendShape shape() const { return {heads, kv_heads, head_dim, dtype, replicated}; }
-  float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
-};
-
-// The queries, keys and values of one step: of the tokens, then of the replicated rows.
-struct Features {
-  Tensor q, k, v;
-  Features(const Shapes& s, int step)
-      : q(random_values(s.dtype, {s.tokens() + s.replicated, s.heads, s.head_dim}, 100 * step + 1,
-                        1.5f)),
-        k(random_values(s.dtype, {s.tokens() + s.replicated, s.kv_heads, s.head_dim},
-                        100 * step + 2, 1.5f)),
-        v(random_values(s.dtype, {s.tokens() + s.replicated, s.kv_heads, s.head_dim},
-                        100 * step + 3, 1)) {}
-};
-
-std::vector<Features> features(const Shapes& shapes, int steps) {
-  std::vector<Features> all;
-  for (int step = 0; step < steps; ++step) all.emplace_back(shapes, step);
-  return all;
-}
-
-std::vector<Pass> passes(int steps, int branch = 0) {
-  std::vector<Pass> all;
-  for (int step = 0; step < steps; ++step) all.push_back({.branch = branch, .step = step});
-  return all;
-}
-
-// Ranks that hold `patches_of[i]` patches each.
-std::vector<Range> ranks_of(const Displaced& method, const std::vector<int>& patches_of) {
-  std::vector<Range> ranks;
-  int64_t at = 0;
-  size_t patch = 0;
-  for (const int count : patches_of) {
-    int64_t end = at;
-    for (int i = 0; i < count; ++i) end += method.patches[patch++];
-    ranks.push_back({at, end});
-    at = end;
-  }
-  return ranks;
-}
-
 using After = std::function<void(Communicator&, const PatchRows&)>;
 
-// The output of every pass: of the tokens, then of rank 0's replicated rows.
+// The output of every pass, of ranks that hold `patches_of[i]` patches each.
 std::vector<Tensor> run(const Shapes& shapes, const Displaced& method,
                         const std::vector<int>& patches_of, const std::vector<Pass>& passes,
                         const std::vector<Features>& values, const LocalOptions& options = {},
                         const After& after = {}) {
-  std::vector<Tensor> out;
-  for (const Features& one : values) out.emplace_back(shapes.dtype, one.q.view().shape());
-  const Rope rope = make_rope(shapes.grid, {}, static_cast<int>(shapes.head_dim));
   const PatchRows rows(method, ranks_of(method, patches_of));
-  run_ranks(
-      rows.ranks(),
-      [&](Communicator& world) {
-        std::vector<int> all;
-        for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
-        std::optional<Communicator> group;
-        if (world.size() > 1) group = world.group(all, 7);
-        DisplacedMixer mixer(std::move(group), rows);
-        Stream stream = Stream::cpu(1, Determinism::kFast, shapes.ops);
-        IdentityReducer reducer;
-        IdentityHalo halo;
-        const Range own = rows.rank(world.rank());
-        const int64_t text = shapes.replicated, tokens = shapes.tokens();
-        const auto cut = [&](const TensorView& x) {
-          Tensor part(x.dtype, {own.size() + text, x[1], x[2]});
-          copy(stream, x.slice(0, own.begin, own.size()), part.view().slice(0, 0, own.size()));
-          copy(stream, x.slice(0, tokens, text), part.view().slice(0, own.size(), text));
-          return part;
-        };
-        for (size_t i = 0; i < passes.size(); ++i) {
-          Arena arena(size_t{1} << 26);
-          Context context{stream, arena, mixer, reducer, halo, passes[i], {{own}, tokens}};
-          mixer.begin(passes[i]);
-          const Tensor q = cut(values[i].q), k = cut(values[i].k), v = cut(values[i].v);
-          const Tensor result(shapes.dtype, q.view().shape());
-          mixer.attend(context, {.layer = 3,
-                                 .q = q,
-                                 .k = k,
-                                 .v = v,
-                                 .out = result,
-                                 .rope = &rope,
-                                 .scale = shapes.scale(),
-                                 .replicated = text});
-          copy(stream, result.view().slice(0, 0, own.size()),
-               out[i].view().slice(0, own.begin, own.size()));
-          if (world.rank() == 0)
-            copy(stream, result.view().slice(0, own.size(), text),
-                 out[i].view().slice(0, tokens, text));
-        }
-        mixer.finish();
-        if (after) after(world, rows);
-      },
-      options);
-  return out;
-}
-
-// Row t of x turned to its position in f64. Replicated rows are not turned.
-std::vector<double> turned(const Shapes& s, const Tensor& x, int64_t token, int64_t head) {
-  const float* in = x.as<float>() + (token * x.view()[1] + head) * s.head_dim;
-  if (token >= s.tokens()) return {in, in + s.head_dim};
-  return turned_head(
-      in, s.head_dim,
-      {static_cast<double>(token / (s.grid[1] * s.grid[2])),
-       static_cast<double>(token / s.grid[2] % s.grid[1]), static_cast<double>(token % s.grid[2])});
-}
-
-// By definition: a token of patch i sees the present keys of its patch and, in a displaced step,
-// those of the step before of the tokens that it sees of other patches; in an exact step the
-// present ones of all. Replicated rows are rows of every patch.
-Tensor by_definition(const Shapes& s, const Displaced& method, const std::vector<Features>& values,
-                     int step) {
-  Tensor out(DType::kF32, values[0].q.view().shape());
-  const bool exact = step < method.warmup || step == 0;
-  std::vector<Range> patches;
-  for (const int64_t size : method.patches) {
-    const int64_t at = patches.empty() ? 0 : patches.back().end;
-    patches.push_back({at, at + size});
-  }
-  const auto patch_of = [&](int64_t token) {
-    if (token >= s.tokens()) return 0;  // the replicated rows of patch 0 are compared
-    int patch = 0;
-    while (token >= patches[patch].end) ++patch;
-    return patch;
-  };
-  const auto sees = [&](int patch, int64_t key) {
-    const std::optional<double> window = method.window_of(step);
-    if (exact || !window || key >= s.tokens() || patch_of(key) == patch) return true;
-    const int other = patch_of(key);
-    const auto nearest =
-        static_cast<int64_t>(std::ceil(*window * static_cast<double>(patches[other].size())));
-    if (other == patch - 1) return key >= patches[other].end - nearest;
-    return other == patch + 1 && key < patches[other].begin + nearest;
-  };
-  const int64_t rows = s.tokens() + s.replicated, group = s.heads / s.kv_heads;
-  for (int64_t token = 0; token < rows; ++token)
-    for (int64_t head = 0; head < s.heads; ++head) {
-      const int patch = patch_of(token);
-      const auto query = turned(s, values[step].q, token, head);
-      std::vector<double> logits;
-      std::vector<const float*> seen;
-      for (int64_t key = 0; key < rows; ++key) {
-        if (!sees(patch, key)) continue;
-        const bool fresh = exact || key >= s.tokens() || patch_of(key) == patch;
-        const Features& from = values[fresh ? step : step - 1];
-        const auto turned_key = turned(s, from.k, key, head / group);
-        double logit = 0;
-        for (int64_t i = 0; i < s.head_dim; ++i) logit += query[i] * turned_key[i];
-        logits.push_back(logit * s.scale());
-        seen.push_back(from.v.as<float>() + (key * s.kv_heads + head / group) * s.head_dim);
-      }
-      softmax_mean(logits, seen, s.head_dim,
-                   out.as<float>() + (token * s.heads + head) * s.head_dim);
-    }
-  return out;
+  StepRun run = displaced_run(rows, passes);
+  run.options = options;
+  if (after) run.after = [&](Communicator& world) { after(world, rows); };
+  return run_steps(shapes, run, values);
 }
 
 const std::vector<Displaced> kMethods = {
@@ -232,13 +80,7 @@ TEST(Displaced, ExactStepsAndOnePatchAreFullAttention) {
     const PatchRows rows(method, ranks_of(method, std::vector<int>(method.patches.size(), 1)));
     std::vector<Range> ranks;
     for (int rank = 0; rank < rows.ranks(); ++rank) ranks.push_back(rows.rank(rank));
-    const auto make = [&](Communicator& world) {
-      std::vector<int> all;
-      for (int rank = 0; rank < world.size(); ++rank) all.push_back(rank);
-      std::optional<Communicator> group;
-      if (world.size() > 1) group = world.group(all, 7);
-      return std::make_unique<DisplacedMixer>(std::move(group), rows);
-    };
+    const auto make = [&](Communicator& world) { return displaced_mixer(world, rows); };
     const Tensor out = full.run(rows.ranks(), SequenceMap(ranks), make);
     EXPECT_LE(relative_l2(out, whole), 1e-6);
     if (rows.patches() == 1) {
@@ -278,7 +120,7 @@ TEST(Displaced, TheErrorHalvesWithTheChange) {
       for (int64_t i = 0; i < (values[0].*member).count(); ++i)
         (values[0].*member).as<float>()[i] += change * (other.*member).as<float>()[i];
     const auto out = run(shapes, method, {1, 1, 1}, passes(2), values);
-    return relative_l2(out[1], by_definition(shapes, {.patches = {24}}, values, 1));
+    return relative_l2(out[1], by_definition(shapes, Displaced{.patches = {24}}, values, 1));
   };
   EXPECT_NEAR(error(0.01f) / error(0.005f), 2, 0.1);
   EXPECT_GT(error(0.01f), 1e-4);
@@ -353,8 +195,8 @@ TEST(Displaced, ReplicatedRowsBelongToTheirPatch) {
   }
 }
 
-// Laws L-P3 and the memory of every method, to the byte.
-TEST(Displaced, BytesAndMemoryAreTheFormulas) {
+// The bytes of every method (law L-P3).
+TEST(Displaced, BytesAreTheFormulas) {
   const Shapes shapes;
   const std::vector<Features> values = features(shapes, 4);
   for (const Displaced& method : kMethods)
@@ -369,27 +211,92 @@ TEST(Displaced, BytesAndMemoryAreTheFormulas) {
                                          method.window_of(step + 1));
           EXPECT_EQ(world.counters().total_sent().bytes, sent);
         });
-  // Eight equal patches: PCPP sends ceil(p n) rows to each neighbour, DistriFusion n to each rank.
-  const std::vector<int64_t> eight(8, 1000);
-  const auto equal = [&](std::optional<double> window) {
-    const Displaced method{.patches = eight, .window = window};
-    return PatchRows(method, ranks_of(method, std::vector<int>(8, 1)));
-  };
-  const PatchRows all = equal({}), near = equal(0.3);
-  const AttendShape shape{.heads = 4, .kv_heads = 2, .head_dim = 16, .dtype = DType::kBF16};
-  double inner = 0, mean = 0;
-  for (int rank = 0; rank < 8; ++rank) {
-    const auto share = static_cast<double>(displaced_sent_bytes(near, rank, shape, 0.3)) /
-                       static_cast<double>(displaced_sent_bytes(all, rank, shape, {}));
-    if (rank == 3) inner = share;
-    mean += share / 8;
-    const int64_t neighbours = rank % 7 == 0 ? 1 : 2;
-    EXPECT_EQ(displaced_cache_bytes(near, rank, shape),
-              static_cast<size_t>(2 * 2 * 16 * 2 * (1000 + neighbours * 300)));
-    EXPECT_EQ(displaced_cache_bytes(all, rank, shape), size_t{2 * 2 * 16 * 2 * 8000});
+}
+
+// The tensor bytes that a rank still holds behind a step, counted. Nothing arrives from others.
+int64_t kept_bytes(const Shapes& shapes, const PatchRows& rows, int rank) {
+  const auto live = static_cast<int64_t>(tensor_bytes_live());
+  Communicator world(std::make_shared<SilentTransport>(rank, rows.ranks()));
+  const auto mixer = displaced_mixer(world, rows);
+  {
+    const auto tensor = [&](int64_t heads) {
+      return Tensor(shapes.dtype, {rows.rank(rank).size(), heads, shapes.head_dim});
+    };
+    const Tensor q = tensor(shapes.heads), k = tensor(shapes.kv_heads), v = tensor(shapes.kv_heads),
+                 out = tensor(shapes.heads);
+    Stream stream = Stream::cpu(1, Determinism::kFast, shapes.ops);
+    Arena arena(size_t{1} << 26);
+    SerialSeams seams;
+    Context context{
+        stream, arena, *mixer, seams.reducer, seams.halo, {}, {{rows.rank(rank)}, rows.tokens()}};
+    mixer->begin({});
+    mixer->attend(context, {.layer = 3, .q = q, .k = k, .v = v, .out = out, .scale = 1});
   }
-  EXPECT_NEAR(inner, 0.0857, 1e-4);
+  return static_cast<int64_t>(tensor_bytes_live()) - live;
+}
+
+// Law L-P3 for eight equal patches: PCPP sends ceil(p n) rows to each neighbour, DistriFusion n to
+// each rank. The sent bytes and the tensors that a rank keeps are counted.
+TEST(Displaced, AWindowSendsAndKeepsItsShareOnEightRanks) {
+  // Patches of 20 tokens. Step 0 is exact; steps 1 and 2 send what the next one sees.
+  const Shapes shapes{.grid = {8, 4, 5}};
+  const std::vector<Features> values = features(shapes, 4);
+  const std::vector<int64_t> patches(8, 20);
+  std::map<bool, std::array<int64_t, 8>> sent;
+  const auto live = static_cast<int64_t>(tensor_bytes_live());
+  const Tensor one(DType::kU8, {64});
+  const int64_t alignment = static_cast<int64_t>(tensor_bytes_live()) - live - 64;
+  for (const bool window : {false, true}) {
+    Displaced method{.patches = patches, .warmup = 1, .steps = 4};
+    if (window) method.window = 0.3;
+    const PatchRows rows(method, ranges_of(patches));
+    for (int rank = 0; rank < 8; ++rank) {
+      const int64_t row = 2 * 2 * 12 * 4, neighbours = rank % 7 == 0 ? 1 : 2;
+      const int64_t bytes = row * (20 + (window ? 6 * neighbours : 7 * 20));
+      EXPECT_EQ(displaced_cache_bytes(rows, rank, shapes.shape()), static_cast<size_t>(bytes));
+      const int64_t tensors = 1 + (window ? neighbours : 7);
+      EXPECT_EQ(kept_bytes(shapes, rows, rank), bytes + tensors * alignment);
+    }
+    run(shapes, method, std::vector<int>(8, 1), passes(4), values, {},
+        [&](Communicator& world, const PatchRows& rows) {
+          sent[window][world.rank()] = world.counters().total_sent().bytes -
+                                       exact_sent_bytes(rows, world.rank(), shapes.shape());
+        });
+  }
+  double mean = 0;
+  for (int rank = 0; rank < 8; ++rank) {
+    const int64_t row = 2 * 2 * 12 * 4, steps = 2, neighbours = rank % 7 == 0 ? 1 : 2;
+    EXPECT_EQ(sent[false][rank], steps * 7 * 20 * row);
+    EXPECT_EQ(sent[true][rank], steps * neighbours * 6 * row);
+    const auto share =
+        static_cast<double>(sent[true][rank]) / static_cast<double>(sent[false][rank]);
+    EXPECT_NEAR(share, rank % 7 == 0 ? 0.0429 : 0.0857, 1e-4);
+    mean += share / 8;
+  }
   EXPECT_NEAR(mean, 0.075, 1e-4);
+}
+
+// Law L-P4: what lies outside a patch's window changes no bit of the patch, in one layer.
+TEST(Displaced, TokensOutsideAWindowChangeNoBit) {
+  const Shapes shapes;
+  const Displaced method{.patches = {8, 8, 8}, .window = 0.3, .warmup = 1};
+  const auto run_with = [&](int64_t changed) {
+    std::vector<Features> values = features(shapes, 2);
+    for (const Tensor* x : {&values[0].k, &values[0].v})
+      x->as<float>()[changed * shapes.kv_heads * shapes.head_dim] += 1;
+    return std::move(run(shapes, method, {1, 1, 1}, passes(2), values)[1]);
+  };
+  // Patch 1 sees the last ceil(2.4) rows of patch 0 and the first ones of patch 2.
+  const Tensor plain = std::move(run(shapes, method, {1, 1, 1}, passes(2), features(shapes, 2))[1]);
+  for (int64_t token = 0; token < 24; ++token) {
+    const Tensor out = run_with(token);
+    const auto sees = [&](int patch) {
+      return !same_bits(out.view().slice(0, 8 * patch, 8), plain.view().slice(0, 8 * patch, 8));
+    };
+    EXPECT_EQ(sees(0), token >= 8 && token < 11) << token;
+    EXPECT_EQ(sees(1), (token >= 5 && token < 8) || (token >= 16 && token < 19)) << token;
+    EXPECT_EQ(sees(2), token >= 13 && token < 16) << token;
+  }
 }
 
 TEST(Displaced, DelaysChangeNoBit) {
@@ -409,12 +316,14 @@ TEST(Displaced, DelaysChangeNoBit) {
 }
 
 TEST(Displaced, SettingsThatCannotWorkAreRefused) {
-  EXPECT_EQ(refuse({.patches = {12, 12}}, 24), "");
-  EXPECT_EQ(refuse({}, 24), "there are no patches, legal: 1 or more");
-  EXPECT_EQ(refuse({.patches = {24, 0}}, 24), "a patch has 0 tokens, legal: 1 or more");
-  EXPECT_EQ(refuse({.patches = {12, 11}}, 24), "the patches have 23 tokens, legal: 24");
-  EXPECT_EQ(refuse({.patches = {24}, .window = 1.5}, 24), "window is 1.500000, legal: 0 ... 1");
-  EXPECT_EQ(refuse({.patches = {24}, .warmup = -1}, 24), "warmup is -1, legal: 0 or more steps");
+  EXPECT_EQ(refuse(Displaced{.patches = {12, 12}}, 24), "");
+  EXPECT_EQ(refuse(Displaced{}, 24), "there are no patches, legal: 1 or more");
+  EXPECT_EQ(refuse(Displaced{.patches = {24, 0}}, 24), "a patch has 0 tokens, legal: 1 or more");
+  EXPECT_EQ(refuse(Displaced{.patches = {12, 11}}, 24), "the patches have 23 tokens, legal: 24");
+  EXPECT_EQ(refuse(Displaced{.patches = {24}, .window = 1.5}, 24),
+            "window is 1.500000, legal: 0 ... 1");
+  EXPECT_EQ(refuse(Displaced{.patches = {24}, .warmup = -1}, 24),
+            "warmup is -1, legal: 0 or more steps");
 }
 
 }  // namespace

@@ -5,8 +5,7 @@
 #include <set>
 
 #include "parallel/methods/mixer_factory.h"
-#include "tests/parallel/attention_by_definition.h"
-#include "tests/parallel/methods.h"
+#include "tests/parallel/step_run.h"
 
 namespace weft::test {
 namespace {
@@ -21,19 +20,15 @@ struct Video {
   int64_t tokens() const { return frames * size(); }
   Sequence sequence() const { return {tokens(), frames}; }
   AttendShape shape() const { return {heads, kv_heads, head_dim, dtype}; }
-  float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
-};
-
-// The queries, keys and values of one step.
-struct Features {
-  Tensor q, k, v;
-  Features(const Video& video, int step)
-      : q(random_values(video.dtype, {video.tokens(), video.heads, video.head_dim}, 100 * step + 1,
-                        1.5f)),
-        k(random_values(video.dtype, {video.tokens(), video.kv_heads, video.head_dim},
-                        100 * step + 2, 1.5f)),
-        v(random_values(video.dtype, {video.tokens(), video.kv_heads, video.head_dim},
-                        100 * step + 3, 1)) {}
+  operator Shapes() const {
+    return {.grid = {frames, height, width},
+            .heads = heads,
+            .kv_heads = kv_heads,
+            .head_dim = head_dim,
+            .dtype = dtype,
+            .ops = ops};
+  }
+  float scale() const { return Shapes(*this).scale(); }
 };
 
 MixerDescription describe(const Video& video, const DualScope& scope, const Layout& layout,
@@ -100,54 +95,30 @@ using After = std::function<void(Communicator&)>;
 std::vector<Tensor> run(const Video& video, const DualScope& scope, const Layout& layout,
                         const std::vector<Pass>& passes, const std::vector<Features>& values,
                         const LocalOptions& options = {}, const After& after = {}) {
-  std::vector<Tensor> out;
-  for (size_t i = 0; i < passes.size(); ++i)
-    out.emplace_back(video.dtype,
-                     std::vector<int64_t>{video.tokens(), video.heads, video.head_dim});
+  StepRun run{.ranks = layout.ranks(), .make = [&](Communicator& world) {
+                const MixerDescription description = describe(video, scope, layout, world.rank());
+                const TokenRanges own = description.tokens[world.rank()];
+                return RankOfRun{mixer_of(description, world), [own](const Pass&) { return own; }};
+              }};
+  for (const Pass& pass : passes) run.forwards.push_back({pass, run.forwards.size()});
+  run.options = options;
+  std::vector<std::vector<size_t>> arenas(layout.ranks());
+  run.after_forward = [&](Communicator& world, TokenMixer& mixer, const Arena& arena) {
+    arenas[world.rank()].push_back(arena.high_water());
+    mixer.finish();
+  };
   const Rope rope =
       make_rope({video.frames, video.height, video.width}, {}, static_cast<int>(video.head_dim));
-  run_ranks(
-      layout.ranks(),
-      [&](Communicator& world) {
-        const MixerDescription description = describe(video, scope, layout, world.rank());
-        const auto mixer = mixer_of(description, world);
-        std::vector<size_t> arenas;
-        Stream stream = Stream::cpu(1, Determinism::kFast, video.ops);
-        IdentityReducer reducer;
-        IdentityHalo halo;
-        const TokenRanges own = description.tokens[world.rank()];
-        const auto cut = [&](const TensorView& x) {
-          Tensor rows(x.dtype, {own.size(), x[1], x[2]});
-          copy(stream, x.slice(0, own.ranges[0].begin, own.size()), rows);
-          return rows;
-        };
-        for (size_t i = 0; i < passes.size(); ++i) {
-          Arena arena(size_t{1} << 28);
-          Context context{stream, arena, *mixer, reducer, halo, passes[i], own};
-          mixer->begin(passes[i]);
-          const Tensor q = cut(values[i].q), k = cut(values[i].k), v = cut(values[i].v);
-          const Tensor result(video.dtype, q.view().shape());
-          mixer->attend(context, {.layer = 3,
-                                  .q = q,
-                                  .k = k,
-                                  .v = v,
-                                  .out = result,
-                                  .rope = &rope,
-                                  .scale = video.scale()});
-          copy(stream, result.view(), out[i].view().slice(0, own.ranges[0].begin, own.size()));
-          arenas.push_back(arena.high_water());
-          mixer->finish();
-        }
-        EXPECT_EQ(arenas, dry_arenas(video, description, passes, rope))
-            << to_string(layout) << " rank " << world.rank();
-        EXPECT_EQ(
-            world.counters().total_sent().bytes,
-            static_cast<int64_t>(passes.size()) * mixer_sent_bytes(description, video.shape()))
-            << to_string(layout) << " rank " << world.rank();
-        if (after) after(world);
-      },
-      options);
-  return out;
+  run.after = [&](Communicator& world) {
+    const MixerDescription description = describe(video, scope, layout, world.rank());
+    EXPECT_EQ(arenas[world.rank()], dry_arenas(video, description, passes, rope))
+        << to_string(layout) << " rank " << world.rank();
+    EXPECT_EQ(world.counters().total_sent().bytes,
+              static_cast<int64_t>(passes.size()) * mixer_sent_bytes(description, video.shape()))
+        << to_string(layout) << " rank " << world.rank();
+    if (after) after(world);
+  };
+  return run_steps(video, run, values);
 }
 
 Tensor run_once(const Video& video, const DualScope& scope, const Layout& layout, int step = 0,

@@ -208,19 +208,47 @@ TEST(PipeFusionPlan, PlantedFaultsAreFound) {
                         --step.reads.back().turn;
                   }),
             "");
-  // A receive that is posted only after the rank has computed is no fault, but it deadlocks where
-  // both wait for each other.
-  EXPECT_NE(fault(0,
-                  [&](std::vector<Step>& steps) {
-                    const auto late = std::ranges::find_if(steps, [](const Step& step) {
-                      return step.kind == Kind::kAwait && step.payload == Payload::kLatent;
-                    });
-                    std::erase_if(steps, [&](const Step& step) {
-                      return step.kind == Kind::kSend && step.turn == 1 && step.pass.micro == 3;
-                    });
-                    EXPECT_NE(late, steps.end());
-                  }),
-            "");
+}
+
+// Both directions of a two-stage pipeline on one communicator: a send ends only when its receive is
+// posted, and a receive is posted only when the rank comes to it. With two patches or more both
+// stages send and neither receives.
+TEST(PipeFusionPlan, OneQueueForBothDirectionsDeadlocks) {
+  for (const int patches : {1, 2, 4}) {
+    const DenoisePlanConfig config = job({1, 2}, equal(patches), 4, 1, 1);
+    std::vector<Plan> plans = plan_denoise(config);
+    ASSERT_EQ(check_plans(plans, denoise_rules(config)), std::nullopt);
+    for (Plan& plan : plans) {
+      std::vector<Step> in_order;
+      for (const Step& step : plan.steps) {
+        if (step.kind == Kind::kPost || step.kind == Kind::kWait) continue;
+        in_order.push_back(step);
+        if (step.kind == Kind::kAwait) in_order.back().kind = Kind::kReceive;
+        if (step.kind == Kind::kSend) {
+          in_order.push_back(step);
+          in_order.back().kind = Kind::kWait;
+        }
+      }
+      plan.steps = in_order;
+    }
+    const std::string found = check_plans(plans, denoise_rules(config)).value_or("");
+    EXPECT_EQ(found.find("deadlock") != std::string::npos, patches > 1) << patches << found;
+  }
+}
+
+// A schedule that takes the number of patches for that of stages leaves out patches, or waits for
+// some that never come.
+TEST(PipeFusionPlan, PatchesThatAreNotTheStagesAreFound) {
+  for (const auto& [patches, stages] : std::vector<std::pair<int, int>>{{3, 2}, {4, 3}, {6, 2}}) {
+    const DenoisePlanConfig config = job({1, stages}, equal(patches), 4, 1, 1);
+    for (const bool everywhere : {true, false}) {
+      std::vector<Plan> plans = plan_denoise(config);
+      for (Plan& plan : plans)
+        if (everywhere || plan.rank == 0)
+          std::erase_if(plan.steps, [&](const Step& step) { return step.pass.micro > stages; });
+      EXPECT_NE(check_plans(plans, denoise_rules(config)), std::nullopt) << patches << stages;
+    }
+  }
 }
 
 }  // namespace

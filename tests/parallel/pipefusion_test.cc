@@ -2,182 +2,26 @@
 // split of a patch, with the bytes and the memory of their formulas.
 #include "parallel/methods/patches/pipefusion.h"
 
-#include <numeric>
-
-#include "parallel/mesh.h"
-#include "parallel/methods/mixer_factory.h"
-#include "tests/parallel/attention_by_definition.h"
-#include "tests/parallel/methods.h"
+#include "tests/parallel/displaced_run.h"
 
 namespace weft::test {
 namespace {
 
-struct Shapes {
-  std::array<int64_t, 3> grid{4, 3, 2};
-  int64_t heads = 4, kv_heads = 4, head_dim = 12;
-  int64_t replicated = 0;
-  DType dtype = DType::kF32;
-  const Ops* ops = &reference_ops();
-
-  int64_t tokens() const { return grid[0] * grid[1] * grid[2]; }
-  AttendShape shape() const { return {heads, kv_heads, head_dim, dtype, replicated}; }
-  float scale() const { return 1 / std::sqrt(static_cast<float>(head_dim)); }
-};
-
-// The queries, keys and values of one step: of the tokens, then of the replicated rows of each
-// patch in turn.
-struct Features {
-  Tensor q, k, v;
-  Features(const Shapes& s, size_t patches, int step)
-      : q(values(s, patches, s.heads, 100 * step + 1, 1.5f)),
-        k(values(s, patches, s.kv_heads, 100 * step + 2, 1.5f)),
-        v(values(s, patches, s.kv_heads, 100 * step + 3, 1)) {}
-  static Tensor values(const Shapes& s, size_t patches, int64_t heads, int seed, float spread) {
-    return random_values(
-        s.dtype, {s.tokens() + static_cast<int64_t>(patches) * s.replicated, heads, s.head_dim},
-        static_cast<uint64_t>(seed), spread);
-  }
-};
-
-std::vector<Features> features(const Shapes& shapes, const PipeFusion& method, int steps) {
-  std::vector<Features> all;
-  for (int step = 0; step < steps; ++step) all.emplace_back(shapes, method.patches.size(), step);
-  return all;
-}
-
-Layout split(int ring, int ulysses) {
-  Layout layout;
-  layout[Axis::kRing] = ring;
-  layout[Axis::kUlysses] = ulysses;
-  return layout;
-}
-
-// Patches of the forwards of a step, in order.
-std::vector<int> patches_of(const PipeFusion& method, int step) {
-  if (step < std::max(1, method.warmup)) return {kAllPatches};
-  std::vector<int> all(method.patches.size());
-  std::iota(all.begin(), all.end(), 1);
-  return all;
-}
-
 using After = std::function<void(Communicator&, const MixerDescription&)>;
 
-// The output of every step: of the tokens, then of each patch's replicated rows. In a step of all
-// tokens these are the first patch's.
+std::vector<Features> features(const Shapes& shapes, const PipeFusion& method, int steps) {
+  return test::features(shapes, steps, static_cast<int64_t>(method.patches.size()));
+}
+
+// The output of every step.
 std::vector<Tensor> run(const Shapes& s, const PipeFusion& method, const Layout& layout,
                         const std::vector<Features>& values, const LocalOptions& options = {},
                         const After& after = {}) {
-  std::vector<Tensor> out;
-  for (const Features& one : values) {
-    out.emplace_back(s.dtype, one.q.view().shape());
-    std::memset(out.back().view().data, 0, out.back().view().bytes());
-  }
-  const Rope rope = make_rope(s.grid, {}, static_cast<int>(s.head_dim));
-  run_ranks(
-      layout.ranks(),
-      [&](Communicator& world) {
-        const PatchParts parts(method, layout.sequence());
-        const MixerDescription description{.mesh = Mesh(layout),
-                                           .rank = world.rank(),
-                                           .tokens = parts.map(kAllPatches),
-                                           .pipefusion = method};
-        const auto group = [&](const std::vector<int>& ranks, int number) {
-          return world.group(ranks, 1 + number);
-        };
-        const std::unique_ptr<TokenMixer> mixer = make_mixer(description, group);
-        Stream stream = Stream::cpu(1, Determinism::kFast, s.ops);
-        IdentityReducer reducer;
-        IdentityHalo halo;
-        for (size_t step = 0; step < values.size(); ++step)
-          for (const int patch : patches_of(method, static_cast<int>(step))) {
-            Arena arena(size_t{1} << 26);
-            const TokenRanges own = parts.map(patch)[world.rank()];
-            const Pass pass{.step = static_cast<int>(step), .micro = patch};
-            Context context{stream, arena, *mixer, reducer, halo, pass, own};
-            mixer->begin(pass);
-            const int64_t text = s.tokens() + std::max(patch - 1, 0) * s.replicated;
-            // Moves this rank's rows between the whole and a part.
-            const auto move = [&](const TensorView& whole, const TensorView& part, bool in) {
-              int64_t row = 0;
-              const auto rows = [&](int64_t begin, int64_t count) {
-                const TensorView there = whole.slice(0, begin, count),
-                                 here = part.slice(0, row, count);
-                copy(stream, in ? there : here, in ? here : there);
-                row += count;
-              };
-              for (const Range& range : own.ranges) rows(range.begin, range.size());
-              if (in || world.rank() == 0) rows(text, s.replicated);
-            };
-            const auto cut = [&](const TensorView& x) {
-              Tensor part(x.dtype, {own.size() + s.replicated, x[1], x[2]});
-              move(x, part, true);
-              return part;
-            };
-            const Tensor q = cut(values[step].q), k = cut(values[step].k), v = cut(values[step].v);
-            const Tensor result(s.dtype, q.view().shape());
-            mixer->attend(context, {.layer = 3,
-                                    .q = q,
-                                    .k = k,
-                                    .v = v,
-                                    .out = result,
-                                    .rope = &rope,
-                                    .scale = s.scale(),
-                                    .replicated = s.replicated});
-            move(out[step], result, false);
-          }
-        mixer->finish();
-        if (after) after(world, description);
-      },
-      options);
-  return out;
-}
-
-int patch_of(const Shapes& s, const PipeFusion& method, int64_t row) {
-  if (row >= s.tokens()) return static_cast<int>((row - s.tokens()) / s.replicated) + 1;
-  int patch = 1;
-  for (int64_t end = method.patches[0]; row >= end; end += method.patches[patch++]) continue;
-  return patch;
-}
-
-std::vector<double> turned(const Shapes& s, const Tensor& x, int64_t row, int64_t head) {
-  const float* in = x.as<float>() + (row * x.view()[1] + head) * s.head_dim;
-  if (row >= s.tokens()) return {in, in + s.head_dim};
-  return turned_head(
-      in, s.head_dim,
-      {static_cast<double>(row / (s.grid[1] * s.grid[2])),
-       static_cast<double>(row / s.grid[2] % s.grid[1]), static_cast<double>(row % s.grid[2])});
-}
-
-// By definition: a row of patch m sees the present keys of patches 1 ... m, those of the step
-// before of the patches behind, and the replicated rows of its own patch. In an exact step it sees
-// the present keys of all tokens, and all have the replicated rows of the first patch.
-Tensor by_definition(const Shapes& s, const PipeFusion& method, const std::vector<Features>& values,
-                     int step) {
-  Tensor out(DType::kF32, values[0].q.view().shape());
-  std::memset(out.view().data, 0, out.view().bytes());
-  const bool exact = patches_of(method, step)[0] == kAllPatches;
-  const int64_t rows = values[0].q.view()[0], group = s.heads / s.kv_heads;
-  for (int64_t row = 0; row < rows; ++row) {
-    const int patch = patch_of(s, method, row), text = exact ? 1 : patch;
-    if (exact && row >= s.tokens() && patch > 1) continue;
-    for (int64_t head = 0; head < s.heads; ++head) {
-      const auto query = turned(s, values[step].q, row, head);
-      std::vector<double> logits;
-      std::vector<const float*> seen;
-      for (int64_t key = 0; key < rows; ++key) {
-        const int of = patch_of(s, method, key);
-        if (key >= s.tokens() && of != text) continue;
-        const Features& from = values[exact || of <= patch ? step : step - 1];
-        const auto turned_key = turned(s, from.k, key, head / group);
-        double logit = 0;
-        for (int64_t i = 0; i < s.head_dim; ++i) logit += query[i] * turned_key[i];
-        logits.push_back(logit * s.scale());
-        seen.push_back(from.v.as<float>() + (key * s.kv_heads + head / group) * s.head_dim);
-      }
-      softmax_mean(logits, seen, s.head_dim, out.as<float>() + (row * s.heads + head) * s.head_dim);
-    }
-  }
-  return out;
+  StepRun run = pipefusion_run(s, method, layout, static_cast<int>(values.size()));
+  run.options = options;
+  if (after)
+    run.after = [&](Communicator& world) { after(world, describe(method, layout, world.rank())); };
+  return run_steps(s, run, values);
 }
 
 const std::vector<PipeFusion> kMethods = {{.patches = {8, 8, 8}, .warmup = 1},
@@ -280,7 +124,7 @@ TEST(PipeFusion, ConstantInputIsExact) {
   const Shapes shapes;
   for (const PipeFusion& method : kMethods) {
     std::vector<Features> values;
-    for (int step = 0; step < 4; ++step) values.emplace_back(shapes, method.patches.size(), 0);
+    for (int step = 0; step < 4; ++step) values.emplace_back(shapes, 0, std::ssize(method.patches));
     PipeFusion exact = method;
     exact.warmup = 4;
     const auto out = run(shapes, method, split(2, 2), values);
