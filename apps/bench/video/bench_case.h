@@ -1,0 +1,27 @@
+#pragma once
+// The cases of bench truth and bench long: a method, and how ranks share its work.
+#include <string>
+#include <vector>
+
+#include "apps/command_line/flags.h"
+#include "engine/generation/generator.h"
+
+namespace weft {
+
+// METHOD, METHOD@AXIS (full@ring) or METHOD@LAYOUT (full@cfg=2,ring=2).
+struct BenchCase {
+  std::string text;
+  Method method;
+  std::string axis;  // or a whole layout; empty where the case is a method alone
+
+  // All ranks share the axis. Where the case does not say otherwise, the first rank alone encodes
+  // and decodes, so that what is sent between ranks belongs to the steps.
+  Layout layout(int ranks, const Generator& generator, const Request& request) const;
+};
+
+// `label` begins the errors.
+BenchCase parse_case(const std::string& text, const std::string& label);
+// The cases that the command line names.
+std::vector<BenchCase> given_cases(const Flags& flags, const std::string& label);
+
+}  // namespace weft
