@@ -70,7 +70,7 @@ TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
 TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
   const Outcome outcome =
       run(std::string(kSmall) +
-          "--deterministic --json full@ring=2 queue:block=2,context=1 full full@ulysses "
+          "--json full@ring=2 queue:block=2,context=1 full full@ulysses "
           "queue:block=2,context=1@layers");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto lines = rows(outcome.out);
@@ -86,9 +86,11 @@ TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
     EXPECT_EQ(lines[i].at("layout"), layouts[i]);
     EXPECT_EQ(lines[i].at("method"), i < 4 ? "full" : "queue:block=2,context=1");
     EXPECT_EQ(lines[i].at("bytes_per_frame") > 0, lines[i].at("ranks") == 2) << lines[i];
-    // The ring adds the parts of a sum in another order, and guidance computes its branches alone.
-    if (i != 1 && i != 2) {
+    // Splits of full attention may round otherwise than one rank.
+    if (i >= 4) {
       EXPECT_TRUE(lines[i].at("same_frames_as_one_rank")) << lines[i];
+    } else if (!lines[i].at("psnr").is_null()) {
+      EXPECT_GT(lines[i].at("psnr"), 70) << lines[i];
     }
   }
 }
