@@ -68,10 +68,9 @@ TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
 
 // Several cases of a method have one row of one rank, whose time and frames they are compared with.
 TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
-  const Outcome outcome =
-      run(std::string(kSmall) +
-          "--json full@ring=2 queue:block=2,context=1 full full@ulysses "
-          "queue:block=2,context=1@layers");
+  const Outcome outcome = run(std::string(kSmall) +
+                              "--json full@ring=2 queue:block=2,context=1 full full@ulysses "
+                              "queue:block=2,context=1@layers");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const auto lines = rows(outcome.out);
   const char* const layouts[] = {"one rank",
