@@ -5,12 +5,51 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
 
 #include "kernels/meter.h"
 
 namespace weft {
+namespace {
 
-DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model) {
+struct Convolution {
+  PackedConv packed;
+  Tensor picture, drawn;
+};
+
+std::vector<Convolution> decoder_convolutions(Stream& stream, const VaeModel& vae, DType dtype) {
+  constexpr int64_t kHeight = 60, kWidth = 104;  // where the decoder is the narrowest
+  const std::vector<std::vector<int64_t>> kernels = decoder_kernels(vae);
+  std::vector<Convolution> convolutions;
+  for (const std::vector<int64_t>& shape : kernels) {
+    Convolution& one = convolutions.emplace_back();
+    one.packed = pack_conv(stream, Tensor(dtype, shape), {}, dtype);
+    const int64_t channels = shape[0], narrowest = kernels.front()[0],
+                  height = std::max<int64_t>(kHeight * narrowest / channels, 1),
+                  width = std::max<int64_t>(kWidth * narrowest / channels, 1);
+    one.picture = Tensor(dtype, {one.packed.kernel()[0], height, width, channels});
+    one.drawn = Tensor(dtype, {1, height, width, channels});
+  }
+  return convolutions;
+}
+
+}  // namespace
+
+std::vector<std::vector<int64_t>> decoder_kernels(const VaeModel& vae) {
+  std::map<int64_t, std::vector<int64_t>> kernels;  // by width
+  for (const TensorSpec& tensor : vae.tensors()) {
+    const std::vector<int64_t>& shape = tensor.shape;
+    if (tensor.name.starts_with("decoder.") && shape.size() >= 4 && shape[0] == shape[1] &&
+        shape.back() == 3)
+      kernels[shape[0]] = shape;
+  }
+  std::vector<std::vector<int64_t>> shapes;
+  for (const auto& [width, shape] : kernels) shapes.push_back(shape);
+  return shapes;
+}
+
+DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model,
+                           const VaeModel& vae, DType vae_dtype) {
   constexpr int64_t kTokens = 768, kMostColumns = 1536;
   const int64_t heads = std::clamp<int64_t>(kMostColumns / model.head_dim, 1, model.heads),
                 width = heads * model.head_dim, hidden = std::min(kMostColumns, model.ffn_columns);
@@ -18,10 +57,8 @@ DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& mo
   const Tensor x(dtype, {kTokens, width}), y(dtype, {kTokens, width}), out(dtype, {kTokens, width}),
       wide(dtype, {kTokens, hidden});
   const Tensor weight(dtype, {hidden, width}), row(DType::kF32, {width});
-  const Tensor picture(dtype, {3, 60, 104, 96}), drawn(dtype, {1, 60, 104, 96});
-  const Tensor kernel(dtype, {96, 96, 3, 3, 3});
   const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
-  const PackedConv packed_conv = pack_conv(stream, kernel, {}, dtype);
+  const std::vector<Convolution> convolutions = decoder_convolutions(stream, vae, vae_dtype);
   const ConvArgs conv{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
   const Rope rope = make_rope({1, 24, 32}, {0, 0, 0}, model.head_dim);
   const auto by_head = [&](const Tensor& rows) {
@@ -31,7 +68,8 @@ DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& mo
   const auto run_all = [&] {
     linear(stream, x, packed, LinearActivation::kNone, wide);
     attention(stream, {.q = by_head(x), .segments = {&segment, 1}, .out = by_head(out)});
-    conv3d(stream, picture, packed_conv, conv, drawn);
+    for (const Convolution& one : convolutions)
+      conv3d(stream, one.picture, one.packed, conv, one.drawn);
     modulated_layer_norm(stream, x, row, row, 1e-6f, out);
     apply_rope(stream, by_head(x), rope, 0, by_head(out));
     gated_add(stream, x, y, row, out);

@@ -2,14 +2,22 @@
 // Measures a few ops of each family, to describe this machine to simulations.
 #include "kernels/stream.h"
 #include "models/transformer.h"
+#include "models/vae.h"
 #include "parallel/schedule/simulate.h"
 
 namespace weft {
 
-// Describes one rank with `threads` threads; takes about a second. Its matrix products and
-// attention have the model's sizes, because small heads and narrow rows are slower; sizes above
-// 1536 columns are cut, because they are no faster. The processor's time for a message is assumed.
-DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model);
+// A decoder's convolutions that keep the number of channels: one kernel of each width, the
+// narrowest first. These are most of its work, and each width has about the same share, because
+// half the width goes with four times the pixels.
+std::vector<std::vector<int64_t>> decoder_kernels(const VaeModel& vae);
+
+// Describes one rank with `threads` threads; takes about a second. Its matrix products, attention
+// and convolutions have the sizes of the transformer and of the decoder, because small heads,
+// narrow rows and few channels are slower; rows above 1536 columns are cut, because they are no
+// faster. The processor's time for a message is assumed.
+DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model,
+                           const VaeModel& vae, DType vae_dtype);
 // Describes an H200 by published measurements, for plans on machines without a GPU.
 DeviceModel assumed_device_model(DType dtype);
 

@@ -318,4 +318,8 @@ DType compute_dtype(const Flags& flags) {
   return dtype == "bf16" ? DType::kBF16 : DType::kF32;
 }
 
+DType vae_dtype(const Flags& flags) {
+  return flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
+}
+
 }  // namespace weft

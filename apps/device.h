@@ -83,5 +83,6 @@ AttentionFormat attention_format(const Flags& flags);
 
 // --dtype with auto resolved: bf16 where the device multiplies it in hardware, else f32.
 DType compute_dtype(const Flags& flags);
+DType vae_dtype(const Flags& flags);
 
 }  // namespace weft

@@ -53,7 +53,8 @@ SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const
     source = " (assumed: an NVIDIA H200; --device-gflops and --device-gbs describe another)";
   } else {
     const int threads = std::max(1, threads_per_rank(flags, ranks));
-    machine.model = measure_device(threads, dtype, model.directory.expert(0).traits());
+    machine.model = measure_device(threads, dtype, model.directory.expert(0).traits(),
+                                   *model.directory.vae_model, vae_dtype(flags));
     source = " (measured here, " + std::to_string(threads) + " threads)";
   }
   machine.description = to_string(machine.model) + source;

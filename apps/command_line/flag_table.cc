@@ -17,7 +17,7 @@ constexpr CommandSpec kCommands[] = {
     {kPlan, "plan", "", "predict the memory, messages and time of a job; runs nothing"},
     {kInspect, "inspect", "FILE...",
      "show what a model folder, weights file, config or finished clip holds"},
-    {kBench, "bench", "[NAME [METHOD...]]",
+    {kBench, "bench", "[NAME [METHOD[@AXIS]...]]",
      "measure this machine: ops, attention, dit, vae, text, llm, load, pocket, layouts, long or "
      "truth"},
     {kCompare, "compare", "A B",

@@ -275,7 +275,7 @@ GeneratorOptions model_options(const Flags& flags) {
   options.attention = attention_format(flags);
   if (const std::string wire = flags.text("wire-dtype"); flags.given("wire-dtype"))
     options.wire_dtype = wire == "bf16" ? DType::kBF16 : DType::kF32;
-  options.vae_dtype = flags.text("vae-dtype") == "bf16" ? DType::kBF16 : DType::kF32;
+  options.vae_dtype = vae_dtype(flags);
   options.resident_blocks = static_cast<int>(flags.integer("resident-layers").value_or(0));
   options.memory_limit = flags.bytes("memory-limit");
   options.host_memory_limit = flags.bytes("host-memory-limit");

@@ -1,6 +1,8 @@
 // Writes clips as H.264 in MP4 and VP9 in WebM, with libavcodec and libavformat.
 #include "io/media/video.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -205,10 +207,13 @@ class EncodedSink : public FrameSink {
     pieces_.pop_back();
   }
 
-  // Takes the last packets out of the encoder. The next frame gets a new one.
+  // Takes the last packets out of the encoder. The next frame gets a new one. An encoder holds tens
+  // of pictures; small blocks that other threads put into their place meanwhile would make the heap
+  // grow with every encoder, so the pages are given back.
   void end_encoder() {
     encode(nullptr);
     encoder_.reset();
+    malloc_trim(0);
   }
 
   void close_piece() {

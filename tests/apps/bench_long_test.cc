@@ -59,6 +59,34 @@ TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
     EXPECT_NE(drawn.find(text), std::string::npos) << text;
 }
 
+// Several cases of a method have one row of one rank, whose time and frames they are compared with.
+TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
+  const Outcome outcome = run(std::string(kSmall) +
+                              "--json full@ring=2 queue:block=2,context=1 full full@ulysses "
+                              "queue:block=2,context=1@layers");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto lines = rows(outcome.out);
+  const char* const layouts[] = {"one rank",
+                                 "ring=2,text_ranks=1,decode_rank=0",
+                                 "cfg=2",
+                                 "ulysses=2,text_ranks=1,decode_rank=0",
+                                 "one rank",
+                                 "layers=2,text_ranks=1,decode_rank=0",
+                                 "layers=2,text_ranks=1,decode_rank=0"};
+  ASSERT_EQ(lines.size(), std::size(layouts));
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i].at("layout"), layouts[i]);
+    EXPECT_EQ(lines[i].at("method"), i < 4 ? "full" : "queue:block=2,context=1");
+    EXPECT_EQ(lines[i].at("bytes_per_frame") > 0, lines[i].at("ranks") == 2) << lines[i];
+    // Splits of full attention may round otherwise than one rank.
+    if (i >= 4) {
+      EXPECT_TRUE(lines[i].at("same_frames_as_one_rank")) << lines[i];
+    } else if (!lines[i].at("psnr").is_null()) {
+      EXPECT_GT(lines[i].at("psnr"), 70) << lines[i];
+    }
+  }
+}
+
 TEST_F(BenchLong, TheTableHasALinePerRow) {
   const Outcome outcome = run(std::string(kSmall) + "--ranks 1 full queue:block=2,context=1");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -102,6 +130,10 @@ TEST_F(BenchLong, WhatCannotBeMeasuredIsNamed) {
   for (const auto& [operands, text] : {std::pair{"--steps 3 queue:block=2,context=1", "steps"},
                                        {"--size 32", "WxH"},
                                        {"half", "full, clips, queue"},
+                                       {"half@ring", "full, clips, queue"},
+                                       {"full@", "full@ring"},
+                                       {"full@side", "side"},
+                                       {"full@ring=3", "the product of its axes is 3"},
                                        {"queue:block=1,context=2", "context"}}) {
     const Outcome outcome =
         run(std::string("bench long --model tests/golden/pipeline_t2v/model ") + operands);

@@ -2,7 +2,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "apps/calibrate.h"
 #include "engine/planning/forecast.h"
+#include "models/registry.h"
 #include "tests/apps/cli_testing.h"
 
 namespace weft {
@@ -22,6 +24,23 @@ std::vector<json> plans(const std::string& more) {
   const Outcome outcome = run("plan --json" + kClip + kDevice + more);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   return test::json_lines(outcome.out);
+}
+
+// The pocket model's decoder has 64, 32 and 16 channels.
+TEST(Calibration, MeasuresTheConvolutionsOfTheModelsDecoder) {
+  using Shapes = std::vector<std::vector<int64_t>>;
+  const auto pocket = open_vae("models/pocket/vae/config.json");
+  EXPECT_EQ(decoder_kernels(*pocket),
+            (Shapes{{16, 16, 3, 3, 3}, {32, 32, 3, 3, 3}, {64, 64, 3, 3, 3}}));
+  // A decoder of single pictures has flat kernels.
+  const auto pictures = open_vae("tests/golden/pipeline_zimage_cfg/model/vae/config.json");
+  for (const std::vector<int64_t>& shape : decoder_kernels(*pictures)) EXPECT_EQ(shape.size(), 4u);
+  EXPECT_FALSE(decoder_kernels(*pictures).empty());
+  const auto transformer = open_transformer("models/pocket/transformer/config.json");
+  const DeviceModel device =
+      measure_device(1, DType::kF32, transformer->traits(), *pocket, DType::kF32);
+  for (const OpFamily family : {OpFamily::kLinear, OpFamily::kAttention, OpFamily::kConv})
+    EXPECT_GT(device.flop_per_s[static_cast<size_t>(family)], 1e7) << to_string(family);
 }
 
 TEST_F(LayoutAuto, PlansTheFastestOfAllAndNamesTheNextTwo) {

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <set>
 #include <thread>
 
@@ -188,6 +190,33 @@ TEST(Video, TinyPicturesHaveOneEncoding) {
     encodings.insert(bytes_of(folder / "tiny.mp4"));
   }
   EXPECT_EQ(encodings.size(), 1u);
+}
+
+uint64_t anonymous_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("RssAnon:")) return std::stoull(line.substr(8)) * 1024;
+  return 0;
+}
+
+// Small blocks that stay lie between the encoder's and keep the heap from shrinking by itself.
+TEST(Video, AnEndedEncoderGivesItsPagesBack) {
+  const TempFolder folder;
+  VideoSettings settings = settings_for(256, 256);
+  settings.cut = 32;
+  const auto sink = make_sink(folder / "a.mp4", settings, Overwrite::kRefuse);
+  std::vector<std::unique_ptr<char[]>> blocks;
+  for (int t = 0; t < 4 * settings.cut; ++t) {
+    const uint64_t before = anonymous_bytes();
+    sink->push(test_picture(256, 256, t));
+    blocks.push_back(std::make_unique<char[]>(1000));
+    if (t == 0 && mallinfo2().arena < (1 << 20))
+      GTEST_SKIP() << "a sanitizer's allocator keeps freed memory";
+    if (settings.cuts_at(t + 1)) {
+      EXPECT_GT(before, anonymous_bytes() + (4 << 20)) << t;
+    }
+  }
+  sink->finish();
 }
 
 TEST(Video, APartFileIsReadableWhileItGrows) {

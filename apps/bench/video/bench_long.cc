@@ -8,6 +8,7 @@
 
 #include "apps/bench/bench_limits.h"
 #include "apps/bench/pocket/clip_reader.h"
+#include "apps/bench/video/bench_case.h"
 #include "apps/bench/video/drawn_video.h"
 #include "apps/bench/video/frame_drift.h"
 #include "apps/bench/video/long_plot.h"
@@ -153,19 +154,24 @@ class LongBench {
     if (asked_.steps == 0) asked_.steps = quick ? kQuickSteps : kSteps;
   }
 
-  // The rows of all methods on 1 to `most` ranks, those of a method one after the other, full
-  // attention first.
+  // The rows of all cases on 1 to `most` ranks, those of a method one after the other, full
+  // attention first. Every method has a row of one rank.
   std::vector<Row> rows(int most) const {
     std::vector<Row> rows;
-    for (const Method& method : methods())
+    const std::vector<BenchCase> all = cases();
+    for (auto one = all.begin(); one != all.end(); ++one) {
+      const bool again = one != all.begin() && one->method == (one - 1)->method;
+      const bool whole = one->axis.find('=') != std::string::npos;
       for (int ranks = 1; ranks <= most; ++ranks) {
-        Row row = row_of(method, ranks);
+        if (ranks == 1 ? again : whole && ranks < most) continue;
+        Row row = row_of(*one, ranks);
         if (row.plan.fits())
           rows.push_back(std::move(row));
         else
           std::fprintf(stderr, "weft: %s is left out: it needs %s\n", row.name.c_str(),
                        format_bytes(row.plan.high_water).c_str());
       }
+    }
     return rows;
   }
   // The borders of a queue; any other method is measured by those of the default queue.
@@ -197,29 +203,43 @@ class LongBench {
     request.method = method;
     return Generator(model_, options_).resolve(request);
   }
-  // The operands, or: full attention, two queues that see as many frames, and clips.
-  std::vector<Method> methods() const {
-    std::vector<Method> methods;
-    for (const std::string& text : std::span(flags_.operands()).subspan(1))
-      methods.push_back(parse_method(text, "the method of weft bench long"));
-    std::ranges::stable_partition(
-        methods, [](const Method& method) { return method.kind == MethodKind::kFull; });
-    if (!methods.empty()) return methods;
+  // The operands, those of a method one after the other, or: full attention, two queues that see as
+  // many frames, and clips.
+  std::vector<BenchCase> cases() const {
+    const std::string label = "a case of weft bench long";
+    const std::vector<BenchCase> given = given_cases(flags_, label);
+    for (const BenchCase& one : given)
+      if (one.way.cache.kind != StepCacheKind::kNone)
+        throw Error(ErrorKind::kUsage, label + " is '" + one.text +
+                                           "', legal: a method; weft bench truth has step caches");
+    std::vector<BenchCase> cases = given;
+    std::ranges::stable_sort(cases, {}, [&](const BenchCase& one) {
+      const bool full = one.way.method.kind == MethodKind::kFull;
+      const auto same = [&](const BenchCase& other) { return other.way.method == one.way.method; };
+      return full ? -1 : std::ranges::find_if(given, same) - given.begin();
+    });
+    if (!cases.empty()) return cases;
     const Method queue = resolved({MethodKind::kQueue}).method;
-    methods = {{MethodKind::kFull}, queue, {MethodKind::kClips}};
     Method wide = queue;
     wide.context = *queue.context / 2;
     wide.block = *queue.block + 2 * (*queue.context - *wide.context);
-    if (!flags_.on("quick") && wide != queue) methods.insert(methods.begin() + 2, wide);
-    return methods;
+    for (const Method& method : {Method{MethodKind::kFull}, queue, wide, {MethodKind::kClips}})
+      if (method != wide || (!flags_.on("quick") && wide != queue))
+        cases.push_back({.text = to_string(method), .way = {method}, .axis = {}});
+    return cases;
   }
-  Row row_of(const Method& method, int ranks) const {
-    Row row{.name = to_string(method), .request = resolved(method), .layout = {}};
+  Row row_of(const BenchCase& one, int ranks) const {
+    Row row{.name = to_string(one.way.method), .request = resolved(one.way.method), .layout = {}};
     if (is_queue(row.request)) row.name = to_string(row.request.method);
     const bool clips = row.request.method.kind == MethodKind::kClips;
     const Generator generator(model_, options_);
-    row.layout = parse_layout(clips ? "clip=" + std::to_string(ranks) : "auto", ranks,
-                              generator.layout_limits(row.request));
+    if (ranks > 1 && !one.axis.empty()) {
+      row.name += "@" + one.axis;
+      row.layout = one.layout(ranks, generator, row.request);
+    } else {
+      row.layout = parse_layout(clips ? "clip=" + std::to_string(ranks) : "auto", ranks,
+                                generator.layout_limits(row.request));
+    }
     GeneratorOptions options = options_;
     options.ranks_per_device = ranks;
     row.plan = plan_of_rank(model_, options, row.layout, row.request);

@@ -6,8 +6,9 @@
 
 namespace weft {
 
-// Draws `repeat` clips with every method on 1 to --ranks ranks, which are threads. The methods are
-// the operands behind the bench's name.
+// Draws `repeat` clips with every method on 1 to --ranks ranks, which are threads. The operands
+// behind the bench's name are cases: METHOD, or METHOD@AXIS for ranks that share this axis
+// (METHOD@LAYOUT: for --ranks ranks).
 int bench_long(const Flags& flags, DType dtype, int repeat);
 
 }  // namespace weft

@@ -9,6 +9,7 @@
 
 #include "apps/bench/bench_limits.h"
 #include "apps/bench/pocket/clip_reader.h"
+#include "apps/bench/video/bench_case.h"
 #include "apps/bench/video/drawn_video.h"
 #include "apps/bench/video/truth_plot.h"
 #include "apps/commands.h"
@@ -25,23 +26,6 @@ namespace {
 constexpr uint64_t kSeed = 11;  // of the prompts
 constexpr int kRanks = 2, kSimulatedRanks = 8;
 constexpr int kTimed = 3;  // timed runs of every case; the median counts
-
-// A method, or full attention with a step cache.
-struct Approximation {
-  Method method{MethodKind::kFull};
-  StepCache cache{};
-
-  std::string name() const {
-    return cache.kind == StepCacheKind::kNone ? to_string(method) : to_string(cache);
-  }
-};
-
-// APPROXIMATION@AXIS. The ranks along the axis share the work.
-struct Case {
-  std::string text;
-  Approximation approximation;
-  std::string axis;
-};
 
 constexpr const char* kQuickCases[] = {"full@ulysses",         "distrifusion:patches=2@patch",
                                        "pcpp:patches=2@patch", "pipefusion:patches=4@layers",
@@ -74,46 +58,17 @@ constexpr const char* kSimulatedCases[] = {
     "full@ulysses", "full@ring", "distrifusion:patches=8@patch", "pcpp:patches=8,window=0.3@patch",
     "pipefusion:patches=16@layers"};
 
-bool names_cache(const std::string& text) {
-  for (int kind = 1; kind < static_cast<int>(StepCacheKind::kCount); ++kind)
-    if (text.starts_with(to_string(static_cast<StepCacheKind>(kind)))) return true;
-  return false;
-}
-
-Case case_of(const std::string& text) {
+// The cases that the command line names, else these. All of them have an axis.
+std::vector<BenchCase> cases_of(const Flags& flags, std::span<const char* const> otherwise) {
   const std::string label = "a case of weft bench truth";
-  const size_t at = text.find('@');
-  if (at == std::string::npos)
-    throw Error(ErrorKind::kUsage, label + " is '" + text +
-                                       "', legal: METHOD@AXIS or CACHE@AXIS, as full@ulysses or "
-                                       "teacache:0.1@ulysses");
-  const std::string name = text.substr(0, at);
-  Approximation approximation;
-  if (names_cache(name))
-    approximation.cache = parse_step_cache(name, label);
-  else
-    approximation.method = parse_method(name, label);
-  return {text, approximation, text.substr(at + 1)};
-}
-
-// The cases that the command line names, else these.
-std::vector<Case> cases_of(const Flags& flags, std::span<const char* const> otherwise) {
-  std::vector<Case> cases;
-  for (const std::string& text : std::span(flags.operands()).subspan(1))
-    cases.push_back(case_of(text));
+  std::vector<BenchCase> cases = given_cases(flags, label);
   if (cases.empty())
-    for (const char* text : otherwise) cases.push_back(case_of(text));
+    for (const char* text : otherwise) cases.push_back(parse_case(text, label));
+  for (const BenchCase& one : cases)
+    if (one.axis.empty())
+      throw Error(ErrorKind::kUsage,
+                  label + " is '" + one.text + "', legal: METHOD@AXIS, as full@ulysses");
   return cases;
-}
-
-// The layout of a case, where the first rank alone encodes and decodes, so that what is sent
-// between ranks belongs to the steps.
-Layout layout_of(const Case& one, int ranks, const Generator& generator, const Request& request) {
-  Layout layout =
-      parse_layout(one.axis + "=" + std::to_string(ranks), ranks, generator.layout_limits(request));
-  layout.text_ranks = 1;
-  layout.decode_rank = 0;
-  return layout;
 }
 
 // The clips in which the reader finds what their prompts ask for.
@@ -158,7 +113,7 @@ struct Timed {
 };
 
 struct Row {
-  Case of;
+  BenchCase of;
   Quality quality{};
   Timed fast{}, slow{};
 };
@@ -176,9 +131,9 @@ class TruthBench {
   }
 
   // Draws all clips with full attention and with every approximation, several clips at a time.
-  std::map<std::string, Quality> qualities(const std::vector<Case>& cases) const {
+  std::map<std::string, Quality> qualities(const std::vector<BenchCase>& cases) const {
     std::map<std::string, Approximation> ways;
-    for (const Case& one : cases) ways[one.approximation.name()] = one.approximation;
+    for (const BenchCase& one : cases) ways[one.way.name()] = one.way;
     std::map<std::string, std::vector<ClipResult>> results;
     for (const auto& [name, way] : ways) results[name].resize(clips_.size());
     const std::string exact = Approximation{}.name();
@@ -201,10 +156,10 @@ class TruthBench {
   }
 
   // Draws the first clip on two ranks. `hash` is that of one rank.
-  void time(const Case& one, const Link* link, const std::string& hash, Timed& timed) const {
+  void time(const BenchCase& one, const Link* link, const std::string& hash, Timed& timed) const {
     const Generator generator(model_, options_);
-    const Request request = generator.resolve(request_of(one.approximation, 0));
-    const Layout layout = layout_of(one, kRanks, generator, request);
+    const Request request = generator.resolve(request_of(one.way, 0));
+    const Layout layout = one.layout(kRanks, generator, request);
     const DrawnVideo video = draw_video(flags_, model_, options_, layout, request, link);
     timed.step_s.push_back(video.denoise_s / request.steps);
     timed.bytes_per_step = static_cast<double>(video.sent_bytes) / request.steps;
@@ -320,15 +275,16 @@ int measure(const Flags& flags, DType dtype, int clips) {
   Link slow = link_of(flags);
   if (!flags.given("link-gbit") && !flags.given("link-ms")) slow = {10e-3, 1e9 / 8};
   std::vector<Row> rows;
-  for (const Case& one : flags.on("quick") ? cases_of(flags, kQuickCases) : cases_of(flags, kCases))
+  for (const BenchCase& one :
+       flags.on("quick") ? cases_of(flags, kQuickCases) : cases_of(flags, kCases))
     rows.push_back({.of = one});
   std::vector<double> alone;
   const auto qualities = [&] {
-    std::vector<Case> cases;
+    std::vector<BenchCase> cases;
     for (const Row& row : rows) cases.push_back(row.of);
     return bench.qualities(cases);
   }();
-  for (Row& row : rows) row.quality = qualities.at(row.of.approximation.name());
+  for (Row& row : rows) row.quality = qualities.at(row.of.way.name());
   for (int round = 0; round < kTimed; ++round) {
     alone.push_back(bench.time_alone());
     for (Row& row : rows) {
@@ -360,7 +316,7 @@ constexpr NamedLink kLinks[] = {{"NVLink, 2400 Gbit/s", {5e-6, 300e9}},
                                 {"PCIe 4, 200 Gbit/s", {20e-6, 25e9}},
                                 {"Ethernet, 10 Gbit/s", {50e-6, 1.25e9}}};
 
-void print(const Case& one, const NamedLink& link, const Forecast& out, const PlannedJob& job,
+void print(const BenchCase& one, const NamedLink& link, const Forecast& out, const PlannedJob& job,
            double alone_s, bool json) {
   const double step = out.stage("denoise") / job.request.steps;
   if (json) {
@@ -404,11 +360,11 @@ int simulate_cases(const Flags& flags) {
     job.machine.link = link.link;
     alone_s.push_back(QuickForecast(job)({}).stage("denoise") / job.request.steps);
   }
-  for (const Case& one : cases_of(flags, kSimulatedCases)) {
-    asked.method = one.approximation.method;
-    asked.cache = one.approximation.cache;
+  for (const BenchCase& one : cases_of(flags, kSimulatedCases)) {
+    asked.method = one.way.method;
+    asked.cache = one.way.cache;
     PlannedJob job = planned_job(generator, options, generator.resolve(asked), machine);
-    const Layout layout = layout_of(one, ranks.count, generator, job.request);
+    const Layout layout = one.layout(ranks.count, generator, job.request);
     const std::vector<MemoryPlan> memory = memory_of(job, layout);
     for (const NamedLink& link : kLinks) {
       job.machine.link = link.link;
