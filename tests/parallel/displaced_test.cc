@@ -2,6 +2,7 @@
 // same bits for every number of ranks, with the bytes and the memory of their formulas.
 #include "parallel/methods/patches/displaced.h"
 
+#include "kernels/fp8.h"
 #include "tests/parallel/attention_by_definition.h"
 #include "tests/parallel/methods.h"
 
@@ -12,6 +13,7 @@ struct Shapes {
   std::array<int64_t, 3> grid{4, 3, 2};
   int64_t heads = 4, kv_heads = 2, head_dim = 12;
   int64_t replicated = 0;
+  bool rope = true;
   DType dtype = DType::kF32;
   const Ops* ops = &reference_ops();
 
@@ -99,7 +101,7 @@ std::vector<Tensor> run(const Shapes& shapes, const Displaced& method,
                                  .k = k,
                                  .v = v,
                                  .out = result,
-                                 .rope = &rope,
+                                 .rope = shapes.rope ? &rope : nullptr,
                                  .scale = shapes.scale(),
                                  .replicated = text});
           copy(stream, result.view().slice(0, 0, own.size()),
@@ -118,20 +120,60 @@ std::vector<Tensor> run(const Shapes& shapes, const Displaced& method,
 // Row t of x turned to its position in f64. Replicated rows are not turned.
 std::vector<double> turned(const Shapes& s, const Tensor& x, int64_t token, int64_t head) {
   const float* in = x.as<float>() + (token * x.view()[1] + head) * s.head_dim;
-  if (token >= s.tokens()) return {in, in + s.head_dim};
+  if (token >= s.tokens() || !s.rope) return {in, in + s.head_dim};
   return turned_head(
       in, s.head_dim,
       {static_cast<double>(token / (s.grid[1] * s.grid[2])),
        static_cast<double>(token / s.grid[2] % s.grid[1]), static_cast<double>(token % s.grid[2])});
 }
 
+// x - base in 8 bits with a power of two for each row, added to the base again, by definition.
+Tensor coded(const Tensor& x, const Tensor* base) {
+  Tensor out(DType::kF32, x.view().shape());
+  const int64_t d = x.view()[1] * x.view()[2];
+  for (int64_t row = 0; row < x.view()[0]; ++row) {
+    std::vector<float> change(x.as<float>() + row * d, x.as<float>() + (row + 1) * d);
+    float most = 0;
+    for (int64_t i = 0; i < d; ++i) {
+      if (base) change[i] -= base->as<float>()[row * d + i];
+      most = std::max(most, std::abs(change[i]));
+    }
+    int n = most > 0 ? -118 : 0;
+    while (std::ldexp(448, n) < most) ++n;
+    for (int64_t i = 0; i < d; ++i)
+      out.as<float>()[row * d + i] = (base ? base->as<float>()[row * d + i] : 0) +
+                                     std::ldexp(from_e4m3(to_e4m3(std::ldexp(change[i], -n))), n);
+  }
+  return out;
+}
+
+// The features of every step as other patches see them one step later.
+std::vector<Features> seen_later(const Shapes& s, const Displaced& method,
+                                 const std::vector<Features>& values) {
+  std::vector<Features> seen;
+  for (size_t step = 0; step < values.size(); ++step) {
+    Features& own = seen.emplace_back(s, 0);
+    const bool exact = step == 0 || method.exact(static_cast<int>(step));
+    for (auto member : {&Features::k, &Features::v}) {
+      const Tensor& present = values[step].*member;
+      const bool residual = method.code == WireCode::kResidualFp8;
+      if (method.code == WireCode::kFp8 || (residual && !exact))
+        own.*member = coded(present, residual ? &(seen[step - 1].*member) : nullptr);
+      else
+        std::memcpy((own.*member).as<float>(), present.as<float>(), present.view().bytes());
+    }
+  }
+  return seen;
+}
+
 // By definition: a token of patch i sees the present keys of its patch and, in a displaced step,
 // those of the step before of the tokens that it sees of other patches; in an exact step the
-// present ones of all. Replicated rows are rows of every patch.
+// present ones of all. Replicated rows are rows of every patch. `later` are the features as they
+// are seen one step later.
 Tensor by_definition(const Shapes& s, const Displaced& method, const std::vector<Features>& values,
-                     int step) {
+                     const std::vector<Features>& later, int step) {
   Tensor out(DType::kF32, values[0].q.view().shape());
-  const bool exact = step < method.warmup || step == 0;
+  const bool exact = step == 0 || method.exact(step);
   std::vector<Range> patches;
   for (const int64_t size : method.patches) {
     const int64_t at = patches.empty() ? 0 : patches.back().end;
@@ -162,7 +204,7 @@ Tensor by_definition(const Shapes& s, const Displaced& method, const std::vector
       for (int64_t key = 0; key < rows; ++key) {
         if (!sees(patch, key)) continue;
         const bool fresh = exact || key >= s.tokens() || patch_of(key) == patch;
-        const Features& from = values[fresh ? step : step - 1];
+        const Features& from = fresh ? values[step] : later[step - 1];
         const auto turned_key = turned(s, from.k, key, head / group);
         double logit = 0;
         for (int64_t i = 0; i < s.head_dim; ++i) logit += query[i] * turned_key[i];
@@ -175,6 +217,11 @@ Tensor by_definition(const Shapes& s, const Displaced& method, const std::vector
   return out;
 }
 
+Tensor by_definition(const Shapes& s, const Displaced& method, const std::vector<Features>& values,
+                     int step) {
+  return by_definition(s, method, values, values, step);
+}
+
 const std::vector<Displaced> kMethods = {
     {.patches = {8, 8, 8}, .warmup = 1},
     {.patches = {9, 7, 8}, .warmup = 2},
@@ -183,6 +230,20 @@ const std::vector<Displaced> kMethods = {
     {.patches = {5, 1, 11, 7}, .window = 1, .warmup = 2},
     {.patches = {9, 7, 8}, .windows = {1, 0.9, 0.6, 0.2, 0}, .warmup = 1, .steps = 5},
     {.patches = {24}, .warmup = 1}};
+
+constexpr WireCode kCodes[] = {WireCode::kFp8, WireCode::kResidualFp8};
+
+std::vector<Displaced> with_codes() {
+  std::vector<Displaced> methods;
+  for (const WireCode code : kCodes)
+    for (Displaced method : kMethods) {
+      method.code = code;
+      methods.push_back(method);
+      method.resync = 3;
+      methods.push_back(method);
+    }
+  return methods;
+}
 
 // The definition (laws L-D5, L-X1 and L-P4: which version of which rows a patch sees), and that the
 // patches belong to the result and the ranks do not.
@@ -357,16 +418,20 @@ TEST(Displaced, ReplicatedRowsBelongToTheirPatch) {
 TEST(Displaced, BytesAndMemoryAreTheFormulas) {
   const Shapes shapes;
   const std::vector<Features> values = features(shapes, 4);
-  for (const Displaced& method : kMethods)
+  std::vector<Displaced> methods = with_codes();
+  methods.insert(methods.end(), kMethods.begin(), kMethods.end());
+  for (const Displaced& method : methods)
     run(shapes, method, std::vector<int>(method.patches.size(), 1), passes(4), values, {},
         [&](Communicator& world, const PatchRows& rows) {
-          const int exact = std::max(1, method.warmup);
-          int64_t sent = exact * exact_sent_bytes(rows, world.rank(), shapes.shape());
           // The rows of the last exact step are taken from what was gathered. The last step of all
           // sends nothing where it is known.
-          for (int step = exact; step < 4 && step + 1 != method.steps; ++step)
-            sent += displaced_sent_bytes(rows, world.rank(), shapes.shape(),
-                                         method.window_of(step + 1));
+          int64_t sent = 0;
+          for (int step = 0; step < 4; ++step)
+            if (step == 0 || method.exact(step))
+              sent += exact_sent_bytes(rows, world.rank(), shapes.shape());
+            else if (step + 1 != method.steps)
+              sent += displaced_sent_bytes(rows, world.rank(), shapes.shape(),
+                                           method.window_of(step + 1));
           EXPECT_EQ(world.counters().total_sent().bytes, sent);
         });
   // Eight equal patches: PCPP sends ceil(p n) rows to each neighbour, DistriFusion n to each rank.
@@ -387,6 +452,16 @@ TEST(Displaced, BytesAndMemoryAreTheFormulas) {
     EXPECT_EQ(displaced_cache_bytes(near, rank, shape),
               static_cast<size_t>(2 * 2 * 16 * 2 * (1000 + neighbours * 300)));
     EXPECT_EQ(displaced_cache_bytes(all, rank, shape), size_t{2 * 2 * 16 * 2 * 8000});
+    const auto by_code = [&](WireCode code) {
+      return PatchRows({.patches = eight, .code = code},
+                       ranks_of({.patches = eight}, std::vector<int>(8, 1)));
+    };
+    for (const WireCode code : kCodes)
+      EXPECT_EQ(displaced_sent_bytes(by_code(code), rank, shape, {}), 2 * (2 * 16 + 1) * 7000);
+    EXPECT_EQ(displaced_cache_bytes(by_code(WireCode::kFp8), rank, shape),
+              size_t{2 * (2 * 16 + 1) * 8000});
+    EXPECT_EQ(displaced_cache_bytes(by_code(WireCode::kResidualFp8), rank, shape),
+              size_t{2 * (2 * 16 + 1 + 2 * 16 * 2) * 8000});
   }
   EXPECT_NEAR(inner, 0.0857, 1e-4);
   EXPECT_NEAR(mean, 0.075, 1e-4);
@@ -408,12 +483,110 @@ TEST(Displaced, DelaysChangeNoBit) {
   }
 }
 
+// A rank codes what it keeps of its own patches as it codes what it sends: the same bits for every
+// number of ranks and for all delays, so that what a sender and a receiver decoded is the same (law
+// L-Q1).
+TEST(DisplacedCode, EveryNumberOfRanksGivesTheBitsOfOne) {
+  const Shapes shapes{.rope = false};
+  const int steps = 5;
+  const std::vector<Features> values = features(shapes, steps);
+  uint64_t seed = 0;
+  for (const Displaced& method : with_codes()) {
+    const auto count = static_cast<int>(method.patches.size());
+    const auto one = run(shapes, method, {count}, passes(steps), values);
+    const std::vector<Features> later = seen_later(shapes, method, values);
+    for (int step = 0; step < steps; ++step)
+      EXPECT_LE(relative_l2(one[step], by_definition(shapes, method, values, later, step)), 1e-6)
+          << step;
+    std::vector<std::vector<int>> splits{std::vector<int>(count, 1)};
+    if (count == 3) splits.insert(splits.end(), {{2, 1}, {1, 2}});
+    if (count == 4) splits.insert(splits.end(), {{2, 2}, {1, 3}, {1, 2, 1}});
+    for (const std::vector<int>& split : splits)
+      for (int round = 0; round < 5; ++round) {
+        ++seed;
+        const auto some =
+            run(shapes, method, split, passes(steps), values,
+                {.rendezvous = seed % 2 == 0, .delay_seed = seed, .max_delay_us = 50});
+        for (int step = 0; step < steps; ++step)
+          EXPECT_TRUE(same_bits(some[step], one[step])) << split.size() << " ranks, step " << step;
+      }
+  }
+}
+
+TEST(DisplacedCode, FastOpsAreWithinTheirBounds) {
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const Displaced& method : with_codes()) {
+      const Shapes reference{.rope = false, .dtype = dtype},
+          fast{.rope = false, .dtype = dtype, .ops = &cpu_ops()};
+      const std::vector<Features> values = features(reference, 4);
+      const auto count = static_cast<int>(method.patches.size());
+      const auto expected = run(reference, method, {count}, passes(4), values);
+      const auto actual = run(fast, method, std::vector<int>(count, 1), passes(4), values);
+      for (int step = 0; step < 4; ++step)
+        EXPECT_LE(relative_l2(actual[step], expected[step]), dtype == DType::kF32 ? 1e-6 : 8e-3);
+    }
+}
+
+// Law L-Q1: a code that loses nothing changes nothing. Whole numbers up to 16 and their differences
+// fit in 8 bits.
+TEST(DisplacedCode, WithoutLossItGivesTheBitsOfNone) {
+  const Shapes shapes{.rope = false};
+  std::vector<Features> values = features(shapes, 5);
+  for (Features& one : values)
+    for (auto member : {&Features::k, &Features::v})
+      for (int64_t i = 0; i < (one.*member).count(); ++i) {
+        float& value = (one.*member).as<float>()[i];
+        value = std::round(std::clamp(2 * value, -8.0f, 8.0f));
+      }
+  for (Displaced method : with_codes()) {
+    const std::vector<int> split(method.patches.size(), 1);
+    const auto out = run(shapes, method, split, passes(5), values);
+    method.code = WireCode::kNone;
+    const auto plain = run(shapes, method, split, passes(5), values);
+    for (int step = 0; step < 5; ++step) EXPECT_TRUE(same_bits(out[step], plain[step])) << step;
+  }
+}
+
+// Laws L-Q1 and L-Q2: where nothing changes after step 1, what a residual leaves out falls by the
+// error of 8 bits in every step. Without residuals it stays.
+TEST(DisplacedCode, ResidualsCatchUpWithWhatStays) {
+  const Shapes shapes;
+  std::vector<Features> values;
+  for (int step = 0; step < 6; ++step) values.emplace_back(shapes, step == 0 ? 1 : 2);
+  const auto errors = [&](WireCode code) {
+    Displaced method{.patches = {9, 7, 8}, .warmup = 1};
+    const auto plain = run(shapes, method, {1, 1, 1}, passes(6), values);
+    method.code = code;
+    const auto out = run(shapes, method, {1, 1, 1}, passes(6), values);
+    std::vector<double> all;
+    for (int step = 0; step < 6; ++step) all.push_back(relative_l2(out[step], plain[step]));
+    return all;
+  };
+  const std::vector<double> fp8 = errors(WireCode::kFp8), residual = errors(WireCode::kResidualFp8);
+  EXPECT_EQ(fp8[0], 0);
+  EXPECT_EQ(residual[1], 0);  // sees the exact step
+  for (const double error : {fp8[1], fp8[2], residual[2]}) {
+    EXPECT_GT(error, 1e-3);
+    EXPECT_LT(error, 1.0 / 16);
+  }
+  EXPECT_EQ(fp8[5], fp8[2]);
+  EXPECT_LT(residual[3], residual[2] / 16);
+  EXPECT_LT(residual[4], residual[3] / 16);
+}
+
 TEST(Displaced, SettingsThatCannotWorkAreRefused) {
   EXPECT_EQ(refuse({.patches = {12, 12}}, 24), "");
   EXPECT_EQ(refuse({}, 24), "there are no patches, legal: 1 or more");
   EXPECT_EQ(refuse({.patches = {24, 0}}, 24), "a patch has 0 tokens, legal: 1 or more");
   EXPECT_EQ(refuse({.patches = {12, 11}}, 24), "the patches have 23 tokens, legal: 24");
   EXPECT_EQ(refuse({.patches = {24}, .window = 1.5}, 24), "window is 1.500000, legal: 0 ... 1");
+  const Displaced growing{.patches = {24}, .windows = {1, 0.5, 0.6}, .warmup = 1};
+  EXPECT_EQ(refuse(growing, 24), "");
+  Displaced residual = growing;
+  residual.code = WireCode::kResidualFp8;
+  EXPECT_EQ(refuse(residual, 24),
+            "the window of step 2 is wider than the one before, legal with code=residual-fp8: as "
+            "wide at most");
   EXPECT_EQ(refuse({.patches = {24}, .warmup = -1}, 24), "warmup is -1, legal: 0 or more steps");
 }
 
