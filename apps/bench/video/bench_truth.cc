@@ -263,7 +263,7 @@ nlohmann::json to_json(const Row& row, const TruthBench& bench, double alone_s) 
 void print_header(const TruthBench& bench, const Link& slow) {
   std::printf(
       "%s, %zu clips, %d steps, %s; %d ranks of one thread; the slow link has %g Gbit/s and %g "
-      "ms\n%-70s%-42s%-44s%s\n%-54s %7s %6s",
+      "ms\n%-74s%-42s%-44s%s\n%-58s %7s %6s",
       printable(bench.model_name()).c_str(), bench.clips(), bench.resolved().steps,
       std::string(to_string(bench.options().dtype)).c_str(), kRanks, slow.bytes_per_s * 8e-9,
       slow.latency_s * 1e3, "", "trained combinations", "held-out combinations",
@@ -274,7 +274,7 @@ void print_header(const TruthBench& bench, const Link& slow) {
 }
 
 void print(const Row& row, double alone_s) {
-  std::printf("%-54s", row.of.text.c_str());
+  std::printf("%-58s", row.of.text.c_str());
   if (row.quality.error > 0)
     std::printf(" %7.2f %6.3f", row.quality.psnr(), row.quality.similarity);
   else
