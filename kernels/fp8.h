@@ -66,4 +66,25 @@ constexpr float e4m3_scale(float most) {
                                                    : std::bit_cast<float>(0x7fc00000u);
 }
 
+// The bits of |value|, which are ordered as magnitudes are. Inf is above all finite values, and NaN
+// above Inf.
+constexpr uint32_t magnitude_bits(float value) {
+  return std::bit_cast<uint32_t>(value) & 0x7fffffffu;
+}
+
+// A row of numbers that share a power of two: value * unit() is stored. If the row holds NaN or
+// Inf, the unit is NaN.
+struct E4m3Row {
+  bool finite;
+  int8_t exponent;
+
+  // `most` is the largest magnitude_bits of the row.
+  constexpr explicit E4m3Row(uint32_t most)
+      : finite(most < 0x7f800000u),
+        exponent(static_cast<int8_t>(finite ? e4m3_exponent(std::bit_cast<float>(most)) : 0)) {}
+  constexpr float unit() const {
+    return finite ? power_of_two(-exponent) : std::bit_cast<float>(0x7fc00000u);
+  }
+};
+
 }  // namespace weft

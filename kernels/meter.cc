@@ -251,6 +251,8 @@ Ops make_metered() {
   meter<"fill_zero", &Ops::copy, &CopyOps::fill_zero, moved<kCopy, 0>>(ops);
   meter<"gather_rows", &Ops::copy, &CopyOps::gather_rows, moved<kCopy, 2, 2>>(ops);
   meter<"frames_to_rgb8", &Ops::copy, &CopyOps::frames_to_rgb8, moved<kCopy, 0, 1>>(ops);
+  meter<"encode_rows", &Ops::row_code, &RowCodeOps::encode_rows, moved<kCopy, 0, 1, 2>>(ops);
+  meter<"decode_rows", &Ops::row_code, &RowCodeOps::decode_rows, moved<kCopy, 0, 1, 2>>(ops);
   return ops;
 }
 

@@ -15,6 +15,7 @@ void fill_reference(Ops& ops) {
   fill_pointwise_reference(ops);
   fill_conv_reference(ops);
   fill_copy_reference(ops);
+  fill_row_code_reference(ops);
 }
 
 void fill_simd(Ops& ops) {

@@ -13,6 +13,7 @@
 #include "kernels/norm.h"
 #include "kernels/pointwise.h"
 #include "kernels/rope.h"
+#include "kernels/row_code.h"
 #include "kernels/stream.h"
 
 namespace weft {
@@ -72,6 +73,11 @@ struct CopyOps {
   decltype(&weft::frames_to_rgb8) frames_to_rgb8;
 };
 
+struct RowCodeOps {
+  decltype(&weft::encode_rows) encode_rows;
+  decltype(&weft::decode_rows) decode_rows;
+};
+
 struct Ops {
   std::string name;  // "reference", "simd", "cpu"
   NormOps norm;
@@ -81,6 +87,7 @@ struct Ops {
   PointwiseOps pointwise;
   ConvOps conv;
   CopyOps copy;
+  RowCodeOps row_code;
 };
 
 // Plain loops with f64 sums where order matters; every other table is tested against them.

@@ -16,13 +16,14 @@ namespace {
 constexpr std::array<std::string_view, static_cast<size_t>(MethodKind::kCount)> kNames{
     "auto", "full", "clips", "queue", "distrifusion", "pcpp", "pipefusion"};
 constexpr std::string_view kSplits[] = {"rows", "frames"};
+constexpr std::string_view kCodes[] = {"none", "fp8", "residual-fp8"};
 
 struct Number {
   MethodKind kind;
   const char* name;
   const char* legal;
   std::variant<std::optional<int64_t> Method::*, std::optional<double> Method::*,
-               std::optional<PatchSplit> Method::*>
+               std::optional<PatchSplit> Method::*, std::optional<WireCode> Method::*>
       member;
 };
 
@@ -39,12 +40,14 @@ constexpr Number kNumbers[] = {
     {MethodKind::kDistrifusion, "patches", "1 ... 4096", &Method::patches},
     {MethodKind::kDistrifusion, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kDistrifusion, "split", "rows|frames", &Method::split},
+    {MethodKind::kDistrifusion, "code", "none|fp8|residual-fp8", &Method::code},
     {MethodKind::kDistrifusion, "resync", "1 ... 1000", &Method::resync},
     {MethodKind::kPcpp, "patches", "1 ... 4096", &Method::patches},
     {MethodKind::kPcpp, "window", "0 ... 1", &Method::near},
     {MethodKind::kPcpp, "last_window", "0 ... 1", &Method::last_near},
     {MethodKind::kPcpp, "warmup", "0 ... 1000", &Method::warmup},
     {MethodKind::kPcpp, "split", "rows|frames", &Method::split},
+    {MethodKind::kPcpp, "code", "none|fp8|residual-fp8", &Method::code},
     {MethodKind::kPcpp, "resync", "1 ... 1000", &Method::resync},
     {MethodKind::kPipefusion, "patches", "1 ... 4096", &Method::patches},
     {MethodKind::kPipefusion, "warmup", "0 ... 1000", &Method::warmup},
@@ -67,6 +70,9 @@ void set(Method& method, std::optional<double> Method::*member, const GivenText&
 void set(Method& method, std::optional<PatchSplit> Method::*member, const GivenText& value) {
   method.*member = static_cast<PatchSplit>(std::ranges::find(kSplits, value.one_of()) - kSplits);
 }
+void set(Method& method, std::optional<WireCode> Method::*member, const GivenText& value) {
+  method.*member = static_cast<WireCode>(std::ranges::find(kCodes, value.one_of()) - kCodes);
+}
 
 template <class T>
 std::string text_of(T value) {
@@ -74,6 +80,7 @@ std::string text_of(T value) {
   return {text, std::to_chars(text, std::end(text), value).ptr};
 }
 std::string text_of(PatchSplit split) { return std::string(kSplits[static_cast<size_t>(split)]); }
+std::string text_of(WireCode code) { return std::string(kCodes[static_cast<size_t>(code)]); }
 
 std::vector<int64_t> patches_of(const Method& method, const std::array<int64_t, 3>& grid) {
   const auto [frames, rows, columns] = grid;
@@ -159,6 +166,7 @@ std::optional<Displaced> displaced_of(const Method& method, const std::array<int
   out.warmup = static_cast<int>(*method.warmup);
   out.resync = static_cast<int>(method.resync.value_or(0));
   out.steps = steps;
+  out.code = *method.code;
   if (method.kind != MethodKind::kPcpp) return out;
   const int first = out.warmup, last = std::max(steps - 1, first);
   for (int step = 0; step < steps; ++step) {
@@ -200,6 +208,7 @@ Method resolve_method(const Method& method, const MethodFacts& facts) {
   if (is_displaced(out)) {
     fill(out.warmup, is_pipefusion(out) ? 1 : 4);
     fill(out.split, PatchSplit::kRows);
+    if (!is_pipefusion(out)) fill(out.code, WireCode::kNone);
     if (out.kind == MethodKind::kPcpp) {
       fill(out.near, 0.3);
       fill(out.last_near, *out.near);

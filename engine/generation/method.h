@@ -52,6 +52,7 @@ struct Method {
   std::optional<int64_t> patches{}, resync{};
   std::optional<double> near{}, last_near{};
   std::optional<PatchSplit> split{};
+  std::optional<WireCode> code{};
 
   bool operator==(const Method&) const = default;
 };

@@ -197,6 +197,9 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
     displaced_->warmup = exact;
     displaced_->resync = displaced_->steps = 0;
     displaced_->windows = windows;
+    if (!windows.empty())  // those of kinds that take turns fall like those of the job
+      std::ranges::sort(displaced_->windows.begin() + exact, displaced_->windows.end(),
+                        std::greater<>());
   }
   for (const bool negative : {false, true}) {
     const std::string& prompt = negative ? *job.request.negative_prompt : job.request.prompt;

@@ -15,6 +15,7 @@ void fill_rope_reference(Ops& ops);
 void fill_pointwise_reference(Ops& ops);
 void fill_conv_reference(Ops& ops);
 void fill_copy_reference(Ops& ops);
+void fill_row_code_reference(Ops& ops);
 
 // Highway, cpu/<family>_simd.cc: for any x86-64 or NEON machine, dispatched at run time.
 void fill_norm_simd(Ops& ops);

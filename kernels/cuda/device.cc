@@ -87,6 +87,7 @@ const Ops& cuda_ops() {
     cuda::fill_pointwise(made);
     cuda::fill_conv(made);
     cuda::fill_copy(made);
+    cuda::fill_row_code(made);
     return made;
   }();
   return ops;

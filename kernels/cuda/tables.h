@@ -11,6 +11,7 @@ void fill_attention(Ops& ops);
 void fill_merge(Ops& ops);  // the merge of attention states
 void fill_rope(Ops& ops);
 void fill_pointwise(Ops& ops);
+void fill_row_code(Ops& ops);
 void fill_conv(Ops& ops);
 void fill_copy(Ops& ops);  // also upsample_nearest2, which is a copy
 

@@ -113,6 +113,7 @@ void bench_rows(const Settings& settings, DType dtype) {
                v = make(settings, DType::kF32, {kWidth});
   const Tensor f = make(settings, DType::kF32, {tokens, kWidth});
   const Tensor slot = place(settings, Tensor(DType::kI64, {1}));
+  const Tensor code = place(settings, Tensor(DType::kI8, {tokens, kWidth + 1}));
   Tensor widths = make_on_host(DType::kF32, {tokens});
   for (int64_t i = 0; i < tokens; ++i) widths.as<float>()[i] = kWidth;
   const Tensor sums = place(settings, std::move(widths));
@@ -149,6 +150,8 @@ void bench_rows(const Settings& settings, DType dtype) {
     entry("silu_mul", 3, [&](Stream& s) { silu_mul(s, x, y, out); });
     entry("first_non_finite", 1, [&](Stream& s) { first_non_finite(s, x); });
     entry("note_non_finite", 1, [&](Stream& s) { note_non_finite(s, x, slot); });
+    entry("encode_rows", 3, [&](Stream& s) { encode_rows(s, x, y, code); });
+    entry("decode_rows", 3, [&](Stream& s) { decode_rows(s, code, y, out); });
     entry("copy", 2, [&](Stream& s) { copy(s, x, out); });
     entry("copy to f32", dtype == DType::kF32 ? 2 : 3, [&](Stream& s) { copy(s, x, f); });
     entry("copy transposed", 2, [&](Stream& s) {

@@ -39,6 +39,9 @@ const char* const kMethods[] = {
     "distrifusion:patches=4,warmup=2",    "distrifusion:patches=3,warmup=0,split=frames",
     "pcpp:patches=4,window=0.5,warmup=1", "pcpp:patches=3,window=1,last_window=0,warmup=1",
     "pipefusion:patches=3,warmup=1",      "pipefusion:patches=6,warmup=2"};
+const char* const kCodedMethods[] = {
+    "distrifusion:patches=4,warmup=1,code=fp8", "distrifusion:patches=3,warmup=2,code=residual-fp8",
+    "pcpp:patches=4,window=1,last_window=0.2,warmup=1,code=residual-fp8,resync=4"};
 
 TEST(DisplacedJob, EveryLayoutGivesOneRanksLatents) {
   for (const char* method : kMethods) {
@@ -61,7 +64,9 @@ TEST(DisplacedJob, EveryLayoutGivesOneRanksLatents) {
 // Reference ops give a token the same bits whichever rank has it, so that patches on one rank and
 // on several are told apart by nothing, and neither are delays. Messages travel into the next step.
 TEST(DisplacedJob, DelaysAndPatchesOfARankChangeNoBit) {
-  for (const char* method : kMethods) {
+  std::vector<std::string> methods(std::begin(kMethods), std::end(kMethods));
+  methods.insert(methods.end(), std::begin(kCodedMethods), std::end(kCodedMethods));
+  for (const std::string& method : methods) {
     const Request request = displaced_job(method);
     const Outcome one = deliver(request, {});
     uint64_t seed = 0;
@@ -78,6 +83,21 @@ TEST(DisplacedJob, DelaysAndPatchesOfARankChangeNoBit) {
   }
 }
 
+// Law L-Q2 for a whole job: eight bits are close to none, and residuals closer.
+TEST(DisplacedJob, CodesAreCloseToNone) {
+  const auto draw = [](const std::string& code) {
+    return deliver(displaced_job("distrifusion:patches=4,warmup=1" + code), patches(2)).latents;
+  };
+  const std::vector<float> none = draw("");
+  EXPECT_EQ(draw(",code=none"), none);
+  const double fp8 = rel_l2(draw(",code=fp8"), none),
+               residual = rel_l2(draw(",code=residual-fp8"), none);
+  EXPECT_GT(fp8, 1e-6);
+  EXPECT_LT(fp8, 1.0 / 16);
+  EXPECT_GT(residual, 1e-7);
+  EXPECT_LT(residual, fp8 / 2);
+}
+
 // Laws L-D1 and L-P5 for a whole job.
 TEST(DisplacedJob, AWarmupOverAllStepsIsFullAttention) {
   const std::vector<float> full = deliver(displaced_job("full"), {}).latents;
@@ -92,7 +112,9 @@ TEST(DisplacedJob, AWarmupOverAllStepsIsFullAttention) {
 TEST(DisplacedJob, BytesAreTheFormulaForAWholeJob) {
   const WanConfig wan = WanConfig::from_json_file(kModel + "/transformer/config.json");
   for (const std::string text : {"distrifusion:patches=4,warmup=2", "pcpp:patches=4,warmup=1",
-                                 "pcpp:patches=4,window=1,last_window=0.1,warmup=0,resync=4"})
+                                 "pcpp:patches=4,window=1,last_window=0.1,warmup=0,resync=4",
+                                 "distrifusion:patches=4,warmup=1,code=fp8",
+                                 "pcpp:patches=4,warmup=1,resync=4,code=residual-fp8"})
     for (const int count : {2, 3, 4}) {
       const Request request = displaced_job(text);
       Layout layout = patches(count);
@@ -125,7 +147,8 @@ TEST(DisplacedJob, BytesAreTheFormulaForAWholeJob) {
 // A rank plans the keys of its rows and of those that it sees, for every layer and branch.
 TEST(DisplacedJob, MemoryIsAsPlanned) {
   for (const char* method :
-       {"full", "distrifusion:patches=4", "pcpp:patches=4", "pipefusion:patches=4"}) {
+       {"full", "distrifusion:patches=4", "pcpp:patches=4", "pipefusion:patches=4",
+        "distrifusion:patches=4,code=fp8", "distrifusion:patches=4,code=residual-fp8"}) {
     const size_t live = tensor_bytes_live();
     Generator generator(kModel, options_of(DType::kF32));
     Request request = displaced_job(method);
@@ -145,6 +168,7 @@ TEST(DisplacedJob, GoesOnAtExactStepsWithTheSameFrames) {
   int resumed = 0;
   for (const std::string text :
        {"distrifusion:patches=4,warmup=1,resync=4", "pcpp:patches=3,resync=4",
+        "distrifusion:patches=3,warmup=1,code=residual-fp8,resync=4",
         "pipefusion:patches=3,warmup=1,resync=4"}) {
     Request request = displaced_job(text);
     request.steps = 13;
@@ -181,7 +205,7 @@ TEST(DisplacedJob, GoesOnAtExactStepsWithTheSameFrames) {
       remove_checkpoints(path);
     }
   }
-  EXPECT_GE(resumed, 27);
+  EXPECT_GE(resumed, 36);
 }
 
 // Each patch has text rows of its own, so that a rank holds one patch. Delays change no bit, and

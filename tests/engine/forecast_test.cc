@@ -99,6 +99,8 @@ std::vector<Layout> expected_choice(const std::vector<Forecast>& all,
 TEST(Forecast, HoldsForDisplacedPatches) {
   for (const char* method :
        {"distrifusion:patches=2,warmup=3", "pcpp:patches=4,warmup=1,resync=4",
+        "distrifusion:patches=2,warmup=3,code=fp8",
+        "pcpp:patches=4,window=1,last_window=0.1,warmup=1,code=residual-fp8,resync=4",
         "pipefusion:patches=4,warmup=1", "pipefusion:patches=4,warmup=1,resync=4"})
     for (const Link& link : {kFast, kSlow}) {
       const PlannedJob job = planned("models/pocket", link, 0, method, 12);

@@ -28,7 +28,8 @@ TEST(Method, ItsTextIsReadAsItIsWritten) {
        {"auto", "full", "clips", "queue", "clips:window=8,global=4", "queue:block=9,context=6",
         "clips:window=0,global=2,trained=21,bias=2.5,global_sigma=0.909,stale=1,warmup=3",
         "distrifusion:patches=4,warmup=2,split=frames",
-        "pcpp:patches=4,window=0.5,last_window=0.25,warmup=2,split=rows,resync=4"})
+        "pcpp:patches=4,window=0.5,last_window=0.25,warmup=2,split=rows,code=fp8,resync=4",
+        "distrifusion:patches=2,code=residual-fp8"})
     EXPECT_EQ(to_string(parse_method(text, "--method")), text);
   EXPECT_EQ(to_string(parse_method("queue:context=6,block=9", "")), "queue:block=9,context=6");
   const Method clips = parse_method("clips:window=8,bias=1e1", "");
@@ -57,6 +58,8 @@ TEST(Method, FaultsNameTheValueAndTheLegalOnes) {
       {"queue:block=99999999999999999999", "legal: 1 ... 4096; nearest: 4096"},
       {"clips:bias=nan", "bias is 'nan', legal: a finite number, 0 ... 1000"},
       {"pcpp:split=columns", "split is 'columns', legal: rows|frames"},
+      {"distrifusion:code=int4", "code is 'int4', legal: none|fp8|residual-fp8"},
+      {"pipefusion:code=fp8", "'code=fp8' is no number of pipefusion, legal: "},
       {"distrifusion:window=1", "'window=1' is no number of distrifusion, legal: "},
       {"clips:stale=2", "stale is 2, legal: 0 ... 1; nearest: 1"},
   };
@@ -106,6 +109,8 @@ TEST(Method, PatchesAreAsEvenAsTheirUnitsAllow) {
   EXPECT_EQ(displaced("pcpp:patches=2,split=frames").patches, (std::vector<int64_t>{40, 20}));
   EXPECT_EQ(displaced("distrifusion:patches=4").warmup, 4);
   EXPECT_FALSE(displaced("distrifusion:patches=4").widest());
+  EXPECT_EQ(displaced("distrifusion:patches=4").code, WireCode::kNone);
+  EXPECT_EQ(displaced("pcpp:patches=4,code=residual-fp8").code, WireCode::kResidualFp8);
   EXPECT_EQ(displaced("pcpp:patches=4").widest(), 0.3);
   // From the first displaced step, 2, to the last one, 11.
   const Displaced falling = displaced("pcpp:patches=4,window=1,last_window=0.1,warmup=2");

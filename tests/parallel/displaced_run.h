@@ -58,13 +58,52 @@ inline StepRun displaced_run(const PatchRows& rows, const std::vector<Pass>& pas
   return run;
 }
 
+using After = std::function<void(Communicator&, const PatchRows&)>;
+
+// The output of every pass, of ranks that hold `patches_of[i]` patches each.
+inline std::vector<Tensor> run(const Shapes& shapes, const Displaced& method,
+                        const std::vector<int>& patches_of, const std::vector<Pass>& passes,
+                        const std::vector<Features>& values, const LocalOptions& options = {},
+                        const After& after = {}) {
+  const PatchRows rows(method, ranks_of(method, patches_of));
+  StepRun run = displaced_run(rows, passes);
+  run.options = options;
+  if (after) run.after = [&](Communicator& world) { after(world, rows); };
+  return run_steps(shapes, run, values);
+}
+
+inline const std::vector<Displaced> kMethods = {
+    {.patches = {8, 8, 8}, .warmup = 1},
+    {.patches = {9, 7, 8}, .warmup = 2},
+    {.patches = {8, 8, 8}, .window = 0.3, .warmup = 1},
+    {.patches = {9, 7, 8}, .window = 0.25, .warmup = 0},
+    {.patches = {5, 1, 11, 7}, .window = 1, .warmup = 2},
+    {.patches = {9, 7, 8}, .windows = {1, 0.9, 0.6, 0.2, 0}, .warmup = 1, .steps = 5},
+    {.patches = {24}, .warmup = 1}};
+
+inline constexpr WireCode kCodes[] = {WireCode::kFp8, WireCode::kResidualFp8};
+
+inline std::vector<Displaced> with_codes() {
+  std::vector<Displaced> methods;
+  for (const WireCode code : kCodes)
+    for (Displaced method : kMethods) {
+      method.code = code;
+      methods.push_back(method);
+      method.resync = 3;
+      methods.push_back(method);
+    }
+  return methods;
+}
+
 // By definition: a token of patch i sees the present keys of its patch and, in a displaced step,
 // those of the step before of the tokens that it sees of other patches; in an exact step the
 // present ones of all. Replicated rows are rows of every patch; those of patch 0 are compared.
+// `later` are the features as they are seen one step later.
 inline Tensor by_definition(const Shapes& s, const Displaced& method,
-                            const std::vector<Features>& values, int step) {
+                            const std::vector<Features>& values,
+                            const std::vector<Features>& later, int step) {
   Tensor out(DType::kF32, values[0].q.view().shape());
-  const bool exact = step < method.warmup || step == 0;
+  const bool exact = step == 0 || method.exact(step);
   const std::vector<Range> patches = ranges_of(method.patches);
   const auto patch_of = [&](int64_t token) {
     int patch = 0;
@@ -85,12 +124,17 @@ inline Tensor by_definition(const Shapes& s, const Displaced& method,
     std::vector<std::pair<int64_t, const Features*>> seen;
     for (int64_t key = 0; key < rows; ++key) {
       const bool fresh = exact || key >= s.tokens() || patch_of(key) == patch_of(row);
-      if (sees(patch_of(row), key)) seen.emplace_back(key, &values[fresh ? step : step - 1]);
+      if (sees(patch_of(row), key)) seen.emplace_back(key, fresh ? &values[step] : &later[step - 1]);
     }
     for (int64_t head = 0; head < s.heads; ++head)
       attend_by_definition(s, values[step], row, head, seen, out);
   }
   return out;
+}
+
+inline Tensor by_definition(const Shapes& s, const Displaced& method,
+                            const std::vector<Features>& values, int step) {
+  return by_definition(s, method, values, values, step);
 }
 
 inline Layout split(int ring, int ulysses) {

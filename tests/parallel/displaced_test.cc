@@ -9,29 +9,6 @@
 namespace weft::test {
 namespace {
 
-using After = std::function<void(Communicator&, const PatchRows&)>;
-
-// The output of every pass, of ranks that hold `patches_of[i]` patches each.
-std::vector<Tensor> run(const Shapes& shapes, const Displaced& method,
-                        const std::vector<int>& patches_of, const std::vector<Pass>& passes,
-                        const std::vector<Features>& values, const LocalOptions& options = {},
-                        const After& after = {}) {
-  const PatchRows rows(method, ranks_of(method, patches_of));
-  StepRun run = displaced_run(rows, passes);
-  run.options = options;
-  if (after) run.after = [&](Communicator& world) { after(world, rows); };
-  return run_steps(shapes, run, values);
-}
-
-const std::vector<Displaced> kMethods = {
-    {.patches = {8, 8, 8}, .warmup = 1},
-    {.patches = {9, 7, 8}, .warmup = 2},
-    {.patches = {8, 8, 8}, .window = 0.3, .warmup = 1},
-    {.patches = {9, 7, 8}, .window = 0.25, .warmup = 0},
-    {.patches = {5, 1, 11, 7}, .window = 1, .warmup = 2},
-    {.patches = {9, 7, 8}, .windows = {1, 0.9, 0.6, 0.2, 0}, .warmup = 1, .steps = 5},
-    {.patches = {24}, .warmup = 1}};
-
 // The definition (laws L-D5, L-X1 and L-P4: which version of which rows a patch sees), and that the
 // patches belong to the result and the ranks do not.
 TEST(Displaced, EveryNumberOfRanksGivesTheBitsOfOne) {
@@ -199,16 +176,20 @@ TEST(Displaced, ReplicatedRowsBelongToTheirPatch) {
 TEST(Displaced, BytesAreTheFormulas) {
   const Shapes shapes;
   const std::vector<Features> values = features(shapes, 4);
-  for (const Displaced& method : kMethods)
+  std::vector<Displaced> methods = with_codes();
+  methods.insert(methods.end(), kMethods.begin(), kMethods.end());
+  for (const Displaced& method : methods)
     run(shapes, method, std::vector<int>(method.patches.size(), 1), passes(4), values, {},
         [&](Communicator& world, const PatchRows& rows) {
-          const int exact = std::max(1, method.warmup);
-          int64_t sent = exact * exact_sent_bytes(rows, world.rank(), shapes.shape());
           // The rows of the last exact step are taken from what was gathered. The last step of all
           // sends nothing where it is known.
-          for (int step = exact; step < 4 && step + 1 != method.steps; ++step)
-            sent += displaced_sent_bytes(rows, world.rank(), shapes.shape(),
-                                         method.window_of(step + 1));
+          int64_t sent = 0;
+          for (int step = 0; step < 4; ++step)
+            if (step == 0 || method.exact(step))
+              sent += exact_sent_bytes(rows, world.rank(), shapes.shape());
+            else if (step + 1 != method.steps)
+              sent += displaced_sent_bytes(rows, world.rank(), shapes.shape(),
+                                           method.window_of(step + 1));
           EXPECT_EQ(world.counters().total_sent().bytes, sent);
         });
 }
@@ -322,6 +303,13 @@ TEST(Displaced, SettingsThatCannotWorkAreRefused) {
   EXPECT_EQ(refuse(Displaced{.patches = {12, 11}}, 24), "the patches have 23 tokens, legal: 24");
   EXPECT_EQ(refuse(Displaced{.patches = {24}, .window = 1.5}, 24),
             "window is 1.500000, legal: 0 ... 1");
+  const Displaced growing{.patches = {24}, .windows = {1, 0.5, 0.6}, .warmup = 1};
+  EXPECT_EQ(refuse(growing, 24), "");
+  Displaced residual = growing;
+  residual.code = WireCode::kResidualFp8;
+  EXPECT_EQ(refuse(residual, 24),
+            "the window of step 2 is wider than the one before, legal with code=residual-fp8: as "
+            "wide at most");
   EXPECT_EQ(refuse(Displaced{.patches = {24}, .warmup = -1}, 24),
             "warmup is -1, legal: 0 or more steps");
 }

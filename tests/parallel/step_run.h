@@ -10,6 +10,7 @@ struct Shapes {
   std::array<int64_t, 3> grid{4, 3, 2};  // tokens are its product
   int64_t heads = 4, kv_heads = 2, head_dim = 12;
   int64_t replicated = 0;
+  bool rope = true;
   DType dtype = DType::kF32;
   const Ops* ops = &reference_ops();
 
@@ -43,7 +44,7 @@ inline std::vector<Features> features(const Shapes& shapes, int steps, int64_t c
 // A row of x turned to its position in f64. Replicated rows are not turned.
 inline std::vector<double> turned(const Shapes& s, const Tensor& x, int64_t row, int64_t head) {
   const float* in = x.as<float>() + (row * x.view()[1] + head) * s.head_dim;
-  if (row >= s.tokens()) return {in, in + s.head_dim};
+  if (row >= s.tokens() || !s.rope) return {in, in + s.head_dim};
   return turned_head(
       in, s.head_dim,
       {static_cast<double>(row / (s.grid[1] * s.grid[2])),
@@ -128,7 +129,7 @@ inline void run_rank(const Shapes& s, const StepRun& run, const std::vector<Feat
                                  .k = k,
                                  .v = v,
                                  .out = result,
-                                 .rope = &rope,
+                                 .rope = s.rope ? &rope : nullptr,
                                  .scale = s.scale(),
                                  .replicated = s.replicated});
     move(out[forward.values], result, false);

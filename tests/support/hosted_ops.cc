@@ -241,6 +241,8 @@ void host_plain_entries(Ops& ops) {
   host<&Ops::copy, &CopyOps::fill_zero>(ops);
   host<&Ops::copy, &CopyOps::gather_rows>(ops);
   host<&Ops::copy, &CopyOps::frames_to_rgb8>(ops);
+  host<&Ops::row_code, &RowCodeOps::encode_rows>(ops);
+  host<&Ops::row_code, &RowCodeOps::decode_rows>(ops);
 }
 
 }  // namespace

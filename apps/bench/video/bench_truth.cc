@@ -35,6 +35,8 @@ constexpr const char* kCases[] = {"full@ulysses",
                                   "full@token_ring",
                                   "distrifusion:patches=2,warmup=1@patch",
                                   "distrifusion:patches=2,warmup=4@patch",
+                                  "distrifusion:patches=2,warmup=4,code=fp8@patch",
+                                  "distrifusion:patches=2,warmup=4,code=residual-fp8@patch",
                                   "distrifusion:patches=4,warmup=1@patch",
                                   "distrifusion:patches=4,warmup=4@patch",
                                   "distrifusion:patches=4,warmup=4,split=frames@patch",
@@ -246,7 +248,7 @@ nlohmann::json to_json(const Row& row, const TruthBench& bench, double alone_s) 
 void print_header(const TruthBench& bench, const Link& slow) {
   std::printf(
       "%s, %zu clips, %d steps, %s; %d ranks of one thread; the slow link has %g Gbit/s and %g "
-      "ms\n%-78s%-42s%-44s%s\n%-54s %7s %6s %7s",
+      "ms\n%-82s%-42s%-44s%s\n%-58s %7s %6s %7s",
       printable(bench.model_name()).c_str(), bench.clips(), bench.resolved().steps,
       std::string(to_string(bench.options().dtype)).c_str(), kRanks, slow.bytes_per_s * 8e-9,
       slow.latency_s * 1e3, "", "trained combinations", "held-out combinations",
@@ -257,7 +259,7 @@ void print_header(const TruthBench& bench, const Link& slow) {
 }
 
 void print(const Row& row, double alone_s) {
-  std::printf("%-54s", row.of.text.c_str());
+  std::printf("%-58s", row.of.text.c_str());
   if (row.quality.error > 0)
     std::printf(" %7.2f %6.3f", row.quality.psnr(), row.quality.similarity);
   else

@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/copy.h"
+#include "kernels/row_code.h"
 #include "parallel/context.h"
 
 namespace weft {
@@ -14,6 +15,17 @@ namespace {
 
 int64_t row_bytes(const AttendShape& shape) {
   return 2 * shape.kv_heads * shape.head_dim * shape.element();
+}
+
+// The bytes of a row in a displaced step.
+int64_t sent_row_bytes(const Displaced& method, const AttendShape& shape) {
+  return method.code == WireCode::kNone ? row_bytes(shape)
+                                        : 2 * (shape.kv_heads * shape.head_dim + 1);
+}
+
+// Keys and values [n, 2, Akv, E] as two rows of numbers for each token.
+TensorView number_rows(const TensorView& rows) {
+  return rows.reshape({rows[0], 2, rows[2] * rows[3]});
 }
 
 }  // namespace
@@ -34,6 +46,12 @@ std::string refuse(const Displaced& method, int64_t tokens) {
     return "warmup is " + std::to_string(method.warmup) + ", legal: 0 or more steps";
   if (method.resync < 0)
     return "resync is " + std::to_string(method.resync) + ", legal: 0 or more steps";
+  if (method.code != WireCode::kResidualFp8) return "";
+  for (int step = 1; step < std::ssize(method.windows); ++step)
+    if (!method.exact(step) && !method.exact(step - 1) &&
+        method.windows[step] > method.windows[step - 1])
+      return "the window of step " + std::to_string(step) +
+             " is wider than the one before, legal with code=residual-fp8: as wide at most";
   return "";
 }
 
@@ -154,6 +172,10 @@ void DisplacedMixer::make_cache(const Attend& attend) {
                            .versions = 1,
                            .dtype = attend.k.dtype,
                            .device = attend.k.device};
+  if (coded()) {
+    parts.row = {2, attend.k[1] * attend.k[2] + 1};
+    parts.dtype = DType::kI8;
+  }
   parts.links = links(rows_.method().widest());
   cache_ = std::make_unique<FeatureCache>(group_ ? &*group_ : nullptr, std::move(parts));
 }
@@ -188,35 +210,81 @@ DisplacedMixer::Keys DisplacedMixer::gather(Context& context, const Attend& atte
 }
 
 // The keys and values of the step before. Waits for those of other ranks.
-DisplacedMixer::Keys DisplacedMixer::displaced(const FeatureKey& key) {
+DisplacedMixer::Keys DisplacedMixer::displaced(Context& context, const Attend& attend,
+                                               const FeatureKey& key) {
   Keys keys;
   const int version = pass_.step - 1;
   const std::vector<FeatureLink>& links = cache_->description().links;
-  keys.pieces.push_back({rows_.rank(own_), cache_->own(key, version)});
+  const auto add = [&](size_t piece, const Range& tokens, const TensorView& rows) {
+    keys.pieces.push_back({tokens, coded() ? decode(context, attend, key, piece, rows) : rows});
+  };
+  add(0, rows_.rank(own_), cache_->own(key, version));
   for (size_t link = 0; link < links.size(); ++link)
     if (links[link].received.size() > 0)
-      keys.pieces.push_back({rows_.shared(links[link].peer, own_, rows_.method().widest()),
-                             cache_->read(key, static_cast<int>(link), version)});
+      add(1 + link, rows_.shared(links[link].peer, own_, rows_.method().widest()),
+          cache_->read(key, static_cast<int>(link), version));
+  if (const auto bases = bases_.find(key); bases != bases_.end()) bases->second.step = version;
   return keys;
+}
+
+// Decodes a piece of the step before. Rows that the present window leaves out may be of any value.
+TensorView DisplacedMixer::decode(Context& context, const Attend& attend, const FeatureKey& key,
+                                  size_t piece, const TensorView& code) {
+  TensorView out, base;
+  if (rows_.method().code == WireCode::kResidualFp8) {
+    const Bases& bases = bases_.at(key);
+    out = bases.pieces[piece];
+    base = number_rows(out);
+    if (bases.step == pass_.step - 1) return out;
+    CHECK(bases.step == pass_.step - 2, to_string(key), "changes step", bases.step, "in",
+          to_string(pass_));
+  } else {
+    out = context.arena.alloc(attend.k.dtype, {code[0], 2, attend.k[1], attend.k[2]});
+  }
+  decode_rows(context.stream, code, base, number_rows(out));
+  return out;
+}
+
+// Codes a piece of the present step. Exact rows need no code to be the next step's base.
+void DisplacedMixer::encode(Stream& stream, const FeatureKey& key, size_t piece,
+                            const TensorView& rows, const TensorView& code, bool exact) {
+  if (rows_.method().code == WireCode::kFp8)
+    return encode_rows(stream, number_rows(rows), {}, code);
+  Bases& bases = bases_[key];
+  if (!exact) return encode_rows(stream, number_rows(rows), number_rows(bases.pieces[piece]), code);
+  bases.pieces.resize(1 + cache_->description().links.size());
+  if (!bases.pieces[piece]) bases.pieces[piece] = Tensor(rows.dtype, rows.shape(), rows.device);
+  copy(stream, rows, bases.pieces[piece]);
+  bases.step = pass_.step;
 }
 
 // Keeps the present keys and values for the next step. Those of other ranks are sent, or taken from
 // what was gathered.
-void DisplacedMixer::keep(Stream& stream, const Attend& attend, const FeatureKey& key,
+void DisplacedMixer::keep(Context& context, const Attend& attend, const FeatureKey& key,
                           const Keys* gathered) {
   if (pass_.step + 1 == rows_.method().steps) return;
+  Stream& stream = context.stream;
   const TensorView part = cache_->write(key, pass_.step);
-  copy(stream, attend.k, part.select(1, 0));
-  copy(stream, attend.v, part.select(1, 1));
+  const TensorView own =
+      coded() ? context.arena.alloc(attend.k.dtype, {attend.k[0], 2, attend.k[1], attend.k[2]})
+              : part;
+  copy(stream, attend.k, own.select(1, 0));
+  copy(stream, attend.v, own.select(1, 1));
+  if (coded()) encode(stream, key, 0, own, part, gathered);
   if (!gathered)
     return cache_->exchange(stream, key, pass_.step,
                             links(rows_.method().window_of(pass_.step + 1)));
   const std::vector<FeatureLink>& links = cache_->description().links;
   const std::vector<TensorView> arrived = cache_->fill(key, pass_.step);
-  for (size_t link = 0; link < links.size(); ++link)
-    if (links[link].received.size() > 0)
-      copy(stream, gathered->at(rows_.shared(links[link].peer, own_, rows_.method().widest())),
-           arrived[link]);
+  for (size_t link = 0; link < links.size(); ++link) {
+    if (links[link].received.size() == 0) continue;
+    const TensorView rows =
+        gathered->at(rows_.shared(links[link].peer, own_, rows_.method().widest()));
+    if (coded())
+      encode(stream, key, 1 + link, rows, arrived[link], true);
+    else
+      copy(stream, rows, arrived[link]);
+  }
 }
 
 void DisplacedMixer::attend(Context& context, const Attend& whole) {
@@ -229,7 +297,7 @@ void DisplacedMixer::attend(Context& context, const Attend& whole) {
   const FeatureKey key{.clip = pass_.clip, .branch = pass_.branch, .layer = whole.layer};
   if (!cache_) make_cache(attend);
   const bool fresh = exact(key);
-  const Keys keys = fresh ? gather(context, attend, tags) : displaced(key);
+  const Keys keys = fresh ? gather(context, attend, tags) : displaced(context, attend, key);
   const int64_t first = rows_.rank(own_).begin;
   for (int64_t patch = held.begin; patch < held.end; ++patch) {
     const Range own = rows_.patch(static_cast<int>(patch));
@@ -260,7 +328,7 @@ void DisplacedMixer::attend(Context& context, const Attend& whole) {
                .format = whole.format,
                .out = all ? whole.out : attend.out.slice(0, own.begin - first, own.size())});
   }
-  keep(context.stream, attend, key, fresh ? &keys : nullptr);
+  keep(context, attend, key, fresh ? &keys : nullptr);
 }
 
 int64_t exact_sent_bytes(const PatchRows& rows, int rank, const AttendShape& shape) {
@@ -272,14 +340,16 @@ int64_t displaced_sent_bytes(const PatchRows& rows, int rank, const AttendShape&
   int64_t sent = 0;
   for (int peer = 0; peer < rows.ranks(); ++peer)
     if (peer != rank) sent += rows.shared(rank, peer, window).size();
-  return sent * row_bytes(shape);
+  return sent * sent_row_bytes(rows.method(), shape);
 }
 
 size_t displaced_cache_bytes(const PatchRows& rows, int rank, const AttendShape& shape) {
   int64_t held = rows.rank(rank).size();
   for (int peer = 0; peer < rows.ranks(); ++peer)
     if (peer != rank) held += rows.shared(peer, rank, rows.method().widest()).size();
-  return static_cast<size_t>(held * row_bytes(shape));
+  const Displaced& method = rows.method();
+  const int64_t base = method.code == WireCode::kResidualFp8 ? row_bytes(shape) : 0;
+  return static_cast<size_t>(held * (sent_row_bytes(method, shape) + base));
 }
 
 }  // namespace weft
