@@ -62,9 +62,9 @@ using After = std::function<void(Communicator&, const PatchRows&)>;
 
 // The output of every pass, of ranks that hold `patches_of[i]` patches each.
 inline std::vector<Tensor> run(const Shapes& shapes, const Displaced& method,
-                        const std::vector<int>& patches_of, const std::vector<Pass>& passes,
-                        const std::vector<Features>& values, const LocalOptions& options = {},
-                        const After& after = {}) {
+                               const std::vector<int>& patches_of, const std::vector<Pass>& passes,
+                               const std::vector<Features>& values,
+                               const LocalOptions& options = {}, const After& after = {}) {
   const PatchRows rows(method, ranks_of(method, patches_of));
   StepRun run = displaced_run(rows, passes);
   run.options = options;
@@ -100,8 +100,8 @@ inline std::vector<Displaced> with_codes() {
 // present ones of all. Replicated rows are rows of every patch; those of patch 0 are compared.
 // `later` are the features as they are seen one step later.
 inline Tensor by_definition(const Shapes& s, const Displaced& method,
-                            const std::vector<Features>& values,
-                            const std::vector<Features>& later, int step) {
+                            const std::vector<Features>& values, const std::vector<Features>& later,
+                            int step) {
   Tensor out(DType::kF32, values[0].q.view().shape());
   const bool exact = step == 0 || method.exact(step);
   const std::vector<Range> patches = ranges_of(method.patches);
@@ -124,7 +124,8 @@ inline Tensor by_definition(const Shapes& s, const Displaced& method,
     std::vector<std::pair<int64_t, const Features*>> seen;
     for (int64_t key = 0; key < rows; ++key) {
       const bool fresh = exact || key >= s.tokens() || patch_of(key) == patch_of(row);
-      if (sees(patch_of(row), key)) seen.emplace_back(key, fresh ? &values[step] : &later[step - 1]);
+      if (sees(patch_of(row), key))
+        seen.emplace_back(key, fresh ? &values[step] : &later[step - 1]);
     }
     for (int64_t head = 0; head < s.heads; ++head)
       attend_by_definition(s, values[step], row, head, seen, out);
