@@ -52,7 +52,8 @@ TEST(QueueDenoiser, UnevenStagesGiveTheSameBits) {
   for (int count : {1, 3, 4}) EXPECT_TRUE(same(run_queue(n, stages(count)), expected)) << count;
 }
 
-// Fewer blocks or steps than stages: the result is the same, only slower.
+// Fewer blocks or steps than stages: the result is the same, only slower. Law 4 is the case of one
+// step.
 TEST(QueueDenoiser, ShortQueuesGiveTheSameBits) {
   for (int blocks : {1, 2, 3})
     for (int steps : {1, 2, 3}) {

@@ -157,7 +157,8 @@ TEST(StreamDecoder, AnyCutOfAVideoGivesTheFramesOfOneDecode) {
   }
 }
 
-// Without the state that is kept between pushes every block after the first would lose 3 frames.
+// Law 21. Without the state that is kept between pushes every block after the first would lose 3
+// frames.
 TEST(StreamDecoder, AFreshDecoderForEveryBlockLosesFrames) {
   const Tensor latents = latents_of(6);
   RankPlacement alone;

@@ -91,7 +91,7 @@ Tensor explicit_window(const Qkv& own, const Qkv& behind) {
   return out;
 }
 
-// Laws 11 and 12.
+// Laws 10 to 12.
 TEST(BlockContext, IsOneAttentionOverTheExplicitWindow) {
   const Qkv behind(1), own(2);
   BlockContext kept = state();
