@@ -95,9 +95,8 @@ class StreamRun {
   // The root takes in `to` what the rank `from` has in `own`.
   void on_root(int from, const Tag& tag, const TensorView& own, const TensorView& to) {
     RankPlacement& placement = case_.placement;
-    placement.communicator().gather_v(
-        host_, tag, placement.rank() == from ? own : TensorView(),
-        [&](int rank) { return rank == from ? to : TensorView(); });
+    placement.communicator().gather_v(host_, tag, placement.rank() == from ? own : TensorView(),
+                                      [&](int rank) { return rank == from ? to : TensorView(); });
   }
 
   // Returns the velocity of a step as [C, P, H, W] on the root, elsewhere an empty tensor. The last

@@ -139,8 +139,7 @@ TimeSegment Forwards::time_of(const Pass& pass) {
 void Forwards::enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks) {
   const Prepared& prepared = this->prepared(step.pass);
   const Rope& rope = this->rope(step.pass);
-  Context context =
-      placement_.context(stream_, arena_, step.pass, sequence_of(rope.grid), &watch_);
+  Context context = placement_.context(stream_, arena_, step.pass, sequence_of(rope.grid), &watch_);
   const TimeSegment time = time_of(step.pass);
   blocks([&](const TensorView& in, const TensorView& out) {
     expert(step.pass).forward(context, {.blocks = step.blocks,

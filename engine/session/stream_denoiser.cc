@@ -137,9 +137,9 @@ void StreamDenoiser::begin_block(const Pass& pass) {
   queries_ = positions(grid_[0], frames.begin - seen.begin);
   keys_ = with_frame_positions(stream_, positions(seen.size(), 0), slot_positions);
   if (config_->sink_frames > 0)
-    sink_keys_ = positions(
-        config_->sink_frames,
-        sink_frame(job_->sink_position, pass.clip, pass.step, frames.begin) - seen.begin);
+    sink_keys_ =
+        positions(config_->sink_frames,
+                  sink_frame(job_->sink_position, pass.clip, pass.step, frames.begin) - seen.begin);
   window_->begin({.step = pass.step,
                   .frames = frames,
                   .keys = &keys_,
@@ -149,9 +149,9 @@ void StreamDenoiser::begin_block(const Pass& pass) {
 
 void StreamDenoiser::begin_pass(const Pass& pass) {
   if (!is_sink(pass)) return begin_block(pass);
-  queries_ = on_device(
-      stream_, forwards_.expert(pass).rope({config_->sink_frames, grid_[1], grid_[2]}, {},
-                                           *forwards_.prepared(pass).conditioning));
+  queries_ =
+      on_device(stream_, forwards_.expert(pass).rope({config_->sink_frames, grid_[1], grid_[2]}, {},
+                                                     *forwards_.prepared(pass).conditioning));
   window_->begin_sink(sink_of(pass.clip));
 }
 

@@ -12,9 +12,8 @@ int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_
   const auto low = [](uint64_t value) { return static_cast<uint32_t>(value); };
   const auto high = [](uint64_t value) { return static_cast<uint32_t>(value >> 32); };
   CHECK(position.distance.size() > 0, "distance", to_string(position.distance));
-  const uint32_t drawn =
-      philox4x32_10({low(block), high(block), low(step), 0},
-                    {low(position.seed), high(position.seed)})[0];
+  const uint32_t drawn = philox4x32_10({low(block), high(block), low(step), 0},
+                                       {low(position.seed), high(position.seed)})[0];
   return std::max(position.start,
                   first_frame + position.distance.begin + drawn % position.distance.size());
 }
@@ -28,8 +27,8 @@ CausalWindow::CausalWindow(const CausalWindowShape& shape) : shape_(shape) {
 }
 
 void CausalWindow::begin(const Block& block) {
-  CHECK(block.step >= shape_.steps.begin && block.step < shape_.steps.end, "step", block.step,
-        "of", to_string(shape_.steps));
+  CHECK(block.step >= shape_.steps.begin && block.step < shape_.steps.end, "step", block.step, "of",
+        to_string(shape_.steps));
   CHECK(block.frames.size() > 0 && block.frames.size() <= shape_.frames, "frames",
         to_string(block.frames), "in a window of", shape_.frames);
   block_ = block;
@@ -82,8 +81,8 @@ void CausalWindow::write(Stream& stream, Ring& ring, const TensorView& k,
 }
 
 void CausalWindowMixer::make_sink(Context& context, const Attend& attend) {
-  CausalWindow::Ring& sink = CausalWindow::made(
-      window_.sink(attend.layer, window_.makes_sink_), window_.shape_.sink_tokens, attend.k);
+  CausalWindow::Ring& sink = CausalWindow::made(window_.sink(attend.layer, window_.makes_sink_),
+                                                window_.shape_.sink_tokens, attend.k);
   copy(context.stream, attend.k, sink.rows.view().select(0, 0));
   copy(context.stream, attend.v, sink.rows.view().select(0, 1));
   FullMixer().attend(context, attend);
@@ -96,8 +95,8 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
   if (window_.makes_sink_ >= 0) return make_sink(context, attend);
   const CausalWindow::Block& block = window_.block_;
   const CausalWindowShape& shape = window_.shape_;
-  CausalWindow::Ring& ring = CausalWindow::made(window_.ring(attend.layer),
-                                                shape.frames * shape.frame_tokens, attend.k);
+  CausalWindow::Ring& ring =
+      CausalWindow::made(window_.ring(attend.layer), shape.frames * shape.frame_tokens, attend.k);
   window_.write(context.stream, ring, attend.k, attend.v);
 
   const Arena::Scope scope(context.arena);
@@ -121,8 +120,8 @@ void CausalWindowMixer::attend(Context& context, const Attend& attend) {
 
 size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendShape& shape) {
   const int64_t layers = window.layers.end - window.layers.begin;
-  const int64_t tokens = window.steps.size() * window.frames * window.frame_tokens +
-                         window.sinks * window.sink_tokens;
+  const int64_t tokens =
+      window.steps.size() * window.frames * window.frame_tokens + window.sinks * window.sink_tokens;
   return static_cast<size_t>(layers * tokens * 2 * shape.kv_heads * shape.head_dim *
                              shape.element());
 }

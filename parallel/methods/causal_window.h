@@ -66,8 +66,8 @@ class CausalWindow {
  private:
   friend class CausalWindowMixer;
   struct Ring {
-    Tensor rows;       // [2, tokens, Akv, E]: keys, values
-    Range written{};   // the frames of the last block
+    Tensor rows;      // [2, tokens, Akv, E]: keys, values
+    Range written{};  // the frames of the last block
   };
   // Returns the store of keys like `keys`, with room for `tokens`.
   static Ring& made(Ring& ring, int64_t tokens, const TensorView& keys);

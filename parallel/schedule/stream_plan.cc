@@ -72,9 +72,8 @@ class StreamWriter final : public PlanWriter {
   int source() const { return computes_ ? peer(group_ - 1, stages_ - 1) : config_.finisher(); }
   std::vector<int> receivers() const {
     if (group_ + 1 == groups())
-      return config_.decodes_apart && rank() == config_.finisher()
-                 ? std::vector{config_.decoder()}
-                 : std::vector<int>{};
+      return config_.decodes_apart && rank() == config_.finisher() ? std::vector{config_.decoder()}
+                                                                   : std::vector<int>{};
     std::vector<int> ranks{peer(group_ + 1, 0)};
     if (stages_ > 1) ranks.push_back(peer(group_ + 1, stages_ - 1));
     return ranks;
@@ -201,7 +200,8 @@ class StreamWriter final : public PlanWriter {
     receive(Kind::kPost, hidden_message(forward, stage_ - 1), in);
   }
 
-  // Computes this stage's blocks of a forward; the first stage reads `latent`. Returns what it made.
+  // Computes this stage's blocks of a forward; the first stage reads `latent`. Returns what it
+  // made.
   template <class PostNext>
   void compute(const Forward& forward, int order, const SlotVersion& latent,
                const std::optional<SlotVersion>& velocity, PostNext&& post_next) {
@@ -262,8 +262,7 @@ class StreamWriter final : public PlanWriter {
       step.writes.push_back(sink_rows(group, config_.swap_block));
     add(step);
     for (int group = 0; group < groups(); ++group)
-      if (peer(group, 0) != rank())
-        send(sink_message(peer(group, 0)), step.writes[group]);
+      if (peer(group, 0) != rank()) send(sink_message(peer(group, 0)), step.writes[group]);
   }
 
   template <class PostNext>

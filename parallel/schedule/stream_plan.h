@@ -32,13 +32,13 @@
 namespace weft {
 
 struct StreamPlanConfig {
-  int steps = 1;                                  // T
-  int blocks = 1;                                 // the turns of an endless stream are windows
-  int64_t block_frames = 1, frame_tokens = 0;     // P, in frames of tokens, and S
+  int steps = 1;                               // T
+  int blocks = 1;                              // the turns of an endless stream are windows
+  int64_t block_frames = 1, frame_tokens = 0;  // P, in frames of tokens, and S
   int64_t sink_frames = 0;
-  int swap_block = 0;                             // 0: the sink stays
+  int swap_block = 0;  // 0: the sink stays
   int credits = 2;
-  int layers = 1;                                 // transformer blocks
+  int layers = 1;  // transformer blocks
   // Its axes are step, layers and tensor.
   Layout layout{};
   // A rank behind those of the layout decodes and does nothing else. Without it the rank that

@@ -70,11 +70,8 @@ class Passes {
     for (double& position : by_slot) position += double(shift);
     const Rope keys = with_frame_positions(stream, positions(seen.size(), 0), by_slot);
     const Rope sink_keys = positions(1, sink_at - seen.begin);
-    window_.begin({.step = step,
-                   .frames = frames,
-                   .keys = &keys,
-                   .sink = number,
-                   .sink_keys = &sink_keys});
+    window_.begin(
+        {.step = step, .frames = frames, .keys = &keys, .sink = number, .sink_keys = &sink_keys});
     return attend(x, positions(frames.size(), frames.begin - seen.begin));
   }
 
@@ -93,13 +90,9 @@ class Passes {
     const Tensor q = copied(x.q), k = copied(x.k), v = copied(x.v);
     Tensor out(q.view().dtype, q.view().shape());
     mixer_->begin({});
-    mixer_->attend(context, {.layer = kLayer,
-                             .q = q,
-                             .k = k,
-                             .v = v,
-                             .out = out,
-                             .rope = &rope,
-                             .scale = kScale});
+    mixer_->attend(
+        context,
+        {.layer = kLayer, .q = q, .k = k, .v = v, .out = out, .rope = &rope, .scale = kScale});
     return out;
   }
 
@@ -111,8 +104,8 @@ class Passes {
 
 // The reference: all frames that ever were, at their absolute positions, in f64. `sink` is empty
 // where there is none.
-Tensor by_definition(const Range& block, const Range& seen, int step, std::optional<int64_t> sink_at,
-                     uint64_t sink_seed = 0) {
+Tensor by_definition(const Range& block, const Range& seen, int step,
+                     std::optional<int64_t> sink_at, uint64_t sink_seed = 0) {
   struct Key {
     std::vector<double> k;
     const float* v;
@@ -223,7 +216,8 @@ TEST(CausalWindow, ABlockThatIsWrittenAgainEvictsNothing) {
   for (int64_t first : {0, 2, 4, 6}) {
     const Range block{first, first + 2};
     two.block(Qkv(block, 5), block, 30);
-    EXPECT_TRUE(same_bits(two.block(Qkv(block, 0), block, 30), one.block(Qkv(block, 0), block, 30)));
+    EXPECT_TRUE(
+        same_bits(two.block(Qkv(block, 0), block, 30), one.block(Qkv(block, 0), block, 30)));
   }
   EXPECT_DEATH(one.block(Qkv({9, 10}, 0), {9, 10}, 30), "after");
   EXPECT_DEATH(one.block(Qkv({8, 13}, 0), {8, 13}, 30), "in a window of");
@@ -259,13 +253,9 @@ TEST(CausalWindow, ASinkSeesItself) {
   Context context = seams.context(stream, passes.arena, {}, TokenRanges::all(kFrame));
   Tensor out(DType::kF32, x.q.view().shape());
   const Tensor again = passes.sink(x);
-  seams.mixer.attend(context, {.layer = kLayer,
-                               .q = x.q,
-                               .k = x.k,
-                               .v = x.v,
-                               .out = out,
-                               .rope = &rope,
-                               .scale = kScale});
+  seams.mixer.attend(
+      context,
+      {.layer = kLayer, .q = x.q, .k = x.k, .v = x.v, .out = out, .rope = &rope, .scale = kScale});
   EXPECT_TRUE(same_bits(again, out));
 }
 
@@ -324,10 +314,9 @@ TEST(CausalWindow, BytesFollowTheFormulaAndStay) {
     };
     for (int64_t first = 0; first < 8; first += 2) run(first);
     const size_t bytes = kept.bytes(), live = tensor_bytes_live();
-    EXPECT_EQ(bytes, causal_window_cache_bytes(shape, {.heads = kHeads,
-                                                       .kv_heads = kHeads,
-                                                       .head_dim = kHead,
-                                                       .dtype = dtype}));
+    EXPECT_EQ(bytes,
+              causal_window_cache_bytes(
+                  shape, {.heads = kHeads, .kv_heads = kHeads, .head_dim = kHead, .dtype = dtype}));
     const size_t high = passes.arena.high_water();
     for (int64_t first = 8; first < 200; first += 2) run(first);
     EXPECT_EQ(kept.bytes(), bytes);
