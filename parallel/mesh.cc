@@ -10,8 +10,8 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kNames[kAxes] = {"data", "cfg",        "layers",  "clip",  "patch",
-                                       "ring", "token_ring", "ulysses", "tensor"};
+constexpr const char* kNames[kAxes] = {"data",  "cfg",  "step",       "layers",  "clip",
+                                       "patch", "ring", "token_ring", "ulysses", "tensor"};
 static_assert(kNames[kAxes - 1] != nullptr, "every axis has a name");
 // Keys of a layout that are no axes. A value below `least` means that the key is not given.
 struct StageKey {
@@ -193,6 +193,24 @@ std::string refuse_patches(const Layout& layout, const LayoutLimits& limits) {
   return "";
 }
 
+std::string refuse_steps(const Layout& layout, const LayoutLimits& limits) {
+  const int parts = layout[Axis::kStep];
+  if (limits.stream_steps == 0)
+    return parts == 1 ? ""
+                      : "step=" + std::to_string(parts) +
+                            " where every step waits for the one before: steps side by side need "
+                            "the blocks of a stream; legal: 1";
+  for (const Axis axis : kSequenceAxes)
+    if (layout[axis] > 1)
+      return std::string(to_string(axis)) + "=" + std::to_string(layout[axis]) +
+             " splits the tokens of a stream's block; legal: 1 (step, layers and tensor split a "
+             "stream)";
+  if (parts > limits.stream_steps)
+    return "step is " + std::to_string(parts) + ", but there are " +
+           std::to_string(limits.stream_steps) + " steps";
+  return "";
+}
+
 // Decoding meanwhile is the work of one rank, and the text is encoded on one, so that the bits of a
 // result do not depend on how many there are.
 void take_one_rank_stages(Layout& layout) {
@@ -211,6 +229,7 @@ std::string refuse_split(const Layout& layout, const LayoutLimits& limits) {
            " splits the width, which 8-bit weights cannot: their scales would be others";
   if (const std::string why = refuse_clips(layout, limits); !why.empty()) return why;
   if (const std::string why = refuse_patches(layout, limits); !why.empty()) return why;
+  if (const std::string why = refuse_steps(layout, limits); !why.empty()) return why;
   for (const Axis ring : {Axis::kRing, Axis::kTokenRing})
     if (layout[ring] > 1 && limits.whole_frames)
       return std::string(to_string(ring)) + "=" + std::to_string(layout[ring]) +

@@ -190,10 +190,9 @@ constexpr FlagSpec kRanks[] = {
      .value = "KEY=N,...",
      .fallback = "auto",
      .help =
-         "how the ranks share the work: data, cfg, layers, clip, patch, ring, token_ring, "
+         "how the ranks share the work: data, cfg, step, layers, clip, patch, ring, token_ring, "
          "ulysses, tensor, as cfg=2,ulysses=2; auto: in generate, batch and plan the fastest by "
-         "simulation; plan "
-         "also takes all",
+         "simulation; plan also takes all",
      .commands = kGenerate | kBatch | kReplay | kComplete | kPlan | kVerify | kInspect},
     {.name = "ulysses",
      .aliases = "--ulysses-degree --ulysses-size",
@@ -207,6 +206,12 @@ constexpr FlagSpec kRanks[] = {
      .legal = "1 ... 4096",
      .help = "--layout cfg=N: computes the two branches of guidance side by side",
      .commands = kGenerate | kBatch | kPlan | kVerify},
+    {.name = "step",
+     .type = kInteger,
+     .legal = "1 ... 4096",
+     .help = "--layout step=N: splits the denoising steps of a stream",
+     .commands = kVerify,
+     .level = kAdvanced},
     {.name = "clip",
      .type = kInteger,
      .legal = "1 ... 4096",

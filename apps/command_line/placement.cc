@@ -91,8 +91,8 @@ void resolve_ranks(Flags& flags) {
 }  // namespace
 
 const char* flag_of_axis(Axis axis) {
-  constexpr const char* kFlags[kAxes] = {"dp",   "cfg",        "pp",      "clip", "patch",
-                                         "ring", "token-ring", "ulysses", "tp"};
+  constexpr const char* kFlags[kAxes] = {"dp",    "cfg",  "step",       "pp",      "clip",
+                                         "patch", "ring", "token-ring", "ulysses", "tp"};
   static_assert(kFlags[kAxes - 1] != nullptr, "every axis has a flag");
   return kFlags[static_cast<int>(axis)];
 }

@@ -13,26 +13,6 @@
 namespace weft {
 namespace {
 
-// The transformer of a case. All rows of its prompts are given.
-struct CaseExperts final : Experts {
-  CaseExperts(const Case& c, Stream& stream)
-      : weights(TensorFile::open(c.file("model/transformer"))),
-        model(c.transformer_model(weights)),
-        transformer(model->load(stream, weights,
-                                c.placement.load(model->traits(), {.dtype = c.options.dtype}))) {}
-  const ModelFamily& family() const override { return row; }
-  const TransformerTraits& traits() const override { return model->traits(); }
-  DType dtype() const override { return transformer->loaded().dtype; }
-  int64_t text_length(int64_t rows) const override { return rows; }
-  const Transformer& expert(Stream&, int) override { return *transformer; }
-  void done_with_experts() override {}
-
-  const ModelFamily row{};
-  const TensorFile weights;
-  const std::shared_ptr<const TransformerModel> model;
-  const std::unique_ptr<Transformer> transformer;
-};
-
 Request clips_request(const Case& c, int64_t frames) {
   const std::string what = c.file("case.json");
   constexpr IntRange kFrames{0, 1 << 20};
@@ -96,7 +76,7 @@ Displaced displaced_of(const Case& c) {
 NamedTensors denoise(Case& c, const std::function<Request(const Sequence& all)>& request_of,
                      const std::function<std::vector<int>(const Sampler& sampler)>& steps_of) {
   Bench bench(c);
-  CaseExperts experts(c, bench.stream);
+  CaseTransformer experts(c, bench.stream);
   const TransformerTraits& traits = experts.traits();
   const Sampler sampler(
       SamplerConfig::from_json_file(c.file("model/scheduler/scheduler_config.json")),

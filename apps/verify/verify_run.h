@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/verify/verify_stages.h"
+#include "engine/generation/components.h"
 #include "io/json.h"
 #include "kernels/arena.h"
 #include "kernels/copy.h"
@@ -80,6 +81,26 @@ struct Collector final : Observer {
   }
 };
 
+// The transformer of a case. All rows of its prompts are given.
+struct CaseTransformer final : Experts {
+  CaseTransformer(const Case& c, Stream& stream)
+      : weights(TensorFile::open(c.file("model/transformer"))),
+        model(c.transformer_model(weights)),
+        transformer(model->load(stream, weights,
+                                c.placement.load(model->traits(), {.dtype = c.options.dtype}))) {}
+  const ModelFamily& family() const override { return row; }
+  const TransformerTraits& traits() const override { return model->traits(); }
+  DType dtype() const override { return transformer->loaded().dtype; }
+  int64_t text_length(int64_t rows) const override { return rows; }
+  const Transformer& expert(Stream&, int) override { return *transformer; }
+  void done_with_experts() override {}
+
+  const ModelFamily row{};
+  const TensorFile weights;
+  const std::shared_ptr<const TransformerModel> model;
+  const std::unique_ptr<Transformer> transformer;
+};
+
 // Joins the rows [n + joint, columns] of every sequence index, which stage `stage` holds on the
 // host, on the root as [tokens + joint, columns]; returns an empty tensor elsewhere. The joint rows
 // are those of the first sequence index.
@@ -102,5 +123,9 @@ LayoutLimits llm_limits(const Case& c);
 // Stage queue (verify_queue.cc).
 NamedTensors run_queue(Case& c);
 LayoutLimits queue_limits(const Case& c);
+
+// Stage stream (verify_stream.cc).
+NamedTensors run_stream(Case& c);
+LayoutLimits stream_limits(const Case& c);
 
 }  // namespace weft

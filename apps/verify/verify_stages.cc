@@ -505,6 +505,7 @@ LayoutLimits stage_limits(const std::string& folder, const nlohmann::json& spec)
         guidance_branches(json_number(spec, "guidance_scale", c.file("case.json"))) == 2;
   if (stage == "llm") return llm_limits(c);
   if (stage == "queue") return queue_limits(c);
+  if (stage == "stream") return stream_limits(c);
   return limits;
 }
 
@@ -524,7 +525,8 @@ NamedTensors run_stage(const std::string& folder, const nlohmann::json& spec,
       {"llm", run_llm},
       {"clips", run_clips},
       {"displaced", run_displaced},
-      {"queue", run_queue}};
+      {"queue", run_queue},
+      {"stream", run_stream}};
   Case c{folder, spec, options, rows, std::move(placement)};
   const auto stage = kStages.find(c.text("stage"));
   if (stage == kStages.end()) {

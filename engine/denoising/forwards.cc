@@ -20,6 +20,14 @@ std::vector<DenoisePlanConfig::DenoiseStep> steps_of(const Sampler& sampler, dou
   return steps;
 }
 
+namespace {
+
+Sequence sequence_of(const std::array<int64_t, 3>& grid) {
+  return {grid[0] * grid[1] * grid[2], grid[0]};
+}
+
+}  // namespace
+
 Forwards::Forwards(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,
                    Graphs graphs)
     : stream_(stream), arena_(arena), experts_(experts), placement_(placement), graphs_(graphs) {}
@@ -64,7 +72,7 @@ const Forwards::Prepared& Forwards::prepared(const Pass& pass) {
   if (!fresh) return prepared;
   Held& held = held_.at(pass.model);
   const Arena::Scope scope(arena_);
-  Context context = placement_.context(stream_, arena_, pass, sequence());
+  Context context = placement_.context(stream_, arena_, pass, sequence_of(job_->grid));
   const WeightOffload before = held.expert->streamed();
   const TensorView text = job_->text(pass);
   prepared.conditioning = held.expert->prepare(
@@ -97,7 +105,7 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
   const auto begun = std::chrono::steady_clock::now();
   const Arena::Scope scope(arena_);
   const TensorView embedding = arena_.alloc(DType::kF32, {1, expert.traits().time_columns});
-  const TimeSegment time{{0, sequence().tokens}, job_->sampler.timesteps()[step.pass.step]};
+  const TimeSegment time = time_of(step.pass);
   expert.timestep_embedding(stream_, {&time, 1}, embedding);
   Recorded& recorded = recorded_[step.pass.branch];
   if (!how.alike || !recordable(step) || !recorded.ran) {
@@ -122,19 +130,26 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
+TimeSegment Forwards::time_of(const Pass& pass) {
+  const float timestep =
+      job_->timestep ? job_->timestep(pass) : job_->sampler.timesteps()[pass.step];
+  return {{0, sequence_of(rope(pass).grid).tokens}, timestep};
+}
+
 // Enqueues all of a forward's work on the stream.
 void Forwards::enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks,
                        HiddenHook* hook) {
   const Prepared& prepared = this->prepared(step.pass);
-  Context context = placement_.context(stream_, arena_, step.pass, sequence(), &watch_);
-  const TimeSegment time{{0, sequence().tokens}, job_->sampler.timesteps()[step.pass.step]};
+  const Rope& rope = this->rope(step.pass);
+  Context context = placement_.context(stream_, arena_, step.pass, sequence_of(rope.grid), &watch_);
+  const TimeSegment time = time_of(step.pass);
   blocks([&](const BlockRange& range, const TensorView& in, const TensorView& out) {
     expert(step.pass).forward(context, {.blocks = range,
                                         .in = in,
                                         .times = {&time, 1},
                                         .embedding = embedding,
                                         .conditioning = *prepared.conditioning,
-                                        .rope = prepared.rope,
+                                        .rope = rope,
                                         .out = out,
                                         .hook = hook});
   });

@@ -26,6 +26,10 @@ struct ForwardJob {
   // The rows [length, d] f32 of the prompt that a pass is conditioned on, on the stream's device.
   std::function<TensorView(const Pass& pass)> text;
   bool in_blocks = false;  // an error names the block (Pass::clip) of a pass
+  // Where they are set, a pass has these rotary angles, and as many tokens as they are for, and
+  // this timestep.
+  std::function<const Rope&(const Pass& pass)> rope{};
+  std::function<float(const Pass& pass)> timestep{};
 };
 
 struct ForwardHow {
@@ -74,10 +78,8 @@ class Forwards {
                HiddenHook* hook);
   bool recordable(const Step& step) const;
   void release();
-  Sequence sequence() const {
-    const auto [frames, rows, columns] = job_->grid;
-    return {frames * rows * columns, frames};
-  }
+  const Rope& rope(const Pass& pass) { return job_->rope ? job_->rope(pass) : prepared(pass).rope; }
+  TimeSegment time_of(const Pass& pass);
 
   Stream& stream_;
   Arena& arena_;

@@ -37,8 +37,8 @@ struct Step {
     kWait,     // blocks until what was sent from the slot that it reads is taken
     kUpdate,   // makes the rows of the next turn
     kDecode,
-    kEnter,  // makes rows that enter in this turn: the first ones of clip `pass.clip`, or a part of
-             // others that is about to be sent
+    kEnter,  // makes rows that enter in this turn or are for a later one: the first ones of clip
+             // `pass.clip`, or a part of others that is about to be sent
   };
   Kind kind = Kind::kCompute;
   int turn = 0;  // a denoise step, a round of tokens; decoding is a turn after the last step

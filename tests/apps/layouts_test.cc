@@ -80,11 +80,33 @@ INSTANTIATE_TEST_SUITE_P(
                 "displaced_pcpp_uneven"},
                4},
         Family{"PipeFusion", {"displaced_pipefusion", "displaced_pipefusion_uneven"}, 6},
+        Family{"Stream", {"stream_small", "stream_sink_moves"}, 8},
         Family{"Queue",
                {"queue_small", "queue_no_context", "queue_prompts", "queue_two_experts",
                 "queue_wide_context"},
                4}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// The rings of a stream hold the same rows in the same order wherever its steps and layers are.
+TEST(Streams, StepsAndLayersGiveTheErrorsOfOneRankToTheBit) {
+  const VerifyOptions options{.threads = 1};
+  for (const char* name : {"stream_small", "stream_sink_moves"}) {
+    const std::string folder = std::string("tests/golden/") + name;
+    const std::vector<VerifyRow> one = verify_case(folder, options, threads(1), "");
+    for (const auto& [ranks, layout] : {std::pair{2, "step=2"},
+                                        {3, "step=3"},
+                                        {2, "layers=2"},
+                                        {4, "step=2,layers=2"},
+                                        {6, "step=3,layers=2"}}) {
+      const std::vector<VerifyRow> rows = verify_case(folder, options, threads(ranks), layout);
+      ASSERT_EQ(rows.size(), one.size());
+      for (size_t i = 0; i < rows.size(); ++i) {
+        EXPECT_EQ(rows[i].rel_l2, one[i].rel_l2) << name << " " << layout << " " << one[i].tensor;
+        EXPECT_EQ(rows[i].cosine, one[i].cosine) << name << " " << layout << " " << one[i].tensor;
+      }
+    }
+  }
+}
 
 // A whole clip of the pocket model at its defaults: errors do not add up over twenty guided steps.
 TEST(PocketModel, IsOneRanksUnderEveryKindOfSplit) {

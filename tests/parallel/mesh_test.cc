@@ -195,6 +195,24 @@ TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
   }
 }
 
+// Steps have ranks of their own in a stream alone.
+TEST(Layout, StepsNeedAStreamAndNoSplitOfTokens) {
+  EXPECT_NE(fault("step=2", 2, kWan).find("need the blocks of a stream; legal: 1"),
+            std::string::npos);
+  for (const Layout& layout : legal_layouts(8, kWan)) EXPECT_EQ(layout[Axis::kStep], 1);
+
+  LayoutLimits limits = kWan;
+  limits.stream_steps = 3;
+  EXPECT_EQ(to_string(parse_layout("step=3,layers=2,tensor=2", 12, limits)),
+            "step=3,layers=2,tensor=2");
+  EXPECT_NE(fault("step=4", 4, limits).find("step is 4, but there are 3 steps"), std::string::npos);
+  for (const char* other : {"ulysses", "ring", "token_ring"}) {
+    const std::string text = other + std::string("=2");
+    EXPECT_NE(fault(text, 2, limits).find(text + " splits the tokens of a stream's block"),
+              std::string::npos);
+  }
+}
+
 TEST(SequenceMap, ClipsAreWholeFrames) {
   for (const int64_t size : {1, 5})
     for (const int frames : {1, 4, 7})

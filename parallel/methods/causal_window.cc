@@ -1,0 +1,129 @@
+#include "parallel/methods/causal_window.h"
+
+#include <algorithm>
+
+#include "kernels/copy.h"
+#include "kernels/philox.h"
+#include "parallel/context.h"
+
+namespace weft {
+
+int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame) {
+  const auto low = [](uint64_t value) { return static_cast<uint32_t>(value); };
+  const auto high = [](uint64_t value) { return static_cast<uint32_t>(value >> 32); };
+  CHECK(position.distance.size() > 0, "distance", to_string(position.distance));
+  const uint32_t drawn = philox4x32_10({low(block), high(block), low(step), 0},
+                                       {low(position.seed), high(position.seed)})[0];
+  return std::max(position.start,
+                  first_frame + position.distance.begin + drawn % position.distance.size());
+}
+
+CausalWindow::CausalWindow(const CausalWindowShape& shape) : shape_(shape) {
+  const int64_t layers = shape.layers.end - shape.layers.begin;
+  CHECK(shape.frames > 0 && shape.frame_tokens > 0 && shape.sinks > 0, "frames", shape.frames,
+        "tokens", shape.frame_tokens, "sinks", shape.sinks);
+  rings_.resize(layers * shape.steps.size());
+  sinks_.resize(layers * shape.sinks);
+}
+
+void CausalWindow::begin(const Block& block) {
+  CHECK(block.step >= shape_.steps.begin && block.step < shape_.steps.end, "step", block.step, "of",
+        to_string(shape_.steps));
+  CHECK(block.frames.size() > 0 && block.frames.size() <= shape_.frames, "frames",
+        to_string(block.frames), "in a window of", shape_.frames);
+  block_ = block;
+  makes_sink_ = -1;
+}
+
+void CausalWindow::begin_sink(int sink) {
+  CHECK(sink >= 0 && sink < shape_.sinks, "sink", sink, "of", shape_.sinks);
+  makes_sink_ = sink;
+}
+
+Range CausalWindow::seen(const Range& block) const {
+  return {std::max<int64_t>(0, block.end - shape_.frames), block.end};
+}
+
+std::vector<double> CausalWindow::slot_positions(const Range& block) const {
+  const Range frames = seen(block);
+  std::vector<double> positions(frames.size());
+  for (int64_t frame = frames.begin; frame < frames.end; ++frame)
+    positions[frame % shape_.frames] = static_cast<double>(frame - frames.begin);
+  return positions;
+}
+
+size_t CausalWindow::bytes() const {
+  size_t bytes = 0;
+  for (const std::vector<Ring>* rings : {&rings_, &sinks_})
+    for (const Ring& ring : *rings) bytes += ring.rows ? ring.rows.view().bytes() : 0;
+  return bytes;
+}
+
+CausalWindow::Ring& CausalWindow::made(Ring& ring, int64_t tokens, const TensorView& keys) {
+  if (!ring.rows) ring.rows = Tensor(keys.dtype, {2, tokens, keys[1], keys[2]}, keys.device);
+  return ring;
+}
+
+void CausalWindow::write(Stream& stream, Ring& ring, const TensorView& k,
+                         const TensorView& v) const {
+  const Range& frames = block_.frames;
+  CHECK(frames.begin == ring.written.end || frames == ring.written, "frames", to_string(frames),
+        "after", to_string(ring.written));
+  ring.written = frames;
+  const TensorView rows = ring.rows;
+  for (int64_t frame = frames.begin, count = 0; frame < frames.end; frame += count) {
+    const int64_t slot = frame % shape_.frames, size = shape_.frame_tokens;
+    count = std::min(frames.end - frame, shape_.frames - slot);
+    for (const int part : {0, 1})
+      copy(stream, (part ? v : k).slice(0, (frame - frames.begin) * size, count * size),
+           rows.select(0, part).slice(0, slot * size, count * size));
+  }
+}
+
+void CausalWindowMixer::make_sink(Context& context, const Attend& attend) {
+  CausalWindow::Ring& sink = CausalWindow::made(window_.sink(attend.layer, window_.makes_sink_),
+                                                window_.shape_.sink_tokens, attend.k);
+  copy(context.stream, attend.k, sink.rows.view().select(0, 0));
+  copy(context.stream, attend.v, sink.rows.view().select(0, 1));
+  FullMixer().attend(context, attend);
+}
+
+void CausalWindowMixer::attend(Context& context, const Attend& attend) {
+  CHECK(!attend.past && attend.replicated == 0 && attend.mask == Mask::kFull && attend.rope,
+        "layer", attend.layer, "replicated", attend.replicated);
+  CHECK(attend.q[0] == context.tokens.total, "rows", attend.q[0], "tokens", context.tokens.total);
+  if (window_.makes_sink_ >= 0) return make_sink(context, attend);
+  const CausalWindow::Block& block = window_.block_;
+  const CausalWindowShape& shape = window_.shape_;
+  CausalWindow::Ring& ring =
+      CausalWindow::made(window_.ring(attend.layer), shape.frames * shape.frame_tokens, attend.k);
+  window_.write(context.stream, ring, attend.k, attend.v);
+
+  const Arena::Scope scope(context.arena);
+  std::vector<KVSegment> segments;
+  const auto see = [&](const CausalWindow::Ring& kept, const Rope& positions) {
+    const int64_t rows = positions.grid[0] * positions.grid[1] * positions.grid[2];
+    const TensorView keys = kept.rows.view().select(0, 0).slice(0, 0, rows);
+    const TensorView k = context.arena.alloc(keys.dtype, keys.shape());
+    apply_rope(context.stream, keys, positions, 0, k);
+    segments.push_back({.k = k, .v = kept.rows.view().select(0, 1).slice(0, 0, rows)});
+  };
+  see(ring, *block.keys);
+  if (shape.sink_tokens > 0) see(window_.sink(attend.layer, block.sink), *block.sink_keys);
+  apply_rope(context.stream, attend.q, *attend.rope, 0, attend.q);
+  attention(context.stream, {.q = attend.q,
+                             .segments = segments,
+                             .scale = attend.scale,
+                             .format = attend.format,
+                             .out = attend.out});
+}
+
+size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendShape& shape) {
+  const int64_t layers = window.layers.end - window.layers.begin;
+  const int64_t tokens =
+      window.steps.size() * window.frames * window.frame_tokens + window.sinks * window.sink_tokens;
+  return static_cast<size_t>(layers * tokens * 2 * shape.kv_heads * shape.head_dim *
+                             shape.element());
+}
+
+}  // namespace weft

@@ -1,0 +1,102 @@
+#pragma once
+// Causal window: the blocks of an endless video are generated one after the other. A block sees its
+// own keys, those that the blocks before it left in the same denoising step, as far as a window of
+// frames reaches, and a sink: keys of reference frames that never leave.
+//
+// Split: none; this mixer sees all tokens of its heads, alone or inside Ulysses. It does not serve
+//   a ring.
+// Talk: none; bytes sent: 0.
+// Past keys (Attend::past), replicated rows: refused.
+// Memory: for every layer and step 2 C S Akv E elements for a window of C frames of S tokens; for
+//   every layer 2 R Akv E per sink of R tokens (causal_window_cache_bytes). Arena: (C S + R) Akv E.
+// Exact. Keys are kept after their norm and before rope. Whoever reads them gives them positions
+// that count from the first frame of the window, so no position grows with the stream.
+// Frame f lies in slot f mod C of a ring, so the block that is written replaces the oldest frames,
+//   and blocks may have any number of frames up to C.
+// Paper: Live Avatar (2025, arXiv 2512.04677).
+#include <cstdint>
+#include <vector>
+
+#include "parallel/partition.h"
+#include "parallel/token_mixer.h"
+
+namespace weft {
+
+// The frame at which a block sees the sink: `start`, or so far behind the block's first frame,
+// where that is later. A range of several distances is drawn from by block and step.
+struct SinkPosition {
+  int64_t start = 30;
+  Range distance{30, 31};
+  uint64_t seed = 0;
+};
+int64_t sink_frame(const SinkPosition& position, int64_t block, int step, int64_t first_frame);
+
+struct CausalWindowShape {
+  BlockRange layers{};
+  Range steps{};           // the denoising steps that this rank computes
+  int64_t frames = 1;      // C, the frames of the present block among them
+  int64_t frame_tokens{};  // S
+  int64_t sink_tokens = 0;
+  int sinks = 1;  // how many are kept at a time
+};
+
+// The keys and values that a rank keeps. The mixers that RankPlacement makes share them.
+class CausalWindow {
+ public:
+  explicit CausalWindow(const CausalWindowShape& shape);
+
+  // Says what the next forward does: one of a block, or one that makes the keys of a sink.
+  struct Block {
+    int step = 0;
+    Range frames{};              // of the stream: those after the last block, or its own again
+    const Rope* keys = nullptr;  // the positions of the frames in the slots (slot_positions)
+    int sink = 0;                // which one it sees
+    const Rope* sink_keys = nullptr;
+  };
+  void begin(const Block& block);
+  void begin_sink(int sink);
+
+  // The frames that a block sees in the window.
+  Range seen(const Range& block) const;
+  // The positions of the frames that it sees, by slot. They count from the first of seen().
+  std::vector<double> slot_positions(const Range& block) const;
+
+  size_t bytes() const;
+
+ private:
+  friend class CausalWindowMixer;
+  struct Ring {
+    Tensor rows;      // [2, tokens, Akv, E]: keys, values
+    Range written{};  // the frames of the last block
+  };
+  // Returns the store of keys like `keys`, with room for `tokens`.
+  static Ring& made(Ring& ring, int64_t tokens, const TensorView& keys);
+  Ring& ring(int layer) {
+    return rings_[(layer - shape_.layers.begin) * shape_.steps.size() + block_.step -
+                  shape_.steps.begin];
+  }
+  Ring& sink(int layer, int sink) {
+    return sinks_[(layer - shape_.layers.begin) * shape_.sinks + sink];
+  }
+  void write(Stream& stream, Ring& ring, const TensorView& k, const TensorView& v) const;
+
+  CausalWindowShape shape_;
+  Block block_{};
+  int makes_sink_ = -1;
+  std::vector<Ring> rings_, sinks_;  // allocated when they are first written
+};
+
+class CausalWindowMixer final : public TokenMixer {
+ public:
+  explicit CausalWindowMixer(CausalWindow& window) : window_(window) {}
+  void attend(Context& context, const Attend& attend) override;
+
+ private:
+  void make_sink(Context& context, const Attend& attend);
+
+  CausalWindow& window_;
+};
+
+size_t causal_window_cache_bytes(const CausalWindowShape& window, const AttendShape& shape);
+
+}  // namespace weft

@@ -1,0 +1,85 @@
+#pragma once
+// The plan of a stream: an endless row of blocks, each denoised in T steps. Step s of block n needs
+// step s - 1 of the same block, and the keys that step s of the blocks before it has left on the
+// same ranks (parallel/methods/causal_window.h). No clean pass follows, so the blocks may follow
+// each other through the steps.
+//
+// Split: the steps (step), by groups of consecutive steps, so that every group denoises another
+//   block (timestep pipeline); transformer blocks (layers), so that several blocks go around the
+//   stages (layer ring); both; heads and widths inside a forward (tensor), by the seams. One rank
+//   does everything. The latents are the same bits.
+// Talk: the rows of a block from a group to the next and from the last group to the decoder; hidden
+//   rows from stage to stage, and updated rows from the last stage to the first. A receiver that
+//   has computed with a block sends a permit for a later one, so that no rank is ever more than
+//   `credits` blocks ahead of its successor, whatever a transport buffers.
+// Bytes sent per block and hop: P S r of the latent (P frames of S tokens, r bytes per token); 8 of
+//   a permit. Per forward and stage: P S D e hidden, and P S r back to the first stage.
+// Memory of a rank beside its weights and keys: credits + stages + 1 blocks of rows.
+// Exact, whatever the ranks and the delays.
+// Divisibility: none; at least one step per group and one transformer block per stage.
+// Overlap: sends never block; rows and hidden rows are received while another pass computes.
+// A turn is a denoising step. A block enters every interval() turns: T of them on one rank, one
+// where every step has a rank.
+// Sink: every rank makes the keys of the sink before its first block. Before block `swap_block` the
+// first frames of block 0, as they were generated, take its place. They are sent when block 0 is
+// done and used at that block on every rank; nothing waits unless the pipeline is longer than that.
+// Paper: Live Avatar (2025, arXiv 2512.04677).
+#include <vector>
+
+#include "parallel/mesh.h"
+#include "parallel/schedule/plan_check.h"
+
+namespace weft {
+
+struct StreamPlanConfig {
+  int steps = 1;                               // T
+  int blocks = 1;                              // the turns of an endless stream are windows
+  int64_t block_frames = 1, frame_tokens = 0;  // P, in frames of tokens, and S
+  int64_t sink_frames = 0;
+  int swap_block = 0;  // 0: the sink stays
+  int credits = 2;
+  int layers = 1;  // transformer blocks
+  // Its axes are step, layers and tensor.
+  Layout layout{};
+  // A rank behind those of the layout decodes and does nothing else. Without it the rank that
+  // updates the last step does.
+  bool decodes_apart = false;
+  int64_t hidden_bytes = 0;  // bytes of a token's hidden row on the wire
+  int64_t latent_bytes = 0;  // bytes of a token's part of the latent
+
+  int ranks() const { return layout.ranks() + decodes_apart; }
+  int finisher() const;  // the rank that has the final rows of every block
+  int decoder() const { return decodes_apart ? layout.ranks() : finisher(); }
+  int interval() const;
+  bool swaps() const { return sink_frames > 0 && swap_block > 0 && swap_block < blocks; }
+  int turn(int block, int step) const { return block * interval() + step; }
+  Range turns() const { return {0, turn(blocks - 1, steps) + 1}; }
+  Range group(int index) const { return partition(steps, layout[Axis::kStep], index); }
+  Range tokens() const { return {0, block_frames * frame_tokens}; }
+  Range sink_tokens() const { return {0, sink_frames * frame_tokens}; }
+
+  // The slots: the velocity; hidden rows; permits that arrive (of each receiver) and that are sent;
+  // rows of blocks; sinks of each group.
+  int velocity_slot() const { return 0; }
+  int hidden_slot(int64_t pass, int buffers) const { return 1 + static_cast<int>(pass % buffers); }
+  int permit_slot(int block, int receiver) const {
+    return 4 + receiver * credits + block % credits;
+  }
+  int granted_slot(int block) const { return permit_slot(block, 2); }
+  int block_slot(int block) const { return 4 + 3 * credits + block % live(); }
+  int sink_slot(int group) const { return 4 + 3 * credits + live() + group; }
+  // A sink's pass has this Pass::micro; a block's has 0.
+  static constexpr int kSinkPass = 1;
+
+ private:
+  int live() const { return credits + layout[Axis::kLayers] + 1; }
+};
+
+// One plan per rank, of all turns or of a window of them; or a single rank's.
+std::vector<Plan> plan_stream(const StreamPlanConfig& config);
+Plan plan_stream(const StreamPlanConfig& config, const Range& turns, int rank);
+
+// The rules that the plans follow; `config` must outlive them.
+PlanRules stream_rules(const StreamPlanConfig& config);
+
+}  // namespace weft

@@ -1,0 +1,340 @@
+// Tests the causal window: it equals attention over an unbounded list of frames in f64, for blocks
+// of any sizes; rings per step, eviction, sinks, positions of long streams and bytes.
+#include "parallel/methods/causal_window.h"
+
+#include <map>
+#include <random>
+
+#include "parallel/methods/mixer_factory.h"
+#include "tests/parallel/attention_by_definition.h"
+#include "tests/parallel/methods.h"
+
+namespace weft::test {
+namespace {
+
+constexpr int64_t kRow = 2, kColumn = 3, kFrame = 6, kHeads = 2, kHead = 12;
+constexpr int kLayer = 3;
+constexpr float kScale = 0.3f;
+
+// The raw q, k, v of some frames; the same frames of the same step have the same values.
+struct Qkv {
+  Tensor q, k, v;
+  Qkv(const Range& frames, int step, DType dtype = DType::kF32, uint64_t seed = 0)
+      : q(values(frames, step, 0 + seed, dtype)),
+        k(values(frames, step, 1 + seed, dtype)),
+        v(values(frames, step, 2 + seed, dtype)) {}
+
+  static Tensor values(const Range& frames, int step, uint64_t kind, DType dtype) {
+    Tensor all(dtype, {frames.size() * kFrame, kHeads, kHead});
+    Stream stream = Stream::cpu(1);
+    for (int64_t frame = frames.begin; frame < frames.end; ++frame) {
+      const uint64_t seed = (uint64_t(frame + 1000) * 64 + step) * 16 + kind;
+      const Tensor one = random_values(DType::kF32, {kFrame, kHeads, kHead}, seed, 1);
+      copy(stream, one, all.view().slice(0, (frame - frames.begin) * kFrame, kFrame));
+    }
+    return all;
+  }
+};
+
+CausalWindowShape window(int64_t frames, int steps = 1, int64_t sink_frames = 1, int sinks = 1) {
+  return {.layers = {kLayer, kLayer + 1, kLayer + 1},
+          .steps = {0, steps},
+          .frames = frames,
+          .frame_tokens = kFrame,
+          .sink_tokens = sink_frames * kFrame,
+          .sinks = sinks};
+}
+
+constexpr Range kSinkFrames{-100, -99};
+
+// One rank's passes over a window.
+class Passes {
+ public:
+  explicit Passes(CausalWindow& window, std::unique_ptr<TokenMixer> mixer = nullptr)
+      : window_(window),
+        mixer_(mixer ? std::move(mixer) : std::make_unique<CausalWindowMixer>(window)) {}
+
+  Tensor sink(const Qkv& x, int number = 0) {
+    window_.begin_sink(number);
+    return attend(x, make_rope({1, kRow, kColumn}, {}, kHead));
+  }
+  // `shift` is added to all positions.
+  Tensor block(const Qkv& x, const Range& frames, int64_t sink_at, int step = 0, int number = 0,
+               int64_t shift = 0) {
+    Stream stream = Stream::cpu(1);
+    const Range seen = window_.seen(frames);
+    const auto positions = [&](int64_t count, int64_t first) {
+      return make_rope({count, kRow, kColumn}, {first + shift, 0, 0}, kHead);
+    };
+    std::vector<double> by_slot = window_.slot_positions(frames);
+    for (double& position : by_slot) position += double(shift);
+    const Rope keys = with_frame_positions(stream, positions(seen.size(), 0), by_slot);
+    const Rope sink_keys = positions(1, sink_at - seen.begin);
+    window_.begin(
+        {.step = step, .frames = frames, .keys = &keys, .sink = number, .sink_keys = &sink_keys});
+    return attend(x, positions(frames.size(), frames.begin - seen.begin));
+  }
+
+  Arena arena{size_t{1} << 28};
+
+ private:
+  Tensor attend(const Qkv& x, const Rope& rope) {
+    Stream stream = Stream::cpu(1);
+    const int64_t tokens = x.q.view()[0];
+    Context context{stream, arena, *mixer_, reducer_, halo_, {}, TokenRanges::all(tokens)};
+    const auto copied = [&](const Tensor& from) {
+      Tensor to(from.view().dtype, from.view().shape());
+      copy(stream, from, to);
+      return to;
+    };
+    const Tensor q = copied(x.q), k = copied(x.k), v = copied(x.v);
+    Tensor out(q.view().dtype, q.view().shape());
+    mixer_->begin({});
+    mixer_->attend(
+        context,
+        {.layer = kLayer, .q = q, .k = k, .v = v, .out = out, .rope = &rope, .scale = kScale});
+    return out;
+  }
+
+  CausalWindow& window_;
+  std::unique_ptr<TokenMixer> mixer_;
+  IdentityReducer reducer_;
+  IdentityHalo halo_;
+};
+
+// The reference: all frames that ever were, at their absolute positions, in f64. `sink` is empty
+// where there is none.
+Tensor by_definition(const Range& block, const Range& seen, int step,
+                     std::optional<int64_t> sink_at, uint64_t sink_seed = 0) {
+  struct Key {
+    std::vector<double> k;
+    const float* v;
+  };
+  const Qkv own(block, step), all(seen, step), sink(kSinkFrames, 0, DType::kF32, sink_seed);
+  Tensor out(DType::kF32, own.q.view().shape());
+  const auto at = [](const Tensor& x, int64_t token, int64_t head) {
+    return x.as<float>() + (token * kHeads + head) * kHead;
+  };
+  const auto turned = [&](const Tensor& x, int64_t token, int64_t head, int64_t frame) {
+    const int64_t place = token % kFrame;
+    return turned_head(at(x, token, head), kHead,
+                       {double(frame), double(place / kColumn), double(place % kColumn)});
+  };
+  for (int64_t head = 0; head < kHeads; ++head) {
+    std::vector<Key> keys;
+    for (int64_t token = 0; token < all.k.view()[0]; ++token)
+      keys.push_back(
+          {turned(all.k, token, head, seen.begin + token / kFrame), at(all.v, token, head)});
+    for (int64_t token = 0; sink_at && token < kFrame; ++token)
+      keys.push_back({turned(sink.k, token, head, *sink_at), at(sink.v, token, head)});
+    for (int64_t token = 0; token < own.q.view()[0]; ++token) {
+      const auto q = turned(own.q, token, head, block.begin + token / kFrame);
+      std::vector<double> logits;
+      std::vector<const float*> values;
+      for (const Key& key : keys) {
+        double dot = 0;
+        for (int64_t i = 0; i < kHead; ++i) dot += q[i] * key.k[i];
+        logits.push_back(kScale * dot);
+        values.push_back(key.v);
+      }
+      softmax_mean(logits, values, kHead, out.as<float>() + (token * kHeads + head) * kHead);
+    }
+  }
+  return out;
+}
+
+// Law 11, without its rejection: blocks of any sizes.
+TEST(CausalWindow, EqualsAttentionOverTheLastFramesOfAnEndlessList) {
+  std::mt19937 random(5);
+  for (int64_t capacity : {1, 3, 4, 7})
+    for (bool even : {true, false}) {
+      CausalWindow kept(window(capacity));
+      Passes passes(kept);
+      passes.sink(Qkv(kSinkFrames, 0));
+      int64_t first = 0;
+      while (first < 3 * capacity + 2) {
+        const int64_t most = std::min<int64_t>(capacity, 3);
+        const Range block{first, first + (even ? most : 1 + int64_t(random() % most))};
+        const int64_t sink_at = sink_frame({.start = 6, .distance = {4, 9}}, first, 0, first);
+        const Range seen{std::max<int64_t>(0, block.end - capacity), block.end};
+        EXPECT_EQ(kept.seen(block), seen);
+        EXPECT_LE(relative_l2(passes.block(Qkv(block, 0), block, sink_at),
+                              by_definition(block, seen, 0, sink_at)),
+                  1e-6)
+            << capacity << " " << to_string(block);
+        first = block.end;
+      }
+    }
+}
+
+TEST(CausalWindow, WorksWithoutASink) {
+  CausalWindow kept(window(4, 1, 0));
+  Passes passes(kept);
+  for (const Range& block : {Range{0, 3}, {3, 6}})
+    EXPECT_LE(relative_l2(passes.block(Qkv(block, 0), block, 0),
+                          by_definition(block, kept.seen(block), 0, std::nullopt)),
+              1e-6);
+}
+
+// Faults of careless implementations would be seen: another window, a sink at another place.
+TEST(CausalWindow, TheReferenceTellsFaultsApart) {
+  const Range block{6, 9};
+  const Tensor right = by_definition(block, {3, 9}, 0, 30);
+  EXPECT_GT(relative_l2(by_definition(block, {2, 9}, 0, 30), right), 1e-2);
+  EXPECT_GT(relative_l2(by_definition(block, {3, 9}, 0, 31), right), 1e-3);
+  EXPECT_GT(relative_l2(by_definition(block, {3, 9}, 1, 30), right), 1e-2);
+}
+
+// Law 7: a step sees what that step has left, and steps may come in any order of the grid.
+TEST(CausalWindow, EveryStepHasARingOfItsOwn) {
+  CausalWindow by_block(window(4, 3)), by_step(window(4, 3));
+  Passes one(by_block), other(by_step);
+  for (Passes* passes : {&one, &other}) passes->sink(Qkv(kSinkFrames, 0));
+  const auto run = [](Passes& passes, int block, int step) {
+    const Range frames{2 * block, 2 * block + 2};
+    return passes.block(Qkv(frames, step), frames, 30, step);
+  };
+  std::map<std::pair<int, int>, Tensor> results;
+  for (int block = 0; block < 4; ++block)
+    for (int step = 0; step < 3; ++step) {
+      results[{block, step}] = run(one, block, step);
+      const Range frames{2 * block, 2 * block + 2};
+      EXPECT_LE(relative_l2(results[{block, step}],
+                            by_definition(frames, by_block.seen(frames), step, 30)),
+                1e-6);
+    }
+  for (int step = 0; step < 3; ++step)
+    for (int block = 0; block < 4; ++block)
+      EXPECT_TRUE(same_bits(run(other, block, step), results[{block, step}]));
+}
+
+// Law 12: a block that is denoised again takes its own place, and nothing else leaves.
+TEST(CausalWindow, ABlockThatIsWrittenAgainEvictsNothing) {
+  CausalWindow once(window(4)), twice(window(4));
+  Passes one(once), two(twice);
+  for (Passes* passes : {&one, &two}) passes->sink(Qkv(kSinkFrames, 0));
+  for (int64_t first : {0, 2, 4, 6}) {
+    const Range block{first, first + 2};
+    two.block(Qkv(block, 5), block, 30);
+    EXPECT_TRUE(
+        same_bits(two.block(Qkv(block, 0), block, 30), one.block(Qkv(block, 0), block, 30)));
+  }
+  EXPECT_DEATH(one.block(Qkv({9, 10}, 0), {9, 10}, 30), "after");
+  EXPECT_DEATH(one.block(Qkv({8, 13}, 0), {8, 13}, 30), "in a window of");
+}
+
+// Law 13: a sink stays as it is until another takes its place, and blocks before and behind the
+// change may come in turn.
+TEST(CausalWindow, SinksAreSeenByTheirBlocks) {
+  CausalWindow kept(window(4, 1, 1, 2));
+  Passes passes(kept);
+  passes.sink(Qkv(kSinkFrames, 0), 0);
+  passes.sink(Qkv(kSinkFrames, 0, DType::kF32, 7), 1);
+  for (int64_t first = 0; first < 20; first += 2) {
+    const Range block{first, first + 2};
+    const bool second = first % 4 == 0;
+    EXPECT_LE(relative_l2(passes.block(Qkv(block, 0), block, 30, 0, second),
+                          by_definition(block, kept.seen(block), 0, 30, second ? 7 : 0)),
+              1e-6);
+  }
+}
+
+// The sink's own pass sees the sink alone.
+TEST(CausalWindow, ASinkSeesItself) {
+  CausalWindow kept(window(4));
+  Passes passes(kept);
+  const Range block{0, 2};
+  passes.sink(Qkv(kSinkFrames, 0));
+  passes.block(Qkv(block, 0), block, 30);
+  SerialSeams seams;
+  Stream stream = Stream::cpu(1);
+  const Qkv x(kSinkFrames, 0);
+  const Rope rope = make_rope({1, kRow, kColumn}, {}, kHead);
+  Context context = seams.context(stream, passes.arena, {}, TokenRanges::all(kFrame));
+  Tensor out(DType::kF32, x.q.view().shape());
+  const Tensor again = passes.sink(x);
+  seams.mixer.attend(
+      context,
+      {.layer = kLayer, .q = x.q, .k = x.k, .v = x.v, .out = out, .rope = &rope, .scale = kScale});
+  EXPECT_TRUE(same_bits(again, out));
+}
+
+// Law 16, and law 15: positions count from the window, so a block far down the stream sees the same
+// numbers as one at its beginning, to the bit.
+TEST(CausalWindow, PositionsDoNotGrowWithTheStream) {
+  const auto last_of = [](int64_t first, int64_t shift) {
+    CausalWindow kept(window(4));
+    Passes passes(kept);
+    passes.sink(Qkv(kSinkFrames, 0));
+    Tensor out;
+    for (int64_t block = 0; block < 8; block += 2)
+      out = passes.block(Qkv({block, block + 2}, 0), {first + block, first + block + 2},
+                         first + block + 30, 0, 0, shift);
+    return out;
+  };
+  const Tensor near = last_of(0, 0);
+  EXPECT_LE(relative_l2(last_of(0, 1000), near), 1e-5);
+  CausalWindow kept(window(4));
+  const int64_t far = int64_t{4'000'000'000};
+  EXPECT_EQ(kept.slot_positions({far, far + 2}), kept.slot_positions({4, 6}));
+  EXPECT_EQ(kept.slot_positions({far + 2, far + 4}), (std::vector<double>{0, 1, 2, 3}));
+}
+
+// Law 17.
+TEST(CausalWindow, TheSinkStaysAheadByItsDistance) {
+  const SinkPosition seeded{.start = 30, .distance = {4, 31}, .seed = 9};
+  std::map<int64_t, int> drawn;
+  for (int64_t block = 0; block < 4000; ++block) {
+    const int64_t first = 3 * block, at = sink_frame(seeded, block, 2, first), d = at - first;
+    EXPECT_GE(at, 30);
+    if (first >= 30) ++drawn[d];
+    EXPECT_EQ(at, sink_frame(seeded, block, 2, first));
+  }
+  EXPECT_EQ(drawn.begin()->first, 4);
+  EXPECT_EQ(drawn.rbegin()->first, 30);
+  EXPECT_EQ(drawn.size(), 27u);
+  int same_in_steps = 0;
+  for (int64_t block = 20; block < 120; ++block)
+    same_in_steps += sink_frame(seeded, block, 0, 60) == sink_frame(seeded, block, 1, 60);
+  EXPECT_LT(same_in_steps, 20);
+  EXPECT_EQ(sink_frame({.start = 30, .distance = {30, 31}}, 0, 0, 0), 30);
+  EXPECT_EQ(sink_frame({.start = 6, .distance = {4, 5}}, 0, 0, 3), 7);
+}
+
+// Laws 14 and 19: bytes by formula, all of them there after the first blocks.
+TEST(CausalWindow, BytesFollowTheFormulaAndStay) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    const CausalWindowShape shape = window(4, 2, 1, 2);
+    CausalWindow kept(shape);
+    Passes passes(kept);
+    for (int number : {0, 1}) passes.sink(Qkv(kSinkFrames, 0, dtype), number);
+    const auto run = [&](int64_t first) {
+      for (int step : {0, 1})
+        passes.block(Qkv({first, first + 2}, step, dtype), {first, first + 2}, 30, step);
+    };
+    for (int64_t first = 0; first < 8; first += 2) run(first);
+    const size_t bytes = kept.bytes(), live = tensor_bytes_live();
+    EXPECT_EQ(bytes,
+              causal_window_cache_bytes(
+                  shape, {.heads = kHeads, .kv_heads = kHeads, .head_dim = kHead, .dtype = dtype}));
+    const size_t high = passes.arena.high_water();
+    for (int64_t first = 8; first < 200; first += 2) run(first);
+    EXPECT_EQ(kept.bytes(), bytes);
+    EXPECT_EQ(tensor_bytes_live(), live);
+    EXPECT_EQ(passes.arena.high_water(), high);
+  }
+}
+
+TEST(CausalWindow, Bf16IsWithinItsRounding) {
+  CausalWindow kept(window(4));
+  Passes passes(kept);
+  passes.sink(Qkv(kSinkFrames, 0, DType::kBF16));
+  for (int64_t first = 0; first < 12; first += 2) {
+    const Range block{first, first + 2};
+    const Tensor out = passes.block(Qkv(block, 0, DType::kBF16), block, 30);
+    EXPECT_LE(relative_l2(out, by_definition(block, kept.seen(block), 0, 30)), 1e-2);
+  }
+}
+
+}  // namespace
+}  // namespace weft::test

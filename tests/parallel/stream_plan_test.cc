@@ -1,0 +1,290 @@
+// Tests the plans of streams: they are sound for every split, number of blocks and credits, keep
+// the pipeline full, and no rank runs ahead further than its credits. The published order of sends
+// and receives deadlocks in the same checker.
+#include "parallel/schedule/stream_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "parallel/schedule/plan_timing.h"
+
+namespace weft::test {
+namespace {
+
+using Kind = Step::Kind;
+
+Layout split(int steps, int layers = 1, int tensor = 1) {
+  Layout layout;
+  layout[Axis::kStep] = steps;
+  layout[Axis::kLayers] = layers;
+  layout[Axis::kTensor] = tensor;
+  return layout;
+}
+
+StreamPlanConfig stream(const Layout& layout, int steps = 4, int blocks = 9) {
+  return {.steps = steps,
+          .blocks = blocks,
+          .block_frames = 3,
+          .frame_tokens = 5,
+          .sink_frames = 1,
+          .layers = 4,
+          .layout = layout,
+          .hidden_bytes = 48,
+          .latent_bytes = 64};
+}
+
+// The forwards of all ranks as (block, step), sinks apart, with the time at which each ends, if a
+// forward of all transformer blocks takes 1 and nothing else takes any time.
+struct Timed {
+  std::map<std::pair<int, int>, double> forwards;
+  std::map<int, double> decoded;  // by block
+};
+
+Timed timed(const StreamPlanConfig& config) {
+  const std::vector<Plan> plans = plan_stream(config);
+  const auto times = time_plans(plans, {}, {}, [&](const Step& step, int) {
+    const bool forward = step.kind == Kind::kCompute && step.pass.micro == 0;
+    return forward ? double(step.blocks.end - step.blocks.begin) / config.layers : 0.0;
+  });
+  Timed out;
+  for (size_t rank = 0; rank < plans.size(); ++rank)
+    for (size_t i = 0; i < plans[rank].steps.size(); ++i) {
+      const Step& step = plans[rank].steps[i];
+      const double end = times[rank][i].end_s;
+      if (step.kind == Kind::kCompute && step.pass.micro == 0)
+        out.forwards[{step.pass.clip, step.pass.step}] = end;
+      if (step.kind == Kind::kDecode) out.decoded[step.pass.clip] = end;
+    }
+  return out;
+}
+
+// Laws 9 and 35.
+TEST(StreamPlan, IsSoundForEverySplit) {
+  for (int steps : {1, 2, 3, 4, 7})
+    for (int groups = 1; groups <= steps; ++groups)
+      for (int layers : {1, 2, 3})
+        for (int blocks : {1, 2, 3, 5, 11})
+          for (int credits : {1, 2, 3, 4})
+            for (int swap : {0, 1, 2, 4})
+              for (bool apart : {false, true}) {
+                StreamPlanConfig config = stream(split(groups, layers), steps, blocks);
+                config.credits = credits;
+                config.swap_block = swap;
+                config.decodes_apart = apart;
+                const auto fault = check_plans(plan_stream(config), stream_rules(config));
+                ASSERT_FALSE(fault) << *fault << " steps " << steps << " groups " << groups
+                                    << " layers " << layers << " blocks " << blocks << " credits "
+                                    << credits << " swap " << swap << " decoder apart " << apart;
+              }
+}
+
+TEST(StreamPlan, TensorRanksDoTheSame) {
+  const StreamPlanConfig config = stream(split(2, 2, 2));
+  const auto fault = check_plans(plan_stream(config), stream_rules(config));
+  EXPECT_FALSE(fault) << *fault;
+}
+
+TEST(StreamPlan, HasEveryForwardOnceAndDecodesInOrder) {
+  for (const Layout& layout : {split(1), split(3), split(4), split(1, 2), split(2, 2)}) {
+    StreamPlanConfig config = stream(layout);
+    config.swap_block = 4;
+    std::map<std::tuple<int, int, int>, int> count;
+    std::map<int, std::vector<int>> sinks;  // the blocks before which each rank makes a sink
+    std::vector<int> decoded;
+    for (const Plan& plan : plan_stream(config))
+      for (const Step& step : plan.steps) {
+        if (step.kind == Kind::kDecode) decoded.push_back(step.pass.clip);
+        if (step.kind != Kind::kCompute) continue;
+        if (step.pass.micro == StreamPlanConfig::kSinkPass)
+          sinks[plan.rank].push_back(step.pass.clip);
+        else
+          for (int layer = step.blocks.begin; layer < step.blocks.end; ++layer)
+            ++count[{step.pass.clip, step.pass.step, layer}];
+      }
+    EXPECT_EQ(count.size(), size_t(config.blocks * config.steps * config.layers));
+    for (const auto& [key, times] : count) EXPECT_EQ(times, 1);
+    EXPECT_EQ(sinks.size(), size_t(layout.ranks()));
+    for (const auto& [rank, blocks] : sinks) EXPECT_EQ(blocks, (std::vector{0, 4})) << rank;
+    ASSERT_EQ(std::ssize(decoded), config.blocks);
+    EXPECT_TRUE(std::ranges::is_sorted(decoded));
+  }
+}
+
+// Law 8: the first block takes T forwards, and then one comes every ceil(T / D), of all of a rank's
+// work; stages go around without gaps.
+TEST(StreamPlan, FirstBlockAndPeriodFollowTheFormulas) {
+  for (int groups : {1, 2, 3, 4}) {
+    const Timed timed_plan = timed(stream(split(groups), 4, 20));
+    EXPECT_DOUBLE_EQ(timed_plan.decoded.at(0), 4);
+    for (int block = 1; block < 20; ++block)
+      EXPECT_DOUBLE_EQ(timed_plan.decoded.at(block) - timed_plan.decoded.at(block - 1),
+                       (4 + groups - 1) / groups)
+          << groups;
+  }
+  const Timed ring = timed(stream(split(1, 2), 4, 21));
+  // The last stage decodes when its turn has ended, which is half a forward of block 1 later.
+  EXPECT_DOUBLE_EQ(ring.decoded.at(0), 4.5);
+  EXPECT_NEAR((ring.decoded.at(20) - ring.decoded.at(4)) / 16, 2, 0.1);
+}
+
+// The swap waits for nothing where the pipeline is no longer than it.
+TEST(StreamPlan, ASwapDrainsNothing) {
+  StreamPlanConfig config = stream(split(4), 4, 20);
+  const Timed without = timed(config);
+  config.swap_block = 4;
+  const Timed with = timed(config);
+  EXPECT_EQ(with.decoded, without.decoded);
+  config.swap_block = 2;
+  EXPECT_GT(timed(config).decoded.at(19), without.decoded.at(19));
+}
+
+// A window of turns is that part of the plan.
+TEST(StreamPlan, WindowsJoinToThePlan) {
+  for (const Layout& layout : {split(1), split(3), split(2, 2)}) {
+    StreamPlanConfig config = stream(layout);
+    config.swap_block = 4;
+    config.decodes_apart = true;
+    const std::vector<Plan> whole = plan_stream(config);
+    for (int rank = 0; rank < config.ranks(); ++rank) {
+      Plan joined = plan_stream(config, {0, 1}, rank);
+      for (int turn = 1; turn < config.turns().end; turn += 2)
+        append(joined,
+               plan_stream(config, {turn, std::min<int64_t>(turn + 2, config.turns().end)}, rank));
+      EXPECT_EQ(to_string(joined), to_string(whole[rank])) << rank;
+    }
+  }
+}
+
+// Without waiting for any message to be taken, a rank has sent at most `credits` blocks that its
+// successor has not computed with.
+TEST(StreamPlan, NoRankRunsAheadFurtherThanItsCredits) {
+  for (int credits : {1, 2, 4}) {
+    StreamPlanConfig config = stream(split(4), 4, 30);
+    config.credits = credits;
+    config.decodes_apart = true;
+    const std::vector<Plan> plans = plan_stream(config);
+    std::mt19937 random(credits);
+    std::vector<size_t> next(plans.size());
+    std::map<std::pair<int, int>, std::vector<Tag>> sent;
+    std::vector<int> rows_sent(plans.size()), used(plans.size());
+    int most = 0;
+    const auto key = [](const Step& step) { return Tag{.kind = step.payload, .pass = step.pass}; };
+    // A send takes no time and is never waited for; some rank goes on as long as one can.
+    for (bool moved = true; moved;) {
+      moved = false;
+      std::vector<size_t> order(plans.size());
+      for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+      std::ranges::shuffle(order, random);
+      for (const size_t rank : order) {
+        while (next[rank] < plans[rank].steps.size()) {
+          const Step& step = plans[rank].steps[next[rank]];
+          if (step.kind == Kind::kAwait || step.kind == Kind::kReceive) {
+            auto& arrived = sent[{step.peer, plans[rank].rank}];
+            const auto found = std::ranges::find_if(arrived, [&](const Tag& tag) {
+              return tag.kind == key(step).kind && tag.pass == key(step).pass;
+            });
+            if (found == arrived.end()) break;
+            arrived.erase(found);
+          }
+          if (step.kind == Kind::kSend) sent[{plans[rank].rank, step.peer}].push_back(key(step));
+          const bool sink = step.pass.micro == StreamPlanConfig::kSinkPass;
+          rows_sent[rank] += step.kind == Kind::kSend && step.payload == Payload::kLatent && !sink;
+          used[rank] += (step.kind == Kind::kCompute || step.kind == Kind::kDecode) && !sink;
+          if (rank + 1 < plans.size()) {
+            most = std::max(most, rows_sent[rank] - used[rank + 1]);
+            ASSERT_LE(rows_sent[rank] - used[rank + 1], credits);
+          }
+          ++next[rank];
+          moved = true;
+        }
+      }
+    }
+    for (size_t rank = 0; rank < plans.size(); ++rank)
+      EXPECT_EQ(next[rank], plans[rank].steps.size()) << rank;
+    EXPECT_EQ(most, credits);
+  }
+}
+
+// The published streaming pipeline (4 steps and a decoder, blocking sends). From block 8 on the
+// decoder sends the first rank features, which that rank takes at block 12, 4 blocks later; they
+// follow the latents from rank to rank. It sends them before it receives the block that it decodes,
+// or behind it. Slots are distinct, so the order alone can be at fault.
+std::vector<Plan> published_order(int blocks, bool receives_first) {
+  constexpr int kSteps = 4, kFirstSent = 8, kLag = 4;
+  std::vector<Plan> plans;
+  for (int rank = 0; rank <= kSteps; ++rank) {
+    Plan plan{.rank = rank, .ranks = kSteps + 1, .turns = {0, 1}};
+    int slot = 0;
+    const auto message = [](Kind kind, int block, int peer, Payload payload) {
+      return Step{
+          .kind = kind, .pass = {.clip = block}, .peer = peer, .payload = payload, .bytes = 8};
+    };
+    const auto send = [&](int block, int peer, Payload payload) {
+      const SlotVersion made{++slot};
+      plan.steps.push_back({.kind = Kind::kEnter, .writes = {made}});
+      plan.steps.push_back(message(Kind::kSend, block, peer, payload));
+      plan.steps.back().reads = {made};
+      plan.steps.push_back({.kind = Kind::kWait, .reads = {made}});
+    };
+    const auto receive = [&](int block, int peer, Payload payload) {
+      plan.steps.push_back(message(Kind::kReceive, block, peer, payload));
+      plan.steps.back().writes = {{++slot}};
+      plan.steps.push_back({.kind = Kind::kDecode, .reads = {{slot}}});
+    };
+    for (int block = 0; block < blocks; ++block) {
+      if (rank == kSteps) {
+        if (receives_first) receive(block, rank - 1, Payload::kLatent);
+        if (block >= kFirstSent && block + kLag < blocks) send(block, 0, Payload::kText);
+        if (!receives_first) receive(block, rank - 1, Payload::kLatent);
+        continue;
+      }
+      if (rank > 0) receive(block, rank - 1, Payload::kLatent);
+      if (rank > 0) receive(block, rank - 1, Payload::kText);
+      if (rank == 0 && block >= kFirstSent + kLag) receive(block - kLag, kSteps, Payload::kText);
+      send(block, rank + 1, Payload::kLatent);
+      if (rank + 1 < kSteps) send(block, rank + 1, Payload::kText);
+    }
+    plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+TEST(StreamPlan, ThePublishedOrderDeadlocks) {
+  const std::optional<std::string> fault = check_plans(published_order(16, false));
+  ASSERT_TRUE(fault);
+  EXPECT_NE(fault->find("deadlock"), std::string::npos) << *fault;
+  EXPECT_FALSE(check_plans(published_order(12, false)));  // no features are sent
+  EXPECT_FALSE(check_plans(published_order(16, true)));
+}
+
+TEST(StreamPlan, TheTextOfAPlan) {
+  StreamPlanConfig config = stream(split(2), 2, 2);
+  config.sink_frames = 0;
+  config.credits = 1;
+  EXPECT_EQ(to_string(plan_stream(config)[1]), R"(rank 1 of 2, 14 steps
+ turn 0
+  load step 0
+  post step 1 tokens [0, 15) peer 0 latent 960 bytes writes [7@1]
+ turn 1
+  await step 1 tokens [0, 15) peer 0 latent 960 bytes writes [7@1]
+  compute step 1 blocks [0, 4) of 4 tokens [0, 15) reads [7@1] writes [0@1/4]
+  update step 1 tokens [0, 15) reads [7@1 0@1/4] writes [7@2]
+  post step 1 clip 1 tokens [0, 15) peer 0 latent 960 bytes writes [8@2]
+  enter step 1 clip 1 writes [6@1]
+  send step 1 clip 1 peer 0 control 8 bytes reads [6@1]
+ turn 2
+  decode step 1 tokens [0, 15) reads [7@2]
+  await step 1 clip 1 tokens [0, 15) peer 0 latent 960 bytes writes [8@2]
+  compute step 1 clip 1 blocks [0, 4) of 4 tokens [0, 15) reads [8@2] writes [0@2/4]
+  update step 1 clip 1 tokens [0, 15) reads [8@2 0@2/4] writes [8@3]
+  wait step 2 reads [6@1]
+ turn 3
+  decode step 1 clip 1 tokens [0, 15) reads [8@3]
+)");
+}
+
+}  // namespace
+}  // namespace weft::test
