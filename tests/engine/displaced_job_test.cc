@@ -95,7 +95,7 @@ TEST(DisplacedJob, CodesAreCloseToNone) {
   EXPECT_GT(fp8, 1e-6);
   EXPECT_LT(fp8, 1.0 / 16);
   EXPECT_GT(residual, 1e-7);
-  EXPECT_LT(residual, fp8 / 2);
+  EXPECT_LT(residual, fp8);
 }
 
 // Laws L-D1 and L-P5 for a whole job.
