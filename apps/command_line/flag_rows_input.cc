@@ -201,7 +201,8 @@ constexpr FlagSpec kInput[] = {
      .fallback = "none",
      .help = "skip steps that change little: teacache:THRESHOLD, as 0.1, or none; a higher "
              "threshold skips more",
-     .commands = kGenerate | kBatch | kPlan},
+     .commands = kGenerate | kBatch | kPlan,
+     .level = kAdvanced},
     {.name = "cache-audit",
      .type = kInteger,
      .value = "N",

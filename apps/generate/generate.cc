@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "apps/commands.h"
-#include "apps/generate/cache_report.h"
 #include "apps/generate/expand.h"
 #include "apps/generate/output_name.h"
 #include "apps/generate/progress.h"
@@ -25,6 +24,37 @@ OutputChoice output_choice(const Flags& flags, bool several) {
   const bool names_folder = flags.origin("output") == "environment WEFT_OUTPUT_DIR";
   if (names_folder && !choice.output.ends_with('/')) choice.output += '/';
   return choice;
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
+  return text;
+}
+
+// Returns "teacache:0.1, 9 of 20 steps skipped, ...", and a line per audited step. The output of a
+// computed step behind skipped ones shows what they missed together.
+std::string cache_text(const RunResult& result) {
+  const auto& steps = result.cached;
+  std::string text = to_string(result.request.cache) + ", " +
+                     std::to_string(std::ranges::count(steps, true, &CachedStep::skipped)) +
+                     " of " + std::to_string(steps.size()) + " steps skipped";
+  double sum = 0, most = 0;
+  int count = 0;
+  for (size_t i = 1; i < steps.size(); ++i)
+    if (steps[i - 1].skipped && !steps[i].skipped) {
+      sum += steps[i].output_change;
+      most = std::max(most, steps[i].output_change);
+      ++count;
+    }
+  if (count > 0)
+    text += "; behind them the output changed by " + percent(sum / count) + " in the mean, " +
+            percent(most) + " at most";
+  for (size_t i = 0; i < steps.size(); ++i)
+    if (steps[i].error)
+      text += "\n        step " + std::to_string(i + 1) + " skipped, relative error " +
+              percent(*steps[i].error);
+  return text;
 }
 
 void print_result(const Flags& flags, const Finished& done) {

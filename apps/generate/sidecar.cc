@@ -1,10 +1,10 @@
 #include "apps/generate/sidecar.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
-#include "apps/generate/cache_report.h"
 #include "apps/generate/drawer.h"
 #include "io/json.h"
 #include "io/media/metadata.h"
@@ -60,6 +60,19 @@ OutputNames output_names(const std::string& path) {
   else
     stem.resize(stem.rfind('.'));
   return {stem + ".json", stem + ".latents.safetensors", stem + ".checkpoint.safetensors"};
+}
+
+nlohmann::json cache_json(const RunResult& result) {
+  nlohmann::json steps = nlohmann::json::array();
+  for (const CachedStep& step : result.cached) {
+    steps.push_back({{"skipped", step.skipped},
+                     {"embedding_change", step.embedding_change},
+                     {"output_change", step.output_change}});
+    if (step.error) steps.back()["error"] = *step.error;
+  }
+  return {{"setting", to_string(result.request.cache)},
+          {"skipped", std::ranges::count(result.cached, true, &CachedStep::skipped)},
+          {"steps", steps}};
 }
 
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,

@@ -32,6 +32,10 @@ nlohmann::json request_record(const Generator& generator, const JobSpec& job);
 // {"tokens", "read", "lost"}
 nlohmann::json to_json(const PromptCut& cut);
 
+// {"setting": .., "skipped": .., "steps": [{"skipped", "embedding_change", "output_change",
+// "error"}, ..]} of a step cache.
+nlohmann::json cache_json(const RunResult& result);
+
 // Keys "parameters" (A1111 form) and "weft" (JSON, schema weft.params/v1) for
 // VideoSettings::metadata.
 std::map<std::string, std::string> embedded_metadata(const Flags& flags, const Generator& generator,

@@ -120,6 +120,10 @@ TEST(StepCache, RefusesWhatCannotWork) {
   request.steps = 9;  // the fewest of a queue
   request.method = parse_method("queue:block=1,context=1", "method");
   refused(request, "whose blocks read the keys");
+  for (const char* method : {"distrifusion:patches=2", "pcpp:patches=2", "pipefusion:patches=2"}) {
+    request.method = parse_method(method, "method");
+    refused(request, "reads the keys of the step before");
+  }
   request.method = parse_method("clips:window=1,global=1,trained=3,stale=1", "method");
   refused(request, "frames of the step before");
   request.method = {};
