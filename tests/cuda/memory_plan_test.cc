@@ -207,7 +207,7 @@ TEST(Jobs, StageMessagesInThePlannedMemory) {
       if (at.stage == "decode" && at.step == at.total) bytes = world.held_bytes();
     }
   };
-  for (const char* text : {"ulysses=2", "tensor=2", "layers=2"}) {
+  for (const char* text : {"ulysses=2", "tensor=2", "layers=2", "cfg=2"}) {
     const Layout layout = parse_layout(text, 2, {});
     std::array<uint64_t, 2> planned{};  // straight from the device, through the host
     int64_t counted = 0;
