@@ -1,6 +1,7 @@
 #include "engine/memory/estimate.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "engine/decoding/frame_writer.h"
@@ -82,8 +83,13 @@ class RankRun {
         run_(parts.device()),
         dry_(parts.model(), parts.how(), parts.vae_dtype(), placement_, parts.device()) {
     place_patches(placement_, request_, token_grid(parts, request_));
-    for (const int64_t rows : later_rows_)
-      embeds_ += f32_bytes(rows * parts.text_model().traits().columns);
+    const int64_t columns = parts.text_model().traits().columns;
+    for (size_t branch = 0; branch < texts_.size(); ++branch)
+      texts_[branch] = run_.tensor(DType::kF32, {prompt_rows_[branch], columns});
+    for (const int64_t rows : later_rows_) {
+      embeds_ += f32_bytes(rows * columns);
+      if (!later_ || later_.view()[0] < rows) later_ = run_.tensor(DType::kF32, {rows, columns});
+    }
   }
 
   ComponentBytes bytes();
@@ -114,10 +120,6 @@ class RankRun {
         std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
   }
   uint64_t queue_rows(int counted) const;
-  Tensor embeds(int64_t rows) const {
-    if (rows == 0) return {};
-    return run_.tensor(DType::kF32, {rows, parts_.text_model().traits().columns});
-  }
   Stage decoding(ComponentBytes& bytes);
   uint64_t decoded_latent() const;
 
@@ -134,7 +136,9 @@ class RankRun {
   std::shared_ptr<SilentTransport> transport_;
   RankPlacement placement_;
   DryRun run_;
-  Components dry_;  // loaded in the dry run
+  Components dry_;               // loaded in the dry run
+  std::array<Tensor, 2> texts_;  // embeddings of the prompts
+  Tensor later_;                 // those of the longest prompt of the schedule
 };
 
 // The largest of what two parts of a program take when one follows the other.
@@ -193,11 +197,10 @@ void RankRun::run_steps() {
   DenoisePlanConfig config = plan_config(request_, job_.sampler, parts_, placement_,
                                          sequence_of(parts_, request_), prompt_rows_);
   const Sampler few = shorten(config.steps, 1);
-  const Tensor positive = embeds(prompt_rows_[0]), negative = embeds(prompt_rows_[1]);
   const auto begins = placement_.split(shape_, parts_.traits().patch[0]).held(placement_.rank());
   Job job{.request = request_,
           .sampler = few,
-          .embeds = {positive.view(), negative.view()},
+          .embeds = {texts_[0].view(), texts_[1].view()},
           .latent = Tensor(DType::kF32, begins, run_.stream().device()),
           .decode = [](const TensorView&) {}};
   Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
@@ -211,19 +214,15 @@ int RankRun::run_queue() {
   const Sampler few = shorten(config.steps, std::max(2, prompts));
   config.blocks = std::min(config.blocks, few.steps());
   config.prompts.clear();
-  std::vector<Tensor> tensors;
-  std::vector<TensorView> texts;
-  for (int prompt = 0; prompt < prompts; ++prompt) {
-    config.prompts.push_back(prompt);
-    tensors.push_back(embeds(prompt ? std::ranges::max(later_rows_) : prompt_rows_[0]));
-    texts.push_back(tensors.back());
-  }
-  const Tensor negative = embeds(prompt_rows_[1]);
+  std::vector<TensorView> texts(prompts, later_);
+  texts[0] = texts_[0];
+  config.prompts.resize(prompts);
+  std::iota(config.prompts.begin(), config.prompts.end(), 0);
   QueueJob job{.sampler = few,
                .shape = shape_,
                .guidance = {guidance_of(request_, 0), guidance_of(request_, 1)},
                .prompts = texts,
-               .negative = negative,
+               .negative = texts_[1],
                .noise = {},
                .decode = {}};
   QueueDenoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype())
