@@ -50,16 +50,6 @@ std::vector<int64_t> rows_of_schedule(const Components& parts, const Request& re
   return rows;
 }
 
-// The most prompts that the blocks of a queue show together, beside one.
-int more_prompts(const Components& parts, const Request& request) {
-  if (request.schedule.empty()) return 0;
-  const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
-  int most = 0;
-  for (int tail = 0; tail < video.blocks(); ++tail)
-    most = std::max(most, video.prompt(tail) - video.prompt(std::max(0, tail - request.steps + 1)));
-  return most;
-}
-
 // The dry run of a job on one rank of the replica.
 class RankRun {
  public:
@@ -120,6 +110,12 @@ class RankRun {
         std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
   }
   uint64_t queue_rows(int counted) const;
+  // The rows of a forward's latent that the rank owns.
+  uint64_t own_rows() const {
+    const TransformerTraits& traits = parts_.traits();
+    const auto [frames, rows, columns] = traits.grid(shape_[1], shape_[2], shape_[3]);
+    return f32_bytes(placement_.tokens({frames * rows * columns, frames}).size() * traits.row());
+  }
   Stage decoding(ComponentBytes& bytes);
   uint64_t decoded_latent() const;
 
@@ -210,10 +206,12 @@ void RankRun::run_steps() {
 // blocks.
 int RankRun::run_queue() {
   QueuePlanConfig config = queue_plan(request_, job_.sampler, parts_, placement_);
-  const int prompts = 1 + more_prompts(parts_, request_);
+  int prompts = 1;
+  for (int tail = 0; tail < config.blocks; ++tail)
+    prompts = std::max(
+        prompts, 1 + config.prompt(tail) - config.prompt(std::max(0, tail - request_.steps + 1)));
   const Sampler few = shorten(config.steps, std::max(2, prompts));
   config.blocks = std::min(config.blocks, few.steps());
-  config.prompts.clear();
   std::vector<TensorView> texts(prompts, later_);
   texts[0] = texts_[0];
   config.prompts.resize(prompts);
@@ -263,12 +261,9 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
 uint64_t RankRun::queue_rows(int counted) const {
   const BlockFrames frames = queue_settings(request_.method).frames;
   const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
-  const TransformerTraits& traits = parts_.traits();
-  const BlockRange blocks = placement_.blocks(traits.blocks);
-  const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
-  const int64_t own = placement_.tokens({grid[0] * grid[1] * grid[2], grid[0]}).size();
-  const auto of_block = f32_bytes(own * traits.row()) * static_cast<uint64_t>(frames.block) /
-                        static_cast<uint64_t>(frames.count(0));
+  const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
+  const uint64_t of_block =
+      own_rows() * static_cast<uint64_t>(frames.block) / static_cast<uint64_t>(frames.count(0));
   const auto more = [&](int longest) {
     return static_cast<uint64_t>(std::min(longest, video.blocks()) - counted) * of_block;
   };
@@ -314,12 +309,9 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
 // Before, the root holds a channel of the whole latent.
 uint64_t RankRun::decoded_latent() const {
   if (!placement_.has_clips()) return latent_;
-  const TransformerTraits& traits = parts_.traits();
-  const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
-  const BlockRange blocks = placement_.blocks(traits.blocks);
-  const int64_t own = placement_.tokens({grid[0] * grid[1] * grid[2], grid[0]}).size();
-  const uint64_t rows = blocks.first() || blocks.last() ? f32_bytes(own * traits.row()) : 0;
-  const uint64_t frame = latent_ / static_cast<uint64_t>(grid[0]);
+  const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
+  const uint64_t rows = blocks.first() || blocks.last() ? own_rows() : 0;
+  const uint64_t frame = frame_bytes() * static_cast<uint64_t>(parts_.traits().patch[0]);
   const uint64_t frames = receives_frames(placement_.layout(), placement_.rank()) ? 2 * frame : 0;
   return rows + std::max(frames, placement_.root() ? latent_ / shape_[0] : 0);
 }
