@@ -18,7 +18,8 @@ constexpr CommandSpec kCommands[] = {
     {kInspect, "inspect", "FILE...",
      "show what a model folder, weights file, config or finished clip holds"},
     {kBench, "bench", "[NAME [METHOD...]]",
-     "measure this machine: ops, attention, dit, vae, text, llm, load, pocket, layouts or long"},
+     "measure this machine: ops, attention, dit, vae, text, llm, load, pocket, layouts, long or "
+     "truth"},
     {kCompare, "compare", "A B",
      "PSNR and SSIM of two clips, pictures or folders of frames; errors of two weights files"},
     {kReplay, "replay", "FILE",
