@@ -25,8 +25,8 @@ DryTransformer dry_load(DryRun& run, const TransformerModel& model, const Tensor
   return dry;
 }
 
-DryForward dry_forward(DryRun& run, const Transformer& model, Context& context,
-                       std::array<int64_t, 3> grid, int64_t text, int64_t text_length) {
+Footprint dry_forward(DryRun& run, const Transformer& model, Context& context,
+                      std::array<int64_t, 3> grid, int64_t text, int64_t text_length) {
   const TransformerTraits& traits = model.traits();
   const BlockRange blocks = model.loaded().blocks;
   const Tensor rows = run.tensor(DType::kF32, {text, traits.text_columns});
@@ -53,7 +53,7 @@ DryForward dry_forward(DryRun& run, const Transformer& model, Context& context,
                             .rope = rope,
                             .out = out});
   });
-  return {followed(prepared, ran), joint};
+  return followed(prepared, ran);
 }
 
 Footprint dry_encode(DryRun& run, const TextEncoder& encoder, Context& context, int64_t n,

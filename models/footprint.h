@@ -18,12 +18,8 @@ DryTransformer dry_load(DryRun& run, const TransformerModel& model, const Tensor
 // One branch's prepare and one forward of the loaded blocks with one timestep. `held` is the
 // Conditioning and the Rope; the rows in and out are not counted. `text` counts the prompt's rows,
 // `text_length` is as in Conditions.
-struct DryForward {
-  Footprint footprint;
-  int64_t joint_rows = 0;  // Conditioning::joint_rows
-};
-DryForward dry_forward(DryRun& run, const Transformer& model, Context& context,
-                       std::array<int64_t, 3> grid, int64_t text, int64_t text_length);
+Footprint dry_forward(DryRun& run, const Transformer& model, Context& context,
+                      std::array<int64_t, 3> grid, int64_t text, int64_t text_length);
 
 // The encoding of `n` ids; the rows out are not counted.
 Footprint dry_encode(DryRun& run, const TextEncoder& encoder, Context& context, int64_t n,

@@ -89,7 +89,7 @@ uint64_t planned_bytes(const TransformerModel& model, int64_t tokens, const Tran
   SerialSeams seams;
   Context context = seams.context(run.stream(), run.arena(), {}, TokenRanges::all(tokens));
   const Footprint forward =
-      dry_forward(run, *transformer, context, grid_of(tokens), kTextRows, kTextRows).footprint;
+      dry_forward(run, *transformer, context, grid_of(tokens), kTextRows, kTextRows);
   const StageBytes stage{
       .tensors = forward.held +
                  (2 * static_cast<uint64_t>(tokens * traits.row()) +

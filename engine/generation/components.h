@@ -50,6 +50,7 @@ class Components final : public Experts {
   int64_t text_length(int64_t rows) const override { return model_->tokenizer->padded_rows(rows); }
 
   const std::optional<DeviceTraits>& device() const { return device_; }
+  const TransformerLoad& how() const { return how_; }  // of the whole width and all blocks
   TransformerLoad load_of(int model) const {
     return placement_.load(expert_model(model).traits(), how_);
   }

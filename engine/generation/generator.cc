@@ -170,7 +170,8 @@ struct Generator::Impl {
                             ? 1 + sampler.history(SamplerState(0)).size()
                             : 0;
     return plan_memory(
-        predict_bytes(parts, placement, request, prompt_rows(request), kept, is_queue(request)),
+        predict_bytes(parts, placement,
+                      {request, sampler, prompt_rows(request), kept, is_queue(request)}),
         available, host_available);
   }
   LayoutLimits layout_limits(const Request& request) const;

@@ -1,13 +1,15 @@
 #include "engine/memory/estimate.h"
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 #include "engine/decoding/frame_writer.h"
 #include "engine/denoising/denoiser.h"
+#include "engine/long_video/queue_denoiser.h"
 #include "engine/long_video/queue_run.h"
 #include "engine/long_video/queue_video.h"
 #include "models/footprint.h"
-#include "parallel/methods/block_context.h"
 #include "parallel/transport/silent.h"
 
 namespace weft {
@@ -48,43 +50,39 @@ std::vector<int64_t> rows_of_schedule(const Components& parts, const Request& re
   return rows;
 }
 
-// The most prompts that the blocks of a queue show together, beside one.
-int more_prompts(const Components& parts, const Request& request) {
-  if (request.schedule.empty()) return 0;
-  const QueueVideo video(request, latent_shape(parts, request), parts.vae_model().traits());
-  int most = 0;
-  for (int tail = 0; tail < video.blocks(); ++tail)
-    most = std::max(most, video.prompt(tail) - video.prompt(std::max(0, tail - request.steps + 1)));
-  return most;
-}
-
 // The dry run of a job on one rank of the replica.
 class RankRun {
  public:
-  RankRun(const Components& parts, const RankPlacement& of, const Request& request,
-          std::array<int64_t, 2> prompt_rows)
+  RankRun(const Components& parts, const RankPlacement& of, const MeasuredJob& job)
       : parts_(parts),
-        request_(request),
-        prompt_rows_(prompt_rows),
-        queue_(is_queue(request)),
-        shape_(held_latent(parts, request)),
+        job_(job),
+        request_(job.request),
+        prompt_rows_(job.prompt_rows),
+        queue_(is_queue(request_)),
+        shape_(held_latent(parts, request_)),
         latent_(f32_bytes(shape_[0] * shape_[1] * shape_[2] * shape_[3])),
-        embeds_(f32_bytes((prompt_rows[0] + prompt_rows[1]) * parts.text_model().traits().columns)),
+        embeds_(
+            f32_bytes((prompt_rows_[0] + prompt_rows_[1]) * parts.text_model().traits().columns)),
         begun_(latent_ / static_cast<uint64_t>(shape_[1]) *
                static_cast<uint64_t>(
                    of.split(shape_, parts.traits().patch[0]).frames[of.rank()].size())),
         stages_messages_(of.stages_messages()),
-        later_rows_(rows_of_schedule(parts, request)),
+        later_rows_(rows_of_schedule(parts, request_)),
         transport_(std::make_shared<SilentTransport>(of.rank(), of.ranks())),
         placement_(Communicator(transport_), of.layout()),
-        run_(parts.device()) {
-    placement_.set_dual_scope(dual_scope_of(request.method, 0));
-    place_patches(placement_, request, token_grid(parts, request));
-    for (const int64_t rows : later_rows_)
-      embeds_ += f32_bytes(rows * parts.text_model().traits().columns);
+        run_(parts.device()),
+        dry_(parts.model(), parts.how(), parts.vae_dtype(), placement_, parts.device()) {
+    place_patches(placement_, request_, token_grid(parts, request_));
+    const int64_t columns = parts.text_model().traits().columns;
+    for (size_t branch = 0; branch < texts_.size(); ++branch)
+      texts_[branch] = run_.tensor(DType::kF32, {prompt_rows_[branch], columns});
+    for (const int64_t rows : later_rows_) {
+      embeds_ += f32_bytes(rows * columns);
+      if (!later_ || later_.view()[0] < rows) later_ = run_.tensor(DType::kF32, {rows, columns});
+    }
   }
 
-  ComponentBytes bytes(size_t kept, bool decodes_meanwhile);
+  ComponentBytes bytes();
   uint64_t checkpoint_bytes(uint64_t kept) const;
 
  private:
@@ -101,20 +99,28 @@ class RankRun {
   }
   bool on_device() const { return parts_.device().has_value(); }
   Stage encoding(ComponentBytes& bytes);
-  Stage denoising(int model, uint64_t held, ComponentBytes& bytes);
-  Footprint forwards(const Transformer& transformer, std::array<int64_t, 3> grid, int64_t& joint);
+  Stage denoising(uint64_t held, ComponentBytes& bytes);
+  void run_steps();
+  int run_queue();
+  Sampler shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const;
   uint64_t frame_bytes() const { return latent_ / static_cast<uint64_t>(shape_[1]); }
   // The latent frames that a decoder of the queue keeps.
   uint64_t last_frames() const {
     return static_cast<uint64_t>(
         std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
   }
-  uint64_t queue_rows(const BlockRange& blocks, uint64_t rows) const;
-  void exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits);
+  uint64_t queue_rows(int counted) const;
+  // The rows of a forward's latent that the rank owns.
+  uint64_t own_rows() const {
+    const TransformerTraits& traits = parts_.traits();
+    const auto [frames, rows, columns] = traits.grid(shape_[1], shape_[2], shape_[3]);
+    return f32_bytes(placement_.tokens({frames * rows * columns, frames}).size() * traits.row());
+  }
   Stage decoding(ComponentBytes& bytes);
   uint64_t decoded_latent() const;
 
   const Components& parts_;
+  const MeasuredJob& job_;
   const Request& request_;
   std::array<int64_t, 2> prompt_rows_;
   const bool queue_;              // the method
@@ -125,8 +131,10 @@ class RankRun {
   std::vector<int64_t> later_rows_;  // of the schedule's prompts
   std::shared_ptr<SilentTransport> transport_;
   RankPlacement placement_;
-  std::optional<BlockContext> context_;  // of the queue
   DryRun run_;
+  Components dry_;               // loaded in the dry run
+  std::array<Tensor, 2> texts_;  // embeddings of the prompts
+  Tensor later_;                 // those of the longest prompt of the schedule
 };
 
 // The largest of what two parts of a program take when one follows the other.
@@ -148,11 +156,8 @@ StageBytes together(const StageBytes& a, const StageBytes& b, uint64_t shared) {
 RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
   const TextEncoderTraits& traits = parts_.text_model().traits();
   if (!placement_.encodes_text(traits)) return stage(embeds_, {}, {});
-  std::unique_ptr<TextEncoder> encoder;
-  const Footprint weights = run_.measure([&] {
-    encoder = parts_.text_model().load(run_.stream(), *parts_.model()->text_file, parts_.dtype(),
-                                       placement_.text_width(traits));
-  });
+  const TextEncoder* encoder = nullptr;
+  const Footprint weights = run_.measure([&] { encoder = &dry_.text_encoder(run_.stream()); });
   bytes.text_encoder = weights.held;
   Footprint most;
   std::vector<int64_t> all(prompt_rows_.begin(), prompt_rows_.end());
@@ -166,129 +171,110 @@ RankRun::Stage RankRun::encoding(ComponentBytes& bytes) {
   return stage(embeds_, weights, most);
 }
 
-// The prepare and forward of every branch that this rank computes. `joint` is the most joint rows
-// that a branch has. The queue's first block keeps keys, and the next one reads them.
-Footprint RankRun::forwards(const Transformer& transformer, std::array<int64_t, 3> grid,
-                            int64_t& joint) {
-  Footprint most;
-  const Sequence all{grid[0] * grid[1] * grid[2], grid[0]};
-  std::vector<int> branches;
-  for (int branch = 0; branch < 2; ++branch)
-    if (prompt_rows_[branch] > 0 && placement_.computes(branch)) branches.push_back(branch);
-  const TransformerTraits& traits = transformer.traits();
-  Rope rope;
-  if (queue_) {
-    const int64_t frames = queue_settings(request_.method).frames.context / traits.patch[0];
-    rope = weft::on_device(run_.stream(), make_rope({frames, grid[1], grid[2]}, {},
-                                                    static_cast<int>(traits.head_dim)));
-    context_.emplace(transformer.loaded().blocks, branches, Range{0, frames * grid[1] * grid[2]});
-    placement_.set_inner_mixer([this] { return std::make_unique<BlockContextMixer>(*context_); });
+// Returns a sampler of a few of the steps, which `steps` is reduced to: the first one of each kind,
+// and at least so many.
+Sampler RankRun::shorten(std::vector<DenoisePlanConfig::DenoiseStep>& steps, int least) const {
+  const std::optional<double>& global_sigma = request_.method.global_sigma;
+  const int global = global_sigma ? job_.sampler.steps_from(*global_sigma) : 0;
+  std::set<std::array<int, 5>> kinds;
+  std::vector<DenoisePlanConfig::DenoiseStep> kept;
+  std::vector<double> sigmas;
+  for (int i = 0; i < job_.sampler.steps(); ++i) {
+    const auto& step = steps[i];
+    const bool fresh =
+        kinds.insert({step.model, step.branches, step.displaced, step.skipped, i < global}).second;
+    if (!fresh && i >= least) continue;
+    kept.push_back(steps[i]);
+    sigmas.push_back(job_.sampler.sigmas()[i]);
   }
-  for (int block = 0; block < (queue_ ? 2 : 1); ++block)
-    for (const int branch : branches) {
-      if (queue_) context_->begin({block > 0 ? std::optional(0) : std::nullopt, block, &rope});
-      Context context = placement_.context(run_.stream(), run_.arena(), {.branch = branch}, all);
-      const int64_t rows = prompt_rows_[branch];
-      const DryForward forward =
-          dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
-      if (block == 0) most.held += forward.footprint.held;
-      take_most(most, forward.footprint);
-      joint = std::max(joint, forward.joint_rows);
-    }
-  const int more = more_prompts(parts_, request_);
-  if (more > 0 && placement_.computes(0)) {
-    if (queue_) context_->begin({std::nullopt, std::nullopt, &rope});
-    const int64_t rows = std::ranges::max(later_rows_);
-    Context context = placement_.context(run_.stream(), run_.arena(), {}, all);
-    const DryForward forward =
-        dry_forward(run_, transformer, context, grid, rows, parts_.text_length(rows));
-    most.held += static_cast<uint64_t>(more) * forward.footprint.held;
-    take_most(most, forward.footprint);
-  }
-  context_.reset();
-  return most;
+  steps = std::move(kept);
+  return Sampler(job_.sampler.config(), static_cast<int>(sigmas.size()), sigmas);
 }
 
-// The messages between forwards: a pipeline stage sends hidden rows while it receives the next
-// ones, and the root gathers the rows of the latent.
-void RankRun::exchange_rows(int64_t own, int64_t joint, const TransformerTraits& traits) {
-  if (placement_.alone()) return;
-  const Tensor latent = run_.tensor(DType::kF32, {own, traits.row()});
-  const Tensor in = run_.tensor(parts_.dtype(), {own + joint, traits.width});
-  const Tensor out = run_.tensor(parts_.dtype(), {own + joint, traits.width});
-  const int peer = placement_.root() ? 1 : 0;
-  const Message rows{peer, {.kind = Payload::kLatent}, latent};
-  const Message to{peer, {.kind = Payload::kHidden}, out}, from{peer, to.tag, in};
-  Communicator& communicator = placement_.communicator();
-  communicator.exchange(run_.stream(), {&rows, 1}, {});
-  if (placement_.layout()[Axis::kLayers] > 1)
-    communicator.exchange(run_.stream(), {&to, 1}, {&from, 1});
+void RankRun::run_steps() {
+  DenoisePlanConfig config = plan_config(request_, job_.sampler, parts_, placement_,
+                                         sequence_of(parts_, request_), prompt_rows_);
+  const Sampler few = shorten(config.steps, 1);
+  const auto begins = placement_.split(shape_, parts_.traits().patch[0]).held(placement_.rank());
+  Job job{.request = request_,
+          .sampler = few,
+          .embeds = {texts_[0].view(), texts_[1].view()},
+          .latent = Tensor(DType::kF32, begins, run_.stream().device()),
+          .decode = [](const TensorView&) {}};
+  Denoiser(run_.stream(), run_.arena(), dry_, placement_).run(config, job);
+}
+
+// Runs a short queue in which as many prompts are shown together as in the job's. Returns its
+// blocks.
+int RankRun::run_queue() {
+  QueuePlanConfig config = queue_plan(request_, job_.sampler, parts_, placement_);
+  int prompts = 1;
+  for (int tail = 0; tail < config.blocks; ++tail)
+    prompts = std::max(
+        prompts, 1 + config.prompt(tail) - config.prompt(std::max(0, tail - request_.steps + 1)));
+  const Sampler few = shorten(config.steps, std::max(2, prompts));
+  config.blocks = std::min(config.blocks, few.steps());
+  std::vector<TensorView> texts(prompts, later_);
+  texts[0] = texts_[0];
+  config.prompts.resize(prompts);
+  std::iota(config.prompts.begin(), config.prompts.end(), 0);
+  QueueJob job{.sampler = few,
+               .shape = shape_,
+               .guidance = {guidance_of(request_, 0), guidance_of(request_, 1)},
+               .prompts = texts,
+               .negative = texts_[1],
+               .noise = {},
+               .decode = {}};
+  QueueDenoiser(run_.stream(), run_.arena(), dry_, placement_, parts_.wire_dtype())
+      .run(config, job);
+  return config.blocks;
 }
 
 // `held` is the size of what stays from stage to stage: prompt embeddings and copies of latents for
 // checkpoints.
-RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& bytes) {
-  const auto [transformer, weights] =
-      dry_load(run_, parts_.expert_model(model), *parts_.model()->expert_files[model],
-               parts_.load_of(model));
-  bytes.experts.push_back(weights.held);
-  if (on_device()) bytes.streamed.push_back(transformer->streamed_bytes());
-  const TransformerTraits& traits = transformer->traits();
-  const BlockRange blocks = transformer->loaded().blocks;
-  const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
-  const int64_t own = placement_.tokens({grid[0] * grid[1] * grid[2], grid[0]}).size();
-  int64_t joint = 0;
-  Footprint forward = forwards(*transformer, grid, joint);
-  exchange_rows(own, joint, traits);
-  // A rank holds the rows that it owns: on the first and the last pipeline stage those of the
-  // latent, on the last also those of every branch's velocity and of the solver's history. Between
-  // stages are the hidden rows of the branches that it computes, in the dtype they are sent in, and
-  // f32 copies of the blocks' input and output. An update guides and steps a copy of the velocity.
-  // Before decoding, the latent is made whole, from the rows of all ranks where there are several;
-  // clips stay apart.
-  constexpr uint64_t kHistory = 3;  // SamplerState
-  const uint64_t branches = prompt_rows_[1] > 0 ? 2 : 1;
-  const uint64_t computed = placement_.layout()[Axis::kCfg] == 1 ? branches : 1;
-  const Layout& layout = placement_.layout();
-  const uint64_t rows = f32_bytes(own * traits.row());
-  const auto hidden = static_cast<uint64_t>((own + joint) * traits.width);
-  const bool first = blocks.first(), last = blocks.last();
-  const DType wire = queue_ ? parts_.wire_dtype() : parts_.dtype();
-  uint64_t patch = 0;  // hidden rows of the largest patch, which three buffers hold
-  if (const auto& pipefusion = placement_.pipefusion())
-    patch = static_cast<uint64_t>(
-        (partition(std::ranges::max(pipefusion->patches), layout.sequence(), 0).size() + joint) *
-        traits.width);
-  const uint64_t slots = (first || last ? rows : 0) + (last ? rows * branches : 0) +
-                         (first && last ? 0 : 3 * patch * size_of(wire)) +
-                         (first && last ? 0 : hidden * computed * size_of(wire));
-  const uint64_t whole = placement_.has_clips()                          ? begun_
-                         : layout.sequence() * layout[Axis::kLayers] > 1 ? 2 * latent_
-                                                                         : latent_;
-  forward.arena += ((first ? 0 : hidden) + (last ? 0 : hidden)) * sizeof(float) +
-                   arena_bytes(DType::kF32, {1, traits.time_columns});
-  if (last)
-    forward.arena = std::max(forward.arena, 2 * arena_bytes(DType::kF32, {own, traits.row()}));
-  if (queue_) return stage(held + slots + queue_rows(blocks, rows), weights, forward);
-  if (last && request_.cache.kind != StepCacheKind::kNone) {  // BlockCache
-    forward.held += hidden * computed * sizeof(float) + rows;
-    if (on_device() && model == 0) bytes.host.buffers += 2 * rows;
+RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
+  Footprint loads;
+  for (int model = 0; model < parts_.experts(); ++model) {
+    Footprint weights;
+    size_t streamed = 0;
+    if (computes_with(request_, placement_, model)) {
+      weights =
+          run_.measure([&] { streamed = dry_.expert(run_.stream(), model).streamed_bytes(); });
+      // The window's queue has scratch of its own, for conversions.
+      if (streamed > 0) weights.passing += kDevicePiece;
+    }
+    bytes.experts.push_back(weights.held);
+    if (on_device()) bytes.streamed.push_back(streamed);
+    take_most(loads, weights);
   }
-  forward.held = std::max(forward.held + (last ? kHistory * rows : 0), whole);
-  return stage(held + slots, weights, forward);
+  const bool last = placement_.blocks(parts_.traits().blocks).last();
+  if (last && on_device() && request_.cache.kind != StepCacheKind::kNone)
+    bytes.host.buffers += 2 * own_rows();  // change_of reads the velocities on the host
+  int blocks = 0;
+  const Footprint ran = run_.measure([&] {
+    if (queue_)
+      blocks = run_queue();
+    else
+      run_steps();
+  });
+  return stage(held + (queue_ ? queue_rows(blocks) : 0), loads, ran);
 }
 
-// The blocks in the queue, on a rank that computes `rows` bytes of a forward's latent: each has the
-// rows of its own frames on the first and on the last stage, and the solver's history on the last.
-uint64_t RankRun::queue_rows(const BlockRange& blocks, uint64_t rows) const {
-  constexpr uint64_t kHistory = 3;  // SamplerState
+// The blocks of a full queue that the short one does not have: each has the rows of its own frames
+// on the first and on the last stage, and the solver's history on the last. The block that left the
+// queue last has its rows, too.
+uint64_t RankRun::queue_rows(int counted) const {
   const BlockFrames frames = queue_settings(request_.method).frames;
   const QueueVideo video(request_, latent_shape(parts_, request_), parts_.vae_model().traits());
-  const auto longest = static_cast<uint64_t>(std::min(request_.steps, video.blocks()));
-  const auto of_block =
-      rows * static_cast<uint64_t>(frames.block) / static_cast<uint64_t>(frames.count(0));
-  return longest * of_block *
-         ((blocks.first() || blocks.last() ? 1 : 0) + (blocks.last() ? kHistory : 0));
+  const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
+  const uint64_t of_block =
+      own_rows() * static_cast<uint64_t>(frames.block) / static_cast<uint64_t>(frames.count(0));
+  const auto more = [&](int longest) {
+    return static_cast<uint64_t>(std::min(longest, video.blocks()) - counted) * of_block;
+  };
+  const auto history = SamplerState(0).tensors().size();
+  return (blocks.first() || blocks.last() ? more(request_.steps + 1) : 0) +
+         (blocks.last() ? history * more(request_.steps) : 0);
 }
 
 // The pictures of a chunk take 1 byte per value in host memory: a rank has two of its band, and the
@@ -313,11 +299,8 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
   if (rows == 0) return stage(embeds_ + decoded_latent() + pictures, {}, {});
   if (queue_ && on_device()) bytes.host.buffers += frame_bytes() * last_frames();
   if (queue_ && !on_device()) pictures += frame_bytes() * last_frames();
-  std::unique_ptr<Vae> vae;
-  const Footprint weights = run_.measure([&] {
-    vae = parts_.vae_model().load(run_.stream(), *parts_.model()->vae_file, parts_.vae_dtype(),
-                                  VaeParts::kDecoder);
-  });
+  const Vae* vae = nullptr;
+  const Footprint weights = run_.measure([&] { vae = &dry_.vae(run_.stream()); });
   bytes.vae = weights.held;
   Context context = placement_.vae_context(run_.stream(), run_.arena(), {}, shape_[2]);
   Footprint decode = dry_decode(run_, *vae, context, rows, shape_[3], shape_[1]);
@@ -331,12 +314,9 @@ RankRun::Stage RankRun::decoding(ComponentBytes& bytes) {
 // Before, the root holds a channel of the whole latent.
 uint64_t RankRun::decoded_latent() const {
   if (!placement_.has_clips()) return latent_;
-  const TransformerTraits& traits = parts_.traits();
-  const auto grid = traits.grid(shape_[1], shape_[2], shape_[3]);
-  const BlockRange blocks = placement_.blocks(traits.blocks);
-  const int64_t own = placement_.tokens({grid[0] * grid[1] * grid[2], grid[0]}).size();
-  const uint64_t rows = blocks.first() || blocks.last() ? f32_bytes(own * traits.row()) : 0;
-  const uint64_t frame = latent_ / static_cast<uint64_t>(grid[0]);
+  const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
+  const uint64_t rows = blocks.first() || blocks.last() ? own_rows() : 0;
+  const uint64_t frame = frame_bytes() * static_cast<uint64_t>(parts_.traits().patch[0]);
   const uint64_t frames = receives_frames(placement_.layout(), placement_.rank()) ? 2 * frame : 0;
   return rows + std::max(frames, placement_.root() ? latent_ / shape_[0] : 0);
 }
@@ -352,9 +332,10 @@ uint64_t RankRun::checkpoint_bytes(uint64_t kept) const {
                           static_cast<uint64_t>(frames.block) + last_frames());
 }
 
-ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
+ComponentBytes RankRun::bytes() {
+  const size_t kept = job_.kept;
   ComponentBytes bytes;
-  bytes.decodes_meanwhile = decodes_meanwhile;
+  bytes.decodes_meanwhile = job_.decodes_meanwhile;
   if (on_device()) {
     const int queues = parts_.resident_blocks() > 0 ? 2 : 1;
     bytes.host.copies = queues * kTransferSlots * kTransferPiece;
@@ -369,20 +350,10 @@ ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
   // On a device the tensors of a checkpoint are copied to the host one at a time.
   const uint64_t copies =
       on_device() ? latent_ * std::min<uint64_t>(kept, 1) : checkpoint_bytes(kept);
-  std::vector<Stage> denoises;  // messages are staged in the order of the stages
-  for (int model = 0; model < parts_.experts(); ++model) {
-    if (computes_with(request_, placement_, model)) {
-      denoises.push_back(denoising(model, embeds_ + copies, bytes));
-    } else {
-      bytes.experts.push_back(0);
-      if (on_device()) bytes.streamed.push_back(0);
-    }
-  }
+  Stage denoise = denoising(embeds_ + copies, bytes);  // messages are staged in the stages' order
   const Stage decode = decoding(bytes);
-  for (Stage& denoise : denoises) {
-    if (decodes_meanwhile) denoise.runs = together(denoise.runs, decode.runs, embeds_);
-    book(bytes.load_expert, bytes.denoise, denoise);
-  }
+  if (bytes.decodes_meanwhile) denoise.runs = together(denoise.runs, decode.runs, embeds_);
+  book(bytes.load_expert, bytes.denoise, denoise);
   book(bytes.load_vae, bytes.decode, decode);
   if (stages_messages_) bytes.host.copies += static_cast<uint64_t>(transport_->staged());
   return bytes;
@@ -391,9 +362,8 @@ ComponentBytes RankRun::bytes(size_t kept, bool decodes_meanwhile) {
 }  // namespace
 
 ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
-                             const Request& request, std::array<int64_t, 2> prompt_rows,
-                             size_t kept, bool decodes_meanwhile) {
-  return RankRun(parts, placement, request, prompt_rows).bytes(kept, decodes_meanwhile);
+                             const MeasuredJob& job) {
+  return RankRun(parts, placement, job).bytes();
 }
 
 namespace {

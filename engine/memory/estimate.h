@@ -8,6 +8,7 @@
 #include "engine/generation/components.h"
 #include "engine/generation/request.h"
 #include "engine/memory/memory_plan.h"
+#include "engine/sampling/sampler.h"
 
 namespace weft {
 
@@ -17,13 +18,17 @@ std::array<int64_t, 4> latent_shape(const Components& parts, const Request& requ
 std::array<int64_t, 3> token_grid(const Components& parts, const Request& request);
 Sequence sequence_of(const Components& parts, const Request& request);
 
-// The bytes of one rank of the replica. `prompt_rows` counts the ids of the positive and of the
-// negative prompt; 0 where the negative one is not used. `kept` counts the tensors that a
-// checkpoint copies, each the size of the latent, 4 bytes per value. `decodes_meanwhile` is true
-// for a job that decodes frames between denoise steps.
+struct MeasuredJob {
+  const Request& request;  // resolved
+  const Sampler& sampler;
+  // The ids of the positive and of the negative prompt; 0 where the negative one is not used.
+  std::array<int64_t, 2> prompt_rows{};
+  size_t kept = 0;  // tensors that a checkpoint copies, each the size of the latent, f32
+  bool decodes_meanwhile = false;  // frames are decoded between denoise steps
+};
+// The bytes of one rank of the replica.
 ComponentBytes predict_bytes(const Components& parts, const RankPlacement& placement,
-                             const Request& request, std::array<int64_t, 2> prompt_rows,
-                             size_t kept, bool decodes_meanwhile = false);
+                             const MeasuredJob& job);
 
 // Memory plans of changed requests, from which `refusal` finds settings that would fit.
 struct Changes {

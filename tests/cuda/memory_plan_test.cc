@@ -168,8 +168,7 @@ TEST(Forwards, UseThePlannedMemory) {
     const auto [dry, held] =
         dry_load(run, *make_wan_model(config), without_values(wan_tensors(config)), load);
     Context dry_context = seams.context(run.stream(), run.arena(), {}, tokens);
-    const Footprint forward =
-        dry_forward(run, *dry, dry_context, {2, 3, 3}, kRows, kRows).footprint;
+    const Footprint forward = dry_forward(run, *dry, dry_context, {2, 3, 3}, kRows, kRows);
     EXPECT_EQ(model.weights_bytes(), dry->weights_bytes());
     EXPECT_EQ(model.streamed_bytes(), dry->streamed_bytes());
     const StageBytes stage{
@@ -207,7 +206,7 @@ TEST(Jobs, StageMessagesInThePlannedMemory) {
       if (at.stage == "decode" && at.step == at.total) bytes = world.held_bytes();
     }
   };
-  for (const char* text : {"ulysses=2", "tensor=2", "layers=2"}) {
+  for (const char* text : {"ulysses=2", "tensor=2", "layers=2", "cfg=2"}) {
     const Layout layout = parse_layout(text, 2, {});
     std::array<uint64_t, 2> planned{};  // straight from the device, through the host
     int64_t counted = 0;

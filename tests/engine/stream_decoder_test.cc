@@ -372,9 +372,14 @@ TEST(StreamDecoder, ItsMemoryBesideTheTransformersIsPlanned) {
   const auto rows = [&](const std::string& prompt) {
     return static_cast<int64_t>(generator.model()->tokens(prompt)->ids.size());
   };
+  const Sampler sampler = generator.sampler(request);
   const auto planned = [&](Residency residency) {
-    const ComponentBytes bytes = predict_bytes(
-        parts, alone, request, {rows(request.prompt), rows(*request.negative_prompt)}, 0, true);
+    const ComponentBytes bytes =
+        predict_bytes(parts, alone,
+                      {.request = request,
+                       .sampler = sampler,
+                       .prompt_rows = {rows(request.prompt), rows(*request.negative_prompt)},
+                       .decodes_meanwhile = true});
     return memory_under(residency, bytes, UINT64_MAX);
   };
   const MemoryPlan plan = planned(Residency::kAll);

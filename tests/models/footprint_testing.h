@@ -37,7 +37,7 @@ inline Footprint dry_forward(const TransformerModel& model, const TransformerLoa
                   seams.halo,
                   {},
                   TokenRanges::all(grid[0] * grid[1] * grid[2])};
-  return weft::dry_forward(run, *dry.model, context, grid, text[0], text[1]).footprint;
+  return weft::dry_forward(run, *dry.model, context, grid, text[0], text[1]);
 }
 
 inline size_t rope_bytes(const Rope& rope) {
