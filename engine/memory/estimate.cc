@@ -274,6 +274,10 @@ RankRun::Stage RankRun::denoising(int model, uint64_t held, ComponentBytes& byte
     forward.held += hidden * computed * sizeof(float) + rows;
     if (on_device() && model == 0) bytes.host.buffers += 2 * rows;
   }
+  if (request_.cache.kind == StepCacheKind::kFirstBlock) {  // its rows, and FirstBlock
+    forward.held += ((first || last) + first) * hidden * computed * sizeof(float);
+    if (first && on_device() && model == 0) bytes.host.buffers += 2 * hidden * sizeof(float);
+  }
   forward.held = std::max(forward.held + (last ? kHistory * rows : 0), whole);
   return stage(held + slots, weights, forward);
 }
