@@ -6,9 +6,10 @@ namespace weft {
 
 namespace {
 
-constexpr const char* kNames[] = {"control",   "text",     "hidden", "heads-in", "heads-out",
-                                  "key-value", "query",    "state",  "partial",  "statistic",
-                                  "gathered",  "velocity", "latent", "halo",     "frames"};
+constexpr const char* kNames[] = {"control",  "text",      "hidden",    "first-block",
+                                  "heads-in", "heads-out", "key-value", "query",
+                                  "state",    "partial",   "statistic", "gathered",
+                                  "velocity", "latent",    "halo",      "frames"};
 static_assert(std::size(kNames) == static_cast<size_t>(Payload::kCount));
 
 constexpr int kJobs = 1 << 16;  // job numbers, 0 included

@@ -13,21 +13,22 @@ namespace weft {
 
 // The kinds of messages. They have the compute dtype, or f32 where the comment says so.
 enum class Payload : uint8_t {
-  kControl,    // decisions, sizes, times
-  kText,       // prompt rows, f32
-  kHidden,     // hidden rows between layer stages
-  kHeadsIn,    // Ulysses: q, k, v from tokens to heads
-  kHeadsOut,   // Ulysses: the result from heads to tokens
-  kKeyValue,   // ring: blocks of k and v
-  kQuery,      // token ring: blocks of q
-  kState,      // attention states (out, lse), f32
-  kPartial,    // partial sums of row-parallel linears, f32
-  kStatistic,  // partial sums of full-width norms, f32
-  kGathered,   // parts of a split width
-  kVelocity,   // a branch's velocity, f32
-  kLatent,     // latents, f32
-  kHalo,       // rows of a neighbour's band
-  kFrames,     // decoded rows, u8, or f32 where a tap wants the video
+  kControl,     // decisions, sizes, times
+  kText,        // prompt rows, f32
+  kHidden,      // hidden rows between layer stages
+  kFirstBlock,  // hidden rows behind the first block, f32
+  kHeadsIn,     // Ulysses: q, k, v from tokens to heads
+  kHeadsOut,    // Ulysses: the result from heads to tokens
+  kKeyValue,    // ring: blocks of k and v
+  kQuery,       // token ring: blocks of q
+  kState,       // attention states (out, lse), f32
+  kPartial,     // partial sums of row-parallel linears, f32
+  kStatistic,   // partial sums of full-width norms, f32
+  kGathered,    // parts of a split width
+  kVelocity,    // a branch's velocity, f32
+  kLatent,      // latents, f32
+  kHalo,        // rows of a neighbour's band
+  kFrames,      // decoded rows, u8, or f32 where a tap wants the video
   kCount,
 };
 std::string_view to_string(Payload kind);  // ends with a 0 in memory

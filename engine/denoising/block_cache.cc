@@ -24,25 +24,24 @@ Change change_of(Stream& stream, const TensorView& a, const TensorView& b) {
 BlockCache::BlockCache(Stream& stream, Arena& arena, int64_t width, int steps)
     : changes(steps), errors(steps), stream_(stream), arena_(arena), width_(width) {}
 
-void BlockCache::watch(int branch, int blocks, const TensorView& latent, int64_t rows,
-                       const Forward& forward) {
+void BlockCache::watch(int branch, int64_t rows, Before before) {
   if (!added_[branch]) added_[branch] = Tensor(DType::kF32, {rows, width_}, stream_.device());
-  watched_ = {branch, {0, 0, blocks}, latent, &forward};
+  watched_ = {branch, std::move(before)};
 }
 
 void BlockCache::before_head(Context&, const TensorView& x) {
   const Arena::Scope scope(arena_);
-  const TensorView embedded = arena_.alloc(DType::kF32, x.shape());
-  (*watched_.forward)(watched_.embedding, watched_.latent, embedded);
-  axpby(stream_, 1, x, -1, embedded, added_[watched_.branch]);
+  const TensorView before = arena_.alloc(DType::kF32, x.shape());
+  watched_.before(before);
+  axpby(stream_, 1, x, -1, before, added_[watched_.branch]);
 }
 
-void BlockCache::reuse(int branch, int blocks, const TensorView& latent, const TensorView& velocity,
+void BlockCache::reuse(int branch, int blocks, const Before& before, const TensorView& velocity,
                        const Forward& forward) {
   CHECK(added_[branch], "a step is skipped before one has run the blocks");
   const Arena::Scope scope(arena_);
   const TensorView x = arena_.alloc(DType::kF32, added_[branch].view().shape());
-  forward({0, 0, blocks}, latent, x);
+  before(x);
   add(stream_, x, added_[branch], x);
   forward({blocks, blocks, blocks}, x, velocity);
 }

@@ -1,11 +1,12 @@
 #pragma once
 // BlockCache: what the last pipeline stage of a job with a step cache keeps: per branch that it
-// computes, the hidden rows behind the last block minus those behind the embedding, of the last
-// step that ran the blocks. A skipped step embeds the latent, adds them and runs the head.
+// computes, what the blocks that can be skipped added to the hidden rows before them, in the last
+// step that ran them. A skipped step adds it to its own rows before those blocks, and runs the
+// head.
 //
-// The stage embeds the latent itself, for the difference too: it has the latent because it updates
-// it, and the embedding's weights are small. So every layout subtracts and adds the same rows in
-// the same way, and a skipped step needs no message between stages.
+// The stage has those rows itself. Where all blocks are skipped (TeaCache) it embeds the latent,
+// which it has because it updates it; behind the first block (FirstBlock) they are sent to it. So
+// every layout subtracts and adds the same rows in the same way.
 //
 // Memory: (n + j) D 4 bytes per branch for n tokens and j rows of joint text, and n C p 4 for the
 // velocity of the step before.
@@ -30,13 +31,14 @@ class BlockCache final : public HiddenHook {
 
   BlockCache(Stream& stream, Arena& arena, int64_t width, int steps);
 
-  // A forward of the branch is about to run its blocks with this object as its hook. `latent` are
-  // its rows, `rows` counts its hidden rows, and `forward` enqueues other parts of the same model.
-  void watch(int branch, int blocks, const TensorView& latent, int64_t rows,
-             const Forward& forward);
+  // Writes the hidden rows before the blocks that can be skipped.
+  using Before = std::function<void(const TensorView& x)>;
+  // A forward of the branch is about to run its blocks with this object as its hook. `rows` counts
+  // its hidden rows. `before` is called while it runs.
+  void watch(int branch, int64_t rows, Before before);
   void before_head(Context& context, const TensorView& x) override;
-  // Writes the velocity of a skipped step.
-  void reuse(int branch, int blocks, const TensorView& latent, const TensorView& velocity,
+  // Writes the velocity of a skipped step of `blocks` blocks.
+  void reuse(int branch, int blocks, const Before& before, const TensorView& velocity,
              const Forward& forward);
 
   // Notes the velocity of the positive prompt in a step, behind the one in the step before.
@@ -49,16 +51,14 @@ class BlockCache final : public HiddenHook {
  private:
   struct Watched {
     int branch = 0;
-    BlockRange embedding{};
-    TensorView latent{};
-    const Forward* forward = nullptr;
+    Before before{};
   };
 
   Stream& stream_;
   Arena& arena_;
   const int64_t width_;
   Watched watched_{};
-  std::array<Tensor, 2> added_{};  // by the blocks, per branch
+  std::array<Tensor, 2> added_{};  // by the blocks that can be skipped, per branch
   Tensor velocity_{};              // of the step before
 };
 

@@ -32,6 +32,8 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
     guidance.push_back(guidance_of(request, model));
   }
   config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
+  if (request.cache.kind == StepCacheKind::kFirstBlock)
+    config.first_block_bytes = transformer.traits().width * static_cast<int64_t>(sizeof(float));
   if (request.cache.skipped)
     for (const int step : *request.cache.skipped) config.steps[step].skipped = true;
   if (const auto& method = placement.pipefusion())
@@ -52,8 +54,11 @@ Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement
       forwards_(stream, arena, experts, placement, graphs) {}
 
 void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
-  config_ = &config;
+  config_ = config;
   job_ = &job;
+  skips_ = 0;
+  for (size_t step = 0; step < config_.steps.size(); ++step)
+    if (config_.steps[step].skipped) skip(static_cast<int>(step));
   const TensorView latent = job.latent;
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
   forwards_.begin({.sampler = job.sampler,
@@ -63,12 +68,14 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   const Method& method = job.request.method;
   global_steps_ = method.global_sigma ? job.sampler.steps_from(*method.global_sigma) : 0;
   placement_.set_dual_scope(dual_scope_of(method, global_steps_));
-  cache_.reset();
+  forget_caches();
   changes_.clear();
   errors_.clear();
   const bool caches = job.request.cache.kind != StepCacheKind::kNone;
   if (caches && last_stage()) cache_.emplace(stream_, arena_, traits_.width, job.sampler.steps());
-  if (run_from(std::move(job.latent), config)) return;
+  if (config_.first_block_bytes && first_stage() && !job.request.cache.skipped)
+    first_block_.emplace(stream_);
+  if (run_from(std::move(job.latent), config_)) return;
   throw Error(ErrorKind::kStopped, "stopped in denoise after step " + std::to_string(clip_.step) +
                                        " of " + std::to_string(job.sampler.steps()));
 }
@@ -100,10 +107,10 @@ void Denoiser::begun() {
 std::vector<Range> Denoiser::patches() const {
   const int index = placement_.mesh().sequence_index(placement_.rank());
   const int64_t first = own_rows().begin;
-  if (config_->patches.empty()) return {{0, own().size()}};
+  if (config_.patches.empty()) return {{0, own().size()}};
   std::vector<Range> patches;
-  for (size_t patch = 1; patch <= config_->patches.size(); ++patch) {
-    const Range rows = config_->rows_of(index, static_cast<int>(patch));
+  for (size_t patch = 1; patch <= config_.patches.size(); ++patch) {
+    const Range rows = config_.rows_of(index, static_cast<int>(patch));
     patches.push_back({rows.begin - first, rows.end - first});
   }
   return patches;
@@ -118,7 +125,7 @@ bool Denoiser::begin_turn(int turn) {
   if (turn == job_->sampler.steps()) {  // what remains needs only the rows, which may be under way
     placement_.finish_messages();
     if (job_->request.cache.kind != StepCacheKind::kNone) gather_changes();
-    cache_.reset();
+    forget_caches();
     clip_ = {};
     forwards_.end();
     if (placement_.has_clips()) {
@@ -220,20 +227,128 @@ int64_t Denoiser::joint_rows(const Pass& pass) {
   return forwards_.prepared(pass).conditioning->joint_rows();
 }
 
+void Denoiser::forget_caches() {
+  cache_.reset();
+  first_block_.reset();
+  for (const int branch : {0, 1})
+    if (config_.first_block_bytes) slots.lend(config_.first_block_slot(branch), {});
+}
+
+bool Denoiser::computes(int branch) const {
+  const Mesh& mesh = placement_.mesh();
+  return mesh.layout()[Axis::kCfg] == 1 || mesh.at(Axis::kCfg, placement_.rank()) == branch;
+}
+
+void Denoiser::skip(int step) {
+  config_.steps[step].skipped = true;
+  config_.steps[step].audited = job_->cache_audit > 0 && ++skips_ % job_->cache_audit == 0;
+}
+
+std::vector<int> Denoiser::skipped() const {
+  std::vector<int> steps;
+  for (size_t step = 0; step < config_.steps.size(); ++step)
+    if (config_.steps[step].skipped) steps.push_back(static_cast<int>(step));
+  return steps;
+}
+
+void Denoiser::decide(int turn) {
+  if (!config_.runs_ahead(turn) || job_->request.cache.skipped) return;
+  const DenoisePlanConfig::DenoiseStep& step = config_.steps[turn];
+  const Arena::Scope scope(arena_);
+  std::array<TensorView, 2> added{};  // by the first block, per branch
+  Tensor own(DType::kF32, {2, 2});
+  std::fill_n(own.as<float>(), own.view().count(), 0.0f);
+  for (int branch = 0; first_block_ && branch < step.branches; ++branch) {
+    if (!computes(branch)) continue;
+    const Pass pass{.model = step.model, .branch = branch, .step = turn};
+    added[branch] = alloc_hidden(pass);
+    const Change change = measure_first_block(pass, added[branch]);
+    own.as<float>()[2 * branch] = static_cast<float>(change.change);
+    own.as<float>()[2 * branch + 1] = static_cast<float>(change.size);
+  }
+  const std::array<Change, 2> sums = summed(own, turn);
+  const double threshold = job_->request.cache.threshold;
+  const auto small = [&](const Change& sum) { return sum.change < threshold * sum.size; };
+  if (std::ranges::all_of(std::span(sums).first(step.branches), small)) return skip(turn);
+  for (int branch = 0; branch < 2; ++branch)
+    if (added[branch]) first_block_->keep(branch, added[branch]);
+}
+
+// Turns `before`, hidden rows of any values, into what the first block of a pass has added.
+Change Denoiser::measure_first_block(const Pass& pass, const TensorView& before) {
+  const TensorView latent = slots[kLatentSlot];
+  const BlockRange embedding{0, 0, config_.blocks[pass.model]};
+  forwards_.run({.pass = pass}, latent,
+                [&](const Forward& forward) { forward(embedding, latent, before); },
+                {.alike = false});
+  const TensorView& behind = slots[config_.first_block_slot(pass.branch)];
+  return first_block_->difference(pass.branch, behind, before);
+}
+
+// The sum of all ranks' changes of each branch, in the ranks' order.
+std::array<Change, 2> Denoiser::summed(const Tensor& own, int turn) {
+  std::array<Change, 2> sums{};
+  const auto add = [&](const TensorView& changes) {
+    const auto* values = changes.as<float>();
+    for (int branch = 0; branch < 2; ++branch) {
+      sums[branch].change += values[2 * branch];
+      sums[branch].size += values[2 * branch + 1];
+    }
+  };
+  if (placement_.alone()) {
+    add(own);
+    return sums;
+  }
+  const int ranks = placement_.layout().ranks();
+  const Tensor all(DType::kF32, {ranks, 2, 2});
+  std::fill_n(all.as<float>(), all.view().count(), 0.0f);  // a dry run receives nothing
+  std::vector<TensorView> parts;
+  for (int rank = 0; rank < ranks; ++rank) parts.push_back(all.view().select(0, rank));
+  const Tag tag{.kind = Payload::kControl, .pass = {.step = turn}, .hop = kSkipDecision};
+  placement_.communicator().all_gather_v(stream_, tag, own, parts);
+  for (const TensorView& part : parts) add(part);
+  return sums;
+}
+
+void Denoiser::run_first_block(const Step& step) {
+  const Pass& pass = step.pass;
+  const TensorView latent = slots[kLatentSlot];
+  const TensorView& rows = slots.make(step.writes[0].slot, DType::kF32, hidden_rows(pass),
+                                      traits_.width, stream_.device());
+  forwards_.run(step, latent, [&](const Forward& forward) { forward(step.blocks, latent, rows); },
+                {.alike = false});
+  if (!first_block_ || config_.runs_ahead(pass.step)) return;
+  const Arena::Scope scope(arena_);
+  const TensorView added = alloc_hidden(pass);
+  measure_first_block(pass, added);
+  first_block_->keep(pass.branch, added);
+}
+
 void Denoiser::compute(const Step& step) {
   const TensorView latent = holds_latent() ? slots[kLatentSlot] : TensorView();
   const int branch = step.pass.branch, blocks = step.blocks.total;
   const auto plain = [&](const Forward& forward) { run_blocks(step, forward); };
+  const int first_slot = config_.first_block_slot(branch);
+  if (config_.first_block_bytes && step.writes[0].slot == first_slot) return run_first_block(step);
+  // Writes the hidden rows before the blocks that can be skipped.
+  const auto before = [&](const Forward& forward, const TensorView& x) {
+    if (config_.first_block_bytes)
+      copy(stream_, slots[first_slot], x);
+    else
+      forward({0, 0, blocks}, latent, x);
+  };
   const auto reuse = [&](const Forward& forward) {
-    cache_->reuse(branch, blocks, latent, velocity_rows(step), forward);
+    cache_->reuse(
+        branch, blocks, [&](const TensorView& x) { before(forward, x); }, velocity_rows(step),
+        forward);
   };
   if (!cache_) return forwards_.run(step, latent, plain);
   if (step.reuses) return forwards_.run(step, latent, reuse, {.alike = false});
-  if (!config_->steps[step.pass.step].skipped)
+  if (!config_.steps[step.pass.step].skipped)
     return forwards_.run(step, latent,
                          [&](const Forward& forward) {
-                           cache_->watch(branch, blocks, latent,
-                                         own().size() + joint_rows(step.pass), forward);
+                           cache_->watch(branch, hidden_rows(step.pass),
+                                         [&](const TensorView& x) { before(forward, x); });
                            run_blocks(step, forward);
                          },
                          {.hook = &*cache_});
@@ -313,12 +428,18 @@ void Denoiser::update(const Step& step) {
   }
   if (first_non_finite(stream_, latent) >= 0)
     forwards_.report_non_finite(step.pass, "the latent behind guidance and solver");
-  const bool ends = step.pass.micro == 0 || step.pass.micro == std::ssize(config_->patches);
+  const bool ends = step.pass.micro == 0 || step.pass.micro == std::ssize(config_.patches);
   if (ends && job_->on_update) job_->on_update(step.pass.step);
 }
 
 // The rows of a patch are a part of the latent's.
 void Denoiser::enter(const Step& step) {
+  if (step.writes[0].slot == kHiddenSlot + step.pass.branch) {  // the stage has one block only
+    const TensorView& rows = slots[step.reads[0].slot];
+    copy(stream_, rows,
+         slots.make(step.writes[0].slot, dtype_, rows[0], traits_.width, stream_.device()));
+    return;
+  }
   if (placement_.has_clips()) return StagedProgram::enter(step);
   const std::vector<Range> rows = patches();
   for (size_t patch = 0; patch < rows.size() && step.writes.size() == rows.size(); ++patch)

@@ -5,7 +5,8 @@
 // Memory of a rank that owns n of the latent's tokens, with r bytes per token: its last pipeline
 // stage holds n r for the latent, n r for each branch's velocity and 3 n r for the solver; its
 // first stage n r for the latent; a stage in between none. A step cache adds
-// a BlockCache on the last stage. Before decoding, when the solver's part
+// a BlockCache on the last stage, and first-block a FirstBlock on the first stage and the rows
+// behind that block on both. Before decoding, when the solver's part
 // is released, a rank holds the whole latent, and once more as rows where other ranks own some.
 //
 // No rank holds the latent of all F frames where there are clips: it begins with those of its
@@ -17,6 +18,7 @@
 #include <optional>
 
 #include "engine/denoising/block_cache.h"
+#include "engine/denoising/first_block.h"
 #include "engine/denoising/forwards.h"
 #include "engine/generation/request.h"
 
@@ -83,6 +85,7 @@ struct Job {
   std::function<void(const TensorView& latent)> decode{};
   // Called before every step with the number of steps done. It must answer the same on all ranks.
   std::function<StepAction(int done)> before_step{};
+  int cache_audit = 0;  // every so many skipped steps one is audited; 0: none
   std::function<void(int done, Snapshot)> keep{};  // called on the root when the answer is kKeep
 };
 
@@ -101,6 +104,9 @@ class Denoiser final : private StagedProgram {
   const std::vector<Change>& changes() const { return changes_; }
   const std::vector<Change>& errors() const { return errors_; }
 
+  // The steps that the last run has skipped, in order.
+  std::vector<int> skipped() const;
+
   // Weight offload of the last run's forwards.
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
 
@@ -112,6 +118,7 @@ class Denoiser final : private StagedProgram {
   };
 
   void begun() override;
+  void decide(int turn) override;
   bool begin_turn(int turn) override;
   void load(const Step& step) override;
   void compute(const Step& step) override;
@@ -121,6 +128,16 @@ class Denoiser final : private StagedProgram {
   int zone(const Step& step) const override;
   int64_t joint_rows(const Pass& pass) override;
 
+  bool computes(int branch) const;
+  int64_t hidden_rows(const Pass& pass) { return own().size() + joint_rows(pass); }
+  TensorView alloc_hidden(const Pass& pass) {
+    return arena_.alloc(DType::kF32, {hidden_rows(pass), traits_.width});
+  }
+  void skip(int step);
+  void run_first_block(const Step& step);
+  Change measure_first_block(const Pass& pass, const TensorView& before);
+  std::array<Change, 2> summed(const Tensor& own, int turn);
+  void forget_caches();
   void gather_changes();
   // The parts of this rank's rows that the solver steps alone: patches, or all rows.
   std::vector<Range> patches() const;
@@ -130,10 +147,12 @@ class Denoiser final : private StagedProgram {
 
   Experts& experts_;
   Forwards forwards_;
-  const DenoisePlanConfig* config_ = nullptr;
+  DenoisePlanConfig config_{};  // that of the run; decide() marks its skipped steps
   Job* job_ = nullptr;
   ClipState clip_;
-  std::optional<BlockCache> cache_{};  // on the last stage of a job with a step cache
+  std::optional<BlockCache> cache_{};        // on the last stage of a job with a step cache
+  std::optional<FirstBlock> first_block_{};  // on the first stage of one that decides by it
+  int skips_ = 0;
   std::vector<Change> changes_{}, errors_{};
   int global_steps_ = 0;  // DualScope::global_steps
   int gathered_ = 0;      // messages of gather_channels() so far

@@ -56,15 +56,23 @@ bool StagedProgram::run_from(Tensor latent, const DenoisePlanConfig& config) {
   std::copy_n(whole.shape().begin(), shape_.size(), shape_.begin());
   if (placement_.has_clips()) shape_[1] = config.frames * traits_.patch[0];
   grid_ = traits_.grid(shape_[1], shape_[2], shape_[3]);
-  const bool first = placement_.mesh().at(Axis::kLayers, placement_.rank()) == 0;
   slots.clear();
-  if (first || last_stage())
+  if (first_stage() || last_stage())
     cut(whole, slots.make(kLatentSlot, DType::kF32, own().size(), traits_.row(), whole.device));
   stream_.sync();
   latent = {};
   begun();
   Interpreter interpreter(stream_, placement_.alone() ? nullptr : &placement_.communicator());
-  return interpreter.run(plan_denoise(config), placement_.rank(), denoise_rules(config), *this);
+  if (config.first_block_bytes == 0)
+    return interpreter.run(plan_denoise(config), placement_.rank(), denoise_rules(config), *this);
+  Range turn{config.first_step, config.first_step};
+  const auto next = [&]() -> std::optional<Plan> {
+    if (turn.end == denoise_turns(config).end) return std::nullopt;
+    turn = {turn.end, turn.end + 1};
+    decide(static_cast<int>(turn.begin));
+    return plan_denoise(config, turn)[placement_.rank()];
+  };
+  return interpreter.run(next, *this);
 }
 
 void StagedProgram::prepare(const Step& message) {
@@ -73,6 +81,9 @@ void StagedProgram::prepare(const Step& message) {
   const Device device = stream_.device();
   if (message.payload == Payload::kHidden) {
     slots.make(slot, dtype_, message.tokens.size() + joint_rows(message.pass), traits_.width,
+               device);
+  } else if (message.payload == Payload::kFirstBlock) {
+    slots.make(slot, DType::kF32, message.tokens.size() + joint_rows(message.pass), traits_.width,
                device);
   } else if (message.payload == Payload::kLatent && message.pass.micro > 0 && slots.has(slot)) {
     return;  // rows of a patch

@@ -33,6 +33,9 @@ class StagedProgram : public Program {
   // rows. F are the frames of the rank's clip (RankPlacement::clip_of), or all of them. Returns
   // false where begin_turn stopped it.
   bool run_from(Tensor latent, const DenoisePlanConfig& config);
+  // Called before the plan of a turn is made, where the plan's first blocks run ahead
+  // (DenoisePlanConfig::first_block_bytes): whether its step is skipped is decided here.
+  virtual void decide(int /*turn*/) {}
   virtual void begun() {}  // called when the rows are there
 
   // The rows of hidden state beside this rank's tokens (Conditioning::joint_rows).
@@ -51,6 +54,7 @@ class StagedProgram : public Program {
   Tensor take_frame(const Step& decode) const;
   void enter(const Step& step) override;  // lends the part of the own rows that is sent
 
+  bool first_stage() const { return placement_.mesh().at(Axis::kLayers, placement_.rank()) == 0; }
   bool last_stage() const;
   bool holds_latent() const { return slots.has(kLatentSlot); }
   TokenRanges own() const { return placement_.tokens(sequence()); }

@@ -25,30 +25,29 @@ std::vector<EmbeddedStep> embedded_steps(const Components& parts, const Sampler&
 void decide_skips(const Components& parts, const Sampler& sampler, Request& request) {
   validate_cache(request, parts.directory().defaults);
   StepCache& cache = request.cache;
-  if (cache.kind == StepCacheKind::kNone || cache.skipped) return;
+  if (cache.kind != StepCacheKind::kTeaCache || cache.skipped) return;
   cache.skipped = teacache_skips(embedded_steps(parts, sampler, request),
                                  parts.directory().defaults.teacache, cache.threshold);
 }
 
-void mark_audited(DenoisePlanConfig& config, int every) {
-  int skipped = 0;
-  for (auto& step : config.steps)
-    step.audited = step.skipped && every > 0 && ++skipped % every == 0;
+Request before_run(Request request) {
+  if (request.cache.kind == StepCacheKind::kFirstBlock) request.cache.skipped.reset();
+  return request;
 }
 
-std::vector<CachedStep> cached_steps(const Components& parts, const Sampler& sampler,
-                                     const Request& request, const Denoiser& denoiser) {
-  if (denoiser.changes().empty()) return {};
-  std::vector<CachedStep> steps;
-  for (const double change : embedding_changes(embedded_steps(parts, sampler, request)))
+void report_cached(const Components& parts, const Sampler& sampler, const Denoiser& denoiser,
+                   RunResult& result) {
+  if (denoiser.changes().empty()) return;
+  std::vector<CachedStep>& steps = result.cached;
+  for (const double change : embedding_changes(embedded_steps(parts, sampler, result.request)))
     steps.push_back(
         {.embedding_change = change, .output_change = denoiser.changes()[steps.size()].relative()});
-  for (const int step : *request.cache.skipped) {
+  result.request.cache.skipped = denoiser.skipped();
+  for (const int step : *result.request.cache.skipped) {
     steps[step].skipped = true;
     if (const Change& error = denoiser.errors()[step]; error.size > 0)
       steps[step].error = error.relative();
   }
-  return steps;
 }
 
 }  // namespace weft

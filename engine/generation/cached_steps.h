@@ -1,5 +1,6 @@
 #pragma once
-// The steps of a job with a step cache: decided before the run, reported after it.
+// The steps of a job with a step cache: decided before the run where they follow from the
+// timesteps alone (TeaCache), and reported after it.
 #include <vector>
 
 #include "engine/denoising/denoiser.h"
@@ -12,11 +13,12 @@ namespace weft {
 // MLPs, and decides the same on every rank and machine.
 void decide_skips(const Components& parts, const Sampler& sampler, Request& request);
 
-// Every n-th skipped step is audited; 0: none.
-void mark_audited(DenoisePlanConfig& config, int every);
+// The request without the skipped steps that are decided while it runs (first-block).
+Request before_run(Request request);
 
-// On the root, what the last run of a resolved request has measured. Empty without a step cache.
-std::vector<CachedStep> cached_steps(const Components& parts, const Sampler& sampler,
-                                     const Request& request, const Denoiser& denoiser);
+// Fills in, on the root, what the last run of result.request has measured, and the steps that it
+// has skipped. It changes nothing without a step cache.
+void report_cached(const Components& parts, const Sampler& sampler, const Denoiser& denoiser,
+                   RunResult& result);
 
 }  // namespace weft

@@ -226,7 +226,7 @@ nlohmann::json Generator::Impl::engine_facts() const {
 
 std::string Generator::Impl::job_record(const Request& request) const {
   const SamplerConfig config = sampler_for(request);
-  JobSpec job{.request = request, .seeded = true};
+  JobSpec job{.request = before_run(request), .seeded = true};
   job.request.solver = to_string(config.kind);
   if (request.sigmas.empty()) job.request.flow_shift = config.shift;
   if (!guided(request)) job.request.negative_prompt = "";
@@ -367,7 +367,6 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
   Denoiser denoiser(stream, arena, parts, placement, options.graphs);
   DenoisePlanConfig config = plan_of(run.request, sampler);
   config.first_step = start.step;
-  mark_audited(config, run.options.cache_audit);
   Job job{.request = run.request,
           .sampler = sampler,
           .embeds = embeds,
@@ -400,10 +399,11 @@ void Generator::Impl::denoise(const Run& run, std::span<const Prompt> prompts, S
     const auto own = placement.root() ? policy.decide(done) : StepAction::kContinue;
     return static_cast<StepAction>(placement.agreed(stream, tag, static_cast<int64_t>(own)));
   };
+  job.cache_audit = run.options.cache_audit;
   job.keep = [&](int done, Snapshot snapshot) { policy.keep(done, std::move(snapshot)); };
   try {
     denoiser.run(config, job);
-    if (placement.root()) run.result.cached = cached_steps(parts, sampler, run.request, denoiser);
+    if (placement.root()) report_cached(parts, sampler, denoiser, run.result);
     delivered.finish();
     run.result.streaming = denoiser.streaming();
   } catch (...) {

@@ -24,7 +24,8 @@ enum Decision : int {
   kJobDecision = 3,
   kTokenDecision = 4,
   kFileDecision = 5,
-  kChangesReport = 6  // goes to the root
+  kChangesReport = 6,  // goes to the root
+  kSkipDecision = 7    // all ranks have a part in it
 };
 
 // The latent frames of a video, split over clips.

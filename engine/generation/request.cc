@@ -128,9 +128,11 @@ void validate_cache(const Request& request, const DefaultSettings& defaults) {
     refuse("skipped_steps has step " + std::to_string(cache.skipped->back()) + " of " +
                std::to_string(request.steps) + " counted from 0",
            "steps between the first and the last");
-  if (cache.threshold > 0 && !cache.skipped && defaults.teacache.empty())
+  const bool fitted = cache.kind != StepCacheKind::kTeaCache || !defaults.teacache.empty();
+  if (cache.threshold > 0 && !cache.skipped && !fitted)
     refuse("no polynomial of TeaCache is known for " + defaults.name,
-           "none, or teacache:0, which skips nothing and measures what a polynomial is fitted to "
+           "none, first-block:0.08, or teacache:0, which skips nothing and measures what a "
+           "polynomial is fitted to "
            "(\"teacache\" in weft.json)");
 }
 

@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 constexpr std::array<std::string_view, static_cast<size_t>(StepCacheKind::kCount)> kNames{
-    "none", "teacache"};
+    "none", "teacache", "first-block"};
 constexpr const char* kLegalThreshold = "0 ... 1000";
 
 double value_at(std::span<const double> polynomial, double x) {
@@ -40,7 +40,9 @@ StepCache parse_step_cache(const std::string& text, const std::string& label) {
   if (found == kNames.end() || none != (colon == std::string::npos))
     throw Error(ErrorKind::kUsage,
                 label + " is '" + text +
-                    "', legal: none, or teacache:THRESHOLD with a threshold of " + kLegalThreshold);
+                    "', legal: none, teacache:THRESHOLD or first-block:THRESHOLD with a threshold "
+                    "of " +
+                    kLegalThreshold);
   StepCache cache{.kind = static_cast<StepCacheKind>(found - kNames.begin())};
   if (!none)
     cache.threshold = GivenText{text.substr(colon + 1), label + " is '" + text + "': its threshold",

@@ -13,7 +13,8 @@ namespace weft {
 
 enum class StepCacheKind : uint8_t {
   kNone,
-  kTeaCache,  // by the change of the timestep's embedding (arXiv 2411.19108), before the run
+  kTeaCache,    // by the change of the timestep's embedding (arXiv 2411.19108), before the run
+  kFirstBlock,  // by the change of what the first block adds (ParaAttention), while it runs
   kCount
 };
 std::string_view to_string(StepCacheKind kind);
@@ -21,8 +22,8 @@ std::string_view to_string(StepCacheKind kind);
 struct StepCache {
   StepCacheKind kind = StepCacheKind::kNone;
   double threshold = 0;
-  // In rising order; unset until Generator::resolve decides. A record states them, so that a replay
-  // skips the same steps.
+  // In rising order; unset until Generator::resolve decides, or the run where it does. A record
+  // states them, so that a replay skips the same steps.
   std::optional<std::vector<int>> skipped{};
 
   bool operator==(const StepCache&) const = default;

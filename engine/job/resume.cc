@@ -38,6 +38,8 @@ std::string why_not_between_steps(const Request& request) {
            ", and checkpoints do not hold the patches of the step before (--resync-every K keeps "
            "one "
            "every K steps)";
+  if (request.cache.kind == StepCacheKind::kFirstBlock && !request.cache.skipped)
+    return "the cache is first-block, and checkpoints do not hold what it compares the steps with";
   return "";
 }
 

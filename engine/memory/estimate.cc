@@ -110,12 +110,15 @@ class RankRun {
         std::min(latent_shape(parts_, request_)[1], parts_.vae_model().traits().history));
   }
   uint64_t queue_rows(int counted) const;
+  Sequence sequence() const {
+    const auto [frames, rows, columns] = parts_.traits().grid(shape_[1], shape_[2], shape_[3]);
+    return {frames * rows * columns, frames};
+  }
   // The rows of a forward's latent that the rank owns.
   uint64_t own_rows() const {
-    const TransformerTraits& traits = parts_.traits();
-    const auto [frames, rows, columns] = traits.grid(shape_[1], shape_[2], shape_[3]);
-    return f32_bytes(placement_.tokens({frames * rows * columns, frames}).size() * traits.row());
+    return f32_bytes(placement_.tokens(sequence()).size() * parts_.traits().row());
   }
+  uint64_t compared_bytes() const;
   Stage decoding(ComponentBytes& bytes);
   uint64_t decoded_latent() const;
 
@@ -247,9 +250,7 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
     if (on_device()) bytes.streamed.push_back(streamed);
     take_most(loads, weights);
   }
-  const bool last = placement_.blocks(parts_.traits().blocks).last();
-  if (last && on_device() && request_.cache.kind != StepCacheKind::kNone)
-    bytes.host.buffers += 2 * own_rows();  // change_of reads the velocities on the host
+  if (on_device()) bytes.host.buffers += compared_bytes();
   int blocks = 0;
   const Footprint ran = run_.measure([&] {
     if (queue_)
@@ -258,6 +259,21 @@ RankRun::Stage RankRun::denoising(uint64_t held, ComponentBytes& bytes) {
       run_steps();
   });
   return stage(held + (queue_ ? queue_rows(blocks) : 0), loads, ran);
+}
+
+// The copies in host memory of the two device tensors that a step cache compares (change_of):
+// velocities on the last stage, hidden rows on the first one where the first block decides.
+uint64_t RankRun::compared_bytes() const {
+  const BlockRange blocks = placement_.blocks(parts_.traits().blocks);
+  const StepCacheKind kind = request_.cache.kind;
+  uint64_t bytes = kind != StepCacheKind::kNone && blocks.last() ? own_rows() : 0;
+  if (kind == StepCacheKind::kFirstBlock && blocks.first()) {
+    const int64_t joint = parts_.expert_model(0).joint_rows(
+        sequence().tokens, std::max(prompt_rows_[0], prompt_rows_[1]));
+    const int64_t rows = placement_.tokens(sequence()).size() + joint;
+    bytes = std::max(bytes, f32_bytes(rows * parts_.traits().width));
+  }
+  return 2 * bytes;
 }
 
 // The blocks of a full queue that the short one does not have: each has the rows of its own frames

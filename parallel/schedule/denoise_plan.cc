@@ -76,10 +76,12 @@ class DenoiseWriter final : public PlanWriter {
     }
     const Pass pass{.model = config_.steps[turn].model, .step = turn};
     if (loads(turn)) add({.kind = Kind::kLoad, .pass = pass});
+    if (config_.first_block_bytes && !config_.runs_ahead(turn)) run_first_blocks(pass);
     if (displaced(turn))
       denoise_patches(pass);
     else
       denoise(pass);
+    if (config_.runs_ahead(turn + 1)) run_first_blocks({.model = pass.model, .step = turn + 1});
   }
 
   void denoise(const Pass& pass) {
@@ -99,7 +101,30 @@ class DenoiseWriter final : public PlanWriter {
   }
   // Returns whether the first stage needs the latent that a step makes: it runs blocks of the next.
   bool returns(int step) const {
-    return step + 1 < steps() && (runs_blocks(step + 1, 0) || runs_blocks(step + 1, 1));
+    if (step + 1 >= steps()) return false;
+    if (config_.first_block_bytes) return computes_in(step + 1);
+    return runs_blocks(step + 1, 0) || runs_blocks(step + 1, 1);
+  }
+
+  // A run can stop between two turns, so what is sent in one is taken in it.
+  void run_first_blocks(const Pass& step) {
+    for (int branch = 0; branch < config_.steps[step.step].branches; ++branch) {
+      if (!computes(branch)) continue;
+      const Pass pass = of_branch(step, branch);
+      const SlotVersion made = behind_first_block(pass);
+      if (first()) {
+        wait_for_send(pass, made.slot);
+        add({.kind = Kind::kCompute,
+             .pass = pass,
+             .blocks = {0, 1, config_.blocks[pass.model]},
+             .tokens = tokens_,
+             .reads = {latent(pass)},
+             .writes = {made}});
+        if (!last()) send(first_block_message(pass, stages_ - 1), made);
+      } else if (last()) {
+        receive(Kind::kReceive, first_block_message(pass, 0), made);
+      }
+    }
   }
 
   // The forwards of a displaced step, in order.
@@ -200,6 +225,12 @@ class DenoiseWriter final : public PlanWriter {
   Step hidden_message(const Pass& pass, int stage) const {
     return message(pass, peer(branch_, stage), Payload::kHidden, rows(pass));
   }
+  SlotVersion behind_first_block(const Pass& pass) const {
+    return {config_.first_block_slot(pass.branch), pass.step, 1};
+  }
+  Step first_block_message(const Pass& pass, int stage) const {
+    return message(pass, peer(branch_, stage), Payload::kFirstBlock, tokens_);
+  }
   Step velocity_message(const Pass& pass) const {
     return message(pass, peer(1 - branch_, stage_), Payload::kVelocity, rows(pass));
   }
@@ -225,9 +256,13 @@ class DenoiseWriter final : public PlanWriter {
   // Posts the receive of the displaced forward that comes next before it computes.
   void forward(const Pass& pass, const std::optional<Pass>& next) {
     if (!config_.steps[pass.step].runs_blocks(pass.branch)) return reuse(pass);
-    const BlockRange blocks = this->blocks(pass);
-    const SlotVersion in = first() ? latent(pass) : hidden(pass, blocks.begin),
-                      out = last() ? velocity(pass) : hidden(pass, blocks.end);
+    BlockRange blocks = this->blocks(pass);
+    SlotVersion in = first() ? latent(pass) : hidden(pass, blocks.begin);
+    if (first() && config_.first_block_bytes) {
+      in = behind_first_block(pass);
+      blocks.begin = 1;
+    }
+    const SlotVersion out = last() ? velocity(pass) : hidden(pass, blocks.end);
     Step step{.kind = Kind::kCompute,
               .pass = pass,
               .blocks = blocks,
@@ -238,6 +273,9 @@ class DenoiseWriter final : public PlanWriter {
     number_ += pass.micro > 0;
     if (next) post_hidden(*next);
     use_keys(step);
+    if (last() && !first() && config_.first_block_bytes)
+      step.reads.push_back(behind_first_block(pass));
+    if (blocks.begin == blocks.end) step.kind = Kind::kEnter;
     wait_for_send(pass, out.slot);
     add(std::move(step));
     if (!last()) send(hidden_message(pass, stage_ + 1), out);
@@ -264,13 +302,15 @@ class DenoiseWriter final : public PlanWriter {
     if (!last()) return;
     const SlotVersion out = velocity(pass);
     wait_for_send(pass, out.slot);
-    add({.kind = Kind::kCompute,
-         .pass = pass,
-         .blocks = BlockRange::all(config_.blocks[pass.model]),
-         .tokens = tokens_,
-         .reuses = true,
-         .reads = {latent(pass)},
-         .writes = {out}});
+    Step step{.kind = Kind::kCompute,
+              .pass = pass,
+              .blocks = BlockRange::all(config_.blocks[pass.model]),
+              .tokens = tokens_,
+              .reuses = true,
+              .reads = {latent(pass)},
+              .writes = {out}};
+    if (config_.first_block_bytes) step.reads.push_back(behind_first_block(pass));
+    add(std::move(step));
   }
 
   // Every branch's last stage needs both velocities for its update.
@@ -417,8 +457,10 @@ BlockRange stage_blocks(int blocks, int stages, int index, double ends) {
 
 int64_t message_bytes(const DenoisePlanConfig& config, const Step& message) {
   const int64_t tokens = message.tokens.size();
-  if (message.payload != Payload::kHidden) return tokens * config.latent_bytes;
-  return (tokens + config.joint_rows[message.pass.branch]) * config.hidden_bytes;
+  const int64_t rows = tokens + config.joint_rows[message.pass.branch];
+  if (message.payload == Payload::kHidden) return rows * config.hidden_bytes;
+  if (message.payload == Payload::kFirstBlock) return rows * config.first_block_bytes;
+  return tokens * config.latent_bytes;
 }
 
 PlanRules denoise_rules(const DenoisePlanConfig& config) {
@@ -430,6 +472,11 @@ void displace_steps(DenoisePlanConfig& config, int warmup, int resync) {
   for (size_t step = std::max(1, warmup); step < config.steps.size(); ++step)
     config.steps[step].displaced = config.steps[step].model == config.steps[step - 1].model &&
                                    (resync == 0 || step % resync != 0);
+}
+
+bool DenoisePlanConfig::runs_ahead(int step) const {
+  return first_block_bytes > 0 && step > first_step && step + 1 < std::ssize(steps) &&
+         steps[step].model == steps[step - 1].model;
 }
 
 Range DenoisePlanConfig::rows_of(int index) const {

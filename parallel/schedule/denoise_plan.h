@@ -74,6 +74,9 @@ struct DenoisePlanConfig {
   int64_t latent_bytes = 0;             // bytes of a token's part of the latent
   std::array<int64_t, 2> joint_rows{};  // per branch: rows of text that travel with the hidden rows
   std::vector<int64_t> patches{};       // tokens of each patch, where steps are displaced
+  // The first block of a step runs before the step is planned, so that what it adds can decide
+  // whether the others are skipped. The last stage gets its rows, too.
+  int64_t first_block_bytes = 0;  // bytes of a token's row behind that block; 0: none runs before
 
   // The rows of a sequence index, one index after the other: all of them, or those of patch 1, 2
   // ... (Pass::micro).
@@ -82,6 +85,11 @@ struct DenoisePlanConfig {
   // Slots of displaced steps: three for hidden rows, one per patch with its rows of the latent, and
   // one per branch and patch for the keys that the patch leaves for others, which are no rows.
   int hidden_patch_slot(int number) const { return kWholeSlot + layout.sequence() + number; }
+  // The rows behind the first block.
+  int first_block_slot(int branch) const { return kFramePartSlot + 2 * layout.sequence() + branch; }
+  // Returns whether the first block of a step runs in the turn before. It runs in its own turn
+  // where the step is always computed: it is the first one of the run or of an expert, or the last.
+  bool runs_ahead(int step) const;
   int latent_patch_slot(int patch) const { return hidden_patch_slot(2) + patch; }
   int keys_patch_slot(int branch, int patch) const {
     return latent_patch_slot((branch + 1) * static_cast<int>(patches.size()) + patch);

@@ -144,6 +144,48 @@ TEST(PlanDenoise, SkippedStepsSendVelocitiesAloneAndAuditedOnesRunOneBranch) {
     }
 }
 
+// The first block of a step runs in the turn before, on the first stage, and the last one gets its
+// rows; whether the others run is not known then. Turn by turn, plans are those of the whole run.
+TEST(PlanDenoise, FirstBlocksRunAheadUnderEveryLayout) {
+  const LayoutLimits limits{.heads = 6, .layers = 5, .tokens = 100, .ffn = 64};
+  for (int ranks = 1; ranks <= 8; ++ranks)
+    for (const Layout& layout : legal_layouts(ranks, limits)) {
+      DenoisePlanConfig config = job(layout, {{0, 2}, {0, 2}, {0, 2}, {1, 2}, {1, 2}, {1, 1}});
+      config.first_block_bytes = 24;
+      config.steps[1].skipped = config.steps[4].skipped = config.steps[4].audited = true;
+      const std::vector<Plan> plans = plan_denoise(config);
+      EXPECT_EQ(check_plans(plans, rules_of(config)), std::nullopt) << to_string(layout);
+      const Mesh mesh(layout);
+      const bool staged = layout[Axis::kLayers] > 1, two = layout[Axis::kCfg] == 2;
+      for (const Plan& plan : plans) {
+        const int stage = mesh.at(Axis::kLayers, plan.rank);
+        const bool negative = mesh.at(Axis::kCfg, plan.rank) == 1;
+        std::array<int, 6> first{}, sent{};
+        std::vector<Step> joined;
+        for (int64_t turn = 0; turn < 7; ++turn)
+          for (const Step& step : plan_denoise(config, {turn, turn + 1})[plan.rank].steps)
+            joined.push_back(step);
+        EXPECT_EQ(joined.size(), plan.steps.size()) << to_string(layout) << " rank " << plan.rank;
+        for (const Step& step : plan.steps) {
+          const bool one = step.kind == Step::Kind::kCompute && step.blocks.end == 1;
+          if (one && step.blocks.begin == 0) {
+            ++first[step.pass.step];
+            const bool ahead = step.pass.step == 1 || step.pass.step == 2 || step.pass.step == 4;
+            EXPECT_EQ(step.turn, step.pass.step - ahead) << to_string(layout);
+          }
+          if (step.kind == Step::Kind::kSend && step.payload == Payload::kFirstBlock) {
+            ++sent[step.pass.step];
+            EXPECT_EQ(step.bytes, 24 * step.tokens.size());
+          }
+        }
+        const int each = two ? 1 : 2, last = two && negative ? 0 : 1;
+        const std::array<int, 6> all{each, each, each, each, each, last}, none{};
+        EXPECT_EQ(first, stage == 0 ? all : none) << to_string(layout) << " rank " << plan.rank;
+        EXPECT_EQ(sent, stage == 0 && staged ? all : none) << to_string(layout);
+      }
+    }
+}
+
 TEST(PlanDenoise, IsSoundUnderEveryLayoutAndHasTheBytesOfItsFormula) {
   const LayoutLimits limits{.heads = 6, .layers = 5, .tokens = 100, .ffn = 64};
   int checked = 0;
