@@ -160,7 +160,7 @@ class LongBench {
     std::vector<Row> rows;
     const std::vector<BenchCase> all = cases();
     for (auto one = all.begin(); one != all.end(); ++one) {
-      const bool again = one != all.begin() && one->method == (one - 1)->method;
+      const bool again = one != all.begin() && one->way.method == (one - 1)->way.method;
       const bool whole = one->axis.find('=') != std::string::npos;
       for (int ranks = 1; ranks <= most; ++ranks) {
         if (ranks == 1 ? again : whole && ranks < most) continue;
