@@ -230,8 +230,6 @@ int64_t Denoiser::joint_rows(const Pass& pass) {
 void Denoiser::forget_caches() {
   cache_.reset();
   first_block_.reset();
-  for (const int branch : {0, 1})
-    if (config_.first_block_bytes) slots.lend(config_.first_block_slot(branch), {});
 }
 
 bool Denoiser::computes(int branch) const {
@@ -241,7 +239,7 @@ bool Denoiser::computes(int branch) const {
 
 void Denoiser::skip(int step) {
   config_.steps[step].skipped = true;
-  config_.steps[step].audited = job_->cache_audit > 0 && ++skips_ % job_->cache_audit == 0;
+  config_.steps[step].audited |= job_->cache_audit > 0 && ++skips_ % job_->cache_audit == 0;
 }
 
 std::vector<int> Denoiser::skipped() const {
@@ -252,7 +250,7 @@ std::vector<int> Denoiser::skipped() const {
 }
 
 void Denoiser::decide(int turn) {
-  if (!config_.runs_ahead(turn) || job_->request.cache.skipped) return;
+  if (!config_.runs_ahead(turn) || job_->request.cache.skipped || is_dry_run(stream_)) return;
   const DenoisePlanConfig::DenoiseStep& step = config_.steps[turn];
   const Arena::Scope scope(arena_);
   std::array<TensorView, 2> added{};  // by the first block, per branch
@@ -301,7 +299,6 @@ std::array<Change, 2> Denoiser::summed(const Tensor& own, int turn) {
   }
   const int ranks = placement_.layout().ranks();
   const Tensor all(DType::kF32, {ranks, 2, 2});
-  std::fill_n(all.as<float>(), all.view().count(), 0.0f);  // a dry run receives nothing
   std::vector<TensorView> parts;
   for (int rank = 0; rank < ranks; ++rank) parts.push_back(all.view().select(0, rank));
   const Tag tag{.kind = Payload::kControl, .pass = {.step = turn}, .hop = kSkipDecision};
@@ -362,6 +359,7 @@ void Denoiser::compute(const Step& step) {
 
 // Adds up the changes that the ranks of the last stage have measured, on the root.
 void Denoiser::gather_changes() {
+  if (is_dry_run(stream_)) return;  // nothing was computed
   const auto steps = static_cast<int64_t>(job_->sampler.steps());
   changes_.resize(steps);
   errors_.resize(steps);

@@ -133,7 +133,8 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
 TimeSegment Forwards::time_of(const Pass& pass) {
   const float timestep =
       job_->timestep ? job_->timestep(pass) : job_->sampler.timesteps()[pass.step];
-  return {{0, sequence_of(rope(pass).grid).tokens}, timestep};
+  const auto& grid = job_->rope ? job_->rope(pass).grid : job_->grid;
+  return {{0, sequence_of(grid).tokens}, timestep};
 }
 
 // Enqueues all of a forward's work on the stream.
@@ -141,7 +142,8 @@ void Forwards::enqueue(const Step& step, const TensorView& embedding, const Bloc
                        HiddenHook* hook) {
   const Prepared& prepared = this->prepared(step.pass);
   const Rope& rope = this->rope(step.pass);
-  Context context = placement_.context(stream_, arena_, step.pass, sequence_of(rope.grid), &watch_);
+  Context context = placement_.context(stream_, arena_, step.pass,
+                                       sequence_of(job_->rope ? rope.grid : job_->grid), &watch_);
   const TimeSegment time = time_of(step.pass);
   blocks([&](const BlockRange& range, const TensorView& in, const TensorView& out) {
     expert(step.pass).forward(context, {.blocks = range,

@@ -112,17 +112,20 @@ class DenoiseWriter final : public PlanWriter {
       if (!computes(branch)) continue;
       const Pass pass = of_branch(step, branch);
       const SlotVersion made = behind_first_block(pass);
+      Step message = first_block_message(pass, first() ? stages_ - 1 : 0);
+      message.stale = config_.runs_ahead(pass.step) ? -1 : 0;
       if (first()) {
         wait_for_send(pass, made.slot);
         add({.kind = Kind::kCompute,
              .pass = pass,
              .blocks = {0, 1, config_.blocks[pass.model]},
              .tokens = tokens_,
+             .stale = message.stale,
              .reads = {latent(pass)},
              .writes = {made}});
-        if (!last()) send(first_block_message(pass, stages_ - 1), made);
+        if (!last()) send(message, made);
       } else if (last()) {
-        receive(Kind::kReceive, first_block_message(pass, 0), made);
+        receive(Kind::kReceive, message, made);
       }
     }
   }

@@ -65,7 +65,7 @@ TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
                               "--json full@ring=2 queue:block=2,context=1 full full@ulysses "
                               "queue:block=2,context=1@layers");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = rows(outcome.out);
+  const auto lines = json_lines(outcome.out);
   const char* const layouts[] = {"one rank",
                                  "ring=2,text_ranks=1,decode_rank=0",
                                  "cfg=2",

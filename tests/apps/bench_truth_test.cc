@@ -60,7 +60,7 @@ TEST_F(BenchTruth, ACacheIsACaseWithItsSkippedSteps) {
       run("bench truth --model models/pocket --size 32x32 --num-frames 5 --steps 9 --dtype f32 "
           "--repeat 1 --json teacache:0@cfg teacache:1000@cfg full@cfg");
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = rows(outcome.out);
+  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 3u);
   for (size_t i = 0; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i].at("skipped_steps"), i == 1 ? 7 : 0) << lines[i];

