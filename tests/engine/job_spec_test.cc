@@ -69,11 +69,17 @@ TEST(JobSpec, WhatIsWrittenReadsBackTheSame) {
                        {"method", "pcpp:patches=4,window=0.5"},
                        {"resync_every", 4}};
   EXPECT_EQ(to_json(read(displaced))["method"], "pcpp:patches=4,window=0.5,resync=4");
+  const json cached{{"schema", "weft.job/v1"},
+                    {"prompt", "x"},
+                    {"rng", "portable"},
+                    {"cache", "first-block:0.08"},
+                    {"skipped_steps", {2, 3}}};
+  EXPECT_EQ(to_json(read(cached)), cached);
   // Every field of the form is in one of them, but for the size, which is read as its sides.
   for (const JobField& field : job_fields())
     EXPECT_TRUE(kWhole.contains(field.name) || other.contains(field.name) ||
                 endless.contains(field.name) || displaced.contains(field.name) ||
-                std::string(field.name) == "size")
+                cached.contains(field.name) || std::string(field.name) == "size")
         << field.name;
 }
 

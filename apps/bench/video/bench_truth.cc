@@ -68,8 +68,8 @@ std::vector<BenchCase> cases_of(const Flags& flags, std::span<const char* const>
     for (const char* text : otherwise) cases.push_back(parse_case(text, label));
   for (const BenchCase& one : cases)
     if (one.axis.empty())
-      throw Error(ErrorKind::kUsage,
-                  label + " is '" + one.text + "', legal: METHOD@AXIS, as full@ulysses");
+      throw Error(ErrorKind::kUsage, label + " is '" + one.text +
+                                         "', legal: METHOD@AXIS or CACHE@AXIS, as full@ulysses");
   return cases;
 }
 
