@@ -191,8 +191,8 @@ constexpr FlagSpec kRanks[] = {
      .fallback = "auto",
      .help =
          "how the ranks share the work: data, cfg, step, layers, clip, patch, ring, token_ring, "
-         "ulysses, tensor, as cfg=2,ulysses=2; auto: the fastest by simulation (generate, batch, "
-         "plan); plan also takes all",
+         "ulysses, tensor, as cfg=2,ulysses=2; auto: the fastest by simulation; plan also "
+         "takes all",
      .commands = kGenerate | kBatch | kReplay | kComplete | kPlan | kVerify | kInspect},
     {.name = "ulysses",
      .aliases = "--ulysses-degree --ulysses-size",
