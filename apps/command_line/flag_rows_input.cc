@@ -199,8 +199,8 @@ constexpr FlagSpec kInput[] = {
     {.name = "cache",
      .value = "CACHE",
      .fallback = "none",
-     .help = "skip steps that change little: teacache:THRESHOLD, as 0.1, first-block:THRESHOLD, as "
-             "0.08, or none; a higher threshold skips more",
+     .help = "skip steps that change little: teacache:0.1, first-block:0.08 or none; a higher "
+             "number skips more",
      .commands = kGenerate | kBatch | kPlan,
      .level = kAdvanced},
     {.name = "cache-audit",

@@ -278,7 +278,7 @@ Change Denoiser::measure_first_block(const Pass& pass, const TensorView& before)
   const BlockRange embedding{0, 0, config_.blocks[pass.model]};
   forwards_.run({.pass = pass}, latent,
                 [&](const Forward& forward) { forward(embedding, latent, before); },
-                {.alike = false});
+                {.repeats = false});
   const TensorView& behind = slots[config_.first_block_slot(pass.branch)];
   return first_block_->difference(pass.branch, behind, before);
 }
@@ -313,7 +313,7 @@ void Denoiser::run_first_block(const Step& step) {
   const TensorView& rows = slots.make(step.writes[0].slot, DType::kF32, hidden_rows(pass),
                                       traits_.width, stream_.device());
   forwards_.run(step, latent, [&](const Forward& forward) { forward(step.blocks, latent, rows); },
-                {.alike = false});
+                {.repeats = false});
   if (!first_block_ || config_.runs_ahead(pass.step)) return;
   const Arena::Scope scope(arena_);
   const TensorView added = alloc_hidden(pass);
@@ -340,7 +340,7 @@ void Denoiser::compute(const Step& step) {
         forward);
   };
   if (!cache_) return forwards_.run(step, latent, plain);
-  if (step.reuses) return forwards_.run(step, latent, reuse, {.alike = false});
+  if (step.reuses) return forwards_.run(step, latent, reuse, {.repeats = false});
   if (!config_.steps[step.pass.step].skipped)
     return forwards_.run(step, latent,
                          [&](const Forward& forward) {
@@ -349,11 +349,11 @@ void Denoiser::compute(const Step& step) {
                            run_blocks(step, forward);
                          },
                          {.hook = &*cache_});
-  forwards_.run(step, latent, plain, {.alike = false});  // audited
+  forwards_.run(step, latent, plain, {.repeats = false});  // audited
   const Arena::Scope scope(arena_);
   const TensorView computed = arena_.alloc(DType::kF32, {own().size(), traits_.row()});
   copy(stream_, slots[step.writes[0].slot], computed);
-  forwards_.run(step, latent, reuse, {.alike = false});
+  forwards_.run(step, latent, reuse, {.repeats = false});
   cache_->note_audit(step.pass.step, slots[step.writes[0].slot], computed);
 }
 

@@ -94,7 +94,7 @@ bool Forwards::recordable(const Step& step) const {
 }
 
 void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blocks,
-                   const ForwardHow& how) {
+                   const ForwardOptions& options) {
   const ZoneScope zone(Zone::kForward, step.pass.branch);
   prepared(step.pass);
   const Transformer& expert = this->expert(step.pass);
@@ -108,14 +108,14 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
   const TimeSegment time = time_of(step.pass);
   expert.timestep_embedding(stream_, {&time, 1}, embedding);
   Recorded& recorded = recorded_[step.pass.branch];
-  if (!how.alike || !recordable(step) || !recorded.ran) {
+  if (!options.repeats || !recordable(step) || !recorded.ran) {
     watch_.begin(report);
-    enqueue(step, embedding, blocks, how.hook);
-    recorded.ran |= how.alike;
+    enqueue(step, embedding, blocks, options.hook);
+    recorded.ran |= options.repeats;
   } else if (!recorded.graph || recorded.arena != arena_.used()) {
     watch_.begin(report);
     recorded.arena = arena_.used();
-    recorded.graph.record(stream_, [&] { enqueue(step, embedding, blocks, how.hook); });
+    recorded.graph.record(stream_, [&] { enqueue(step, embedding, blocks, options.hook); });
     recorded.graph.launch(stream_);
   } else {
     watch_.again(report);
@@ -130,11 +130,14 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
-TimeSegment Forwards::time_of(const Pass& pass) {
+Sequence Forwards::sequence(const Pass& pass) const {
+  return sequence_of(job_->rope ? job_->rope(pass).grid : job_->grid);
+}
+
+TimeSegment Forwards::time_of(const Pass& pass) const {
   const float timestep =
       job_->timestep ? job_->timestep(pass) : job_->sampler.timesteps()[pass.step];
-  const auto& grid = job_->rope ? job_->rope(pass).grid : job_->grid;
-  return {{0, sequence_of(grid).tokens}, timestep};
+  return {{0, sequence(pass).tokens}, timestep};
 }
 
 // Enqueues all of a forward's work on the stream.
@@ -142,8 +145,7 @@ void Forwards::enqueue(const Step& step, const TensorView& embedding, const Bloc
                        HiddenHook* hook) {
   const Prepared& prepared = this->prepared(step.pass);
   const Rope& rope = this->rope(step.pass);
-  Context context = placement_.context(stream_, arena_, step.pass,
-                                       sequence_of(job_->rope ? rope.grid : job_->grid), &watch_);
+  Context context = placement_.context(stream_, arena_, step.pass, sequence(step.pass), &watch_);
   const TimeSegment time = time_of(step.pass);
   blocks([&](const BlockRange& range, const TensorView& in, const TensorView& out) {
     expert(step.pass).forward(context, {.blocks = range,

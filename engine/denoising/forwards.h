@@ -26,15 +26,16 @@ struct ForwardJob {
   // The rows [length, d] f32 of the prompt that a pass is conditioned on, on the stream's device.
   std::function<TensorView(const Pass& pass)> text;
   bool in_blocks = false;  // an error names the block (Pass::clip) of a pass
-  // Where they are set, a pass has these rotary angles, and as many tokens as they are for, and
-  // this timestep.
+  // These are set by a job whose passes differ in their grids or in what a step's timestep is. A
+  // pass then has the tokens of its rotary angles' grid. Otherwise the angles are those that its
+  // prompt was prepared with, and the timestep is the sampler's.
   std::function<const Rope&(const Pass& pass)> rope{};
   std::function<float(const Pass& pass)> timestep{};
 };
 
-struct ForwardHow {
+struct ForwardOptions {
   HiddenHook* hook = nullptr;
-  bool alike = true;  // it enqueues the same work as the other forwards of its branch
+  bool repeats = true;  // it enqueues the same work as the other forwards of its branch
 };
 
 class Forwards {
@@ -63,7 +64,7 @@ class Forwards {
   // `latent` is where the step's rows came from, or empty: an error says if it was not finite.
   using Blocks = std::function<void(const StagedProgram::Forward& forward)>;
   void run(const Step& step, const TensorView& latent, const Blocks& blocks,
-           const ForwardHow& how = {});
+           const ForwardOptions& options = {});
   [[noreturn]] void report_non_finite(const Pass& pass, const std::string& where) const;
 
   // Weight offload of this job's forwards.
@@ -79,7 +80,8 @@ class Forwards {
   bool recordable(const Step& step) const;
   void release();
   const Rope& rope(const Pass& pass) { return job_->rope ? job_->rope(pass) : prepared(pass).rope; }
-  TimeSegment time_of(const Pass& pass);
+  Sequence sequence(const Pass& pass) const;
+  TimeSegment time_of(const Pass& pass) const;
 
   Stream& stream_;
   Arena& arena_;

@@ -1,6 +1,7 @@
 #include "models/wan/family.h"
 
 #include <filesystem>
+#include <span>
 
 #include "io/text/text_clean.h"
 #include "io/text/tokenizer.h"
@@ -20,40 +21,18 @@ struct DefaultsRow {
   int64_t frames;
   double fps;
   int64_t picture_width, picture_height;
-  std::vector<double> teacache{};
+  std::span<const double> teacache{};
 };
 
-// The polynomials of TeaCache are those of TeaCache4Wan2.1 on the time embedding. They were fitted
-// for Wan 2.1 alone.
-const DefaultsRow kDefaults[] = {
-    {"wan2.1-t2v-1.3b",
-     1536,
-     16,
-     16,
-     1,
-     50,
-     5,
-     5,
-     0,
-     81,
-     16,
-     832,
-     480,
-     {2.39676752e3, -1.31110545e3, 2.01331979e2, -8.29855975, 1.37887774e-1}},
-    {"wan2.1-t2v-14b",
-     5120,
-     16,
-     16,
-     1,
-     50,
-     5,
-     5,
-     0,
-     81,
-     16,
-     1280,
-     720,
-     {-5784.54975374, 5449.50911966, -1811.16591783, 256.27178429, -13.02252404}},
+// The polynomials of TeaCache4Wan2.1 on the time embedding. They were fitted for Wan 2.1 alone.
+constexpr double kTeaCache1B[] = {2.39676752e3, -1.31110545e3, 2.01331979e2, -8.29855975,
+                                  1.37887774e-1};
+constexpr double kTeaCache14B[] = {-5784.54975374, 5449.50911966, -1811.16591783, 256.27178429,
+                                   -13.02252404};
+
+constexpr DefaultsRow kDefaults[] = {
+    {"wan2.1-t2v-1.3b", 1536, 16, 16, 1, 50, 5, 5, 0, 81, 16, 832, 480, kTeaCache1B},
+    {"wan2.1-t2v-14b", 5120, 16, 16, 1, 50, 5, 5, 0, 81, 16, 1280, 720, kTeaCache14B},
     {"wan2.2-t2v-a14b", 5120, 16, 16, 2, 40, 12, 4, 3, 81, 16, 1280, 720},
     {"wan2.2-i2v-a14b", 5120, 36, 16, 2, 40, 5, 3.5, 3.5, 81, 16, 1280, 720},
     {"wan2.2-ti2v-5b", 3072, 48, 48, 1, 50, 5, 5, 0, 121, 24, 1280, 704},
@@ -71,7 +50,7 @@ DefaultSettings built_in(const DefaultsRow& row) {
   out.guidance_scale = row.guidance;
   if (row.guidance_2 > 0) out.guidance_scale_2 = row.guidance_2;
   out.flow_shift = row.shift;
-  out.teacache = row.teacache;
+  out.teacache.assign(row.teacache.begin(), row.teacache.end());
   return out;
 }
 

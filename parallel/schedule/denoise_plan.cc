@@ -106,21 +106,22 @@ class DenoiseWriter final : public PlanWriter {
     return runs_blocks(step + 1, 0) || runs_blocks(step + 1, 1);
   }
 
-  // A run can stop between two turns, so what is sent in one is taken in it.
+  // Runs the first blocks of a step, in its own turn or in the one before, and sends their rows to
+  // the last stage. A run can stop between two turns, so what is sent in one is taken in it.
   void run_first_blocks(const Pass& step) {
     for (int branch = 0; branch < config_.steps[step.step].branches; ++branch) {
       if (!computes(branch)) continue;
       const Pass pass = of_branch(step, branch);
       const SlotVersion made = behind_first_block(pass);
       Step message = first_block_message(pass, first() ? stages_ - 1 : 0);
-      message.stale = config_.runs_ahead(pass.step) ? -1 : 0;
+      message.ahead = config_.runs_ahead(pass.step);
       if (first()) {
         wait_for_send(pass, made.slot);
         add({.kind = Kind::kCompute,
              .pass = pass,
              .blocks = {0, 1, config_.blocks[pass.model]},
              .tokens = tokens_,
-             .stale = message.stale,
+             .ahead = message.ahead,
              .reads = {latent(pass)},
              .writes = {made}});
         if (!last()) send(message, made);
@@ -260,11 +261,11 @@ class DenoiseWriter final : public PlanWriter {
   void forward(const Pass& pass, const std::optional<Pass>& next) {
     if (!config_.steps[pass.step].runs_blocks(pass.branch)) return reuse(pass);
     BlockRange blocks = this->blocks(pass);
-    SlotVersion in = first() ? latent(pass) : hidden(pass, blocks.begin);
-    if (first() && config_.first_block_bytes) {
-      in = behind_first_block(pass);
-      blocks.begin = 1;
-    }
+    const bool began = first() && config_.first_block_bytes > 0;  // run_first_blocks()
+    if (began) blocks.begin = 1;
+    const SlotVersion in = began     ? behind_first_block(pass)
+                           : first() ? latent(pass)
+                                     : hidden(pass, blocks.begin);
     const SlotVersion out = last() ? velocity(pass) : hidden(pass, blocks.end);
     Step step{.kind = Kind::kCompute,
               .pass = pass,

@@ -69,6 +69,7 @@ std::string to_string(const Step& step) {
             std::to_string(step.blocks.end) + ") of " + std::to_string(step.blocks.total);
   if (step.tokens.size() > 0) text += " tokens " + to_string(step.tokens);
   if (step.reuses) text += " from the cache";
+  if (step.ahead) text += " one turn ahead";
   if (step.stale > 0) text += " stale " + std::to_string(step.stale);
   if (step.peer >= 0)
     text += " peer " + std::to_string(step.peer) + " " + std::string(to_string(step.payload)) +

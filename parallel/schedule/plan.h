@@ -46,7 +46,8 @@ struct Step {
   BlockRange blocks{};
   Range tokens{};       // rows of the sequence that are computed, updated or carried
   bool reuses = false;  // adds what the blocks added in an earlier turn in place of running them
-  int stale = 0;        // turns that the rows it reads may be old; -1: one ahead
+  int stale = 0;        // how many turns old the rows may be that it reads
+  bool ahead = false;   // it reads and makes rows of the turn after its own
   int peer = -1;
   Payload payload = Payload::kControl;
   int64_t bytes = 0;

@@ -140,16 +140,16 @@ class RankCheck {
   }
 
   void check_turns(const Step& step) {
-    if (step.stale < -1 || step.stale > rules_.stale)
+    if (step.stale < 0 || step.stale > rules_.stale)
       fault("may be stale by " + std::to_string(rules_.stale) + " turns at most");
-    const int ahead = std::max(-step.stale, 0), old = std::max(step.stale, 0);
+    const int turn = step.turn + step.ahead;
     for (const SlotVersion& version : step.reads) {
-      if (version.turn > step.turn + ahead || version.turn < step.turn - old)
+      if (version.turn > turn || version.turn < turn - step.stale)
         fault("reads " + to_string(version) + ", which is too old or too new");
       if (std::ranges::count(step.reads, version.slot, &SlotVersion::slot) > 1)
         fault("reads slot " + std::to_string(version.slot) + " twice");
     }
-    const int made = step.turn + ahead + (step.kind == Kind::kUpdate);
+    const int made = turn + (step.kind == Kind::kUpdate);
     // Rows that enter may be for a later turn.
     for (const SlotVersion& version : step.writes)
       if (version.turn < made || (version.turn > made && step.kind != Kind::kEnter))

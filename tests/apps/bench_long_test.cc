@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-using test::Cli, test::Outcome, test::run, test::json_lines;
+using test::Cli, test::Outcome, test::run, test::json_lines_of;
 using BenchLong = Cli;
 
 const char* const kSmall =
@@ -20,11 +20,9 @@ const char* const kSmall =
 
 TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
   const std::string svg = path("long.svg");
-  const Outcome outcome =
-      run(std::string(kSmall) + "--json --svg " + svg +
-          " queue:block=2,context=1 full clips:window=3,global=2 queue:block=4,context=1");
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = json_lines(outcome.out);
+  const auto lines = json_lines_of(
+      std::string(kSmall) + "--json --svg " + svg +
+      " queue:block=2,context=1 full clips:window=3,global=2 queue:block=4,context=1");
   ASSERT_EQ(lines.size(), 8u);
   EXPECT_EQ(lines[0].at("method"), "full");  // the reference comes first
   EXPECT_TRUE(lines[0].at("psnr").is_null());
@@ -61,11 +59,9 @@ TEST_F(BenchLong, AllMethodsOnOneAndTwoRanks) {
 
 // Several cases of a method have one row of one rank, whose time and frames they are compared with.
 TEST_F(BenchLong, CasesNameTheAxisThatRanksShare) {
-  const Outcome outcome = run(std::string(kSmall) +
-                              "--json full@ring=2 queue:block=2,context=1 full full@ulysses "
-                              "queue:block=2,context=1@layers");
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = json_lines(outcome.out);
+  const auto lines = json_lines_of(std::string(kSmall) +
+                                   "--json full@ring=2 queue:block=2,context=1 full full@ulysses "
+                                   "queue:block=2,context=1@layers");
   const char* const layouts[] = {"one rank",
                                  "ring=2,text_ranks=1,decode_rank=0",
                                  "cfg=2",
@@ -97,11 +93,9 @@ TEST_F(BenchLong, TheTableHasALinePerRow) {
 
 // The pocket model has eight blocks, so that one to four stages are legal.
 TEST_F(BenchLong, FourStagesGiveTheFramesOfOne) {
-  const Outcome outcome =
-      run("bench long --model models/pocket --size 32x32 --num-frames 41 --steps 9 --dtype f32 "
-          "--ranks 4 --json queue:block=2,context=1");
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = json_lines(outcome.out);
+  const auto lines = json_lines_of(
+      "bench long --model models/pocket --size 32x32 --num-frames 41 --steps 9 --dtype f32 "
+      "--ranks 4 --json queue:block=2,context=1");
   ASSERT_EQ(lines.size(), 4u);
   for (size_t i = 0; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i].at("framehash"), lines[0].at("framehash")) << i + 1 << " ranks";
@@ -113,11 +107,9 @@ TEST_F(BenchLong, FourStagesGiveTheFramesOfOne) {
 // The only block takes nine steps, and each sends hidden rows to the second stage and the latent
 // back.
 TEST_F(BenchLong, MessagesTakeTheTimeOfTheLink) {
-  const Outcome outcome = run(
+  const auto lines = json_lines_of(
       "bench long --model tests/golden/pipeline_t2v/model --size 32x16 --num-frames 9 --steps 9 "
       "--dtype f32 --link-ms 50 --json queue:block=2,context=1");
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = json_lines(outcome.out);
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_TRUE(lines[1].at("layout").get<std::string>().starts_with("layers=2")) << lines[1];
   EXPECT_EQ(lines[1].at("link_ms"), 50);

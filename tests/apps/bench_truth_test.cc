@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-using test::Cli, test::Outcome, test::run, test::json_lines;
+using test::Cli, test::Outcome, test::run, test::json_lines_of;
 using BenchTruth = Cli;
 
 const char* const kSmall =
@@ -20,10 +20,8 @@ const char* const kSmall =
 
 TEST_F(BenchTruth, ComparesEveryCaseWithFullAttention) {
   const std::string svg = path("truth.svg");
-  const Outcome outcome = run(std::string(kSmall) + "--json --svg " + svg +
-                              " full@ulysses full@ring clips:window=1,global=1@clip");
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = json_lines(outcome.out);
+  const auto lines = json_lines_of(std::string(kSmall) + "--json --svg " + svg +
+                                   " full@ulysses full@ring clips:window=1,global=1@clip");
   ASSERT_EQ(lines.size(), 3u);
   for (size_t i = 0; i < lines.size(); ++i) {
     const nlohmann::json& line = lines[i];
@@ -56,11 +54,9 @@ TEST_F(BenchTruth, TheTableHasALinePerCase) {
 
 // A threshold of 0 skips nothing; one above all changes runs the first step and the last alone.
 TEST_F(BenchTruth, ACacheIsACaseWithItsSkippedSteps) {
-  const Outcome outcome =
-      run("bench truth --model models/pocket --size 32x32 --num-frames 5 --steps 9 --dtype f32 "
-          "--repeat 1 --json teacache:0@cfg teacache:1000@cfg full@cfg");
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = json_lines(outcome.out);
+  const auto lines = json_lines_of(
+      "bench truth --model models/pocket --size 32x32 --num-frames 5 --steps 9 --dtype f32 "
+      "--repeat 1 --json teacache:0@cfg teacache:1000@cfg full@cfg");
   ASSERT_EQ(lines.size(), 3u);
   for (size_t i = 0; i < lines.size(); ++i) {
     EXPECT_EQ(lines[i].at("skipped_steps"), i == 1 ? 7 : 0) << lines[i];
@@ -70,11 +66,9 @@ TEST_F(BenchTruth, ACacheIsACaseWithItsSkippedSteps) {
 }
 
 TEST_F(BenchTruth, ForecastsEightRanksOverThreeLinks) {
-  const Outcome outcome =
-      run("bench truth --simulate --model models/pocket --json --device-gflops 100 --device-gbs 10 "
-          "full@ring");
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const auto lines = json_lines(outcome.out);
+  const auto lines = json_lines_of(
+      "bench truth --simulate --model models/pocket --json --device-gflops 100 --device-gbs 10 "
+      "full@ring");
   ASSERT_EQ(lines.size(), 3u);
   for (size_t i = 0; i < lines.size(); ++i) {
     EXPECT_TRUE(lines[i].at("simulated"));

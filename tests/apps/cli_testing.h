@@ -71,6 +71,13 @@ inline std::vector<nlohmann::json> json_lines(const std::string& text) {
   return objects;
 }
 
+// The JSON lines that a command prints which must succeed.
+inline std::vector<nlohmann::json> json_lines_of(const std::string& command) {
+  const Outcome outcome = run(command);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  return json_lines(outcome.code == 0 ? outcome.out : "");
+}
+
 inline size_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 
 }  // namespace weft::test

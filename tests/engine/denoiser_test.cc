@@ -15,91 +15,20 @@
 #include "kernels/tensor.h"
 #include "parallel/sequence_map.h"
 #include "parallel/transport/local.h"
+#include "tests/engine/toy_values.h"
 
 namespace weft {
 namespace {
 
-constexpr std::array<int64_t, 4> kShape{2, 3, 4, 6};
-constexpr int kBlocks = 5;
-constexpr int64_t kTokens = 3 * 2 * 3, kRow = 2 * 2 * 2, kLatent = kTokens * kRow;
+using Toy = test::ToyValues;
+using ToyExperts = test::ToyValuesExperts;
 
-TransformerTraits toy_traits() {
-  TransformerTraits traits;
-  traits.width = kRow;
-  traits.blocks = kBlocks;
-  traits.heads = 6;
-  traits.head_dim = 2;
-  traits.in_channels = traits.out_channels = kShape[0];
-  traits.patch = {1, 2, 2};
-  traits.text_columns = 1;
-  traits.time_columns = 2;
-  return traits;
-}
+constexpr auto kShape = Toy::kShape;
+constexpr int kBlocks = Toy::kBlocks;
+constexpr int64_t kTokens = Toy::kTokens, kRow = Toy::kRow, kLatent = kTokens * kRow;
 
-struct ToyConditioning final : Conditioning {
-  float prompt = 0;
-  size_t bytes() const override { return 0; }
-};
-
-// A block of the toy on one value.
-float block(float x, float prompt, float timestep) {
-  return 0.75f * x + 0.25f * std::sin(x + prompt) + 0.001f * timestep;
-}
-
-// Every value goes through the blocks on its own.
-struct Toy final : Transformer {
-  TransformerTraits own = toy_traits();
-  TransformerLoad load{};
-
-  const TransformerTraits& traits() const override { return own; }
-  const TransformerLoad& loaded() const override { return load; }
-  size_t weights_bytes() const override { return 0; }
-  size_t streamed_bytes() const override { return 0; }
-  WeightOffload streamed() const override { return {}; }
-  std::unique_ptr<Conditioning> prepare(Context&, const Conditions& conditions,
-                                        std::array<int64_t, 3>) const override {
-    auto made = std::make_unique<ToyConditioning>();
-    made->prompt = conditions.text.as<float>()[0];
-    return made;
-  }
-  Rope rope(std::array<int64_t, 3>, std::array<int64_t, 3>, const Conditioning&) const override {
-    return {};
-  }
-  void forward(Context& context, const ForwardArgs& args) const override {
-    EXPECT_EQ(args.in[0], context.tokens.size());
-    const float prompt = static_cast<const ToyConditioning&>(args.conditioning).prompt;
-    for (int64_t i = 0; i < args.in.count(); ++i) {
-      float x = args.in.as<float>()[i];
-      for (int b = args.blocks.begin; b < args.blocks.end; ++b)
-        x = block(x, prompt, args.times[0].timestep);
-      args.out.as<float>()[i] = x;
-    }
-  }
-};
-
-struct ToyExperts final : Experts {
-  Toy toy;
-  ModelFamily row{};
-  const ModelFamily& family() const override { return row; }
-  const TransformerTraits& traits() const override { return toy.own; }
-  DType dtype() const override { return DType::kF32; }
-  int64_t text_length(int64_t rows) const override { return rows; }
-  const Transformer& expert(Stream&, int) override { return toy; }
-  void done_with_experts() override {}
-};
-
-Tensor noise(const std::array<int64_t, 4>& shape = kShape) {
-  Tensor x(DType::kF32, shape);
-  for (int64_t i = 0; i < x.count(); ++i)
-    x.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
-  return x;
-}
-
-Sampler sampler() {
-  SamplerConfig config;  // UniPC: it remembers three tensors
-  config.shift = 3;
-  return {config, 4};
-}
+Tensor noise(const std::array<int64_t, 4>& shape = kShape) { return Toy::noise(shape); }
+Sampler sampler() { return Toy::sampler(4); }
 
 Request request(double guidance) {
   Request request;
@@ -118,10 +47,10 @@ Tensor reference(double guidance, const std::array<int64_t, 4>& shape = kShape) 
   for (int step = 0; step < steps.steps(); ++step) {
     for (int branch = 0; branch < 2; ++branch)
       for (int64_t i = 0; i < x.count(); ++i) {
-        float v = x.as<float>()[i];
-        for (int b = 0; b < kBlocks; ++b)
-          v = block(v, branch ? -0.5f : 0.5f, steps.timesteps()[step]);
-        velocities[branch].as<float>()[i] = v;
+        const float timestep = steps.timesteps()[step];
+        float v = Toy::embed(x.as<float>()[i]);
+        for (int b = 0; b < kBlocks; ++b) v = Toy::block(v, branch ? -0.5f : 0.5f, timestep);
+        velocities[branch].as<float>()[i] = Toy::head(v, timestep);
       }
     guide(stream, {}, guidance, velocities[1], velocities[0]);
     steps.step(stream, arena, step, velocities[0], x, state);

@@ -15,6 +15,7 @@
 #include "parallel/sequence_map.h"
 #include "parallel/transport/local.h"
 #include "tests/engine/small_job.h"
+#include "tests/engine/toy_values.h"
 #include "tests/models/transformer_testing.h"
 
 namespace weft {
@@ -153,91 +154,10 @@ TEST(EmptyBlocks, AreTheEndsOfAForward) {
   EXPECT_EQ(std::memcmp(head.view().data, out.view().data, out.view().bytes()), 0);
 }
 
-// A toy transformer whose values go through it on their own.
-constexpr std::array<int64_t, 4> kShape{2, 3, 4, 6};
-constexpr int kBlocks = 5, kSteps = 8;
-constexpr int64_t kTokens = 3 * 2 * 3, kRow = 2 * 2 * 2;
+using Toy = test::ToyValues;
 
-float embed(float x) { return 1.5f * x + 0.125f; }
-float block(float x, float prompt, float timestep) {
-  return 0.75f * x + 0.25f * std::sin(x + prompt) + 0.001f * timestep;
-}
-float head(float x, float timestep) { return 0.5f * x - 0.0005f * timestep; }
-
-struct ToyConditioning final : Conditioning {
-  float prompt = 0;
-  size_t bytes() const override { return 0; }
-};
-
-struct Toy final : Transformer {
-  TransformerTraits own{};
-  TransformerLoad load{};
-  Toy() {
-    own.width = kRow;
-    own.blocks = kBlocks;
-    own.heads = 6;
-    own.head_dim = 2;
-    own.in_channels = own.out_channels = kShape[0];
-    own.patch = {1, 2, 2};
-    own.text_columns = 1;
-    own.time_columns = 2;
-  }
-  const TransformerTraits& traits() const override { return own; }
-  const TransformerLoad& loaded() const override { return load; }
-  size_t weights_bytes() const override { return 0; }
-  size_t streamed_bytes() const override { return 0; }
-  WeightOffload streamed() const override { return {}; }
-  std::unique_ptr<Conditioning> prepare(Context&, const Conditions& conditions,
-                                        std::array<int64_t, 3>) const override {
-    auto made = std::make_unique<ToyConditioning>();
-    made->prompt = conditions.text.as<float>()[0];
-    return made;
-  }
-  Rope rope(std::array<int64_t, 3>, std::array<int64_t, 3>, const Conditioning&) const override {
-    return {};
-  }
-  void forward(Context& context, const ForwardArgs& args) const override {
-    const float prompt = static_cast<const ToyConditioning&>(args.conditioning).prompt;
-    const float timestep = args.times[0].timestep;
-    const Arena::Scope scope(context.arena);
-    const TensorView x = context.arena.alloc(DType::kF32, args.in.shape());
-    for (int64_t i = 0; i < x.count(); ++i) {
-      float value = args.in.as<float>()[i];
-      if (args.blocks.first()) value = embed(value);
-      for (int b = args.blocks.begin; b < args.blocks.end; ++b)
-        value = block(value, prompt, timestep);
-      x.as<float>()[i] = value;
-    }
-    if (args.blocks.last() && args.hook) args.hook->before_head(context, x);
-    for (int64_t i = 0; i < x.count(); ++i)
-      args.out.as<float>()[i] =
-          args.blocks.last() ? head(x.as<float>()[i], timestep) : x.as<float>()[i];
-  }
-};
-
-struct ToyExperts final : Experts {
-  Toy toy;
-  ModelFamily row{};
-  const ModelFamily& family() const override { return row; }
-  const TransformerTraits& traits() const override { return toy.own; }
-  DType dtype() const override { return DType::kF32; }
-  int64_t text_length(int64_t rows) const override { return rows; }
-  const Transformer& expert(Stream&, int) override { return toy; }
-  void done_with_experts() override {}
-};
-
-Tensor noise() {
-  Tensor x(DType::kF32, kShape);
-  for (int64_t i = 0; i < x.count(); ++i)
-    x.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
-  return x;
-}
-
-Sampler toy_sampler() {
-  SamplerConfig config;
-  config.shift = 3;
-  return {config, kSteps};
-}
+constexpr auto kShape = Toy::kShape;
+constexpr int kBlocks = Toy::kBlocks, kSteps = 8;
 
 Request toy_request(double guidance, const std::vector<int>& skipped) {
   Request request;
@@ -254,8 +174,9 @@ bool is_in(const std::vector<int>& steps, int step) { return std::ranges::count(
 Tensor reference(double guidance, const std::vector<int>& skipped, std::vector<double>& error) {
   Stream stream = Stream::cpu(1);
   Arena arena;
-  const Sampler steps = toy_sampler();
-  Tensor x = noise(), velocities[2] = {Tensor(DType::kF32, kShape), Tensor(DType::kF32, kShape)};
+  const Sampler steps = Toy::sampler(kSteps);
+  Tensor x = Toy::noise(),
+         velocities[2] = {Tensor(DType::kF32, kShape), Tensor(DType::kF32, kShape)};
   std::vector<float> added[2];
   for (auto& of_branch : added) of_branch.resize(x.count());
   SamplerState state(x.count());
@@ -265,15 +186,15 @@ Tensor reference(double guidance, const std::vector<int>& skipped, std::vector<d
     for (int branch = 0; branch < 2; ++branch) {
       double wrong = 0, size = 0;
       for (int64_t i = 0; i < x.count(); ++i) {
-        const float first = embed(x.as<float>()[i]);
+        const float first = Toy::embed(x.as<float>()[i]);
         float last = first;
-        for (int b = 0; b < kBlocks; ++b) last = block(last, prompt_of(branch), timestep);
-        const float right = head(last, timestep);
+        for (int b = 0; b < kBlocks; ++b) last = Toy::block(last, prompt_of(branch), timestep);
+        const float right = Toy::head(last, timestep);
         if (is_in(skipped, step))
           last = first + added[branch][i];
         else
           added[branch][i] = last - first;
-        const float velocity = head(last, timestep);
+        const float velocity = Toy::head(last, timestep);
         velocities[branch].as<float>()[i] = velocity;
         wrong += std::abs(double{velocity} - right);
         size += std::abs(double{right});
@@ -295,17 +216,18 @@ Observed denoise(const Layout& layout, double guidance, const std::vector<int>& 
                  int audit = 0, const LocalOptions& options = {}) {
   Observed seen;
   std::mutex mutex;
-  const Sampler steps = toy_sampler();
+  const Sampler steps = Toy::sampler(kSteps);
   const Request asked = toy_request(guidance, skipped);
   run_ranks(
       layout.ranks(),
       [&](Communicator& world) {
         Stream stream = Stream::cpu(1);
         Arena arena;
-        ToyExperts experts;
+        test::ToyValuesExperts experts;
         RankPlacement placement = RankPlacement::of(world, layout);
         float prompts[] = {prompt_of(0), prompt_of(1)};
-        DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
+        DenoisePlanConfig config =
+            staged_config(placement, experts.traits(), DType::kF32, Toy::kTokens);
         config.steps.assign(kSteps, {.model = 0, .branches = guidance_branches(guidance)});
         for (size_t i = 0; i < skipped.size(); ++i) {
           config.steps[skipped[i]].skipped = true;
@@ -316,7 +238,7 @@ Observed denoise(const Layout& layout, double guidance, const std::vector<int>& 
                 .sampler = steps,
                 .embeds = {TensorView(&prompts[0], DType::kF32, {1, 1}),
                            TensorView(&prompts[1], DType::kF32, {1, 1})},
-                .latent = noise()};
+                .latent = Toy::noise()};
         job.decode = [&](const TensorView& latent) {
           Tensor copied(DType::kF32, kShape);
           copy(stream, latent, copied);
@@ -344,7 +266,7 @@ bool same(const Tensor& a, const Tensor& b) {
 
 std::vector<Layout> toy_layouts(int ranks, bool guided) {
   return legal_layouts(
-      ranks, {.heads = 6, .layers = kBlocks, .tokens = kTokens, .ffn = 6, .guided = guided});
+      ranks, {.heads = 6, .layers = kBlocks, .tokens = Toy::kTokens, .ffn = 6, .guided = guided});
 }
 
 TEST(StepCache, GivesTheLatentOfOneLoopUnderEveryLayout) {

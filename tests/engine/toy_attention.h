@@ -8,48 +8,24 @@
 #include <memory>
 #include <vector>
 
-#include "engine/generation/components.h"
-#include "models/transformer.h"
+#include "tests/engine/toy_transformer.h"
 
 namespace weft::test {
 
-struct ToyAttentionPrompt final : Conditioning {
-  float prompt = 0;
-  size_t bytes() const override { return 0; }
-};
-
-struct ToyAttention final : Transformer {
+struct ToyAttention final : ToyTransformer {
   static constexpr int kHeads = 6, kHead = 6, kWidth = kHeads * kHead;
 
-  TransformerTraits own;
-  TransformerLoad load{};
   float seed;
   // Sees every forward before it computes and after it.
   std::function<void(const Context&, const ForwardArgs&)> before{}, after{};
 
-  explicit ToyAttention(int blocks, float seed_of = 1) : seed(seed_of) {
-    own.width = kWidth;
-    own.blocks = blocks;
+  explicit ToyAttention(int blocks, float seed_of = 1)
+      : ToyTransformer(kWidth, blocks), seed(seed_of) {
     own.heads = kHeads;
     own.head_dim = kHead;
     own.ffn_columns = kWidth;
-    own.in_channels = own.out_channels = 2;
-    own.patch = {1, 2, 2};
-    own.text_columns = 1;
-    own.time_columns = 2;
   }
 
-  const TransformerTraits& traits() const override { return own; }
-  const TransformerLoad& loaded() const override { return load; }
-  size_t weights_bytes() const override { return 0; }
-  size_t streamed_bytes() const override { return 0; }
-  WeightOffload streamed() const override { return {}; }
-  std::unique_ptr<Conditioning> prepare(Context&, const Conditions& conditions,
-                                        std::array<int64_t, 3>) const override {
-    auto made = std::make_unique<ToyAttentionPrompt>();
-    made->prompt = conditions.text.as<float>()[0];
-    return made;
-  }
   Rope rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> start,
             const Conditioning&) const override {
     return make_rope(grid, start, kHead);
@@ -84,7 +60,7 @@ struct ToyAttention final : Transformer {
   void forward(Context& context, const ForwardArgs& args) const override {
     if (before) before(context, args);
     const int64_t n = args.in[0];
-    const float prompt = static_cast<const ToyAttentionPrompt&>(args.conditioning).prompt;
+    const float prompt = prompt_of(args);
     const float time = args.times[0].timestep / 1000;
     Tensor x = zeros({n, kWidth});
     if (args.blocks.first())
@@ -118,20 +94,15 @@ struct ToyAttention final : Transformer {
   mutable std::map<std::pair<int, int>, std::vector<float>> weights_;  // by layer and matrix
 };
 
-struct ToyAttentionExperts final : Experts {
+struct ToyAttentionExperts final : ToyExperts {
   std::vector<std::unique_ptr<ToyAttention>> models;
-  ModelFamily row{};
   ToyAttentionExperts(int experts, int blocks) {
     for (int model = 0; model < experts; ++model)
       models.push_back(
           std::make_unique<ToyAttention>(blocks, 1 + 0.3f * static_cast<float>(model)));
   }
-  const ModelFamily& family() const override { return row; }
   const TransformerTraits& traits() const override { return models[0]->own; }
-  DType dtype() const override { return DType::kF32; }
-  int64_t text_length(int64_t rows) const override { return rows; }
   const Transformer& expert(Stream&, int model) override { return *models[model]; }
-  void done_with_experts() override {}
 };
 
 }  // namespace weft::test

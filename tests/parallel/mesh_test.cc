@@ -177,6 +177,12 @@ TEST(Layout, ClipsNeedTheMethodAndNoRing) {
   EXPECT_EQ(Mesh(parse_layout("clip=7,ulysses=3", 21, limits)).sequence_index(10), 10);
 }
 
+// An axis that splits tokens has no place beside one that splits them differently.
+void expect_refused_beside(const std::string& reason, const LayoutLimits& limits) {
+  for (const std::string other : {"ulysses", "ring", "token_ring"})
+    EXPECT_NE(fault(other + "=2", 2, limits).find(other + reason), std::string::npos);
+}
+
 // Patches have a meaning where attention is displaced, and nothing else splits their tokens.
 TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
   EXPECT_NE(fault("patch=2", 2, kWan).find("there are no displaced patches; legal: 1"),
@@ -189,10 +195,7 @@ TEST(Layout, PatchesNeedDisplacedAttentionAndNoOtherSplitOfTokens) {
             "cfg=2,patch=3,tensor=2");
   EXPECT_NE(fault("patch=4", 4, limits).find("patch is 4, but there are 3 patches"),
             std::string::npos);
-  for (const char* other : {"ulysses", "ring", "token_ring"}) {
-    const std::string text = other + std::string("=2");
-    EXPECT_NE(fault(text, 2, limits).find(text + " beside displaced patches"), std::string::npos);
-  }
+  expect_refused_beside("=2 beside displaced patches", limits);
 }
 
 // Steps have ranks of their own in a stream alone.
@@ -206,11 +209,7 @@ TEST(Layout, StepsNeedAStreamAndNoSplitOfTokens) {
   EXPECT_EQ(to_string(parse_layout("step=3,layers=2,tensor=2", 12, limits)),
             "step=3,layers=2,tensor=2");
   EXPECT_NE(fault("step=4", 4, limits).find("step is 4, but there are 3 steps"), std::string::npos);
-  for (const char* other : {"ulysses", "ring", "token_ring"}) {
-    const std::string text = other + std::string("=2");
-    EXPECT_NE(fault(text, 2, limits).find(text + " splits the tokens of a stream's block"),
-              std::string::npos);
-  }
+  expect_refused_beside("=2 splits the tokens of a stream's block", limits);
 }
 
 TEST(SequenceMap, ClipsAreWholeFrames) {

@@ -1,0 +1,66 @@
+#pragma once
+// A toy transformer whose values go through it one by one, and a latent for it.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "engine/sampling/sampler.h"
+#include "kernels/tensor.h"
+#include "tests/engine/toy_transformer.h"
+
+namespace weft::test {
+
+struct ToyValues final : ToyTransformer {
+  static constexpr std::array<int64_t, 4> kShape{2, 3, 4, 6};  // of the latent
+  static constexpr int kBlocks = 5;
+  static constexpr int64_t kTokens = 3 * 2 * 3, kRow = 2 * 2 * 2;
+
+  ToyValues() : ToyTransformer(kRow, kBlocks) {}
+
+  static float embed(float x) { return 1.5f * x + 0.125f; }
+  static float block(float x, float prompt, float timestep) {
+    return 0.75f * x + 0.25f * std::sin(x + prompt) + 0.001f * timestep;
+  }
+  static float head(float x, float timestep) { return 0.5f * x - 0.0005f * timestep; }
+
+  void forward(Context& context, const ForwardArgs& args) const override {
+    EXPECT_TRUE(args.blocks.begin == args.blocks.end || args.in[0] == context.tokens.size());
+    const float prompt = prompt_of(args), timestep = args.times[0].timestep;
+    const Arena::Scope scope(context.arena);
+    const TensorView x = context.arena.alloc(DType::kF32, args.in.shape());
+    for (int64_t i = 0; i < x.count(); ++i) {
+      float value = args.in.as<float>()[i];
+      if (args.blocks.first()) value = embed(value);
+      for (int b = args.blocks.begin; b < args.blocks.end; ++b)
+        value = block(value, prompt, timestep);
+      x.as<float>()[i] = value;
+    }
+    if (args.blocks.last() && args.hook) args.hook->before_head(context, x);
+    for (int64_t i = 0; i < x.count(); ++i)
+      args.out.as<float>()[i] =
+          args.blocks.last() ? head(x.as<float>()[i], timestep) : x.as<float>()[i];
+  }
+
+  static Tensor noise(const std::array<int64_t, 4>& shape = kShape) {
+    Tensor x(DType::kF32, shape);
+    for (int64_t i = 0; i < x.count(); ++i)
+      x.as<float>()[i] = static_cast<float>((i * 7919) % 1009) / 504.5f - 1;
+    return x;
+  }
+
+  // UniPC, which remembers three tensors.
+  static Sampler sampler(int steps) {
+    SamplerConfig config;
+    config.shift = 3;
+    return {config, steps};
+  }
+};
+
+struct ToyValuesExperts final : ToyExperts {
+  ToyValues toy;
+  const TransformerTraits& traits() const override { return toy.own; }
+  const Transformer& expert(Stream&, int) override { return toy; }
+};
+
+}  // namespace weft::test
