@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <thread>
 
 #include "kernels/meter.h"
 
@@ -48,41 +49,71 @@ std::vector<std::vector<int64_t>> decoder_kernels(const VaeModel& vae) {
   return shapes;
 }
 
-DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model,
-                           const VaeModel& vae, DType vae_dtype) {
-  constexpr int64_t kTokens = 768, kMostColumns = 1536;
-  const int64_t heads = std::clamp<int64_t>(kMostColumns / model.head_dim, 1, model.heads),
-                width = heads * model.head_dim, hidden = std::min(kMostColumns, model.ffn_columns);
-  Stream stream = Stream::cpu(threads, Determinism::kFast, &metered_ops());
-  const Tensor x(dtype, {kTokens, width}), y(dtype, {kTokens, width}), out(dtype, {kTokens, width}),
-      wide(dtype, {kTokens, hidden});
-  const Tensor weight(dtype, {hidden, width}), row(DType::kF32, {width});
-  const PackedLinear packed = pack_linear(stream, weight, {}, dtype);
-  const std::vector<Convolution> convolutions = decoder_convolutions(stream, vae, vae_dtype);
-  const ConvArgs conv{.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}};
-  const Rope rope = make_rope({1, 24, 32}, {0, 0, 0}, model.head_dim);
-  const auto by_head = [&](const Tensor& rows) {
-    return rows.view().reshape({kTokens, heads, model.head_dim});
-  };
-  const KVSegment segment{.k = by_head(x), .v = by_head(y)};
-  const auto run_all = [&] {
-    linear(stream, x, packed, LinearActivation::kNone, wide);
-    attention(stream, {.q = by_head(x), .segments = {&segment, 1}, .out = by_head(out)});
-    for (const Convolution& one : convolutions)
-      conv3d(stream, one.picture, one.packed, conv, one.drawn);
-    modulated_layer_norm(stream, x, row, row, 1e-6f, out);
-    apply_rope(stream, by_head(x), rope, 0, by_head(out));
-    gated_add(stream, x, y, row, out);
-    copy(stream, x, out);
-  };
+namespace {
+
+// Ops of the sizes of a model, and what they compute with.
+class SampleOps {
+ public:
+  SampleOps(int threads, const SampledModel& of)
+      : stream_(Stream::cpu(threads, Determinism::kFast, &metered_ops())),
+        head_dim_(of.model.head_dim),
+        heads_(std::clamp<int64_t>(kMostColumns / head_dim_, 1, of.model.heads)),
+        wide_(of.dtype, {kTokens, std::min(kMostColumns, of.model.ffn_columns)}),
+        row_(DType::kF32, {heads_ * head_dim_}),
+        packed_(pack_linear(stream_, Tensor(of.dtype, {wide_.view()[1], row_.view()[0]}), {},
+                            of.dtype)),
+        convolutions_(decoder_convolutions(stream_, of.vae, of.vae_dtype)),
+        rope_(make_rope({1, 24, 32}, {0, 0, 0}, head_dim_)) {
+    for (Tensor& rows : rows_) rows = Tensor(of.dtype, {kTokens, heads_ * head_dim_});
+  }
+
+  void run() {
+    const TensorView x = rows_[0], y = rows_[1], out = rows_[2];
+    const KVSegment segment{.k = by_head(x), .v = by_head(y)};
+    linear(stream_, x, packed_, LinearActivation::kNone, wide_);
+    attention(stream_, {.q = by_head(x), .segments = {&segment, 1}, .out = by_head(out)});
+    for (const Convolution& one : convolutions_)
+      conv3d(stream_, one.picture, one.packed,
+             {.stride = {1, 1, 1}, .pad_front = 0, .pad_h = {1, 1}, .pad_w = {1, 1}}, one.drawn);
+    modulated_layer_norm(stream_, x, row_, row_, 1e-6f, out);
+    apply_rope(stream_, by_head(x), rope_, 0, by_head(out));
+    gated_add(stream_, x, y, row_, out);
+    copy(stream_, x, out);
+  }
+
+ private:
+  static constexpr int64_t kTokens = 768, kMostColumns = 1536;
+
+  TensorView by_head(const TensorView& rows) const {
+    return rows.reshape({kTokens, heads_, head_dim_});
+  }
+
+  Stream stream_;
+  const int64_t head_dim_, heads_;
+  std::array<Tensor, 3> rows_;
+  const Tensor wide_, row_;
+  const PackedLinear packed_;
+  const std::vector<Convolution> convolutions_;
+  const Rope rope_;
+};
+
+}  // namespace
+
+DeviceModel measure_device(int ranks, int threads, const SampledModel& of) {
   TimingMeter warm, meter;
+  SampleOps ops(threads, of);
+  std::vector<std::jthread> others;
+  for (int rank = 1; rank < ranks; ++rank)
+    others.emplace_back([&](const std::stop_token& stop) {
+      for (SampleOps beside(threads, of); !stop.stop_requested();) beside.run();
+    });
   {
     const MeterScope scope(warm);
-    run_all();
+    ops.run();
   }
   {
     const MeterScope scope(meter);
-    for (int i = 0; i < 5; ++i) run_all();
+    for (int i = 0; i < 5; ++i) ops.run();
   }
   DeviceModel device = measured_device(meter);
   device.copy_bytes_per_s = device.bytes_per_s[static_cast<size_t>(OpFamily::kCopy)] / 2;

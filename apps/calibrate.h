@@ -12,12 +12,19 @@ namespace weft {
 // half the width goes with four times the pixels.
 std::vector<std::vector<int64_t>> decoder_kernels(const VaeModel& vae);
 
-// Describes one rank with `threads` threads; takes about a second. Its matrix products, attention
-// and convolutions have the sizes of the transformer and of the decoder, because small heads,
-// narrow rows and few channels are slower; rows above 1536 columns are cut, because they are no
-// faster. The processor's time for a message is assumed.
-DeviceModel measure_device(int threads, DType dtype, const TransformerTraits& model,
-                           const VaeModel& vae, DType vae_dtype);
+// The model whose sizes the measured ops have.
+struct SampledModel {
+  DType dtype;
+  const TransformerTraits& model;
+  const VaeModel& vae;
+  DType vae_dtype;
+};
+// Describes one of `ranks` ranks on this machine with `threads` threads each; takes about a second.
+// The other ranks compute the same ops meanwhile, because they share caches and memory. Matrix
+// products, attention and convolutions have the sizes of the transformer and of the decoder,
+// because small heads, narrow rows and few channels are slower; rows above 1536 columns are cut,
+// because they are no faster. The processor's time for a message is assumed.
+DeviceModel measure_device(int ranks, int threads, const SampledModel& of);
 // Describes an H200 by published measurements, for plans on machines without a GPU.
 DeviceModel assumed_device_model(DType dtype);
 

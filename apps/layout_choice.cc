@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "apps/calibrate.h"
 #include "kernels/transfer.h"
@@ -52,10 +53,15 @@ SimulatedMachine simulated_machine(const Flags& flags, const Ranks& ranks, const
     machine.model = assumed_device_model(dtype);
     source = " (assumed: an NVIDIA H200; --device-gflops and --device-gbs describe another)";
   } else {
-    const int threads = std::max(1, threads_per_rank(flags, ranks));
-    machine.model = measure_device(threads, dtype, model.directory.expert(0).traits(),
-                                   *model.directory.vae_model, vae_dtype(flags));
-    source = " (measured here, " + std::to_string(threads) + " threads)";
+    const int online = static_cast<int>(std::thread::hardware_concurrency());
+    const int threads = Stream::cpu(threads_per_rank(flags, ranks)).threads();
+    machine.model = measure_device(std::clamp(online / threads, 1, ranks.count), threads,
+                                   {.dtype = dtype,
+                                    .model = model.directory.expert(0).traits(),
+                                    .vae = *model.directory.vae_model,
+                                    .vae_dtype = vae_dtype(flags)});
+    source =
+        " (measured here, " + std::to_string(threads) + (threads == 1 ? " thread)" : " threads)");
   }
   machine.description = to_string(machine.model) + source;
   if (!machine.planned) return machine;

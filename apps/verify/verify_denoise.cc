@@ -152,9 +152,9 @@ NamedTensors run_displaced(Case& c) {
         if (const std::string why = refuse(method, all.tokens); !why.empty())
           throw Error(ErrorKind::kModel, c.file("case.json") + ": " + why);
         if (is_pipefusion(c))
-          c.placement.set_pipefusion(PipeFusion{method.patches, method.warmup});
+          c.placement.set_patches({.pipefusion = PipeFusion{method.patches, method.warmup}});
         else
-          c.placement.set_displaced(method);
+          c.placement.set_patches({.displaced = method});
         return displaced_request(c);
       },
       [&](const Sampler& sampler) {

@@ -43,8 +43,7 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
 
 void place_patches(RankPlacement& placement, const Request& request,
                    const std::array<int64_t, 3>& grid) {
-  placement.set_displaced(displaced_of(request.method, grid, request.steps));
-  placement.set_pipefusion(pipefusion_of(request.method, grid));
+  placement.set_patches(stale_patches_of(request.method, grid, request.steps));
 }
 
 Denoiser::Denoiser(Stream& stream, Arena& arena, Experts& experts, RankPlacement& placement,

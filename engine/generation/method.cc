@@ -152,34 +152,27 @@ std::optional<DualScope> dual_scope_of(const Method& method, int global_steps) {
                    .warmup = static_cast<int>(*method.warmup)};
 }
 
-std::optional<PipeFusion> pipefusion_of(const Method& method, const std::array<int64_t, 3>& grid) {
-  if (!is_pipefusion(method)) return std::nullopt;
-  return PipeFusion{patches_of(method, grid), static_cast<int>(*method.warmup),
-                    static_cast<int>(method.resync.value_or(0))};
-}
-
-std::optional<Displaced> displaced_of(const Method& method, const std::array<int64_t, 3>& grid,
-                                      int steps) {
-  if (!is_displaced(method) || is_pipefusion(method)) return std::nullopt;
-  Displaced out;
-  out.patches = patches_of(method, grid);
-  out.warmup = static_cast<int>(*method.warmup);
-  out.resync = static_cast<int>(method.resync.value_or(0));
-  out.steps = steps;
-  out.code = *method.code;
-  if (method.kind != MethodKind::kPcpp) return out;
+StalePatches stale_patches_of(const Method& method, const std::array<int64_t, 3>& grid, int steps) {
+  if (!is_displaced(method)) return {};
+  const std::vector<int64_t> patches = patches_of(method, grid);
+  const int warmup = static_cast<int>(*method.warmup),
+            resync = static_cast<int>(method.resync.value_or(0));
+  if (is_pipefusion(method)) return {.pipefusion = PipeFusion{patches, warmup, resync}};
+  Displaced out{
+      .patches = patches, .warmup = warmup, .resync = resync, .steps = steps, .code = *method.code};
+  if (method.kind != MethodKind::kPcpp) return {.displaced = out};
   const int first = out.warmup, last = std::max(steps - 1, first);
   for (int step = 0; step < steps; ++step) {
     const double share =
         last == first ? 0 : std::clamp(1.0 * (step - first) / (last - first), 0.0, 1.0);
     out.windows.push_back(*method.near + share * (*method.last_near - *method.near));
   }
-  return out;
+  return {.displaced = out};
 }
 
 void limit_patches(const Method& method, const std::array<int64_t, 3>& grid, LayoutLimits& limits) {
-  if (const auto patches = pipefusion_of(method, grid))
-    limits.patch_tokens = std::ranges::min(patches->patches);
+  if (is_pipefusion(method))
+    limits.patch_tokens = std::ranges::min(patches_of(method, grid));
   else if (is_displaced(method))
     limits.patches = *method.patches;
 }

@@ -10,8 +10,7 @@
 
 #include "parallel/mesh.h"
 #include "parallel/methods/dual_scope.h"
-#include "parallel/methods/patches/displaced.h"
-#include "parallel/methods/patches/pipefusion.h"
+#include "parallel/methods/mixer_factory.h"
 
 namespace weft {
 
@@ -71,11 +70,9 @@ inline bool is_displaced(const Method& method) {
   return method.kind == MethodKind::kDistrifusion || method.kind == MethodKind::kPcpp ||
          is_pipefusion(method);
 }
-// The patches of a grid of tokens (frames, rows, columns) in a job of so many steps, where they are
-// computed one after the other, and where at once; empty for other methods. `method` is resolved.
-std::optional<PipeFusion> pipefusion_of(const Method& method, const std::array<int64_t, 3>& grid);
-std::optional<Displaced> displaced_of(const Method& method, const std::array<int64_t, 3>& grid,
-                                      int steps);
+// The patches of a grid of tokens (frames, rows, columns) in a job of so many steps; none for other
+// methods. `method` is resolved.
+StalePatches stale_patches_of(const Method& method, const std::array<int64_t, 3>& grid, int steps);
 
 // Sets what the patches of a method allow a layout.
 void limit_patches(const Method& method, const std::array<int64_t, 3>& grid, LayoutLimits& limits);

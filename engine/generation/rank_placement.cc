@@ -96,8 +96,7 @@ MixerDescription RankPlacement::mixer(const Sequence& all) const {
           .tokens = token_map(all),
           .dual_scope = dual_scope_,
           .frames = all.frames,
-          .displaced = displaced_,
-          .pipefusion = pipefusion_,
+          .patches = patches_,
           .inner = seams_->inner};
 }
 
@@ -111,7 +110,7 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
   Seams& seams = *seams_;
   TokenMixer* mixer = &seams.full;
   Reducer* reducer = &seams.whole;
-  if (layout().sequence() > 1 || dual_scope_ || displaced_ || pipefusion_ || seams.inner) {
+  if (layout().sequence() > 1 || dual_scope_ || patches_ || seams.inner) {
     if (!seams.mixer || seams.mixer_tokens != all)
       seams.mixer = make_mixer(this->mixer(all), [this](const std::vector<int>& ranks, int number) {
         return group(ranks, Seams::kMixer + number);
@@ -127,8 +126,8 @@ Context RankPlacement::context(Stream& stream, Arena& arena, const Pass& pass, c
   }
   mixer->begin(pass);
   TokenRanges own = tokens(all);
-  if (pipefusion_ && pass.micro != kAllPatches)
-    own.ranges = {PatchParts(*pipefusion_, layout().sequence())
+  if (pipefusion() && pass.micro != kAllPatches)
+    own.ranges = {PatchParts(*pipefusion(), layout().sequence())
                       .tokens(pass.micro, mesh_.sequence_index(rank_))};
   return {stream, arena, *mixer, *reducer, seams.one_band, pass, std::move(own), observer};
 }
@@ -184,13 +183,8 @@ void RankPlacement::set_dual_scope(const std::optional<DualScope>& scope) {
   seams_->mixer.reset();
 }
 
-void RankPlacement::set_displaced(const std::optional<Displaced>& method) {
-  displaced_ = method;
-  seams_->mixer.reset();
-}
-
-void RankPlacement::set_pipefusion(const std::optional<PipeFusion>& method) {
-  pipefusion_ = method;
+void RankPlacement::set_patches(const StalePatches& patches) {
+  patches_ = patches;
   seams_->mixer.reset();
 }
 
@@ -224,12 +218,12 @@ WidthSlice RankPlacement::text_width(const TextEncoderTraits& traits) const {
 
 SequenceMap RankPlacement::token_map(const Sequence& all) const {
   const int parts = layout().sequence(), clips = layout()[Axis::kClip];
-  if (pipefusion_) return PatchParts(*pipefusion_, parts).map(kAllPatches);
+  if (pipefusion()) return PatchParts(*pipefusion(), parts).map(kAllPatches);
   if (clips > 1) return SequenceMap::clips(all, clips, parts / clips);
-  if (!displaced_) return SequenceMap::contiguous(all.tokens, parts);
+  if (!patches_.displaced) return SequenceMap::contiguous(all.tokens, parts);
   std::vector<Range> patches;
   for (int index = 0; index < parts; ++index)
-    patches.push_back(patches_of_part(*displaced_, parts, index));
+    patches.push_back(patches_of_part(*patches_.displaced, parts, index));
   return SequenceMap(patches);
 }
 

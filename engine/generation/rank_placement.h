@@ -118,13 +118,11 @@ class RankPlacement {
   // Forwards from now on have dual-scope attention, or full attention. A job begins, so that no
   // frame of an earlier one is seen.
   void set_dual_scope(const std::optional<DualScope>& scope);
-  // The same for displaced patches. The tokens of a rank are then whole patches.
-  void set_displaced(const std::optional<Displaced>& method);
-  // The same for patches that are computed one after the other. A rank then has a part of each, and
-  // forwards of a patch (Pass::micro) are of that part.
-  void set_pipefusion(const std::optional<PipeFusion>& method);
-  const std::optional<PipeFusion>& pipefusion() const { return pipefusion_; }
-  bool displaces() const { return displaced_ || pipefusion_; }
+  // The same for stale patches. The tokens of a rank are then whole patches, or with PipeFusion a
+  // part of each; forwards of a patch (Pass::micro) are of that part.
+  void set_patches(const StalePatches& patches);
+  const std::optional<PipeFusion>& pipefusion() const { return patches_.pipefusion; }
+  bool displaces() const { return bool(patches_); }
   // Sets what makes the mixer of forwards that sees all tokens (MixerDescription::inner).
   void set_inner_mixer(std::function<std::unique_ptr<TokenMixer>()> make);
   // Returns when no message of a forward is under way any more. Messages of a step may travel
@@ -140,8 +138,7 @@ class RankPlacement {
   Mesh mesh_{Layout{}};
   int rank_ = 0;
   std::optional<DualScope> dual_scope_;
-  std::optional<Displaced> displaced_;
-  std::optional<PipeFusion> pipefusion_;
+  StalePatches patches_;
   std::unique_ptr<Seams> seams_;
 };
 

@@ -164,19 +164,19 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
   const Generator generator(job.model, without_limits(job.options));
   schedule_ = generator.schedule(job.request);
   const Sampler whole = generator.sampler(job.request);
-  displaced_ = displaced_of(job.request.method, generator.grid(job.request), job.request.steps);
-  pipefusion_ = pipefusion_of(job.request.method, generator.grid(job.request));
+  patches_ = stale_patches_of(job.request.method, generator.grid(job.request), job.request.steps);
+  std::optional<Displaced>& displaced = patches_.displaced;
   // Steps that are alike, the exact ones of displaced patches first.
   std::vector<std::pair<Kind, std::vector<int>>> kinds;
   for (int i = 0; i < whole.steps(); ++i) {
     const auto& step = schedule_.steps[i];
-    const bool exact = displaced_ ? displaced_->exact(i) : !step.displaced;
+    const bool exact = displaced ? displaced->exact(i) : !step.displaced;
     const Kind kind{step.model, step.branches, exact, step.skipped};
     auto found = std::ranges::find(kinds, kind, &std::pair<Kind, std::vector<int>>::first);
     if (found == kinds.end()) found = kinds.insert(found, {kind, {}});
     found->second.push_back(i);
   }
-  if (displaced_)
+  if (displaced)
     std::ranges::stable_partition(kinds, [](const auto& kind) { return kind.first.exact; });
   std::vector<DenoisePlanConfig::DenoiseStep> steps;
   std::vector<double> sigmas, windows;
@@ -187,18 +187,18 @@ QuickForecast::QuickForecast(const PlannedJob& job) : job_(job), sampler_({}, 1)
       steps.push_back(schedule_.steps[i]);
       sigmas.push_back(whole.sigmas()[i]);
       exact += kind.exact;
-      if (displaced_ && !displaced_->windows.empty()) windows.push_back(displaced_->windows[i]);
+      if (displaced && !displaced->windows.empty()) windows.push_back(displaced->windows[i]);
     }
   }
   // Kinds of steps take turns where patches are exact again. No time depends on the values.
   std::ranges::sort(sigmas, std::greater<>());
   schedule_.steps = steps;
-  if (displaced_) {
-    displaced_->warmup = exact;
-    displaced_->resync = displaced_->steps = 0;
-    displaced_->windows = windows;
+  if (displaced) {
+    displaced->warmup = exact;
+    displaced->resync = displaced->steps = 0;
+    displaced->windows = windows;
     if (!windows.empty())  // those of kinds that take turns fall like those of the job
-      std::ranges::sort(displaced_->windows.begin() + exact, displaced_->windows.end(),
+      std::ranges::sort(displaced->windows.begin() + exact, displaced->windows.end(),
                         std::greater<>());
   }
   for (const bool negative : {false, true}) {
@@ -224,9 +224,9 @@ const QuickForecast::Ends& QuickForecast::ends(const Layout& layout) {
   const int64_t latents = vae.latent_frames(job_.request.frames);
   Request brief = job_.request;
   Layout split = layout;
-  if (displaced_ || pipefusion_) {  // the same ranks encode and decode without displaced patches
+  if (patches_) {  // the same ranks encode and decode without displaced patches
     brief.method = {.kind = MethodKind::kFull};
-    if (displaced_) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
+    if (patches_.displaced) split[Axis::kRing] = std::exchange(split[Axis::kPatch], 1);
   }
   brief.steps = 1;
   brief.cache = {};
@@ -258,8 +258,7 @@ void QuickForecast::draw(Communicator& world, const Layout& layout, int blocks,
   config.layout = layout;
   for (int& own : config.blocks) own = std::min(own, blocks);
   RankPlacement placement = RankPlacement::of(world, layout);
-  placement.set_displaced(displaced_);
-  placement.set_pipefusion(pipefusion_);
+  placement.set_patches(patches_);
   config.tokens = placement.token_counts({schedule_.tokens.front(), schedule_.frames});
   Stream stream = Stream::cpu(1, Determinism::kFast, &metered_ops());
   Arena arena;
@@ -321,7 +320,8 @@ double QuickForecast::denoise(const Layout& layout, bool alone) {
 double QuickForecast::least_denoise(Layout layout) {
   const int stages = std::exchange(layout[Axis::kLayers], 1);
   if (stages == 1) return denoise(layout, true);
-  if (pipefusion_) return denoise(layout, true) / stages;  // patches do not wait for whole steps
+  if (patches_.pipefusion)
+    return denoise(layout, true) / stages;  // patches do not wait for whole steps
   const bool both =
       layout[Axis::kCfg] == 1 &&
       std::ranges::all_of(schedule_.steps, [](const auto& step) { return step.branches == 2; });

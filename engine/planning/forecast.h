@@ -102,8 +102,7 @@ class QuickForecast {
   std::unique_ptr<QueueForecast> queue_;  // where the method is the queue, which forecasts all
   DenoisePlanConfig schedule_;            // of one rank, with the simulated steps alone
   Sampler sampler_;                       // of the simulated steps
-  std::optional<Displaced> displaced_;    // likewise
-  std::optional<PipeFusion> pipefusion_;
+  StalePatches patches_;                  // likewise
   std::vector<Stretch> stretches_;
   std::array<int64_t, 2> prompt_rows_{};                    // per branch
   std::map<int, std::shared_ptr<const OpenModel>> models_;  // by their blocks

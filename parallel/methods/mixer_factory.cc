@@ -18,7 +18,7 @@ struct Blocks {
 };
 
 SequenceMap tokens_of_patch(const MixerDescription& description, int patch) {
-  return PatchParts(*description.pipefusion, description.tokens.size()).map(patch);
+  return PatchParts(*description.patches.pipefusion, description.tokens.size()).map(patch);
 }
 
 Blocks blocks_of(const MixerDescription& description) {
@@ -31,8 +31,8 @@ Blocks blocks_of(const MixerDescription& description) {
     for (const Range& range : tokens[block].ranges) keys[block].append(range);
   }
   return {tokens,
-          description.pipefusion ? tokens_of_patch(description, kAllPatches).blocks(ulysses)
-                                 : SequenceMap(std::move(keys)),
+          description.patches.pipefusion ? tokens_of_patch(description, kAllPatches).blocks(ulysses)
+                                         : SequenceMap(std::move(keys)),
           description.mesh.sequence_index(description.rank) / ulysses};
 }
 
@@ -100,7 +100,7 @@ PatchRows patch_rows(const MixerDescription& description) {
   std::vector<Range> ranks;
   for (int rank = 0; rank < description.tokens.size(); ++rank)
     ranks.push_back(description.tokens[rank].ranges.at(0));
-  return {*description.displaced, ranks};
+  return {*description.patches.displaced, ranks};
 }
 
 std::unique_ptr<TokenMixer> make_displaced(const MixerDescription& description,
@@ -139,7 +139,7 @@ MixerDescription of_patch(const MixerDescription& all, int patch) {
 
 std::unique_ptr<TokenMixer> make_patches(const MixerDescription& all, const MakeGroup& group) {
   CHECK(all.mesh.layout()[Axis::kTokenRing] == 1, "patches whose keys stay on a token ring");
-  const PatchParts parts(*all.pipefusion, all.tokens.size());
+  const PatchParts parts(*all.patches.pipefusion, all.tokens.size());
   const int ulysses = all.mesh.layout()[Axis::kUlysses],
             first = all.mesh.sequence_index(all.rank) / ulysses * ulysses;
   std::vector<std::vector<int64_t>> pieces(parts.patches());
@@ -185,15 +185,15 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
   CHECK(description.tokens.size() == mesh.layout().sequence(), "tokens of",
         description.tokens.size(), "in", to_string(mesh.layout()));
   CHECK(mesh.layout()[Axis::kClip] == 1 || description.dual_scope, "clips of full attention");
-  CHECK(mesh.layout()[Axis::kPatch] == 1 || description.displaced, "patches of full attention");
+  CHECK(mesh.layout()[Axis::kPatch] == 1 || description.patches.displaced,
+        "patches of full attention");
   std::unique_ptr<TokenMixer> mixer =
       description.inner ? description.inner() : std::make_unique<FullMixer>();
   const Method* method = method_of(description);
-  CHECK(!description.inner || (!method && !description.dual_scope && !description.displaced &&
-                               !description.pipefusion),
+  CHECK(!description.inner || (!method && !description.dual_scope && !description.patches),
         "a mixer inside rings, clips or patches");
-  if (description.pipefusion) return make_patches(description, group);
-  if (description.displaced) return make_displaced(description, group);
+  if (description.patches.pipefusion) return make_patches(description, group);
+  if (description.patches.displaced) return make_displaced(description, group);
   if (description.dual_scope)
     mixer = make_dual_scope(description, group);
   else if (method)
@@ -203,13 +203,13 @@ std::unique_ptr<TokenMixer> make_mixer(const MixerDescription& description,
 }
 
 int64_t mixer_sent_bytes(const MixerDescription& description, const AttendShape& shape, Mask mask) {
-  if (description.displaced)
+  if (description.patches.displaced)
     return displaced_sent_bytes(patch_rows(description),
                                 description.mesh.at(Axis::kPatch, description.rank), shape,
-                                description.displaced->widest());
-  if (!description.pipefusion) return split_sent_bytes(description, shape, mask);
+                                description.patches.displaced->widest());
+  if (!description.patches.pipefusion) return split_sent_bytes(description, shape, mask);
   int64_t sent = 0;
-  for (size_t patch = 1; patch <= description.pipefusion->patches.size(); ++patch)
+  for (size_t patch = 1; patch <= description.patches.pipefusion->patches.size(); ++patch)
     sent += split_sent_bytes(of_patch(description, static_cast<int>(patch)), shape, mask);
   return sent;
 }

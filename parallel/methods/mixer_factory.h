@@ -18,6 +18,13 @@ namespace weft {
 // to attend to; contiguous does not.
 enum class RingBalance : uint8_t { kZigzag, kContiguous, kLightSeq };
 
+// Patches that see others as they were in the step before: of one method, or none.
+struct StalePatches {
+  std::optional<Displaced> displaced{};    // the patch axis splits them
+  std::optional<PipeFusion> pipefusion{};  // they are computed one after the other
+  explicit operator bool() const { return displaced || pipefusion; }
+};
+
 // Describes the mixer of one rank of a layout.
 struct MixerDescription {
   Mesh mesh;
@@ -30,11 +37,8 @@ struct MixerDescription {
   // `frames` latent frames.
   std::optional<DualScope> dual_scope{};
   int64_t frames = 1;
-  // Set where patches are displaced. The patch axis splits them.
-  std::optional<Displaced> displaced{};
-  // Set where patches are computed one after the other. `tokens` are those of all patches
-  // (PatchParts::map).
-  std::optional<PipeFusion> pipefusion{};
+  // Under PipeFusion `tokens` are those of all patches (PatchParts::map).
+  StalePatches patches{};
   // Makes the mixer that sees all tokens, inside Ulysses if there is such an axis. Empty: a
   // FullMixer. Such a mixer does not serve a ring.
   std::function<std::unique_ptr<TokenMixer>()> inner{};

@@ -38,7 +38,7 @@ TEST(Calibration, MeasuresTheConvolutionsOfTheModelsDecoder) {
   EXPECT_FALSE(decoder_kernels(*pictures).empty());
   const auto transformer = open_transformer("models/pocket/transformer/config.json");
   const DeviceModel device =
-      measure_device(1, DType::kF32, transformer->traits(), *pocket, DType::kF32);
+      measure_device(2, 1, {DType::kF32, transformer->traits(), *pocket, DType::kF32});
   for (const OpFamily family : {OpFamily::kLinear, OpFamily::kAttention, OpFamily::kConv})
     EXPECT_GT(device.flop_per_s[static_cast<size_t>(family)], 1e7) << to_string(family);
 }

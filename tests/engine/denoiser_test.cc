@@ -84,7 +84,7 @@ Observed denoise(
         ToyExperts experts;
         RankPlacement placement = RankPlacement::of(world, layout);
         float prompts[] = {0.5f, -0.5f};
-        placement.set_pipefusion(pipefusion);
+        placement.set_patches({.pipefusion = pipefusion});
         DenoisePlanConfig config = staged_config(placement, experts.traits(), DType::kF32, kTokens);
         config.steps.assign(steps.steps(), {.model = 0, .branches = guidance_branches(guidance)});
         if (pipefusion) displace_steps(config, pipefusion->warmup);

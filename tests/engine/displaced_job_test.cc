@@ -123,7 +123,7 @@ TEST(DisplacedJob, BytesAreTheFormulaForAWholeJob) {
         Generator generator(kModel, reference_options(), RankPlacement::of(world, layout));
         const Request resolved = generator.resolve(request);
         const Displaced method =
-            *displaced_of(resolved.method, generator.grid(resolved), resolved.steps);
+            *stale_patches_of(resolved.method, generator.grid(resolved), resolved.steps).displaced;
         std::vector<Range> ranks;
         for (int rank = 0; rank < count; ++rank)
           ranks.push_back(patches_of_part(method, count, rank));

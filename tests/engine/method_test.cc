@@ -103,7 +103,7 @@ TEST(Method, PatchesAreAsEvenAsTheirUnitsAllow) {
   const std::array<int64_t, 3> grid{3, 5, 4};
   const auto displaced = [&](const std::string& text) {
     const Method method = resolve_method(parse_method(text, ""), {.latents = 3, .grid = grid});
-    return *displaced_of(method, grid, 12);
+    return *stale_patches_of(method, grid, 12).displaced;
   };
   EXPECT_EQ(displaced("distrifusion:patches=4").patches, (std::vector<int64_t>{16, 16, 16, 12}));
   EXPECT_EQ(displaced("pcpp:patches=2,split=frames").patches, (std::vector<int64_t>{40, 20}));

@@ -157,7 +157,7 @@ inline MixerDescription describe(const PipeFusion& method, const Layout& layout,
   return {.mesh = Mesh(layout),
           .rank = rank,
           .tokens = PatchParts(method, layout.sequence()).map(kAllPatches),
-          .pipefusion = method};
+          .patches = {.pipefusion = method}};
 }
 
 // Step i has the features values[i]. Behind the tokens each patch has replicated rows of its own;
