@@ -157,7 +157,7 @@ Snapshot Denoiser::gather(int done) {
                            .hop = kFirstKeptHop + static_cast<int>(index)},
                           shape_[0]);
   };
-  out.latent = join(holds_latent() ? slots[kLatentSlot] : TensorView(), 0);
+  out.latent = join(latent(), 0);
   for (size_t k = 0; k < history.size(); ++k) {
     const Arena::Scope scope(arena_);
     TensorView rows;
@@ -321,38 +321,46 @@ void Denoiser::run_first_block(const Step& step) {
 }
 
 void Denoiser::compute(const Step& step) {
-  const TensorView latent = holds_latent() ? slots[kLatentSlot] : TensorView();
-  const int branch = step.pass.branch, blocks = step.blocks.total;
-  const auto plain = [&](const Forward& forward) { run_blocks(step, forward); };
-  const int first_slot = config_.first_block_slot(branch);
+  const int first_slot = config_.first_block_slot(step.pass.branch);
   if (config_.first_block_bytes && step.writes[0].slot == first_slot) return run_first_block(step);
-  // Writes the hidden rows before the blocks that can be skipped.
-  const auto before = [&](const Forward& forward, const TensorView& x) {
-    if (config_.first_block_bytes)
-      copy(stream_, slots[first_slot], x);
-    else
-      forward({0, 0, blocks}, latent, x);
+  if (cache_ && step.reuses) return reuse(step);
+  const auto plain = [&](const Forward& forward) { run_blocks(step, forward); };
+  if (!cache_) return forwards_.run(step, latent(), plain);
+  if (config_.steps[step.pass.step].skipped) return audit(step);
+  const auto watched = [&](const Forward& forward) {
+    cache_->watch(step.pass.branch, hidden_rows(step.pass),
+                  [&](const TensorView& x) { write_before(step, forward, x); });
+    run_blocks(step, forward);
   };
-  const auto reuse = [&](const Forward& forward) {
+  forwards_.run(step, latent(), watched, {.hook = &*cache_});
+}
+
+// Writes the hidden rows before the blocks that can be skipped to `x`.
+void Denoiser::write_before(const Step& step, const Forward& forward, const TensorView& x) {
+  if (config_.first_block_bytes)
+    copy(stream_, slots[config_.first_block_slot(step.pass.branch)], x);
+  else
+    forward({0, 0, step.blocks.total}, latent(), x);
+}
+
+// Computes the velocity from what the skipped blocks added in an earlier step.
+void Denoiser::reuse(const Step& step) {
+  const auto blocks = [&](const Forward& forward) {
     cache_->reuse(
-        branch, blocks, [&](const TensorView& x) { before(forward, x); }, velocity_rows(step),
-        forward);
+        step.pass.branch, step.blocks.total,
+        [&](const TensorView& x) { write_before(step, forward, x); }, velocity_rows(step), forward);
   };
-  if (!cache_) return forwards_.run(step, latent, plain);
-  if (step.reuses) return forwards_.run(step, latent, reuse, {.repeats = false});
-  if (!config_.steps[step.pass.step].skipped)
-    return forwards_.run(step, latent,
-                         [&](const Forward& forward) {
-                           cache_->watch(branch, hidden_rows(step.pass),
-                                         [&](const TensorView& x) { before(forward, x); });
-                           run_blocks(step, forward);
-                         },
-                         {.hook = &*cache_});
-  forwards_.run(step, latent, plain, {.repeats = false});  // audited
+  forwards_.run(step, latent(), blocks, {.repeats = false});
+}
+
+// Runs a skipped step both ways, notes the difference and goes on with the cache's velocity.
+void Denoiser::audit(const Step& step) {
+  forwards_.run(step, latent(), [&](const Forward& forward) { run_blocks(step, forward); },
+                {.repeats = false});
   const Arena::Scope scope(arena_);
   const TensorView computed = arena_.alloc(DType::kF32, {own().size(), traits_.row()});
   copy(stream_, slots[step.writes[0].slot], computed);
-  forwards_.run(step, latent, reuse, {.repeats = false});
+  reuse(step);
   cache_->note_audit(step.pass.step, slots[step.writes[0].slot], computed);
 }
 

@@ -134,6 +134,11 @@ class Denoiser final : private StagedProgram {
     return arena_.alloc(DType::kF32, {hidden_rows(pass), traits_.width});
   }
   void skip(int step);
+  // The rows of the latent that a forward embeds, empty on a stage that embeds none.
+  TensorView latent() const { return holds_latent() ? slots[kLatentSlot] : TensorView(); }
+  void write_before(const Step& step, const Forward& forward, const TensorView& x);
+  void reuse(const Step& step);
+  void audit(const Step& step);
   void run_first_block(const Step& step);
   Change measure_first_block(const Pass& pass, const TensorView& before);
   std::array<Change, 2> summed(const Tensor& own, int turn);
