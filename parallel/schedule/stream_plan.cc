@@ -57,8 +57,8 @@ class StreamWriter final : public PlanWriter {
   }
   Step message(Pass pass, int peer, Payload payload, const Range& tokens) const {
     Step step{.pass = pass, .tokens = tokens, .peer = peer, .payload = payload};
-    step.bytes =
-        tokens.size() * (payload == Payload::kHidden ? config_.hidden_bytes : config_.latent_bytes);
+    step.bytes = config_.rows(pass, tokens) *
+                 (payload == Payload::kHidden ? config_.hidden_bytes : config_.latent_bytes);
     return step;
   }
   Step rows_message(int block, int step, int peer) const {
@@ -271,12 +271,19 @@ class StreamWriter final : public PlanWriter {
     const SlotVersion in = rows(block, step),
                       velocity{config_.velocity_slot(), in.turn, config_.layers, order};
     const bool enters = step == begin();
-    if (enters && group_ == 0 && (first() || last()))
-      add({.kind = Kind::kEnter, .pass = pass(forward), .writes = {in}});
+    const auto enter = [&] {
+      if (enters && group_ == 0 && (first() || last()))
+        add({.kind = Kind::kEnter, .pass = pass(forward), .writes = {in}});
+    };
+    if (first()) enter();
     if (enters && arrives()) receive_rows(Kind::kAwait, block);
     if (!enters && first() && !last())
       receive(Kind::kAwait, rows_message(block, step, peer(group_, stages_ - 1)), in);
-    compute(forward, order, in, velocity, post_next);
+    compute(forward, order, in, velocity, [&] {
+      // The last stage learns of a block from its hidden rows.
+      if (!first()) enter();
+      post_next();
+    });
     if (first() && !last() && step + 1 < end())
       receive(Kind::kPost, rows_message(block, step + 1, peer(group_, stages_ - 1)),
               rows(block, step + 1));
@@ -365,10 +372,10 @@ std::vector<Plan> plan_stream(const StreamPlanConfig& config) {
 
 PlanRules stream_rules(const StreamPlanConfig& config) {
   return {.bytes = [&config](const Step& message) {
-    const int64_t tokens = message.tokens.size();
+    const int64_t rows = config.rows(message.pass, message.tokens);
     return message.payload == Payload::kControl  ? kPermitBytes
-           : message.payload == Payload::kHidden ? tokens * config.hidden_bytes
-                                                 : tokens * config.latent_bytes;
+           : message.payload == Payload::kHidden ? rows * config.hidden_bytes
+                                                 : rows * config.latent_bytes;
   }};
 }
 

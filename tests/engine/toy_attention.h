@@ -1,5 +1,6 @@
 #pragma once
-// A small random transformer with self-attention, for tests of methods that let forwards see each
+// A small random transformer with self-attention, that adds its signal to the rows of every stage,
+// for tests of methods that let forwards see each
 // other's keys. Everything but attention is computed row by row, so that the bits of a row do not
 // depend on the rank that computes it.
 #include <cmath>
@@ -81,6 +82,10 @@ struct ToyAttention final : ToyTransformer {
           {.layer = layer, .q = q, .k = k, .v = v, .out = out, .rope = &args.rope, .scale = 0.4f});
       multiply(layer, 3, out, x);
     }
+    for (int64_t i = 0; args.signal && i < std::ssize(args.times); ++i)
+      for (int64_t j = args.times[i].tokens.begin * kWidth; j < args.times[i].tokens.end * kWidth;
+           ++j)
+        x.as<float>()[j] += 0.1f * args.signal.as<float>()[i * args.signal[1] + j % args.signal[1]];
     if (args.blocks.last()) {
       std::fill_n(args.out.as<float>(), args.out.count(), 0.0f);
       multiply(-2, 0, x, args.out);
