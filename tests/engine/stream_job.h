@@ -23,6 +23,10 @@ inline bool operator==(const Decoded& a, const Decoded& b) {
          a.latent.size() == b.latent.size() &&
          std::memcmp(a.latent.data(), b.latent.data(), a.latent.size() * sizeof(float)) == 0;
 }
+inline void PrintTo(const Decoded& x, std::ostream* out) {
+  *out << "block " << x.block.number << " frames " << to_string(x.block.frames) << " begins "
+       << x.latent[0];
+}
 
 struct StreamRun {
   int steps = 4, layers = 4, credits = 2, swap_block = 2, blocks = StreamPlanConfig::kEndless;
