@@ -72,6 +72,13 @@ struct StreamPlanConfig {
   // hollow: every rank learns of it before it plans anything behind them, and a sink that was sent
   // is used.
   int end_after(int last) const { return std::max(last + credits + 4, swap_block + 1); }
+  // A block enters while at most so many before it are not decoded: in each group those that take
+  // turns with its steps and the one that enters, and between two ranks the credits.
+  int under_way() const {
+    const int groups = layout[Axis::kStep], most = (steps + groups - 1) / groups;
+    return groups * ((most + interval() - 1) / interval() + 1) +
+           (groups - 1 + decodes_apart) * credits;
+  }
   // The last block must be one of these.
   int most_blocks() const { return (kEndless - steps) / interval() - credits - 8; }
   Range group(int index) const { return partition(steps, layout[Axis::kStep], index); }

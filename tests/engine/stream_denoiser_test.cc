@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <random>
+#include <set>
 
 #include "tests/engine/stream_job.h"
 
@@ -159,6 +160,84 @@ TEST(StreamDenoiser, TagsGoRoundInACircle) {
     const std::vector<Decoded> out = run.run(StreamRun::split(split.steps, split.layers));
     EXPECT_EQ(out, (StreamRun{.steps = 2, .layers = 2, .blocks = 11}.run()));
   }
+}
+
+// Law 10. Blocks of an epoch that is over are computed to their end, so that every ring is whole:
+// all blocks have the bits of a run in which their signals were known from the start.
+TEST(StreamDenoiser, TwentyInterruptions) {
+  constexpr int64_t kBlocks = 200;
+  for (const Split& split : {Split{1, 1, false}, {4, 1, true}, {2, 2, true}, {1, 3, false}}) {
+    std::mt19937 random(split.steps * 10 + split.layers);
+    std::set<int64_t> interrupted;  // when these blocks are decoded
+    while (interrupted.size() < 20) interrupted.insert(int64_t(random() % (kBlocks - 1)));
+    std::atomic<uint32_t> epoch = 0;
+    std::vector<uint32_t> entered;  // epochs by block, on the first rank
+    int muted = 0, since = 0, most = 0;
+    std::vector<Decoded> out;
+    StreamRun run;
+    run.decodes_apart = split.apart;
+    run.next = [&](int64_t number) {
+      entered.push_back(epoch);
+      return NextBlock{
+          .frames = 1 + number % 3, .epoch = entered.back(), .last = number + 1 == kBlocks};
+    };
+    run.loud = [](const StreamBlock& block) {
+      return 0.1f * static_cast<float>(block.number % 5) + 0.2f * static_cast<float>(block.epoch);
+    };
+    run.decode = [&](const StreamBlock& block, const TensorView& latent) {
+      const float* from = latent.as<float>();
+      out.push_back({block, {from, from + latent.count()}});
+      const bool is_muted = block.epoch != epoch;
+      EXPECT_LE(block.epoch, epoch);
+      EXPECT_TRUE(is_muted || out.size() < 2 || out[out.size() - 2].block.epoch <= block.epoch);
+      since = is_muted ? since + 1 : 0;
+      muted += is_muted;
+      most = std::max(most, since);
+      if (interrupted.contains(block.number)) {
+        ++epoch;
+        since = 0;
+      }
+    };
+    const Layout layout = StreamRun::split(split.steps, split.layers);
+    run.run(layout);
+    ASSERT_EQ(std::ssize(out), kBlocks);
+    EXPECT_EQ(epoch, 20u);
+    const StreamPlanConfig config{
+        .steps = run.steps, .layout = layout, .decodes_apart = split.apart};
+    EXPECT_LE(most, config.under_way()) << split.steps << " " << split.layers;
+    EXPECT_GE(muted, split.steps > 1) << split.steps;
+
+    StreamRun same;
+    same.next = [&](int64_t number) {
+      return NextBlock{
+          .frames = 1 + number % 3, .epoch = entered[number], .last = number + 1 == kBlocks};
+    };
+    same.loud = run.loud;
+    EXPECT_EQ(same.run(), out);
+  }
+}
+
+// Law 9, with messages that come late and in another order, and sends that wait for their receives.
+TEST(StreamDenoiser, DelaysChangeNothing) {
+  StreamRun run;
+  int entered = 0;
+  run.next = [&](int64_t) {
+    const int64_t frames = ++entered % 4;
+    return NextBlock{.frames = frames, .last = entered == 12};
+  };
+  const std::vector<Decoded> wanted = run.run();
+  for (const LocalOptions& local :
+       {LocalOptions{.rendezvous = true}, LocalOptions{.delay_seed = 3}, {.delay_seed = 4}})
+    for (const int credits : {1, 2, 4}) {
+      run.local = local;
+      run.credits = credits;
+      for (const Split& split : {Split{4, 1, true}, {2, 2, true}, {1, 3, false}}) {
+        entered = 0;
+        run.decodes_apart = split.apart;
+        EXPECT_EQ(run.run(StreamRun::split(split.steps, split.layers)), wanted)
+            << split.steps << " " << split.layers << " credits " << credits;
+      }
+    }
 }
 
 }  // namespace
