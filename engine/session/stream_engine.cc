@@ -14,6 +14,7 @@
 namespace weft {
 namespace {
 
+constexpr int64_t kMostFrames = int64_t{1} << 32;
 constexpr int kComputingGroup = 254;  // the ranks before one that only decodes
 
 // Keeps the pictures of a block.
@@ -160,7 +161,9 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
     return out;
   };
   const Tensor text = on_own_device(prompt), sink = on_own_device(settings_.sink);
-  const NoiseField noise(Rng::kPortable, settings_.seed, shape());
+  // Noise belongs to a frame, so that it does not depend on how the blocks are cut.
+  const auto [channels, frames, height, width] = shape();
+  const NoiseField noise(Rng::kPortable, settings_.seed, {channels, kMostFrames, height, width});
   const Sampler sampler = this->sampler();
   StreamJob job = this->job(sampler);
   job.prompt = text;
