@@ -58,7 +58,8 @@ CausalWindowShape StreamDenoiser::window_shape() const {
           .frames = job_->window_frames / traits_.patch[0],
           .frame_tokens = config_.frame_tokens,
           .sink_tokens = config_.sink_tokens().size(),
-          .sinks = config_.swaps() ? 2 : 1};
+          .sinks = config_.swaps() ? 2 : 1,
+          .kept = job_->kept};
 }
 
 void StreamDenoiser::run(const StreamPlanConfig& config, StreamJob& job) {

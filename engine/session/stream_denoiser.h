@@ -41,6 +41,7 @@ struct StreamJob {
   TensorView prompt;             // rows [length, d] f32, on the stream's device
   TensorView sink;               // [C, F, H, W] f32, on the stream's device; or empty
   SinkPosition sink_position{};  // in frames of tokens
+  KeptRows kept = KeptRows::kCompute;
   // Says what enters next; `number` is that of the next block with frames. Called on the first
   // stage of the first group, in order, once per block: where a forward's width is split on all of
   // its ranks, which must answer the same. Empty: blocks of P frames. The first block has frames,

@@ -79,6 +79,7 @@ StreamJob StreamEngine::job(const Sampler& sampler) const {
           .prompt = {},
           .sink = settings_.sink,
           .sink_position = settings_.sink_position,
+          .kept = settings_.kept,
           .noise = {},
           .decode = {}};
 }
@@ -122,6 +123,16 @@ void StreamEngine::run(const std::string& caption,
   run_ranks(ranks(), [&](Communicator& world) { rank(&world, prompt, next, take); });
 }
 
+// The placement of a rank that computes; the decoder's is that of a single one.
+RankPlacement StreamEngine::placement(Communicator* world) const {
+  const int count = settings_.layout.ranks();
+  if (count == 1 || world->rank() == count) return {};
+  if (!settings_.decodes_apart) return RankPlacement::of(*world, settings_.layout);
+  std::vector<int> computing(count);
+  std::iota(computing.begin(), computing.end(), 0);
+  return {world->group(computing, kComputingGroup), settings_.layout};
+}
+
 // One rank of the stream.
 void StreamEngine::rank(Communicator* world, const Tensor& prompt,
                         const std::function<StreamSignal(int64_t)>& next,
@@ -131,13 +142,7 @@ void StreamEngine::rank(Communicator* world, const Tensor& prompt,
   Stream stream =
       stream_on(devices.empty() ? Device() : devices[index % devices.size()], settings_.threads);
   Arena arena{size_t{256} << 30, stream.device()};
-  std::vector<int> computing(settings_.layout.ranks());
-  std::iota(computing.begin(), computing.end(), 0);
-  RankPlacement placement, alone;
-  if (index < std::ssize(computing) && std::ssize(computing) > 1)
-    placement = settings_.decodes_apart
-                    ? RankPlacement(world->group(computing, kComputingGroup), settings_.layout)
-                    : RankPlacement::of(*world, settings_.layout);
+  RankPlacement placement = this->placement(world), alone;
   Components parts(model_, {.dtype = settings_.dtype}, settings_.vae_dtype, placement);
   const StreamPlanConfig config = plan();
 

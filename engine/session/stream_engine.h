@@ -30,7 +30,8 @@ struct StreamSettings {
   uint64_t seed = 0;
   TensorView sink{};  // [C, F, h, w] f32 normalised, in host memory; or empty
   SinkPosition sink_position{};
-  int swap_block = 0;  // StreamPlanConfig
+  KeptRows kept = KeptRows::kCompute;  // keys and values of earlier blocks
+  int swap_block = 0;                  // StreamPlanConfig
   int credits = 2;
   Layout layout{};  // its axes are step and layers
   bool decodes_apart = false;
@@ -39,7 +40,7 @@ struct StreamSettings {
   int threads = 0;  // of each rank; 0: all
 };
 
-// What enters next.
+// The next block, as the caller gives it.
 struct StreamSignal {
   int64_t frames = 0;         // latent frames; 0: a hollow block, which keeps the pipeline moving
   std::vector<float> rows{};  // [frames, signal_columns], if the model follows a signal
@@ -78,6 +79,7 @@ class StreamEngine {
     int takers;  // ranks that have not copied it yet
   };
   int ranks() const { return settings_.layout.ranks() + settings_.decodes_apart; }
+  RankPlacement placement(Communicator* world) const;
   Sampler sampler() const;
   std::array<int64_t, 4> shape() const;
   Tensor encoded(const std::string& caption) const;

@@ -13,7 +13,7 @@
 
 namespace weft::test {
 
-// What the decoder gets of a block.
+// A block as the decoder gets it.
 struct Decoded {
   StreamBlock block{};
   std::vector<float> latent;
@@ -33,6 +33,7 @@ struct StreamRun {
   int64_t largest = 3, window = 7, columns = 2;
   bool decodes_apart = false;
   DType wire = DType::kF32;
+  KeptRows kept = KeptRows::kCompute;
   LocalOptions local{};
   // As in StreamJob; `next` runs on the thread of the first rank.
   std::function<NextBlock(int64_t number)> next{};
@@ -96,6 +97,7 @@ struct StreamRun {
                   .prompt = TensorView(&prompt, DType::kF32, {1, 1}),
                   .sink = sink,
                   .sink_position = {.start = 9, .distance = {4, 9}, .seed = 3},
+                  .kept = kept,
                   .next = next,
                   .noise =
                       [](const StreamBlock& block, const TensorView& to) {
