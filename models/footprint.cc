@@ -44,6 +44,8 @@ Footprint dry_forward(DryRun& run, const Transformer& model, Context& context,
   const Tensor in = rows_at(blocks.first()), out = rows_at(blocks.last());
   const Tensor embedding = run.tensor(DType::kF32, {1, traits.time_columns});
   const TimeSegment time{{0, context.tokens.total}, 0};
+  const Tensor signal =
+      traits.signal_columns ? run.tensor(DType::kF32, {1, traits.signal_columns}) : Tensor();
   const Footprint ran = run.measure([&] {
     model.forward(context, {.blocks = blocks,
                             .in = in,
@@ -51,7 +53,8 @@ Footprint dry_forward(DryRun& run, const Transformer& model, Context& context,
                             .embedding = embedding,
                             .conditioning = *conditioning,
                             .rope = rope,
-                            .out = out});
+                            .out = out,
+                            .signal = signal});
   });
   return followed(prepared, ran);
 }

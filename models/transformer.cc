@@ -54,6 +54,11 @@ void Transformer::check_forward(const Context& context, const ForwardArgs& args)
   const auto& grid = args.rope.grid;
   CHECK(grid[0] * grid[1] * grid[2] == context.tokens.total, "grid", grid[0], grid[1], grid[2],
         "tokens", context.tokens.total);
+  const int64_t columns = traits().signal_columns, segments = std::ssize(args.times);
+  CHECK(columns == 0
+            ? !args.signal
+            : args.signal.rank == 2 && args.signal[0] == segments && args.signal[1] == columns,
+        "signal", args.signal.to_string_shape(), "for", segments, "segments of", columns);
   check_reducer(context);
 }
 

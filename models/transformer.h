@@ -25,6 +25,7 @@ struct TransformerTraits {
   std::array<int64_t, 3> patch{1, 1, 1};  // frames, rows, columns of the latent per token
   int64_t text_columns = 0;               // of a text encoder's rows
   int64_t time_columns = 0;               // of the sinusoidal embedding of a timestep
+  int64_t signal_columns = 0;  // of the signal that a latent frame follows (sound), or 0: none
   // A timestep t is embedded as time_offset + time_scale t.
   float time_offset = 0, time_scale = 1;
   const char* block_name = "blocks";  // under which an Observer sees the blocks' output
@@ -98,6 +99,9 @@ struct ForwardArgs {
   // Rows of the velocity [N, row] f32 if blocks.last(), else hidden rows as above.
   TensorView out{};
   HiddenHook* hook = nullptr;  // called if blocks.last()
+  // The signal of every segment of `times` [segments, signal_columns] f32, or empty if the model
+  // follows none.
+  TensorView signal{};
 };
 
 // The part of a transformer that one rank holds (TransformerLoad). With a part of the width,

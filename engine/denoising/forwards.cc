@@ -104,18 +104,20 @@ void Forwards::run(const Step& step, const TensorView& latent, const Blocks& blo
   };
   const auto begun = std::chrono::steady_clock::now();
   const Arena::Scope scope(arena_);
-  const TensorView embedding = arena_.alloc(DType::kF32, {1, expert.traits().time_columns});
-  const TimeSegment time = time_of(step.pass);
-  expert.timestep_embedding(stream_, {&time, 1}, embedding);
+  const std::vector<TimeSegment> times = times_of(step.pass);
+  const TensorView embedding =
+      arena_.alloc(DType::kF32, {std::ssize(times), expert.traits().time_columns});
+  expert.timestep_embedding(stream_, times, embedding);
+  const TensorView signal = signal_of(step.pass);
   Recorded& recorded = recorded_[step.pass.branch];
   if (!options.repeats || !recordable(step) || !recorded.ran) {
     watch_.begin(report);
-    enqueue(step, embedding, blocks, options.hook);
+    enqueue(step, embedding, signal, blocks, options.hook);
     recorded.ran |= options.repeats;
   } else if (!recorded.graph || recorded.arena != arena_.used()) {
     watch_.begin(report);
     recorded.arena = arena_.used();
-    recorded.graph.record(stream_, [&] { enqueue(step, embedding, blocks, options.hook); });
+    recorded.graph.record(stream_, [&] { enqueue(step, embedding, signal, blocks, options.hook); });
     recorded.graph.launch(stream_);
   } else {
     watch_.again(report);
@@ -134,28 +136,45 @@ Sequence Forwards::sequence(const Pass& pass) const {
   return sequence_of(job_->rope ? job_->rope(pass).grid : job_->grid);
 }
 
-TimeSegment Forwards::time_of(const Pass& pass) const {
+// All tokens have one timestep; they are segments of a latent frame each where each follows its own
+// signal.
+std::vector<TimeSegment> Forwards::times_of(const Pass& pass) const {
   const float timestep =
       job_->timestep ? job_->timestep(pass) : job_->sampler.timesteps()[pass.step];
-  return {{0, sequence(pass).tokens}, timestep};
+  const Sequence all = sequence(pass);
+  if (expert(pass).traits().signal_columns == 0) return {{{0, all.tokens}, timestep}};
+  const int64_t frames = job_->rope ? job_->rope(pass).grid[0] : job_->grid[0];
+  std::vector<TimeSegment> times;
+  for (int64_t i = 0, n = all.tokens / frames; i < frames; ++i)
+    times.push_back({{i * n, (i + 1) * n}, timestep});
+  return times;
+}
+
+TensorView Forwards::signal_of(const Pass& pass) const {
+  const bool follows = expert(pass).traits().signal_columns > 0;
+  if (follows && !job_->signal)
+    throw Error(ErrorKind::kUsage,
+                "this model follows a sound; legal is `weft stream`, which has one");
+  return follows ? job_->signal(pass) : TensorView();
 }
 
 // Enqueues all of a forward's work on the stream.
-void Forwards::enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks,
-                       HiddenHook* hook) {
+void Forwards::enqueue(const Step& step, const TensorView& embedding, const TensorView& signal,
+                       const Blocks& blocks, HiddenHook* hook) {
   const Prepared& prepared = this->prepared(step.pass);
   const Rope& rope = this->rope(step.pass);
   Context context = placement_.context(stream_, arena_, step.pass, sequence(step.pass), &watch_);
-  const TimeSegment time = time_of(step.pass);
+  const std::vector<TimeSegment> times = times_of(step.pass);
   blocks([&](const BlockRange& range, const TensorView& in, const TensorView& out) {
     expert(step.pass).forward(context, {.blocks = range,
                                         .in = in,
-                                        .times = {&time, 1},
+                                        .times = times,
                                         .embedding = embedding,
                                         .conditioning = *prepared.conditioning,
                                         .rope = rope,
                                         .out = out,
-                                        .hook = hook});
+                                        .hook = hook,
+                                        .signal = signal});
   });
 }
 

@@ -31,6 +31,9 @@ struct ForwardJob {
   // prompt was prepared with, and the timestep is the sampler's.
   std::function<const Rope&(const Pass& pass)> rope{};
   std::function<float(const Pass& pass)> timestep{};
+  // The signal of a pass [frames of its grid, signal_columns] f32, on the stream's device, for a
+  // model that follows one.
+  std::function<TensorView(const Pass& pass)> signal{};
 };
 
 struct ForwardOptions {
@@ -75,13 +78,14 @@ class Forwards {
     const Transformer* expert = nullptr;
     WeightOffload outside{};  // offload outside of this job's forwards
   };
-  void enqueue(const Step& step, const TensorView& embedding, const Blocks& blocks,
-               HiddenHook* hook);
+  void enqueue(const Step& step, const TensorView& embedding, const TensorView& signal,
+               const Blocks& blocks, HiddenHook* hook);
   bool recordable(const Step& step) const;
   void release();
   const Rope& rope(const Pass& pass) { return job_->rope ? job_->rope(pass) : prepared(pass).rope; }
   Sequence sequence(const Pass& pass) const;
-  TimeSegment time_of(const Pass& pass) const;
+  std::vector<TimeSegment> times_of(const Pass& pass) const;
+  TensorView signal_of(const Pass& pass) const;
 
   Stream& stream_;
   Arena& arena_;

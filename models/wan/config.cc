@@ -17,14 +17,14 @@ struct ConfigKeys {
   std::vector<std::string> others;
 };
 
-const ConfigKeys kDiffusers{
-    "num_attention_heads",
-    "num_layers",
-    "ffn_dim",
-    "in_channels",
-    "out_channels",
-    {"attention_head_dim", "text_dim", "freq_dim", "eps", "patch_size", "rope_max_seq_len",
-     "cross_attn_norm", "qk_norm", "image_dim", "added_kv_proj_dim", "pos_embed_seq_len"}};
+const ConfigKeys kDiffusers{"num_attention_heads",
+                            "num_layers",
+                            "ffn_dim",
+                            "in_channels",
+                            "out_channels",
+                            {"attention_head_dim", "text_dim", "freq_dim", "eps", "patch_size",
+                             "rope_max_seq_len", "cross_attn_norm", "qk_norm", "image_dim",
+                             "added_kv_proj_dim", "pos_embed_seq_len", "audio_dim"}};
 const ConfigKeys kOriginal{"num_heads",
                            "num_layers",
                            "ffn_dim",
@@ -105,6 +105,7 @@ WanConfig WanConfig::from_json_file(const std::string& path) {
   config.out_channels = json_int(json, keys.out_channels, path, kChannels);
   config.text_dim = json_int_or(json, "text_dim", path, config.text_dim, kSize);
   config.freq_dim = json_int_or(json, "freq_dim", path, config.freq_dim, kSize);
+  if (json_has(json, "audio_dim")) config.audio_dim = json_int(json, "audio_dim", path, kSize);
   config.rope_max_seq_len = json_int_or(json, "rope_max_seq_len", path, 1024, kSize);
   config.eps = static_cast<float>(json_number_or(json, "eps", path, config.eps));
   if (json_has(json, "patch_size")) {
@@ -203,6 +204,10 @@ std::vector<TensorSpec> wan_tensors(const WanConfig& config) {
   add_linear(embedder + "time_embedder.linear_1", d, config.freq_dim);
   add_linear(embedder + "time_embedder.linear_2", d, d);
   add_linear(embedder + "time_proj", 6 * d, d);
+  if (config.audio_dim) {
+    add_linear(embedder + "audio_embedder.linear_1", d, config.audio_dim);
+    add_linear(embedder + "audio_embedder.linear_2", d, d);
+  }
   add_linear(embedder + "text_embedder.linear_1", d, config.text_dim);
   add_linear(embedder + "text_embedder.linear_2", d, d);
   for (int i = 0; i < config.layers; ++i) {
@@ -233,7 +238,8 @@ TransformerTraits WanConfig::traits() const {
           .out_channels = out_channels,
           .patch = patch,
           .text_columns = text_dim,
-          .time_columns = freq_dim};
+          .time_columns = freq_dim,
+          .signal_columns = audio_dim};
 }
 
 TensorPart wan_part(const WanConfig& config, const TensorSpec& tensor, const WidthSlice& width) {

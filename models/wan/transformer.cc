@@ -80,6 +80,10 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
   model.time_linear_1_ = tensors.linear(stream, embedder + "time_embedder.linear_1", f32);
   model.time_linear_2_ = tensors.linear(stream, embedder + "time_embedder.linear_2", f32);
   model.time_proj_ = tensors.linear(stream, embedder + "time_proj", f32);
+  if (config.audio_dim) {
+    model.audio_linear_1_ = tensors.linear(stream, embedder + "audio_embedder.linear_1", f32);
+    model.audio_linear_2_ = tensors.linear(stream, embedder + "audio_embedder.linear_2", f32);
+  }
   model.text_linear_1_ = tensors.linear(stream, embedder + "text_embedder.linear_1", dtype);
   model.text_linear_2_ = tensors.linear(stream, embedder + "text_embedder.linear_2", dtype);
   model.load_blocks(
@@ -94,7 +98,8 @@ WanTransformer WanTransformer::load(Stream& stream, const TensorFile& file, cons
 size_t WanTransformer::weights_bytes() const {
   return blocks_bytes() +
          bytes_of(std::tie(patch_embedding_, time_linear_1_, time_linear_2_, time_proj_,
-                           text_linear_1_, text_linear_2_, scale_shift_table_, proj_out_));
+                           audio_linear_1_, audio_linear_2_, text_linear_1_, text_linear_2_,
+                           scale_shift_table_, proj_out_));
 }
 
 std::unique_ptr<Conditioning> WanTransformer::prepare(Context& context,
@@ -155,7 +160,7 @@ Rope WanTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3> st
 }
 
 void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
-  const auto& [blocks, in, times, embedding, conditioning, rope, out, hook] = args;
+  const auto& [blocks, in, times, embedding, conditioning, rope, out, hook, signal] = args;
   const auto& text = dynamic_cast<const WanText&>(conditioning);
   const int64_t n = context.tokens.size(), d = config_.width();
   check_forward(context, args);
@@ -168,7 +173,7 @@ void WanTransformer::forward(Context& context, const ForwardArgs& args) const {
     embed_patches(context, in, x);
   else
     copy(context.stream, in, x);
-  const std::vector<TimeRows> rows = embed_times(context, times, embedding);
+  const std::vector<TimeRows> rows = embed_times(context, args);
   for (int i = blocks.begin; i < blocks.end; ++i)
     with_block(context.stream, i, [&](const WanBlock& weights) {
       block(context, i, weights, {.times = rows, .text = text, .rope = rope}, x);
@@ -184,8 +189,9 @@ void WanTransformer::embed_patches(Context& context, const TensorView& rows,
   context.observe("patch_embedding", x);
 }
 
-std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
-    Context& context, std::span<const TimeSegment> times, const TensorView& embedding) const {
+std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(Context& context,
+                                                                  const ForwardArgs& args) const {
+  const std::span<const TimeSegment> times = args.times;
   Stream& stream = context.stream;
   Arena& arena = context.arena;
   const int64_t s = static_cast<int64_t>(times.size()), d = config_.width();
@@ -195,8 +201,13 @@ std::vector<WanTransformer::TimeRows> WanTransformer::embed_times(
     Arena::Scope scope(arena);
     const TensorView hidden = arena.alloc(DType::kF32, {s, d});
     const TensorView active = arena.alloc(DType::kF32, {s, d});
-    linear(stream, embedding, time_linear_1_, LinearActivation::kSilu, hidden);
+    linear(stream, args.embedding, time_linear_1_, LinearActivation::kSilu, hidden);
     linear(stream, hidden, time_linear_2_, LinearActivation::kNone, temb);
+    if (config_.audio_dim) {
+      linear(stream, args.signal, audio_linear_1_, LinearActivation::kSilu, hidden);
+      linear(stream, hidden, audio_linear_2_, LinearActivation::kNone, active);
+      add(stream, temb, active, temb);
+    }
     silu(stream, temb, active);
     linear(stream, active, time_proj_, LinearActivation::kNone, proj.reshape({s, 6 * d}));
   }

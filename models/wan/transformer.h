@@ -16,6 +16,7 @@ struct WanConfig {
   int heads = 0, head_dim = 0, layers = 0;
   int64_t ffn_dim = 0, in_channels = 0, out_channels = 0;
   int64_t text_dim = 4096, freq_dim = 256;
+  int64_t audio_dim = 0;  // values of the sound that a latent frame follows; 0: it hears nothing
   std::array<int64_t, 3> patch{1, 2, 2};  // frames, rows, columns of the latent per token
   float eps = 1e-6f;
   int64_t rope_max_seq_len = 1024;
@@ -110,8 +111,7 @@ class WanTransformer final : public BlockTransformer<WanBlock> {
   };
 
   void text_keys(Context& context, const Attention& weights, WanText& text) const;
-  std::vector<TimeRows> embed_times(Context& context, std::span<const TimeSegment> times,
-                                    const TensorView& embedding) const;
+  std::vector<TimeRows> embed_times(Context& context, const ForwardArgs& args) const;
   void embed_patches(Context& context, const TensorView& rows, const TensorView& x) const;
   void block(Context& context, int index, const WanBlock& weights, const BlockInputs& inputs,
              const TensorView& x) const;
@@ -131,6 +131,7 @@ class WanTransformer final : public BlockTransformer<WanBlock> {
   WanConfig config_;
   PackedLinear patch_embedding_;                            // [D, Cin * patch] f32
   PackedLinear time_linear_1_, time_linear_2_, time_proj_;  // [D, 256], [D, D], [6D, D] f32
+  PackedLinear audio_linear_1_, audio_linear_2_;            // [D, audio_dim], [D, D] f32
   PackedLinear text_linear_1_, text_linear_2_;              // [D, text_dim], [D, D]
   Tensor scale_shift_table_;                                // [2, D] f32
   PackedLinear proj_out_;                                   // [patch * Cout, D] f32

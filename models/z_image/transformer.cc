@@ -201,7 +201,7 @@ Rope ZImageTransformer::rope(std::array<int64_t, 3> grid, std::array<int64_t, 3>
 }
 
 void ZImageTransformer::forward(Context& context, const ForwardArgs& args) const {
-  const auto& [blocks, in, times, embedding, conditioning, rope, out, hook] = args;
+  const auto& [blocks, in, times, embedding, conditioning, rope, out, hook, signal] = args;
   const auto& prompt = dynamic_cast<const ZImageConditioning&>(conditioning);
   const int64_t n = context.tokens.size(), joint = prompt.joint_rows();
   check_forward(context, args);
