@@ -94,6 +94,7 @@ MediaDecoder::MediaDecoder(InputMedia& media) : media_(media) {
   if (!codec) refuse_media(media.path(), "no decoder for its codec");
   decoder_.reset(avcodec_alloc_context3(codec));
   avcodec_parameters_to_context(decoder_.get(), parameters);
+  decoder_->pkt_timebase = media.stream()->time_base;
   decoder_->thread_count = 1;
   decoder_->max_pixels = kMaxPixels;
   Options options;

@@ -3,6 +3,7 @@
 #include "io/media/media_probe.h"
 #include "io/media/video.h"
 #include "io/sound/audio.h"
+#include "io/sound/movie.h"
 #include "io/trace_file.h"
 #include "kernels/check.h"
 
@@ -70,6 +71,12 @@ std::unique_ptr<SoundSource> open_sound(const std::string& path, int) {
 std::unique_ptr<SoundSource> resampled(std::unique_ptr<SoundSource> source, int rate) {
   if (source->rate() == rate) return source;
   unavailable(ErrorKind::kMedia, "the rate of the sound");
+}
+std::unique_ptr<MovieSink> make_movie(const std::string& path, const MovieSettings&, Overwrite) {
+  unavailable(ErrorKind::kOutput, path);
+}
+std::unique_ptr<MovieSink> make_live_movie(int, const std::string& name, const MovieSettings&) {
+  unavailable(ErrorKind::kOutput, name);
 }
 struct Resampler::Impl {};
 Resampler::Resampler(int, int) { unavailable(ErrorKind::kMedia, "the rate of the sound"); }

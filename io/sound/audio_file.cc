@@ -112,6 +112,9 @@ class FileSource final : public BufferedSource {
     } else if (converter_) {
       convert(converter_.get(), nullptr, 0, samples);
     }
+    const size_t dropped = std::min(samples.size(), before_start_);
+    samples.erase(samples.begin(), samples.begin() + int64_t(dropped));
+    before_start_ -= dropped;
     media_.pause();
     return more;
   }
@@ -132,6 +135,9 @@ class FileSource final : public BufferedSource {
       converter_ =
           make_resampler(layout, static_cast<AVSampleFormat>(frame.format), rate_in_, rate());
       av_channel_layout_uninit(&layout);
+      if (frame.pts != AV_NOPTS_VALUE && frame.pts < 0)
+        before_start_ =
+            size_t(av_rescale_q(-frame.pts, media_.stream()->time_base, AVRational{1, rate()}));
     }
     if (frame.format != format_ || frame.sample_rate != rate_in_ ||
         frame.ch_layout.nb_channels != channels_)
@@ -150,6 +156,7 @@ class FileSource final : public BufferedSource {
   Owner<SwrContext> converter_;
   int format_ = 0, rate_in_ = 0, channels_ = 0;
   int64_t decoded_ = 0;
+  size_t before_start_ = 0;  // samples that are to be dropped: an encoder's delay before time 0
 };
 
 class ResampledSource final : public BufferedSource {
