@@ -34,11 +34,14 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
   if (request.cache.kind == StepCacheKind::kFirstBlock)
     config.first_block_bytes = transformer.traits().width * static_cast<int64_t>(sizeof(float));
-  if (request.cache.skipped)
-    for (const int step : *request.cache.skipped) config.steps[step].skipped = true;
+  mark_skipped(request.cache, config.steps);
   if (const auto& method = placement.pipefusion())
     displace_steps(config, method->warmup, method->resync);
   return config;
+}
+
+void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps) {
+  for (const int step : cache.skipped.value_or(std::vector<int>{})) steps[step].skipped = true;
 }
 
 void place_patches(RankPlacement& placement, const Request& request,
@@ -325,6 +328,10 @@ void Denoiser::compute(const Step& step) {
   const int branch = step.pass.branch, blocks = step.blocks.total;
   const auto plain = [&](const Forward& forward) { run_blocks(step, forward); };
   const int first_slot = config_.first_block_slot(branch);
+  const auto rows = [&] {
+    const int64_t all = hidden_rows(step.pass);
+    return BlockCache::Rows{branch, all, {0, all}};
+  };
   if (config_.first_block_bytes && step.writes[0].slot == first_slot) return run_first_block(step);
   // Writes the hidden rows before the blocks that can be skipped.
   const auto before = [&](const Forward& forward, const TensorView& x) {
@@ -335,7 +342,7 @@ void Denoiser::compute(const Step& step) {
   };
   const auto reuse = [&](const Forward& forward) {
     cache_->reuse(
-        branch, blocks, [&](const TensorView& x) { before(forward, x); }, velocity_rows(step),
+        rows(), blocks, [&](const TensorView& x) { before(forward, x); }, velocity_rows(step),
         forward);
   };
   if (!cache_) return forwards_.run(step, latent, plain);
@@ -343,8 +350,7 @@ void Denoiser::compute(const Step& step) {
   if (!config_.steps[step.pass.step].skipped)
     return forwards_.run(step, latent,
                          [&](const Forward& forward) {
-                           cache_->watch(branch, hidden_rows(step.pass),
-                                         [&](const TensorView& x) { before(forward, x); });
+                           cache_->watch(rows(), [&](const TensorView& x) { before(forward, x); });
                            run_blocks(step, forward);
                          },
                          {.hook = &*cache_});

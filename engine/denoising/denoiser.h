@@ -31,6 +31,9 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
                               const Sequence& all, std::array<int64_t, 2> prompt_rows);
 
+// Marks the steps that a cache is known to skip.
+void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps);
+
 // Gives every rank whole patches of a token grid (frames, rows, columns) where the request
 // displaces them, and consecutive tokens where it does not. It comes before plan_config.
 void place_patches(RankPlacement& placement, const Request& request,
