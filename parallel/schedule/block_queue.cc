@@ -251,8 +251,8 @@ class QueueWriter final : public PlanWriter {
     wait_for_send(step.pass, kQueueControlSlot);
     if (!step.reads.empty() || !step.writes.empty()) add(std::move(step));
   }
-  // The root sends it behind its first forward, whose hidden rows another rank has awaited before,
-  // or at the end of a turn without one.
+  // The root sends it behind its first pass, whose hidden rows another rank has awaited before, or
+  // at the end of a turn without one.
   void send_word(int turn) {
     for (int to = 1; to < ranks() && sends_word_; ++to)
       send(control_message(turn, to), word(turn + 1));
@@ -272,14 +272,11 @@ class QueueWriter final : public PlanWriter {
     number_ = forwards_before(turn);
     const Range blocks = config_.passes(turn);
     std::vector<Pass> todo = forwards(turn);
-    for (int later = turn + 1; later < config_.turns().end; ++later) {  // the next one is posted
-      const std::vector<Pass> next = forwards(later);
-      if (next.empty()) continue;
-      todo.push_back(next.front());
-      break;
-    }
-    if (number_ == 0 && !todo.empty() && todo.front().clip + todo.front().step == turn)
+    if (!todo.empty() && (turn == config_.first_turn || forwards(turn - 1).empty()))
       post_hidden(todo.front());
+    if (turn + 1 < config_.turns().end)  // its first forward is posted behind the last one of this
+      if (const std::vector<Pass> next = forwards(turn + 1); !next.empty())
+        todo.push_back(next.front());
     receive_word(Kind::kPost, turn);
     auto next = todo.begin();
     for (auto k = static_cast<int>(blocks.end) - 1; k >= blocks.begin; --k) {
@@ -397,6 +394,7 @@ class QueueWriter final : public PlanWriter {
       step.writes.push_back(velocity(pass));
     wait_for_send(pass, velocity(pass).slot);
     add(std::move(step));
+    send_word(pass.clip + pass.step);
   }
 
   Step velocity_message(const Pass& pass) const {
