@@ -270,7 +270,7 @@ std::vector<int> QueueDenoiser::branches() const {
 
 size_t QueueDenoiser::added_bytes() const {
   const int part = placement_.mesh().sequence_index(placement_.rank());
-  return branches().size() * static_cast<size_t>(rows_of(1, part).size() * traits_.width) *
+  return branches().size() * static_cast<size_t>(rows_of(0, part).size() * traits_.width) *
          sizeof(float);
 }
 

@@ -73,8 +73,8 @@ class QueueDenoiser final : private StagedProgram {
 
   const OffloadTotals& streaming() const { return forwards_.streaming(); }
   size_t context_bytes() const { return context_bytes_; }  // kept keys of the last run
-  // The bytes of each of the last run's sets (QueuePlanConfig::kept_sets): the keys, and the added
-  // rows of a block that is not the first.
+  // The most bytes of each of the last run's sets (QueuePlanConfig::kept_sets): the keys, and the
+  // added rows of the first block, which has more frames than the others.
   size_t set_bytes() const { return set_bytes_; }
 
  private:
