@@ -34,11 +34,14 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
   config.steps = steps_of(sampler, directory.boundary_ratio.value_or(0), guidance);
   if (request.cache.kind == StepCacheKind::kFirstBlock)
     config.first_block_bytes = transformer.traits().width * static_cast<int64_t>(sizeof(float));
-  if (request.cache.skipped)
-    for (const int step : *request.cache.skipped) config.steps[step].skipped = true;
+  mark_skipped(request.cache, config.steps);
   if (const auto& method = placement.pipefusion())
     displace_steps(config, method->warmup, method->resync);
   return config;
+}
+
+void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps) {
+  for (const int step : cache.skipped.value_or(std::vector<int>{})) steps[step].skipped = true;
 }
 
 void place_patches(RankPlacement& placement, const Request& request,
@@ -328,7 +331,7 @@ void Denoiser::compute(const Step& step) {
   if (!cache_) return forwards_.run(step, latent(), plain);
   if (config_.steps[step.pass.step].skipped) return audit(step);
   const auto watched = [&](const Forward& forward) {
-    cache_->watch(step.pass.branch, hidden_rows(step.pass),
+    cache_->watch(kept_rows(step.pass),
                   [&](const TensorView& x) { write_before(step, forward, x); });
     run_blocks(step, forward);
   };
@@ -347,7 +350,7 @@ void Denoiser::write_before(const Step& step, const Forward& forward, const Tens
 void Denoiser::reuse(const Step& step) {
   const auto blocks = [&](const Forward& forward) {
     cache_->reuse(
-        step.pass.branch, step.blocks.total,
+        kept_rows(step.pass), step.blocks.total,
         [&](const TensorView& x) { write_before(step, forward, x); }, velocity_rows(step), forward);
   };
   forwards_.run(step, latent(), blocks, {.repeats = false});

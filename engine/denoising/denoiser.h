@@ -31,6 +31,9 @@ DenoisePlanConfig plan_config(const Request& request, const Sampler& sampler,
                               const Components& parts, const RankPlacement& placement,
                               const Sequence& all, std::array<int64_t, 2> prompt_rows);
 
+// Marks the steps that a cache is known to skip.
+void mark_skipped(const StepCache& cache, std::vector<DenoisePlanConfig::DenoiseStep>& steps);
+
 // Gives every rank whole patches of a token grid (frames, rows, columns) where the request
 // displaces them, and consecutive tokens where it does not. It comes before plan_config.
 void place_patches(RankPlacement& placement, const Request& request,
@@ -137,6 +140,10 @@ class Denoiser final : private StagedProgram {
   // The rows of the latent that a forward embeds, empty on a stage that embeds none.
   TensorView latent() const { return holds_latent() ? slots[kLatentSlot] : TensorView(); }
   void write_before(const Step& step, const Forward& forward, const TensorView& x);
+  BlockCache::Rows kept_rows(const Pass& pass) {
+    const int64_t all = hidden_rows(pass);
+    return {pass.branch, all, {0, all}};
+  }
   void reuse(const Step& step);
   void audit(const Step& step);
   void run_first_block(const Step& step);

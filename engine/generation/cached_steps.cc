@@ -35,18 +35,24 @@ Request before_run(Request request) {
   return request;
 }
 
+void report_skips(const Components& parts, const Sampler& sampler, RunResult& result) {
+  const StepCache& cache = result.request.cache;
+  if (cache.kind == StepCacheKind::kNone) return;
+  for (const double change : embedding_changes(embedded_steps(parts, sampler, result.request)))
+    result.cached.push_back({.embedding_change = change});
+  for (const int step : *cache.skipped) result.cached[step].skipped = true;
+}
+
 void report_cached(const Components& parts, const Sampler& sampler, const Denoiser& denoiser,
                    RunResult& result) {
   if (denoiser.changes().empty()) return;
-  std::vector<CachedStep>& steps = result.cached;
-  for (const double change : embedding_changes(embedded_steps(parts, sampler, result.request)))
-    steps.push_back(
-        {.embedding_change = change, .output_change = denoiser.changes()[steps.size()].relative()});
   result.request.cache.skipped = denoiser.skipped();
-  for (const int step : *result.request.cache.skipped) {
-    steps[step].skipped = true;
-    if (const Change& error = denoiser.errors()[step]; error.size > 0)
-      steps[step].error = error.relative();
+  report_skips(parts, sampler, result);
+  for (size_t step = 0; step < result.cached.size(); ++step) {
+    CachedStep& cached = result.cached[step];
+    cached.output_change = denoiser.changes()[step].relative();
+    if (const Change& error = denoiser.errors()[step]; cached.skipped && error.size > 0)
+      cached.error = error.relative();
   }
 }
 

@@ -326,9 +326,7 @@ Start Generator::Impl::start_of(const Run& run) {
     return {.step = agreed_step(stream, placement, from ? from->step : 0, run.options.stop)};
   }
   const LatentSplit split = latent_split(run.request);
-  if (from)
-    check_resumable(*from, job_record(run.request), run.sampler, split.shape,
-                    why_not_between_steps(run.request));
+  if (from) check_resumable(*from, job_record(run.request), run.sampler, split.shape, run.request);
   return agreed_start(stream, placement, from, run.sampler, split, run.options.stop);
 }
 

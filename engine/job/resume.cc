@@ -40,7 +40,17 @@ std::string why_not_between_steps(const Request& request) {
            "every K steps)";
   if (request.cache.kind == StepCacheKind::kFirstBlock && !request.cache.skipped)
     return "the cache is first-block, and checkpoints do not hold what it compares the steps with";
+  if (is_queue(request) && request.cache.skipped && !request.cache.skipped->empty())
+    return "the method is queue with a step cache, and checkpoints do not hold what the skipped "
+           "steps of its blocks reuse";
   return "";
+}
+
+void check_between_steps(const Checkpoint& checkpoint, const Request& request) {
+  if (const std::string why_not = why_not_between_steps(request);
+      !checkpoint.final() && !why_not.empty())
+    throw Error(ErrorKind::kUsage,
+                checkpoint.path + " cannot be resumed: " + why_not + "; legal: --resume never");
 }
 
 bool goes_on_after(const Request& request, int steps) {
@@ -48,8 +58,7 @@ bool goes_on_after(const Request& request, int steps) {
 }
 
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape,
-                     const std::string& why_not) {
+                     const Sampler& sampler, std::array<int64_t, 4> shape, const Request& request) {
   NeededState needed{.total = sampler.steps(), .latent = shape};
   const int64_t count =
       std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
@@ -57,9 +66,7 @@ void check_resumable(const Checkpoint& checkpoint, const std::string& record,
     for (const auto& entry : sampler.history(SamplerState(0)))
       needed.history.emplace_back(entry.first, count);
   check_resumable(checkpoint, record, needed, sampler.config().to_string());
-  if (!checkpoint.final() && !why_not.empty())
-    throw Error(ErrorKind::kUsage,
-                checkpoint.path + " cannot be resumed: " + why_not + "; legal: --resume never");
+  check_between_steps(checkpoint, request);
 }
 
 int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop) {

@@ -26,10 +26,11 @@ std::string why_not_between_steps(const Request& request);
 bool goes_on_after(const Request& request, int steps);
 
 // Throws Error(kUsage) that says why where the checkpoint cannot be resumed by the job with this
-// record, steps and latent [C, F, H, W], or for the reason `why_not` between steps.
+// record, steps and latent [C, F, H, W].
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
-                     const Sampler& sampler, std::array<int64_t, 4> shape,
-                     const std::string& why_not);
+                     const Sampler& sampler, std::array<int64_t, 4> shape, const Request& request);
+// The same where it is between two steps and why_not_between_steps() is a reason.
+void check_between_steps(const Checkpoint& checkpoint, const Request& request);
 
 // The tensors that a checkpoint must hold, with their shapes or counts.
 struct NeededState {

@@ -59,7 +59,7 @@ TEST(FirstBlock, ThresholdZeroGivesTheBitsOfNoCacheAndALargeOneSkipsAllButTheEnd
     EXPECT_EQ(none.signature, plain.signature);
     EXPECT_EQ(none.framehash, plain.framehash);
     EXPECT_TRUE(none.request.cache.skipped->empty());
-    EXPECT_GT(none.cached[3].output_change, 0);
+    EXPECT_GT(*none.cached[3].output_change, 0);
     const RunResult all = generator.run(cached_job(1000), nullptr);
     EXPECT_EQ(*all.request.cache.skipped, (std::vector<int>{1, 2, 3, 4, 5, 6}));
     EXPECT_NE(all.signature, plain.signature);
