@@ -178,7 +178,11 @@ int64_t Session::pictures_ahead() const {
 }
 
 int64_t Session::pictures_if(SessionState state) const {
-  return int64_t{timeline_.frames_if(state)} * config_.pictures;
+  return int64_t{timeline_.frames_if(state)} * config_.pictures - missing_head();
+}
+
+int64_t Session::missing_head() const {
+  return timeline_.at_start() ? config_.pictures - config_.first_pictures : 0;
 }
 
 MediaInstant Session::slot_due() const {
@@ -227,20 +231,20 @@ Session::BlockPlan Session::plan_silence() const {
 }
 
 SignalBlock Session::begin_block(const BlockPlan& plan) {
+  const int64_t head = missing_head(), pictures = pictures_if(plan.state);
   SignalBlock block{timeline_.begin(plan.state), {}};
-  const int64_t pictures = int64_t{block.frames} * config_.pictures;
   InEngine inside{block, next_source_, pictures, {}, false};
   inside.sound.resize(size_t(pictures) * SoundBands::kHop);
   if (plan.takes_sound && speech_.take(inside.sound) && plan.state == SessionState::kSpeaking)
     turn_over_ = config_.turns != nullptr;
-  std::vector<float> bands;
+  std::vector<float> bands(size_t(head) * SoundBands::kBands, SoundBands::silence());
   bands_.push(inside.sound, bands);
-  CHECK(bands.size() == size_t(pictures) * SoundBands::kBands, bands.size(), pictures);
-  block.rows.assign(size_t(pictures) * kSignalColumns, 0.0f);
-  for (int64_t k = 0; k < pictures; ++k) {
+  CHECK(bands.size() == size_t(head + pictures) * SoundBands::kBands, bands.size(), pictures);
+  block.rows.assign(size_t(head + pictures) * kSignalColumns, 0.0f);
+  for (int64_t k = 0; k < head + pictures; ++k) {
     float* row = block.rows.data() + k * kSignalColumns;
     std::copy_n(bands.begin() + k * SoundBands::kBands, SoundBands::kBands, row);
-    row[SoundBands::kBands + int(plan.state)] = 1;
+    row[SoundBands::kBands + int(k < head ? SessionState::kIdle : plan.state)] = 1;
   }
   if (!block.warm_up) next_source_ += pictures;
   counts_.blocks += !block.warm_up;
@@ -305,19 +309,15 @@ void Session::deliver(int64_t block, std::vector<Frame> pictures) {
 }
 
 void Session::queue_pictures(InEngine& done, std::vector<Frame>& pictures) {
-  const bool first = done.block.first_frame == 0;
-  const int64_t head = first ? config_.pictures - config_.first_pictures : 0;
-  const int64_t expected = done.pictures - head, given = int64_t(pictures.size());
+  const int64_t expected = done.pictures, given = int64_t(pictures.size());
   if (given == 0 && last_made_.rgb.empty())
     throw Error(ErrorKind::kInternal,
                 "the engine gave no picture of block " + std::to_string(done.block.number));
   counts_.missing += std::max<int64_t>(expected - given, 0);
   counts_.doubled += std::max<int64_t>(given - expected, 0);
   for (int64_t k = 0; k < done.pictures; ++k) {
-    // The pictures that the first latent frame lacks are those before its first one.
-    const int64_t from = std::max<int64_t>(k - head, 0);
     Queued slot{done.source + k, done.block.number, done.block.state, {}, {}};
-    if (from < given) last_made_ = pictures[from];
+    if (k < given) last_made_ = pictures[k];
     slot.picture = last_made_;
     const auto sound = done.sound.begin() + k * SoundBands::kHop;
     slot.sound.assign(sound, sound + SoundBands::kHop);

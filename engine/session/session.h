@@ -31,12 +31,14 @@
 namespace weft {
 
 struct SessionConfig {
-  int block_frames = 3;    // latent frames of a block
-  int first_block = 3;     // of the first block of a speech: fewer are seen earlier
-  int pictures = 4;        // of a latent frame (the VAE's temporal factor)
-  int first_pictures = 4;  // of the stream's first latent frame: 1 for a VAE that is causal in time
-  int in_engine = 1;       // blocks that may be inside the engine
-  int warm_up = 0;         // blocks of silence before the stream whose pictures are not shown
+  int block_frames = 3;  // latent frames of a block
+  int first_block = 3;   // of the first block of a speech: fewer are seen earlier
+  int pictures = 4;      // of a latent frame (the VAE's temporal factor)
+  // Pictures of the stream's first latent frame: 1 for a VAE that is causal in time. The rows of
+  // the pictures that it lacks are idle and silent, and come before the others.
+  int first_pictures = 4;
+  int in_engine = 1;  // blocks that may be inside the engine
+  int warm_up = 0;    // blocks of silence before the stream whose pictures are not shown
   MediaRate fps{25, 1};
   int sample_rate = SoundBands::kRate;
   double queued_seconds = 2;  // of sound that waits for its blocks
@@ -176,6 +178,7 @@ class Session {
   int64_t pictures_ahead() const;   // slots that are queued or will come from the engine
   MediaInstant slot_due() const;    // the first slot of the next block
   int64_t pictures_if(SessionState state) const;  // of the next block
+  int64_t missing_head() const;                   // of its rows: those without a picture
   void queue_pictures(InEngine& done, std::vector<Frame>& pictures);
   std::optional<SessionSlot> poll_slot(MediaInstant* wake);
   SessionSlot take_queued();

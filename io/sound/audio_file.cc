@@ -15,6 +15,7 @@ using ffmpeg::refuse_media;
 namespace {
 
 constexpr int64_t kMaxSeconds = 4 * 3600;
+constexpr int kMinRate = 4000, kMaxRate = 384000, kMaxChannels = 8;
 
 const ffmpeg::InputLimits kSoundLimits{
     AVMEDIA_TYPE_AUDIO,
@@ -122,8 +123,12 @@ class FileSource final : public BufferedSource {
   void add(std::vector<float>& samples) {
     const AVFrame& frame = *frame_;
     if (!converter_) {
-      if (frame.sample_rate <= 0 || frame.ch_layout.nb_channels <= 0)
-        refuse_media(media_.path(), "its sound has no rate or no channel");
+      if (frame.sample_rate < kMinRate || frame.sample_rate > kMaxRate)
+        refuse_media(media_.path(), "its sound has " + std::to_string(frame.sample_rate) +
+                                        " samples per second, but 4000 to 384000 are read");
+      if (frame.ch_layout.nb_channels < 1 || frame.ch_layout.nb_channels > kMaxChannels)
+        refuse_media(media_.path(), "its sound has " + std::to_string(frame.ch_layout.nb_channels) +
+                                        " channels, but 1 to 8 are read");
       format_ = frame.format;
       rate_in_ = frame.sample_rate;
       channels_ = frame.ch_layout.nb_channels;

@@ -138,24 +138,31 @@ TEST(Session, ProducerOfSoundWaitsForRoom) {
   EXPECT_EQ(heard, sound);
 }
 
-TEST(Session, FirstLatentFrameOfACausalVaeHasOnePictureThatIsHeld) {
-  SessionConfig config;
-  config.first_pictures = 1;
-  Session session(config);
-  FakeEngine engine(1);
-  const std::vector<SessionSlot> slots = play(session, engine, speech(640 * 24, 5));
-  expect_continuous(slots);
-  ASSERT_EQ(slots.size(), 24u);
-  for (int k = 0; k < 3; ++k) EXPECT_EQ(slots[k].picture.rgb, slots[3].picture.rgb);
-  EXPECT_NE(slots[4].picture.rgb, slots[3].picture.rgb);
-  // From picture 3 on, each shows its own sound.
-  SoundBands bands;
-  std::vector<float> rows;
-  bands.push(sound_of(slots), rows);
-  for (size_t k = 3; k < 24; ++k)
-    EXPECT_EQ(row_of(slots[k].picture)[7], rows[k * SoundBands::kBands + 7]) << k;
-  EXPECT_EQ(session.counts().missing, 0);
-  EXPECT_EQ(session.counts().doubled, 0);
+TEST(Session, FirstLatentFrameOfACausalVaeHasOnePicture) {
+  for (const int first_block : {1, 3}) {
+    SessionConfig config;
+    config.first_pictures = 1;
+    config.first_block = first_block;
+    Session session(config);
+    FakeEngine engine(1);
+    const std::vector<float> sound = speech(640 * 24, 5);
+    const std::vector<SessionSlot> slots = play(session, engine, sound);
+    // A block of n latent frames has 4 n rows, but the first one 3 pictures less.
+    EXPECT_EQ(engine.blocks[0].rows.size(), size_t(first_block * 4 * Session::kSignalColumns));
+    EXPECT_EQ(slots.size(), first_block == 3 ? 9u + 24 : 1u + 24);
+    expect_continuous(slots);
+    expect_in_step(slots);
+    for (size_t k = 0; k < 3; ++k) {
+      const float* row = engine.blocks[0].rows.data() + k * Session::kSignalColumns;
+      for (int c = 0; c < 32; ++c) ASSERT_EQ(row[c], SoundBands::silence());
+      EXPECT_EQ(std::vector<float>(row + 32, row + 35), (std::vector<float>{1, 0, 0}));
+    }
+    std::vector<float> heard = sound_of(slots);
+    heard.resize(sound.size());
+    EXPECT_EQ(heard, sound);
+    EXPECT_EQ(session.counts().missing, 0);
+    EXPECT_EQ(session.counts().doubled, 0);
+  }
 }
 
 TEST(Session, WarmUpIsSilentIdleAndNotShown) {

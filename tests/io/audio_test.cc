@@ -128,6 +128,11 @@ TEST(OpenSound, RefusesWhatIsNoSound) {
   });
   expect_error(ErrorKind::kMedia, "no audio stream",
                [&] { open_sound("tests/fuzz/corpus/media/a.mp4", 16000); });
+  expect_error(ErrorKind::kMedia, "1 samples per second, but 4000 to 384000", [&] {
+    const auto source =
+        open_sound(folder.write("slow.wav", wav_bytes(std::vector<int16_t>(5000), 1)), 16000);
+    read_all(*source);
+  });
   // Every cut of a file gives an Error or a shorter sound.
   const std::string whole = wav_bytes(s16_of(voice(16000, 300, 1)), 16000);
   for (size_t size = 0; size < whole.size(); size += 7) {
