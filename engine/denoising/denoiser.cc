@@ -61,6 +61,7 @@ void Denoiser::run(const DenoisePlanConfig& config, Job& job) {
   skips_ = 0;
   for (size_t step = 0; step < config_.steps.size(); ++step)
     if (config_.steps[step].skipped) skip(static_cast<int>(step));
+  if (job.skipped) std::ranges::for_each(*job.skipped, [this](int step) { skip(step); });
   const TensorView latent = job.latent;
   const int64_t frames = placement_.has_clips() ? config.frames * traits_.patch[0] : latent[1];
   forwards_.begin({.sampler = job.sampler,
@@ -262,14 +263,18 @@ void Denoiser::decide(int turn) {
     if (!computes(branch)) continue;
     const Pass pass{.model = step.model, .branch = branch, .step = turn};
     added[branch] = alloc_hidden(pass);
-    const Change change = measure_first_block(pass, added[branch]);
+    Change change = measure_first_block(pass, added[branch]);
+    if (job_->on_first_block) job_->on_first_block(pass, change);
     own.as<float>()[2 * branch] = static_cast<float>(change.change);
     own.as<float>()[2 * branch + 1] = static_cast<float>(change.size);
   }
   const std::array<Change, 2> sums = summed(own, turn);
   const double threshold = job_->request.cache.threshold;
   const auto small = [&](const Change& sum) { return sum.change < threshold * sum.size; };
-  if (std::ranges::all_of(std::span(sums).first(step.branches), small)) return skip(turn);
+  if (std::ranges::all_of(std::span(sums).first(step.branches), small)) {
+    if (job_->skipped) job_->skipped->push_back(turn);
+    return skip(turn);
+  }
   for (int branch = 0; branch < 2; ++branch)
     if (added[branch]) first_block_->keep(branch, added[branch]);
 }

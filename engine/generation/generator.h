@@ -126,8 +126,8 @@ struct StageSeconds {
 struct CachedStep {
   bool skipped = false;
   double embedding_change = 0;  // of what the time MLP makes of the timestep
-  // Of the velocity for the positive prompt; 0 for the first step. The queue measures none: its
-  // blocks are in different steps.
+  // That of the velocity for the positive prompt; 0 for the first step. The queue measures none:
+  // its blocks are in different steps.
   std::optional<double> output_change{};
   std::optional<double> error{};  // of that velocity, where the step is skipped and audited
 };

@@ -2,6 +2,8 @@
 // Decides where a job starts: at the beginning, or at the step of a checkpoint.
 #include <array>
 #include <atomic>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,16 @@ struct NeededState {
 };
 void check_resumable(const Checkpoint& checkpoint, const std::string& record,
                      const NeededState& needed, const std::string& solver);
+
+// The facts of Checkpoint::written that state the skipped steps of a cache that decides while a job
+// runs; empty for other jobs. Then, the steps that a checkpoint states.
+std::map<std::string, std::string> written_skips(const StepCache& cache);
+std::optional<std::vector<int>> read_skips(const Checkpoint& from);
+// Fills in, on every rank, which steps of such a job were skipped before its start, and returns the
+// list (Job::skipped); null for other jobs. `from` is the root's checkpoint, or null. The root
+// sends every other rank a byte per step.
+std::vector<int>* agreed_skips(Stream& stream, RankPlacement& placement, const Checkpoint* from,
+                               const Start& start, Request& request);
 
 // Returns the root's `step` on every rank. Error(kStopped) where the root's `stop` is set.
 int agreed_step(Stream& stream, RankPlacement& placement, int step, const std::atomic<bool>* stop);

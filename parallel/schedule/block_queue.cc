@@ -562,14 +562,15 @@ PlanRules queue_rules(const QueuePlanConfig& config) {
 
 std::vector<std::vector<int64_t>> slots_of(std::span<const Plan> plans) {
   const auto times = time_plans(plans, {}, {}, [](const Step& step, int) {
-    return step.kind == Step::Kind::kCompute ? 1.0 : 0.0;
+    return step.kind == Step::Kind::kCompute && !step.reuses ? 1.0 : 0.0;
   });
   std::vector<std::vector<int64_t>> begun(times.size());
   for (size_t rank = 0; rank < times.size(); ++rank)
     for (size_t step = 0; step < times[rank].size(); ++step) {
       // A step that awaits a message begins, in this count, when the message is there.
       const StepTime& time = times[rank][step];
-      const bool computes = plans[rank].steps[step].kind == Step::Kind::kCompute;
+      const Step& of = plans[rank].steps[step];
+      const bool computes = of.kind == Step::Kind::kCompute && !of.reuses;
       begun[rank].push_back(static_cast<int64_t>(computes ? time.begin_s : time.end_s));
     }
   return begun;

@@ -127,7 +127,7 @@ Plan plan_queue(const QueuePlanConfig& config, const Range& turns, int rank);
 PlanRules queue_rules(const QueuePlanConfig& config);
 
 // The slot in which each step of the plans begins, if a forward takes one slot and nothing else
-// takes any time.
+// takes any time, skipped passes neither.
 std::vector<std::vector<int64_t>> slots_of(std::span<const Plan> plans);
 
 }  // namespace weft

@@ -16,7 +16,7 @@ struct Planted {
   bool keep_at_switch = false;      // the other expert's keys are used
   bool keys_of_prefix = false;      // the kept frames are those before the block's own
   bool keys_of_last_turn = false;   // the keys are not dropped at the end of a turn
-  // With skipped steps:
+  // These are faults of step caches.
   bool one_residual = false;     // all blocks share what the transformer blocks added
   bool branches_share = false;   // so do the branches
   bool no_old_keys = false;      // keys of an earlier turn are not seen

@@ -116,6 +116,7 @@ TEST(StepCache, RefusesWhatCannotWork) {
   request.cache.skipped.reset();
   refused(request, "no polynomial of TeaCache is known");
   refused(cached_job({3, 6}), "step 6 of 7");
+  refused(cached_job({0, 2}), "the first of its expert");
   request = cached_job({1});
   request.steps = 9;  // the fewest of a queue
   request.method = parse_method("queue:block=1,context=1", "method");
